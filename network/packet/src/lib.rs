@@ -29,6 +29,10 @@ pub mod rewrite;
 pub mod segment;
 pub mod virtio;
 
+#[cfg(test)]
+#[path = "../tests/fixtures.rs"]
+mod fixtures;
+
 pub use address::{IpAddress, Mac};
 pub use error::PacketError;
 pub use headers::{Fragment, Network, Parsed, Transport, parse};
