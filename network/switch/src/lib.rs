@@ -12,7 +12,11 @@
 //! - `control`: the local socket to the agent and to tools.
 
 pub mod capture;
+pub mod config;
+pub mod control;
 pub mod engine;
 pub mod flow;
 pub mod flowtable;
 pub mod ports;
+pub mod process;
+pub mod slow;
