@@ -11,4 +11,12 @@
 //!   tracks connections, answers ARP and ND, and publishes flows by swapping shadow tables.
 //! - `control`: the local socket to the agent and to tools.
 
+pub mod answer;
+pub mod conntrack;
+pub mod counters;
 pub mod flow;
+pub mod nat;
+pub mod policy;
+pub mod resolve;
+pub mod tables;
+pub mod trace;
