@@ -36,7 +36,7 @@ use crate::engine::{Entry, Position};
 use crate::error::Error;
 use create::{CreateError, create_segment, remove_leftovers, write_zeros};
 use record::{Kind, RecordHeader, record_bytes};
-use recover::{Found, recover, segment_bytes_min};
+use recover::{Found, recover};
 use segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
 /// How a log is laid out.
@@ -64,9 +64,11 @@ impl LogSettings {
             let right = format!("at most {BATCH_BYTES_LIMIT}");
             return Err(Error::Setting { name: "batch_bytes_max", value: self.batch_bytes_max, right });
         }
-        let least = segment_bytes_min(self.batch_bytes_max);
+        let largest = record_bytes(self.batch_bytes_max as usize) + record_bytes(0);
+        let least = (SEGMENT_HEADER_BYTES + largest) as u64;
         if self.segment_bytes < least || !self.segment_bytes.is_multiple_of(SEGMENT_HEADER_BYTES as u64) {
-            let right = format!("a multiple of 4096 and at least {least}, to hold the largest batch");
+            let right =
+                format!("a multiple of 4096 and at least {least}, to hold the largest batch and a mark");
             return Err(Error::Setting { name: "segment_bytes", value: self.segment_bytes, right });
         }
         Ok(())
@@ -100,8 +102,9 @@ impl Active {
         Active { header, file, seed: record::seed(header.log_id, header.number), tail }
     }
 
+    /// Room for entries: behind them a mark must always fit, or the last of them would stay in doubt.
     fn room_bytes(&self) -> u64 {
-        self.header.segment_bytes - self.tail
+        (self.header.segment_bytes - self.tail).saturating_sub(record_bytes(0) as u64)
     }
 }
 
@@ -336,7 +339,8 @@ impl Log {
         }
         let mut bytes = Vec::new();
         self.encode(Kind::Mark, 0, self.last, &Bytes::new(), &mut bytes);
-        if bytes.len() as u64 <= self.active.room_bytes() && self.write(&bytes).is_ok() {
+        let fits = bytes.len() as u64 <= self.active.header.segment_bytes - self.active.tail;
+        if fits && self.write(&bytes).is_ok() {
             self.next_sequence += 1;
             self.last_is_mark = true;
             self.counters.marks += 1;

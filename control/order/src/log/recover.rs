@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use weir_base::world::{Disk, DiskFile};
 
-use super::record::{Flaw, Kind, RECORD_HEADER_BYTES, RECORD_TRAILER_BYTES};
+use super::record::{Flaw, Kind};
 use super::scan::Scanner;
 use super::segment::{self, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::engine::Position;
@@ -222,10 +222,4 @@ impl Reader<'_> {
         };
         Err(self.corrupt(active.number, scanner.offset, last.index, what))
     }
-}
-
-/// The smallest segment that can hold a body of `body_bytes`.
-pub fn segment_bytes_min(body_bytes: u64) -> u64 {
-    let record = body_bytes + (RECORD_HEADER_BYTES + RECORD_TRAILER_BYTES) as u64;
-    SEGMENT_HEADER_BYTES as u64 + record.next_multiple_of(super::record::RECORD_ALIGN_BYTES as u64)
 }
