@@ -263,6 +263,10 @@ fn marks_are_written_once_and_do_not_pile_up() {
     log.mark();
     log.mark();
     assert_eq!(log.counters().marks, 1);
+    log.append(&[entry(2, 1)]).unwrap();
+    log.mark();
+    assert_eq!(log.counters().marks, 1, "the second is not durable yet");
+    log.close().unwrap();
     let bytes = disk.read_all(&segment::file_name(1)).unwrap();
     for _ in 0..5 {
         disk.kill();

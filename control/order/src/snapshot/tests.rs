@@ -40,6 +40,16 @@ fn states_of_any_size_come_back() {
 }
 
 #[test]
+fn a_saved_snapshot_survives_a_power_cut_at_once() {
+    for seed in 0..50 {
+        let disk = SimDisk::new(seed);
+        store(&disk).save(at(1), &mut &b"state"[..]).unwrap();
+        disk.cut_power();
+        assert_eq!(read(&store(&disk)), b"state", "seed {seed}");
+    }
+}
+
+#[test]
 fn the_newest_two_are_kept_and_the_log_above_the_older() {
     let disk = SimDisk::new(2);
     let mut store = store(&disk);
