@@ -40,7 +40,7 @@ fn run(config: CoalesceConfig, frames: &[Vec<u8>]) -> (Vec<Left>, CoalesceCounte
     };
     for (buffer, frame) in frames.iter().enumerate() {
         // Frames lie behind 100 bytes of outer headers.
-        let place = Place { buffer: buffer as u32, start: 100, verified: false };
+        let place = Place { port: 1, buffer: buffer as u32, start: 100, verified: false };
         coalescer.push(place, frame, &parse(frame).unwrap(), &mut sink);
     }
     coalescer.flush(&mut sink);
@@ -220,6 +220,21 @@ fn udp_is_joined_only_where_asked_and_with_a_checksum() {
         put16(frame, 40, 0);
     }
     assert_eq!(run(joining, &unsummed).0.len(), 4);
+}
+
+#[test]
+fn frames_for_different_ports_are_never_joined() {
+    let frames: Vec<_> = (0..4).map(|index| segment(9, index / 2, TEN, ACK)).collect();
+    let mut coalescer = Coalescer::new(CoalesceConfig::default());
+    let mut left = Vec::new();
+    let mut sink = |output: Output<'_>| left.push((output.port, output.parts.to_vec()));
+    for (buffer, frame) in frames.iter().enumerate() {
+        let place = Place { port: buffer as u32 % 2, buffer: buffer as u32, start: 0, verified: false };
+        coalescer.push(place, frame, &parse(frame).unwrap(), &mut sink);
+    }
+    coalescer.flush(&mut sink);
+    let part = |buffer| Part { buffer, start: 66, length: 10 };
+    assert_eq!(left, [(0, vec![part(0), part(2)]), (1, vec![part(1), part(3)])]);
 }
 
 #[test]
