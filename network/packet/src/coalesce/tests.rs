@@ -238,6 +238,63 @@ fn frames_for_different_ports_are_never_joined() {
 }
 
 #[test]
+fn a_full_super_frame_leaves_at_once_and_one_part_is_never_joined() {
+    for (max_parts, open) in [(2, 0), (1, 1), (3, 1)] {
+        let mut coalescer = Coalescer::new(CoalesceConfig { max_parts, ..CoalesceConfig::default() });
+        for index in 0..2 {
+            let frame = segment(9, index, TEN, ACK);
+            let place = Place { port: 0, buffer: index, start: 0, verified: true };
+            coalescer.push(place, &frame, &parse(&frame).unwrap(), &mut |_: Output<'_>| {});
+        }
+        assert_eq!(coalescer.open_flows(), open, "{max_parts}");
+        coalescer.flush(&mut |_: Output<'_>| {});
+        assert_eq!(coalescer.counters().super_frames, u64::from(max_parts > 1));
+    }
+}
+
+#[test]
+fn ipv6_segments_join_unless_hop_limit_or_flow_label_differ() {
+    let segment = |index: u32, at: usize, value: u8| {
+        let mut frame = bytes(fixtures::UDP_V6)[..54].to_vec();
+        frame[20] = 6;
+        frame[19] = 30;
+        frame.extend_from_slice(&[
+            0,
+            1,
+            0,
+            2,
+            0,
+            0,
+            0,
+            (index * 10) as u8,
+            0,
+            0,
+            0,
+            0,
+            0x50,
+            ACK,
+            1,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ]);
+        frame.extend_from_slice(TEN);
+        frame[at] = value;
+        seal(frame)
+    };
+    let joined = [segment(0, 21, 64), segment(1, 21, 64)];
+    let (left, _) = run(CoalesceConfig::default(), &joined);
+    assert_eq!((left.len(), left[0].0.gso_type), (1, crate::virtio::GSO_TCPV6));
+    assert!(left[0].0.validate(left[0].1.len(), &parse(&left[0].1).unwrap()).is_ok());
+    for (at, value) in [(21, 63), (17, 1), (15, 1)] {
+        let (left, counters) = run(CoalesceConfig::default(), &[segment(0, 21, 64), segment(1, at, value)]);
+        assert_eq!((left.len(), flushes(&counters, FlushReason::Header)), (2, 1));
+    }
+}
+
+#[test]
 fn labels_are_unique() {
     let labels: std::collections::HashSet<_> =
         FlushReason::ALL.iter().map(|reason| reason.as_str()).collect();
