@@ -219,8 +219,14 @@ pub struct FlowUse {
 pub trait Resolver {
     /// Decides on a frame that the engine handed over. `frame` is the inner Ethernet frame, `key`
     /// its flow key (zone zero).
-    fn resolve(&mut self, now_ms: u64, ingress: &Ingress, key: &FlowKey, reason: MissReason, frame: &[u8])
-    -> Resolution;
+    fn resolve(
+        &mut self,
+        now_ms: u64,
+        ingress: &Ingress,
+        key: &FlowKey,
+        reason: MissReason,
+        frame: &[u8],
+    ) -> Resolution;
 
     /// Applies an update that passed the gate.
     ///

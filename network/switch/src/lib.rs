@@ -12,3 +12,4 @@
 //! - `control`: the local socket to the agent and to tools.
 
 pub mod flow;
+pub mod flowtable;
