@@ -1,3 +1,12 @@
-//! placeholder
+//! The ground floor: identifiers, limits, the wire codec, the journal of actuators, and the world
+//! (disk, clock) that protocols see only through traits.
+//!
+//! Nothing here knows what a network, a controller or a packet is.
 
+pub mod codec;
+pub mod journal;
+pub mod limits;
+pub mod version;
 pub mod world;
+
+pub use version::Version;

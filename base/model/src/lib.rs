@@ -1,1 +1,26 @@
-//! placeholder
+//! The vocabulary that every plane speaks: resources (what people ask for), events (what is
+//! ordered), plans and updates (what is decided), entries (what a switch holds), acks, and the
+//! frames that processes exchange.
+//!
+//! Only data and its validation: no I/O, no cryptography (that is `weir-trust`), no decision.
+//!
+//! Resources travel and rest as JSON, so that a field can be added without breaking a log.
+//! Everything between processes of one release is postcard, with a protocol number at the start of
+//! a session.
+
+pub mod entry;
+pub mod event;
+pub mod join;
+pub mod local;
+pub mod mac;
+pub mod name;
+pub mod resource;
+pub mod session;
+pub mod signed;
+pub mod update;
+
+pub use entry::{Entry, Key};
+pub use mac::MacAddr;
+pub use name::Label;
+pub use update::{Ack, Change, Dependency, Plan, PlannedUpdate, Update};
+pub use weir_base::Version;

@@ -1,1 +1,15 @@
-//! To be written.
+//! The switch of a host and of a gateway: a process that forwards between ports, the underlay and
+//! the outside, and goes on when every controller and the host's agent are gone.
+//!
+//! Paper: Andromeda (rows A9, A11, A14, A16 to A18, A22 to A24, A27, A29 in a first form).
+//!
+//! Three threads, three rooms:
+//! - `engine`: moves packets. It looks each up in the flow table ([`flow`]) and does what the
+//!   action says; it never writes the table, takes no lock and asks nobody. What it does not know
+//!   it hands to the slow path.
+//! - `slow`: owns what is in force, resolves misses ([`flow::Resolver`], implemented by `tables`),
+//!   tracks connections, answers ARP and ND, and publishes flows by swapping shadow tables.
+//! - `control`: the local socket to the agent and to tools.
+
+pub mod flow;
+pub mod flowtable;

@@ -1,0 +1,355 @@
+//! Entries: what a switch holds, one value a key. The `fabric` app turns resources into entries,
+//! updates carry them, a switch (of a host or a gateway) keeps and obeys them.
+//!
+//! Invariants
+//! - An entry is whole: applying a newer version over any older one is right, whatever was missed.
+//! - A host holds only what its own ports need; a gateway holds every location (row A11).
+//! - Members of a tag are spread over [`MEMBER_BUCKETS`] entries, so that one endpoint more costs
+//!   one small entry a host and not the whole set.
+
+use crate::resource::{Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol};
+use crate::{Label, MacAddr};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use weir_base::Version;
+
+/// How many entries the members of one tag are spread over.
+pub const MEMBER_BUCKETS: u8 = 64;
+/// Highest virtual network identifier: 24 bits on the wire.
+pub const VNI_MAX: u32 = (1 << 24) - 1;
+
+/// A virtual network identifier, 1 to [`VNI_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Vni(pub u32);
+
+impl Vni {
+    /// The Ethernet address of the network's router, the same on every host, locally administered.
+    pub fn router_mac(self) -> MacAddr {
+        let [_, a, b, c] = self.0.to_be_bytes();
+        MacAddr([0x02, 0x57, 0x52, a, b, c])
+    }
+
+    /// The router's link-local address, the same on every host.
+    pub fn router_link_local(self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1)
+    }
+}
+
+impl fmt::Display for Vni {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// What an entry is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Key {
+    /// The gateways of the domain.
+    Gateways,
+    /// A network that has a port here (on a host) or exists (on a gateway).
+    Network {
+        /// Its identifier.
+        vni: Vni,
+    },
+    /// The firewall rules of a network.
+    Policy {
+        /// The network.
+        vni: Vni,
+    },
+    /// One bucket of the addresses of the endpoints that carry a tag.
+    Members {
+        /// The network.
+        vni: Vni,
+        /// The tag.
+        tag: Label,
+        /// Which bucket: [`member_bucket`] of the address.
+        bucket: u8,
+    },
+    /// The winning route of a prefix.
+    Route {
+        /// The network.
+        vni: Vni,
+        /// Destinations.
+        prefix: IpNet,
+    },
+    /// A port of this host.
+    Port {
+        /// The network.
+        vni: Vni,
+        /// Name of the endpoint.
+        endpoint: Label,
+    },
+    /// Where an address of a network is: on gateways all of them, on hosts those in use.
+    Location {
+        /// The network.
+        vni: Vni,
+        /// The endpoint's address.
+        address: IpAddr,
+    },
+}
+
+impl Key {
+    /// The network that the key belongs to, if to one.
+    pub fn vni(&self) -> Option<Vni> {
+        match self {
+            Key::Gateways => None,
+            Key::Network { vni }
+            | Key::Policy { vni }
+            | Key::Members { vni, .. }
+            | Key::Route { vni, .. }
+            | Key::Port { vni, .. }
+            | Key::Location { vni, .. } => Some(*vni),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Gateways => f.write_str("gateways"),
+            Key::Network { vni } => write!(f, "network/{vni}"),
+            Key::Policy { vni } => write!(f, "policy/{vni}"),
+            Key::Members { vni, tag, bucket } => write!(f, "members/{vni}/{tag}/{bucket}"),
+            Key::Route { vni, prefix } => write!(f, "route/{vni}/{prefix}"),
+            Key::Port { vni, endpoint } => write!(f, "port/{vni}/{endpoint}"),
+            Key::Location { vni, address } => write!(f, "location/{vni}/{address}"),
+        }
+    }
+}
+
+/// The bucket of [`Key::Members`] that an address belongs to. Stable for ever: it is in stored keys.
+pub fn member_bucket(address: IpAddr) -> u8 {
+    let fold =
+        |bytes: &[u8]| bytes.iter().fold(0_u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(*b)));
+    let sum = match address {
+        IpAddr::V4(v4) => fold(&v4.octets()),
+        IpAddr::V6(v6) => fold(&v6.octets()),
+    };
+    (sum % u32::from(MEMBER_BUCKETS)) as u8
+}
+
+/// The value of a key. The variant always fits the key's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Entry {
+    /// For [`Key::Gateways`].
+    Gateways(Vec<GatewayEntry>),
+    /// For [`Key::Network`].
+    Network(NetworkEntry),
+    /// For [`Key::Policy`].
+    Policy(PolicyEntry),
+    /// For [`Key::Members`]: addresses in ascending order.
+    Members(Vec<IpAddr>),
+    /// For [`Key::Route`].
+    Route(RouteEntry),
+    /// For [`Key::Port`].
+    Port(PortEntry),
+    /// For [`Key::Location`].
+    Location(LocationEntry),
+}
+
+impl Entry {
+    /// Whether the entry is of the kind that the key wants.
+    pub fn fits(&self, key: &Key) -> bool {
+        matches!(
+            (self, key),
+            (Entry::Gateways(_), Key::Gateways)
+                | (Entry::Network(_), Key::Network { .. })
+                | (Entry::Policy(_), Key::Policy { .. })
+                | (Entry::Members(_), Key::Members { .. })
+                | (Entry::Route(_), Key::Route { .. })
+                | (Entry::Port(_), Key::Port { .. })
+                | (Entry::Location(_), Key::Location { .. })
+        )
+    }
+}
+
+/// A gateway: where a host sends what it has no location for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayEntry {
+    /// Name of the gateway.
+    pub name: Label,
+    /// Its address on the underlay.
+    pub underlay: IpAddr,
+}
+
+/// A network, as far as a switch must know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkEntry {
+    /// Name; the DNS zone of its endpoints is `<name>.weir.internal`.
+    pub name: Label,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Format on the underlay.
+    pub encapsulation: Encapsulation,
+    /// Whether gateways let it out by source NAT.
+    pub external_access: bool,
+    /// Its subnets.
+    pub subnets: Vec<SubnetEntry>,
+}
+
+/// A subnet, as far as a switch must know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubnetEntry {
+    /// Name.
+    pub name: Label,
+    /// IPv4 prefix.
+    pub v4: Option<Ipv4Net>,
+    /// The router's IPv4 address.
+    pub router_v4: Option<Ipv4Addr>,
+    /// IPv6 prefix.
+    pub v6: Option<Ipv6Net>,
+    /// The router's IPv6 address.
+    pub router_v6: Option<Ipv6Addr>,
+}
+
+/// The firewall of a network (rows A17, A24).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyEntry {
+    /// What happens to packets towards an endpoint that no rule matches.
+    pub default_ingress: Action,
+    /// What happens to packets from an endpoint that no rule matches.
+    pub default_egress: Action,
+    /// In the order in which they decide: the first match wins.
+    pub rules: Vec<Rule>,
+}
+
+/// One firewall rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    /// Name of the resource.
+    pub name: Label,
+    /// Version of the resource.
+    pub version: Version,
+    /// Direction.
+    pub direction: Direction,
+    /// Priority, only to show: the order of the list decides.
+    pub priority: u16,
+    /// Action.
+    pub action: Action,
+    /// Protocol.
+    #[serde(with = "protocol_code")]
+    pub protocol: Protocol,
+    /// Destination ports; empty means all.
+    #[serde(with = "port_ranges")]
+    pub ports: Vec<PortRange>,
+    /// The other side; empty means anybody.
+    pub peers: Vec<Peer>,
+    /// Tags of the endpoints it protects; empty means all.
+    pub targets: Vec<Label>,
+    /// Whether replies pass by themselves.
+    pub stateful: bool,
+}
+
+/// The winning route of a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteEntry {
+    /// Name of the resource.
+    pub name: Label,
+    /// Version of the resource.
+    pub version: Version,
+    /// Where to.
+    pub next_hop: RouteHop,
+}
+
+/// Where a route leads, with names resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RouteHop {
+    /// To the endpoint that has this address, found as any other address of the network.
+    Address(IpAddr),
+    /// Outside, through a gateway.
+    External,
+    /// Dropped and counted.
+    Drop,
+}
+
+/// A port of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortEntry {
+    /// Ethernet address of the endpoint.
+    pub mac: MacAddr,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Its tags.
+    pub tags: Vec<Label>,
+    /// Wanted state.
+    pub state: PortState,
+    /// Network namespace of the device; absent means the host's own.
+    pub netns: Option<String>,
+    /// Name of the device.
+    pub device: String,
+    /// Name of its subnet in the network's entry.
+    pub subnet: Label,
+    /// What DHCP tells it.
+    pub dhcp: DhcpOptions,
+    /// The port stays down until the network's policy has at least this version here (pain 8).
+    pub policy_min: Version,
+}
+
+/// Where an address is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocationEntry {
+    /// Name of the endpoint.
+    pub endpoint: Label,
+    /// Its Ethernet address.
+    pub mac: MacAddr,
+    /// Name of the host.
+    pub host: Label,
+    /// The host's address on the underlay.
+    pub underlay: IpAddr,
+}
+
+mod protocol_code {
+    //! A protocol is text in JSON; here it is two bytes.
+    use super::Protocol;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    enum Code {
+        Any,
+        Icmp,
+        Number(u8),
+    }
+
+    pub(super) fn serialize<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
+        match *protocol {
+            Protocol::Any => Code::Any,
+            Protocol::Icmp => Code::Icmp,
+            Protocol::Number(n) => Code::Number(n),
+        }
+        .serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Protocol, D::Error> {
+        Ok(match Code::deserialize(deserializer)? {
+            Code::Any => Protocol::Any,
+            Code::Icmp => Protocol::Icmp,
+            Code::Number(n) => Protocol::Number(n),
+        })
+    }
+}
+
+mod port_ranges {
+    //! Port ranges are text in JSON; here they are pairs of numbers.
+    use super::PortRange;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(ports: &[PortRange], serializer: S) -> Result<S::Ok, S::Error> {
+        ports.iter().map(|p| (p.first, p.last)).collect::<Vec<_>>().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<PortRange>, D::Error> {
+        let pairs = Vec::<(u16, u16)>::deserialize(deserializer)?;
+        if let Some((first, last)) = pairs.iter().find(|(first, last)| first > last) {
+            return Err(D::Error::custom(format!("port range {first}-{last} is upside down")));
+        }
+        Ok(pairs.into_iter().map(|(first, last)| PortRange { first, last }).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! Events: everything that enters the loop (rows R1, R4, A1).
+//!
+//! An event is an observation or an intent of an authenticated source, with a number that the
+//! source never uses twice; the order drops what it has seen. Acks are not here: they go straight
+//! to the scheduler (DESIGN §1), except refusals, on which an app must decide.
+
+use crate::entry::{Key, Vni};
+use crate::resource::ResourceId;
+use crate::update::Refusal;
+use crate::{Label, Version};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// Most changes of one transaction.
+pub const MUTATIONS_MAX: usize = 20_000;
+/// Most flows of one usage report.
+pub const USAGE_FLOWS_MAX: usize = 1024;
+
+/// Who sends events: a person's client, an actuator, a controller.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SourceId(pub String);
+
+/// One event, as it is ordered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Who saw or wants it.
+    pub source: SourceId,
+    /// The source's number for it, ascending.
+    pub sequence: u64,
+    /// What it is.
+    pub body: EventBody,
+}
+
+/// What an event says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EventBody {
+    /// Resources shall change, all of them or none.
+    Intent(Transaction),
+    /// An actuator joined, or joined again with other facts.
+    Joined(ActuatorFacts),
+    /// An actuator shall be forgotten.
+    Removed {
+        /// Its name.
+        actuator: Label,
+    },
+    /// What a host sent and to whom (row A11).
+    Usage(UsageReport),
+    /// An actuator would not apply an update.
+    Refused {
+        /// The actuator.
+        actuator: Label,
+        /// The key.
+        key: Key,
+        /// The version that it refused.
+        version: Version,
+        /// Why.
+        refusal: Refusal,
+    },
+}
+
+/// Changes that become true together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transaction {
+    /// At most [`MUTATIONS_MAX`].
+    pub mutations: Vec<Mutation>,
+    /// Also delete every resource that no mutation names: a full update (row A1).
+    pub replace_all: bool,
+}
+
+/// One change of one resource.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mutation {
+    /// Which resource.
+    pub id: ResourceId,
+    /// The version it must have now; `Some(Version::ZERO)` means it must not exist (row B6).
+    pub expected: Option<Version>,
+    /// What shall be.
+    pub wanted: Wanted,
+}
+
+/// What a resource shall be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wanted {
+    /// This document: a [`crate::resource::Resource`] as JSON.
+    Document(String),
+    /// Gone.
+    Absent,
+}
+
+/// Whether an actuator is a host's switch or a gateway's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Carries endpoints.
+    Host,
+    /// Knows every network.
+    Gateway,
+}
+
+/// What an actuator tells of itself when it joins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActuatorFacts {
+    /// Its name.
+    pub name: Label,
+    /// What it is.
+    pub role: Role,
+    /// Its public key, which signs its acks.
+    pub identity: [u8; 32],
+    /// Its address on the underlay.
+    pub underlay: IpAddr,
+}
+
+/// What a host sent in a window of time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageReport {
+    /// The host.
+    pub actuator: Label,
+    /// Length of the window, milliseconds.
+    pub window_ms: u32,
+    /// Destinations that it sent to by a gateway, largest first; at most [`USAGE_FLOWS_MAX`].
+    pub through_gateway: Vec<Usage>,
+    /// Destinations that it sent to directly; `bytes` is zero where it was idle.
+    pub direct: Vec<Usage>,
+}
+
+/// Bytes towards one destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// The network.
+    pub vni: Vni,
+    /// The destination.
+    pub address: IpAddr,
+    /// Bytes in the window.
+    pub bytes: u64,
+}

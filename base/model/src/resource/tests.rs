@@ -1,0 +1,76 @@
+use super::*;
+
+fn parse(json: &str) -> Result<Resource, String> {
+    serde_json::from_str::<Resource>(json).map_err(|e| e.to_string())
+}
+
+fn wrong_field(json: &str) -> String {
+    parse(json).unwrap().validate().unwrap_err().field
+}
+
+#[test]
+fn a_document_keeps_its_meaning_through_json() {
+    let text = r#"{"kind":"firewall-rule","network":"red","name":"web","direction":"ingress","action":"allow",
+        "protocol":"tcp","ports":["80","8000-8080"],"peers":[{"prefix":"10.0.0.0/8"},{"tag":"client"}]}"#;
+    let rule = parse(text).unwrap();
+    rule.validate().unwrap();
+    assert_eq!(rule.id().to_string(), "firewall-rule/red/web");
+    let again = parse(&serde_json::to_string(&rule).unwrap()).unwrap();
+    assert_eq!(rule, again);
+    let Resource::FirewallRule(rule) = rule else { panic!("kind lost") };
+    assert!(rule.stateful);
+    assert_eq!(rule.ports[1], PortRange { first: 8000, last: 8080 });
+    assert_eq!(rule.protocol, Protocol::TCP);
+}
+
+#[test]
+fn an_unknown_field_is_an_error_that_names_it() {
+    let error = parse(r#"{"kind":"network","name":"red","mttu":1400}"#).unwrap_err();
+    assert!(error.contains("mttu"), "{error}");
+    let error =
+        parse(r#"{"kind":"subnet","network":"red","name":"a","v4":"10.0.0.0/24","dhcp":{"lease":1}}"#);
+    assert!(error.unwrap_err().contains("lease"));
+}
+
+#[test]
+fn wrong_values_name_their_field() {
+    assert_eq!(wrong_field(r#"{"kind":"network","name":"red","mtu":1000}"#), "mtu");
+    assert_eq!(wrong_field(r#"{"kind":"subnet","network":"red","name":"a"}"#), "v4");
+    assert_eq!(wrong_field(r#"{"kind":"subnet","network":"red","name":"a","v4":"10.0.0.1/24"}"#), "v4");
+    assert_eq!(wrong_field(r#"{"kind":"subnet","network":"red","name":"a","v6":"fd00::/32"}"#), "v6");
+    let endpoint =
+        |rest: &str| format!(r#"{{"kind":"endpoint","network":"red","name":"a","subnet":"s",{rest}}}"#);
+    assert_eq!(wrong_field(&endpoint(r#""mac":"01:00:00:00:00:01""#)), "mac");
+    assert_eq!(wrong_field(&endpoint(r#""addresses":["224.0.0.1"]"#)), "addresses");
+    assert_eq!(wrong_field(&endpoint(r#""addresses":["10.0.0.1","10.0.0.1"]"#)), "addresses");
+    assert_eq!(wrong_field(&endpoint(r#""attachment":{"device":"a/b"}"#)), "attachment.device");
+    assert_eq!(wrong_field(&endpoint(r#""attachment":{"device":"a","netns":"../x"}"#)), "attachment.netns");
+    assert_eq!(
+        wrong_field(
+            r#"{"kind":"firewall-rule","network":"red","name":"a","direction":"egress","action":"deny","protocol":"icmp","ports":["1"]}"#
+        ),
+        "ports"
+    );
+    assert!(parse(r#"{"kind":"network","name":"Red_1"}"#).unwrap_err().contains("Red_1"));
+}
+
+#[test]
+fn the_router_has_the_first_address() {
+    let Resource::Subnet(subnet) =
+        parse(r#"{"kind":"subnet","network":"red","name":"a","v4":"10.1.2.0/24","v6":"fd00:1::/64"}"#)
+            .unwrap()
+    else {
+        panic!("kind lost")
+    };
+    assert_eq!(subnet.router_v4(), Some(Ipv4Addr::new(10, 1, 2, 1)));
+    assert_eq!(subnet.router_v6(), Some("fd00:1::1".parse().unwrap()));
+}
+
+#[test]
+fn fuzz_a_document_never_panics() {
+    bolero::check!().with_iterations(5_000).for_each(|bytes: &[u8]| {
+        if let Ok(resource) = serde_json::from_slice::<Resource>(bytes) {
+            let _ = resource.validate();
+        }
+    });
+}

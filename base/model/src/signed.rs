@@ -1,0 +1,93 @@
+//! Signed batches: the shape of what `weir-trust` makes and verifies.
+//!
+//! One signature covers the Merkle root of all updates that one decided batch produced; each
+//! actuator gets its updates with their paths. Domain, epoch and order index are under the
+//! signature too, so that a batch cannot be replayed into another domain or a later epoch.
+
+use crate::update::{Ack, Update};
+use crate::{Label, Version};
+use serde::{Deserialize, Serialize};
+
+/// Longest Merkle path: a batch has at most 2^20 updates.
+pub const PATH_MAX: usize = 20;
+
+/// A SHA-256 hash.
+pub type Digest = [u8; 32];
+
+/// An ed25519 signature, in two halves because serde derives arrays up to 32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Signature {
+    /// First half.
+    pub r: [u8; 32],
+    /// Second half.
+    pub s: [u8; 32],
+}
+
+/// A group's signature over a batch header.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum GroupSignature {
+    /// One controller's key stands for the group.
+    Single(Signature),
+}
+
+/// A group's public key. It stays the same when controllers come and go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum GroupKey {
+    /// One controller's key stands for the group.
+    Single([u8; 32]),
+}
+
+/// What the group signs for one decided batch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BatchHeader {
+    /// The domain.
+    pub domain: Label,
+    /// Epoch of the group.
+    pub epoch: u64,
+    /// Version of the last event of the batch: no update of it has a higher one.
+    pub index: Version,
+    /// How many updates it has.
+    pub count: u32,
+    /// Merkle root over them.
+    pub root: Digest,
+}
+
+/// A header with its signature.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SignedHeader {
+    /// The header.
+    pub header: BatchHeader,
+    /// The group's signature over it.
+    pub signature: GroupSignature,
+}
+
+/// One update with its place under the root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProvenUpdate {
+    /// Number of the leaf.
+    pub leaf: u32,
+    /// Hashes of the siblings from the leaf up; at most [`PATH_MAX`].
+    pub path: Vec<Digest>,
+    /// The update.
+    pub update: Update,
+}
+
+/// What an actuator receives: a header and some of the updates under it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedUpdates {
+    /// The header.
+    pub header: SignedHeader,
+    /// Updates under its root.
+    pub updates: Vec<ProvenUpdate>,
+}
+
+/// Acks of one actuator, signed with its identity.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedAcks {
+    /// The actuator.
+    pub actuator: Label,
+    /// Its answers.
+    pub acks: Vec<Ack>,
+    /// Signature over the two fields above.
+    pub signature: Signature,
+}

@@ -1,0 +1,138 @@
+//! Signing a decided batch and verifying one update of it (rows R5, C3).
+//!
+//! The types are those that threshold keys will use: a group has one public key, and whoever
+//! verifies sees one signature a batch, however many controllers made it.
+
+use crate::TrustError;
+use crate::identity::{self, Context, KeyPair};
+use crate::merkle::{Tree, is_under, leaf_hash};
+use weir_base::codec::encode;
+use weir_model::signed::{
+    BatchHeader, GroupKey, GroupSignature, PATH_MAX, ProvenUpdate, SignedHeader, SignedUpdates,
+};
+use weir_model::{Label, Update, Version};
+
+/// Makes a group's signature.
+pub trait GroupSigner {
+    /// The group's public key.
+    fn group_key(&self) -> GroupKey;
+    /// Signs the encoding of a batch header.
+    fn sign(&self, message: &[u8]) -> GroupSignature;
+}
+
+/// A group of one controller.
+#[derive(Debug)]
+pub struct SingleSigner(pub KeyPair);
+
+impl GroupSigner for SingleSigner {
+    fn group_key(&self) -> GroupKey {
+        GroupKey::Single(self.0.public())
+    }
+
+    fn sign(&self, message: &[u8]) -> GroupSignature {
+        GroupSignature::Single(self.0.sign(Context::Batch, message))
+    }
+}
+
+/// Signs the updates of the batch decided at `index`: the header, and each update with its proof,
+/// in the order given.
+///
+/// # Errors
+/// [`TrustError::BadCount`] for no update or too many.
+pub fn sign_batch(
+    signer: &dyn GroupSigner,
+    domain: &Label,
+    epoch: u64,
+    index: Version,
+    updates: Vec<Update>,
+) -> Result<(SignedHeader, Vec<ProvenUpdate>), TrustError> {
+    if updates.is_empty() || updates.len() > 1 << PATH_MAX {
+        return Err(TrustError::BadCount(updates.len()));
+    }
+    let tree = Tree::new(updates.iter().map(|update| leaf_hash(&encode(update))).collect());
+    let header =
+        BatchHeader { domain: domain.clone(), epoch, index, count: updates.len() as u32, root: tree.root() };
+    let signature = signer.sign(&encode(&header));
+    let proven = updates
+        .into_iter()
+        .enumerate()
+        .map(|(leaf, update)| ProvenUpdate { leaf: leaf as u32, path: tree.path(leaf), update })
+        .collect();
+    Ok((SignedHeader { header, signature }, proven))
+}
+
+/// How many verified headers are remembered, so that a batch that arrives in parts costs one
+/// signature check.
+pub const HEADERS_REMEMBERED: usize = 64;
+
+/// Verifies updates of one domain.
+#[derive(Debug)]
+pub struct Verifier {
+    domain: Label,
+    group_key: GroupKey,
+    remembered: Vec<SignedHeader>,
+    /// Signature checks made: at most one a batch.
+    pub signature_checks: u64,
+}
+
+impl Verifier {
+    /// For a domain and its group's key.
+    pub fn new(domain: Label, group_key: GroupKey) -> Verifier {
+        Verifier { domain, group_key, remembered: Vec::new(), signature_checks: 0 }
+    }
+
+    /// Checks a header's domain and signature.
+    ///
+    /// # Errors
+    /// [`TrustError`].
+    pub fn verify_header(&mut self, signed: &SignedHeader) -> Result<(), TrustError> {
+        if signed.header.domain != self.domain {
+            return Err(TrustError::WrongDomain {
+                given: signed.header.domain.to_string(),
+                wanted: self.domain.to_string(),
+            });
+        }
+        if self.remembered.contains(signed) {
+            return Ok(());
+        }
+        self.signature_checks += 1;
+        let (GroupKey::Single(public), GroupSignature::Single(signature)) =
+            (&self.group_key, &signed.signature);
+        identity::verify(public, Context::Batch, &encode(&signed.header), signature)?;
+        if self.remembered.len() == HEADERS_REMEMBERED {
+            self.remembered.remove(0);
+        }
+        self.remembered.push(signed.clone());
+        Ok(())
+    }
+
+    /// Checks that an update is under a verified header's root.
+    ///
+    /// # Errors
+    /// [`TrustError::BadPath`].
+    pub fn verify_path(&self, header: &BatchHeader, proven: &ProvenUpdate) -> Result<(), TrustError> {
+        let hash = leaf_hash(&encode(&proven.update));
+        if is_under(&header.root, header.count, proven.leaf, hash, &proven.path) {
+            Ok(())
+        } else {
+            Err(TrustError::BadPath)
+        }
+    }
+}
+
+/// Groups proven updates of several headers into frames of at most `limit` updates.
+pub fn frames(
+    updates: impl IntoIterator<Item = (SignedHeader, ProvenUpdate)>,
+    limit: usize,
+) -> Vec<SignedUpdates> {
+    let mut frames: Vec<SignedUpdates> = Vec::new();
+    for (header, update) in updates {
+        match frames.last_mut() {
+            Some(frame) if frame.header == header && frame.updates.len() < limit => {
+                frame.updates.push(update)
+            }
+            _ => frames.push(SignedUpdates { header, updates: vec![update] }),
+        }
+    }
+    frames
+}

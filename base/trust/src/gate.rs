@@ -1,0 +1,328 @@
+//! The gate: what every actuator passes updates through before it applies them (DESIGN §1.7).
+//!
+//! It knows what is in force, by key and version, refuses what is forged, for somebody else, of an
+//! epoch that is over, or not newer than what is in force, and keeps the whole in a journal, so
+//! that a restarted actuator is where it was without any controller (row A9).
+//!
+//! Invariants
+//! - The version of a key never goes back, also not through a delete: deleted keys leave a
+//!   tombstone. When there are more than [`TOMBSTONES_MAX`] of them the oldest half is dropped and
+//!   the `floor` rises to their highest version; an absent key accepts nothing at or below it.
+//! - An ack says `Ok` only after the update is in the journal.
+//! - Admitting is idempotent: the update that is in force already is acked, not applied again.
+//!
+//! Use: [`Gate::admit`] for each update; apply the admitted ones; [`Gate::commit`] them; ack.
+
+use crate::batch::Verifier;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use weir_base::codec::{decode, encode};
+use weir_base::journal::Journal;
+use weir_model::session::StateDigest;
+use weir_model::signed::{SignedHeader, SignedUpdates};
+use weir_model::update::Refusal;
+use weir_model::{Ack, Change, Entry, Key, Label, Update, Version};
+
+/// Most deleted keys whose versions are remembered one by one.
+pub const TOMBSTONES_MAX: usize = 65_536;
+/// Most entries in force.
+pub const ENTRIES_MAX: usize = 2_000_000;
+/// The journal is compacted when it is over this size and over twice what compaction left, bytes.
+const COMPACT_BYTES_MIN: u64 = 8 * 1024 * 1024;
+
+/// An entry in force, with the proof of who signed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce {
+    /// Its version.
+    pub version: Version,
+    /// Its value; `None` for a tombstone.
+    pub entry: Option<Entry>,
+    /// Header of the batch that decided it.
+    pub header: SignedHeader,
+}
+
+/// What to do with one update.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Apply it, then commit it.
+    Admit,
+    /// It is in force: ack it.
+    InForce,
+    /// Refuse it.
+    Refuse(Refusal),
+}
+
+/// What the gate has counted since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateCounters {
+    /// Updates applied.
+    pub applied: u64,
+    /// Updates that were in force already.
+    pub repeated: u64,
+    /// Updates refused because signature or path did not verify.
+    pub forged: u64,
+    /// Updates refused for any other reason.
+    pub refused: u64,
+    /// Bytes of the journal that were cut off at open.
+    pub journal_cut_bytes: u64,
+    /// Compactions of the journal.
+    pub compactions: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Gate {
+    actuator: Label,
+    verifier: Verifier,
+    epoch: u64,
+    floor: Version,
+    in_force: BTreeMap<Key, InForce>,
+    tombstones: usize,
+    digest: StateDigest,
+    journal: Journal,
+    compacted_bytes: u64,
+    /// Counters.
+    pub counters: GateCounters,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+enum Record {
+    /// An update that was applied, with its batch's header.
+    Applied(SignedHeader, Update),
+    /// State that compaction keeps besides the entries.
+    Floor { floor: Version, epoch: u64 },
+}
+
+fn pair_digest(key: &Key, version: Version) -> u128 {
+    let hash: [u8; 32] = Sha256::digest(encode(&(key, version))).into();
+    let mut low = [0; 16];
+    low.copy_from_slice(&hash[..16]);
+    u128::from_le_bytes(low)
+}
+
+/// Digest of a set of keys and versions: the sum of their hashes, so that order does not matter.
+pub fn state_digest<'a>(entries: impl Iterator<Item = (&'a Key, Version)>) -> StateDigest {
+    StateDigest(entries.fold(0, |sum, (key, version)| sum.wrapping_add(pair_digest(key, version))))
+}
+
+impl Gate {
+    /// Opens the gate of an actuator on its journal.
+    ///
+    /// # Errors
+    /// I/O errors of the journal; `InvalidData` when a record is not ours.
+    pub fn open(actuator: Label, verifier: Verifier, path: &Path) -> io::Result<Gate> {
+        let (journal, records) = Journal::open(path)?;
+        let mut gate = Gate {
+            actuator,
+            verifier,
+            epoch: 0,
+            floor: Version::ZERO,
+            in_force: BTreeMap::new(),
+            tombstones: 0,
+            digest: StateDigest::default(),
+            compacted_bytes: 0,
+            counters: GateCounters { journal_cut_bytes: journal.cut_bytes, ..GateCounters::default() },
+            journal,
+        };
+        for record in records {
+            let record = decode::<Record>(&record).map_err(|error| {
+                io::Error::new(io::ErrorKind::InvalidData, format!("checkpoint {}: {error}", path.display()))
+            })?;
+            match record {
+                Record::Applied(header, update) => gate.install(header, update),
+                Record::Floor { floor, epoch } => {
+                    gate.floor = gate.floor.max(floor);
+                    gate.epoch = gate.epoch.max(epoch);
+                }
+            }
+        }
+        Ok(gate)
+    }
+
+    /// Name of the actuator.
+    pub fn actuator(&self) -> &Label {
+        &self.actuator
+    }
+
+    /// Checks one update of a frame. Changes nothing but counters.
+    pub fn admit(&mut self, frame: &SignedUpdates, number: usize) -> Verdict {
+        let verdict = self.judge(frame, number);
+        match &verdict {
+            Verdict::Admit => {}
+            Verdict::InForce => self.counters.repeated += 1,
+            Verdict::Refuse(Refusal::Forged) => self.counters.forged += 1,
+            Verdict::Refuse(_) => self.counters.refused += 1,
+        }
+        verdict
+    }
+
+    fn judge(&mut self, frame: &SignedUpdates, number: usize) -> Verdict {
+        let header = &frame.header.header;
+        let proven = &frame.updates[number];
+        let update = &proven.update;
+        if self.verifier.verify_header(&frame.header).is_err()
+            || self.verifier.verify_path(header, proven).is_err()
+            || update.version > header.index
+        {
+            return Verdict::Refuse(Refusal::Forged);
+        }
+        if header.epoch < self.epoch {
+            return Verdict::Refuse(Refusal::StaleEpoch { given: header.epoch, current: self.epoch });
+        }
+        if update.target != self.actuator {
+            return Verdict::Refuse(Refusal::WrongTarget);
+        }
+        if let Change::Put(entry) = &update.change
+            && !entry.fits(&update.key)
+        {
+            return Verdict::Refuse(Refusal::Misfit);
+        }
+        let known = self.in_force.get(&update.key).map(|known| known.version);
+        let in_force = known.unwrap_or(self.floor);
+        if known == Some(update.version) {
+            return Verdict::InForce;
+        }
+        if update.version <= in_force {
+            return Verdict::Refuse(Refusal::Stale { in_force });
+        }
+        if known.unwrap_or(Version::ZERO) < update.expected {
+            return Verdict::Refuse(Refusal::Expected { expected: update.expected, in_force });
+        }
+        if known.is_none() && self.in_force.len() - self.tombstones >= ENTRIES_MAX {
+            return Verdict::Refuse(Refusal::Full { limit: ENTRIES_MAX as u64 });
+        }
+        Verdict::Admit
+    }
+
+    /// Makes admitted and applied updates of a frame part of what is in force, durably.
+    ///
+    /// # Errors
+    /// I/O errors of the journal; nothing is in force then that was not before, and nothing may be
+    /// acked.
+    pub fn commit(&mut self, frame: &SignedUpdates, numbers: &[usize]) -> io::Result<()> {
+        let updates = numbers.iter().map(|&number| &frame.updates[number].update);
+        let records: Vec<Vec<u8>> = updates
+            .clone()
+            .map(|update| encode(&Record::Applied(frame.header.clone(), update.clone())))
+            .collect();
+        self.journal.append(&records)?;
+        for update in updates {
+            self.install(frame.header.clone(), update.clone());
+            self.counters.applied += 1;
+        }
+        self.collect()
+    }
+
+    fn install(&mut self, header: SignedHeader, update: Update) {
+        self.epoch = self.epoch.max(header.header.epoch);
+        let entry = match update.change {
+            Change::Put(entry) => Some(entry),
+            Change::Delete => None,
+        };
+        self.tombstones += usize::from(entry.is_none());
+        self.digest.0 = self.digest.0.wrapping_add(pair_digest(&update.key, update.version));
+        let new = InForce { version: update.version, entry, header };
+        if let Some(old) = self.in_force.insert(update.key.clone(), new) {
+            self.digest.0 = self.digest.0.wrapping_sub(pair_digest(&update.key, old.version));
+            self.tombstones -= usize::from(old.entry.is_none());
+        }
+    }
+
+    /// Bounds tombstones and the journal.
+    fn collect(&mut self) -> io::Result<()> {
+        if self.tombstones > TOMBSTONES_MAX {
+            let mut versions: Vec<Version> =
+                self.in_force.values().filter(|v| v.entry.is_none()).map(|v| v.version).collect();
+            versions.sort_unstable();
+            self.floor = self.floor.max(versions[versions.len() / 2]);
+            let floor = self.floor;
+            let digest = &mut self.digest;
+            self.in_force.retain(|key, value| {
+                let keep = value.entry.is_some() || value.version > floor;
+                if !keep {
+                    digest.0 = digest.0.wrapping_sub(pair_digest(key, value.version));
+                }
+                keep
+            });
+            self.tombstones = self.in_force.values().filter(|v| v.entry.is_none()).count();
+        } else if self.journal.length_bytes < COMPACT_BYTES_MIN.max(2 * self.compacted_bytes) {
+            return Ok(());
+        }
+        self.compact()
+    }
+
+    fn compact(&mut self) -> io::Result<()> {
+        let floor = encode(&Record::Floor { floor: self.floor, epoch: self.epoch });
+        let records: Vec<Vec<u8>> = std::iter::once(floor)
+            .chain(self.in_force.iter().map(|(key, value)| {
+                let change = value.entry.clone().map_or(Change::Delete, Change::Put);
+                let update = Update {
+                    target: self.actuator.clone(),
+                    key: key.clone(),
+                    version: value.version,
+                    expected: Version::ZERO,
+                    change,
+                };
+                encode(&Record::Applied(value.header.clone(), update))
+            }))
+            .collect();
+        self.journal.rewrite(records.iter().map(Vec::as_slice))?;
+        self.compacted_bytes = self.journal.length_bytes;
+        self.counters.compactions += 1;
+        Ok(())
+    }
+
+    /// What is in force for a key, tombstones included.
+    pub fn get(&self, key: &Key) -> Option<&InForce> {
+        self.in_force.get(key)
+    }
+
+    /// All that is in force in order of the keys, tombstones included.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &InForce)> {
+        self.in_force.iter()
+    }
+
+    /// What is in force behind a key, tombstones included.
+    pub fn iter_after(&self, key: &Key) -> impl Iterator<Item = (&Key, &InForce)> {
+        self.in_force.range((std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded))
+    }
+
+    /// Digest of all keys and versions, tombstones included.
+    pub fn digest(&self) -> StateDigest {
+        self.digest
+    }
+
+    /// Highest epoch seen.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+/// Takes a whole frame through the gate: judges each update, lets `apply` try the admitted ones in
+/// order, commits those that it could apply, and returns an ack for each.
+///
+/// # Errors
+/// I/O errors of the journal: then nothing of the frame may be acked.
+pub fn take(
+    gate: &mut Gate,
+    frame: &SignedUpdates,
+    mut apply: impl FnMut(&Update) -> Result<(), Refusal>,
+) -> io::Result<Vec<Ack>> {
+    let mut acks = Vec::with_capacity(frame.updates.len());
+    let mut applied = Vec::new();
+    for (number, proven) in frame.updates.iter().enumerate() {
+        let result = match gate.admit(frame, number) {
+            Verdict::InForce => Ok(()),
+            Verdict::Refuse(refusal) => Err(refusal),
+            Verdict::Admit => apply(&proven.update).map(|()| applied.push(number)),
+        };
+        acks.push(Ack { key: proven.update.key.clone(), version: proven.update.version, result });
+    }
+    gate.commit(frame, &applied)?;
+    Ok(acks)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+use super::*;
+use crate::batch::{SingleSigner, frames, sign_batch};
+use crate::identity::KeyPair;
+use std::net::IpAddr;
+use weir_model::entry::Vni;
+
+struct World {
+    dir: tempfile::TempDir,
+    signer: SingleSigner,
+}
+
+impl World {
+    fn new() -> World {
+        World { dir: tempfile::tempdir().unwrap(), signer: SingleSigner(KeyPair::from_seed(&[1; 32])) }
+    }
+
+    fn gate(&self) -> Gate {
+        use crate::batch::GroupSigner;
+        let verifier = Verifier::new(label("domain"), self.signer.group_key());
+        Gate::open(label("h1"), verifier, &self.dir.path().join("gate")).unwrap()
+    }
+
+    fn frame(&self, epoch: u64, updates: Vec<Update>) -> SignedUpdates {
+        let index = updates[0].version;
+        let (header, proven) = sign_batch(&self.signer, &label("domain"), epoch, index, updates).unwrap();
+        frames(proven.into_iter().map(|p| (header.clone(), p)), 1000).remove(0)
+    }
+}
+
+fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+fn key(number: u8) -> Key {
+    Key::Members { vni: Vni(1), tag: label("web"), bucket: number }
+}
+
+fn put(number: u8, version: u64) -> Update {
+    let addresses: Vec<IpAddr> = vec![format!("10.0.{number}.{}", version % 250).parse().unwrap()];
+    Update {
+        target: label("h1"),
+        key: key(number),
+        version: Version(version),
+        expected: Version::ZERO,
+        change: Change::Put(Entry::Members(addresses)),
+    }
+}
+
+fn delete(number: u8, version: u64) -> Update {
+    Update { change: Change::Delete, ..put(number, version) }
+}
+
+fn results(gate: &mut Gate, frame: &SignedUpdates) -> Vec<Result<(), Refusal>> {
+    take(gate, frame, |_| Ok(())).unwrap().into_iter().map(|ack| ack.result).collect()
+}
+
+#[test]
+fn applies_once_and_acks_again() {
+    let world = World::new();
+    let mut gate = world.gate();
+    let frame = world.frame(1, vec![put(1, 5), put(2, 5)]);
+    let mut applied = 0;
+    for _ in 0..3 {
+        let acks = take(&mut gate, &frame, |_| {
+            applied += 1;
+            Ok(())
+        });
+        assert!(acks.unwrap().iter().all(|ack| ack.result.is_ok()));
+    }
+    assert_eq!(applied, 2);
+    assert_eq!(gate.counters.repeated, 4);
+    assert_eq!(gate.verifier.signature_checks, 1);
+}
+
+#[test]
+fn refuses_forged_replayed_misaddressed_and_stale() {
+    let world = World::new();
+    let mut gate = world.gate();
+    let first = world.frame(2, vec![put(1, 5)]);
+    let second = world.frame(2, vec![delete(1, 6)]);
+    assert_eq!(results(&mut gate, &first), [Ok(())]);
+    assert_eq!(results(&mut gate, &second), [Ok(())]);
+    let replay = results(&mut gate, &first);
+    assert_eq!(replay, [Err(Refusal::Stale { in_force: Version(6) })]);
+
+    let mut forged = world.frame(2, vec![put(2, 7)]);
+    forged.updates[0].update.change = Change::Delete;
+    assert_eq!(results(&mut gate, &forged), [Err(Refusal::Forged)]);
+    let mut forged = world.frame(2, vec![put(2, 7)]);
+    forged.header.header.epoch = 3;
+    assert_eq!(results(&mut gate, &forged), [Err(Refusal::Forged)]);
+    let stranger = World { signer: SingleSigner(KeyPair::from_seed(&[9; 32])), ..World::new() };
+    assert_eq!(results(&mut gate, &stranger.frame(2, vec![put(2, 7)])), [Err(Refusal::Forged)]);
+    let late = world.frame(2, vec![put(3, 7), put(2, 8)]);
+    assert_eq!(
+        results(&mut gate, &late),
+        [Ok(()), Err(Refusal::Forged)],
+        "no version is above its batch's index"
+    );
+
+    let other = Update { target: label("h2"), ..put(2, 9) };
+    assert_eq!(results(&mut gate, &world.frame(2, vec![other])), [Err(Refusal::WrongTarget)]);
+    let old = world.frame(1, vec![put(2, 10)]);
+    assert_eq!(results(&mut gate, &old), [Err(Refusal::StaleEpoch { given: 1, current: 2 })]);
+    let misfit = Update { key: Key::Gateways, ..put(2, 11) };
+    assert_eq!(results(&mut gate, &world.frame(2, vec![misfit])), [Err(Refusal::Misfit)]);
+    let missing = Update { expected: Version(3), ..put(5, 12) };
+    let refused = results(&mut gate, &world.frame(2, vec![missing]));
+    assert_eq!(refused, [Err(Refusal::Expected { expected: Version(3), in_force: Version(0) })]);
+}
+
+#[test]
+fn restart_is_where_it_was_and_a_failed_apply_leaves_nothing() {
+    let world = World::new();
+    let mut gate = world.gate();
+    results(&mut gate, &world.frame(4, vec![put(1, 5), put(2, 5), put(3, 5)]));
+    results(&mut gate, &world.frame(4, vec![delete(2, 6)]));
+    let failing = world.frame(4, vec![put(7, 7)]);
+    let acks = take(&mut gate, &failing, |_| Err(Refusal::Failed("no device".into()))).unwrap();
+    assert_eq!(acks[0].result, Err(Refusal::Failed("no device".into())));
+    assert!(gate.get(&key(7)).is_none());
+    let (digest, epoch) = (gate.digest(), gate.epoch());
+    drop(gate);
+
+    let gate = world.gate();
+    assert_eq!((gate.digest(), gate.epoch()), (digest, epoch));
+    assert_eq!(gate.get(&key(2)).unwrap().entry, None);
+    assert_eq!(gate.get(&key(3)).unwrap().version, Version(5));
+    let pairs: Vec<(Key, Version)> = gate.iter().map(|(k, v)| (k.clone(), v.version)).collect();
+    assert_eq!(state_digest(pairs.iter().map(|(k, v)| (k, *v))), digest);
+}
+
+#[test]
+fn compaction_and_dropped_tombstones_keep_the_meaning() {
+    let world = World::new();
+    let mut gate = world.gate();
+    for version in 1..=40 {
+        results(&mut gate, &world.frame(1, vec![put((version % 8) as u8, version)]));
+    }
+    results(&mut gate, &world.frame(1, vec![delete(3, 41)]));
+    let digest = gate.digest();
+    gate.compact().unwrap();
+    drop(gate);
+    let mut gate = world.gate();
+    assert_eq!(gate.digest(), digest);
+    gate.floor = Version(41);
+    gate.in_force.remove(&key(3));
+    let replay = results(&mut gate, &world.frame(1, vec![put(3, 35)]));
+    assert_eq!(
+        replay,
+        [Err(Refusal::Stale { in_force: Version(41) })],
+        "the floor guards dropped tombstones"
+    );
+}
+
+#[test]
+fn a_journal_cut_at_any_byte_opens_to_a_prefix() {
+    let world = World::new();
+    let mut gate = world.gate();
+    for version in 1..=6 {
+        results(&mut gate, &world.frame(1, vec![put(version as u8, version)]));
+    }
+    drop(gate);
+    let path = world.dir.path().join("gate");
+    let whole = std::fs::read(&path).unwrap();
+    for cut in (0..whole.len()).step_by(7) {
+        std::fs::write(&path, &whole[..cut]).unwrap();
+        let gate = world.gate();
+        let versions: Vec<u64> = gate.iter().map(|(_, v)| v.version.0).collect();
+        assert_eq!(versions, (1..=versions.len() as u64).collect::<Vec<_>>(), "cut at {cut}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Identities: ed25519 keys of sources, actuators and controllers.
+//!
+//! Every signature is over a context and a message, so that what was signed for one purpose is
+//! never valid for another.
+
+use crate::TrustError;
+use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
+use weir_model::signed::{Signature, SignedAcks};
+use weir_model::{Ack, Label};
+
+/// What a signature is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Context {
+    /// Header of a decided batch.
+    Batch,
+    /// Acks of an actuator.
+    Acks,
+    /// An event of a source.
+    Event,
+}
+
+impl Context {
+    fn tag(self) -> &'static [u8] {
+        match self {
+            Context::Batch => b"weir/batch/1\0",
+            Context::Acks => b"weir/acks/1\0",
+            Context::Event => b"weir/event/1\0",
+        }
+    }
+}
+
+/// A secret key. It is wiped from memory when dropped and never printed.
+pub struct KeyPair(SigningKey);
+
+impl std::fmt::Debug for KeyPair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KeyPair({:02x?}…)", &self.public()[..4])
+    }
+}
+
+impl KeyPair {
+    /// The key pair of 32 secret random bytes.
+    pub fn from_seed(seed: &[u8; 32]) -> KeyPair {
+        KeyPair(SigningKey::from_bytes(seed))
+    }
+
+    /// The public key.
+    pub fn public(&self) -> [u8; 32] {
+        self.0.verifying_key().to_bytes()
+    }
+
+    /// Signs a message for a purpose.
+    pub fn sign(&self, context: Context, message: &[u8]) -> Signature {
+        let bytes = self.0.sign(&[context.tag(), message].concat()).to_bytes();
+        let mut signature = Signature { r: [0; 32], s: [0; 32] };
+        signature.r.copy_from_slice(&bytes[..32]);
+        signature.s.copy_from_slice(&bytes[32..]);
+        signature
+    }
+}
+
+/// Checks a signature, strictly (no small-order keys, no malleability).
+///
+/// # Errors
+/// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
+pub fn verify(
+    public: &[u8; 32],
+    context: Context,
+    message: &[u8],
+    signature: &Signature,
+) -> Result<(), TrustError> {
+    let key = VerifyingKey::from_bytes(public).map_err(|_| TrustError::BadKey)?;
+    let mut bytes = [0; 64];
+    bytes[..32].copy_from_slice(&signature.r);
+    bytes[32..].copy_from_slice(&signature.s);
+    key.verify_strict(&[context.tag(), message].concat(), &ed25519_dalek::Signature::from_bytes(&bytes))
+        .map_err(|_| TrustError::BadSignature)
+}
+
+fn acks_message(actuator: &Label, acks: &[Ack]) -> Vec<u8> {
+    weir_base::codec::encode(&(actuator, acks))
+}
+
+/// Signs acks as an actuator.
+pub fn sign_acks(key: &KeyPair, actuator: &Label, acks: Vec<Ack>) -> SignedAcks {
+    let signature = key.sign(Context::Acks, &acks_message(actuator, &acks));
+    SignedAcks { actuator: actuator.clone(), acks, signature }
+}
+
+/// Checks acks of an actuator.
+///
+/// # Errors
+/// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
+pub fn verify_acks(public: &[u8; 32], acks: &SignedAcks) -> Result<(), TrustError> {
+    verify(public, Context::Acks, &acks_message(&acks.actuator, &acks.acks), &acks.signature)
+}

@@ -1,0 +1,122 @@
+//! Encapsulation of tenant frames: VXLAN (RFC 7348) and Geneve (RFC 8926) with Weir's security token (row A18).
+//!
+//! Only the tunnel header is made here: the outer UDP, IP and Ethernet headers are the kernel's or
+//! [`crate::build::udp_datagram`]'s. Decoding is strict: a datagram that is not exactly what we speak is an error with
+//! its reason, so that a peer's mistake is counted and not guessed at.
+
+mod geneve;
+mod vxlan;
+
+pub use geneve::{
+    GENEVE_BYTES, GENEVE_PORT, GENEVE_TOKEN_BYTES, TOKEN_OPTION_CLASS, TOKEN_OPTION_TYPE, decode_geneve,
+    encode_geneve,
+};
+pub use vxlan::{VXLAN_BYTES, VXLAN_PORT, decode_vxlan, encode_vxlan};
+
+use crate::PacketError;
+
+/// Longest tunnel header that we write.
+pub const MAX_ENCAP_BYTES: usize = GENEVE_BYTES + GENEVE_TOKEN_BYTES;
+
+/// Largest VNI.
+pub const MAX_VNI: u32 = 0x00ff_ffff;
+
+/// Which tunnel header a network uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Encapsulation {
+    /// 8 bytes; what the Linux kernel and most switches speak.
+    Vxlan,
+    /// 8 bytes, and 12 more with a token.
+    Geneve,
+}
+
+impl Encapsulation {
+    /// UDP port that the protocol is known under.
+    pub const fn port(self) -> u16 {
+        match self {
+            Encapsulation::Vxlan => VXLAN_PORT,
+            Encapsulation::Geneve => GENEVE_PORT,
+        }
+    }
+
+    /// Length of the header that [`Encapsulation::encode`] writes.
+    #[inline]
+    pub const fn header_bytes(self, has_token: bool) -> usize {
+        match self {
+            Encapsulation::Vxlan => VXLAN_BYTES,
+            Encapsulation::Geneve if has_token => GENEVE_BYTES + GENEVE_TOKEN_BYTES,
+            Encapsulation::Geneve => GENEVE_BYTES,
+        }
+    }
+
+    /// Writes the tunnel header and returns its length. VXLAN has no place for a token and leaves it out.
+    ///
+    /// # Errors
+    /// `VniRange`, `BufferTooSmall`.
+    #[inline]
+    pub fn encode(self, buffer: &mut [u8], vni: u32, token: Option<u64>) -> Result<usize, PacketError> {
+        match self {
+            Encapsulation::Vxlan => encode_vxlan(buffer, vni),
+            Encapsulation::Geneve => encode_geneve(buffer, vni, token),
+        }
+    }
+
+    /// Reads the tunnel header at the start of a UDP payload.
+    ///
+    /// # Errors
+    /// The `Vxlan...` and `Geneve...` reasons.
+    #[inline]
+    pub fn decode(self, datagram: &[u8]) -> Result<Decapsulated, PacketError> {
+        match self {
+            Encapsulation::Vxlan => decode_vxlan(datagram),
+            Encapsulation::Geneve => decode_geneve(datagram),
+        }
+    }
+}
+
+/// What a tunnel header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decapsulated {
+    /// Virtual network identifier, 24 bits.
+    pub vni: u32,
+    /// Where the tenant's Ethernet frame starts in the datagram.
+    pub inner_offset: usize,
+    /// The security token, if the peer sent one.
+    pub token: Option<u64>,
+    /// Geneve: a control packet, which must not be forwarded to a tenant.
+    pub oam: bool,
+}
+
+/// The outer UDP source port of a flow, from its hash: 49152 to 65535 (RFC 7348 §5, RFC 8926 §3.3), so that the
+/// underlay spreads flows and keeps each one's order.
+#[inline]
+pub fn source_port(flow_hash: u64) -> u16 {
+    0xc000 | (flow_hash >> 50) as u16
+}
+
+/// ECN bits of the outer header for a packet with ECN bits `inner` (RFC 6040 §4.1, normal mode).
+#[inline]
+pub const fn ecn_outer(inner: u8) -> u8 {
+    inner & 3
+}
+
+/// ECN bits of the inner header after decapsulation (RFC 6040 §4.2); `None`: drop, congestion was marked on a
+/// packet whose transport would not see it.
+#[inline]
+pub const fn ecn_inner(inner: u8, outer: u8) -> Option<u8> {
+    match (inner & 3, outer & 3) {
+        (0, 3) => None,
+        (0, _) => Some(0),
+        (_, 3) => Some(3),
+        (2, 1) => Some(1),
+        (inner, _) => Some(inner),
+    }
+}
+
+#[inline]
+fn check_vni(vni: u32) -> Result<(), PacketError> {
+    if vni > MAX_VNI { Err(PacketError::VniRange) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! What the fast path and the slow path say to each other (rows A22, A24).
+//!
+//! A flow is one direction of one conversation, as it enters here. Its key leads by one hash lookup
+//! to a dense index, and the index to an [`Action`] that says everything the engine does with
+//! its packets. The slow path makes actions on a miss; the engine only obeys and counts.
+
+use std::net::IpAddr;
+use weir_model::resource::Encapsulation;
+use weir_model::update::Refusal;
+use weir_model::{MacAddr, Update};
+use weir_packet::key::FlowKey;
+
+/// Number of a port of this switch: dense, given by the resolver, reused after the port is gone
+/// and every flow of it was invalidated.
+pub type PortIndex = u16;
+
+/// Number of a rule counter: dense, given by the resolver, never reused while the process lives.
+pub type CounterIndex = u32;
+
+/// Most flows of a switch.
+pub const FLOWS_MAX: usize = 1 << 20;
+
+/// How a frame came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ingress {
+    /// From an endpoint.
+    Port(PortIndex),
+    /// From another switch.
+    Underlay {
+        /// The outer source address.
+        sender: IpAddr,
+        /// Identifier of the network.
+        vni: u32,
+        /// Security token of the packet that missed. It is no part of the flow: the token is
+        /// checked on a miss (row A18).
+        token: Option<u64>,
+        /// Format of the outer headers.
+        format: Encapsulation,
+    },
+    /// From outside, at a gateway.
+    External,
+}
+
+/// What the engine does with every packet of a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// Where it goes.
+    pub hop: Hop,
+    /// New Ethernet addresses (destination, source); `None` leaves them.
+    pub ethernet: Option<(MacAddr, MacAddr)>,
+    /// Address and port to write, at a gateway.
+    pub nat: Option<Nat>,
+    /// Whether TTL or hop limit goes down by one (between subnets, and at a gateway).
+    pub routed: bool,
+    /// Largest IP packet that may go on, bytes. A larger one is handed to the slow path, which
+    /// answers with ICMP.
+    pub mtu: u16,
+    /// Limit for the MSS option of SYN segments; zero leaves it.
+    pub mss_max: u16,
+    /// The rule, route or reason that packets are counted under.
+    pub counter: CounterIndex,
+    /// The connection that the flow belongs to; [`NO_CONNECTION`] if it is not tracked.
+    pub connection: u32,
+    /// Drop the flow from the table after so long without a packet, milliseconds.
+    pub idle_ms: u32,
+}
+
+/// Value of [`Action::connection`] for a flow that is not tracked (row A24).
+pub const NO_CONNECTION: u32 = u32::MAX;
+
+/// Where a flow goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hop {
+    /// To an endpoint here.
+    Port(PortIndex),
+    /// To another switch.
+    Underlay {
+        /// Its address.
+        receiver: IpAddr,
+        /// Identifier of the network.
+        vni: u32,
+        /// Format of the outer headers.
+        format: Encapsulation,
+        /// Security token, with Geneve.
+        token: u64,
+        /// Whether the receiver is a gateway that stands in for a location: usage is reported then.
+        by_gateway: bool,
+    },
+    /// Outside, at a gateway.
+    External,
+    /// Nowhere: counted under the action's counter.
+    Drop,
+}
+
+/// Addresses and ports to write. `None` leaves the old one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nat {
+    /// New source address and port (ICMP: identifier).
+    pub source: Option<(IpAddr, u16)>,
+    /// New destination address and port (ICMP: identifier).
+    pub destination: Option<(IpAddr, u16)>,
+}
+
+/// Why the engine handed a frame over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissReason {
+    /// No flow.
+    NoFlow,
+    /// The packet is larger than the flow's `mtu`, or its segments are; the limit is in it.
+    TooBig(u16),
+    /// TTL or hop limit is used up.
+    TtlExpired,
+    /// Not for the flow table: ARP, ND, broadcast, multicast, or for the router itself.
+    Special,
+}
+
+/// What becomes of a frame that missed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Put it back into the engine: there is a flow for it now (row A22).
+    Reinject,
+    /// Give this frame to where the missed one came from.
+    Answer(Vec<u8>),
+    /// Give it to the agent (DHCP, DNS).
+    Punt,
+    /// Send this frame, which is ready, that way: the verdict is for it alone and no flow may stand
+    /// for it (ICMP errors, whose fate and translation hang on the packet inside them). The resolver
+    /// has counted it.
+    Forward {
+        /// Where it goes; never [`Hop::Drop`].
+        hop: Hop,
+        /// The Ethernet frame as it goes on.
+        frame: Vec<u8>,
+    },
+    /// Nothing. The resolver has counted it.
+    Drop,
+}
+
+/// Result of a miss.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolution {
+    /// Flows to add, whatever the outcome; a flow that has the key already is replaced. With
+    /// [`Outcome::Reinject`] both directions of a connection, before the frame is put back. The
+    /// ingress tells which zone the key gets: its own `zone` is not looked at. Sender, network and
+    /// format must be part of the zone of the underlay, for the token is checked on a miss only.
+    pub install: Vec<(Ingress, FlowKey, Action)>,
+    /// What becomes of the frame.
+    pub outcome: Outcome,
+}
+
+/// Which flows must be asked for again.
+///
+/// A flow is of a network when it comes from a port of it, from the underlay with its identifier, or
+/// when its hop is a port of it or carries its identifier. It is from or to an address when the key
+/// or what the action writes has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Invalidate {
+    /// None.
+    Nothing,
+    /// Those of a network.
+    Network(u32),
+    /// Those from or to a port.
+    Port(PortIndex),
+    /// Those of a network from or to an address.
+    Address(u32, IpAddr),
+    /// All.
+    All,
+}
+
+/// What the engine must do about a port after an update.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortEffect {
+    /// Attach to the device of the port and let it carry traffic, or not.
+    Set {
+        /// The port.
+        port: PortIndex,
+        /// Its network.
+        vni: u32,
+        /// Namespace of the device; `None` means the process's own.
+        netns: Option<String>,
+        /// Name of the device.
+        device: String,
+        /// Whether it shall carry traffic now: wanted up, and its policy in force (pain 8).
+        up: bool,
+        /// Why not, when not.
+        reason: String,
+        /// MTU of the network, bytes.
+        mtu: u16,
+    },
+    /// Detach.
+    Remove {
+        /// The port.
+        port: PortIndex,
+    },
+}
+
+/// What an applied update changes outside the tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// Flows to ask for again. Invalidated flows whose connection is no longer allowed end there:
+    /// this is how a revoked rule reaches established connections.
+    pub invalidate: Vec<Invalidate>,
+    /// Ports.
+    pub ports: Vec<PortEffect>,
+}
+
+/// What the engine has seen of a flow since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowUse {
+    /// Packets; segments of a large one count each.
+    pub packets: u64,
+    /// Bytes of the inner frames.
+    pub bytes: u64,
+    /// TCP flags seen, or-ed.
+    pub tcp_flags: u8,
+}
+
+/// The slow path's mind: pure, no I/O, no clock of its own.
+pub trait Resolver {
+    /// Decides on a frame that the engine handed over. `frame` is the inner Ethernet frame, `key`
+    /// its flow key (zone zero).
+    fn resolve(
+        &mut self,
+        now_ms: u64,
+        ingress: &Ingress,
+        key: &FlowKey,
+        reason: MissReason,
+        frame: &[u8],
+    ) -> Resolution;
+
+    /// Applies an update that passed the gate.
+    ///
+    /// # Errors
+    /// A refusal; nothing has changed then.
+    fn apply(&mut self, now_ms: u64, update: &Update) -> Result<Effects, Refusal>;
+
+    /// Tells what a flow carried since the last time. `connection` is [`Action::connection`] as it
+    /// was given, which differs for the two directions of one connection.
+    fn used(&mut self, now_ms: u64, connection: u32, use_: FlowUse);
+
+    /// Lets time pass: connections that are over or idle too long end. Called about once a second.
+    fn tick(&mut self, now_ms: u64) -> Vec<Invalidate>;
+}
