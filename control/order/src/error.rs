@@ -20,7 +20,8 @@ pub enum Error {
     },
     /// Another process has the log open.
     #[error(
-        "the log in {dir} is open in another process ({holder}): stop that process, or give this one its own directory"
+        "the log in {dir} is open in another process ({holder}): stop that process, or give this one its \
+         own directory"
     )]
     Locked {
         /// The log directory.
@@ -30,8 +31,8 @@ pub enum Error {
     },
     /// Something that was durable is damaged. Never repaired by cutting.
     #[error(
-        "{file} in {dir} is damaged at byte {offset} (record after index {index}): {what}. Acknowledged records would be \
-         lost by cutting it, so it is left as it is: restore the directory from a backup, or move it aside and let \
+        "{file} in {dir} is damaged at byte {offset} (record after index {index}): {what}. Acknowledged records \
+         would be lost by cutting it, so it is left as it is: restore the directory from a backup, or move it aside and let \
          this replica rejoin from the others; and check the disk"
     )]
     Corrupt {
@@ -56,7 +57,8 @@ pub enum Error {
     },
     /// A sync failed, so nobody knows what is on the disk.
     #[error(
-        "the log in {dir} has stopped: {reason}. What was proposed since may or may not be in it: check the disk, then restart"
+        "the log in {dir} has stopped: {reason}. What was proposed since may or may not be in it: check the \
+         disk, then restart"
     )]
     Poisoned {
         /// The log directory.
@@ -85,7 +87,7 @@ pub enum Error {
         limit: u64,
     },
     /// This replica does not lead.
-    #[error("this replica does not lead the order; the leader is {}", leader.map_or("not known yet".to_owned(), |id| format!("replica {id}")))]
+    #[error("this replica does not lead the order; the leader is {}", replica(*leader))]
     NotLeader {
         /// The leader, when known.
         leader: Option<u64>,
@@ -123,6 +125,10 @@ pub enum Error {
         /// The reader's own error.
         source: Arc<io::Error>,
     },
+}
+
+fn replica(id: Option<u64>) -> String {
+    id.map_or("not known yet".to_owned(), |id| format!("replica {id}"))
 }
 
 impl Error {

@@ -1,8 +1,8 @@
 //! The local engine's core: gives proposals their indices and keeps their fates in order.
 //!
-//! It does no I/O and knows no thread: [`Local::step`] takes an input and says what to do. Whoever drives it writes and syncs what
-//! [`Output::Write`] asks for and reports back, one write at a time; proposals that come meanwhile form the next write
-//! (group commit), so the disk itself is the pacing.
+//! It does no I/O and knows no thread: [`Local::step`] takes an input and says what to do. Whoever drives it writes
+//! and syncs what [`Output::Write`] asks for and reports back, one write at a time; proposals that come meanwhile
+//! form the next write (group commit), so the disk itself is the pacing.
 //!
 //! Invariants
 //! - Nothing is committed or answered with Ok before the driver reported it durable.

@@ -347,8 +347,11 @@ impl Log {
         }
     }
 
-    /// Leaves nothing in doubt: marks and syncs.
+    /// Leaves nothing in doubt: syncs, marks, and syncs the mark.
     pub fn close(&mut self) -> Result<(), Error> {
+        if self.durable < self.next_sequence - 1 && !self.last_is_mark {
+            self.sync()?;
+        }
         self.mark();
         self.sync()
     }
