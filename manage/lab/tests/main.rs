@@ -84,8 +84,14 @@ fn peers_through_the_kernel_carry_streams_and_are_cleaned() {
 
 #[test]
 fn http_outcomes_tell_refusal_from_silence_and_unknown_names() {
-    let Some(scope) = scope("http", &["ip", "curl", "ss", "iperf3"]) else { return };
+    let Some(scope) = scope("http", &["ip", "curl", "ss", "nginx"]) else { return };
     let ends = PlainVeth.set_up(&scope).unwrap();
+    let url = format!("http://{}/any/name", ends.server_address);
+    let mut server = http::server(&scope, "nginx", &ends.server, 80, "six bodies").unwrap();
+    let outcome = http::run(&ends.client, &url, 20).unwrap();
+    assert!(matches!(outcome, http::Outcome::Answered { status: 200, body_bytes: 10, .. }), "{outcome:?}");
+    server.stop().unwrap();
+    assert_eq!(http::run(&ends.client, &url, 20).unwrap(), http::Outcome::Refused);
     let refused = http::run(&ends.client, &format!("http://{}:81/", ends.server_address), 5).unwrap();
     assert_eq!(refused, http::Outcome::Refused);
     scope.resolv_conf(&ends.client, "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n").unwrap();
