@@ -11,5 +11,7 @@
 //!   tracks connections, answers ARP and ND, and publishes flows by swapping shadow tables.
 //! - `control`: the local socket to the agent and to tools.
 
+pub mod capture;
+pub mod engine;
 pub mod flow;
 pub mod flowtable;
