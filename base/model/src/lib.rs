@@ -10,6 +10,7 @@
 
 pub mod entry;
 pub mod event;
+pub mod join;
 pub mod local;
 pub mod mac;
 pub mod name;

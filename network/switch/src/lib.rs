@@ -12,9 +12,12 @@
 //! - `control`: the local socket to the agent and to tools.
 
 pub mod answer;
+pub mod capture;
 pub mod conntrack;
 pub mod counters;
+pub mod engine;
 pub mod flow;
+pub mod flowtable;
 pub mod nat;
 pub mod policy;
 pub mod resolve;

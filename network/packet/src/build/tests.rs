@@ -159,6 +159,14 @@ fn errors_carry_a_bounded_piece_and_are_not_sent_for_everything() {
         let result = icmp_error(&mut out, &frame, &parsed, MAC, source, IcmpError::HostUnreachable);
         assert_eq!(result, Err(PacketError::NotAnswerable), "{hex}");
     }
+    for (at, value) in [(0, 0xff), (6, 0x03), (30, 224), (26, 0)] {
+        let mut frame = bytes(fixtures::UDP_V4);
+        let length = if at < 12 { 1 } else { 4 };
+        frame[at..at + length].fill(value);
+        let parsed = parse(&frame).unwrap();
+        let result = icmp_error(&mut out, &frame, &parsed, MAC, v4, IcmpError::HostUnreachable);
+        assert_eq!(result, Err(PacketError::NotAnswerable), "{at}");
+    }
     let (frame, parsed) = read(fixtures::UDP_V4);
     let result = icmp_error(&mut out, &frame, &parsed, MAC, v6, IcmpError::NetworkUnreachable);
     assert_eq!(result, Err(PacketError::NotAnswerable));

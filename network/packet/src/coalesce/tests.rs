@@ -40,7 +40,7 @@ fn run(config: CoalesceConfig, frames: &[Vec<u8>]) -> (Vec<Left>, CoalesceCounte
     };
     for (buffer, frame) in frames.iter().enumerate() {
         // Frames lie behind 100 bytes of outer headers.
-        let place = Place { buffer: buffer as u32, start: 100, verified: false };
+        let place = Place { port: 1, buffer: buffer as u32, start: 100, verified: false };
         coalescer.push(place, frame, &parse(frame).unwrap(), &mut sink);
     }
     coalescer.flush(&mut sink);
@@ -220,6 +220,78 @@ fn udp_is_joined_only_where_asked_and_with_a_checksum() {
         put16(frame, 40, 0);
     }
     assert_eq!(run(joining, &unsummed).0.len(), 4);
+}
+
+#[test]
+fn frames_for_different_ports_are_never_joined() {
+    let frames: Vec<_> = (0..4).map(|index| segment(9, index / 2, TEN, ACK)).collect();
+    let mut coalescer = Coalescer::new(CoalesceConfig::default());
+    let mut left = Vec::new();
+    let mut sink = |output: Output<'_>| left.push((output.port, output.parts.to_vec()));
+    for (buffer, frame) in frames.iter().enumerate() {
+        let place = Place { port: buffer as u32 % 2, buffer: buffer as u32, start: 0, verified: false };
+        coalescer.push(place, frame, &parse(frame).unwrap(), &mut sink);
+    }
+    coalescer.flush(&mut sink);
+    let part = |buffer| Part { buffer, start: 66, length: 10 };
+    assert_eq!(left, [(0, vec![part(0), part(2)]), (1, vec![part(1), part(3)])]);
+}
+
+#[test]
+fn a_full_super_frame_leaves_at_once_and_one_part_is_never_joined() {
+    for (max_parts, open) in [(2, 0), (1, 1), (3, 1)] {
+        let mut coalescer = Coalescer::new(CoalesceConfig { max_parts, ..CoalesceConfig::default() });
+        for index in 0..2 {
+            let frame = segment(9, index, TEN, ACK);
+            let place = Place { port: 0, buffer: index, start: 0, verified: true };
+            coalescer.push(place, &frame, &parse(&frame).unwrap(), &mut |_: Output<'_>| {});
+        }
+        assert_eq!(coalescer.open_flows(), open, "{max_parts}");
+        coalescer.flush(&mut |_: Output<'_>| {});
+        assert_eq!(coalescer.counters().super_frames, u64::from(max_parts > 1));
+    }
+}
+
+#[test]
+fn ipv6_segments_join_unless_hop_limit_or_flow_label_differ() {
+    let segment = |index: u32, at: usize, value: u8| {
+        let mut frame = bytes(fixtures::UDP_V6)[..54].to_vec();
+        frame[20] = 6;
+        frame[19] = 30;
+        frame.extend_from_slice(&[
+            0,
+            1,
+            0,
+            2,
+            0,
+            0,
+            0,
+            (index * 10) as u8,
+            0,
+            0,
+            0,
+            0,
+            0x50,
+            ACK,
+            1,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ]);
+        frame.extend_from_slice(TEN);
+        frame[at] = value;
+        seal(frame)
+    };
+    let joined = [segment(0, 21, 64), segment(1, 21, 64)];
+    let (left, _) = run(CoalesceConfig::default(), &joined);
+    assert_eq!((left.len(), left[0].0.gso_type), (1, crate::virtio::GSO_TCPV6));
+    assert!(left[0].0.validate(left[0].1.len(), &parse(&left[0].1).unwrap()).is_ok());
+    for (at, value) in [(21, 63), (17, 1), (15, 1)] {
+        let (left, counters) = run(CoalesceConfig::default(), &[segment(0, 21, 64), segment(1, at, value)]);
+        assert_eq!((left.len(), flushes(&counters, FlushReason::Header)), (2, 1));
+    }
 }
 
 #[test]

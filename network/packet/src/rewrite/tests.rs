@@ -194,3 +194,47 @@ fn clamps_the_mss_wherever_it_lies() {
     frame[55] = 0;
     assert_eq!(clamp_mss(&mut frame, &parsed, 1, ChecksumState::Full), Ok(false));
 }
+
+#[test]
+fn a_udp_checksum_of_zero_is_written_as_all_ones() {
+    for hex in [fixtures::UDP_V4, fixtures::UDP_V6] {
+        let (mut frame, mut parsed) = read(hex);
+        let checksum = get16(&frame, parsed.l4_offset + 6);
+        // The port that brings the sum to 0xffff, whose complement is zero.
+        let (sum, carry) = parsed.source_port.overflowing_add(checksum);
+        let port = Some(sum + u16::from(carry));
+        let change = Rewrite { source: Some(Endpoint { address: parsed.source, port }), destination: None };
+        rewrite(&mut frame, &mut parsed, &change, ChecksumState::Full).unwrap();
+        assert_eq!(get16(&frame, parsed.l4_offset + 6), 0xffff);
+        verify(&frame, &parsed).unwrap();
+    }
+}
+
+#[test]
+fn translates_an_echo_inside_an_error() {
+    let (mut v6, _) = read(fixtures::UDP_V6);
+    v6[20] = 58;
+    v6[54..62].copy_from_slice(&[128, 0, 0, 0, 0, 77, 0, 1]);
+    for cause in [bytes(fixtures::ICMP_ECHO_REQUEST), v6] {
+        let mut cause = cause;
+        let cause_parsed = parse(&cause).unwrap();
+        crate::checksum::fill_transport(&mut cause, &cause_parsed).unwrap();
+        let is_v6 = cause_parsed.is_v6();
+        let (mut frame, from) = ([0; 256], cause_parsed.destination);
+        let kind = crate::build::IcmpError::HostUnreachable;
+        let length = crate::build::icmp_error(&mut frame, &cause, &cause_parsed, [2; 6], from, kind).unwrap();
+        let frame = &mut frame[..length];
+        let parsed = parse(frame).unwrap();
+        let mut embedded = parse_embedded(frame, &parsed).unwrap();
+        assert_eq!(embedded.key(1, &parsed), FlowKey::new(1, &cause_parsed));
+        let change =
+            Rewrite { source: endpoint(is_v6, 1, Some(0xbeef)), destination: endpoint(is_v6, 2, None) };
+        rewrite_embedded(frame, &parsed, &mut embedded, &change).unwrap();
+        verify(frame, &parsed).unwrap();
+        let inner = [&frame[..14], &frame[embedded.l3_offset..]].concat();
+        let inner_parsed = parse(&inner).unwrap();
+        verify(&inner, &inner_parsed).unwrap();
+        assert_eq!(inner_parsed.icmp_id, 0xbeef);
+        assert_eq!(embedded.key(1, &parsed), FlowKey::new(1, &inner_parsed));
+    }
+}
