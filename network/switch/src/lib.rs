@@ -22,4 +22,6 @@ pub mod nat;
 pub mod policy;
 pub mod resolve;
 pub mod tables;
+#[cfg(test)]
+mod testing;
 pub mod trace;
