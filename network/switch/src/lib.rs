@@ -15,3 +15,4 @@ pub mod capture;
 pub mod engine;
 pub mod flow;
 pub mod flowtable;
+pub mod ports;

@@ -220,7 +220,9 @@ impl Path {
                 match action.hop {
                     CompiledHop::Port(port) => self.send_to_port(usize::from(port), at, length, &packet),
                     CompiledHop::External => self.send_to_port(EXTERNAL, at, length, &packet),
-                    CompiledHop::Underlay(tunnel) => self.send_to_underlay(&tunnel, hash, at, length, &packet),
+                    CompiledHop::Underlay(tunnel) => {
+                        self.send_to_underlay(&tunnel, hash, at, length, &packet)
+                    }
                     CompiledHop::Drop => {}
                 }
             }
