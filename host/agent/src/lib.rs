@@ -4,8 +4,12 @@
 pub mod dhcp;
 pub mod error;
 pub mod frame;
+pub mod link;
 pub mod metrics;
 pub mod mirror;
+pub mod session;
+pub mod shared;
+pub mod wire;
 
 #[cfg(test)]
 mod testing;

@@ -20,6 +20,7 @@ pub mod flow;
 pub mod flowtable;
 pub mod nat;
 pub mod policy;
+pub mod ports;
 pub mod resolve;
 pub mod tables;
 #[cfg(test)]

@@ -5,13 +5,14 @@ use super::sys::{self, Poller};
 use super::{EXTERNAL, PORTS_MAX};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use weir_packet::address::Mac;
 
 /// A device that the engine reads and writes frames with virtio headers on.
 #[derive(Debug)]
 pub struct Port {
     /// The descriptor, which must not block.
-    pub device: OwnedFd,
+    pub device: Arc<OwnedFd>,
     /// Whether it carries traffic.
     pub up: bool,
     /// Ethernet addresses (destination, source) of every frame written to it, where the flow does not say:
