@@ -6,7 +6,12 @@
 //!
 //! Two sockets in the switch's run directory, both made by the switch:
 //! - `control.sock`, a stream of postcard frames [`ToSwitch`] and [`FromSwitch`];
-//! - `punt.sock`, datagrams [`Punt`] both ways: frames for DHCP and DNS, and their answers.
+//! - `punt.sock`, datagrams [`Punt`] both ways: frames for DHCP and DNS, and their answers. The agent
+//!   sends from `punt-agent.sock` in the same directory, which it makes itself, and the switch
+//!   sends there; an empty datagram of the agent only says that it is there.
+//!
+//! A frame in a [`Punt`] has no virtio-net header: a checksum that the endpoint left to its device is
+//! still the sum over the pseudo header only, and the agent takes it so.
 
 use crate::entry::{Entry, Key};
 use crate::event::UsageReport;
@@ -16,6 +21,14 @@ use crate::{Label, Version};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
+/// File name of the stream socket in the run directory.
+pub const CONTROL_SOCKET: &str = "control.sock";
+/// File name of the switch's datagram socket in the run directory.
+pub const PUNT_SOCKET: &str = "punt.sock";
+/// File name of the agent's datagram socket in the run directory.
+pub const PUNT_AGENT_SOCKET: &str = "punt-agent.sock";
+/// File name in the run directory of the lock (`flock`) that a running switch holds.
+pub const SWITCH_LOCK: &str = "switch.lock";
 /// Most entries of one [`Answer::Entries`] frame.
 pub const ENTRIES_CHUNK: usize = 1024;
 /// Largest punted frame, bytes.

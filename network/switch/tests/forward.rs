@@ -1,6 +1,5 @@
 //! Packets between endpoints of two hosts.
 use crate::lab::{CONFIG_VARIABLE, Lab, missing};
-use crate::plain::PlainMind;
 use weir_model::resource::Encapsulation;
 use weir_switch::config::SwitchConfig;
 use weir_switch::process;
@@ -12,7 +11,7 @@ fn a_switch_without_its_files_says_what_is_missing() {
         tracing_subscriber::fmt().with_writer(std::io::stderr).init();
         let text = std::fs::read_to_string(path).expect("settings");
         let config: SwitchConfig = serde_json::from_str(&text).expect("settings");
-        match process::run_with(&config, PlainMind::new) {
+        match process::run(&config) {
             Ok(()) => std::process::exit(0),
             Err(error) => {
                 eprintln!("{error}");
@@ -27,7 +26,7 @@ fn a_switch_without_its_files_says_what_is_missing() {
         dir.path().display()
     );
     let config: SwitchConfig = serde_json::from_str(&text).unwrap();
-    let error = process::run_with(&config, PlainMind::new).unwrap_err();
+    let error = process::run(&config).unwrap_err();
     assert!(error.to_string().contains("trust.json"), "{error}");
 }
 

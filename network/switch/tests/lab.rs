@@ -13,11 +13,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weir_base::codec::{read_frame, write_frame};
-use weir_model::entry::{LocationEntry, NetworkEntry, PortEntry, Vni};
+use weir_model::entry::{LocationEntry, NetworkEntry, PolicyEntry, PortEntry, SubnetEntry, Vni};
 use weir_model::event::Role;
 use weir_model::join::{TrustFile, to_hex};
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
-use weir_model::resource::{DhcpOptions, Encapsulation, PortState};
+use weir_model::resource::{Action, DhcpOptions, Encapsulation, PortState};
 use weir_model::{Change, Entry, Key, Label, MacAddr, Update, Version};
 use weir_switch::config::{EngineConfig, SwitchConfig};
 use weir_switch::ports::{DeviceSpec, create_device};
@@ -81,6 +81,7 @@ pub struct Lab {
     pub dir: tempfile::TempDir,
     pub hosts: Vec<Host>,
     pub network: NetworkEntry,
+    pub policy: PolicyEntry,
     pub signer: SingleSigner,
     v6: bool,
 }
@@ -112,11 +113,24 @@ impl Lab {
     pub fn new(hosts: usize, encapsulation: Encapsulation, v6: bool, mtu: u16) -> Lab {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("wxengine-{}-{number}-", std::process::id());
-        let network =
-            NetworkEntry { name: label("red"), mtu, encapsulation, external_access: false, subnets: vec![] };
+        let network = NetworkEntry {
+            name: label("red"),
+            mtu,
+            encapsulation,
+            external_access: true,
+            subnets: vec![SubnetEntry {
+                name: label("s"),
+                v4: Some("10.0.0.0/24".parse().expect("a prefix")),
+                router_v4: Some("10.0.0.254".parse().expect("an address")),
+                v6: Some("fd10::/64".parse().expect("a prefix")),
+                router_v6: Some("fd10::fe".parse().expect("an address")),
+            }],
+        };
         let signer = SingleSigner(KeyPair::from_seed(&[7; 32]));
         let dir = tempfile::tempdir().expect("a directory");
-        let mut lab = Lab { prefix, dir, hosts: vec![], network, signer, v6 };
+        let policy =
+            PolicyEntry { default_ingress: Action::Allow, default_egress: Action::Allow, rules: vec![] };
+        let mut lab = Lab { prefix, dir, hosts: vec![], network, policy, signer, v6 };
         sh(&format!(
             "ip netns add {0}u && ip -n {0}u link add name sw0 type bridge && ip -n {0}u link set sw0 up mtu 9300",
             lab.prefix
@@ -206,7 +220,10 @@ impl Lab {
             underlay: self.hosts[host].underlay,
         };
         for index in 0..self.hosts.len() {
-            let mut changes = vec![(Key::Network { vni }, Entry::Network(self.network.clone()))];
+            let mut changes = vec![
+                (Key::Network { vni }, Entry::Network(self.network.clone())),
+                (Key::Policy { vni }, Entry::Policy(self.policy.clone())),
+            ];
             if index == host {
                 changes.push((Key::Port { vni, endpoint: label(name) }, Entry::Port(port.clone())));
             } else {
@@ -251,9 +268,23 @@ impl Lab {
         }
     }
 
-    /// Runs a command in an endpoint's namespace.
+    /// Runs a command in an endpoint's namespace; when it fails, the switches' counters are printed too.
     pub fn run(&self, endpoint: &str, command: &str) -> String {
-        sh(&format!("ip netns exec {}{endpoint} {command}", self.prefix))
+        let output = try_sh(&format!("ip netns exec {}{endpoint} {command}", self.prefix));
+        if !output.status.success() {
+            self.print_counters();
+        }
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{command}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    }
+
+    pub fn print_counters(&self) {
+        for host in &self.hosts {
+            let mut counters: Vec<_> = host.counters().into_iter().filter(|(_, value)| *value > 0).collect();
+            counters.sort();
+            println!("{}: {counters:?}", host.name);
+        }
     }
 
     /// Starts a command in an endpoint's namespace.

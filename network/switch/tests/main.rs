@@ -1,4 +1,3 @@
 //! The switch as a process between network namespaces.
 mod forward;
 mod lab;
-mod plain;

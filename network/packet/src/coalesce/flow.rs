@@ -35,7 +35,7 @@ impl OpenFlow {
     pub(super) const EMPTY: OpenFlow = OpenFlow {
         age: 0,
         first: None,
-        place: Place { buffer: 0, start: 0, verified: false },
+        place: Place { port: 0, buffer: 0, start: 0, verified: false },
         frame_bytes: 0,
         segment_bytes: 0,
         payload_bytes: 0,
@@ -76,9 +76,10 @@ impl OpenFlow {
 
     /// Whether the frame is of the same flow: order within it must be kept.
     #[inline]
-    pub(super) fn is_of(&self, parsed: &Parsed) -> bool {
+    pub(super) fn is_of(&self, port: u32, parsed: &Parsed) -> bool {
         self.first.as_ref().is_some_and(|first| {
-            first.source_port == parsed.source_port
+            self.place.port == port
+                && first.source_port == parsed.source_port
                 && first.destination_port == parsed.destination_port
                 && first.transport == parsed.transport
                 && first.source == parsed.source
@@ -166,7 +167,7 @@ impl OpenFlow {
     /// Rewrites the header for the whole super-frame and describes it. `virtio_bytes` is 10 or 12.
     pub(super) fn finish(&mut self, virtio_bytes: usize) -> Output<'_> {
         let from = MERGEABLE_HEADER_BYTES - virtio_bytes;
-        let Some(first) = &self.first else { return Output { header: &[], parts: &[] } };
+        let Some(first) = &self.first else { return Output { port: 0, header: &[], parts: &[] } };
         let header_bytes = first.payload_offset;
         let header = &mut self.header[MERGEABLE_HEADER_BYTES..][..header_bytes];
         write_network(header, first, self.payload_bytes);
@@ -175,6 +176,7 @@ impl OpenFlow {
         let encoded = virtio.encode(&mut self.header[from..], virtio_bytes);
         debug_assert!(encoded.is_ok());
         Output {
+            port: self.place.port,
             header: &self.header[from..MERGEABLE_HEADER_BYTES + header_bytes],
             parts: &self.list[..self.parts],
         }

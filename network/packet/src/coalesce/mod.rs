@@ -45,6 +45,8 @@ pub struct Part {
 /// One frame to write: `header`, then the parts in order.
 #[derive(Debug, Clone, Copy)]
 pub struct Output<'a> {
+    /// Where to: [`Place::port`] of the frames.
+    pub port: u32,
     /// The virtio-net header, and the new frame headers of a super-frame.
     pub header: &'a [u8],
     /// Payload pieces of a super-frame; of a single frame, the whole frame.
@@ -158,6 +160,9 @@ impl Default for CoalesceConfig {
 /// Where a frame lies, and what is known of its checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
+    /// The caller's number of the output port. Frames for different ports are never joined, so one state can serve
+    /// all ports and tenants whose addresses are the same stay apart.
+    pub port: u32,
     /// The caller's number of the buffer.
     pub buffer: u32,
     /// First byte of the frame in the buffer.
@@ -207,7 +212,7 @@ impl Coalescer {
             self.emit_single(place, frame.len(), sink);
             return;
         }
-        let found = self.find(parsed);
+        let found = self.find(place.port, parsed);
         if !self.is_mergeable(place, frame, parsed) {
             if let Some(index) = found {
                 self.close(index, FlushReason::Unmergeable, sink);
@@ -267,11 +272,11 @@ impl Coalescer {
     }
 
     #[inline]
-    fn find(&self, parsed: &Parsed) -> Option<usize> {
+    fn find(&self, port: u32, parsed: &Parsed) -> Option<usize> {
         if self.open == 0 {
             return None;
         }
-        self.flows.iter().position(|flow| flow.is_of(parsed))
+        self.flows.iter().position(|flow| flow.is_of(port, parsed))
     }
 
     fn oldest(&self) -> Option<usize> {
@@ -342,7 +347,7 @@ impl Coalescer {
         let encoded = virtio.encode(header, length);
         debug_assert!(encoded.is_ok());
         let part = Part { buffer: place.buffer, start: place.start, length: frame_bytes as u32 };
-        sink.emit(Output { header, parts: &[part] });
+        sink.emit(Output { port: place.port, header, parts: &[part] });
     }
 
     fn header_bytes(&self) -> usize {

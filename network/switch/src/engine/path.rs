@@ -464,8 +464,12 @@ impl Path {
         }
         let bytes = &self.receive.bytes;
         let mut sink = DeviceSink { number: port, ports: &self.ports, shared: &self.shared, bytes };
-        let place =
-            Place { buffer: buffer as u32, start: (start - buffer * MESSAGE_BYTES) as u32, verified: false };
+        let place = Place {
+            port: port as u32,
+            buffer: buffer as u32,
+            start: (start - buffer * MESSAGE_BYTES) as u32,
+            verified: false,
+        };
         self.joiner.coalescer.push(place, &bytes[start..start + length], &packet.parsed, &mut sink);
     }
 

@@ -24,7 +24,7 @@ use crate::control::punt::PuntSocket;
 use crate::engine::ring::{FrameConsumer, FrameProducer};
 use crate::engine::sys::Poller;
 use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};
-use crate::flow::{Effects, Ingress, Invalidate, MissReason, Outcome};
+use crate::flow::{Effects, Hop, Ingress, Invalidate, MissReason, Outcome};
 use crate::flowtable::action::Tunnel;
 use captures::Captures;
 use flows::FlowBook;
@@ -342,6 +342,7 @@ impl<M: Mind> Slow<M> {
         match resolution.outcome {
             Outcome::Reinject => self.reinject(miss, frame),
             Outcome::Answer(answer) => self.answer(&miss.ingress, &answer),
+            Outcome::Forward { hop, frame } => self.forward(&hop, &frame),
             Outcome::Punt => {
                 self.punt_frame(&miss.ingress, frame);
                 false
@@ -374,6 +375,19 @@ impl<M: Mind> Slow<M> {
                 }
             }
         }
+    }
+
+    /// Sends a frame that is ready on its way.
+    fn forward(&mut self, hop: &Hop, frame: &[u8]) -> bool {
+        let inject = match hop {
+            Hop::Port(port) => Some(Inject::Port(usize::from(*port))),
+            Hop::External => Some(Inject::Port(EXTERNAL)),
+            Hop::Underlay { receiver, vni, format, token, .. } => {
+                Tunnel::new(*receiver, *vni, *format, Some(*token)).map(Inject::Underlay)
+            }
+            Hop::Drop => None,
+        };
+        inject.is_some_and(|inject| self.inject(inject, frame))
     }
 
     fn punt_frame(&mut self, ingress: &Ingress, frame: &[u8]) {
@@ -426,6 +440,13 @@ impl<M: Mind> Slow<M> {
         if part == 0 {
             for invalidate in self.mind.tick(now_ms) {
                 self.invalidate(&invalidate);
+            }
+            let due = self.mind.advertisements(now_ms);
+            let injected = due.iter().fold(false, |injected, (port, frame)| {
+                self.inject(Inject::Port(usize::from(*port)), frame) || injected
+            });
+            if injected {
+                self.shared.engine_wake.wake();
             }
             let window_ms = (TICK_MS * TICKS_PER_ROUND) as u32;
             if let Some(report) = self.usage.close(window_ms) {

@@ -270,6 +270,9 @@ impl<M: Mind> Slow<M> {
         let outside = engine.port(EXTERNAL);
         put("external_rx_frames".into(), outside.rx.packets.get());
         put("external_tx_frames".into(), outside.tx.packets.get());
+        for (name, value) in self.mind.gauges() {
+            put(name.to_string(), value);
+        }
         self.own_counters(&mut put);
         all
     }

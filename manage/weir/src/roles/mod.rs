@@ -1,0 +1,4 @@
+//! The roles that run for ever.
+
+pub mod state;
+pub mod trace;
