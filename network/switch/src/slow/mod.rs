@@ -478,6 +478,3 @@ impl<M: Mind> Slow<M> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;
