@@ -27,4 +27,6 @@ pub mod process;
 pub mod resolve;
 pub mod slow;
 pub mod tables;
+#[cfg(test)]
+mod testing;
 pub mod trace;
