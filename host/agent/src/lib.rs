@@ -1,1 +1,17 @@
-//! To be written.
+//! The host's agent: the process beside the switch that owns the session with the controller, the
+//! devices of ports, DHCP and DNS.
+
+pub mod dhcp;
+pub mod error;
+pub mod frame;
+pub mod link;
+pub mod metrics;
+pub mod mirror;
+pub mod session;
+pub mod shared;
+pub mod wire;
+
+#[cfg(test)]
+mod testing;
+
+pub use error::AgentError;

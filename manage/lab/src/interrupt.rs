@@ -4,9 +4,14 @@
 //! `lab-down` then removes what was left.
 
 use crate::{Error, Result};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+thread_local! {
+    static SHIELDED: Cell<bool> = const { Cell::new(false) };
+}
 
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
@@ -26,9 +31,17 @@ pub fn install() -> Result<()> {
     Ok(())
 }
 
+/// Runs `work` as if no signal had come: cleaning up is what the person asked for, and must not be cut short.
+pub fn shielded<T>(work: impl FnOnce() -> T) -> T {
+    let before = SHIELDED.replace(true);
+    let result = work();
+    SHIELDED.set(before);
+    result
+}
+
 /// True once a signal came.
 pub fn requested() -> bool {
-    FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
+    !SHIELDED.get() && FLAG.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
 /// [`Error::Interrupted`] once a signal came.

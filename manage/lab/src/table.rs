@@ -29,3 +29,18 @@ pub fn markdown(header: &[&str], rows: &[Vec<String>]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_hold_every_cell_and_markdown_aligns_figures_to_the_right() {
+        let rows = vec![vec!["veth".to_string(), "12.5".to_string()]];
+        assert_eq!(markdown(&["path", "Gbit/s"], &rows), "| path | Gbit/s |\n|---|---:|\n| veth | 12.5 |\n");
+        let text = terminal(&["path", "Gbit/s"], &rows);
+        for cell in ["path", "Gbit/s", "veth", "12.5"] {
+            assert!(text.contains(cell), "{text}");
+        }
+    }
+}

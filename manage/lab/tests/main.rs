@@ -1,10 +1,12 @@
 //! Real namespaces, programs and packets: a bridge and a tunnel that carry traffic, and the probes over them.
 
+#![allow(clippy::unwrap_used)] // a failed step of a test ends the test; helpers are no #[test] that clippy knows
+
 use std::net::IpAddr;
 use weir_lab::bench::net::{KernelVxlan, Path, PlainVeth};
 use weir_lab::probe::{http, ping, stream};
 use weir_lab::scope::CleanOnDrop;
-use weir_lab::{Program, Scope, system};
+use weir_lab::{Error, Program, Scope, interrupt, system};
 
 /// A scope for a test; `None`, with the NOT RUN line, where root or a program is missing.
 fn scope(test: &str, programs: &[&str]) -> Option<CleanOnDrop> {
@@ -17,7 +19,7 @@ fn scope(test: &str, programs: &[&str]) -> Option<CleanOnDrop> {
         return None;
     }
     let scope = Scope::begin(&format!("test-{test}"), &format!("wxlab-{test}-"));
-    Some(scope.unwrap_or_else(|error| panic!("{error}")).clean_on_drop())
+    Some(scope.unwrap().clean_on_drop())
 }
 
 #[test]
@@ -82,8 +84,14 @@ fn peers_through_the_kernel_carry_streams_and_are_cleaned() {
 
 #[test]
 fn http_outcomes_tell_refusal_from_silence_and_unknown_names() {
-    let Some(scope) = scope("http", &["ip", "curl", "ss", "iperf3"]) else { return };
+    let Some(scope) = scope("http", &["ip", "curl", "ss", "nginx"]) else { return };
     let ends = PlainVeth.set_up(&scope).unwrap();
+    let url = format!("http://{}/any/name", ends.server_address);
+    let mut server = http::server(&scope, "nginx", &ends.server, 80, "six bodies").unwrap();
+    let outcome = http::run(&ends.client, &url, 20).unwrap();
+    assert!(matches!(outcome, http::Outcome::Answered { status: 200, body_bytes: 10, .. }), "{outcome:?}");
+    server.stop().unwrap();
+    assert_eq!(http::run(&ends.client, &url, 20).unwrap(), http::Outcome::Refused);
     let refused = http::run(&ends.client, &format!("http://{}:81/", ends.server_address), 5).unwrap();
     assert_eq!(refused, http::Outcome::Refused);
     scope.resolv_conf(&ends.client, "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n").unwrap();
@@ -111,4 +119,41 @@ fn a_program_sees_its_namespace_core_and_environment() {
             Ok(std::fs::read_link(&there).is_ok_and(|inside| inside != ours))
         })
         .unwrap();
+}
+
+/// What the test below runs as a process of its own: a command that is interrupted while it has a namespace.
+fn interrupted_command(scope: CleanOnDrop) {
+    interrupt::install().unwrap();
+    scope.netns("a").unwrap();
+    scope.start("sleeper", &Program::new("sleep").arg("600")).unwrap();
+    println!("READY");
+    let bound = std::time::Duration::from_secs(60);
+    let waited = system::wait_for("a signal", bound, || Ok(false));
+    assert!(matches!(waited, Err(Error::Interrupted)), "{waited:?}");
+}
+
+#[test]
+fn ctrl_c_ends_a_command_and_leaves_nothing() {
+    use std::io::BufRead;
+    const NAME: &str = "ctrl_c_ends_a_command_and_leaves_nothing";
+    let Some(scope) = scope("ctrl", &["ip"]) else { return };
+    if std::env::var_os("WEIR_LAB_TEST_CHILD").is_some() {
+        return interrupted_command(scope);
+    }
+    // The child takes the scope; the lock is free from here on.
+    drop(scope);
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME, "--nocapture"])
+        .env("WEIR_LAB_TEST_CHILD", "1")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("READY")));
+    let record = weir_lab::process::Record::of(i32::try_from(child.id()).unwrap(), NAME.into()).unwrap();
+    assert!(record.signal(rustix::process::Signal::INT).unwrap());
+    let output: Vec<String> = lines.collect();
+    assert!(child.wait().unwrap().success(), "{output:?}");
+    assert!(weir_lab::netns::list("wxlab-ctrl-").is_empty());
+    assert!(!weir_lab::scope::list().contains(&"test-ctrl".to_string()));
 }

@@ -11,5 +11,16 @@
 //!   tracks connections, answers ARP and ND, and publishes flows by swapping shadow tables.
 //! - `control`: the local socket to the agent and to tools.
 
+pub mod answer;
+pub mod capture;
+pub mod conntrack;
+pub mod counters;
+pub mod engine;
 pub mod flow;
 pub mod flowtable;
+pub mod nat;
+pub mod policy;
+pub mod ports;
+pub mod resolve;
+pub mod tables;
+pub mod trace;

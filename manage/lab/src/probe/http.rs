@@ -1,7 +1,40 @@
-//! `curl`: a whole HTTP request by name or address.
+//! `curl` against `nginx`: a whole HTTP request by name or address.
 
-use crate::{Error, Netns, Program, Result, system};
+use crate::{Daemon, Error, Netns, Program, Result, Scope, system};
 use std::time::Duration;
+
+/// How long nginx may take to listen.
+const LISTEN_BOUND: Duration = Duration::from_secs(10);
+
+/// Starts nginx in `netns` on `port`, for both protocols, answering every request with `body`. Its files are in the
+/// scope's run directory; the system's service is neither used nor touched.
+pub fn server(scope: &Scope, name: &str, netns: &Netns, port: u16, body: &str) -> Result<Daemon> {
+    let folder = scope.folder().join(name);
+    let www = folder.join("www");
+    let root = folder.display();
+    // One process: ending it by its pid leaves no worker behind.
+    let settings = format!(
+        "daemon off; master_process off; pid {root}/pid; error_log stderr;\n\
+         events {{ worker_connections 256; }}\n\
+         http {{ access_log off; client_body_temp_path {root}/t1; proxy_temp_path {root}/t2;\n\
+         fastcgi_temp_path {root}/t3; uwsgi_temp_path {root}/t4; scgi_temp_path {root}/t5;\n\
+         server {{ listen {port}; listen [::]:{port}; root {root}/www; location / {{ try_files /body =404; }} }} }}\n"
+    );
+    std::fs::create_dir_all(&www)
+        .and_then(|()| std::fs::write(www.join("body"), body))
+        .and_then(|()| std::fs::write(folder.join("nginx.conf"), settings))
+        .map_err(|error| Error::io(format!("write into {root}"), error))?;
+    let settings = folder.join("nginx.conf");
+    let program = Program::new("nginx")
+        .netns(netns)
+        .args(["-e", "stderr", "-p"])
+        .arg(folder.as_os_str())
+        .arg("-c")
+        .arg(settings.as_os_str());
+    let daemon = scope.start(name, &program)?;
+    daemon.wait_until("nginx", LISTEN_BOUND, || super::stream::listening(netns, port))?;
+    Ok(daemon)
+}
 
 /// What `curl` saw.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,7 +6,7 @@
 //! after a failure, after ctrl-c, and by `lab-down`.
 
 use crate::process::{self, Daemon, Program};
-use crate::{Error, Netns, Result, netns, system};
+use crate::{Error, Netns, Result, interrupt, netns, system};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -131,8 +131,13 @@ impl Scope {
             .collect()
     }
 
-    /// Ends and deletes everything of this scope. Goes on after a failure and returns the first one.
+    /// Ends and deletes everything of this scope. Goes on after a failure and returns the first one. Ctrl-c does
+    /// not cut it short.
     pub fn clean(&self) -> Result<Cleaned> {
+        interrupt::shielded(|| self.clean_all())
+    }
+
+    fn clean_all(&self) -> Result<Cleaned> {
         let mut cleaned = Cleaned::default();
         let mut errors = Vec::new();
         for (_, record) in self.programs() {

@@ -33,7 +33,7 @@ const PREFIX: &str = "weirbn-";
 /// Foreign load above this share of the machine spoils a measurement.
 const FOREIGN_SHARE_MAX: f64 = 0.15;
 /// How often a spoilt or failed measurement is taken again.
-const ATTEMPTS_MAX: u32 = 4;
+const ATTEMPTS_MAX: u32 = 3;
 /// How long the machine is looked at while everything rests.
 const LOOK: Duration = Duration::from_millis(200);
 /// A look this young stands for the moment before the next measurement too.
@@ -41,7 +41,7 @@ const LOOK_FRESH: Duration = Duration::from_millis(400);
 /// Rest between the end of a measurement and the look after it.
 const SETTLE: Duration = Duration::from_millis(60);
 /// How long one run waits in all for somebody else's work to end.
-const QUIET_WAIT_TOTAL: Duration = Duration::from_secs(600);
+const QUIET_WAIT_TOTAL: Duration = Duration::from_secs(300);
 /// How long one attempt waits for it.
 const QUIET_WAIT: Duration = Duration::from_secs(20);
 /// Pause between two looks at a busy machine.
@@ -223,7 +223,8 @@ fn take(
             };
             best = Some((foreign, figures.into_iter().map(sample).collect()));
         }
-        if !marked {
+        // A machine that never rests would make every repetition as bad as the first.
+        if !marked || guard.exhausted() {
             break;
         }
     }
@@ -253,13 +254,18 @@ impl Guard {
         loop {
             let share = self.look()?;
             let waited = begin.elapsed();
-            if share <= FOREIGN_SHARE_MAX || waited > QUIET_WAIT || self.waited + waited > QUIET_WAIT_TOTAL {
+            if share <= FOREIGN_SHARE_MAX || waited > QUIET_WAIT || self.waited + waited >= QUIET_WAIT_TOTAL {
                 self.waited += waited;
                 return Ok(share);
             }
             interrupt::check()?;
             std::thread::sleep(QUIET_PAUSE);
         }
+    }
+
+    /// True once the run has waited for as long as it may.
+    fn exhausted(&self) -> bool {
+        self.waited >= QUIET_WAIT_TOTAL
     }
 
     fn after(&mut self) -> Result<f64> {

@@ -1,0 +1,128 @@
+//! What the agent counts, and the text that Prometheus reads (rows A15, A16).
+//!
+//! Every bounded queue and every drop of the crate has its counter here. Counters only rise while
+//! the process lives; gauges say how things are now.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that many tasks change.
+#[derive(Debug, Default)]
+pub struct Number(AtomicU64);
+
+impl Number {
+    /// Counts one.
+    pub fn count(&self) {
+        self.add(1);
+    }
+
+    /// Counts several.
+    pub fn add(&self, many: u64) {
+        self.0.fetch_add(many, Ordering::Relaxed);
+    }
+
+    /// Sets a gauge.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// The value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! metrics {
+    ($($field:ident: $kind:literal $name:literal $labels:literal, $help:literal;)*) => {
+        /// All counters and gauges of an agent.
+        #[derive(Debug, Default)]
+        pub struct Metrics {
+            $(#[doc = $help] pub $field: Number,)*
+        }
+
+        impl Metrics {
+            fn rows(&self) -> Vec<(&'static str, &'static str, &'static str, &'static str, u64)> {
+                vec![$(($name, $kind, $labels, $help, self.$field.get()),)*]
+            }
+        }
+    };
+}
+
+metrics! {
+    session_up: "gauge" "weir_agent_session_up" "", "Whether a session with a controller is established.";
+    session_connects: "counter" "weir_agent_session_connects_total" "", "Attempts to reach a controller.";
+    session_closes: "counter" "weir_agent_session_closes_total" "", "Streams to a controller that ended.";
+    session_protocol_errors: "counter" "weir_agent_session_protocol_errors_total" "", "Streams ended because the controller broke the protocol.";
+    session_frames_in: "counter" "weir_agent_session_frames_total" "direction=\"in\"", "Frames with the controller.";
+    session_frames_out: "counter" "weir_agent_session_frames_total" "direction=\"out\"", "Frames with the controller.";
+    session_dropped_acks: "counter" "weir_agent_session_dropped_total" "what=\"acks\"", "Frames of the switch that had no session to go to.";
+    session_dropped_usage: "counter" "weir_agent_session_dropped_total" "what=\"usage\"", "Frames of the switch that had no session to go to.";
+    session_dropped_answers: "counter" "weir_agent_session_dropped_total" "what=\"answers\"", "Frames of the switch that had no session to go to.";
+    session_questions_refused: "counter" "weir_agent_session_questions_refused_total" "", "Questions refused because too many are open.";
+    session_questions_expired: "counter" "weir_agent_session_questions_expired_total" "", "Questions that the switch did not answer in time.";
+    session_queue_full: "counter" "weir_agent_session_queue_full_total" "", "Streams ended because the controller did not read.";
+    link_up: "gauge" "weir_agent_switch_link_up" "", "Whether the switch's control socket is connected.";
+    link_connects: "counter" "weir_agent_switch_link_connects_total" "", "Connections made to the switch.";
+    link_frames_in: "counter" "weir_agent_switch_link_frames_total" "direction=\"in\"", "Frames with the switch.";
+    link_frames_out: "counter" "weir_agent_switch_link_frames_total" "direction=\"out\"", "Frames with the switch.";
+    link_errors: "counter" "weir_agent_switch_link_errors_total" "", "Connections to the switch that ended.";
+    mirror_synced: "gauge" "weir_agent_mirror_synced" "", "Whether the mirror of the switch's entries is complete.";
+    mirror_entries: "gauge" "weir_agent_mirror_entries" "", "Entries in the mirror.";
+    mirror_changes: "counter" "weir_agent_mirror_changes_total" "", "Changes taken over from the switch.";
+    mirror_full: "counter" "weir_agent_mirror_full_total" "", "Entries not mirrored because the mirror is full.";
+    ports_ready: "gauge" "weir_agent_ports" "state=\"ready\"", "Ports by the state of their device.";
+    ports_waiting: "gauge" "weir_agent_ports" "state=\"waiting\"", "Ports by the state of their device.";
+    devices_created: "counter" "weir_agent_devices_total" "what=\"created\"", "Devices handled.";
+    devices_adopted: "counter" "weir_agent_devices_total" "what=\"adopted\"", "Devices handled.";
+    devices_removed: "counter" "weir_agent_devices_total" "what=\"removed\"", "Devices handled.";
+    devices_collected: "counter" "weir_agent_devices_total" "what=\"collected\"", "Devices handled.";
+    devices_failed: "counter" "weir_agent_devices_total" "what=\"failed\"", "Devices handled.";
+    punt_in: "counter" "weir_agent_punt_frames_total" "direction=\"in\"", "Punted frames.";
+    punt_out: "counter" "weir_agent_punt_frames_total" "direction=\"out\"", "Punted frames.";
+    punt_malformed: "counter" "weir_agent_punt_dropped_total" "reason=\"malformed\"", "Punted frames, and answers to them, that were dropped.";
+    punt_unknown_port: "counter" "weir_agent_punt_dropped_total" "reason=\"unknown-port\"", "Punted frames, and answers to them, that were dropped.";
+    punt_spoofed: "counter" "weir_agent_punt_dropped_total" "reason=\"spoofed\"", "Punted frames, and answers to them, that were dropped.";
+    punt_unknown_service: "counter" "weir_agent_punt_dropped_total" "reason=\"unknown-service\"", "Punted frames, and answers to them, that were dropped.";
+    punt_unsent: "counter" "weir_agent_punt_dropped_total" "reason=\"unsent\"", "Punted frames, and answers to them, that were dropped.";
+    dhcp4_answered: "counter" "weir_agent_dhcp_total" "family=\"v4\",result=\"answered\"", "DHCP messages.";
+    dhcp4_malformed: "counter" "weir_agent_dhcp_total" "family=\"v4\",result=\"malformed\"", "DHCP messages.";
+    dhcp4_ignored: "counter" "weir_agent_dhcp_total" "family=\"v4\",result=\"ignored\"", "DHCP messages.";
+    dhcp6_answered: "counter" "weir_agent_dhcp_total" "family=\"v6\",result=\"answered\"", "DHCP messages.";
+    dhcp6_malformed: "counter" "weir_agent_dhcp_total" "family=\"v6\",result=\"malformed\"", "DHCP messages.";
+    dhcp6_ignored: "counter" "weir_agent_dhcp_total" "family=\"v6\",result=\"ignored\"", "DHCP messages.";
+    dns_local: "counter" "weir_agent_dns_answers_total" "from=\"directory\"", "DNS queries of endpoints answered.";
+    dns_cached: "counter" "weir_agent_dns_answers_total" "from=\"cache\"", "DNS queries of endpoints answered.";
+    dns_gateway: "counter" "weir_agent_dns_answers_total" "from=\"gateway\"", "DNS queries of endpoints answered.";
+    dns_upstream: "counter" "weir_agent_dns_answers_total" "from=\"upstream\"", "DNS queries of endpoints answered.";
+    dns_failed: "counter" "weir_agent_dns_answers_total" "from=\"nobody\"", "DNS queries of endpoints answered.";
+    dns_refused: "counter" "weir_agent_dns_answers_total" "from=\"refusal\"", "DNS queries of endpoints answered.";
+    dns_malformed: "counter" "weir_agent_dns_dropped_total" "reason=\"malformed\"", "DNS queries dropped.";
+    dns_busy: "counter" "weir_agent_dns_dropped_total" "reason=\"too-many-outstanding\"", "DNS queries dropped.";
+    dns_mismatched: "counter" "weir_agent_dns_mismatched_total" "", "Datagrams that did not answer the query that was out.";
+    dns_truncated: "counter" "weir_agent_dns_truncated_total" "", "Answers too large for the asker, sent with TC.";
+    dns_outstanding: "gauge" "weir_agent_dns_outstanding" "", "Queries waiting for a gateway or an upstream resolver.";
+    dns_served: "counter" "weir_agent_dns_listener_total" "result=\"answered\"", "Queries of other agents at this gateway.";
+    dns_served_bad: "counter" "weir_agent_dns_listener_total" "result=\"malformed\"", "Queries of other agents at this gateway.";
+}
+
+impl Metrics {
+    /// All of it in Prometheus' text format.
+    pub fn metrics_text(&self) -> String {
+        let mut text = String::new();
+        let mut last = "";
+        for (name, kind, labels, help, value) in self.rows() {
+            if name != last {
+                let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+                last = name;
+            }
+            let _ = match labels {
+                "" => writeln!(text, "{name} {value}"),
+                labels => writeln!(text, "{name}{{{labels}}} {value}"),
+            };
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests;

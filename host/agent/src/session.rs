@@ -1,0 +1,523 @@
+//! The session with the controller (rows A1, A6, A9): a pure step machine, and `driver`, which moves
+//! its frames over mutual TLS.
+//!
+//! The machine stands between two streams that come and go: to the switch, which holds what is in
+//! force, and to one of several controllers, tried in turn. It says `Hello` with the switch's
+//! digest, and then passes frames on. It holds nothing that a restart would lose.
+//!
+//! Invariants
+//! - There is a session only while the switch is there: without it nothing could be applied, and a
+//!   switch that was away may have another state than the one greeted with.
+//! - Answers of the switch go only to the session that asked: what a former session asked is dropped.
+//! - When control is gone nothing is sent to the switch: it keeps what it has (fail static).
+
+pub mod driver;
+pub mod tls;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use weir_model::Label;
+use weir_model::event::Role;
+use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
+use weir_model::session::{PROTOCOL, STATE_CHUNK_KEYS, StateDigest, ToActuator, ToController};
+
+/// Most questions of the controller that are open at the switch.
+pub const QUESTIONS_MAX: usize = 64;
+/// A question is given up after so long without an answer, milliseconds; longer than any capture.
+pub const QUESTION_TIMEOUT_MS: u64 = 15 * 60 * 1000;
+/// The stream to the controller must be there after so long, milliseconds.
+pub const CONNECT_TIMEOUT_MS: u64 = 10_000;
+/// The switch must tell its digest, and the controller welcome us, within so long, milliseconds.
+pub const GREETING_TIMEOUT_MS: u64 = 30_000;
+/// A controller that has pinged once must not be silent for longer than this, milliseconds.
+pub const SILENCE_MAX_MS: u64 = 60_000;
+/// Most state requests that are open at the switch.
+const STATE_REQUESTS_MAX: usize = 8;
+
+/// What the machine must know beforehand.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Name of the actuator, as in its certificate.
+    pub actuator: Label,
+    /// What it is.
+    pub role: Role,
+    /// Release of the software.
+    pub software: String,
+    /// Public key that signs its acks.
+    pub identity: [u8; 32],
+    /// Address on the underlay.
+    pub underlay: IpAddr,
+    /// Session addresses of the controllers, `host:port`; at least one.
+    pub controllers: Vec<String>,
+    /// First wait after a failure, milliseconds.
+    pub backoff_min_ms: u64,
+    /// Longest wait after failures, milliseconds.
+    pub backoff_max_ms: u64,
+}
+
+/// What happens to the machine.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// The switch's socket is connected.
+    SwitchUp,
+    /// The switch's socket is gone.
+    SwitchDown,
+    /// A frame of the switch.
+    FromSwitch(FromSwitch),
+    /// The stream asked for by [`Output::Connect`] is there.
+    Connected,
+    /// The stream could not be made, or ended, and why.
+    Closed(String),
+    /// A frame of the controller.
+    FromController(ToActuator),
+    /// Time has passed.
+    Tick,
+}
+
+/// What the driver shall do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Make a stream to this controller; answered by `Connected` or `Closed`.
+    Connect(String),
+    /// End the stream, or give up making it. No `Closed` follows.
+    Close,
+    /// Send a frame to the controller.
+    ToController(ToController),
+    /// Send a frame to the switch.
+    ToSwitch(ToSwitch),
+    /// Something that a person should read.
+    Report(Report),
+}
+
+/// What a person should read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Report {
+    /// A session is there.
+    #[error("session with {controller} established in epoch {epoch}")]
+    Established {
+        /// The controller's address.
+        controller: String,
+        /// Its group's epoch.
+        epoch: u64,
+    },
+    /// A session ended, or did not come about.
+    #[error(
+        "no session with {controller}: {reason}; next attempt in {wait_ms} ms; the switch keeps its state"
+    )]
+    Lost {
+        /// The controller's address.
+        controller: String,
+        /// Why.
+        reason: String,
+        /// Wait until the next attempt, milliseconds.
+        wait_ms: u64,
+    },
+}
+
+/// What the machine has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Attempts to connect.
+    pub connects: u64,
+    /// Streams that ended or did not come about.
+    pub closes: u64,
+    /// Streams ended because the controller broke the protocol.
+    pub protocol_errors: u64,
+    /// Acks without a session.
+    pub dropped_acks: u64,
+    /// Usage reports without a session.
+    pub dropped_usage: u64,
+    /// Answers that nobody waits for.
+    pub dropped_answers: u64,
+    /// Questions refused because too many are open.
+    pub questions_refused: u64,
+    /// Questions that were not answered in time.
+    pub questions_expired: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No switch, so no session.
+    NoSwitch,
+    /// Waiting before the next attempt.
+    Waiting { until_ms: u64 },
+    /// The stream is being made.
+    Connecting { since_ms: u64 },
+    /// Waiting for the switch's digest.
+    Digest { since_ms: u64 },
+    /// `Hello` is sent.
+    Greeting { since_ms: u64 },
+    /// Welcomed.
+    Established,
+}
+
+/// What an open state request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StatePurpose {
+    Hello,
+    Controller,
+    /// The session that wanted it is over.
+    Nobody,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenQuestion {
+    theirs: u64,
+    since_ms: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Session {
+    settings: Settings,
+    phase: Phase,
+    /// Which controller is tried or in use.
+    turn: usize,
+    failures: u32,
+    random: u64,
+    states: VecDeque<StatePurpose>,
+    questions: BTreeMap<u64, OpenQuestion>,
+    next_question: u64,
+    /// When the controller last spoke, once it has pinged.
+    heard_ms: Option<u64>,
+    /// Counters.
+    pub counters: Counters,
+}
+
+impl Session {
+    /// A session that waits for the switch. `seed` makes the waits of many hosts differ.
+    pub fn new(settings: Settings, seed: u64) -> Session {
+        assert!(!settings.controllers.is_empty(), "the configuration is checked for a controller");
+        Session {
+            settings,
+            phase: Phase::NoSwitch,
+            turn: 0,
+            failures: 0,
+            random: seed,
+            states: VecDeque::new(),
+            questions: BTreeMap::new(),
+            next_question: 1,
+            heard_ms: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Whether there is a session.
+    pub fn established(&self) -> bool {
+        self.phase == Phase::Established
+    }
+
+    /// The controller that is tried or in use.
+    pub fn controller(&self) -> &str {
+        &self.settings.controllers[self.turn % self.settings.controllers.len()]
+    }
+
+    /// When [`Input::Tick`] is due at the latest, milliseconds.
+    pub fn next_tick_ms(&self) -> Option<u64> {
+        let phase = match self.phase {
+            Phase::NoSwitch => None,
+            Phase::Waiting { until_ms } => Some(until_ms),
+            Phase::Connecting { since_ms } => Some(since_ms + CONNECT_TIMEOUT_MS),
+            Phase::Digest { since_ms } | Phase::Greeting { since_ms } => Some(since_ms + GREETING_TIMEOUT_MS),
+            Phase::Established => self.heard_ms.map(|heard_ms| heard_ms + SILENCE_MAX_MS),
+        };
+        let question = self.questions.values().map(|question| question.since_ms + QUESTION_TIMEOUT_MS).min();
+        phase.into_iter().chain(question).min()
+    }
+
+    /// Takes one input and appends what it causes.
+    pub fn step(&mut self, now_ms: u64, input: Input, out: &mut Vec<Output>) {
+        match input {
+            Input::SwitchUp => {
+                self.states.clear();
+                if self.phase == Phase::NoSwitch {
+                    self.phase = Phase::Waiting { until_ms: now_ms };
+                    self.tick(now_ms, out);
+                }
+            }
+            Input::SwitchDown => self.switch_down(out),
+            Input::FromSwitch(frame) => self.from_switch(now_ms, frame, out),
+            Input::Connected => {
+                if matches!(self.phase, Phase::Connecting { .. }) {
+                    self.phase = Phase::Digest { since_ms: now_ms };
+                    self.ask_state(StatePurpose::Hello, out);
+                }
+            }
+            Input::Closed(reason) => {
+                if !matches!(self.phase, Phase::NoSwitch | Phase::Waiting { .. }) {
+                    self.lose(now_ms, reason, out);
+                }
+            }
+            Input::FromController(frame) => self.from_controller(now_ms, frame, out),
+            Input::Tick => self.tick(now_ms, out),
+        }
+    }
+
+    fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        self.expire_questions(now_ms, out);
+        let late = |since_ms: u64, limit_ms: u64| now_ms >= since_ms + limit_ms;
+        match self.phase {
+            Phase::Waiting { until_ms } if now_ms >= until_ms => {
+                self.counters.connects += 1;
+                self.phase = Phase::Connecting { since_ms: now_ms };
+                out.push(Output::Connect(self.controller().to_string()));
+            }
+            Phase::Connecting { since_ms } if late(since_ms, CONNECT_TIMEOUT_MS) => {
+                self.end(now_ms, "it does not answer".into(), out);
+            }
+            Phase::Digest { since_ms } if late(since_ms, GREETING_TIMEOUT_MS) => {
+                self.end(now_ms, "the switch does not tell its state".into(), out);
+            }
+            Phase::Greeting { since_ms } if late(since_ms, GREETING_TIMEOUT_MS) => {
+                self.end(now_ms, "it does not answer our greeting".into(), out);
+            }
+            Phase::Established if self.heard_ms.is_some_and(|heard_ms| late(heard_ms, SILENCE_MAX_MS)) => {
+                self.end(now_ms, "it has fallen silent".into(), out);
+            }
+            _ => {}
+        }
+    }
+
+    fn expire_questions(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        let mut expired = Vec::new();
+        self.questions.retain(|_, question| {
+            let over = now_ms >= question.since_ms + QUESTION_TIMEOUT_MS;
+            if over {
+                expired.push(question.theirs);
+            }
+            !over
+        });
+        for id in expired {
+            self.counters.questions_expired += 1;
+            let answer = Answer::Error("the switch did not answer in time".into());
+            out.push(Output::ToController(ToController::Answer { id, answer }));
+        }
+    }
+
+    fn switch_down(&mut self, out: &mut Vec<Output>) {
+        if !matches!(self.phase, Phase::NoSwitch | Phase::Waiting { .. }) {
+            self.counters.closes += 1;
+            out.push(Output::Close);
+            out.push(Output::Report(Report::Lost {
+                controller: self.controller().to_string(),
+                reason: "the switch is gone, and the session waits for it".into(),
+                wait_ms: 0,
+            }));
+        }
+        self.phase = Phase::NoSwitch;
+        self.states.clear();
+        self.forget_session();
+    }
+
+    fn forget_session(&mut self) {
+        self.questions.clear();
+        self.heard_ms = None;
+        for state in &mut self.states {
+            *state = StatePurpose::Nobody;
+        }
+    }
+
+    /// Ends the stream ourselves.
+    fn end(&mut self, now_ms: u64, reason: String, out: &mut Vec<Output>) {
+        out.push(Output::Close);
+        self.lose(now_ms, reason, out);
+    }
+
+    fn breach(&mut self, now_ms: u64, reason: String, out: &mut Vec<Output>) {
+        self.counters.protocol_errors += 1;
+        self.end(now_ms, reason, out);
+    }
+
+    /// The stream is over: wait, then try the next controller.
+    fn lose(&mut self, now_ms: u64, reason: String, out: &mut Vec<Output>) {
+        let controller = self.controller().to_string();
+        self.counters.closes += 1;
+        self.forget_session();
+        self.failures = self.failures.saturating_add(1);
+        self.turn = (self.turn + 1) % self.settings.controllers.len();
+        let wait_ms = self.backoff_ms();
+        self.phase = Phase::Waiting { until_ms: now_ms + wait_ms };
+        out.push(Output::Report(Report::Lost { controller, reason, wait_ms }));
+    }
+
+    /// Doubles after each round through all controllers, at most the limit, and takes a random half
+    /// off, so that the hosts of a cloud do not come back together.
+    fn backoff_ms(&mut self) -> u64 {
+        let rounds = (self.failures - 1) / self.settings.controllers.len() as u32;
+        let full = self
+            .settings
+            .backoff_min_ms
+            .saturating_mul(1_u64.checked_shl(rounds).unwrap_or(u64::MAX))
+            .min(self.settings.backoff_max_ms)
+            .max(1);
+        // splitmix64
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        full - mixed % (full / 2 + 1)
+    }
+
+    fn ask_state(&mut self, purpose: StatePurpose, out: &mut Vec<Output>) {
+        if self.states.len() < STATE_REQUESTS_MAX {
+            self.states.push_back(purpose);
+            out.push(Output::ToSwitch(ToSwitch::SendState));
+        }
+    }
+
+    fn from_switch(&mut self, now_ms: u64, frame: FromSwitch, out: &mut Vec<Output>) {
+        let established = self.established();
+        match frame {
+            FromSwitch::State { digest, entries, last } => self.state(now_ms, digest, entries, last, out),
+            FromSwitch::Acks(acks) if established => {
+                out.push(Output::ToController(ToController::Acks(acks)));
+            }
+            FromSwitch::Acks(_) => self.counters.dropped_acks += 1,
+            FromSwitch::Usage(report) if established => {
+                out.push(Output::ToController(ToController::Usage(report)));
+            }
+            FromSwitch::Usage(_) => self.counters.dropped_usage += 1,
+            FromSwitch::Answer { id, answer } => {
+                let Some(open) = self.questions.get(&id).copied() else {
+                    self.counters.dropped_answers += 1;
+                    return;
+                };
+                if !matches!(answer, Answer::Captured { last: false, .. }) {
+                    self.questions.remove(&id);
+                }
+                out.push(Output::ToController(ToController::Answer { id: open.theirs, answer }));
+            }
+            // For the mirror and the ports.
+            FromSwitch::Changed { .. } | FromSwitch::Ports(_) => {}
+        }
+    }
+
+    fn state(
+        &mut self,
+        now_ms: u64,
+        digest: StateDigest,
+        entries: Vec<(weir_model::Key, weir_model::Version)>,
+        last: bool,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(&purpose) = self.states.front() else { return };
+        if last {
+            self.states.pop_front();
+        }
+        match purpose {
+            StatePurpose::Hello if last => {
+                if matches!(self.phase, Phase::Digest { .. }) {
+                    self.phase = Phase::Greeting { since_ms: now_ms };
+                    out.push(Output::ToController(self.hello(digest)));
+                }
+            }
+            StatePurpose::Controller => {
+                let mut rest = entries;
+                loop {
+                    let more =
+                        if rest.len() > STATE_CHUNK_KEYS { rest.split_off(STATE_CHUNK_KEYS) } else { vec![] };
+                    let last = last && more.is_empty();
+                    out.push(Output::ToController(ToController::State { entries: rest, last }));
+                    if more.is_empty() {
+                        break;
+                    }
+                    rest = more;
+                }
+            }
+            StatePurpose::Hello | StatePurpose::Nobody => {}
+        }
+    }
+
+    fn hello(&self, digest: StateDigest) -> ToController {
+        ToController::Hello {
+            protocol: PROTOCOL,
+            actuator: self.settings.actuator.clone(),
+            role: self.settings.role,
+            software: self.settings.software.clone(),
+            identity: self.settings.identity,
+            underlay: self.settings.underlay,
+            digest,
+        }
+    }
+
+    fn from_controller(&mut self, now_ms: u64, frame: ToActuator, out: &mut Vec<Output>) {
+        if self.heard_ms.is_some() {
+            self.heard_ms = Some(now_ms);
+        }
+        match (self.phase, frame) {
+            (Phase::Digest { .. } | Phase::Greeting { .. }, ToActuator::Refused(reason)) => {
+                self.end(now_ms, format!("it refuses us: {reason}"), out);
+            }
+            (Phase::Greeting { .. }, ToActuator::Welcome { protocol, epoch }) if protocol == PROTOCOL => {
+                self.phase = Phase::Established;
+                self.failures = 0;
+                let controller = self.controller().to_string();
+                out.push(Output::Report(Report::Established { controller, epoch }));
+            }
+            (Phase::Greeting { .. }, ToActuator::Welcome { protocol, .. }) => {
+                let older = if protocol < PROTOCOL { "controller" } else { "agent" };
+                let reason = format!(
+                    "it speaks protocol {protocol} and this agent speaks {PROTOCOL}: upgrade the {older}"
+                );
+                self.breach(now_ms, reason, out);
+            }
+            (Phase::Established, frame) => self.in_session(now_ms, frame, out),
+            (Phase::Digest { .. } | Phase::Greeting { .. }, frame) => {
+                let kind = kind_of(&frame);
+                self.breach(now_ms, format!("it sends {kind} before it has welcomed us"), out);
+            }
+            // A frame that was under way when the stream was ended.
+            (Phase::NoSwitch | Phase::Waiting { .. } | Phase::Connecting { .. }, _) => {}
+        }
+    }
+
+    fn in_session(&mut self, now_ms: u64, frame: ToActuator, out: &mut Vec<Output>) {
+        match frame {
+            ToActuator::SendState => {
+                // One more reply cannot say anything that the one not yet begun will not.
+                if self.states.iter().skip(1).all(|&open| open != StatePurpose::Controller) {
+                    self.ask_state(StatePurpose::Controller, out);
+                }
+            }
+            ToActuator::Updates(updates) => out.push(Output::ToSwitch(ToSwitch::Updates(updates))),
+            ToActuator::Ask { id, question } => self.ask(now_ms, id, question, out),
+            ToActuator::Ping { id } => {
+                self.heard_ms = Some(now_ms);
+                out.push(Output::ToController(ToController::Pong { id }));
+            }
+            ToActuator::Refused(reason) => self.end(now_ms, format!("it ends the session: {reason}"), out),
+            ToActuator::Welcome { .. } => {
+                self.breach(now_ms, "it welcomes us twice".into(), out);
+            }
+        }
+    }
+
+    fn ask(&mut self, now_ms: u64, theirs: u64, question: Question, out: &mut Vec<Output>) {
+        if self.questions.len() >= QUESTIONS_MAX {
+            self.counters.questions_refused += 1;
+            let answer =
+                Answer::Error(format!("{QUESTIONS_MAX} questions are open already; ask again later"));
+            out.push(Output::ToController(ToController::Answer { id: theirs, answer }));
+            return;
+        }
+        let id = self.next_question;
+        self.next_question += 1;
+        self.questions.insert(id, OpenQuestion { theirs, since_ms: now_ms });
+        out.push(Output::ToSwitch(ToSwitch::Ask { id, question }));
+    }
+}
+
+fn kind_of(frame: &ToActuator) -> &'static str {
+    match frame {
+        ToActuator::Welcome { .. } => "a welcome",
+        ToActuator::Refused(_) => "a refusal",
+        ToActuator::SendState => "a state request",
+        ToActuator::Updates(_) => "updates",
+        ToActuator::Ask { .. } => "a question",
+        ToActuator::Ping { .. } => "a ping",
+    }
+}
+
+#[cfg(test)]
+mod tests;
