@@ -5,6 +5,7 @@
 //! reached; 4 the answer is no (`diff` found differences, `trace` does not arrive).
 
 mod cli;
+mod lab;
 mod roles;
 
 use clap::Parser;

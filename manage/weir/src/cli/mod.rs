@@ -2,7 +2,7 @@
 
 mod apply;
 mod context;
-mod input;
+pub(crate) mod input;
 mod inspect;
 mod output;
 mod trace;
@@ -60,6 +60,8 @@ enum Command {
     Token(inspect::Token),
     /// Forget a host or gateway that is gone for good
     Forget(inspect::Forget),
+    /// Whole systems on this machine, to try and to test (root)
+    Lab(crate::lab::Lab),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -73,6 +75,9 @@ pub enum Failure {
     /// The controller refused, or cannot be reached.
     #[error("{0}")]
     Client(#[from] ClientError),
+    /// The machine refuses, or a program of a lab failed.
+    #[error("{0}")]
+    Lab(#[from] weir_lab::Error),
     /// An argument or a file is wrong.
     #[error("{0}")]
     Input(String),
@@ -91,7 +96,7 @@ impl Failure {
     pub fn code(&self) -> u8 {
         match self {
             Failure::Client(ClientError::Unreachable { .. }) => 3,
-            Failure::Client(_) | Failure::Io { .. } => 1,
+            Failure::Client(_) | Failure::Lab(_) | Failure::Io { .. } => 1,
             Failure::Input(_) => 2,
         }
     }
@@ -129,6 +134,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Capture(command) => command.run(&connect()?),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),
+        Command::Lab(command) => command.run(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
