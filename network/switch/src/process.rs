@@ -260,6 +260,14 @@ fn spawn(
     Ok((name, thread))
 }
 
+/// Runs a switch with the tables for a mind: see [`run_with`].
+///
+/// # Errors
+/// [`SwitchError`].
+pub fn run(config: &SwitchConfig) -> Result<(), SwitchError> {
+    run_with(config, crate::slow::tables_mind::make)
+}
+
 /// Runs a switch until the process is told to end (SIGTERM or SIGINT), or a thread ends.
 ///
 /// # Errors

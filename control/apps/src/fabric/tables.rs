@@ -177,6 +177,16 @@ pub(super) fn resource_key(id: &ResourceId) -> Vec<u8> {
     key
 }
 
+/// The resource that a key of [`RESOURCES`] names; `None` when it is no such key.
+pub fn resource_id(key: &[u8]) -> Option<ResourceId> {
+    let end = key.iter().position(|byte| *byte == 0)?;
+    let network = Label::new(std::str::from_utf8(&key[..end]).ok()?).ok()?;
+    let (code, name) = key[end + 1..].split_first()?;
+    let kind = Kind::ALL.into_iter().find(|kind| kind_code(*kind) == *code)?;
+    let name = Label::new(std::str::from_utf8(name).ok()?).ok()?;
+    Some(ResourceId { kind, network: (kind != Kind::Network).then_some(network), name })
+}
+
 pub(super) fn kind_prefix(network: &Label, kind: Kind) -> Vec<u8> {
     let mut key = name0(network.as_str());
     key.push(kind_code(kind));

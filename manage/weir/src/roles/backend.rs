@@ -14,6 +14,7 @@ use weir_api::types::{
 use weir_api::{ApiError, Backend, Reply};
 use weir_apps::fabric::{self, Stored};
 use weir_controller::Error;
+use weir_controller::core::scheduler::{Reached, WaitState, Waiting};
 use weir_controller::driver::{ControllerHandle, Published};
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Mutation, Transaction, Wanted};
@@ -30,6 +31,8 @@ const UPDATES_TOLD_MAX: usize = 1000;
 const WAIT_MAX_MS: u32 = 60_000;
 /// Changes that may wait for a slow watcher before it is cut off; it can resume.
 const WATCH_QUEUE: usize = 1024;
+/// Most waiting updates looked at for the status.
+const WAITING_READ_MAX: usize = 10_000;
 /// Most waiting or refused lines told for a switch.
 const LINES_TOLD_MAX: usize = 20;
 
@@ -137,7 +140,7 @@ impl Controlled {
     async fn change(&self, request: ApplyRequest) -> Result<ApplyResponse, ApiError> {
         let transaction = transaction(&request)?;
         let changes = changes(&self.handle.published(), &transaction);
-        let plan = self.handle.dry_run(transaction.clone()).map_err(api_error)?;
+        let plan = self.handle.dry_run(transaction.clone()).await.map_err(api_error)?;
         let (updates, updates_total, switches) = planned(&plan);
         let mut response =
             ApplyResponse { version: None, changes, updates, updates_total, switches, in_force: false };
@@ -148,37 +151,34 @@ impl Controlled {
         response.version = Some(version.0);
         if request.wait_ms > 0 {
             let wait = Duration::from_millis(u64::from(request.wait_ms.min(WAIT_MAX_MS)));
-            response.in_force = self.handle.in_force(version, wait).await.map_err(api_error)?;
+            response.in_force = self.handle.wait(version, wait).await.map_err(api_error)? == Reached::All;
         }
         Ok(response)
     }
 
-    fn state_of_domain(&self) -> StatusResponse {
+    async fn state_of_domain(&self) -> Result<StatusResponse, ApiError> {
         let published = self.handle.published();
-        let status = self.handle.status();
+        let status = self.handle.status().await.map_err(api_error)?;
+        let waiting = self.handle.waiting(WAITING_READ_MAX).await.map_err(api_error)?;
         let actuators = fabric::actuators(&published.store)
             .map(|known| {
                 let name = known.facts.name.clone();
-                let seen = status.actuators.iter().find(|seen| seen.name == name);
+                let seen = status.actuators.iter().map(|seen| &seen.target).find(|seen| seen.target == name);
                 let refused = known.refusals.iter().rev().take(LINES_TOLD_MAX).map(|refused| {
                     format!("{} at {}: {}", refused.key, refused.version, refused.refusal)
                 });
-                let waiting = status
-                    .waiting
-                    .iter()
-                    .filter(|waiting| waiting.target == name)
-                    .take(LINES_TOLD_MAX)
-                    .map(ToString::to_string);
+                let waiting = waiting.iter().filter(|waiting| waiting.target == name).take(LINES_TOLD_MAX);
                 ActuatorStatus {
                     role: known.facts.role,
                     underlay: known.facts.underlay.to_string(),
                     connected: seen.is_some_and(|seen| seen.connected),
-                    desired_entries: seen.map_or(0, |seen| seen.desired_entries),
-                    desired_version: seen.map_or(0, |seen| seen.desired_version.0),
-                    acked_entries: seen.map_or(0, |seen| seen.acked_entries),
-                    acked_version: seen.map_or(0, |seen| seen.acked_version.0),
-                    in_force_version: seen.and_then(|seen| seen.in_force_version).map(|version| version.0),
-                    waiting: waiting.collect(),
+                    desired_entries: seen.map_or(0, |seen| seen.keys),
+                    desired_version: seen.map_or(0, |seen| seen.desired.0),
+                    acked_entries: seen.map_or(0, |seen| seen.keys.saturating_sub(seen.lag)),
+                    acked_version: seen.map_or(0, |seen| seen.acked.0),
+                    // While its state is compared nobody knows what is in force there.
+                    in_force_version: seen.filter(|seen| seen.connected && seen.synced).map(|seen| seen.acked.0),
+                    waiting: waiting.map(explain).collect(),
                     refused: refused.collect(),
                     name: name.to_string(),
                 }
@@ -188,7 +188,7 @@ impl Controlled {
         for stored in fabric::resources(&published.store, None, None) {
             *resources.entry(stored.resource.kind()).or_default() += 1;
         }
-        StatusResponse {
+        Ok(StatusResponse {
             domain: self.state.domain.to_string(),
             version: published.store.version().0,
             digest: format!("{:032x}", published.store.digest()),
@@ -197,7 +197,7 @@ impl Controlled {
             epoch: published.epoch,
             resources: resources.into_iter().map(|(kind, count)| KindCount { kind, count }).collect(),
             actuators,
-        }
+        })
     }
 
     fn group_key(&self) -> String {
@@ -242,7 +242,7 @@ impl Controlled {
     }
 
     async fn ask(&self, switch: Label, question: Question) -> Result<Answer, ApiError> {
-        self.handle.ask(switch, question).await.map_err(api_error)
+        self.handle.ask(&switch, question).await.map_err(api_error)
     }
 
     async fn copy_frames(&self, request: CaptureRequest) -> Result<Vec<CapturedFrame>, ApiError> {
@@ -371,7 +371,7 @@ impl Backend for Controlled {
     }
 
     fn status(&self) -> Reply<'_, StatusResponse> {
-        Box::pin(async { Ok(self.state_of_domain()) })
+        Box::pin(self.state_of_domain())
     }
 
     fn trace(&self, request: TraceRequest) -> Reply<'_, TraceResponse> {
@@ -420,6 +420,25 @@ impl Backend for Controlled {
     fn metrics(&self) -> String {
         self.handle.metrics_text()
     }
+}
+
+/// A waiting update in words.
+fn explain(waiting: &Waiting) -> String {
+    let why = match &waiting.state {
+        WaitState::Dependencies(missing) => {
+            let missing: Vec<String> = missing
+                .iter()
+                .map(|after| format!("{} {} at {} ({})", after.key, after.version, after.target, after.reason))
+                .collect();
+            format!("after {}", missing.join(", "))
+        }
+        WaitState::Disconnected => "it is not connected".to_string(),
+        WaitState::Comparing => "its state is being compared".to_string(),
+        WaitState::Queued => "it is in the queue".to_string(),
+        WaitState::Sent { for_ms } => format!("sent {for_ms} ms ago"),
+        WaitState::Refused(refusal) => format!("refused: {refusal}"),
+    };
+    format!("{} {}: {why}", waiting.key, waiting.version)
 }
 
 fn watch_events(change: &weir_controller::core::CommittedChange) -> Vec<WatchEvent> {

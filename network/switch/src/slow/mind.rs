@@ -14,6 +14,16 @@ pub trait Mind: Resolver + Send {
     /// All counters: index, name with labels, and the packets that the mind itself counted.
     fn counters(&self) -> Vec<(CounterIndex, String, u64)>;
 
+    /// Figures of the mind, by name.
+    fn gauges(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Frames that are due by themselves, with the ports that they go to. Called about once a second.
+    fn due_frames(&mut self, _now_ms: u64) -> Vec<(PortIndex, Vec<u8>)> {
+        Vec::new()
+    }
+
     /// Connections, at most `limit`.
     fn connections(&self, now_ms: u64, limit: usize) -> Vec<ConnectionStatus>;
 

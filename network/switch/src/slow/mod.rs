@@ -17,6 +17,7 @@ pub mod flows;
 pub mod mind;
 pub mod ports;
 pub mod requests;
+pub mod tables_mind;
 pub mod usage;
 
 use crate::control::clients::{Client, ControlCounters, Request};
@@ -24,7 +25,7 @@ use crate::control::punt::PuntSocket;
 use crate::engine::ring::{FrameConsumer, FrameProducer};
 use crate::engine::sys::Poller;
 use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};
-use crate::flow::{Effects, Ingress, Invalidate, MissReason, Outcome};
+use crate::flow::{Effects, Hop, Ingress, Invalidate, MissReason, Outcome};
 use crate::flowtable::action::Tunnel;
 use captures::Captures;
 use flows::FlowBook;
@@ -346,6 +347,7 @@ impl<M: Mind> Slow<M> {
                 self.punt_frame(&miss.ingress, frame);
                 false
             }
+            Outcome::Forward { hop, frame } => self.forward(hop, &frame),
             Outcome::Drop => false,
         }
     }
@@ -359,6 +361,21 @@ impl<M: Mind> Slow<M> {
         let pushed = self.link.injects.push(inject, &[frame]).is_ok();
         self.counters.inject_overflow += u64::from(!pushed);
         pushed
+    }
+
+    /// Sends a frame that is ready.
+    fn forward(&mut self, hop: Hop, frame: &[u8]) -> bool {
+        match hop {
+            Hop::Port(port) => self.inject(Inject::Port(usize::from(port)), frame),
+            Hop::External => self.inject(Inject::Port(EXTERNAL), frame),
+            Hop::Underlay { receiver, vni, format, token, .. } => {
+                match Tunnel::new(receiver, vni, format, Some(token)) {
+                    Some(tunnel) => self.inject(Inject::Underlay(tunnel), frame),
+                    None => false,
+                }
+            }
+            Hop::Drop => false,
+        }
     }
 
     /// Gives a frame to where another came from.
@@ -426,6 +443,13 @@ impl<M: Mind> Slow<M> {
         if part == 0 {
             for invalidate in self.mind.tick(now_ms) {
                 self.invalidate(&invalidate);
+            }
+            let mut injected = false;
+            for (port, frame) in self.mind.due_frames(now_ms) {
+                injected |= self.inject(Inject::Port(usize::from(port)), &frame);
+            }
+            if injected {
+                self.shared.engine_wake.wake();
             }
             let window_ms = (TICK_MS * TICKS_PER_ROUND) as u32;
             if let Some(report) = self.usage.close(window_ms) {

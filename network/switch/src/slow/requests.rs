@@ -242,6 +242,9 @@ impl<M: Mind> Slow<M> {
             }
             put(name, own + packets);
         }
+        for (name, value) in self.mind.gauges() {
+            put(name.to_string(), value);
+        }
         for reason in EngineDrop::ALL {
             put(format!("drops{{reason=\"{}\"}}", reason.as_str()), engine.dropped(*reason).packets.get());
         }
