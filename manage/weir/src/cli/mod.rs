@@ -7,6 +7,8 @@ mod inspect;
 mod output;
 mod trace;
 
+use crate::roles::controller::ControllerArguments;
+use crate::roles::switch::SwitchArguments;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use output::Format;
 use std::path::PathBuf;
@@ -62,6 +64,10 @@ enum Command {
     Forget(inspect::Forget),
     /// Whole systems on this machine, to try and to test (root)
     Lab(crate::lab::Lab),
+    /// Run a controller
+    Controller(ControllerArguments),
+    /// Run a switch by itself ('weir host' and 'weir gateway' start one)
+    Switch(SwitchArguments),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -101,7 +107,8 @@ impl Failure {
         }
     }
 
-    fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
+    /// An I/O error with what was tried.
+    pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
         let what = what.into();
         move |error| Failure::Io { what, error }
     }
@@ -135,6 +142,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),
         Command::Lab(command) => command.run(),
+        Command::Controller(role) => role.run(),
+        Command::Switch(role) => role.run(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

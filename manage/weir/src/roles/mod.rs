@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod controller;
 pub mod state;
+pub mod switch;
 pub mod trace;
 
 use tokio::signal::unix::{SignalKind, signal};
