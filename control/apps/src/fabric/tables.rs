@@ -45,11 +45,11 @@ pub const ROUTE_USERS: TableName = "route-user";
 pub const PREFIX_ROUTES: TableName = "prefix-route";
 /// `vni subnet 0 family chunk` -> raw bitmap of taken addresses; see the pool.
 pub const POOLS: TableName = "pool";
-/// `name` -> [`Member`].
+/// `name` -> `Member`: the facts and when they last changed.
 pub const ACTUATORS: TableName = "actuator";
 /// `name` -> nothing: the actuators that are gateways.
 pub const GATEWAYS: TableName = "gateway";
-/// `name` -> [`Load`].
+/// `name` -> `Load`: how many entries and tombstones.
 pub const LOADS: TableName = "actuator-load";
 /// `name` -> list of [`super::Refused`], oldest first.
 pub const STATUS: TableName = "actuator-status";

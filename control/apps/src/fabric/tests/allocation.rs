@@ -71,6 +71,16 @@ fn addresses_can_be_swapped_and_taken_over_in_one_change() {
 }
 
 #[test]
+fn what_was_chosen_for_one_is_not_given_to_another_who_asks_for_it() {
+    let mut cloud = Cloud::with_switches();
+    cloud.apply(red());
+    cloud.apply(json!([endpoint("red", "a", "h1")]));
+    let changed = with(endpoint("red", "a", "h1"), json!({"state": "down"}));
+    let error = cloud.rejected(json!([changed, asks("b", &["10.0.0.2"])]));
+    assert!(error.starts_with("endpoint/red/b: address 10.0.0.2 is that of endpoint 'a'"), "{error}");
+}
+
+#[test]
 fn networks_share_nothing() {
     let mut cloud = Cloud::with_switches();
     for name in ["red", "blue"] {

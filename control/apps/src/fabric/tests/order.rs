@@ -82,6 +82,12 @@ fn a_port_waits_for_its_policy_and_is_left_alone_when_that_changes() {
     let plan = cloud.apply(json!([rule("r", json!({}))]));
     assert_eq!(lines(&plan), ["+h1 policy/1"]);
     assert_eq!(bound(&cloud, "a"), Version(7));
+    // Issued again because of a refusal, it still waits for no more than before.
+    let key = Key::Port { vni: Vni(1), endpoint: label("a") };
+    let refusal = Refusal::Stale { in_force: Version(8) };
+    let again = EventBody::Refused { actuator: label("h1"), key, version: Version(7), refusal };
+    assert_eq!(lines(&cloud.decide(again).unwrap()), ["+h1 port/1/a"]);
+    assert_eq!(bound(&cloud, "a"), Version(7));
     cloud.apply(json!([endpoint("red", "b", "h1")]));
     assert_eq!((bound(&cloud, "a"), bound(&cloud, "b")), (Version(7), Version(8)));
 }
