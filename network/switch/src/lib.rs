@@ -13,7 +13,9 @@
 
 pub mod answer;
 pub mod capture;
+pub mod config;
 pub mod conntrack;
+pub mod control;
 pub mod counters;
 pub mod engine;
 pub mod flow;
@@ -21,6 +23,10 @@ pub mod flowtable;
 pub mod nat;
 pub mod policy;
 pub mod ports;
+pub mod process;
 pub mod resolve;
+pub mod slow;
 pub mod tables;
+#[cfg(test)]
+mod testing;
 pub mod trace;

@@ -169,6 +169,8 @@ pub struct Shared {
     pub slow_wake: Wakeup,
     /// Start of the process's own clock.
     pub start: Instant,
+    /// All threads shall end.
+    pub stop: std::sync::atomic::AtomicBool,
 }
 
 impl Shared {

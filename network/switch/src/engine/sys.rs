@@ -430,3 +430,37 @@ pub fn pin_thread(cpu: usize) -> io::Result<()> {
     };
     checked(result).map(drop)
 }
+
+/// SIGTERM and SIGINT, taken one by one and by nobody else.
+pub struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Blocks them for this thread and those that it starts from now on.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn block() -> io::Result<Signals> {
+        // SAFETY: the set is initialised by `sigemptyset` before anything reads it.
+        #[allow(unsafe_code)]
+        let (set, result) = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+            libc::sigaddset(&raw mut set, libc::SIGINT);
+            (set, libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()))
+        };
+        if result == 0 { Ok(Signals(set)) } else { Err(io::Error::from_raw_os_error(result)) }
+    }
+
+    /// Waits for one, at most so long; tells whether there was one.
+    pub fn wait(&self, timeout: std::time::Duration) -> bool {
+        let time = libc::timespec {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
+        };
+        // SAFETY: a live set and a live time.
+        #[allow(unsafe_code)]
+        let result = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const time) };
+        result > 0
+    }
+}

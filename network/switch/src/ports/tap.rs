@@ -9,6 +9,7 @@ const TUNSETPERSIST: libc::c_ulong = 0x4004_54cb;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUNSETSNDBUF: libc::c_ulong = 0x4004_54d4;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
+const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
 const TUNSETCARRIER: libc::c_ulong = 0x4004_54e2;
 
 const IFF_TAP: libc::c_short = 0x0002;
@@ -164,4 +165,13 @@ pub fn mac(device: BorrowedFd<'_>, name: &str) -> Result<[u8; 6], PortError> {
     let mut mac = [0; 6];
     mac.copy_from_slice(&request.rest[..6]);
     Ok(mac)
+}
+
+/// Whether the device behind the descriptor is still there.
+pub fn is_alive(device: BorrowedFd<'_>) -> bool {
+    let mut request = InterfaceRequest::new("", 0);
+    // SAFETY: a live `ifreq` of the kernel's size, which the kernel fills.
+    #[allow(unsafe_code)]
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), TUNGETIFF, &raw mut request) };
+    result >= 0
 }

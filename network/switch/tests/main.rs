@@ -1,0 +1,4 @@
+//! The switch as a process between network namespaces.
+mod forward;
+mod lab;
+mod plain;
