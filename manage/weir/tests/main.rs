@@ -6,6 +6,8 @@
 //! those of `net.yaml`. What a scenario adds has its own prefix and goes with it. The lab goes when this process ends,
 //! however it ends.
 
+#![allow(clippy::unwrap_used)] // a failed step of a scenario ends it; helpers are no #[test] that clippy knows
+
 mod crashes;
 mod echo;
 mod extra;

@@ -99,7 +99,9 @@ fn changes(published: &Published, request: &Transaction) -> Vec<ResourceChange> 
         named.insert(mutation.id.clone());
         let old = fabric::resource(&published.store, &mutation.id).map(|stored| stored.resource);
         let effect = match (&mutation.wanted, old) {
-            (Wanted::Document(text), Some(old)) if serde_json::from_str::<Resource>(text).is_ok_and(|new| new == old) => {
+            (Wanted::Document(text), Some(old))
+                if serde_json::from_str::<Resource>(text).is_ok_and(|new| new == old) =>
+            {
                 Effect::Unchanged
             }
             (Wanted::Document(_), Some(_)) => Effect::Update,
@@ -164,9 +166,10 @@ impl Controlled {
             .map(|known| {
                 let name = known.facts.name.clone();
                 let seen = status.actuators.iter().map(|seen| &seen.target).find(|seen| seen.target == name);
-                let refused = known.refusals.iter().rev().take(LINES_TOLD_MAX).map(|refused| {
-                    format!("{} at {}: {}", refused.key, refused.version, refused.refusal)
-                });
+                let refused =
+                    known.refusals.iter().rev().take(LINES_TOLD_MAX).map(|refused| {
+                        format!("{} at {}: {}", refused.key, refused.version, refused.refusal)
+                    });
                 let waiting = waiting.iter().filter(|waiting| waiting.target == name).take(LINES_TOLD_MAX);
                 ActuatorStatus {
                     role: known.facts.role,
@@ -177,7 +180,9 @@ impl Controlled {
                     acked_entries: seen.map_or(0, |seen| seen.keys.saturating_sub(seen.lag)),
                     acked_version: seen.map_or(0, |seen| seen.acked.0),
                     // While its state is compared nobody knows what is in force there.
-                    in_force_version: seen.filter(|seen| seen.connected && seen.synced).map(|seen| seen.acked.0),
+                    in_force_version: seen
+                        .filter(|seen| seen.connected && seen.synced)
+                        .map(|seen| seen.acked.0),
                     waiting: waiting.map(explain).collect(),
                     refused: refused.collect(),
                     name: name.to_string(),
@@ -210,8 +215,9 @@ impl Controlled {
         let (network, endpoint) = (label(&request.network)?, label(&request.endpoint)?);
         let find = |name: Label| {
             let id = ResourceId { kind: Kind::Endpoint, network: Some(network.clone()), name };
-            fabric::resource(&published.store, &id)
-                .ok_or_else(|| ApiError::not_found(format!("there is no {id}: 'weir get endpoints' lists them")))
+            fabric::resource(&published.store, &id).ok_or_else(|| {
+                ApiError::not_found(format!("there is no {id}: 'weir get endpoints' lists them"))
+            })
         };
         let sender = find(endpoint.clone())?;
         let Resource::Endpoint(placed) = &sender.resource else {
@@ -251,9 +257,9 @@ impl Controlled {
         let port = match &request.port {
             None => None,
             Some(name) => {
-                let (network, endpoint) = name
-                    .split_once('/')
-                    .ok_or_else(|| ApiError::invalid(format!("port: '{name}' is no port: NETWORK/ENDPOINT")))?;
+                let (network, endpoint) = name.split_once('/').ok_or_else(|| {
+                    ApiError::invalid(format!("port: '{name}' is no port: NETWORK/ENDPOINT"))
+                })?;
                 Some(PortName { network: label(network)?, endpoint: label(endpoint)? })
             }
         };
@@ -277,8 +283,9 @@ impl Controlled {
         self.state
             .check_join(&request.secret, now_s())
             .map_err(|error| ApiError::unauthorized(error.to_string()))?;
-        let identity: [u8; 32] = from_hex(&request.identity)
-            .ok_or_else(|| ApiError::invalid("identity: 64 hex digits of an ed25519 public key are wanted"))?;
+        let identity: [u8; 32] = from_hex(&request.identity).ok_or_else(|| {
+            ApiError::invalid("identity: 64 hex digits of an ed25519 public key are wanted")
+        })?;
         let known = fabric::actuator(&self.handle.published().store, &request.name);
         if known.is_some_and(|known| known.facts.identity != identity) {
             return Err(ApiError::conflict(format!(
@@ -291,7 +298,8 @@ impl Controlled {
             .authority
             .actuator(&request.name, &request.csr_pem)
             .map_err(|error| ApiError::invalid(format!("csr_pem: {error}")))?;
-        let facts = ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };
+        let facts =
+            ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };
         self.handle.joined(facts).await.map_err(api_error)?;
         let GroupKey::Single(group_key) = self.handle.group_key();
         Ok(JoinResponse {
@@ -307,7 +315,8 @@ impl Controlled {
 }
 
 fn first_address(to: &Stored, sender: &Stored) -> Result<IpAddr, ApiError> {
-    let has = |address: &IpAddr| sender.allocated.addresses.iter().any(|own| own.is_ipv4() == address.is_ipv4());
+    let has =
+        |address: &IpAddr| sender.allocated.addresses.iter().any(|own| own.is_ipv4() == address.is_ipv4());
     to.allocated
         .addresses
         .iter()
@@ -320,7 +329,9 @@ fn describe(request: &TraceRequest, sender: &Stored, vni: Vni, to: IpAddr) -> Re
     let source = sender.allocated.addresses.iter().copied().find(|own| own.is_ipv4() == to.is_ipv4());
     Ok(Described {
         macs: (sender.allocated.mac.unwrap_or(MacAddr([0; 6])), vni.router_mac()),
-        source: source.ok_or_else(|| ApiError::conflict(format!("the endpoint has no address of the family of {to}")))?,
+        source: source.ok_or_else(|| {
+            ApiError::conflict(format!("the endpoint has no address of the family of {to}"))
+        })?,
         destination: to,
         protocol: request.protocol.clone(),
         ports: (if request.source_port == 0 { 40_000 } else { request.source_port }, request.port),
@@ -328,11 +339,16 @@ fn describe(request: &TraceRequest, sender: &Stored, vni: Vni, to: IpAddr) -> Re
 }
 
 fn frame_of(hex: &str) -> Result<Vec<u8>, ApiError> {
-    let wrong = || ApiError::invalid("frame: hexadecimal digits of an Ethernet frame of 14 to 65535 bytes are wanted");
+    let wrong = || {
+        ApiError::invalid("frame: hexadecimal digits of an Ethernet frame of 14 to 65535 bytes are wanted")
+    };
     if !hex.is_ascii() || !hex.len().is_multiple_of(2) || !(28..=131_070).contains(&hex.len()) {
         return Err(wrong());
     }
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).map_err(|_| wrong())).collect()
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).map_err(|_| wrong()))
+        .collect()
 }
 
 impl Backend for Controlled {
@@ -347,9 +363,9 @@ impl Backend for Controlled {
     }
 
     fn get(&self, id: &ResourceId) -> Result<ResourceView, ApiError> {
-        fabric::resource(&self.handle.published().store, id)
-            .map(view)
-            .ok_or_else(|| ApiError::not_found(format!("there is no {id}: 'weir get {}s' lists them", id.kind)))
+        fabric::resource(&self.handle.published().store, id).map(view).ok_or_else(|| {
+            ApiError::not_found(format!("there is no {id}: 'weir get {}s' lists them", id.kind))
+        })
     }
 
     fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchEvent>, ApiError> {
@@ -385,7 +401,9 @@ impl Backend for Controlled {
     fn token(&self, request: TokenRequest) -> Result<TokenResponse, ApiError> {
         let valid_s = if request.valid_s == 0 { 3600 } else { request.valid_s };
         if !(60..=604_800).contains(&valid_s) {
-            return Err(ApiError::invalid(format!("validS: '{valid_s}' is not allowed: 60 to 604800 seconds")));
+            return Err(ApiError::invalid(format!(
+                "validS: '{valid_s}' is not allowed: 60 to 604800 seconds"
+            )));
         }
         let token = self
             .state
@@ -428,7 +446,9 @@ fn explain(waiting: &Waiting) -> String {
         WaitState::Dependencies(missing) => {
             let missing: Vec<String> = missing
                 .iter()
-                .map(|after| format!("{} {} at {} ({})", after.key, after.version, after.target, after.reason))
+                .map(|after| {
+                    format!("{} {} at {} ({})", after.key, after.version, after.target, after.reason)
+                })
                 .collect();
             format!("after {}", missing.join(", "))
         }
@@ -445,7 +465,11 @@ fn watch_events(change: &weir_controller::core::CommittedChange) -> Vec<WatchEve
     let resources = change.writes.iter().filter(|write| write.table == fabric::tables::RESOURCES);
     resources
         .filter_map(|write| {
-            let item = write.value.as_deref().and_then(|bytes| serde_json::from_slice::<Stored>(bytes).ok()).map(view);
+            let item = write
+                .value
+                .as_deref()
+                .and_then(|bytes| serde_json::from_slice::<Stored>(bytes).ok())
+                .map(view);
             let id = match &item {
                 Some(item) => item.resource.id(),
                 None => fabric::tables::resource_id(&write.key)?,
