@@ -8,6 +8,10 @@ use weir_lab::probe::ping;
 
 /// How long a request may stay without an answer before it counts as dropped, seconds.
 const SILENCE_S: u32 = 2;
+/// The counter of the rule that denies a port.
+const NO_ADMIN: &str = "drops{reason=\"rule\",network=\"red\",rule=\"no-admin\"}";
+/// The counter of what no rule allows.
+const DEFAULT_DENY: &str = "drops{reason=\"default-deny\",network=\"red\",direction=\"ingress\"}";
 
 /// One address, two tenants, two pages.
 pub fn same_address(ground: &Ground) -> Result<Vec<Row>, Failure> {
@@ -57,7 +61,7 @@ fn grown(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Vec<(
     let growth = |name: &String, value: &u64| value - before.get(name).copied().unwrap_or(0).min(*value);
     after
         .iter()
-        .filter(|(name, _)| name.contains("drop"))
+        .filter(|(name, _)| name.starts_with("drops"))
         .map(|(name, value)| (name.clone(), growth(name, value)))
         .filter(|(_, growth)| *growth > 0)
         .collect()
@@ -69,19 +73,19 @@ fn silent(
     from: (&str, &str),
     url: &str,
     name: &str,
-    rule: &str,
+    counter: &str,
 ) -> Result<Vec<Row>, Failure> {
     let before = counters(ground)?;
     let outcome = http::run(ground.netns(from.0, from.1)?, url, SILENCE_S)?;
     let after = counters(ground)?;
     let grown = grown(&before, &after);
-    let counted = grown.iter().any(|(name, _)| name.contains(rule));
+    let counted = grown.iter().any(|(name, _)| name == counter);
     let list: Vec<String> = grown.iter().map(|(name, growth)| format!("{name} +{growth}")).collect();
     Ok(vec![
         Row::new(name, "silence", said(&outcome), outcome == Outcome::Silent),
         Row::new(
             format!("{name}: who counted it"),
-            rule,
+            counter,
             if list.is_empty() { "no drop counter grew".to_string() } else { list.join(", ") },
             counted,
         ),
@@ -105,7 +109,7 @@ pub fn denied_port(ground: &Ground) -> Result<Vec<Row>, Failure> {
     let measured = open.unwrap_or_else(|error| error);
     let mut rows = vec![Row::new("red: app gets http://web:8081/, allowed", "red/web", measured, holds)];
     let name = "red: app gets http://web:8080/, denied";
-    rows.extend(silent(ground, ("red", "app"), "http://web:8080/", name, "no-admin")?);
+    rows.extend(silent(ground, ("red", "app"), "http://web:8080/", name, NO_ADMIN)?);
     Ok(rows)
 }
 
@@ -116,6 +120,6 @@ pub fn stateful(ground: &Ground) -> Result<Vec<Row>, Failure> {
     let measured = reply.unwrap_or_else(|error| error);
     let mut rows = vec![Row::new("red: app gets http://db:5432/, stateful rule", "red/db", measured, holds)];
     let name = "red: db opens a connection to app";
-    rows.extend(silent(ground, ("red", "db"), "http://app/", name, "default")?);
+    rows.extend(silent(ground, ("red", "db"), "http://app/", name, DEFAULT_DENY)?);
     Ok(rows)
 }
