@@ -8,8 +8,8 @@ use crate::resolve::{ResolverConfig, TableResolver, perform};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_model::entry::{
-    GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule, SubnetEntry,
-    Vni,
+    GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
+    SubnetEntry, Vni,
 };
 use weir_model::resource::{
     Action as RuleAction, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
@@ -344,7 +344,13 @@ pub(crate) fn nat_pool() -> NatPool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Delivered(PortIndex, Vec<u8>),
-    Sent { receiver: IpAddr, vni: u32, token: u64, by_gateway: bool, frame: Vec<u8> },
+    Sent {
+        receiver: IpAddr,
+        vni: u32,
+        token: u64,
+        by_gateway: bool,
+        frame: Vec<u8>,
+    },
     External(Vec<u8>),
     Answered(Vec<u8>),
     Punted,
@@ -523,7 +529,8 @@ impl Switch {
         }
         match resolution.outcome {
             Outcome::Reinject => {
-                let action = self.flows.get(&(zone(ingress), key)).cloned().expect("a flow to put it back to");
+                let action =
+                    self.flows.get(&(zone(ingress), key)).cloned().expect("a flow to put it back to");
                 self.obey(ingress, &action, frame)
             }
             Outcome::Answer(answer) => {

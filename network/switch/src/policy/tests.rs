@@ -19,7 +19,8 @@ fn ask(rules: Vec<Rule>, query: Query) -> Judgement {
 
 #[test]
 fn the_first_rule_that_matches_decides_then_the_default() {
-    let deny = Rule { ports: vec![PortRange { first: 22, last: 22 }], ..allow_in("no-ssh", Protocol::TCP, None) };
+    let deny =
+        Rule { ports: vec![PortRange { first: 22, last: 22 }], ..allow_in("no-ssh", Protocol::TCP, None) };
     let deny = Rule { action: Action::Deny, ..deny };
     let rules = vec![deny, allow_in("tcp", Protocol::TCP, None)];
     let ssh = ask(rules.clone(), query("10.0.0.9", TCP, Ports::Destination(22)));
@@ -44,7 +45,11 @@ fn protocols_and_ports_match_as_written() {
     let range = PortRange { first: 8000, last: 8080 };
     let ranged = vec![Rule { ports: vec![range], ..allow_in("range", Protocol::UDP, None) }];
     for (port, rule) in [(7999, None), (8000, Some(0)), (8080, Some(0)), (8081, None)] {
-        assert_eq!(ask(ranged.clone(), query("10.0.0.9", UDP, Ports::Destination(port))).rule, rule, "{port}");
+        assert_eq!(
+            ask(ranged.clone(), query("10.0.0.9", UDP, Ports::Destination(port))).rule,
+            rule,
+            "{port}"
+        );
     }
     assert_eq!(ask(ranged, query("10.0.0.9", 47, Ports::None)).rule, None);
 }

@@ -76,7 +76,10 @@ fn an_update_invalidates_what_it_touches_and_no_more() {
     assert_eq!(effects.invalidate, [Invalidate::Port(0), address("10.0.0.6")]);
     assert_eq!(apply(&mut tables, &port(1, "a", 5, &["10.0.0.5", "10.0.0.6"], &[])), Effects::default());
 
-    assert_eq!(apply(&mut tables, &location(1, "10.0.0.9", 9, "192.0.2.9")).invalidate, [address("10.0.0.9")]);
+    assert_eq!(
+        apply(&mut tables, &location(1, "10.0.0.9", 9, "192.0.2.9")).invalidate,
+        [address("10.0.0.9")]
+    );
     assert_eq!(apply(&mut tables, &location(1, "10.0.0.9", 9, "192.0.2.9")), Effects::default());
     assert_eq!(apply(&mut tables, &members(1, "db", 0, &["10.0.0.9"])), Effects::default(), "in no rule");
     let effects = apply(&mut tables, &members(1, "web", 0, &["10.0.0.9", "10.0.0.5"]));
