@@ -22,6 +22,9 @@ const NAMESPACES: &str = "/run/netns";
 /// Bytes that an encapsulated segment has above its payload, at most: inner Ethernet, IPv6 and TCP headers with
 /// options, and a Geneve header with a token.
 const SEGMENT_OVERHEAD: u32 = 14 + 40 + 60 + 20;
+/// Frames that may wait in a device for the switch. An endpoint that shares a processor with the switch sends for
+/// a whole slice of time, some milliseconds, before the switch runs: what has no room by then is lost.
+const QUEUE_FRAMES: u32 = 4096;
 /// What one message to the underlay may carry, bytes.
 const MESSAGE_BYTES: u32 = 65_487;
 
@@ -98,6 +101,7 @@ pub fn create_device(spec: &DeviceSpec) -> Result<(), PortError> {
             mac: Some(spec.mac.0),
             mtu: Some(u32::from(spec.mtu)),
             gso_max_size: Some(gso_max_size(spec.mtu)),
+            queue_frames: Some(QUEUE_FRAMES),
             arp: true,
         };
         netlink::set_link(&spec.name, &link)
@@ -115,6 +119,7 @@ pub fn create_external(name: &str, mtu: u16, addresses: &[IpAddr]) -> Result<(Ow
         mac: None,
         mtu: Some(u32::from(mtu)),
         gso_max_size: Some(gso_max_size(mtu)),
+        queue_frames: Some(QUEUE_FRAMES),
         arp: false,
     };
     netlink::set_link(name, &link)?;

@@ -15,6 +15,7 @@ const NLMSG_ERROR: u16 = 2;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_MTU: u16 = 4;
+const IFLA_TXQLEN: u16 = 13;
 const IFLA_GSO_MAX_SIZE: u16 = 41;
 const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 const RTA_DST: u16 = 1;
@@ -35,6 +36,8 @@ pub struct LinkSettings {
     pub mtu: Option<u32>,
     /// Largest super-frame, bytes, of IPv4 and IPv6.
     pub gso_max_size: Option<u32>,
+    /// Frames that may wait for the switch.
+    pub queue_frames: Option<u32>,
     /// Whether neighbours are asked for by ARP and ND.
     pub arp: bool,
 }
@@ -109,6 +112,9 @@ pub fn set_link(device: &str, settings: &LinkSettings) -> Result<(), PortError> 
     }
     if let Some(mtu) = settings.mtu {
         request = request.attribute(IFLA_MTU, &mtu.to_ne_bytes());
+    }
+    if let Some(frames) = settings.queue_frames {
+        request = request.attribute(IFLA_TXQLEN, &frames.to_ne_bytes());
     }
     if let Some(size) = settings.gso_max_size {
         request = request.attribute(IFLA_GSO_MAX_SIZE, &size.to_ne_bytes());
