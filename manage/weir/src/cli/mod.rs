@@ -8,6 +8,7 @@ mod output;
 mod trace;
 
 use crate::roles::controller::ControllerArguments;
+use crate::roles::node::{AgentArguments, GatewayArguments, HostArguments};
 use crate::roles::switch::SwitchArguments;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use output::Format;
@@ -66,6 +67,12 @@ enum Command {
     Lab(crate::lab::Lab),
     /// Run a controller
     Controller(ControllerArguments),
+    /// Run a host: an agent and a switch, kept running
+    Host(HostArguments),
+    /// Run a gateway: an agent and a switch, kept running
+    Gateway(GatewayArguments),
+    /// Run an agent by itself ('weir host' and 'weir gateway' start one)
+    Agent(AgentArguments),
     /// Run a switch by itself ('weir host' and 'weir gateway' start one)
     Switch(SwitchArguments),
     /// Print completions for a shell
@@ -143,6 +150,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Forget(command) => command.run(&connect()?),
         Command::Lab(command) => command.run(),
         Command::Controller(role) => role.run(),
+        Command::Host(role) => role.run(),
+        Command::Gateway(role) => role.run(),
+        Command::Agent(role) => role.run(),
         Command::Switch(role) => role.run(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());

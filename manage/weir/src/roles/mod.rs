@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod controller;
+pub mod node;
 pub mod state;
 pub mod switch;
 pub mod trace;

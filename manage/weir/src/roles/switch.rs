@@ -23,6 +23,7 @@ impl SwitchArguments {
         let text = std::fs::read_to_string(&self.config).map_err(Failure::io(name.clone()))?;
         let config: SwitchConfig =
             serde_saphyr::from_str(&text).map_err(|error| Failure::Input(format!("{name}: {error}")))?;
+        let _pid = super::node::PidFile::write(&config.run_dir, "switch")?;
         weir_switch::process::run(&config).map_err(|error| Failure::Input(error.to_string()))?;
         Ok(ExitCode::SUCCESS)
     }
