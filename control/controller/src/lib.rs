@@ -9,3 +9,7 @@
 //! - [`driver`]: threads, the order engine, TLS sessions with actuators, and the handle for the API.
 
 pub mod core;
+pub mod driver;
+mod error;
+
+pub use error::Error;

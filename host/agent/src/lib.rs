@@ -2,6 +2,7 @@
 //! devices of ports, DHCP and DNS.
 
 pub mod dhcp;
+pub mod dns;
 pub mod error;
 pub mod frame;
 pub mod link;

@@ -8,7 +8,7 @@ use weir_model::event::Role;
 
 /// Settings of a switch. Unknown fields are an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SwitchConfig {
     /// Name of the actuator.
     pub name: Label,
@@ -42,7 +42,7 @@ pub struct SwitchConfig {
 
 /// The way outside: a device that the switch makes in its own namespace. The kernel routes from there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExternalConfig {
     /// Name of the device.
     #[serde(default = "external_device")]
@@ -62,7 +62,7 @@ pub struct ExternalConfig {
 
 /// Settings of the engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EngineConfig {
     /// Processor that it is bound to; none: the kernel chooses.
     pub cpu: Option<usize>,

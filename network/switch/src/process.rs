@@ -18,16 +18,13 @@ use crate::engine::{
 };
 use crate::flow::FLOWS_MAX;
 use crate::flowtable::{FlowStore, Index};
-use crate::nat::NatPool;
 use crate::ports::attach::Attacher;
 use crate::ports::{self, PortError};
-use crate::resolve::{ResolverConfig, TableResolver};
 use crate::slow::flows::FlowBook;
 use crate::slow::mind::Mind;
 use crate::slow::ports::PortBook;
 use crate::slow::requests::with_suffix;
 use crate::slow::{EngineLink, Identity, Parts, Slow};
-use crate::tables::Role;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -263,35 +260,26 @@ fn spawn(
     Ok((name, thread))
 }
 
-/// The mind that settings ask for.
-fn resolver(config: &SwitchConfig, tokens: TokenKey) -> TableResolver {
-    let role = match config.role {
-        weir_model::event::Role::Host => Role::Host,
-        weir_model::event::Role::Gateway => Role::Gateway,
-    };
-    let host = ResolverConfig::host(config.name.clone(), config.underlay, tokens);
-    let Some(external) = &config.external else {
-        return TableResolver::new(ResolverConfig { role, ..host });
-    };
-    let mut nat = NatPool { ports: external.first_port..=external.last_port, ..NatPool::none() };
-    for address in &external.addresses {
-        match address {
-            IpAddr::V4(v4) => nat.v4.push(*v4),
-            IpAddr::V6(v6) => nat.v6.push(*v6),
-        }
-    }
-    TableResolver::new(ResolverConfig { role, nat, external_mtu: external.mtu, ..host })
-}
-
-/// Runs a switch until the process is told to end (SIGTERM or SIGINT), or a thread ends. It is to be called
-/// before the process has other threads: the signals are blocked for those that it starts.
+/// Runs a switch with the tables for a mind: see [`run_with`].
 ///
 /// # Errors
 /// [`SwitchError`].
 pub fn run(config: &SwitchConfig) -> Result<(), SwitchError> {
+    run_with(config, crate::slow::tables_mind::make)
+}
+
+/// Runs a switch until the process is told to end (SIGTERM or SIGINT), or a thread ends. To be called before
+/// the process has other threads: the signals are blocked for this one and those that it starts.
+///
+/// # Errors
+/// [`SwitchError`].
+pub fn run_with<M: Mind + 'static>(
+    config: &SwitchConfig,
+    make_mind: impl FnOnce(&SwitchConfig, TokenKey) -> M,
+) -> Result<(), SwitchError> {
     let signals = sys::Signals::block().map_err(system("blocking signals"))?;
     let started = Instant::now();
-    let switch = Switch::start(config, resolver)?;
+    let switch = Switch::start(config, make_mind)?;
     tracing::info!(
         name = %config.name,
         underlay = %config.underlay,

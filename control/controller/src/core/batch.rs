@@ -1,8 +1,10 @@
 //! What the order carries, and the updates of one batch: merged, and sorted so that what must
 //! come first is first.
 
+use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use weir_base::codec::decode;
 use weir_model::event::Event;
 use weir_model::{Key, Label, PlannedUpdate, Version};
@@ -28,29 +30,15 @@ pub enum Item {
     },
 }
 
-/// Why a batch of the order cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum BatchError {
-    /// The batch itself.
-    #[error(transparent)]
-    Batch(#[from] weir_order::Error),
-    /// One of its operations.
-    #[error("operation {nth} of the batch: {source}")]
-    Operation {
-        /// Which, from 0.
-        nth: usize,
-        /// What is wrong.
-        source: weir_base::codec::CodecError,
-    },
-}
-
 /// The operations of a batch of the order.
 ///
 /// # Errors
-/// [`BatchError`]: the batch is damaged, or was written by another release.
-pub fn decode_batch(bytes: &[u8]) -> Result<Vec<Item>, BatchError> {
+/// [`Error::Order`] or [`Error::Operation`]: the batch is damaged, or was written by another release.
+pub fn decode_batch(bytes: &[u8]) -> Result<Vec<Item>, Error> {
     let operations = weir_order::batcher::decode(bytes)?;
-    let read = |(nth, operation)| decode(operation).map_err(|source| BatchError::Operation { nth, source });
+    let read = |(nth, operation)| {
+        decode(operation).map_err(|source| Error::Operation { nth, source: Arc::new(source) })
+    };
     operations.into_iter().enumerate().map(read).collect()
 }
 

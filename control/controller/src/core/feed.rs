@@ -4,6 +4,7 @@
 //! Bounded by changes and by bytes. A watcher that asks for something older is told to read everything
 //! again, which gives it a version to resume from.
 
+use crate::Error;
 use super::dedup::DEDUP_TABLE;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,27 +32,6 @@ impl CommittedChange {
         let write = |w: &Changed| w.table.len() + w.key.len() + w.value.as_ref().map_or(0, |v| v.len());
         64 + self.writes.iter().map(write).sum::<usize>()
     }
-}
-
-/// Why changes cannot be given.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FeedError {
-    /// Some of them are not there any more.
-    #[error("changes after {from} are not kept any more, the oldest kept is after {oldest}: read everything again and watch from the version that comes with it")]
-    TooOld {
-        /// Asked for changes after this.
-        from: Version,
-        /// Changes after this are there.
-        oldest: Version,
-    },
-    /// The version was never reached.
-    #[error("{from} is not reached yet, the last is {last}: read everything again, this controller may have been restored from a backup")]
-    Ahead {
-        /// Asked for changes after this.
-        from: Version,
-        /// The last version.
-        last: Version,
-    },
 }
 
 /// Limits of a feed.
@@ -112,13 +92,13 @@ impl Feed {
     /// At most `limit` changes after `from`, in order.
     ///
     /// # Errors
-    /// [`FeedError`].
-    pub fn after(&self, from: Version, limit: usize) -> Result<Vec<Arc<CommittedChange>>, FeedError> {
+    /// [`Error::WatchTooOld`] or [`Error::WatchAhead`].
+    pub fn after(&self, from: Version, limit: usize) -> Result<Vec<Arc<CommittedChange>>, Error> {
         if from < self.oldest {
-            return Err(FeedError::TooOld { from, oldest: self.oldest });
+            return Err(Error::WatchTooOld { from, oldest: self.oldest });
         }
         if from > self.last {
-            return Err(FeedError::Ahead { from, last: self.last });
+            return Err(Error::WatchAhead { from, last: self.last });
         }
         let start = self.changes.partition_point(|change| change.version <= from);
         Ok(self.changes.range(start..).take(limit).cloned().collect())

@@ -24,10 +24,10 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{BatchError, Item, decode_batch};
+pub use batch::{Item, decode_batch};
 pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW};
-pub use feed::{CommittedChange, Feed, FeedError, FeedSettings};
-pub use snapshot::{CoreSnapshot, CoreSnapshotError};
+pub use feed::{CommittedChange, Feed, FeedSettings};
+pub use snapshot::CoreSnapshot;
 
 use dedup::Seen;
 use scheduler::{Held, Scheduler, SchedulerSettings};
@@ -215,7 +215,7 @@ pub struct Core {
     now_ms: u64,
     /// Highest number of an own event that was ordered.
     own_sequence: u64,
-    joined: BTreeMap<Label, ActuatorFacts>,
+    joined: Arc<BTreeMap<Label, ActuatorFacts>>,
     scheduler: Scheduler,
     counters: CoreCounters,
 }
@@ -238,7 +238,7 @@ impl Core {
             store: Store::new(),
             now_ms: 0,
             own_sequence: 0,
-            joined: BTreeMap::new(),
+            joined: Arc::default(),
             scheduler: Scheduler::new(settings.scheduler),
             counters: CoreCounters::default(),
         }
@@ -265,7 +265,7 @@ impl Core {
     }
 
     /// Actuators that joined.
-    pub fn joined(&self) -> &BTreeMap<Label, ActuatorFacts> {
+    pub fn joined(&self) -> &Arc<BTreeMap<Label, ActuatorFacts>> {
         &self.joined
     }
 
@@ -378,11 +378,11 @@ impl Core {
         match body {
             EventBody::Joined(facts) => {
                 self.scheduler.add_target(&facts.name);
-                self.joined.insert(facts.name.clone(), facts.clone());
+                Arc::make_mut(&mut self.joined).insert(facts.name.clone(), facts.clone());
             }
             EventBody::Removed { actuator } => {
                 planned.retain(|planned| planned.update.target != *actuator);
-                self.joined.remove(actuator);
+                Arc::make_mut(&mut self.joined).remove(actuator);
                 self.scheduler.remove_target(actuator, out);
             }
             EventBody::Intent(_) | EventBody::Usage(_) | EventBody::Refused { .. } => {}

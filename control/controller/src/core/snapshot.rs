@@ -6,6 +6,7 @@
 
 use super::scheduler::Held;
 use super::{Core, CoreSettings, SharedApp};
+use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use weir_base::codec::encode;
 use weir_model::event::ActuatorFacts;
 use weir_model::signed::{ProvenUpdate, SignedHeader};
 use weir_model::{Dependency, Label, Version};
-use weir_store::{SnapshotError, Store};
+use weir_store::Store;
 use weir_trust::batch::GroupSigner;
 
 const FORMAT: u32 = 1;
@@ -30,28 +31,6 @@ struct Head {
     targets: u64,
     headers: u64,
     held: u64,
-}
-
-/// Why bytes are no snapshot of this core.
-#[derive(Debug, thiserror::Error)]
-pub enum CoreSnapshotError {
-    /// Written by another release.
-    #[error("snapshot format {0} is not known here: this release reads format {FORMAT}")]
-    Format(u32),
-    /// Of another domain.
-    #[error("the snapshot is of domain '{found}', this controller is of '{wanted}': check the data directory")]
-    Domain {
-        /// Domain of the snapshot.
-        found: Label,
-        /// Domain of this controller.
-        wanted: Label,
-    },
-    /// Cut or damaged.
-    #[error("the snapshot is damaged: {0}")]
-    Damaged(String),
-    /// The store in it.
-    #[error(transparent)]
-    Store(#[from] SnapshotError),
 }
 
 /// A core at one moment. Taking it is cheap; [`CoreSnapshot::to_bytes`] may run elsewhere.
@@ -105,11 +84,11 @@ impl CoreSnapshot {
     }
 }
 
-fn damaged(error: impl std::fmt::Display) -> CoreSnapshotError {
-    CoreSnapshotError::Damaged(error.to_string())
+fn damaged(error: impl std::fmt::Display) -> Error {
+    Error::SnapshotDamaged(error.to_string())
 }
 
-fn take<T: for<'a> Deserialize<'a>>(rest: &mut &[u8]) -> Result<T, CoreSnapshotError> {
+fn take<T: for<'a> Deserialize<'a>>(rest: &mut &[u8]) -> Result<T, Error> {
     let (value, after) = postcard::take_from_bytes::<T>(rest).map_err(damaged)?;
     *rest = after;
     Ok(value)
@@ -130,21 +109,21 @@ impl Core {
     /// The core that [`CoreSnapshot::to_bytes`] wrote.
     ///
     /// # Errors
-    /// [`CoreSnapshotError`].
+    /// One of [`Error`]'s snapshot variants.
     pub fn from_snapshot(
         settings: CoreSettings,
         signer: Box<dyn GroupSigner + Send>,
         apps: Vec<SharedApp>,
         bytes: &[u8],
-    ) -> Result<Core, CoreSnapshotError> {
+    ) -> Result<Core, Error> {
         let mut rest = bytes;
         let format = postcard::take_from_bytes::<u32>(rest).map_err(damaged)?.0;
         if format != FORMAT {
-            return Err(CoreSnapshotError::Format(format));
+            return Err(Error::SnapshotFormat { found: format, known: FORMAT });
         }
         let head: Head = take(&mut rest)?;
         if head.domain != settings.domain {
-            return Err(CoreSnapshotError::Domain { found: head.domain, wanted: settings.domain });
+            return Err(Error::SnapshotDomain { found: head.domain, wanted: settings.domain });
         }
         let length = usize::try_from(head.store_bytes).map_err(damaged)?;
         let store = rest.get(..length).ok_or_else(|| damaged("it ends in the store"))?;
@@ -155,7 +134,7 @@ impl Core {
         core.scheduler.decided(core.store.version());
         for _ in 0..head.actuators {
             let facts: ActuatorFacts = take(&mut rest)?;
-            core.joined.insert(facts.name.clone(), facts);
+            Arc::make_mut(&mut core.joined).insert(facts.name.clone(), facts);
         }
         for _ in 0..head.targets {
             core.scheduler.add_target(&take(&mut rest)?);
@@ -170,7 +149,7 @@ impl Core {
         if rest.is_empty() { Ok(core) } else { Err(damaged(format!("{} bytes are left over", rest.len()))) }
     }
 
-    fn restore(&mut self, headers: &[Arc<SignedHeader>], rest: &mut &[u8]) -> Result<(), CoreSnapshotError> {
+    fn restore(&mut self, headers: &[Arc<SignedHeader>], rest: &mut &[u8]) -> Result<(), Error> {
         let (number, proven, after): (u64, ProvenUpdate, Vec<Dependency>) = take(rest)?;
         let header = usize::try_from(number).ok().and_then(|number| headers.get(number));
         let header = header.ok_or_else(|| damaged(format!("there is no header {number}")))?.clone();

@@ -2,11 +2,14 @@
 
 mod apply;
 mod context;
-mod input;
+pub(crate) mod input;
 mod inspect;
 mod output;
 mod trace;
 
+use crate::roles::controller::ControllerArguments;
+use crate::roles::node::{AgentArguments, GatewayArguments, HostArguments};
+use crate::roles::switch::SwitchArguments;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use output::Format;
 use std::path::PathBuf;
@@ -60,6 +63,18 @@ enum Command {
     Token(inspect::Token),
     /// Forget a host or gateway that is gone for good
     Forget(inspect::Forget),
+    /// Whole systems on this machine, to try and to test (root)
+    Lab(crate::lab::Lab),
+    /// Run a controller
+    Controller(ControllerArguments),
+    /// Run a host: an agent and a switch, kept running
+    Host(HostArguments),
+    /// Run a gateway: an agent and a switch, kept running
+    Gateway(GatewayArguments),
+    /// Run an agent by itself ('weir host' and 'weir gateway' start one)
+    Agent(AgentArguments),
+    /// Run a switch by itself ('weir host' and 'weir gateway' start one)
+    Switch(SwitchArguments),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -73,6 +88,9 @@ pub enum Failure {
     /// The controller refused, or cannot be reached.
     #[error("{0}")]
     Client(#[from] ClientError),
+    /// The machine refuses, or a program of a lab failed.
+    #[error("{0}")]
+    Lab(#[from] weir_lab::Error),
     /// An argument or a file is wrong.
     #[error("{0}")]
     Input(String),
@@ -91,12 +109,13 @@ impl Failure {
     pub fn code(&self) -> u8 {
         match self {
             Failure::Client(ClientError::Unreachable { .. }) => 3,
-            Failure::Client(_) | Failure::Io { .. } => 1,
+            Failure::Client(_) | Failure::Lab(_) | Failure::Io { .. } => 1,
             Failure::Input(_) => 2,
         }
     }
 
-    fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
+    /// An I/O error with what was tried.
+    pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
         let what = what.into();
         move |error| Failure::Io { what, error }
     }
@@ -129,6 +148,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Capture(command) => command.run(&connect()?),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),
+        Command::Lab(command) => command.run(),
+        Command::Controller(role) => role.run(),
+        Command::Host(role) => role.run(),
+        Command::Gateway(role) => role.run(),
+        Command::Agent(role) => role.run(),
+        Command::Switch(role) => role.run(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

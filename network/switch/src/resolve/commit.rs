@@ -76,8 +76,7 @@ impl TableResolver {
     ) -> Resolution {
         let counter = self.counter(&cause);
         if let Some(id) = revoke {
-            self.connections.remove(id);
-            self.connections.counters.revoked += 1;
+            self.revoke(id);
         }
         if !at.may_install() || install == Install::Nothing || !self.remember_denied(at, install) {
             self.counters.count(counter, 1);
@@ -85,6 +84,11 @@ impl TableResolver {
         }
         let flow = (*at.ingress, zoneless(&at.key), drop_action(counter));
         Resolution { install: vec![flow], outcome: Outcome::Reinject }
+    }
+
+    fn revoke(&mut self, id: ConnectionId) {
+        self.connections.remove(id);
+        self.connections.counters.revoked += 1;
     }
 
     /// Whether a denied flow may be in the flow table: it must be remembered, for a connection that is
@@ -104,7 +108,10 @@ impl TableResolver {
     }
 
     fn commit_forward(&mut self, at: &Arrival<'_>, forward: Forward) -> Resolution {
-        let Forward { mut action, cause, track, reverse } = forward;
+        let Forward { mut action, cause, track, reverse, revoke } = forward;
+        if let Some(id) = revoke {
+            self.revoke(id);
+        }
         let counter = self.counter(&cause);
         let flags = at.parsed.tcp_flags;
         let tracked = match track {

@@ -133,6 +133,15 @@ pub(crate) struct Forward {
     pub(crate) track: Track,
     /// The flow of the other way, if it is to be there too.
     pub(crate) reverse: Vec<(Ingress, FlowKey, Action)>,
+    /// A connection that ends before this one opens.
+    pub(crate) revoke: Option<ConnectionId>,
+}
+
+impl Forward {
+    /// One way only.
+    pub(crate) fn plain(action: Action, cause: Cause, track: Track) -> Forward {
+        Forward { action, cause, track, reverse: Vec::new(), revoke: None }
+    }
 }
 
 /// See the module.

@@ -63,7 +63,7 @@ impl TableResolver {
             .into_iter()
             .collect();
         let cause = Cause::Path(Path::External);
-        Ok(Decision::Forward(Box::new(Forward { action, cause, track, reverse })))
+        Ok(Decision::Forward(Box::new(Forward { reverse, ..Forward::plain(action, cause, track) })))
     }
 
     fn new_binding<O: Observer>(
@@ -137,7 +137,7 @@ impl TableResolver {
         let way = Way::Reply;
         let track = Track::Known { id, way, judged: None, replies: true };
         let cause = Cause::Path(Path::External);
-        Ok(Decision::Forward(Box::new(Forward { action, cause, track, reverse: Vec::new() })))
+        Ok(Decision::Forward(Box::new(Forward::plain(action, cause, track))))
     }
 
     fn unknown_from_outside<O: Observer>(&self, at: &Arrival<'_>, observer: &mut O) -> Stage<Decision> {

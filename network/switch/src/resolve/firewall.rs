@@ -6,7 +6,7 @@
 
 use super::TableResolver;
 use super::decision::{Arrival, Cause, Decision, Install, Observer, Stage, Step, Track};
-use crate::conntrack::{Connection, Owner, Sides, Way};
+use crate::conntrack::{Connection, ConnectionId, Owner, Sides, Way};
 use crate::counters::Reason;
 use crate::flow::Ingress;
 use crate::tables::Port;
@@ -14,6 +14,37 @@ use crate::tables::network::Network;
 use weir_model::Key;
 use weir_model::resource::{Action, Direction};
 use weir_packet::key::FlowKey;
+
+/// What the stage `connection` finds.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Known {
+    /// No connection: the packet opens a conversation.
+    Nothing,
+    /// A connection that the rules no longer allow. A packet of its opener is dropped then; one the
+    /// other way is judged as if it opened a conversation, and what denies it is what revoked the
+    /// connection.
+    Revoked(ConnectionId, Cause),
+    /// A connection, in which it passes.
+    Passed(Passed),
+}
+
+impl Known {
+    /// The connection that ends with this packet.
+    pub(super) fn revoked(&self) -> Option<ConnectionId> {
+        if let Known::Revoked(id, _) = self { Some(*id) } else { None }
+    }
+
+    /// A drop by the firewall, under what revoked the connection if there was one.
+    pub(super) fn denied(&self, at: &Arrival<'_>, cause: Cause) -> Decision {
+        match *self {
+            Known::Revoked(id, revoked) => match denied(at, revoked) {
+                Decision::Drop { cause, install, .. } => Decision::Drop { cause, install, revoke: Some(id) },
+                other => other,
+            },
+            _ => denied(at, cause),
+        }
+    }
+}
 
 /// A packet that the firewall lets pass.
 #[derive(Clone, Copy, Debug)]
@@ -98,12 +129,12 @@ impl TableResolver {
         at: &Arrival<'_>,
         network: &Network,
         observer: &mut O,
-    ) -> Stage<Option<Passed>> {
+    ) -> Stage<Known> {
         let Some((id, way)) = self.connections.find(&at.key) else {
             observer.note("connection", || "it belongs to no connection known here".to_string());
-            return Ok(None);
+            return Ok(Known::Nothing);
         };
-        let Some(connection) = self.connections.get(id) else { return Ok(None) };
+        let Some(connection) = self.connections.get(id) else { return Ok(Known::Nothing) };
         let fresh = connection.generation == network.generation;
         let (sides, cause, judged) = if fresh {
             (connection.sides, Cause::Counter(connection.counter), None)
@@ -113,8 +144,8 @@ impl TableResolver {
                 Err(cause) => {
                     observer.note("connection", || "the rules no longer allow its connection".to_string());
                     self.show_opening(network, connection, observer);
-                    let Decision::Drop { install, .. } = denied(at, cause) else { return Ok(None) };
-                    return Err(Decision::Drop { cause, install, revoke: Some(id) });
+                    let revoked = Known::Revoked(id, cause);
+                    return if way == Way::Opener { Err(revoked.denied(at, cause)) } else { Ok(revoked) };
                 }
             }
         };
@@ -128,7 +159,7 @@ impl TableResolver {
             self.judge_reply(at, network, sides, observer)?;
         }
         let replies = sides.egress != Some(false) && sides.ingress != Some(false);
-        Ok(Some(Passed { cause, track: Track::Known { id, way, judged, replies } }))
+        Ok(Known::Passed(Passed { cause, track: Track::Known { id, way, judged, replies } }))
     }
 
     /// Judges again for a watcher.
@@ -211,13 +242,12 @@ impl TableResolver {
     /// Whether packets of this key, and the answers to them, may pass here: by a connection that is
     /// still allowed, or by the rules both ways.
     pub(super) fn is_conversation(&self, network: &Network, key: &FlowKey) -> bool {
-        if let Some((id, _)) = self.connections.find(key) {
-            return self.connections.get(id).is_some_and(|connection| {
-                connection.generation == network.generation
-                    || self.judge_opening(network, &connection.key).is_ok()
-            });
-        }
-        self.judge_opening(network, key).is_ok() && self.allowed_back(network, key)
+        let connection = self.connections.find(key).and_then(|(id, _)| self.connections.get(id));
+        let goes_on = connection.is_some_and(|connection| {
+            connection.generation == network.generation
+                || self.judge_opening(network, &connection.key).is_ok()
+        });
+        goes_on || self.judge_opening(network, key).is_ok() && self.allowed_back(network, key)
     }
 
     /// Who is charged for a connection: the opener's port, else the receiver's, at a gateway the opener.

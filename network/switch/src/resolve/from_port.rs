@@ -2,7 +2,7 @@
 
 use super::TableResolver;
 use super::decision::{Arrival, Budget, Cause, Decision, Forward, Install, Observer, Stage, Step, Track};
-use super::firewall::{Passed, denied};
+use super::firewall::{Known, Passed};
 use super::hops::Target;
 use crate::answer::{self, Reply};
 use crate::conntrack::Sides;
@@ -171,14 +171,15 @@ impl TableResolver {
         observer: &mut O,
     ) -> Stage<Decision> {
         let related = || at.parsed.is_icmp_error() && self.is_related(at, network);
-        let mut passed = self.known(at, network, observer)?;
+        let known = self.known(at, network, observer)?;
+        let mut passed = if let Known::Passed(passed) = known { Some(passed) } else { None };
         let mut sides = Sides { egress: None, ingress: None };
         let mut cause = None;
         if passed.is_none() {
             match self.judge_side(network, Direction::Egress, port, &at.key, observer) {
                 Ok((stateful, by)) => (sides.egress, cause) = (Some(stateful), Some(by)),
                 Err(_) if related() => passed = Some(self.related_passes(observer)),
-                Err(by) => return Err(denied(at, by)),
+                Err(by) => return Err(known.denied(at, by)),
             }
         }
         let target = self
@@ -194,7 +195,7 @@ impl TableResolver {
             match self.judge_side(network, Direction::Ingress, receiver, &at.key, observer) {
                 Ok((stateful, by)) => (sides.ingress, cause) = (Some(stateful), Some(by)),
                 Err(_) if related() => passed = Some(self.related_passes(observer)),
-                Err(by) => return Err(denied(at, by)),
+                Err(by) => return Err(known.denied(at, by)),
             }
         }
         let passed = match (passed, cause) {
@@ -210,7 +211,8 @@ impl TableResolver {
             return Ok(self.send_alone(at, &action, passed.cause));
         }
         let reverse = self.reverse(at, network, target, passed.track, Some(port.index));
-        Ok(Decision::Forward(Box::new(Forward { action, cause: passed.cause, track: passed.track, reverse })))
+        let (Passed { cause, track }, revoke) = (passed, known.revoked());
+        Ok(Decision::Forward(Box::new(Forward { action, cause, track, reverse, revoke })))
     }
 
     /// The flows of the other way, where they are known now. One that comes in from the underlay is

@@ -11,7 +11,7 @@
 
 use super::TableResolver;
 use super::decision::{Arrival, Cause, Decision, Forward, Observer, Path, Stage, Step, Track};
-use super::firewall::{Passed, denied};
+use super::firewall::{Known, Passed};
 use super::hops::Target;
 use crate::conntrack::Sides;
 use crate::counters::Reason;
@@ -109,18 +109,21 @@ impl TableResolver {
             observer.note("port", || format!("{} is down: {}", receiver.name, receiver.reason));
             return Err(Decision::drop_packet(Reason::PortDown));
         }
-        let passed = match self.known(at, network, observer)? {
-            Some(passed) => passed,
-            None => match self.judge_side(network, Direction::Ingress, receiver, &at.key, observer) {
-                Ok((stateful, cause)) => {
-                    let sides = Sides { egress: None, ingress: Some(stateful) };
-                    Passed { cause, track: self.track(at, network, sides, observer)? }
+        let known = self.known(at, network, observer)?;
+        let passed = match known {
+            Known::Passed(passed) => passed,
+            Known::Nothing | Known::Revoked(..) => {
+                match self.judge_side(network, Direction::Ingress, receiver, &at.key, observer) {
+                    Ok((stateful, cause)) => {
+                        let sides = Sides { egress: None, ingress: Some(stateful) };
+                        Passed { cause, track: self.track(at, network, sides, observer)? }
+                    }
+                    Err(_) if at.parsed.is_icmp_error() && self.is_related(at, network) => {
+                        self.related_passes(observer)
+                    }
+                    Err(cause) => return Err(known.denied(at, cause)),
                 }
-                Err(_) if at.parsed.is_icmp_error() && self.is_related(at, network) => {
-                    self.related_passes(observer)
-                }
-                Err(cause) => return Err(denied(at, cause)),
-            },
+            }
         };
         let target = Target::Port(receiver.index);
         let router = network.vni.router_mac();
@@ -131,7 +134,8 @@ impl TableResolver {
             return Ok(self.send_alone(at, &action, passed.cause));
         }
         let reverse = self.reverse(at, network, target, passed.track, None);
-        Ok(Decision::Forward(Box::new(Forward { action, cause: passed.cause, track: passed.track, reverse })))
+        let (Passed { cause, track }, revoke) = (passed, known.revoked());
+        Ok(Decision::Forward(Box::new(Forward { action, cause, track, reverse, revoke })))
     }
 
     /// A gateway takes a packet to where its destination is (row A11), without a firewall of its own:
@@ -153,11 +157,6 @@ impl TableResolver {
             return Err(Decision::drop_packet(Reason::UnknownNetwork));
         };
         let cause = Cause::Path(Path::Hoverboard);
-        Ok(Decision::Forward(Box::new(Forward {
-            action,
-            cause,
-            track: Track::Untracked,
-            reverse: Vec::new(),
-        })))
+        Ok(Decision::Forward(Box::new(Forward::plain(action, cause, Track::Untracked))))
     }
 }

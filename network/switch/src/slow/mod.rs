@@ -17,6 +17,7 @@ pub mod flows;
 pub mod mind;
 pub mod ports;
 pub mod requests;
+pub mod tables_mind;
 pub mod usage;
 
 use crate::control::clients::{Client, ControlCounters, Request};
@@ -342,11 +343,11 @@ impl<M: Mind> Slow<M> {
         match resolution.outcome {
             Outcome::Reinject => self.reinject(miss, frame),
             Outcome::Answer(answer) => self.answer(&miss.ingress, &answer),
-            Outcome::Forward { hop, frame } => self.forward(&hop, &frame),
             Outcome::Punt => {
                 self.punt_frame(&miss.ingress, frame);
                 false
             }
+            Outcome::Forward { hop, frame } => self.forward(hop, &frame),
             Outcome::Drop => false,
         }
     }
@@ -362,6 +363,21 @@ impl<M: Mind> Slow<M> {
         pushed
     }
 
+    /// Sends a frame that is ready.
+    fn forward(&mut self, hop: Hop, frame: &[u8]) -> bool {
+        match hop {
+            Hop::Port(port) => self.inject(Inject::Port(usize::from(port)), frame),
+            Hop::External => self.inject(Inject::Port(EXTERNAL), frame),
+            Hop::Underlay { receiver, vni, format, token, .. } => {
+                match Tunnel::new(receiver, vni, format, Some(token)) {
+                    Some(tunnel) => self.inject(Inject::Underlay(tunnel), frame),
+                    None => false,
+                }
+            }
+            Hop::Drop => false,
+        }
+    }
+
     /// Gives a frame to where another came from.
     fn answer(&mut self, ingress: &Ingress, frame: &[u8]) -> bool {
         match *ingress {
@@ -375,19 +391,6 @@ impl<M: Mind> Slow<M> {
                 }
             }
         }
-    }
-
-    /// Sends a frame that is ready on its way.
-    fn forward(&mut self, hop: &Hop, frame: &[u8]) -> bool {
-        let inject = match hop {
-            Hop::Port(port) => Some(Inject::Port(usize::from(*port))),
-            Hop::External => Some(Inject::Port(EXTERNAL)),
-            Hop::Underlay { receiver, vni, format, token, .. } => {
-                Tunnel::new(*receiver, *vni, *format, Some(*token)).map(Inject::Underlay)
-            }
-            Hop::Drop => None,
-        };
-        inject.is_some_and(|inject| self.inject(inject, frame))
     }
 
     fn punt_frame(&mut self, ingress: &Ingress, frame: &[u8]) {
@@ -441,10 +444,10 @@ impl<M: Mind> Slow<M> {
             for invalidate in self.mind.tick(now_ms) {
                 self.invalidate(&invalidate);
             }
-            let due = self.mind.advertisements(now_ms);
-            let injected = due.iter().fold(false, |injected, (port, frame)| {
-                self.inject(Inject::Port(usize::from(*port)), frame) || injected
-            });
+            let mut injected = false;
+            for (port, frame) in self.mind.due_frames(now_ms) {
+                injected |= self.inject(Inject::Port(usize::from(port)), &frame);
+            }
             if injected {
                 self.shared.engine_wake.wake();
             }

@@ -144,7 +144,7 @@ impl<M: Mind> Slow<M> {
     pub(super) fn port_effect(&mut self, update: &Update, effect: PortEffect) {
         self.ports.changed = true;
         match effect {
-            PortEffect::Set { port, netns, device, up, reason, .. } => {
+            PortEffect::Set { port, vni: _, netns, device, up, reason, mtu: _ } => {
                 let key = self.mind.port_key(port).unwrap_or_else(|| update.key.clone());
                 self.set_port(port, key, Target { netns, device }, up, reason);
             }

@@ -242,6 +242,9 @@ impl<M: Mind> Slow<M> {
             }
             put(name, own + packets);
         }
+        for (name, value) in self.mind.gauges() {
+            put(name.to_string(), value);
+        }
         for reason in EngineDrop::ALL {
             put(format!("drops{{reason=\"{}\"}}", reason.as_str()), engine.dropped(*reason).packets.get());
         }
@@ -270,9 +273,6 @@ impl<M: Mind> Slow<M> {
         let outside = engine.port(EXTERNAL);
         put("external_rx_frames".into(), outside.rx.packets.get());
         put("external_tx_frames".into(), outside.tx.packets.get());
-        for (name, value) in self.mind.gauges() {
-            put(name.to_string(), value);
-        }
         self.own_counters(&mut put);
         all
     }

@@ -345,6 +345,10 @@ impl Tables {
             reason,
             bucket,
         };
+        if old.as_ref().is_some_and(|old| old.up != port.up) && !invalidate.contains(&Invalidate::Port(index))
+        {
+            invalidate.push(Invalidate::Port(index));
+        }
         let same_device = old.as_ref().is_some_and(|old| {
             (old.up, &old.reason) == (port.up, &port.reason)
                 && (&old.entry.netns, &old.entry.device) == (&entry.netns, &entry.device)

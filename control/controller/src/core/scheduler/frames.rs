@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_base::limits::UPDATES_PER_FRAME_MAX;
 use weir_model::Version;
-use weir_model::signed::{SignedHeader, SignedUpdates};
+use weir_model::signed::{Digest, SignedHeader, SignedUpdates};
 
 /// A frame is closed when its updates have so many bytes: far below the limit of a frame, so that
 /// proofs fit too and a long frame does not hold up a short one.
@@ -13,7 +13,8 @@ const FRAME_FILL_BYTES: usize = 1024 * 1024;
 
 /// Packs updates that may be applied in any order.
 pub(crate) fn pack(released: Vec<Held>) -> Vec<SignedUpdates> {
-    let mut batches: BTreeMap<(Version, [u8; 32]), (Arc<SignedHeader>, Vec<Held>)> = BTreeMap::new();
+    type Batch = (Arc<SignedHeader>, Vec<Held>);
+    let mut batches: BTreeMap<(Version, Digest), Batch> = BTreeMap::new();
     for held in released {
         let name = (held.header.header.index, held.header.header.root);
         batches.entry(name).or_insert_with(|| (held.header.clone(), Vec::new())).1.push(held);

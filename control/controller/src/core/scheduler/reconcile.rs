@@ -25,9 +25,13 @@ pub const REPAIR_KEYS_MAX: usize = 1024;
 const STATE_KEYS_MAX: usize = ENTRIES_MAX + TOMBSTONES_MAX;
 
 impl Scheduler {
-    /// An actuator opened a session; a session that it had is over.
+    /// An actuator opened a session; a session with a lower number that it had is over.
     pub fn connected(&mut self, label: &Label, session: u64, digest: StateDigest, out: &mut Vec<Output>) {
         if let Some(old) = self.targets.get(label).and_then(|target| target.session) {
+            if old > session {
+                self.counters.stale_sessions += 1;
+                return;
+            }
             self.disconnected(label, old);
         }
         let now_ms = self.now_ms;
@@ -196,7 +200,9 @@ impl Scheduler {
     /// A repair was ordered and decided.
     pub fn repaired(&mut self, label: &Label, keys: &[(Key, Version)]) {
         if let Some(target) = self.targets.get_mut(label) {
-            keys.iter().for_each(|(key, _)| drop(target.repairing.remove(key)));
+            for (key, _) in keys {
+                target.repairing.remove(key);
+            }
         }
     }
 }

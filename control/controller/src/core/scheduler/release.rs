@@ -96,19 +96,22 @@ impl Scheduler {
         self.emit(label, released, out);
     }
 
-    /// Linear mode: the first unacked update in the order of decisions, alone.
+    /// Linear mode: the first unacked update in the order of decisions, alone. One that waits for an
+    /// update that a later one replaced is passed over until that is acked.
     fn pump_line(&mut self, out: &mut Vec<Output>) {
         if self.targets.values().any(|target| !target.in_flight.is_empty()) {
             return;
         }
-        let Some((place, node)) = self.line.first_key_value() else { return };
-        let (place, node) = (*place, node.clone());
-        let Some(target) = self.targets.get(&node.0).filter(|target| target.is_ready()) else { return };
-        let Some(slot) = target.slots.get(&node.1) else { return };
-        if slot.refused.is_some() {
+        let first = self.line.iter().find_map(|((version, leaf), node)| {
+            let slot = self.targets.get(&node.0)?.slots.get(&node.1)?;
+            let at = slot.held.iter().position(|held| held.place() == (*version, *leaf))?;
+            self.first_missing(&slot.held[at]).is_none().then(|| (node.clone(), at))
+        });
+        let Some((node, at)) = first else { return };
+        let target = &self.targets[&node.0];
+        if !target.is_ready() || target.slots[&node.1].refused.is_some() {
             return;
         }
-        let Some(at) = slot.held.iter().position(|held| held.place() == place) else { return };
         let released = self.release(&node, at);
         self.counters.sent += 1;
         self.emit(&node.0, released.into_iter().collect(), out);
@@ -216,7 +219,7 @@ impl Scheduler {
             .filter(|(_, (_, at_ms))| now_ms - at_ms > retry_ms)
             .map(|(key, (found, _))| (key.clone(), *found))
             .collect();
-        lost.iter().for_each(|(key, _)| drop(target.repairing.remove(key)));
+        target.repairing.retain(|_, (_, at_ms)| now_ms - *at_ms <= retry_ms);
         self.counters.retried += due.len() as u64;
         for key in due {
             self.evaluate(&(label.clone(), key));
