@@ -329,6 +329,3 @@ fn check(token: &JoinToken, keys: &Keys, response: &JoinResponse) -> Result<(), 
     }
     check_controllers("controllers", &response.controllers)
 }
-
-#[cfg(test)]
-mod tests;
