@@ -179,7 +179,10 @@ impl Simulation {
                 }
                 Output::Close { target, session, .. } => {
                     let found = self.actuators.iter_mut().find(|a| a.name == target);
-                    found.filter(|a| a.session == Some(session)).into_iter().for_each(Actuator::break_session);
+                    found
+                        .filter(|a| a.session == Some(session))
+                        .into_iter()
+                        .for_each(Actuator::break_session);
                 }
                 Output::Repair { target, found } => {
                     self.proposals.push(Item::Repair { now_ms: self.now_ms, actuator: target, found });
@@ -200,7 +203,8 @@ impl Simulation {
         if let Outcome::Committed(version) | Outcome::Duplicate(version) = outcome {
             let first = *self.decided.entry((source.clone(), sequence)).or_insert(version);
             if first != version {
-                self.violations.push(format!("event {sequence} of {source:?} is at {first} and at {version}"));
+                self.violations
+                    .push(format!("event {sequence} of {source:?} is at {first} and at {version}"));
             }
         }
     }
@@ -270,7 +274,9 @@ impl Simulation {
         let (signer, apps) = (Box::new(signer()), vec![Arc::new(TestApp) as _]);
         let (from, mut core) = match &self.snapshot {
             None => (0, Core::new(settings(self.mode), signer, apps)),
-            Some((at, bytes)) => (*at, Core::from_snapshot(settings(self.mode), signer, apps, bytes).unwrap()),
+            Some((at, bytes)) => {
+                (*at, Core::from_snapshot(settings(self.mode), signer, apps, bytes).unwrap())
+            }
         };
         let mut out = Vec::new();
         for batch in &self.log[from..] {
@@ -506,7 +512,8 @@ impl Simulation {
 
     /// Everybody returns, and so does the controller: nothing may be sent or applied.
     fn check_returns(&mut self) {
-        let applied = |s: &Simulation| s.actuators.iter().map(|a| a.applied + a.gate.counters.repeated).sum::<u64>();
+        let applied =
+            |s: &Simulation| s.actuators.iter().map(|a| a.applied + a.gate.counters.repeated).sum::<u64>();
         let before = applied(self);
         self.crash_controller();
         (0..self.actuators.len()).for_each(|number| self.connect(number));

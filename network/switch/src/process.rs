@@ -268,7 +268,8 @@ pub fn run(config: &SwitchConfig) -> Result<(), SwitchError> {
     run_with(config, crate::slow::tables_mind::make)
 }
 
-/// Runs a switch until the process is told to end (SIGTERM or SIGINT), or a thread ends.
+/// Runs a switch until the process is told to end (SIGTERM or SIGINT), or a thread ends. To be called before
+/// the process has other threads: the signals are blocked for this one and those that it starts.
 ///
 /// # Errors
 /// [`SwitchError`].

@@ -13,11 +13,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weir_base::codec::{read_frame, write_frame};
-use weir_model::entry::{LocationEntry, NetworkEntry, PortEntry, Vni};
+use weir_model::entry::{LocationEntry, NetworkEntry, PolicyEntry, PortEntry, SubnetEntry, Vni};
 use weir_model::event::Role;
 use weir_model::join::{TrustFile, to_hex};
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
-use weir_model::resource::{DhcpOptions, Encapsulation, PortState};
+use weir_model::resource::{Action, DhcpOptions, Encapsulation, PortState};
 use weir_model::{Change, Entry, Key, Label, MacAddr, Update, Version};
 use weir_switch::config::{EngineConfig, SwitchConfig};
 use weir_switch::ports::{DeviceSpec, create_device};
@@ -43,7 +43,7 @@ pub fn missing() -> Option<String> {
     if unsafe { libc::geteuid() } != 0 {
         return Some("needs root".into());
     }
-    for tool in ["ip", "ping", "python3"] {
+    for tool in ["ip", "ping", "python3", "ethtool"] {
         if !Command::new("which").arg(tool).output().is_ok_and(|o| o.status.success()) {
             return Some(format!("needs {tool}"));
         }
@@ -76,11 +76,41 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// A lab, or a line that says why the test is not run.
+pub fn lab(name: &str, hosts: usize, format: Encapsulation, v6: bool, mtu: u16) -> Option<Lab> {
+    match missing() {
+        None => Some(Lab::new(hosts, format, v6, mtu)),
+        Some(reason) => {
+            println!("NOT RUN {name}: {reason}");
+            None
+        }
+    }
+}
+
+fn mac_of(host: usize, ip: &str) -> MacAddr {
+    let last = match ip.parse().expect("an address") {
+        IpAddr::V4(v4) => v4.octets()[3],
+        IpAddr::V6(v6) => v6.octets()[15],
+    };
+    MacAddr([2, 0, 0, 0, host as u8, last])
+}
+
+/// A program that runs in an endpoint until it is dropped.
+pub struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 pub struct Lab {
     pub prefix: String,
     pub dir: tempfile::TempDir,
     pub hosts: Vec<Host>,
     pub network: NetworkEntry,
+    pub policy: PolicyEntry,
     pub signer: SingleSigner,
     v6: bool,
 }
@@ -112,11 +142,24 @@ impl Lab {
     pub fn new(hosts: usize, encapsulation: Encapsulation, v6: bool, mtu: u16) -> Lab {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("wxengine-{}-{number}-", std::process::id());
-        let network =
-            NetworkEntry { name: label("red"), mtu, encapsulation, external_access: false, subnets: vec![] };
+        let network = NetworkEntry {
+            name: label("red"),
+            mtu,
+            encapsulation,
+            external_access: true,
+            subnets: vec![SubnetEntry {
+                name: label("s"),
+                v4: Some("10.0.0.0/24".parse().expect("a prefix")),
+                router_v4: Some("10.0.0.254".parse().expect("an address")),
+                v6: Some("fd10::/64".parse().expect("a prefix")),
+                router_v6: Some("fd10::fe".parse().expect("an address")),
+            }],
+        };
         let signer = SingleSigner(KeyPair::from_seed(&[7; 32]));
         let dir = tempfile::tempdir().expect("a directory");
-        let mut lab = Lab { prefix, dir, hosts: vec![], network, signer, v6 };
+        let policy =
+            PolicyEntry { default_ingress: Action::Allow, default_egress: Action::Allow, rules: vec![] };
+        let mut lab = Lab { prefix, dir, hosts: vec![], network, policy, signer, v6 };
         sh(&format!(
             "ip netns add {0}u && ip -n {0}u link add name sw0 type bridge && ip -n {0}u link set sw0 up mtu 9300",
             lab.prefix
@@ -169,28 +212,50 @@ impl Lab {
         self.hosts.push(Host { name: format!("h{index}"), netns, underlay, config, child: None });
     }
 
-    /// Makes an endpoint's namespace and device on a host, and tells all switches of it.
-    pub fn add_endpoint(&mut self, host: usize, name: &str, address: &str) {
+    /// The Ethernet address of an endpoint.
+    pub fn mac(&self, host: usize, ip: &str) -> String {
+        mac_of(host, ip).to_string()
+    }
+
+    /// Makes an endpoint's device, and gives it its address.
+    pub fn make_device(&self, host: usize, name: &str, address: &str) {
         let netns = format!("{}{name}", self.prefix);
-        let (ip, bits) = address.split_once('/').expect("address/bits");
-        let ip: IpAddr = ip.parse().expect("an address");
-        let mac = MacAddr([
-            2,
-            0,
-            0,
-            0,
-            host as u8,
-            ip.to_string().bytes().fold(0, |a: u8, b| a.wrapping_mul(31) ^ b),
-        ]);
-        sh(&format!("ip netns add {netns} && ip -n {netns} link set lo up"));
+        let ip = address.split('/').next().expect("address/bits");
+        let mac = mac_of(host, ip);
         let device = DeviceSpec { netns: Some(netns.clone()), name: "t0".into(), mac, mtu: self.network.mtu };
         create_device(&device).expect("a device");
-        let nodad = if ip.is_ipv6() { "nodad" } else { "" };
-        sh(&format!("ip -n {netns} addr add {ip}/{bits} dev t0 {nodad}"));
-        let vni = Vni(7);
+        let nodad = if ip.contains(':') { "nodad" } else { "" };
+        sh(&format!("ip -n {netns} addr add {address} dev t0 {nodad}"));
+    }
+
+    /// Tells a host's switch where an address is.
+    pub fn put_location(&self, to: usize, name: &str, ip: &str, mac: &str, host: usize) {
+        let location = LocationEntry {
+            endpoint: label(name),
+            mac: mac.parse().expect("an Ethernet address"),
+            host: label(&self.hosts[host].name),
+            underlay: self.hosts[host].underlay,
+        };
+        let key = Key::Location { vni: Vni(7), address: ip.parse().expect("an address") };
+        self.put(to, vec![(key, Entry::Location(location))]);
+    }
+
+    /// Makes an endpoint's namespace and device on a host, and tells all switches of it.
+    pub fn add_endpoint(&mut self, host: usize, name: &str, address: &str) {
+        let all: Vec<usize> = (0..self.hosts.len()).collect();
+        self.add_endpoint_to(&all, host, name, address);
+    }
+
+    /// The same, but tells only some switches.
+    pub fn add_endpoint_to(&mut self, told: &[usize], host: usize, name: &str, address: &str) {
+        let netns = format!("{}{name}", self.prefix);
+        sh(&format!("ip netns add {netns} && ip -n {netns} link set lo up"));
+        self.make_device(host, name, address);
+        let ip = address.split('/').next().expect("address/bits");
+        let (vni, mac) = (Vni(7), mac_of(host, ip));
         let port = PortEntry {
             mac,
-            addresses: vec![ip],
+            addresses: vec![ip.parse().expect("an address")],
             tags: vec![],
             state: PortState::Up,
             netns: Some(netns),
@@ -199,20 +264,18 @@ impl Lab {
             dhcp: DhcpOptions::default(),
             policy_min: Version::ZERO,
         };
-        let location = LocationEntry {
-            endpoint: label(name),
-            mac,
-            host: label(&self.hosts[host].name),
-            underlay: self.hosts[host].underlay,
-        };
-        for index in 0..self.hosts.len() {
-            let mut changes = vec![(Key::Network { vni }, Entry::Network(self.network.clone()))];
+        for &index in told {
+            let mut changes = vec![
+                (Key::Network { vni }, Entry::Network(self.network.clone())),
+                (Key::Policy { vni }, Entry::Policy(self.policy.clone())),
+            ];
             if index == host {
                 changes.push((Key::Port { vni, endpoint: label(name) }, Entry::Port(port.clone())));
-            } else {
-                changes.push((Key::Location { vni, address: ip }, Entry::Location(location.clone())));
             }
             self.put(index, changes);
+            if index != host {
+                self.put_location(index, name, ip, &mac.to_string(), host);
+            }
         }
         let from = format!("ip -n {}{name} link show t0", self.prefix);
         wait_for("the carrier", || sh(&from).contains("LOWER_UP"));
@@ -251,9 +314,45 @@ impl Lab {
         }
     }
 
-    /// Runs a command in an endpoint's namespace.
+    /// Runs a command in an endpoint's namespace; when it fails, the switches' counters are printed too.
     pub fn run(&self, endpoint: &str, command: &str) -> String {
-        sh(&format!("ip netns exec {}{endpoint} {command}", self.prefix))
+        let output = try_sh(&format!("ip netns exec {}{endpoint} {command}", self.prefix));
+        if !output.status.success() {
+            self.print_counters();
+        }
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{command}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    }
+
+    /// Runs a Python program in an endpoint to its end.
+    pub fn run_python(&self, endpoint: &str, program: &str, arguments: &[&str]) -> String {
+        let child = self.spawn(endpoint, &[&["python3", "-c", program], arguments].concat());
+        let output = child.wait_with_output().expect("it ends");
+        if !output.status.success() {
+            self.print_counters();
+        }
+        assert!(output.status.success(), "{arguments:?} failed");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Starts a Python server in an endpoint, and waits until it says that it is ready.
+    pub fn python(&self, endpoint: &str, program: &str, arguments: &[&str]) -> Running {
+        use std::io::BufRead;
+        let mut child = self.spawn(endpoint, &[&["python3", "-c", program], arguments].concat());
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        assert_eq!(line.trim(), "ready");
+        Running(child)
+    }
+
+    pub fn print_counters(&self) {
+        for host in &self.hosts {
+            let mut counters: Vec<_> = host.counters().into_iter().filter(|(_, value)| *value > 0).collect();
+            counters.sort();
+            println!("{}: {counters:?}", host.name);
+        }
     }
 
     /// Starts a command in an endpoint's namespace.
@@ -274,6 +373,8 @@ impl Host {
         std::fs::write(&path, serde_json::to_string(&self.config).expect("JSON")).expect("written");
         let child = Command::new("ip")
             .args(["netns", "exec", &self.netns])
+            // The switch takes SIGTERM itself; the test harness has threads that would not.
+            .args(["env", "--block-signal=TERM"])
             .arg(std::env::current_exe().expect("the test binary"))
             .args(["--exact", "forward::a_switch_without_its_files_says_what_is_missing", "--nocapture"])
             .env(CONFIG_VARIABLE, &path)

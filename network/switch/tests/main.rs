@@ -1,4 +1,5 @@
-//! The switch as a process between network namespaces.
+//! The switch as a process between network namespaces. Needs root; see `lab::missing`.
 mod forward;
 mod lab;
-mod plain;
+mod lives;
+mod scripts;

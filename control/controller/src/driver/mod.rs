@@ -213,7 +213,10 @@ impl Controller {
         let (snapshots, snapshot_thread) = snapshots::start(engine, inbox.clone())?;
         let runner = Runner::new(core, commands, shared.clone(), snapshots, settings.snapshots, last);
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(name.into()).spawn(run).map_err(Error::system("starting a thread"))
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(run)
+                .map_err(Error::system("starting a thread"))
         };
         let core_thread = spawn("controller-core", Box::new(move || runner.run()))?;
         let ticked = shared.clone();

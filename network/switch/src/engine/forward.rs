@@ -5,7 +5,7 @@ use crate::flow::MissReason;
 use crate::flowtable::{CompiledAction, CompiledHop, FlowStore, Tables};
 use weir_packet::address::Mac;
 use weir_packet::headers::PROTOCOL_ICMPV6;
-use weir_packet::rewrite::{self, ChecksumState, Rewrite};
+use weir_packet::rewrite::{self, ChecksumState};
 use weir_packet::virtio::{Offload, VirtioNetHeader};
 use weir_packet::{FlowKey, PacketError, Parsed};
 
@@ -129,7 +129,7 @@ pub fn judge<'a>(
 /// Changes a packet as its flow's action says.
 ///
 /// # Errors
-/// `NotTranslatable` and the reasons of [`rewrite::parse_embedded`]; the packet must be dropped then.
+/// `NotTranslatable`; the packet must be dropped then.
 #[inline]
 pub fn alter(frame: &mut [u8], packet: &mut Checked, action: &CompiledAction) -> Result<(), PacketError> {
     let state = packet.checksum_state();
@@ -138,11 +138,7 @@ pub fn alter(frame: &mut [u8], packet: &mut Checked, action: &CompiledAction) ->
         rewrite::clamp_mss(frame, parsed, action.mss_max, state)?;
     }
     if let Some(change) = &action.rewrite {
-        if parsed.is_icmp_error() {
-            translate_error(frame, parsed, change)?;
-        } else {
-            rewrite::rewrite(frame, parsed, change, state)?;
-        }
+        rewrite::rewrite(frame, parsed, change, state)?;
     }
     if action.routed {
         rewrite::decrement_ttl(frame, parsed)?;
@@ -151,18 +147,6 @@ pub fn alter(frame: &mut [u8], packet: &mut Checked, action: &CompiledAction) ->
         rewrite::set_macs(frame, parsed, source, destination)?;
     }
     Ok(())
-}
-
-/// Translates an ICMP error and the packet inside it, which travels the other way.
-fn translate_error(frame: &mut [u8], parsed: &mut Parsed, change: &Rewrite) -> Result<(), PacketError> {
-    let mut embedded = rewrite::parse_embedded(frame, parsed)?;
-    let inside = Rewrite { source: change.destination, destination: change.source };
-    rewrite::rewrite_embedded(frame, parsed, &mut embedded, &inside)?;
-    let mut outside = *change;
-    for endpoint in outside.source.iter_mut().chain(&mut outside.destination) {
-        endpoint.port = None;
-    }
-    rewrite::rewrite(frame, parsed, &outside, ChecksumState::Full)
 }
 
 /// Gives a frame other Ethernet addresses.

@@ -67,8 +67,8 @@ impl Origin {
 }
 
 fn sender_class(sender: IpAddr) -> usize {
-    let sum = IpAddress::from(sender).0.iter().fold(0_usize, |sum, byte| sum * 31 + usize::from(*byte));
-    PORTS_MAX + 1 + sum % SENDER_CLASSES
+    let mix = |sum: usize, byte: &u8| sum.wrapping_mul(31).wrapping_add(usize::from(*byte));
+    PORTS_MAX + 1 + IpAddress::from(sender).0.iter().fold(0, mix) % SENDER_CLASSES
 }
 
 /// See the module.

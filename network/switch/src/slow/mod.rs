@@ -481,6 +481,3 @@ impl<M: Mind> Slow<M> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -177,7 +177,9 @@ impl Scheduler {
         let mut replaced = BTreeSet::new();
         for key in &target.in_flight {
             let Some(slot) = target.slots.get_mut(key) else { continue };
-            let Some(sent) = slot.sent.as_mut().filter(|sent| now_ms - sent.at_ms > resend_ms) else { continue };
+            let Some(sent) = slot.sent.as_mut().filter(|sent| now_ms - sent.at_ms > resend_ms) else {
+                continue;
+            };
             match slot.held.iter().find(|held| held.version() == sent.version) {
                 Some(held) => {
                     sent.at_ms = now_ms;

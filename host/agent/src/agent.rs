@@ -1,0 +1,175 @@
+//! The agent's process: all tasks together.
+
+use crate::AgentError;
+use crate::config::{AgentConfig, check_controllers};
+use crate::dns;
+use crate::join;
+use crate::link;
+use crate::ports::Keeper;
+use crate::punts::{self, Answerer};
+use crate::session::{self, Session, tls};
+use crate::shared::Shared;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use weir_model::event::Role;
+
+/// Frames of the switch that wait for the session.
+const LINK_EVENTS_MAX: usize = 256;
+/// Most requests for metrics at once.
+const SCRAPES_MAX: usize = 8;
+/// A request for metrics takes at most so long, milliseconds.
+const SCRAPE_MS: u64 = 5000;
+
+/// An agent that has read its files and is not running yet.
+#[derive(Debug)]
+pub struct Agent {
+    config: AgentConfig,
+    shared: Arc<Shared>,
+    session: Session,
+    keeper_dir: std::path::PathBuf,
+}
+
+impl Agent {
+    /// Reads identity and membership.
+    ///
+    /// # Errors
+    /// What is missing or wrong in the state directory, such as that it has not joined.
+    pub fn new(config: AgentConfig) -> Result<Agent, AgentError> {
+        let membership = join::membership(&config.state_dir)?;
+        let controllers = match (&config.controllers[..], membership) {
+            ([], Some(member)) => member.controllers,
+            ([], None) => {
+                let allowed = "list host:port of each controller, or join first: `weir host --join <token>`";
+                return Err(AgentError::field("controllers", "", allowed));
+            }
+            (given, _) => given.to_vec(),
+        };
+        check_controllers("controllers", &controllers)?;
+        let identity = join::identity(&config.state_dir)?.public();
+        // Read now, so that a wrong file is told at once and not at the first session.
+        tls::session_config(&config.state_dir)?;
+        let settings = session::Settings {
+            actuator: config.name.clone(),
+            role: config.role,
+            software: env!("CARGO_PKG_VERSION").to_string(),
+            identity,
+            underlay: config.underlay,
+            controllers,
+            backoff_min_ms: config.settings.backoff_min_ms,
+            backoff_max_ms: config.settings.backoff_max_ms,
+        };
+        let shared = Arc::new(Shared::new(config.name.clone()));
+        let session = Session::new(settings, rand::random());
+        let keeper_dir = config.state_dir.clone();
+        Ok(Agent { config, shared, session, keeper_dir })
+    }
+
+    /// Counters, mirror and problems, for whoever shows them.
+    pub fn shared(&self) -> Arc<Shared> {
+        self.shared.clone()
+    }
+
+    /// Runs until `stop` becomes true. Devices, and whatever the switch holds, stay.
+    ///
+    /// # Errors
+    /// The list of devices cannot be read, or the metrics address cannot be used.
+    pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), AgentError> {
+        let Agent { config, shared, session, keeper_dir } = self;
+        let keeper = Keeper::new(shared.clone(), config.settings.netns_dir.clone(), &keeper_dir)?;
+        let dns_settings = dns::Settings {
+            role: config.role,
+            gateway_port: config.settings.dns.gateway_port,
+            upstream: config.settings.dns.upstream.clone(),
+        };
+        let answerer = Arc::new(Answerer::new(shared.clone(), dns_settings));
+        let (events, link_events) = mpsc::channel(LINK_EVENTS_MAX);
+        let mut tasks = JoinSet::new();
+        if let Some(address) = config.settings.metrics {
+            let listener = TcpListener::bind(address)
+                .await
+                .map_err(|source| AgentError::Socket { what: format!("metrics on {address}"), source })?;
+            tasks.spawn(serve_metrics(shared.clone(), listener));
+        }
+        tasks.spawn(link::run(shared.clone(), link::control_socket(&config.run_dir), events));
+        tasks.spawn(session::driver::run(shared.clone(), session, config.state_dir.clone(), link_events));
+        tasks.spawn(keeper.run());
+        tasks.spawn(punts::run(answerer, config.run_dir.clone()));
+        if config.role == Role::Gateway {
+            let address = SocketAddr::new(config.underlay, config.settings.dns.gateway_port);
+            tasks.spawn(dns::listener::run(shared.clone(), address));
+        }
+        tokio::select! {
+            _ = stop.wait_for(|&stop| stop) => tracing::info!("the agent ends; the switch goes on"),
+            ended = tasks.join_next() => tracing::error!(?ended, "a task of the agent ended; the agent ends too"),
+        }
+        Ok(())
+    }
+}
+
+/// `GET /metrics` for Prometheus and `GET /healthz` for checks from afar (row A16).
+pub async fn serve_metrics(shared: Arc<Shared>, listener: TcpListener) {
+    let places = Arc::new(Semaphore::new(SCRAPES_MAX));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let shared = shared.clone();
+                tokio::spawn(async move {
+                    let limit = Duration::from_millis(SCRAPE_MS);
+                    // A scraper that is slow or gone scrapes again.
+                    let _ = tokio::time::timeout(limit, serve_one(&shared, stream)).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "metrics");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve_one(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
+    let mut request = [0_u8; 1024];
+    let mut filled = 0;
+    while filled < request.len() && !request[..filled].contains(&b'\n') {
+        match stream.read(&mut request[filled..]).await? {
+            0 => return Ok(()),
+            read => filled += read,
+        }
+    }
+    let (status, body) = match &request[..filled] {
+        line if line.starts_with(b"GET /metrics ") => ("200 OK", shared.metrics.metrics_text()),
+        line if line.starts_with(b"GET /healthz ") => health(shared),
+        _ => ("404 Not Found", "ask for /metrics or /healthz\n".to_string()),
+    };
+    let head = format!(
+        "HTTP/1.0 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(body.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Healthy is an agent that can do its work here: the switch is there and its entries are read. A
+/// missing controller does not make a host ill.
+fn health(shared: &Shared) -> (&'static str, String) {
+    let metrics = &shared.metrics;
+    let well = metrics.link_up.get() == 1 && shared.synced();
+    let mut text = format!(
+        "switch {}\nentries {}\nsession {}\n",
+        if metrics.link_up.get() == 1 { "connected" } else { "missing" },
+        if shared.synced() { "read" } else { "not read yet" },
+        if metrics.session_up.get() == 1 { "established" } else { "none" },
+    );
+    for (key, reason) in shared.problems().iter() {
+        text.push_str(&format!("{key}: {reason}\n"));
+    }
+    (if well { "200 OK" } else { "503 Service Unavailable" }, text)
+}

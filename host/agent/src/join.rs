@@ -1,0 +1,331 @@
+//! Joining a domain: from a token to keys, a certificate and trust, kept in the state directory.
+//!
+//! The token pins the authority's certificate, so nothing that the network says is believed before
+//! it is checked. Keys are made here and never leave.
+//!
+//! Invariants
+//! - Idempotent: keys that are there are used again; an actuator that has joined under the same name
+//!   does not join again unless told to.
+//! - Secrets are written with mode 0600 and in no log; each file is whole or absent.
+//! - What the controller answers is checked before any of it is kept: the certificate is for our key
+//!   and our name's chain ends at the pinned authority.
+
+mod http;
+
+use crate::AgentError;
+use crate::config::check_controllers;
+use crate::ports::write_atomically;
+use crate::session::tls::{pinned_config, session_config};
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use rcgen::{CertificateParams, DnType, KeyPair as TlsKey};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use weir_model::Label;
+use weir_model::event::Role;
+use weir_model::join::{
+    AUTHORITY_FILE, CERTIFICATE_FILE, IDENTITY_FILE, JOIN_PATH, JOIN_TOKEN_BYTES_MAX, JOIN_TOKEN_PREFIX,
+    JoinRequest, JoinResponse, JoinToken, KEY_FILE, TRUST_FILE, TrustFile, from_hex, to_hex,
+};
+use weir_trust::identity::KeyPair;
+use zeroize::Zeroizing;
+
+/// File of what the agent learned by joining, in the state directory.
+pub const MEMBERSHIP_FILE: &str = "membership.json";
+
+/// Who wants to join.
+#[derive(Clone, Debug)]
+pub struct Applicant {
+    /// Name of the actuator.
+    pub name: Label,
+    /// What it is.
+    pub role: Role,
+    /// Address on the underlay.
+    pub underlay: IpAddr,
+}
+
+/// What the agent learned by joining.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Membership {
+    /// Name of the actuator.
+    pub name: Label,
+    /// What it is.
+    pub role: Role,
+    /// The domain.
+    pub domain: Label,
+    /// Session addresses of the controllers.
+    pub controllers: Vec<String>,
+}
+
+/// How joining ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// It is a member since now.
+    Now(Membership),
+    /// It was one already; nothing was asked.
+    Before(Membership),
+}
+
+/// Reads a token.
+///
+/// # Errors
+/// What is wrong with it. The text itself is a secret and is not repeated.
+pub fn parse_token(text: &str) -> Result<JoinToken, AgentError> {
+    let wrong = |reason: &str| AgentError::Token(reason.to_string());
+    let text = text.trim();
+    if text.len() > JOIN_TOKEN_BYTES_MAX {
+        return Err(AgentError::Token(format!("it is longer than {JOIN_TOKEN_BYTES_MAX} bytes")));
+    }
+    let encoded = text
+        .strip_prefix(JOIN_TOKEN_PREFIX)
+        .ok_or_else(|| AgentError::Token(format!("it does not begin with '{JOIN_TOKEN_PREFIX}'")))?;
+    // Both alphabets, with or without padding: tokens are copied by hand.
+    let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    let decode = |alphabet| GeneralPurpose::new(alphabet, config).decode(encoded);
+    let json = decode(&alphabet::URL_SAFE)
+        .or_else(|_| decode(&alphabet::STANDARD))
+        .map(Zeroizing::new)
+        .map_err(|_| wrong("the part behind the dot is not base64: was it cut off?"))?;
+    let token: JoinToken =
+        serde_json::from_slice(&json).map_err(|error| AgentError::Token(error.to_string()))?;
+    if from_hex::<32>(&token.ca_fingerprint).is_none() {
+        return Err(wrong("ca_fingerprint is not 64 hex digits"));
+    }
+    if token.secret.is_empty() {
+        return Err(wrong("secret is empty"));
+    }
+    if token.controllers.is_empty() {
+        return Err(wrong("it names no controller"));
+    }
+    for address in &token.controllers {
+        http::parse_base(address).map_err(|reason| AgentError::Token(format!("controllers: {reason}")))?;
+    }
+    Ok(token)
+}
+
+/// Writes a token; the reverse of [`parse_token`].
+pub fn format_token(token: &JoinToken) -> String {
+    let json = serde_json::to_vec(token).unwrap_or_default();
+    let config = GeneralPurposeConfig::new().with_encode_padding(false);
+    format!("{JOIN_TOKEN_PREFIX}{}", GeneralPurpose::new(&alphabet::URL_SAFE, config).encode(json))
+}
+
+/// What was learned by joining, if this actuator has joined.
+///
+/// # Errors
+/// The file is there and is not what it should be.
+pub fn membership(state_dir: &Path) -> Result<Option<Membership>, AgentError> {
+    let path = state_dir.join(MEMBERSHIP_FILE);
+    match std::fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| AgentError::Material {
+            what: path.display().to_string(),
+            reason: error.to_string(),
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(AgentError::file(path, error)),
+    }
+}
+
+/// Seed of the identity that signs acks.
+///
+/// # Errors
+/// The file is missing or is not 64 hex digits.
+pub fn identity(state_dir: &Path) -> Result<KeyPair, AgentError> {
+    let path = state_dir.join(IDENTITY_FILE);
+    let text = std::fs::read_to_string(&path).map(Zeroizing::new).map_err(|source| {
+        let missing = source.kind() == std::io::ErrorKind::NotFound;
+        let hint = if missing { "; join first: `weir host --join <token>`" } else { "" };
+        AgentError::File { path: path.clone(), source, hint }
+    })?;
+    let seed = from_hex::<32>(text.trim()).map(Zeroizing::new).ok_or_else(|| AgentError::Material {
+        what: path.display().to_string(),
+        reason: "it is not 64 hex digits".into(),
+    })?;
+    Ok(KeyPair::from_seed(&seed))
+}
+
+/// Joins. With `again` it does so also when it is a member already, for a new certificate.
+///
+/// # Errors
+/// What is wrong with the token, the files, or each controller's answer.
+pub async fn join(
+    state_dir: &Path,
+    applicant: &Applicant,
+    token: &str,
+    again: bool,
+) -> Result<Joined, AgentError> {
+    let token = parse_token(token)?;
+    if let Some(member) = membership(state_dir)?
+        && !again
+    {
+        if member.name != applicant.name || member.role != applicant.role {
+            return Err(AgentError::Join(format!(
+                "{} holds the membership of {:?} '{}': use another state directory, or remove that one",
+                state_dir.display(),
+                member.role,
+                member.name
+            )));
+        }
+        session_config(state_dir)?;
+        return Ok(Joined::Before(member));
+    }
+    std::fs::create_dir_all(state_dir).map_err(|error| AgentError::file(state_dir, error))?;
+    let keys = Keys::load_or_make(state_dir)?;
+    let request = JoinRequest {
+        name: applicant.name.clone(),
+        role: applicant.role,
+        csr_pem: keys.signing_request(&applicant.name)?,
+        identity: to_hex(&keys.identity.public()),
+        underlay: applicant.underlay,
+        secret: token.secret.clone(),
+    };
+    let response = ask_controllers(&token, &request).await?;
+    let member = keep(state_dir, applicant, &token, &keys, &response)?;
+    Ok(Joined::Now(member))
+}
+
+struct Keys {
+    tls: TlsKey,
+    identity: KeyPair,
+}
+
+fn material(path: &Path, error: impl ToString) -> AgentError {
+    AgentError::Material { what: path.display().to_string(), reason: error.to_string() }
+}
+
+impl Keys {
+    fn load_or_make(state_dir: &Path) -> Result<Keys, AgentError> {
+        let path = state_dir.join(KEY_FILE);
+        let pem = load_or_make(&path, || {
+            let key = TlsKey::generate().map_err(|error| material(&path, error))?;
+            Ok(Zeroizing::new(key.serialize_pem()))
+        })?;
+        let tls = TlsKey::from_pem(&pem).map_err(|error| material(&path, error))?;
+        load_or_make(&state_dir.join(IDENTITY_FILE), || {
+            let seed = Zeroizing::new(rand::random::<[u8; 32]>());
+            Ok(Zeroizing::new(format!("{}\n", to_hex(seed.as_slice()))))
+        })?;
+        Ok(Keys { tls, identity: identity(state_dir)? })
+    }
+
+    fn signing_request(&self, name: &Label) -> Result<String, AgentError> {
+        let failed = |error: rcgen::Error| AgentError::Join(format!("no certificate request: {error}"));
+        let mut params = CertificateParams::new(vec![name.to_string()]).map_err(failed)?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name.as_str());
+        params.serialize_request(&self.tls).and_then(|request| request.pem()).map_err(failed)
+    }
+}
+
+fn load_or_make(
+    path: &Path,
+    make: impl FnOnce() -> Result<Zeroizing<String>, AgentError>,
+) -> Result<Zeroizing<String>, AgentError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Zeroizing::new(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let text = make()?;
+            write_atomically(path, text.as_bytes(), 0o600).map_err(|error| AgentError::file(path, error))?;
+            Ok(text)
+        }
+        Err(error) => Err(AgentError::file(path, error)),
+    }
+}
+
+/// Asks the controllers in turn. A refusal is an answer; only silence leads to the next.
+async fn ask_controllers(token: &JoinToken, request: &JoinRequest) -> Result<JoinResponse, AgentError> {
+    let fingerprint = from_hex::<32>(&token.ca_fingerprint)
+        .ok_or_else(|| AgentError::Token("ca_fingerprint is not 64 hex digits".into()))?;
+    let config = pinned_config(fingerprint)?;
+    let body =
+        Zeroizing::new(serde_json::to_vec(request).map_err(|error| AgentError::Join(error.to_string()))?);
+    let mut failures = Vec::new();
+    for controller in &token.controllers {
+        match http::post(config.clone(), controller, JOIN_PATH, &body).await {
+            Ok((200 | 201, bytes)) => {
+                return serde_json::from_slice(&bytes).map_err(|error| {
+                    AgentError::Join(format!(
+                        "{controller} answers something else than a membership: {error}"
+                    ))
+                });
+            }
+            Ok((status @ 400..=499, bytes)) => {
+                let reason = http::reason_of(&bytes);
+                return Err(AgentError::Join(format!("{controller} refuses (status {status}): {reason}")));
+            }
+            Ok((status, bytes)) => {
+                failures.push(format!("{controller}: status {status}: {}", http::reason_of(&bytes)));
+            }
+            Err(reason) => failures.push(format!("{controller}: {reason}")),
+        }
+    }
+    Err(AgentError::Join(failures.join("; ")))
+}
+
+/// Checks an answer and keeps it; the membership last, so that it stands for all the rest.
+fn keep(
+    state_dir: &Path,
+    applicant: &Applicant,
+    token: &JoinToken,
+    keys: &Keys,
+    response: &JoinResponse,
+) -> Result<Membership, AgentError> {
+    check(token, keys, response)?;
+    let trust = TrustFile {
+        domain: response.domain.clone(),
+        group_key: response.group_key.clone(),
+        epoch: response.epoch,
+        dataplane_secret: response.dataplane_secret.clone(),
+    };
+    let member = Membership {
+        name: applicant.name.clone(),
+        role: applicant.role,
+        domain: response.domain.clone(),
+        controllers: response.controllers.clone(),
+    };
+    let json = |error: serde_json::Error| AgentError::Join(error.to_string());
+    let trust = Zeroizing::new(serde_json::to_vec_pretty(&trust).map_err(json)?);
+    let files: [(&str, &[u8], u32); 4] = [
+        (AUTHORITY_FILE, response.ca_pem.as_bytes(), 0o644),
+        (CERTIFICATE_FILE, response.certificate_pem.as_bytes(), 0o644),
+        (TRUST_FILE, &trust, 0o600),
+        (MEMBERSHIP_FILE, &serde_json::to_vec_pretty(&member).map_err(json)?, 0o644),
+    ];
+    for (name, bytes, mode) in files {
+        let path: PathBuf = state_dir.join(name);
+        write_atomically(&path, bytes, mode).map_err(|error| AgentError::file(path, error))?;
+    }
+    session_config(state_dir)?;
+    Ok(member)
+}
+
+fn check(token: &JoinToken, keys: &Keys, response: &JoinResponse) -> Result<(), AgentError> {
+    let wrong = |reason: &str| AgentError::Join(format!("the controller's answer is wrong: {reason}"));
+    let authority = CertificateDer::from_pem_slice(response.ca_pem.as_bytes())
+        .map_err(|_| wrong("ca_pem holds no certificate"))?;
+    if to_hex(&Sha256::digest(authority.as_ref())) != token.ca_fingerprint.to_ascii_lowercase() {
+        return Err(wrong("ca_pem is not the authority that the token names"));
+    }
+    let certificate = CertificateDer::from_pem_slice(response.certificate_pem.as_bytes())
+        .map_err(|_| wrong("certificate_pem holds no certificate"))?;
+    let key = keys.tls.public_key_raw();
+    if !certificate.windows(key.len()).any(|window| window == key) {
+        return Err(wrong("certificate_pem is not for the key that was sent"));
+    }
+    if from_hex::<32>(&response.group_key).is_none() {
+        return Err(wrong("group_key is not 64 hex digits"));
+    }
+    if from_hex::<16>(&response.dataplane_secret).is_none() {
+        return Err(wrong("dataplane_secret is not 32 hex digits"));
+    }
+    if response.controllers.is_empty() {
+        return Err(wrong("it names no controller"));
+    }
+    check_controllers("controllers", &response.controllers)
+}

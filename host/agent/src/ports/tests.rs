@@ -1,0 +1,185 @@
+//! These make devices in a namespace of their own: they need root and `/dev/net/tun`.
+
+use super::*;
+use crate::testing::{VNI, label, network, port_entry};
+use std::process::Command;
+use weir_model::{Entry, Version};
+
+/// A named namespace that goes away with this.
+struct Netns(String);
+
+impl Netns {
+    /// `None` with a line that says why.
+    fn new(test: &str, name: &str) -> Option<Netns> {
+        let name = format!("wxagent-{name}-{}", std::process::id());
+        let made = Command::new("ip").args(["netns", "add", &name]).output();
+        match made {
+            Ok(output) if output.status.success() && Path::new("/dev/net/tun").exists() => Some(Netns(name)),
+            Ok(output) => {
+                println!("NOT RUN {test}: {}", String::from_utf8_lossy(&output.stderr).trim());
+                None
+            }
+            Err(error) => {
+                println!("NOT RUN {test}: ip: {error}");
+                None
+            }
+        }
+    }
+
+    fn ip(&self, arguments: &str) -> String {
+        let output = Command::new("ip").args(["-n", &self.0]).args(arguments.split(' ')).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+fn key() -> Key {
+    Key::Port { vni: VNI, endpoint: label("web") }
+}
+
+/// A mirror with one port in a namespace.
+fn shared(netns: &str, device: &str) -> Arc<Shared> {
+    let shared = Shared::new(label("host-1"));
+    let mut port = port_entry(&["10.0.0.5"]);
+    port.netns = Some(netns.to_string());
+    port.device = device.to_string();
+    shared.change_mirror(|mirror| {
+        mirror.apply(&Key::Network { vni: VNI }, Version(1), Some(&Entry::Network(network("red"))));
+        mirror.apply(&key(), Version(1), Some(&Entry::Port(port)));
+    });
+    shared.set_synced();
+    Arc::new(shared)
+}
+
+fn keeper(shared: &Arc<Shared>, state: &Path) -> Keeper {
+    Keeper::new(shared.clone(), "/run/netns".into(), state).unwrap()
+}
+
+fn forget(shared: &Shared) {
+    shared.change_mirror(|mirror| mirror.apply(&key(), Version(2), None));
+}
+
+#[tokio::test]
+async fn a_device_is_made_right_adopted_and_removed() {
+    let Some(netns) = Netns::new("a_device_is_made_right_adopted_and_removed", "life") else { return };
+    let state = tempfile::tempdir().unwrap();
+    let shared = shared(&netns.0, "eth0");
+    keeper(&shared, state.path()).settle().await;
+    assert_eq!(shared.problems().clone(), BTreeMap::new());
+    let link = netns.ip("-d link show eth0");
+    for part in [
+        "mtu 1400",
+        "02:00:0a:00:00:05",
+        "alias weir:7/web",
+        "tun type tap",
+        "vnet_hdr on",
+        "persist on",
+        "UP",
+        "gso_max_size 61000",
+        "qlen 1000",
+    ] {
+        assert!(link.contains(part), "'{part}' is not in {link}");
+    }
+    netns.ip("link set eth0 down mtu 1300");
+    let mut second = keeper(&shared, state.path());
+    second.settle().await;
+    let link = netns.ip("link show eth0");
+    assert!(
+        link.contains("mtu 1400") && link.contains("DOWN"),
+        "what the endpoint took down stays down: {link}"
+    );
+    assert_eq!((shared.metrics.devices_created.get(), shared.metrics.devices_adopted.get()), (1, 1));
+    netns.ip("link del eth0");
+    second.audit().await;
+    second.settle().await;
+    assert!(netns.ip("link").contains("eth0"), "a removed device is made again");
+    forget(&shared);
+    second.settle().await;
+    assert!(!netns.ip("link").contains("eth0"));
+    assert_eq!(shared.metrics.devices_removed.get(), 1);
+}
+
+#[tokio::test]
+async fn what_was_removed_while_the_agent_was_down_is_collected() {
+    let Some(netns) = Netns::new("what_was_removed_while_the_agent_was_down_is_collected", "left") else {
+        return;
+    };
+    let state = tempfile::tempdir().unwrap();
+    let shared = shared(&netns.0, "eth0");
+    keeper(&shared, state.path()).settle().await;
+    netns.ip("link set eth0 down");
+    netns.ip("link set eth0 name moved0");
+    keeper(&shared, state.path()).settle().await;
+    let reason = shared.problems().get(&key()).cloned().unwrap();
+    assert!(reason.contains("renamed to 'moved0'"), "{reason}");
+    netns.ip("link add foreign0 type veth peer name foreign1");
+    forget(&shared);
+    keeper(&shared, state.path()).settle().await;
+    let links = netns.ip("link");
+    assert!(links.contains("foreign0"), "only marked devices are touched: {links}");
+    assert!(!links.contains("moved0") && !links.contains("eth0"), "{links}");
+    assert_eq!(shared.metrics.devices_collected.get(), 1);
+    let file = std::fs::read_to_string(state.path().join(DEVICES_FILE)).unwrap();
+    assert!(!file.contains("eth0"), "{file}");
+}
+
+#[tokio::test]
+async fn a_port_waits_for_its_namespace_and_comes_back_with_it() {
+    let test = "a_port_waits_for_its_namespace_and_comes_back_with_it";
+    let Some(probe) = Netns::new(test, "late") else { return };
+    let name = probe.0.clone();
+    drop(probe);
+    let state = tempfile::tempdir().unwrap();
+    let shared = shared(&name, "eth0");
+    let mut keeper = keeper(&shared, state.path());
+    keeper.settle().await;
+    let reason = shared.problems().get(&key()).cloned().unwrap();
+    assert!(reason.contains("waiting for") && reason.contains(&name), "{reason}");
+    assert_eq!(shared.metrics.ports_waiting.get(), 1);
+    for round in 0..2 {
+        let Some(netns) = Netns::new(test, "late") else { return };
+        keeper.forget_lost();
+        keeper.settle().await;
+        assert!(netns.ip("link show eth0").contains("weir:7/web"), "round {round}");
+        assert!(shared.problems().is_empty());
+    }
+    keeper.forget_lost();
+    keeper.settle().await;
+    assert_eq!(shared.metrics.ports_waiting.get(), 1, "the namespace is gone again");
+}
+
+#[tokio::test]
+async fn a_foreign_device_is_left_alone_and_told() {
+    let Some(netns) = Netns::new("a_foreign_device_is_left_alone_and_told", "foreign") else { return };
+    netns.ip("link add eth0 type veth peer name eth1");
+    let state = tempfile::tempdir().unwrap();
+    let shared = shared(&netns.0, "eth0");
+    keeper(&shared, state.path()).settle().await;
+    let reason = shared.problems().get(&key()).cloned().unwrap();
+    assert!(reason.contains("is not ours"), "{reason}");
+    assert!(netns.ip("link show eth0").contains("eth0@eth1"));
+}
+
+#[tokio::test]
+async fn nothing_happens_before_the_mirror_is_whole() {
+    let state = tempfile::tempdir().unwrap();
+    let shared = Arc::new(Shared::new(label("host-1")));
+    let mut keeper = keeper(&shared, state.path());
+    keeper.settle().await;
+    assert!(!keeper.started);
+    assert!(!state.path().join(DEVICES_FILE).exists());
+}
+
+#[test]
+fn a_broken_list_of_devices_is_an_error_and_no_guess() {
+    let state = tempfile::tempdir().unwrap();
+    std::fs::write(state.path().join(DEVICES_FILE), b"{").unwrap();
+    let shared = Arc::new(Shared::new(label("host-1")));
+    let error = Keeper::new(shared, "/run/netns".into(), state.path()).err().unwrap();
+    assert!(error.to_string().contains(DEVICES_FILE), "{error}");
+}

@@ -1,0 +1,302 @@
+//! `weir host`: a small supervisor with two children, `weir agent` and `weir switch` (row A16).
+//!
+//! The children are apart from it in process groups and sessions of signals, so that neither a
+//! terminal's interrupt nor the supervisor's own death reaches the switch: traffic goes on.
+//!
+//! - A child that dies is started again after a wait that doubles with each quick death.
+//! - A switch that is running already is adopted: it holds a lock (`flock`) on
+//!   `<run_dir>/switch.lock`, and the supervisor waits until the lock is free before it starts one.
+//! - On SIGTERM or SIGINT the agent is stopped, and the switch only when `stop_switch` is set;
+//!   otherwise it stays, and the next supervisor adopts it. Under systemd the unit needs
+//!   `KillMode=process` for that.
+
+use crate::AgentError;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+/// A child that lived this long starts again with the first wait, milliseconds.
+pub const STEADY_MS: u64 = 10_000;
+/// A child gets so long to end by itself before it is killed, milliseconds.
+pub const GRACE_MS: u64 = 5_000;
+/// How often a lock held by somebody else is tried, milliseconds.
+pub const LOCK_RETRY_MS: u64 = 100;
+
+/// What to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChildSpec {
+    /// Name in logs.
+    pub name: &'static str,
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+/// What the supervisor needs.
+#[derive(Clone, Debug)]
+pub struct SupervisorConfig {
+    /// The agent.
+    pub agent: ChildSpec,
+    /// The switch.
+    pub switch: ChildSpec,
+    /// The lock that a running switch holds.
+    pub switch_lock: PathBuf,
+    /// Whether the switch stops with the supervisor.
+    pub stop_switch: bool,
+    /// First wait before a dead child is started again, milliseconds.
+    pub backoff_min_ms: u64,
+    /// Longest wait before a dead child is started again, milliseconds.
+    pub backoff_max_ms: u64,
+}
+
+/// Waits between starts.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    min_ms: u64,
+    max_ms: u64,
+    next_ms: u64,
+}
+
+impl Backoff {
+    /// Begins with the shortest wait.
+    pub fn new(min_ms: u64, max_ms: u64) -> Backoff {
+        Backoff { min_ms, max_ms, next_ms: min_ms }
+    }
+
+    /// The wait after a child that lived so long, milliseconds.
+    pub fn after(&mut self, lived_ms: u64) -> u64 {
+        if lived_ms >= STEADY_MS {
+            self.next_ms = self.min_ms;
+        }
+        let wait_ms = self.next_ms;
+        self.next_ms = self.next_ms.saturating_mul(2).min(self.max_ms);
+        wait_ms
+    }
+}
+
+/// Runs both children until `stop` becomes true.
+///
+/// # Errors
+/// The lock's directory cannot be made.
+pub async fn run(config: SupervisorConfig, stop: watch::Receiver<bool>) -> Result<(), AgentError> {
+    if let Some(parent) = config.switch_lock.parent() {
+        std::fs::create_dir_all(parent).map_err(|error| AgentError::file(parent, error))?;
+    }
+    tokio::join!(keep_agent(&config, stop.clone()), keep_switch(&config, stop.clone()));
+    Ok(())
+}
+
+/// A receiver that becomes true on SIGTERM or SIGINT.
+///
+/// # Errors
+/// The system does not let us listen for signals.
+pub fn stop_on_signals() -> Result<watch::Receiver<bool>, AgentError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let failed = |source| AgentError::Socket { what: "signals".into(), source };
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let (sender, receiver) = watch::channel(false);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        // Nobody listens any more: then it has stopped already.
+        let _ = sender.send(true);
+    });
+    Ok(receiver)
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that nobody can say stop any more; that is no reason to stop.
+    if stop.wait_for(|&stop| stop).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn spawn(spec: &ChildSpec) -> Result<Child, AgentError> {
+    Command::new(&spec.program)
+        .args(&spec.arguments)
+        .stdin(std::process::Stdio::null())
+        .process_group(0)
+        .kill_on_drop(false)
+        .spawn()
+        .map_err(|source| AgentError::Spawn { program: spec.program.display().to_string(), source })
+}
+
+/// Starts a child and waits for its end. `None` when it was told to stop first; the child lives then.
+async fn run_once(spec: &ChildSpec, stop: &mut watch::Receiver<bool>) -> (Option<Child>, u64) {
+    let started = Instant::now();
+    let lived_ms = || started.elapsed().as_millis() as u64;
+    match spawn(spec) {
+        Ok(mut child) => {
+            tracing::info!(child = spec.name, pid = child.id(), "started");
+            tokio::select! {
+                status = child.wait() => {
+                    match status {
+                        Ok(status) => tracing::warn!(child = spec.name, %status, lived_ms = lived_ms(), "ended"),
+                        Err(error) => tracing::warn!(child = spec.name, %error, "cannot be waited for"),
+                    }
+                    (None, lived_ms())
+                }
+                () = stopped(stop) => (Some(child), lived_ms()),
+            }
+        }
+        Err(error) => {
+            tracing::error!(%error, "trying again");
+            (None, lived_ms())
+        }
+    }
+}
+
+async fn pause(wait_ms: u64, stop: &mut watch::Receiver<bool>) -> bool {
+    tokio::select! {
+        () = tokio::time::sleep(Duration::from_millis(wait_ms)) => false,
+        () = stopped(stop) => true,
+    }
+}
+
+async fn keep_agent(config: &SupervisorConfig, mut stop: watch::Receiver<bool>) {
+    let mut backoff = Backoff::new(config.backoff_min_ms, config.backoff_max_ms);
+    loop {
+        let (child, lived_ms) = run_once(&config.agent, &mut stop).await;
+        if let Some(child) = child {
+            end_child(child, config.agent.name).await;
+            return;
+        }
+        if pause(backoff.after(lived_ms), &mut stop).await {
+            return;
+        }
+    }
+}
+
+async fn keep_switch(config: &SupervisorConfig, mut stop: watch::Receiver<bool>) {
+    let mut backoff = Backoff::new(config.backoff_min_ms, config.backoff_max_ms);
+    let mut told = false;
+    loop {
+        match lock_is_free(&config.switch_lock) {
+            Ok(true) => {
+                told = false;
+                let (child, lived_ms) = run_once(&config.switch, &mut stop).await;
+                if let Some(child) = child {
+                    if config.stop_switch {
+                        end_child(child, config.switch.name).await;
+                    } else {
+                        tracing::info!(pid = child.id(), "the switch goes on without us");
+                    }
+                    return;
+                }
+                if pause(backoff.after(lived_ms), &mut stop).await {
+                    return;
+                }
+            }
+            Ok(false) => {
+                if !told {
+                    let pid = holder(&config.switch_lock).map(Pid::as_raw_pid);
+                    tracing::info!(pid, "a switch is running: adopted");
+                    told = true;
+                }
+                if pause(LOCK_RETRY_MS, &mut stop).await {
+                    if config.stop_switch {
+                        end_holder(&config.switch_lock).await;
+                    }
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::error!(lock = %config.switch_lock.display(), %error, "trying again");
+                if pause(backoff.after(0), &mut stop).await {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn open_lock(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// Whether nobody holds the lock. It is given back at once: the switch takes it itself, and of two
+/// switches that start together the second ends.
+fn lock_is_free(path: &Path) -> std::io::Result<bool> {
+    let file = open_lock(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Who holds the lock, by the system's list of locks.
+fn holder(path: &Path) -> Option<Pid> {
+    let file = std::fs::metadata(path).ok()?;
+    let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
+    let place = format!("{major:02x}:{minor:02x}:{}", file.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        match fields[..] {
+            [_, "FLOCK", _, _, pid, at, ..] if at == place => pid.parse().ok(),
+            _ => None,
+        }
+    })?;
+    Pid::from_raw(pid)
+}
+
+trait RawPid {
+    fn as_raw_pid(self) -> i32;
+}
+
+impl RawPid for Pid {
+    fn as_raw_pid(self) -> i32 {
+        self.as_raw_nonzero().get()
+    }
+}
+
+/// Asks a child to end, and kills it when it does not.
+async fn end_child(mut child: Child, name: &str) {
+    if let Some(pid) = child.id().and_then(|id| Pid::from_raw(id as i32)) {
+        // An error means that it has ended, which the wait below sees.
+        let _ = rustix::process::kill_process(pid, Signal::TERM);
+    }
+    let grace = Duration::from_millis(GRACE_MS);
+    if tokio::time::timeout(grace, child.wait()).await.is_err() {
+        tracing::warn!(child = name, "does not end: killed");
+        let _ = child.kill().await;
+    }
+}
+
+/// The same for an adopted switch. The descriptor holds on to the process, so that a number used
+/// again meanwhile hits nobody else.
+async fn end_holder(lock: &Path) {
+    let Some(descriptor) = holder(lock).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+        return;
+    };
+    // Still the holder, now that the descriptor is fixed?
+    if lock_is_free(lock).unwrap_or(true) {
+        return;
+    }
+    for signal in [Signal::TERM, Signal::KILL] {
+        if pidfd_send_signal(&descriptor, signal).is_err() {
+            return;
+        }
+        let until = Instant::now() + Duration::from_millis(GRACE_MS);
+        while Instant::now() < until {
+            if lock_is_free(lock).unwrap_or(true) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(LOCK_RETRY_MS)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

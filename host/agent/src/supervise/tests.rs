@@ -1,0 +1,147 @@
+//! The children are shells; the lock is taken by `flock`.
+
+use super::*;
+
+/// Waits until a condition holds.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("not within 30 seconds: {what}");
+}
+
+fn shell(name: &'static str, script: String) -> ChildSpec {
+    ChildSpec { name, program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()] }
+}
+
+struct Scene {
+    directory: tempfile::TempDir,
+    config: SupervisorConfig,
+}
+
+impl Scene {
+    /// An agent that notes each start and ends; a switch that notes its start and holds the lock.
+    fn new(stop_switch: bool) -> Scene {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        let switch_lock = directory.path().join("switch.lock");
+        let config = SupervisorConfig {
+            agent: shell("agent", format!("echo $$ >> {}; exec sleep 1000", at("agents"))),
+            switch: shell(
+                "switch",
+                // Without a fork, so that the process itself holds the lock, as the switch does.
+                format!(
+                    "echo $$ >> {}; exec flock -F -n {} sleep 1000",
+                    at("switches"),
+                    switch_lock.display()
+                ),
+            ),
+            switch_lock,
+            stop_switch,
+            backoff_min_ms: 10,
+            backoff_max_ms: 50,
+        };
+        Scene { directory, config }
+    }
+
+    fn pids(&self, file: &str) -> Vec<i32> {
+        let text = std::fs::read_to_string(self.directory.path().join(file)).unwrap_or_default();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    fn start(&self) -> (watch::Sender<bool>, tokio::task::JoinHandle<()>) {
+        let (sender, receiver) = watch::channel(false);
+        let config = self.config.clone();
+        (sender, tokio::spawn(async move { run(config, receiver).await.unwrap() }))
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        for pid in self.pids("agents").into_iter().chain(self.pids("switches")) {
+            if alive(pid) {
+                kill(pid);
+            }
+        }
+    }
+}
+
+fn alive(pid: i32) -> bool {
+    // A child that nobody has waited for yet is dead, but still listed.
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim().starts_with('Z'))
+}
+
+fn kill(pid: i32) {
+    let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+}
+
+#[test]
+fn waits_double_up_to_the_limit_and_begin_anew_after_a_steady_life() {
+    let mut backoff = Backoff::new(100, 1000);
+    let waits: Vec<u64> = (0..6).map(|_| backoff.after(5)).collect();
+    assert_eq!(waits, [100, 200, 400, 800, 1000, 1000]);
+    assert_eq!(backoff.after(STEADY_MS), 100);
+}
+
+#[tokio::test]
+async fn a_child_that_dies_is_started_again() {
+    let scene = Scene::new(true);
+    let (stop, task) = scene.start();
+    until("both run", || !scene.pids("agents").is_empty() && !scene.pids("switches").is_empty()).await;
+    kill(scene.pids("agents")[0]);
+    kill(scene.pids("switches")[0]);
+    until("both run again", || scene.pids("agents").len() == 2 && scene.pids("switches").len() == 2).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    assert!(!alive(scene.pids("agents")[1]) && !alive(scene.pids("switches")[1]));
+}
+
+#[tokio::test]
+async fn the_switch_stays_is_adopted_and_is_replaced_when_it_dies() {
+    let scene = Scene::new(false);
+    let (stop, task) = scene.start();
+    until("both run", || !scene.pids("agents").is_empty() && !scene.pids("switches").is_empty()).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    let first = scene.pids("switches")[0];
+    assert!(alive(first) && !alive(scene.pids("agents")[0]), "only the agent was stopped");
+    assert_eq!(holder(&scene.config.switch_lock).map(RawPid::as_raw_pid), Some(first));
+    let (stop, task) = scene.start();
+    until("a new agent runs", || scene.pids("agents").len() == 2).await;
+    assert_eq!(scene.pids("switches").len(), 1, "the running switch is adopted");
+    kill(first);
+    until("a new switch runs", || scene.pids("switches").len() == 2).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_adopted_switch_is_stopped_when_that_is_wanted() {
+    let mut scene = Scene::new(false);
+    let (stop, task) = scene.start();
+    until("the switch runs", || !scene.pids("switches").is_empty()).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    scene.config.stop_switch = true;
+    let (stop, task) = scene.start();
+    until("a new agent runs", || scene.pids("agents").len() == 2).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    let switch = scene.pids("switches")[0];
+    until("the switch has ended", || !alive(switch)).await;
+}
+
+#[tokio::test]
+async fn a_program_that_is_missing_is_tried_again_and_stops() {
+    let mut scene = Scene::new(true);
+    scene.config.agent.program = "/nowhere/weir".into();
+    assert!(spawn(&scene.config.agent).unwrap_err().to_string().contains("/nowhere/weir"));
+    let (stop, task) = scene.start();
+    until("the switch runs", || !scene.pids("switches").is_empty()).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+}

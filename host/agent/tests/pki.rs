@@ -1,0 +1,64 @@
+//! An authority and a controller that speaks TLS, for tests.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair,
+};
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use tokio_rustls::TlsAcceptor;
+
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pub certificate: CertificateDer<'static>,
+    pub pem: String,
+}
+
+impl Authority {
+    pub fn new() -> Authority {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap();
+        let (der, pem) = (certificate.der().clone(), certificate.pem());
+        Authority { issuer: Issuer::new(params, key), certificate: der, pem }
+    }
+
+    pub fn fingerprint(&self) -> String {
+        weir_model::join::to_hex(&Sha256::digest(self.certificate.as_ref()))
+    }
+
+    /// Signs an actuator's request.
+    pub fn sign(&self, csr_pem: &str) -> String {
+        let mut request = CertificateSigningRequestParams::from_pem(csr_pem).unwrap();
+        request.params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        request.signed_by(&self.issuer).unwrap().pem()
+    }
+
+    /// A server with a certificate for a name; it asks for client certificates when told so.
+    pub fn acceptor(&self, name: &str, mutual: bool) -> TlsAcceptor {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let chain = vec![certificate.der().clone(), self.certificate.clone()];
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let builder = if mutual {
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add(self.certificate.clone()).unwrap();
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+            builder.with_client_cert_verifier(verifier)
+        } else {
+            builder.with_no_client_auth()
+        };
+        TlsAcceptor::from(Arc::new(builder.with_single_cert(chain, key).unwrap()))
+    }
+}

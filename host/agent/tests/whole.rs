@@ -1,0 +1,215 @@
+//! A whole agent between a switch and a controller, over real sockets.
+
+use crate::fake_switch::{FakeSwitch, header};
+use crate::joining::{Api, applicant, response};
+use crate::pki::Authority;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use weir_agent::agent::Agent;
+use weir_agent::config::{AgentConfig, AgentSettings};
+use weir_agent::join::join;
+use weir_agent::wire::{read_frame, write_frame};
+use weir_model::entry::{GatewayEntry, NetworkEntry, SubnetEntry, Vni};
+use weir_model::join::{CONTROLLER_DNS_NAME, JoinRequest};
+use weir_model::local::{Answer, Question};
+use weir_model::resource::Encapsulation;
+use weir_model::session::{PROTOCOL, StateDigest, ToActuator, ToController};
+use weir_model::signed::{ProvenUpdate, SignedUpdates};
+use weir_model::{Change, Entry, Key, Label, Update, Version};
+
+pub fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+pub const VNI: Vni = Vni(7);
+
+pub fn network() -> NetworkEntry {
+    NetworkEntry {
+        name: label("red"),
+        mtu: 1400,
+        encapsulation: Encapsulation::Geneve,
+        external_access: false,
+        subnets: vec![SubnetEntry {
+            name: label("front"),
+            v4: Some("10.0.0.0/24".parse().unwrap()),
+            router_v4: Some("10.0.0.1".parse().unwrap()),
+            v6: Some("fd00:a::/64".parse().unwrap()),
+            router_v6: Some("fd00:a::1".parse().unwrap()),
+        }],
+    }
+}
+
+/// Waits until a condition holds.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("not within 30 seconds: {what}");
+}
+
+pub fn config(directory: &std::path::Path) -> AgentConfig {
+    AgentConfig {
+        name: label("host-1"),
+        role: weir_model::event::Role::Host,
+        underlay: "127.0.0.1".parse().unwrap(),
+        state_dir: directory.join("state"),
+        run_dir: directory.to_path_buf(),
+        controllers: vec![],
+        settings: AgentSettings { backoff_min_ms: 10, backoff_max_ms: 100, ..AgentSettings::default() },
+    }
+}
+
+/// Lets an agent join, with these session addresses.
+pub async fn let_in(directory: &std::path::Path, authority: &Arc<Authority>, controllers: Vec<String>) {
+    let signer = authority.clone();
+    let reply = move |request: &JoinRequest| {
+        (200, serde_json::to_string(&response(&signer, request, &controllers)).unwrap())
+    };
+    let api = Api::start(authority.acceptor("127.0.0.1", false), Box::new(reply)).await;
+    join(&directory.join("state"), &applicant(), &api.token(authority), false).await.unwrap();
+}
+
+struct Controller {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+struct Conversation(TlsStream<TcpStream>);
+
+impl Controller {
+    async fn accept(&self) -> Conversation {
+        let (stream, _) = self.listener.accept().await.unwrap();
+        Conversation(self.acceptor.accept(stream).await.unwrap())
+    }
+}
+
+impl Conversation {
+    async fn hear(&mut self) -> ToController {
+        tokio::time::timeout(Duration::from_secs(30), read_frame(&mut self.0)).await.unwrap().unwrap()
+    }
+
+    async fn say(&mut self, frame: ToActuator) {
+        write_frame(&mut self.0, &frame).await.unwrap();
+        self.0.flush().await.unwrap();
+    }
+
+    /// Takes the greeting and welcomes; gives the digest.
+    async fn greet(&mut self) -> StateDigest {
+        let ToController::Hello { protocol, actuator, digest, .. } = self.hear().await else {
+            panic!("no greeting")
+        };
+        assert_eq!((protocol, actuator.as_str()), (PROTOCOL, "host-1"));
+        self.say(ToActuator::Welcome { protocol: PROTOCOL, epoch: 3 }).await;
+        digest
+    }
+}
+
+fn put(key: Key, version: u64, entry: Entry) -> ToActuator {
+    let update = Update {
+        target: label("host-1"),
+        key,
+        version: Version(version),
+        expected: Version::ZERO,
+        change: Change::Put(entry),
+    };
+    let proven = ProvenUpdate { leaf: 0, path: vec![], update };
+    ToActuator::Updates(SignedUpdates { header: header(), updates: vec![proven] })
+}
+
+#[tokio::test]
+async fn an_agent_serves_controller_and_switch_through_restarts_of_both() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Arc::new(Authority::new());
+    let controller = Controller {
+        listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        acceptor: authority.acceptor(CONTROLLER_DNS_NAME, true),
+    };
+    let address = controller.listener.local_addr().unwrap().to_string();
+    let_in(directory.path(), &authority, vec![address]).await;
+    let entries = vec![
+        (Key::Gateways, Entry::Gateways(vec![])),
+        (Key::Network { vni: VNI }, Entry::Network(network())),
+    ];
+    let switch = FakeSwitch::start(directory.path(), entries.clone());
+    let agent = Agent::new(config(directory.path())).unwrap();
+    let shared = agent.shared();
+    let (stop, stopping) = watch::channel(false);
+    let task = tokio::spawn(agent.run(stopping));
+
+    let mut talk = controller.accept().await;
+    assert_eq!(talk.greet().await, StateDigest(2), "the switch's digest");
+    until("the mirror is read", || shared.synced() && shared.mirror().len() == 2).await;
+
+    talk.say(ToActuator::SendState).await;
+    let ToController::State { entries: state, last: true } = talk.hear().await else { panic!("no state") };
+    assert_eq!(state.len(), 2);
+    let gateway = GatewayEntry { name: label("gw"), underlay: "127.0.0.1".parse().unwrap() };
+    talk.say(put(Key::Gateways, 9, Entry::Gateways(vec![gateway]))).await;
+    let ToController::Acks(acks) = talk.hear().await else { panic!("no acks") };
+    assert_eq!((acks.acks[0].version, &acks.acks[0].key), (Version(9), &Key::Gateways));
+    until("the change is mirrored", || shared.mirror().gateways().len() == 1).await;
+    talk.say(ToActuator::Ask { id: 5, question: Question::Counters }).await;
+    let answer = talk.hear().await;
+    assert!(matches!(answer, ToController::Answer { id: 5, answer: Answer::Counters(_) }), "{answer:?}");
+    talk.say(ToActuator::Ping { id: 6 }).await;
+    assert_eq!(talk.hear().await, ToController::Pong { id: 6 });
+
+    drop(talk);
+    let mut talk = controller.accept().await;
+    talk.greet().await;
+    assert_eq!(shared.mirror().len(), 2, "without control nothing is forgotten");
+
+    switch.kill();
+    let mut rest = Vec::new();
+    let _ = talk.0.read_to_end(&mut rest).await;
+    assert_eq!(shared.mirror().len(), 2, "without the switch nothing is forgotten");
+    let switch = FakeSwitch::start(directory.path(), entries[..1].to_vec());
+    let mut talk = controller.accept().await;
+    assert_eq!(talk.greet().await, StateDigest(1), "the new switch's digest");
+    until("the new switch is mirrored", || shared.mirror().len() == 1).await;
+    assert_eq!(switch.state.lock().unwrap().connections, 1);
+
+    stop.send(true).unwrap();
+    task.await.unwrap().unwrap();
+    let text = shared.metrics.metrics_text();
+    assert!(text.contains("weir_agent_switch_link_connects_total 2\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_controller_of_another_authority_hears_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Arc::new(Authority::new());
+    let impostor = Authority::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let acceptor = impostor.acceptor("127.0.0.1", false);
+    let_in(directory.path(), &authority, vec![listener.local_addr().unwrap().to_string()]).await;
+    let _switch = FakeSwitch::start(directory.path(), vec![(Key::Gateways, Entry::Gateways(vec![]))]);
+    let agent = Agent::new(config(directory.path())).unwrap();
+    let (stop, stopping) = watch::channel(false);
+    let task = tokio::spawn(agent.run(stopping));
+    for _ in 0..2 {
+        let (stream, _) = listener.accept().await.unwrap();
+        assert!(acceptor.accept(stream).await.is_err(), "the agent ends the handshake");
+    }
+    stop.send(true).unwrap();
+    task.await.unwrap().unwrap();
+}
+
+#[test]
+fn an_agent_that_has_not_joined_says_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = Agent::new(config(directory.path())).unwrap_err().to_string();
+    assert!(error.contains("weir host --join"), "{error}");
+    let mut told = config(directory.path());
+    told.controllers = vec!["127.0.0.1:1".into()];
+    let error = Agent::new(told).unwrap_err().to_string();
+    assert!(error.contains("identity.seed") && error.contains("join first"), "{error}");
+}
