@@ -199,7 +199,7 @@ async fn keep_switch(config: &SupervisorConfig, mut stop: watch::Receiver<bool>)
             }
             Ok(false) => {
                 if !told {
-                    let pid = holder(&config.switch_lock).map(Pid::as_raw_pid);
+                    let pid = holder(&config.switch_lock).map(|pid| pid.as_raw_nonzero().get());
                     tracing::info!(pid, "a switch is running: adopted");
                     told = true;
                 }
@@ -251,15 +251,7 @@ fn holder(path: &Path) -> Option<Pid> {
     Pid::from_raw(pid)
 }
 
-trait RawPid {
-    fn as_raw_pid(self) -> i32;
-}
 
-impl RawPid for Pid {
-    fn as_raw_pid(self) -> i32 {
-        self.as_raw_nonzero().get()
-    }
-}
 
 /// Asks a child to end, and kills it when it does not.
 async fn end_child(mut child: Child, name: &str) {
