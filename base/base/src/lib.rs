@@ -7,5 +7,6 @@ pub mod codec;
 pub mod journal;
 pub mod limits;
 pub mod version;
+pub mod world;
 
 pub use version::Version;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The position in a domain's total order at which a value was decided (row B6).
+/// The position of an event in a domain's total order, and so of everything decided on it (row B6).
 ///
 /// Versions of different keys compare: a higher one was decided later. Zero means "nothing yet".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

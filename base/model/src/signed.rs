@@ -44,7 +44,7 @@ pub struct BatchHeader {
     pub domain: Label,
     /// Epoch of the group.
     pub epoch: u64,
-    /// Where the batch is in the order.
+    /// Version of the last event of the batch: no update of it has a higher one.
     pub index: Version,
     /// How many updates it has.
     pub count: u32,

@@ -49,6 +49,8 @@ pub enum Reason {
     PortGoneBeforeNetwork,
     /// Hosts learn of a gateway when it knows the networks.
     GatewayFilledBeforeUse,
+    /// The members of a tag outlive the policy that selects by it.
+    PolicyBeforeMembersGone,
 }
 
 impl fmt::Display for Reason {
@@ -61,6 +63,7 @@ impl fmt::Display for Reason {
             Reason::LocationGoneBeforePort => "nobody sends to an endpoint that its host has forgotten",
             Reason::PortGoneBeforeNetwork => "a network's parameters outlive its ports",
             Reason::GatewayFilledBeforeUse => "a gateway must know the networks before hosts use it",
+            Reason::PolicyBeforeMembersGone => "the members of a tag outlive the policy that selects by it",
         })
     }
 }

@@ -164,7 +164,7 @@ impl Gate {
         let update = &proven.update;
         if self.verifier.verify_header(&frame.header).is_err()
             || self.verifier.verify_path(header, proven).is_err()
-            || header.index != update.version
+            || update.version > header.index
         {
             return Verdict::Refuse(Refusal::Forged);
         }

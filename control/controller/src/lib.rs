@@ -1,1 +1,15 @@
-//! To be written.
+//! The controller: the runtime of the loop (DESIGN §1). It orders events, lets apps decide on them,
+//! signs what they decide, and brings it to the actuators in an order in which no intermediate state is
+//! wrong.
+//!
+//! Papers: RoSCo (rows R1, R2, R5, R8, R9), Cicero (C1, C2), Andromeda (A3, A6, A7, A9).
+//!
+//! - [`core`]: the step machine; no socket, thread or wall clock.
+//! - [`core::scheduler`]: what is desired and acked of each actuator, and when each update may go.
+//! - [`driver`]: threads, the order engine, TLS sessions with actuators, and the handle for the API.
+
+pub mod core;
+pub mod driver;
+mod error;
+
+pub use error::Error;

@@ -1,1 +1,18 @@
-//! To be written.
+//! The HTTP API (rows A1, A2): its types, server, OpenAPI 3.1 document and client, and the public
+//! key infrastructure of a domain.
+//!
+//! The server knows only the [`Backend`] trait; the binary joins it to the controller. The document
+//! at `/v1/openapi.json` is derived from the same types and handlers, so it cannot drift.
+//!
+//! Every call but `/healthz`, the document and `/v1/join` needs an administrator: a bearer token, or
+//! a client certificate of the domain for [`pki::ADMIN_DNS_NAME`].
+
+mod backend;
+pub mod client;
+pub mod pki;
+pub mod server;
+pub mod tls;
+pub mod types;
+
+pub use backend::{Backend, Reply};
+pub use types::{ApiError, Problem};

@@ -1,2 +1,38 @@
-//! To be written.
-fn main() {}
+//! `weir`: the one binary. Roles that run for ever (`controller`, `host`, `gateway`, …), the
+//! operator's commands, and the labs and benches.
+//!
+//! Exit codes, for scripts: 0 done; 1 refused or failed; 2 wrong usage; 3 the controller cannot be
+//! reached; 4 the answer is no (`diff` found differences, `trace` does not arrive).
+
+mod cli;
+mod lab;
+mod roles;
+
+use clap::Parser;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Logs go to standard error; `WEIR_LOG` says which (`debug`, `weir_switch=trace`, …) and
+/// `WEIR_LOG_FORMAT=json` how.
+fn log() {
+    let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if std::env::var("WEIR_LOG_FORMAT").is_ok_and(|format| format == "json") {
+        builder.json().init();
+    } else {
+        builder.with_ansi(std::io::stderr().is_terminal()).init();
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = cli::Arguments::parse();
+    log();
+    match cli::run(arguments) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("weir: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}

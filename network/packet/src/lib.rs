@@ -18,13 +18,20 @@
 mod bytes;
 
 pub mod address;
+pub mod build;
 pub mod checksum;
+pub mod coalesce;
 pub mod encap;
 pub mod error;
 pub mod headers;
 pub mod key;
+pub mod rewrite;
 pub mod segment;
 pub mod virtio;
+
+#[cfg(test)]
+#[path = "../tests/fixtures.rs"]
+mod fixtures;
 
 pub use address::{IpAddress, Mac};
 pub use error::PacketError;

@@ -123,6 +123,15 @@ pub enum Outcome {
     Answer(Vec<u8>),
     /// Give it to the agent (DHCP, DNS).
     Punt,
+    /// Send this frame, which is ready, that way: the verdict is for it alone and no flow may stand
+    /// for it (ICMP errors, whose fate and translation hang on the packet inside them). The resolver
+    /// has counted it.
+    Forward {
+        /// Where it goes; never [`Hop::Drop`].
+        hop: Hop,
+        /// The Ethernet frame as it goes on.
+        frame: Vec<u8>,
+    },
     /// Nothing. The resolver has counted it.
     Drop,
 }
@@ -130,14 +139,20 @@ pub enum Outcome {
 /// Result of a miss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolution {
-    /// Flows to add, both directions of a connection, before the frame is put back. The ingress
-    /// tells which zone the key gets: its own `zone` is not looked at.
+    /// Flows to add, whatever the outcome; a flow that has the key already is replaced. With
+    /// [`Outcome::Reinject`] both directions of a connection, before the frame is put back. The
+    /// ingress tells which zone the key gets: its own `zone` is not looked at. Sender, network and
+    /// format must be part of the zone of the underlay, for the token is checked on a miss only.
     pub install: Vec<(Ingress, FlowKey, Action)>,
     /// What becomes of the frame.
     pub outcome: Outcome,
 }
 
 /// Which flows must be asked for again.
+///
+/// A flow is of a network when it comes from a port of it, from the underlay with its identifier, or
+/// when its hop is a port of it or carries its identifier. It is from or to an address when the key
+/// or what the action writes has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalidate {
     /// None.
@@ -159,6 +174,8 @@ pub enum PortEffect {
     Set {
         /// The port.
         port: PortIndex,
+        /// Its network.
+        vni: u32,
         /// Namespace of the device; `None` means the process's own.
         netns: Option<String>,
         /// Name of the device.
@@ -202,8 +219,14 @@ pub struct FlowUse {
 pub trait Resolver {
     /// Decides on a frame that the engine handed over. `frame` is the inner Ethernet frame, `key`
     /// its flow key (zone zero).
-    fn resolve(&mut self, now_ms: u64, ingress: &Ingress, key: &FlowKey, reason: MissReason, frame: &[u8])
-    -> Resolution;
+    fn resolve(
+        &mut self,
+        now_ms: u64,
+        ingress: &Ingress,
+        key: &FlowKey,
+        reason: MissReason,
+        frame: &[u8],
+    ) -> Resolution;
 
     /// Applies an update that passed the gate.
     ///
@@ -211,7 +234,8 @@ pub trait Resolver {
     /// A refusal; nothing has changed then.
     fn apply(&mut self, now_ms: u64, update: &Update) -> Result<Effects, Refusal>;
 
-    /// Tells what a flow carried since the last time, and that it is still in the table.
+    /// Tells what a flow carried since the last time. `connection` is [`Action::connection`] as it
+    /// was given, which differs for the two directions of one connection.
     fn used(&mut self, now_ms: u64, connection: u32, use_: FlowUse);
 
     /// Lets time pass: connections that are over or idle too long end. Called about once a second.

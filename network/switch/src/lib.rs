@@ -11,4 +11,22 @@
 //!   tracks connections, answers ARP and ND, and publishes flows by swapping shadow tables.
 //! - `control`: the local socket to the agent and to tools.
 
+pub mod answer;
+pub mod capture;
+pub mod config;
+pub mod conntrack;
+pub mod control;
+pub mod counters;
+pub mod engine;
 pub mod flow;
+pub mod flowtable;
+pub mod nat;
+pub mod policy;
+pub mod ports;
+pub mod process;
+pub mod resolve;
+pub mod slow;
+pub mod tables;
+#[cfg(test)]
+mod testing;
+pub mod trace;

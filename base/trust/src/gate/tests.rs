@@ -91,12 +91,12 @@ fn refuses_forged_replayed_misaddressed_and_stale() {
     assert_eq!(results(&mut gate, &forged), [Err(Refusal::Forged)]);
     let stranger = World { signer: SingleSigner(KeyPair::from_seed(&[9; 32])), ..World::new() };
     assert_eq!(results(&mut gate, &stranger.frame(2, vec![put(2, 7)])), [Err(Refusal::Forged)]);
-    let mut early = put(2, 7);
-    early.version = Version(8);
-    let mut lying = vec![put(3, 7), early];
-    lying.swap(0, 1);
-    let frame = world.frame(2, lying);
-    assert_eq!(results(&mut gate, &frame), [Ok(()), Err(Refusal::Forged)], "a version is its batch's index");
+    let late = world.frame(2, vec![put(3, 7), put(2, 8)]);
+    assert_eq!(
+        results(&mut gate, &late),
+        [Ok(()), Err(Refusal::Forged)],
+        "no version is above its batch's index"
+    );
 
     let other = Update { target: label("h2"), ..put(2, 9) };
     assert_eq!(results(&mut gate, &world.frame(2, vec![other])), [Err(Refusal::WrongTarget)]);

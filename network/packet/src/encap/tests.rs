@@ -1,1 +1,99 @@
+use super::*;
+use crate::fixtures::{self, bytes};
+use crate::parse;
 
+/// Geneve as RFC 8926 draws it: version 0, `options`, VNI 42.
+fn geneve(options: &[u8]) -> Vec<u8> {
+    [&[(options.len() / 4) as u8, 0, 0x65, 0x58, 0, 0, 42, 0], options, &[0xee; 14]].concat()
+}
+
+#[test]
+fn reads_the_kernel_s_vxlan() {
+    let frame = bytes(fixtures::VXLAN_ECHO_REQUEST);
+    let outer = parse(&frame).unwrap();
+    assert_eq!(outer.destination_port, VXLAN_PORT);
+    let datagram = &frame[outer.payload_offset..outer.payload_end];
+    let tunnel = Encapsulation::Vxlan.decode(datagram).unwrap();
+    assert_eq!(tunnel, Decapsulated { vni: 42, inner_offset: 8, token: None, oam: false });
+    assert!(parse(&datagram[8..]).unwrap().is_icmp_echo());
+    let mut written = [0; 8];
+    assert_eq!(encode_vxlan(&mut written, 42), Ok(8));
+    assert_eq!(written, datagram[..8]);
+}
+
+#[test]
+fn vxlan_refuses_other_flags_and_vnis() {
+    for flags in [0x00, 0x88, 0x0c, 0x09] {
+        assert_eq!(decode_vxlan(&[flags, 0, 0, 0, 0, 0, 42, 0]), Err(PacketError::VxlanFlags));
+    }
+    assert_eq!(decode_vxlan(&[8, 0, 0, 0, 0, 0, 42]), Err(PacketError::VxlanTruncated));
+    assert_eq!(encode_vxlan(&mut [0; 8], MAX_VNI + 1), Err(PacketError::VniRange));
+    assert_eq!(encode_vxlan(&mut [0; 7], 1), Err(PacketError::BufferTooSmall));
+}
+
+#[test]
+fn geneve_bytes_are_fixed_and_read_back() {
+    let mut buffer = [0xaa; MAX_ENCAP_BYTES];
+    let token = Some(0x0102_0304_0506_0708);
+    assert_eq!(Encapsulation::Geneve.encode(&mut buffer, 0xabcdef, token), Ok(20));
+    assert_eq!(buffer.to_vec(), bytes("03006558abcdef00ff5701020102030405060708"));
+    let expected = Decapsulated { vni: 0xabcdef, inner_offset: 20, token, oam: false };
+    assert_eq!(Encapsulation::Geneve.decode(&buffer), Ok(expected));
+    assert_eq!(encode_geneve(&mut buffer, 5, None), Ok(8));
+    assert_eq!(buffer[..8], bytes("0000655800000500"));
+    assert_eq!(encode_geneve(&mut buffer[..19], 5, token), Err(PacketError::BufferTooSmall));
+    assert_eq!(Encapsulation::Geneve.header_bytes(true), 20);
+}
+
+#[test]
+fn geneve_skips_unknown_options_and_refuses_critical_ones() {
+    let unknown = [1, 0x29, 0x05, 1, 9, 9, 9, 9];
+    let token = [0xff, 0x57, 1, 2, 0, 0, 0, 0, 0, 0, 0, 7];
+    let both = [&unknown[..], &token[..]].concat();
+    assert_eq!(decode_geneve(&geneve(&both)).unwrap().token, Some(7));
+    assert_eq!(decode_geneve(&geneve(&unknown)).unwrap().token, None);
+    let mut critical = unknown;
+    critical[2] |= 0x80;
+    assert_eq!(decode_geneve(&geneve(&critical)), Err(PacketError::GeneveCritical));
+    let mut critical_token = token;
+    critical_token[2] |= 0x80;
+    assert_eq!(decode_geneve(&geneve(&critical_token)).unwrap().token, Some(7));
+    assert_eq!(decode_geneve(&geneve(&[token, token].concat())), Err(PacketError::GeneveToken));
+    assert_eq!(decode_geneve(&geneve(&[0xff, 0x57, 1, 1, 0, 0, 0, 7])), Err(PacketError::GeneveToken));
+    assert_eq!(decode_geneve(&geneve(&[1, 0x29, 5, 2, 0, 0, 0, 7])), Err(PacketError::GeneveOption));
+}
+
+#[test]
+fn geneve_refuses_what_it_does_not_speak() {
+    let mut datagram = geneve(&[]);
+    datagram[1] = 0x80;
+    assert!(decode_geneve(&datagram).unwrap().oam);
+    datagram[0] = 0x40;
+    assert_eq!(decode_geneve(&datagram), Err(PacketError::GeneveVersion));
+    datagram[0] = 63;
+    assert_eq!(decode_geneve(&datagram), Err(PacketError::GeneveTruncated));
+    datagram[0] = 0;
+    datagram[3] = 0x59;
+    assert_eq!(decode_geneve(&datagram), Err(PacketError::GeneveProtocol));
+    assert_eq!(decode_geneve(&datagram[..7]), Err(PacketError::GeneveTruncated));
+}
+
+#[test]
+fn ports_and_ecn_follow_their_rfcs() {
+    assert_eq!(source_port(0), 49152);
+    assert_eq!(source_port(u64::MAX), 65535);
+    // RFC 6040, figure 4: rows inner (Not-ECT, ECT(0), ECT(1), CE), columns outer in the same order.
+    let (not, ect0, ect1, ce) = (0, 2, 1, 3);
+    let table = [
+        (not, [Some(not), Some(not), Some(not), None]),
+        (ect0, [Some(ect0), Some(ect0), Some(ect1), Some(ce)]),
+        (ect1, [Some(ect1), Some(ect1), Some(ect1), Some(ce)]),
+        (ce, [Some(ce), Some(ce), Some(ce), Some(ce)]),
+    ];
+    for (inner, row) in table {
+        for (outer, expected) in [not, ect0, ect1, ce].into_iter().zip(row) {
+            assert_eq!(ecn_inner(inner, outer), expected, "{inner} {outer}");
+        }
+        assert_eq!(ecn_outer(inner), inner);
+    }
+}

@@ -1,0 +1,49 @@
+# Targets for people and for CI. `make help` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
+
+TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+WEIR := $(TARGET)/release/weir
+LAB ?= two-tenants
+
+.PHONY: help lab lab-down test bench lint fmt clean install-deps build require-root
+
+help: ## list the targets
+	@echo "Weir: make <target>"
+	@sed -n 's/^\([a-z<>-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@echo "  bench-<name>    run one comparison, for example bench-net (root)"
+
+lab: require-root install-deps build ## build, bring up the lab LAB (two-tenants) and show what it measured (root)
+	$(WEIR) lab up $(LAB)
+
+lab-down: require-root ## end the lab and remove all it made (root)
+	@test -x $(WEIR) || { echo "$(WEIR) is not built: no lab of this folder can be running"; exit 1; }
+	$(WEIR) lab down
+
+test: ## check format, lints and walls, and run all tests (root for those that need namespaces)
+	@scripts/test
+
+bench: require-root install-deps build ## run all comparisons with other systems (root)
+	$(WEIR) bench all
+
+bench-%: require-root install-deps build
+	$(WEIR) bench $*
+
+lint: ## format check, clippy, walls, scripts, and cargo-deny where it is installed
+	@scripts/lint
+
+fmt: ## format the code
+	cargo fmt --all
+
+clean: ## remove what was built
+	cargo clean
+
+install-deps: ## install the Debian packages that building, labs and benches need
+	@scripts/install-deps
+
+build:
+	cargo build --release --locked -p weir
+
+require-root:
+	@test "$$(id -u)" = 0 || { echo "This needs root, for network namespaces: run it with sudo or as root."; exit 1; }

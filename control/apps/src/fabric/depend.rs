@@ -1,0 +1,159 @@
+//! Dependencies: what each update of a plan waits for, and why (row C1). A dependency names a key
+//! at the version at which `desired` has it after this decision.
+
+use super::compile::Issued;
+use super::marks::{decode_key, desired_keys};
+use super::tables::{DESIRED, Family, desired_key, is_tombstone, name0, split_desired};
+use super::work::Work;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use weir_model::entry::{LocationEntry, PortEntry, Vni, member_bucket};
+use weir_model::event::Role;
+use weir_model::update::Reason;
+use weir_model::{Change, Dependency, Entry, Key, Label};
+
+/// What this decision does with the locations of an address: at whom, and whether it is deleted.
+type Moves = BTreeMap<(Vni, IpAddr), Vec<(Label, bool)>>;
+
+/// The dependencies of each update.
+pub(super) fn order(work: &mut Work<'_, '_>, issued: &[Issued]) -> Vec<Vec<Dependency>> {
+    let mut moves = Moves::new();
+    for update in issued {
+        if let Key::Location { vni, address } = update.key {
+            let gone = update.change == Change::Delete;
+            moves.entry((vni, address)).or_default().push((update.target.clone(), gone));
+        }
+    }
+    let gateways = work.gateways();
+    issued.iter().map(|update| after(work, update, &moves, &gateways)).collect()
+}
+
+fn after(work: &mut Work<'_, '_>, update: &Issued, moves: &Moves, gateways: &[Label]) -> Vec<Dependency> {
+    let at = &update.target;
+    let mut list = List { work, found: Vec::new() };
+    match (&update.key, &update.change) {
+        (Key::Gateways, Change::Put(_)) => list.gateways(at, gateways),
+        (Key::Policy { vni }, Change::Put(_)) => list.members(at, *vni),
+        (Key::Port { vni, .. }, Change::Put(Entry::Port(port))) => {
+            list.port(at, *vni, port);
+            list.dropped(update, *vni, port, moves);
+        }
+        (Key::Port { vni, .. }, Change::Delete) => list.gone(update, *vni, moves, gateways),
+        (Key::Location { vni, .. }, Change::Put(Entry::Location(location))) => {
+            list.location(at, *vni, location)
+        }
+        (Key::Policy { vni }, Change::Delete) => list.ports(at, *vni),
+        (Key::Network { vni } | Key::Route { vni, .. }, Change::Delete)
+            if !list.work.network_at(at, *vni) =>
+        {
+            list.add(at, Key::Policy { vni: *vni }, Reason::PortGoneBeforeNetwork);
+        }
+        (Key::Members { vni, tag, .. }, Change::Delete)
+            if !list.work.network_at(at, *vni) || !list.work.tag_used(*vni, tag) =>
+        {
+            list.add(at, Key::Policy { vni: *vni }, Reason::PolicyBeforeMembersGone);
+        }
+        _ => {}
+    }
+    list.found
+}
+
+struct List<'l, 'v, 's> {
+    work: &'l mut Work<'v, 's>,
+    found: Vec<Dependency>,
+}
+
+impl List<'_, '_, '_> {
+    /// Waits for a key if the actuator shall have it, or shall have deleted it.
+    fn add(&mut self, target: &Label, key: Key, reason: Reason) {
+        if let Some(value) = self.work.view.get(DESIRED, &desired_key(target, &key)) {
+            let version = split_desired(&value).0;
+            self.found.push(Dependency { target: target.clone(), key, version, reason });
+        }
+    }
+
+    /// A host learns of gateways that are filled; a gateway's own empty list marks that it is.
+    fn gateways(&mut self, at: &Label, gateways: &[Label]) {
+        if self.work.member_as(at, Role::Gateway).is_none() {
+            for gateway in gateways {
+                self.add(gateway, Key::Gateways, Reason::GatewayFilledBeforeUse);
+            }
+            return;
+        }
+        let prefix = name0(at.as_str());
+        for (key, value) in self.work.view.scan(DESIRED, &prefix) {
+            let (version, tail) = split_desired(&value);
+            let key = decode_key(&key[prefix.len()..]);
+            if key != Key::Gateways && !is_tombstone(tail) {
+                let reason = Reason::GatewayFilledBeforeUse;
+                self.found.push(Dependency { target: at.clone(), key, version, reason });
+            }
+        }
+    }
+
+    fn members(&mut self, at: &Label, vni: Vni) {
+        for (key, value) in desired_keys(self.work, at, Family::Members, vni) {
+            let (version, tail) = split_desired(&value);
+            if !is_tombstone(tail) {
+                let reason = Reason::MembersBeforePolicy;
+                self.found.push(Dependency { target: at.clone(), key, version, reason });
+            }
+        }
+    }
+
+    fn port(&mut self, at: &Label, vni: Vni, port: &PortEntry) {
+        self.add(at, Key::Network { vni }, Reason::NetworkBeforePort);
+        self.add(at, Key::Policy { vni }, Reason::PolicyBeforePort);
+        let mut members: Vec<Key> = Vec::new();
+        for tag in port.tags.iter().filter(|tag| self.work.tag_used(vni, tag)) {
+            let buckets = port.addresses.iter().map(|address| member_bucket(*address));
+            members.extend(buckets.map(|bucket| Key::Members { vni, tag: tag.clone(), bucket }));
+        }
+        members.sort();
+        members.dedup();
+        for key in members {
+            self.add(at, key, Reason::PolicyBeforePort);
+        }
+    }
+
+    /// Addresses that a port loses are first forgotten by those who send there. One that another
+    /// endpoint takes over is not waited for: two ports that swap addresses would wait for each
+    /// other.
+    fn dropped(&mut self, update: &Issued, vni: Vni, port: &PortEntry, moves: &Moves) {
+        for address in update.addresses_before.iter().filter(|address| !port.addresses.contains(address)) {
+            for (holder, _) in moves.get(&(vni, *address)).into_iter().flatten().filter(|(_, gone)| *gone) {
+                let key = Key::Location { vni, address: *address };
+                self.add(holder, key, Reason::LocationGoneBeforePort);
+            }
+        }
+    }
+
+    fn gone(&mut self, update: &Issued, vni: Vni, moves: &Moves, gateways: &[Label]) {
+        for address in &update.addresses_before {
+            let moved = moves.get(&(vni, *address)).into_iter().flatten().map(|(holder, _)| holder);
+            let mut holders: Vec<&Label> = gateways.iter().chain(moved).collect();
+            holders.sort();
+            holders.dedup();
+            for holder in holders {
+                let key = Key::Location { vni, address: *address };
+                self.add(holder, key, Reason::LocationGoneBeforePort);
+            }
+        }
+    }
+
+    fn location(&mut self, at: &Label, vni: Vni, location: &LocationEntry) {
+        if self.work.fresh.as_ref() != Some(at) {
+            let key = Key::Port { vni, endpoint: location.endpoint.clone() };
+            self.add(&location.host, key, Reason::PortBeforeLocation);
+        }
+    }
+
+    /// The last port of a network left: its policy waits for every port that it had here.
+    fn ports(&mut self, at: &Label, vni: Vni) {
+        for (key, value) in desired_keys(self.work, at, Family::Port, vni) {
+            let version = split_desired(&value).0;
+            let reason = Reason::PortGoneBeforeNetwork;
+            self.found.push(Dependency { target: at.clone(), key, version, reason });
+        }
+    }
+}

@@ -1,0 +1,504 @@
+//! The controller's core: one step machine from ordered batches, acks and states to decisions,
+//! signed updates and what is sent (rows R1, R2, R5, R8, R9; DESIGN §1). It knows no socket, thread
+//! or wall clock; [`crate::driver`] brings these, a simulator others.
+//!
+//! A batch of the order is decided event by event, each at its own version: the apps decide on a view
+//! of the store, a rejection leaves no trace, and the updates of the whole batch are signed once.
+//!
+//! Invariants
+//! - The store, what is desired, and every signature are functions of the order (and, when they begin
+//!   from one, of a snapshot). So a replay makes the same bytes.
+//! - Only what was decided in the order is signed; repairs are ordered too.
+//! - An event with the source and number of one before it changes nothing and gets its answer.
+//! - Ordered time never goes back, whatever the proposers' clocks say.
+//! - Acks count only with the signature of the identity that the actuator joined with.
+//!
+//! Departure from RoSCo: acks are not barriers (row R8) but name key and version, so that what is
+//! independent never waits.
+
+mod batch;
+mod dedup;
+mod feed;
+pub mod scheduler;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+pub use batch::{Item, decode_batch};
+pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW};
+pub use feed::{CommittedChange, Feed, FeedSettings};
+pub use snapshot::CoreSnapshot;
+
+use dedup::Seen;
+use scheduler::{Held, Scheduler, SchedulerSettings};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_base::codec::encode;
+use weir_model::event::{ActuatorFacts, Event, EventBody, SourceId};
+use weir_model::session::StateDigest;
+use weir_model::signed::{PATH_MAX, SignedAcks, SignedUpdates};
+use weir_model::update::{Reason, Refusal};
+use weir_model::{Change, Dependency, Key, Label, Plan, PlannedUpdate, Update, Version};
+use weir_store::{App, Rejection, Store};
+use weir_trust::batch::{GroupSigner, sign_batch};
+use weir_trust::identity::verify_acks;
+
+/// Largest update, bytes: it must fit into a frame beside its proof.
+pub const UPDATE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// A deciding app, shared with those who try decisions out.
+pub type SharedApp = Arc<dyn App + Sync>;
+
+/// What the core is made with.
+pub struct CoreSettings {
+    /// The domain.
+    pub domain: Label,
+    /// Epoch of the group, when there is no snapshot that says it.
+    pub epoch: u64,
+    /// Under which name this controller sends events of its own.
+    pub source: SourceId,
+    /// The scheduler.
+    pub scheduler: SchedulerSettings,
+}
+
+/// What happens to the core.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// The order committed a batch.
+    Ordered(Vec<Item>),
+    /// An actuator opened a session.
+    Connected {
+        /// Its name.
+        actuator: Label,
+        /// Number of the session, never used twice in the core's life.
+        session: u64,
+        /// What is in force there.
+        digest: StateDigest,
+    },
+    /// A session is over.
+    Disconnected {
+        /// The actuator.
+        actuator: Label,
+        /// Number of the session.
+        session: u64,
+    },
+    /// Part of an actuator's state, asked for by [`Output::AskState`].
+    State {
+        /// The actuator.
+        actuator: Label,
+        /// Number of the session.
+        session: u64,
+        /// Keys and versions, tombstones included.
+        entries: Vec<(Key, Version)>,
+        /// Whether it is the last part.
+        last: bool,
+    },
+    /// Acks came on a session.
+    Acks {
+        /// Number of the session.
+        session: u64,
+        /// The acks.
+        acks: SignedAcks,
+    },
+    /// Time passed, on any clock that does not go back.
+    Tick {
+        /// Its milliseconds.
+        now_ms: u64,
+    },
+}
+
+/// What the driver must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// An event was decided: answer who proposed it.
+    Decided {
+        /// The event's source.
+        source: SourceId,
+        /// The event's number.
+        sequence: u64,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// The store changed.
+    Committed(Arc<CommittedChange>),
+    /// Send updates.
+    Send {
+        /// The actuator.
+        target: Label,
+        /// Number of the session.
+        session: u64,
+        /// The updates.
+        updates: SignedUpdates,
+    },
+    /// Ask for the state.
+    AskState {
+        /// The actuator.
+        target: Label,
+        /// Number of the session.
+        session: u64,
+    },
+    /// Close a session; the core has forgotten it.
+    Close {
+        /// The actuator.
+        target: Label,
+        /// Number of the session.
+        session: u64,
+        /// Why, for the peer and the log.
+        reason: String,
+    },
+    /// Propose [`Item::Repair`].
+    Repair {
+        /// The actuator.
+        target: Label,
+        /// Keys with the versions found there.
+        found: Vec<(Key, Version)>,
+    },
+    /// Propose [`EventBody::Refused`] as an event of this controller.
+    Refused {
+        /// The actuator.
+        target: Label,
+        /// The key.
+        key: Key,
+        /// The version that it refused.
+        version: Version,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// All updates of a version are acked.
+    Finished(Version),
+}
+
+/// How an event ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was decided at this version.
+    Committed(Version),
+    /// It had been decided before, at this version.
+    Duplicate(Version),
+    /// Its number is so old that nobody knows whether it was decided; it was not decided now.
+    TooOld,
+    /// The apps rejected it; nothing changed.
+    Rejected(Rejection),
+}
+
+/// What the core counted since it began (a replay counts too).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreCounters {
+    /// Batches of the order.
+    pub batches: u64,
+    /// Events decided.
+    pub committed: u64,
+    /// Events seen before.
+    pub duplicates: u64,
+    /// Events rejected.
+    pub rejected: u64,
+    /// Batches signed.
+    pub signatures: u64,
+    /// Updates replaced by a later one of the same batch before they were signed.
+    pub merged: u64,
+    /// Updates that repaired an actuator.
+    pub repairs: u64,
+    /// Dependencies on a later version or in a circle, which no order can satisfy; they are dropped.
+    pub dependencies_invalid: u64,
+    /// Ack frames whose signature does not verify.
+    pub acks_forged: u64,
+}
+
+/// See the module.
+pub struct Core {
+    domain: Label,
+    epoch: u64,
+    source: SourceId,
+    signer: Box<dyn GroupSigner + Send>,
+    apps: Vec<SharedApp>,
+    store: Store,
+    now_ms: u64,
+    /// Highest number of an own event that was ordered.
+    own_sequence: u64,
+    joined: Arc<BTreeMap<Label, ActuatorFacts>>,
+    scheduler: Scheduler,
+    counters: CoreCounters,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("domain", &self.domain).field("version", &self.store.version()).finish()
+    }
+}
+
+impl Core {
+    /// An empty core.
+    pub fn new(settings: CoreSettings, signer: Box<dyn GroupSigner + Send>, apps: Vec<SharedApp>) -> Core {
+        Core {
+            domain: settings.domain,
+            epoch: settings.epoch,
+            source: settings.source,
+            signer,
+            apps,
+            store: Store::new(),
+            now_ms: 0,
+            own_sequence: 0,
+            joined: Arc::default(),
+            scheduler: Scheduler::new(settings.scheduler),
+            counters: CoreCounters::default(),
+        }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Epoch of the group.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Ordered time, milliseconds of the Unix epoch.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Highest number of this controller's own events in the order.
+    pub fn own_sequence(&self) -> u64 {
+        self.own_sequence
+    }
+
+    /// Actuators that joined.
+    pub fn joined(&self) -> &Arc<BTreeMap<Label, ActuatorFacts>> {
+        &self.joined
+    }
+
+    /// The scheduler, to look at.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> CoreCounters {
+        self.counters
+    }
+
+    /// The next step. Outputs are in the order in which they must be done.
+    pub fn step(&mut self, input: Input, out: &mut Vec<Output>) {
+        match input {
+            Input::Ordered(items) => self.ordered(items, out),
+            Input::Connected { actuator, session, digest } => {
+                self.scheduler.connected(&actuator, session, digest, out);
+            }
+            Input::Disconnected { actuator, session } => self.scheduler.disconnected(&actuator, session),
+            Input::State { actuator, session, entries, last } => {
+                self.scheduler.state(&actuator, session, entries, last, out);
+            }
+            Input::Acks { session, acks } => self.acks(session, &acks, out),
+            Input::Tick { now_ms } => self.scheduler.tick(now_ms, out),
+        }
+        self.scheduler.pump(out);
+    }
+
+    fn acks(&mut self, session: u64, acks: &SignedAcks, out: &mut Vec<Output>) {
+        let verified = match self.joined.get(&acks.actuator) {
+            Some(facts) => verify_acks(&facts.identity, acks).is_ok(),
+            None => false,
+        };
+        if verified {
+            self.scheduler.acks(&acks.actuator, session, &acks.acks, out);
+        } else {
+            self.counters.acks_forged += 1;
+            tracing::warn!(actuator = %acks.actuator, "acks without the signature of the actuator's identity");
+        }
+    }
+
+    /// What deciding on an event now would plan. Changes nothing.
+    ///
+    /// # Errors
+    /// The [`Rejection`] that the event would get.
+    pub fn dry_run(&self, event: &Event) -> Result<Plan, Rejection> {
+        dry_run(&self.store, &self.apps, self.now_ms, event)
+    }
+
+    fn ordered(&mut self, items: Vec<Item>, out: &mut Vec<Output>) {
+        self.counters.batches += 1;
+        let mut planned: Vec<PlannedUpdate> = Vec::new();
+        for item in items {
+            match item {
+                Item::Event { now_ms, event } => {
+                    self.now_ms = self.now_ms.max(now_ms);
+                    let outcome = self.decide(&event, &mut planned, out);
+                    out.push(Output::Decided { source: event.source, sequence: event.sequence, outcome });
+                }
+                Item::Repair { now_ms, actuator, found } => {
+                    self.now_ms = self.now_ms.max(now_ms);
+                    self.repair(&actuator, &found, &mut planned);
+                }
+            }
+        }
+        self.scheduler.decided(self.store.version());
+        self.sign(planned, out);
+    }
+
+    fn decide(&mut self, event: &Event, planned: &mut Vec<PlannedUpdate>, out: &mut Vec<Output>) -> Outcome {
+        if event.source == self.source {
+            self.own_sequence = self.own_sequence.max(event.sequence);
+        }
+        match dedup::seen(&self.store, event) {
+            Seen::Never => {}
+            Seen::At(version) => {
+                self.counters.duplicates += 1;
+                return Outcome::Duplicate(version);
+            }
+            Seen::TooOld => {
+                self.counters.duplicates += 1;
+                return Outcome::TooOld;
+            }
+        }
+        let version = Version(self.store.version().0 + 1);
+        let mut view = self.store.view();
+        let decided = plan(&mut view, &self.apps, version, self.now_ms, event)
+            .and_then(|plan| dedup::record(&mut view, event, version).map(|()| plan));
+        let plan = match decided {
+            Ok(plan) => plan,
+            Err(rejection) => {
+                self.counters.rejected += 1;
+                return Outcome::Rejected(rejection);
+            }
+        };
+        let writes = view.into_writes();
+        let change = CommittedChange::new(version, self.now_ms, &writes);
+        self.store.commit(version, writes);
+        self.counters.committed += 1;
+        out.push(Output::Committed(Arc::new(change)));
+        planned.extend(plan.updates);
+        self.membership(&event.body, planned, out);
+        Outcome::Committed(version)
+    }
+
+    /// Who joined and who is gone, as far as sending is concerned.
+    fn membership(&mut self, body: &EventBody, planned: &mut Vec<PlannedUpdate>, out: &mut Vec<Output>) {
+        match body {
+            EventBody::Joined(facts) => {
+                self.scheduler.add_target(&facts.name);
+                Arc::make_mut(&mut self.joined).insert(facts.name.clone(), facts.clone());
+            }
+            EventBody::Removed { actuator } => {
+                planned.retain(|planned| planned.update.target != *actuator);
+                Arc::make_mut(&mut self.joined).remove(actuator);
+                self.scheduler.remove_target(actuator, out);
+            }
+            EventBody::Intent(_) | EventBody::Usage(_) | EventBody::Refused { .. } => {}
+        }
+    }
+
+    /// Decides keys of an actuator anew that cannot be mended by sending what is desired: a key that is
+    /// newer there than desired gets its value again, a key that nobody desires is deleted, both at
+    /// a fresh version. Tombstones are treated as absent because they are forgotten out of order.
+    fn repair(&mut self, actuator: &Label, found: &[(Key, Version)], planned: &mut Vec<PlannedUpdate>) {
+        self.scheduler.repaired(actuator, found);
+        if !self.scheduler.has_target(actuator) {
+            return;
+        }
+        let version = Version(self.store.version().0 + 1);
+        let mut updates = Vec::new();
+        for (key, in_force) in found.iter().filter(|(_, in_force)| *in_force < version) {
+            let pending = planned.iter().rev().any(|p| p.update.target == *actuator && p.update.key == *key);
+            let (change, after) = match self.scheduler.desired(actuator, key) {
+                _ if pending => continue,
+                Some(held) if !held.is_delete() && held.version() > *in_force => continue,
+                Some(held) => (held.proven.update.change.clone(), held.after.to_vec()),
+                None => (Change::Delete, Vec::new()),
+            };
+            let (target, key) = (actuator.clone(), key.clone());
+            let update = Update { target, key, version, expected: Version::ZERO, change };
+            updates.push(PlannedUpdate { update, after });
+        }
+        if updates.is_empty() {
+            return;
+        }
+        order_deletes(&mut updates);
+        self.counters.repairs += updates.len() as u64;
+        self.store.commit(version, Vec::new());
+        planned.extend(updates);
+    }
+
+    /// Signs the updates of a batch, and gives them to the scheduler.
+    fn sign(&mut self, planned: Vec<PlannedUpdate>, out: &mut Vec<Output>) {
+        let before = planned.len();
+        let planned = batch::merge(planned);
+        self.counters.merged += (before - planned.len()) as u64;
+        let (planned, invalid) = batch::sort(planned);
+        self.counters.dependencies_invalid += invalid;
+        let index = self.store.version();
+        for chunk in planned.chunks(1 << PATH_MAX) {
+            let updates: Vec<Update> = chunk.iter().map(|planned| planned.update.clone()).collect();
+            let signed = sign_batch(&*self.signer, &self.domain, self.epoch, index, updates);
+            let Ok((header, proven)) = signed else { unreachable!("a chunk has 1 to 2^20 updates") };
+            self.counters.signatures += 1;
+            let header = Arc::new(header);
+            for (proven, planned) in proven.into_iter().zip(chunk) {
+                let bytes = encode(&planned.update).len();
+                let (proven, after) = (Arc::new(proven), planned.after.clone().into());
+                self.scheduler.insert(Held { header: header.clone(), proven, after, bytes }, out);
+            }
+        }
+    }
+}
+
+/// Lets every app decide on an event; the first rejection stands for all.
+fn plan(
+    view: &mut weir_store::View<'_>,
+    apps: &[SharedApp],
+    version: Version,
+    now_ms: u64,
+    event: &Event,
+) -> Result<Plan, Rejection> {
+    let mut plan = Plan::default();
+    for app in apps {
+        let decided = app.decide(view, version, now_ms, event)?;
+        for planned in &decided.plan.updates {
+            let update = &planned.update;
+            let bytes = encode(update).len();
+            if bytes > UPDATE_BYTES_MAX {
+                let what = format!("update of {} for {}, bytes,", update.key, update.target);
+                return Err(Rejection::limit(&what, bytes, UPDATE_BYTES_MAX));
+            }
+            if update.version != version {
+                let problem = format!(
+                    "app '{}' planned it at {}, but the event is ordered at {version}",
+                    app.name(),
+                    update.version
+                );
+                return Err(Rejection::Reference { resource: update.key.to_string(), problem });
+            }
+        }
+        plan.updates.extend(decided.plan.updates);
+    }
+    Ok(plan)
+}
+
+/// What deciding on an event over a store would plan; the store stays as it is.
+///
+/// # Errors
+/// The [`Rejection`] that the event would get.
+pub fn dry_run(store: &Store, apps: &[SharedApp], now_ms: u64, event: &Event) -> Result<Plan, Rejection> {
+    plan(&mut store.view(), apps, Version(store.version().0 + 1), now_ms, event)
+}
+
+/// Deletes of a repair that belong together: a network's parameters outlive its ports.
+fn order_deletes(updates: &mut [PlannedUpdate]) {
+    let mut ports: BTreeMap<_, Vec<Dependency>> = BTreeMap::new();
+    for PlannedUpdate { update, .. } in updates.iter() {
+        if let (Key::Port { vni, .. }, Change::Delete) = (&update.key, &update.change) {
+            ports.entry(*vni).or_default().push(Dependency {
+                target: update.target.clone(),
+                key: update.key.clone(),
+                version: update.version,
+                reason: Reason::PortGoneBeforeNetwork,
+            });
+        }
+    }
+    for PlannedUpdate { update, after } in updates.iter_mut() {
+        if let (Key::Network { vni }, Change::Delete) = (&update.key, &update.change) {
+            after.extend(ports.remove(vni).unwrap_or_default());
+        }
+    }
+}

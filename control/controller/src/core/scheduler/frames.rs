@@ -1,0 +1,39 @@
+//! Packs released updates into frames: updates of one batch travel under one header.
+
+use super::slot::Held;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_base::limits::UPDATES_PER_FRAME_MAX;
+use weir_model::Version;
+use weir_model::signed::{Digest, SignedHeader, SignedUpdates};
+
+/// A frame is closed when its updates have so many bytes: far below the limit of a frame, so that
+/// proofs fit too and a long frame does not hold up a short one.
+const FRAME_FILL_BYTES: usize = 1024 * 1024;
+
+/// Packs updates that may be applied in any order.
+pub(crate) fn pack(released: Vec<Held>) -> Vec<SignedUpdates> {
+    type Batch = (Arc<SignedHeader>, Vec<Held>);
+    let mut batches: BTreeMap<(Version, Digest), Batch> = BTreeMap::new();
+    for held in released {
+        let name = (held.header.header.index, held.header.header.root);
+        batches.entry(name).or_insert_with(|| (held.header.clone(), Vec::new())).1.push(held);
+    }
+    let mut frames = Vec::new();
+    for (header, updates) in batches.into_values() {
+        let mut frame = SignedUpdates { header: (*header).clone(), updates: Vec::new() };
+        let mut bytes = 0;
+        for held in updates {
+            let full = bytes + held.bytes > FRAME_FILL_BYTES || frame.updates.len() == UPDATES_PER_FRAME_MAX;
+            if full && !frame.updates.is_empty() {
+                let next = SignedUpdates { header: (*header).clone(), updates: Vec::new() };
+                frames.push(std::mem::replace(&mut frame, next));
+                bytes = 0;
+            }
+            bytes += held.bytes;
+            frame.updates.push((*held.proven).clone());
+        }
+        frames.push(frame);
+    }
+    frames
+}

@@ -1,0 +1,464 @@
+//! The update scheduler: what is desired of every actuator, what is acked, and when each update may
+//! go (rows C1, C2, R1, R2, A6, A7; pains 1 and 2).
+//!
+//! It owns a slot for each (actuator, key) with the signed updates that are desired there. An update
+//! is released when everything that it waits for is acked, the actuator is connected and its state
+//! is known, and the actuator's window has room; networks take turns in the window (row A7).
+//!
+//! Invariants
+//! - An update is never released before each of its dependencies is satisfied: the dependency's
+//!   actuator acked the key at that version or a later one, or forgot the key, or was removed.
+//! - The last update of a slot is what is desired, and stays when it is acked: it is what an
+//!   actuator is compared with when it returns, and what it is sent again if it lost it.
+//! - A newer update of a key replaces unsent older ones, except those that something waits for
+//!   which the newer one itself waits for: dropping these would let the two wait for each other for
+//!   ever. Since a dependency never points to a later version, the oldest waiting update can
+//!   always go, so every update is released once all actuators are there.
+//! - Nothing here depends on time or on acks but the moment of sending: what is signed is decided
+//!   by the order alone.
+//!
+//! Tombstones: a deleted key stays as a `Delete` update, because actuators remember deleted keys
+//! too and the digests must agree. One is forgotten when the actuator shows that it forgot it
+//! after it had acked it, or when there are over twice [`SchedulerSettings::tombstones_max`] of
+//! them: then all but the newest `tombstones_max` that are acked, or whose actuator is away. An
+//! actuator that returns with a forgotten key gets a fresh `Delete` through the order (see
+//! [`crate::core::Item::Repair`]), so forgetting costs work, never correctness.
+//!
+//! Departure: RoSCo and Cicero name switch order as the only reason to wait; ours are the plan's.
+
+mod explain;
+mod frames;
+mod progress;
+mod queue;
+mod reconcile;
+mod release;
+mod slot;
+#[cfg(test)]
+mod tests;
+
+pub use explain::{KeyStatus, TargetStatus, WaitState, Waiting};
+pub use progress::Reached;
+pub use slot::Held;
+
+use crate::core::Output;
+use progress::Progress;
+use slot::{Place, Slot, Target};
+use std::collections::{BTreeMap, BTreeSet};
+use weir_model::update::Refusal;
+use weir_model::{Ack, Dependency, Key, Label, Version};
+
+/// An actuator and one of its keys.
+pub(crate) type Node = (Label, Key);
+
+/// Most updates of one slot: the desired one and older ones that others wait for.
+const HELD_PER_SLOT_MAX: usize = 16;
+/// Most updates looked at to find out whether two updates would wait for each other.
+const VISITED_MAX: usize = 1024;
+
+/// Which consistency the scheduler keeps (DESIGN §3, row C2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Send everything at once, whatever it waits for (row R3, a baseline).
+    None,
+    /// One update at a time in the whole domain, in the order of decisions (row R1).
+    Linear,
+    /// Each update when what it waits for is acked; all else in parallel (row R2).
+    #[default]
+    Dependent,
+}
+
+/// Settings of the scheduler.
+#[derive(Clone, Copy, Debug)]
+pub struct SchedulerSettings {
+    /// Consistency.
+    pub mode: Mode,
+    /// Most updates sent to one actuator and not acked.
+    pub window: usize,
+    /// Most bytes of them, unless one alone is larger.
+    pub window_bytes: usize,
+    /// An update that is not acked for so long is sent again.
+    pub resend_ms: u64,
+    /// A refused update is tried again after so long.
+    pub retry_ms: u64,
+    /// A session that does not send its whole state for so long is closed.
+    pub state_ms: u64,
+    /// Deleted keys remembered for each actuator; see the module.
+    pub tombstones_max: usize,
+    /// Updates whose progress is followed by version.
+    pub followed_max: usize,
+}
+
+impl Default for SchedulerSettings {
+    fn default() -> SchedulerSettings {
+        SchedulerSettings {
+            mode: Mode::Dependent,
+            window: 256,
+            window_bytes: 8 * 1024 * 1024,
+            resend_ms: 5_000,
+            retry_ms: 30_000,
+            state_ms: 30_000,
+            tombstones_max: weir_trust::gate::TOMBSTONES_MAX,
+            followed_max: 1_000_000,
+        }
+    }
+}
+
+/// What the scheduler counted since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedulerCounters {
+    /// Updates taken in.
+    pub planned: u64,
+    /// Updates replaced by a newer one before they were sent.
+    pub superseded: u64,
+    /// Older updates kept beside a newer one because others wait for them.
+    pub kept_beside: u64,
+    /// Older updates dropped although something may wait for them, because a slot was full.
+    pub slots_cut: u64,
+    /// Updates sent for the first time to a session.
+    pub sent: u64,
+    /// Updates sent again because no ack came.
+    pub resent: u64,
+    /// Updates acked.
+    pub acked: u64,
+    /// Acks for versions that were never decided.
+    pub acks_unknown: u64,
+    /// Acks and states of sessions that are over.
+    pub stale_sessions: u64,
+    /// Updates refused by actuators.
+    pub refused: u64,
+    /// Refused updates tried again.
+    pub retried: u64,
+    /// Sessions whose digest was the desired one: nothing was sent.
+    pub sessions_in_sync: u64,
+    /// Sessions whose digest was that of the last acks: only what was waiting was sent.
+    pub sessions_as_left: u64,
+    /// Sessions that were asked for their state.
+    pub sessions_compared: u64,
+    /// Keys that were found as desired when states were compared: not sent.
+    pub compared_same: u64,
+    /// Keys that were found older or missing: sent.
+    pub compared_different: u64,
+    /// Keys that were found but are not desired, or newer than desired: repaired through the order.
+    pub compared_unknown: u64,
+    /// Keys found at a version that this order has not reached.
+    pub compared_ahead: u64,
+    /// Sessions closed because their state did not come or was too large.
+    pub states_failed: u64,
+    /// Tombstones forgotten.
+    pub tombstones_forgotten: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Scheduler {
+    settings: SchedulerSettings,
+    targets: BTreeMap<Label, Target>,
+    /// Who to look at again when a node's ack changes.
+    waiting: BTreeMap<Node, BTreeSet<Node>>,
+    /// All unacked updates in the order of decisions; only in linear mode.
+    line: BTreeMap<Place, Node>,
+    progress: Progress,
+    /// Actuators that may have something to send.
+    dirty: BTreeSet<Label>,
+    now_ms: u64,
+    /// Version of the store: nothing above it was ever decided.
+    decided: Version,
+    /// Counters.
+    pub counters: SchedulerCounters,
+}
+
+impl Scheduler {
+    /// An empty one.
+    pub fn new(settings: SchedulerSettings) -> Scheduler {
+        Scheduler {
+            settings,
+            targets: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            line: BTreeMap::new(),
+            progress: Progress::new(settings.followed_max),
+            dirty: BTreeSet::new(),
+            now_ms: 0,
+            decided: Version::ZERO,
+            counters: SchedulerCounters::default(),
+        }
+    }
+
+    /// Remembers how far the order is.
+    pub fn decided(&mut self, version: Version) {
+        self.decided = version;
+    }
+
+    /// Makes an actuator known, so that what depends on it waits for it.
+    pub fn add_target(&mut self, target: &Label) {
+        if !self.targets.contains_key(target) {
+            self.targets.insert(target.clone(), Target::default());
+        }
+    }
+
+    /// What is desired of a key, tombstones included.
+    pub fn desired(&self, target: &Label, key: &Key) -> Option<&Held> {
+        self.targets.get(target)?.slots.get(key).map(Slot::desired)
+    }
+
+    /// All updates held, in order of actuators, keys and versions: what a snapshot keeps.
+    pub fn held(&self) -> impl Iterator<Item = &Held> {
+        self.targets.values().flat_map(|target| target.slots.values()).flat_map(|slot| &slot.held)
+    }
+
+    /// Names of all actuators that are known.
+    pub fn target_names(&self) -> impl Iterator<Item = &Label> {
+        self.targets.keys()
+    }
+
+    /// Whether an actuator is known.
+    pub fn has_target(&self, target: &Label) -> bool {
+        self.targets.contains_key(target)
+    }
+
+    /// Takes in a decided update.
+    ///
+    /// # Panics
+    /// When it is not newer than what is desired of its key: the order gives each event a new version.
+    pub fn insert(&mut self, held: Held, out: &mut Vec<Output>) {
+        let node = held.node();
+        let replaces = self.targets.get(&node.0).is_some_and(|target| target.slots.contains_key(&node.1));
+        let keep = replaces && self.reaches(&held.after, &node);
+        self.put(held, keep);
+        self.evaluate(&node);
+        self.forget_tombstones(&node.0, out);
+    }
+
+    /// Takes in an update of a snapshot: they come in the order of [`Scheduler::held`].
+    pub fn restore(&mut self, held: Held) {
+        let node = held.node();
+        self.put(held, true);
+        self.evaluate(&node);
+    }
+
+    fn put(&mut self, held: Held, keep: bool) {
+        let (label, key) = held.node();
+        let version = held.version();
+        self.counters.planned += 1;
+        if self.settings.mode == Mode::Linear {
+            self.line.insert(held.place(), (label.clone(), key.clone()));
+        }
+        let target = self.targets.entry(label.clone()).or_default();
+        let dropped = target.put(held, keep);
+        self.counters.kept_beside += u64::from(keep && target.slots[&key].held.len() > 1);
+        if keep && !dropped.is_empty() {
+            self.counters.slots_cut += dropped.len() as u64;
+        }
+        for old in &dropped {
+            self.line.remove(&old.place());
+            let unsent = target.slots[&key].sent_version() < Some(old.version())
+                && target.slots[&key].acked < Some(old.version());
+            self.counters.superseded += u64::from(unsent);
+        }
+        if let Some(slot) = target.slots.get_mut(&key) {
+            self.progress.begin(version, &mut slot.open);
+        }
+    }
+
+    /// Whether an update with these dependencies would wait, over any number of steps, for `node`.
+    fn reaches(&self, after: &[Dependency], node: &Node) -> bool {
+        if self.settings.mode == Mode::None {
+            return false;
+        }
+        let mut visited: BTreeSet<Node> = BTreeSet::new();
+        let mut stack: Vec<Dependency> = after.to_vec();
+        while let Some(dependency) = stack.pop() {
+            let next = (dependency.target.clone(), dependency.key.clone());
+            if next == *node || visited.len() > VISITED_MAX {
+                return true;
+            }
+            if self.is_satisfied(&dependency) || visited.contains(&next) {
+                continue;
+            }
+            if let Some(slot) = self.targets.get(&next.0).and_then(|target| target.slots.get(&next.1)) {
+                let unacked = slot.held.iter().filter(|held| Some(held.version()) > slot.acked);
+                stack.extend(unacked.flat_map(|held| held.after.iter().cloned()));
+            }
+            visited.insert(next);
+        }
+        false
+    }
+
+    fn is_satisfied(&self, dependency: &Dependency) -> bool {
+        let Some(target) = self.targets.get(&dependency.target) else { return true };
+        match target.slots.get(&dependency.key) {
+            Some(slot) => slot.acked >= Some(dependency.version),
+            // A key that is not desired any more: gone, once the actuator's state is known.
+            None => target.known,
+        }
+    }
+
+    /// Forgets an actuator and everything desired of it (it was removed through the order).
+    pub fn remove_target(&mut self, label: &Label, out: &mut Vec<Output>) {
+        let Some(target) = self.targets.remove(label) else { return };
+        if let Some(session) = target.session {
+            let reason = format!("actuator '{label}' was removed from the domain");
+            out.push(Output::Close { target: label.clone(), session, reason });
+        }
+        for slot in target.slots.into_values() {
+            slot.held.iter().for_each(|held| drop(self.line.remove(&held.place())));
+            self.progress.settle(slot.open, &mut |version| out.push(Output::Finished(version)));
+        }
+        self.wake_all(label);
+    }
+
+    /// Takes in the verified acks of a session.
+    pub fn acks(&mut self, label: &Label, session: u64, acks: &[Ack], out: &mut Vec<Output>) {
+        let current = self.targets.get(label).and_then(|target| target.session);
+        if current != Some(session) {
+            self.counters.stale_sessions += 1;
+            return;
+        }
+        for ack in acks {
+            match &ack.result {
+                Ok(()) => self.ack(label, &ack.key, ack.version, out),
+                Err(refusal) => self.refused(label, &ack.key, ack.version, refusal, out),
+            }
+        }
+        self.dirty.insert(label.clone());
+    }
+
+    fn ack(&mut self, label: &Label, key: &Key, version: Version, out: &mut Vec<Output>) {
+        let Some(target) = self.targets.get_mut(label) else { return };
+        let Some(slot) = target.slots.get_mut(key).filter(|slot| slot.desired().version() >= version) else {
+            self.counters.acks_unknown += 1;
+            return;
+        };
+        slot.repeat_refusal = false;
+        let newer = slot.acked < Some(version);
+        if slot.sent_version() <= Some(version) {
+            target.take_back(key);
+        }
+        if newer {
+            self.counters.acked += 1;
+            self.set_acked(label, key, Some(version), out);
+        }
+        self.evaluate(&(label.clone(), key.clone()));
+    }
+
+    fn refused(
+        &mut self,
+        label: &Label,
+        key: &Key,
+        version: Version,
+        refusal: &Refusal,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(target) = self.targets.get_mut(label) else { return };
+        let Some(slot) = target.slots.get_mut(key) else { return };
+        // A late answer to something that was acked or replaced since says nothing new.
+        if slot.sent_version() != Some(version) || slot.acked >= Some(version) {
+            return;
+        }
+        let desired = slot.desired();
+        let is_desired = desired.version() == version;
+        let is_delete = desired.is_delete();
+        target.take_back(key);
+        self.counters.refused += 1;
+        if let Refusal::Stale { in_force } = refusal
+            && is_desired
+        {
+            if is_delete && target.slots[key].absent {
+                // The actuator dropped the tombstone, and its floor guards the key.
+                self.forget(label, key, out);
+            } else {
+                self.mark_refused(label, key, version, refusal);
+                self.repair(label, vec![(key.clone(), *in_force)], out);
+            }
+            return;
+        }
+        let first = self.mark_refused(label, key, version, refusal);
+        if first {
+            let refusal = refusal.clone();
+            out.push(Output::Refused { target: label.clone(), key: key.clone(), version, refusal });
+        }
+    }
+
+    /// Remembers a refusal until a retry; tells whether it is new.
+    fn mark_refused(&mut self, label: &Label, key: &Key, version: Version, refusal: &Refusal) -> bool {
+        let now_ms = self.now_ms;
+        let Some(target) = self.targets.get_mut(label) else { return false };
+        let Some(slot) = target.slots.get_mut(key) else { return false };
+        let first = !slot.repeat_refusal;
+        slot.refused = Some((version, refusal.clone(), now_ms));
+        slot.repeat_refusal = true;
+        target.refused.insert(key.clone());
+        first
+    }
+
+    /// Sets what is acked of a slot and does all that follows.
+    fn set_acked(&mut self, label: &Label, key: &Key, acked: Option<Version>, out: &mut Vec<Output>) {
+        let linear = self.settings.mode == Mode::Linear;
+        let Some(target) = self.targets.get_mut(label) else { return };
+        let dropped = target.set_acked(key, acked);
+        let Some(slot) = target.slots.get_mut(key) else { return };
+        if linear {
+            for held in dropped.iter().chain(&slot.held) {
+                match Some(held.version()) > acked {
+                    true => drop(self.line.insert(held.place(), (label.clone(), key.clone()))),
+                    false => drop(self.line.remove(&held.place())),
+                }
+            }
+        }
+        let settled = slot.open.partition_point(|version| Some(*version) <= acked);
+        let settled: Vec<Version> = slot.open.drain(..settled).collect();
+        self.progress.settle(settled, &mut |version| out.push(Output::Finished(version)));
+        self.wake(&(label.clone(), key.clone()));
+    }
+
+    /// Looks again at everything that waits for a node.
+    fn wake(&mut self, node: &Node) {
+        for waiter in self.waiting.remove(node).unwrap_or_default() {
+            self.evaluate(&waiter);
+        }
+    }
+
+    /// Looks again at everything that waits for any key of an actuator.
+    fn wake_all(&mut self, label: &Label) {
+        let first = (label.clone(), Key::Gateways);
+        let nodes: Vec<Node> = self
+            .waiting
+            .range(first..)
+            .take_while(|((target, _), _)| target == label)
+            .map(|(node, _)| node.clone())
+            .collect();
+        for node in nodes {
+            self.wake(&node);
+        }
+    }
+
+    /// Drops a slot: a tombstone that its actuator forgot.
+    fn forget(&mut self, label: &Label, key: &Key, out: &mut Vec<Output>) {
+        let Some(target) = self.targets.get_mut(label) else { return };
+        let Some(slot) = target.forget(key) else { return };
+        self.counters.tombstones_forgotten += 1;
+        slot.held.iter().for_each(|held| drop(self.line.remove(&held.place())));
+        self.progress.settle(slot.open, &mut |version| out.push(Output::Finished(version)));
+        self.wake(&(label.clone(), key.clone()));
+    }
+
+    /// Bounds the tombstones of an actuator: see the module.
+    fn forget_tombstones(&mut self, label: &Label, out: &mut Vec<Output>) {
+        let newest = self.settings.tombstones_max;
+        let Some(target) = self.targets.get(label) else { return };
+        if target.tombstones.len() <= 2 * newest {
+            return;
+        }
+        let away = target.session.is_none();
+        let surplus = target.tombstones.len() - newest;
+        let gone: Vec<Key> = target
+            .tombstones
+            .iter()
+            .take(surplus)
+            .filter(|(version, key)| away || target.slots[key].acked == Some(*version))
+            .map(|(_, key)| key.clone())
+            .collect();
+        for key in gone {
+            self.forget(label, &key, out);
+        }
+    }
+}

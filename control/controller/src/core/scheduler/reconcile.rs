@@ -1,0 +1,212 @@
+//! Reconciling with an actuator that returns: by its digest when nothing differs, else by the
+//! difference of states (row A6; pains 1, 2 and 4).
+//!
+//! - Its digest is that of everything desired: all is in force, nothing is sent.
+//! - Its digest is that of what it had acked here: it is as it was, only what waits is sent.
+//! - Else it is asked for its keys and versions. A key at the desired version is taken as acked. A key
+//!   that is older or missing is sent, in the order of dependencies as any update. A key that
+//!   nobody desires, or that is newer than desired, cannot be mended by sending: it is proposed
+//!   to the order as a repair, and comes back as a signed update with a fresh version.
+//! - A key at a version that this order has not reached was decided by another order, or this
+//!   one was restored from an old backup. Nothing can be sent for it; it is counted and shown.
+
+use super::Scheduler;
+use super::slot::{Collecting, Held};
+use crate::core::Output;
+use std::collections::BTreeMap;
+use weir_model::session::StateDigest;
+use weir_model::update::Refusal;
+use weir_model::{Key, Label, Version};
+use weir_trust::gate::{ENTRIES_MAX, TOMBSTONES_MAX};
+
+/// Most keys of one repair.
+pub const REPAIR_KEYS_MAX: usize = 1024;
+/// Most keys of a state: what a gate can hold.
+const STATE_KEYS_MAX: usize = ENTRIES_MAX + TOMBSTONES_MAX;
+
+impl Scheduler {
+    /// An actuator opened a session; a session with a lower number that it had is over.
+    pub fn connected(&mut self, label: &Label, session: u64, digest: StateDigest, out: &mut Vec<Output>) {
+        if let Some(old) = self.targets.get(label).and_then(|target| target.session) {
+            if old > session {
+                self.counters.stale_sessions += 1;
+                return;
+            }
+            self.disconnected(label, old);
+        }
+        let now_ms = self.now_ms;
+        let target = self.targets.entry(label.clone()).or_default();
+        target.session = Some(session);
+        for key in std::mem::take(&mut target.refused) {
+            if let Some(slot) = target.slots.get_mut(&key) {
+                slot.refused = None;
+            }
+        }
+        if digest.0 == target.desired_digest {
+            self.counters.sessions_in_sync += 1;
+            let behind: Vec<_> = target.behind.iter().cloned().collect();
+            for (version, key) in behind {
+                self.set_acked(label, &key, Some(version), out);
+            }
+            self.synced(label, out);
+        } else if target.known && digest.0 == target.acked_digest {
+            self.counters.sessions_as_left += 1;
+            self.synced(label, out);
+        } else {
+            self.counters.sessions_compared += 1;
+            target.collecting = Some(Collecting { entries: BTreeMap::new(), since_ms: now_ms });
+            out.push(Output::AskState { target: label.clone(), session });
+        }
+    }
+
+    /// A session is over. What was sent in it and not acked may or may not be in force.
+    pub fn disconnected(&mut self, label: &Label, session: u64) {
+        let Some(target) = self.targets.get_mut(label).filter(|target| target.session == Some(session))
+        else {
+            self.counters.stale_sessions += 1;
+            return;
+        };
+        target.session = None;
+        target.synced = false;
+        target.collecting = None;
+        target.repairing.clear();
+        for key in std::mem::take(&mut target.in_flight) {
+            if let Some(slot) = target.slots.get_mut(&key) {
+                slot.sent = None;
+            }
+        }
+        target.in_flight_bytes = 0;
+        for key in target.queue.drain() {
+            if let Some(slot) = target.slots.get_mut(&key) {
+                slot.queued = false;
+            }
+        }
+    }
+
+    /// The session's state is known.
+    fn synced(&mut self, label: &Label, out: &mut Vec<Output>) {
+        let Some(target) = self.targets.get_mut(label) else { return };
+        target.synced = true;
+        target.known = true;
+        let behind: Vec<Key> = target.behind.iter().map(|(_, key)| key.clone()).collect();
+        for key in behind {
+            self.evaluate(&(label.clone(), key));
+        }
+        self.wake_all(label);
+        self.dirty.insert(label.clone());
+        self.forget_tombstones(label, out);
+    }
+
+    /// Part of an actuator's state: keys with versions, tombstones included.
+    pub fn state(
+        &mut self,
+        label: &Label,
+        session: u64,
+        entries: Vec<(Key, Version)>,
+        last: bool,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(target) = self.targets.get_mut(label).filter(|target| target.session == Some(session))
+        else {
+            self.counters.stale_sessions += 1;
+            return;
+        };
+        let Some(collecting) = target.collecting.as_mut() else { return };
+        collecting.entries.extend(entries);
+        if collecting.entries.len() > STATE_KEYS_MAX {
+            self.counters.states_failed += 1;
+            self.disconnected(label, session);
+            let reason = format!("the state has more than {STATE_KEYS_MAX} keys");
+            out.push(Output::Close { target: label.clone(), session, reason });
+        } else if last && let Some(collected) = target.collecting.take() {
+            self.compare(label, collected.entries, out);
+            self.synced(label, out);
+        }
+    }
+
+    fn compare(&mut self, label: &Label, mut found: BTreeMap<Key, Version>, out: &mut Vec<Output>) {
+        let Some(target) = self.targets.get(label) else { return };
+        let mut repairs = Vec::new();
+        let mut forgotten = Vec::new();
+        let mut acked = Vec::new();
+        for (key, slot) in &target.slots {
+            let desired = slot.desired();
+            match found.remove(key) {
+                Some(version) if version > desired.version() => {
+                    repairs.push((key.clone(), version));
+                    acked.push((key.clone(), None, false));
+                }
+                Some(version) => acked.push((key.clone(), Some(version), false)),
+                None if desired.is_delete() && slot.acked == Some(desired.version()) => {
+                    forgotten.push(key.clone());
+                }
+                None => acked.push((key.clone(), None, true)),
+            }
+        }
+        repairs.extend(found);
+        for (key, version, absent) in acked {
+            self.found(label, &key, version, absent, out);
+        }
+        for (key, in_force) in &repairs {
+            // Sending what is desired would be refused: wait for the repair.
+            let desired = self.desired(label, key).map(Held::version);
+            if let Some(desired) = desired {
+                self.mark_refused(label, key, desired, &Refusal::Stale { in_force: *in_force });
+            }
+        }
+        for key in forgotten {
+            self.forget(label, &key, out);
+        }
+        self.counters.compared_unknown += repairs.len() as u64;
+        self.repair(label, repairs, out);
+    }
+
+    fn found(
+        &mut self,
+        label: &Label,
+        key: &Key,
+        version: Option<Version>,
+        absent: bool,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(slot) = self.targets.get_mut(label).and_then(|target| target.slots.get_mut(key)) else {
+            return;
+        };
+        slot.absent = absent;
+        let same = version == Some(slot.desired().version());
+        self.counters.compared_same += u64::from(same);
+        self.counters.compared_different += u64::from(!same);
+        if slot.acked != version {
+            self.set_acked(label, key, version, out);
+        }
+    }
+
+    /// Proposes to the order that keys be decided anew, unless that was proposed already.
+    pub(super) fn repair(&mut self, label: &Label, found: Vec<(Key, Version)>, out: &mut Vec<Output>) {
+        let (now_ms, decided) = (self.now_ms, self.decided);
+        let Some(target) = self.targets.get_mut(label) else { return };
+        let mut wanted = Vec::new();
+        for (key, version) in found {
+            if version > decided {
+                self.counters.compared_ahead += 1;
+                tracing::error!(actuator = %label, %key, %version, %decided,
+                    "the actuator holds a version that this order has not reached: was this controller \
+                     restored from an old backup, or the actuator of another domain?");
+            } else if target.repairing.insert(key.clone(), (version, now_ms)).is_none() {
+                wanted.push((key, version));
+            }
+        }
+        for found in wanted.chunks(REPAIR_KEYS_MAX) {
+            out.push(Output::Repair { target: label.clone(), found: found.to_vec() });
+        }
+    }
+
+    /// A repair was ordered and decided.
+    pub fn repaired(&mut self, label: &Label, keys: &[(Key, Version)]) {
+        if let Some(target) = self.targets.get_mut(label) {
+            for (key, _) in keys {
+                target.repairing.remove(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Slots and targets: the data that the scheduler keeps for each key and each actuator.
+
+use super::Node;
+use super::queue::FairQueue;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use weir_model::signed::{ProvenUpdate, SignedHeader};
+use weir_model::update::Refusal;
+use weir_model::{Change, Dependency, Key, Version};
+use weir_trust::gate::state_digest;
+
+/// Where an update stands in the order of decisions: version, then its leaf in the batch.
+pub(crate) type Place = (Version, u32);
+
+/// A signed update and what it waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Header of the batch that decided it.
+    pub header: Arc<SignedHeader>,
+    /// The update with its proof.
+    pub proven: Arc<ProvenUpdate>,
+    /// What must be acked first.
+    pub after: Arc<[Dependency]>,
+    /// Length of its encoding, bytes.
+    pub bytes: usize,
+}
+
+impl Held {
+    /// Its version.
+    pub fn version(&self) -> Version {
+        self.proven.update.version
+    }
+
+    /// Whether it deletes its key.
+    pub fn is_delete(&self) -> bool {
+        self.proven.update.change == Change::Delete
+    }
+
+    pub(crate) fn node(&self) -> Node {
+        (self.proven.update.target.clone(), self.proven.update.key.clone())
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        (self.version(), self.proven.leaf)
+    }
+}
+
+/// An update that was sent and not answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub version: Version,
+    pub at_ms: u64,
+    pub bytes: usize,
+}
+
+/// One key of one actuator.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    /// Never empty; versions ascend; the last is desired, the others are waited for.
+    pub held: Vec<Held>,
+    pub acked: Option<Version>,
+    pub sent: Option<Sent>,
+    /// The version that was refused, why, and when.
+    pub refused: Option<(Version, Refusal, u64)>,
+    /// Whether a refusal of this version was reported.
+    pub repeat_refusal: bool,
+    /// Whether it is in the target's queue.
+    pub queued: bool,
+    /// The actuator's last state did not have the key.
+    pub absent: bool,
+    /// Versions that are followed and not acked here, ascending.
+    pub open: Vec<Version>,
+}
+
+impl Slot {
+    pub fn desired(&self) -> &Held {
+        match self.held.last() {
+            Some(held) => held,
+            None => unreachable!("a slot holds at least one update"),
+        }
+    }
+
+    pub fn sent_version(&self) -> Option<Version> {
+        self.sent.map(|sent| sent.version)
+    }
+}
+
+/// The state that an actuator is sending.
+#[derive(Debug)]
+pub(crate) struct Collecting {
+    pub entries: BTreeMap<Key, Version>,
+    pub since_ms: u64,
+}
+
+/// One actuator.
+#[derive(Debug, Default)]
+pub(crate) struct Target {
+    pub slots: BTreeMap<Key, Slot>,
+    pub session: Option<u64>,
+    /// The session's state is known, so that it may be sent updates.
+    pub synced: bool,
+    /// Its state was known at some time since this scheduler began.
+    pub known: bool,
+    pub collecting: Option<Collecting>,
+    pub desired_digest: u128,
+    pub acked_digest: u128,
+    pub desired_max: Version,
+    /// Slots whose desired version is not the acked one, by desired version.
+    pub behind: BTreeSet<(Version, Key)>,
+    /// Slots whose desired update is a delete.
+    pub tombstones: BTreeSet<(Version, Key)>,
+    pub refused: BTreeSet<Key>,
+    pub queue: FairQueue,
+    /// Keys with a sent update.
+    pub in_flight: BTreeSet<Key>,
+    pub in_flight_bytes: usize,
+    /// Keys whose repair was proposed in this session: the version found, and when it was proposed.
+    pub repairing: BTreeMap<Key, (Version, u64)>,
+}
+
+fn pair_digest(key: &Key, version: Version) -> u128 {
+    state_digest(std::iter::once((key, version))).0
+}
+
+impl Target {
+    /// Adds an update as the desired one; returns the older ones that it replaces. With `keep` these
+    /// are only those for which the slot has no room.
+    pub fn put(&mut self, held: Held, keep: bool) -> Vec<Held> {
+        let (_, key) = held.node();
+        let version = held.version();
+        let slot = self.slots.entry(key.clone()).or_default();
+        if let Some(old) = slot.held.last() {
+            let old_version = old.version();
+            assert!(version > old_version, "{key} is desired at {old_version}, {version} is not newer");
+            self.behind.remove(&(old_version, key.clone()));
+            self.tombstones.remove(&(old_version, key.clone()));
+            self.desired_digest = self.desired_digest.wrapping_sub(pair_digest(&key, old_version));
+        }
+        let acked = slot.acked;
+        let room = if keep { super::HELD_PER_SLOT_MAX - 1 } else { 0 };
+        let surplus = slot.held.len().saturating_sub(room);
+        let dropped: Vec<Held> =
+            slot.held.drain(..surplus).filter(|old| Some(old.version()) > acked).collect();
+        slot.held.retain(|old| Some(old.version()) > acked);
+        if held.is_delete() {
+            self.tombstones.insert((version, key.clone()));
+        }
+        slot.held.push(held);
+        slot.refused = None;
+        slot.repeat_refusal = false;
+        slot.absent = false;
+        self.refused.remove(&key);
+        self.repairing.remove(&key);
+        self.desired_max = self.desired_max.max(version);
+        self.desired_digest = self.desired_digest.wrapping_add(pair_digest(&key, version));
+        self.behind.insert((version, key));
+        dropped
+    }
+
+    /// Sets what is acked of a slot; returns the updates that this makes superfluous.
+    pub fn set_acked(&mut self, key: &Key, acked: Option<Version>) -> Vec<Held> {
+        let Some(slot) = self.slots.get_mut(key) else { return Vec::new() };
+        if let Some(old) = slot.acked {
+            self.acked_digest = self.acked_digest.wrapping_sub(pair_digest(key, old));
+        }
+        if let Some(new) = acked {
+            self.acked_digest = self.acked_digest.wrapping_add(pair_digest(key, new));
+        }
+        slot.acked = acked;
+        let desired = slot.desired().version();
+        match acked == Some(desired) {
+            true => self.behind.remove(&(desired, key.clone())),
+            false => self.behind.insert((desired, key.clone())),
+        };
+        if acked >= Some(desired) {
+            slot.refused = None;
+            self.refused.remove(key);
+        }
+        let done = |held: &Held| Some(held.version()) <= acked && held.version() != desired;
+        let dropped = slot.held.iter().filter(|held| done(held)).cloned().collect();
+        slot.held.retain(|held| !done(held));
+        dropped
+    }
+
+    /// Forgets that an update was sent.
+    pub fn take_back(&mut self, key: &Key) {
+        if let Some(sent) = self.slots.get_mut(key).and_then(|slot| slot.sent.take()) {
+            self.in_flight.remove(key);
+            self.in_flight_bytes -= sent.bytes;
+        }
+    }
+
+    /// Drops a slot.
+    pub fn forget(&mut self, key: &Key) -> Option<Slot> {
+        self.take_back(key);
+        let slot = self.slots.remove(key)?;
+        let desired = slot.desired().version();
+        self.desired_digest = self.desired_digest.wrapping_sub(pair_digest(key, desired));
+        if let Some(acked) = slot.acked {
+            self.acked_digest = self.acked_digest.wrapping_sub(pair_digest(key, acked));
+        }
+        self.behind.remove(&(desired, key.clone()));
+        self.tombstones.remove(&(desired, key.clone()));
+        self.refused.remove(key);
+        Some(slot)
+    }
+
+    /// Whether it may be sent updates.
+    pub fn is_ready(&self) -> bool {
+        self.session.is_some() && self.synced
+    }
+
+    /// Highest version up to which everything desired is acked.
+    pub fn acked_through(&self) -> Version {
+        match self.behind.first() {
+            Some((version, _)) => Version(version.0 - 1).min(self.desired_max),
+            None => self.desired_max,
+        }
+    }
+}

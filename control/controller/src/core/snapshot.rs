@@ -1,0 +1,165 @@
+//! The core as bytes: what a snapshot of the order carries.
+//!
+//! Format 1: a postcard header (format, epoch, ordered time, own number, length of the store), the
+//! store's own snapshot, then actuators, batch headers, and every held update with the number
+//! of its header. Acks are not in it: actuators tell what is in force when they return.
+
+use super::scheduler::Held;
+use super::{Core, CoreSettings, SharedApp};
+use crate::Error;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_base::codec::encode;
+use weir_model::event::ActuatorFacts;
+use weir_model::signed::{ProvenUpdate, SignedHeader};
+use weir_model::{Dependency, Label, Version};
+use weir_store::Store;
+use weir_trust::batch::GroupSigner;
+
+const FORMAT: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    format: u32,
+    domain: Label,
+    epoch: u64,
+    now_ms: u64,
+    own_sequence: u64,
+    store_bytes: u64,
+    actuators: u64,
+    targets: u64,
+    headers: u64,
+    held: u64,
+}
+
+/// A core at one moment. Taking it is cheap; [`CoreSnapshot::to_bytes`] may run elsewhere.
+pub struct CoreSnapshot {
+    head: (Label, u64, u64, u64),
+    store: Store,
+    actuators: Vec<ActuatorFacts>,
+    targets: Vec<Label>,
+    held: Vec<Held>,
+}
+
+impl CoreSnapshot {
+    /// Version of its store.
+    pub fn version(&self) -> Version {
+        self.store.version()
+    }
+
+    /// The snapshot as bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut numbers: BTreeMap<*const SignedHeader, u64> = BTreeMap::new();
+        let mut headers: Vec<&SignedHeader> = Vec::new();
+        for held in &self.held {
+            numbers.entry(Arc::as_ptr(&held.header)).or_insert_with(|| {
+                headers.push(&held.header);
+                headers.len() as u64 - 1
+            });
+        }
+        let store = self.store.to_snapshot();
+        let (domain, epoch, now_ms, own_sequence) = self.head.clone();
+        let mut bytes = encode(&Head {
+            format: FORMAT,
+            domain,
+            epoch,
+            now_ms,
+            own_sequence,
+            store_bytes: store.len() as u64,
+            actuators: self.actuators.len() as u64,
+            targets: self.targets.len() as u64,
+            headers: headers.len() as u64,
+            held: self.held.len() as u64,
+        });
+        bytes.extend_from_slice(&store);
+        self.actuators.iter().for_each(|facts| bytes.extend_from_slice(&encode(facts)));
+        self.targets.iter().for_each(|target| bytes.extend_from_slice(&encode(target)));
+        headers.iter().for_each(|header| bytes.extend_from_slice(&encode(header)));
+        for held in &self.held {
+            let number = numbers[&Arc::as_ptr(&held.header)];
+            bytes.extend_from_slice(&encode(&(number, &*held.proven, &held.after[..])));
+        }
+        bytes
+    }
+}
+
+fn damaged(error: impl std::fmt::Display) -> Error {
+    Error::SnapshotDamaged(error.to_string())
+}
+
+fn take<T: for<'a> Deserialize<'a>>(rest: &mut &[u8]) -> Result<T, Error> {
+    let (value, after) = postcard::take_from_bytes::<T>(rest).map_err(damaged)?;
+    *rest = after;
+    Ok(value)
+}
+
+impl Core {
+    /// The core as it is now.
+    pub fn snapshot(&self) -> CoreSnapshot {
+        CoreSnapshot {
+            head: (self.domain.clone(), self.epoch, self.now_ms, self.own_sequence),
+            store: self.store.clone(),
+            actuators: self.joined.values().cloned().collect(),
+            targets: self.scheduler.target_names().cloned().collect(),
+            held: self.scheduler.held().cloned().collect(),
+        }
+    }
+
+    /// The core that [`CoreSnapshot::to_bytes`] wrote.
+    ///
+    /// # Errors
+    /// One of [`Error`]'s snapshot variants.
+    pub fn from_snapshot(
+        settings: CoreSettings,
+        signer: Box<dyn GroupSigner + Send>,
+        apps: Vec<SharedApp>,
+        bytes: &[u8],
+    ) -> Result<Core, Error> {
+        let mut rest = bytes;
+        let format = postcard::take_from_bytes::<u32>(rest).map_err(damaged)?.0;
+        if format != FORMAT {
+            return Err(Error::SnapshotFormat { found: format, known: FORMAT });
+        }
+        let head: Head = take(&mut rest)?;
+        if head.domain != settings.domain {
+            return Err(Error::SnapshotDomain { found: head.domain, wanted: settings.domain });
+        }
+        let length = usize::try_from(head.store_bytes).map_err(damaged)?;
+        let store = rest.get(..length).ok_or_else(|| damaged("it ends in the store"))?;
+        rest = &rest[length..];
+        let mut core = Core::new(settings, signer, apps);
+        core.store = Store::from_snapshot(store)?;
+        (core.epoch, core.now_ms, core.own_sequence) = (head.epoch, head.now_ms, head.own_sequence);
+        core.scheduler.decided(core.store.version());
+        for _ in 0..head.actuators {
+            let facts: ActuatorFacts = take(&mut rest)?;
+            Arc::make_mut(&mut core.joined).insert(facts.name.clone(), facts);
+        }
+        for _ in 0..head.targets {
+            core.scheduler.add_target(&take(&mut rest)?);
+        }
+        let mut headers: Vec<Arc<SignedHeader>> = Vec::new();
+        for _ in 0..head.headers {
+            headers.push(Arc::new(take(&mut rest)?));
+        }
+        for _ in 0..head.held {
+            core.restore(&headers, &mut rest)?;
+        }
+        if rest.is_empty() { Ok(core) } else { Err(damaged(format!("{} bytes are left over", rest.len()))) }
+    }
+
+    fn restore(&mut self, headers: &[Arc<SignedHeader>], rest: &mut &[u8]) -> Result<(), Error> {
+        let (number, proven, after): (u64, ProvenUpdate, Vec<Dependency>) = take(rest)?;
+        let header = usize::try_from(number).ok().and_then(|number| headers.get(number));
+        let header = header.ok_or_else(|| damaged(format!("there is no header {number}")))?.clone();
+        let update = &proven.update;
+        let older = self.scheduler.desired(&update.target, &update.key).map(Held::version);
+        if older >= Some(update.version) || update.version > self.store.version() {
+            return Err(damaged(format!("{} of {} is out of place", update.key, update.target)));
+        }
+        let bytes = encode(update).len();
+        self.scheduler.restore(Held { header, proven: Arc::new(proven), after: after.into(), bytes });
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! Counters and gauges of the controller as Prometheus text.
+
+use super::shared::Shared;
+use crate::core::scheduler::{SchedulerCounters, TargetStatus};
+use crate::core::{Core, CoreCounters};
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the driver counts itself.
+#[derive(Debug, Default)]
+pub(super) struct DriverCounters {
+    pub overloads: AtomicU64,
+    pub offers_failed: AtomicU64,
+    pub snapshots_failed: AtomicU64,
+    pub sessions_refused: AtomicU64,
+    pub sessions_failed: AtomicU64,
+}
+
+/// What the core thread shows of the core, about once a second.
+#[derive(Debug, Default)]
+pub(super) struct Gauges {
+    core: CoreCounters,
+    scheduler: SchedulerCounters,
+    targets: Vec<TargetStatus>,
+}
+
+impl Gauges {
+    pub fn of(core: &Core) -> Gauges {
+        let scheduler = core.scheduler();
+        let targets = scheduler.target_names().filter_map(|name| scheduler.target_status(name)).collect();
+        Gauges { core: core.counters(), scheduler: scheduler.counters, targets }
+    }
+}
+
+/// One metric name, its kind and help, and its samples.
+fn put(text: &mut String, name: &str, kind: &str, help: &str, samples: &[(String, u64)]) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "# HELP weir_controller_{name} {help}\n# TYPE weir_controller_{name} {kind}");
+    for (labels, value) in samples {
+        let _ = writeln!(text, "weir_controller_{name}{labels} {value}");
+    }
+}
+
+fn by(label: &str, samples: &[(&str, u64)]) -> Vec<(String, u64)> {
+    samples.iter().map(|(name, value)| (format!("{{{label}=\"{name}\"}}"), *value)).collect()
+}
+
+pub(super) fn text(shared: &Shared) -> String {
+    let mut text = String::new();
+    let gauges = shared.gauges.load();
+    let published = shared.published();
+    let one = |value| vec![(String::new(), value)];
+    put(&mut text, "version", "gauge", "Version of the store.", &one(published.store.version().0));
+    put(&mut text, "store_bytes", "gauge", "Bytes of keys and values.", &one(published.store.bytes()));
+    put(&mut text, "sessions", "gauge", "Open sessions.", &one(shared.sessions.count() as u64));
+    core(&mut text, &gauges.core);
+    scheduler(&mut text, &gauges.scheduler);
+    targets(&mut text, &gauges.targets);
+    driver(&mut text, shared);
+    order(&mut text, shared);
+    text
+}
+
+fn core(text: &mut String, core: &CoreCounters) {
+    let events = [("committed", core.committed), ("duplicate", core.duplicates), ("rejected", core.rejected)];
+    put(text, "events_total", "counter", "Events of the order, by outcome.", &by("outcome", &events));
+    let others = [
+        ("batches", core.batches),
+        ("signatures", core.signatures),
+        ("merged_updates", core.merged),
+        ("repairs", core.repairs),
+        ("invalid_dependencies", core.dependencies_invalid),
+        ("forged_acks", core.acks_forged),
+    ];
+    put(text, "core_total", "counter", "What the core did.", &by("what", &others));
+}
+
+fn scheduler(text: &mut String, counters: &SchedulerCounters) {
+    let updates = [
+        ("planned", counters.planned),
+        ("superseded", counters.superseded),
+        ("kept_beside", counters.kept_beside),
+        ("slots_cut", counters.slots_cut),
+        ("sent", counters.sent),
+        ("resent", counters.resent),
+        ("acked", counters.acked),
+        ("acks_unknown", counters.acks_unknown),
+        ("refused", counters.refused),
+        ("retried", counters.retried),
+        ("tombstones_forgotten", counters.tombstones_forgotten),
+    ];
+    put(text, "updates_total", "counter", "What became of updates.", &by("what", &updates));
+    let reconciled = [
+        ("sessions_in_sync", counters.sessions_in_sync),
+        ("sessions_as_left", counters.sessions_as_left),
+        ("sessions_compared", counters.sessions_compared),
+        ("keys_same", counters.compared_same),
+        ("keys_different", counters.compared_different),
+        ("keys_unknown", counters.compared_unknown),
+        ("keys_ahead", counters.compared_ahead),
+        ("states_failed", counters.states_failed),
+        ("stale_sessions", counters.stale_sessions),
+    ];
+    put(
+        text,
+        "reconciled_total",
+        "counter",
+        "Comparisons with returning actuators.",
+        &by("what", &reconciled),
+    );
+}
+
+fn targets(text: &mut String, targets: &[TargetStatus]) {
+    type Get = fn(&TargetStatus) -> u64;
+    let gauges: [(&str, &str, Get); 6] = [
+        ("actuator_connected", "Whether the actuator has a session.", |t| u64::from(t.connected)),
+        ("actuator_keys", "Keys desired.", |t| t.keys as u64),
+        ("actuator_lag", "Keys whose desired version is not acked.", |t| t.lag as u64),
+        ("actuator_refused", "Keys whose update is refused.", |t| t.refused as u64),
+        ("actuator_desired_version", "Highest version desired.", |t| t.desired.0),
+        ("actuator_acked_version", "Everything up to this version is acked.", |t| t.acked.0),
+    ];
+    for (name, help, get) in gauges {
+        let samples: Vec<_> = targets.iter().map(|t| (t.target.as_str(), get(t))).collect();
+        put(text, name, "gauge", help, &by("actuator", &samples));
+    }
+}
+
+fn driver(text: &mut String, shared: &Shared) {
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let counters = &shared.counters;
+    let driver = [
+        ("overloads", load(&counters.overloads)),
+        ("own_events_failed", load(&counters.offers_failed)),
+        ("snapshots_failed", load(&counters.snapshots_failed)),
+        ("sessions_refused", load(&counters.sessions_refused)),
+        ("sessions_failed", load(&counters.sessions_failed)),
+        ("sessions_opened", load(&shared.sessions.opened)),
+        ("sessions_replaced", load(&shared.sessions.replaced)),
+        ("sessions_overflowed", load(&shared.sessions.overflowed)),
+        ("answers_dropped", load(&shared.sessions.answers_dropped)),
+    ];
+    put(text, "driver_total", "counter", "What happened around the core.", &by("what", &driver));
+}
+
+fn order(text: &mut String, shared: &Shared) {
+    if let Some(engine) = shared.engine.load_full() {
+        let counters = engine.counters();
+        let log = [
+            ("batches", counters.committed),
+            ("appended_bytes", counters.log.appended_bytes),
+            ("syncs", counters.log.syncs),
+            ("failed_writes", counters.log.failed_writes),
+            ("overloads", counters.overloads),
+            ("snapshots_saved", counters.snapshots_saved),
+        ];
+        put(text, "log_total", "counter", "What the log did.", &by("what", &log));
+    }
+    if let Some(submitter) = shared.submitter.load_full() {
+        let counters = submitter.counters();
+        let batcher = [
+            ("operations", counters.operations),
+            ("batches", counters.batches),
+            ("overloads", counters.overloads),
+            ("failed", counters.failed),
+        ];
+        put(text, "batcher_total", "counter", "What the batcher did.", &by("what", &batcher));
+    }
+}

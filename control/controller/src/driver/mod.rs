@@ -1,0 +1,296 @@
+//! The runtime: threads, the order engine, TLS sessions and the handle, around the pure core.
+//!
+//! ```text
+//!  API ── ControllerHandle ──► Submitter ──► LocalEngine (log) ── committed ──┐
+//!            │      ▲                                                         ▼
+//!            │      └── answers ◄──────────────────────────────────── core thread (Core::step)
+//!            │                                                          ▲          │
+//!            └── questions ──► sessions (a task each, TLS) ── acks ─────┘          │
+//!                                  ▲                                               │
+//!                                  └────────────── updates ◄───────────────────────┘
+//! ```
+//!
+//! Invariants
+//! - A proposer is answered after the log has its event durably and the core decided on it. After the
+//!   end of the process at any byte, what was answered is there; what was not is there whole or not at all.
+//! - Only the core thread touches the core; everything reaches it by one bounded queue. When that is
+//!   full, sessions and the log wait, and those who ask by the handle are told so.
+//! - Ordered time is max(previous, wall clock), put in by the proposer and held by the core.
+//! - An actuator has one session; a newer one ends the older.
+
+mod frame;
+mod handle;
+mod metrics;
+mod runner;
+mod session;
+mod sessions;
+mod shared;
+mod snapshots;
+
+pub use frame::{read_frame, write_frame};
+pub use handle::{ActuatorStatus, ControllerHandle, Status, Watch};
+pub use session::serve_sessions;
+pub use shared::Published;
+
+use crate::Error;
+use crate::core::scheduler::SchedulerSettings;
+use crate::core::{Core, CoreSettings, Feed, FeedSettings, Input, Output, SharedApp, decode_batch};
+use runner::{Command, Runner};
+use shared::{Parts, Shared};
+use std::io::Read;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use weir_base::world::{Clock, Disk};
+use weir_model::Label;
+use weir_model::event::SourceId;
+use weir_order::{BatcherSettings, Entry, OpenedLocal, Position, Submitter};
+use weir_trust::batch::GroupSigner;
+
+/// How often the core is told the time.
+const TICK: Duration = Duration::from_millis(100);
+
+/// When a snapshot is taken: when the log after the last one has either.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotPolicy {
+    /// Bytes of batches.
+    pub bytes: u64,
+    /// Batches.
+    pub entries: u64,
+}
+
+impl Default for SnapshotPolicy {
+    fn default() -> SnapshotPolicy {
+        SnapshotPolicy { bytes: 64 * 1024 * 1024, entries: 50_000 }
+    }
+}
+
+/// Settings of sessions with actuators.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionSettings {
+    /// Most sessions, handshakes included.
+    pub sessions_max: usize,
+    /// TLS handshake and `Hello` must be over after so long.
+    pub handshake_ms: u64,
+    /// How often a peer is pinged.
+    pub ping_ms: u64,
+    /// A peer that sent nothing for so long is dead.
+    pub dead_ms: u64,
+    /// Frames that may wait to be written; a session that has more is closed.
+    pub outbound_frames_max: usize,
+    /// Questions to one actuator that may be open.
+    pub questions_max: usize,
+    /// How long an answer may take beyond what the question asks for.
+    pub answer_ms: u64,
+}
+
+impl Default for SessionSettings {
+    fn default() -> SessionSettings {
+        SessionSettings {
+            sessions_max: 16_384,
+            handshake_ms: 10_000,
+            ping_ms: 2_000,
+            dead_ms: 8_000,
+            outbound_frames_max: 1_024,
+            questions_max: 64,
+            answer_ms: 5_000,
+        }
+    }
+}
+
+/// Settings of a controller.
+#[derive(Clone, Debug)]
+pub struct ControllerSettings {
+    /// The domain.
+    pub domain: Label,
+    /// Name of this controller, unique in the domain.
+    pub name: Label,
+    /// Epoch of the group when the log is new.
+    pub epoch: u64,
+    /// The scheduler.
+    pub scheduler: SchedulerSettings,
+    /// Batches of events (row R9).
+    pub batcher: BatcherSettings,
+    /// The log.
+    pub order: weir_order::Settings,
+    /// Snapshots.
+    pub snapshots: SnapshotPolicy,
+    /// The watch feed.
+    pub feed: FeedSettings,
+    /// Sessions.
+    pub sessions: SessionSettings,
+    /// Inputs that may wait for the core.
+    pub inbox_max: usize,
+    /// Proposals that may wait for their answer.
+    pub proposals_max: usize,
+}
+
+impl ControllerSettings {
+    /// Defaults for a domain and a controller's name.
+    pub fn new(domain: Label, name: Label) -> ControllerSettings {
+        ControllerSettings {
+            domain,
+            name,
+            epoch: 1,
+            scheduler: SchedulerSettings::default(),
+            batcher: BatcherSettings::default(),
+            order: weir_order::Settings::default(),
+            snapshots: SnapshotPolicy::default(),
+            feed: FeedSettings::default(),
+            sessions: SessionSettings::default(),
+            inbox_max: 4_096,
+            proposals_max: 16_384,
+        }
+    }
+}
+
+/// What opening found.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// Of the order.
+    pub opening: weir_order::Opening,
+    /// Entries replayed after the snapshot.
+    pub replayed: u64,
+}
+
+/// A running controller. [`Controller::shutdown`], or dropping it, ends it in good order.
+pub struct Controller {
+    handle: ControllerHandle,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    recovered: Recovered,
+}
+
+impl Controller {
+    /// Opens the log on `disk`, recovers (newest snapshot, then replay through the core), and starts.
+    ///
+    /// # Errors
+    /// [`Error::Order`], the snapshot variants, [`Error::Operation`], [`Error::System`].
+    pub fn open(
+        settings: ControllerSettings,
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        signer: Box<dyn GroupSigner + Send>,
+        apps: Vec<SharedApp>,
+    ) -> Result<Controller, Error> {
+        let source = SourceId(format!("controller/{}", settings.name));
+        let core_settings = CoreSettings {
+            domain: settings.domain.clone(),
+            epoch: settings.epoch,
+            source: source.clone(),
+            scheduler: settings.scheduler,
+        };
+        let group_key = signer.group_key();
+        let opened = OpenedLocal::open(disk, settings.order)?;
+        let mut core = load(&opened, core_settings, signer, apps.clone())?;
+        let mut feed = Feed::new(settings.feed, core.store().version());
+        let (last, replayed) = replay(&opened, &mut core, &mut feed)?;
+        let recovered = Recovered { opening: opened.opening().clone(), replayed };
+        tracing::info!(version = %core.store().version(), replayed, "the controller recovered its state");
+
+        let (inbox, commands) = mpsc::channel(settings.inbox_max);
+        let committed = inbox.clone();
+        let sink = move |entry: &Entry| {
+            // Fails only when the core thread has ended; then nobody is answered any more.
+            let _ = committed.blocking_send(Command::Committed(entry.clone()));
+        };
+        let engine = Arc::new(opened.start(Box::new(sink))?);
+        let submitter = Submitter::new(engine.clone(), clock.clone(), settings.batcher)?;
+        let shared = Arc::new(Shared::new(Parts {
+            settings: &settings,
+            source,
+            apps,
+            group_key,
+            feed,
+            core: &core,
+            clock,
+            submitter,
+            engine: engine.clone(),
+            inbox: inbox.clone(),
+        }));
+        let handle = ControllerHandle::new(shared.clone(), inbox.clone());
+        let (snapshots, snapshot_thread) = snapshots::start(engine, inbox.clone())?;
+        let runner = Runner::new(core, commands, shared.clone(), snapshots, settings.snapshots, last);
+        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(run)
+                .map_err(Error::system("starting a thread"))
+        };
+        let core_thread = spawn("controller-core", Box::new(move || runner.run()))?;
+        let ticked = shared.clone();
+        let ticker = spawn("controller-tick", Box::new(move || tick(&ticked, &inbox)))?;
+        Ok(Controller { handle, shared, threads: vec![core_thread, snapshot_thread, ticker], recovered })
+    }
+
+    /// For the API and for [`serve_sessions`].
+    pub fn handle(&self) -> ControllerHandle {
+        self.handle.clone()
+    }
+
+    /// What opening found.
+    pub fn recovered(&self) -> &Recovered {
+        &self.recovered
+    }
+
+    /// Ends it: what was committed is in the log; who waits for an answer is told that it stopped.
+    /// Blocks until the log is closed, so call it outside of async code (or with `spawn_blocking`).
+    pub fn shutdown(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        self.shared.stop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the controller panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn tick(shared: &Shared, inbox: &mpsc::Sender<Command>) {
+    while !shared.is_stopped() {
+        std::thread::sleep(TICK);
+        // When the inbox is full, the next tick tells the time as well.
+        let _ = inbox.try_send(Command::Tick);
+    }
+}
+
+fn load(
+    opened: &OpenedLocal,
+    settings: CoreSettings,
+    signer: Box<dyn GroupSigner + Send>,
+    apps: Vec<SharedApp>,
+) -> Result<Core, Error> {
+    let Some(mut reader) = opened.snapshot()? else { return Ok(Core::new(settings, signer, apps)) };
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).map_err(Error::system("reading the snapshot"))?;
+    Core::from_snapshot(settings, signer, apps, &bytes)
+}
+
+fn replay(opened: &OpenedLocal, core: &mut Core, feed: &mut Feed) -> Result<(Position, u64), Error> {
+    let mut last = opened.opening().snapshot.map_or(Position { term: 0, index: 0 }, |info| info.at);
+    let mut replayed = 0;
+    let mut out = Vec::new();
+    for entry in opened.replay()? {
+        let entry = entry?;
+        core.step(Input::Ordered(decode_batch(&entry.batch)?), &mut out);
+        for output in out.drain(..) {
+            if let Output::Committed(change) = output {
+                feed.push(change);
+            }
+        }
+        last = entry.position;
+        replayed += 1;
+    }
+    feed.reached(core.store().version());
+    Ok((last, replayed))
+}

@@ -1,0 +1,229 @@
+//! The core thread: feeds the core, and does what it says.
+
+use super::SnapshotPolicy;
+use super::metrics::Gauges;
+use super::shared::Shared;
+use super::snapshots::Job;
+use crate::Error;
+use crate::core::scheduler::Reached;
+use crate::core::{Core, Input, Item, Outcome, Output, decode_batch};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use tokio::sync::{mpsc, oneshot};
+use weir_model::Version;
+use weir_model::event::EventBody;
+use weir_model::session::ToActuator;
+use weir_order::{Entry, Position};
+
+/// Most that may wait for a version to be in force everywhere.
+const WAITERS_MAX: usize = 65_536;
+/// Ticks between two looks at waiters and gauges.
+const TICKS_PER_LOOK: u64 = 10;
+
+/// What is asked of the core thread.
+pub(super) enum Command {
+    /// The order committed an entry.
+    Committed(Entry),
+    /// Something happened on a session.
+    Input(Input),
+    /// Time passed.
+    Tick,
+    /// Somebody wants to look at the core.
+    Inspect(Box<dyn FnOnce(&Core) + Send>),
+    /// Somebody waits until all updates of a version are acked.
+    Wait { version: Version, reply: oneshot::Sender<Result<Reached, Error>> },
+    /// A snapshot was saved or failed.
+    SnapshotDone { saved: bool },
+    /// Nothing, but look whether the controller stops.
+    Wake,
+}
+
+pub(super) struct Runner {
+    core: Core,
+    commands: mpsc::Receiver<Command>,
+    shared: Arc<Shared>,
+    snapshots: SyncSender<Job>,
+    policy: SnapshotPolicy,
+    last: Position,
+    entries_since: u64,
+    bytes_since: u64,
+    saving: bool,
+    waiters: BTreeMap<Version, Vec<oneshot::Sender<Result<Reached, Error>>>>,
+    waiters_count: usize,
+    ticks: u64,
+}
+
+impl Runner {
+    pub fn new(
+        core: Core,
+        commands: mpsc::Receiver<Command>,
+        shared: Arc<Shared>,
+        snapshots: SyncSender<Job>,
+        policy: SnapshotPolicy,
+        last: Position,
+    ) -> Runner {
+        Runner {
+            core,
+            commands,
+            shared,
+            snapshots,
+            policy,
+            last,
+            entries_since: 0,
+            bytes_since: 0,
+            saving: false,
+            waiters: BTreeMap::new(),
+            waiters_count: 0,
+            ticks: 0,
+        }
+    }
+
+    pub fn run(mut self) {
+        while let Some(command) = self.commands.blocking_recv() {
+            match command {
+                Command::Committed(entry) => {
+                    if let Err(error) = self.committed(&entry) {
+                        tracing::error!(index = entry.position.index, %error, "the order cannot be followed");
+                        break;
+                    }
+                }
+                Command::Input(input) => self.step(input),
+                Command::Tick => self.tick(),
+                Command::Inspect(look) => look(&self.core),
+                Command::Wait { version, reply } => self.wait(version, reply),
+                Command::SnapshotDone { saved } => self.snapshot_done(saved),
+                Command::Wake => {}
+            }
+            if self.shared.is_stopped() {
+                break;
+            }
+        }
+        // Also when the order cannot be followed: nobody may wait for an answer that never comes.
+        self.shared.stop();
+    }
+
+    fn committed(&mut self, entry: &Entry) -> Result<(), Error> {
+        self.step(Input::Ordered(decode_batch(&entry.batch)?));
+        self.last = entry.position;
+        self.entries_since += 1;
+        self.bytes_since += entry.batch.len() as u64;
+        self.take_snapshot();
+        Ok(())
+    }
+
+    fn step(&mut self, input: Input) {
+        let ordered = matches!(input, Input::Ordered(_));
+        let mut out = Vec::new();
+        self.core.step(input, &mut out);
+        if ordered {
+            self.shared.publish(&self.core);
+        }
+        for output in out {
+            self.obey(output);
+        }
+    }
+
+    fn obey(&mut self, output: Output) {
+        match output {
+            Output::Decided { source, sequence, outcome } => {
+                let sender = || source.0.clone();
+                let result = match outcome {
+                    Outcome::Committed(version) | Outcome::Duplicate(version) => Ok(version),
+                    Outcome::Rejected(rejection) => Err(Error::Rejected(rejection)),
+                    Outcome::TooOld => Err(Error::NumberTooOld { sender: sender(), sequence }),
+                };
+                self.shared.answer(&(source, sequence), &result);
+            }
+            Output::Committed(change) => self.shared.push_change(change),
+            Output::Send { target, session, updates } => {
+                self.shared.sessions.send(&target, session, ToActuator::Updates(updates));
+            }
+            Output::AskState { target, session } => {
+                self.shared.sessions.send(&target, session, ToActuator::SendState);
+            }
+            Output::Close { target, session, reason } => {
+                tracing::warn!(actuator = %target, session, reason, "session closed");
+                self.shared.sessions.close(&target, session, reason);
+            }
+            Output::Repair { target, found } => {
+                tracing::info!(actuator = %target, keys = found.len(), "keys to be decided anew");
+                let now_ms = self.shared.ordered_now_ms();
+                self.shared.offer_item(&Item::Repair { now_ms, actuator: target, found });
+            }
+            Output::Refused { target, key, version, refusal } => {
+                tracing::warn!(actuator = %target, %key, %version, %refusal, "update refused");
+                self.shared.offer(EventBody::Refused { actuator: target, key, version, refusal });
+            }
+            Output::Finished(version) => {
+                let waiters = self.waiters.remove(&version).unwrap_or_default();
+                self.waiters_count -= waiters.len();
+                waiters.into_iter().for_each(|waiter| drop(waiter.send(Ok(Reached::All))));
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        self.ticks += 1;
+        self.step(Input::Tick { now_ms: self.shared.clock.now_ns() / 1_000_000 });
+        if self.ticks.is_multiple_of(TICKS_PER_LOOK) {
+            self.look_at_waiters();
+            self.shared.sessions.forget_closed_questions();
+            self.shared.gauges.store(Arc::new(Gauges::of(&self.core)));
+        }
+    }
+
+    fn wait(&mut self, version: Version, reply: oneshot::Sender<Result<Reached, Error>>) {
+        let reached = self.core.scheduler().reached(version);
+        let answer = match reached {
+            Reached::Waiting(_) if self.waiters_count < WAITERS_MAX => {
+                self.waiters.entry(version).or_default().push(reply);
+                self.waiters_count += 1;
+                return;
+            }
+            Reached::Waiting(_) => {
+                Err(Error::Overloaded { what: "waiters for versions", limit: WAITERS_MAX })
+            }
+            other => Ok(other),
+        };
+        // Who asked may have given up.
+        let _ = reply.send(answer);
+    }
+
+    /// Forgets waiters that gave up, and answers those whose version is not followed any more.
+    fn look_at_waiters(&mut self) {
+        let scheduler = self.core.scheduler();
+        self.waiters.retain(|version, waiters| {
+            waiters.retain(|waiter| !waiter.is_closed());
+            let reached = scheduler.reached(*version);
+            if !matches!(reached, Reached::Waiting(_)) {
+                waiters.drain(..).for_each(|waiter| drop(waiter.send(Ok(reached))));
+            }
+            !waiters.is_empty()
+        });
+        self.waiters_count = self.waiters.values().map(Vec::len).sum();
+    }
+
+    fn take_snapshot(&mut self) {
+        let due = self.entries_since >= self.policy.entries || self.bytes_since >= self.policy.bytes;
+        if !due || self.saving {
+            return;
+        }
+        match self.snapshots.try_send((self.last, self.core.snapshot())) {
+            Ok(()) => {
+                self.saving = true;
+                self.entries_since = 0;
+                self.bytes_since = 0;
+            }
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    fn snapshot_done(&mut self, saved: bool) {
+        self.saving = false;
+        if !saved {
+            self.shared.counters.snapshots_failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Sessions with actuators over mutual TLS: handshake, `Hello`, heartbeats, and frames both ways.
+//!
+//! A session is one task with a reading and a writing half; when either ends, the session ends. The
+//! name in the client's certificate (its DNS name, or else its common name) must be the actuator's.
+
+use super::frame::{read_frame, write_frame};
+use super::handle::ControllerHandle;
+use crate::Error;
+use crate::core::Input;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, interval, timeout};
+use tokio_rustls::TlsAcceptor;
+use weir_base::codec::CodecError;
+use weir_model::Label;
+use weir_model::event::{ActuatorFacts, EventBody, USAGE_FLOWS_MAX};
+use weir_model::session::{PROTOCOL, StateDigest, ToActuator, ToController};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+/// How long the accept loop rests after an error, such as too many open files.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// Serves sessions until the controller stops. `tls` must require a client certificate of the domain.
+///
+/// # Errors
+/// None now; the signature leaves room for a listener that cannot go on.
+pub async fn serve_sessions(
+    handle: ControllerHandle,
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+) -> Result<(), Error> {
+    let acceptor = TlsAcceptor::from(tls);
+    let places = Arc::new(Semaphore::new(handle.shared.session_settings.sessions_max));
+    let mut stopped = handle.shared.reached.subscribe();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopped.wait_for(|(_, stopped)| *stopped) => return Ok(()),
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_REST).await;
+                continue;
+            }
+        };
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            handle.shared.counters.sessions_refused.fetch_add(1, Ordering::Relaxed);
+            continue;
+        };
+        let (handle, acceptor) = (handle.clone(), acceptor.clone());
+        tokio::spawn(async move {
+            if let Err(error) = serve(&handle, stream, &acceptor).await {
+                handle.shared.counters.sessions_failed.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(%peer, %error, "session ended");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn serve(handle: &ControllerHandle, stream: TcpStream, acceptor: &TlsAcceptor) -> Result<(), Error> {
+    let settings = handle.shared.session_settings;
+    stream.set_nodelay(true).map_err(Error::system("setting TCP_NODELAY"))?;
+    let limit = Duration::from_millis(settings.handshake_ms);
+    let late = |_| Error::Peer(format!("no handshake and Hello within {} ms", settings.handshake_ms));
+    let deadline = Instant::now() + limit;
+    let mut stream = timeout(limit, acceptor.accept(stream))
+        .await
+        .map_err(late)?
+        .map_err(Error::system("the TLS handshake"))?;
+    let name = certificate_name(stream.get_ref().1.peer_certificates())?;
+    let hello =
+        tokio::time::timeout_at(deadline, read_frame::<ToController>(&mut stream)).await.map_err(late)??;
+    let hello = match check(&name, hello) {
+        Ok(hello) => hello,
+        Err(error) => {
+            write_frame(&mut stream, &ToActuator::Refused(error.to_string())).await?;
+            return Err(error);
+        }
+    };
+    if let Err(error) = join(handle, &hello.facts).await {
+        write_frame(&mut stream, &ToActuator::Refused(error.to_string())).await?;
+        return Err(error);
+    }
+    run(handle, hello, stream).await
+}
+
+struct Hello {
+    facts: ActuatorFacts,
+    software: String,
+    digest: StateDigest,
+}
+
+fn check(certificate: &Label, frame: ToController) -> Result<Hello, Error> {
+    let ToController::Hello { protocol, actuator, role, software, identity, underlay, digest } = frame else {
+        return Err(Error::Peer("the first frame must be Hello".into()));
+    };
+    if protocol != PROTOCOL {
+        let text = format!(
+            "protocol {protocol} is spoken here as {PROTOCOL}: install the same release on both sides"
+        );
+        return Err(Error::Peer(text));
+    }
+    if actuator != *certificate {
+        let text =
+            format!("Hello is of '{actuator}', the certificate of '{certificate}': they must be the same");
+        return Err(Error::Peer(text));
+    }
+    Ok(Hello { facts: ActuatorFacts { name: actuator, role, identity, underlay }, software, digest })
+}
+
+/// Orders what the actuator tells of itself, unless it is known.
+async fn join(handle: &ControllerHandle, facts: &ActuatorFacts) -> Result<(), Error> {
+    if handle.published().joined.get(&facts.name) == Some(facts) {
+        return Ok(());
+    }
+    handle.joined(facts.clone()).await.map(drop)
+}
+
+/// The actuator's name in its certificate.
+fn certificate_name(chain: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Result<Label, Error> {
+    let bad = |text: String| Error::Peer(text);
+    let leaf = chain.and_then(<[_]>::first).ok_or_else(|| bad("the peer has no certificate".into()))?;
+    let (_, certificate) = X509Certificate::from_der(leaf)
+        .map_err(|error| bad(format!("the certificate cannot be read: {error}")))?;
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let dns = names.and_then(|names| {
+        names.value.general_names.iter().find_map(|name| match name {
+            GeneralName::DNSName(name) => Some(*name),
+            _ => None,
+        })
+    });
+    let common = certificate.subject().iter_common_name().find_map(|name| name.as_str().ok());
+    let name = dns.or(common).ok_or_else(|| bad("the certificate names nobody".into()))?;
+    Label::new(name).map_err(|error| bad(format!("the certificate's name: {error}")))
+}
+
+async fn run<S: AsyncRead + AsyncWrite>(
+    handle: &ControllerHandle,
+    hello: Hello,
+    stream: S,
+) -> Result<(), Error> {
+    let actuator = hello.facts.name;
+    let welcome = ToActuator::Welcome { protocol: PROTOCOL, epoch: handle.published().epoch };
+    let (session, queue) = handle.shared.sessions.open(&actuator, hello.software, welcome);
+    tracing::info!(%actuator, session, "session opened");
+    let connected = Input::Connected { actuator: actuator.clone(), session, digest: hello.digest };
+    let (reader, writer) = tokio::io::split(stream);
+    let ended = match handle.input(connected).await {
+        Err(error) => Err(error),
+        Ok(()) => {
+            let settings = handle.shared.session_settings;
+            let dead = Duration::from_millis(settings.dead_ms);
+            tokio::select! {
+                ended = read(handle, &actuator, session, reader, dead) => ended,
+                ended = write(queue, writer, Duration::from_millis(settings.ping_ms.max(1)), dead) => ended,
+            }
+        }
+    };
+    handle.shared.sessions.ended(&actuator, session);
+    // Fails only when the controller stops.
+    let _ = handle.input(Input::Disconnected { actuator: actuator.clone(), session }).await;
+    tracing::info!(%actuator, session, "session closed");
+    ended
+}
+
+async fn read<S: AsyncRead>(
+    handle: &ControllerHandle,
+    actuator: &Label,
+    session: u64,
+    mut reader: ReadHalf<S>,
+    dead: Duration,
+) -> Result<(), Error> {
+    loop {
+        let frame = timeout(dead, read_frame::<ToController>(&mut reader)).await;
+        let frame =
+            frame.map_err(|_| Error::Peer(format!("nothing was heard for {} ms", dead.as_millis())))?;
+        let frame = match frame {
+            Err(Error::Frame(error)) if matches!(*error, CodecError::Closed) => return Ok(()),
+            other => other?,
+        };
+        match frame {
+            ToController::Hello { .. } => return Err(Error::Peer("a second Hello".into())),
+            ToController::State { entries, last } => {
+                let actuator = actuator.clone();
+                handle.input(Input::State { actuator, session, entries, last }).await?;
+            }
+            ToController::Acks(acks) if acks.actuator != *actuator => {
+                return Err(Error::Peer(format!("acks of '{}'", acks.actuator)));
+            }
+            ToController::Acks(acks) => handle.input(Input::Acks { session, acks }).await?,
+            ToController::Usage(report) => {
+                let flows = report.through_gateway.len().max(report.direct.len());
+                if report.actuator != *actuator || flows > USAGE_FLOWS_MAX {
+                    let text = format!("a usage report of '{}' with {flows} flows", report.actuator);
+                    return Err(Error::Peer(format!("{text}: at most {USAGE_FLOWS_MAX}, and only its own")));
+                }
+                handle.shared.offer(EventBody::Usage(report));
+            }
+            ToController::Answer { id, answer } => {
+                handle.shared.sessions.answered(actuator, session, id, answer)
+            }
+            ToController::Pong { .. } => {}
+        }
+    }
+}
+
+/// Writes what is queued, and pings. A peer that does not take a frame for `dead` is gone.
+async fn write<S: AsyncWrite>(
+    mut queue: mpsc::Receiver<ToActuator>,
+    mut writer: WriteHalf<S>,
+    ping: Duration,
+    dead: Duration,
+) -> Result<(), Error> {
+    let mut pings = interval(ping);
+    let mut id = 0;
+    loop {
+        let frame = tokio::select! {
+            frame = queue.recv() => match frame {
+                Some(frame) => frame,
+                None => return Ok(()),
+            },
+            _ = pings.tick() => {
+                id += 1;
+                ToActuator::Ping { id }
+            }
+        };
+        let wrote = timeout(dead, write_frame(&mut writer, &frame)).await;
+        wrote.map_err(|_| Error::Peer(format!("nothing could be written for {} ms", dead.as_millis())))??;
+    }
+}

@@ -1,0 +1,153 @@
+//! The sessions that are open: one for each actuator, with its outbound queue and open questions.
+
+use super::SessionSettings;
+use super::shared::locked;
+use crate::Error;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::mpsc;
+use weir_model::Label;
+use weir_model::local::{Answer, Question};
+use weir_model::session::ToActuator;
+
+/// Parts of one answer that may wait for whoever asked.
+const ANSWER_PARTS_MAX: usize = 64;
+
+struct Open {
+    session: u64,
+    software: String,
+    outbound: mpsc::Sender<ToActuator>,
+    questions: HashMap<u64, mpsc::Sender<Answer>>,
+    next_question: u64,
+}
+
+/// See the module.
+pub(super) struct Sessions {
+    settings: SessionSettings,
+    open: Mutex<HashMap<Label, Open>>,
+    next: AtomicU64,
+    /// Sessions opened.
+    pub opened: AtomicU64,
+    /// Sessions ended by a newer one of the same actuator.
+    pub replaced: AtomicU64,
+    /// Sessions closed because their peer did not read.
+    pub overflowed: AtomicU64,
+    /// Answers that nobody waits for, or faster than they are read.
+    pub answers_dropped: AtomicU64,
+}
+
+impl Sessions {
+    pub fn new(settings: SessionSettings) -> Sessions {
+        Sessions {
+            settings,
+            open: Mutex::new(HashMap::new()),
+            next: AtomicU64::new(1),
+            opened: AtomicU64::new(0),
+            replaced: AtomicU64::new(0),
+            overflowed: AtomicU64::new(0),
+            answers_dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// Opens a session, and ends the one that the actuator had. `first` is its first frame.
+    pub fn open(
+        &self,
+        actuator: &Label,
+        software: String,
+        first: ToActuator,
+    ) -> (u64, mpsc::Receiver<ToActuator>) {
+        let (outbound, queue) = mpsc::channel(self.settings.outbound_frames_max.max(1));
+        // The queue is empty, so there is room.
+        let _ = outbound.try_send(first);
+        let mut open = locked(&self.open);
+        let session = self.next.fetch_add(1, Ordering::SeqCst);
+        let new = Open { session, software, outbound, questions: HashMap::new(), next_question: 1 };
+        if open.insert(actuator.clone(), new).is_some() {
+            self.replaced.fetch_add(1, Ordering::Relaxed);
+        }
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        (session, queue)
+    }
+
+    /// Forgets a session that ended.
+    pub fn ended(&self, actuator: &Label, session: u64) {
+        let mut open = locked(&self.open);
+        if open.get(actuator).is_some_and(|open| open.session == session) {
+            open.remove(actuator);
+        }
+    }
+
+    /// Sends a frame, or closes the session when its queue is full.
+    pub fn send(&self, actuator: &Label, session: u64, frame: ToActuator) {
+        let mut open = locked(&self.open);
+        let Some(entry) = open.get(actuator).filter(|open| open.session == session) else { return };
+        if entry.outbound.try_send(frame).is_err() {
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%actuator, session, "the peer does not read its session: closed");
+            open.remove(actuator);
+        }
+    }
+
+    /// Tells the peer why, and closes.
+    pub fn close(&self, actuator: &Label, session: u64, reason: String) {
+        self.send(actuator, session, ToActuator::Refused(reason));
+        self.ended(actuator, session);
+    }
+
+    pub fn close_all(&self) {
+        locked(&self.open).clear();
+    }
+
+    pub fn count(&self) -> usize {
+        locked(&self.open).len()
+    }
+
+    /// Release of the software at an actuator.
+    pub fn software(&self, actuator: &Label) -> Option<String> {
+        locked(&self.open).get(actuator).map(|open| open.software.clone())
+    }
+
+    /// Asks a question; its answers come by the receiver.
+    pub fn ask(&self, actuator: &Label, question: Question) -> Result<mpsc::Receiver<Answer>, Error> {
+        let mut open = locked(&self.open);
+        let entry = open.get_mut(actuator).ok_or_else(|| Error::NotConnected(actuator.clone()))?;
+        entry.questions.retain(|_, asker| !asker.is_closed());
+        let limit = self.settings.questions_max;
+        if entry.questions.len() >= limit {
+            return Err(Error::Overloaded { what: "questions to the actuator", limit });
+        }
+        let id = entry.next_question;
+        if entry.outbound.try_send(ToActuator::Ask { id, question }).is_err() {
+            return Err(Error::Overloaded {
+                what: "frames to the actuator",
+                limit: self.settings.outbound_frames_max,
+            });
+        }
+        entry.next_question += 1;
+        let (asker, answers) = mpsc::channel(ANSWER_PARTS_MAX);
+        entry.questions.insert(id, asker);
+        Ok(answers)
+    }
+
+    /// Brings an answer to who asked.
+    pub fn answered(&self, actuator: &Label, session: u64, id: u64, answer: Answer) {
+        let mut open = locked(&self.open);
+        let entry = open.get_mut(actuator).filter(|open| open.session == session);
+        let more = matches!(answer, Answer::Captured { last: false, .. });
+        let delivered = entry.is_some_and(|entry| {
+            let asker = if more { entry.questions.get(&id).cloned() } else { entry.questions.remove(&id) };
+            asker.is_some_and(|asker| asker.try_send(answer).is_ok())
+        });
+        if !delivered {
+            self.answers_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets questions whose asker gave up.
+    pub fn forget_closed_questions(&self) {
+        for open in locked(&self.open).values_mut() {
+            open.questions.retain(|_, asker| !asker.is_closed());
+        }
+    }
+}

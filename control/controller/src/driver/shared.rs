@@ -1,0 +1,231 @@
+//! What the core thread, the sessions and the handles share.
+
+use super::metrics::{DriverCounters, Gauges};
+use super::runner::Command;
+use super::sessions::Sessions;
+use super::{ControllerSettings, SessionSettings};
+use crate::Error;
+use crate::core::{CommittedChange, Core, Feed, Item, SharedApp};
+use arc_swap::{ArcSwap, ArcSwapOption};
+use bytes::Bytes;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{mpsc, oneshot, watch};
+use weir_base::codec::encode;
+use weir_base::world::Clock;
+use weir_model::event::{ActuatorFacts, Event, EventBody, SourceId};
+use weir_model::signed::GroupKey;
+use weir_model::{Label, Version};
+use weir_order::{LocalEngine, Submitter};
+use weir_store::Store;
+
+/// The state after the last batch. A snapshot: it costs nothing and does not change.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// The store.
+    pub store: Store,
+    /// Ordered time, milliseconds of the Unix epoch.
+    pub now_ms: u64,
+    /// Epoch of the group.
+    pub epoch: u64,
+    /// Actuators that joined.
+    pub joined: Arc<BTreeMap<Label, ActuatorFacts>>,
+}
+
+/// Source and number of an event.
+pub(super) type EventName = (SourceId, u64);
+type Answer = oneshot::Sender<Result<Version, Error>>;
+
+pub(super) struct Shared {
+    pub domain: Label,
+    pub group_key: GroupKey,
+    pub source: SourceId,
+    pub apps: Vec<SharedApp>,
+    pub clock: Arc<dyn Clock>,
+    pub session_settings: SessionSettings,
+    pub sessions: Sessions,
+    pub counters: DriverCounters,
+    pub gauges: ArcSwap<Gauges>,
+    pub engine: ArcSwapOption<LocalEngine>,
+    pub submitter: ArcSwapOption<Submitter>,
+    published: ArcSwap<Published>,
+    feed: Mutex<Feed>,
+    /// The last version, and whether the controller has stopped.
+    pub reached: watch::Sender<(Version, bool)>,
+    proposals: Mutex<HashMap<EventName, Vec<Answer>>>,
+    proposals_max: usize,
+    next_sequence: AtomicU64,
+    ordered_ms: AtomicU64,
+    stopped: AtomicBool,
+    inbox: mpsc::Sender<Command>,
+}
+
+/// What [`Shared`] is made of.
+pub(super) struct Parts<'a> {
+    pub settings: &'a ControllerSettings,
+    pub source: SourceId,
+    pub apps: Vec<SharedApp>,
+    pub group_key: GroupKey,
+    pub feed: Feed,
+    pub core: &'a Core,
+    pub clock: Arc<dyn Clock>,
+    pub submitter: Submitter,
+    pub engine: Arc<LocalEngine>,
+    pub inbox: mpsc::Sender<Command>,
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere leaves maps and queues that are each whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub fn new(parts: Parts<'_>) -> Shared {
+        let settings = parts.settings;
+        let version = parts.core.store().version();
+        Shared {
+            domain: settings.domain.clone(),
+            group_key: parts.group_key,
+            source: parts.source,
+            apps: parts.apps,
+            clock: parts.clock,
+            session_settings: settings.sessions,
+            sessions: Sessions::new(settings.sessions),
+            counters: DriverCounters::default(),
+            gauges: ArcSwap::from_pointee(Gauges::default()),
+            engine: ArcSwapOption::from(Some(parts.engine)),
+            submitter: ArcSwapOption::from(Some(Arc::new(parts.submitter))),
+            published: ArcSwap::from_pointee(Published::of(parts.core)),
+            feed: Mutex::new(parts.feed),
+            reached: watch::Sender::new((version, false)),
+            proposals: Mutex::new(HashMap::new()),
+            proposals_max: settings.proposals_max,
+            next_sequence: AtomicU64::new(parts.core.own_sequence() + 1),
+            ordered_ms: AtomicU64::new(parts.core.now_ms()),
+            stopped: AtomicBool::new(false),
+            inbox: parts.inbox,
+        }
+    }
+
+    pub fn published(&self) -> Arc<Published> {
+        self.published.load_full()
+    }
+
+    /// Shows the state after a batch, before anybody is told that their event is decided.
+    pub fn publish(&self, core: &Core) {
+        let version = core.store().version();
+        self.published.store(Arc::new(Published::of(core)));
+        locked(&self.feed).reached(version);
+    }
+
+    pub fn push_change(&self, change: Arc<CommittedChange>) {
+        let version = change.version;
+        locked(&self.feed).push(change);
+        self.reached.send_modify(|(reached, _)| *reached = version);
+    }
+
+    pub fn changes_after(&self, from: Version, limit: usize) -> Result<Vec<Arc<CommittedChange>>, Error> {
+        locked(&self.feed).after(from, limit)
+    }
+
+    /// Time for a proposal: never before one that was given before.
+    pub fn ordered_now_ms(&self) -> u64 {
+        let wall_ms = self.clock.wall_ms();
+        self.ordered_ms.fetch_max(wall_ms, Ordering::SeqCst).max(wall_ms)
+    }
+
+    /// Proposes an event and gives back where its answer will come.
+    pub fn propose(
+        self: &Arc<Self>,
+        event: Event,
+    ) -> Result<oneshot::Receiver<Result<Version, Error>>, Error> {
+        let name = (event.source.clone(), event.sequence);
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut proposals = locked(&self.proposals);
+            if proposals.len() >= self.proposals_max {
+                self.counters.overloads.fetch_add(1, Ordering::Relaxed);
+                return Err(Error::Overloaded { what: "proposals", limit: self.proposals_max });
+            }
+            proposals.entry(name.clone()).or_default().push(answer);
+        }
+        let shared = self.clone();
+        let item = Item::Event { now_ms: self.ordered_now_ms(), event };
+        self.submit(&item, move |error| shared.answer(&name, &Err(error)));
+        Ok(answered)
+    }
+
+    /// An event of this controller, under the next number.
+    pub fn own_event(&self, body: EventBody) -> Event {
+        let sequence = self.next_sequence.fetch_add(1, Ordering::SeqCst);
+        Event { source: self.source.clone(), sequence, body }
+    }
+
+    /// Proposes an event of this controller without waiting for its end.
+    pub fn offer(self: &Arc<Self>, body: EventBody) {
+        let event = self.own_event(body);
+        self.offer_item(&Item::Event { now_ms: self.ordered_now_ms(), event });
+    }
+
+    /// Proposes something without waiting for its end.
+    pub fn offer_item(self: &Arc<Self>, item: &Item) {
+        let shared = self.clone();
+        self.submit(item, move |error| {
+            shared.counters.offers_failed.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%error, "an event of the controller itself was not ordered");
+        });
+    }
+
+    fn submit(&self, item: &Item, failed: impl FnOnce(Error) + Send + 'static) {
+        match self.submitter.load_full() {
+            None => failed(Error::Stopped),
+            Some(submitter) => {
+                let operation = Bytes::from(encode(item));
+                // Success is answered by the core, which decides in the meantime.
+                let reply = Box::new(move |result: Result<_, weir_order::Error>| {
+                    if let Err(error) = result {
+                        failed(error.into());
+                    }
+                });
+                submitter.submit(operation, reply);
+            }
+        }
+    }
+
+    /// Answers whoever waits for an event.
+    pub fn answer(&self, name: &EventName, result: &Result<Version, Error>) {
+        let waiting = locked(&self.proposals).remove(name).unwrap_or_default();
+        for answer in waiting {
+            // Who asked may have given up.
+            let _ = answer.send(result.clone());
+        }
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Begins the end: nothing more is proposed, and everybody who waits is told.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.submitter.store(None);
+        self.engine.store(None);
+        // Only to wake the core thread; when its queue is full it is awake.
+        let _ = self.inbox.try_send(Command::Wake);
+        self.reached.send_modify(|(_, stopped)| *stopped = true);
+        locked(&self.proposals).clear();
+        self.sessions.close_all();
+    }
+}
+
+impl Published {
+    fn of(core: &Core) -> Published {
+        Published {
+            store: core.store().clone(),
+            now_ms: core.now_ms(),
+            epoch: core.epoch(),
+            joined: core.joined().clone(),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What can go wrong with a controller, in words that say how to mend it.
+
+use std::sync::Arc;
+use weir_base::codec::CodecError;
+use weir_model::{Label, Version};
+use weir_store::{Rejection, SnapshotError};
+
+/// See the module. Cheap to clone, because one failure may answer many proposals.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The apps rejected the event; nothing changed.
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+    /// A queue is full; nothing was taken.
+    #[error("overloaded: {limit} {what} wait already; try again later")]
+    Overloaded {
+        /// What waits.
+        what: &'static str,
+        /// How many may.
+        limit: usize,
+    },
+    /// The order failed. [`weir_order::Error::is_definite`] says whether the event may still be decided.
+    #[error(transparent)]
+    Order(#[from] weir_order::Error),
+    /// The event's number is so old that nobody knows whether it was decided.
+    #[error("event {sequence} of '{sender}' is older than the numbers remembered; give it a new number")]
+    NumberTooOld {
+        /// Its source.
+        sender: String,
+        /// Its number.
+        sequence: u64,
+    },
+    /// The controller stops. A proposal may or may not have been decided: ask the next one with the same
+    /// source and number.
+    #[error("the controller has stopped before it answered; what was proposed may or may not be decided")]
+    Stopped,
+    /// A watcher asks for changes that are not kept.
+    #[error(
+        "changes after {from} are not kept any more, the oldest kept is after {oldest}: read everything \
+         again and watch from the version that comes with it"
+    )]
+    WatchTooOld {
+        /// Asked for changes after this.
+        from: Version,
+        /// Changes after this are there.
+        oldest: Version,
+    },
+    /// A watcher asks for changes after a version that was never reached.
+    #[error(
+        "{from} is not reached yet, the last is {last}: read everything again; this controller may have \
+         been restored from a backup"
+    )]
+    WatchAhead {
+        /// Asked for changes after this.
+        from: Version,
+        /// The last version.
+        last: Version,
+    },
+    /// A question to an actuator that has no session.
+    #[error("actuator '{0}' is not connected")]
+    NotConnected(Label),
+    /// A question that was not answered in time.
+    #[error("actuator '{actuator}' did not answer within {waited_ms} ms")]
+    NoAnswer {
+        /// The actuator.
+        actuator: Label,
+        /// How long was waited.
+        waited_ms: u64,
+    },
+    /// An operation of the order that cannot be read.
+    #[error("operation {nth} of a batch cannot be read: {source}. Was the log written by another release?")]
+    Operation {
+        /// Which, from 0.
+        nth: usize,
+        /// What is wrong.
+        source: Arc<CodecError>,
+    },
+    /// A snapshot written by another release.
+    #[error("snapshot format {found} is not known here: this release reads format {known}")]
+    SnapshotFormat {
+        /// Its format.
+        found: u32,
+        /// The format that can be read.
+        known: u32,
+    },
+    /// A snapshot of another domain.
+    #[error(
+        "the snapshot is of domain '{found}', this controller is of '{wanted}': check the data directory"
+    )]
+    SnapshotDomain {
+        /// Domain of the snapshot.
+        found: Label,
+        /// Domain of this controller.
+        wanted: Label,
+    },
+    /// A snapshot that is cut or damaged.
+    #[error("the snapshot is damaged: {0}")]
+    SnapshotDamaged(String),
+    /// The store in a snapshot.
+    #[error("the snapshot's store cannot be read: {0}")]
+    SnapshotStore(Arc<SnapshotError>),
+    /// A frame of a session that cannot be read or written.
+    #[error(transparent)]
+    Frame(Arc<CodecError>),
+    /// A peer that breaks the session's protocol.
+    #[error("the peer was refused: {0}")]
+    Peer(String),
+    /// The system refused something.
+    #[error("{action} failed: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The system's own error.
+        source: Arc<std::io::Error>,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(action: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+        move |source| Error::System { action, source: Arc::new(source) }
+    }
+}
+
+impl From<CodecError> for Error {
+    fn from(error: CodecError) -> Error {
+        Error::Frame(Arc::new(error))
+    }
+}
+
+impl From<SnapshotError> for Error {
+    fn from(error: SnapshotError) -> Error {
+        Error::SnapshotStore(Arc::new(error))
+    }
+}

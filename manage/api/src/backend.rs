@@ -1,0 +1,58 @@
+//! What the server needs of a controller.
+
+use crate::types::{
+    ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, ResourceList, ResourceView,
+    StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+};
+use std::future::Future;
+use std::pin::Pin;
+use tokio::sync::mpsc;
+use weir_model::Label;
+use weir_model::join::{JoinRequest, JoinResponse};
+use weir_model::resource::{Kind, ResourceId};
+
+/// An answer that takes time.
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send + 'a>>;
+
+/// A controller, as the API sees it. Every method may be called from many requests at once.
+pub trait Backend: Send + Sync + 'static {
+    /// Changes resources, or tells what would happen.
+    fn apply(&self, request: ApplyRequest) -> Reply<'_, ApplyResponse>;
+    /// Lists resources.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    fn list(&self, kind: Option<Kind>, network: Option<&Label>) -> Result<ResourceList, ApiError>;
+    /// One resource.
+    ///
+    /// # Errors
+    /// `not-found`.
+    fn get(&self, id: &ResourceId) -> Result<ResourceView, ApiError>;
+    /// Changes after a version, as they happen. The receiver ends when it is too slow.
+    ///
+    /// # Errors
+    /// `too-old`.
+    fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchEvent>, ApiError>;
+    /// State of the domain.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    fn status(&self) -> Reply<'_, StatusResponse>;
+    /// Follows a packet through the real tables.
+    fn trace(&self, request: TraceRequest) -> Reply<'_, TraceResponse>;
+    /// Copies frames of a port.
+    fn capture(&self, request: CaptureRequest) -> Reply<'_, Vec<CapturedFrame>>;
+    /// Makes a join token.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    fn token(&self, request: TokenRequest) -> Result<TokenResponse, ApiError>;
+    /// Lets an actuator join. The caller is not authenticated: the request's secret is.
+    fn join(&self, request: JoinRequest) -> Reply<'_, JoinResponse>;
+    /// Forgets an actuator.
+    fn remove_actuator(&self, name: Label) -> Reply<'_, ()>;
+    /// Counters of an actuator's switch, by name with labels.
+    fn counters(&self, name: Label) -> Reply<'_, Vec<(String, u64)>>;
+    /// Metrics of the controller, Prometheus text.
+    fn metrics(&self) -> String;
+}

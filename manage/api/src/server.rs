@@ -1,0 +1,317 @@
+//! The routes.
+
+use crate::backend::Backend;
+use crate::tls::Peer;
+use crate::types::{
+    ApiError, ApplyRequest, ApplyResponse, BODY_BYTES_MAX, CaptureRequest, CapturedFrame, Problem,
+    RESOURCES_MAX, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
+    TraceResponse, WatchEvent,
+};
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
+use std::sync::Arc;
+use subtle::ConstantTimeEq;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use utoipa::{IntoParams, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use weir_model::Label;
+use weir_model::join::{JoinRequest, JoinResponse};
+use weir_model::resource::{Kind, ResourceId};
+
+type Shared = State<Arc<dyn Backend>>;
+
+/// How administrators prove who they are, besides a client certificate.
+#[derive(Clone)]
+pub struct Admins {
+    /// SHA-256 of the bearer token.
+    pub token_hash: [u8; 32],
+}
+
+impl std::fmt::Debug for Admins {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Admins")
+    }
+}
+
+impl Admins {
+    /// For a bearer token.
+    pub fn of_token(token: &str) -> Admins {
+        Admins { token_hash: Sha256::digest(token).into() }
+    }
+
+    fn check(&self, request: &Request) -> Result<(), ApiError> {
+        let peer = request.extensions().get::<ConnectInfo<Peer>>();
+        if peer.is_some_and(|ConnectInfo(peer)| peer.is_admin) {
+            return Ok(());
+        }
+        let token = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.strip_prefix("Bearer "));
+        match token {
+            Some(token) if Sha256::digest(token).as_slice().ct_eq(&self.token_hash).into() => Ok(()),
+            Some(_) => Err(ApiError::unauthorized(
+                "the token is not this domain's: it is in the file admin.token of the controller's state directory",
+            )),
+            None => Err(ApiError::unauthorized(
+                "say who you are: give a token ('Authorization: Bearer …') or an administrator's client certificate",
+            )),
+        }
+    }
+}
+
+/// JSON whose errors name the field.
+struct Strict<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Strict<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(|_| ApiError::too_large(format!("a body has at most {BODY_BYTES_MAX} bytes")))?;
+        parse(&bytes).map(Strict)
+    }
+}
+
+/// Parses a body.
+///
+/// # Errors
+/// `invalid`, with the path of the field.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let place = if path == "." { String::new() } else { format!("{path}: ") };
+        ApiError::invalid(format!("{place}{}", error.inner()))
+    })?;
+    json.end().map_err(|error| ApiError::invalid(format!("behind the document: {error}")))?;
+    Ok(value)
+}
+
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "Weir",
+    description = "Tenant networks on a set of hosts: resources, their state, and traces of packets."
+))]
+struct Document;
+
+fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(apply))
+        .routes(routes!(list))
+        .routes(routes!(get_network))
+        .routes(routes!(get_resource))
+        .routes(routes!(watch))
+        .routes(routes!(status))
+        .routes(routes!(trace))
+        .routes(routes!(capture))
+        .routes(routes!(token))
+        .routes(routes!(remove_actuator))
+        .routes(routes!(counters))
+        .routes(routes!(metrics))
+}
+
+/// The OpenAPI 3.1 document.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    routes().merge(open_routes()).into_openapi()
+}
+
+fn open_routes() -> OpenApiRouter<Arc<dyn Backend>> {
+    OpenApiRouter::new().routes(routes!(join)).routes(routes!(healthz)).routes(routes!(document))
+}
+
+/// The whole service.
+pub fn router(backend: Arc<dyn Backend>, admins: Admins) -> axum::Router {
+    let (guarded, _) = routes().split_for_parts();
+    let (open, _) = open_routes().split_for_parts();
+    let guarded = guarded.layer(middleware::from_fn(move |request: Request, next: Next| {
+        let checked = admins.check(&request);
+        async move {
+            match checked {
+                Ok(()) => next.run(request).await,
+                Err(error) => error.into_response(),
+            }
+        }
+    }));
+    guarded
+        .merge(open)
+        .fallback(|| async { ApiError::not_found("there is no such path: see /v1/openapi.json") })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(backend)
+}
+
+/// Change resources, all or nothing.
+#[utoipa::path(post, path = "/v1/apply", request_body = ApplyRequest,
+    responses((status = 200, body = ApplyResponse), (status = "4XX", body = Problem)))]
+async fn apply(
+    backend: Shared,
+    Strict(request): Strict<ApplyRequest>,
+) -> Result<Json<ApplyResponse>, ApiError> {
+    let count = request.resources.len() + request.delete.len();
+    if count > RESOURCES_MAX {
+        return Err(ApiError::too_large(format!(
+            "{count} resources are over the limit of {RESOURCES_MAX} a request"
+        )));
+    }
+    backend.apply(request).await.map(Json)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Selection {
+    /// Only this kind.
+    kind: Option<String>,
+    /// Only of this network.
+    network: Option<String>,
+}
+
+/// List resources.
+#[utoipa::path(get, path = "/v1/resources", params(Selection),
+    responses((status = 200, body = ResourceList), (status = "4XX", body = Problem)))]
+async fn list(backend: Shared, Query(selection): Query<Selection>) -> Result<Json<ResourceList>, ApiError> {
+    let kind = selection.kind.as_deref().map(parse_kind).transpose()?;
+    let network = selection.network.map(label).transpose()?;
+    backend.list(kind, network.as_ref()).map(Json)
+}
+
+fn parse_kind(text: &str) -> Result<Kind, ApiError> {
+    text.parse().map_err(|error| ApiError::field("request", error))
+}
+
+fn label(text: String) -> Result<Label, ApiError> {
+    Label::new(text).map_err(|error| ApiError::invalid(error.to_string()))
+}
+
+/// Read a network.
+#[utoipa::path(get, path = "/v1/resources/network/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = ResourceView), (status = "4XX", body = Problem)))]
+async fn get_network(backend: Shared, Path(name): Path<String>) -> Result<Json<ResourceView>, ApiError> {
+    backend.get(&ResourceId { kind: Kind::Network, network: None, name: label(name)? }).map(Json)
+}
+
+/// Read a resource of a network.
+#[utoipa::path(get, path = "/v1/resources/{kind}/{network}/{name}",
+    params(("kind" = String, Path), ("network" = String, Path), ("name" = String, Path)),
+    responses((status = 200, body = ResourceView), (status = "4XX", body = Problem)))]
+async fn get_resource(
+    backend: Shared,
+    Path((kind, network, name)): Path<(String, String, String)>,
+) -> Result<Json<ResourceView>, ApiError> {
+    let kind = parse_kind(&kind)?;
+    backend.get(&ResourceId { kind, network: Some(label(network)?), name: label(name)? }).map(Json)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct From {
+    /// Version after which changes are told; absent means from now on.
+    from: Option<u64>,
+}
+
+/// Follow changes of resources: one JSON document a line, until the client ends it.
+#[utoipa::path(get, path = "/v1/watch", params(From),
+    responses((status = 200, body = WatchEvent, content_type = "application/x-ndjson"),
+              (status = 410, body = Problem), (status = "4XX", body = Problem)))]
+async fn watch(backend: Shared, Query(from): Query<From>) -> Result<Response, ApiError> {
+    let from = match from.from {
+        Some(from) => from,
+        None => backend.list(Some(Kind::Network), None)?.version,
+    };
+    let lines = ReceiverStream::new(backend.watch(from)?).map(|event| {
+        let mut line = serde_json::to_vec(&event)?;
+        line.push(b'\n');
+        Ok::<_, serde_json::Error>(line)
+    });
+    let header = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    Ok((header, Body::from_stream(lines)).into_response())
+}
+
+/// State of the domain.
+#[utoipa::path(get, path = "/v1/status",
+    responses((status = 200, body = StatusResponse), (status = "4XX", body = Problem)))]
+async fn status(backend: Shared) -> Result<Json<StatusResponse>, ApiError> {
+    backend.status().await.map(Json)
+}
+
+/// Follow a packet through the real tables of every switch on its way.
+#[utoipa::path(post, path = "/v1/trace", request_body = TraceRequest,
+    responses((status = 200, body = TraceResponse), (status = "4XX", body = Problem)))]
+async fn trace(
+    backend: Shared,
+    Strict(request): Strict<TraceRequest>,
+) -> Result<Json<TraceResponse>, ApiError> {
+    backend.trace(request).await.map(Json)
+}
+
+/// Copy frames of a port or of an underlay.
+#[utoipa::path(post, path = "/v1/capture", request_body = CaptureRequest,
+    responses((status = 200, body = Vec<CapturedFrame>), (status = "4XX", body = Problem)))]
+async fn capture(
+    backend: Shared,
+    Strict(request): Strict<CaptureRequest>,
+) -> Result<Json<Vec<CapturedFrame>>, ApiError> {
+    backend.capture(request).await.map(Json)
+}
+
+/// Make a join token.
+#[utoipa::path(post, path = "/v1/tokens", request_body = TokenRequest,
+    responses((status = 200, body = TokenResponse), (status = "4XX", body = Problem)))]
+async fn token(
+    backend: Shared,
+    Strict(request): Strict<TokenRequest>,
+) -> Result<Json<TokenResponse>, ApiError> {
+    backend.token(request).map(Json)
+}
+
+/// Forget a host or gateway that is gone for good.
+#[utoipa::path(delete, path = "/v1/actuators/{name}", params(("name" = String, Path)),
+    responses((status = 204), (status = "4XX", body = Problem)))]
+async fn remove_actuator(backend: Shared, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
+    backend.remove_actuator(label(name)?).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Counters of a host's or gateway's switch.
+#[utoipa::path(get, path = "/v1/actuators/{name}/counters", params(("name" = String, Path)),
+    responses((status = 200, body = std::collections::BTreeMap<String, u64>), (status = "4XX", body = Problem)))]
+async fn counters(
+    backend: Shared,
+    Path(name): Path<String>,
+) -> Result<Json<std::collections::BTreeMap<String, u64>>, ApiError> {
+    Ok(Json(backend.counters(label(name)?).await?.into_iter().collect()))
+}
+
+/// Metrics of the controller.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
+async fn metrics(backend: Shared) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], backend.metrics()).into_response()
+}
+
+/// Join the domain: called by `weir host --join` and `weir gateway --join`.
+#[utoipa::path(post, path = "/v1/join", request_body = JoinRequest,
+    responses((status = 200, body = JoinResponse), (status = "4XX", body = Problem)))]
+async fn join(backend: Shared, Strict(request): Strict<JoinRequest>) -> Result<Json<JoinResponse>, ApiError> {
+    backend.join(request).await.map(Json)
+}
+
+/// Whether the process answers.
+#[utoipa::path(get, path = "/healthz", responses((status = 200, body = String)))]
+async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// This document.
+#[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, body = String)))]
+async fn document() -> Json<utoipa::openapi::OpenApi> {
+    Json(openapi())
+}

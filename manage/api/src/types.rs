@@ -1,0 +1,389 @@
+//! What travels over the API.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_model::event::Role;
+use weir_model::resource::{FieldError, Kind, Resource, ResourceId};
+
+/// Most resources of one request.
+pub const RESOURCES_MAX: usize = weir_model::event::MUTATIONS_MAX;
+/// Largest body of a request, bytes.
+pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// A change of many resources, all or nothing.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ApplyRequest {
+    /// Resources that shall be as given.
+    #[schema(value_type = Vec<Resource>)]
+    #[serde(default)]
+    pub resources: Vec<serde_json::Value>,
+    /// Resources that shall be gone.
+    #[serde(default)]
+    pub delete: Vec<ResourceId>,
+    /// Versions that resources must have now; 0 means that it must not exist.
+    #[serde(default)]
+    pub expected: Vec<Expected>,
+    /// Delete every resource that is not named: a full update.
+    #[serde(default)]
+    pub replace_all: bool,
+    /// Only tell what would happen.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Wait up to so long until every switch has applied it, milliseconds; at most 60000.
+    #[serde(default)]
+    pub wait_ms: u32,
+}
+
+/// A version that a resource must have.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    /// The resource.
+    pub id: ResourceId,
+    /// Its version.
+    pub version: u64,
+}
+
+/// What a change does to a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Effect {
+    /// It is new.
+    Create,
+    /// It differs.
+    Update,
+    /// It goes.
+    Delete,
+    /// It is as wanted already.
+    Unchanged,
+}
+
+/// What happens to one resource.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ResourceChange {
+    /// The resource.
+    pub id: ResourceId,
+    /// What happens.
+    pub effect: Effect,
+}
+
+/// An update of one entry of one switch.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PlannedEntry {
+    /// The switch.
+    pub target: String,
+    /// The entry, such as `port/7/web`.
+    pub key: String,
+    /// `put` or `delete`.
+    pub change: String,
+    /// What it waits for, and why.
+    pub after: Vec<String>,
+}
+
+/// Result of a change.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApplyResponse {
+    /// Where the change is in the order; absent for a dry run.
+    pub version: Option<u64>,
+    /// What happens to each resource.
+    pub changes: Vec<ResourceChange>,
+    /// Updates of switches that follow, at most 1000 of them.
+    pub updates: Vec<PlannedEntry>,
+    /// How many follow in all.
+    pub updates_total: usize,
+    /// How many switches they touch.
+    pub switches: usize,
+    /// Whether all were in force within `waitMs`.
+    pub in_force: bool,
+}
+
+/// A resource as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ResourceView {
+    /// What was asked for.
+    pub resource: Resource,
+    /// Version of its last change.
+    pub version: u64,
+    /// What Weir chose for it: `vni`, `mac`, `addresses`.
+    #[schema(value_type = Object)]
+    pub allocated: serde_json::Value,
+}
+
+/// A list of resources.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ResourceList {
+    /// In order of their ids.
+    pub items: Vec<ResourceView>,
+    /// Version of the store that was read: watch from here on.
+    pub version: u64,
+}
+
+/// One change, as a watch tells it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct WatchEvent {
+    /// Where it was decided: give it as `from` to resume after it.
+    pub version: u64,
+    /// The resource.
+    pub id: ResourceId,
+    /// What it is now; absent when it is gone.
+    pub item: Option<ResourceView>,
+}
+
+/// A host or a gateway.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ActuatorStatus {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub role: Role,
+    /// Its address on the underlay.
+    pub underlay: String,
+    /// Whether its session is open.
+    pub connected: bool,
+    /// Entries that it shall have.
+    pub desired_entries: usize,
+    /// Highest version among them.
+    pub desired_version: u64,
+    /// Entries that it has acked at the version desired.
+    pub acked_entries: usize,
+    /// Version up to which everything is acked.
+    pub acked_version: u64,
+    /// Version in force up to which its switch has everything, as it last said itself; absent when not connected.
+    pub in_force_version: Option<u64>,
+    /// Updates that wait, and for what; at most 20.
+    pub waiting: Vec<String>,
+    /// Its last refusals; at most 20.
+    pub refused: Vec<String>,
+}
+
+/// State of the domain.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StatusResponse {
+    /// The domain.
+    pub domain: String,
+    /// Version of the store.
+    pub version: u64,
+    /// Digest of the store, hexadecimal.
+    pub digest: String,
+    /// Release of the controller.
+    pub software: String,
+    /// The group's public key, hexadecimal.
+    pub group_key: String,
+    /// Epoch of the group.
+    pub epoch: u64,
+    /// Resources by kind.
+    pub resources: Vec<KindCount>,
+    /// Hosts and gateways.
+    pub actuators: Vec<ActuatorStatus>,
+}
+
+/// How many resources of a kind there are.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct KindCount {
+    /// The kind.
+    pub kind: Kind,
+    /// How many.
+    pub count: usize,
+}
+
+/// What to trace: a described packet, or a whole frame.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TraceRequest {
+    /// The network.
+    pub network: String,
+    /// The endpoint that sends.
+    pub endpoint: String,
+    /// Destination: an address, or the name of an endpoint of the network.
+    #[serde(default)]
+    pub to: String,
+    /// `tcp`, `udp` or `icmp`. Default `icmp`.
+    #[serde(default)]
+    pub protocol: String,
+    /// Source port. Default 40000.
+    #[serde(default)]
+    pub source_port: u16,
+    /// Destination port.
+    #[serde(default)]
+    pub port: u16,
+    /// A whole Ethernet frame in hexadecimal, instead of the description.
+    #[serde(default)]
+    pub frame: String,
+}
+
+/// One step of a trace.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TraceLine {
+    /// The switch.
+    pub switch: String,
+    /// The stage.
+    pub stage: String,
+    /// What it found.
+    pub detail: String,
+    /// The rule or route that decided.
+    pub rule: Option<String>,
+    /// The entry looked at.
+    pub entry: Option<String>,
+    /// Its version.
+    pub version: Option<u64>,
+    /// Who signed it: domain, epoch and index of the batch, and the group's key.
+    pub signed_by: Option<String>,
+}
+
+/// A packet's way.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TraceResponse {
+    /// Each step of each switch.
+    pub steps: Vec<TraceLine>,
+    /// How it ends.
+    pub verdict: String,
+    /// Whether the packet reaches an endpoint, the outside, or an answer.
+    pub delivered: bool,
+}
+
+/// Frames of a port.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CaptureRequest {
+    /// The host or gateway.
+    pub actuator: String,
+    /// `network/endpoint`; absent means the underlay.
+    #[serde(default)]
+    pub port: Option<String>,
+    /// Stop after so many frames; at most 10000.
+    pub frames: u32,
+    /// Stop after so long, milliseconds; at most 60000.
+    pub duration_ms: u32,
+    /// Bytes kept of each frame.
+    pub snap_bytes: u32,
+}
+
+/// A captured frame.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CapturedFrame {
+    /// Nanoseconds of the Unix epoch.
+    pub time_ns: u64,
+    /// Length on the wire, bytes.
+    pub length: u32,
+    /// The bytes kept, hexadecimal.
+    pub bytes: String,
+}
+
+/// A join token to make.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TokenRequest {
+    /// How long it is good for, seconds: 60 to 604800. Default one hour.
+    #[serde(default)]
+    pub valid_s: u32,
+}
+
+/// A join token.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TokenResponse {
+    /// Give it to `weir host --join` or `weir gateway --join`. It is a secret.
+    pub token: String,
+}
+
+/// What went wrong, for people and for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    /// A stable word: `invalid`, `not-found`, `conflict`, `unauthorized`, `overloaded`, `too-old`,
+    /// `unavailable`, `too-large`, `internal`.
+    pub code: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+    /// The resource, if one is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// The field, if one is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<FieldError>,
+}
+
+/// An error of the API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// Status of the answer.
+    pub status: StatusCode,
+    /// Its body.
+    pub problem: Box<Problem>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: &str, message: impl Into<String>) -> ApiError {
+        let problem =
+            Problem { code: code.to_string(), message: message.into(), resource: None, field: None };
+        ApiError { status, problem: Box::new(problem) }
+    }
+
+    /// The request makes no sense.
+    pub fn invalid(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid", message)
+    }
+    /// A field of a resource is wrong.
+    pub fn field(resource: impl Into<String>, error: FieldError) -> ApiError {
+        let resource = resource.into();
+        let mut api =
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", format!("{resource}: {error}"));
+        api.problem.resource = Some(resource);
+        api.problem.field = Some(error);
+        api
+    }
+    /// There is no such thing.
+    pub fn not_found(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::NOT_FOUND, "not-found", message)
+    }
+    /// It fights with what is there.
+    pub fn conflict(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::CONFLICT, "conflict", message)
+    }
+    /// Who are you?
+    pub fn unauthorized(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    }
+    /// Too much at once: try again later.
+    pub fn overloaded(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+    }
+    /// The resume token is too old: read everything again.
+    pub fn too_old(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::GONE, "too-old", message)
+    }
+    /// Somebody who should answer does not.
+    pub fn unavailable(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_GATEWAY, "unavailable", message)
+    }
+    /// More than a limit.
+    pub fn too_large(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", message)
+    }
+    /// Our fault.
+    pub fn internal(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    }
+}
+
+impl std::fmt::Display for ApiError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.problem.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(*self.problem)).into_response()
+    }
+}

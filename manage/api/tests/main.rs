@@ -1,0 +1,215 @@
+//! The API over real TLS on loopback, with a backend that answers by rote.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use weir_api::client::{Client, ClientError, Context};
+use weir_api::pki::{Authority, server_config};
+use weir_api::server::{Admins, openapi, parse, router};
+use weir_api::tls::{Peer, TlsListener, dns_names};
+use weir_api::types::*;
+use weir_api::{ApiError, Backend, Reply};
+use weir_model::Label;
+use weir_model::join::{JoinRequest, JoinResponse};
+use weir_model::resource::{FieldError, Kind, Network, Resource, ResourceId};
+
+struct Rote;
+
+fn network(name: &str) -> ResourceView {
+    let text = format!(r#"{{"kind":"network","name":"{name}"}}"#);
+    ResourceView {
+        resource: serde_json::from_str(&text).unwrap(),
+        version: 3,
+        allocated: serde_json::json!({"vni": 7}),
+    }
+}
+
+impl Backend for Rote {
+    fn apply(&self, request: ApplyRequest) -> Reply<'_, ApplyResponse> {
+        Box::pin(async move {
+            for document in &request.resources {
+                serde_json::from_value::<Resource>(document.clone()).map_err(|error| {
+                    ApiError::field("network/red", FieldError::new("mtu", "1", error.to_string()))
+                })?;
+            }
+            let changes =
+                request.delete.into_iter().map(|id| ResourceChange { id, effect: Effect::Delete }).collect();
+            Ok(ApplyResponse {
+                version: (!request.dry_run).then_some(4),
+                changes,
+                updates: vec![],
+                updates_total: 0,
+                switches: 0,
+                in_force: false,
+            })
+        })
+    }
+    fn list(&self, _: Option<Kind>, _: Option<&Label>) -> Result<ResourceList, ApiError> {
+        Ok(ResourceList { items: vec![network("red")], version: 3 })
+    }
+    fn get(&self, id: &ResourceId) -> Result<ResourceView, ApiError> {
+        match id.name.as_str() {
+            "red" => Ok(network("red")),
+            _ => Err(ApiError::not_found(format!("there is no {id}"))),
+        }
+    }
+    fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchEvent>, ApiError> {
+        if from < 2 {
+            return Err(ApiError::too_old("read everything again"));
+        }
+        let (sender, receiver) = mpsc::channel(4);
+        for version in from + 1..from + 3 {
+            let view = network("red");
+            let event = WatchEvent { version, id: view.resource.id(), item: Some(view) };
+            sender.try_send(event).unwrap();
+        }
+        Ok(receiver)
+    }
+    fn status(&self) -> Reply<'_, StatusResponse> {
+        Box::pin(async { Err(ApiError::overloaded("busy")) })
+    }
+    fn trace(&self, _: TraceRequest) -> Reply<'_, TraceResponse> {
+        Box::pin(async { Err(ApiError::unavailable("no answer")) })
+    }
+    fn capture(&self, _: CaptureRequest) -> Reply<'_, Vec<CapturedFrame>> {
+        Box::pin(async { Ok(vec![]) })
+    }
+    fn token(&self, _: TokenRequest) -> Result<TokenResponse, ApiError> {
+        Ok(TokenResponse { token: "weir1.x".into() })
+    }
+    fn join(&self, _: JoinRequest) -> Reply<'_, JoinResponse> {
+        Box::pin(async { Err(ApiError::unauthorized("the join token is over")) })
+    }
+    fn remove_actuator(&self, _: Label) -> Reply<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+    fn counters(&self, _: Label) -> Reply<'_, Vec<(String, u64)>> {
+        Box::pin(async { Ok(vec![("drops".into(), 2)]) })
+    }
+    fn metrics(&self) -> String {
+        "weir_up 1\n".into()
+    }
+}
+
+/// Starts the service on a runtime of its own; gives a context for it.
+fn serve() -> (tokio::runtime::Runtime, Context, Authority) {
+    let made = Authority::make(&Label::new("test").unwrap()).unwrap();
+    let authority = Authority::open(&made).unwrap();
+    let identity = authority.controller(&[IpAddr::V4(Ipv4Addr::LOCALHOST)]).unwrap();
+    let config = server_config(&identity, authority.certificate_pem(), false).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let address = runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let listener = TlsListener::new(listener, config).unwrap();
+        let app = router(Arc::new(Rote), Admins::of_token("secret"));
+        tokio::spawn(async move {
+            axum::serve(listener, app.into_make_service_with_connect_info::<Peer>()).await.unwrap();
+        });
+        address
+    });
+    let context = Context {
+        server: format!("https://{address}"),
+        token: "secret".into(),
+        ca: authority.certificate_pem().to_string(),
+    };
+    (runtime, context, authority)
+}
+
+fn code(error: ClientError) -> String {
+    match error {
+        ClientError::Refused(error) => error.problem.code,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn calls_answer_and_errors_keep_their_words() {
+    let (_runtime, context, _) = serve();
+    let client = Client::new(context).unwrap();
+    assert_eq!(client.list(Some("network"), None).unwrap().items.len(), 1);
+    let id = |name: &str| ResourceId { kind: Kind::Network, network: None, name: Label::new(name).unwrap() };
+    assert_eq!(client.resource(&id("red")).unwrap().version, 3);
+    assert_eq!(code(client.resource(&id("blue")).unwrap_err()), "not-found");
+    assert_eq!(code(client.list(Some("cloud"), None).unwrap_err()), "invalid");
+    assert_eq!(code(client.status().unwrap_err()), "overloaded");
+    assert_eq!(client.counters("h1").unwrap()["drops"], 2);
+    client.remove_actuator("h1").unwrap();
+    let applied = client.apply(&ApplyRequest { delete: vec![id("red")], ..ApplyRequest::default() }).unwrap();
+    assert_eq!(applied.changes[0].effect, Effect::Delete);
+    let wrong = ApplyRequest {
+        resources: vec![serde_json::json!({"kind": "network", "name": "red", "mttu": 1})],
+        ..ApplyRequest::default()
+    };
+    let ClientError::Refused(error) = client.apply(&wrong).unwrap_err() else { panic!("refused expected") };
+    assert!(error.problem.field.unwrap().allowed.contains("mttu"));
+}
+
+#[test]
+fn a_watch_resumes_and_says_when_it_cannot() {
+    let (_runtime, context, _) = serve();
+    let client = Client::new(context).unwrap();
+    let mut seen = Vec::new();
+    let last = client
+        .watch(Some(5), |event| {
+            seen.push(event.version);
+            true
+        })
+        .unwrap();
+    assert_eq!((seen, last), (vec![6, 7], Some(7)));
+    assert_eq!(code(client.watch(Some(1), |_| true).unwrap_err()), "too-old");
+}
+
+#[test]
+fn nobody_enters_without_a_right_token_and_authority() {
+    let (_runtime, context, authority) = serve();
+    let wrong = Client::new(Context { token: "guess".into(), ..context.clone() }).unwrap();
+    assert_eq!(code(wrong.list(None, None).unwrap_err()), "unauthorized");
+    let other = Authority::make(&Label::new("other").unwrap()).unwrap();
+    let stranger = Client::new(Context { ca: other.certificate_pem, ..context }).unwrap();
+    assert!(matches!(stranger.list(None, None), Err(ClientError::Unreachable { .. })));
+    assert_eq!(authority.fingerprint().unwrap().len(), 64);
+}
+
+#[test]
+fn certificates_tell_actuators_and_administrators_apart() {
+    use rustls::pki_types::{CertificateDer, pem::PemObject};
+    let made = Authority::make(&Label::new("test").unwrap()).unwrap();
+    let authority = Authority::open(&made).unwrap();
+    let names = |pem: &str| dns_names(&CertificateDer::from_pem_slice(pem.as_bytes()).unwrap());
+    let key = rcgen::KeyPair::generate().unwrap();
+    let request = rcgen::CertificateParams::new(vec!["admin.weir.internal".to_string()]).unwrap();
+    let csr = request.serialize_request(&key).unwrap().pem().unwrap();
+    let issued = authority.actuator(&Label::new("h1").unwrap(), &csr).unwrap();
+    assert_eq!(names(&issued), ["h1"], "the name is the domain's to give");
+    assert_eq!(names(&authority.admin().unwrap().certificate_pem), ["admin.weir.internal"]);
+    assert!(authority.actuator(&Label::new("h1").unwrap(), "no request").is_err());
+}
+
+#[test]
+fn the_document_is_openapi_3_1_and_names_every_resource() {
+    let document = serde_json::to_value(openapi()).unwrap();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+    for path in ["/v1/apply", "/v1/resources", "/v1/watch", "/v1/status", "/v1/trace", "/v1/join"] {
+        assert!(document["paths"].get(path).is_some(), "{path}");
+    }
+    for schema in ["Network", "Subnet", "Endpoint", "Route", "FirewallRule", "Problem"] {
+        assert!(document["components"]["schemas"].get(schema).is_some(), "{schema}");
+    }
+    let network: Network = serde_json::from_str(r#"{"name":"red"}"#).unwrap();
+    let properties = document["components"]["schemas"]["Network"]["properties"].as_object().unwrap();
+    for field in serde_json::to_value(network).unwrap().as_object().unwrap().keys() {
+        assert!(properties.contains_key(field), "{field} is not in the document");
+    }
+}
+
+#[test]
+fn fuzz_bodies() {
+    bolero::check!().with_iterations(5_000).for_each(|bytes: &[u8]| {
+        let _ = parse::<ApplyRequest>(bytes);
+        let _ = parse::<TraceRequest>(bytes);
+        let _ = parse::<JoinRequest>(bytes);
+    });
+}

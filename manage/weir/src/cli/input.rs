@@ -1,0 +1,84 @@
+//! Files of resources: YAML or JSON, many documents a file, lists allowed.
+
+use super::Failure;
+use serde_json::Value;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use weir_model::resource::Resource;
+
+/// Largest file, bytes.
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// A document and where it was found.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// The resource as JSON.
+    pub value: Value,
+    /// The resource, checked by itself.
+    pub resource: Resource,
+}
+
+/// Reads files; `-` is the standard input, a folder means its `*.yaml`, `*.yml` and `*.json`.
+///
+/// # Errors
+/// [`Failure`] that names file, document, field, value and what is allowed.
+pub fn read(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
+    let mut documents = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            let mut inside: Vec<PathBuf> = std::fs::read_dir(path)
+                .map_err(Failure::io(path.display().to_string()))?
+                .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+                .filter(|path| path.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json"))
+                .collect();
+            inside.sort();
+            for path in inside {
+                documents.extend(read_one(&path)?);
+            }
+        } else {
+            documents.extend(read_one(path)?);
+        }
+    }
+    Ok(documents)
+}
+
+fn read_one(path: &Path) -> Result<Vec<Document>, Failure> {
+    let name = path.display().to_string();
+    let mut text = String::new();
+    let read = if name == "-" {
+        std::io::stdin().take(FILE_BYTES_MAX).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
+    };
+    read.map_err(Failure::io(name.clone()))?;
+    parse(&name, &text)
+}
+
+/// Parses the text of a file.
+///
+/// # Errors
+/// [`Failure::Input`].
+pub fn parse(name: &str, text: &str) -> Result<Vec<Document>, Failure> {
+    // Our own limit on the size of a file bounds the work; the parser's limits on nodes would
+    // refuse large, honest files.
+    let options = serde_saphyr::options! { budget: None };
+    let values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| Failure::Input(format!("{name}: {error}")))?;
+    let flat = values.into_iter().flat_map(|value| match value {
+        Value::Array(items) => items,
+        Value::Null => Vec::new(),
+        other => vec![other],
+    });
+    flat.enumerate()
+        .map(|(number, value)| {
+            let place = || match value.get("name").and_then(Value::as_str) {
+                Some(resource) => format!("{name}, document {} ({resource})", number + 1),
+                None => format!("{name}, document {}", number + 1),
+            };
+            let resource: Resource = serde_json::from_value(value.clone())
+                .map_err(|error| Failure::Input(format!("{}: {error}", place())))?;
+            resource.validate().map_err(|error| Failure::Input(format!("{}: {error}", place())))?;
+            Ok(Document { value, resource })
+        })
+        .collect()
+}

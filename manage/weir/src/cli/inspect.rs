@@ -1,0 +1,373 @@
+//! `get`, `describe`, `watch`, `status`, `counters`, `token` and `forget`.
+
+use super::output::{self, Format, paint, table};
+use super::{Failure, Output, parse_id};
+use clap::Args;
+use comfy_table::Color;
+use serde_json::Value;
+use std::process::ExitCode;
+use std::time::Duration;
+use weir_api::client::{Client, ClientError};
+use weir_api::types::{ActuatorStatus, ResourceView, StatusResponse, TokenRequest, WatchEvent};
+use weir_model::resource::{Kind, Resource};
+
+#[derive(Debug, Args)]
+pub(super) struct Get {
+    /// network, subnet, endpoint, route, firewall-rule, or all
+    kind: String,
+    /// NETWORK/NAME, or NAME of a network
+    name: Option<String>,
+    /// Only of this network
+    #[arg(short, long)]
+    network: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Get {
+    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        let format = self.output.output;
+        if let Some(name) = &self.name {
+            let view = client.resource(&parse_id(&self.kind, name)?)?;
+            output::print(format, &view, || show_resources(std::slice::from_ref(&view)))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let kind = match self.kind.as_str() {
+            "all" => None,
+            kind => Some(kind.parse::<Kind>()?),
+        };
+        let list = client.list(kind.map(Kind::as_str), self.network.as_deref())?;
+        output::print(format, &list, || show_resources(&list.items))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn show_resources(items: &[ResourceView]) {
+    if items.is_empty() {
+        println!("Nothing there: 'weir apply -f FILE' creates resources.");
+        return;
+    }
+    for kind in Kind::ALL {
+        let rows: Vec<&ResourceView> = items.iter().filter(|view| view.resource.kind() == kind).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let mut table = table(columns(kind));
+        for view in rows {
+            table.add_row(row(view));
+        }
+        println!("{table}");
+        if items.iter().any(|view| view.resource.kind() > kind) {
+            println!();
+        }
+    }
+}
+
+fn columns(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::Network => {
+            &["network", "vni", "mtu", "encapsulation", "ingress", "egress", "external", "version"]
+        }
+        Kind::Subnet => &["subnet", "v4", "v6", "lease", "version"],
+        Kind::Endpoint => &["endpoint", "host", "addresses", "mac", "tags", "state", "version"],
+        Kind::Route => &["route", "prefix", "priority", "next hop", "version"],
+        Kind::FirewallRule => {
+            &["rule", "direction", "priority", "action", "protocol", "ports", "peers", "targets", "version"]
+        }
+    }
+}
+
+fn join<T: ToString>(items: &[T]) -> String {
+    if items.is_empty() {
+        "-".to_string()
+    } else {
+        items.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
+fn or_dash<T: ToString>(item: Option<T>) -> String {
+    item.map_or_else(|| "-".to_string(), |item| item.to_string())
+}
+
+/// A value as it is written in a document, without quotes.
+fn plain<T: serde::Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(Value::String(text)) => text,
+        Ok(Value::Object(fields)) => fields
+            .into_iter()
+            .map(|(name, value)| format!("{name} {}", value.as_str().unwrap_or_default()))
+            .collect::<Vec<_>>()
+            .join(" "),
+        Ok(other) => other.to_string(),
+        Err(_) => String::new(),
+    }
+}
+
+fn row(view: &ResourceView) -> Vec<String> {
+    let allocated = |name: &str| match view.allocated.get(name) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(items)) => items
+            .iter()
+            .map(|item| item.as_str().unwrap_or_default().to_string())
+            .collect::<Vec<_>>()
+            .join(","),
+        Some(Value::Null) | None => "-".to_string(),
+        Some(other) => other.to_string(),
+    };
+    let name = |network: &weir_model::Label, name: &weir_model::Label| format!("{network}/{name}");
+    let mut row = match &view.resource {
+        Resource::Network(r) => vec![
+            r.name.to_string(),
+            allocated("vni"),
+            r.mtu.to_string(),
+            plain(&r.encapsulation),
+            plain(&r.ingress),
+            plain(&r.egress),
+            if r.external_access { "yes" } else { "no" }.to_string(),
+        ],
+        Resource::Subnet(r) => {
+            vec![name(&r.network, &r.name), or_dash(r.v4), or_dash(r.v6), format!("{}s", r.dhcp.lease_s)]
+        }
+        Resource::Endpoint(r) => vec![
+            name(&r.network, &r.name),
+            or_dash(r.host.as_ref()),
+            allocated("addresses"),
+            allocated("mac"),
+            join(&r.tags),
+            plain(&r.state),
+        ],
+        Resource::Route(r) => {
+            vec![name(&r.network, &r.name), r.prefix.to_string(), r.priority.to_string(), plain(&r.next_hop)]
+        }
+        Resource::FirewallRule(r) => vec![
+            name(&r.network, &r.name),
+            plain(&r.direction),
+            r.priority.to_string(),
+            plain(&r.action),
+            r.protocol.to_string(),
+            join(&r.ports),
+            join(&r.peers.iter().map(plain).collect::<Vec<_>>()),
+            join(&r.targets),
+        ],
+    };
+    row.push(view.version.to_string());
+    row
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Describe {
+    /// Kind of the resource
+    kind: String,
+    /// NETWORK/NAME, or NAME of a network
+    name: String,
+}
+
+impl Describe {
+    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        let view = client.resource(&parse_id(&self.kind, &self.name)?)?;
+        let json = serde_json::to_value(&view).map_err(|error| Failure::Input(error.to_string()))?;
+        print!("{}", output::yaml(&json)?);
+        let (network, tags) = match &view.resource {
+            Resource::Network(network) => (&network.name, None),
+            Resource::Endpoint(endpoint) => (&endpoint.network, Some(endpoint.tags.clone())),
+            _ => return Ok(ExitCode::SUCCESS),
+        };
+        let related = client.list(None, Some(network.as_str()))?;
+        let concerns = |resource: &Resource| match (resource, &tags) {
+            (Resource::Network(_), _) => false,
+            (Resource::FirewallRule(rule), Some(tags)) => {
+                rule.targets.is_empty() || rule.targets.iter().any(|target| tags.contains(target))
+            }
+            (_, Some(_)) => false,
+            (_, None) => true,
+        };
+        let items: Vec<ResourceView> =
+            related.items.into_iter().filter(|view| concerns(&view.resource)).collect();
+        if !items.is_empty() {
+            println!();
+            show_resources(&items);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Watch {
+    /// Tell changes after this version; without it, those from now on
+    #[arg(long)]
+    from: Option<u64>,
+    /// Stop after so many changes
+    #[arg(long)]
+    count: Option<u64>,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Watch {
+    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        let mut from = self.from;
+        let mut left = self.count.unwrap_or(u64::MAX);
+        loop {
+            let resumed = client.watch(from, |event| {
+                show_event(self.output.output, &event);
+                left -= 1;
+                left > 0
+            });
+            match resumed {
+                Ok(last) => from = last.or(from),
+                // Without a version to resume from, a lost controller would mean lost changes.
+                Err(error @ ClientError::Unreachable { .. }) if from.is_some() => {
+                    eprintln!("weir: {error}; trying again");
+                }
+                Err(error) => return Err(error.into()),
+            }
+            if left == 0 {
+                return Ok(ExitCode::SUCCESS);
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+}
+
+fn show_event(format: Format, event: &WatchEvent) {
+    match format {
+        Format::Table => {
+            let sign = if event.item.is_some() { output::ansi("~", 33) } else { output::ansi("-", 31) };
+            println!("{:<8} {sign} {}", format!("v{}", event.version), event.id);
+        }
+        Format::Json | Format::Yaml => println!("{}", serde_json::to_string(event).unwrap_or_default()),
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Status {
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Status {
+    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        let status = client.status()?;
+        output::print(self.output.output, &status, || show_status(&status))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn show_status(status: &StatusResponse) {
+    println!(
+        "domain {}  v{}  digest {}  epoch {}  controller {}",
+        status.domain,
+        status.version,
+        &status.digest[..status.digest.len().min(16)],
+        status.epoch,
+        status.software
+    );
+    let counts: Vec<String> = status
+        .resources
+        .iter()
+        .map(|count| format!("{} {}", count.count, plural(count.kind, count.count)))
+        .collect();
+    println!("{}\n", counts.join(", "));
+    if status.actuators.is_empty() {
+        println!("No host has joined: 'weir token' makes a token for 'weir host --join TOKEN'.");
+        return;
+    }
+    let mut table =
+        table(&["switch", "role", "underlay", "session", "entries", "desired", "acked", "in force", "state"]);
+    for actuator in &status.actuators {
+        let session =
+            if actuator.connected { paint("open", Color::Green) } else { paint("closed", Color::Red) };
+        let mut row: Vec<comfy_table::Cell> =
+            [actuator.name.clone(), plain(&actuator.role), actuator.underlay.clone()]
+                .into_iter()
+                .map(Into::into)
+                .collect();
+        row.push(session);
+        row.push(format!("{}/{}", actuator.acked_entries, actuator.desired_entries).into());
+        row.push(format!("v{}", actuator.desired_version).into());
+        row.push(format!("v{}", actuator.acked_version).into());
+        row.push(actuator.in_force_version.map_or("-".to_string(), |v| format!("v{v}")).into());
+        row.push(state(actuator));
+        table.add_row(row);
+    }
+    println!("{table}");
+    for actuator in &status.actuators {
+        for line in actuator.waiting.iter().take(5) {
+            println!("{}: waits: {line}", actuator.name);
+        }
+        for line in actuator.refused.iter().take(5) {
+            println!("{}: refused: {line}", actuator.name);
+        }
+    }
+}
+
+fn plural(kind: Kind, count: usize) -> String {
+    if count == 1 { kind.to_string() } else { format!("{kind}s") }
+}
+
+fn state(actuator: &ActuatorStatus) -> comfy_table::Cell {
+    if !actuator.refused.is_empty() {
+        paint("refused something", Color::Red)
+    } else if actuator.acked_entries < actuator.desired_entries {
+        paint("behind", Color::Yellow)
+    } else {
+        paint("in step", Color::Green)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Counters {
+    /// Name of the host or gateway
+    switch: String,
+    /// Only counters whose name contains this
+    #[arg(default_value = "")]
+    containing: String,
+    /// Also those that are zero
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Counters {
+    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        let mut counters = client.counters(&self.switch)?;
+        counters.retain(|name, value| name.contains(&self.containing) && (self.all || *value > 0));
+        output::print(self.output.output, &counters, || {
+            let mut table = table(&["counter", "value"]);
+            for (name, value) in &counters {
+                table.add_row([name.clone(), value.to_string()]);
+            }
+            println!("{table}");
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Token {
+    /// How long it is good for, seconds
+    #[arg(long, default_value_t = 3600)]
+    valid_s: u32,
+}
+
+impl Token {
+    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        println!("{}", client.token(&TokenRequest { valid_s: self.valid_s })?.token);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Forget {
+    /// Name of the host or gateway
+    switch: String,
+}
+
+impl Forget {
+    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        client.remove_actuator(&self.switch)?;
+        println!("{} is forgotten. Endpoints placed on it stay unprogrammed until they move.", self.switch);
+        Ok(ExitCode::SUCCESS)
+    }
+}

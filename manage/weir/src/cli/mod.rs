@@ -1,0 +1,188 @@
+//! The command line.
+
+mod apply;
+mod context;
+pub(crate) mod input;
+mod inspect;
+mod output;
+mod trace;
+
+use crate::roles::controller::ControllerArguments;
+use crate::roles::node::{AgentArguments, GatewayArguments, HostArguments};
+use crate::roles::switch::SwitchArguments;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use output::Format;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use weir_api::client::{Client, ClientError};
+use weir_model::resource::{FieldError, Kind, ResourceId};
+
+/// Exit code for "the answer is no".
+pub const NO: u8 = 4;
+
+/// Isolated tenant networks on a set of hosts.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, about, propagate_version = true)]
+pub struct Arguments {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Args)]
+struct Global {
+    /// Where the controller is and who you are: the file admin.json that it wrote.
+    #[arg(long, global = true, env = "WEIR_CONTEXT", value_name = "FILE")]
+    context: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Change resources to what files say: the plan is shown first
+    Apply(apply::Apply),
+    /// Delete resources
+    Delete(apply::Delete),
+    /// Show how files differ from what is there (exit code 4 when they do)
+    Diff(apply::Diff),
+    /// List or show resources
+    Get(inspect::Get),
+    /// Show all about one resource
+    Describe(inspect::Describe),
+    /// Follow changes as they happen
+    Watch(inspect::Watch),
+    /// Show the state of the domain: desired, acked and in force, switch by switch
+    Status(inspect::Status),
+    /// Show the counters of a host's or gateway's switch
+    Counters(inspect::Counters),
+    /// Follow a packet through the real tables (exit code 4 when it does not arrive)
+    Trace(trace::Trace),
+    /// Copy frames of a port or of an underlay to a pcap file
+    Capture(trace::Capture),
+    /// Make a token for `weir host --join` and `weir gateway --join`
+    Token(inspect::Token),
+    /// Forget a host or gateway that is gone for good
+    Forget(inspect::Forget),
+    /// Whole systems on this machine, to try and to test (root)
+    Lab(crate::lab::Lab),
+    /// Run a controller
+    Controller(ControllerArguments),
+    /// Run a host: an agent and a switch, kept running
+    Host(HostArguments),
+    /// Run a gateway: an agent and a switch, kept running
+    Gateway(GatewayArguments),
+    /// Run an agent by itself ('weir host' and 'weir gateway' start one)
+    Agent(AgentArguments),
+    /// Run a switch by itself ('weir host' and 'weir gateway' start one)
+    Switch(SwitchArguments),
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Why a command did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The controller refused, or cannot be reached.
+    #[error("{0}")]
+    Client(#[from] ClientError),
+    /// The machine refuses, or a program of a lab failed.
+    #[error("{0}")]
+    Lab(#[from] weir_lab::Error),
+    /// An argument or a file is wrong.
+    #[error("{0}")]
+    Input(String),
+    /// A file or the terminal failed.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system says.
+        error: std::io::Error,
+    },
+}
+
+impl Failure {
+    /// Exit code of the process.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Client(ClientError::Unreachable { .. }) => 3,
+            Failure::Client(_) | Failure::Lab(_) | Failure::Io { .. } => 1,
+            Failure::Input(_) => 2,
+        }
+    }
+
+    /// An I/O error with what was tried.
+    pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
+        let what = what.into();
+        move |error| Failure::Io { what, error }
+    }
+}
+
+impl From<FieldError> for Failure {
+    fn from(error: FieldError) -> Failure {
+        Failure::Input(error.to_string())
+    }
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// [`Failure`].
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let connect = || -> Result<Client, Failure> {
+        Ok(Client::new(context::load(arguments.global.context.as_deref())?)?)
+    };
+    match arguments.command {
+        Command::Apply(command) => command.run(&connect()?),
+        Command::Delete(command) => command.run(&connect()?),
+        Command::Diff(command) => command.run(&connect()?),
+        Command::Get(command) => command.run(&connect()?),
+        Command::Describe(command) => command.run(&connect()?),
+        Command::Watch(command) => command.run(&connect()?),
+        Command::Status(command) => command.run(&connect()?),
+        Command::Counters(command) => command.run(&connect()?),
+        Command::Trace(command) => command.run(&connect()?),
+        Command::Capture(command) => command.run(&connect()?),
+        Command::Token(command) => command.run(&connect()?),
+        Command::Forget(command) => command.run(&connect()?),
+        Command::Lab(command) => command.run(),
+        Command::Controller(role) => role.run(),
+        Command::Host(role) => role.run(),
+        Command::Gateway(role) => role.run(),
+        Command::Agent(role) => role.run(),
+        Command::Switch(role) => role.run(),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Parses `KIND NAME` into an id: `network red`, `endpoint red/web`.
+fn parse_id(kind: &str, name: &str) -> Result<ResourceId, Failure> {
+    let kind: Kind = kind.parse()?;
+    let label = |text: &str| text.parse().map_err(|error| Failure::Input(format!("{error}")));
+    match (kind, name.split_once('/')) {
+        (Kind::Network, None) => Ok(ResourceId { kind, network: None, name: label(name)? }),
+        (Kind::Network, Some(_)) => {
+            Err(Failure::Input(format!("'{name}' is not the name of a network: use 'weir … network NAME'")))
+        }
+        (_, Some((network, name))) => {
+            Ok(ResourceId { kind, network: Some(label(network)?), name: label(name)? })
+        }
+        (_, None) => Err(Failure::Input(format!("say in which network the {kind} is: NETWORK/{name}"))),
+    }
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+struct Output {
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! `trace` and `capture`.
+
+use super::output::{self};
+use super::{Failure, NO, Output};
+use clap::Args;
+use pcap_file::DataLink;
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use weir_api::client::Client;
+use weir_api::types::{CaptureRequest, TraceRequest, TraceResponse};
+use weir_model::join::to_hex;
+
+#[derive(Debug, Args)]
+pub(super) struct Trace {
+    /// The endpoint that sends: NETWORK/NAME
+    from: String,
+    /// Destination: an address, or the name of an endpoint of the same network
+    #[arg(required_unless_present = "pcap")]
+    to: Option<String>,
+    /// tcp, udp or icmp
+    #[arg(short, long, default_value = "icmp")]
+    protocol: String,
+    /// Destination port
+    #[arg(long, default_value_t = 0)]
+    port: u16,
+    /// Source port
+    #[arg(long, default_value_t = 40000)]
+    source_port: u16,
+    /// Take a real packet instead: a frame of this pcap file
+    #[arg(long, conflicts_with = "to", value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Which frame of the file, from 1
+    #[arg(long, default_value_t = 1, requires = "pcap")]
+    frame: usize,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Trace {
+    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        let Some((network, endpoint)) = self.from.split_once('/') else {
+            return Err(Failure::Input(format!("'{}' is no endpoint: write NETWORK/NAME", self.from)));
+        };
+        let frame =
+            self.pcap.as_ref().map(|path| read_frame(path, self.frame)).transpose()?.unwrap_or_default();
+        let request = TraceRequest {
+            network: network.to_string(),
+            endpoint: endpoint.to_string(),
+            to: self.to.unwrap_or_default(),
+            protocol: self.protocol,
+            source_port: self.source_port,
+            port: self.port,
+            frame,
+        };
+        let traced = client.trace(&request)?;
+        output::print(self.output.output, &traced, || show(&traced))?;
+        Ok(if traced.delivered { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+    }
+}
+
+fn show(traced: &TraceResponse) {
+    let mut switch = "";
+    for step in &traced.steps {
+        if step.switch != switch {
+            switch = &step.switch;
+            println!("{}", output::ansi(&format!("at {switch}"), 1));
+        }
+        println!("  {:<18} {}", step.stage, step.detail);
+        if let Some(rule) = &step.rule {
+            println!("  {:<18}   by {rule}", "");
+        }
+        if let (Some(entry), Some(version)) = (&step.entry, step.version) {
+            let signer = step.signed_by.as_deref().unwrap_or("nobody");
+            println!("  {:<18}   {entry} v{version}, signed by {signer}", "");
+        }
+    }
+    println!("{}", output::ansi(&traced.verdict, if traced.delivered { 32 } else { 31 }));
+}
+
+fn read_frame(path: &PathBuf, number: usize) -> Result<String, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::Input(format!("{}: {error}", path.display()));
+    let file = File::open(path).map_err(Failure::io(path.display().to_string()))?;
+    let mut reader = PcapReader::new(file).map_err(|error| wrong(&error))?;
+    let mut seen = 0;
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.map_err(|error| wrong(&error))?;
+        seen += 1;
+        if seen == number {
+            return Ok(to_hex(&packet.data));
+        }
+    }
+    Err(wrong(&format!("it has {seen} frames, not {number}")))
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Capture {
+    /// Name of the host or gateway
+    switch: String,
+    /// The port: NETWORK/NAME of its endpoint; without it, the underlay
+    #[arg(long)]
+    port: Option<String>,
+    /// Where to write the pcap; '-' is the standard output
+    #[arg(short, long, value_name = "FILE")]
+    write: PathBuf,
+    /// Stop after so many frames
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    frames: u32,
+    /// Stop after so many seconds
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=60))]
+    seconds: u32,
+    /// Bytes kept of each frame
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(14..=65_535))]
+    snap_bytes: u32,
+}
+
+impl Capture {
+    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        let request = CaptureRequest {
+            actuator: self.switch,
+            port: self.port,
+            frames: self.frames,
+            duration_ms: self.seconds * 1000,
+            snap_bytes: self.snap_bytes,
+        };
+        let frames = client.capture(&request)?;
+        let name = self.write.display().to_string();
+        let sink: Box<dyn Write> = match name.as_str() {
+            "-" => Box::new(std::io::stdout()),
+            _ => Box::new(File::create(&self.write).map_err(Failure::io(name.clone()))?),
+        };
+        let wrong = |error: pcap_file::PcapError| Failure::Input(format!("{name}: {error}"));
+        let header =
+            PcapHeader { datalink: DataLink::ETHERNET, snaplen: self.snap_bytes, ..PcapHeader::default() };
+        let mut writer = PcapWriter::with_header(sink, header).map_err(wrong)?;
+        for frame in &frames {
+            let data =
+                bytes(&frame.bytes).ok_or_else(|| Failure::Input("the answer holds no frame".to_string()))?;
+            let packet = PcapPacket {
+                timestamp: Duration::from_nanos(frame.time_ns),
+                orig_len: frame.length,
+                data: Cow::Owned(data),
+            };
+            writer.write_packet(&packet).map_err(wrong)?;
+        }
+        eprintln!("{} frames", frames.len());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    if !hex.len().is_multiple_of(2) {
+        return None;
+    }
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()).collect()
+}

@@ -1,0 +1,106 @@
+//! Names and addresses of a lab: everything is derived from the lab's name and the number of the instance, so that
+//! several can run beside each other and each can be found again.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use weir_lab::Netns;
+
+/// Highest number of an instance.
+pub const INSTANCE_MAX: u8 = 9;
+/// MTU of the underlay, bytes: room for the overlay's headers around the largest tenant MTU that labs use.
+pub const UNDERLAY_MTU_BYTES: u32 = 9200;
+/// Port of the controller's API.
+pub const API_PORT: u16 = 7443;
+/// Port of the controller's sessions.
+pub const SESSION_PORT: u16 = 7444;
+
+/// A process of Weir with a namespace of its own on the underlay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Name of the program, and of the host or gateway in Weir.
+    pub name: &'static str,
+    /// What follows the prefix in its namespace's name.
+    pub netns: &'static str,
+    /// Its number in the underlay's ranges.
+    pub number: u8,
+}
+
+/// The controller.
+pub const CONTROLLER: Member = Member { name: "controller", netns: "ctl", number: 1 };
+/// The hosts.
+pub const HOSTS: [Member; 3] = [
+    Member { name: "h1", netns: "h1", number: 11 },
+    Member { name: "h2", netns: "h2", number: 12 },
+    Member { name: "h3", netns: "h3", number: 13 },
+];
+/// The gateway.
+pub const GATEWAY: Member = Member { name: "g1", netns: "gw", number: 21 };
+/// The caller's own namespace on the underlay, so that commands reach the controller.
+pub const CALLER_NUMBER: u8 = 254;
+
+/// The gateway's side of the link to the outside.
+pub const GATEWAY_OUTSIDE_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// The outside's side.
+pub const OUTSIDE_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+/// The gateway's side, IPv6.
+pub const GATEWAY_OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 1);
+/// The outside's side, IPv6.
+pub const OUTSIDE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 2);
+/// The address that the outside sees of all tenants.
+pub const EXTERNAL_V4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
+/// The address that the outside sees of all tenants, IPv6.
+pub const EXTERNAL_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x77, 0, 0, 0, 0, 0x10);
+
+/// One instance of the lab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    instance: u8,
+}
+
+impl Place {
+    /// The instance of a number from 0, the usual one, to [`INSTANCE_MAX`].
+    pub fn new(instance: u8) -> Place {
+        assert!(instance <= INSTANCE_MAX, "the command line allows no higher instance");
+        Place { instance }
+    }
+
+    /// Whether it is the one that commands without a context find.
+    pub fn is_usual(self) -> bool {
+        self.instance == 0
+    }
+
+    /// Name of the scope, below `/run/weir-lab`.
+    pub fn name(self) -> String {
+        match self.instance {
+            0 => super::LAB.to_string(),
+            number => format!("{}-{number}", super::LAB),
+        }
+    }
+
+    /// What the names of its namespaces and links begin with.
+    pub fn prefix(self) -> String {
+        match self.instance {
+            0 => "wl-".to_string(),
+            number => format!("wl{number}-"),
+        }
+    }
+
+    /// A namespace of it.
+    pub fn netns(self, short: &str) -> Netns {
+        Netns::existing(format!("{}{short}", self.prefix()))
+    }
+
+    /// An address of the underlay.
+    pub fn v4(self, number: u8) -> Ipv4Addr {
+        Ipv4Addr::new(198, 18, 77 + self.instance, number)
+    }
+
+    /// An IPv6 address of the underlay.
+    pub fn v6(self, number: u8) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd77, u16::from(self.instance), 0, 0, 0, 0, 0, u16::from(number))
+    }
+
+    /// The resources with the names of this instance's namespaces.
+    pub fn resources(self, text: &str) -> String {
+        text.replace("netns: wl-", &format!("netns: {}", self.prefix()))
+    }
+}

@@ -1,0 +1,216 @@
+//! The lab's programs: Weir's own roles, and unmodified programs of Debian in the guests. Each has a name by which it
+//! can be ended and started again.
+
+use super::guest;
+use super::place::{
+    API_PORT, CONTROLLER, EXTERNAL_V4, EXTERNAL_V6, GATEWAY, HOSTS, Member, Place, SESSION_PORT,
+};
+use super::topology::DEVICE;
+use crate::cli::Failure;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weir_api::client::{Client, Context};
+use weir_api::types::TokenRequest;
+use weir_lab::process::Record;
+use weir_lab::{Error, Program, Scope, system};
+
+/// How long the controller may take to answer.
+const CONTROLLER_BOUND: Duration = Duration::from_secs(20);
+/// How long hosts and gateway may take to join.
+const JOIN_BOUND: Duration = Duration::from_secs(30);
+/// How long a join token of the lab is good for, seconds.
+const TOKEN_VALID_S: u32 = 3600;
+
+/// Where a member keeps its state.
+pub fn state(scope: &Scope, member: &Member) -> PathBuf {
+    scope.folder().join(member.name).join("state")
+}
+
+/// Where a host or gateway keeps sockets and pid files.
+pub fn run(scope: &Scope, member: &Member) -> PathBuf {
+    scope.folder().join(member.name).join("run")
+}
+
+/// The context that the controller writes for the command line.
+pub fn context_path(scope: &Scope) -> PathBuf {
+    state(scope, &CONTROLLER).join("admin.json")
+}
+
+/// A client of the lab's controller.
+pub fn client(scope: &Scope) -> Result<Client, Failure> {
+    let path = context_path(scope);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| Error::io(format!("read {}", path.display()), error))?;
+    let context: Context =
+        serde_json::from_str(&text).map_err(|error| Error::io(path.display().to_string(), error))?;
+    Ok(Client::new(context)?)
+}
+
+/// This binary.
+fn own() -> Result<OsString, Error> {
+    std::env::current_exe().map(Into::into).map_err(|error| Error::io("find this program's path", error))
+}
+
+fn controller(scope: &Scope, place: Place) -> Result<Program, Error> {
+    let address = place.v4(CONTROLLER.number);
+    Ok(Program::new(own()?)
+        .args(["controller", "--domain", "lab", "--state"])
+        .arg(state(scope, &CONTROLLER))
+        .args(["--api".to_string(), format!("{address}:{API_PORT}")])
+        .args(["--session".to_string(), format!("{address}:{SESSION_PORT}")])
+        .netns(&place.netns(CONTROLLER.netns)))
+}
+
+/// A host or a gateway. A joined one needs no token.
+fn member(scope: &Scope, place: Place, member: &Member, token: Option<String>) -> Result<Program, Error> {
+    let is_gateway = *member == GATEWAY;
+    let mut program = Program::new(own()?)
+        .args([if is_gateway { "gateway" } else { "host" }, "--name", member.name, "--underlay", DEVICE])
+        .arg("--state")
+        .arg(state(scope, member))
+        .arg("--run")
+        .arg(run(scope, member))
+        .netns(&place.netns(member.netns));
+    if is_gateway {
+        program = program.args(["--external-address".to_string(), EXTERNAL_V4.to_string()]);
+        program = program.args(["--external-address".to_string(), EXTERNAL_V6.to_string()]);
+    }
+    // By environment, since every user of the machine may read command lines.
+    Ok(match token {
+        Some(token) => program.env("WEIR_JOIN_TOKEN", token),
+        None => program,
+    })
+}
+
+/// The hosts and the gateway.
+pub fn members() -> impl Iterator<Item = &'static Member> {
+    HOSTS.iter().chain([&GATEWAY])
+}
+
+/// Starts the controller and waits until it answers.
+pub fn start_controller(scope: &Scope, place: Place) -> Result<Client, Failure> {
+    make_folder(&state(scope, &CONTROLLER))?;
+    let daemon = scope.start(CONTROLLER.name, &controller(scope, place)?)?;
+    daemon.wait_until("the controller", CONTROLLER_BOUND, || {
+        Ok(client(scope).is_ok_and(|client| client.status().is_ok()))
+    })?;
+    client(scope)
+}
+
+/// Starts hosts and gateway with a token, and waits until all have a session.
+pub fn start_members(scope: &Scope, place: Place, client: &Client) -> Result<(), Failure> {
+    let token = client.token(&TokenRequest { valid_s: TOKEN_VALID_S })?.token;
+    let mut daemons = Vec::new();
+    for one in members() {
+        make_folder(&state(scope, one))?;
+        make_folder(&run(scope, one))?;
+        daemons.push(scope.start(one.name, &member(scope, place, one, Some(token.clone()))?)?);
+    }
+    for daemon in &daemons {
+        daemon.wait_until(&format!("the session of {}", daemon.name()), JOIN_BOUND, || {
+            let connected = |status: weir_api::types::StatusResponse| {
+                status.actuators.iter().any(|one| one.connected && one.name == daemon.name())
+            };
+            Ok(client.status().is_ok_and(connected))
+        })?;
+    }
+    Ok(())
+}
+
+/// Every program of the lab by name, in the order in which they start.
+pub fn names(guests: &[guest::Guest]) -> Vec<String> {
+    let mut names = vec![CONTROLLER.name.to_string()];
+    names.extend(members().map(|member| member.name.to_string()));
+    names.push(guest::OUTSIDE_SERVER.to_string());
+    for guest in guests {
+        names.extend([guest.dhcp_name(), guest.server_name()]);
+    }
+    names.extend(guests.iter().filter(|guest| guest.streams()).map(guest::Guest::stream_name));
+    names
+}
+
+/// Starts a program that was ended again.
+pub fn start_again(scope: &Scope, place: Place, guests: &[guest::Guest], name: &str) -> Result<(), Failure> {
+    if name == CONTROLLER.name {
+        return start_controller(scope, place).map(drop);
+    }
+    if let Some(one) = members().find(|member| member.name == name) {
+        scope.start(name, &member(scope, place, one, None)?)?;
+        return Ok(());
+    }
+    let program = if name == guest::OUTSIDE_SERVER {
+        Some(guest::outside_server(scope, place)?)
+    } else {
+        guest::program(scope, guests, name)?
+    };
+    match program {
+        Some(program) => scope.start(name, &program).map(drop).map_err(Failure::from),
+        None => Err(Failure::Input(format!(
+            "the lab has no program '{name}': it has {}",
+            names(guests).join(", ")
+        ))),
+    }
+}
+
+/// Ends agents and switches that outlived their supervisor, as a switch is made to: those whose command line names a
+/// folder of this lab.
+/// Returns how many there were.
+pub fn end_orphans(scope: &Scope) -> Result<usize, Error> {
+    let mut ended = 0;
+    for one in members() {
+        for role in ["agent", "switch"] {
+            if let Some(record) = child(scope, one, role) {
+                ended += usize::from(record.stop(|| ())?);
+            }
+        }
+    }
+    Ok(ended)
+}
+
+/// The agent or switch of a member, if one runs.
+pub fn child(scope: &Scope, member: &Member, role: &str) -> Option<Record> {
+    let folder = run(scope, member);
+    let pid = std::fs::read_to_string(folder.join(format!("{role}.pid"))).ok()?.trim().parse().ok()?;
+    let record = Record::of(pid, format!("{role} of {}", member.name)).ok()?;
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let ours = scope.folder().join(member.name);
+    let named =
+        line.split(|byte| *byte == 0).any(|word| Path::new(&*String::from_utf8_lossy(word)).starts_with(&ours));
+    (named && record.alive()).then_some(record)
+}
+
+pub(super) fn make_folder(path: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(path).map_err(|error| Error::io(format!("make {}", path.display()), error))
+}
+
+/// Waits until every switch has all that it shall have.
+pub fn wait_in_step(client: &Client, bound: Duration) -> Result<(), Failure> {
+    let mut behind = String::new();
+    let waited = system::wait_for("every switch in step", bound, || {
+        let Ok(status) = client.status() else { return Ok(false) };
+        behind = status
+            .actuators
+            .iter()
+            .filter(|one| !in_step(one))
+            .map(|one| &one.name[..])
+            .collect::<Vec<_>>()
+            .join(", ");
+        Ok(behind.is_empty())
+    });
+    match waited {
+        Err(Error::Timeout { what, after_ms, .. }) => {
+            let hint = format!(": {behind} is behind, see 'weir status'");
+            Err(Error::Timeout { what, after_ms, hint }.into())
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Whether a switch has in force all that it shall have.
+pub fn in_step(actuator: &weir_api::types::ActuatorStatus) -> bool {
+    actuator.connected
+        && actuator.refused.is_empty()
+        && actuator.acked_entries == actuator.desired_entries
+        && actuator.in_force_version >= Some(actuator.desired_version)
+}

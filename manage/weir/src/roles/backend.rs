@@ -1,0 +1,480 @@
+//! Joins the API to the controller: requests become events, tables become answers.
+
+use super::state::State;
+use super::trace::{Described, follow};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc;
+use weir_api::types::{
+    ActuatorStatus, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, Effect, KindCount,
+    PlannedEntry, ResourceChange, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse,
+    TraceRequest, TraceResponse, WatchEvent,
+};
+use weir_api::{ApiError, Backend, Reply};
+use weir_apps::fabric::{self, Stored};
+use weir_controller::Error;
+use weir_controller::core::scheduler::{Reached, WaitState, Waiting};
+use weir_controller::driver::{ControllerHandle, Published};
+use weir_model::entry::Vni;
+use weir_model::event::{ActuatorFacts, Mutation, Transaction, Wanted};
+use weir_model::join::{JoinRequest, JoinResponse, from_hex, to_hex};
+use weir_model::local::{Answer, PortName, Question, TraceFrom};
+use weir_model::resource::{Kind, Resource, ResourceId};
+use weir_model::signed::GroupKey;
+use weir_model::{Change, Label, MacAddr, Plan, Version};
+use weir_store::Rejection;
+
+/// Most planned updates told in one answer.
+const UPDATES_TOLD_MAX: usize = 1000;
+/// Longest wait for updates to be in force.
+const WAIT_MAX_MS: u32 = 60_000;
+/// Changes that may wait for a slow watcher before it is cut off; it can resume.
+const WATCH_QUEUE: usize = 1024;
+/// Most waiting updates looked at for the status.
+const WAITING_READ_MAX: usize = 10_000;
+/// Most waiting or refused lines told for a switch.
+const LINES_TOLD_MAX: usize = 20;
+
+/// See the module.
+pub struct Controlled {
+    /// The controller.
+    pub handle: ControllerHandle,
+    /// Keys and certificates.
+    pub state: State,
+    /// Addresses of the API that join tokens name.
+    pub api_addresses: Vec<String>,
+    /// Addresses that actuators open sessions to.
+    pub session_addresses: Vec<String>,
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn api_error(error: Error) -> ApiError {
+    let message = error.to_string();
+    match error {
+        Error::Rejected(Rejection::Field { resource, error }) => ApiError::field(resource, error),
+        Error::Rejected(Rejection::Limit { .. }) => ApiError::too_large(message),
+        Error::Rejected(_) => ApiError::conflict(message),
+        Error::Overloaded { .. } => ApiError::overloaded(message),
+        Error::WatchTooOld { .. } | Error::WatchAhead { .. } => ApiError::too_old(message),
+        Error::NotConnected(_) | Error::NoAnswer { .. } | Error::Stopped => ApiError::unavailable(message),
+        _ => ApiError::internal(message),
+    }
+}
+
+fn view(stored: Stored) -> ResourceView {
+    let allocated = serde_json::to_value(&stored.allocated).unwrap_or_default();
+    ResourceView { resource: stored.resource, version: stored.version.0, allocated }
+}
+
+fn transaction(request: &ApplyRequest) -> Result<Transaction, ApiError> {
+    let mut expected: BTreeMap<ResourceId, Version> =
+        request.expected.iter().map(|expected| (expected.id.clone(), Version(expected.version))).collect();
+    let mut mutations = Vec::with_capacity(request.resources.len() + request.delete.len());
+    for (number, document) in request.resources.iter().enumerate() {
+        let resource: Resource = serde_json::from_value(document.clone())
+            .map_err(|error| ApiError::invalid(format!("resources[{number}]: {error}")))?;
+        let id = resource.id();
+        resource.validate().map_err(|error| ApiError::field(id.to_string(), error))?;
+        let expected = expected.remove(&id);
+        mutations.push(Mutation { id, expected, wanted: Wanted::Document(document.to_string()) });
+    }
+    for id in &request.delete {
+        mutations.push(Mutation { id: id.clone(), expected: expected.remove(id), wanted: Wanted::Absent });
+    }
+    match expected.into_keys().next() {
+        Some(id) => Err(ApiError::invalid(format!("expected: {id} is not changed by this request"))),
+        None => Ok(Transaction { mutations, replace_all: request.replace_all }),
+    }
+}
+
+/// What the request does to each resource, seen from the tables.
+fn changes(published: &Published, request: &Transaction) -> Vec<ResourceChange> {
+    let mut named = BTreeSet::new();
+    let mut changes = Vec::new();
+    for mutation in &request.mutations {
+        named.insert(mutation.id.clone());
+        let old = fabric::resource(&published.store, &mutation.id).map(|stored| stored.resource);
+        let effect = match (&mutation.wanted, old) {
+            (Wanted::Document(text), Some(old))
+                if serde_json::from_str::<Resource>(text).is_ok_and(|new| new == old) =>
+            {
+                Effect::Unchanged
+            }
+            (Wanted::Document(_), Some(_)) => Effect::Update,
+            (Wanted::Document(_), None) => Effect::Create,
+            (Wanted::Absent, Some(_)) => Effect::Delete,
+            (Wanted::Absent, None) => Effect::Unchanged,
+        };
+        changes.push(ResourceChange { id: mutation.id.clone(), effect });
+    }
+    if request.replace_all {
+        let rest = fabric::resources(&published.store, None, None).map(|stored| stored.resource.id());
+        changes.extend(
+            rest.filter(|id| !named.contains(id)).map(|id| ResourceChange { id, effect: Effect::Delete }),
+        );
+    }
+    changes
+}
+
+fn planned(plan: &Plan) -> (Vec<PlannedEntry>, usize, usize) {
+    let switches: BTreeSet<&Label> = plan.updates.iter().map(|planned| &planned.update.target).collect();
+    let entries = plan.updates.iter().take(UPDATES_TOLD_MAX).map(|planned| PlannedEntry {
+        target: planned.update.target.to_string(),
+        key: planned.update.key.to_string(),
+        change: match planned.update.change {
+            Change::Put(_) => "put".to_string(),
+            Change::Delete => "delete".to_string(),
+        },
+        after: planned
+            .after
+            .iter()
+            .map(|after| format!("{} at {}: {}", after.key, after.target, after.reason))
+            .collect(),
+    });
+    (entries.collect(), plan.updates.len(), switches.len())
+}
+
+impl Controlled {
+    async fn change(&self, request: ApplyRequest) -> Result<ApplyResponse, ApiError> {
+        let transaction = transaction(&request)?;
+        let changes = changes(&self.handle.published(), &transaction);
+        let plan = self.handle.dry_run(transaction.clone()).await.map_err(api_error)?;
+        let (updates, updates_total, switches) = planned(&plan);
+        let mut response =
+            ApplyResponse { version: None, changes, updates, updates_total, switches, in_force: false };
+        if request.dry_run {
+            return Ok(response);
+        }
+        let version = self.handle.propose(transaction).await.map_err(api_error)?;
+        response.version = Some(version.0);
+        if request.wait_ms > 0 {
+            let wait = Duration::from_millis(u64::from(request.wait_ms.min(WAIT_MAX_MS)));
+            response.in_force = self.handle.wait(version, wait).await.map_err(api_error)? == Reached::All;
+        }
+        Ok(response)
+    }
+
+    async fn state_of_domain(&self) -> Result<StatusResponse, ApiError> {
+        let published = self.handle.published();
+        let status = self.handle.status().await.map_err(api_error)?;
+        let waiting = self.handle.waiting(WAITING_READ_MAX).await.map_err(api_error)?;
+        let actuators = fabric::actuators(&published.store)
+            .map(|known| {
+                let name = known.facts.name.clone();
+                let seen = status.actuators.iter().map(|seen| &seen.target).find(|seen| seen.target == name);
+                let refused =
+                    known.refusals.iter().rev().take(LINES_TOLD_MAX).map(|refused| {
+                        format!("{} at {}: {}", refused.key, refused.version, refused.refusal)
+                    });
+                let waiting = waiting.iter().filter(|waiting| waiting.target == name).take(LINES_TOLD_MAX);
+                ActuatorStatus {
+                    role: known.facts.role,
+                    underlay: known.facts.underlay.to_string(),
+                    connected: seen.is_some_and(|seen| seen.connected),
+                    desired_entries: seen.map_or(0, |seen| seen.keys),
+                    desired_version: seen.map_or(0, |seen| seen.desired.0),
+                    acked_entries: seen.map_or(0, |seen| seen.keys.saturating_sub(seen.lag)),
+                    acked_version: seen.map_or(0, |seen| seen.acked.0),
+                    // While its state is compared nobody knows what is in force there.
+                    in_force_version: seen
+                        .filter(|seen| seen.connected && seen.synced)
+                        .map(|seen| seen.acked.0),
+                    waiting: waiting.map(explain).collect(),
+                    refused: refused.collect(),
+                    name: name.to_string(),
+                }
+            })
+            .collect();
+        let mut resources: BTreeMap<Kind, usize> = BTreeMap::new();
+        for stored in fabric::resources(&published.store, None, None) {
+            *resources.entry(stored.resource.kind()).or_default() += 1;
+        }
+        Ok(StatusResponse {
+            domain: self.state.domain.to_string(),
+            version: published.store.version().0,
+            digest: format!("{:032x}", published.store.digest()),
+            software: env!("CARGO_PKG_VERSION").to_string(),
+            group_key: self.group_key(),
+            epoch: published.epoch,
+            resources: resources.into_iter().map(|(kind, count)| KindCount { kind, count }).collect(),
+            actuators,
+        })
+    }
+
+    fn group_key(&self) -> String {
+        to_hex(&self.state.group_key().public())
+    }
+
+    async fn follow_packet(&self, request: TraceRequest) -> Result<TraceResponse, ApiError> {
+        let published = self.handle.published();
+        let label = |text: &str| Label::new(text).map_err(|error| ApiError::invalid(error.to_string()));
+        let (network, endpoint) = (label(&request.network)?, label(&request.endpoint)?);
+        let find = |name: Label| {
+            let id = ResourceId { kind: Kind::Endpoint, network: Some(network.clone()), name };
+            fabric::resource(&published.store, &id).ok_or_else(|| {
+                ApiError::not_found(format!("there is no {id}: 'weir get endpoints' lists them"))
+            })
+        };
+        let sender = find(endpoint.clone())?;
+        let Resource::Endpoint(placed) = &sender.resource else {
+            return Err(ApiError::internal("an endpoint is kept as something else"));
+        };
+        let host = placed
+            .host
+            .clone()
+            .ok_or_else(|| ApiError::conflict(format!("{network}/{endpoint} is placed on no host")))?;
+        let frame = match request.frame.as_str() {
+            "" => {
+                let vni = fabric::vni_of(&published.store, &network)
+                    .ok_or_else(|| ApiError::not_found(format!("there is no network {network}")))?;
+                let destination = match request.to.parse::<IpAddr>() {
+                    Ok(address) => address,
+                    Err(_) => first_address(&find(label(&request.to)?)?, &sender)?,
+                };
+                describe(&request, &sender, vni, destination)?.frame()?
+            }
+            hex => frame_of(hex)?,
+        };
+        let switches: BTreeMap<IpAddr, Label> = fabric::actuators(&published.store)
+            .map(|known| (known.facts.underlay, known.facts.name))
+            .collect();
+        let from = TraceFrom::Port(PortName { network, endpoint });
+        let group = self.group_key();
+        follow(host, from, frame, &switches, &group, |switch, question| self.ask(switch, question)).await
+    }
+
+    async fn ask(&self, switch: Label, question: Question) -> Result<Answer, ApiError> {
+        self.handle.ask(&switch, question).await.map_err(api_error)
+    }
+
+    async fn copy_frames(&self, request: CaptureRequest) -> Result<Vec<CapturedFrame>, ApiError> {
+        let label = |text: &str| Label::new(text).map_err(|error| ApiError::invalid(error.to_string()));
+        let switch = label(&request.actuator)?;
+        let port = match &request.port {
+            None => None,
+            Some(name) => {
+                let (network, endpoint) = name.split_once('/').ok_or_else(|| {
+                    ApiError::invalid(format!("port: '{name}' is no port: NETWORK/ENDPOINT"))
+                })?;
+                Some(PortName { network: label(network)?, endpoint: label(endpoint)? })
+            }
+        };
+        let question = Question::Capture {
+            port,
+            frames_max: request.frames.clamp(1, 10_000),
+            duration_ms: request.duration_ms.clamp(1, 60_000),
+            snap_bytes: request.snap_bytes.clamp(14, 65_535),
+        };
+        match self.ask(switch, question).await? {
+            Answer::Captured { frames, .. } => Ok(frames
+                .into_iter()
+                .map(|(time_ns, length, bytes)| CapturedFrame { time_ns, length, bytes: to_hex(&bytes) })
+                .collect()),
+            Answer::Error(reason) => Err(ApiError::not_found(reason)),
+            _ => Err(ApiError::internal("the switch answered another question")),
+        }
+    }
+
+    async fn let_join(&self, request: JoinRequest) -> Result<JoinResponse, ApiError> {
+        self.state
+            .check_join(&request.secret, now_s())
+            .map_err(|error| ApiError::unauthorized(error.to_string()))?;
+        let identity: [u8; 32] = from_hex(&request.identity).ok_or_else(|| {
+            ApiError::invalid("identity: 64 hex digits of an ed25519 public key are wanted")
+        })?;
+        let known = fabric::actuator(&self.handle.published().store, &request.name);
+        if known.is_some_and(|known| known.facts.identity != identity) {
+            return Err(ApiError::conflict(format!(
+                "'{0}' has joined with another key: choose another name, or 'weir forget {0}' first",
+                request.name
+            )));
+        }
+        let certificate_pem = self
+            .state
+            .authority
+            .actuator(&request.name, &request.csr_pem)
+            .map_err(|error| ApiError::invalid(format!("csr_pem: {error}")))?;
+        let facts =
+            ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };
+        self.handle.joined(facts).await.map_err(api_error)?;
+        let GroupKey::Single(group_key) = self.handle.group_key();
+        Ok(JoinResponse {
+            certificate_pem,
+            ca_pem: self.state.authority.certificate_pem().to_string(),
+            domain: self.state.domain.clone(),
+            epoch: self.handle.published().epoch,
+            group_key: to_hex(group_key),
+            dataplane_secret: to_hex(&self.state.dataplane_secret),
+            controllers: self.session_addresses.clone(),
+        })
+    }
+}
+
+fn first_address(to: &Stored, sender: &Stored) -> Result<IpAddr, ApiError> {
+    let has =
+        |address: &IpAddr| sender.allocated.addresses.iter().any(|own| own.is_ipv4() == address.is_ipv4());
+    to.allocated
+        .addresses
+        .iter()
+        .copied()
+        .find(has)
+        .ok_or_else(|| ApiError::conflict("the two endpoints have no address family in common"))
+}
+
+fn describe(request: &TraceRequest, sender: &Stored, vni: Vni, to: IpAddr) -> Result<Described, ApiError> {
+    let source = sender.allocated.addresses.iter().copied().find(|own| own.is_ipv4() == to.is_ipv4());
+    Ok(Described {
+        macs: (sender.allocated.mac.unwrap_or(MacAddr([0; 6])), vni.router_mac()),
+        source: source.ok_or_else(|| {
+            ApiError::conflict(format!("the endpoint has no address of the family of {to}"))
+        })?,
+        destination: to,
+        protocol: request.protocol.clone(),
+        ports: (if request.source_port == 0 { 40_000 } else { request.source_port }, request.port),
+    })
+}
+
+fn frame_of(hex: &str) -> Result<Vec<u8>, ApiError> {
+    let wrong = || {
+        ApiError::invalid("frame: hexadecimal digits of an Ethernet frame of 14 to 65535 bytes are wanted")
+    };
+    if !hex.is_ascii() || !hex.len().is_multiple_of(2) || !(28..=131_070).contains(&hex.len()) {
+        return Err(wrong());
+    }
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).map_err(|_| wrong()))
+        .collect()
+}
+
+impl Backend for Controlled {
+    fn apply(&self, request: ApplyRequest) -> Reply<'_, ApplyResponse> {
+        Box::pin(self.change(request))
+    }
+
+    fn list(&self, kind: Option<Kind>, network: Option<&Label>) -> Result<ResourceList, ApiError> {
+        let published = self.handle.published();
+        let items = fabric::resources(&published.store, kind, network).map(view).collect();
+        Ok(ResourceList { items, version: published.store.version().0 })
+    }
+
+    fn get(&self, id: &ResourceId) -> Result<ResourceView, ApiError> {
+        fabric::resource(&self.handle.published().store, id).map(view).ok_or_else(|| {
+            ApiError::not_found(format!("there is no {id}: 'weir get {}s' lists them", id.kind))
+        })
+    }
+
+    fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchEvent>, ApiError> {
+        let mut watch = self.handle.watch(Version(from)).map_err(api_error)?;
+        let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
+        tokio::spawn(async move {
+            while let Ok(changes) = watch.next().await {
+                for change in changes {
+                    for event in watch_events(&change) {
+                        // A watcher that is too slow is cut off and resumes where it was.
+                        if sender.try_send(event).is_err() {
+                            return;
+                        }
+                    }
+                }
+            }
+        });
+        Ok(receiver)
+    }
+
+    fn status(&self) -> Reply<'_, StatusResponse> {
+        Box::pin(self.state_of_domain())
+    }
+
+    fn trace(&self, request: TraceRequest) -> Reply<'_, TraceResponse> {
+        Box::pin(self.follow_packet(request))
+    }
+
+    fn capture(&self, request: CaptureRequest) -> Reply<'_, Vec<CapturedFrame>> {
+        Box::pin(self.copy_frames(request))
+    }
+
+    fn token(&self, request: TokenRequest) -> Result<TokenResponse, ApiError> {
+        let valid_s = if request.valid_s == 0 { 3600 } else { request.valid_s };
+        if !(60..=604_800).contains(&valid_s) {
+            return Err(ApiError::invalid(format!(
+                "validS: '{valid_s}' is not allowed: 60 to 604800 seconds"
+            )));
+        }
+        let token = self
+            .state
+            .join_token(now_s() + u64::from(valid_s), self.api_addresses.clone())
+            .map_err(|error| ApiError::internal(error.to_string()))?;
+        Ok(TokenResponse { token })
+    }
+
+    fn join(&self, request: JoinRequest) -> Reply<'_, JoinResponse> {
+        Box::pin(self.let_join(request))
+    }
+
+    fn remove_actuator(&self, name: Label) -> Reply<'_, ()> {
+        Box::pin(async move {
+            if fabric::actuator(&self.handle.published().store, &name).is_none() {
+                return Err(ApiError::not_found(format!("no host or gateway is named '{name}'")));
+            }
+            self.handle.remove(name).await.map(|_| ()).map_err(api_error)
+        })
+    }
+
+    fn counters(&self, name: Label) -> Reply<'_, Vec<(String, u64)>> {
+        Box::pin(async move {
+            match self.ask(name, Question::Counters).await? {
+                Answer::Counters(counters) => Ok(counters),
+                Answer::Error(reason) => Err(ApiError::unavailable(reason)),
+                _ => Err(ApiError::internal("the switch answered another question")),
+            }
+        })
+    }
+
+    fn metrics(&self) -> String {
+        self.handle.metrics_text()
+    }
+}
+
+/// A waiting update in words.
+fn explain(waiting: &Waiting) -> String {
+    let why = match &waiting.state {
+        WaitState::Dependencies(missing) => {
+            let missing: Vec<String> = missing
+                .iter()
+                .map(|after| {
+                    format!("{} {} at {} ({})", after.key, after.version, after.target, after.reason)
+                })
+                .collect();
+            format!("after {}", missing.join(", "))
+        }
+        WaitState::Disconnected => "it is not connected".to_string(),
+        WaitState::Comparing => "its state is being compared".to_string(),
+        WaitState::Queued => "it is in the queue".to_string(),
+        WaitState::Sent { for_ms } => format!("sent {for_ms} ms ago"),
+        WaitState::Refused(refusal) => format!("refused: {refusal}"),
+    };
+    format!("{} {}: {why}", waiting.key, waiting.version)
+}
+
+fn watch_events(change: &weir_controller::core::CommittedChange) -> Vec<WatchEvent> {
+    let resources = change.writes.iter().filter(|write| write.table == fabric::tables::RESOURCES);
+    resources
+        .filter_map(|write| {
+            let item = write
+                .value
+                .as_deref()
+                .and_then(|bytes| serde_json::from_slice::<Stored>(bytes).ok())
+                .map(view);
+            let id = match &item {
+                Some(item) => item.resource.id(),
+                None => fabric::tables::resource_id(&write.key)?,
+            };
+            Some(WatchEvent { version: change.version.0, id, item })
+        })
+        .collect()
+}

@@ -1,0 +1,385 @@
+//! `weir host` and `weir gateway`: join once, then keep two processes running, an agent and a switch.
+//!
+//! Settings come from a file (`--config`) or from the command line. What they come to is written to
+//! the state directory, so that the second start needs neither.
+
+use crate::cli::Failure;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use weir_agent::AgentError;
+use weir_agent::config::NodeConfig;
+use weir_agent::join::{Applicant, Joined, join, membership};
+use weir_agent::supervise::{ChildSpec, SupervisorConfig, run as supervise, stop_on_signals};
+use weir_model::Label;
+use weir_model::event::Role;
+use weir_model::join::{IDENTITY_FILE, TRUST_FILE};
+use weir_model::local::SWITCH_LOCK;
+use weir_switch::config::{EngineConfig, ExternalConfig, SwitchConfig};
+
+/// Settings of this node as the command line gave them, in the state directory.
+const NODE_FILE: &str = "node.json";
+/// Settings of the switch, made from the node's.
+const SWITCH_FILE: &str = "switch.json";
+
+/// What the section `switch` of the settings holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct SwitchSection {
+    /// UDP port of Geneve; absent means 6081.
+    pub geneve_port: Option<u16>,
+    /// UDP port of VXLAN; absent means 4789.
+    pub vxlan_port: Option<u16>,
+    /// The way outside, at a gateway.
+    pub external: Option<ExternalConfig>,
+    /// The engine.
+    pub engine: EngineConfig,
+}
+
+type Config = NodeConfig<SwitchSection>;
+
+/// Settings that the command line gives.
+#[derive(Debug, Args)]
+pub struct NodeArguments {
+    /// Settings (YAML) instead of the options below
+    #[arg(long, conflicts_with_all = ["name", "underlay"])]
+    config: Option<PathBuf>,
+    /// Name in the domain
+    #[arg(long)]
+    name: Option<Label>,
+    /// Device or address towards the other switches
+    #[arg(long, value_name = "DEVICE|ADDRESS")]
+    underlay: Option<String>,
+    /// Join with this token ('weir token' makes one); needed once
+    #[arg(long, value_name = "TOKEN", env = "WEIR_JOIN_TOKEN", hide_env_values = true)]
+    join: Option<String>,
+    /// Directory of keys and checkpoints
+    #[arg(long, default_value = "/var/lib/weir/node")]
+    state: PathBuf,
+    /// Directory of sockets and locks
+    #[arg(long, default_value = "/run/weir")]
+    run: PathBuf,
+    /// Resolver for names outside, ADDRESS:PORT; more than one is allowed
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    dns_upstream: Vec<String>,
+    /// Where the agent serves metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<String>,
+}
+
+/// `weir host`.
+#[derive(Debug, Args)]
+pub struct HostArguments {
+    #[command(flatten)]
+    node: NodeArguments,
+}
+
+/// `weir gateway`.
+#[derive(Debug, Args)]
+pub struct GatewayArguments {
+    #[command(flatten)]
+    node: NodeArguments,
+    /// Address that endpoints have outside; this machine must be reachable under it. More than one is allowed
+    #[arg(long, value_name = "ADDRESS")]
+    external_address: Vec<IpAddr>,
+}
+
+/// `weir agent`.
+#[derive(Debug, Args)]
+pub struct AgentArguments {
+    /// Settings (YAML or JSON) of the node
+    #[arg(long)]
+    config: PathBuf,
+}
+
+fn wrong(error: &AgentError) -> Failure {
+    Failure::Input(error.to_string())
+}
+
+impl HostArguments {
+    /// Runs until SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        start(self.node, Role::Host, Vec::new())
+    }
+}
+
+impl GatewayArguments {
+    /// Runs until SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        start(self.node, Role::Gateway, self.external_address)
+    }
+}
+
+impl AgentArguments {
+    /// Runs until SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let config = Config::read(&self.config).map_err(|error| wrong(&error))?;
+        runtime()?.block_on(async {
+            let stop = stop_on_signals().map_err(|error| wrong(&error))?;
+            let _pid = PidFile::write(&config.run_dir, "agent")?;
+            let agent = weir_agent::agent::Agent::new(config.agent()).map_err(|error| wrong(&error))?;
+            agent.run(stop).await.map_err(|error| wrong(&error))
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::io("starting the runtime"))
+}
+
+/// A file with a process's number, for people and for labs; removed at a clean end.
+pub struct PidFile(PathBuf);
+
+impl PidFile {
+    /// Writes the number of this process.
+    ///
+    /// # Errors
+    /// [`Failure::Io`].
+    pub fn write(run_dir: &Path, name: &str) -> Result<PidFile, Failure> {
+        let path = run_dir.join(format!("{name}.pid"));
+        std::fs::create_dir_all(run_dir).map_err(Failure::io(run_dir.display().to_string()))?;
+        std::fs::write(&path, format!("{}\n", std::process::id()))
+            .map_err(Failure::io(path.display().to_string()))?;
+        Ok(PidFile(path))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<ExitCode, Failure> {
+    let (path, config) = settings(&arguments, role, external)?;
+    if config.role != role {
+        return Err(Failure::Input(format!(
+            "{} is of a {}: start it with 'weir {0}'",
+            path.display(),
+            word(config.role)
+        )));
+    }
+    runtime()?.block_on(async {
+        enter(&config, arguments.join.as_deref()).await?;
+        let switch = write_switch_settings(&config)?;
+        let stop = stop_on_signals().map_err(|error| wrong(&error))?;
+        let program = std::env::current_exe().map_err(Failure::io("finding this program"))?;
+        let child = |name: &'static str, config: &Path| ChildSpec {
+            name,
+            program: program.clone(),
+            arguments: vec![name.into(), "--config".into(), config.into()],
+        };
+        let supervisor = SupervisorConfig {
+            agent: child("agent", &path),
+            switch: child("switch", &switch),
+            switch_lock: config.run_dir.join(SWITCH_LOCK),
+            stop_switch: config.supervisor.stop_switch,
+            backoff_min_ms: config.supervisor.backoff_min_ms,
+            backoff_max_ms: config.supervisor.backoff_max_ms,
+        };
+        supervise(supervisor, stop).await.map_err(|error| wrong(&error))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn word(role: Role) -> &'static str {
+    match role {
+        Role::Host => "host",
+        Role::Gateway => "gateway",
+    }
+}
+
+/// The settings and the file that holds them.
+fn settings(
+    arguments: &NodeArguments,
+    role: Role,
+    external: Vec<IpAddr>,
+) -> Result<(PathBuf, Config), Failure> {
+    let path = match &arguments.config {
+        Some(path) => path.clone(),
+        None => {
+            let path = std::path::absolute(arguments.state.join(NODE_FILE))
+                .map_err(Failure::io("the state directory"))?;
+            match (&arguments.name, &arguments.underlay) {
+                (Some(name), Some(underlay)) => {
+                    let document = document(arguments, role, name, underlay_address(underlay)?, &external)?;
+                    std::fs::create_dir_all(&arguments.state)
+                        .map_err(Failure::io(arguments.state.display().to_string()))?;
+                    write(&path, &document)?;
+                }
+                (None, None) if path.exists() => {}
+                _ => {
+                    return Err(Failure::Input(format!(
+                        "say --name and --underlay, or --config FILE; {} is not there from an earlier start",
+                        path.display()
+                    )));
+                }
+            }
+            path
+        }
+    };
+    let config = Config::read(&path).map_err(|error| wrong(&error))?;
+    Ok((path, config))
+}
+
+fn write(path: &Path, document: &Value) -> Result<(), Failure> {
+    super::state::write_secret(path, &format!("{document:#}\n"))
+        .map_err(|error| Failure::Input(error.to_string()))
+}
+
+fn document(
+    arguments: &NodeArguments,
+    role: Role,
+    name: &Label,
+    underlay: IpAddr,
+    external: &[IpAddr],
+) -> Result<Value, Failure> {
+    let absolute = |path: &Path| std::path::absolute(path).map_err(Failure::io(path.display().to_string()));
+    let mut agent = json!({ "dns": { "upstream": arguments.dns_upstream } });
+    if let Some(metrics) = &arguments.metrics {
+        agent["metrics"] = json!(metrics);
+    }
+    let switch =
+        if external.is_empty() { json!({}) } else { json!({ "external": { "addresses": external } }) };
+    Ok(json!({
+        "name": name,
+        "role": role,
+        "underlay": underlay,
+        "stateDir": absolute(&arguments.state)?,
+        "runDir": absolute(&arguments.run)?,
+        "agent": agent,
+        "switch": switch,
+    }))
+}
+
+/// The address of a device, or the address itself.
+fn underlay_address(text: &str) -> Result<IpAddr, Failure> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let all = if_addrs::get_if_addrs().map_err(Failure::io("reading the addresses of devices"))?;
+    let usable = |address: &IpAddr| match address {
+        IpAddr::V4(v4) => !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_unicast_link_local(),
+    };
+    let mut addresses: Vec<IpAddr> =
+        all.iter().filter(|device| device.name == text).map(if_addrs::Interface::ip).filter(usable).collect();
+    // IPv4 first, and always the same one.
+    addresses.sort();
+    addresses.first().copied().ok_or_else(|| {
+        let names: std::collections::BTreeSet<&str> = all.iter().map(|device| device.name.as_str()).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        Failure::Input(format!(
+            "--underlay '{text}' is neither an address nor a device with one; devices with addresses: {}",
+            names.join(", ")
+        ))
+    })
+}
+
+/// Joins the domain, unless that was done.
+async fn enter(config: &Config, token: Option<&str>) -> Result<(), Failure> {
+    let applicant = Applicant { name: config.name.clone(), role: config.role, underlay: config.underlay };
+    match token {
+        Some(token) => {
+            match join(&config.state_dir, &applicant, token, false).await.map_err(|error| wrong(&error))? {
+                Joined::Now(member) => tracing::info!(name = %member.name, domain = %member.domain, "joined"),
+                Joined::Before(member) => {
+                    tracing::info!(name = %member.name, domain = %member.domain, "has joined before; the token is not used");
+                }
+            }
+        }
+        None if membership(&config.state_dir).map_err(|error| wrong(&error))?.is_none() => {
+            return Err(Failure::Input(format!(
+                "'{}' has not joined a domain: run 'weir token' on the controller's machine and give its output to --join",
+                config.name
+            )));
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+fn write_switch_settings(config: &Config) -> Result<PathBuf, Failure> {
+    let member = membership(&config.state_dir)
+        .map_err(|error| wrong(&error))?
+        .ok_or_else(|| Failure::Input(format!("'{}' has not joined a domain", config.name)))?;
+    let defaults = json!({
+        "name": config.name,
+        "domain": member.domain,
+        "role": config.role,
+        "underlay": config.underlay,
+        "runDir": config.run_dir,
+        "stateDir": config.state_dir,
+        "trustFile": config.state_dir.join(TRUST_FILE),
+        "identityFile": config.state_dir.join(IDENTITY_FILE),
+        "engine": config.switch.engine,
+    });
+    let mut settings: SwitchConfig =
+        serde_json::from_value(defaults).map_err(|error| Failure::Input(format!("switch: {error}")))?;
+    settings.geneve_port = config.switch.geneve_port.unwrap_or(settings.geneve_port);
+    settings.vxlan_port = config.switch.vxlan_port.unwrap_or(settings.vxlan_port);
+    settings.external.clone_from(&config.switch.external);
+    if let Some(problem) = settings.problem() {
+        return Err(Failure::Input(format!("switch: {problem}")));
+    }
+    let path = config.state_dir.join(SWITCH_FILE);
+    let value = serde_json::to_value(&settings).map_err(|error| Failure::Input(error.to_string()))?;
+    write(&path, &value)?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(dir: &Path) -> NodeArguments {
+        NodeArguments {
+            config: None,
+            name: Some(Label::new("h1").unwrap()),
+            underlay: Some("192.0.2.1".to_string()),
+            join: None,
+            state: dir.to_path_buf(),
+            run: dir.join("run"),
+            dns_upstream: vec!["192.0.2.53:53".to_string()],
+            metrics: Some("127.0.0.1:9471".to_string()),
+        }
+    }
+
+    #[test]
+    fn options_become_settings_that_the_next_start_finds() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = vec!["203.0.113.10".parse().unwrap()];
+        let (path, config) = settings(&arguments(dir.path()), Role::Gateway, outside.clone()).unwrap();
+        assert_eq!(config.switch.external.as_ref().unwrap().addresses, outside);
+        assert_eq!(config.agent.dns.upstream.len(), 1);
+        let later = NodeArguments { name: None, underlay: None, ..arguments(dir.path()) };
+        assert_eq!(settings(&later, Role::Gateway, Vec::new()).unwrap(), (path, config));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let nothing = NodeArguments { name: None, underlay: None, ..arguments(dir.path()) };
+        let message = settings(&nothing, Role::Host, Vec::new()).unwrap_err().to_string();
+        assert!(message.contains("--name and --underlay"), "{message}");
+        let message = underlay_address("nowhere0").unwrap_err().to_string();
+        assert!(message.contains("nowhere0") && message.contains("lo"), "{message}");
+        assert_eq!(underlay_address("lo").unwrap().to_string(), "127.0.0.1");
+    }
+}

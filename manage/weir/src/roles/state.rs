@@ -1,0 +1,277 @@
+//! What a controller keeps besides its log: keys, certificates, and who may join.
+//!
+//! Everything is made at the first start and kept; secrets are files of mode 0600 in the state
+//! directory, and in no log, store or metric.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::fs;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use weir_api::client::Context;
+use weir_api::pki::{Authority, Identity, PkiError};
+use weir_model::Label;
+use weir_model::join::{JOIN_TOKEN_PREFIX, JoinToken, from_hex, to_hex};
+use weir_trust::identity::KeyPair;
+
+/// Why the state cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file cannot be read or written.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A file has no sense.
+    #[error(
+        "{path} is damaged: {reason}; restore it from a backup, or start a new domain in an empty directory"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The directory is of another domain.
+    #[error(
+        "{path} belongs to domain '{found}', not '{wanted}': name the right domain, or another directory"
+    )]
+    OtherDomain {
+        /// The directory.
+        path: PathBuf,
+        /// Its domain.
+        found: String,
+        /// The domain asked for.
+        wanted: String,
+    },
+    /// Certificates.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// No randomness.
+    #[error("the system gives no randomness: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+/// Why a join token's secret is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// It is not this domain's.
+    #[error("the join token is not of this domain: make one with 'weir token'")]
+    Unknown,
+    /// It is over.
+    #[error("the join token is over: make a new one with 'weir token'")]
+    Expired,
+}
+
+/// See the module.
+pub struct State {
+    /// Name of the domain.
+    pub domain: Label,
+    /// The domain's certificate authority.
+    pub authority: Authority,
+    /// The controller's certificate.
+    pub server: Identity,
+    /// The administrators' bearer token.
+    pub admin_token: String,
+    /// Seed of the group's signing key.
+    pub group_seed: [u8; 32],
+    /// Key of the packets' security tokens.
+    pub dataplane_secret: [u8; 16],
+    join_key: [u8; 32],
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("domain", &self.domain).finish_non_exhaustive()
+    }
+}
+
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> StateError {
+    let path = path.to_path_buf();
+    move |error| StateError::File { path, error }
+}
+
+/// Writes a file whole or not at all, readable by its owner only.
+pub fn write_secret(path: &Path, text: &str) -> Result<(), StateError> {
+    let aside = path.with_extension("new");
+    let write = || -> io::Result<()> {
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&aside, path)
+    };
+    write().map_err(file_error(path))
+}
+
+/// The content of a file, made with `make` when it is not there.
+fn kept(path: PathBuf, make: impl FnOnce() -> Result<String, StateError>) -> Result<String, StateError> {
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text.trim_end().to_string()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let text = make()?;
+            write_secret(&path, &text)?;
+            Ok(text)
+        }
+        Err(error) => Err(StateError::File { path, error }),
+    }
+}
+
+/// A random key that is kept as hexadecimal digits.
+fn kept_key<const N: usize>(path: PathBuf) -> Result<[u8; N], StateError> {
+    let text = kept(path.clone(), || {
+        let mut bytes = [0; N];
+        getrandom::fill(&mut bytes)?;
+        Ok(to_hex(&bytes))
+    })?;
+    from_hex(&text)
+        .ok_or_else(|| StateError::Damaged { path, reason: format!("it should be {} hex digits", 2 * N) })
+}
+
+impl State {
+    /// Opens the state directory of a controller, or makes it.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub fn open(dir: &Path, domain: &Label, advertised: &[IpAddr]) -> Result<State, StateError> {
+        fs::create_dir_all(dir).map_err(file_error(dir))?;
+        let found = kept(dir.join("domain"), || Ok(domain.to_string()))?;
+        if found != domain.as_str() {
+            let wanted = domain.to_string();
+            return Err(StateError::OtherDomain { path: dir.to_path_buf(), found, wanted });
+        }
+        // Key before certificate: a crash between the two leaves neither in force.
+        let (certificate, key) = (dir.join("ca.crt"), dir.join("ca.key"));
+        if !certificate.exists() {
+            let made = Authority::make(domain)?;
+            write_secret(&key, &made.key_pem)?;
+            write_secret(&certificate, &made.certificate_pem)?;
+        }
+        let read = |path: &Path| fs::read_to_string(path).map_err(file_error(path));
+        let authority =
+            Authority::open(&Identity { certificate_pem: read(&certificate)?, key_pem: read(&key)? })?;
+        let server = authority.controller(advertised)?;
+        let admin_token = to_hex(&kept_key::<32>(dir.join("admin.token"))?);
+        Ok(State {
+            domain: domain.clone(),
+            authority,
+            server,
+            admin_token,
+            group_seed: kept_key(dir.join("group.seed"))?,
+            dataplane_secret: kept_key(dir.join("dataplane.secret"))?,
+            join_key: kept_key(dir.join("join.key"))?,
+        })
+    }
+
+    /// The group's key pair.
+    pub fn group_key(&self) -> KeyPair {
+        KeyPair::from_seed(&self.group_seed)
+    }
+
+    /// Writes the context that the command line reads.
+    ///
+    /// # Errors
+    /// [`StateError::File`].
+    pub fn write_context(&self, path: &Path, server: SocketAddr) -> Result<(), StateError> {
+        let context = Context {
+            server: format!("https://{server}"),
+            token: self.admin_token.clone(),
+            ca: self.authority.certificate_pem().to_string(),
+        };
+        let text = serde_json::to_string_pretty(&context)
+            .map_err(|error| StateError::Damaged { path: path.to_path_buf(), reason: error.to_string() })?;
+        write_secret(path, &text)
+    }
+
+    /// Makes a join token that is good until `expires_s` (seconds of the Unix epoch). Whoever has it
+    /// may join until then; it is not stored.
+    ///
+    /// # Errors
+    /// [`StateError::Pki`].
+    pub fn join_token(&self, expires_s: u64, controllers: Vec<String>) -> Result<String, StateError> {
+        let secret = format!("{expires_s}.{}", to_hex(&self.join_mac(expires_s).finalize().into_bytes()));
+        let token = JoinToken { ca_fingerprint: self.authority.fingerprint()?, secret, controllers };
+        let json = serde_json::to_string(&token).map_err(|error| StateError::Damaged {
+            path: PathBuf::from("join token"),
+            reason: error.to_string(),
+        })?;
+        Ok(format!("{JOIN_TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(json)))
+    }
+
+    fn join_mac(&self, expires_s: u64) -> Hmac<Sha256> {
+        let mut mac = match Hmac::<Sha256>::new_from_slice(&self.join_key) {
+            Ok(mac) => mac,
+            Err(_) => unreachable!("HMAC takes keys of every length"),
+        };
+        mac.update(b"weir/join/1\0");
+        mac.update(&expires_s.to_le_bytes());
+        mac
+    }
+
+    /// Checks the secret of a join token.
+    ///
+    /// # Errors
+    /// [`TokenError`].
+    pub fn check_join(&self, secret: &str, now_s: u64) -> Result<(), TokenError> {
+        let (expires, tag) = secret.split_once('.').ok_or(TokenError::Unknown)?;
+        let expires: u64 = expires.parse().map_err(|_| TokenError::Unknown)?;
+        let tag: [u8; 32] = from_hex(tag).ok_or(TokenError::Unknown)?;
+        self.join_mac(expires).verify_slice(&tag).map_err(|_| TokenError::Unknown)?;
+        if now_s > expires { Err(TokenError::Expired) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(dir: &Path, domain: &str) -> Result<State, StateError> {
+        State::open(dir, &Label::new(domain).unwrap(), &[])
+    }
+
+    #[test]
+    fn what_was_made_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = open(dir.path(), "lab").unwrap();
+        let again = open(dir.path(), "lab").unwrap();
+        assert_eq!(first.group_key().public(), again.group_key().public());
+        assert_eq!(first.admin_token, again.admin_token);
+        assert_eq!(first.authority.fingerprint().unwrap(), again.authority.fingerprint().unwrap());
+        assert!(matches!(open(dir.path(), "other"), Err(StateError::OtherDomain { .. })));
+        fs::write(dir.path().join("group.seed"), "short").unwrap();
+        assert!(matches!(open(dir.path(), "lab"), Err(StateError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_join_token_is_of_one_domain_and_ends() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let state = open(dir.path(), "lab").unwrap();
+        let token = state.join_token(1000, vec!["https://192.0.2.1:7443".into()]).unwrap();
+        let json = URL_SAFE_NO_PAD.decode(token.strip_prefix(JOIN_TOKEN_PREFIX).unwrap()).unwrap();
+        let token: JoinToken = serde_json::from_slice(&json).unwrap();
+        assert_eq!(state.check_join(&token.secret, 1000), Ok(()));
+        assert_eq!(state.check_join(&token.secret, 1001), Err(TokenError::Expired));
+        let stretched = token.secret.replace("1000.", "2000.");
+        assert_eq!(state.check_join(&stretched, 1001), Err(TokenError::Unknown));
+        assert_eq!(open(other.path(), "lab").unwrap().check_join(&token.secret, 1), Err(TokenError::Unknown));
+        assert_eq!(state.check_join("", 1), Err(TokenError::Unknown));
+    }
+
+    #[test]
+    fn secrets_are_for_their_owner_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path(), "lab").unwrap();
+        for entry in fs::read_dir(dir.path()).unwrap() {
+            let mode = entry.unwrap().metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The shared lab: brought up once, made whole before each scenario, removed when this process ends.
+
+use crate::namespaces::wait;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use weir_api::client::{Client, Context};
+use weir_api::types::ActuatorStatus;
+use weir_lab::process::Record;
+use weir_lab::{Netns, system};
+
+const INSTANCE: &str = "9";
+const PREFIX: &str = "wl9-";
+const FOLDER: &str = "/run/weir-lab/two-tenants-9";
+/// Hosts and gateway.
+pub const SWITCHES: [&str; 4] = ["h1", "h2", "h3", "g1"];
+/// Programs without which no scenario runs.
+const NEEDED: [&str; 9] = ["ip", "ping", "ss", "curl", "iperf3", "nginx", "dhcpcd", "udhcpc", "tcpdump"];
+
+static TURN: Mutex<()> = Mutex::new(());
+static BROUGHT_UP: OnceLock<Result<(), String>> = OnceLock::new();
+/// While this process lives, the pipe is open; when it ends, the one who reads it takes the lab down.
+static LIFELINE: OnceLock<ChildStdin> = OnceLock::new();
+
+/// A scenario's turn with the lab.
+pub struct Lab {
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// The lab, whole; `None`, with the NOT RUN line, where root or a program is missing.
+pub fn lab(scenario: &str) -> Option<Lab> {
+    if !system::is_root() {
+        println!("NOT RUN {scenario}: it needs root");
+        return None;
+    }
+    if let Err(error) = system::require_installed(&NEEDED) {
+        println!("NOT RUN {scenario}: {error}");
+        return None;
+    }
+    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let lab = Lab { _turn: turn };
+    if let Err(error) = BROUGHT_UP.get_or_init(bring_up) {
+        panic!("the lab did not come up: {error}");
+    }
+    lab.make_whole();
+    Some(lab)
+}
+
+fn weir() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.env("WEIR_CONTEXT", format!("{FOLDER}/controller/state/admin.json")).env("NO_COLOR", "1");
+    command
+}
+
+fn bring_up() -> Result<(), String> {
+    let script =
+        format!("cat >/dev/null; exec '{}' lab down --instance {INSTANCE}", env!("CARGO_BIN_EXE_weir"));
+    let mut watcher = Command::new("sh");
+    watcher.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut watcher = watcher.process_group(0).spawn().map_err(|error| error.to_string())?;
+    let _ = LIFELINE.set(watcher.stdin.take().ok_or("no pipe to the watcher")?);
+    let mut said = String::new();
+    let up = system::wait_for("the end of an earlier run", crate::namespaces::BOUND, || {
+        let output = weir().args(["lab", "up", "--no-checks", "--instance", INSTANCE]).output();
+        let output = output.map_err(|error| weir_lab::Error::io("start weir", error))?;
+        said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // An earlier run of these tests may still be taking its lab down.
+        Ok(output.status.success() || !said.contains("is in use by another"))
+    });
+    up.map_err(|error| error.to_string())?;
+    let there = Path::new(FOLDER).join("net.yaml").exists() && !said.contains("weir: ");
+    if there { Ok(()) } else { Err(said) }
+}
+
+impl Lab {
+    /// Starts what an earlier scenario left ended, and brings the resources back to those of the lab.
+    fn make_whole(&self) {
+        for program in ["controller"].iter().chain(&SWITCHES).chain(&["nginx-red-db"]) {
+            if self.program(program).is_none_or(|record| !record.alive()) {
+                self.start(program);
+            }
+        }
+        wait("every switch connected", || {
+            self.switches().iter().filter(|one| one.connected).count() == SWITCHES.len()
+        });
+        self.restore();
+        self.wait_in_step();
+    }
+
+    /// The resources of the lab, and no others.
+    pub fn restore(&self) {
+        self.ok(&["apply", "-f", &format!("{FOLDER}/net.yaml"), "--replace-all", "--yes", "--wait-s", "30"]);
+    }
+
+    /// Runs `weir` with arguments and text on its standard input.
+    pub fn weir_with_input(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = weir();
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // A command that refuses its arguments does not read.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    /// Runs `weir` with arguments.
+    pub fn weir(&self, arguments: &[&str]) -> Output {
+        self.weir_with_input(arguments, "")
+    }
+
+    /// A `weir` to start as a process.
+    pub fn command(&self) -> Command {
+        weir()
+    }
+
+    /// Runs `weir`; its output. It must succeed.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        success(arguments, &self.weir(arguments))
+    }
+
+    /// Applies resources, which must be in force on every switch then.
+    pub fn apply(&self, yaml: &str) -> String {
+        let arguments = ["apply", "-f", "-", "--yes", "--wait-s", "60"];
+        let said = success(&arguments, &self.weir_with_input(&arguments, yaml));
+        assert!(
+            said.contains("in force on every switch") || said.contains(" 0 to create, 0 to change"),
+            "{said}"
+        );
+        said
+    }
+
+    /// A client of its controller.
+    pub fn client(&self) -> Client {
+        let text = std::fs::read_to_string(format!("{FOLDER}/controller/state/admin.json")).unwrap();
+        Client::new(serde_json::from_str::<Context>(&text).unwrap()).unwrap()
+    }
+
+    /// State of the switches; empty while the controller does not answer.
+    pub fn switches(&self) -> Vec<ActuatorStatus> {
+        self.client().status().map(|status| status.actuators).unwrap_or_default()
+    }
+
+    /// Waits until every switch has in force what it shall have.
+    pub fn wait_in_step(&self) {
+        wait("every switch in step", || {
+            let switches = self.switches();
+            !switches.is_empty()
+                && switches.iter().all(|one| {
+                    one.connected
+                        && one.acked_entries == one.desired_entries
+                        && one.in_force_version >= Some(one.desired_version)
+                })
+        });
+    }
+
+    /// The namespace of a guest, such as `red-app`.
+    pub fn netns(&self, short: &str) -> Netns {
+        Netns::existing(format!("{PREFIX}{short}"))
+    }
+
+    /// The address of a guest's device.
+    pub fn v4(&self, short: &str) -> std::net::IpAddr {
+        let text = self.netns(short).ip(&["-o", "-4", "address", "show", "dev", "eth0"]).unwrap();
+        text.split_whitespace().nth(3).unwrap().split('/').next().unwrap().parse().unwrap()
+    }
+
+    /// A program of the lab as it was written down.
+    pub fn program(&self, name: &str) -> Option<Record> {
+        let text = std::fs::read(format!("{FOLDER}/{name}.proc")).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Ends a program as a crash would.
+    pub fn kill(&self, program: &str) {
+        self.ok(&["lab", "kill", program, "--instance", INSTANCE]);
+    }
+
+    /// Starts a program again.
+    pub fn start(&self, program: &str) {
+        self.ok(&["lab", "start", program, "--instance", INSTANCE]);
+    }
+
+    /// All checks of the lab.
+    pub fn run_checks(&self) -> Output {
+        self.weir(&["lab", "run", "--instance", INSTANCE])
+    }
+
+    /// Run directory of a host or gateway.
+    pub fn run_folder(&self, member: &str) -> PathBuf {
+        Path::new(FOLDER).join(member).join("run")
+    }
+
+    /// The agent or switch of a host or gateway.
+    pub fn child(&self, member: &str, role: &str) -> Option<Record> {
+        let text = std::fs::read_to_string(self.run_folder(member).join(format!("{role}.pid"))).ok()?;
+        Record::of(text.trim().parse().ok()?, role.to_string()).ok()
+    }
+
+    /// Kills an agent or a switch with -9 and waits until another one runs.
+    pub fn crash(&self, member: &str, role: &str) {
+        let old = self.child(member, role).unwrap();
+        assert!(old.signal(weir_lab::process::Signal::KILL).unwrap(), "{role} of {member} runs");
+        wait(&format!("a new {role} of {member}"), || {
+            self.child(member, role).is_some_and(|new| new.pid != old.pid && new.alive())
+        });
+    }
+
+    /// Counters of a switch.
+    pub fn counters(&self, switch: &str) -> BTreeMap<String, u64> {
+        self.client().counters(switch).unwrap()
+    }
+
+    /// Updates that each switch has applied, and those that it had in force already, since its process began.
+    pub fn programmed(&self) -> BTreeMap<&'static str, (u64, u64)> {
+        let of = |switch| {
+            let counters = self.counters(switch);
+            let of = |name: &str| *counters.get(name).unwrap_or_else(|| panic!("no {name} in {counters:?}"));
+            (switch, (of("updates{result=\"applied\"}"), of("updates{result=\"repeated\"}")))
+        };
+        SWITCHES.into_iter().map(of).collect()
+    }
+}
+
+/// The output of a command that must have succeeded.
+fn success(arguments: &[&str], output: &Output) -> String {
+    let (said, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "weir {}: {}\n{said}{error}", arguments.join(" "), output.status);
+    said
+}
+
+/// Bytes as text.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

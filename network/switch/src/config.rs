@@ -1,0 +1,134 @@
+//! What a switch is told when it starts.
+
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use weir_model::Label;
+use weir_model::event::Role;
+
+/// Settings of a switch. Unknown fields are an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SwitchConfig {
+    /// Name of the actuator.
+    pub name: Label,
+    /// The domain; must be that of the trust file.
+    pub domain: Label,
+    /// What it is.
+    pub role: Role,
+    /// Own address on the underlay: where it receives, and its senders' source. Its family is the underlay's.
+    pub underlay: IpAddr,
+    /// UDP port of Geneve.
+    #[serde(default = "geneve_port")]
+    pub geneve_port: u16,
+    /// UDP port of VXLAN.
+    #[serde(default = "vxlan_port")]
+    pub vxlan_port: u16,
+    /// Directory of the sockets and the lock: one switch runs in it.
+    pub run_dir: PathBuf,
+    /// Directory of the checkpoint and the journal.
+    pub state_dir: PathBuf,
+    /// A `weir_model::join::TrustFile`, JSON.
+    pub trust_file: PathBuf,
+    /// Seed of the key that signs acks: 64 hex digits.
+    pub identity_file: PathBuf,
+    /// The way outside, at a gateway.
+    #[serde(default)]
+    pub external: Option<ExternalConfig>,
+    /// The engine.
+    #[serde(default)]
+    pub engine: EngineConfig,
+}
+
+/// The way outside: a device that the switch makes in its own namespace. The kernel routes from there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ExternalConfig {
+    /// Name of the device.
+    #[serde(default = "external_device")]
+    pub device: String,
+    /// MTU of the device, bytes.
+    #[serde(default = "external_mtu")]
+    pub mtu: u16,
+    /// Addresses that endpoints have outside; routed to the device.
+    pub addresses: Vec<IpAddr>,
+    /// First port or ICMP identifier to use.
+    #[serde(default = "first_port")]
+    pub first_port: u16,
+    /// Last port or ICMP identifier to use.
+    #[serde(default = "last_port")]
+    pub last_port: u16,
+}
+
+/// Settings of the engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct EngineConfig {
+    /// Processor that it is bound to; none: the kernel chooses.
+    pub cpu: Option<usize>,
+    /// How long it looks for packets before it sleeps, microseconds. It takes a processor for itself
+    /// while there is traffic, so it is zero for hosts with few.
+    pub busy_poll_us: u32,
+    /// UDP source ports that flows are spread over, 1 to 16: what the underlay can tell apart.
+    pub source_ports: u8,
+    /// Buffer of each socket, bytes.
+    pub socket_buffer_bytes: u32,
+}
+
+impl Default for EngineConfig {
+    fn default() -> EngineConfig {
+        EngineConfig { cpu: None, busy_poll_us: 0, source_ports: 4, socket_buffer_bytes: 64 * 1024 * 1024 }
+    }
+}
+
+fn geneve_port() -> u16 {
+    weir_packet::encap::GENEVE_PORT
+}
+
+fn vxlan_port() -> u16 {
+    weir_packet::encap::VXLAN_PORT
+}
+
+fn external_device() -> String {
+    "wext0".into()
+}
+
+fn external_mtu() -> u16 {
+    1500
+}
+
+fn first_port() -> u16 {
+    1024
+}
+
+fn last_port() -> u16 {
+    u16::MAX
+}
+
+impl SwitchConfig {
+    /// What is wrong with the settings, in words that name the field.
+    pub fn problem(&self) -> Option<String> {
+        let ports = self.engine.source_ports;
+        if self.geneve_port == self.vxlan_port {
+            return Some(format!("geneve_port and vxlan_port are both {}: use two", self.geneve_port));
+        }
+        if self.geneve_port == 0 || self.vxlan_port == 0 {
+            return Some("geneve_port and vxlan_port must not be 0".into());
+        }
+        if !(1..=16).contains(&ports) {
+            return Some(format!("engine.source_ports is {ports}: use 1 to 16"));
+        }
+        if self.underlay.is_unspecified() || self.underlay.is_multicast() {
+            return Some(format!("underlay is {}: use the host's own address there", self.underlay));
+        }
+        let external = self.external.as_ref()?;
+        if self.role != Role::Gateway {
+            return Some("external is only for a gateway".into());
+        }
+        if external.first_port > external.last_port || external.first_port == 0 {
+            let (first, last) = (external.first_port, external.last_port);
+            return Some(format!("external.first_port {first} to last_port {last} is no range of ports"));
+        }
+        None
+    }
+}

@@ -1,0 +1,64 @@
+//! The socket for punted frames. The agent binds a name of its own and sends an empty datagram to say that
+//! it is there; whoever sent last gets the frames. So an agent that restarts takes over by itself.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use weir_base::codec::{CodecError, decode, encode};
+use weir_model::local::{PUNT_BYTES_MAX, Punt};
+
+/// Largest datagram: a frame, and room for the key.
+const DATAGRAM_BYTES_MAX: usize = PUNT_BYTES_MAX + 256;
+
+/// See the module.
+pub struct PuntSocket {
+    socket: UnixDatagram,
+    agent: Option<SocketAddr>,
+    buffer: Box<[u8]>,
+}
+
+impl PuntSocket {
+    /// Binds the socket in place of an old one, for this user only.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn bind(path: &Path) -> io::Result<PuntSocket> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let socket = UnixDatagram::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        socket.set_nonblocking(true)?;
+        Ok(PuntSocket { socket, agent: None, buffer: vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice() })
+    }
+
+    /// To wait for it.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Sends a frame to the agent; false when there is none, or it does not read, or the frame is too long.
+    pub fn send(&self, punt: &Punt) -> bool {
+        let Some(agent) = &self.agent else { return false };
+        punt.frame.len() <= PUNT_BYTES_MAX && self.socket.send_to_addr(&encode(punt), agent).is_ok()
+    }
+
+    /// The next frame of the agent; `None` when there is none.
+    ///
+    /// # Errors
+    /// The datagram was no punted frame.
+    pub fn receive(&mut self) -> Result<Option<Punt>, CodecError> {
+        loop {
+            let Ok((length, from)) = self.socket.recv_from(&mut self.buffer) else { return Ok(None) };
+            if !from.is_unnamed() {
+                self.agent = Some(from);
+            }
+            if length > 0 {
+                return decode(&self.buffer[..length]).map(Some);
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Everything the engine counts: flat arrays of atomics that the engine alone writes, with plain
+//! stores, and anybody reads.
+
+use crate::engine::PORTS_MAX;
+use crate::flow::CounterIndex;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use weir_packet::PacketError;
+
+/// Rule counters in one piece of memory.
+const CHUNK: usize = 4096;
+/// Most rule counters; a flow whose counter is above is counted under the last.
+pub const RULE_COUNTERS_MAX: usize = 1 << 20;
+
+/// A number that one thread writes.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Adds. For the one writer.
+    #[inline]
+    pub fn add(&self, more: u64) {
+        self.0.store(self.0.load(Relaxed) + more, Relaxed);
+    }
+
+    /// Sets. For the one writer.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    /// Reads.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Packets and their bytes.
+#[derive(Debug, Default)]
+pub struct Pair {
+    /// Packets; segments of a large one count each.
+    pub packets: Count,
+    /// Bytes of the inner frames.
+    pub bytes: Count,
+}
+
+impl Pair {
+    /// Counts packets.
+    #[inline]
+    pub fn add(&self, packets: u64, bytes: u64) {
+        self.packets.add(packets);
+        self.bytes.add(bytes);
+    }
+}
+
+/// Traffic of a port.
+#[derive(Debug, Default)]
+pub struct PortCounters {
+    /// From the endpoint.
+    pub rx: Pair,
+    /// To the endpoint.
+    pub tx: Pair,
+}
+
+macro_rules! labels {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident, $label:literal, $text:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $(#[doc = $text] $variant,)*
+        }
+
+        impl $name {
+            /// All of them, in the order of the counters.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// The label in metrics.
+            pub const fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $label,)* }
+            }
+        }
+    };
+}
+
+labels! {
+    /// Why the engine itself dropped a packet.
+    EngineDrop {
+        SlowPathOverflow, "slow-path-overflow", "The slow path had too many frames of this port or sender, or in all.";
+        PortFull, "port-full", "The device of the port took no more.";
+        PortDown, "port-down", "The port does not carry traffic, or its device is gone.";
+        PortWrite, "port-write", "The device of the port refused the frame.";
+        UnderlayFull, "underlay-full", "The underlay took no more for two milliseconds.";
+        UnderlayTooBig, "underlay-too-big", "The encapsulated packet is larger than the underlay's MTU.";
+        UnderlayUnreachable, "underlay-unreachable", "The host has no way to the receiver.";
+        UnderlaySend, "underlay-send", "The underlay refused the packet for another reason.";
+        UnderlayFamily, "underlay-family", "The receiver's address is of the other family than the underlay.";
+        UnderlayTruncated, "underlay-truncated", "A datagram was larger than the receive buffer.";
+        NoExternal, "no-external", "The flow goes outside, and this switch has no outside.";
+        OuterCongestion, "outer-congestion", "Congestion was marked on a packet whose transport would not see it.";
+        ControlPacket, "control-packet", "A Geneve control packet.";
+        MissTwice, "miss-twice", "A packet that the slow path put back had no flow.";
+        NotTranslatable, "not-translatable", "The flow has an address translation that does not fit the packet.";
+    }
+}
+
+labels! {
+    /// What the engine does besides packets.
+    EngineEvent {
+        Turns, "turns", "Turns of the loop.";
+        Sleeps, "sleeps", "Turns that waited.";
+        PortReads, "port_reads", "Reads from ports that gave a frame.";
+        PortWrites, "port_writes", "Writes to ports.";
+        UnderlaySends, "underlay_sends", "Messages given to the underlay.";
+        UnderlaySegments, "underlay_segments", "Datagrams in them.";
+        UnderlayReceives, "underlay_receives", "Messages got from the underlay.";
+        UnderlayDatagrams, "underlay_datagrams", "Datagrams in them.";
+        SegmentationFallbacks, "segmentation_fallbacks", "Messages sent one by one, because the device would not segment.";
+        Misses, "misses", "Frames handed to the slow path.";
+        Reinjected, "reinjected", "Frames that the slow path put back.";
+        Answers, "answers", "Frames that the slow path or the agent made.";
+        Swaps, "table_swaps", "Flow tables taken over.";
+        SuperFrames, "super_frames", "Super-frames joined from received segments.";
+        MergedFrames, "merged_frames", "Segments in them.";
+        CaptureLost, "capture_lost", "Frames that a capture had no room for.";
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Counters {
+    parse_errors: Box<[Pair]>,
+    drops: Box<[Pair]>,
+    events: Box<[Count]>,
+    ports: Box<[PortCounters]>,
+    rules: Box<[OnceLock<Box<[Pair]>>]>,
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters {
+            parse_errors: (0..PacketError::COUNT).map(|_| Pair::default()).collect(),
+            drops: EngineDrop::ALL.iter().map(|_| Pair::default()).collect(),
+            events: EngineEvent::ALL.iter().map(|_| Count::default()).collect(),
+            ports: (0..=PORTS_MAX).map(|_| PortCounters::default()).collect(),
+            rules: (0..RULE_COUNTERS_MAX / CHUNK).map(|_| OnceLock::new()).collect(),
+        }
+    }
+}
+
+impl Counters {
+    /// Of a reason why a packet or header was refused.
+    #[inline]
+    pub fn parse_error(&self, reason: PacketError) -> &Pair {
+        &self.parse_errors[reason.index()]
+    }
+
+    /// Of a reason why the engine dropped.
+    #[inline]
+    pub fn dropped(&self, reason: EngineDrop) -> &Pair {
+        &self.drops[reason as usize]
+    }
+
+    /// Of a thing that the engine did.
+    #[inline]
+    pub fn event(&self, event: EngineEvent) -> &Count {
+        &self.events[event as usize]
+    }
+
+    /// Of a port; [`crate::engine::EXTERNAL`] is the outside.
+    #[inline]
+    pub fn port(&self, port: usize) -> &PortCounters {
+        &self.ports[port.min(PORTS_MAX)]
+    }
+
+    /// Makes room for a rule counter. For the slow thread, before a flow names it.
+    pub fn prepare_rule(&self, counter: CounterIndex) {
+        let chunk = (counter as usize).min(RULE_COUNTERS_MAX - 1) / CHUNK;
+        self.rules[chunk].get_or_init(|| (0..CHUNK).map(|_| Pair::default()).collect());
+    }
+
+    /// Of a rule; `None` if no flow ever named it.
+    #[inline]
+    pub fn rule(&self, counter: CounterIndex) -> Option<&Pair> {
+        let counter = (counter as usize).min(RULE_COUNTERS_MAX - 1);
+        self.rules[counter / CHUNK].get().map(|chunk| &chunk[counter % CHUNK])
+    }
+}

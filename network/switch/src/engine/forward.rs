@@ -1,0 +1,163 @@
+//! What becomes of one packet: the decision and the changes, without any input or output.
+
+use super::counters::Counters;
+use crate::flow::MissReason;
+use crate::flowtable::{CompiledAction, CompiledHop, FlowStore, Tables};
+use weir_packet::address::Mac;
+use weir_packet::headers::PROTOCOL_ICMPV6;
+use weir_packet::rewrite::{self, ChecksumState};
+use weir_packet::virtio::{Offload, VirtioNetHeader};
+use weir_packet::{FlowKey, PacketError, Parsed};
+
+/// A frame and what its virtio header asks for, both checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Checked {
+    /// Its fields.
+    pub parsed: Parsed,
+    /// What is left to do on it.
+    pub offload: Offload,
+}
+
+impl Checked {
+    /// Parses a frame and checks its virtio header against it.
+    ///
+    /// # Errors
+    /// What is wrong with either.
+    #[inline]
+    pub fn new(frame: &[u8], virtio: &VirtioNetHeader) -> Result<Checked, PacketError> {
+        let parsed = weir_packet::parse(frame)?;
+        let offload = virtio.validate(frame.len(), &parsed)?;
+        Ok(Checked { parsed, offload })
+    }
+
+    /// How many packets it is, and their bytes, when it is cut.
+    #[inline]
+    pub fn weight(&self, frame_bytes: usize) -> (u64, u64) {
+        match self.offload {
+            Offload::Segment(cut) => {
+                let segments = cut.segments as u64;
+                (segments, frame_bytes as u64 + (segments - 1) * self.parsed.payload_offset as u64)
+            }
+            _ => (1, frame_bytes as u64),
+        }
+    }
+
+    /// The largest IP packet that it becomes, bytes.
+    #[inline]
+    fn packet_bytes(&self) -> usize {
+        match self.offload {
+            Offload::Segment(cut) => {
+                let headers = self.parsed.payload_offset - self.parsed.l3_offset;
+                headers + cut.payload_bytes.min(self.parsed.payload_length())
+            }
+            _ => self.parsed.l3_length(),
+        }
+    }
+
+    /// Whether the flow table is not for it: no IP, or about neighbours, or to many.
+    #[inline]
+    fn is_special(&self) -> bool {
+        let parsed = &self.parsed;
+        parsed.destination_mac[0] & 1 != 0
+            || !parsed.is_ip()
+            || (parsed.protocol == PROTOCOL_ICMPV6 && matches!(parsed.icmp_type, 133..=137))
+            || parsed.destination.is_multicast()
+    }
+
+    /// What its checksum field holds.
+    #[inline]
+    fn checksum_state(&self) -> ChecksumState {
+        if self.offload == Offload::Complete { ChecksumState::Full } else { ChecksumState::Partial }
+    }
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug)]
+pub enum Verdict<'a> {
+    /// It goes on as the action says.
+    Forward {
+        /// The action.
+        action: &'a CompiledAction,
+        /// Hash of the flow.
+        hash: u64,
+    },
+    /// The slow path must decide.
+    Miss(MissReason, FlowKey),
+    /// It was dropped and counted.
+    Dropped,
+}
+
+/// Looks a packet up and counts it. `zone` is `None` for a sender that no flow is known of.
+#[inline]
+pub fn judge<'a>(
+    tables: &'a Tables,
+    store: &'a FlowStore,
+    counters: &Counters,
+    zone: Option<u32>,
+    packet: &Checked,
+    frame_bytes: usize,
+    now_ms: u32,
+) -> Verdict<'a> {
+    let parsed = &packet.parsed;
+    if packet.is_special() {
+        return Verdict::Miss(MissReason::Special, FlowKey::new(0, parsed));
+    }
+    let Some(zone) = zone else {
+        return Verdict::Miss(MissReason::NoFlow, FlowKey::new(0, parsed));
+    };
+    let key = FlowKey::new(zone, parsed);
+    let hash = store.hash(&key);
+    let missed = FlowKey { zone: 0, ..key };
+    let Some((slot, action)) = tables.find(store, hash, &key) else {
+        return Verdict::Miss(MissReason::NoFlow, missed);
+    };
+    let is_drop = action.hop == CompiledHop::Drop;
+    if !is_drop && packet.packet_bytes() > usize::from(action.mtu) {
+        return Verdict::Miss(MissReason::TooBig(action.mtu), missed);
+    }
+    if !is_drop && action.routed && parsed.ttl <= 1 {
+        return Verdict::Miss(MissReason::TtlExpired, missed);
+    }
+    let (packets, bytes) = packet.weight(frame_bytes);
+    store.counters(slot).count(packets, bytes, now_ms, parsed.tcp_flags);
+    if let Some(rule) = counters.rule(action.counter) {
+        rule.add(packets, bytes);
+    }
+    if is_drop { Verdict::Dropped } else { Verdict::Forward { action, hash } }
+}
+
+/// Changes a packet as its flow's action says.
+///
+/// # Errors
+/// `NotTranslatable`; the packet must be dropped then.
+#[inline]
+pub fn alter(frame: &mut [u8], packet: &mut Checked, action: &CompiledAction) -> Result<(), PacketError> {
+    let state = packet.checksum_state();
+    let parsed = &mut packet.parsed;
+    if action.mss_max != 0 {
+        rewrite::clamp_mss(frame, parsed, action.mss_max, state)?;
+    }
+    if let Some(change) = &action.rewrite {
+        rewrite::rewrite(frame, parsed, change, state)?;
+    }
+    if action.routed {
+        rewrite::decrement_ttl(frame, parsed)?;
+    }
+    if let Some((destination, source)) = action.ethernet {
+        rewrite::set_macs(frame, parsed, source, destination)?;
+    }
+    Ok(())
+}
+
+/// Gives a frame other Ethernet addresses.
+///
+/// # Errors
+/// `FrameMismatch`, which cannot be for a frame that was parsed.
+#[inline]
+pub fn set_ethernet(
+    frame: &mut [u8],
+    packet: &mut Checked,
+    (destination, source): (Mac, Mac),
+) -> Result<(), PacketError> {
+    rewrite::set_macs(frame, &mut packet.parsed, source, destination)
+}

@@ -1,0 +1,380 @@
+//! The engine: one thread that moves packets both ways, each to its end before the next (rows A19, A20,
+//! A22, A23, A28 in a first form).
+//!
+//! Between a port and the underlay lie no thread, no queue and no lock. A turn of the loop serves every port that has
+//! frames, a bounded number of each, and the underlay; what it gathers for other switches leaves at the end of the turn at the latest. On the way
+//! there is no allocation and no system call but input and output: reads and writes of ports, sends and receives of the underlay,
+//! the wait for either, and the wakeup of the slow thread.
+//!
+//! - [`forward`]: the decision about one packet.
+//! - [`path`]: a packet's way from where it comes in to where it goes out.
+//! - [`transmit`], [`receive`]: the underlay. [`port`]: the devices.
+//! - [`ring`]: frames to and from the slow thread. [`counters`]: what is counted.
+//!
+//! Departures from the paper: no busy polling unless asked for (`busy_poll_us`), because a small host has no processor to give
+//! away; and no hugepages, because the working set is buffers of a few hundred KiB.
+
+pub mod counters;
+pub mod forward;
+pub mod path;
+pub mod port;
+pub mod receive;
+pub mod ring;
+pub mod sys;
+pub mod transmit;
+
+use crate::capture::Tap;
+use crate::flow::{Ingress, MissReason, PortIndex};
+use crate::flowtable::action::Tunnel;
+use crate::flowtable::{FlowStore, Tables};
+use counters::{Counters, EngineEvent};
+use path::Path;
+use port::Port;
+use ring::{FrameConsumer, FrameProducer};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
+use sys::{Poller, Wakeup};
+use weir_model::resource::Encapsulation;
+use weir_packet::FlowKey;
+use weir_packet::virtio::VirtioNetHeader;
+
+/// Most ports.
+pub const PORTS_MAX: usize = 4096;
+/// Number of the outside, at a gateway, among the ports.
+pub const EXTERNAL: usize = PORTS_MAX;
+/// Classes that senders on the underlay are hashed into, to share the slow path.
+pub const SENDER_CLASSES: usize = 256;
+/// Who shares the slow path: each port, the outside, each class of senders.
+pub const MISS_CLASSES: usize = PORTS_MAX + 1 + SENDER_CLASSES;
+/// Frames of one class that may wait for the slow path.
+pub const MISSES_PER_CLASS_MAX: u32 = 256;
+/// Frames that may wait for the slow path, or come back from it.
+pub const RING_FRAMES: usize = 4096;
+/// Bytes of them.
+pub const RING_BYTES: usize = 8 * 1024 * 1024;
+/// Commands that may wait for the engine.
+pub const COMMANDS_MAX: usize = 1024;
+/// Messages of the underlay in one turn, in calls of [`receive::MESSAGES_MAX`].
+const RECEIVES_PER_TURN: usize = 4;
+/// Frames that the slow path gives back in one turn.
+const INJECTS_PER_TURN: usize = 64;
+const EVENTS: usize = 64;
+
+const TOKEN_WAKE: u64 = 1 << 32;
+const TOKEN_UNDERLAY: u64 = 1 << 33;
+
+/// A frame for the slow path.
+#[derive(Clone, Copy, Debug)]
+pub struct Miss {
+    /// Where it came in.
+    pub ingress: Ingress,
+    /// Its key, zone zero.
+    pub key: FlowKey,
+    /// Why.
+    pub reason: MissReason,
+    /// What is left to do on it.
+    pub virtio: VirtioNetHeader,
+    /// Who is charged: whoever takes the frame out calls [`MissLoad::done`] with it.
+    pub class: usize,
+}
+
+/// A frame from the slow path.
+#[derive(Clone, Copy, Debug)]
+pub enum Inject {
+    /// It missed, and has a flow now.
+    Again {
+        /// Where it came in.
+        ingress: Ingress,
+        /// What is left to do on it.
+        virtio: VirtioNetHeader,
+        /// The tables must be at least this new.
+        generation: u64,
+    },
+    /// For a port, or [`EXTERNAL`].
+    Port(usize),
+    /// For another switch.
+    Underlay(Tunnel),
+}
+
+/// To the engine.
+pub enum Command {
+    /// Look flows up in these; send back the old ones.
+    Tables(Box<Tables>),
+    /// A port, or [`EXTERNAL`], has this device. The old one goes back.
+    SetPort(usize, Box<Port>),
+    /// Let a port carry traffic or not.
+    SetUp(usize, bool),
+    /// The port is gone.
+    RemovePort(usize),
+    /// Copy frames.
+    StartCapture(Tap),
+    /// Stop copying.
+    StopCapture(u64),
+    /// End.
+    Stop,
+}
+
+/// From the engine.
+pub enum Returned {
+    /// Tables that it no longer reads.
+    Tables(Box<Tables>),
+    /// A device that it no longer uses; dropping it may take milliseconds, so somebody else does.
+    Port(Box<Port>),
+    /// The device of a port is gone.
+    PortFailed(usize),
+}
+
+/// How many frames of each class wait for the slow path.
+#[derive(Debug)]
+pub struct MissLoad(Box<[std::sync::atomic::AtomicU32]>);
+
+impl Default for MissLoad {
+    fn default() -> MissLoad {
+        MissLoad((0..MISS_CLASSES).map(|_| std::sync::atomic::AtomicU32::new(0)).collect())
+    }
+}
+
+impl MissLoad {
+    /// Charges a class; false when it has its share.
+    fn charge(&self, class: usize) -> bool {
+        use std::sync::atomic::Ordering::Relaxed;
+        if self.0[class].load(Relaxed) >= MISSES_PER_CLASS_MAX {
+            return false;
+        }
+        self.0[class].fetch_add(1, Relaxed);
+        true
+    }
+
+    /// A frame of the class was taken out.
+    pub fn done(&self, class: usize) {
+        self.0[class].fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// What the engine and the other threads share.
+#[derive(Debug)]
+pub struct Shared {
+    /// Flows and their statistics.
+    pub store: Arc<FlowStore>,
+    /// Counters.
+    pub counters: Arc<Counters>,
+    /// Load of the slow path.
+    pub load: MissLoad,
+    /// Wakes the engine.
+    pub engine_wake: Wakeup,
+    /// Wakes the slow thread.
+    pub slow_wake: Wakeup,
+    /// Start of the process's own clock.
+    pub start: Instant,
+    /// All threads shall end.
+    pub stop: std::sync::atomic::AtomicBool,
+}
+
+impl Shared {
+    /// Milliseconds since the start.
+    pub fn now_ms(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+}
+
+/// The engine's ends of the channels.
+pub struct Channels {
+    /// Commands.
+    pub commands: Receiver<Command>,
+    /// What goes back.
+    pub returned: SyncSender<Returned>,
+    /// Frames to the slow path.
+    pub misses: FrameProducer<Miss>,
+    /// Frames from it.
+    pub injects: FrameConsumer<Inject>,
+}
+
+/// The underlay as the engine sees it.
+pub struct Underlay {
+    /// Receiving sockets with their formats.
+    pub receivers: Vec<(OwnedFd, Encapsulation)>,
+    /// Sending side.
+    pub transmit: transmit::Transmit,
+    /// Own address and UDP ports (Geneve, VXLAN), for captures.
+    pub address: std::net::IpAddr,
+    /// UDP ports of Geneve and VXLAN.
+    pub ports: [u16; 2],
+}
+
+/// See the module.
+pub struct Engine {
+    shared: Arc<Shared>,
+    channels: Channels,
+    receivers: Vec<(OwnedFd, Encapsulation)>,
+    path: Path,
+    poller: Poller,
+    busy_poll: Duration,
+    stopped: bool,
+}
+
+impl Engine {
+    /// An engine with empty tables and no ports.
+    ///
+    /// # Errors
+    /// When the kernel gives no poller.
+    pub fn new(
+        shared: Arc<Shared>,
+        channels: Channels,
+        underlay: Underlay,
+        tables: Box<Tables>,
+        busy_poll_us: u32,
+    ) -> io::Result<Engine> {
+        use std::os::fd::AsFd;
+        let poller = Poller::new()?;
+        poller.add(shared.engine_wake.fd(), TOKEN_WAKE)?;
+        for (number, (socket, _)) in underlay.receivers.iter().enumerate() {
+            poller.add(socket.as_fd(), TOKEN_UNDERLAY + number as u64)?;
+        }
+        let path =
+            Path::new(Arc::clone(&shared), underlay.transmit, underlay.address, underlay.ports, tables);
+        Ok(Engine {
+            shared,
+            channels,
+            receivers: underlay.receivers,
+            path,
+            poller,
+            busy_poll: Duration::from_micros(u64::from(busy_poll_us)),
+            stopped: false,
+        })
+    }
+
+    /// Moves packets until it is told to stop.
+    ///
+    /// # Errors
+    /// When the kernel refuses to wait, which it does not.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        let mut last_work = Instant::now();
+        while !self.stopped {
+            let timeout_ms = if self.is_behind() || self.polls(last_work) { 0 } else { -1 };
+            let count = self.poller.wait(&mut events, timeout_ms)?;
+            self.path.set_now(self.shared.now_ms() as u32);
+            self.count_turn(timeout_ms);
+            if count > 0 && !self.busy_poll.is_zero() {
+                last_work = Instant::now();
+            }
+            for event in &events[..count] {
+                self.serve(event.u64);
+            }
+            self.take_injects();
+            self.end_turn();
+        }
+        Ok(())
+    }
+
+    fn polls(&self, last_work: Instant) -> bool {
+        !self.busy_poll.is_zero() && last_work.elapsed() < self.busy_poll
+    }
+
+    fn count_turn(&self, timeout_ms: i32) {
+        let counters = &self.shared.counters;
+        counters.event(EngineEvent::Turns).add(1);
+        counters.event(EngineEvent::Sleeps).add(u64::from(timeout_ms != 0));
+    }
+
+    /// Whether frames of the slow path were left over.
+    fn is_behind(&self) -> bool {
+        self.channels.injects.peek().is_some()
+    }
+
+    fn serve(&mut self, token: u64) {
+        match token {
+            TOKEN_WAKE => {
+                self.shared.engine_wake.clear();
+                self.take_commands();
+            }
+            token if token >= TOKEN_UNDERLAY => self.serve_underlay((token - TOKEN_UNDERLAY) as usize),
+            port => self.serve_port(port as usize),
+        }
+    }
+
+    fn serve_port(&mut self, port: usize) {
+        if self.path.serve_port(port, &mut self.channels.misses) == port::Served::Failed {
+            self.path.ports.unwatch(port, &self.poller);
+            let _ = self.channels.returned.try_send(Returned::PortFailed(port));
+            self.shared.slow_wake.wake();
+        }
+    }
+
+    fn serve_underlay(&mut self, number: usize) {
+        use std::os::fd::AsFd;
+        let Some((socket, format)) = self.receivers.get(number) else { return };
+        for _ in 0..RECEIVES_PER_TURN {
+            if !self.path.serve_underlay(socket.as_fd(), *format, &mut self.channels.misses) {
+                break;
+            }
+        }
+    }
+
+    fn take_commands(&mut self) {
+        while let Ok(command) = self.channels.commands.try_recv() {
+            let back = match command {
+                Command::Tables(tables) => {
+                    self.shared.counters.event(EngineEvent::Swaps).add(1);
+                    Some(Returned::Tables(self.path.swap(tables)))
+                }
+                Command::SetPort(number, port) => {
+                    self.path.ports.set(number, port, &self.poller).map(Returned::Port)
+                }
+                Command::SetUp(number, up) => {
+                    self.path.ports.set_up(number, up, &self.poller);
+                    None
+                }
+                Command::RemovePort(number) => {
+                    self.path.ports.remove(number, &self.poller).map(Returned::Port)
+                }
+                Command::StartCapture(tap) => {
+                    self.path.taps.add(tap);
+                    None
+                }
+                Command::StopCapture(id) => {
+                    self.path.taps.remove(id);
+                    None
+                }
+                Command::Stop => {
+                    self.stopped = true;
+                    None
+                }
+            };
+            if let Some(back) = back {
+                // The channel holds more than commands can be answered, and tables are one at a time.
+                let _ = self.channels.returned.try_send(back);
+                self.shared.slow_wake.wake();
+            }
+        }
+    }
+
+    fn take_injects(&mut self) {
+        for _ in 0..INJECTS_PER_TURN {
+            let Some((inject, frame)) = self.channels.injects.peek() else { return };
+            if let Inject::Again { generation, .. } = inject
+                && generation > self.path.generation()
+            {
+                // The tables that it was put back for are in the other channel.
+                self.take_commands();
+                continue;
+            }
+            self.path.inject(&inject, frame, &mut self.channels.misses);
+            self.channels.injects.pop();
+        }
+    }
+
+    fn end_turn(&mut self) {
+        if self.path.end_turn() {
+            self.shared.slow_wake.wake();
+        }
+    }
+}
+
+/// The number of a port in flow terms.
+pub fn ingress_of(port: usize) -> Ingress {
+    if port == EXTERNAL { Ingress::External } else { Ingress::Port(port as PortIndex) }
+}

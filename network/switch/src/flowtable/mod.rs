@@ -1,0 +1,27 @@
+//! The flow table (row A22): one hash lookup to a dense index, then flat arrays. The engine reads,
+//! only the slow thread writes, and neither waits for the other.
+//!
+//! - [`store`]: the flat arrays, indexed by the dense index: key and action of a flow, and apart
+//!   from them its statistics. There is one copy. An entry is written before any published index
+//!   names it and is not touched again until no index that names it can be read any more.
+//! - [`index`]: buckets of tags, from the hash of a key to the dense index. There are two copies: the
+//!   engine's and the shadow.
+//! - [`shadow`]: the writer. It changes the shadow, sends it to the engine by message, gets the old
+//!   copy back, replays the same changes on it, and so has a shadow again (left-right). What was
+//!   removed is free for reuse only then.
+//!
+//! Departure from the paper: one lookup with the whole key, no 3-tuple first: our key is made while
+//! parsing, and tenants' firewalls make most flows 5-tuple flows anyway.
+
+pub mod action;
+pub mod index;
+pub mod shadow;
+pub mod store;
+
+pub use action::{CompiledAction, CompiledHop};
+pub use index::{Index, ZoneKey};
+pub use shadow::{Shadow, TableFull, Tables};
+pub use store::{FlowStore, SLOTS_MAX};
+
+#[cfg(test)]
+mod tests;

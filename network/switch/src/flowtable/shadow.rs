@@ -1,0 +1,226 @@
+//! The writer's side of the flow table: a shadow that is changed, published by message, and got back.
+
+use super::action::CompiledAction;
+use super::index::{Index, ZoneKey, Zones};
+use super::store::{Entry, FlowStore, SLOTS_MAX};
+use crate::flow::FLOWS_MAX;
+use std::sync::Arc;
+use weir_packet::FlowKey;
+
+/// What the engine looks flows up in: one of the two copies.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// Flows.
+    pub index: Index,
+    /// Zones of senders on the underlay.
+    pub zones: Zones,
+    /// Rises with each publication.
+    pub generation: u64,
+}
+
+impl Tables {
+    /// The dense index of a key and the action of its flow.
+    #[inline]
+    pub fn find<'a>(
+        &'a self,
+        store: &'a FlowStore,
+        hash: u64,
+        key: &FlowKey,
+    ) -> Option<(u32, &'a CompiledAction)> {
+        let slot = self.index.find(store, hash, key)?;
+        Some((slot, &store.entry(slot).action))
+    }
+}
+
+/// The table has [`FLOWS_MAX`] flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableFull;
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Insert(u64, u32),
+    Remove(u64, u32),
+    SetZone(ZoneKey, u32),
+    RemoveZone(ZoneKey),
+}
+
+/// Makes a change. The same changes made on equal tables leave equal tables, so what succeeded on the
+/// shadow succeeds on the other copy.
+fn make(tables: &mut Tables, store: &FlowStore, change: Change) -> Result<(), TableFull> {
+    match change {
+        Change::Insert(hash, slot) => {
+            if tables.index.count() >= tables.index.comfort()
+                && let Some(grown) = tables.index.grown(store)
+            {
+                tables.index = grown;
+            }
+            while tables.index.insert(hash, slot).is_err() {
+                tables.index = tables.index.grown(store).ok_or(TableFull)?;
+            }
+        }
+        Change::Remove(hash, slot) => {
+            let was_in = tables.index.remove(hash, slot);
+            debug_assert!(was_in, "slot {slot} was removed twice");
+        }
+        Change::SetZone(key, zone) => {
+            tables.zones.insert(key, zone);
+        }
+        Change::RemoveZone(key) => {
+            tables.zones.remove(&key);
+        }
+    }
+    Ok(())
+}
+
+/// The owner of the flow table. All methods but [`Shadow::publish`] and [`Shadow::take_back`] need the shadow to be
+/// here ([`Shadow::is_here`]).
+#[derive(Debug)]
+pub struct Shadow {
+    store: Arc<FlowStore>,
+    tables: Option<Box<Tables>>,
+    /// Changes that the shadow has and the engine's copy does not.
+    pending: Vec<Change>,
+    /// Changes that the copy that is on its way back does not have.
+    in_flight: Vec<Change>,
+    free: Vec<u32>,
+    /// Slots above this were never used.
+    used: u32,
+    generation: u64,
+    flows: usize,
+}
+
+impl Shadow {
+    /// An empty shadow, and the empty tables for the engine to start with.
+    pub fn new(store: Arc<FlowStore>) -> (Shadow, Box<Tables>) {
+        let shadow = Shadow {
+            store,
+            tables: Some(Box::default()),
+            pending: Vec::new(),
+            in_flight: Vec::new(),
+            free: Vec::new(),
+            used: 0,
+            generation: 0,
+            flows: 0,
+        };
+        (shadow, Box::default())
+    }
+
+    /// Whether changes can be made now.
+    pub fn is_here(&self) -> bool {
+        self.tables.is_some()
+    }
+
+    /// Whether there is anything to publish.
+    pub fn is_changed(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Number of the newest publication.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Flows in the shadow.
+    pub fn flows(&self) -> usize {
+        self.flows
+    }
+
+    fn tables(&mut self) -> &mut Tables {
+        match &mut self.tables {
+            Some(tables) => tables,
+            None => unreachable!("the shadow is with the engine"),
+        }
+    }
+
+    fn change(&mut self, change: Change) -> Result<(), TableFull> {
+        let store = Arc::clone(&self.store);
+        make(self.tables(), &store, change)?;
+        self.pending.push(change);
+        Ok(())
+    }
+
+    fn change_surely(&mut self, change: Change) {
+        let made = self.change(change);
+        debug_assert!(made.is_ok(), "only an insert can fail");
+    }
+
+    /// The slot of a key, as it will be after the next publication.
+    pub fn find(&self, key: &FlowKey) -> Option<u32> {
+        let tables = self.tables.as_ref()?;
+        tables.index.find(&self.store, self.store.hash(key), key)
+    }
+
+    /// Adds a flow, or replaces the one that has the key; returns its slot and that of the replaced flow.
+    ///
+    /// # Errors
+    /// [`TableFull`].
+    pub fn insert(
+        &mut self,
+        key: FlowKey,
+        action: CompiledAction,
+        now_ms: u32,
+    ) -> Result<(u32, Option<u32>), TableFull> {
+        let replaced = self.find(&key);
+        if replaced.is_none() && self.flows >= FLOWS_MAX {
+            return Err(TableFull);
+        }
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if (self.used as usize) < SLOTS_MAX => {
+                self.used += 1;
+                self.used - 1
+            }
+            None => return Err(TableFull),
+        };
+        if let Some(old) = replaced {
+            self.remove(old);
+        }
+        self.store.write(slot, Entry { key, action }, now_ms);
+        if let Err(full) = self.change(Change::Insert(self.store.hash(&key), slot)) {
+            self.free.push(slot);
+            return Err(full);
+        }
+        self.flows += 1;
+        Ok((slot, replaced))
+    }
+
+    /// Removes a flow by its slot.
+    pub fn remove(&mut self, slot: u32) {
+        let hash = self.store.hash(&self.store.entry(slot).key);
+        self.change_surely(Change::Remove(hash, slot));
+        self.flows -= 1;
+    }
+
+    /// Gives a sender of a network its zone.
+    pub fn set_zone(&mut self, key: ZoneKey, zone: u32) {
+        self.change_surely(Change::SetZone(key, zone));
+    }
+
+    /// Takes a zone away.
+    pub fn remove_zone(&mut self, key: ZoneKey) {
+        self.change_surely(Change::RemoveZone(key));
+    }
+
+    /// The tables to send to the engine; the caller sends back what the engine had with
+    /// [`Shadow::take_back`].
+    pub fn publish(&mut self) -> Option<Box<Tables>> {
+        let mut tables = self.tables.take()?;
+        self.generation += 1;
+        tables.generation = self.generation;
+        self.in_flight = std::mem::take(&mut self.pending);
+        Some(tables)
+    }
+
+    /// Takes the copy that the engine no longer reads, brings it up to date and frees what was removed.
+    pub fn take_back(&mut self, mut tables: Box<Tables>) {
+        debug_assert!(self.tables.is_none());
+        for change in self.in_flight.drain(..) {
+            let made = make(&mut tables, &self.store, change);
+            debug_assert!(made.is_ok(), "the two copies differ");
+            if let Change::Remove(_, slot) = change {
+                self.free.push(slot);
+            }
+        }
+        self.tables = Some(tables);
+    }
+}

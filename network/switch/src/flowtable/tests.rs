@@ -1,0 +1,230 @@
+use super::*;
+use crate::flow::{Action, Hop, NO_CONNECTION};
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use weir_model::resource::Encapsulation;
+use weir_packet::{FlowKey, IpAddress};
+
+fn key(number: u32) -> FlowKey {
+    FlowKey {
+        source: IpAddress::v4(number.to_be_bytes()),
+        destination: IpAddress::v4([10, 0, 0, 1]),
+        zone: number % 7,
+        source_port: number as u16,
+        destination_port: 80,
+        vlan: 0xffff,
+        protocol: 6,
+        flags: 0,
+    }
+}
+
+fn action(counter: u32) -> CompiledAction {
+    let action = Action {
+        hop: Hop::Drop,
+        ethernet: None,
+        nat: None,
+        routed: false,
+        mtu: 1500,
+        mss_max: 0,
+        counter,
+        connection: NO_CONNECTION,
+        idle_ms: 1000,
+    };
+    CompiledAction::new(&action).unwrap()
+}
+
+fn table() -> (Shadow, Box<Tables>, Arc<FlowStore>) {
+    let store = Arc::new(FlowStore::new(rand_words()));
+    let (shadow, tables) = Shadow::new(Arc::clone(&store));
+    (shadow, tables, store)
+}
+
+fn rand_words() -> [u64; 2] {
+    use std::hash::{BuildHasher, Hasher};
+    let word = || std::collections::hash_map::RandomState::new().build_hasher().finish();
+    [word(), word()]
+}
+
+/// Publishes; returns the copy that the engine now has. `engine` is what it had.
+fn swap(shadow: &mut Shadow, engine: Box<Tables>) -> Box<Tables> {
+    let published = shadow.publish().unwrap();
+    shadow.take_back(engine);
+    published
+}
+
+fn counter_of(tables: &Tables, store: &FlowStore, key: &FlowKey) -> Option<u32> {
+    tables.find(store, store.hash(key), key).map(|(_, action)| action.counter)
+}
+
+#[test]
+fn every_inserted_flow_is_found_at_every_size() {
+    let (mut shadow, mut engine, store) = table();
+    let mut next = 0;
+    for size in [1_000, 10_000, 200_000] {
+        while next < size {
+            shadow.insert(key(next), action(next), 0).unwrap();
+            next += 1;
+            if next.is_multiple_of(777) {
+                engine = swap(&mut shadow, engine);
+            }
+        }
+        engine = swap(&mut shadow, engine);
+        engine = swap(&mut shadow, engine);
+        assert_eq!(shadow.flows(), size as usize);
+        let lost = (0..size).filter(|&n| counter_of(&engine, &store, &key(n)) != Some(n)).count();
+        assert_eq!(lost, 0, "of {size} flows");
+        assert!(counter_of(&engine, &store, &key(size + 1)).is_none());
+    }
+}
+
+#[test]
+fn a_full_index_says_so_and_keeps_what_it_has() {
+    let store = FlowStore::new([1, 2]);
+    let mut index = Index::default();
+    // The same hash over and over: two buckets take sixteen.
+    for slot in 0..16 {
+        assert_eq!(index.insert(0xabcd_0000_0000_0007, slot), Ok(()));
+    }
+    assert_eq!(index.insert(0xabcd_0000_0000_0007, 16), Err(index::Crowded));
+    assert_eq!(index.count(), 16);
+    assert!(index.remove(0xabcd_0000_0000_0007, 3));
+    assert_eq!(index.insert(0xabcd_0000_0000_0007, 17), Ok(()));
+    assert_eq!(store.slots(), 0);
+}
+
+#[test]
+fn a_removed_slot_is_reused_only_after_the_swap() {
+    let (mut shadow, engine, store) = table();
+    let (first, _) = shadow.insert(key(1), action(1), 0).unwrap();
+    let engine = swap(&mut shadow, engine);
+    let (second, replaced) = shadow.insert(key(1), action(2), 0).unwrap();
+    assert_eq!(replaced, Some(first));
+    assert_ne!(first, second);
+    let (third, _) = shadow.insert(key(3), action(3), 0).unwrap();
+    assert_ne!(third, first, "the engine still reads it");
+    assert_eq!(counter_of(&engine, &store, &key(1)), Some(1));
+    let engine = swap(&mut shadow, engine);
+    assert_eq!(counter_of(&engine, &store, &key(1)), Some(2));
+    let (fourth, _) = shadow.insert(key(4), action(4), 0).unwrap();
+    assert_eq!(fourth, first);
+}
+
+#[test]
+fn zones_follow_the_swap() {
+    let (mut shadow, engine, _) = table();
+    let zone = ZoneKey { sender: IpAddress::v4([192, 0, 2, 1]), vni: 5, format: Encapsulation::Geneve };
+    shadow.set_zone(zone, 9);
+    let engine = swap(&mut shadow, engine);
+    assert_eq!(engine.zones.get(&zone), Some(&9));
+    shadow.remove_zone(zone);
+    assert_eq!(engine.zones.get(&zone), Some(&9));
+    let engine = swap(&mut shadow, engine);
+    assert_eq!(engine.zones.get(&zone), None);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u32, u32),
+    Remove(u32),
+    Swap,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0_u32..400, any::<u32>()).prop_map(|(k, v)| Step::Put(k, v)),
+        3 => (0_u32..400).prop_map(Step::Remove),
+        1 => Just(Step::Swap),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn it_is_a_map_that_changes_at_swaps(steps in proptest::collection::vec(step(), 1..3000)) {
+        let (mut shadow, mut engine, store) = table();
+        let (mut wanted, mut published) = (HashMap::new(), HashMap::new());
+        for step in steps {
+            match step {
+                Step::Put(k, v) => {
+                    let (_, replaced) = shadow.insert(key(k), action(v), 0).unwrap();
+                    prop_assert_eq!(replaced.is_some(), wanted.insert(k, v).is_some());
+                }
+                Step::Remove(k) => {
+                    let slot = shadow.find(&key(k));
+                    prop_assert_eq!(slot.is_some(), wanted.remove(&k).is_some());
+                    if let Some(slot) = slot {
+                        shadow.remove(slot);
+                    }
+                }
+                Step::Swap => {
+                    engine = swap(&mut shadow, engine);
+                    published = wanted.clone();
+                }
+            }
+            prop_assert_eq!(shadow.flows(), wanted.len());
+        }
+        for k in 0..400 {
+            prop_assert_eq!(counter_of(&engine, &store, &key(k)), published.get(&k).copied());
+        }
+    }
+}
+
+/// A thread reads all the time while the table is changed under it: a flow that stays is always found with
+/// its own action, whatever the others do.
+#[test]
+fn swaps_under_a_reader() {
+    let (mut shadow, tables, store) = table();
+    let (to_engine, from_slow) = sync_channel::<Box<Tables>>(4);
+    let (to_slow, from_engine) = sync_channel::<Box<Tables>>(4);
+    let stop = Arc::new(AtomicBool::new(false));
+    for n in 0..100 {
+        shadow.insert(key(n), action(n), 0).unwrap();
+    }
+    let mut engine = tables;
+    engine = swap(&mut shadow, engine);
+    let reader = {
+        let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let (mut reads, mut wrong) = (0_u64, 0_u64);
+            while !stop.load(Ordering::Relaxed) {
+                if let Ok(new) = from_slow.try_recv() {
+                    let old = std::mem::replace(&mut engine, new);
+                    to_slow.send(old).unwrap();
+                }
+                for n in 0..100 {
+                    let found = counter_of(&engine, &store, &key(n));
+                    wrong += u64::from(found.is_none_or(|c| c % 1000 != n));
+                    reads += 1;
+                }
+                for n in 1000..1100 {
+                    let found = counter_of(&engine, &store, &key(n));
+                    wrong += u64::from(found.is_some_and(|c| c != n));
+                }
+            }
+            (reads, wrong)
+        })
+    };
+    for round in 0..2000_u32 {
+        for n in 0..100 {
+            let other = 1000 + (round * 100 + n) % 5000;
+            match shadow.find(&key(other)) {
+                Some(slot) => shadow.remove(slot),
+                None => drop(shadow.insert(key(other), action(other), 0).unwrap()),
+            }
+        }
+        shadow.insert(key(round % 100), action(round % 100 + 1000 * (round % 50)), 0).unwrap();
+        to_engine.send(shadow.publish().unwrap()).unwrap();
+        shadow.take_back(from_engine.recv().unwrap());
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (reads, wrong) = reader.join().unwrap();
+    assert!(reads > 0);
+    assert_eq!(wrong, 0);
+}
+
+#[test]
+fn one_slot_is_small() {
+    assert!(FlowStore::slot_bytes() <= 256, "{} bytes", FlowStore::slot_bytes());
+}

@@ -1,0 +1,269 @@
+//! The stages `connection`, `egress-firewall` and `ingress-firewall` (rows A17, A24; pain 8).
+//!
+//! Each host judges its own side: egress where the sender is, ingress where the receiver is. A packet
+//! of a known connection passes as long as the rules allow the connection's opening; they are asked
+//! again when anything that a verdict depends on has changed since.
+
+use super::TableResolver;
+use super::decision::{Arrival, Cause, Decision, Install, Observer, Stage, Step, Track};
+use crate::conntrack::{Connection, ConnectionId, Owner, Sides, Way};
+use crate::counters::Reason;
+use crate::flow::Ingress;
+use crate::tables::Port;
+use crate::tables::network::Network;
+use weir_model::Key;
+use weir_model::resource::{Action, Direction};
+use weir_packet::key::FlowKey;
+
+/// What the stage `connection` finds.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Known {
+    /// No connection: the packet opens a conversation.
+    Nothing,
+    /// A connection that the rules no longer allow. A packet of its opener is dropped then; one the
+    /// other way is judged as if it opened a conversation, and what denies it is what revoked the
+    /// connection.
+    Revoked(ConnectionId, Cause),
+    /// A connection, in which it passes.
+    Passed(Passed),
+}
+
+impl Known {
+    /// The connection that ends with this packet.
+    pub(super) fn revoked(&self) -> Option<ConnectionId> {
+        if let Known::Revoked(id, _) = self { Some(*id) } else { None }
+    }
+
+    /// A drop by the firewall, under what revoked the connection if there was one.
+    pub(super) fn denied(&self, at: &Arrival<'_>, cause: Cause) -> Decision {
+        match *self {
+            Known::Revoked(id, revoked) => match denied(at, revoked) {
+                Decision::Drop { cause, install, .. } => Decision::Drop { cause, install, revoke: Some(id) },
+                other => other,
+            },
+            _ => denied(at, cause),
+        }
+    }
+}
+
+/// A packet that the firewall lets pass.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passed {
+    pub(super) cause: Cause,
+    pub(super) track: Track,
+}
+
+fn stage_of(direction: Direction) -> &'static str {
+    if direction == Direction::Ingress { "ingress-firewall" } else { "egress-firewall" }
+}
+
+/// A drop by the firewall. What comes from the underlay may be allowed later by a connection that is
+/// opened the other way, so its flow is remembered. ICMP errors are judged one by one, since the next
+/// may be about something else.
+pub(super) fn denied(at: &Arrival<'_>, cause: Cause) -> Decision {
+    let install = match at.ingress {
+        _ if at.parsed.is_icmp_error() => Install::Nothing,
+        Ingress::Underlay { .. } => Install::Denied,
+        _ => Install::Flow,
+    };
+    Decision::Drop { cause, install, revoke: None }
+}
+
+impl TableResolver {
+    /// Asks the rules of one side: whether replies pass by themselves, or what denies.
+    pub(super) fn judge_side<O: Observer>(
+        &self,
+        network: &Network,
+        direction: Direction,
+        port: &Port,
+        key: &FlowKey,
+        observer: &mut O,
+    ) -> Result<(bool, Cause), Cause> {
+        let vni = network.vni.0;
+        let Some(judgement) = network.judge(direction, &port.tags, key) else {
+            observer.note(stage_of(direction), || "no policy is in force, so nothing may pass".to_string());
+            return Err(Cause::Reason(Reason::NoPolicy));
+        };
+        let cause = match judgement.rule {
+            Some(rule) => Cause::Rule { vni, direction, rule },
+            None => Cause::Default { vni, direction },
+        };
+        observer.step(|| {
+            let rule = judgement.rule.and_then(|rule| {
+                let rules = network.policy.as_ref()?.rules(direction);
+                Some(rules.list.get(rule as usize)?.name.to_string())
+            });
+            let verdict = if judgement.action == Action::Allow { "allows" } else { "denies" };
+            let replies = match (judgement.action, judgement.stateful) {
+                (Action::Allow, true) => ", and its replies",
+                _ => "",
+            };
+            let detail = match &rule {
+                Some(rule) => format!("rule {rule} {verdict} it at {}{replies}", port.name),
+                None => format!("no rule matches at {}; the default {verdict} it{replies}", port.name),
+            };
+            Step { stage: stage_of(direction), detail, rule, key: Some(Key::Policy { vni: network.vni }) }
+        });
+        if judgement.action == Action::Allow { Ok((judgement.stateful, cause)) } else { Err(cause) }
+    }
+
+    /// Asks the rules about the opening packet of a conversation, at each side that is here.
+    pub(super) fn judge_opening(&self, network: &Network, key: &FlowKey) -> Result<(Sides, Cause), Cause> {
+        let side = |direction, address| {
+            let Some(index) = self.tables.receiver(network, address) else { return Ok(None) };
+            let Some(port) = self.tables.port(index) else { return Ok(None) };
+            self.judge_side(network, direction, port, key, &mut ()).map(Some)
+        };
+        let egress = side(Direction::Egress, key.source.into())?;
+        let ingress = side(Direction::Ingress, key.destination.into())?;
+        let sides = Sides { egress: egress.map(|e| e.0), ingress: ingress.map(|i| i.0) };
+        match ingress.or(egress) {
+            Some((_, cause)) => Ok((sides, cause)),
+            None => Err(Cause::Reason(Reason::Revoked)),
+        }
+    }
+
+    /// The stage `connection`: whether the packet belongs to one that may go on.
+    pub(super) fn known<O: Observer>(
+        &self,
+        at: &Arrival<'_>,
+        network: &Network,
+        observer: &mut O,
+    ) -> Stage<Known> {
+        let Some((id, way)) = self.connections.find(&at.key) else {
+            observer.note("connection", || "it belongs to no connection known here".to_string());
+            return Ok(Known::Nothing);
+        };
+        let Some(connection) = self.connections.get(id) else { return Ok(Known::Nothing) };
+        let fresh = connection.generation == network.generation;
+        let (sides, cause, judged) = if fresh {
+            (connection.sides, Cause::Counter(connection.counter), None)
+        } else {
+            match self.judge_opening(network, &connection.key) {
+                Ok((sides, cause)) => (sides, cause, Some((network.generation, sides))),
+                Err(cause) => {
+                    observer.note("connection", || "the rules no longer allow its connection".to_string());
+                    self.show_opening(network, connection, observer);
+                    let revoked = Known::Revoked(id, cause);
+                    return if way == Way::Opener { Err(revoked.denied(at, cause)) } else { Ok(revoked) };
+                }
+            }
+        };
+        observer.step(|| Step {
+            stage: "connection",
+            detail: format!("{}, which the rules allow", describe(connection, way)),
+            rule: self.rule_name(&cause),
+            key: Some(Key::Policy { vni: network.vni }),
+        });
+        if way == Way::Reply {
+            self.judge_reply(at, network, sides, observer)?;
+        }
+        let replies = sides.egress != Some(false) && sides.ingress != Some(false);
+        Ok(Known::Passed(Passed { cause, track: Track::Known { id, way, judged, replies } }))
+    }
+
+    /// Judges again for a watcher.
+    fn show_opening<O: Observer>(&self, network: &Network, connection: &Connection, observer: &mut O) {
+        let key = &connection.key;
+        let sides = [(Direction::Egress, key.source), (Direction::Ingress, key.destination)];
+        for (direction, address) in sides {
+            let port =
+                self.tables.receiver(network, address.into()).and_then(|index| self.tables.port(index));
+            if let Some(port) = port
+                && self.judge_side(network, direction, port, key, observer).is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    /// A reply passes the sides whose rule is stateful; the others judge it for itself.
+    fn judge_reply<O: Observer>(
+        &self,
+        at: &Arrival<'_>,
+        network: &Network,
+        sides: Sides,
+        observer: &mut O,
+    ) -> Stage<()> {
+        let own = [
+            (sides.ingress, Direction::Egress, at.source()),
+            (sides.egress, Direction::Ingress, at.destination()),
+        ];
+        for (stateful, direction, address) in own {
+            if stateful != Some(false) {
+                continue;
+            }
+            let port = self.tables.receiver(network, address).and_then(|index| self.tables.port(index));
+            if let Some(port) = port {
+                self.judge_side(network, direction, port, &at.key, observer)
+                    .map_err(|cause| denied(at, cause))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What to track of a conversation that opens and that the rules allow at `sides`.
+    pub(super) fn track<O: Observer>(
+        &self,
+        at: &Arrival<'_>,
+        network: &Network,
+        sides: Sides,
+        observer: &mut O,
+    ) -> Stage<Track> {
+        if at.parsed.is_icmp_error() {
+            return Ok(Track::Untracked);
+        }
+        if self.allowed_back(network, &at.key) {
+            observer.note("tracking", || "the rules allow both ways, so nothing is tracked".to_string());
+            return Ok(Track::BothWays);
+        }
+        if sides.egress != Some(true) && sides.ingress != Some(true) {
+            observer.note("tracking", || "the rule is not stateful, so nothing is tracked".to_string());
+            return Ok(Track::Untracked);
+        }
+        if !self.connections.has_room(self.owner(network, &at.key)) {
+            observer.note("tracking", || Reason::ConnectionsFull.text().to_string());
+            return Err(Decision::drop_packet(Reason::ConnectionsFull));
+        }
+        observer.note("tracking", || "a connection opens".to_string());
+        Ok(Track::New { sides, binding: None })
+    }
+
+    /// Whether the rules allow the replies to `key` by themselves at each side that is here (row A24).
+    fn allowed_back(&self, network: &Network, key: &FlowKey) -> bool {
+        let back = key.reverse();
+        let allows = |direction, address| {
+            let port = self.tables.receiver(network, address).and_then(|index| self.tables.port(index));
+            port.is_none_or(|port| self.judge_side(network, direction, port, &back, &mut ()).is_ok())
+        };
+        allows(Direction::Ingress, key.source.into()) && allows(Direction::Egress, key.destination.into())
+    }
+
+    /// Whether packets of this key, and the answers to them, may pass here: by a connection that is
+    /// still allowed, or by the rules both ways.
+    pub(super) fn is_conversation(&self, network: &Network, key: &FlowKey) -> bool {
+        let connection = self.connections.find(key).and_then(|(id, _)| self.connections.get(id));
+        let goes_on = connection.is_some_and(|connection| {
+            connection.generation == network.generation
+                || self.judge_opening(network, &connection.key).is_ok()
+        });
+        goes_on || self.judge_opening(network, key).is_ok() && self.allowed_back(network, key)
+    }
+
+    /// Who is charged for a connection: the opener's port, else the receiver's, at a gateway the opener.
+    pub(super) fn owner(&self, network: &Network, key: &FlowKey) -> Owner {
+        let source = key.source.into();
+        let port = self
+            .tables
+            .receiver(network, source)
+            .or_else(|| self.tables.receiver(network, key.destination.into()));
+        port.map_or(Owner::Address(network.vni.0, source), Owner::Port)
+    }
+}
+
+fn describe(connection: &Connection, way: Way) -> String {
+    let what = if way == Way::Opener { "it belongs to" } else { "it is a reply in" };
+    let key = &connection.key;
+    let (a, b) = (key.source, key.destination);
+    format!("{what} the connection from {a} to {b}, {}", connection.state.as_str())
+}

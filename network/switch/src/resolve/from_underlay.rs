@@ -1,0 +1,162 @@
+//! The stages of a frame from another switch, at a host and at a gateway.
+//!
+//! A Geneve packet proves by its token that a switch of the domain sent it for this network (row A18).
+//! VXLAN has no token. Then a sender is taken that the network's tables know as a gateway or a host. A
+//! host also takes what an unknown sender says of a source whose place it does not know, because hosts
+//! know only the places they use themselves; a gateway knows all places and takes nothing else. What
+//! needs proof uses Geneve.
+//!
+//! What fails here drops only the packet and never makes a flow: it proves nothing about the sender
+//! whose flow it names.
+
+use super::TableResolver;
+use super::decision::{Arrival, Cause, Decision, Forward, Observer, Path, Stage, Step, Track};
+use super::firewall::{Known, Passed};
+use super::hops::Target;
+use crate::conntrack::Sides;
+use crate::counters::Reason;
+use crate::flow::Ingress;
+use crate::tables::network::Network;
+use std::net::IpAddr;
+use weir_model::Key;
+use weir_model::resource::{Direction, Encapsulation};
+use weir_packet::Network as Protocol;
+
+impl TableResolver {
+    pub(super) fn frame_from_underlay<O: Observer>(
+        &self,
+        at: &Arrival<'_>,
+        network: &Network,
+        observer: &mut O,
+    ) -> Stage<Decision> {
+        self.check_sender(at, network, observer)?;
+        if at.parsed.vlan_tci.is_some() {
+            return Err(Decision::drop_flow(Reason::VlanTagged));
+        }
+        if !matches!(at.parsed.network, Protocol::Ipv4 | Protocol::Ipv6) {
+            return Err(Decision::drop_flow(Reason::NotIp));
+        }
+        Self::check_destination(network, at.destination())?;
+        self.check_size_and_ttl(at, network, observer)?;
+        if self.is_gateway() {
+            self.gateway_from_underlay(at, network, observer)
+        } else {
+            self.host_from_underlay(at, network, observer)
+        }
+    }
+
+    /// The stages `network` and `sender`.
+    fn check_sender<O: Observer>(&self, at: &Arrival<'_>, network: &Network, observer: &mut O) -> Stage<()> {
+        let Ingress::Underlay { sender, vni, token, format } = *at.ingress else { return Ok(()) };
+        let Some(entry) = &network.entry else {
+            observer.note("network", || format!("network {vni} is not in force here"));
+            return Err(Decision::drop_packet(Reason::UnknownNetwork));
+        };
+        observer.step(|| Step {
+            stage: "network",
+            detail: format!("network {}, identifier {vni}", entry.name),
+            rule: None,
+            key: Some(Key::Network { vni: network.vni }),
+        });
+        if format != entry.encapsulation {
+            observer.note("sender", || Reason::WrongFormat.text().to_string());
+            return Err(Decision::drop_packet(Reason::WrongFormat));
+        }
+        let reason = match format {
+            Encapsulation::Geneve => {
+                let right = token.is_some_and(|token| self.config.token_key.check(vni, sender, token));
+                (!right).then_some(Reason::BadToken)
+            }
+            Encapsulation::Vxlan => {
+                (!self.is_known_sender(network, sender, at.source())).then_some(Reason::UnknownSender)
+            }
+        };
+        observer.note("sender", || match reason {
+            Some(reason) => format!("{sender}: {}", reason.text()),
+            None => format!("{sender} may send for the network"),
+        });
+        reason.map_or(Ok(()), |reason| Err(Decision::drop_packet(reason)))
+    }
+
+    fn is_known_sender(&self, network: &Network, sender: IpAddr, source: IpAddr) -> bool {
+        network.hosts.contains_key(&sender)
+            || self.tables.gateways().iter().any(|gateway| gateway.underlay == sender)
+            || (!self.is_gateway() && !network.locations.contains_key(&source))
+    }
+
+    fn host_from_underlay<O: Observer>(
+        &self,
+        at: &Arrival<'_>,
+        network: &Network,
+        observer: &mut O,
+    ) -> Stage<Decision> {
+        if network.local.contains_key(&at.source()) {
+            observer.note("anti-spoofing", || format!("{} is here, not elsewhere", at.source()));
+            return Err(Decision::drop_flow(Reason::SpoofedSource));
+        }
+        let receiver = self.tables.receiver(network, at.destination());
+        let Some(receiver) = receiver.and_then(|index| self.tables.port(index)) else {
+            observer.note("route", || format!("{} is not here", at.destination()));
+            return Err(Decision::drop_flow(Reason::NotHere));
+        };
+        observer.step(|| Step {
+            stage: "route",
+            detail: format!("{} is {} here", at.destination(), receiver.name),
+            rule: None,
+            key: Some(receiver.key()),
+        });
+        if !receiver.up {
+            observer.note("port", || format!("{} is down: {}", receiver.name, receiver.reason));
+            return Err(Decision::drop_packet(Reason::PortDown));
+        }
+        let known = self.known(at, network, observer)?;
+        let passed = match known {
+            Known::Passed(passed) => passed,
+            Known::Nothing | Known::Revoked(..) => {
+                match self.judge_side(network, Direction::Ingress, receiver, &at.key, observer) {
+                    Ok((stateful, cause)) => {
+                        let sides = Sides { egress: None, ingress: Some(stateful) };
+                        Passed { cause, track: self.track(at, network, sides, observer)? }
+                    }
+                    Err(_) if at.parsed.is_icmp_error() && self.is_related(at, network) => {
+                        self.related_passes(observer)
+                    }
+                    Err(cause) => return Err(known.denied(at, cause)),
+                }
+            }
+        };
+        let target = Target::Port(receiver.index);
+        let router = network.vni.router_mac();
+        let Some(action) = self.action(network, &at.key, target, false, router) else {
+            return Err(Decision::drop_packet(Reason::UnknownNetwork));
+        };
+        if passed.track == Track::Alone {
+            return Ok(self.send_alone(at, &action, passed.cause));
+        }
+        let reverse = self.reverse(at, network, target, passed.track, None);
+        let (Passed { cause, track }, revoke) = (passed, known.revoked());
+        Ok(Decision::Forward(Box::new(Forward { action, cause, track, reverse, revoke })))
+    }
+
+    /// A gateway takes a packet to where its destination is (row A11), without a firewall of its own:
+    /// the hosts judge. What is outside it translates.
+    fn gateway_from_underlay<O: Observer>(
+        &self,
+        at: &Arrival<'_>,
+        network: &Network,
+        observer: &mut O,
+    ) -> Stage<Decision> {
+        let target = self
+            .route(network, &at.key, observer)
+            .map_err(|decision| self.with_unreachable(at, network, decision))?;
+        if target == Target::External {
+            return self.to_outside(at, network, observer);
+        }
+        let router = network.vni.router_mac();
+        let Some(action) = self.action(network, &at.key, target, false, router) else {
+            return Err(Decision::drop_packet(Reason::UnknownNetwork));
+        };
+        let cause = Cause::Path(Path::Hoverboard);
+        Ok(Decision::Forward(Box::new(Forward::plain(action, cause, Track::Untracked))))
+    }
+}

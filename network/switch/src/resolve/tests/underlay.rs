@@ -1,0 +1,122 @@
+//! Frames from another switch, at a host.
+
+use super::*;
+use crate::flow::{Action, Hop, Ingress};
+use weir_model::entry::{NetworkEntry, RouteHop, Vni};
+use weir_model::resource::{Encapsulation, Protocol};
+
+fn any() -> Vec<weir_model::entry::Rule> {
+    vec![allow_in("all", Protocol::Any, None)]
+}
+
+fn to_a(source: &str) -> Vec<u8> {
+    udp((ip(source), 1000), (ip("10.0.0.5"), 2000), 10).build()
+}
+
+fn underlay(sender: &str, token: Option<u64>, format: Encapsulation) -> Ingress {
+    Ingress::Underlay { sender: ip(sender), vni: 1, token, format }
+}
+
+#[test]
+fn what_proves_its_sender_is_delivered_with_the_ports_address() {
+    let mut switch = host(any());
+    let event = switch.from_switch(OTHER_HOST, 1, &to_a("10.0.0.9"));
+    let Event::Delivered(port, frame) = &event else { panic!("{event:?}") };
+    assert_eq!(*port, switch.port_index(1, "a"));
+    assert_eq!((&frame[..6], &frame[6..12]), (&mac(5).0[..], &Vni(1).router_mac().0[..]));
+    assert_eq!(ttl_of(frame), 64);
+}
+
+#[test]
+fn a_wrong_token_network_or_format_drops_the_packet_and_makes_no_flow() {
+    let mut switch = host(any());
+    let right = weir_trust::token::TokenKey::new(SECRET).token(1, ip(OTHER_HOST));
+    let frame = to_a("10.0.0.9");
+    let geneve = Encapsulation::Geneve;
+    for token in [None, Some(right ^ 1)] {
+        assert_eq!(switch.take(&underlay(OTHER_HOST, token, geneve), &frame), dropped("bad-token"));
+    }
+    let stolen = underlay("192.0.2.66", Some(right), geneve);
+    assert_eq!(switch.take(&stolen, &frame), dropped("bad-token"), "the token is of another sender");
+    let other_format = underlay(OTHER_HOST, Some(right), Encapsulation::Vxlan);
+    assert_eq!(switch.take(&other_format, &frame), dropped("wrong-format"));
+    let unknown = Ingress::Underlay { sender: ip(OTHER_HOST), vni: 9, token: Some(right), format: geneve };
+    assert_eq!(switch.take(&unknown, &frame), dropped("unknown-network"));
+    assert!(switch.flows.is_empty());
+}
+
+#[test]
+fn what_is_not_here_is_dropped_and_never_sent_on() {
+    let mut switch = host(any());
+    let mut drop = |packet: Packet, reason: &str| {
+        assert_eq!(switch.from_switch(GATEWAY, 1, &packet.build()), dropped(reason), "{packet:?}");
+    };
+    drop(udp((ip("10.0.0.9"), 1), (ip("10.0.0.77"), 2), 1), "not-here");
+    drop(udp((ip("10.0.0.77"), 1), (ip("10.0.0.9"), 2), 1), "not-here");
+    drop(udp((ip("10.0.0.9"), 1), (ip("8.8.8.8"), 2), 1), "not-here");
+    drop(udp((ip("10.0.0.6"), 1), (ip("10.0.0.5"), 2), 1), "spoofed-source");
+    drop(udp((ip("10.0.0.9"), 1), (ip("10.0.0.255"), 2), 1), "broadcast");
+    drop(udp((ip("10.0.0.9"), 1), (ip("224.0.0.1"), 2), 1), "multicast");
+    let arp = arp(mac(9), "10.0.0.9".parse().unwrap(), "10.0.0.5".parse().unwrap(), 1);
+    assert_eq!(switch.from_switch(GATEWAY, 1, &arp), dropped("not-ip"));
+    assert!(switch.flows.values().all(|action| action.hop == Hop::Drop));
+}
+
+#[test]
+fn an_address_that_arrives_is_found_by_the_flows_that_missed_it() {
+    let mut switch = host(any());
+    let frame = udp((ip("10.0.0.9"), 1), (ip("10.0.0.77"), 2), 1).build();
+    assert_eq!(switch.from_switch(GATEWAY, 1, &frame), dropped("not-here"));
+    switch.apply(&port(1, "late", 77, &["10.0.0.77"], &[]));
+    assert!(matches!(switch.from_switch(GATEWAY, 1, &frame), Event::Delivered(..)));
+    switch.apply(&delete(2, port_key(1, "late")));
+    assert_eq!(switch.from_switch(GATEWAY, 1, &frame), dropped("not-here"));
+}
+
+#[test]
+fn a_router_endpoint_receives_for_the_prefixes_behind_it() {
+    let mut switch = host(any());
+    let frame = udp((ip("10.0.0.9"), 1), (ip("172.16.0.1"), 2), 1).build();
+    assert_eq!(switch.from_switch(OTHER_HOST, 1, &frame), dropped("not-here"));
+    switch.apply(&route(1, "to-b", "172.16.0.0/16", RouteHop::Address(ip("10.0.0.6"))));
+    let b = switch.port_index(1, "b");
+    assert!(matches!(switch.from_switch(OTHER_HOST, 1, &frame), Event::Delivered(port, _) if port == b));
+}
+
+#[test]
+fn a_sender_without_tokens_must_be_known_unless_nothing_contradicts_it() {
+    let mut switch = host(any());
+    switch.apply(&network(
+        1,
+        NetworkEntry { encapsulation: Encapsulation::Vxlan, ..network_entry("red", true) },
+    ));
+    let mut take = |sender: &str, source: &str| {
+        switch.take(&underlay(sender, None, Encapsulation::Vxlan), &to_a(source))
+    };
+    assert!(matches!(take(OTHER_HOST, "10.0.0.9"), Event::Delivered(..)), "a host with a location");
+    assert!(matches!(take(GATEWAY, "10.0.0.9"), Event::Delivered(..)), "a gateway");
+    assert!(matches!(take("192.0.2.66", "10.0.0.70"), Event::Delivered(..)), "nothing is known of it");
+    assert_eq!(take("192.0.2.66", "10.0.0.9"), dropped("unknown-sender"), "its place is known, elsewhere");
+}
+
+#[test]
+fn the_way_back_is_installed_for_the_port_but_not_for_the_underlay() {
+    let mut switch = host(vec![allow_in("web", Protocol::TCP, Some(80))]);
+    let syn = tcp((ip("10.0.0.9"), 4000), (ip("10.0.0.5"), 80), SYN).build();
+    assert!(matches!(switch.from_switch(OTHER_HOST, 1, &syn), Event::Delivered(..)));
+    assert_eq!((switch.flows.len(), switch.misses), (2, 1));
+    let reply = tcp((ip("10.0.0.5"), 80), (ip("10.0.0.9"), 4000), SYN | ACK).from(mac(5)).build();
+    let event = switch.from_port(1, "a", &reply);
+    assert!(matches!(event, Event::Sent { receiver, .. } if receiver == ip(OTHER_HOST)));
+    assert_eq!(switch.misses, 1, "the way back was there");
+    let out = tcp((ip("10.0.0.5"), 5000), (ip("10.0.0.9"), 80), SYN).from(mac(5)).build();
+    switch.from_port(1, "a", &out);
+    let from_underlay = |(zone, _): &(Zone, _), action: &Action| {
+        matches!(zone, Zone::Underlay(..)) && action.hop != Hop::Drop
+    };
+    assert_eq!(switch.flows.iter().filter(|(key, action)| from_underlay(key, action)).count(), 1);
+    let back = tcp((ip("10.0.0.9"), 80), (ip("10.0.0.5"), 5000), SYN | ACK).build();
+    let forged = switch.take(&underlay(OTHER_HOST, None, Encapsulation::Geneve), &back);
+    assert_eq!(forged, dropped("bad-token"));
+    assert!(matches!(switch.from_switch(OTHER_HOST, 1, &back), Event::Delivered(..)));
+}

@@ -1,0 +1,50 @@
+//! What the slow thread asks of the slow path's mind, besides resolving: names, figures and what must
+//! survive.
+
+use crate::flow::{CounterIndex, PortIndex, Resolver};
+use weir_model::Key;
+use weir_model::local::{ConnectionStatus, TraceFrom, TraceReport};
+use weir_trust::gate::Gate;
+
+/// See the module.
+pub trait Mind: Resolver + Send {
+    /// The key of a port.
+    fn port_key(&self, port: PortIndex) -> Option<Key>;
+
+    /// All counters: index, name with labels, and the packets that the mind itself counted.
+    fn counters(&self) -> Vec<(CounterIndex, String, u64)>;
+
+    /// Figures of the mind, by name.
+    fn gauges(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Frames that are due by themselves, with the ports that they go to. Called about once a second.
+    fn due_frames(&mut self, _now_ms: u64) -> Vec<(PortIndex, Vec<u8>)> {
+        Vec::new()
+    }
+
+    /// Connections, at most `limit`.
+    fn connections(&self, now_ms: u64, limit: usize) -> Vec<ConnectionStatus>;
+
+    /// What would happen to a frame. `gate` tells who signed what decided.
+    ///
+    /// # Errors
+    /// Why the question makes no sense, in words.
+    fn trace(
+        &mut self,
+        now_ms: u64,
+        from: &TraceFrom,
+        frame: &[u8],
+        gate: &Gate,
+    ) -> Result<TraceReport, String>;
+
+    /// Records of what changed since the last time and must survive, in this order.
+    fn take_changes(&mut self) -> Vec<Vec<u8>>;
+
+    /// Records of all that must survive.
+    fn snapshot(&self) -> Vec<Vec<u8>>;
+
+    /// Takes back what was recorded; returns how many connections there are then.
+    fn restore(&mut self, now_ms: u64, records: &[Vec<u8>]) -> usize;
+}

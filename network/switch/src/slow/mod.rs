@@ -1,0 +1,483 @@
+//! The slow thread: it owns what is in force and everything that changes (rows A9, A15 to A18, A22).
+//!
+//! It takes updates through the gate, lets the [`mind::Mind`] resolve what the engine missed,
+//! publishes flows, feeds back what flows carried, keeps the ports attached, keeps the journals and
+//! answers questions. It may allocate, wait and call the system; the engine never waits for it.
+//!
+//! - [`flows`]: the book of flows: which are in the table, under which zones, and which to take out.
+//! - [`ports`]: the state of the ports. [`usage`]: who sent how much to whom.
+//! - [`requests`]: updates and questions of clients. [`captures`]: captures that run.
+//! - [`mind`]: what this thread asks of the slow path's mind.
+//!
+//! Order that matters: an ack leaves only after the engine works with the tables that the update led to, so
+//! "acked" means "in force for every packet".
+
+pub mod captures;
+pub mod flows;
+pub mod mind;
+pub mod ports;
+pub mod requests;
+pub mod tables_mind;
+pub mod usage;
+
+use crate::control::clients::{Client, ControlCounters, Request};
+use crate::control::punt::PuntSocket;
+use crate::engine::ring::{FrameConsumer, FrameProducer};
+use crate::engine::sys::Poller;
+use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};
+use crate::flow::{Effects, Hop, Ingress, Invalidate, MissReason, Outcome};
+use crate::flowtable::action::Tunnel;
+use captures::Captures;
+use flows::FlowBook;
+use mind::Mind;
+use ports::PortBook;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
+use usage::UsageWindow;
+use weir_base::journal::Journal;
+use weir_model::local::Punt;
+use weir_model::{Label, event::Role};
+use weir_trust::gate::Gate;
+use weir_trust::identity::KeyPair;
+use weir_trust::token::TokenKey;
+
+/// How often time passes for flows, captures and subscribers, milliseconds.
+const TICK_MS: u64 = 50;
+/// Ticks of a whole round over the flows, which is the window of usage reports.
+pub const TICKS_PER_ROUND: u64 = 20;
+/// Misses between two swaps.
+const MISSES_PER_SWAP: usize = 256;
+/// Requests of clients between two looks at the engine.
+const REQUESTS_PER_TURN: usize = 16;
+/// Punted answers between two looks at the engine.
+const PUNTS_PER_TURN: usize = 64;
+/// The journal of connections is compacted when it is over this size and twice what compaction left, bytes.
+const COMPACT_BYTES_MIN: u64 = 4 * 1024 * 1024;
+
+const TOKEN_WAKE: u64 = 0;
+const TOKEN_PUNT: u64 = 1;
+
+/// What the slow thread has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlowCounters {
+    /// Misses resolved.
+    pub resolved: u64,
+    /// Misses whose flow was there already.
+    pub late: u64,
+    /// Flows that had no room, or no network identifier that fits the wire.
+    pub not_installed: u64,
+    /// Flows that were idle too long.
+    pub idle: u64,
+    /// Flows taken out because something changed.
+    pub invalidated: u64,
+    /// Frames that the ring to the engine had no room for.
+    pub inject_overflow: u64,
+    /// Frames punted to the agent.
+    pub punted: u64,
+    /// Frames that the agent did not take.
+    pub punt_lost: u64,
+    /// Punted answers for ports that are not there, or malformed.
+    pub punt_refused: u64,
+    /// Failed writes of the journal of connections.
+    pub journal_errors: u64,
+    /// Failed writes of the checkpoint; no update is acked while it fails.
+    pub checkpoint_errors: u64,
+    /// Times that the ports' devices could not be attached to.
+    pub attach_failures: u64,
+    /// Longest time from the receipt of an update to its being in force for every packet, microseconds.
+    pub update_us_max: u64,
+}
+
+/// The slow thread's ends of the channels to the engine.
+pub struct EngineLink {
+    /// Commands.
+    pub commands: SyncSender<Command>,
+    /// What comes back.
+    pub returned: Receiver<Returned>,
+    /// Frames that missed.
+    pub misses: FrameConsumer<Miss>,
+    /// Frames for the engine.
+    pub injects: FrameProducer<Inject>,
+}
+
+/// Who this switch is.
+#[derive(Debug)]
+pub struct Identity {
+    /// Its name.
+    pub name: Label,
+    /// Its role.
+    pub role: Role,
+    /// Its address on the underlay.
+    pub underlay: IpAddr,
+    /// Signs its acks.
+    pub key: KeyPair,
+    /// Makes the tokens of its own packets.
+    pub tokens: TokenKey,
+}
+
+/// See the module.
+pub struct Slow<M> {
+    shared: Arc<Shared>,
+    identity: Identity,
+    mind: M,
+    gate: Gate,
+    open_gate: OpenGate,
+    gate_broken: bool,
+    journal: Journal,
+    journal_compacted_bytes: u64,
+    flows: FlowBook,
+    ports: PortBook,
+    usage: UsageWindow,
+    captures: Captures,
+    link: EngineLink,
+    requests: Receiver<Request>,
+    subscribers: Vec<Arc<Client>>,
+    states: Vec<requests::StateCursor>,
+    punt: PuntSocket,
+    control: Arc<ControlCounters>,
+    poller: Poller,
+    counters: SlowCounters,
+    tick: u64,
+    next_tick: Instant,
+}
+
+/// Opens the gate on its checkpoint.
+pub type OpenGate = Box<dyn Fn() -> io::Result<Gate> + Send>;
+
+/// What a slow thread starts with.
+pub struct Parts<M> {
+    /// Shared with the engine.
+    pub shared: Arc<Shared>,
+    /// Who this is.
+    pub identity: Identity,
+    /// The mind, empty.
+    pub mind: M,
+    /// Opens the gate on its checkpoint.
+    pub open_gate: OpenGate,
+    /// The journal of connections and what was in it.
+    pub journal: (Journal, Vec<Vec<u8>>),
+    /// The book of flows, empty.
+    pub flows: FlowBook,
+    /// The book of ports, empty.
+    pub ports: PortBook,
+    /// To the engine.
+    pub link: EngineLink,
+    /// From clients.
+    pub requests: Receiver<Request>,
+    /// Frames from and to the agent.
+    pub punt: PuntSocket,
+    /// What the control thread counts.
+    pub control: Arc<ControlCounters>,
+}
+
+impl<M: Mind> Slow<M> {
+    /// Takes over, and takes back what was in force from the checkpoint and the journal.
+    ///
+    /// # Errors
+    /// When the checkpoint cannot be opened, or the kernel gives no poller.
+    pub fn new(parts: Parts<M>) -> io::Result<Slow<M>> {
+        let poller = Poller::new()?;
+        poller.add(parts.shared.slow_wake.fd(), TOKEN_WAKE)?;
+        poller.add(parts.punt.fd(), TOKEN_PUNT)?;
+        let (journal, records) = parts.journal;
+        let mut slow = Slow {
+            usage: UsageWindow::new(parts.identity.name.clone()),
+            shared: parts.shared,
+            identity: parts.identity,
+            mind: parts.mind,
+            gate: (parts.open_gate)()?,
+            open_gate: parts.open_gate,
+            gate_broken: false,
+            journal_compacted_bytes: journal.length_bytes,
+            journal,
+            flows: parts.flows,
+            ports: parts.ports,
+            captures: Captures::default(),
+            link: parts.link,
+            requests: parts.requests,
+            subscribers: Vec::new(),
+            states: Vec::new(),
+            punt: parts.punt,
+            control: parts.control,
+            poller,
+            counters: SlowCounters::default(),
+            tick: 0,
+            next_tick: Instant::now(),
+        };
+        slow.restore(&records);
+        Ok(slow)
+    }
+
+    /// Applies what the checkpoint has in force, in the order of the keys: gateways, networks, policies, members,
+    /// routes, ports, locations; then takes back connections.
+    fn restore(&mut self, records: &[Vec<u8>]) {
+        let now_ms = self.shared.now_ms();
+        let updates: Vec<weir_model::Update> = requests::updates_in_force(&self.gate).collect();
+        for update in &updates {
+            match self.mind.apply(now_ms, update) {
+                Ok(effects) => self.take_effects(update, effects),
+                Err(refusal) => {
+                    tracing::warn!(key = %update.key, version = %update.version, %refusal, "not restored");
+                }
+            }
+        }
+        let connections = self.mind.restore(now_ms, records);
+        tracing::info!(entries = updates.len(), connections, "restored from the checkpoint");
+    }
+
+    /// Runs until it is told to stop, or the engine is gone.
+    ///
+    /// # Errors
+    /// When the kernel refuses to wait, or the engine ended by itself.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        while !self.shared.stop.load(Relaxed) {
+            let wait = self.next_tick.saturating_duration_since(Instant::now());
+            let busy = self.has_work();
+            let timeout_ms = if busy { 0 } else { wait.as_millis() as i32 + 1 };
+            let count = self.poller.wait(&mut events, timeout_ms)?;
+            if events[..count].iter().any(|event| event.u64 == TOKEN_WAKE) {
+                self.shared.slow_wake.clear();
+            }
+            self.take_returned();
+            self.take_attached();
+            self.take_punts();
+            if self.flows.is_ready() {
+                self.take_misses()?;
+                self.take_requests()?;
+            }
+            if self.flows.is_ready() && Instant::now() >= self.next_tick {
+                self.pass_time();
+            }
+            self.publish()?;
+            self.write_journal();
+        }
+        let _ = self.command(Command::Stop);
+        Ok(())
+    }
+
+    fn has_work(&self) -> bool {
+        self.flows.is_ready() && self.link.misses.peek().is_some()
+    }
+
+    fn command(&self, command: Command) -> io::Result<()> {
+        let sent = self.link.commands.send(command);
+        self.shared.engine_wake.wake();
+        sent.map_err(|_| io::Error::other("the engine has ended"))
+    }
+
+    fn take_returned(&mut self) {
+        while let Ok(returned) = self.link.returned.try_recv() {
+            match returned {
+                Returned::Tables(tables) => self.flows.take_back(tables),
+                Returned::Port(port) => drop(port),
+                Returned::PortFailed(number) => self.port_failed(number),
+            }
+        }
+    }
+
+    /// Publishes changed tables if the shadow is here.
+    fn publish(&mut self) -> io::Result<()> {
+        match self.flows.publish() {
+            Some(tables) => self.command(Command::Tables(tables)),
+            None => Ok(()),
+        }
+    }
+
+    /// Publishes, and waits until no packet meets the old tables any more.
+    fn publish_and_wait(&mut self) -> io::Result<()> {
+        self.wait_for_shadow()?;
+        self.publish()?;
+        self.wait_for_shadow()
+    }
+
+    fn wait_for_shadow(&mut self) -> io::Result<()> {
+        use std::sync::mpsc::RecvTimeoutError;
+        while !self.flows.is_ready() {
+            match self.link.returned.recv_timeout(Duration::from_secs(1)) {
+                Ok(Returned::Tables(tables)) => self.flows.take_back(tables),
+                Ok(Returned::Port(port)) => drop(port),
+                Ok(Returned::PortFailed(number)) => self.port_failed(number),
+                Err(RecvTimeoutError::Timeout) => self.shared.engine_wake.wake(),
+                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the engine has ended")),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_misses(&mut self) -> io::Result<()> {
+        let mut injected = false;
+        for _ in 0..MISSES_PER_SWAP {
+            let Some((miss, frame)) = self.link.misses.peek() else { break };
+            let frame = frame.to_vec();
+            self.link.misses.pop();
+            self.shared.load.done(miss.class);
+            injected |= self.resolve(&miss, &frame);
+        }
+        self.publish()?;
+        if injected {
+            self.shared.engine_wake.wake();
+        }
+        Ok(())
+    }
+
+    /// Resolves one miss; returns whether there is a frame for the engine.
+    fn resolve(&mut self, miss: &Miss, frame: &[u8]) -> bool {
+        let now_ms = self.shared.now_ms();
+        if miss.reason == MissReason::NoFlow && self.flows.has(&miss.ingress, &miss.key) {
+            // A packet of the same flow was resolved since this one missed.
+            self.counters.late += 1;
+            return self.reinject(miss, frame);
+        }
+        self.counters.resolved += 1;
+        let resolution = self.mind.resolve(now_ms, &miss.ingress, &miss.key, miss.reason, frame);
+        for (ingress, key, action) in &resolution.install {
+            let installed = self.flows.install(ingress, key, action, &self.ports, now_ms);
+            self.counters.not_installed += u64::from(!installed);
+            self.shared.counters.prepare_rule(action.counter);
+        }
+        match resolution.outcome {
+            Outcome::Reinject => self.reinject(miss, frame),
+            Outcome::Answer(answer) => self.answer(&miss.ingress, &answer),
+            Outcome::Punt => {
+                self.punt_frame(&miss.ingress, frame);
+                false
+            }
+            Outcome::Forward { hop, frame } => self.forward(hop, &frame),
+            Outcome::Drop => false,
+        }
+    }
+
+    fn reinject(&mut self, miss: &Miss, frame: &[u8]) -> bool {
+        let generation = self.flows.next_generation();
+        self.inject(Inject::Again { ingress: miss.ingress, virtio: miss.virtio, generation }, frame)
+    }
+
+    fn inject(&mut self, inject: Inject, frame: &[u8]) -> bool {
+        let pushed = self.link.injects.push(inject, &[frame]).is_ok();
+        self.counters.inject_overflow += u64::from(!pushed);
+        pushed
+    }
+
+    /// Sends a frame that is ready.
+    fn forward(&mut self, hop: Hop, frame: &[u8]) -> bool {
+        match hop {
+            Hop::Port(port) => self.inject(Inject::Port(usize::from(port)), frame),
+            Hop::External => self.inject(Inject::Port(EXTERNAL), frame),
+            Hop::Underlay { receiver, vni, format, token, .. } => {
+                match Tunnel::new(receiver, vni, format, Some(token)) {
+                    Some(tunnel) => self.inject(Inject::Underlay(tunnel), frame),
+                    None => false,
+                }
+            }
+            Hop::Drop => false,
+        }
+    }
+
+    /// Gives a frame to where another came from.
+    fn answer(&mut self, ingress: &Ingress, frame: &[u8]) -> bool {
+        match *ingress {
+            Ingress::Port(port) => self.inject(Inject::Port(usize::from(port)), frame),
+            Ingress::External => self.inject(Inject::Port(EXTERNAL), frame),
+            Ingress::Underlay { sender, vni, format, .. } => {
+                let token = self.identity.tokens.token(vni, self.identity.underlay);
+                match Tunnel::new(sender, vni, format, Some(token)) {
+                    Some(tunnel) => self.inject(Inject::Underlay(tunnel), frame),
+                    None => false,
+                }
+            }
+        }
+    }
+
+    fn punt_frame(&mut self, ingress: &Ingress, frame: &[u8]) {
+        let Ingress::Port(port) = *ingress else { return };
+        let Some(key) = self.ports.key(port) else { return };
+        let sent = self.punt.send(&Punt { key: key.clone(), frame: frame.to_vec() });
+        self.counters.punted += u64::from(sent);
+        self.counters.punt_lost += u64::from(!sent);
+    }
+
+    fn take_punts(&mut self) {
+        let mut injected = false;
+        for _ in 0..PUNTS_PER_TURN {
+            match self.punt.receive() {
+                Ok(Some(punt)) => match self.ports.number(&punt.key) {
+                    Some(port) => injected |= self.inject(Inject::Port(usize::from(port)), &punt.frame),
+                    None => self.counters.punt_refused += 1,
+                },
+                Ok(None) => break,
+                Err(_) => self.counters.punt_refused += 1,
+            }
+        }
+        if injected {
+            self.shared.engine_wake.wake();
+        }
+    }
+
+    /// Makes an applied update true outside of the mind's tables.
+    fn take_effects(&mut self, update: &weir_model::Update, effects: Effects) {
+        for effect in effects.ports {
+            self.port_effect(update, effect);
+        }
+        for invalidate in &effects.invalidate {
+            self.invalidate(invalidate);
+        }
+    }
+
+    fn invalidate(&mut self, invalidate: &Invalidate) {
+        self.counters.invalidated += self.flows.invalidate(invalidate) as u64;
+    }
+
+    /// One tick: a part of the flows, and whatever waits for time.
+    fn pass_time(&mut self) {
+        self.next_tick = Instant::now() + Duration::from_millis(TICK_MS);
+        let now_ms = self.shared.now_ms();
+        self.tick += 1;
+        let part = self.tick % TICKS_PER_ROUND;
+        let idle = self.flows.scan(part, TICKS_PER_ROUND, now_ms, &mut self.mind, &mut self.usage);
+        self.counters.idle += idle;
+        if part == 0 {
+            for invalidate in self.mind.tick(now_ms) {
+                self.invalidate(&invalidate);
+            }
+            let mut injected = false;
+            for (port, frame) in self.mind.due_frames(now_ms) {
+                injected |= self.inject(Inject::Port(usize::from(port)), &frame);
+            }
+            if injected {
+                self.shared.engine_wake.wake();
+            }
+            let window_ms = (TICK_MS * TICKS_PER_ROUND) as u32;
+            if let Some(report) = self.usage.close(window_ms) {
+                self.tell(&weir_model::local::FromSwitch::Usage(report));
+            }
+        }
+        self.tell_ports();
+        self.continue_states();
+        self.serve_captures();
+    }
+
+    fn write_journal(&mut self) {
+        let changes = self.mind.take_changes();
+        if changes.is_empty() {
+            return;
+        }
+        let limit = COMPACT_BYTES_MIN.max(2 * self.journal_compacted_bytes);
+        let written = if self.journal.length_bytes > limit {
+            let snapshot = self.mind.snapshot();
+            let rewritten = self.journal.rewrite(snapshot.iter().map(Vec::as_slice));
+            self.journal_compacted_bytes = self.journal.length_bytes;
+            rewritten
+        } else {
+            self.journal.append(&changes)
+        };
+        if let Err(error) = written {
+            self.counters.journal_errors += 1;
+            tracing::error!(%error, "the journal of connections cannot be written: they will not survive a restart");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The state of the ports: what is wanted, what the device does, and what the engine was told.
+
+use super::Slow;
+use super::mind::Mind;
+use crate::engine::port::Port;
+use crate::engine::{Command, PORTS_MAX};
+use crate::flow::{PortEffect, PortIndex};
+use crate::ports::attach::{Attached, Attacher, Target};
+use crate::ports::tap;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use weir_model::local::{FromSwitch, PortName, PortStatus};
+use weir_model::{Entry, Key, Label, Update, Version};
+use weir_trust::gate::Gate;
+
+/// One port.
+struct PortState {
+    key: Key,
+    target: Target,
+    /// Whether it shall carry traffic.
+    wanted: bool,
+    /// Why it shall not.
+    reason: String,
+    device: Option<Arc<OwnedFd>>,
+    /// Number of the newest wish to attach.
+    wish: u64,
+    /// Why there is no device.
+    trouble: String,
+}
+
+/// All ports.
+pub struct PortBook {
+    states: HashMap<PortIndex, PortState>,
+    numbers: HashMap<Key, PortIndex>,
+    attacher: Attacher,
+    attached: Receiver<Attached>,
+    wishes: u64,
+    changed: bool,
+}
+
+impl PortBook {
+    /// No ports.
+    pub fn new(attacher: Attacher, attached: Receiver<Attached>) -> PortBook {
+        PortBook {
+            states: HashMap::new(),
+            numbers: HashMap::new(),
+            attacher,
+            attached,
+            wishes: 0,
+            changed: false,
+        }
+    }
+
+    /// The key of a port.
+    pub fn key(&self, port: PortIndex) -> Option<&Key> {
+        self.states.get(&port).map(|state| &state.key)
+    }
+
+    /// The number of a port.
+    pub fn number(&self, key: &Key) -> Option<PortIndex> {
+        self.numbers.get(key).copied()
+    }
+
+    /// The network of a port.
+    pub fn vni(&self, port: PortIndex) -> Option<u32> {
+        self.key(port).and_then(Key::vni).map(|vni| vni.0)
+    }
+
+    /// The number of a port by the names of its network and endpoint.
+    pub fn named(&self, name: &PortName, gate: &Gate) -> Option<PortIndex> {
+        self.states.iter().find(|(_, state)| port_name(&state.key, gate) == *name).map(|(port, _)| *port)
+    }
+
+    fn wish(&mut self, port: PortIndex) {
+        self.wishes += 1;
+        if let Some(state) = self.states.get_mut(&port) {
+            state.wish = self.wishes;
+            self.attacher.attach(port, state.wish, state.target.clone());
+        }
+    }
+
+    /// The state of every port in order of the keys, with what the engine counted.
+    pub fn statuses(&self, gate: &Gate, counters: &crate::engine::counters::Counters) -> Vec<PortStatus> {
+        let mut statuses: Vec<PortStatus> =
+            self.states.iter().map(|(port, state)| status(*port, state, gate, counters)).collect();
+        statuses.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        statuses
+    }
+}
+
+fn status(
+    port: PortIndex,
+    state: &PortState,
+    gate: &Gate,
+    counters: &crate::engine::counters::Counters,
+) -> PortStatus {
+    let counted = counters.port(usize::from(port));
+    let up = state.wanted && state.device.is_some();
+    let reason = match (state.wanted, &state.device) {
+        (false, _) => state.reason.clone(),
+        (true, None) => state.trouble.clone(),
+        (true, Some(_)) => String::new(),
+    };
+    PortStatus {
+        key: state.key.clone(),
+        name: port_name(&state.key, gate),
+        version: gate.get(&state.key).map_or(Version::ZERO, |in_force| in_force.version),
+        up,
+        reason,
+        rx_frames: counted.rx.packets.get(),
+        rx_bytes: counted.rx.bytes.get(),
+        tx_frames: counted.tx.packets.get(),
+        tx_bytes: counted.tx.bytes.get(),
+    }
+}
+
+/// Name of a port; the network has its number for a name when it is not known.
+pub fn port_name(key: &Key, gate: &Gate) -> PortName {
+    let vni = key.vni().map_or(0, |vni| vni.0);
+    let network = key.vni().and_then(|vni| gate.get(&Key::Network { vni })).and_then(|in_force| {
+        match &in_force.entry {
+            Some(Entry::Network(network)) => Some(network.name.clone()),
+            _ => None,
+        }
+    });
+    let endpoint = match key {
+        Key::Port { endpoint, .. } => Some(endpoint.clone()),
+        _ => None,
+    };
+    let fallback = |text: String| match Label::new(text) {
+        Ok(label) => label,
+        Err(error) => unreachable!("{error}"),
+    };
+    PortName {
+        network: network.unwrap_or_else(|| fallback(format!("vni-{vni}"))),
+        endpoint: endpoint.unwrap_or_else(|| fallback("none".to_string())),
+    }
+}
+
+impl<M: Mind> Slow<M> {
+    /// Makes what an update means for a port true.
+    pub(super) fn port_effect(&mut self, update: &Update, effect: PortEffect) {
+        self.ports.changed = true;
+        match effect {
+            PortEffect::Set { port, vni: _, netns, device, up, reason, mtu: _ } => {
+                let key = self.mind.port_key(port).unwrap_or_else(|| update.key.clone());
+                self.set_port(port, key, Target { netns, device }, up, reason);
+            }
+            PortEffect::Remove { port } => {
+                self.ports.attacher.forget(port);
+                if let Some(state) = self.ports.states.remove(&port) {
+                    self.ports.numbers.remove(&state.key);
+                    if let Some(device) = state.device {
+                        let _ = tap::set_carrier(device.as_fd(), false);
+                    }
+                    let _ = self.command(Command::RemovePort(usize::from(port)));
+                }
+            }
+        }
+    }
+
+    fn set_port(&mut self, port: PortIndex, key: Key, target: Target, wanted: bool, reason: String) {
+        if usize::from(port) >= PORTS_MAX {
+            tracing::error!(port, limit = PORTS_MAX, "too many ports: this one carries no traffic");
+            return;
+        }
+        let old = self.ports.states.remove(&port);
+        self.ports.numbers.insert(key.clone(), port);
+        let (device, kept) = match old {
+            Some(old) if old.target == target => (old.device, Some((old.wish, old.trouble))),
+            Some(_) => {
+                let _ = self.command(Command::RemovePort(usize::from(port)));
+                (None, None)
+            }
+            None => (None, None),
+        };
+        let (wish, trouble) = kept.clone().unwrap_or((0, "not attached to its device yet".into()));
+        let state = PortState { key, target, wanted, reason, device, wish, trouble };
+        let has_device = state.device.is_some();
+        self.ports.states.insert(port, state);
+        if has_device {
+            self.show_carrier(port);
+            let _ = self.command(Command::SetUp(usize::from(port), wanted));
+        } else if kept.is_none() {
+            self.ports.wish(port);
+        }
+    }
+
+    fn show_carrier(&self, port: PortIndex) {
+        let Some(state) = self.ports.states.get(&port) else { return };
+        if let Some(device) = &state.device
+            && let Err(error) = tap::set_carrier(device.as_fd(), state.wanted)
+        {
+            tracing::warn!(key = %state.key, %error, "the carrier cannot be set");
+        }
+    }
+
+    /// Takes devices that were attached to since the last time.
+    pub(super) fn take_attached(&mut self) {
+        while let Ok(attached) = self.ports.attached.try_recv() {
+            let Some(state) = self.ports.states.get_mut(&attached.port) else { continue };
+            if attached.wish != state.wish {
+                continue;
+            }
+            self.ports.changed = true;
+            match attached.result {
+                Ok(device) => {
+                    let device = Arc::new(device);
+                    state.trouble = String::new();
+                    state.device = Some(Arc::clone(&device));
+                    let port = Port { device, up: state.wanted, ethernet: None };
+                    self.show_carrier(attached.port);
+                    let _ = self.command(Command::SetPort(usize::from(attached.port), Box::new(port)));
+                }
+                Err(error) => {
+                    self.counters.attach_failures += 1;
+                    state.trouble = error.to_string();
+                }
+            }
+        }
+    }
+
+    /// The device of a port is gone: attach anew when there is one.
+    pub(super) fn port_failed(&mut self, number: usize) {
+        let Ok(port) = PortIndex::try_from(number) else { return };
+        let Some(state) = self.ports.states.get_mut(&port) else { return };
+        if state.device.take().is_none() {
+            return;
+        }
+        state.trouble = format!("device '{}' is gone", state.target.device);
+        self.ports.changed = true;
+        let _ = self.command(Command::RemovePort(number));
+        self.ports.wish(port);
+    }
+
+    /// A client says that the device of a port is there or was made anew.
+    pub(super) fn attach_again(&mut self, key: &Key) {
+        let Some(port) = self.ports.number(key) else { return };
+        let Some(state) = self.ports.states.get(&port) else { return };
+        match &state.device {
+            Some(device) if tap::is_alive(device.as_fd()) => {}
+            Some(_) => self.port_failed(usize::from(port)),
+            None => self.ports.wish(port),
+        }
+    }
+
+    /// Tells subscribers of ports that changed.
+    pub(super) fn tell_ports(&mut self) {
+        if std::mem::take(&mut self.ports.changed) && !self.subscribers.is_empty() {
+            let statuses = self.ports.statuses(&self.gate, &self.shared.counters);
+            self.tell(&FromSwitch::Ports(statuses));
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! What clients of the control socket want: updates, the state in force, answers.
+
+use super::captures::Wanted;
+use super::mind::Mind;
+use super::{Slow, SlowCounters};
+use crate::control::clients::Client;
+use crate::engine::EXTERNAL;
+use crate::engine::counters::{EngineDrop, EngineEvent};
+use crate::flow::Effects;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+use weir_base::codec::encode;
+use weir_base::limits::FRAME_BYTES_MAX;
+use weir_model::local::{Answer, ENTRIES_CHUNK, FromSwitch, Question, ToSwitch};
+use weir_model::session::STATE_CHUNK_KEYS;
+use weir_model::signed::SignedUpdates;
+use weir_model::update::Refusal;
+use weir_model::{Change, Entry, Key, Update, Version};
+use weir_packet::PacketError;
+use weir_trust::gate::{self, Gate};
+use weir_trust::identity::sign_acks;
+
+/// Most connections of one answer, which keeps it under the largest frame.
+const CONNECTIONS_MAX: usize = 10_000;
+/// Bytes of entries in one answer.
+const ENTRIES_BYTES: usize = FRAME_BYTES_MAX / 2;
+/// The next part of the state is sent to a client only when less than this waits for it, bytes.
+const STATE_WAITING_BYTES: usize = 1024 * 1024;
+
+/// How far a client has got the state in force.
+pub struct StateCursor {
+    client: Arc<Client>,
+    after: Option<Key>,
+}
+
+/// Updates that lead to what is in force, in the order of the keys.
+pub fn updates_in_force(gate: &Gate) -> impl Iterator<Item = Update> {
+    gate.iter().filter_map(|(key, in_force)| {
+        let entry = in_force.entry.clone()?;
+        Some(Update {
+            target: gate.actuator().clone(),
+            key: key.clone(),
+            version: in_force.version,
+            expected: Version::ZERO,
+            change: Change::Put(entry),
+        })
+    })
+}
+
+impl<M: Mind> Slow<M> {
+    pub(super) fn take_requests(&mut self) -> io::Result<()> {
+        for _ in 0..super::REQUESTS_PER_TURN {
+            let Ok(request) = self.requests.try_recv() else { return Ok(()) };
+            let client = request.client;
+            match request.body {
+                ToSwitch::Updates(frame) => self.take_updates(&client, &frame, request.received)?,
+                ToSwitch::SendState => {
+                    self.states.push(StateCursor { client, after: None });
+                    self.continue_states();
+                }
+                ToSwitch::Subscribe => {
+                    if !self.subscribers.iter().any(|known| Arc::ptr_eq(known, &client)) {
+                        client.send(&FromSwitch::Ports(self.port_statuses()));
+                        self.subscribers.push(client);
+                    }
+                }
+                ToSwitch::Attach { key } => self.attach_again(&key),
+                ToSwitch::Ask { id, question } => self.take_question(&client, id, question),
+            }
+        }
+        // More may wait: look again without sleeping.
+        self.shared.slow_wake.wake();
+        Ok(())
+    }
+
+    /// Takes a frame of updates through the gate, and acks it when the engine works with what it led to.
+    fn take_updates(
+        &mut self,
+        client: &Arc<Client>,
+        frame: &SignedUpdates,
+        received: Instant,
+    ) -> io::Result<()> {
+        if !self.mend_gate() {
+            return Ok(());
+        }
+        let now_ms = self.shared.now_ms();
+        let mut effects: Vec<(Update, Effects)> = Vec::new();
+        let mind = &mut self.mind;
+        let taken = gate::take(&mut self.gate, frame, |update| -> Result<(), Refusal> {
+            effects.push((update.clone(), mind.apply(now_ms, update)?));
+            Ok(())
+        });
+        let mut changed = Vec::new();
+        for (update, effect) in effects {
+            self.take_effects(&update, effect);
+            changed.push(update);
+        }
+        self.publish_and_wait()?;
+        let took_us = received.elapsed().as_micros() as u64;
+        self.counters.update_us_max = self.counters.update_us_max.max(took_us);
+        match taken {
+            Ok(acks) => {
+                let acks = sign_acks(&self.identity.key, &self.identity.name, acks);
+                client.send(&FromSwitch::Acks(acks));
+                self.tell_changes(changed);
+            }
+            Err(error) => {
+                // In force for packets, but not kept: without an ack the controller sends it again.
+                self.counters.checkpoint_errors += 1;
+                self.gate_broken = true;
+                tracing::error!(%error, "the checkpoint cannot be written: nothing is acked until it can");
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the gate anew after its journal failed; false while that does not work.
+    fn mend_gate(&mut self) -> bool {
+        if !self.gate_broken {
+            return true;
+        }
+        match (self.open_gate)() {
+            Ok(gate) => {
+                self.gate = gate;
+                self.gate_broken = false;
+            }
+            Err(error) => {
+                self.counters.checkpoint_errors += 1;
+                tracing::error!(%error, "the checkpoint cannot be opened");
+            }
+        }
+        !self.gate_broken
+    }
+
+    fn tell_changes(&mut self, changed: Vec<Update>) {
+        if self.subscribers.is_empty() {
+            return;
+        }
+        for update in changed {
+            let entry: Option<Entry> = match update.change {
+                Change::Put(entry) => Some(entry),
+                Change::Delete => None,
+            };
+            self.tell(&FromSwitch::Changed { key: update.key, version: update.version, entry });
+        }
+    }
+
+    /// Sends a frame to all subscribers.
+    pub(super) fn tell(&mut self, frame: &FromSwitch) {
+        self.subscribers.retain(|client| client.is_alive());
+        for client in &self.subscribers {
+            client.send(frame);
+        }
+    }
+
+    /// Sends further parts of the state to those who wait for it and have taken the earlier ones.
+    pub(super) fn continue_states(&mut self) {
+        let mut states = std::mem::take(&mut self.states);
+        states.retain_mut(|cursor| {
+            while cursor.client.is_alive() && cursor.client.waiting_bytes() < STATE_WAITING_BYTES {
+                if self.send_state(cursor) {
+                    return false;
+                }
+            }
+            cursor.client.is_alive()
+        });
+        self.states = states;
+    }
+
+    /// Sends one part; returns whether it was the last.
+    fn send_state(&self, cursor: &mut StateCursor) -> bool {
+        let versions = |(key, in_force): (&Key, &gate::InForce)| (key.clone(), in_force.version);
+        let entries: Vec<(Key, Version)> = match &cursor.after {
+            None => self.gate.iter().map(versions).take(STATE_CHUNK_KEYS).collect(),
+            Some(after) => self.gate.iter_after(after).map(versions).take(STATE_CHUNK_KEYS).collect(),
+        };
+        let last = entries.len() < STATE_CHUNK_KEYS;
+        cursor.after = entries.last().map(|(key, _)| key.clone()).or(cursor.after.take());
+        cursor.client.send(&FromSwitch::State { digest: self.gate.digest(), entries, last });
+        last
+    }
+
+    fn take_question(&mut self, client: &Arc<Client>, id: u64, question: Question) {
+        let now_ms = self.shared.now_ms();
+        let answer = match question {
+            Question::Entries { after } => self.entries(after.as_ref()),
+            Question::Ports => Answer::Ports(self.port_statuses()),
+            Question::Counters => Answer::Counters(self.all_counters()),
+            Question::Connections { limit } => {
+                Answer::Connections(self.mind.connections(now_ms, (limit as usize).min(CONNECTIONS_MAX)))
+            }
+            Question::Trace { from, frame } => match self.mind.trace(now_ms, &from, &frame, &self.gate) {
+                Ok(report) => Answer::Trace(report),
+                Err(error) => Answer::Error(error),
+            },
+            Question::Capture { port, frames_max, duration_ms, snap_bytes } => {
+                let wanted = Wanted { port, frames_max, duration_ms, snap_bytes };
+                match self.start_capture(client, id, &wanted) {
+                    Ok(()) => return,
+                    Err(error) => Answer::Error(error),
+                }
+            }
+        };
+        client.send(&FromSwitch::Answer { id, answer });
+    }
+
+    fn port_statuses(&self) -> Vec<weir_model::local::PortStatus> {
+        self.ports.statuses(&self.gate, &self.shared.counters)
+    }
+
+    fn entries(&self, after: Option<&Key>) -> Answer {
+        let behind: Box<dyn Iterator<Item = (&Key, &gate::InForce)>> = match after {
+            Some(after) => Box::new(self.gate.iter_after(after)),
+            None => Box::new(self.gate.iter()),
+        };
+        let (mut entries, mut bytes, mut last) = (Vec::new(), 0, true);
+        for (key, in_force) in behind {
+            let Some(entry) = &in_force.entry else { continue };
+            if entries.len() == ENTRIES_CHUNK || bytes > ENTRIES_BYTES {
+                last = false;
+                break;
+            }
+            let item = (key.clone(), in_force.version, entry.clone(), in_force.header.clone());
+            bytes += encode(&item).len();
+            entries.push(item);
+        }
+        Answer::Entries { entries, last }
+    }
+
+    /// All counters by name with labels.
+    pub(super) fn all_counters(&self) -> Vec<(String, u64)> {
+        let engine = &self.shared.counters;
+        let mut all = Vec::new();
+        let mut put = |name: String, value: u64| all.push((name, value));
+        for (index, name, own) in self.mind.counters() {
+            let counted = engine.rule(index).map(|pair| (pair.packets.get(), pair.bytes.get()));
+            let (packets, bytes) = counted.unwrap_or_default();
+            if bytes > 0 {
+                put(with_suffix(&name, "_bytes"), bytes);
+            }
+            put(name, own + packets);
+        }
+        for (name, value) in self.mind.gauges() {
+            put(name.to_string(), value);
+        }
+        for reason in EngineDrop::ALL {
+            put(format!("drops{{reason=\"{}\"}}", reason.as_str()), engine.dropped(*reason).packets.get());
+        }
+        for error in PacketError::ALL {
+            let counted = engine.parse_error(*error).packets.get();
+            put(format!("parse_errors{{error=\"{}\"}}", error.as_str()), counted);
+        }
+        for event in EngineEvent::ALL {
+            put(format!("engine_{}", event.as_str()), engine.event(*event).get());
+        }
+        for status in self.port_statuses() {
+            let name = &status.name;
+            for (metric, value) in [
+                ("port_rx_frames", status.rx_frames),
+                ("port_rx_bytes", status.rx_bytes),
+                ("port_tx_frames", status.tx_frames),
+                ("port_tx_bytes", status.tx_bytes),
+                ("port_up", u64::from(status.up)),
+            ] {
+                put(
+                    format!("{metric}{{network=\"{}\",endpoint=\"{}\"}}", name.network, name.endpoint),
+                    value,
+                );
+            }
+        }
+        let outside = engine.port(EXTERNAL);
+        put("external_rx_frames".into(), outside.rx.packets.get());
+        put("external_tx_frames".into(), outside.tx.packets.get());
+        self.own_counters(&mut put);
+        all
+    }
+
+    fn own_counters(&self, put: &mut dyn FnMut(String, u64)) {
+        let SlowCounters {
+            resolved,
+            late,
+            not_installed,
+            idle,
+            invalidated,
+            inject_overflow,
+            punted,
+            punt_lost,
+            punt_refused,
+            journal_errors,
+            checkpoint_errors,
+            attach_failures,
+            update_us_max,
+        } = self.counters;
+        let gate = &self.gate.counters;
+        for (name, value) in [
+            ("misses_resolved", resolved),
+            ("misses_late", late),
+            ("flows_not_installed", not_installed),
+            ("flows_idle", idle),
+            ("flows_invalidated", invalidated),
+            ("flows", self.flows.count() as u64),
+            ("sender_zones", self.flows.zone_count() as u64),
+            ("inject_overflow", inject_overflow),
+            ("punted", punted),
+            ("punt_lost", punt_lost),
+            ("punt_refused", punt_refused),
+            ("journal_errors", journal_errors),
+            ("journal_bytes", self.journal.length_bytes),
+            ("journal_cut_bytes", self.journal.cut_bytes),
+            ("checkpoint_errors", checkpoint_errors),
+            ("attach_failures", attach_failures),
+            ("update_us_max", update_us_max),
+            ("usage_left_out", self.usage.left_out),
+            ("updates_applied", gate.applied),
+            ("updates_repeated", gate.repeated),
+            ("updates_forged", gate.forged),
+            ("updates_refused", gate.refused),
+            ("checkpoint_cut_bytes", gate.journal_cut_bytes),
+            ("checkpoint_compactions", gate.compactions),
+            ("clients_dropped", self.control.clients_dropped.load(Relaxed)),
+            ("clients_malformed", self.control.clients_malformed.load(Relaxed)),
+            ("clients_refused", self.control.clients_refused.load(Relaxed)),
+        ] {
+            put(name.to_string(), value);
+        }
+    }
+}
+
+/// A metric's name with something between the name and the labels.
+pub fn with_suffix(name: &str, suffix: &str) -> String {
+    match name.find('{') {
+        Some(labels) => format!("{}{suffix}{}", &name[..labels], &name[labels..]),
+        None => format!("{name}{suffix}"),
+    }
+}

@@ -1,0 +1,91 @@
+//! The tables as the slow thread's mind.
+
+use super::mind::Mind;
+use crate::config::SwitchConfig;
+use crate::conntrack::{ConnectionRecord, Limits};
+use crate::flow::{CounterIndex, PortIndex};
+use crate::nat::NatPool;
+use crate::resolve::{ResolverConfig, TableResolver};
+use crate::tables::Role;
+use std::net::IpAddr;
+use weir_base::codec::{decode, encode};
+use weir_model::Key;
+use weir_model::event;
+use weir_model::local::{ConnectionStatus, TraceFrom, TraceReport};
+use weir_trust::gate::Gate;
+use weir_trust::token::TokenKey;
+
+/// The mind of a switch with these settings.
+pub fn make(config: &SwitchConfig, token_key: TokenKey) -> TableResolver {
+    let mut resolver = ResolverConfig::host(config.name.clone(), config.underlay, token_key);
+    resolver.limits = Limits::default();
+    if config.role == event::Role::Gateway {
+        resolver.role = Role::Gateway;
+    }
+    if let Some(external) = &config.external {
+        let v4 = external.addresses.iter().filter_map(|address| match address {
+            IpAddr::V4(v4) => Some(*v4),
+            IpAddr::V6(_) => None,
+        });
+        let v6 = external.addresses.iter().filter_map(|address| match address {
+            IpAddr::V6(v6) => Some(*v6),
+            IpAddr::V4(_) => None,
+        });
+        resolver.nat =
+            NatPool { v4: v4.collect(), v6: v6.collect(), ports: external.first_port..=external.last_port };
+        resolver.external_mtu = external.mtu;
+    }
+    TableResolver::new(resolver)
+}
+
+impl Mind for TableResolver {
+    fn port_key(&self, port: PortIndex) -> Option<Key> {
+        self.tables().port(port).map(crate::tables::Port::key)
+    }
+
+    fn counters(&self) -> Vec<(CounterIndex, String, u64)> {
+        TableResolver::counters(self)
+            .iter()
+            .map(|(index, name, count)| (index, name.to_string(), count))
+            .collect()
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, u64)> {
+        TableResolver::gauges(self)
+    }
+
+    fn connections(&self, now_ms: u64, limit: usize) -> Vec<ConnectionStatus> {
+        self.connection_status(now_ms, limit)
+    }
+
+    fn trace(
+        &mut self,
+        now_ms: u64,
+        from: &TraceFrom,
+        frame: &[u8],
+        gate: &Gate,
+    ) -> Result<TraceReport, String> {
+        let proof = |key: &Key| gate.get(key).map(|in_force| (in_force.version, in_force.header.clone()));
+        TableResolver::trace(self, now_ms, from, frame, &proof)
+    }
+
+    fn take_changes(&mut self) -> Vec<Vec<u8>> {
+        self.take_connection_changes().iter().map(encode).collect()
+    }
+
+    fn snapshot(&self) -> Vec<Vec<u8>> {
+        self.connection_snapshot().iter().map(encode).collect()
+    }
+
+    fn restore(&mut self, now_ms: u64, records: &[Vec<u8>]) -> usize {
+        // A record of another release is left out: its connection is judged anew, as after a reboot.
+        self.restore_connections(
+            now_ms,
+            records.iter().filter_map(|record| decode::<ConnectionRecord>(record).ok()),
+        )
+    }
+
+    fn due_frames(&mut self, now_ms: u64) -> Vec<(PortIndex, Vec<u8>)> {
+        self.advertisements(now_ms)
+    }
+}

@@ -1,0 +1,526 @@
+//! Applying updates: check, change, say what must be asked for again.
+
+use super::network::{Location, Network};
+use super::routes::ROUTES_MAX;
+use super::{
+    GATEWAYS_MAX, LOCATIONS_MAX, MEMBERS_MAX, NETWORKS_MAX, PORTS_MAX, Port, Role, SUBNETS_MAX, Tables,
+};
+use crate::answer::Bucket;
+use crate::flow::{Effects, Invalidate, PortEffect, PortIndex};
+use crate::policy::{Policy, RULES_MAX};
+use ipnet::IpNet;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use weir_model::entry::{
+    GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, VNI_MAX, Vni,
+};
+use weir_model::resource::{ADDRESSES_MAX, MTU_MAX, MTU_MIN, PortState, TAGS_MAX};
+use weir_model::update::Refusal;
+use weir_model::{Change, Entry, Key, Label, MacAddr, Update, Version};
+
+/// More addresses than this are invalidated as their whole network.
+const ADDRESSES_INVALIDATED_MAX: usize = 16;
+/// Longest name of a network device, bytes.
+const DEVICE_BYTES_MAX: usize = 15;
+
+fn failed<T>(text: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::Failed(text.into()))
+}
+
+fn full<T>(limit: usize) -> Result<T, Refusal> {
+    Err(Refusal::Full { limit: limit as u64 })
+}
+
+/// An address that an endpoint or a switch may have.
+fn is_unicast(address: IpAddr) -> bool {
+    let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !(address.is_unspecified() || address.is_multicast() || address.is_loopback() || mapped || broadcast)
+}
+
+impl Tables {
+    /// Applies an update that passed the gate.
+    ///
+    /// # Errors
+    /// A refusal; nothing has changed then.
+    pub fn apply(&mut self, update: &Update) -> Result<Effects, Refusal> {
+        if let Some(vni) = update.key.vni()
+            && !(1..=VNI_MAX).contains(&vni.0)
+        {
+            return failed(format!("network identifier {vni} is not between 1 and {VNI_MAX}"));
+        }
+        let effects = match (&update.key, &update.change) {
+            (Key::Gateways, Change::Put(Entry::Gateways(gateways))) => self.put_gateways(gateways),
+            (Key::Gateways, Change::Delete) => self.put_gateways(&[]),
+            (key, change) => {
+                let vni = key.vni().unwrap_or(Vni(0));
+                if !self.networks.contains_key(&vni.0) {
+                    if *change == Change::Delete {
+                        return Ok(Effects::default());
+                    }
+                    if self.networks.len() >= NETWORKS_MAX {
+                        return full(NETWORKS_MAX);
+                    }
+                    self.networks.insert(vni.0, Network::new(vni));
+                }
+                let effects = self.apply_to_network(vni.0, key, change, update.version);
+                if self.networks.get(&vni.0).is_some_and(Network::is_empty) {
+                    self.networks.remove(&vni.0);
+                }
+                effects
+            }
+        }?;
+        self.forgive(&effects);
+        Ok(effects)
+    }
+
+    fn apply_to_network(
+        &mut self,
+        vni: u32,
+        key: &Key,
+        change: &Change,
+        version: Version,
+    ) -> Result<Effects, Refusal> {
+        match (key, change) {
+            (Key::Network { .. }, Change::Put(Entry::Network(entry))) => self.put_network(vni, Some(entry)),
+            (Key::Network { .. }, Change::Delete) => self.put_network(vni, None),
+            (Key::Policy { .. }, Change::Put(Entry::Policy(entry))) => {
+                self.put_policy(vni, Some(entry), version)
+            }
+            (Key::Policy { .. }, Change::Delete) => self.put_policy(vni, None, Version::ZERO),
+            (Key::Members { tag, bucket, .. }, Change::Put(Entry::Members(addresses))) => {
+                self.put_members(vni, tag, *bucket, addresses)
+            }
+            (Key::Members { tag, bucket, .. }, Change::Delete) => self.put_members(vni, tag, *bucket, &[]),
+            (Key::Route { prefix, .. }, Change::Put(Entry::Route(entry))) => {
+                self.put_route(vni, *prefix, Some(entry))
+            }
+            (Key::Route { prefix, .. }, Change::Delete) => self.put_route(vni, *prefix, None),
+            (Key::Port { endpoint, .. }, Change::Put(Entry::Port(entry))) => {
+                self.put_port(vni, endpoint, entry, version)
+            }
+            (Key::Port { endpoint, .. }, Change::Delete) => Ok(self.delete_port(vni, endpoint)),
+            (Key::Location { address, .. }, Change::Put(Entry::Location(entry))) => {
+                self.put_location(vni, *address, Some(entry))
+            }
+            (Key::Location { address, .. }, Change::Delete) => self.put_location(vni, *address, None),
+            _ => Err(Refusal::Misfit),
+        }
+    }
+
+    /// Flows that are invalidated are no denied flows that the engine holds.
+    fn forgive(&mut self, effects: &Effects) {
+        for invalidate in &effects.invalidate {
+            match invalidate {
+                Invalidate::All => self.networks.values_mut().for_each(Network::forgive_all),
+                Invalidate::Network(vni) => {
+                    if let Some(network) = self.networks.get_mut(vni) {
+                        network.forgive_all();
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn put_gateways(&mut self, gateways: &[GatewayEntry]) -> Result<Effects, Refusal> {
+        if gateways.len() > GATEWAYS_MAX {
+            return full(GATEWAYS_MAX);
+        }
+        if let Some(wrong) = gateways.iter().find(|gateway| !is_unicast(gateway.underlay)) {
+            return failed(format!(
+                "gateway {} has the underlay address {}, which is no host's",
+                wrong.name, wrong.underlay
+            ));
+        }
+        if self.gateways == gateways {
+            return Ok(Effects::default());
+        }
+        self.gateways = gateways.to_vec();
+        Ok(Effects { invalidate: vec![Invalidate::All], ports: Vec::new() })
+    }
+
+    fn put_network(&mut self, vni: u32, entry: Option<&NetworkEntry>) -> Result<Effects, Refusal> {
+        if let Some(entry) = entry {
+            check_network(entry)?;
+        }
+        let Some(network) = self.networks.get_mut(&vni) else { return Ok(Effects::default()) };
+        if network.entry.as_ref() == entry {
+            return Ok(Effects::default());
+        }
+        network.entry = entry.cloned();
+        network.generation += 1;
+        Ok(Effects { invalidate: vec![Invalidate::Network(vni)], ports: self.refresh_ports(vni, true) })
+    }
+
+    fn put_policy(
+        &mut self,
+        vni: u32,
+        entry: Option<&PolicyEntry>,
+        version: Version,
+    ) -> Result<Effects, Refusal> {
+        if entry.is_some_and(|entry| entry.rules.len() > RULES_MAX) {
+            return full(RULES_MAX);
+        }
+        let Some(network) = self.networks.get_mut(&vni) else { return Ok(Effects::default()) };
+        let new = entry.map(|entry| Policy::compile(entry, &mut network.tags));
+        if let Some(old) = std::mem::replace(&mut network.policy, new) {
+            old.release(&mut network.tags);
+        }
+        network.policy_version = version;
+        network.generation += 1;
+        Ok(Effects { invalidate: vec![Invalidate::Network(vni)], ports: self.refresh_ports(vni, false) })
+    }
+
+    fn put_members(
+        &mut self,
+        vni: u32,
+        tag: &Label,
+        bucket: u8,
+        addresses: &[IpAddr],
+    ) -> Result<Effects, Refusal> {
+        if addresses.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return failed(format!("the members of {tag} are not in ascending order"));
+        }
+        let Some(network) = self.networks.get_mut(&vni) else { return Ok(Effects::default()) };
+        let old = network.tags.members();
+        if self.members - network.tags.bucket_len(tag, bucket) + addresses.len() > MEMBERS_MAX {
+            return full(MEMBERS_MAX);
+        }
+        let changed = network.tags.set_bucket(tag, bucket, addresses);
+        self.members = self.members - old + network.tags.members();
+        let used = network
+            .tags
+            .find(tag)
+            .is_some_and(|id| network.policy.as_ref().is_some_and(|policy| policy.selects_peers_by(id)));
+        if !used || changed.is_empty() {
+            return Ok(Effects::default());
+        }
+        network.generation += 1;
+        Ok(Effects { invalidate: invalidate_addresses(network, changed), ports: Vec::new() })
+    }
+
+    fn put_route(&mut self, vni: u32, prefix: IpNet, entry: Option<&RouteEntry>) -> Result<Effects, Refusal> {
+        if prefix != prefix.trunc() {
+            return failed(format!(
+                "prefix {prefix} has bits behind its length; {} has none",
+                prefix.trunc()
+            ));
+        }
+        if let Some(RouteHop::Address(hop)) = entry.map(|entry| &entry.next_hop)
+            && (!is_unicast(*hop) || hop.is_ipv4() != prefix.addr().is_ipv4())
+        {
+            return failed(format!("next hop {hop} of {prefix} is no endpoint's address of that family"));
+        }
+        let Some(network) = self.networks.get_mut(&vni) else { return Ok(Effects::default()) };
+        let known = network.routes.get(prefix);
+        let same = known.map(|route| (&*route.name, &route.hop))
+            == entry.map(|entry| (entry.name.as_str(), &entry.next_hop));
+        if same {
+            return Ok(Effects::default());
+        }
+        if known.is_none() && self.routes >= ROUTES_MAX {
+            return full(ROUTES_MAX);
+        }
+        let old = match entry {
+            Some(entry) => network.routes.put(prefix, entry),
+            None => network.routes.remove(prefix),
+        };
+        self.routes = self.routes + usize::from(entry.is_some()) - usize::from(old.is_some());
+        if let Some(RouteHop::Address(hop)) = old.map(|route| route.hop) {
+            count_down(&mut network.next_hops, hop);
+        }
+        if let Some(RouteHop::Address(hop)) = entry.map(|entry| &entry.next_hop) {
+            *network.next_hops.entry(*hop).or_default() += 1;
+        }
+        network.generation += 1;
+        let host_route = prefix.prefix_len() == prefix.max_prefix_len();
+        let invalidate = if self.role == Role::Host && network.ports.is_empty() {
+            Vec::new()
+        } else if host_route {
+            vec![Invalidate::Address(vni, prefix.addr())]
+        } else {
+            vec![Invalidate::Network(vni)]
+        };
+        Ok(Effects { invalidate, ports: Vec::new() })
+    }
+
+    fn put_location(
+        &mut self,
+        vni: u32,
+        address: IpAddr,
+        entry: Option<&LocationEntry>,
+    ) -> Result<Effects, Refusal> {
+        if let Some(entry) = entry {
+            if !is_unicast(entry.underlay) || !is_unicast(address) {
+                return failed(format!("{address} at {} is no place of an endpoint", entry.underlay));
+            }
+            check_mac(entry.mac)?;
+        }
+        let Some(network) = self.networks.get_mut(&vni) else { return Ok(Effects::default()) };
+        let new = entry.map(|entry| Location { mac: entry.mac, underlay: entry.underlay });
+        let old = network.locations.get(&address).copied();
+        if old == new {
+            return Ok(Effects::default());
+        }
+        if old.is_none() && self.locations >= LOCATIONS_MAX {
+            return full(LOCATIONS_MAX);
+        }
+        match new {
+            Some(new) => {
+                network.locations.insert(address, new);
+                *network.hosts.entry(new.underlay).or_default() += 1;
+            }
+            None => {
+                network.locations.remove(&address);
+            }
+        }
+        self.locations = self.locations + usize::from(new.is_some()) - usize::from(old.is_some());
+        if let Some(old) = old {
+            count_down(&mut network.hosts, old.underlay);
+        }
+        Ok(Effects { invalidate: invalidate_addresses(network, vec![address]), ports: Vec::new() })
+    }
+
+    fn put_port(
+        &mut self,
+        vni: u32,
+        name: &Label,
+        entry: &PortEntry,
+        version: Version,
+    ) -> Result<Effects, Refusal> {
+        if self.role == Role::Gateway {
+            return failed(format!("port {name} is for a host, and this is a gateway"));
+        }
+        check_port(name, entry)?;
+        let index = self.port_by_name.get(&(vni, name.clone())).copied();
+        self.check_unique(vni, name, entry, index)?;
+        let index = match index {
+            Some(index) => index,
+            None => self.new_index()?,
+        };
+        let Some(network) = self.networks.get_mut(&vni) else { return Ok(Effects::default()) };
+        let old = self.ports[usize::from(index)].take();
+        let tags = entry.tags.iter().map(|tag| network.tags.hold(tag)).collect();
+        let mut changed: BTreeSet<IpAddr> = BTreeSet::new();
+        let mut invalidate = Vec::new();
+        let mut bucket = Bucket::default();
+        if let Some(old) = &old {
+            old.tags.iter().for_each(|tag| network.tags.release(*tag));
+            old.entry.addresses.iter().for_each(|address| {
+                network.local.remove(address);
+            });
+            let before: BTreeSet<IpAddr> = old.entry.addresses.iter().copied().collect();
+            let after: BTreeSet<IpAddr> = entry.addresses.iter().copied().collect();
+            changed.extend(before.symmetric_difference(&after));
+            bucket = old.bucket.clone();
+            let (mut a, mut b) = (old.entry.clone(), entry.clone());
+            // What DHCP says and the version that was waited for are in no verdict.
+            (a.dhcp, a.policy_min) = (b.dhcp.clone(), b.policy_min);
+            (a.subnet, b.subnet) = (name.clone(), name.clone());
+            if a != b {
+                invalidate.push(Invalidate::Port(index));
+            }
+        } else {
+            changed.extend(&entry.addresses);
+        }
+        if old.is_none() || !invalidate.is_empty() {
+            network.generation += 1;
+        }
+        entry.addresses.iter().for_each(|address| {
+            network.local.insert(*address, index);
+        });
+        network.ports.insert(index);
+        invalidate.extend(invalidate_addresses(network, changed.into_iter().collect()));
+        let (up, reason) = readiness(network, entry);
+        let mtu = network.entry.as_ref().map_or(MTU_MIN, |entry| entry.mtu);
+        let port = Port {
+            index,
+            vni: Vni(vni),
+            name: name.clone(),
+            version,
+            entry: entry.clone(),
+            tags,
+            up,
+            reason,
+            bucket,
+        };
+        if old.as_ref().is_some_and(|old| old.up != port.up) && !invalidate.contains(&Invalidate::Port(index))
+        {
+            invalidate.push(Invalidate::Port(index));
+        }
+        let same_device = old.as_ref().is_some_and(|old| {
+            (old.up, &old.reason) == (port.up, &port.reason)
+                && (&old.entry.netns, &old.entry.device) == (&entry.netns, &entry.device)
+        });
+        let ports = if same_device { Vec::new() } else { vec![set_effect(&port, mtu)] };
+        self.port_by_name.insert((vni, name.clone()), index);
+        self.ports[usize::from(index)] = Some(port);
+        Ok(Effects { invalidate, ports })
+    }
+
+    fn new_index(&mut self) -> Result<PortIndex, Refusal> {
+        if self.ports.len() < PORTS_MAX {
+            self.ports.push(None);
+            return Ok((self.ports.len() - 1) as PortIndex);
+        }
+        self.free_ports.pop_front().map_or_else(|| full(PORTS_MAX), Ok)
+    }
+
+    fn check_unique(
+        &self,
+        vni: u32,
+        name: &Label,
+        entry: &PortEntry,
+        index: Option<PortIndex>,
+    ) -> Result<(), Refusal> {
+        let Some(network) = self.networks.get(&vni) else { return Ok(()) };
+        for address in &entry.addresses {
+            if let Some(&other) = network.local.get(address)
+                && Some(other) != index
+            {
+                let other = self.port(other).map_or("another port", |port| port.name.as_str());
+                return failed(format!("port {name} wants {address}, which {other} has"));
+            }
+        }
+        let device = (&entry.netns, &entry.device);
+        let taken =
+            self.ports().find(|p| Some(p.index) != index && (&p.entry.netns, &p.entry.device) == device);
+        if let Some(other) = taken {
+            return failed(format!(
+                "port {name} wants the device {}, which {} has",
+                entry.device, other.name
+            ));
+        }
+        Ok(())
+    }
+
+    fn delete_port(&mut self, vni: u32, name: &Label) -> Effects {
+        let Some(index) = self.port_by_name.remove(&(vni, name.clone())) else { return Effects::default() };
+        let (Some(port), Some(network)) =
+            (self.ports[usize::from(index)].take(), self.networks.get_mut(&vni))
+        else {
+            return Effects::default();
+        };
+        port.tags.iter().for_each(|tag| network.tags.release(*tag));
+        for address in &port.entry.addresses {
+            network.local.remove(address);
+        }
+        network.ports.remove(&index);
+        network.generation += 1;
+        self.free_ports.push_back(index);
+        let mut invalidate = vec![Invalidate::Port(index)];
+        invalidate.extend(invalidate_addresses(network, port.entry.addresses));
+        Effects { invalidate, ports: vec![PortEffect::Remove { port: index }] }
+    }
+
+    /// Looks again at which ports of a network carry traffic; `all` tells even those that stay as they
+    /// are, because the MTU may have changed.
+    fn refresh_ports(&mut self, vni: u32, all: bool) -> Vec<PortEffect> {
+        let Some(network) = self.networks.get(&vni) else { return Vec::new() };
+        let mtu = network.entry.as_ref().map_or(MTU_MIN, |entry| entry.mtu);
+        let mut effects = Vec::new();
+        for &index in &network.ports {
+            let Some(port) = self.ports[usize::from(index)].as_mut() else { continue };
+            let (up, reason) = readiness(network, &port.entry);
+            if all || (up, &reason) != (port.up, &port.reason) {
+                (port.up, port.reason) = (up, reason);
+                effects.push(set_effect(port, mtu));
+            }
+        }
+        effects
+    }
+}
+
+fn set_effect(port: &Port, mtu: u16) -> PortEffect {
+    PortEffect::Set {
+        port: port.index,
+        vni: port.vni.0,
+        netns: port.entry.netns.clone(),
+        device: port.entry.device.clone(),
+        up: port.up,
+        reason: port.reason.clone(),
+        mtu,
+    }
+}
+
+/// Whether a port carries traffic, and why not (pain 8).
+fn readiness(network: &Network, port: &PortEntry) -> (bool, String) {
+    if port.state == PortState::Down {
+        (false, "it is wanted down".to_string())
+    } else if network.entry.is_none() {
+        (false, "its network is not in force here yet".to_string())
+    } else if network.policy_version < port.policy_min {
+        let (have, want) = (network.policy_version, port.policy_min);
+        (false, format!("it waits for the policy of its network: {have} is in force, {want} is needed"))
+    } else {
+        (true, String::new())
+    }
+}
+
+/// Addresses one by one, or their network when they are many or routes lead through one of them.
+fn invalidate_addresses(network: &Network, addresses: Vec<IpAddr>) -> Vec<Invalidate> {
+    let through = addresses.iter().any(|address| network.next_hops.contains_key(address));
+    if through || addresses.len() > ADDRESSES_INVALIDATED_MAX {
+        vec![Invalidate::Network(network.vni.0)]
+    } else {
+        addresses.into_iter().map(|address| Invalidate::Address(network.vni.0, address)).collect()
+    }
+}
+
+fn count_down(counts: &mut hashbrown::HashMap<IpAddr, u32, super::Hasher>, address: IpAddr) {
+    if let Some(count) = counts.get_mut(&address) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&address);
+        }
+    }
+}
+
+fn check_mac(mac: MacAddr) -> Result<(), Refusal> {
+    if mac.is_unicast() && mac != MacAddr::default() {
+        Ok(())
+    } else {
+        failed(format!("{mac} is no station's Ethernet address"))
+    }
+}
+
+fn check_network(entry: &NetworkEntry) -> Result<(), Refusal> {
+    if !(MTU_MIN..=MTU_MAX).contains(&entry.mtu) {
+        return failed(format!("MTU {} of {} is not between {MTU_MIN} and {MTU_MAX}", entry.mtu, entry.name));
+    }
+    if entry.subnets.len() > SUBNETS_MAX {
+        return full(SUBNETS_MAX);
+    }
+    for subnet in &entry.subnets {
+        let v4 = subnet.router_v4.is_none_or(|router| subnet.v4.is_some_and(|net| net.contains(&router)));
+        let v6 = subnet.router_v6.is_none_or(|router| subnet.v6.is_some_and(|net| net.contains(&router)));
+        if !(v4 && v6) {
+            return failed(format!("the router of subnet {} is outside of it", subnet.name));
+        }
+    }
+    Ok(())
+}
+
+fn check_port(name: &Label, entry: &PortEntry) -> Result<(), Refusal> {
+    check_mac(entry.mac)?;
+    if entry.addresses.len() > ADDRESSES_MAX {
+        return full(ADDRESSES_MAX);
+    }
+    if entry.tags.len() > TAGS_MAX {
+        return full(TAGS_MAX);
+    }
+    if let Some(wrong) = entry.addresses.iter().find(|address| !is_unicast(**address)) {
+        return failed(format!("port {name} has {wrong}, which is no endpoint's address"));
+    }
+    let device = entry.device.as_str();
+    if device.is_empty() || device.len() > DEVICE_BYTES_MAX || device.contains(['/', '\0', ' ']) {
+        return failed(format!(
+            "device '{device}' of port {name} is no name of 1 to {DEVICE_BYTES_MAX} bytes"
+        ));
+    }
+    if entry.netns.as_deref().is_some_and(|netns| netns.is_empty() || netns.contains(['/', '\0'])) {
+        return failed(format!("the namespace of port {name} is no name without '/'"));
+    }
+    Ok(())
+}

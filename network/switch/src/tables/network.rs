@@ -1,0 +1,190 @@
+//! One network, as far as this switch knows it. Its parts arrive in any order.
+
+use super::routes::Routes;
+use super::tags::{TagId, Tags};
+use crate::answer::Bucket;
+use crate::flow::PortIndex;
+use crate::policy::{Judgement, Policy, Query};
+use hashbrown::HashMap;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use weir_model::entry::{NetworkEntry, SubnetEntry, Vni};
+use weir_model::resource::Direction;
+use weir_model::{MacAddr, Version};
+use weir_packet::key::FlowKey;
+
+/// Most denied flows that a network remembers; see [`Network::denied`].
+pub const DENIED_MAX: usize = 16_384;
+/// Most senders remembered for one denied flow.
+const DENIED_SENDERS_MAX: usize = 16;
+
+pub(crate) type Hasher = foldhash::quality::RandomState;
+
+/// Where an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The endpoint's Ethernet address.
+    pub mac: MacAddr,
+    /// Its host's address on the underlay.
+    pub underlay: IpAddr,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Network {
+    /// Its identifier.
+    pub vni: Vni,
+    /// Parameters, when in force.
+    pub entry: Option<NetworkEntry>,
+    /// Rules, when in force.
+    pub policy: Option<Policy>,
+    /// Version of the rules; zero without.
+    pub policy_version: Version,
+    /// Tags and who carries them.
+    pub tags: Tags,
+    /// Routes.
+    pub routes: Routes,
+    /// How many routes lead to an address.
+    pub next_hops: HashMap<IpAddr, u32, Hasher>,
+    /// Where addresses are.
+    pub locations: HashMap<IpAddr, Location, Hasher>,
+    /// How many locations are at an underlay address.
+    pub hosts: HashMap<IpAddr, u32, Hasher>,
+    /// Which port has an address.
+    pub local: HashMap<IpAddr, PortIndex, Hasher>,
+    /// Ports here.
+    pub ports: BTreeSet<PortIndex>,
+    /// Rises with everything that a verdict of the firewall depends on. A connection that was judged
+    /// in an older generation is judged again.
+    pub generation: u64,
+    /// Flows from the underlay that the firewall denied and the engine holds as drops, by key, with
+    /// their senders. A connection opened the other way makes them allowed, so they are replaced then.
+    denied: HashMap<FlowKey, Vec<IpAddr>, Hasher>,
+    /// Whether `denied` is full; the network's flows are then invalidated at the next tick.
+    pub denied_full: bool,
+    /// Budget of ICMP errors that its packets from the underlay are answered with.
+    pub bucket: Bucket,
+}
+
+impl Network {
+    /// A network of which nothing is known.
+    pub fn new(vni: Vni) -> Network {
+        Network {
+            vni,
+            entry: None,
+            policy: None,
+            policy_version: Version::ZERO,
+            tags: Tags::default(),
+            routes: Routes::default(),
+            next_hops: HashMap::default(),
+            locations: HashMap::default(),
+            hosts: HashMap::default(),
+            local: HashMap::default(),
+            ports: BTreeSet::new(),
+            generation: 1,
+            denied: HashMap::default(),
+            denied_full: false,
+            bucket: Bucket::default(),
+        }
+    }
+
+    /// Whether nothing is known of it any more.
+    pub fn is_empty(&self) -> bool {
+        self.entry.is_none()
+            && self.policy.is_none()
+            && self.tags.is_empty()
+            && self.routes.is_empty()
+            && self.locations.is_empty()
+            && self.ports.is_empty()
+    }
+
+    /// The subnets in force.
+    pub fn subnets(&self) -> &[SubnetEntry] {
+        self.entry.as_ref().map_or(&[], |entry| &entry.subnets)
+    }
+
+    /// The subnet that has an address.
+    pub fn subnet_of(&self, address: IpAddr) -> Option<&SubnetEntry> {
+        self.subnets().iter().find(|subnet| subnet_has(subnet, address))
+    }
+
+    /// Whether both addresses are in one subnet.
+    pub fn same_subnet(&self, a: IpAddr, b: IpAddr) -> bool {
+        self.subnets().iter().any(|subnet| subnet_has(subnet, a) && subnet_has(subnet, b))
+    }
+
+    /// Whether the address is the router's, its link-local one included.
+    pub fn is_router(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => self.subnets().iter().any(|subnet| subnet.router_v4 == Some(v4)),
+            IpAddr::V6(v6) => {
+                v6 == self.vni.router_link_local()
+                    || self.subnets().iter().any(|subnet| subnet.router_v6 == Some(v6))
+            }
+        }
+    }
+
+    /// Whether the address is the broadcast or network address of an IPv4 subnet.
+    pub fn is_subnet_broadcast(&self, address: IpAddr) -> bool {
+        let IpAddr::V4(v4) = address else { return false };
+        self.subnets()
+            .iter()
+            .filter_map(|subnet| subnet.v4)
+            .any(|net| net.prefix_len() < 31 && (v4 == net.broadcast() || v4 == net.network()))
+    }
+
+    /// The router's address that speaks to `towards`: that of its subnet, else of any.
+    pub fn router_address(&self, towards: IpAddr) -> Option<IpAddr> {
+        let of = |subnet: &SubnetEntry| match towards {
+            IpAddr::V4(_) => subnet.router_v4.map(IpAddr::V4),
+            IpAddr::V6(_) => subnet.router_v6.map(IpAddr::V6),
+        };
+        self.subnet_of(towards).and_then(of).or_else(|| self.subnets().iter().find_map(of))
+    }
+
+    /// Asks the rules; `None` when no policy is in force.
+    pub fn judge(&self, direction: Direction, port_tags: &[TagId], key: &FlowKey) -> Option<Judgement> {
+        let policy = self.policy.as_ref()?;
+        Some(policy.judge(direction, port_tags, &self.tags, &Query::new(key, direction)))
+    }
+
+    /// Whether one more denied flow can be remembered.
+    pub fn can_deny(&self, key: &FlowKey, sender: IpAddr) -> bool {
+        match self.denied.get(key) {
+            Some(senders) => senders.contains(&sender) || senders.len() < DENIED_SENDERS_MAX,
+            None => self.denied.len() < DENIED_MAX,
+        }
+    }
+
+    /// Remembers a denied flow. Only when [`Network::can_deny`].
+    pub fn deny(&mut self, key: FlowKey, sender: IpAddr) {
+        let senders = self.denied.entry(key).or_default();
+        if !senders.contains(&sender) {
+            senders.push(sender);
+        }
+    }
+
+    /// Senders whose flow of this key was denied.
+    pub fn denied(&self, key: &FlowKey) -> &[IpAddr] {
+        self.denied.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Forgets what was denied under a key: the flow has another action now.
+    pub fn forgive(&mut self, key: &FlowKey) {
+        self.denied.remove(key);
+    }
+
+    /// Forgets all that was denied: the flows of the network are gone.
+    pub fn forgive_all(&mut self) {
+        self.denied.clear();
+        self.denied_full = false;
+    }
+}
+
+/// Whether a subnet has an address.
+pub fn subnet_has(subnet: &SubnetEntry, address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => subnet.v4.is_some_and(|net| net.contains(&v4)),
+        IpAddr::V6(v6) => subnet.v6.is_some_and(|net| net.contains(&v6)),
+    }
+}

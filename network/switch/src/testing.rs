@@ -1,0 +1,568 @@
+//! What the tests of several modules share: frames, entries, and a naive switch that obeys a resolver
+//! with a plain map for a flow table.
+
+use crate::flow::{Action, CounterIndex, FlowUse, Hop, Ingress, Invalidate, MissReason, Outcome, PortIndex};
+use crate::flow::{NO_CONNECTION, Resolver};
+use crate::nat::NatPool;
+use crate::resolve::{ResolverConfig, TableResolver, perform};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use weir_model::entry::{
+    GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
+    SubnetEntry, Vni,
+};
+use weir_model::resource::{
+    Action as RuleAction, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
+};
+use weir_model::{Change, Entry, Key, Label, MacAddr, Update, Version};
+use weir_packet::headers::tcp_flags;
+use weir_packet::key::FlowKey;
+use weir_packet::{checksum, parse};
+use weir_trust::token::TokenKey;
+
+pub(crate) const SECRET: [u8; 16] = [9; 16];
+pub(crate) const SYN: u8 = tcp_flags::SYN;
+pub(crate) const ACK: u8 = tcp_flags::ACK;
+pub(crate) const FIN: u8 = tcp_flags::FIN;
+pub(crate) const RST: u8 = tcp_flags::RST;
+
+pub(crate) fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub(crate) fn mac(last: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0, last])
+}
+
+// ---- frames ----
+
+/// A packet to build.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    pub source_mac: MacAddr,
+    pub destination_mac: MacAddr,
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub ttl: u8,
+    pub protocol: u8,
+    pub transport: Vec<u8>,
+    /// IPv4: identification and flags with offset.
+    pub fragment: u16,
+}
+
+impl Packet {
+    pub(crate) fn new(source: IpAddr, destination: IpAddr, protocol: u8, transport: Vec<u8>) -> Packet {
+        Packet {
+            source_mac: mac(1),
+            destination_mac: Vni(1).router_mac(),
+            source,
+            destination,
+            ttl: 64,
+            protocol,
+            transport,
+            fragment: 0,
+        }
+    }
+
+    pub(crate) fn from(mut self, mac: MacAddr) -> Packet {
+        self.source_mac = mac;
+        self
+    }
+
+    pub(crate) fn to(mut self, mac: MacAddr) -> Packet {
+        self.destination_mac = mac;
+        self
+    }
+
+    pub(crate) fn ttl(mut self, ttl: u8) -> Packet {
+        self.ttl = ttl;
+        self
+    }
+
+    pub(crate) fn fragment(mut self, word: u16) -> Packet {
+        self.fragment = word;
+        self
+    }
+
+    pub(crate) fn build(&self) -> Vec<u8> {
+        let mut frame = Vec::new();
+        frame.extend(self.destination_mac.0);
+        frame.extend(self.source_mac.0);
+        match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                frame.extend([8, 0, 0x45, 0]);
+                frame.extend(((20 + self.transport.len()) as u16).to_be_bytes());
+                frame.extend([0, 7]);
+                frame.extend(self.fragment.to_be_bytes());
+                frame.extend([self.ttl, self.protocol, 0, 0]);
+                frame.extend(source.octets());
+                frame.extend(destination.octets());
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+                frame.extend((self.transport.len() as u16).to_be_bytes());
+                frame.extend([self.protocol, self.ttl]);
+                frame.extend(source.octets());
+                frame.extend(destination.octets());
+            }
+            _ => panic!("families differ"),
+        }
+        frame.extend(&self.transport);
+        let parsed = parse(&frame).unwrap();
+        if self.source.is_ipv4() {
+            checksum::fill_network(&mut frame, &parsed).unwrap();
+        }
+        if self.fragment & 0x3fff == 0 {
+            checksum::fill_transport(&mut frame, &parsed).unwrap();
+        }
+        frame
+    }
+}
+
+pub(crate) fn tcp(source: (IpAddr, u16), destination: (IpAddr, u16), flags: u8) -> Packet {
+    let mut segment = vec![0; 20];
+    segment[..2].copy_from_slice(&source.1.to_be_bytes());
+    segment[2..4].copy_from_slice(&destination.1.to_be_bytes());
+    segment[12] = 5 << 4;
+    segment[13] = flags;
+    Packet::new(source.0, destination.0, 6, segment)
+}
+
+pub(crate) fn udp(source: (IpAddr, u16), destination: (IpAddr, u16), payload: usize) -> Packet {
+    let mut datagram = vec![0; 8 + payload];
+    datagram[..2].copy_from_slice(&source.1.to_be_bytes());
+    datagram[2..4].copy_from_slice(&destination.1.to_be_bytes());
+    datagram[4..6].copy_from_slice(&((8 + payload) as u16).to_be_bytes());
+    Packet::new(source.0, destination.0, 17, datagram)
+}
+
+pub(crate) fn echo(source: IpAddr, destination: IpAddr, id: u16, request: bool) -> Packet {
+    let v4 = source.is_ipv4();
+    let kind = match (v4, request) {
+        (true, true) => 8,
+        (true, false) => 0,
+        (false, true) => 128,
+        (false, false) => 129,
+    };
+    let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 1];
+    message[4..6].copy_from_slice(&id.to_be_bytes());
+    Packet::new(source, destination, if v4 { 1 } else { 58 }, message)
+}
+
+/// An ICMP "port unreachable" about the IP packet of `cause`.
+pub(crate) fn unreachable(source: IpAddr, destination: IpAddr, cause: &[u8]) -> Packet {
+    let v4 = source.is_ipv4();
+    let mut message = vec![if v4 { 3 } else { 1 }, if v4 { 3 } else { 4 }, 0, 0, 0, 0, 0, 0];
+    message.extend(&cause[14..]);
+    Packet::new(source, destination, if v4 { 1 } else { 58 }, message)
+}
+
+pub(crate) fn arp(sender_mac: MacAddr, sender: Ipv4Addr, target: Ipv4Addr, operation: u8) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend(sender_mac.0);
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, operation]);
+    frame.extend(sender_mac.0);
+    frame.extend(sender.octets());
+    frame.extend([0; 6]);
+    frame.extend(target.octets());
+    frame
+}
+
+pub(crate) fn solicitation(source_mac: MacAddr, source: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
+    let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    message.extend(target.octets());
+    if !source.is_unspecified() {
+        message.extend([1, 1]);
+        message.extend(source_mac.0);
+    }
+    let node = Ipv6Addr::from(0xff02_0000_0000_0000_0000_0001_ff00_0000 | (u128::from(target) & 0xff_ffff));
+    Packet::new(source.into(), node.into(), 58, message)
+        .from(source_mac)
+        .to(MacAddr([0x33, 0x33, 0xff, 0, 0, 1]))
+        .ttl(255)
+        .build()
+}
+
+// ---- entries ----
+
+pub(crate) fn put(version: u64, key: Key, entry: Entry) -> Update {
+    Update {
+        target: label("switch"),
+        key,
+        version: Version(version),
+        expected: Version::ZERO,
+        change: Change::Put(entry),
+    }
+}
+
+pub(crate) fn delete(version: u64, key: Key) -> Update {
+    Update { change: Change::Delete, ..put(version, key, Entry::Members(Vec::new())) }
+}
+
+pub(crate) fn subnet(name: &str, v4: Option<&str>, v6: Option<&str>) -> SubnetEntry {
+    let v4: Option<ipnet::Ipv4Net> = v4.map(|net| net.parse().unwrap());
+    let v6: Option<ipnet::Ipv6Net> = v6.map(|net| net.parse().unwrap());
+    SubnetEntry {
+        name: label(name),
+        v4,
+        router_v4: v4.map(|net| Ipv4Addr::from(u32::from(net.network()) + 1)),
+        v6,
+        router_v6: v6.map(|net| Ipv6Addr::from(u128::from(net.network()) + 1)),
+    }
+}
+
+/// Two subnets of both families, Geneve, MTU 1400.
+pub(crate) fn network_entry(name: &str, external_access: bool) -> NetworkEntry {
+    NetworkEntry {
+        name: label(name),
+        mtu: 1400,
+        encapsulation: Encapsulation::Geneve,
+        external_access,
+        subnets: vec![
+            subnet("front", Some("10.0.0.0/24"), Some("fd00::/64")),
+            subnet("back", Some("10.0.1.0/24"), Some("fd00:0:0:1::/64")),
+        ],
+    }
+}
+
+pub(crate) fn network(vni: u32, entry: NetworkEntry) -> Update {
+    put(1, Key::Network { vni: Vni(vni) }, Entry::Network(entry))
+}
+
+pub(crate) fn port_entry(last: u8, device: &str, addresses: &[&str], tags: &[&str]) -> PortEntry {
+    PortEntry {
+        mac: mac(last),
+        addresses: addresses.iter().map(|text| ip(text)).collect(),
+        tags: tags.iter().map(|text| label(text)).collect(),
+        state: PortState::Up,
+        netns: None,
+        device: device.to_string(),
+        subnet: label("front"),
+        dhcp: DhcpOptions::default(),
+        policy_min: Version(1),
+    }
+}
+
+pub(crate) fn port_key(vni: u32, name: &str) -> Key {
+    Key::Port { vni: Vni(vni), endpoint: label(name) }
+}
+
+pub(crate) fn port(vni: u32, name: &str, last: u8, addresses: &[&str], tags: &[&str]) -> Update {
+    let device = format!("{name}-{vni}");
+    put(1, port_key(vni, name), Entry::Port(port_entry(last, &device, addresses, tags)))
+}
+
+pub(crate) fn location(vni: u32, address: &str, last: u8, underlay: &str) -> Update {
+    let entry =
+        LocationEntry { endpoint: label("there"), mac: mac(last), host: label("h"), underlay: ip(underlay) };
+    put(1, Key::Location { vni: Vni(vni), address: ip(address) }, Entry::Location(entry))
+}
+
+pub(crate) fn gateways(underlays: &[&str]) -> Update {
+    let of = |(number, underlay): (usize, &&str)| GatewayEntry {
+        name: label(&format!("gateway-{number}")),
+        underlay: ip(underlay),
+    };
+    put(1, Key::Gateways, Entry::Gateways(underlays.iter().enumerate().map(of).collect()))
+}
+
+pub(crate) fn route(vni: u32, name: &str, prefix: &str, next_hop: RouteHop) -> Update {
+    let entry = RouteEntry { name: label(name), version: Version(1), next_hop };
+    put(1, Key::Route { vni: Vni(vni), prefix: prefix.parse().unwrap() }, Entry::Route(entry))
+}
+
+pub(crate) fn rule(name: &str, direction: Direction, action: RuleAction) -> Rule {
+    Rule {
+        name: label(name),
+        version: Version(1),
+        direction,
+        priority: 100,
+        action,
+        protocol: Protocol::Any,
+        ports: Vec::new(),
+        peers: Vec::new(),
+        targets: Vec::new(),
+        stateful: true,
+    }
+}
+
+pub(crate) fn allow_in(name: &str, protocol: Protocol, port: Option<u16>) -> Rule {
+    let ports = port.map(|port| PortRange { first: port, last: port }).into_iter().collect();
+    Rule { protocol, ports, ..rule(name, Direction::Ingress, RuleAction::Allow) }
+}
+
+pub(crate) fn from_tag(rule: Rule, tag: &str) -> Rule {
+    Rule { peers: vec![Peer::Tag(label(tag))], ..rule }
+}
+
+/// Deny in, allow out, and these rules.
+pub(crate) fn policy(vni: u32, version: u64, rules: Vec<Rule>) -> Update {
+    policy_with(vni, version, RuleAction::Deny, RuleAction::Allow, rules)
+}
+
+pub(crate) fn policy_with(
+    vni: u32,
+    version: u64,
+    default_ingress: RuleAction,
+    default_egress: RuleAction,
+    rules: Vec<Rule>,
+) -> Update {
+    let entry = PolicyEntry { default_ingress, default_egress, rules };
+    put(version, Key::Policy { vni: Vni(vni) }, Entry::Policy(entry))
+}
+
+pub(crate) fn members(vni: u32, tag: &str, bucket: u8, addresses: &[&str]) -> Update {
+    let mut addresses: Vec<IpAddr> = addresses.iter().map(|text| ip(text)).collect();
+    addresses.sort_unstable();
+    put(1, Key::Members { vni: Vni(vni), tag: label(tag), bucket }, Entry::Members(addresses))
+}
+
+pub(crate) fn resolver(underlay: &str) -> TableResolver {
+    TableResolver::new(ResolverConfig::host(label("host"), ip(underlay), TokenKey::new(SECRET)))
+}
+
+pub(crate) fn gateway_resolver(underlay: &str, nat: NatPool) -> TableResolver {
+    let key = TokenKey::new(SECRET);
+    TableResolver::new(ResolverConfig::gateway(label("gateway"), ip(underlay), key, nat, 1500))
+}
+
+pub(crate) fn nat_pool() -> NatPool {
+    NatPool {
+        v4: vec!["198.51.100.1".parse().unwrap()],
+        v6: vec!["2001:db8::1".parse().unwrap()],
+        ports: 1024..=65535,
+    }
+}
+
+// ---- a naive switch ----
+
+/// What became of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Delivered(PortIndex, Vec<u8>),
+    Sent {
+        receiver: IpAddr,
+        vni: u32,
+        token: u64,
+        by_gateway: bool,
+        frame: Vec<u8>,
+    },
+    External(Vec<u8>),
+    Answered(Vec<u8>),
+    Punted,
+    /// Dropped, under the name of this counter.
+    Dropped(String),
+}
+
+impl Event {
+    pub(crate) fn is_drop(&self) -> bool {
+        matches!(self, Event::Dropped(_))
+    }
+
+    pub(crate) fn frame(&self) -> &[u8] {
+        match self {
+            Event::Delivered(_, frame)
+            | Event::Sent { frame, .. }
+            | Event::External(frame)
+            | Event::Answered(frame) => frame,
+            Event::Punted | Event::Dropped(_) => panic!("{self:?} has no frame"),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Zone {
+    Port(PortIndex),
+    Underlay(IpAddr, u32, Encapsulation),
+    External,
+}
+
+pub(crate) fn zone(ingress: &Ingress) -> Zone {
+    match *ingress {
+        Ingress::Port(port) => Zone::Port(port),
+        Ingress::Underlay { sender, vni, format, .. } => Zone::Underlay(sender, vni, format),
+        Ingress::External => Zone::External,
+    }
+}
+
+/// A resolver and a plain map for a flow table.
+pub(crate) struct Switch {
+    pub mind: TableResolver,
+    pub flows: HashMap<(Zone, FlowKey), Action>,
+    pub ports: HashMap<PortIndex, u32>,
+    pub counts: BTreeMap<CounterIndex, u64>,
+    pub now_ms: u64,
+    pub misses: u64,
+}
+
+impl Switch {
+    pub(crate) fn new(mind: TableResolver) -> Switch {
+        let (flows, ports, counts) = (HashMap::new(), HashMap::new(), BTreeMap::new());
+        Switch { mind, flows, ports, counts, now_ms: 1_000_000, misses: 0 }
+    }
+
+    pub(crate) fn apply(&mut self, update: &Update) -> Vec<Invalidate> {
+        let effects = self.mind.apply(self.now_ms, update).unwrap();
+        for port in self.mind.tables().ports() {
+            self.ports.insert(port.index, port.vni.0);
+        }
+        for invalidate in &effects.invalidate {
+            self.invalidate(invalidate);
+        }
+        effects.invalidate
+    }
+
+    pub(crate) fn apply_all(&mut self, updates: &[Update]) {
+        for update in updates {
+            self.apply(update);
+        }
+    }
+
+    pub(crate) fn invalidate(&mut self, invalidate: &Invalidate) {
+        let ports = &self.ports;
+        let network_of = |zone: &Zone, action: &Action| match (zone, &action.hop) {
+            (Zone::Port(port), _) => ports.get(port).copied(),
+            (Zone::Underlay(_, vni, _), _) => Some(*vni),
+            (_, Hop::Underlay { vni, .. }) => Some(*vni),
+            (_, Hop::Port(port)) => ports.get(port).copied(),
+            _ => None,
+        };
+        self.flows.retain(|(zone, key), action| {
+            let of = |vni: &u32| network_of(zone, action).is_none_or(|of| of == *vni);
+            !match invalidate {
+                Invalidate::Nothing => false,
+                Invalidate::All => true,
+                Invalidate::Network(vni) => of(vni),
+                Invalidate::Port(port) => *zone == Zone::Port(*port) || action.hop == Hop::Port(*port),
+                Invalidate::Address(vni, address) => {
+                    let sides = action.nat.map(|nat| [nat.source, nat.destination]).unwrap_or_default();
+                    let written = sides.iter().flatten().any(|(written, _)| written == address);
+                    let has = key.source == (*address).into() || key.destination == (*address).into();
+                    of(vni) && (has || written)
+                }
+            }
+        });
+    }
+
+    pub(crate) fn port_index(&self, vni: u32, name: &str) -> PortIndex {
+        self.mind.tables().port_named(vni, &label(name)).unwrap().index
+    }
+
+    /// Takes a frame from a port.
+    pub(crate) fn from_port(&mut self, vni: u32, name: &str, frame: &[u8]) -> Event {
+        let index = self.port_index(vni, name);
+        self.take(&Ingress::Port(index), frame)
+    }
+
+    /// Takes a frame from another switch, with its right token.
+    pub(crate) fn from_switch(&mut self, sender: &str, vni: u32, frame: &[u8]) -> Event {
+        let token = Some(TokenKey::new(SECRET).token(vni, ip(sender)));
+        let ingress = Ingress::Underlay { sender: ip(sender), vni, token, format: Encapsulation::Geneve };
+        self.take(&ingress, frame)
+    }
+
+    /// Takes a frame through the flow table, and through the resolver on a miss.
+    pub(crate) fn take(&mut self, ingress: &Ingress, frame: &[u8]) -> Event {
+        let Ok(parsed) = parse(frame) else { return self.miss(ingress, MissReason::NoFlow, frame) };
+        let neighbor = weir_packet::headers::parse_neighbor(frame, &parsed).is_ok_and(|m| m.is_some());
+        if !parsed.is_ip() || parsed.destination_mac[0] & 1 != 0 || neighbor {
+            return self.miss(ingress, MissReason::Special, frame);
+        }
+        let key = FlowKey::new(0, &parsed);
+        match self.flows.get(&(zone(ingress), key)).cloned() {
+            Some(action) => self.obey(ingress, &action, frame),
+            None => self.miss(ingress, MissReason::NoFlow, frame),
+        }
+    }
+
+    fn obey(&mut self, ingress: &Ingress, action: &Action, frame: &[u8]) -> Event {
+        let parsed = parse(frame).unwrap();
+        if action.hop == Hop::Drop {
+            return self.dropped(action.counter);
+        }
+        if parsed.l3_length() > usize::from(action.mtu) {
+            return self.miss(ingress, MissReason::TooBig(action.mtu), frame);
+        }
+        if action.routed && parsed.ttl <= 1 {
+            return self.miss(ingress, MissReason::TtlExpired, frame);
+        }
+        *self.counts.entry(action.counter).or_default() += 1;
+        if action.connection != NO_CONNECTION {
+            let seen = FlowUse { packets: 1, bytes: frame.len() as u64, tcp_flags: parsed.tcp_flags };
+            self.mind.used(self.now_ms, action.connection, seen);
+        }
+        let sent = perform(frame, action).unwrap();
+        self.hop(&action.hop, sent)
+    }
+
+    fn hop(&mut self, hop: &Hop, frame: Vec<u8>) -> Event {
+        match hop {
+            Hop::Port(port) => Event::Delivered(*port, frame),
+            Hop::Underlay { receiver, vni, token, by_gateway, .. } => {
+                Event::Sent { receiver: *receiver, vni: *vni, token: *token, by_gateway: *by_gateway, frame }
+            }
+            Hop::External => Event::External(frame),
+            Hop::Drop => panic!("a frame cannot be sent nowhere"),
+        }
+    }
+
+    fn dropped(&mut self, counter: CounterIndex) -> Event {
+        *self.counts.entry(counter).or_default() += 1;
+        Event::Dropped(self.mind.counters().get(counter).unwrap().0.to_string())
+    }
+
+    fn miss(&mut self, ingress: &Ingress, reason: MissReason, frame: &[u8]) -> Event {
+        self.misses += 1;
+        let before: Vec<u64> = self.mind.counters().iter().map(|(_, _, count)| count).collect();
+        let key = parse(frame).map_or_else(
+            |_| FlowKey::new(0, &parse(&arp(mac(1), Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, 1)).unwrap()),
+            |parsed| FlowKey::new(0, &parsed),
+        );
+        let resolution = self.mind.resolve(self.now_ms, ingress, &key, reason, frame);
+        for (ingress, key, action) in resolution.install {
+            assert_eq!(key.zone, 0);
+            self.flows.insert((zone(&ingress), key), action);
+        }
+        match resolution.outcome {
+            Outcome::Reinject => {
+                let action =
+                    self.flows.get(&(zone(ingress), key)).cloned().expect("a flow to put it back to");
+                self.obey(ingress, &action, frame)
+            }
+            Outcome::Answer(answer) => {
+                parse(&answer).unwrap();
+                Event::Answered(answer)
+            }
+            Outcome::Punt => Event::Punted,
+            Outcome::Forward { hop, frame } => self.hop(&hop, frame),
+            Outcome::Drop => {
+                let mut counted = self.mind.counters().iter().filter(|(index, _, count)| {
+                    *count > before.get(*index as usize).copied().unwrap_or_default()
+                });
+                let (_, name, _) = counted.next().expect("a drop that nobody counted");
+                Event::Dropped(name.to_string())
+            }
+        }
+    }
+
+    /// Packets counted under a name, by the switch and by the resolver.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        let all = self.mind.counters().iter().filter(|(_, n, _)| n.to_string() == name);
+        all.map(|(index, _, own)| own + self.counts.get(&index).copied().unwrap_or_default()).sum()
+    }
+
+    /// Lets time pass, and with it idle flows.
+    pub(crate) fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.flows.retain(|_, action| u64::from(action.idle_ms) > ms);
+        for _ in 0..8 {
+            for invalidate in self.mind.tick(self.now_ms) {
+                self.invalidate(&invalidate);
+            }
+        }
+    }
+}

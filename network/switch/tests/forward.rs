@@ -1,0 +1,161 @@
+//! Packets between endpoints of two hosts.
+use crate::lab::{CONFIG_VARIABLE, Lab, lab, sh, try_sh};
+use crate::scripts::{TCP_SINK, TCP_SOURCE, UDP_ECHO, UDP_SIZES, UDP_TRAIN};
+use weir_model::resource::Encapsulation;
+use weir_switch::config::SwitchConfig;
+use weir_switch::process;
+
+/// Started with settings in the environment, this test is a switch: see `Host::start`.
+#[test]
+fn a_switch_without_its_files_says_what_is_missing() {
+    if let Some(path) = std::env::var_os(CONFIG_VARIABLE) {
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::WARN).init();
+        let text = std::fs::read_to_string(path).expect("settings");
+        let config: SwitchConfig = serde_json::from_str(&text).expect("settings");
+        match process::run(&config) {
+            Ok(()) => std::process::exit(0),
+            Err(error) => {
+                eprintln!("{error}");
+                std::process::exit(1)
+            }
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let text = format!(
+        r#"{{"name":"h1","domain":"d","role":"host","underlay":"127.0.0.1","run_dir":"{0}/run",
+            "state_dir":"{0}/state","trust_file":"{0}/trust.json","identity_file":"{0}/seed"}}"#,
+        dir.path().display()
+    );
+    let config: SwitchConfig = serde_json::from_str(&text).unwrap();
+    let error = process::run(&config).unwrap_err();
+    assert!(error.to_string().contains("trust.json"), "{error}");
+}
+
+/// Two hosts with an endpoint each: `a` and `b`.
+fn pair(name: &str, format: Encapsulation, v6: bool, mtu: u16) -> Option<Lab> {
+    let mut lab = lab(name, 2, format, v6, mtu)?;
+    lab.start_all();
+    lab.add_endpoint(0, "a", "10.0.0.1/24");
+    lab.add_endpoint(1, "b", "10.0.0.2/24");
+    Some(lab)
+}
+
+fn bulk(lab: &Lab, megabytes: u32) {
+    let _sink = lab.python("b", TCP_SINK, &["7001"]);
+    let out = lab.run_python("a", TCP_SOURCE, &["10.0.0.2", "7001", &megabytes.to_string(), "0"]);
+    assert_eq!(out.trim(), "equal");
+}
+
+fn sizes(lab: &Lab, mtu: u16) {
+    let _echo = lab.python("b", UDP_ECHO, &["7002"]);
+    let last = (mtu - 28).to_string();
+    let out = lab.run_python("a", UDP_SIZES, &["10.0.0.2", "7002", "1", &last, "7"]);
+    assert_eq!(out.trim(), "equal");
+}
+
+#[test]
+fn geneve_carries_ping_tcp_and_udp_of_every_size() {
+    let Some(lab) = pair("geneve", Encapsulation::Geneve, false, 1500) else { return };
+    lab.run("a", "ping -c 3 -i 0.05 -W 5 10.0.0.2");
+    lab.run("a", "ping -c 2 -i 0.05 -W 5 -M do -s 1472 10.0.0.2");
+    lab.run("a", "ping -c 2 -i 0.05 -W 5 -s 8000 10.0.0.2");
+    bulk(&lab, 50);
+    sizes(&lab, 1500);
+    let counters = lab.hosts[1].counters();
+    assert!(counters["engine_super_frames"] > 100, "segments were joined: {counters:?}");
+    assert!(counters["engine_underlay_datagrams"] > 30_000, "a large frame was cut: {counters:?}");
+    assert_eq!(lab.hosts[0].counters()["engine_segmentation_fallbacks"], 0);
+}
+
+#[test]
+fn a_segmented_udp_send_arrives_in_its_pieces() {
+    let Some(lab) = pair("uso", Encapsulation::Geneve, false, 1500) else { return };
+    let _echo = lab.python("b", UDP_ECHO, &["7002"]);
+    let out = lab.run_python("a", UDP_TRAIN, &["10.0.0.2", "7002", "900", "60", "3"]);
+    assert_eq!(out.trim(), "equal");
+    let before = &lab.hosts[0].counters();
+    let reads = before["engine_port_reads"];
+    assert!(reads < 60, "the train came as one frame: {reads}");
+}
+
+#[test]
+fn vxlan_carries_tcp_and_udp() {
+    let Some(lab) = pair("vxlan", Encapsulation::Vxlan, false, 1500) else { return };
+    bulk(&lab, 20);
+    sizes(&lab, 1500);
+}
+
+#[test]
+fn an_ipv6_underlay_carries_tcp_and_udp() {
+    let Some(lab) = pair("v6 underlay", Encapsulation::Geneve, true, 1500) else { return };
+    bulk(&lab, 20);
+    sizes(&lab, 1500);
+}
+
+#[test]
+fn endpoints_may_have_ipv6_only() {
+    let Some(mut lab) = lab("v6 endpoints", 2, Encapsulation::Geneve, false, 1500) else { return };
+    lab.start_all();
+    lab.add_endpoint(0, "a", "fd10::1/64");
+    lab.add_endpoint(1, "b", "fd10::2/64");
+    lab.run("a", "ping -c 3 -i 0.05 -W 5 fd10::2");
+    let _sink = lab.python("b", TCP_SINK, &["7001", "6"]);
+    assert_eq!(lab.run_python("a", TCP_SOURCE, &["fd10::2", "7001", "20", "0"]).trim(), "equal");
+    let _echo = lab.python("b", UDP_ECHO, &["7002", "6"]);
+    let out = lab.run_python("a", UDP_SIZES, &["fd10::2", "7002", "1", "1452", "50"]);
+    assert_eq!(out.trim(), "equal");
+}
+
+#[test]
+fn jumbo_and_tiny_mtus_work() {
+    for mtu in [1280, 9000] {
+        let Some(lab) = pair("mtus", Encapsulation::Geneve, false, mtu) else { return };
+        bulk(&lab, 10);
+        lab.run("a", &format!("ping -c 2 -i 0.05 -W 5 -M do -s {} 10.0.0.2", mtu - 28));
+    }
+}
+
+#[test]
+fn two_endpoints_of_one_host_exchange_whole_super_frames() {
+    let Some(mut lab) = lab("local", 1, Encapsulation::Geneve, false, 1500) else { return };
+    lab.start_all();
+    lab.add_endpoint(0, "a", "10.0.0.1/24");
+    lab.add_endpoint(0, "b", "10.0.0.2/24");
+    bulk(&lab, 20);
+    sizes(&lab, 1500);
+    let counters = lab.hosts[0].counters();
+    assert_eq!(counters["engine_underlay_segments"], 0);
+    assert!(counters["engine_port_writes"] < 20_000, "{counters:?}");
+}
+
+/// The other end is a Linux bridge with a VXLAN device: no switch of ours. Its checksum offload is off, because
+/// between veth devices it would leave checksums to be completed by hardware that is not there.
+#[test]
+fn the_kernels_vxlan_understands_ours() {
+    let Some(mut lab) = lab("kernel vxlan", 2, Encapsulation::Vxlan, false, 1500) else { return };
+    let peer = lab.hosts[1].netns.clone();
+    let made =
+        try_sh(&format!("ip -n {peer} link add vx0 type vxlan id 7 dstport 4789 local 192.0.2.2 dev u0"));
+    if !made.status.success() {
+        println!("NOT RUN the_kernels_vxlan_understands_ours: this kernel has no VXLAN device");
+        return;
+    }
+    lab.hosts[0].start();
+    lab.add_endpoint_to(&[0], 0, "a", "10.0.0.1/24");
+    let (prefix, mac) = (lab.prefix.clone(), lab.mac(0, "10.0.0.1"));
+    sh(&format!(
+        "ip netns exec {peer} ethtool -K u0 tx off && \
+         ip netns add {prefix}b && ip -n {peer} link add q0 type veth peer name t0 netns {prefix}b && \
+         ip -n {peer} link add name sw1 type bridge && ip -n {peer} link set vx0 mtu 1500 master sw1 up && \
+         ip -n {peer} link set q0 master sw1 up && ip -n {peer} link set sw1 up && \
+         ip -n {prefix}b link set t0 address 02:00:00:00:00:99 up && \
+         ip -n {prefix}b addr add 10.0.0.2/24 dev t0 && \
+         ip -n {prefix}b neigh add 10.0.0.1 lladdr {mac} dev t0 && \
+         ip netns exec {peer} bridge fdb append {mac} dev vx0 dst 192.0.2.1"
+    ));
+    lab.put_location(0, "b", "10.0.0.2", "02:00:00:00:00:99", 1);
+    lab.run("a", "ping -c 3 -i 0.05 -W 5 10.0.0.2");
+    bulk(&lab, 20);
+    let _sink = lab.python("a", TCP_SINK, &["7003"]);
+    assert_eq!(lab.run_python("b", TCP_SOURCE, &["10.0.0.1", "7003", "20", "0"]).trim(), "equal");
+}

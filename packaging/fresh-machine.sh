@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Proves that nothing is missing from the install steps: runs make targets in a fresh Debian 12 root.
+#
+#   fresh-machine.sh [TARGET...]      default: lab lab-down test
+#   WEIR_FRESH_DIR=FOLDER             where the root is made (default: a new folder in /var/tmp)
+#   WEIR_FRESH_CACHE=FILE.tar         keep the bare root there and take it from there the next time
+#
+# The root is made by debootstrap from this machine's own apt sources. Of this machine it sees nothing but the Rust
+# toolchain, cargo's downloads and settings, the certificates that downloads need, and a copy of this repository.
+# Everything mounted is mounted in a mount namespace of its own, and every process lives in a pid namespace of its
+# own: both are gone when this ends, however it ends, and only then is the folder deleted.
+set -euo pipefail
+
+suite=bookworm
+here=$(cd "$(dirname "$0")/.." && pwd)
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || targets=(lab lab-down test)
+
+die() { echo "fresh-machine: $*" >&2; exit 1; }
+say() { echo "fresh-machine: $*"; }
+
+[ "$(id -u)" = 0 ] || die "this needs root: run it with sudo or as root"
+for tool in debootstrap unshare git tar; do
+  command -v "$tool" >/dev/null || die "$tool is not installed: apt-get install debootstrap util-linux git tar"
+done
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+rustup_home=${RUSTUP_HOME:-$HOME/.rustup}
+[ -x "$cargo_home/bin/cargo" ] || die "no cargo in $cargo_home/bin: set CARGO_HOME, or install Rust with rustup"
+[ -d "$rustup_home/toolchains" ] || die "no toolchain in $rustup_home: set RUSTUP_HOME, or install Rust with rustup"
+
+work=$(mktemp -d "${WEIR_FRESH_DIR:-/var/tmp}/weir-fresh.XXXXXX")
+root=$work/root
+clean_up() {
+  # Mounts belong to the namespace that is gone. Should one be here all the same, nothing behind it may be deleted.
+  if grep -qF " $work/" /proc/self/mountinfo; then
+    echo "fresh-machine: $work is still mounted and is left alone" >&2
+    return
+  fi
+  rm -rf --one-file-system "$work"
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+
+# The lines of this machine's apt sources that are Debian's own, as one-line entries: "URI suite components".
+debian_sources() {
+  # One-line style: deb [options] URI suite component...
+  { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
+    sed -nE 's/^deb +(\[[^]]*\] +)?([^ ]+) +([^ ]+) +(.*)$/\2 \3 \4/p'
+  # Deb822 style: stanzas of URIs, Suites, Components.
+  { cat /etc/apt/sources.list.d/*.sources 2>/dev/null || true; } | awk '
+    function flush(   i, n, s) { n = split(suites, s, " ");
+      for (i = 1; i <= n; i++) if (types ~ /(^| )deb( |$)/) print uri, s[i], components;
+      types = uri = suites = components = "" }
+    /^Types:/ { if (uri != "") flush(); sub(/^[^:]*: */, ""); types = $0; next }
+    /^URIs:/ { uri = $2 } /^Suites:/ { sub(/^[^:]*: */, ""); suites = $0 }
+    /^Components:/ { sub(/^[^:]*: */, ""); components = $0 }
+    /^$/ { if (uri != "") flush() } END { if (uri != "") flush() }'
+}
+
+make_root() {
+  local sources mirror
+  sources=$(debian_sources | awk -v s="$suite" '$2 ~ "^" s "(-|$)"')
+  mirror=$(awk -v s="$suite" '$2 == s { print $1; exit }' <<< "$sources")
+  [ -n "$mirror" ] || die "no apt source for $suite on this machine (looked in /etc/apt/sources.list*)"
+  mkdir -p "$root"
+  if [ -n "${WEIR_FRESH_CACHE:-}" ] && [ -f "$WEIR_FRESH_CACHE" ]; then
+    say "unpacking the bare root from the cache"
+    tar -C "$root" -xpf "$WEIR_FRESH_CACHE"
+  else
+    say "debootstrap $suite"
+    debootstrap --variant=minbase --include=ca-certificates,make "$suite" "$root" "$mirror" > "$work/debootstrap.log" 2>&1 ||
+      { tail -20 "$work/debootstrap.log" >&2; die "debootstrap failed"; }
+    if [ -n "${WEIR_FRESH_CACHE:-}" ]; then tar -C "$root" -cpf "$WEIR_FRESH_CACHE" .; fi
+  fi
+  rm -f "$root/etc/apt/sources.list"
+  # One entry a line, each with its own suite, so that security and point updates are those of a real machine.
+  awk '{ print "deb " $0 }' <<< "$sources" > "$root/etc/apt/sources.list.d/debian.list"
+}
+
+copy_inputs() {
+  mkdir -p "$root/src/weir" "$root$cargo_home" "$root$rustup_home"
+  git -C "$here" ls-files -z --cached --others --exclude-standard |
+    (cd "$here" && xargs -0 ls -d 2>/dev/null | tar -cf - -T -) | tar -C "$root/src/weir" -xf -
+  cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
+  # Certificates of a machine that downloads through its own authority.
+  if [ -n "${SSL_CERT_FILE:-}" ] && [ -f "$SSL_CERT_FILE" ]; then
+    cp -L "$SSL_CERT_FILE" "$root/etc/ssl/machine-certificates.pem"
+  fi
+}
+
+# Runs inside the new mount and pid namespaces: mounts, then the command in the root.
+# shellcheck disable=SC2016  # the dollars belong to the shell inside
+enter='
+set -euo pipefail
+root=$1 cargo_home=$2 rustup_home=$3; shift 3
+mount --make-rprivate /
+mount -t proc proc "$root/proc"
+mount -t sysfs sysfs "$root/sys"
+mount -t tmpfs -o mode=755 tmpfs "$root/run"
+mount --rbind /dev "$root/dev"
+mount --bind "$cargo_home" "$root$cargo_home"
+mount --bind "$rustup_home" "$root$rustup_home"
+mount -o remount,bind,ro "$root$rustup_home"
+exec chroot "$root" /usr/bin/env -i "$@"
+'
+
+in_root() { # a command line for bash in the copied repository
+  local environment=(
+    HOME=/root USER=root TERM="${TERM:-dumb}" LANG=C.UTF-8 CI=true
+    PATH="$cargo_home/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    CARGO_HOME="$cargo_home" RUSTUP_HOME="$rustup_home"
+  )
+  local name
+  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+    [ -z "${!name:-}" ] || environment+=("$name=${!name}")
+  done
+  if [ -f "$root/etc/ssl/machine-certificates.pem" ]; then
+    environment+=(SSL_CERT_FILE=/etc/ssl/machine-certificates.pem CARGO_HTTP_CAINFO=/etc/ssl/machine-certificates.pem)
+  fi
+  unshare --mount --pid --fork --kill-child \
+    bash -c "$enter" enter "$root" "$cargo_home" "$rustup_home" "${environment[@]}" \
+    bash -c "cd /src/weir && $1" </dev/null
+}
+
+make_root
+copy_inputs
+for target in "${targets[@]}"; do
+  say "make $target"
+  begin=$SECONDS
+  in_root "make $(printf '%q' "$target")" || die "make $target failed in a fresh $suite"
+  say "make $target took $((SECONDS - begin)) s"
+done
+say "done: ${targets[*]}"
