@@ -199,7 +199,7 @@ async fn keep_switch(config: &SupervisorConfig, mut stop: watch::Receiver<bool>)
             }
             Ok(false) => {
                 if !told {
-                    let pid = holder(&config.switch_lock).map(|pid| pid.as_raw_nonzero().get());
+                    let pid = holder(&config.switch_lock).map(Pid::as_raw_pid);
                     tracing::info!(pid, "a switch is running: adopted");
                     told = true;
                 }
@@ -250,8 +250,6 @@ fn holder(path: &Path) -> Option<Pid> {
     })?;
     Pid::from_raw(pid)
 }
-
-
 
 /// Asks a child to end, and kills it when it does not.
 async fn end_child(mut child: Child, name: &str) {
