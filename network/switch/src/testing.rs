@@ -23,7 +23,6 @@ use weir_trust::token::TokenKey;
 pub(crate) const SECRET: [u8; 16] = [9; 16];
 pub(crate) const SYN: u8 = tcp_flags::SYN;
 pub(crate) const ACK: u8 = tcp_flags::ACK;
-pub(crate) const FIN: u8 = tcp_flags::FIN;
 pub(crate) const RST: u8 = tcp_flags::RST;
 
 pub(crate) fn label(text: &str) -> Label {
@@ -453,13 +452,13 @@ impl Switch {
     }
 
     /// Takes a frame from a port.
-    pub(crate) fn from_port(&mut self, vni: u32, name: &str, frame: &[u8]) -> Event {
+    pub(crate) fn at_port(&mut self, vni: u32, name: &str, frame: &[u8]) -> Event {
         let index = self.port_index(vni, name);
         self.take(&Ingress::Port(index), frame)
     }
 
     /// Takes a frame from another switch, with its right token.
-    pub(crate) fn from_switch(&mut self, sender: &str, vni: u32, frame: &[u8]) -> Event {
+    pub(crate) fn at_underlay(&mut self, sender: &str, vni: u32, frame: &[u8]) -> Event {
         let token = Some(TokenKey::new(SECRET).token(vni, ip(sender)));
         let ingress = Ingress::Underlay { sender: ip(sender), vni, token, format: Encapsulation::Geneve };
         self.take(&ingress, frame)

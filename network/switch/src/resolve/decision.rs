@@ -74,16 +74,19 @@ pub(crate) enum Path {
     External,
     /// An ICMP error about a connection.
     Related,
+    /// A connection of before a restart that was not judged again yet.
+    Restored,
 }
 
 impl Path {
-    pub(crate) const ALL: [Path; 3] = [Path::Hoverboard, Path::External, Path::Related];
+    pub(crate) const ALL: [Path; 4] = [Path::Hoverboard, Path::External, Path::Related, Path::Restored];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Path::Hoverboard => "hoverboard",
             Path::External => "external",
             Path::Related => "related",
+            Path::Restored => "restored",
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::tables::Port;
 use crate::tables::network::Network;
 use weir_model::Key;
 use weir_model::resource::{Action, Direction};
+use weir_packet::headers::{Transport, tcp_flags};
 use weir_packet::key::FlowKey;
 
 /// What the stage `connection` finds.
@@ -145,7 +146,11 @@ impl TableResolver {
                     observer.note("connection", || "the rules no longer allow its connection".to_string());
                     self.show_opening(network, connection, observer);
                     let revoked = Known::Revoked(id, cause);
-                    return if way == Way::Opener { Err(revoked.denied(at, cause)) } else { Ok(revoked) };
+                    // An acknowledgement must not open, in the other direction, what was just revoked.
+                    let goes_on = at.parsed.transport == Transport::Tcp
+                        && at.parsed.tcp_flags & (tcp_flags::SYN | tcp_flags::ACK) != tcp_flags::SYN;
+                    let ends = way == Way::Opener || goes_on;
+                    return if ends { Err(revoked.denied(at, cause)) } else { Ok(revoked) };
                 }
             }
         };

@@ -308,10 +308,10 @@ proptest! {
             }
             let expected = model.takes(inwards, far, near);
             let event = if inwards {
-                switch.from_switch(OTHER_HOST, 1, &udp((ip("10.0.0.9"), far), (ip("10.0.0.5"), near), 1).build())
+                switch.at_underlay(OTHER_HOST, 1, &udp((ip("10.0.0.9"), far), (ip("10.0.0.5"), near), 1).build())
             } else {
                 let out = udp((ip("10.0.0.5"), near), (ip("10.0.0.9"), far), 1).from(mac(5));
-                switch.from_port(1, "a", &out.build())
+                switch.at_port(1, "a", &out.build())
             };
             prop_assert_eq!(!event.is_drop(), expected, "{:?}: {:?}", talk, event);
             prop_assert_eq!(switch.mind.connections().len(), model.open.len());
