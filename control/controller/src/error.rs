@@ -84,7 +84,9 @@ pub enum Error {
         known: u32,
     },
     /// A snapshot of another domain.
-    #[error("the snapshot is of domain '{found}', this controller is of '{wanted}': check the data directory")]
+    #[error(
+        "the snapshot is of domain '{found}', this controller is of '{wanted}': check the data directory"
+    )]
     SnapshotDomain {
         /// Domain of the snapshot.
         found: Label,

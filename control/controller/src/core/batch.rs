@@ -71,7 +71,9 @@ pub(crate) fn merge(planned: Vec<PlannedUpdate>) -> Vec<PlannedUpdate> {
             let last = last[&node];
             let newer = planned[last].update.version > update.update.version;
             last == at
-                || (newer && !planned[last].after.is_empty() && waited.contains(&(node, update.update.version)))
+                || (newer
+                    && !planned[last].after.is_empty()
+                    && waited.contains(&(node, update.update.version)))
         })
         .collect();
     planned.into_iter().zip(keep).filter_map(|(planned, keep)| keep.then_some(planned)).collect()

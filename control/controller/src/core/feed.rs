@@ -4,8 +4,8 @@
 //! Bounded by changes and by bytes. A watcher that asks for something older is told to read everything
 //! again, which gives it a version to resume from.
 
-use crate::Error;
 use super::dedup::DEDUP_TABLE;
+use crate::Error;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use weir_model::Version;

@@ -400,8 +400,7 @@ impl Core {
         let version = Version(self.store.version().0 + 1);
         let mut updates = Vec::new();
         for (key, in_force) in found.iter().filter(|(_, in_force)| *in_force < version) {
-            let pending =
-                planned.iter().rev().any(|p| p.update.target == *actuator && p.update.key == *key);
+            let pending = planned.iter().rev().any(|p| p.update.target == *actuator && p.update.key == *key);
             let (change, after) = match self.scheduler.desired(actuator, key) {
                 _ if pending => continue,
                 Some(held) if !held.is_delete() && held.version() > *in_force => continue,

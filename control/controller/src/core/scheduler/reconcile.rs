@@ -61,7 +61,8 @@ impl Scheduler {
 
     /// A session is over. What was sent in it and not acked may or may not be in force.
     pub fn disconnected(&mut self, label: &Label, session: u64) {
-        let Some(target) = self.targets.get_mut(label).filter(|target| target.session == Some(session)) else {
+        let Some(target) = self.targets.get_mut(label).filter(|target| target.session == Some(session))
+        else {
             self.counters.stale_sessions += 1;
             return;
         };
@@ -105,7 +106,8 @@ impl Scheduler {
         last: bool,
         out: &mut Vec<Output>,
     ) {
-        let Some(target) = self.targets.get_mut(label).filter(|target| target.session == Some(session)) else {
+        let Some(target) = self.targets.get_mut(label).filter(|target| target.session == Some(session))
+        else {
             self.counters.stale_sessions += 1;
             return;
         };
@@ -167,7 +169,9 @@ impl Scheduler {
         absent: bool,
         out: &mut Vec<Output>,
     ) {
-        let Some(slot) = self.targets.get_mut(label).and_then(|target| target.slots.get_mut(key)) else { return };
+        let Some(slot) = self.targets.get_mut(label).and_then(|target| target.slots.get_mut(key)) else {
+            return;
+        };
         slot.absent = absent;
         let same = version == Some(slot.desired().version());
         self.counters.compared_same += u64::from(same);

@@ -139,7 +139,8 @@ impl Target {
         let acked = slot.acked;
         let room = if keep { super::HELD_PER_SLOT_MAX - 1 } else { 0 };
         let surplus = slot.held.len().saturating_sub(room);
-        let dropped: Vec<Held> = slot.held.drain(..surplus).filter(|old| Some(old.version()) > acked).collect();
+        let dropped: Vec<Held> =
+            slot.held.drain(..surplus).filter(|old| Some(old.version()) > acked).collect();
         slot.held.retain(|old| Some(old.version()) > acked);
         if held.is_delete() {
             self.tombstones.insert((version, key.clone()));

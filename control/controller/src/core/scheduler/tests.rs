@@ -21,13 +21,8 @@ fn after(target: &str, key: Key, version: u64) -> Dependency {
 
 /// An update as the core would give it; the leaf is its place in its version.
 fn held(target: &str, key: Key, version: u64, leaf: u32, delete: bool, after: Vec<Dependency>) -> Held {
-    let header = BatchHeader {
-        domain: label("domain"),
-        epoch: 1,
-        index: Version(version),
-        count: 1,
-        root: [0; 32],
-    };
+    let header =
+        BatchHeader { domain: label("domain"), epoch: 1, index: Version(version), count: 1, root: [0; 32] };
     let signature = GroupSignature::Single(Signature { r: [0; 32], s: [0; 32] });
     let change = if delete { Change::Delete } else { Change::Put(Entry::Members(Vec::new())) };
     let update =
@@ -163,11 +158,8 @@ impl World {
             self.check(name, update);
             let in_force =
                 self.actuators.get_mut(name).unwrap().in_force.entry(update.key.clone()).or_default();
-            let result = if *in_force > update.version {
-                Err(Refusal::Stale { in_force: *in_force })
-            } else {
-                Ok(())
-            };
+            let result =
+                if *in_force > update.version { Err(Refusal::Stale { in_force: *in_force }) } else { Ok(()) };
             let repeated = usize::from(*in_force >= update.version);
             *in_force = (*in_force).max(update.version);
             self.actuators.get_mut(name).unwrap().repeated += repeated;
@@ -238,8 +230,7 @@ enum Step {
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let update =
-        (0..3_u8, 0..2_u8, 0..4_u8, any::<bool>(), proptest::collection::vec(any::<u16>(), 0..4));
+    let update = (0..3_u8, 0..2_u8, 0..4_u8, any::<bool>(), proptest::collection::vec(any::<u16>(), 0..4));
     let step = prop_oneof![
         4 => proptest::collection::vec(update, 1..6).prop_map(Step::Plan),
         6 => (0..3_u8, any::<u8>()).prop_map(|(a, b)| Step::Deliver(a, b)),

@@ -93,9 +93,9 @@ fn desired(view: &View<'_>, network: &Label, policy_version: Version) -> Desired
     let endpoints: Vec<(Label, Label, Label)> = read(view, ENDPOINTS, &encode(network));
     let actuators: Vec<ActuatorFacts> = read(view, ACTUATORS, b"");
     let gateways: Vec<&ActuatorFacts> = actuators.iter().filter(|a| a.role == Role::Gateway).collect();
-    let action = view.get(POLICIES, &encode(network)).map_or(Action::Allow, |value| {
-        if &value[..] == b"deny" { Action::Deny } else { Action::Allow }
-    });
+    let action = view
+        .get(POLICIES, &encode(network))
+        .map_or(Action::Allow, |value| if &value[..] == b"deny" { Action::Deny } else { Action::Allow });
     let vni = vni(network);
     let network_entry = Entry::Network(NetworkEntry {
         name: network.clone(),
@@ -109,7 +109,8 @@ fn desired(view: &View<'_>, network: &Label, policy_version: Version) -> Desired
         if !actuators.iter().any(|actuator| actuator.name == *host) {
             continue;
         }
-        let policy = PolicyEntry { default_ingress: action, default_egress: Action::Allow, rules: Vec::new() };
+        let policy =
+            PolicyEntry { default_ingress: action, default_egress: Action::Allow, rules: Vec::new() };
         let (network_key, policy_key) = (Key::Network { vni }, Key::Policy { vni });
         desired.insert((host.clone(), network_key.clone()), (network_entry.clone(), Vec::new()));
         desired.insert((host.clone(), policy_key.clone()), (Entry::Policy(policy), Vec::new()));
@@ -206,7 +207,8 @@ fn delete_waits(
     let mut waits = Vec::new();
     for (other, entry) in before {
         let same_port = |location: &LocationEntry| {
-            location.host == node.0 && matches!(&node.1, Key::Port { endpoint, .. } if *endpoint == location.endpoint)
+            location.host == node.0
+                && matches!(&node.1, Key::Port { endpoint, .. } if *endpoint == location.endpoint)
         };
         match (&node.1, entry) {
             (Key::Port { .. }, Entry::Location(location)) if same_port(location) => {

@@ -6,7 +6,7 @@
 //! and policy, no gateway knows an endpoint before its host does. At the end: all is as decided, and a
 //! return reprograms nothing. A scheduler that ignores dependencies must be caught.
 
-use crate::app::{self, ACTUATORS, TestApp, entries, event, facts, label};
+use super::app::{self, ACTUATORS, TestApp, entries, event, facts, label};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_base::codec::{decode, encode};
@@ -62,7 +62,8 @@ fn open_gate(name: &Label, path: &std::path::Path) -> Gate {
 
 impl Actuator {
     fn new(name: &str, number: u8, dir: &std::path::Path) -> Actuator {
-        let (name, path) = (label(name), dir.join(name));
+        let path = dir.join(name);
+        let name = label(name);
         let gate = open_gate(&name, &path);
         let identity = KeyPair::from_seed(&[100 + number; 32]);
         Actuator {
@@ -172,14 +173,17 @@ impl Simulation {
             match output {
                 Output::Decided { source, sequence, outcome } => self.decided(source, sequence, outcome),
                 Output::Send { target, session, updates } => {
-                    self.to_actuator(&target, session, ToActuator::Updates(updates));
+                    self.post(&target, session, ToActuator::Updates(updates));
                 }
                 Output::AskState { target, session } => {
-                    self.to_actuator(&target, session, ToActuator::SendState);
+                    self.post(&target, session, ToActuator::SendState);
                 }
                 Output::Close { target, session, .. } => {
                     let found = self.actuators.iter_mut().find(|a| a.name == target);
-                    found.filter(|a| a.session == Some(session)).into_iter().for_each(Actuator::break_session);
+                    found
+                        .filter(|a| a.session == Some(session))
+                        .into_iter()
+                        .for_each(Actuator::break_session);
                 }
                 Output::Repair { target, found } => {
                     self.proposals.push(Item::Repair { now_ms: self.now_ms, actuator: target, found });
@@ -200,12 +204,13 @@ impl Simulation {
         if let Outcome::Committed(version) | Outcome::Duplicate(version) = outcome {
             let first = *self.decided.entry((source.clone(), sequence)).or_insert(version);
             if first != version {
-                self.violations.push(format!("event {sequence} of {source:?} is at {first} and at {version}"));
+                self.violations
+                    .push(format!("event {sequence} of {source:?} is at {first} and at {version}"));
             }
         }
     }
 
-    fn to_actuator(&mut self, target: &Label, session: u64, message: ToActuator) {
+    fn post(&mut self, target: &Label, session: u64, message: ToActuator) {
         let actuator = self.actuators.iter_mut().find(|a| a.name == *target).unwrap();
         if actuator.session == Some(session) {
             actuator.inbox.push(message);
@@ -270,7 +275,9 @@ impl Simulation {
         let (signer, apps) = (Box::new(signer()), vec![Arc::new(TestApp) as _]);
         let (from, mut core) = match &self.snapshot {
             None => (0, Core::new(settings(self.mode), signer, apps)),
-            Some((at, bytes)) => (*at, Core::from_snapshot(settings(self.mode), signer, apps, bytes).unwrap()),
+            Some((at, bytes)) => {
+                (*at, Core::from_snapshot(settings(self.mode), signer, apps, bytes).unwrap())
+            }
         };
         let mut out = Vec::new();
         for batch in &self.log[from..] {
@@ -506,7 +513,8 @@ impl Simulation {
 
     /// Everybody returns, and so does the controller: nothing may be sent or applied.
     fn check_returns(&mut self) {
-        let applied = |s: &Simulation| s.actuators.iter().map(|a| a.applied + a.gate.counters.repeated).sum::<u64>();
+        let applied =
+            |s: &Simulation| s.actuators.iter().map(|a| a.applied + a.gate.counters.repeated).sum::<u64>();
         let before = applied(self);
         self.crash_controller();
         (0..self.actuators.len()).for_each(|number| self.connect(number));
