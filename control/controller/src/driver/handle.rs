@@ -146,7 +146,12 @@ impl ControllerHandle {
     ///
     /// # Errors
     /// [`Error::Overloaded`] or [`Error::Stopped`].
-    pub async fn keys(&self, actuator: Label, after: Option<Key>, limit: usize) -> Result<Vec<KeyStatus>, Error> {
+    pub async fn keys(
+        &self,
+        actuator: Label,
+        after: Option<Key>,
+        limit: usize,
+    ) -> Result<Vec<KeyStatus>, Error> {
         self.inspect(move |core| core.scheduler().key_status(&actuator, after.as_ref(), limit)).await
     }
 
@@ -211,7 +216,8 @@ impl ControllerHandle {
         let mut bytes = 0;
         loop {
             let answer = timeout_at(deadline, answers.recv()).await;
-            let answer = answer.map_err(|_| Error::NoAnswer { actuator: actuator.clone(), waited_ms: limit_ms })?;
+            let answer =
+                answer.map_err(|_| Error::NoAnswer { actuator: actuator.clone(), waited_ms: limit_ms })?;
             // The session ended, and its questions with it.
             let answer = answer.ok_or_else(|| Error::NotConnected(actuator.clone()))?;
             let Answer::Captured { frames, last } = answer else { return Ok(answer) };

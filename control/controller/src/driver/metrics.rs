@@ -101,7 +101,13 @@ fn scheduler(text: &mut String, counters: &SchedulerCounters) {
         ("states_failed", counters.states_failed),
         ("stale_sessions", counters.stale_sessions),
     ];
-    put(text, "reconciled_total", "counter", "Comparisons with returning actuators.", &by("what", &reconciled));
+    put(
+        text,
+        "reconciled_total",
+        "counter",
+        "Comparisons with returning actuators.",
+        &by("what", &reconciled),
+    );
 }
 
 fn targets(text: &mut String, targets: &[TargetStatus]) {

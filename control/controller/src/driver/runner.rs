@@ -182,7 +182,9 @@ impl Runner {
                 self.waiters_count += 1;
                 return;
             }
-            Reached::Waiting(_) => Err(Error::Overloaded { what: "waiters for versions", limit: WAITERS_MAX }),
+            Reached::Waiting(_) => {
+                Err(Error::Overloaded { what: "waiters for versions", limit: WAITERS_MAX })
+            }
             other => Ok(other),
         };
         // Who asked may have given up.

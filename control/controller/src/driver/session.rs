@@ -25,21 +25,14 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// Serves sessions until the controller stops. `tls` must require a client certificate of the domain.
-///
-/// # Errors
-/// None now; the signature leaves room for a listener that cannot go on.
-pub async fn serve_sessions(
-    handle: ControllerHandle,
-    listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
-) -> Result<(), Error> {
+pub async fn serve_sessions(handle: ControllerHandle, listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
     let acceptor = TlsAcceptor::from(tls);
     let places = Arc::new(Semaphore::new(handle.shared.session_settings.sessions_max));
     let mut stopped = handle.shared.reached.subscribe();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stopped.wait_for(|(_, stopped)| *stopped) => return Ok(()),
+            _ = stopped.wait_for(|(_, stopped)| *stopped) => return,
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -75,7 +68,8 @@ async fn serve(handle: &ControllerHandle, stream: TcpStream, acceptor: &TlsAccep
         .map_err(late)?
         .map_err(Error::system("the TLS handshake"))?;
     let name = certificate_name(stream.get_ref().1.peer_certificates())?;
-    let hello = tokio::time::timeout_at(deadline, read_frame::<ToController>(&mut stream)).await.map_err(late)??;
+    let hello =
+        tokio::time::timeout_at(deadline, read_frame::<ToController>(&mut stream)).await.map_err(late)??;
     let hello = match check(&name, hello) {
         Ok(hello) => hello,
         Err(error) => {
@@ -101,11 +95,14 @@ fn check(certificate: &Label, frame: ToController) -> Result<Hello, Error> {
         return Err(Error::Peer("the first frame must be Hello".into()));
     };
     if protocol != PROTOCOL {
-        let text = format!("protocol {protocol} is spoken here as {PROTOCOL}: install the same release on both sides");
+        let text = format!(
+            "protocol {protocol} is spoken here as {PROTOCOL}: install the same release on both sides"
+        );
         return Err(Error::Peer(text));
     }
     if actuator != *certificate {
-        let text = format!("Hello is of '{actuator}', the certificate of '{certificate}': they must be the same");
+        let text =
+            format!("Hello is of '{actuator}', the certificate of '{certificate}': they must be the same");
         return Err(Error::Peer(text));
     }
     Ok(Hello { facts: ActuatorFacts { name: actuator, role, identity, underlay }, software, digest })
@@ -123,8 +120,8 @@ async fn join(handle: &ControllerHandle, facts: &ActuatorFacts) -> Result<(), Er
 fn certificate_name(chain: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> Result<Label, Error> {
     let bad = |text: String| Error::Peer(text);
     let leaf = chain.and_then(<[_]>::first).ok_or_else(|| bad("the peer has no certificate".into()))?;
-    let (_, certificate) =
-        X509Certificate::from_der(leaf).map_err(|error| bad(format!("the certificate cannot be read: {error}")))?;
+    let (_, certificate) = X509Certificate::from_der(leaf)
+        .map_err(|error| bad(format!("the certificate cannot be read: {error}")))?;
     let names = certificate.subject_alternative_name().ok().flatten();
     let dns = names.and_then(|names| {
         names.value.general_names.iter().find_map(|name| match name {
@@ -137,7 +134,11 @@ fn certificate_name(chain: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> 
     Label::new(name).map_err(|error| bad(format!("the certificate's name: {error}")))
 }
 
-async fn run<S: AsyncRead + AsyncWrite>(handle: &ControllerHandle, hello: Hello, stream: S) -> Result<(), Error> {
+async fn run<S: AsyncRead + AsyncWrite>(
+    handle: &ControllerHandle,
+    hello: Hello,
+    stream: S,
+) -> Result<(), Error> {
     let actuator = hello.facts.name;
     let welcome = ToActuator::Welcome { protocol: PROTOCOL, epoch: handle.published().epoch };
     let (session, queue) = handle.shared.sessions.open(&actuator, hello.software, welcome);
@@ -171,7 +172,8 @@ async fn read<S: AsyncRead>(
 ) -> Result<(), Error> {
     loop {
         let frame = timeout(dead, read_frame::<ToController>(&mut reader)).await;
-        let frame = frame.map_err(|_| Error::Peer(format!("nothing was heard for {} ms", dead.as_millis())))?;
+        let frame =
+            frame.map_err(|_| Error::Peer(format!("nothing was heard for {} ms", dead.as_millis())))?;
         let frame = match frame {
             Err(Error::Frame(error)) if matches!(*error, CodecError::Closed) => return Ok(()),
             other => other?,
@@ -194,7 +196,9 @@ async fn read<S: AsyncRead>(
                 }
                 handle.shared.offer(EventBody::Usage(report));
             }
-            ToController::Answer { id, answer } => handle.shared.sessions.answered(actuator, session, id, answer),
+            ToController::Answer { id, answer } => {
+                handle.shared.sessions.answered(actuator, session, id, answer)
+            }
             ToController::Pong { .. } => {}
         }
     }

@@ -51,7 +51,12 @@ impl Sessions {
     }
 
     /// Opens a session, and ends the one that the actuator had. `first` is its first frame.
-    pub fn open(&self, actuator: &Label, software: String, first: ToActuator) -> (u64, mpsc::Receiver<ToActuator>) {
+    pub fn open(
+        &self,
+        actuator: &Label,
+        software: String,
+        first: ToActuator,
+    ) -> (u64, mpsc::Receiver<ToActuator>) {
         let (outbound, queue) = mpsc::channel(self.settings.outbound_frames_max.max(1));
         // The queue is empty, so there is room.
         let _ = outbound.try_send(first);

@@ -1,8 +1,8 @@
 //! What the core thread, the sessions and the handles share.
 
 use super::metrics::{DriverCounters, Gauges};
-use super::sessions::Sessions;
 use super::runner::Command;
+use super::sessions::Sessions;
 use super::{ControllerSettings, SessionSettings};
 use crate::Error;
 use crate::core::{CommittedChange, Core, Feed, Item, SharedApp};
@@ -136,7 +136,10 @@ impl Shared {
     }
 
     /// Proposes an event and gives back where its answer will come.
-    pub fn propose(self: &Arc<Self>, event: Event) -> Result<oneshot::Receiver<Result<Version, Error>>, Error> {
+    pub fn propose(
+        self: &Arc<Self>,
+        event: Event,
+    ) -> Result<oneshot::Receiver<Result<Version, Error>>, Error> {
         let name = (event.source.clone(), event.sequence);
         let (answer, answered) = oneshot::channel();
         {
