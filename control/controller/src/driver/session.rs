@@ -25,14 +25,24 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// Serves sessions until the controller stops. `tls` must require a client certificate of the domain.
-pub async fn serve_sessions(handle: ControllerHandle, listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
+///
+/// # Errors
+/// [`Error::Stopped`] when the controller ended by itself, because it could not follow the order; the
+/// log says why.
+pub async fn serve_sessions(
+    handle: ControllerHandle,
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+) -> Result<(), Error> {
     let acceptor = TlsAcceptor::from(tls);
     let places = Arc::new(Semaphore::new(handle.shared.session_settings.sessions_max));
     let mut stopped = handle.shared.reached.subscribe();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stopped.wait_for(|(_, stopped)| *stopped) => return,
+            _ = stopped.wait_for(|(_, stopped)| *stopped) => {
+                return if handle.shared.has_failed() { Err(Error::Stopped) } else { Ok(()) };
+            }
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,

@@ -244,6 +244,32 @@ fn a_full_intake_says_so_and_loses_nothing_that_it_took() {
     controller.shutdown();
 }
 
+/// An app with a bug.
+struct Broken;
+
+impl App for Broken {
+    fn name(&self) -> &'static str {
+        "broken"
+    }
+
+    fn decide(&self, _: &mut View<'_>, _: Version, _: u64, _: &Event) -> Result<Decision, Rejection> {
+        panic!("this app always panics");
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_core_that_died() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let controller = open(&disk, &settings(), Arc::new(Broken)).unwrap();
+    let handle = controller.handle();
+    runtime().block_on(async {
+        assert!(matches!(handle.submit(pair(1)).await, Err(Error::Stopped)));
+        assert!(matches!(handle.submit(pair(2)).await, Err(Error::Stopped)));
+        assert!(matches!(handle.status().await, Err(Error::Stopped)));
+    });
+    controller.shutdown();
+}
+
 #[test]
 fn a_transaction_of_many_megabytes_is_ordered() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
