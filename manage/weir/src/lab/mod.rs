@@ -248,8 +248,8 @@ fn unlink_context() -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends everything. Supervisors go first and take their agents and switches along; then what a crashed supervisor
-/// left.
+/// Ends everything. Supervisors go first, so that none starts a switch again; then the agents and switches that they
+/// leave.
 fn remove(place: Place, scope: &Scope) -> Result<Cleaned, Failure> {
     for (_, record) in
         scope.programs().into_iter().filter(|(name, _)| programs::members().any(|one| one.name == name))

@@ -78,7 +78,7 @@ fn member(scope: &Scope, place: Place, member: &Member, token: Option<String>) -
     }
     // By environment, since every user of the machine may read command lines.
     Ok(match token {
-        Some(token) => program.env("WEIR_JOIN", token),
+        Some(token) => program.env("WEIR_JOIN_TOKEN", token),
         None => program,
     })
 }
@@ -153,7 +153,8 @@ pub fn start_again(scope: &Scope, place: Place, guests: &[guest::Guest], name: &
     }
 }
 
-/// Ends agents and switches whose supervisor is gone: those whose command line names the run directory of this lab.
+/// Ends agents and switches that outlived their supervisor, as a switch is made to: those whose command line names a
+/// folder of this lab.
 /// Returns how many there were.
 pub fn end_orphans(scope: &Scope) -> Result<usize, Error> {
     let mut ended = 0;
@@ -173,8 +174,9 @@ pub fn child(scope: &Scope, member: &Member, role: &str) -> Option<Record> {
     let pid = std::fs::read_to_string(folder.join(format!("{role}.pid"))).ok()?.trim().parse().ok()?;
     let record = Record::of(pid, format!("{role} of {}", member.name)).ok()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let ours = scope.folder().join(member.name);
     let named =
-        line.split(|byte| *byte == 0).any(|word| Path::new(&*String::from_utf8_lossy(word)) == folder);
+        line.split(|byte| *byte == 0).any(|word| Path::new(&*String::from_utf8_lossy(word)).starts_with(&ours));
     (named && record.alive()).then_some(record)
 }
 

@@ -129,7 +129,8 @@ impl AgentArguments {
         runtime()?.block_on(async {
             let stop = stop_on_signals().map_err(|error| wrong(&error))?;
             let _pid = PidFile::write(&config.run_dir, "agent")?;
-            weir_agent::run(config.agent(), stop).await.map_err(|error| wrong(&error))
+            let agent = weir_agent::agent::Agent::new(config.agent()).map_err(|error| wrong(&error))?;
+            agent.run(stop).await.map_err(|error| wrong(&error))
         })?;
         Ok(ExitCode::SUCCESS)
     }
