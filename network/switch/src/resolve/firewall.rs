@@ -55,6 +55,10 @@ fn is_opening(at: &Arrival<'_>) -> bool {
     at.parsed.tcp_flags & (SYN | ACK | RST) == SYN
 }
 
+/// What the rules say of a connection that they allow: its sides, what it is counted under, and its new
+/// judgement if there is one.
+type Allowed = (Sides, Cause, Option<(u64, Sides)>);
+
 /// A packet that the firewall lets pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passed {
@@ -171,11 +175,7 @@ impl TableResolver {
 
     /// Whether the rules allow a connection: as they said when they were asked last, unless anything has
     /// changed since.
-    fn judge_known(
-        &self,
-        network: &Network,
-        connection: &Connection,
-    ) -> Result<(Sides, Cause, Option<(u64, Sides)>), Cause> {
+    fn judge_known(&self, network: &Network, connection: &Connection) -> Result<Allowed, Cause> {
         let cause = Cause::Counter(connection.counter);
         match (connection.generation == network.generation, connection.state) {
             (true, State::Revoked) => Err(cause),

@@ -22,8 +22,8 @@ fn a_switch_without_its_files_says_what_is_missing() {
     }
     let dir = tempfile::tempdir().unwrap();
     let text = format!(
-        r#"{{"name":"h1","domain":"d","role":"host","underlay":"127.0.0.1","run_dir":"{0}/run",
-            "state_dir":"{0}/state","trust_file":"{0}/trust.json","identity_file":"{0}/seed"}}"#,
+        r#"{{"name":"h1","domain":"d","role":"host","underlay":"127.0.0.1","runDir":"{0}/run",
+            "stateDir":"{0}/state","trustFile":"{0}/trust.json","identityFile":"{0}/seed"}}"#,
         dir.path().display()
     );
     let config: SwitchConfig = serde_json::from_str(&text).unwrap();
