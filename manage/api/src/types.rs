@@ -245,7 +245,8 @@ pub struct TraceResponse {
     pub steps: Vec<TraceLine>,
     /// How it ends.
     pub verdict: String,
-    /// Whether the packet reaches an endpoint, the outside, or an answer.
+    /// Whether the packet reaches an endpoint, the outside, or a service that answers it. An error
+    /// message to its sender is no arrival.
     pub delivered: bool,
 }
 

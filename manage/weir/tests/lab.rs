@@ -217,7 +217,7 @@ impl Lab {
         let of = |switch| {
             let counters = self.counters(switch);
             let of = |name: &str| *counters.get(name).unwrap_or_else(|| panic!("no {name} in {counters:?}"));
-            (switch, (of("updates{result=\"applied\"}"), of("updates{result=\"repeated\"}")))
+            (switch, (of("updates_applied"), of("updates_repeated")))
         };
         SWITCHES.into_iter().map(of).collect()
     }

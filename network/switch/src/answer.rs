@@ -119,6 +119,19 @@ impl Service {
             Service::TimeExceeded => "time-exceeded",
         }
     }
+
+    /// Whether the answer says that the packet goes nowhere.
+    pub fn is_refusal(self) -> bool {
+        matches!(
+            self,
+            Service::TcpReset
+                | Service::PortUnreachable
+                | Service::HostUnreachable
+                | Service::NetworkUnreachable
+                | Service::TooBig
+                | Service::TimeExceeded
+        )
+    }
 }
 
 /// What a service makes of a frame.

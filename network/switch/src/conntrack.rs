@@ -12,6 +12,14 @@
 //!   followed. A TCP packet in the middle of an unknown conversation counts as its opening, so that
 //!   conversations survive when tracking begins late; the rules still judge it in its own direction.
 //! - UDP: unanswered 30 s, answered 180 s. ICMP echo: 30 s. Other protocols: 600 s.
+//! - Revoked, of any protocol: 60 s. Who opened a conversation is what a revoked rule is about: were the
+//!   connection forgotten at once, the next packet of the other side would open it anew in its own
+//!   direction, and the revoked one would pass as its reply.
+//!
+//! Departure from row A24: the paper tracks nothing when the rules allow both ways, to spare its fast
+//! path. Here the fast path does nothing for a connection, and without the record nobody would know
+//! which way to judge when a rule is revoked. So all is tracked that a stateful rule allows; only what
+//! the rules allow both ways goes on untracked when there is no room.
 //!
 //! Limits: [`Limits`] for all and for each owner (the endpoint here, or at a gateway the network), so
 //! that no tenant takes all. When a port's share is full its oldest connection that was never answered
@@ -362,10 +370,25 @@ impl Connections {
         }
     }
 
-    /// Notes a new judgement by the rules.
+    /// Notes that the rules, asked anew, allow a connection. A revoked one goes on.
     pub fn judged(&mut self, id: ConnectionId, generation: u64, sides: Sides, counter: CounterIndex) {
-        if let Some(connection) = self.get_mut(id) {
-            (connection.generation, connection.sides, connection.counter) = (generation, sides, counter);
+        let Some(connection) = self.get_mut(id) else { return };
+        (connection.generation, connection.sides, connection.counter) = (generation, sides, counter);
+        if connection.state == State::Revoked {
+            (connection.state, connection.flags, connection.seen) = (State::Opening, [0; 2], [true, false]);
+            self.record(id);
+        }
+    }
+
+    /// Notes that the rules, asked anew, do not allow a connection, and what denies it.
+    pub fn revoke(&mut self, now_ms: u64, id: ConnectionId, generation: u64, counter: CounterIndex) {
+        let Some(connection) = self.get_mut(id) else { return };
+        (connection.generation, connection.counter) = (generation, counter);
+        connection.last_ms = connection.last_ms.max(now_ms);
+        if connection.state != State::Revoked {
+            connection.state = State::Revoked;
+            self.counters.revoked += 1;
+            self.record(id);
         }
     }
 

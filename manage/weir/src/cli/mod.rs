@@ -4,7 +4,7 @@ mod apply;
 mod context;
 pub(crate) mod input;
 mod inspect;
-mod output;
+pub(crate) mod output;
 mod trace;
 
 use crate::roles::controller::ControllerArguments;

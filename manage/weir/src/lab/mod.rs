@@ -20,9 +20,10 @@ mod topology;
 #[cfg(test)]
 mod tests;
 
-use crate::cli::{Failure, input};
+use crate::cli::{Failure, input, output};
 use checks::{Ground, Row};
 use clap::{Args, Subcommand};
+use comfy_table::{Cell, Color};
 use guest::Guest;
 use place::Place;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 use weir_api::client::Client;
 use weir_api::types::ApplyRequest;
 use weir_lab::progress::Progress;
-use weir_lab::{Cleaned, Error, Scope, interrupt, scope, system, table};
+use weir_lab::{Cleaned, Error, Scope, interrupt, scope, system};
 use weir_model::resource::Resource;
 
 /// The lab that there is.
@@ -300,15 +301,16 @@ fn kill(place: Place, name: &str) -> Result<ExitCode, Failure> {
 
 fn status(place: Place) -> Result<ExitCode, Failure> {
     let scope = attach(place)?;
-    let rows: Vec<Vec<String>> = scope
-        .programs()
-        .into_iter()
-        .map(|(name, record)| {
-            let state = if record.alive() { "runs" } else { "ended" };
-            vec![name, state.to_string(), record.pid.to_string()]
-        })
-        .collect();
-    println!("{}\n", table::terminal(&["program", "state", "pid"], &rows));
+    let mut table = output::table(&["program", "state", "pid"]);
+    for (name, record) in scope.programs() {
+        let state = if record.alive() {
+            output::paint("runs", Color::Green)
+        } else {
+            output::paint("ended", Color::Red)
+        };
+        table.add_row(vec![Cell::new(name), state, Cell::new(record.pid)]);
+    }
+    println!("{table}\n");
     println!("{}", play::text(place, &scope));
     Ok(ExitCode::SUCCESS)
 }
@@ -323,10 +325,9 @@ fn list() {
     let state =
         if instances.is_empty() { "down".to_string() } else { format!("up: {}", instances.join(", ")) };
     let what = "a controller, three hosts, a gateway; two tenants with the same addresses";
-    println!(
-        "{}",
-        table::terminal(&["lab", "what", "state"], &[vec![LAB.to_string(), what.to_string(), state]])
-    );
+    let mut table = output::table(&["lab", "what", "state"]);
+    table.add_row([LAB.to_string(), what.to_string(), state]);
+    println!("{table}");
 }
 
 /// Prints the table of results; whether all hold.
@@ -334,14 +335,18 @@ fn report(rows: &[Row]) -> bool {
     if rows.is_empty() {
         return true;
     }
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let verdict = if row.holds { "ok" } else { "FAILED" };
-            vec![row.name.clone(), row.expected.clone(), row.measured.clone(), verdict.to_string()]
-        })
-        .collect();
-    println!("{}", table::terminal(&["check", "expected", "measured", ""], &cells));
+    let mut table = output::table(&["check", "expected", "measured", ""]);
+    for row in rows {
+        let verdict =
+            if row.holds { output::paint("ok", Color::Green) } else { output::paint("FAILED", Color::Red) };
+        table.add_row(vec![
+            Cell::new(&row.name),
+            Cell::new(&row.expected),
+            Cell::new(&row.measured),
+            verdict,
+        ]);
+    }
+    println!("{table}\n");
     let failed = rows.iter().filter(|row| !row.holds).count();
     println!("{} checks, {} hold, {failed} failed.", rows.len(), rows.len() - failed);
     failed == 0

@@ -175,8 +175,9 @@ pub fn child(scope: &Scope, member: &Member, role: &str) -> Option<Record> {
     let record = Record::of(pid, format!("{role} of {}", member.name)).ok()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let ours = scope.folder().join(member.name);
-    let named =
-        line.split(|byte| *byte == 0).any(|word| Path::new(&*String::from_utf8_lossy(word)).starts_with(&ours));
+    let named = line
+        .split(|byte| *byte == 0)
+        .any(|word| Path::new(&*String::from_utf8_lossy(word)).starts_with(&ours));
     (named && record.alive()).then_some(record)
 }
 

@@ -11,6 +11,7 @@ use weir_api::types::{TraceLine, TraceResponse};
 use weir_model::local::{Answer, Question, TraceFrom, TraceReport, TraceVerdict};
 use weir_model::signed::{GroupSignature, SignedHeader};
 use weir_model::{Label, MacAddr};
+use weir_switch::answer::Service;
 
 /// Most switches a packet may cross: a path longer than this is a loop.
 pub const SWITCHES_MAX: usize = 8;
@@ -110,6 +111,11 @@ fn echo(kind: u8) -> Vec<u8> {
     icmp
 }
 
+/// Whether an answer of a switch is an error: the packet does not arrive, and its sender is told.
+fn is_refusal(by: &str) -> bool {
+    Service::ALL.iter().any(|service| service.as_str() == by && service.is_refusal())
+}
+
 /// Follows a frame from a port on.
 ///
 /// # Errors
@@ -145,6 +151,7 @@ where
             },
             TraceVerdict::Deliver { port } => (format!("delivered to {port} at {at}"), true),
             TraceVerdict::External { .. } => (format!("sent outside at {at}"), true),
+            TraceVerdict::Answered { by } if is_refusal(&by) => (format!("refused at {at}: {by}"), false),
             TraceVerdict::Answered { by } => (format!("answered by {by} at {at}"), true),
             TraceVerdict::Drop { reason } => (format!("dropped at {at}: {reason}"), false),
         };

@@ -29,6 +29,9 @@ pub enum State {
     HalfClosed,
     /// TCP: both are done, or one has reset it.
     Closed,
+    /// The rules no longer allow it. It is remembered, so that a packet of the side that did not open
+    /// it cannot bring it back as a connection of its own.
+    Revoked,
 }
 
 impl State {
@@ -39,6 +42,7 @@ impl State {
             State::Open => "open",
             State::HalfClosed => "half-closed",
             State::Closed => "closed",
+            State::Revoked => "revoked",
         }
     }
 }
@@ -46,6 +50,7 @@ impl State {
 /// How long a connection lasts without a packet, milliseconds.
 pub fn timeout_ms(protocol: u8, state: State) -> u64 {
     let seconds = match (protocol, state) {
+        (_, State::Revoked) => 60,
         (TCP, State::Opening) => 60,
         (TCP, State::Open) => 2 * 3600,
         (TCP, State::HalfClosed) => 600,
@@ -140,6 +145,9 @@ impl Connection {
     /// Takes in what was seen one way, and says whether the state changed.
     pub(super) fn see(&mut self, way: Way, flags: u8) -> bool {
         let before = self.state;
+        if before == State::Revoked {
+            return false;
+        }
         let side = way as usize;
         self.seen[side] = true;
         if self.key.protocol != TCP {
@@ -172,7 +180,7 @@ impl Connection {
 /// TCP flags that lead to a state.
 pub(super) fn restored_flags(state: State) -> [u8; 2] {
     match state {
-        State::Opening => [0; 2],
+        State::Opening | State::Revoked => [0; 2],
         State::Open => [ACK; 2],
         State::HalfClosed => [ACK | FIN, ACK],
         State::Closed => [ACK | FIN; 2],

@@ -117,7 +117,7 @@ pub(crate) enum Budget {
 pub(crate) enum Track {
     /// No connection; the other way is asked for when it comes.
     Untracked,
-    /// No connection, since the rules allow both ways (row A24).
+    /// No connection for want of room, but the rules allow both ways (row A24).
     BothWays,
     /// A connection that exists; `judged` when the rules were asked anew.
     Known { id: ConnectionId, way: Way, judged: Option<(u64, Sides)>, replies: bool },
@@ -136,7 +136,7 @@ pub(crate) struct Forward {
     pub(crate) track: Track,
     /// The flow of the other way, if it is to be there too.
     pub(crate) reverse: Vec<(Ingress, FlowKey, Action)>,
-    /// A connection that ends before this one opens.
+    /// A revoked connection that ends because this one opens.
     pub(crate) revoke: Option<ConnectionId>,
 }
 

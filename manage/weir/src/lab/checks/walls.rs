@@ -8,10 +8,10 @@ use weir_lab::probe::ping;
 
 /// How long a request may stay without an answer before it counts as dropped, seconds.
 const SILENCE_S: u32 = 2;
-/// The counter of the rule that denies a port.
-const NO_ADMIN: &str = "drops{reason=\"rule\",network=\"red\",rule=\"no-admin\"}";
-/// The counter of what no rule allows.
-const DEFAULT_DENY: &str = "drops{reason=\"default-deny\",network=\"red\",direction=\"ingress\"}";
+/// The labels of the drop counter of the rule that denies a port.
+const NO_ADMIN: &str = "reason=\"rule\",network=\"red\",rule=\"no-admin\"";
+/// The labels of the drop counter of what no rule allows.
+const DEFAULT_DENY: &str = "reason=\"default-deny\",network=\"red\",direction=\"ingress\"";
 
 /// One address, two tenants, two pages.
 pub fn same_address(ground: &Ground) -> Result<Vec<Row>, Failure> {
@@ -26,21 +26,31 @@ pub fn same_address(ground: &Ground) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// Addresses that only the other tenant has.
+/// Addresses that only the other tenant has; all at a time, since silence takes its time.
 pub fn no_way_across(ground: &Ground) -> Result<Vec<Row>, Failure> {
-    let mut rows = Vec::new();
+    let mut cases = Vec::new();
     for (tenant, other) in [("red", "blue"), ("blue", "red")] {
         for v6 in [false, true] {
-            let target = ground.address(other, "db", v6)?;
-            let options = ping::Options { count: 2, ..ping::Options::default() };
-            let report = ping::run(ground.netns(tenant, "app")?, target, &options)?;
-            rows.push(Row::new(
-                format!("{tenant}: app pings {other}'s db, {target}"),
-                "no answer",
-                format!("{} of {} answered", report.received, report.sent),
-                report.none(),
-            ));
+            cases.push((tenant, other, ground.netns(tenant, "app")?, ground.address(other, "db", v6)?));
         }
+    }
+    let options = ping::Options { count: 2, ..ping::Options::default() };
+    let reports = std::thread::scope(|scope| {
+        let all: Vec<_> = cases
+            .iter()
+            .map(|(_, _, netns, target)| scope.spawn(|| ping::run(netns, *target, &options)))
+            .collect();
+        all.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+    });
+    let mut rows = Vec::new();
+    for ((tenant, other, _, target), report) in cases.iter().zip(reports) {
+        let report = report.map_err(|_| Failure::Input("a ping could not be made".to_string()))??;
+        rows.push(Row::new(
+            format!("{tenant}: app pings {other}'s db, {target}"),
+            "no answer",
+            format!("{} of {} answered", report.received, report.sent),
+            report.none(),
+        ));
     }
     Ok(rows)
 }
@@ -56,15 +66,13 @@ pub fn counters(ground: &Ground) -> Result<BTreeMap<String, u64>, Failure> {
     Ok(sum)
 }
 
-/// The drop counters that grew, and by how much.
+/// The drop counters that grew, by their labels, and by how much.
 fn grown(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
-    let growth = |name: &String, value: &u64| value - before.get(name).copied().unwrap_or(0).min(*value);
-    after
-        .iter()
-        .filter(|(name, _)| name.starts_with("drops"))
-        .map(|(name, value)| (name.clone(), growth(name, value)))
-        .filter(|(_, growth)| *growth > 0)
-        .collect()
+    let drops = after.iter().filter_map(|(name, value)| {
+        let labels = name.strip_prefix("drops{")?.strip_suffix('}')?;
+        Some((labels.to_string(), value.saturating_sub(before.get(name).copied().unwrap_or(0))))
+    });
+    drops.filter(|(_, growth)| *growth > 0).collect()
 }
 
 /// Tries a port that must be silent, and names the counters that grew meanwhile.
@@ -80,16 +88,21 @@ fn silent(
     let after = counters(ground)?;
     let grown = grown(&before, &after);
     let counted = grown.iter().any(|(name, _)| name == counter);
-    let list: Vec<String> = grown.iter().map(|(name, growth)| format!("{name} +{growth}")).collect();
+    let list: Vec<String> = grown.iter().map(|(name, growth)| format!("{} +{growth}", plain(name))).collect();
     Ok(vec![
         Row::new(name, "silence", said(&outcome), outcome == Outcome::Silent),
         Row::new(
             format!("{name}: who counted it"),
-            counter,
+            plain(counter),
             if list.is_empty() { "no drop counter grew".to_string() } else { list.join(", ") },
             counted,
         ),
     ])
+}
+
+/// Labels without their quotation marks.
+fn plain(labels: &str) -> String {
+    labels.replace('"', "").replace(',', " ")
 }
 
 fn said(outcome: &Outcome) -> String {

@@ -33,7 +33,12 @@ fn an_established_connection_survives_and_is_judged_again() {
     revoked.apply(&strict(Vec::new()));
     revoked.mind.restore_connections(5, records);
     assert_eq!(revoked.at_port(1, "a", &back(ACK)), default_deny("ingress"));
-    assert!(revoked.mind.connections().is_empty());
+
+    let records = through_a_journal(revoked.mind.connection_snapshot());
+    let mut still_revoked = host(Vec::new());
+    still_revoked.apply(&policy(1, 2, Vec::new()));
+    assert_eq!(still_revoked.mind.restore_connections(5, records), 1);
+    assert_eq!(still_revoked.at_port(1, "a", &back(ACK)), default_deny("ingress"));
 }
 
 #[test]

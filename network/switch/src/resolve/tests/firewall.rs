@@ -122,16 +122,54 @@ fn a_tag_that_a_port_loses_takes_its_rules_along() {
 }
 
 #[test]
-fn nothing_is_tracked_when_the_rules_allow_both_ways() {
-    let mut switch = host(vec![allow_in("all", Protocol::Any, None)]);
-    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(SYN))));
-    assert!(passes(&switch.at_port(1, "a", &response(SYN | ACK))));
-    assert!(switch.mind.connections().is_empty());
-    assert_eq!(switch.misses, 1);
-    switch.apply(&strict(2, vec![web()]));
-    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(ACK))), "it is tracked from now on");
-    assert!(passes(&switch.at_port(1, "a", &response(ACK))));
-    assert_eq!(switch.mind.connections().len(), 1);
+fn a_revoked_connection_stays_dead_whoever_sends_next() {
+    let query = udp((ip("10.0.0.9"), 4000), (ip("10.0.0.5"), 53), 5).build();
+    let answer = udp((ip("10.0.0.5"), 53), (ip("10.0.0.9"), 4000), 5).from(mac(5)).build();
+    for (there, back) in [(request(ACK), response(ACK)), (query, answer)] {
+        // What goes out is allowed by default, so the rules allow the replies by themselves.
+        let mut switch = host(vec![allow_in("all", Protocol::Any, None)]);
+        assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &there)));
+        assert!(passes(&switch.at_port(1, "a", &back)));
+        switch.apply(&policy(1, 2, Vec::new()));
+        for _ in 0..3 {
+            assert_eq!(switch.at_port(1, "a", &back), default_deny("ingress"));
+            assert_eq!(switch.at_underlay(OTHER_HOST, 1, &there), default_deny("ingress"));
+            switch.pass(8_000);
+        }
+        assert_eq!(switch.mind.connection_status(switch.now_ms, 9)[0].state, "revoked");
+        for _ in 0..12 {
+            switch.pass(8_000);
+            assert_eq!(switch.at_port(1, "a", &back), default_deny("ingress"), "as long as it tries");
+        }
+        switch.apply(&policy(1, 3, vec![allow_in("all", Protocol::Any, None)]));
+        assert!(passes(&switch.at_port(1, "a", &back)), "allowed again, it goes on");
+        assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &there)));
+        assert_eq!((switch.mind.connections().len(), switch.mind.connections().counters.revoked), (1, 1));
+        switch.apply(&policy(1, 4, Vec::new()));
+        assert_eq!(switch.at_underlay(OTHER_HOST, 1, &there), default_deny("ingress"));
+        switch.pass(70_000);
+        assert!(switch.mind.connections().is_empty());
+        assert!(passes(&switch.at_port(1, "a", &back)), "forgotten, it is a conversation of the other side");
+    }
+}
+
+#[test]
+fn the_other_side_may_open_its_own_connection_with_the_ports_of_a_revoked_one() {
+    let mut switch = host(vec![web()]);
+    switch.at_underlay(OTHER_HOST, 1, &request(SYN));
+    switch.apply(&policy(1, 2, Vec::new()));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &request(ACK)), default_deny("ingress"));
+    assert!(passes(&switch.at_port(1, "a", &response(SYN))));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(SYN | ACK))));
+    let status = switch.mind.connection_status(switch.now_ms, 9);
+    assert_eq!((status.len(), status[0].source), (1, (ip("10.0.0.5"), 80)));
+    switch.apply(&policy_with(1, 3, Action::Deny, Action::Deny, Vec::new()));
+    assert_eq!(switch.at_port(1, "a", &response(ACK)), default_deny("egress"));
+    assert_eq!(
+        switch.at_underlay(OTHER_HOST, 1, &request(SYN)),
+        default_deny("egress"),
+        "under what revoked it"
+    );
 }
 
 #[test]
@@ -271,6 +309,27 @@ fn the_share_of_a_port_is_a_limit_with_a_reason() {
     switch.pass(3 * 3600 * 1000);
     assert!(switch.mind.connections().is_empty());
     assert!(passes(&switch.at_port(1, "a", &out(4))));
+}
+
+#[test]
+fn without_room_what_the_rules_allow_both_ways_goes_on_untracked() {
+    let limits = crate::conntrack::Limits { connections_max: 0, ..Default::default() };
+    let config = crate::resolve::ResolverConfig {
+        limits,
+        ..crate::resolve::ResolverConfig::host(label("h"), ip(HOST), weir_trust::token::TokenKey::new(SECRET))
+    };
+    let mut switch = Switch::new(crate::resolve::TableResolver::new(config));
+    switch.apply_all(&[
+        network(1, network_entry("red", false)),
+        policy(1, 1, vec![web()]),
+        port(1, "a", 5, &["10.0.0.5"], &[]),
+        location(1, "10.0.0.9", 9, OTHER_HOST),
+    ]);
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(SYN))));
+    assert!(passes(&switch.at_port(1, "a", &response(SYN | ACK))));
+    assert_eq!(switch.misses, 1, "both ways were installed");
+    let out = tcp((ip("10.0.0.5"), 5000), (ip("10.0.0.9"), 443), SYN).from(mac(5)).build();
+    assert_eq!(switch.at_port(1, "a", &out), dropped("connections-full"));
 }
 
 #[test]

@@ -263,15 +263,12 @@ impl Model {
     fn takes(&mut self, inwards: bool, far: u16, near: u16) -> bool {
         let rule =
             |opened_inwards: bool| if opened_inwards { self.allowed_in.contains(&near) } else { self.egress };
+        // A conversation is judged the way it was opened, as long as it is remembered.
         if let Some(&opened_inwards) = self.open.get(&(far, near)) {
-            if rule(opened_inwards) {
-                return true;
-            }
-            self.open.remove(&(far, near));
+            return rule(opened_inwards);
         }
-        let (here, back) = (rule(inwards), rule(!inwards));
-        // Allowed both ways by the rules, nothing is remembered.
-        if here && !back {
+        let here = rule(inwards);
+        if here {
             self.open.insert((far, near), inwards);
         }
         here
