@@ -3,6 +3,8 @@
 //! A *full* checksum field holds the complement of the sum over pseudo header, header and payload. A *partial*
 //! one holds the plain sum of the pseudo header only; whoever completes it sums from the transport header on.
 
+mod wide;
+
 use crate::PacketError;
 use crate::address::IpAddress;
 use crate::bytes::{get16, put16};
@@ -27,6 +29,13 @@ impl Sum {
     #[inline]
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Self {
+        let (sum, rest) = wide::sum(bytes);
+        self.add64(sum).narrow(rest)
+    }
+
+    /// Adds bytes without the help of vector instructions.
+    #[inline]
+    fn narrow(self, bytes: &[u8]) -> Self {
         // Words are summed as they lie in memory (RFC 1071 §2B) into 128 bits, so that no carry is lost.
         let (mut even, mut odd) = (u128::from(self.0), 0_u128);
         let mut blocks = bytes.chunks_exact(16);

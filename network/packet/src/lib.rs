@@ -13,7 +13,6 @@
 //!   frame; a frame that is shorter is refused with [`PacketError::FrameMismatch`].
 //! - Every refusal is one [`PacketError`], whose [`PacketError::as_str`] is a stable metric label.
 //! - Numbers are in host order in structs and in network order on the wire.
-#![forbid(unsafe_code)]
 
 mod bytes;
 

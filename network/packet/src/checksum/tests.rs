@@ -81,3 +81,24 @@ fn a_shorter_frame_than_was_parsed_is_refused() {
     let parsed = parse(&frame).unwrap();
     assert_eq!(verify(&frame[..60], &parsed), Err(PacketError::FrameMismatch));
 }
+
+#[test]
+fn vector_instructions_and_the_plain_loop_agree() {
+    let mut state = 1_u32;
+    let mut noise = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    // The last is longer than what the vector's lanes hold at once.
+    for length in [255, 256, 257, 319, 320, 1448, 9000, 65_535, 1_200_001] {
+        let random: Vec<u8> = (0..length).map(|_| noise()).collect();
+        let extremes = [0x00, 0x7f, 0x80, 0xff].map(|byte| vec![byte; length]);
+        for bytes in std::iter::once(random).chain(extremes) {
+            for skew in 0..3 {
+                let bytes = &bytes[skew..];
+                let narrow = Sum::ZERO.narrow(bytes).finish();
+                assert_eq!(Sum::ZERO.bytes(bytes).finish(), narrow, "{length} from {skew}");
+            }
+        }
+    }
+}
