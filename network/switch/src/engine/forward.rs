@@ -87,16 +87,56 @@ pub enum Verdict<'a> {
     Dropped,
 }
 
+/// The flow that was looked up last. Packets come in trains of one flow, so the next look-up is often the same.
+#[derive(Debug, Default)]
+pub struct LastFlow(Option<(FlowKey, u64, u32)>);
+
+impl LastFlow {
+    /// Forgets it: to be called when the tables change.
+    pub fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// Slot, action and hash of a key.
+    #[inline]
+    fn find<'a>(
+        &mut self,
+        tables: &'a Tables,
+        store: &'a FlowStore,
+        key: &FlowKey,
+    ) -> Option<(u32, &'a CompiledAction, u64)> {
+        if let Some((last, hash, slot)) = &self.0
+            && last == key
+        {
+            return Some((*slot, tables.action(store, *slot), *hash));
+        }
+        let hash = store.hash(key);
+        let (slot, action) = tables.find(store, hash, key)?;
+        self.0 = Some((*key, hash, slot));
+        Some((slot, action, hash))
+    }
+}
+
+/// What packets are looked up in, and where they are counted.
+pub struct Lookup<'a> {
+    /// The tables in use.
+    pub tables: &'a Tables,
+    /// The flows.
+    pub store: &'a FlowStore,
+    /// Counters of rules.
+    pub counters: &'a Counters,
+    /// Time, milliseconds since the start, wrapping.
+    pub now_ms: u32,
+}
+
 /// Looks a packet up and counts it. `zone` is `None` for a sender that no flow is known of.
 #[inline]
 pub fn judge<'a>(
-    tables: &'a Tables,
-    store: &'a FlowStore,
-    counters: &Counters,
+    lookup: &Lookup<'a>,
+    last: &mut LastFlow,
     zone: Option<u32>,
     packet: &Checked,
     frame_bytes: usize,
-    now_ms: u32,
 ) -> Verdict<'a> {
     let parsed = &packet.parsed;
     if packet.is_special() {
@@ -106,21 +146,20 @@ pub fn judge<'a>(
         return Verdict::Miss(MissReason::NoFlow, FlowKey::new(0, parsed));
     };
     let key = FlowKey::new(zone, parsed);
-    let hash = store.hash(&key);
-    let missed = FlowKey { zone: 0, ..key };
-    let Some((slot, action)) = tables.find(store, hash, &key) else {
-        return Verdict::Miss(MissReason::NoFlow, missed);
+    let missed = || FlowKey { zone: 0, ..key };
+    let Some((slot, action, hash)) = last.find(lookup.tables, lookup.store, &key) else {
+        return Verdict::Miss(MissReason::NoFlow, missed());
     };
     let is_drop = action.hop == CompiledHop::Drop;
     if !is_drop && packet.packet_bytes() > usize::from(action.mtu) {
-        return Verdict::Miss(MissReason::TooBig(action.mtu), missed);
+        return Verdict::Miss(MissReason::TooBig(action.mtu), missed());
     }
     if !is_drop && action.routed && parsed.ttl <= 1 {
-        return Verdict::Miss(MissReason::TtlExpired, missed);
+        return Verdict::Miss(MissReason::TtlExpired, missed());
     }
     let (packets, bytes) = packet.weight(frame_bytes);
-    store.counters(slot).count(packets, bytes, now_ms, parsed.tcp_flags);
-    if let Some(rule) = counters.rule(action.counter) {
+    lookup.store.counters(slot).count(packets, bytes, lookup.now_ms, parsed.tcp_flags);
+    if let Some(rule) = lookup.counters.rule(action.counter) {
         rule.add(packets, bytes);
     }
     if is_drop { Verdict::Dropped } else { Verdict::Forward { action, hash } }

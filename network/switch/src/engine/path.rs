@@ -10,7 +10,7 @@
 mod underlay;
 
 use super::counters::{EngineDrop, EngineEvent};
-use super::forward::{self, Checked, Verdict};
+use super::forward::{self, Checked, LastFlow, Lookup, Verdict};
 use super::port::{self, Ports, Served};
 use super::receive::Receive;
 use super::ring::FrameProducer;
@@ -88,6 +88,7 @@ pub struct Path {
     underlay: IpAddr,
     underlay_ports: [u16; 2],
     now_ms: u32,
+    last_flow: LastFlow,
     missed: bool,
 }
 
@@ -113,6 +114,7 @@ impl Path {
             underlay,
             underlay_ports,
             now_ms: 0,
+            last_flow: LastFlow::default(),
             missed: false,
         }
     }
@@ -129,6 +131,7 @@ impl Path {
 
     /// Takes new tables; returns the old ones.
     pub fn swap(&mut self, tables: Box<Tables>) -> Box<Tables> {
+        self.last_flow.clear();
         std::mem::replace(&mut self.tables, tables)
     }
 
@@ -197,24 +200,16 @@ impl Path {
                 self.taps.port(origin.class, &[frame], counters);
             }
         }
-        let verdict = forward::judge(
-            &self.tables,
-            &self.shared.store,
-            counters,
-            origin.zone,
-            &packet,
-            length,
-            self.now_ms,
-        );
-        match verdict {
+        let (tables, store, now_ms) = (&*self.tables, &*self.shared.store, self.now_ms);
+        let lookup = Lookup { tables, store, counters, now_ms };
+        match forward::judge(&lookup, &mut self.last_flow, origin.zone, &packet, length) {
             Verdict::Dropped => {}
             Verdict::Miss(reason, key) => {
                 let virtio = packet.offload.header(&packet.parsed);
                 self.missed |= hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, packets);
             }
             Verdict::Forward { action, hash } => {
-                let (action, hash) = (*action, hash);
-                if forward::alter(frame, &mut packet, &action).is_err() {
+                if forward::alter(frame, &mut packet, action).is_err() {
                     counters.dropped(EngineDrop::NotTranslatable).add(packets, bytes);
                     return;
                 }

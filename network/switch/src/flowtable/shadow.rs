@@ -28,7 +28,13 @@ impl Tables {
         key: &FlowKey,
     ) -> Option<(u32, &'a CompiledAction)> {
         let slot = self.index.find(store, hash, key)?;
-        Some((slot, &store.entry(slot).action))
+        Some((slot, self.action(store, slot)))
+    }
+
+    /// The action of a slot that [`Tables::find`] of these very tables gave.
+    #[inline]
+    pub(crate) fn action<'a>(&'a self, store: &'a FlowStore, slot: u32) -> &'a CompiledAction {
+        &store.entry(slot).action
     }
 }
 

@@ -52,7 +52,19 @@ fn world(action: &Action, key: FlowKey) -> World {
 
 impl World {
     fn judge(&self, zone: Option<u32>, packet: &Checked, bytes: usize) -> Verdict<'_> {
-        judge(&self.tables, &self.store, &self.counters, zone, packet, bytes, 9)
+        let (tables, store, counters) = (&*self.tables, &*self.store, &self.counters);
+        let lookup = Lookup { tables, store, counters, now_ms: 9 };
+        let mut last = LastFlow::default();
+        // The second look-up is the remembered one, and must say the same.
+        let first = judge(&lookup, &mut last, zone, packet, bytes);
+        let kind = std::mem::discriminant(&first);
+        let rule = counters.rule(0).map(|pair| (pair.packets.get(), pair.bytes.get()));
+        assert_eq!(kind, std::mem::discriminant(&judge(&lookup, &mut last, zone, packet, bytes)));
+        if let (Some(pair), Some((packets, bytes))) = (counters.rule(0), rule) {
+            pair.packets.set(packets);
+            pair.bytes.set(bytes);
+        }
+        first
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Origin, Path, hand_over, outer_of, sender_class};
 use crate::capture::Outer;
 use crate::engine::counters::{EngineDrop, EngineEvent};
-use crate::engine::forward::{self, Checked, Verdict};
+use crate::engine::forward::{self, Checked, Lookup, Verdict};
 use crate::engine::port::{self, Ports};
 use crate::engine::receive::{MESSAGE_BYTES, MESSAGES_MAX, Message};
 use crate::engine::ring::FrameProducer;
@@ -127,7 +127,7 @@ impl Path {
         let ingress = Ingress::Underlay { sender, vni, token, format };
         let inner =
             Datagram { start: at.start + tunnel.inner_offset, length: at.length - tunnel.inner_offset, ..at };
-        self.decide_received(ingress, zone, inner, packet, misses);
+        self.decide_received(ingress, zone, inner, &mut packet, misses);
     }
 
     /// Looks a received frame up and sends it on its way.
@@ -137,13 +137,14 @@ impl Path {
         ingress: Ingress,
         zone: Option<u32>,
         at: Datagram,
-        mut packet: Checked,
+        packet: &mut Checked,
         misses: &mut FrameProducer<Miss>,
     ) {
         let counters = &self.shared.counters;
         let frame = &mut self.receive.bytes[at.start..at.start + at.length];
-        let store = &self.shared.store;
-        match forward::judge(&self.tables, store, counters, zone, &packet, at.length, self.now_ms) {
+        let (tables, store, now_ms) = (&*self.tables, &*self.shared.store, self.now_ms);
+        let lookup = Lookup { tables, store, counters, now_ms };
+        match forward::judge(&lookup, &mut self.last_flow, zone, packet, at.length) {
             Verdict::Dropped => {}
             Verdict::Miss(reason, key) => {
                 let Ingress::Underlay { sender, .. } = ingress else { return };
@@ -152,15 +153,14 @@ impl Path {
                 self.missed |= hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, 1);
             }
             Verdict::Forward { action, hash } => {
-                let (action, hash) = (*action, hash);
-                if forward::alter(frame, &mut packet, &action).is_err() {
+                if forward::alter(frame, packet, action).is_err() {
                     counters.dropped(EngineDrop::NotTranslatable).add(1, at.length as u64);
                     return;
                 }
                 match action.hop {
                     CompiledHop::Port(port) => self.join(usize::from(port), at, packet),
                     CompiledHop::External => self.join(EXTERNAL, at, packet),
-                    CompiledHop::Underlay(tunnel) => self.relay(&tunnel, hash, at, &packet),
+                    CompiledHop::Underlay(tunnel) => self.relay(&tunnel, hash, at, packet),
                     CompiledHop::Drop => {}
                 }
             }
@@ -169,12 +169,12 @@ impl Path {
 
     /// Gives a received frame to the joiner of its port.
     #[inline]
-    fn join(&mut self, port: usize, at: Datagram, mut packet: Checked) {
+    fn join(&mut self, port: usize, at: Datagram, packet: &mut Checked) {
         let Datagram { buffer, start, length } = at;
         if let Some(addresses) = self.ports.ethernet(port) {
             let frame = &mut self.receive.bytes[start..start + length];
             // It cannot fail for a frame that was parsed.
-            let _ = forward::set_ethernet(frame, &mut packet, addresses);
+            let _ = forward::set_ethernet(frame, packet, addresses);
         }
         if !self.taps.is_empty() {
             let frame = &self.receive.bytes[start..start + length];
