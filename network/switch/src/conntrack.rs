@@ -9,8 +9,9 @@
 //! in the table, so that a connection ends after its flows):
 //! - TCP: opening 60 s; open, when both sides were seen, 2 h; half closed, after one FIN, 10 min;
 //!   closed, after both or an RST, 30 s. A SYN on a closed one opens it again. Sequence numbers are not
-//!   followed. A TCP packet in the middle of an unknown conversation counts as its opening, so that
-//!   conversations survive when tracking begins late; the rules still judge it in its own direction.
+//!   followed. A TCP packet in the middle of an unknown conversation counts as its opening only where its
+//!   ports look like the opener's, so that most conversations survive when tracking begins late, and none
+//!   is opened anew from its other side when it is revoked.
 //! - UDP: unanswered 30 s, answered 180 s. ICMP echo: 30 s. Other protocols: 600 s.
 //!
 //! Limits: [`Limits`] for all and for each owner (the endpoint here, or at a gateway the network), so

@@ -13,7 +13,12 @@ use crate::tables::Port;
 use crate::tables::network::Network;
 use weir_model::Key;
 use weir_model::resource::{Action, Direction};
+use weir_packet::headers::tcp_flags::{ACK, RST, SYN};
 use weir_packet::key::FlowKey;
+
+const TCP: u8 = 6;
+/// Ports from here on are those that systems choose for the side that opens a connection.
+const EPHEMERAL_PORT_MIN: u16 = 32_768;
 
 /// What the stage `connection` finds.
 #[derive(Clone, Copy, Debug)]
@@ -225,6 +230,10 @@ impl TableResolver {
             observer.note("tracking", || Reason::ConnectionsFull.text().to_string());
             return Err(Decision::drop_packet(Reason::ConnectionsFull));
         }
+        if !may_open(at) {
+            observer.note("tracking", || "a TCP packet that opens nothing: nothing is tracked".to_string());
+            return Ok(Track::Untracked);
+        }
         observer.note("tracking", || "a connection opens".to_string());
         Ok(Track::New { sides, binding: None })
     }
@@ -259,6 +268,17 @@ impl TableResolver {
             .or_else(|| self.tables.receiver(network, key.destination.into()));
         port.map_or(Owner::Address(network.vni.0, source), Owner::Port)
     }
+}
+
+/// Whether a packet of no connection may be taken for an opening one. A TCP packet in the middle of a
+/// conversation is, where tracking begins late, when its ports look like those of the side that opened
+/// it. Were every such packet taken, a reply that is under way while a rule is revoked would open the
+/// same conversation from its other side, and what the rules deny would pass as its replies.
+fn may_open(at: &Arrival<'_>) -> bool {
+    if at.key.protocol != TCP || at.parsed.tcp_flags & (SYN | ACK | RST) == SYN {
+        return true;
+    }
+    at.key.source_port >= EPHEMERAL_PORT_MIN && at.key.destination_port < EPHEMERAL_PORT_MIN
 }
 
 fn describe(connection: &Connection, way: Way) -> String {

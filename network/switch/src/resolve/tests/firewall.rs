@@ -128,10 +128,34 @@ fn nothing_is_tracked_when_the_rules_allow_both_ways() {
     assert!(passes(&switch.from_port(1, "a", &response(SYN | ACK))));
     assert!(switch.mind.connections().is_empty());
     assert_eq!(switch.misses, 1);
+    let (client, server) = ((ip("10.0.0.9"), 40_000), (ip("10.0.0.5"), 80));
+    let (there, back) = (tcp(client, server, ACK).build(), tcp(server, client, ACK).from(mac(5)).build());
+    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &there)) && passes(&switch.from_port(1, "a", &back)));
     switch.apply(&strict(2, vec![web()]));
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &request(ACK))), "it is tracked from now on");
-    assert!(passes(&switch.from_port(1, "a", &response(ACK))));
+    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &there)), "it is tracked from now on");
+    assert!(passes(&switch.from_port(1, "a", &back)));
     assert_eq!(switch.mind.connections().len(), 1);
+}
+
+#[test]
+fn a_reply_under_way_does_not_open_a_revoked_conversation_from_its_other_side() {
+    let ends = ((ip("10.0.0.9"), 40_000), (ip("10.0.0.5"), 80));
+    let there = tcp(ends.0, ends.1, ACK).build();
+    let back = tcp(ends.1, ends.0, ACK).from(mac(5)).build();
+    // What the server sends is allowed, so the rules allowed both ways, and now they allow its way alone.
+    let mut switch = host(Vec::new());
+    switch.apply(&policy(1, 2, vec![web()]));
+    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &there)) && passes(&switch.from_port(1, "a", &back)));
+    switch.apply(&policy(1, 3, Vec::new()));
+    for _ in 0..3 {
+        assert!(passes(&switch.from_port(1, "a", &back)), "the server may send");
+        assert_eq!(switch.from_switch(OTHER_HOST, 1, &there), default_deny("ingress"));
+    }
+    assert!(switch.mind.connections().is_empty());
+    let other = (ip("10.0.0.9"), 40_001);
+    let syn = tcp(ends.1, other, SYN).from(mac(5)).build();
+    assert!(passes(&switch.from_port(1, "a", &syn)), "one that the server really opens is its own");
+    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &tcp(other, ends.1, SYN | ACK).build())));
 }
 
 #[test]
