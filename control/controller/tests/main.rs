@@ -1,5 +1,4 @@
 //! The controller as a whole: its core under simulated faults, and its runtime on real sockets.
 
-mod app;
-mod frames;
-mod simulation;
+#[cfg(test)]
+mod suite;

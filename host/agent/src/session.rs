@@ -236,7 +236,7 @@ impl Session {
                 }
             }
             Input::SwitchDown => self.switch_down(out),
-            Input::FromSwitch(frame) => self.from_switch(now_ms, frame, out),
+            Input::FromSwitch(frame) => self.switch_says(now_ms, frame, out),
             Input::Connected => {
                 if matches!(self.phase, Phase::Connecting { .. }) {
                     self.phase = Phase::Digest { since_ms: now_ms };
@@ -248,7 +248,7 @@ impl Session {
                     self.lose(now_ms, reason, out);
                 }
             }
-            Input::FromController(frame) => self.from_controller(now_ms, frame, out),
+            Input::FromController(frame) => self.controller_says(now_ms, frame, out),
             Input::Tick => self.tick(now_ms, out),
         }
     }
@@ -366,7 +366,7 @@ impl Session {
         }
     }
 
-    fn from_switch(&mut self, now_ms: u64, frame: FromSwitch, out: &mut Vec<Output>) {
+    fn switch_says(&mut self, now_ms: u64, frame: FromSwitch, out: &mut Vec<Output>) {
         let established = self.established();
         match frame {
             FromSwitch::State { digest, entries, last } => self.state(now_ms, digest, entries, last, out),
@@ -441,7 +441,7 @@ impl Session {
         }
     }
 
-    fn from_controller(&mut self, now_ms: u64, frame: ToActuator, out: &mut Vec<Output>) {
+    fn controller_says(&mut self, now_ms: u64, frame: ToActuator, out: &mut Vec<Output>) {
         if self.heard_ms.is_some() {
             self.heard_ms = Some(now_ms);
         }

@@ -251,16 +251,6 @@ fn holder(path: &Path) -> Option<Pid> {
     Pid::from_raw(pid)
 }
 
-trait RawPid {
-    fn as_raw_pid(self) -> i32;
-}
-
-impl RawPid for Pid {
-    fn as_raw_pid(self) -> i32 {
-        self.as_raw_nonzero().get()
-    }
-}
-
 /// Asks a child to end, and kills it when it does not.
 async fn end_child(mut child: Child, name: &str) {
     if let Some(pid) = child.id().and_then(|id| Pid::from_raw(id as i32)) {

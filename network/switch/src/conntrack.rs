@@ -9,10 +9,17 @@
 //! in the table, so that a connection ends after its flows):
 //! - TCP: opening 60 s; open, when both sides were seen, 2 h; half closed, after one FIN, 10 min;
 //!   closed, after both or an RST, 30 s. A SYN on a closed one opens it again. Sequence numbers are not
-//!   followed. A TCP packet in the middle of an unknown conversation counts as its opening only where its
-//!   ports look like the opener's, so that most conversations survive when tracking begins late, and none
-//!   is opened anew from its other side when it is revoked.
+//!   followed. A TCP packet in the middle of an unknown conversation counts as its opening, so that
+//!   conversations survive when tracking begins late; the rules still judge it in its own direction.
 //! - UDP: unanswered 30 s, answered 180 s. ICMP echo: 30 s. Other protocols: 600 s.
+//! - Revoked, of any protocol: 60 s. Who opened a conversation is what a revoked rule is about: were the
+//!   connection forgotten at once, the next packet of the other side would open it anew in its own
+//!   direction, and the revoked one would pass as its reply.
+//!
+//! Departure from row A24: the paper tracks nothing when the rules allow both ways, to spare its fast
+//! path. Here the fast path does nothing for a connection, and without the record nobody would know
+//! which way to judge when a rule is revoked. So all is tracked that a stateful rule allows; only what
+//! the rules allow both ways goes on untracked when there is no room.
 //!
 //! Limits: [`Limits`] for all and for each owner (the endpoint here, or at a gateway the network), so
 //! that no tenant takes all. When a port's share is full its oldest connection that was never answered
@@ -23,16 +30,19 @@
 //! [`ConnectionRecord`]s to be journaled, and taken back by [`Connections::restore`]. Restored
 //! connections are judged by the rules again with their first packet.
 
+mod connection;
 mod record;
 
 use crate::flow::{CounterIndex, FlowUse, PortIndex};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use weir_packet::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use weir_packet::key::FlowKey;
 
+pub use connection::{Binding, Connection, Sides, State, Way, timeout_ms};
 pub use record::ConnectionRecord;
+
+use connection::{TCP, restored_flags};
 
 /// Most connections of a switch.
 pub const CONNECTIONS_MAX: usize = 1 << 20;
@@ -46,9 +56,6 @@ const SWEEP_PARTS: usize = 8;
 const SLOT_BITS: u32 = 20;
 const GENERATION_MAX: u32 = (1 << 11) - 2;
 const REPLY_BIT: u32 = 1 << 31;
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 type Hasher = foldhash::quality::RandomState;
 
@@ -94,15 +101,6 @@ impl Owner {
     }
 }
 
-/// Which way a packet goes in its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// From who opened it.
-    Opener,
-    /// Back.
-    Reply,
-}
-
 /// Number of a connection while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionId(u32);
@@ -128,157 +126,6 @@ impl ConnectionId {
 
     fn generation(self) -> u32 {
         self.0 >> SLOT_BITS
-    }
-}
-
-/// How far a connection is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum State {
-    /// Only the opener was seen.
-    Opening,
-    /// Both were seen.
-    Open,
-    /// TCP: one side is done.
-    HalfClosed,
-    /// TCP: both are done, or one has reset it.
-    Closed,
-}
-
-impl State {
-    /// The state in words.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            State::Opening => "opening",
-            State::Open => "open",
-            State::HalfClosed => "half-closed",
-            State::Closed => "closed",
-        }
-    }
-}
-
-/// How long a connection lasts without a packet, milliseconds.
-pub fn timeout_ms(protocol: u8, state: State) -> u64 {
-    let seconds = match (protocol, state) {
-        (TCP, State::Opening) => 60,
-        (TCP, State::Open) => 2 * 3600,
-        (TCP, State::HalfClosed) => 600,
-        (_, State::Closed) => 30,
-        (UDP, State::Opening) => 30,
-        (UDP, _) => 180,
-        (1 | 58, _) => 30,
-        _ => 600,
-    };
-    seconds * 1000
-}
-
-/// What a side of a connection that is here was judged: whether its rule lets replies pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sides {
-    /// The opener is here, and its egress rule is stateful (`Some(true)`) or not.
-    pub egress: Option<bool>,
-    /// The receiver is here, and its ingress rule is stateful or not.
-    pub ingress: Option<bool>,
-}
-
-/// A translation of the opener's source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Binding {
-    /// Outside address and port (ICMP: identifier).
-    pub external: (IpAddr, u16),
-    /// Key of replies as they come in from outside, zone zero.
-    pub inbound: FlowKey,
-}
-
-/// A connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Connection {
-    /// Key of the opener's packets; the zone is the network's identifier.
-    pub key: FlowKey,
-    /// Generation of the network in which it was judged.
-    pub generation: u64,
-    /// What the sides that are here were judged.
-    pub sides: Sides,
-    /// Counter of the rule that allowed it.
-    pub counter: CounterIndex,
-    /// How far it is.
-    pub state: State,
-    /// Who is charged.
-    pub owner: Owner,
-    /// Translation, at a gateway.
-    pub binding: Option<Binding>,
-    /// When a packet was seen last.
-    pub last_ms: u64,
-    /// TCP flags seen from the opener and from the other side.
-    flags: [u8; 2],
-    /// Whether both sides were seen.
-    seen: [bool; 2],
-    /// Whether it was told to the journal.
-    recorded: bool,
-}
-
-impl Connection {
-    /// A connection that a first packet opens.
-    pub fn new(
-        key: FlowKey,
-        generation: u64,
-        sides: Sides,
-        counter: CounterIndex,
-        owner: Owner,
-    ) -> Connection {
-        Connection {
-            key,
-            generation,
-            sides,
-            counter,
-            state: State::Opening,
-            owner,
-            binding: None,
-            last_ms: 0,
-            flags: [0; 2],
-            seen: [true, false],
-            recorded: false,
-        }
-    }
-
-    /// The network.
-    pub fn vni(&self) -> u32 {
-        self.key.zone
-    }
-
-    /// Whether it may make room for another: never answered and not translated.
-    fn is_expendable(&self) -> bool {
-        self.binding.is_none() && matches!(self.state, State::Opening | State::Closed)
-    }
-
-    /// Takes in what was seen one way, and says whether the state changed.
-    fn see(&mut self, way: Way, flags: u8) -> bool {
-        let before = self.state;
-        let side = way as usize;
-        self.seen[side] = true;
-        if self.key.protocol != TCP {
-            if self.seen == [true; 2] {
-                self.state = State::Open;
-            }
-            return self.state != before;
-        }
-        if self.state == State::Closed && flags & SYN != 0 && flags & RST == 0 {
-            self.flags = [0; 2];
-            self.seen = [way == Way::Opener, way == Way::Reply];
-            self.state = State::Opening;
-        }
-        self.flags[side] |= flags;
-        let finished = self.flags.iter().filter(|flags| **flags & FIN != 0).count();
-        let reset = self.flags.iter().any(|flags| flags & RST != 0);
-        self.state = if reset || finished == 2 {
-            State::Closed
-        } else if finished == 1 {
-            State::HalfClosed
-        } else if self.seen == [true; 2] && self.flags.iter().any(|flags| flags & ACK != 0) {
-            State::Open
-        } else {
-            State::Opening
-        };
-        self.state != before
     }
 }
 
@@ -523,10 +370,25 @@ impl Connections {
         }
     }
 
-    /// Notes a new judgement by the rules.
+    /// Notes that the rules, asked anew, allow a connection. A revoked one goes on.
     pub fn judged(&mut self, id: ConnectionId, generation: u64, sides: Sides, counter: CounterIndex) {
-        if let Some(connection) = self.get_mut(id) {
-            (connection.generation, connection.sides, connection.counter) = (generation, sides, counter);
+        let Some(connection) = self.get_mut(id) else { return };
+        (connection.generation, connection.sides, connection.counter) = (generation, sides, counter);
+        if connection.state == State::Revoked {
+            (connection.state, connection.flags, connection.seen) = (State::Opening, [0; 2], [true, false]);
+            self.record(id);
+        }
+    }
+
+    /// Notes that the rules, asked anew, do not allow a connection, and what denies it.
+    pub fn revoke(&mut self, now_ms: u64, id: ConnectionId, generation: u64, counter: CounterIndex) {
+        let Some(connection) = self.get_mut(id) else { return };
+        (connection.generation, connection.counter) = (generation, counter);
+        connection.last_ms = connection.last_ms.max(now_ms);
+        if connection.state != State::Revoked {
+            connection.state = State::Revoked;
+            self.counters.revoked += 1;
+            self.record(id);
         }
     }
 
@@ -608,16 +470,6 @@ impl Connections {
         self.changes.truncate(waiting);
         *(if restored { &mut self.counters.restored } else { &mut self.counters.not_restored }) += 1;
         restored
-    }
-}
-
-/// TCP flags that lead to a state.
-fn restored_flags(state: State) -> [u8; 2] {
-    match state {
-        State::Opening => [0; 2],
-        State::Open => [ACK; 2],
-        State::HalfClosed => [ACK | FIN, ACK],
-        State::Closed => [ACK | FIN; 2],
     }
 }
 

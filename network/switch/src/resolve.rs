@@ -257,9 +257,8 @@ impl TableResolver {
                 continue;
             }
             let owner = self.owner(network, &key);
-            let counter = self.counters.reason(Reason::Revoked);
-            let counter =
-                if external.is_some() { self.path_counters[Path::External as usize] } else { counter };
+            let path = if external.is_some() { Path::External } else { Path::Restored };
+            let counter = self.path_counters[path as usize];
             let mut connection =
                 Connection::new(key, 0, Sides { egress: None, ingress: None }, counter, owner);
             connection.binding = external

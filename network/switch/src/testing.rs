@@ -23,7 +23,6 @@ use weir_trust::token::TokenKey;
 pub(crate) const SECRET: [u8; 16] = [9; 16];
 pub(crate) const SYN: u8 = tcp_flags::SYN;
 pub(crate) const ACK: u8 = tcp_flags::ACK;
-pub(crate) const FIN: u8 = tcp_flags::FIN;
 pub(crate) const RST: u8 = tcp_flags::RST;
 
 pub(crate) fn label(text: &str) -> Label {
@@ -393,6 +392,8 @@ pub(crate) fn zone(ingress: &Ingress) -> Zone {
 pub(crate) struct Switch {
     pub mind: TableResolver,
     pub flows: HashMap<(Zone, FlowKey), Action>,
+    /// When each flow carried a packet last.
+    pub last_ms: HashMap<(Zone, FlowKey), u64>,
     pub ports: HashMap<PortIndex, u32>,
     pub counts: BTreeMap<CounterIndex, u64>,
     pub now_ms: u64,
@@ -402,7 +403,7 @@ pub(crate) struct Switch {
 impl Switch {
     pub(crate) fn new(mind: TableResolver) -> Switch {
         let (flows, ports, counts) = (HashMap::new(), HashMap::new(), BTreeMap::new());
-        Switch { mind, flows, ports, counts, now_ms: 1_000_000, misses: 0 }
+        Switch { mind, flows, last_ms: HashMap::new(), ports, counts, now_ms: 1_000_000, misses: 0 }
     }
 
     pub(crate) fn apply(&mut self, update: &Update) -> Vec<Invalidate> {
@@ -453,13 +454,13 @@ impl Switch {
     }
 
     /// Takes a frame from a port.
-    pub(crate) fn from_port(&mut self, vni: u32, name: &str, frame: &[u8]) -> Event {
+    pub(crate) fn at_port(&mut self, vni: u32, name: &str, frame: &[u8]) -> Event {
         let index = self.port_index(vni, name);
         self.take(&Ingress::Port(index), frame)
     }
 
     /// Takes a frame from another switch, with its right token.
-    pub(crate) fn from_switch(&mut self, sender: &str, vni: u32, frame: &[u8]) -> Event {
+    pub(crate) fn at_underlay(&mut self, sender: &str, vni: u32, frame: &[u8]) -> Event {
         let token = Some(TokenKey::new(SECRET).token(vni, ip(sender)));
         let ingress = Ingress::Underlay { sender: ip(sender), vni, token, format: Encapsulation::Geneve };
         self.take(&ingress, frame)
@@ -481,7 +482,10 @@ impl Switch {
 
     fn obey(&mut self, ingress: &Ingress, action: &Action, frame: &[u8]) -> Event {
         let parsed = parse(frame).unwrap();
+        self.last_ms.insert((zone(ingress), FlowKey::new(0, &parsed)), self.now_ms);
+        let seen = FlowUse { packets: 1, bytes: frame.len() as u64, tcp_flags: parsed.tcp_flags };
         if action.hop == Hop::Drop {
+            self.used(action, seen);
             return self.dropped(action.counter);
         }
         if parsed.l3_length() > usize::from(action.mtu) {
@@ -491,12 +495,15 @@ impl Switch {
             return self.miss(ingress, MissReason::TtlExpired, frame);
         }
         *self.counts.entry(action.counter).or_default() += 1;
-        if action.connection != NO_CONNECTION {
-            let seen = FlowUse { packets: 1, bytes: frame.len() as u64, tcp_flags: parsed.tcp_flags };
-            self.mind.used(self.now_ms, action.connection, seen);
-        }
+        self.used(action, seen);
         let sent = perform(frame, action).unwrap();
         self.hop(&action.hop, sent)
+    }
+
+    fn used(&mut self, action: &Action, seen: FlowUse) {
+        if action.connection != NO_CONNECTION {
+            self.mind.used(self.now_ms, action.connection, seen);
+        }
     }
 
     fn hop(&mut self, hop: &Hop, frame: Vec<u8>) -> Event {
@@ -525,6 +532,7 @@ impl Switch {
         let resolution = self.mind.resolve(self.now_ms, ingress, &key, reason, frame);
         for (ingress, key, action) in resolution.install {
             assert_eq!(key.zone, 0);
+            self.last_ms.insert((zone(&ingress), key), self.now_ms);
             self.flows.insert((zone(&ingress), key), action);
         }
         match resolution.outcome {
@@ -558,7 +566,8 @@ impl Switch {
     /// Lets time pass, and with it idle flows.
     pub(crate) fn pass(&mut self, ms: u64) {
         self.now_ms += ms;
-        self.flows.retain(|_, action| u64::from(action.idle_ms) > ms);
+        let (now_ms, last_ms) = (self.now_ms, &self.last_ms);
+        self.flows.retain(|key, action| now_ms - last_ms[key] <= u64::from(action.idle_ms));
         for _ in 0..8 {
             for invalidate in self.mind.tick(self.now_ms) {
                 self.invalidate(&invalidate);

@@ -1,4 +1,5 @@
 //! The switch as a process between network namespaces. Needs root; see `lab::missing`.
+#![allow(clippy::expect_used, clippy::unwrap_used)]
 mod forward;
 mod lab;
 mod lives;

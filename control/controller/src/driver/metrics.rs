@@ -5,6 +5,7 @@ use crate::core::scheduler::{SchedulerCounters, TargetStatus};
 use crate::core::{Core, CoreCounters};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
+use weir_order::Engine;
 
 /// What the driver counts itself.
 #[derive(Debug, Default)]
@@ -154,6 +155,9 @@ fn order(text: &mut String, shared: &Shared) {
             ("overloads", counters.overloads),
             ("snapshots_saved", counters.snapshots_saved),
         ];
+        let healthy = u64::from(engine.status().healthy);
+        let help = "Whether the log can order more; 0 asks for a look at the disk and a restart.";
+        put(text, "log_healthy", "gauge", help, &[(String::new(), healthy)]);
         put(text, "log_total", "counter", "What the log did.", &by("what", &log));
     }
     if let Some(submitter) = shared.submitter.load_full() {

@@ -51,6 +51,11 @@ use weir_trust::batch::GroupSigner;
 /// How often the core is told the time.
 const TICK: Duration = Duration::from_millis(100);
 
+/// Largest operation of the order: a transaction of the most mutations, at about 700 bytes each.
+const OPERATION_BYTES_MAX: usize = 15 * 1024 * 1024;
+/// Largest batch of the order.
+const BATCH_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
 /// When a snapshot is taken: when the log after the last one has either.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotPolicy {
@@ -129,13 +134,18 @@ pub struct ControllerSettings {
 impl ControllerSettings {
     /// Defaults for a domain and a controller's name.
     pub fn new(domain: Label, name: Label) -> ControllerSettings {
+        let mut order = weir_order::Settings::default();
+        order.log.batch_bytes_max = BATCH_BYTES_MAX;
+        order.local.batch_bytes_max = BATCH_BYTES_MAX;
+        let batcher =
+            BatcherSettings { operation_bytes_max: OPERATION_BYTES_MAX, ..BatcherSettings::default() };
         ControllerSettings {
             domain,
             name,
             epoch: 1,
             scheduler: SchedulerSettings::default(),
-            batcher: BatcherSettings::default(),
-            order: weir_order::Settings::default(),
+            batcher,
+            order,
             snapshots: SnapshotPolicy::default(),
             feed: FeedSettings::default(),
             sessions: SessionSettings::default(),

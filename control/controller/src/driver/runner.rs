@@ -55,6 +55,15 @@ pub(super) struct Runner {
     ticks: u64,
 }
 
+/// However the core thread ends, nobody may wait for an answer that never comes.
+struct EndGuard(Arc<Shared>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.0.core_ended();
+    }
+}
+
 impl Runner {
     pub fn new(
         core: Core,
@@ -81,6 +90,7 @@ impl Runner {
     }
 
     pub fn run(mut self) {
+        let _guard = EndGuard(self.shared.clone());
         while let Some(command) = self.commands.blocking_recv() {
             match command {
                 Command::Committed(entry) => {
@@ -100,8 +110,6 @@ impl Runner {
                 break;
             }
         }
-        // Also when the order cannot be followed: nobody may wait for an answer that never comes.
-        self.shared.stop();
     }
 
     fn committed(&mut self, entry: &Entry) -> Result<(), Error> {

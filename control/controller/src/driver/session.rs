@@ -27,7 +27,8 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// Serves sessions until the controller stops. `tls` must require a client certificate of the domain.
 ///
 /// # Errors
-/// None now; the signature leaves room for a listener that cannot go on.
+/// [`Error::Stopped`] when the controller ended by itself, because it could not follow the order; the
+/// log says why.
 pub async fn serve_sessions(
     handle: ControllerHandle,
     listener: TcpListener,
@@ -39,7 +40,9 @@ pub async fn serve_sessions(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stopped.wait_for(|(_, stopped)| *stopped) => return Ok(()),
+            _ = stopped.wait_for(|(_, stopped)| *stopped) => {
+                return if handle.shared.has_failed() { Err(Error::Stopped) } else { Ok(()) };
+            }
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,

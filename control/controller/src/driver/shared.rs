@@ -58,6 +58,7 @@ pub(super) struct Shared {
     next_sequence: AtomicU64,
     ordered_ms: AtomicU64,
     stopped: AtomicBool,
+    failed: AtomicBool,
     inbox: mpsc::Sender<Command>,
 }
 
@@ -104,6 +105,7 @@ impl Shared {
             next_sequence: AtomicU64::new(parts.core.own_sequence() + 1),
             ordered_ms: AtomicU64::new(parts.core.now_ms()),
             stopped: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             inbox: parts.inbox,
         }
     }
@@ -204,6 +206,17 @@ impl Shared {
 
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Whether it stopped by itself.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::SeqCst)
+    }
+
+    /// The core thread ended. That is a failure unless the controller was told to stop.
+    pub fn core_ended(&self) {
+        self.failed.store(!self.is_stopped(), Ordering::SeqCst);
+        self.stop();
     }
 
     /// Begins the end: nothing more is proposed, and everybody who waits is told.

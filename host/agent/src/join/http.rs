@@ -108,3 +108,49 @@ pub(super) fn reason_of(body: &[u8]) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_whole_or_not_at_all() {
+        let read = |text: &str| parse_answer(text.as_bytes()).map(|(code, body)| (code, body.to_vec()));
+        assert_eq!(read("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"), Ok((200, b"hi".to_vec())));
+        assert_eq!(read("HTTP/1.0 404 Not Found\r\n\r\ngone"), Ok((404, b"gone".to_vec())));
+        for (wrong, part) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi", "cut off"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi", "encoding 'chunked'"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "not a number"),
+            ("SSH-2.0-x\r\n\r\n", "not HTTP"),
+            ("HTTP/1.1 20 OK\r\n\r\n", "not HTTP"),
+            ("", "not HTTP"),
+        ] {
+            assert!(read(wrong).unwrap_err().contains(part), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reasons_are_short_and_printable() {
+        assert_eq!(reason_of(br#"{"code":1,"message":"no"}"#), "no");
+        assert_eq!(reason_of(b"plain\x1b[31m\r\n"), "plain[31m");
+        assert!(reason_of(&[b'x'; 10_000]).len() <= 200);
+    }
+
+    #[test]
+    fn any_answer_and_any_token_is_read_or_refused() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let with_head = [b"HTTP/1.1 200 OK\r\n", bytes, b"\r\n\r\n", bytes].concat();
+            for answer in [bytes, &with_head] {
+                if let Ok((_, body)) = parse_answer(answer) {
+                    assert!(body.len() <= answer.len());
+                }
+            }
+            let _ = reason_of(bytes);
+            let text = String::from_utf8_lossy(bytes);
+            let _ = parse_base(&text);
+            let _ = crate::join::parse_token(&text);
+            let _ = crate::join::parse_token(&format!("weir1.{text}"));
+        });
+    }
+}

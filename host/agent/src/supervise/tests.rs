@@ -109,7 +109,7 @@ async fn the_switch_stays_is_adopted_and_is_replaced_when_it_dies() {
     task.await.unwrap();
     let first = scene.pids("switches")[0];
     assert!(alive(first) && !alive(scene.pids("agents")[0]), "only the agent was stopped");
-    assert_eq!(holder(&scene.config.switch_lock).map(RawPid::as_raw_pid), Some(first));
+    assert_eq!(holder(&scene.config.switch_lock).map(Pid::as_raw_pid), Some(first));
     let (stop, task) = scene.start();
     until("a new agent runs", || scene.pids("agents").len() == 2).await;
     assert_eq!(scene.pids("switches").len(), 1, "the running switch is adopted");

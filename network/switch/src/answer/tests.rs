@@ -26,7 +26,7 @@ fn v6(text: &str) -> Ipv6Addr {
 }
 
 fn ask(sender: &str, target: &str) -> Event {
-    switch().from_port(1, "a", &arp(mac(5), v4(sender), v4(target), 1))
+    switch().at_port(1, "a", &arp(mac(5), v4(sender), v4(target), 1))
 }
 
 fn dropped(reason: &str) -> Event {
@@ -67,16 +67,16 @@ fn arp_that_lies_or_asks_nothing_is_dropped() {
     assert_eq!(ask("10.0.0.6", "10.0.0.1"), dropped("spoofed-source"));
     let mut switch = switch();
     let unsolicited = arp(mac(5), v4("10.0.0.5"), v4("10.0.0.6"), 2);
-    assert_eq!(switch.from_port(1, "a", &unsolicited), dropped("arp-unsolicited"));
+    assert_eq!(switch.at_port(1, "a", &unsolicited), dropped("arp-unsolicited"));
     let foreign = arp(mac(6), v4("10.0.0.5"), v4("10.0.0.6"), 1);
-    assert_eq!(switch.from_port(1, "a", &foreign), dropped("spoofed-mac"));
+    assert_eq!(switch.at_port(1, "a", &foreign), dropped("spoofed-mac"));
 }
 
 #[test]
 fn a_solicitation_is_answered_by_the_router() {
     let mut switch = switch();
     for (target, is_router) in [("fd00::1", true), ("fe80::1", true), ("fd00::77", false)] {
-        let event = switch.from_port(1, "a", &solicitation(mac(5), v6("fd00::5"), v6(target)));
+        let event = switch.at_port(1, "a", &solicitation(mac(5), v6("fd00::5"), v6(target)));
         let parsed = parse(event.frame()).unwrap();
         assert_eq!((parsed.icmp_type, parsed.ttl), (136, 255));
         assert_eq!(IpAddr::from(parsed.source), ip(target));
@@ -88,7 +88,7 @@ fn a_solicitation_is_answered_by_the_router() {
 #[test]
 fn duplicate_address_detection_finds_nobody_with_the_own_address() {
     let mut switch = switch();
-    let mut probe = |target| switch.from_port(1, "a", &solicitation(mac(5), v6("::"), v6(target)));
+    let mut probe = |target| switch.at_port(1, "a", &solicitation(mac(5), v6("::"), v6(target)));
     assert_eq!(probe("fd00::5"), dropped("neighbor-own-address"));
     assert_eq!(probe("fe80::aa"), dropped("neighbor-outside"));
     assert_eq!(probe("fd99::1"), dropped("neighbor-outside"));
@@ -105,7 +105,7 @@ fn a_router_solicitation_gets_an_advertisement_without_prefixes_on_the_link() {
         .to(weir_model::MacAddr([0x33, 0x33, 0, 0, 0, 2]))
         .ttl(255)
         .build();
-    let event = switch.from_port(1, "a", &solicitation);
+    let event = switch.at_port(1, "a", &solicitation);
     let frame = event.frame();
     let parsed = parse(frame).unwrap();
     weir_packet::checksum::verify(frame, &parsed).unwrap();
@@ -148,14 +148,14 @@ fn the_router_answers_echo_in_both_families() {
     let mut switch = switch();
     for (own, router) in [("10.0.0.5", "10.0.0.1"), ("10.0.0.5", "10.0.1.1"), ("fd00::5", "fd00::1")] {
         let request = echo(ip(own), ip(router), 7, true).from(mac(5)).build();
-        let event = switch.from_port(1, "a", &request);
+        let event = switch.at_port(1, "a", &request);
         let parsed = parse(event.frame()).unwrap();
         assert!(matches!(event, Event::Answered(_)) && parsed.is_icmp_echo());
         assert_eq!((IpAddr::from(parsed.source), parsed.icmp_id), (ip(router), 7));
         weir_packet::checksum::verify(event.frame(), &parsed).unwrap();
     }
     let link_local = echo(ip("fe80::aa"), ip("fe80::1"), 7, true).from(mac(5)).build();
-    assert!(matches!(switch.from_port(1, "a", &link_local), Event::Answered(_)));
+    assert!(matches!(switch.at_port(1, "a", &link_local), Event::Answered(_)));
 }
 
 #[test]
@@ -163,33 +163,33 @@ fn dhcp_and_dns_go_to_the_agent_and_all_else_to_the_router_is_refused() {
     let mut switch = switch();
     let broadcast = weir_model::MacAddr::BROADCAST;
     let discover = udp((ip("0.0.0.0"), 68), (ip("255.255.255.255"), 67), 240).from(mac(5)).to(broadcast);
-    assert_eq!(switch.from_port(1, "a", &discover.build()), Event::Punted);
+    assert_eq!(switch.at_port(1, "a", &discover.build()), Event::Punted);
     let renew = udp((ip("10.0.0.5"), 68), (ip("10.0.0.1"), 67), 240).from(mac(5));
-    assert_eq!(switch.from_port(1, "a", &renew.build()), Event::Punted);
+    assert_eq!(switch.at_port(1, "a", &renew.build()), Event::Punted);
     let solicit = udp((ip("fe80::aa"), 546), (ip("ff02::1:2"), 547), 20).from(mac(5));
     let solicit = solicit.to(weir_model::MacAddr([0x33, 0x33, 0, 1, 0, 2]));
-    assert_eq!(switch.from_port(1, "a", &solicit.build()), Event::Punted);
+    assert_eq!(switch.at_port(1, "a", &solicit.build()), Event::Punted);
     let query = udp((ip("10.0.0.5"), 999), (ip("10.0.0.1"), 53), 30).from(mac(5));
-    assert_eq!(switch.from_port(1, "a", &query.build()), Event::Punted);
+    assert_eq!(switch.at_port(1, "a", &query.build()), Event::Punted);
 
     let over_tcp = tcp((ip("10.0.0.5"), 999), (ip("10.0.0.1"), 53), SYN).from(mac(5));
-    let event = switch.from_port(1, "a", &over_tcp.build());
+    let event = switch.at_port(1, "a", &over_tcp.build());
     assert_eq!(parse(event.frame()).unwrap().tcp_flags, RST | ACK);
     let other = udp((ip("10.0.0.5"), 999), (ip("10.0.0.1"), 123), 30).from(mac(5));
-    let event = switch.from_port(1, "a", &other.build());
+    let event = switch.at_port(1, "a", &other.build());
     let parsed = parse(event.frame()).unwrap();
     assert_eq!((parsed.icmp_type, parsed.icmp_code), (3, 3));
     let gre = Packet::new(ip("10.0.0.5"), ip("10.0.0.1"), 47, vec![0; 8]).from(mac(5));
-    assert_eq!(switch.from_port(1, "a", &gre.build()), dropped("to-router"));
+    assert_eq!(switch.at_port(1, "a", &gre.build()), dropped("to-router"));
 }
 
 #[test]
 fn dhcp_from_the_unspecified_address_is_the_only_use_of_it() {
     let mut switch = switch();
     let other = udp((ip("0.0.0.0"), 68), (ip("10.0.0.9"), 67), 240).from(mac(5));
-    assert_eq!(switch.from_port(1, "a", &other.build()), dropped("spoofed-source"));
+    assert_eq!(switch.at_port(1, "a", &other.build()), dropped("spoofed-source"));
     let wrong_port = udp((ip("0.0.0.0"), 69), (ip("255.255.255.255"), 67), 240).from(mac(5));
-    let event = switch.from_port(1, "a", &wrong_port.to(weir_model::MacAddr::BROADCAST).build());
+    let event = switch.at_port(1, "a", &wrong_port.to(weir_model::MacAddr::BROADCAST).build());
     assert_eq!(event, dropped("spoofed-source"));
 }
 

@@ -2,7 +2,10 @@ use super::*;
 use crate::testing::ip;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use weir_packet::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use weir_packet::key::NO_VLAN;
+
+const UDP: u8 = 17;
 
 const SIDES: Sides = Sides { egress: Some(true), ingress: None };
 
@@ -231,11 +234,18 @@ fn a_restored_connection_goes_on_in_its_state() {
         assert!(!table.restore(5, connection(key(TCP, 1), 0), before), "twice");
         assert!(table.take_changes().is_empty());
         let (id, _) = table.find(&key(TCP, 1)).unwrap();
+        assert_eq!(table.snapshot().len(), 2);
         assert_eq!((state(&table, id), table.get(id).unwrap().generation), (before, 0));
         if before == State::Open {
             table.used(6, id.number(Way::Opener), seen(ACK));
             assert_eq!(state(&table, id), State::Open);
         }
+        table.remove(id);
+        assert_eq!(
+            table.take_changes(),
+            [ConnectionRecord::closed(&key(TCP, 1))],
+            "the journal learns its end"
+        );
     }
 }
 
@@ -267,10 +277,10 @@ proptest! {
         for step in steps {
             match step {
                 Step::Open(port) => {
-                    if !model.contains_key(&port) {
+                    model.entry(port).or_insert_with(|| {
                         open(&mut table, now_ms, UDP, port);
-                        model.insert(port, (now_ms, false));
-                    }
+                        (now_ms, false)
+                    });
                 }
                 Step::Reply(port) => {
                     if let Some((id, way)) = table.find(&key(UDP, port).reverse()) {

@@ -161,3 +161,6 @@ pub fn set_ethernet(
 ) -> Result<(), PacketError> {
     rewrite::set_macs(frame, &mut packet.parsed, source, destination)
 }
+
+#[cfg(test)]
+mod tests;

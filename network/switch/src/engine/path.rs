@@ -7,24 +7,25 @@
 //! Invariant: `transmit` is flushed before the arena or the receive buffers are used again, so the
 //! pointers that it holds are to frames that are still there.
 
+mod underlay;
+
 use super::counters::{EngineDrop, EngineEvent};
 use super::forward::{self, Checked, Verdict};
 use super::port::{self, Ports, Served};
-use super::receive::{MESSAGE_BYTES, Message, Receive};
+use super::receive::Receive;
 use super::ring::FrameProducer;
 use super::sys;
 use super::transmit::Transmit;
 use super::{EXTERNAL, Inject, Miss, PORTS_MAX, SENDER_CLASSES, Shared, ingress_of};
 use crate::capture::{Outer, Taps};
 use crate::flow::{Ingress, MissReason};
-use crate::flowtable::action::{Tunnel, wire_format};
+use crate::flowtable::action::Tunnel;
 use crate::flowtable::{CompiledHop, Tables, ZoneKey};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use underlay::Joiner;
 use weir_model::resource::Encapsulation;
-use weir_packet::coalesce::{CoalesceConfig, Coalescer, MAX_PARTS, Output, Place, Sink};
 use weir_packet::segment::Segmenter;
 use weir_packet::virtio::{HEADER_BYTES, Offload, VirtioNetHeader};
 use weir_packet::{FlowKey, IpAddress, checksum, encap};
@@ -317,190 +318,6 @@ impl Path {
         outer_of(self.underlay, tunnel, &self.underlay_ports, ecn)
     }
 
-    /// Receives messages of the underlay once; returns whether there may be more.
-    pub fn serve_underlay(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        format: Encapsulation,
-        misses: &mut FrameProducer<Miss>,
-    ) -> bool {
-        let count = match self.receive.receive(socket) {
-            Ok(count) => count,
-            Err(_) => return false,
-        };
-        self.shared.counters.event(EngineEvent::UnderlayReceives).add(count as u64);
-        for number in 0..count {
-            let message = self.receive.message(number);
-            self.take_message(&message, number, format, misses);
-        }
-        self.join_end();
-        self.flush();
-        count == super::receive::MESSAGES_MAX
-    }
-
-    fn take_message(
-        &mut self,
-        message: &Message,
-        number: usize,
-        format: Encapsulation,
-        misses: &mut FrameProducer<Miss>,
-    ) {
-        let counters = &self.shared.counters;
-        counters
-            .event(EngineEvent::UnderlayDatagrams)
-            .add(message.length.div_ceil(message.segment_bytes) as u64);
-        if message.truncated {
-            counters.dropped(EngineDrop::UnderlayTruncated).add(1, message.length as u64);
-            return;
-        }
-        // One look a message for the zone: its datagrams nearly always are of one network.
-        let mut known = None;
-        let end = message.start + message.length;
-        let mut start = message.start;
-        while start < end {
-            let length = message.segment_bytes.min(end - start);
-            self.take_datagram(message, number, format, start, length, &mut known, misses);
-            start += length;
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn take_datagram(
-        &mut self,
-        message: &Message,
-        number: usize,
-        format: Encapsulation,
-        start: usize,
-        length: usize,
-        known: &mut Option<(u32, Option<u32>)>,
-        misses: &mut FrameProducer<Miss>,
-    ) {
-        let counters = &self.shared.counters;
-        let datagram = &mut self.receive.bytes[start..start + length];
-        let (tunnel, mut packet) = match open(datagram, format) {
-            Ok(opened) => opened,
-            Err(reason) => {
-                counters.parse_error(reason).add(1, length as u64);
-                return;
-            }
-        };
-        if tunnel.oam {
-            counters.dropped(EngineDrop::ControlPacket).add(1, length as u64);
-            return;
-        }
-        if !self.taps.is_empty() {
-            let (header, inner) = datagram.split_at(tunnel.inner_offset);
-            let port = self.underlay_ports[usize::from(format == Encapsulation::Vxlan)];
-            let outer = Outer { source: message.sender, destination: self.underlay, port, ecn: message.ecn };
-            self.taps.underlay(&outer, [header, inner], counters);
-        }
-        let frame = &mut datagram[tunnel.inner_offset..];
-        let frame_bytes = frame.len();
-        if message.ecn != 0 && !mark(frame, &mut packet, message.ecn) {
-            counters.dropped(EngineDrop::OuterCongestion).add(1, frame_bytes as u64);
-            return;
-        }
-        let zone = match known {
-            Some((vni, zone)) if *vni == tunnel.vni => *zone,
-            _ => {
-                let sender = message.sender.into();
-                let zone = self.tables.zones.get(&ZoneKey { sender, vni: tunnel.vni, format }).copied();
-                *known = Some((tunnel.vni, zone));
-                zone
-            }
-        };
-        let verdict = forward::judge(
-            &self.tables,
-            &self.shared.store,
-            counters,
-            zone,
-            &packet,
-            frame_bytes,
-            self.now_ms,
-        );
-        match verdict {
-            Verdict::Dropped => {}
-            Verdict::Miss(reason, key) => {
-                let (sender, vni, token) = (message.sender, tunnel.vni, tunnel.token);
-                let ingress = Ingress::Underlay { sender, vni, token, format };
-                let origin = Origin { ingress, zone, class: sender_class(sender), again: false };
-                let virtio = packet.offload.header(&packet.parsed);
-                self.missed |= hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, 1);
-            }
-            Verdict::Forward { action, hash } => {
-                let (action, hash) = (*action, hash);
-                if forward::alter(frame, &mut packet, &action).is_err() {
-                    counters.dropped(EngineDrop::NotTranslatable).add(1, frame_bytes as u64);
-                    return;
-                }
-                let start = start + tunnel.inner_offset;
-                match action.hop {
-                    CompiledHop::Port(port) => {
-                        self.join(usize::from(port), number, start, frame_bytes, packet)
-                    }
-                    CompiledHop::External => self.join(EXTERNAL, number, start, frame_bytes, packet),
-                    CompiledHop::Underlay(tunnel) => self.relay(&tunnel, hash, start, frame_bytes, &packet),
-                    CompiledHop::Drop => {}
-                }
-            }
-        }
-    }
-
-    /// Gives a received frame to the joiner of its port.
-    #[inline]
-    fn join(&mut self, port: usize, buffer: usize, start: usize, length: usize, mut packet: Checked) {
-        if let Some(addresses) = self.ports.ethernet(port) {
-            let frame = &mut self.receive.bytes[start..start + length];
-            // It cannot fail for a frame that was parsed.
-            let _ = forward::set_ethernet(frame, &mut packet, addresses);
-        }
-        if !self.taps.is_empty() {
-            let frame = &self.receive.bytes[start..start + length];
-            self.taps.port(port, &[frame], &self.shared.counters);
-        }
-        if self.joiner.port != port {
-            self.join_end();
-            self.joiner.port = port;
-        }
-        let bytes = &self.receive.bytes;
-        let mut sink = DeviceSink { number: port, ports: &self.ports, shared: &self.shared, bytes };
-        let place = Place {
-            port: port as u32,
-            buffer: buffer as u32,
-            start: (start - buffer * MESSAGE_BYTES) as u32,
-            verified: false,
-        };
-        self.joiner.coalescer.push(place, &bytes[start..start + length], &packet.parsed, &mut sink);
-    }
-
-    /// Writes all that the joiner holds.
-    fn join_end(&mut self) {
-        if self.joiner.coalescer.open_flows() > 0 {
-            let (number, bytes) = (self.joiner.port, &self.receive.bytes);
-            let mut sink = DeviceSink { number, ports: &self.ports, shared: &self.shared, bytes };
-            self.joiner.coalescer.flush(&mut sink);
-        }
-        let done = self.joiner.coalescer.counters();
-        self.shared.counters.event(EngineEvent::SuperFrames).set(done.super_frames);
-        self.shared.counters.event(EngineEvent::MergedFrames).set(done.merged_frames);
-    }
-
-    /// Sends a received frame on to another switch.
-    fn relay(&mut self, tunnel: &Tunnel, hash: u64, start: usize, length: usize, packet: &Checked) {
-        let header = tunnel.header();
-        let frame = &self.receive.bytes[start..start + length];
-        if !self.taps.is_empty() {
-            let outer = outer_of(self.underlay, tunnel, &self.underlay_ports, packet.parsed.ecn());
-            self.taps.underlay(&outer, [header, frame], &self.shared.counters);
-        }
-        self.transmit.header_room(header.len()).copy_from_slice(header);
-        // SAFETY: the receive buffers stay as they are until `serve_underlay` ends, which flushes.
-        #[allow(unsafe_code)]
-        unsafe {
-            self.transmit.append(tunnel, hash, packet.parsed.ecn(), header.len(), frame);
-        }
-    }
-
     /// Takes a frame that the slow path made or gives back.
     pub fn inject(&mut self, inject: &Inject, frame: &[u8], misses: &mut FrameProducer<Miss>) {
         let length = frame.len();
@@ -553,28 +370,6 @@ fn outer_of(source: IpAddr, tunnel: &Tunnel, ports: &[u16; 2], ecn: u8) -> Outer
     Outer { source, destination: tunnel.receiver, port, ecn }
 }
 
-/// Reads a tunnel header and the frame behind it.
-#[inline]
-fn open(
-    datagram: &[u8],
-    format: Encapsulation,
-) -> Result<(encap::Decapsulated, Checked), weir_packet::PacketError> {
-    let tunnel = wire_format(format).decode(datagram)?;
-    let packet = Checked::new(&datagram[tunnel.inner_offset..], &VirtioNetHeader::default())?;
-    Ok((tunnel, packet))
-}
-
-/// Brings congestion marks of the outer header into the packet (RFC 6040); false: it must be dropped.
-fn mark(frame: &mut [u8], packet: &mut Checked, outer: u8) -> bool {
-    if !packet.parsed.is_ip() {
-        return true;
-    }
-    match encap::ecn_inner(packet.parsed.ecn(), outer) {
-        Some(ecn) => weir_packet::rewrite::set_ecn(frame, &mut packet.parsed, ecn).is_ok(),
-        None => false,
-    }
-}
-
 /// Hands a frame to the slow path; returns whether it was taken.
 #[allow(clippy::too_many_arguments)]
 #[cold]
@@ -606,49 +401,4 @@ fn hand_over(
     }
     counters.event(EngineEvent::Misses).add(1);
     true
-}
-
-/// Joins segments for one port at a time. Two tenants may have equal flows, so what is held for one port is
-/// written before a frame of another is taken.
-struct Joiner {
-    coalescer: Coalescer,
-    port: usize,
-}
-
-impl Joiner {
-    fn new() -> Joiner {
-        let config = CoalesceConfig { join_udp: true, ..CoalesceConfig::default() };
-        Joiner { coalescer: Coalescer::new(config), port: 0 }
-    }
-}
-
-/// Writes joined frames to a device.
-struct DeviceSink<'a> {
-    number: usize,
-    ports: &'a Ports,
-    shared: &'a Shared,
-    bytes: &'a [u8],
-}
-
-impl Sink for DeviceSink<'_> {
-    fn emit(&mut self, output: Output<'_>) {
-        let packets = output.parts.len() as u64;
-        let headers = (output.header.len() - HEADER_BYTES) as u64 * packets;
-        let bytes = headers + output.parts.iter().map(|part| u64::from(part.length)).sum::<u64>();
-        let Some(device) = self.ports.device(self.number) else {
-            port::count_absent(&self.shared.counters, self.number, packets, bytes);
-            return;
-        };
-        let mut pieces = [sys::piece(&[]); MAX_PARTS + 1];
-        pieces[0] = sys::piece(output.header);
-        let parts = output.parts.len().min(MAX_PARTS);
-        for (piece, part) in pieces[1..].iter_mut().zip(output.parts) {
-            let start = part.buffer as usize * MESSAGE_BYTES + part.start as usize;
-            *piece = sys::piece(&self.bytes[start..start + part.length as usize]);
-        }
-        // SAFETY: the pieces are of the header and of the receive buffers, borrowed during this call.
-        #[allow(unsafe_code)]
-        let result = unsafe { sys::write_pieces(device, &pieces[..=parts]) };
-        port::count_write(&self.shared.counters, self.number, &result, packets, bytes);
-    }
 }

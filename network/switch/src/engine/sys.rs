@@ -464,3 +464,6 @@ impl Signals {
         result > 0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -359,3 +359,6 @@ fn send_singly(fd: BorrowedFd<'_>, unit: &Unit, is_v6: bool, counters: &Counters
         at += pieces;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,108 @@
 use super::*;
+use weir_model::Label;
+use weir_model::event::Role;
+use weir_model::join::to_hex;
+
+fn config(dir: &Path) -> SwitchConfig {
+    SwitchConfig {
+        name: Label::new("h1").unwrap(),
+        domain: Label::new("lab").unwrap(),
+        role: Role::Host,
+        underlay: "127.0.0.1".parse().unwrap(),
+        geneve_port: 6081,
+        vxlan_port: 4789,
+        run_dir: dir.join("run"),
+        state_dir: dir.join("state"),
+        trust_file: dir.join("trust.json"),
+        identity_file: dir.join("identity.seed"),
+        external: None,
+        engine: crate::config::EngineConfig::default(),
+    }
+}
+
+fn write_secrets(config: &SwitchConfig, domain: &str) {
+    let trust = TrustFile {
+        domain: Label::new(domain).unwrap(),
+        group_key: to_hex(&[1; 32]),
+        epoch: 1,
+        dataplane_secret: to_hex(&[2; 16]),
+    };
+    std::fs::write(&config.trust_file, serde_json::to_string(&trust).unwrap()).unwrap();
+    std::fs::write(&config.identity_file, format!("{}\n", to_hex(&[3; 32]))).unwrap();
+}
+
+#[test]
+fn secrets_are_read_and_wrong_ones_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path());
+    write_secrets(&config, "lab");
+    let secrets = read_secrets(&config).ok().unwrap();
+    assert_eq!((secrets.dataplane, secrets.group_key), ([2; 16], GroupKey::Single([1; 32])));
+    let failure = || read_secrets(&config).err().unwrap().to_string();
+    std::fs::write(&config.identity_file, "abc").unwrap();
+    assert!(failure().contains("64 hex digits"), "{}", failure());
+    write_secrets(&config, "other");
+    assert!(failure().contains("domain 'other'"), "{}", failure());
+    std::fs::write(&config.trust_file, "{}").unwrap();
+    assert!(failure().contains("trust.json"), "{}", failure());
+}
+
+#[test]
+fn settings_that_make_no_sense_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let right = config(dir.path());
+    assert_eq!(right.problem(), None);
+    let mut cases = vec![right; 5];
+    cases[0].geneve_port = 4789;
+    cases[1].engine.source_ports = 0;
+    cases[2].underlay = "0.0.0.0".parse().unwrap();
+    let external = crate::config::ExternalConfig {
+        device: "wext0".into(),
+        mtu: 1500,
+        addresses: Vec::new(),
+        first_port: 9,
+        last_port: 8,
+    };
+    cases[3].external = Some(external.clone());
+    cases[4].role = Role::Gateway;
+    cases[4].external = Some(external);
+    let fields = ["geneve_port", "source_ports", "underlay", "gateway", "first_port"];
+    for (case, field) in cases.iter().zip(fields) {
+        let problem = case.problem().unwrap();
+        assert!(problem.contains(field), "{field}: {problem}");
+    }
+}
+
+#[test]
+fn unknown_settings_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut value = serde_json::to_value(config(dir.path())).unwrap();
+    assert!(serde_json::from_value::<SwitchConfig>(value.clone()).is_ok());
+    value["engine"]["bussy_poll_us"] = 1.into();
+    let error = serde_json::from_value::<SwitchConfig>(value).unwrap_err().to_string();
+    assert!(error.contains("bussy_poll_us"), "{error}");
+}
+
+#[test]
+fn the_lock_is_for_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = lock(dir.path()).unwrap();
+    assert!(matches!(lock(dir.path()), Err(SwitchError::Running(_))));
+    drop(first);
+    assert!(lock(dir.path()).is_ok());
+}
+
+#[test]
+fn metrics_have_types_and_names() {
+    let counters = [
+        ("drops{reason=\"no-route\"}".to_string(), 3),
+        ("flows".to_string(), 7),
+        ("drops{reason=\"bad-token\"}".to_string(), 1),
+    ];
+    let wanted = "# TYPE weir_switch_drops_total counter\n\
+        weir_switch_drops_total{reason=\"bad-token\"} 1\n\
+        weir_switch_drops_total{reason=\"no-route\"} 3\n\
+        # TYPE weir_switch_flows gauge\n\
+        weir_switch_flows 7\n";
+    assert_eq!(metrics_text(&counters), wanted);
+}

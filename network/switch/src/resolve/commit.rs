@@ -76,19 +76,20 @@ impl TableResolver {
     ) -> Resolution {
         let counter = self.counter(&cause);
         if let Some(id) = revoke {
-            self.revoke(id);
+            let generation = self.tables.network(at.key.zone).map_or(0, |network| network.generation);
+            self.connections.revoke(at.now_ms, id, generation, counter);
         }
         if !at.may_install() || install == Install::Nothing || !self.remember_denied(at, install) {
             self.counters.count(counter, 1);
             return outcome(Outcome::Drop);
         }
-        let flow = (*at.ingress, zoneless(&at.key), drop_action(counter));
+        let mut action = drop_action(counter);
+        if let Some(id) = revoke {
+            // As long as it tries, it stays revoked.
+            action.connection = id.number(Way::Opener);
+        }
+        let flow = (*at.ingress, zoneless(&at.key), action);
         Resolution { install: vec![flow], outcome: Outcome::Reinject }
-    }
-
-    fn revoke(&mut self, id: ConnectionId) {
-        self.connections.remove(id);
-        self.connections.counters.revoked += 1;
     }
 
     /// Whether a denied flow may be in the flow table: it must be remembered, for a connection that is
@@ -110,7 +111,7 @@ impl TableResolver {
     fn commit_forward(&mut self, at: &Arrival<'_>, forward: Forward) -> Resolution {
         let Forward { mut action, cause, track, reverse, revoke } = forward;
         if let Some(id) = revoke {
-            self.revoke(id);
+            self.connections.remove(id);
         }
         let counter = self.counter(&cause);
         let flags = at.parsed.tcp_flags;

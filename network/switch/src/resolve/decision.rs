@@ -74,16 +74,19 @@ pub(crate) enum Path {
     External,
     /// An ICMP error about a connection.
     Related,
+    /// A connection of before a restart that was not judged again yet.
+    Restored,
 }
 
 impl Path {
-    pub(crate) const ALL: [Path; 3] = [Path::Hoverboard, Path::External, Path::Related];
+    pub(crate) const ALL: [Path; 4] = [Path::Hoverboard, Path::External, Path::Related, Path::Restored];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Path::Hoverboard => "hoverboard",
             Path::External => "external",
             Path::Related => "related",
+            Path::Restored => "restored",
         }
     }
 }
@@ -114,7 +117,7 @@ pub(crate) enum Budget {
 pub(crate) enum Track {
     /// No connection; the other way is asked for when it comes.
     Untracked,
-    /// No connection, since the rules allow both ways (row A24).
+    /// No connection for want of room, but the rules allow both ways (row A24).
     BothWays,
     /// A connection that exists; `judged` when the rules were asked anew.
     Known { id: ConnectionId, way: Way, judged: Option<(u64, Sides)>, replies: bool },
@@ -133,7 +136,7 @@ pub(crate) struct Forward {
     pub(crate) track: Track,
     /// The flow of the other way, if it is to be there too.
     pub(crate) reverse: Vec<(Ingress, FlowKey, Action)>,
-    /// A connection that ends before this one opens.
+    /// A revoked connection that ends because this one opens.
     pub(crate) revoke: Option<ConnectionId>,
 }
 

@@ -2,11 +2,13 @@
 //!
 //! Each host judges its own side: egress where the sender is, ingress where the receiver is. A packet
 //! of a known connection passes as long as the rules allow the connection's opening; they are asked
-//! again when anything that a verdict depends on has changed since.
+//! again when anything that a verdict depends on has changed since. A connection that they no longer
+//! allow is dead both ways, until they allow it again, it is forgotten, or the other side opens a TCP
+//! connection of its own with the same ports.
 
 use super::TableResolver;
 use super::decision::{Arrival, Cause, Decision, Install, Observer, Stage, Step, Track};
-use crate::conntrack::{Connection, ConnectionId, Owner, Sides, Way};
+use crate::conntrack::{Connection, ConnectionId, Owner, Sides, State, Way};
 use crate::counters::Reason;
 use crate::flow::Ingress;
 use crate::tables::Port;
@@ -16,40 +18,46 @@ use weir_model::resource::{Action, Direction};
 use weir_packet::headers::tcp_flags::{ACK, RST, SYN};
 use weir_packet::key::FlowKey;
 
-const TCP: u8 = 6;
-/// Ports from here on are those that systems choose for the side that opens a connection.
-const EPHEMERAL_PORT_MIN: u16 = 32_768;
-
 /// What the stage `connection` finds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Known {
     /// No connection: the packet opens a conversation.
     Nothing,
-    /// A connection that the rules no longer allow. A packet of its opener is dropped then; one the
-    /// other way is judged as if it opened a conversation, and what denies it is what revoked the
-    /// connection.
-    Revoked(ConnectionId, Cause),
+    /// A revoked connection whose ports the other side uses to open one of its own. What denies that
+    /// is what revoked the old one.
+    Reopened(ConnectionId, Cause),
     /// A connection, in which it passes.
     Passed(Passed),
 }
 
 impl Known {
-    /// The connection that ends with this packet.
-    pub(super) fn revoked(&self) -> Option<ConnectionId> {
-        if let Known::Revoked(id, _) = self { Some(*id) } else { None }
+    /// What a packet is denied by.
+    pub(super) fn blame(&self, cause: Cause) -> Cause {
+        if let Known::Reopened(_, revoked) = self { *revoked } else { cause }
     }
 
-    /// A drop by the firewall, under what revoked the connection if there was one.
-    pub(super) fn denied(&self, at: &Arrival<'_>, cause: Cause) -> Decision {
-        match *self {
-            Known::Revoked(id, revoked) => match denied(at, revoked) {
-                Decision::Drop { cause, install, .. } => Decision::Drop { cause, install, revoke: Some(id) },
-                other => other,
-            },
-            _ => denied(at, cause),
-        }
+    /// The connection that ends when this packet passes.
+    pub(super) fn replaced(&self) -> Option<ConnectionId> {
+        if let Known::Reopened(id, _) = self { Some(*id) } else { None }
     }
 }
+
+/// A drop because the rules do not allow the packet's connection any more.
+fn revoked(at: &Arrival<'_>, id: ConnectionId, cause: Cause) -> Decision {
+    match denied(at, cause) {
+        Decision::Drop { cause, install, .. } => Decision::Drop { cause, install, revoke: Some(id) },
+        other => other,
+    }
+}
+
+/// Whether the packet opens a TCP connection.
+fn is_opening(at: &Arrival<'_>) -> bool {
+    at.parsed.tcp_flags & (SYN | ACK | RST) == SYN
+}
+
+/// What the rules say of a connection that they allow: its sides, what it is counted under, and its new
+/// judgement if there is one.
+type Allowed = (Sides, Cause, Option<(u64, Sides)>);
 
 /// A packet that the firewall lets pass.
 #[derive(Clone, Copy, Debug)]
@@ -140,18 +148,16 @@ impl TableResolver {
             return Ok(Known::Nothing);
         };
         let Some(connection) = self.connections.get(id) else { return Ok(Known::Nothing) };
-        let fresh = connection.generation == network.generation;
-        let (sides, cause, judged) = if fresh {
-            (connection.sides, Cause::Counter(connection.counter), None)
-        } else {
-            match self.judge_opening(network, &connection.key) {
-                Ok((sides, cause)) => (sides, cause, Some((network.generation, sides))),
-                Err(cause) => {
-                    observer.note("connection", || "the rules no longer allow its connection".to_string());
-                    self.show_opening(network, connection, observer);
-                    let revoked = Known::Revoked(id, cause);
-                    return if way == Way::Opener { Err(revoked.denied(at, cause)) } else { Ok(revoked) };
-                }
+        let (sides, cause, judged) = match self.judge_known(network, connection) {
+            Ok(allowed) => allowed,
+            Err(cause) => {
+                observer.note("connection", || "the rules no longer allow its connection".to_string());
+                self.show_opening(network, connection, observer);
+                return if way == Way::Reply && is_opening(at) {
+                    Ok(Known::Reopened(id, cause))
+                } else {
+                    Err(revoked(at, id, cause))
+                };
             }
         };
         observer.step(|| Step {
@@ -165,6 +171,20 @@ impl TableResolver {
         }
         let replies = sides.egress != Some(false) && sides.ingress != Some(false);
         Ok(Known::Passed(Passed { cause, track: Track::Known { id, way, judged, replies } }))
+    }
+
+    /// Whether the rules allow a connection: as they said when they were asked last, unless anything has
+    /// changed since.
+    fn judge_known(&self, network: &Network, connection: &Connection) -> Result<Allowed, Cause> {
+        let cause = Cause::Counter(connection.counter);
+        match (connection.generation == network.generation, connection.state) {
+            (true, State::Revoked) => Err(cause),
+            (true, _) => Ok((connection.sides, cause, None)),
+            (false, _) => {
+                let (sides, cause) = self.judge_opening(network, &connection.key)?;
+                Ok((sides, cause, Some((network.generation, sides))))
+            }
+        }
     }
 
     /// Judges again for a watcher.
@@ -218,21 +238,17 @@ impl TableResolver {
         if at.parsed.is_icmp_error() {
             return Ok(Track::Untracked);
         }
-        if self.allowed_back(network, &at.key) {
-            observer.note("tracking", || "the rules allow both ways, so nothing is tracked".to_string());
-            return Ok(Track::BothWays);
-        }
         if sides.egress != Some(true) && sides.ingress != Some(true) {
             observer.note("tracking", || "the rule is not stateful, so nothing is tracked".to_string());
             return Ok(Track::Untracked);
         }
         if !self.connections.has_room(self.owner(network, &at.key)) {
+            if self.allowed_back(network, &at.key) {
+                observer.note("tracking", || "there is no room, but the rules allow both ways".to_string());
+                return Ok(Track::BothWays);
+            }
             observer.note("tracking", || Reason::ConnectionsFull.text().to_string());
             return Err(Decision::drop_packet(Reason::ConnectionsFull));
-        }
-        if !may_open(at) {
-            observer.note("tracking", || "a TCP packet that opens nothing: nothing is tracked".to_string());
-            return Ok(Track::Untracked);
         }
         observer.note("tracking", || "a connection opens".to_string());
         Ok(Track::New { sides, binding: None })
@@ -268,17 +284,6 @@ impl TableResolver {
             .or_else(|| self.tables.receiver(network, key.destination.into()));
         port.map_or(Owner::Address(network.vni.0, source), Owner::Port)
     }
-}
-
-/// Whether a packet of no connection may be taken for an opening one. A TCP packet in the middle of a
-/// conversation is, where tracking begins late, when its ports look like those of the side that opened
-/// it. Were every such packet taken, a reply that is under way while a rule is revoked would open the
-/// same conversation from its other side, and what the rules deny would pass as its replies.
-fn may_open(at: &Arrival<'_>) -> bool {
-    if at.key.protocol != TCP || at.parsed.tcp_flags & (SYN | ACK | RST) == SYN {
-        return true;
-    }
-    at.key.source_port >= EPHEMERAL_PORT_MIN && at.key.destination_port < EPHEMERAL_PORT_MIN
 }
 
 fn describe(connection: &Connection, way: Way) -> String {

@@ -2,7 +2,7 @@
 
 use super::TableResolver;
 use super::decision::{Arrival, Budget, Cause, Decision, Forward, Install, Observer, Stage, Step, Track};
-use super::firewall::{Known, Passed};
+use super::firewall::{Known, Passed, denied};
 use super::hops::Target;
 use crate::answer::{self, Reply};
 use crate::conntrack::Sides;
@@ -179,7 +179,7 @@ impl TableResolver {
             match self.judge_side(network, Direction::Egress, port, &at.key, observer) {
                 Ok((stateful, by)) => (sides.egress, cause) = (Some(stateful), Some(by)),
                 Err(_) if related() => passed = Some(self.related_passes(observer)),
-                Err(by) => return Err(known.denied(at, by)),
+                Err(by) => return Err(denied(at, known.blame(by))),
             }
         }
         let target = self
@@ -195,7 +195,7 @@ impl TableResolver {
             match self.judge_side(network, Direction::Ingress, receiver, &at.key, observer) {
                 Ok((stateful, by)) => (sides.ingress, cause) = (Some(stateful), Some(by)),
                 Err(_) if related() => passed = Some(self.related_passes(observer)),
-                Err(by) => return Err(known.denied(at, by)),
+                Err(by) => return Err(denied(at, known.blame(by))),
             }
         }
         let passed = match (passed, cause) {
@@ -211,7 +211,7 @@ impl TableResolver {
             return Ok(self.send_alone(at, &action, passed.cause));
         }
         let reverse = self.reverse(at, network, target, passed.track, Some(port.index));
-        let (Passed { cause, track }, revoke) = (passed, known.revoked());
+        let (Passed { cause, track }, revoke) = (passed, known.replaced());
         Ok(Decision::Forward(Box::new(Forward { action, cause, track, reverse, revoke })))
     }
 

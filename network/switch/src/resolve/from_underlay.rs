@@ -11,7 +11,7 @@
 
 use super::TableResolver;
 use super::decision::{Arrival, Cause, Decision, Forward, Observer, Path, Stage, Step, Track};
-use super::firewall::{Known, Passed};
+use super::firewall::{Known, Passed, denied};
 use super::hops::Target;
 use crate::conntrack::Sides;
 use crate::counters::Reason;
@@ -112,7 +112,7 @@ impl TableResolver {
         let known = self.known(at, network, observer)?;
         let passed = match known {
             Known::Passed(passed) => passed,
-            Known::Nothing | Known::Revoked(..) => {
+            Known::Nothing | Known::Reopened(..) => {
                 match self.judge_side(network, Direction::Ingress, receiver, &at.key, observer) {
                     Ok((stateful, cause)) => {
                         let sides = Sides { egress: None, ingress: Some(stateful) };
@@ -121,7 +121,7 @@ impl TableResolver {
                     Err(_) if at.parsed.is_icmp_error() && self.is_related(at, network) => {
                         self.related_passes(observer)
                     }
-                    Err(cause) => return Err(known.denied(at, cause)),
+                    Err(cause) => return Err(denied(at, known.blame(cause))),
                 }
             }
         };
@@ -134,7 +134,7 @@ impl TableResolver {
             return Ok(self.send_alone(at, &action, passed.cause));
         }
         let reverse = self.reverse(at, network, target, passed.track, None);
-        let (Passed { cause, track }, revoke) = (passed, known.revoked());
+        let (Passed { cause, track }, revoke) = (passed, known.replaced());
         Ok(Decision::Forward(Box::new(Forward { action, cause, track, reverse, revoke })))
     }
 

@@ -5,7 +5,6 @@ use super::routes::ROUTES_MAX;
 use super::{
     GATEWAYS_MAX, LOCATIONS_MAX, MEMBERS_MAX, NETWORKS_MAX, PORTS_MAX, Port, Role, SUBNETS_MAX, Tables,
 };
-use crate::answer::Bucket;
 use crate::flow::{Effects, Invalidate, PortEffect, PortIndex};
 use crate::policy::{Policy, RULES_MAX};
 use ipnet::IpNet;
@@ -302,60 +301,26 @@ impl Tables {
         let Some(network) = self.networks.get_mut(&vni) else { return Ok(Effects::default()) };
         let old = self.ports[usize::from(index)].take();
         let tags = entry.tags.iter().map(|tag| network.tags.hold(tag)).collect();
-        let mut changed: BTreeSet<IpAddr> = BTreeSet::new();
-        let mut invalidate = Vec::new();
-        let mut bucket = Bucket::default();
         if let Some(old) = &old {
-            old.tags.iter().for_each(|tag| network.tags.release(*tag));
-            old.entry.addresses.iter().for_each(|address| {
-                network.local.remove(address);
-            });
-            let before: BTreeSet<IpAddr> = old.entry.addresses.iter().copied().collect();
-            let after: BTreeSet<IpAddr> = entry.addresses.iter().copied().collect();
-            changed.extend(before.symmetric_difference(&after));
-            bucket = old.bucket.clone();
-            let (mut a, mut b) = (old.entry.clone(), entry.clone());
-            // What DHCP says and the version that was waited for are in no verdict.
-            (a.dhcp, a.policy_min) = (b.dhcp.clone(), b.policy_min);
-            (a.subnet, b.subnet) = (name.clone(), name.clone());
-            if a != b {
-                invalidate.push(Invalidate::Port(index));
-            }
-        } else {
-            changed.extend(&entry.addresses);
-        }
-        if old.is_none() || !invalidate.is_empty() {
-            network.generation += 1;
+            leave(network, old);
         }
         entry.addresses.iter().for_each(|address| {
             network.local.insert(*address, index);
         });
         network.ports.insert(index);
-        invalidate.extend(invalidate_addresses(network, changed.into_iter().collect()));
         let (up, reason) = readiness(network, entry);
+        let bucket = old.as_ref().map(|old| old.bucket.clone()).unwrap_or_default();
+        let (vni, name, entry) = (Vni(vni), name.clone(), entry.clone());
+        let new = Port { index, vni, name, version, entry, tags, up, reason, bucket };
+        let invalidate = port_changes(network, old.as_ref(), &new);
         let mtu = network.entry.as_ref().map_or(MTU_MIN, |entry| entry.mtu);
-        let port = Port {
-            index,
-            vni: Vni(vni),
-            name: name.clone(),
-            version,
-            entry: entry.clone(),
-            tags,
-            up,
-            reason,
-            bucket,
-        };
-        if old.as_ref().is_some_and(|old| old.up != port.up) && !invalidate.contains(&Invalidate::Port(index))
-        {
-            invalidate.push(Invalidate::Port(index));
-        }
         let same_device = old.as_ref().is_some_and(|old| {
-            (old.up, &old.reason) == (port.up, &port.reason)
-                && (&old.entry.netns, &old.entry.device) == (&entry.netns, &entry.device)
+            (old.up, &old.reason) == (new.up, &new.reason)
+                && (&old.entry.netns, &old.entry.device) == (&new.entry.netns, &new.entry.device)
         });
-        let ports = if same_device { Vec::new() } else { vec![set_effect(&port, mtu)] };
-        self.port_by_name.insert((vni, name.clone()), index);
-        self.ports[usize::from(index)] = Some(port);
+        let ports = if same_device { Vec::new() } else { vec![set_effect(&new, mtu)] };
+        self.port_by_name.insert((vni.0, new.name.clone()), index);
+        self.ports[usize::from(index)] = Some(new);
         Ok(Effects { invalidate, ports })
     }
 
@@ -402,10 +367,7 @@ impl Tables {
         else {
             return Effects::default();
         };
-        port.tags.iter().for_each(|tag| network.tags.release(*tag));
-        for address in &port.entry.addresses {
-            network.local.remove(address);
-        }
+        leave(network, &port);
         network.ports.remove(&index);
         network.generation += 1;
         self.free_ports.push_back(index);
@@ -442,6 +404,44 @@ fn set_effect(port: &Port, mtu: u16) -> PortEffect {
         reason: port.reason.clone(),
         mtu,
     }
+}
+
+/// Takes a port's tags and addresses out of its network.
+fn leave(network: &mut Network, port: &Port) {
+    port.tags.iter().for_each(|tag| network.tags.release(*tag));
+    for address in &port.entry.addresses {
+        network.local.remove(address);
+    }
+}
+
+/// What a new or changed port invalidates; the network's generation rises if that is anything.
+fn port_changes(network: &mut Network, old: Option<&Port>, new: &Port) -> Vec<Invalidate> {
+    let after: BTreeSet<IpAddr> = new.entry.addresses.iter().copied().collect();
+    let Some(old) = old else {
+        network.generation += 1;
+        return invalidate_addresses(network, after.into_iter().collect());
+    };
+    // What DHCP says, and the version that was waited for, are in no verdict.
+    let verdict = |port: &Port| {
+        let entry = &port.entry;
+        (
+            entry.mac,
+            entry.addresses.clone(),
+            entry.tags.clone(),
+            port.up,
+            entry.netns.clone(),
+            entry.device.clone(),
+        )
+    };
+    if verdict(old) == verdict(new) {
+        return Vec::new();
+    }
+    network.generation += 1;
+    let before: BTreeSet<IpAddr> = old.entry.addresses.iter().copied().collect();
+    let changed = before.symmetric_difference(&after).copied().collect();
+    let mut invalidate = vec![Invalidate::Port(new.index)];
+    invalidate.extend(invalidate_addresses(network, changed));
+    invalidate
 }
 
 /// Whether a port carries traffic, and why not (pain 8).

@@ -71,7 +71,7 @@ fn a_trace_changes_nothing() {
     trace(&switch, &syn);
     trace(&switch, &tcp((ip("10.0.0.5"), 4000), (ip("10.0.0.6"), 81), SYN).from(mac(5)));
     assert_eq!(format!("{:?}", switch.mind), before);
-    switch.from_port(1, "a", &syn.build());
+    switch.at_port(1, "a", &syn.build());
     let reply = tcp((ip("10.0.0.6"), 80), (ip("10.0.0.5"), 4000), SYN | ACK).from(mac(6));
     let report = switch.mind.trace(0, &from("b"), &reply.build(), &proofs).unwrap();
     let step = report.steps.iter().find(|step| step.stage == "connection").unwrap();

@@ -1,7 +1,7 @@
 //! What the scheduler can say about itself: state of actuators and keys, and why an update waits.
 
 use super::progress::Reached;
-use super::slot::{Held, Slot, Target};
+use super::slot::{Slot, Target};
 use super::{Mode, Scheduler};
 use serde::Serialize;
 use weir_model::update::Refusal;
@@ -137,18 +137,16 @@ impl Scheduler {
         if let Some(sent) = &slot.sent {
             return WaitState::Sent { for_ms: self.now_ms - sent.at_ms };
         }
-        let missing = self.missing(slot.desired());
+        let missing: Vec<Dependency> = match self.settings.mode {
+            Mode::None => Vec::new(),
+            Mode::Linear | Mode::Dependent => self.missing(slot.desired()).collect(),
+        };
         match (target.session, target.synced) {
             _ if !missing.is_empty() => WaitState::Dependencies(missing),
             (None, _) => WaitState::Disconnected,
             (Some(_), false) => WaitState::Comparing,
             (Some(_), true) => WaitState::Queued,
         }
-    }
-
-    fn missing(&self, held: &Held) -> Vec<Dependency> {
-        let considered = if self.settings.mode == Mode::None { &[] } else { &held.after[..] };
-        considered.iter().filter(|dependency| !self.is_satisfied(dependency)).cloned().collect()
     }
 
     /// How far the updates of a version are.

@@ -16,6 +16,9 @@
 //!   always go, so every update is released once all actuators are there.
 //! - Nothing here depends on time or on acks but the moment of sending: what is signed is decided
 //!   by the order alone.
+//! - The parameters of a network are never deleted at an actuator before its ports there, also when their
+//!   deletes were decided by earlier events and still wait: the scheduler adds what the plan cannot
+//!   know.
 //!
 //! Tombstones: a deleted key stays as a `Delete` update, because actuators remember deleted keys
 //! too and the digests must agree. One is forgotten when the actuator shows that it forgot it
@@ -44,7 +47,7 @@ use crate::core::Output;
 use progress::Progress;
 use slot::{Place, Slot, Target};
 use std::collections::{BTreeMap, BTreeSet};
-use weir_model::update::Refusal;
+use weir_model::update::{Reason, Refusal};
 use weir_model::{Ack, Dependency, Key, Label, Version};
 
 /// An actuator and one of its keys.
@@ -222,7 +225,7 @@ impl Scheduler {
     pub fn insert(&mut self, held: Held, out: &mut Vec<Output>) {
         let node = held.node();
         let replaces = self.targets.get(&node.0).is_some_and(|target| target.slots.contains_key(&node.1));
-        let keep = replaces && self.reaches(&held.after, &node);
+        let keep = replaces && self.reaches(&held, &node);
         self.put(held, keep);
         self.evaluate(&node);
         self.forget_tombstones(&node.0, out);
@@ -259,13 +262,37 @@ impl Scheduler {
         }
     }
 
-    /// Whether an update with these dependencies would wait, over any number of steps, for `node`.
-    fn reaches(&self, after: &[Dependency], node: &Node) -> bool {
+    /// What a delete of a network's parameters waits for beside its plan: ports of the network whose delete
+    /// was decided no later and is not acked. An app cannot name these, it knows no acks.
+    fn ports_in_the_way<'a>(&'a self, held: &Held) -> impl Iterator<Item = Dependency> + 'a {
+        let update = &held.proven.update;
+        let vni = match &update.key {
+            Key::Network { vni } | Key::Policy { vni } if held.is_delete() => Some(*vni),
+            _ => None,
+        };
+        let (label, version) = (update.target.clone(), update.version);
+        let target = vni.and_then(|_| self.targets.get(&label));
+        target
+            .into_iter()
+            .flat_map(|target| &target.behind)
+            .take_while(move |(decided, _)| *decided <= version)
+            .filter(move |(_, key)| matches!(key, Key::Port { .. }) && key.vni() == vni)
+            .filter_map(move |(decided, key)| {
+                let (target, key, version) = (label.clone(), key.clone(), *decided);
+                let gone = self.desired(&target, &key)?.is_delete();
+                let reason = Reason::PortGoneBeforeNetwork;
+                gone.then_some(Dependency { target, key, version, reason })
+            })
+    }
+
+    /// Whether an update would wait, over any number of steps, for `node`.
+    fn reaches(&self, held: &Held, node: &Node) -> bool {
         if self.settings.mode == Mode::None {
             return false;
         }
         let mut visited: BTreeSet<Node> = BTreeSet::new();
-        let mut stack: Vec<Dependency> = after.to_vec();
+        let mut stack: Vec<Dependency> = held.after.to_vec();
+        stack.extend(self.ports_in_the_way(held));
         while let Some(dependency) = stack.pop() {
             let next = (dependency.target.clone(), dependency.key.clone());
             if next == *node || visited.len() > VISITED_MAX {
@@ -275,8 +302,10 @@ impl Scheduler {
                 continue;
             }
             if let Some(slot) = self.targets.get(&next.0).and_then(|target| target.slots.get(&next.1)) {
-                let unacked = slot.held.iter().filter(|held| Some(held.version()) > slot.acked);
-                stack.extend(unacked.flat_map(|held| held.after.iter().cloned()));
+                for held in slot.held.iter().filter(|held| Some(held.version()) > slot.acked) {
+                    stack.extend(held.after.iter().cloned());
+                    stack.extend(self.ports_in_the_way(held));
+                }
             }
             visited.insert(next);
         }

@@ -48,17 +48,23 @@ impl Scheduler {
             }
             match self.first_missing(held) {
                 None => return Ok(at),
-                Some(dependency) => missing.push(dependency.clone()),
+                Some(dependency) => missing.push(dependency),
             }
         }
         Err(missing)
     }
 
-    fn first_missing<'a>(&self, held: &'a Held) -> Option<&'a Dependency> {
+    fn first_missing(&self, held: &Held) -> Option<Dependency> {
         match self.settings.mode {
             Mode::None => None,
-            _ => held.after.iter().find(|dependency| !self.is_satisfied(dependency)),
+            Mode::Linear | Mode::Dependent => self.missing(held).next(),
         }
+    }
+
+    /// What an update waits for.
+    pub(super) fn missing<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = Dependency> + 'a {
+        let planned = held.after.iter().filter(|dependency| !self.is_satisfied(dependency)).cloned();
+        planned.chain(self.ports_in_the_way(held))
     }
 
     /// Gives out everything that may go now.

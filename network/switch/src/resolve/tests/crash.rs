@@ -19,21 +19,26 @@ fn an_established_connection_survives_and_is_judged_again() {
     let back = |flags| tcp((ip("10.0.0.5"), 80), (ip("10.0.0.9"), 4000), flags).from(mac(5)).build();
     let mut before = host(Vec::new());
     before.apply(&strict(web()));
-    before.from_switch(OTHER_HOST, 1, &there(SYN));
-    before.from_port(1, "a", &back(SYN | ACK));
+    before.at_underlay(OTHER_HOST, 1, &there(SYN));
+    before.at_port(1, "a", &back(SYN | ACK));
     let records = through_a_journal(before.mind.take_connection_changes());
 
     let mut after = host(Vec::new());
     after.apply(&strict(web()));
     assert_eq!(after.mind.restore_connections(5, records.clone()), 1);
-    assert!(matches!(after.from_port(1, "a", &back(ACK)), Event::Sent { .. }), "the reply first");
+    assert!(matches!(after.at_port(1, "a", &back(ACK)), Event::Sent { .. }), "the reply first");
     assert_eq!(after.mind.connection_status(5, 9)[0].rule, "passed{network=\"red\",rule=\"web\"}");
 
     let mut revoked = host(Vec::new());
     revoked.apply(&strict(Vec::new()));
     revoked.mind.restore_connections(5, records);
-    assert_eq!(revoked.from_port(1, "a", &back(ACK)), default_deny("ingress"));
-    assert!(revoked.mind.connections().is_empty());
+    assert_eq!(revoked.at_port(1, "a", &back(ACK)), default_deny("ingress"));
+
+    let records = through_a_journal(revoked.mind.connection_snapshot());
+    let mut still_revoked = host(Vec::new());
+    still_revoked.apply(&policy(1, 2, Vec::new()));
+    assert_eq!(still_revoked.mind.restore_connections(5, records), 1);
+    assert_eq!(still_revoked.at_port(1, "a", &back(ACK)), default_deny("ingress"));
 }
 
 #[test]
@@ -44,7 +49,7 @@ fn translations_survive_with_their_ports() {
     // Two with one source port towards one destination cannot both keep it.
     before.apply_all(&[network(2, network_entry("blue", true)), location(2, "10.0.0.5", 5, "192.0.2.22")]);
     for (vni, host) in [(1, HOST), (2, "192.0.2.22")] {
-        let Event::External(frame) = before.from_switch(host, vni, &out(4000)) else { panic!() };
+        let Event::External(frame) = before.at_underlay(host, vni, &out(4000)) else { panic!() };
         let parsed = weir_packet::parse(&frame).unwrap();
         externals.push((parsed.source.into(), parsed.source_port));
     }
@@ -57,7 +62,7 @@ fn translations_survive_with_their_ports() {
         let event = after.take(&Ingress::External, &reply);
         assert!(matches!(event, Event::Sent { vni: of, .. } if of == vni), "{event:?}");
     }
-    let Event::External(frame) = after.from_switch(HOST, 1, &out(4000)) else { panic!() };
+    let Event::External(frame) = after.at_underlay(HOST, 1, &out(4000)) else { panic!() };
     assert_eq!(weir_packet::parse(&frame).unwrap().source_port, externals[0].1);
     assert!(after.mind.take_connection_changes().len() <= 2, "what the journal has is not told again");
     let snapshot = after.mind.connection_snapshot();
@@ -74,7 +79,7 @@ fn translations_survive_with_their_ports() {
 #[test]
 fn a_journal_that_was_reset_or_closed_brings_nothing_back() {
     let mut before = gateway();
-    before.from_switch(HOST, 1, &tcp((ip("10.0.0.5"), 1), (ip("8.8.8.8"), 443), SYN).build());
+    before.at_underlay(HOST, 1, &tcp((ip("10.0.0.5"), 1), (ip("8.8.8.8"), 443), SYN).build());
     let mut records = before.mind.take_connection_changes();
     records.push(ConnectionRecord::Reset);
     assert_eq!(gateway().mind.restore_connections(5, records.clone()), 0);

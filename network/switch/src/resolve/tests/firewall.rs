@@ -29,12 +29,12 @@ fn strict(version: u64, rules: Vec<Rule>) -> weir_model::Update {
 fn replies_pass_by_the_connection_and_nothing_else_does() {
     let mut switch = host(Vec::new());
     switch.apply(&strict(2, vec![web()]));
-    assert_eq!(switch.from_port(1, "a", &response(SYN | ACK)), default_deny("egress"), "no connection yet");
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &request(SYN))));
-    assert!(passes(&switch.from_port(1, "a", &response(SYN | ACK))));
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &request(ACK))));
+    assert_eq!(switch.at_port(1, "a", &response(SYN | ACK)), default_deny("egress"), "no connection yet");
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(SYN))));
+    assert!(passes(&switch.at_port(1, "a", &response(SYN | ACK))));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(ACK))));
     let other_port = tcp((ip("10.0.0.5"), 81), (ip("10.0.0.9"), 4000), ACK).from(mac(5)).build();
-    assert_eq!(switch.from_port(1, "a", &other_port), default_deny("egress"));
+    assert_eq!(switch.at_port(1, "a", &other_port), default_deny("egress"));
     let status = switch.mind.connection_status(switch.now_ms, 10);
     assert_eq!(status.len(), 1);
     assert_eq!((status[0].source, status[0].destination), ((ip("10.0.0.9"), 4000), (ip("10.0.0.5"), 80)));
@@ -46,12 +46,12 @@ fn replies_pass_by_the_connection_and_nothing_else_does() {
 fn every_packet_is_counted_once_under_what_decided() {
     let mut switch = host(vec![web()]);
     for _ in 0..3 {
-        switch.from_switch(OTHER_HOST, 1, &request(ACK));
+        switch.at_underlay(OTHER_HOST, 1, &request(ACK));
     }
     assert_eq!(switch.count("passed{network=\"red\",rule=\"web\"}"), 3);
     let ssh = tcp((ip("10.0.0.9"), 4000), (ip("10.0.0.5"), 22), SYN).build();
     for _ in 0..5 {
-        assert_eq!(switch.from_switch(OTHER_HOST, 1, &ssh), default_deny("ingress"));
+        assert_eq!(switch.at_underlay(OTHER_HOST, 1, &ssh), default_deny("ingress"));
     }
     assert_eq!(switch.count("drops{reason=\"default-deny\",network=\"red\",direction=\"ingress\"}"), 5);
     assert_eq!(switch.misses, 2, "a flood is dropped by the flow table");
@@ -60,7 +60,7 @@ fn every_packet_is_counted_once_under_what_decided() {
         2,
         vec![Rule { action: Action::Deny, ..allow_in("no-ssh", Protocol::TCP, Some(22)) }],
     ));
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &ssh), dropped_by("no-ssh"));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &ssh), dropped_by("no-ssh"));
 }
 
 #[test]
@@ -69,13 +69,13 @@ fn between_two_ports_here_both_sides_judge() {
     let syn = tcp((ip("10.0.0.5"), 4000), (ip("10.0.0.6"), 80), SYN).from(mac(5)).build();
     let out = rule("out", Direction::Egress, Action::Allow);
     switch.apply(&strict(2, vec![web()]));
-    assert_eq!(switch.from_port(1, "a", &syn), default_deny("egress"));
+    assert_eq!(switch.at_port(1, "a", &syn), default_deny("egress"));
     switch.apply(&strict(3, vec![out.clone()]));
-    assert_eq!(switch.from_port(1, "a", &syn), default_deny("ingress"));
+    assert_eq!(switch.at_port(1, "a", &syn), default_deny("ingress"));
     switch.apply(&strict(4, vec![out, web()]));
-    assert!(passes(&switch.from_port(1, "a", &syn)));
+    assert!(passes(&switch.at_port(1, "a", &syn)));
     let reply = tcp((ip("10.0.0.6"), 80), (ip("10.0.0.5"), 4000), SYN | ACK).from(mac(6)).build();
-    assert!(passes(&switch.from_port(1, "b", &reply)));
+    assert!(passes(&switch.at_port(1, "b", &reply)));
 }
 
 #[test]
@@ -85,89 +85,103 @@ fn a_revoked_rule_ends_connections_and_spares_others() {
     let answer = udp((ip("10.0.0.5"), 53), (ip("10.0.0.9"), 4000), 5).from(mac(5)).build();
     switch.apply(&strict(2, vec![web(), allow_in("dns", Protocol::UDP, Some(53))]));
     for (there, back) in [(request(SYN), response(SYN | ACK)), (query.clone(), answer.clone())] {
-        assert!(passes(&switch.from_switch(OTHER_HOST, 1, &there)));
-        assert!(passes(&switch.from_port(1, "a", &back)));
+        assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &there)));
+        assert!(passes(&switch.at_port(1, "a", &back)));
     }
     let no_web = Rule { action: Action::Deny, ..web() };
     let no_web = Rule { name: label("no-web"), ..no_web };
     switch.apply(&strict(3, vec![no_web, allow_in("dns", Protocol::UDP, Some(53))]));
-    assert_eq!(switch.from_port(1, "a", &response(ACK)), dropped_by("no-web"), "the reply first");
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &request(ACK)), dropped_by("no-web"));
-    assert!(passes(&switch.from_port(1, "a", &answer)), "the other connection goes on, its reply first");
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &query)));
+    assert_eq!(switch.at_port(1, "a", &response(ACK)), dropped_by("no-web"), "the reply first");
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &request(ACK)), dropped_by("no-web"));
+    assert!(passes(&switch.at_port(1, "a", &answer)), "the other connection goes on, its reply first");
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &query)));
     assert_eq!(switch.mind.connections().counters.revoked, 1);
     switch.apply(&strict(4, vec![allow_in("dns", Protocol::UDP, Some(53))]));
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &request(ACK)), default_deny("ingress"));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &request(ACK)), default_deny("ingress"));
 }
 
 #[test]
 fn a_member_that_leaves_its_tag_loses_its_connections() {
     let mut switch = host(Vec::new());
     switch.apply_all(&[strict(2, vec![from_tag(web(), "clients")]), members(1, "clients", 1, &["10.0.0.9"])]);
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &request(SYN))));
-    assert!(passes(&switch.from_port(1, "a", &response(SYN | ACK))));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(SYN))));
+    assert!(passes(&switch.at_port(1, "a", &response(SYN | ACK))));
     switch.apply(&members(1, "clients", 1, &["10.0.0.8"]));
-    assert_eq!(switch.from_port(1, "a", &response(ACK)), default_deny("ingress"));
+    assert_eq!(switch.at_port(1, "a", &response(ACK)), default_deny("ingress"));
     switch.apply(&members(1, "clients", 1, &["10.0.0.8", "10.0.0.9"]));
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &request(ACK))));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(ACK))));
 }
 
 #[test]
 fn a_tag_that_a_port_loses_takes_its_rules_along() {
     let mut switch = host(Vec::new());
     switch.apply(&strict(2, vec![Rule { targets: vec![label("app")], ..web() }]));
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &request(SYN))));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(SYN))));
     switch.apply(&port(1, "a", 5, &["10.0.0.5", "fd00::5"], &[]));
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &request(ACK)), default_deny("ingress"));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &request(ACK)), default_deny("ingress"));
 }
 
 #[test]
-fn nothing_is_tracked_when_the_rules_allow_both_ways() {
-    let mut switch = host(vec![allow_in("all", Protocol::Any, None)]);
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &request(SYN))));
-    assert!(passes(&switch.from_port(1, "a", &response(SYN | ACK))));
-    assert!(switch.mind.connections().is_empty());
-    assert_eq!(switch.misses, 1);
-    let (client, server) = ((ip("10.0.0.9"), 40_000), (ip("10.0.0.5"), 80));
-    let (there, back) = (tcp(client, server, ACK).build(), tcp(server, client, ACK).from(mac(5)).build());
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &there)) && passes(&switch.from_port(1, "a", &back)));
-    switch.apply(&strict(2, vec![web()]));
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &there)), "it is tracked from now on");
-    assert!(passes(&switch.from_port(1, "a", &back)));
-    assert_eq!(switch.mind.connections().len(), 1);
-}
-
-#[test]
-fn a_reply_under_way_does_not_open_a_revoked_conversation_from_its_other_side() {
-    let ends = ((ip("10.0.0.9"), 40_000), (ip("10.0.0.5"), 80));
-    let there = tcp(ends.0, ends.1, ACK).build();
-    let back = tcp(ends.1, ends.0, ACK).from(mac(5)).build();
-    // What the server sends is allowed, so the rules allowed both ways, and now they allow its way alone.
-    let mut switch = host(Vec::new());
-    switch.apply(&policy(1, 2, vec![web()]));
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &there)) && passes(&switch.from_port(1, "a", &back)));
-    switch.apply(&policy(1, 3, Vec::new()));
-    for _ in 0..3 {
-        assert!(passes(&switch.from_port(1, "a", &back)), "the server may send");
-        assert_eq!(switch.from_switch(OTHER_HOST, 1, &there), default_deny("ingress"));
+fn a_revoked_connection_stays_dead_whoever_sends_next() {
+    let query = udp((ip("10.0.0.9"), 4000), (ip("10.0.0.5"), 53), 5).build();
+    let answer = udp((ip("10.0.0.5"), 53), (ip("10.0.0.9"), 4000), 5).from(mac(5)).build();
+    for (there, back) in [(request(ACK), response(ACK)), (query, answer)] {
+        // What goes out is allowed by default, so the rules allow the replies by themselves.
+        let mut switch = host(vec![allow_in("all", Protocol::Any, None)]);
+        assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &there)));
+        assert!(passes(&switch.at_port(1, "a", &back)));
+        switch.apply(&policy(1, 2, Vec::new()));
+        for _ in 0..3 {
+            assert_eq!(switch.at_port(1, "a", &back), default_deny("ingress"));
+            assert_eq!(switch.at_underlay(OTHER_HOST, 1, &there), default_deny("ingress"));
+            switch.pass(8_000);
+        }
+        assert_eq!(switch.mind.connection_status(switch.now_ms, 9)[0].state, "revoked");
+        for _ in 0..12 {
+            switch.pass(8_000);
+            assert_eq!(switch.at_port(1, "a", &back), default_deny("ingress"), "as long as it tries");
+        }
+        switch.apply(&policy(1, 3, vec![allow_in("all", Protocol::Any, None)]));
+        assert!(passes(&switch.at_port(1, "a", &back)), "allowed again, it goes on");
+        assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &there)));
+        assert_eq!((switch.mind.connections().len(), switch.mind.connections().counters.revoked), (1, 1));
+        switch.apply(&policy(1, 4, Vec::new()));
+        assert_eq!(switch.at_underlay(OTHER_HOST, 1, &there), default_deny("ingress"));
+        switch.pass(70_000);
+        assert!(switch.mind.connections().is_empty());
+        assert!(passes(&switch.at_port(1, "a", &back)), "forgotten, it is a conversation of the other side");
     }
-    assert!(switch.mind.connections().is_empty());
-    let other = (ip("10.0.0.9"), 40_001);
-    let syn = tcp(ends.1, other, SYN).from(mac(5)).build();
-    assert!(passes(&switch.from_port(1, "a", &syn)), "one that the server really opens is its own");
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &tcp(other, ends.1, SYN | ACK).build())));
+}
+
+#[test]
+fn the_other_side_may_open_its_own_connection_with_the_ports_of_a_revoked_one() {
+    let mut switch = host(vec![web()]);
+    switch.at_underlay(OTHER_HOST, 1, &request(SYN));
+    switch.apply(&policy(1, 2, Vec::new()));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &request(ACK)), default_deny("ingress"));
+    assert!(passes(&switch.at_port(1, "a", &response(SYN))));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(SYN | ACK))));
+    let status = switch.mind.connection_status(switch.now_ms, 9);
+    assert_eq!((status.len(), status[0].source), (1, (ip("10.0.0.5"), 80)));
+    switch.apply(&policy_with(1, 3, Action::Deny, Action::Deny, Vec::new()));
+    assert_eq!(switch.at_port(1, "a", &response(ACK)), default_deny("egress"));
+    assert_eq!(
+        switch.at_underlay(OTHER_HOST, 1, &request(SYN)),
+        default_deny("egress"),
+        "under what revoked it"
+    );
 }
 
 #[test]
 fn a_rule_that_is_not_stateful_passes_one_way_only() {
     let mut switch = host(Vec::new());
     switch.apply(&strict(2, vec![Rule { stateful: false, ..web() }]));
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &request(SYN))));
-    assert_eq!(switch.from_port(1, "a", &response(SYN | ACK)), default_deny("egress"));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(SYN))));
+    assert_eq!(switch.at_port(1, "a", &response(SYN | ACK)), default_deny("egress"));
     assert!(switch.mind.connections().is_empty());
     let back = Rule { stateful: false, ..rule("back", Direction::Egress, Action::Allow) };
     switch.apply(&strict(3, vec![Rule { stateful: false, ..web() }, back]));
-    assert!(passes(&switch.from_port(1, "a", &response(SYN | ACK))));
+    assert!(passes(&switch.at_port(1, "a", &response(SYN | ACK))));
 }
 
 #[test]
@@ -178,11 +192,11 @@ fn between_two_ports_a_reply_passes_only_the_stateful_side() {
     switch.apply(&strict(2, vec![out_of_a.clone(), Rule { stateful: false, ..web() }]));
     let syn = tcp((ip("10.0.0.5"), 4000), (ip("10.0.0.6"), 80), SYN).from(mac(5)).build();
     let reply = tcp((ip("10.0.0.6"), 80), (ip("10.0.0.5"), 4000), SYN | ACK).from(mac(6)).build();
-    assert!(passes(&switch.from_port(1, "a", &syn)));
-    assert_eq!(switch.from_port(1, "b", &reply), default_deny("egress"));
+    assert!(passes(&switch.at_port(1, "a", &syn)));
+    assert_eq!(switch.at_port(1, "b", &reply), default_deny("egress"));
     switch.apply(&strict(3, vec![out_of_a, web()]));
-    assert!(passes(&switch.from_port(1, "a", &syn)));
-    assert!(passes(&switch.from_port(1, "b", &reply)));
+    assert!(passes(&switch.at_port(1, "a", &syn)));
+    assert!(passes(&switch.at_port(1, "b", &reply)));
 }
 
 #[test]
@@ -190,11 +204,11 @@ fn a_denied_flow_is_allowed_by_a_connection_that_is_opened_the_other_way() {
     let mut switch = host(Vec::new());
     let inwards = udp((ip("10.0.0.9"), 7), (ip("10.0.0.5"), 8), 5).build();
     let outwards = udp((ip("10.0.0.5"), 8), (ip("10.0.0.9"), 7), 5).from(mac(5)).build();
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &inwards), default_deny("ingress"));
-    assert_eq!(switch.from_switch(GATEWAY, 1, &inwards), default_deny("ingress"));
-    assert!(passes(&switch.from_port(1, "a", &outwards)));
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &inwards)));
-    assert!(passes(&switch.from_switch(GATEWAY, 1, &inwards)));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &inwards), default_deny("ingress"));
+    assert_eq!(switch.at_underlay(GATEWAY, 1, &inwards), default_deny("ingress"));
+    assert!(passes(&switch.at_port(1, "a", &outwards)));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &inwards)));
+    assert!(passes(&switch.at_underlay(GATEWAY, 1, &inwards)));
 }
 
 #[test]
@@ -206,7 +220,7 @@ fn more_denied_flows_than_are_remembered_stay_exact() {
         udp((ip("10.0.0.9"), port), (ip("10.0.0.5"), (number / 60_000) as u16 + 1), 1).build()
     };
     for number in 0..DENIED_MAX + 10 {
-        assert_eq!(switch.from_switch(OTHER_HOST, 1, &attack(number)), default_deny("ingress"));
+        assert_eq!(switch.at_underlay(OTHER_HOST, 1, &attack(number)), default_deny("ingress"));
     }
     assert_eq!(switch.flows.len(), DENIED_MAX);
     let name = "drops{reason=\"default-deny\",network=\"red\",direction=\"ingress\"}";
@@ -216,8 +230,8 @@ fn more_denied_flows_than_are_remembered_stay_exact() {
     }
     assert!(switch.flows.is_empty(), "the network's flows are asked for again");
     let outwards = udp((ip("10.0.0.5"), 1), (ip("10.0.0.9"), 1), 5).from(mac(5)).build();
-    assert!(passes(&switch.from_port(1, "a", &outwards)));
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &attack(0))));
+    assert!(passes(&switch.at_port(1, "a", &outwards)));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &attack(0))));
 }
 
 impl Switch {
@@ -232,19 +246,19 @@ fn icmp_errors_pass_when_they_are_about_a_connection() {
     let mut switch = host(Vec::new());
     let sent = udp((ip("10.0.0.5"), 8), (ip("10.0.0.9"), 7), 5).from(mac(5)).build();
     let error = unreachable(ip("10.0.0.9"), ip("10.0.0.5"), &sent).build();
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &error), default_deny("ingress"));
-    assert!(passes(&switch.from_port(1, "a", &sent)));
-    let event = switch.from_switch(OTHER_HOST, 1, &error);
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &error), default_deny("ingress"));
+    assert!(passes(&switch.at_port(1, "a", &sent)));
+    let event = switch.at_underlay(OTHER_HOST, 1, &error);
     assert!(matches!(&event, Event::Delivered(_, frame) if frame[..6] == mac(5).0), "{event:?}");
     assert_eq!(switch.count("passed{path=\"related\"}"), 1);
     let from_a_router = unreachable(ip("10.0.1.1"), ip("10.0.0.5"), &sent).build();
-    assert!(passes(&switch.from_switch(GATEWAY, 1, &from_a_router)));
+    assert!(passes(&switch.at_underlay(GATEWAY, 1, &from_a_router)));
     let about_another = udp((ip("10.0.0.5"), 9), (ip("10.0.0.9"), 7), 5).from(mac(5)).build();
     let unrelated = unreachable(ip("10.0.0.9"), ip("10.0.0.5"), &about_another).build();
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &unrelated), default_deny("ingress"));
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &error)), "which is judged one by one");
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &unrelated), default_deny("ingress"));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &error)), "which is judged one by one");
     let to_another = unreachable(ip("10.0.0.9"), ip("10.0.0.6"), &sent).build();
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &to_another), default_deny("ingress"));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &to_another), default_deny("ingress"));
 }
 
 #[test]
@@ -253,9 +267,9 @@ fn an_endpoint_may_send_errors_about_what_it_received() {
     switch.apply(&strict(2, vec![allow_in("udp", Protocol::UDP, None)]));
     let received = udp((ip("10.0.0.9"), 7), (ip("10.0.0.5"), 8), 5).build();
     let error = unreachable(ip("10.0.0.5"), ip("10.0.0.9"), &received).from(mac(5)).build();
-    assert_eq!(switch.from_port(1, "a", &error), default_deny("egress"));
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &received)));
-    assert!(passes(&switch.from_port(1, "a", &error)));
+    assert_eq!(switch.at_port(1, "a", &error), default_deny("egress"));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &received)));
+    assert!(passes(&switch.at_port(1, "a", &error)));
 }
 
 #[test]
@@ -264,11 +278,11 @@ fn fragments_are_a_conversation_without_ports() {
         host(vec![allow_in("dns", Protocol::UDP, Some(53)), allow_in("ping", Protocol::Icmp, None)]);
     let mut first = udp((ip("10.0.0.9"), 7), (ip("10.0.0.5"), 53), 16);
     first.fragment = 0x2000;
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &first.build()), default_deny("ingress"));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &first.build()), default_deny("ingress"));
     let ping = echo(ip("10.0.0.9"), ip("10.0.0.5"), 1, true).fragment(0x2000);
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &ping.build())));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &ping.build())));
     let later = Packet::new(ip("10.0.0.9"), ip("10.0.0.5"), 1, vec![0; 16]).fragment(1);
-    assert!(passes(&switch.from_switch(OTHER_HOST, 1, &later.build())));
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &later.build())));
 }
 
 #[test]
@@ -288,13 +302,34 @@ fn the_share_of_a_port_is_a_limit_with_a_reason() {
     let out = |port| tcp((ip("10.0.0.5"), port), (ip("10.0.0.9"), 80), SYN).from(mac(5)).build();
     let back = |port| tcp((ip("10.0.0.9"), 80), (ip("10.0.0.5"), port), SYN | ACK).build();
     for port in 1..=3 {
-        assert!(passes(&switch.from_port(1, "a", &out(port))));
-        assert!(passes(&switch.from_switch(OTHER_HOST, 1, &back(port))));
+        assert!(passes(&switch.at_port(1, "a", &out(port))));
+        assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &back(port))));
     }
-    assert_eq!(switch.from_port(1, "a", &out(4)), dropped("connections-full"));
+    assert_eq!(switch.at_port(1, "a", &out(4)), dropped("connections-full"));
     switch.pass(3 * 3600 * 1000);
     assert!(switch.mind.connections().is_empty());
-    assert!(passes(&switch.from_port(1, "a", &out(4))));
+    assert!(passes(&switch.at_port(1, "a", &out(4))));
+}
+
+#[test]
+fn without_room_what_the_rules_allow_both_ways_goes_on_untracked() {
+    let limits = crate::conntrack::Limits { connections_max: 0, ..Default::default() };
+    let config = crate::resolve::ResolverConfig {
+        limits,
+        ..crate::resolve::ResolverConfig::host(label("h"), ip(HOST), weir_trust::token::TokenKey::new(SECRET))
+    };
+    let mut switch = Switch::new(crate::resolve::TableResolver::new(config));
+    switch.apply_all(&[
+        network(1, network_entry("red", false)),
+        policy(1, 1, vec![web()]),
+        port(1, "a", 5, &["10.0.0.5"], &[]),
+        location(1, "10.0.0.9", 9, OTHER_HOST),
+    ]);
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &request(SYN))));
+    assert!(passes(&switch.at_port(1, "a", &response(SYN | ACK))));
+    assert_eq!(switch.misses, 1, "both ways were installed");
+    let out = tcp((ip("10.0.0.5"), 5000), (ip("10.0.0.9"), 443), SYN).from(mac(5)).build();
+    assert_eq!(switch.at_port(1, "a", &out), dropped("connections-full"));
 }
 
 #[test]
@@ -309,17 +344,17 @@ fn without_a_policy_nothing_passes() {
         }),
     ));
     switch.apply(&delete(9, weir_model::Key::Policy { vni: weir_model::entry::Vni(1) }));
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &request(SYN)), dropped("no-policy"));
-    assert_eq!(switch.from_port(1, "a", &response(SYN)), dropped("no-policy"));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &request(SYN)), dropped("no-policy"));
+    assert_eq!(switch.at_port(1, "a", &response(SYN)), dropped("no-policy"));
 }
 
 #[test]
 fn a_deleted_port_takes_its_connections_along() {
     let mut switch = host(vec![web()]);
     switch.apply(&strict(2, vec![web()]));
-    switch.from_switch(OTHER_HOST, 1, &request(SYN));
+    switch.at_underlay(OTHER_HOST, 1, &request(SYN));
     assert_eq!(switch.mind.connections().len(), 1);
     switch.apply(&delete(3, port_key(1, "a")));
     assert!(switch.mind.connections().is_empty());
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &request(ACK)), dropped("not-here"));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &request(ACK)), dropped("not-here"));
 }

@@ -24,12 +24,12 @@ fn addresses(frame: &[u8]) -> ((IpAddr, u16), (IpAddr, u16)) {
 fn what_a_host_has_no_place_for_is_taken_to_its_host() {
     let mut switch = gateway();
     let frame = udp((ip("10.0.0.5"), 1), (ip("10.0.0.9"), 2), 5).build();
-    let event = switch.from_switch(HOST, 1, &frame);
+    let event = switch.at_underlay(HOST, 1, &frame);
     let Event::Sent { receiver, by_gateway: false, frame, .. } = &event else { panic!("{event:?}") };
     assert_eq!((*receiver, ttl_of(frame)), (ip(OTHER_HOST), 64));
     assert!(switch.mind.connections().is_empty(), "the hosts judge");
     switch.apply(&location(1, "10.0.0.9", 9, "192.0.2.3"));
-    let moved = switch.from_switch(HOST, 1, &udp((ip("10.0.0.5"), 1), (ip("10.0.0.9"), 2), 5).build());
+    let moved = switch.at_underlay(HOST, 1, &udp((ip("10.0.0.5"), 1), (ip("10.0.0.9"), 2), 5).build());
     assert!(matches!(moved, Event::Sent { receiver, .. } if receiver == ip("192.0.2.3")));
 }
 
@@ -37,7 +37,7 @@ fn what_a_host_has_no_place_for_is_taken_to_its_host() {
 fn an_address_of_the_network_that_nobody_has_is_unreachable() {
     let mut switch = gateway();
     let frame = udp((ip("10.0.0.5"), 1), (ip("10.0.0.77"), 2), 5).build();
-    let event = switch.from_switch(HOST, 1, &frame);
+    let event = switch.at_underlay(HOST, 1, &frame);
     let Event::Answered(answer) = &event else { panic!("{event:?}") };
     let parsed = weir_packet::parse(answer).unwrap();
     assert_eq!((parsed.icmp_type, parsed.icmp_code), (3, 1));
@@ -45,25 +45,25 @@ fn an_address_of_the_network_that_nobody_has_is_unreachable() {
         (IpAddr::from(parsed.source), IpAddr::from(parsed.destination)),
         (ip("10.0.0.1"), ip("10.0.0.5"))
     );
-    assert_eq!(switch.from_switch(HOST, 1, &frame), dropped("unknown-destination"));
+    assert_eq!(switch.at_underlay(HOST, 1, &frame), dropped("unknown-destination"));
     assert_eq!(switch.count("drops{reason=\"unknown-destination\"}"), 2);
     switch.apply(&location(1, "10.0.0.77", 77, OTHER_HOST));
-    assert!(matches!(switch.from_switch(HOST, 1, &frame), Event::Sent { .. }));
+    assert!(matches!(switch.at_underlay(HOST, 1, &frame), Event::Sent { .. }));
 }
 
 #[test]
 fn the_answer_of_a_gateway_reaches_the_endpoint_through_its_hosts_firewall() {
     let (mut host, mut gateway) = (host(Vec::new()), gateway());
     let frame = udp((ip("10.0.0.5"), 1), (ip("10.0.0.77"), 2), 5).from(mac(5)).build();
-    let Event::Sent { frame, by_gateway: true, .. } = host.from_port(1, "a", &frame) else { panic!() };
-    let Event::Answered(answer) = gateway.from_switch(HOST, 1, &frame) else { panic!() };
-    assert!(matches!(host.from_switch(GATEWAY, 1, &answer), Event::Delivered(..)));
+    let Event::Sent { frame, by_gateway: true, .. } = host.at_port(1, "a", &frame) else { panic!() };
+    let Event::Answered(answer) = gateway.at_underlay(HOST, 1, &frame) else { panic!() };
+    assert!(matches!(host.at_underlay(GATEWAY, 1, &answer), Event::Delivered(..)));
 }
 
 #[test]
 fn a_connection_goes_out_translated_and_its_replies_come_back() {
     let mut switch = gateway();
-    let event = switch.from_switch(HOST, 1, &outwards(4000, SYN));
+    let event = switch.at_underlay(HOST, 1, &outwards(4000, SYN));
     let Event::External(frame) = &event else { panic!("{event:?}") };
     check(frame);
     assert_eq!(addresses(frame), ((ip("198.51.100.1"), 4000), (ip("8.8.8.8"), 443)));
@@ -90,14 +90,14 @@ fn udp_and_echo_of_both_families_are_translated() {
         [("10.0.0.5", "198.51.100.1", "8.8.8.8"), ("fd00::5", "2001:db8::1", "2001:4860::8888")]
     {
         let query = udp((ip(inner), 5000), (ip(remote), 53), 5).build();
-        let event = switch.from_switch(HOST, 1, &query);
+        let event = switch.at_underlay(HOST, 1, &query);
         check(event.frame());
         assert_eq!(addresses(event.frame()).0, (ip(outer), 5000));
         let event = from_outside(&mut switch, udp((ip(remote), 53), (ip(outer), 5000), 5));
         check(event.frame());
         assert_eq!(addresses(event.frame()).1, (ip(inner), 5000));
 
-        let event = switch.from_switch(HOST, 1, &echo(ip(inner), ip(remote), 2000, true).build());
+        let event = switch.at_underlay(HOST, 1, &echo(ip(inner), ip(remote), 2000, true).build());
         check(event.frame());
         let parsed = weir_packet::parse(event.frame()).unwrap();
         assert_eq!((IpAddr::from(parsed.source), parsed.icmp_id), (ip(outer), 2000));
@@ -111,8 +111,8 @@ fn udp_and_echo_of_both_families_are_translated() {
 fn two_tenants_with_the_same_addresses_stay_apart_outside() {
     let mut switch = gateway();
     switch.apply_all(&[network(2, network_entry("blue", true)), location(2, "10.0.0.5", 5, "192.0.2.22")]);
-    let red = switch.from_switch(HOST, 1, &outwards(4000, SYN));
-    let blue = switch.from_switch("192.0.2.22", 2, &outwards(4000, SYN));
+    let red = switch.at_underlay(HOST, 1, &outwards(4000, SYN));
+    let blue = switch.at_underlay("192.0.2.22", 2, &outwards(4000, SYN));
     let (red, blue) = (addresses(red.frame()).0, addresses(blue.frame()).0);
     assert_ne!(red, blue);
     for (external, vni, host) in [(red, 1, HOST), (blue, 2, "192.0.2.22")] {
@@ -127,7 +127,7 @@ fn what_belongs_to_no_connection_does_not_come_in() {
     let mut switch = gateway();
     let stray = tcp((ip("8.8.8.8"), 443), (ip("198.51.100.1"), 4000), SYN);
     assert_eq!(from_outside(&mut switch, stray.clone()), dropped("no-connection"));
-    switch.from_switch(HOST, 1, &outwards(4000, SYN));
+    switch.at_underlay(HOST, 1, &outwards(4000, SYN));
     assert!(matches!(from_outside(&mut switch, stray), Event::Sent { .. }), "the drop was replaced");
     let other = tcp((ip("8.8.4.4"), 443), (ip("198.51.100.1"), 4000), SYN);
     assert_eq!(from_outside(&mut switch, other), dropped("no-connection"));
@@ -144,7 +144,7 @@ fn what_belongs_to_no_connection_does_not_come_in() {
 #[test]
 fn errors_from_outside_reach_the_endpoint_translated() {
     let mut switch = gateway();
-    let Event::External(sent) = switch.from_switch(HOST, 1, &outwards(4000, SYN)) else { panic!() };
+    let Event::External(sent) = switch.at_underlay(HOST, 1, &outwards(4000, SYN)) else { panic!() };
     let error = unreachable(ip("9.9.9.9"), ip("198.51.100.1"), &sent);
     let event = from_outside(&mut switch, error);
     let Event::Sent { receiver, frame, .. } = &event else { panic!("{event:?}") };
@@ -161,10 +161,12 @@ fn errors_from_outside_reach_the_endpoint_translated() {
 
     let mut host = host(Vec::new());
     let syn = tcp((ip("10.0.0.5"), 4000), (ip("8.8.8.8"), 443), SYN).from(mac(5)).build();
-    assert_eq!(host.from_switch(GATEWAY, 1, frame), default_deny("ingress"));
-    host.from_port(1, "a", &syn);
-    assert!(matches!(host.from_switch(GATEWAY, 1, frame), Event::Delivered(..)));
+    assert_eq!(host.at_underlay(GATEWAY, 1, frame), default_deny("ingress"));
+    host.at_port(1, "a", &syn);
+    assert!(matches!(host.at_underlay(GATEWAY, 1, frame), Event::Delivered(..)));
 
+    let to_another = unreachable(ip("9.9.9.9"), ip("198.51.100.2"), &sent);
+    assert_eq!(from_outside(&mut switch, to_another), dropped("icmp-unrelated"));
     let about_nothing = tcp((ip("198.51.100.1"), 4001), (ip("8.8.8.8"), 443), SYN).build();
     let unrelated = unreachable(ip("9.9.9.9"), ip("198.51.100.1"), &about_nothing);
     assert_eq!(from_outside(&mut switch, unrelated), dropped("icmp-unrelated"));
@@ -173,11 +175,11 @@ fn errors_from_outside_reach_the_endpoint_translated() {
 #[test]
 fn errors_of_an_endpoint_go_out_translated() {
     let mut switch = gateway();
-    switch.from_switch(HOST, 1, &udp((ip("10.0.0.5"), 4000), (ip("8.8.8.8"), 53), 5).build());
+    switch.at_underlay(HOST, 1, &udp((ip("10.0.0.5"), 4000), (ip("8.8.8.8"), 53), 5).build());
     let reply = udp((ip("8.8.8.8"), 53), (ip("198.51.100.1"), 4000), 5);
     let Event::Sent { frame: received, .. } = from_outside(&mut switch, reply) else { panic!() };
     let error = unreachable(ip("10.0.0.5"), ip("8.8.8.8"), &received).build();
-    let event = switch.from_switch(HOST, 1, &error);
+    let event = switch.at_underlay(HOST, 1, &error);
     let Event::External(frame) = &event else { panic!("{event:?}") };
     check(frame);
     let parsed = weir_packet::parse(frame).unwrap();
@@ -186,28 +188,28 @@ fn errors_of_an_endpoint_go_out_translated() {
     assert_eq!((IpAddr::from(embedded.destination), embedded.destination_port), (ip("198.51.100.1"), 4000));
     let about_nothing = udp((ip("8.8.8.8"), 54), (ip("10.0.0.5"), 4000), 5).build();
     let unrelated = unreachable(ip("10.0.0.5"), ip("8.8.8.8"), &about_nothing).build();
-    assert_eq!(switch.from_switch(HOST, 1, &unrelated), dropped("icmp-unrelated"));
+    assert_eq!(switch.at_underlay(HOST, 1, &unrelated), dropped("icmp-unrelated"));
 }
 
 #[test]
 fn the_outside_is_for_networks_that_may_and_packets_that_can() {
     let mut switch = gateway();
     let gre = Packet::new(ip("10.0.0.5"), ip("8.8.8.8"), 47, vec![0; 8]).build();
-    assert_eq!(switch.from_switch(HOST, 1, &gre), dropped("nat-protocol"));
+    assert_eq!(switch.at_underlay(HOST, 1, &gre), dropped("nat-protocol"));
     let fragment = Packet::new(ip("10.0.0.5"), ip("8.8.8.8"), 17, vec![0; 16]).fragment(1).build();
-    assert_eq!(switch.from_switch(HOST, 1, &fragment), dropped("fragment-nat"));
-    switch.from_switch(HOST, 1, &outwards(4000, SYN));
+    assert_eq!(switch.at_underlay(HOST, 1, &fragment), dropped("fragment-nat"));
+    switch.at_underlay(HOST, 1, &outwards(4000, SYN));
     assert_eq!(switch.mind.connections().len(), 1);
     switch.apply(&network(1, network_entry("red", false)));
     assert!(switch.mind.connections().is_empty(), "access is revoked for connections too");
-    let event = switch.from_switch(HOST, 1, &outwards(4000, ACK));
+    let event = switch.at_underlay(HOST, 1, &outwards(4000, ACK));
     assert!(matches!(event, Event::Answered(_)));
-    assert_eq!(switch.from_switch(HOST, 1, &outwards(4000, ACK)), dropped("no-route"));
+    assert_eq!(switch.at_underlay(HOST, 1, &outwards(4000, ACK)), dropped("no-route"));
     let reply = tcp((ip("8.8.8.8"), 443), (ip("198.51.100.1"), 4000), ACK);
     assert_eq!(from_outside(&mut switch, reply), dropped("no-connection"));
     switch.apply(&route(1, "out", "8.0.0.0/8", RouteHop::External));
-    assert!(matches!(switch.from_switch(HOST, 1, &outwards(4001, SYN)), Event::Answered(_)));
-    assert_eq!(switch.from_switch(HOST, 1, &outwards(4001, SYN)), dropped("no-external-access"));
+    assert!(matches!(switch.at_underlay(HOST, 1, &outwards(4001, SYN)), Event::Answered(_)));
+    assert_eq!(switch.at_underlay(HOST, 1, &outwards(4001, SYN)), dropped("no-external-access"));
 }
 
 #[test]
@@ -216,20 +218,20 @@ fn an_exhausted_pool_is_counted_and_recovers() {
     let mut switch = Switch::new(gateway_resolver(GATEWAY, pool));
     switch.apply_all(&[network(1, network_entry("red", true)), location(1, "10.0.0.5", 5, HOST)]);
     for port in [1, 2] {
-        assert!(matches!(switch.from_switch(HOST, 1, &outwards(port, SYN)), Event::External(_)));
+        assert!(matches!(switch.at_underlay(HOST, 1, &outwards(port, SYN)), Event::External(_)));
     }
     for _ in 0..3 {
-        assert_eq!(switch.from_switch(HOST, 1, &outwards(3, SYN)), dropped("nat-exhausted"));
+        assert_eq!(switch.at_underlay(HOST, 1, &outwards(3, SYN)), dropped("nat-exhausted"));
     }
     assert_eq!(switch.count("drops{reason=\"nat-exhausted\"}"), 3);
     switch.pass(61_000);
-    assert!(matches!(switch.from_switch(HOST, 1, &outwards(3, SYN)), Event::External(_)));
+    assert!(matches!(switch.at_underlay(HOST, 1, &outwards(3, SYN)), Event::External(_)));
 }
 
 #[test]
 fn large_and_old_packets_from_outside_are_answered() {
     let mut switch = gateway();
-    switch.from_switch(HOST, 1, &outwards(4000, SYN));
+    switch.at_underlay(HOST, 1, &outwards(4000, SYN));
     let mut large = tcp((ip("8.8.8.8"), 443), (ip("198.51.100.1"), 4000), ACK);
     large.transport.extend(vec![0; 1400]);
     let event = from_outside(&mut switch, large);

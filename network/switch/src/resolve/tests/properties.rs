@@ -263,15 +263,12 @@ impl Model {
     fn takes(&mut self, inwards: bool, far: u16, near: u16) -> bool {
         let rule =
             |opened_inwards: bool| if opened_inwards { self.allowed_in.contains(&near) } else { self.egress };
+        // A conversation is judged the way it was opened, as long as it is remembered.
         if let Some(&opened_inwards) = self.open.get(&(far, near)) {
-            if rule(opened_inwards) {
-                return true;
-            }
-            self.open.remove(&(far, near));
+            return rule(opened_inwards);
         }
-        let (here, back) = (rule(inwards), rule(!inwards));
-        // Allowed both ways by the rules, nothing is remembered.
-        if here && !back {
+        let here = rule(inwards);
+        if here {
             self.open.insert((far, near), inwards);
         }
         here
@@ -308,10 +305,10 @@ proptest! {
             }
             let expected = model.takes(inwards, far, near);
             let event = if inwards {
-                switch.from_switch(OTHER_HOST, 1, &udp((ip("10.0.0.9"), far), (ip("10.0.0.5"), near), 1).build())
+                switch.at_underlay(OTHER_HOST, 1, &udp((ip("10.0.0.9"), far), (ip("10.0.0.5"), near), 1).build())
             } else {
                 let out = udp((ip("10.0.0.5"), near), (ip("10.0.0.9"), far), 1).from(mac(5));
-                switch.from_port(1, "a", &out.build())
+                switch.at_port(1, "a", &out.build())
             };
             prop_assert_eq!(!event.is_drop(), expected, "{:?}: {:?}", talk, event);
             prop_assert_eq!(switch.mind.connections().len(), model.open.len());

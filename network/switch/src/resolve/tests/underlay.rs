@@ -20,7 +20,7 @@ fn underlay(sender: &str, token: Option<u64>, format: Encapsulation) -> Ingress 
 #[test]
 fn what_proves_its_sender_is_delivered_with_the_ports_address() {
     let mut switch = host(any());
-    let event = switch.from_switch(OTHER_HOST, 1, &to_a("10.0.0.9"));
+    let event = switch.at_underlay(OTHER_HOST, 1, &to_a("10.0.0.9"));
     let Event::Delivered(port, frame) = &event else { panic!("{event:?}") };
     assert_eq!(*port, switch.port_index(1, "a"));
     assert_eq!((&frame[..6], &frame[6..12]), (&mac(5).0[..], &Vni(1).router_mac().0[..]));
@@ -49,7 +49,7 @@ fn a_wrong_token_network_or_format_drops_the_packet_and_makes_no_flow() {
 fn what_is_not_here_is_dropped_and_never_sent_on() {
     let mut switch = host(any());
     let mut drop = |packet: Packet, reason: &str| {
-        assert_eq!(switch.from_switch(GATEWAY, 1, &packet.build()), dropped(reason), "{packet:?}");
+        assert_eq!(switch.at_underlay(GATEWAY, 1, &packet.build()), dropped(reason), "{packet:?}");
     };
     drop(udp((ip("10.0.0.9"), 1), (ip("10.0.0.77"), 2), 1), "not-here");
     drop(udp((ip("10.0.0.77"), 1), (ip("10.0.0.9"), 2), 1), "not-here");
@@ -58,7 +58,7 @@ fn what_is_not_here_is_dropped_and_never_sent_on() {
     drop(udp((ip("10.0.0.9"), 1), (ip("10.0.0.255"), 2), 1), "broadcast");
     drop(udp((ip("10.0.0.9"), 1), (ip("224.0.0.1"), 2), 1), "multicast");
     let arp = arp(mac(9), "10.0.0.9".parse().unwrap(), "10.0.0.5".parse().unwrap(), 1);
-    assert_eq!(switch.from_switch(GATEWAY, 1, &arp), dropped("not-ip"));
+    assert_eq!(switch.at_underlay(GATEWAY, 1, &arp), dropped("not-ip"));
     assert!(switch.flows.values().all(|action| action.hop == Hop::Drop));
 }
 
@@ -66,21 +66,21 @@ fn what_is_not_here_is_dropped_and_never_sent_on() {
 fn an_address_that_arrives_is_found_by_the_flows_that_missed_it() {
     let mut switch = host(any());
     let frame = udp((ip("10.0.0.9"), 1), (ip("10.0.0.77"), 2), 1).build();
-    assert_eq!(switch.from_switch(GATEWAY, 1, &frame), dropped("not-here"));
+    assert_eq!(switch.at_underlay(GATEWAY, 1, &frame), dropped("not-here"));
     switch.apply(&port(1, "late", 77, &["10.0.0.77"], &[]));
-    assert!(matches!(switch.from_switch(GATEWAY, 1, &frame), Event::Delivered(..)));
+    assert!(matches!(switch.at_underlay(GATEWAY, 1, &frame), Event::Delivered(..)));
     switch.apply(&delete(2, port_key(1, "late")));
-    assert_eq!(switch.from_switch(GATEWAY, 1, &frame), dropped("not-here"));
+    assert_eq!(switch.at_underlay(GATEWAY, 1, &frame), dropped("not-here"));
 }
 
 #[test]
 fn a_router_endpoint_receives_for_the_prefixes_behind_it() {
     let mut switch = host(any());
     let frame = udp((ip("10.0.0.9"), 1), (ip("172.16.0.1"), 2), 1).build();
-    assert_eq!(switch.from_switch(OTHER_HOST, 1, &frame), dropped("not-here"));
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &frame), dropped("not-here"));
     switch.apply(&route(1, "to-b", "172.16.0.0/16", RouteHop::Address(ip("10.0.0.6"))));
     let b = switch.port_index(1, "b");
-    assert!(matches!(switch.from_switch(OTHER_HOST, 1, &frame), Event::Delivered(port, _) if port == b));
+    assert!(matches!(switch.at_underlay(OTHER_HOST, 1, &frame), Event::Delivered(port, _) if port == b));
 }
 
 #[test]
@@ -103,14 +103,14 @@ fn a_sender_without_tokens_must_be_known_unless_nothing_contradicts_it() {
 fn the_way_back_is_installed_for_the_port_but_not_for_the_underlay() {
     let mut switch = host(vec![allow_in("web", Protocol::TCP, Some(80))]);
     let syn = tcp((ip("10.0.0.9"), 4000), (ip("10.0.0.5"), 80), SYN).build();
-    assert!(matches!(switch.from_switch(OTHER_HOST, 1, &syn), Event::Delivered(..)));
+    assert!(matches!(switch.at_underlay(OTHER_HOST, 1, &syn), Event::Delivered(..)));
     assert_eq!((switch.flows.len(), switch.misses), (2, 1));
     let reply = tcp((ip("10.0.0.5"), 80), (ip("10.0.0.9"), 4000), SYN | ACK).from(mac(5)).build();
-    let event = switch.from_port(1, "a", &reply);
+    let event = switch.at_port(1, "a", &reply);
     assert!(matches!(event, Event::Sent { receiver, .. } if receiver == ip(OTHER_HOST)));
     assert_eq!(switch.misses, 1, "the way back was there");
     let out = tcp((ip("10.0.0.5"), 5000), (ip("10.0.0.9"), 80), SYN).from(mac(5)).build();
-    switch.from_port(1, "a", &out);
+    switch.at_port(1, "a", &out);
     let from_underlay = |(zone, _): &(Zone, _), action: &Action| {
         matches!(zone, Zone::Underlay(..)) && action.hop != Hop::Drop
     };
@@ -118,5 +118,5 @@ fn the_way_back_is_installed_for_the_port_but_not_for_the_underlay() {
     let back = tcp((ip("10.0.0.9"), 80), (ip("10.0.0.5"), 5000), SYN | ACK).build();
     let forged = switch.take(&underlay(OTHER_HOST, None, Encapsulation::Geneve), &back);
     assert_eq!(forged, dropped("bad-token"));
-    assert!(matches!(switch.from_switch(OTHER_HOST, 1, &back), Event::Delivered(..)));
+    assert!(matches!(switch.at_underlay(OTHER_HOST, 1, &back), Event::Delivered(..)));
 }

@@ -22,8 +22,8 @@ fn a_switch_without_its_files_says_what_is_missing() {
     }
     let dir = tempfile::tempdir().unwrap();
     let text = format!(
-        r#"{{"name":"h1","domain":"d","role":"host","underlay":"127.0.0.1","run_dir":"{0}/run",
-            "state_dir":"{0}/state","trust_file":"{0}/trust.json","identity_file":"{0}/seed"}}"#,
+        r#"{{"name":"h1","domain":"d","role":"host","underlay":"127.0.0.1","runDir":"{0}/run",
+            "stateDir":"{0}/state","trustFile":"{0}/trust.json","identityFile":"{0}/seed"}}"#,
         dir.path().display()
     );
     let config: SwitchConfig = serde_json::from_str(&text).unwrap();
@@ -76,6 +76,27 @@ fn a_segmented_udp_send_arrives_in_its_pieces() {
     let before = &lab.hosts[0].counters();
     let reads = before["engine_port_reads"];
     assert!(reads < 60, "the train came as one frame: {reads}");
+}
+
+/// A device without checksum offload cannot segment: the kernel or we must do it.
+#[test]
+fn an_underlay_without_offloads_carries_tcp_and_udp() {
+    let Some(lab) = pair("no offloads", Encapsulation::Geneve, false, 1500) else { return };
+    for host in &lab.hosts {
+        sh(&format!("ip netns exec {} ethtool -K u0 tx off rx off gro off", host.netns));
+    }
+    bulk(&lab, 20);
+    sizes(&lab, 1500);
+}
+
+#[test]
+fn an_underlay_with_too_small_an_mtu_is_counted() {
+    let Some(lab) = pair("small underlay", Encapsulation::Geneve, false, 1500) else { return };
+    sh(&format!("ip -n {} link set u0 mtu 1400", lab.hosts[0].netns));
+    lab.run("a", "ping -c 1 -W 5 10.0.0.2");
+    let ping = format!("ip netns exec {}a ping -c 2 -i 0.05 -W 1 -s 1472 10.0.0.2", lab.prefix);
+    assert!(!try_sh(&ping).status.success());
+    assert_eq!(lab.hosts[0].counters()["drops{reason=\"underlay-too-big\"}"], 2);
 }
 
 #[test]

@@ -22,8 +22,8 @@ fn fuzz_session_frames() {
                 runtime.block_on(async {
                     let from_actuator = read_frame::<ToController>(&mut &bytes[..]).await;
                     let from_controller = read_frame::<ToActuator>(&mut &bytes[..]).await;
-                    let whole = bytes.len()
-                        >= 4 + u32::from_le_bytes(bytes[..4].try_into().unwrap_or([0; 4])) as usize;
+                    let header = bytes.first_chunk::<4>().map(|header| u32::from_le_bytes(*header) as usize);
+                    let whole = header.is_some_and(|length| bytes.len() - 4 >= length);
                     assert!(whole || (from_actuator.is_err() && from_controller.is_err()));
                     if let Ok(frame) = from_actuator {
                         let mut again = Vec::new();

@@ -6,7 +6,7 @@
 //! and policy, no gateway knows an endpoint before its host does. At the end: all is as decided, and a
 //! return reprograms nothing. A scheduler that ignores dependencies must be caught.
 
-use crate::app::{self, ACTUATORS, TestApp, entries, event, facts, label};
+use super::app::{self, ACTUATORS, TestApp, entries, event, facts, label};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_base::codec::{decode, encode};
@@ -62,7 +62,8 @@ fn open_gate(name: &Label, path: &std::path::Path) -> Gate {
 
 impl Actuator {
     fn new(name: &str, number: u8, dir: &std::path::Path) -> Actuator {
-        let (name, path) = (label(name), dir.join(name));
+        let path = dir.join(name);
+        let name = label(name);
         let gate = open_gate(&name, &path);
         let identity = KeyPair::from_seed(&[100 + number; 32]);
         Actuator {
@@ -172,10 +173,10 @@ impl Simulation {
             match output {
                 Output::Decided { source, sequence, outcome } => self.decided(source, sequence, outcome),
                 Output::Send { target, session, updates } => {
-                    self.to_actuator(&target, session, ToActuator::Updates(updates));
+                    self.post(&target, session, ToActuator::Updates(updates));
                 }
                 Output::AskState { target, session } => {
-                    self.to_actuator(&target, session, ToActuator::SendState);
+                    self.post(&target, session, ToActuator::SendState);
                 }
                 Output::Close { target, session, .. } => {
                     let found = self.actuators.iter_mut().find(|a| a.name == target);
@@ -209,7 +210,7 @@ impl Simulation {
         }
     }
 
-    fn to_actuator(&mut self, target: &Label, session: u64, message: ToActuator) {
+    fn post(&mut self, target: &Label, session: u64, message: ToActuator) {
         let actuator = self.actuators.iter_mut().find(|a| a.name == *target).unwrap();
         if actuator.session == Some(session) {
             actuator.inbox.push(message);

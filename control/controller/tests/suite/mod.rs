@@ -1,0 +1,6 @@
+mod app;
+mod core;
+mod frames;
+mod recovery;
+mod sessions;
+mod simulation;

@@ -1,0 +1,426 @@
+//! Sessions over real sockets and mutual TLS: joining, programming, questions, replacement, heartbeats,
+//! and a restart of the controller after which nothing is reprogrammed.
+
+use super::app::{TestApp, endpoint, entries, facts, label, policy, transaction};
+use super::recovery::{open, runtime, settings, signer};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair as CertificateKey};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use weir_base::world::{Disk, RealDisk};
+use weir_controller::Error;
+use weir_controller::core::scheduler::Reached;
+use weir_controller::driver::{
+    Controller, ControllerHandle, ControllerSettings, read_frame, serve_sessions, write_frame,
+};
+use weir_model::event::UsageReport;
+use weir_model::local::{Answer, Question};
+use weir_model::session::{PROTOCOL, ToActuator, ToController};
+use weir_model::{Key, Label, Version};
+use weir_trust::batch::{GroupSigner, Verifier};
+use weir_trust::gate::{Gate, take};
+use weir_trust::identity::{KeyPair, sign_acks};
+
+const BOUND: Duration = Duration::from_secs(60);
+
+struct Authority {
+    issuer: Issuer<'static, CertificateKey>,
+    certificate: CertificateDer<'static>,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let key = CertificateKey::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        Authority { issuer: Issuer::new(params, key), certificate }
+    }
+
+    fn issue(&self, name: &str, dns: bool) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let key = CertificateKey::generate().unwrap();
+        let names = if dns { vec![name.to_string()] } else { Vec::new() };
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (vec![certificate.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+    }
+
+    fn roots(&self) -> Arc<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).unwrap();
+        Arc::new(roots)
+    }
+
+    fn server(&self) -> Arc<ServerConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(self.roots(), provider.clone()).build().unwrap();
+        let (chain, key) = self.issue("localhost", true);
+        let builder =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        Arc::new(builder.with_client_cert_verifier(verifier).with_single_cert(chain, key).unwrap())
+    }
+
+    /// A client that trusts this authority, with a certificate of `issuer`, or without one.
+    fn client(&self, certificate: Option<(&Authority, &str, bool)>) -> Arc<ClientConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let builder = builder.with_root_certificates(self.roots());
+        Arc::new(match certificate {
+            None => builder.with_no_client_auth(),
+            Some((issuer, name, dns)) => {
+                let (chain, key) = issuer.issue(name, dns);
+                builder.with_client_auth_cert(chain, key).unwrap()
+            }
+        })
+    }
+}
+
+async fn dial(address: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await?;
+    TlsConnector::from(config).connect(ServerName::try_from("localhost").unwrap(), stream).await
+}
+
+fn hello(name: &Label, gate: &Gate, identity: [u8; 32]) -> ToController {
+    let facts = facts(name.as_str(), identity);
+    ToController::Hello {
+        protocol: PROTOCOL,
+        actuator: name.clone(),
+        role: facts.role,
+        software: "test 1".into(),
+        identity,
+        underlay: facts.underlay,
+        digest: gate.digest(),
+    }
+}
+
+/// An actuator as an agent and its switch are: a gate behind a session.
+struct Agent {
+    name: Label,
+    gate: Mutex<Gate>,
+    identity: KeyPair,
+}
+
+impl Agent {
+    fn new(name: &str, number: u8, dir: &Path) -> Arc<Agent> {
+        let verifier = Verifier::new(label("d"), signer().group_key());
+        let gate = Gate::open(label(name), verifier, &dir.join(name)).unwrap();
+        let identity = KeyPair::from_seed(&[40 + number; 32]);
+        Arc::new(Agent { name: label(name), gate: Mutex::new(gate), identity })
+    }
+
+    async fn run(self: Arc<Agent>, address: SocketAddr, config: Arc<ClientConfig>) -> Result<(), Error> {
+        let mut stream = dial(address, config).await.map_err(weir_base::codec::CodecError::Io)?;
+        let hello = hello(&self.name, &self.gate.lock().unwrap(), self.identity.public());
+        write_frame(&mut stream, &hello).await?;
+        loop {
+            let frame = read_frame::<ToActuator>(&mut stream).await?;
+            for answer in self.handle(frame)? {
+                write_frame(&mut stream, &answer).await?;
+            }
+        }
+    }
+
+    fn handle(&self, frame: ToActuator) -> Result<Vec<ToController>, Error> {
+        let mut gate = self.gate.lock().unwrap();
+        Ok(match frame {
+            ToActuator::Welcome { .. } => Vec::new(),
+            ToActuator::Refused(reason) => return Err(Error::Peer(reason)),
+            ToActuator::SendState => {
+                let entries = gate.iter().map(|(key, found)| (key.clone(), found.version)).collect();
+                vec![ToController::State { entries, last: true }]
+            }
+            ToActuator::Updates(updates) => {
+                let acks = take(&mut gate, &updates, |_| Ok(())).unwrap();
+                vec![ToController::Acks(sign_acks(&self.identity, &self.name, acks))]
+            }
+            ToActuator::Ask { id, question: Question::Counters } => {
+                let answer = Answer::Counters(vec![("applied".into(), gate.counters.applied)]);
+                vec![ToController::Answer { id, answer }]
+            }
+            ToActuator::Ask { id, question: Question::Capture { .. } } => (0..3)
+                .map(|part| {
+                    let answer = Answer::Captured { frames: vec![(part, 1, vec![0])], last: part == 2 };
+                    ToController::Answer { id, answer }
+                })
+                .collect(),
+            ToActuator::Ask { .. } => Vec::new(),
+            ToActuator::Ping { id } => vec![ToController::Pong { id }],
+        })
+    }
+
+    fn applied(&self) -> (u64, u64) {
+        let counters = self.gate.lock().unwrap().counters;
+        (counters.applied, counters.repeated)
+    }
+}
+
+struct World {
+    authority: Authority,
+    disk: Arc<dyn Disk>,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        std::fs::create_dir(&log).unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(&log).unwrap());
+        World { authority: Authority::new(), disk, dir }
+    }
+
+    fn start(&self, settings: &ControllerSettings) -> Controller {
+        open(&self.disk, settings, Arc::new(TestApp)).unwrap()
+    }
+
+    async fn listen(&self, handle: ControllerHandle) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve_sessions(handle, listener, self.authority.server()));
+        address
+    }
+
+    fn connect(&self, agent: &Arc<Agent>, address: SocketAddr) -> JoinHandle<Result<(), Error>> {
+        let certificate = (&self.authority, agent.name.as_str(), true);
+        tokio::spawn(agent.clone().run(address, self.authority.client(Some(certificate))))
+    }
+}
+
+/// Polls until something holds.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let polled = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(BOUND, polled).await.is_ok(), "never: {what}");
+}
+
+async fn all_in_sync(handle: &ControllerHandle, count: usize) {
+    until("all actuators are in sync", async || {
+        let status = handle.status().await.unwrap();
+        status.actuators.len() == count
+            && status.actuators.iter().all(|a| a.target.synced && a.target.lag == 0 && a.software.is_some())
+    })
+    .await;
+}
+
+fn assert_in_force(handle: &ControllerHandle, agents: &[Arc<Agent>]) {
+    let wanted = entries(&handle.store());
+    for agent in agents {
+        let gate = agent.gate.lock().unwrap();
+        let found = gate.iter().filter_map(|(key, found)| {
+            Some(((agent.name.clone(), key.clone()), (found.version, found.entry.clone()?)))
+        });
+        let wanted = wanted.iter().filter(|((target, _), _)| *target == agent.name);
+        assert!(found.eq(wanted.map(|(node, value)| (node.clone(), value.clone()))), "{}", agent.name);
+    }
+}
+
+#[test]
+fn intents_reach_real_gates_and_a_restart_reprograms_nothing() {
+    let world = World::new();
+    let runtime = runtime();
+    let agents = ["h1", "h2", "g1"].map(|name| Agent::new(name, name.as_bytes()[1], world.dir.path()));
+    let controller = world.start(&settings());
+    let tasks = runtime.block_on(async {
+        let handle = controller.handle();
+        let address = world.listen(handle.clone()).await;
+        let tasks: Vec<_> = agents.iter().map(|agent| world.connect(agent, address)).collect();
+        all_in_sync(&handle, 3).await;
+        program(&handle, &agents).await;
+        question(&handle).await;
+        tasks
+    });
+    controller.shutdown();
+    let applied: Vec<_> = agents.iter().map(|agent| agent.applied()).collect();
+    runtime.block_on(async {
+        for task in tasks {
+            assert!(task.await.unwrap().is_err(), "sessions end with the controller");
+        }
+    });
+
+    let controller = world.start(&settings());
+    runtime.block_on(async {
+        let handle = controller.handle();
+        let address = world.listen(handle.clone()).await;
+        agents.iter().for_each(|agent| drop(world.connect(agent, address)));
+        all_in_sync(&handle, 3).await;
+        let counters = handle.inspect(|core| core.scheduler().counters).await.unwrap();
+        assert_eq!((counters.sent, counters.sessions_in_sync, counters.sessions_compared), (0, 3, 0));
+        assert_eq!(applied, agents.iter().map(|agent| agent.applied()).collect::<Vec<_>>());
+        let version = handle.propose(transaction(vec![endpoint("n1", "e3", "h2")])).await.unwrap();
+        assert_eq!(handle.wait(version, BOUND).await.unwrap(), Reached::All);
+        assert_in_force(&handle, &agents);
+    });
+    controller.shutdown();
+}
+
+async fn program(handle: &ControllerHandle, agents: &[Arc<Agent>]) {
+    let wanted =
+        transaction(vec![endpoint("n1", "e1", "h1"), endpoint("n1", "e2", "h2"), policy("n1", "deny")]);
+    let before = handle.store().version();
+    let plan = handle.dry_run(wanted.clone()).await.unwrap();
+    assert_eq!(plan.updates.len(), 8, "network, policy and port on two hosts, two locations");
+    assert_eq!(handle.store().version(), before);
+    let mut watch = handle.watch(before).unwrap();
+    let version = handle.propose(wanted).await.unwrap();
+    assert_eq!(handle.wait(version, BOUND).await.unwrap(), Reached::All);
+    assert_eq!(watch.next().await.unwrap()[0].version, version);
+    assert_in_force(handle, agents);
+    let keys = handle.keys(label("h1"), None, 10).await.unwrap();
+    assert!(keys.len() == 3 && keys.iter().all(|key| key.acked == Some(key.desired)));
+    assert!(handle.waiting(10).await.unwrap().is_empty());
+    let wrong = transaction(vec![endpoint("n1", "e1", "no host")]);
+    assert!(matches!(handle.propose(wrong).await, Err(Error::Rejected(_))));
+    assert_eq!(handle.wait(Version(10_000), BOUND).await.unwrap(), Reached::NotDecided);
+}
+
+async fn question(handle: &ControllerHandle) {
+    let answer = handle.ask(&label("h1"), Question::Counters).await.unwrap();
+    assert_eq!(answer, Answer::Counters(vec![("applied".into(), 3)]));
+    let capture = Question::Capture { port: None, frames_max: 3, duration_ms: 1, snap_bytes: 1 };
+    let Answer::Captured { frames, last: true } = handle.ask(&label("h1"), capture).await.unwrap() else {
+        panic!("not all was captured")
+    };
+    assert_eq!(frames.len(), 3);
+    let nobody = handle.ask(&label("h9"), Question::Counters).await;
+    assert!(matches!(nobody, Err(Error::NotConnected(_))));
+    let text = handle.metrics_text();
+    assert!(
+        text.contains("weir_controller_sessions 3")
+            && text.contains("# TYPE weir_controller_updates_total counter")
+    );
+}
+
+#[test]
+fn an_unanswered_question_ends_and_usage_is_ordered() {
+    let world = World::new();
+    let mut settings = settings();
+    settings.sessions.answer_ms = 50;
+    let controller = world.start(&settings);
+    let agent = Agent::new("h1", 1, world.dir.path());
+    runtime().block_on(async {
+        let handle = controller.handle();
+        let address = world.listen(handle.clone()).await;
+        let config = world.authority.client(Some((&world.authority, "h1", false)));
+        let mut stream = dial(address, config).await.unwrap();
+        let hello = hello(&agent.name, &agent.gate.lock().unwrap(), agent.identity.public());
+        write_frame(&mut stream, &hello).await.unwrap();
+        all_in_sync(&handle, 1).await;
+        let error = handle.ask(&agent.name, Question::Ports).await.unwrap_err();
+        assert!(matches!(error, Error::NoAnswer { waited_ms: 50, .. }), "{error}");
+        let report = UsageReport {
+            actuator: agent.name.clone(),
+            window_ms: 1,
+            through_gateway: vec![],
+            direct: vec![],
+        };
+        write_frame(&mut stream, &ToController::Usage(report)).await.unwrap();
+        until("the usage report is ordered", async || handle.store().count("usage") == 1).await;
+    });
+    controller.shutdown();
+}
+
+/// The text with which a session is refused.
+async fn refusal(address: SocketAddr, config: Arc<ClientConfig>, hello: ToController) -> String {
+    let mut stream = dial(address, config).await.unwrap();
+    write_frame(&mut stream, &hello).await.unwrap();
+    match read_frame::<ToActuator>(&mut stream).await.unwrap() {
+        ToActuator::Refused(text) => text,
+        other => panic!("not refused but {other:?}"),
+    }
+}
+
+#[test]
+fn strangers_and_impostors_are_refused() {
+    let world = World::new();
+    let controller = world.start(&settings());
+    let agent = Agent::new("h1", 1, world.dir.path());
+    let gate = agent.gate.lock().unwrap();
+    runtime().block_on(async {
+        let handle = controller.handle();
+        let address = world.listen(handle.clone()).await;
+        let authority = &world.authority;
+        let right = authority.client(Some((authority, "h1", true)));
+        let identity = agent.identity.public();
+        let text = refusal(address, right.clone(), hello(&label("h2"), &gate, identity)).await;
+        assert!(text.contains("'h2'") && text.contains("'h1'"), "{text}");
+        let mut old = hello(&label("h1"), &gate, identity);
+        if let ToController::Hello { protocol, .. } = &mut old {
+            *protocol = 99;
+        }
+        assert!(refusal(address, right.clone(), old).await.contains("protocol 99"));
+        assert!(refusal(address, right, ToController::Pong { id: 1 }).await.contains("Hello"));
+
+        let stranger = Authority::new();
+        for config in [authority.client(None), authority.client(Some((&stranger, "h1", true)))] {
+            // In TLS 1.3 the client hears of it when it reads.
+            if let Ok(mut stream) = dial(address, config).await {
+                let _ = write_frame(&mut stream, &hello(&label("h1"), &gate, identity)).await;
+                assert!(read_frame::<ToActuator>(&mut stream).await.is_err());
+            }
+        }
+        assert!(handle.published().joined.is_empty());
+        assert!(stranger_to_the_server(address, &stranger).await);
+    });
+    controller.shutdown();
+}
+
+/// A client that trusts another authority does not talk to this server.
+async fn stranger_to_the_server(address: SocketAddr, stranger: &Authority) -> bool {
+    dial(address, stranger.client(Some((stranger, "h1", true)))).await.is_err()
+}
+
+#[test]
+fn a_newer_session_replaces_the_older_and_a_silent_one_dies() {
+    let world = World::new();
+    let mut settings = settings();
+    settings.sessions.ping_ms = 20;
+    settings.sessions.dead_ms = 400;
+    let controller = world.start(&settings);
+    let agent = Agent::new("h1", 1, world.dir.path());
+    runtime().block_on(async {
+        let handle = controller.handle();
+        let address = world.listen(handle.clone()).await;
+        let first = world.connect(&agent, address);
+        all_in_sync(&handle, 1).await;
+        let second = world.connect(&agent, address);
+        assert!(first.await.unwrap().is_err(), "the older session ends");
+        all_in_sync(&handle, 1).await;
+        let version = handle.propose(transaction(vec![endpoint("n1", "e1", "h1")])).await.unwrap();
+        assert_eq!(handle.wait(version, BOUND).await.unwrap(), Reached::All);
+
+        let config = world.authority.client(Some((&world.authority, "h1", true)));
+        let mut silent = dial(address, config).await.unwrap();
+        let hello = hello(&agent.name, &agent.gate.lock().unwrap(), agent.identity.public());
+        write_frame(&mut silent, &hello).await.unwrap();
+        assert!(second.await.unwrap().is_err());
+        until("the silent session is over", async || {
+            let status = handle.status().await.unwrap();
+            !status.actuators[0].target.connected
+        })
+        .await;
+        let third = world.connect(&agent, address);
+        all_in_sync(&handle, 1).await;
+        handle.remove(label("h1")).await.unwrap();
+        let error = third.await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("removed"), "{error}");
+        assert!(handle.status().await.unwrap().actuators.is_empty());
+        assert!(
+            agent.gate.lock().unwrap().get(&Key::Network { vni: super::app::vni(&label("n1")) }).is_some()
+        );
+    });
+    controller.shutdown();
+}

@@ -1,0 +1,155 @@
+use super::*;
+use crate::flow::{Action, Hop, NO_CONNECTION, Nat};
+use crate::flowtable::Shadow;
+use std::net::IpAddr;
+use std::sync::Arc;
+use weir_model::MacAddr;
+use weir_packet::build::{Link, udp_datagram};
+use weir_packet::checksum;
+use weir_packet::segment::Segmenter;
+use weir_packet::virtio::HEADER_BYTES;
+
+fn action() -> Action {
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    Action {
+        hop: Hop::External,
+        ethernet: Some((MacAddr([2; 6]), MacAddr([4; 6]))),
+        nat: Some(Nat { source: Some((ip("203.0.113.7"), 4000)), destination: None }),
+        routed: true,
+        mtu: 1500,
+        mss_max: 1200,
+        counter: 0,
+        connection: NO_CONNECTION,
+        idle_ms: 1000,
+    }
+}
+
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let link = Link { source: [6; 6], destination: [2, 0, 0, 0, 0, 1], vlan_tci: None };
+    let mut out = vec![0; 2000];
+    let from = ("10.0.0.1".parse::<IpAddr>().unwrap().into(), 1000);
+    let to = ("198.51.100.2".parse::<IpAddr>().unwrap().into(), 53);
+    let length = udp_datagram(&mut out, &link, from, to, payload).unwrap();
+    out.truncate(length);
+    out
+}
+
+struct World {
+    store: Arc<FlowStore>,
+    tables: Box<Tables>,
+    counters: Counters,
+}
+
+fn world(action: &Action, key: FlowKey) -> World {
+    let store = Arc::new(FlowStore::new([5, 6]));
+    let (mut shadow, _) = Shadow::new(Arc::clone(&store));
+    shadow.insert(key, CompiledAction::new(action).unwrap(), 0).unwrap();
+    let tables = shadow.publish().unwrap();
+    let counters = Counters::default();
+    counters.prepare_rule(action.counter);
+    World { store, tables, counters }
+}
+
+impl World {
+    fn judge(&self, zone: Option<u32>, packet: &Checked, bytes: usize) -> Verdict<'_> {
+        judge(&self.tables, &self.store, &self.counters, zone, packet, bytes, 9)
+    }
+}
+
+#[test]
+fn a_known_packet_is_counted_and_changed_right() {
+    let mut frame = frame(b"hello");
+    let mut packet = Checked::new(&frame, &VirtioNetHeader::default()).unwrap();
+    let world = world(&action(), FlowKey::new(3, &packet.parsed));
+    let Verdict::Forward { action, .. } = world.judge(Some(3), &packet, frame.len()) else { panic!() };
+    alter(&mut frame, &mut packet, action).unwrap();
+    let after = weir_packet::parse(&frame).unwrap();
+    assert_eq!(checksum::verify(&frame, &after), Ok(()));
+    assert_eq!((after.source.to_string().as_str(), after.source_port, after.ttl), ("203.0.113.7", 4000, 63));
+    assert_eq!((after.destination_mac, after.source_mac), ([2; 6], [4; 6]));
+    let rule = world.counters.rule(0).unwrap();
+    assert_eq!((rule.packets.get(), rule.bytes.get()), (1, frame.len() as u64));
+}
+
+#[test]
+fn what_the_flow_does_not_cover_misses_with_its_reason() {
+    let mut small = action();
+    small.mtu = 100;
+    let fits = frame(&[0; 20]);
+    let packet = Checked::new(&fits, &VirtioNetHeader::default()).unwrap();
+    let world = world(&small, FlowKey::new(3, &packet.parsed));
+    let reason = |zone, frame: &[u8]| {
+        let packet = Checked::new(frame, &VirtioNetHeader::default()).unwrap();
+        match world.judge(zone, &packet, frame.len()) {
+            Verdict::Miss(reason, key) => {
+                assert_eq!(key.zone, 0);
+                Some(reason)
+            }
+            _ => None,
+        }
+    };
+    assert_eq!(reason(Some(3), &fits), None);
+    assert_eq!(reason(Some(4), &fits), Some(MissReason::NoFlow));
+    assert_eq!(reason(None, &fits), Some(MissReason::NoFlow));
+    assert_eq!(reason(Some(3), &frame(&[0; 200])), Some(MissReason::TooBig(100)));
+    let mut last_hop = fits.clone();
+    last_hop[22] = 1;
+    assert_eq!(reason(Some(3), &last_hop), Some(MissReason::TtlExpired));
+    let mut group = fits;
+    group[0] |= 1;
+    assert_eq!(reason(Some(3), &group), Some(MissReason::Special));
+}
+
+#[test]
+fn segments_are_measured_and_not_the_whole() {
+    let mut big = action();
+    big.nat = None;
+    let payload = [7; 1900];
+    let bytes = frame(&payload);
+    let parsed = weir_packet::parse(&bytes).unwrap();
+    let virtio = |gso_size| VirtioNetHeader {
+        flags: weir_packet::virtio::FLAG_NEEDS_CSUM,
+        gso_type: weir_packet::virtio::GSO_UDP_L4,
+        gso_size,
+        csum_start: parsed.l4_offset as u16,
+        csum_offset: 6,
+        ..VirtioNetHeader::default()
+    };
+    let world = world(&big, FlowKey::new(3, &parsed));
+    let packet = Checked::new(&bytes, &virtio(600)).unwrap();
+    assert!(matches!(world.judge(Some(3), &packet, bytes.len()), Verdict::Forward { .. }));
+    assert_eq!(world.counters.rule(0).unwrap().packets.get(), 4);
+    let packet = Checked::new(&bytes, &virtio(1500)).unwrap();
+    let verdict = world.judge(Some(3), &packet, bytes.len());
+    assert!(matches!(verdict, Verdict::Miss(MissReason::TooBig(1500), _)));
+}
+
+/// An endpoint may write anything into its device.
+#[test]
+fn any_frame_with_any_virtio_header_is_taken_or_refused() {
+    let compiled = CompiledAction::new(&action()).unwrap();
+    let real = frame(&[1; 64]);
+    bolero::check!().for_each(|bytes: &[u8]| {
+        let Ok(virtio) = VirtioNetHeader::decode(bytes, HEADER_BYTES) else { return };
+        // Half of the runs change a real frame, for more depth.
+        let mut frame = bytes[HEADER_BYTES..].to_vec();
+        if bytes[0] & 0x80 != 0 {
+            let changes = std::mem::replace(&mut frame, real.clone());
+            for change in changes.chunks_exact(2) {
+                let at = usize::from(change[0]) % frame.len();
+                frame[at] ^= change[1];
+            }
+        }
+        let virtio = VirtioNetHeader { flags: virtio.flags & 3, ..virtio };
+        let Ok(mut packet) = Checked::new(&frame, &virtio) else { return };
+        let (packets, weight) = packet.weight(frame.len());
+        assert!(packets > 0 && weight >= frame.len() as u64);
+        let _ = alter(&mut frame, &mut packet, &compiled);
+        if let Offload::Segment(cut) = packet.offload
+            && let Ok(mut segmenter) = Segmenter::new(&frame, &packet.parsed, &cut)
+        {
+            let mut header = [0; 256];
+            while segmenter.next_into(&mut header).is_some() {}
+        }
+    });
+}

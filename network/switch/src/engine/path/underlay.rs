@@ -1,0 +1,292 @@
+//! Frames of other switches: opened, looked up, joined into super-frames for a port or sent on.
+
+use super::{Origin, Path, hand_over, outer_of, sender_class};
+use crate::capture::Outer;
+use crate::engine::counters::{EngineDrop, EngineEvent};
+use crate::engine::forward::{self, Checked, Verdict};
+use crate::engine::port::{self, Ports};
+use crate::engine::receive::{MESSAGE_BYTES, MESSAGES_MAX, Message};
+use crate::engine::ring::FrameProducer;
+use crate::engine::sys;
+use crate::engine::{EXTERNAL, Miss, Shared};
+use crate::flow::Ingress;
+use crate::flowtable::action::{Tunnel, wire_format};
+use crate::flowtable::{CompiledHop, ZoneKey};
+use std::os::fd::BorrowedFd;
+use weir_model::resource::Encapsulation;
+use weir_packet::coalesce::{CoalesceConfig, Coalescer, MAX_PARTS, Output, Place, Sink};
+use weir_packet::encap;
+use weir_packet::virtio::{HEADER_BYTES, VirtioNetHeader};
+
+/// Where a received datagram is.
+#[derive(Clone, Copy)]
+struct Datagram {
+    /// Number of its message.
+    buffer: usize,
+    /// First byte in the receive buffers.
+    start: usize,
+    length: usize,
+}
+
+impl Path {
+    /// Receives messages of the underlay once; returns whether there may be more.
+    pub fn serve_underlay(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        format: Encapsulation,
+        misses: &mut FrameProducer<Miss>,
+    ) -> bool {
+        let count = match self.receive.receive(socket) {
+            Ok(count) => count,
+            Err(_) => return false,
+        };
+        self.shared.counters.event(EngineEvent::UnderlayReceives).add(count as u64);
+        for number in 0..count {
+            let message = self.receive.message(number);
+            self.take_message(&message, number, format, misses);
+        }
+        self.join_end();
+        self.flush();
+        count == MESSAGES_MAX
+    }
+
+    fn take_message(
+        &mut self,
+        message: &Message,
+        number: usize,
+        format: Encapsulation,
+        misses: &mut FrameProducer<Miss>,
+    ) {
+        let counters = &self.shared.counters;
+        counters
+            .event(EngineEvent::UnderlayDatagrams)
+            .add(message.length.div_ceil(message.segment_bytes) as u64);
+        if message.truncated {
+            counters.dropped(EngineDrop::UnderlayTruncated).add(1, message.length as u64);
+            return;
+        }
+        // One look a message for the zone: its datagrams nearly always are of one network.
+        let mut known = None;
+        let end = message.start + message.length;
+        let mut start = message.start;
+        while start < end {
+            let length = message.segment_bytes.min(end - start);
+            self.take_datagram(
+                message,
+                Datagram { buffer: number, start, length },
+                format,
+                &mut known,
+                misses,
+            );
+            start += length;
+        }
+    }
+
+    fn take_datagram(
+        &mut self,
+        message: &Message,
+        at: Datagram,
+        format: Encapsulation,
+        known: &mut Option<(u32, Option<u32>)>,
+        misses: &mut FrameProducer<Miss>,
+    ) {
+        let counters = &self.shared.counters;
+        let datagram = &mut self.receive.bytes[at.start..at.start + at.length];
+        let (tunnel, mut packet) = match open(datagram, format) {
+            Ok(opened) => opened,
+            Err(reason) => {
+                counters.parse_error(reason).add(1, at.length as u64);
+                return;
+            }
+        };
+        if tunnel.oam {
+            counters.dropped(EngineDrop::ControlPacket).add(1, at.length as u64);
+            return;
+        }
+        if !self.taps.is_empty() {
+            let (header, inner) = datagram.split_at(tunnel.inner_offset);
+            let port = self.underlay_ports[usize::from(format == Encapsulation::Vxlan)];
+            let outer = Outer { source: message.sender, destination: self.underlay, port, ecn: message.ecn };
+            self.taps.underlay(&outer, [header, inner], counters);
+        }
+        let frame = &mut datagram[tunnel.inner_offset..];
+        if message.ecn != 0 && !mark(frame, &mut packet, message.ecn) {
+            counters.dropped(EngineDrop::OuterCongestion).add(1, frame.len() as u64);
+            return;
+        }
+        let zone = match known {
+            Some((vni, zone)) if *vni == tunnel.vni => *zone,
+            _ => {
+                let key = ZoneKey { sender: message.sender.into(), vni: tunnel.vni, format };
+                let zone = self.tables.zones.get(&key).copied();
+                *known = Some((tunnel.vni, zone));
+                zone
+            }
+        };
+        let (sender, vni, token) = (message.sender, tunnel.vni, tunnel.token);
+        let ingress = Ingress::Underlay { sender, vni, token, format };
+        let inner =
+            Datagram { start: at.start + tunnel.inner_offset, length: at.length - tunnel.inner_offset, ..at };
+        self.decide_received(ingress, zone, inner, packet, misses);
+    }
+
+    /// Looks a received frame up and sends it on its way.
+    #[inline]
+    fn decide_received(
+        &mut self,
+        ingress: Ingress,
+        zone: Option<u32>,
+        at: Datagram,
+        mut packet: Checked,
+        misses: &mut FrameProducer<Miss>,
+    ) {
+        let counters = &self.shared.counters;
+        let frame = &mut self.receive.bytes[at.start..at.start + at.length];
+        let store = &self.shared.store;
+        match forward::judge(&self.tables, store, counters, zone, &packet, at.length, self.now_ms) {
+            Verdict::Dropped => {}
+            Verdict::Miss(reason, key) => {
+                let Ingress::Underlay { sender, .. } = ingress else { return };
+                let origin = Origin { ingress, zone, class: sender_class(sender), again: false };
+                let virtio = packet.offload.header(&packet.parsed);
+                self.missed |= hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, 1);
+            }
+            Verdict::Forward { action, hash } => {
+                let (action, hash) = (*action, hash);
+                if forward::alter(frame, &mut packet, &action).is_err() {
+                    counters.dropped(EngineDrop::NotTranslatable).add(1, at.length as u64);
+                    return;
+                }
+                match action.hop {
+                    CompiledHop::Port(port) => self.join(usize::from(port), at, packet),
+                    CompiledHop::External => self.join(EXTERNAL, at, packet),
+                    CompiledHop::Underlay(tunnel) => self.relay(&tunnel, hash, at, &packet),
+                    CompiledHop::Drop => {}
+                }
+            }
+        }
+    }
+
+    /// Gives a received frame to the joiner of its port.
+    #[inline]
+    fn join(&mut self, port: usize, at: Datagram, mut packet: Checked) {
+        let Datagram { buffer, start, length } = at;
+        if let Some(addresses) = self.ports.ethernet(port) {
+            let frame = &mut self.receive.bytes[start..start + length];
+            // It cannot fail for a frame that was parsed.
+            let _ = forward::set_ethernet(frame, &mut packet, addresses);
+        }
+        if !self.taps.is_empty() {
+            let frame = &self.receive.bytes[start..start + length];
+            self.taps.port(port, &[frame], &self.shared.counters);
+        }
+        if self.joiner.port != port {
+            self.join_end();
+            self.joiner.port = port;
+        }
+        let bytes = &self.receive.bytes;
+        let mut sink = DeviceSink { number: port, ports: &self.ports, shared: &self.shared, bytes };
+        let place = Place {
+            port: port as u32,
+            buffer: buffer as u32,
+            start: (start - buffer * MESSAGE_BYTES) as u32,
+            verified: false,
+        };
+        self.joiner.coalescer.push(place, &bytes[start..start + length], &packet.parsed, &mut sink);
+    }
+
+    /// Writes all that the joiner holds.
+    fn join_end(&mut self) {
+        if self.joiner.coalescer.open_flows() > 0 {
+            let (number, bytes) = (self.joiner.port, &self.receive.bytes);
+            let mut sink = DeviceSink { number, ports: &self.ports, shared: &self.shared, bytes };
+            self.joiner.coalescer.flush(&mut sink);
+        }
+        let done = self.joiner.coalescer.counters();
+        self.shared.counters.event(EngineEvent::SuperFrames).set(done.super_frames);
+        self.shared.counters.event(EngineEvent::MergedFrames).set(done.merged_frames);
+    }
+
+    /// Sends a received frame on to another switch.
+    fn relay(&mut self, tunnel: &Tunnel, hash: u64, at: Datagram, packet: &Checked) {
+        let header = tunnel.header();
+        let frame = &self.receive.bytes[at.start..at.start + at.length];
+        if !self.taps.is_empty() {
+            let outer = outer_of(self.underlay, tunnel, &self.underlay_ports, packet.parsed.ecn());
+            self.taps.underlay(&outer, [header, frame], &self.shared.counters);
+        }
+        self.transmit.header_room(header.len()).copy_from_slice(header);
+        // SAFETY: the receive buffers stay as they are until `serve_underlay` ends, which flushes.
+        #[allow(unsafe_code)]
+        unsafe {
+            self.transmit.append(tunnel, hash, packet.parsed.ecn(), header.len(), frame);
+        }
+    }
+}
+
+/// Reads a tunnel header and the frame behind it.
+#[inline]
+fn open(
+    datagram: &[u8],
+    format: Encapsulation,
+) -> Result<(encap::Decapsulated, Checked), weir_packet::PacketError> {
+    let tunnel = wire_format(format).decode(datagram)?;
+    let packet = Checked::new(&datagram[tunnel.inner_offset..], &VirtioNetHeader::default())?;
+    Ok((tunnel, packet))
+}
+
+/// Brings congestion marks of the outer header into the packet (RFC 6040); false: it must be dropped.
+fn mark(frame: &mut [u8], packet: &mut Checked, outer: u8) -> bool {
+    if !packet.parsed.is_ip() {
+        return true;
+    }
+    match encap::ecn_inner(packet.parsed.ecn(), outer) {
+        Some(ecn) => weir_packet::rewrite::set_ecn(frame, &mut packet.parsed, ecn).is_ok(),
+        None => false,
+    }
+}
+
+/// Joins segments for one port at a time. Two tenants may have equal flows, so what is held for one port is
+/// written before a frame of another is taken.
+pub(super) struct Joiner {
+    coalescer: Coalescer,
+    port: usize,
+}
+
+impl Joiner {
+    pub(super) fn new() -> Joiner {
+        let config = CoalesceConfig { join_udp: true, ..CoalesceConfig::default() };
+        Joiner { coalescer: Coalescer::new(config), port: 0 }
+    }
+}
+
+/// Writes joined frames to a device.
+struct DeviceSink<'a> {
+    number: usize,
+    ports: &'a Ports,
+    shared: &'a Shared,
+    bytes: &'a [u8],
+}
+
+impl Sink for DeviceSink<'_> {
+    fn emit(&mut self, output: Output<'_>) {
+        let packets = output.parts.len() as u64;
+        let headers = (output.header.len() - HEADER_BYTES) as u64 * packets;
+        let bytes = headers + output.parts.iter().map(|part| u64::from(part.length)).sum::<u64>();
+        let Some(device) = self.ports.device(self.number) else {
+            port::count_absent(&self.shared.counters, self.number, packets, bytes);
+            return;
+        };
+        let mut pieces = [sys::piece(&[]); MAX_PARTS + 1];
+        pieces[0] = sys::piece(output.header);
+        let parts = output.parts.len().min(MAX_PARTS);
+        for (piece, part) in pieces[1..].iter_mut().zip(output.parts) {
+            let start = part.buffer as usize * MESSAGE_BYTES + part.start as usize;
+            *piece = sys::piece(&self.bytes[start..start + part.length as usize]);
+        }
+        // SAFETY: the pieces are of the header and of the receive buffers, borrowed during this call.
+        #[allow(unsafe_code)]
+        let result = unsafe { sys::write_pieces(device, &pieces[..=parts]) };
+        port::count_write(&self.shared.counters, self.number, &result, packets, bytes);
+    }
+}

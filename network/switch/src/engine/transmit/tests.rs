@@ -1,0 +1,101 @@
+use super::*;
+use proptest::prelude::*;
+use std::net::UdpSocket;
+
+fn tunnel(receiver: &str) -> Tunnel {
+    Tunnel::new(receiver.parse().unwrap(), 7, Encapsulation::Geneve, None).unwrap()
+}
+
+/// A sender of one socket, to a receiver that gets the datagrams one by one.
+fn pair() -> (Transmit, UdpSocket, Arc<Counters>) {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    sys::set_option(receiver.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 8 << 20).unwrap();
+    let port = receiver.local_addr().unwrap().port();
+    let sender = || vec![OwnedFd::from(UdpSocket::bind("127.0.0.1:0").unwrap())];
+    let counters = Arc::new(Counters::default());
+    let transmit = Transmit::new(false, (sender(), port), (sender(), port), Arc::clone(&counters));
+    (transmit, receiver, counters)
+}
+
+fn send(transmit: &mut Transmit, tunnel: &Tunnel, header: &[u8], payload: &[u8]) {
+    transmit.header_room(header.len()).copy_from_slice(header);
+    // SAFETY: the callers keep the payloads until they have flushed.
+    #[allow(unsafe_code)]
+    unsafe {
+        transmit.append(tunnel, 0, 0, header.len(), payload);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    /// Whatever the sizes, what arrives is what was sent, in order and in its pieces.
+    #[test]
+    fn datagrams_arrive_whole_and_in_order(
+        sizes in proptest::collection::vec((1_usize..60, prop_oneof![Just(100_usize), 0..1400_usize]), 1..150),
+    ) {
+        let (mut transmit, receiver, counters) = pair();
+        let tunnel = tunnel("127.0.0.1");
+        let frames: Vec<(Vec<u8>, Vec<u8>)> = sizes
+            .iter()
+            .enumerate()
+            .map(|(number, (header, payload))| (vec![number as u8; *header], vec![!number as u8; *payload]))
+            .collect();
+        for (header, payload) in &frames {
+            send(&mut transmit, &tunnel, header, payload);
+        }
+        transmit.flush();
+        prop_assert!(transmit.is_empty());
+        let mut bytes = [0; 2000];
+        for (header, payload) in &frames {
+            let length = receiver.recv(&mut bytes).unwrap();
+            prop_assert_eq!(&bytes[..length], &[&header[..], &payload[..]].concat()[..]);
+        }
+        prop_assert_eq!(counters.event(EngineEvent::UnderlaySegments).get(), frames.len() as u64);
+    }
+}
+
+#[test]
+fn equal_frames_share_a_message() {
+    let (mut transmit, receiver, counters) = pair();
+    let (here, payload) = (tunnel("127.0.0.1"), [5; 200]);
+    for _ in 0..SEGMENTS_MAX * 2 {
+        send(&mut transmit, &here, &[1; 20], &payload);
+    }
+    transmit.flush();
+    assert_eq!(counters.event(EngineEvent::UnderlaySends).get(), 2);
+    for _ in 0..SEGMENTS_MAX * 2 {
+        assert_eq!(receiver.recv(&mut [0; 2000]).unwrap(), 220);
+    }
+}
+
+#[test]
+fn what_cannot_be_sent_is_counted_by_its_reason() {
+    let (mut transmit, _receiver, counters) = pair();
+    let (payload, huge) = ([5; 200], vec![0; 70_000]);
+    send(&mut transmit, &tunnel("2001:db8::1"), &[1; 20], &payload);
+    send(&mut transmit, &tunnel("127.0.0.1"), &[1; 20], &huge);
+    transmit.flush();
+    assert_eq!(counters.dropped(EngineDrop::UnderlayFamily).packets.get(), 1);
+    assert_eq!(counters.dropped(EngineDrop::UnderlayTooBig).packets.get(), 1);
+    assert_eq!(counters.event(EngineEvent::UnderlaySegments).get(), 0);
+}
+
+#[test]
+fn one_by_one_is_the_same() {
+    let (mut transmit, receiver, counters) = pair();
+    let (here, payload, last) = (tunnel("127.0.0.1"), [5; 200], [6; 30]);
+    for _ in 0..3 {
+        send(&mut transmit, &here, &[1; 20], &payload);
+    }
+    send(&mut transmit, &here, &[2; 20], &last);
+    let fd = transmit.sockets[0].fds[0].as_fd();
+    send_singly(fd, &transmit.units[0], false, &counters);
+    let mut bytes = [0; 2000];
+    for _ in 0..3 {
+        assert_eq!(receiver.recv(&mut bytes).unwrap(), 220);
+        assert_eq!((bytes[0], bytes[219]), (1, 5));
+    }
+    assert_eq!(receiver.recv(&mut bytes).unwrap(), 50);
+    assert_eq!((bytes[0], bytes[49]), (2, 6));
+}
