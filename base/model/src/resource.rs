@@ -6,6 +6,7 @@
 //! Networks stand alone; everything else lives inside one network, so two tenants may use the same
 //! names and the same addresses.
 
+mod document;
 mod validate;
 
 use crate::{Label, MacAddr};

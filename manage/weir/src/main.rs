@@ -4,6 +4,7 @@
 //! Exit codes, for scripts: 0 done; 1 refused or failed; 2 wrong usage; 3 the controller cannot be
 //! reached; 4 the answer is no (`diff` found differences, `trace` does not arrive).
 
+mod bench;
 mod cli;
 mod lab;
 mod roles;

@@ -16,6 +16,9 @@ const BLOCK_BYTES: usize = 4096;
 pub struct Echo {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
+    begun: Instant,
+    /// When the last round came back, microseconds after `begun`.
+    last_us: Arc<AtomicU64>,
     client: Option<JoinHandle<Result<(), String>>>,
 }
 
@@ -50,10 +53,21 @@ impl Echo {
         let netns = client.clone();
         let stream =
             within(&netns, || TcpStream::connect_timeout(&SocketAddr::new(address, port), BOUND).unwrap());
-        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&rounds));
-        let client = std::thread::spawn(move || keep_busy(stream, &stopped, &counted));
-        let echo = Echo { stop, rounds, client: Some(client) };
+        let mut echo = Echo {
+            stop: Arc::default(),
+            rounds: Arc::default(),
+            begun: Instant::now(),
+            last_us: Arc::default(),
+            client: None,
+        };
+        let (stop, rounds, last) = (echo.stop.clone(), echo.rounds.clone(), echo.last_us.clone());
+        let begun = echo.begun;
+        echo.client = Some(std::thread::spawn(move || {
+            keep_busy(stream, &stop, || {
+                last.store(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
+                rounds.fetch_add(1, Ordering::Relaxed)
+            })
+        }));
         echo.goes_on();
         echo
     }
@@ -77,16 +91,11 @@ impl Echo {
         self.client.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until no round has come back for `quiet`; how long ago the last one was after `begin`.
-    pub fn wait_cut(&self, begin: Instant, quiet: Duration) -> Duration {
-        let mut last = (self.rounds(), begin.elapsed());
-        wait("the end of the echo", || {
-            if self.rounds() != last.0 {
-                last = (self.rounds(), begin.elapsed());
-            }
-            begin.elapsed() - last.1 > quiet
-        });
-        last.1
+    /// Waits until no round has come back for `quiet`; when the last one came.
+    pub fn wait_cut(&self, quiet: Duration) -> Instant {
+        let last = || self.begun + Duration::from_micros(self.last_us.load(Ordering::Relaxed));
+        wait("the end of the echo", || last().elapsed() > quiet);
+        last()
     }
 
     /// Ends it; every round must have been whole. Returns how many there were.
@@ -104,21 +113,20 @@ impl Drop for Echo {
     }
 }
 
-fn keep_busy(mut stream: TcpStream, stop: &AtomicBool, rounds: &AtomicU64) -> Result<(), String> {
+fn keep_busy(mut stream: TcpStream, stop: &AtomicBool, count: impl Fn() -> u64) -> Result<(), String> {
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(BOUND)).unwrap();
     let mut answer = vec![0; BLOCK_BYTES];
+    let mut round = 0;
     while !stop.load(Ordering::Relaxed) {
-        let sent = block(rounds.load(Ordering::Relaxed));
-        stream
-            .write_all(&sent)
-            .and_then(|()| stream.read_exact(&mut answer))
-            .map_err(|error| error.to_string())?;
+        let sent = block(round);
+        let passed = stream.write_all(&sent).and_then(|()| stream.read_exact(&mut answer));
+        passed.map_err(|error| error.to_string())?;
         if answer != sent {
             return Err("other bytes came back".to_string());
         }
-        rounds.fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(Duration::from_millis(2));
+        round = count() + 1;
+        std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }

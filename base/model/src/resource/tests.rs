@@ -74,3 +74,32 @@ fn fuzz_a_document_never_panics() {
         }
     });
 }
+
+#[test]
+fn a_wrong_document_gets_the_field_the_value_and_what_is_allowed() {
+    let cases = [
+        (
+            r#"{"kind":"endpoint","network":"red","name":"a","subnet":"s","addresses":["10.0.0.300"]}"#,
+            "addresses",
+            "10.0.0.300",
+        ),
+        (r#"{"kind":"endpoint","network":"red","name":"a"}"#, "subnet", ""),
+        (
+            r#"{"kind":"endpoint","network":"red","name":"a","subnet":"s","attachment":{"device":7}}"#,
+            "attachment.device",
+            "7",
+        ),
+        (r#"{"kind":"network","name":"red","colour":1}"#, "colour", "1"),
+        (r#"{"kind":"network","name":"red","mtu":100}"#, "mtu", "100"),
+        (r#"{"kind":"cloud","name":"red"}"#, "kind", "cloud"),
+        (r#"{"name":"red"}"#, "kind", ""),
+        (r#"[1]"#, "document", "[1]"),
+    ];
+    for (json, field, value) in cases {
+        let error = Resource::from_document(&serde_json::from_str(json).unwrap()).unwrap_err();
+        assert_eq!(error.field, field, "{json}: {error}");
+        assert!(error.value.contains(value), "{json}: {error}");
+    }
+    let right = serde_json::json!({"kind": "network", "name": "red"});
+    assert_eq!(Resource::from_document(&right).unwrap().id().to_string(), "network/red");
+}

@@ -75,9 +75,8 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Document>, Failure> {
                 Some(resource) => format!("{name}, document {} ({resource})", number + 1),
                 None => format!("{name}, document {}", number + 1),
             };
-            let resource: Resource = serde_json::from_value(value.clone())
+            let resource = Resource::from_document(&value)
                 .map_err(|error| Failure::Input(format!("{}: {error}", place())))?;
-            resource.validate().map_err(|error| Failure::Input(format!("{}: {error}", place())))?;
             Ok(Document { value, resource })
         })
         .collect()

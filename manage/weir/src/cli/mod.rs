@@ -10,6 +10,8 @@ mod trace;
 use crate::roles::controller::ControllerArguments;
 use crate::roles::node::{AgentArguments, GatewayArguments, HostArguments};
 use crate::roles::switch::SwitchArguments;
+pub use context::load as load_context;
+
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use output::Format;
 use std::path::PathBuf;
@@ -65,6 +67,15 @@ enum Command {
     Forget(inspect::Forget),
     /// Whole systems on this machine, to try and to test (root)
     Lab(crate::lab::Lab),
+    /// Compare with other systems
+    Bench(crate::bench::Bench),
+    /// Send or receive the benches' datagrams
+    #[command(hide = true)]
+    LabTool {
+        /// udp-send or udp-recv with its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Run a controller
     Controller(ControllerArguments),
     /// Run a host: an agent and a switch, kept running
@@ -149,6 +160,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),
         Command::Lab(command) => command.run(),
+        Command::Bench(bench) => bench.run(),
+        Command::LabTool { arguments } => {
+            println!("{}", weir_lab::probe::datagram::tool(&arguments)?);
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Controller(role) => role.run(),
         Command::Host(role) => role.run(),
         Command::Gateway(role) => role.run(),

@@ -75,10 +75,9 @@ fn transaction(request: &ApplyRequest) -> Result<Transaction, ApiError> {
         request.expected.iter().map(|expected| (expected.id.clone(), Version(expected.version))).collect();
     let mut mutations = Vec::with_capacity(request.resources.len() + request.delete.len());
     for (number, document) in request.resources.iter().enumerate() {
-        let resource: Resource = serde_json::from_value(document.clone())
-            .map_err(|error| ApiError::invalid(format!("resources[{number}]: {error}")))?;
+        let resource = Resource::from_document(document)
+            .map_err(|error| ApiError::field(format!("resources[{number}]"), error))?;
         let id = resource.id();
-        resource.validate().map_err(|error| ApiError::field(id.to_string(), error))?;
         let expected = expected.remove(&id);
         mutations.push(Mutation { id, expected, wanted: Wanted::Document(document.to_string()) });
     }

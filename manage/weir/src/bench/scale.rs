@@ -1,0 +1,331 @@
+//! `weir bench scale`: 10,000 endpoints over 200 hosts (row A12 in a first form).
+//!
+//! The controller is a process of its own with its real log; the hosts are simulated up to the gate:
+//! real joining, TLS sessions, signatures, journals and acks, but no packets. While the large
+//! transaction is decided and programmed, another tenant makes small changes: what they wait is what
+//! a stalled controller would show (pains 1 and 7).
+
+use crate::cli::Failure;
+use clap::Args;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use weir_agent::join::{Applicant, Joined, identity, join};
+use weir_agent::session::tls::session_config;
+use weir_api::client::{Client, Context};
+use weir_api::types::{ApplyRequest, TokenRequest};
+use weir_controller::driver::{read_frame, write_frame};
+use weir_model::Label;
+use weir_model::event::Role;
+use weir_model::join::CONTROLLER_DNS_NAME;
+use weir_model::local::Answer;
+use weir_model::session::{PROTOCOL, STATE_CHUNK_KEYS, ToActuator, ToController};
+use weir_trust::batch::{GroupSigner, SingleSigner, Verifier};
+use weir_trust::gate::{Gate, take};
+use weir_trust::identity::{KeyPair, sign_acks};
+
+/// Everything together may take so long.
+const BOUND: Duration = Duration::from_secs(120);
+/// How many single changes are timed.
+const SINGLES: usize = 21;
+
+#[derive(Debug, Args)]
+pub struct Scale {
+    /// Endpoints of one transaction
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=18_000))]
+    endpoints: u32,
+    /// Hosts
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=400))]
+    hosts: u32,
+}
+
+impl Scale {
+    /// With the usual options.
+    pub fn usual() -> Scale {
+        Scale { endpoints: 10_000, hosts: 200 }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let folder = std::env::temp_dir().join(format!("weir-bench-scale-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).map_err(Failure::io(folder.display().to_string()))?;
+        let result = self.measure(&folder);
+        let removed = std::fs::remove_dir_all(&folder);
+        result?;
+        removed.map_err(Failure::io(folder.display().to_string()))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn measure(&self, folder: &Path) -> Result<(), Failure> {
+        let controller = Controller::start(folder)?;
+        let client = controller.client()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(Failure::io("starting threads"))?;
+        let token = client.token(&TokenRequest::default())?.token;
+        let sessions = controller.session.clone();
+        for number in 0..=self.hosts {
+            let (name, role) = member(number);
+            let dir = folder.join(name.as_str());
+            let underlay = std::net::IpAddr::from([198, 18, (number / 250) as u8, (number % 250) as u8 + 1]);
+            let applicant = Applicant { name: name.clone(), role, underlay };
+            let joined = runtime.block_on(join(&dir, &applicant, &token, false));
+            let (Joined::Now(member) | Joined::Before(member)) =
+                joined.map_err(|error| Failure::Input(error.to_string()))?;
+            let host = Host { name, role, underlay, dir, domain: member.domain, group: controller.group()? };
+            let sessions = sessions.clone();
+            runtime.spawn(async move {
+                if let Err(reason) = host.serve(&sessions).await {
+                    eprintln!("{}: {reason}", host.name);
+                }
+            });
+        }
+        wait("every session", || Ok(client.status()?.actuators.iter().all(|one| one.connected)))?;
+        println!("{} hosts and a gateway are joined and connected", self.hosts);
+        let idle_kib = controller.memory_kib("VmRSS")?;
+        self.apply(&client, &controller, idle_kib)
+    }
+
+    fn apply(&self, client: &Client, controller: &Controller, idle_kib: u64) -> Result<(), Failure> {
+        let request = |resources| ApplyRequest { resources, ..ApplyRequest::default() };
+        let networks = vec![
+            json!({"kind": "network", "name": "large"}),
+            json!({"kind": "subnet", "network": "large", "name": "a", "v4": "10.0.0.0/16"}),
+            json!({"kind": "firewall-rule", "network": "large", "name": "web", "direction": "ingress",
+                   "action": "allow", "protocol": "tcp", "ports": ["80"], "peers": [{"tag": "client"}]}),
+            json!({"kind": "network", "name": "other"}),
+        ];
+        client.apply(&request(networks))?;
+
+        let stop = Arc::new(AtomicBool::new(false));
+        let other = { Client::new(controller.context()?)? };
+        let probe = std::thread::spawn({
+            let stop = stop.clone();
+            move || probe(&other, &stop)
+        });
+        std::thread::sleep(Duration::from_secs(1));
+        let endpoints = (0..self.endpoints).map(|number| self.endpoint(number)).collect();
+        let started = Instant::now();
+        let applied = client.apply(&request(endpoints))?;
+        let accepted_ms = started.elapsed().as_secs_f64() * 1e3;
+        wait("every endpoint in force", || {
+            let status = client.status()?;
+            Ok(status.actuators.iter().all(|one| one.acked_entries == one.desired_entries))
+        })?;
+        let in_force_ms = started.elapsed().as_secs_f64() * 1e3;
+        stop.store(true, Ordering::Relaxed);
+        let mut waits = probe.join().map_err(|_| Failure::Input("the probe ended early".into()))?;
+        waits.sort_by(f64::total_cmp);
+
+        let mut singles = Vec::new();
+        for number in 0..SINGLES as u32 {
+            let started = Instant::now();
+            let one = ApplyRequest {
+                resources: vec![self.endpoint(self.endpoints + number)],
+                wait_ms: 30_000,
+                ..ApplyRequest::default()
+            };
+            let done = client.apply(&one)?;
+            if !done.in_force {
+                return Err(Failure::Input("one endpoint more was not in force within 30 s".into()));
+            }
+            singles.push(started.elapsed().as_secs_f64() * 1e3);
+        }
+        singles.sort_by(f64::total_cmp);
+        let peak_kib = controller.memory_kib("VmHWM")?;
+        let at = |sorted: &[f64], share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
+        println!(
+            "{} endpoints over {} hosts: {} updates on {} switches",
+            self.endpoints, self.hosts, applied.updates_total, applied.switches
+        );
+        println!("RESULT scale accepted weir={accepted_ms:.0}ms");
+        println!("RESULT scale all_in_force weir={in_force_ms:.0}ms");
+        println!("RESULT scale small_change_meanwhile_p50 weir={:.1}ms", at(&waits, 0.5));
+        println!("RESULT scale small_change_meanwhile_p99 weir={:.1}ms", at(&waits, 0.99));
+        println!("RESULT scale small_change_meanwhile_max weir={:.1}ms", at(&waits, 1.0));
+        println!("RESULT scale one_more_in_force_p50 weir={:.1}ms", at(&singles, 0.5));
+        println!("RESULT scale controller_memory_idle weir={:.1}MiB", idle_kib as f64 / 1024.0);
+        println!("RESULT scale controller_memory_peak weir={:.1}MiB", peak_kib as f64 / 1024.0);
+        Ok(())
+    }
+
+    fn endpoint(&self, number: u32) -> serde_json::Value {
+        let tag = if number.is_multiple_of(10) { "client" } else { "server" };
+        json!({"kind": "endpoint", "network": "large", "name": format!("e{number}"), "subnet": "a",
+               "host": format!("h{}", number % self.hosts), "tags": [tag]})
+    }
+}
+
+/// Another tenant's small changes, one after the other; each one's time until it is durable, milliseconds.
+fn probe(client: &Client, stop: &AtomicBool) -> Vec<f64> {
+    let mut waits = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let mtu = 1300 + waits.len() % 100;
+        let change = ApplyRequest {
+            resources: vec![json!({"kind": "network", "name": "other", "mtu": mtu})],
+            ..ApplyRequest::default()
+        };
+        let started = Instant::now();
+        if client.apply(&change).is_ok() {
+            waits.push(started.elapsed().as_secs_f64() * 1e3);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    waits
+}
+
+fn wait(what: &str, mut done: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
+    let until = Instant::now() + BOUND;
+    while !done()? {
+        if Instant::now() > until {
+            return Err(Failure::Input(format!("{what}: not within {} s", BOUND.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// The gateway is number 0.
+fn member(number: u32) -> (Label, Role) {
+    let (name, role) = if number == 0 {
+        ("g1".to_string(), Role::Gateway)
+    } else {
+        (format!("h{}", number - 1), Role::Host)
+    };
+    match Label::new(name) {
+        Ok(name) => (name, role),
+        Err(error) => unreachable!("{error}"),
+    }
+}
+
+struct Controller {
+    child: Child,
+    state: PathBuf,
+    session: String,
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Controller {
+    fn start(folder: &Path) -> Result<Controller, Failure> {
+        let state = folder.join("controller");
+        let own = std::env::current_exe().map_err(Failure::io("finding this program"))?;
+        // Below the ports that the system hands out itself.
+        let (api, session) = ("127.0.0.1:17443", "127.0.0.1:17444".to_string());
+        let child = Command::new(own)
+            .args(["controller", "--domain", "scale", "--api", api, "--session", &session, "--state"])
+            .arg(&state)
+            .env("WEIR_LOG", "warn")
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(Failure::io("starting a controller"))?;
+        let controller = Controller { child, state, session };
+        wait("the controller", || Ok(controller.client().is_ok_and(|client| client.status().is_ok())))?;
+        Ok(controller)
+    }
+
+    fn context(&self) -> Result<Context, Failure> {
+        crate::cli::load_context(Some(&self.state.join("admin.json")))
+    }
+
+    fn client(&self) -> Result<Client, Failure> {
+        Ok(Client::new(self.context()?)?)
+    }
+
+    fn group(&self) -> Result<weir_model::signed::GroupKey, Failure> {
+        let path = self.state.join("group.seed");
+        let text = std::fs::read_to_string(&path).map_err(Failure::io(path.display().to_string()))?;
+        let seed = weir_model::join::from_hex(text.trim())
+            .ok_or_else(|| Failure::Input(format!("{} holds no key", path.display())))?;
+        Ok(SingleSigner(KeyPair::from_seed(&seed)).group_key())
+    }
+
+    fn memory_kib(&self, field: &str) -> Result<u64, Failure> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let text = std::fs::read_to_string(&path).map_err(Failure::io(path.clone()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+            .ok_or_else(|| Failure::Input(format!("{path} has no {field}")))
+    }
+}
+
+/// A host up to its gate.
+struct Host {
+    name: Label,
+    role: Role,
+    underlay: std::net::IpAddr,
+    dir: PathBuf,
+    domain: Label,
+    group: weir_model::signed::GroupKey,
+}
+
+impl Host {
+    async fn serve(&self, address: &str) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let key = identity(&self.dir).map_err(|error| text(&error))?;
+        let verifier = Verifier::new(self.domain.clone(), self.group.clone());
+        let mut gate =
+            Gate::open(self.name.clone(), verifier, &self.dir.join("gate")).map_err(|error| text(&error))?;
+        let tls = session_config(&self.dir).map_err(|error| text(&error))?;
+        let stream = TcpStream::connect(address).await.map_err(|error| text(&error))?;
+        let name = CONTROLLER_DNS_NAME.try_into().map_err(|_| "no server name".to_string())?;
+        let mut stream = TlsConnector::from(tls).connect(name, stream).await.map_err(|error| text(&error))?;
+        let hello = ToController::Hello {
+            protocol: PROTOCOL,
+            actuator: self.name.clone(),
+            role: self.role,
+            software: env!("CARGO_PKG_VERSION").to_string(),
+            identity: key.public(),
+            underlay: self.underlay,
+            digest: gate.digest(),
+        };
+        write_frame(&mut stream, &hello).await.map_err(|error| text(&error))?;
+        loop {
+            let frame: ToActuator = read_frame(&mut stream).await.map_err(|error| text(&error))?;
+            for answer in self.answer(&mut gate, &key, frame)? {
+                write_frame(&mut stream, &answer).await.map_err(|error| text(&error))?;
+            }
+        }
+    }
+
+    fn answer(&self, gate: &mut Gate, key: &KeyPair, frame: ToActuator) -> Result<Vec<ToController>, String> {
+        Ok(match frame {
+            ToActuator::Welcome { .. } => Vec::new(),
+            ToActuator::Refused(reason) => return Err(reason),
+            ToActuator::SendState => {
+                let all: Vec<_> = gate.iter().map(|(key, value)| (key.clone(), value.version)).collect();
+                let parts = all.chunks(STATE_CHUNK_KEYS).map(<[_]>::to_vec);
+                let mut frames: Vec<ToController> =
+                    parts.map(|entries| ToController::State { entries, last: false }).collect();
+                match frames.last_mut() {
+                    Some(ToController::State { last, .. }) => *last = true,
+                    _ => frames.push(ToController::State { entries: Vec::new(), last: true }),
+                }
+                frames
+            }
+            ToActuator::Updates(updates) => {
+                let acks = take(gate, &updates, |_| Ok(())).map_err(|error| error.to_string())?;
+                vec![ToController::Acks(sign_acks(key, &self.name, acks))]
+            }
+            ToActuator::Ask { id, .. } => {
+                vec![ToController::Answer { id, answer: Answer::Error("a simulated host".into()) }]
+            }
+            ToActuator::Ping { id } => vec![ToController::Pong { id }],
+        })
+    }
+}
