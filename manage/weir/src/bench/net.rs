@@ -48,9 +48,6 @@ impl Net {
         let mut report = run(paths, "weir", &options)?;
         report.not_run.extend(missing);
         println!("{}", report.terminal());
-        for line in report.result_lines().iter().chain(&report.best_mode_lines()) {
-            println!("{line}");
-        }
         report.write(&self.results)?;
         Ok(ExitCode::SUCCESS)
     }

@@ -108,6 +108,9 @@ impl Ground {
         };
         let [first, second] = &ground.hosts;
         first.veth("under", second, "under")?;
+        // A source address must be there before a route names it.
+        ground.control.address("lo", format!("{CONTROLLER}/32"))?;
+        ground.control.up("lo")?;
         for (index, host) in ground.hosts.iter().enumerate() {
             host.mtu("under", UNDERLAY_MTU_BYTES)?;
             host.address("under", format!("{}/24", UNDERLAY[index]))?;
@@ -121,8 +124,6 @@ impl Ground {
             host.ip(&["route", "add", CONTROLLER, "dev", "mgmt", "src", UNDERLAY[index]])?;
             ground.control.ip(&["route", "add", UNDERLAY[index], "dev", link, "src", CONTROLLER])?;
         }
-        ground.control.address("lo", format!("{CONTROLLER}/32"))?;
-        ground.control.up("lo")?;
         Ok(ground)
     }
 
