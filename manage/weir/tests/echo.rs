@@ -35,8 +35,10 @@ pub fn listen(netns: &Netns, port: u16) -> TcpListener {
 }
 
 /// Echoes on one connection until it ends.
-fn serve(listener: &TcpListener) {
+fn serve(listener: TcpListener) {
     let Ok((mut stream, _)) = listener.accept() else { return };
+    // The port is free for the next listener, also while this connection hangs.
+    drop(listener);
     let mut bytes = vec![0; BLOCK_BYTES];
     while let Ok(count @ 1..) = stream.read(&mut bytes) {
         if stream.write_all(&bytes[..count]).is_err() {
@@ -49,7 +51,7 @@ impl Echo {
     /// Opens a connection to a port of `server`, which this listens on, and keeps it busy.
     pub fn open(client: &Netns, server: &Netns, address: IpAddr, port: u16) -> Echo {
         let listener = listen(server, port);
-        std::thread::spawn(move || serve(&listener));
+        std::thread::spawn(move || serve(listener));
         let netns = client.clone();
         let stream =
             within(&netns, || TcpStream::connect_timeout(&SocketAddr::new(address, port), BOUND).unwrap());

@@ -3,14 +3,18 @@
 use crate::namespaces::wait;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use weir_api::client::{Client, Context};
 use weir_api::types::ActuatorStatus;
+use weir_base::codec::{encode_frame, read_frame};
 use weir_lab::process::Record;
 use weir_lab::{Netns, system};
+use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
+use weir_model::{Key, Version};
 
 const INSTANCE: &str = "9";
 const PREFIX: &str = "wl9-";
@@ -212,13 +216,41 @@ impl Lab {
         self.client().counters(switch).unwrap()
     }
 
-    /// Updates that each switch has applied, and those that it had in force already, since its process began.
-    pub fn programmed(&self) -> BTreeMap<&'static str, (u64, u64)> {
-        let of = |switch| {
-            let counters = self.counters(switch);
-            let of = |name: &str| *counters.get(name).unwrap_or_else(|| panic!("no {name} in {counters:?}"));
-            (switch, (of("updates_applied"), of("updates_repeated")))
+    /// Keys and versions in force, as the switch itself tells.
+    fn in_force(&self, switch: &str) -> BTreeMap<Key, Version> {
+        let mut stream = UnixStream::connect(self.run_folder(switch).join("control.sock")).unwrap();
+        stream.set_read_timeout(Some(crate::namespaces::BOUND)).unwrap();
+        let mut found = BTreeMap::new();
+        loop {
+            let after = found.last_key_value().map(|(key, _): (&Key, &Version)| key.clone());
+            let question = Question::Entries { after };
+            stream.write_all(&encode_frame(&ToSwitch::Ask { id: 1, question }).unwrap()).unwrap();
+            let FromSwitch::Answer { answer: Answer::Entries { entries, last }, .. } =
+                read_frame(&mut stream).unwrap()
+            else {
+                panic!("{switch} answered something else");
+            };
+            found.extend(entries.into_iter().map(|(key, version, _, _)| (key, version)));
+            if last {
+                return found;
+            }
+        }
+    }
+
+    /// How each switch is programmed. Without the hosts' direct flows, which come and go with what is sent.
+    pub fn programmed(&self) -> BTreeMap<&'static str, BTreeMap<Key, Version>> {
+        let of = |switch: &'static str| {
+            let mut entries = self.in_force(switch);
+            entries.retain(|key, _| switch == "g1" || !matches!(key, Key::Location { .. }));
+            (switch, entries)
         };
+        SWITCHES.into_iter().map(of).collect()
+    }
+
+    /// Updates that came to each switch although they were in force there already.
+    pub fn repeated(&self) -> BTreeMap<&'static str, u64> {
+        let of =
+            |switch| (switch, self.counters(switch).get("updates_repeated").copied().unwrap_or_default());
         SWITCHES.into_iter().map(of).collect()
     }
 }

@@ -57,28 +57,38 @@ fn the_first_packet_of_a_new_port_is_policed() {
     assert!(counted > 0, "the rule counted what it dropped: {:?}", lab.counters("h1"));
 }
 
+/// How often a rule is revoked and given back, since what could go wrong is a race with packets under way.
+const REVOCATIONS: usize = 10;
+
 #[test]
 fn a_revoked_rule_cuts_an_established_connection() {
     let Some(lab) = lab("revoked_rule") else { return };
-    let (app, db) = (lab.netns("red-app"), lab.netns("red-db"));
+    let (app, db, address) = (lab.netns("red-app"), lab.netns("red-db"), lab.v4("red-db"));
     lab.kill("nginx-red-db");
-    let echo = Echo::open(&app, &db, lab.v4("red-db"), 5432);
-    let begin = Instant::now();
-    lab.ok(&["delete", "firewall-rule", "red/database", "--yes", "--wait-s", "30"]);
-    let said = begin.elapsed();
-    let last = echo.wait_cut(Duration::from_secs(3)).saturating_duration_since(begin);
-    let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+    let (mut cuts_ms, mut commands_ms) = (Vec::new(), Vec::new());
+    for _ in 0..REVOCATIONS {
+        let echo = Echo::open(&app, &db, address, 5432);
+        let begin = Instant::now();
+        lab.ok(&["delete", "firewall-rule", "red/database", "--yes", "--wait-s", "30"]);
+        commands_ms.push(begin.elapsed().as_secs_f64() * 1e3);
+        let last = echo.wait_cut(Duration::from_secs(1));
+        cuts_ms.push(last.saturating_duration_since(begin).as_secs_f64() * 1e3);
+        assert!(!connects(&app, address, 5432, Duration::from_millis(500)), "no new connection either");
+        drop(echo);
+        lab.restore();
+    }
+    cuts_ms.sort_by(f64::total_cmp);
+    commands_ms.sort_by(f64::total_cmp);
     println!(
-        "MEASURED revoked rule: last data {:.1} ms after the start of the command, which took {:.1} ms",
-        ms(last),
-        ms(said)
+        "MEASURED revoked rule, {REVOCATIONS} times: last data {:.1} ms after the start of the command (median), {:.1} ms \
+         at most; the command took {:.1} ms (median)",
+        cuts_ms[REVOCATIONS / 2],
+        cuts_ms[REVOCATIONS - 1],
+        commands_ms[REVOCATIONS / 2]
     );
-    assert!(!connects(&app, lab.v4("red-db"), 5432, Duration::from_secs(1)), "no new connection either");
-    drop(echo);
-    lab.restore();
     assert!(!connects(&db, lab.v4("red-app"), 80, Duration::from_secs(1)), "never in reverse");
     lab.start("nginx-red-db");
-    wait("the database again", || connects(&app, lab.v4("red-db"), 5432, Duration::from_secs(1)));
+    wait("the database again", || connects(&app, address, 5432, Duration::from_secs(1)));
 }
 
 #[test]

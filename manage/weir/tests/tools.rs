@@ -39,7 +39,7 @@ fn wrong_resources_get_the_field_the_value_and_what_is_allowed() {
         ("kind: [\n", &["-"], 2),
         (&(endpoint.to_string() + "addresses: [10.1.0.300]\n"), &["10.1.0.300", "addresses"], 2),
         (&(endpoint.to_string() + "addresses: [10.99.0.1]\n"), &["addresses", "10.99.0.1", "10.1.0.0/24"], 1),
-        (&(endpoint.to_string() + "addresses: [10.1.0.10]\n"), &["addresses", "10.1.0.10", "web"], 1),
+        (&(endpoint.to_string() + "addresses: [10.1.0.10]\n"), &["10.1.0.10", "web"], 1),
         (&endpoint.replace("main", "other"), &["subnet", "other"], 1),
         (&endpoint.replace("red", "green"), &["network", "green"], 1),
         ("kind: subnet\nnetwork: red\nname: again\nv4: 10.1.0.0/25\n", &["10.1.0.0/25", "main"], 1),

@@ -234,6 +234,8 @@ impl Switch {
         let early = self.ended();
         self.shared.stop.store(true, Relaxed);
         self.shared.slow_wake.wake();
+        // The slow path tells the engine to end, unless it has ended itself.
+        self.shared.engine_wake.wake();
         self.control_wake.wake();
         let mut result = Ok(());
         for (name, thread) in self.threads {

@@ -15,6 +15,9 @@ use weir_api::client::Client;
 use weir_api::types::{CaptureRequest, TraceRequest, TraceResponse};
 use weir_model::join::to_hex;
 
+/// Limit of a pcap file on its frames, bytes: what tcpdump writes.
+const SNAP_BYTES_MAX: u32 = 262_144;
+
 #[derive(Debug, Args)]
 pub(super) struct Trace {
     /// The endpoint that sends: NETWORK/NAME
@@ -87,7 +90,8 @@ fn read_frame(path: &PathBuf, number: usize) -> Result<String, Failure> {
     let file = File::open(path).map_err(Failure::io(path.display().to_string()))?;
     let mut reader = PcapReader::new(file).map_err(|error| wrong(&error))?;
     let mut seen = 0;
-    while let Some(packet) = reader.next_packet() {
+    // Frames that were cut are told by a reader that checks as faults of the file.
+    while let Some(packet) = reader.next_raw_packet() {
         let packet = packet.map_err(|error| wrong(&error))?;
         seen += 1;
         if seen == number {
@@ -134,8 +138,9 @@ impl Capture {
             _ => Box::new(File::create(&self.write).map_err(Failure::io(name.clone()))?),
         };
         let wrong = |error: pcap_file::PcapError| Failure::Input(format!("{name}: {error}"));
+        // The largest frame there can be, kept or not: readers refuse a longer one.
         let header =
-            PcapHeader { datalink: DataLink::ETHERNET, snaplen: self.snap_bytes, ..PcapHeader::default() };
+            PcapHeader { datalink: DataLink::ETHERNET, snaplen: SNAP_BYTES_MAX, ..PcapHeader::default() };
         let mut writer = PcapWriter::with_header(sink, header).map_err(wrong)?;
         for frame in &frames {
             let data =

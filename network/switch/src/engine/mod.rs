@@ -34,7 +34,7 @@ use ring::{FrameConsumer, FrameProducer};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 use sys::{Poller, Wakeup};
 use weir_model::resource::Encapsulation;
@@ -315,7 +315,16 @@ impl Engine {
     }
 
     fn take_commands(&mut self) {
-        while let Ok(command) = self.channels.commands.try_recv() {
+        loop {
+            let command = match self.channels.commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Empty) => return,
+                // Who decides what flows do is gone: end, so that the process is started anew.
+                Err(TryRecvError::Disconnected) => {
+                    self.stopped = true;
+                    return;
+                }
+            };
             let back = match command {
                 Command::Tables(tables) => {
                     self.shared.counters.event(EngineEvent::Swaps).add(1);

@@ -85,6 +85,8 @@ impl<M: Mind> Slow<M> {
         if !self.mend_gate() {
             return Ok(());
         }
+        // The misses of this turn may have sent the shadow away, and updates take flows out.
+        self.wait_for_shadow()?;
         let now_ms = self.shared.now_ms();
         let mut effects: Vec<(Update, Effects)> = Vec::new();
         let mind = &mut self.mind;
