@@ -29,6 +29,9 @@ fn log() {
 fn main() -> ExitCode {
     let arguments = cli::Arguments::parse();
     log();
+    if arguments.ends_quietly() {
+        sigpipe::reset();
+    }
     match cli::run(arguments) {
         Ok(code) => code,
         Err(failure) => {

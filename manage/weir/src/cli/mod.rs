@@ -138,6 +138,24 @@ impl From<FieldError> for Failure {
     }
 }
 
+impl Arguments {
+    /// Whether a reader that goes away shall end the command without a word. Not for what runs for
+    /// ever or cleans up: there a closed pipe must not end the process.
+    pub fn ends_quietly(&self) -> bool {
+        !matches!(
+            self.command,
+            Command::Controller(_)
+                | Command::Host(_)
+                | Command::Gateway(_)
+                | Command::Agent(_)
+                | Command::Switch(_)
+                | Command::Lab(_)
+                | Command::Bench(_)
+                | Command::LabTool { .. }
+        )
+    }
+}
+
 /// Runs a command.
 ///
 /// # Errors
