@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 use weir_api::client::{Client, Context};
 use weir_api::types::ActuatorStatus;
 use weir_base::codec::{encode_frame, read_frame};
@@ -19,6 +20,9 @@ use weir_model::{Key, Version};
 const INSTANCE: &str = "9";
 const PREFIX: &str = "wl9-";
 const FOLDER: &str = "/run/weir-lab/two-tenants-9";
+const LOCK: &str = "/run/weir-lab/tests-of-weir.lock";
+/// How long another run may take.
+const OTHER_RUN_BOUND: Duration = Duration::from_secs(900);
 /// Hosts and gateway.
 pub const SWITCHES: [&str; 4] = ["h1", "h2", "h3", "g1"];
 /// Programs without which no scenario runs.
@@ -59,24 +63,29 @@ fn weir() -> Command {
     command
 }
 
+/// The right to the ninth instance: another run of these tests may have it.
+fn take_instance() -> Result<std::fs::File, String> {
+    let said = |error: std::io::Error| format!("{LOCK}: {error}");
+    std::fs::create_dir_all("/run/weir-lab").map_err(said)?;
+    let lock = std::fs::File::create(LOCK).map_err(said)?;
+    let taken = system::wait_for("the end of another run of these tests", OTHER_RUN_BOUND, || {
+        Ok(lock.try_lock().is_ok())
+    });
+    taken.map_err(|error| error.to_string()).map(|()| lock)
+}
+
 fn bring_up() -> Result<(), String> {
+    let lock = take_instance()?;
     let script =
-        format!("cat >/dev/null; exec '{}' lab down --instance {INSTANCE}", env!("CARGO_BIN_EXE_weir"));
+        format!("cat >/dev/null; '{}' lab down --instance {INSTANCE} >/dev/null", env!("CARGO_BIN_EXE_weir"));
     let mut watcher = Command::new("sh");
-    watcher.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    // It has the lock too, and so keeps it until the lab is gone.
+    watcher.args(["-c", &script]).stdin(Stdio::piped()).stdout(lock).stderr(Stdio::null());
     let mut watcher = watcher.process_group(0).spawn().map_err(|error| error.to_string())?;
     let _ = LIFELINE.set(watcher.stdin.take().ok_or("no pipe to the watcher")?);
-    let mut said = String::new();
-    let up = system::wait_for("the end of an earlier run", crate::namespaces::BOUND, || {
-        let output = weir().args(["lab", "up", "--no-checks", "--instance", INSTANCE]).output();
-        let output = output.map_err(|error| weir_lab::Error::io("start weir", error))?;
-        said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // An earlier run of these tests may still be taking its lab down.
-        Ok(output.status.success() || !said.contains("is in use by another"))
-    });
-    up.map_err(|error| error.to_string())?;
-    let there = Path::new(FOLDER).join("net.yaml").exists() && !said.contains("weir: ");
-    if there { Ok(()) } else { Err(said) }
+    let output = weir().args(["lab", "up", "--no-checks", "--instance", INSTANCE]).output();
+    let output = output.map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(()) } else { Err(text(&output.stderr)) }
 }
 
 impl Lab {
