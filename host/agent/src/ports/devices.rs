@@ -20,8 +20,9 @@ use weir_model::entry::Vni;
 
 /// Begins the alias of every device that we make: `weir:<vni>/<endpoint>`.
 pub const MARK_PREFIX: &str = "weir:";
-/// Frames that wait for the switch.
-const TX_QUEUE_FRAMES: u32 = 1000;
+/// Frames that wait for the switch: room for what an endpoint sends in the slice of time that it has a
+/// processor to itself. With the kernel's 1000, most of a burst of small datagrams is lost.
+const TX_QUEUE_FRAMES: u32 = 4096;
 /// Largest segment that the endpoint hands over in one piece, bytes: with inner and outer headers
 /// for every part of it, it still fits one datagram of the underlay.
 const GSO_BYTES_MAX: u32 = 61_000;
