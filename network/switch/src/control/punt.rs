@@ -1,5 +1,5 @@
-//! The socket for punted frames. The agent binds a name of its own and sends an empty datagram to say that
-//! it is there; whoever sent last gets the frames. So an agent that restarts takes over by itself.
+//! The socket for punted frames. The agent binds a known name beside it and sends an empty datagram to say that
+//! it is there; whoever sent last gets the frames, and before anybody did the known name.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use weir_base::codec::{CodecError, decode, encode};
-use weir_model::local::{PUNT_BYTES_MAX, Punt};
+use weir_model::local::{PUNT_AGENT_SOCKET, PUNT_BYTES_MAX, Punt};
 
 /// Largest datagram: a frame, and room for the key.
 const DATAGRAM_BYTES_MAX: usize = PUNT_BYTES_MAX + 256;
@@ -32,7 +32,9 @@ impl PuntSocket {
         let socket = UnixDatagram::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         socket.set_nonblocking(true)?;
-        Ok(PuntSocket { socket, agent: None, buffer: vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice() })
+        // An agent that outlived a switch is told from the first frame on; it says where it is only now and then.
+        let agent = SocketAddr::from_pathname(path.with_file_name(PUNT_AGENT_SOCKET)).ok();
+        Ok(PuntSocket { socket, agent, buffer: vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice() })
     }
 
     /// To wait for it.
