@@ -81,7 +81,7 @@ async fn a_device_is_made_right_adopted_and_removed() {
         "persist on",
         "UP",
         "gso_max_size 61000",
-        "qlen 1000",
+        "qlen 4096",
     ] {
         assert!(link.contains(part), "'{part}' is not in {link}");
     }
