@@ -134,6 +134,7 @@ impl AgentArguments {
                 RunLock::take(&config.run_dir.join(AGENT_LOCK), "agent").map_err(|error| wrong(&error))?;
             let _pid = PidFile::write(&config.run_dir, "agent")?;
             let agent = weir_agent::agent::Agent::new(config.agent()).map_err(|error| wrong(&error))?;
+            let agent = agent.with_switch_metrics(weir_switch::process::metrics_text);
             agent.run(stop).await.map_err(|error| wrong(&error))
         })?;
         Ok(ExitCode::SUCCESS)
