@@ -4,6 +4,7 @@ use super::state::State;
 use super::trace::{Described, follow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use weir_api::types::{
@@ -41,7 +42,9 @@ pub struct Controlled {
     /// The controller.
     pub handle: ControllerHandle,
     /// Keys and certificates.
-    pub state: State,
+    pub state: Arc<State>,
+    /// Life of an actuator's certificate, days.
+    pub certificate_days: u32,
     /// Addresses of the API that join tokens name.
     pub api_addresses: Vec<String>,
     /// Addresses that actuators open sessions to.
@@ -295,7 +298,7 @@ impl Controlled {
         let certificate_pem = self
             .state
             .authority
-            .actuator(&request.name, &request.csr_pem)
+            .actuator(&request.name, &request.csr_pem, self.certificate_days)
             .map_err(|error| ApiError::invalid(format!("csr_pem: {error}")))?;
         let facts =
             ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };

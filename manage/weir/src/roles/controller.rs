@@ -17,7 +17,7 @@ use weir_api::server::{Admins, router};
 use weir_api::tls::{Peer, TlsListener};
 use weir_apps::fabric::{Fabric, FabricSettings};
 use weir_base::world::{RealClock, RealDisk};
-use weir_controller::driver::{Controller, ControllerSettings, serve_sessions};
+use weir_controller::driver::{Controller, ControllerSettings, SessionAccess, serve_sessions};
 use weir_model::Label;
 use weir_trust::batch::SingleSigner;
 
@@ -94,39 +94,46 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     )
     .map_err(|error| wrong(&error))?;
 
-        // Listen only now: who connects finds a controller that has recovered.
-        let bind = async |address: SocketAddr| {
-            TcpListener::bind(address).await.map_err(Failure::io(format!("listening on {address}")))
-        };
-        let (api, sessions) = (bind(self.api).await?, bind(self.session).await?);
-        let ca = state.authority.certificate_pem().to_string();
-        let api_tls = server_config(&state.server, &ca, false).map_err(|error| wrong(&error))?;
-        let session_tls = server_config(&state.server, &ca, true).map_err(|error| wrong(&error))?;
-        let api_address = SocketAddr::new(advertised, self.api.port());
-        let context = self.state.join("admin.json");
-        state.write_context(&context, api_address).map_err(|error| wrong(&error))?;
-        let admins = Admins::of_token(&state.admin_token);
-        let backend = Controlled {
-            handle: controller.handle(),
-            state,
-            api_addresses: vec![format!("https://{api_address}")],
-            session_addresses: vec![SocketAddr::new(advertised, self.session.port()).to_string()],
-        };
-        let listener = TlsListener::new(api, api_tls).map_err(Failure::io("listening"))?;
-        let service = router(Arc::new(backend), admins).into_make_service_with_connect_info::<Peer>();
-        tracing::info!(domain = %self.domain, api = %api_address, context = %context.display(), "the controller is ready");
-        let ended = tokio::select! {
-            ended = async { axum::serve(listener, service).await } => ended.map_err(Failure::io("serving the API")),
-            ended = serve_sessions(controller.handle(), sessions, session_tls) => {
-                ended.map_err(|error| Failure::Input(error.to_string()))
-            }
-            () = super::stopped() => Ok(()),
-        };
-        tracing::info!("the controller stops");
-        // Blocks until the log is closed.
-        let closed = tokio::task::spawn_blocking(move || controller.shutdown()).await;
-        ended?;
-        closed.map_err(|error| Failure::Input(error.to_string()))?;
-        Ok(ExitCode::SUCCESS)
-    }
+    // Listen only now: who connects finds a controller that has recovered.
+    let bind = async |address: SocketAddr| {
+        TcpListener::bind(address).await.map_err(Failure::io(format!("listening on {address}")))
+    };
+    let (api, sessions) = (bind(config.api).await?, bind(config.session).await?);
+    let ca = state.authority.certificate_pem().to_string();
+    let api_tls = server_config(&state.server, &ca, false).map_err(|error| wrong(&error))?;
+    let session_tls = server_config(&state.server, &ca, true).map_err(|error| wrong(&error))?;
+    let api_address = SocketAddr::new(config.advertise, config.api.port());
+    let context = config.state_dir.join("admin.json");
+    state.write_context(&context, api_address).map_err(|error| wrong(&error))?;
+    let admins = Admins::of_token(&state.admin_token);
+    let (state, certificate_days) = (Arc::new(state), config.certificate_days);
+    let authority = state.clone();
+    let renewer = move |name: &Label, csr_pem: &str| {
+        let signed = authority.authority.actuator(name, csr_pem, certificate_days);
+        signed.map_err(|error| format!("the request cannot be signed: {error}"))
+    };
+    let access = SessionAccess { tls: session_tls, strangers: false, renewer: Arc::new(renewer) };
+    let backend = Controlled {
+        handle: controller.handle(),
+        state,
+        certificate_days,
+        api_addresses: vec![format!("https://{api_address}")],
+        session_addresses: vec![SocketAddr::new(config.advertise, config.session.port()).to_string()],
+    };
+    let listener = TlsListener::new(api, api_tls).map_err(Failure::io("listening"))?;
+    let service = router(Arc::new(backend), admins).into_make_service_with_connect_info::<Peer>();
+    tracing::info!(domain = %config.domain, api = %api_address, context = %context.display(), "the controller is ready");
+    let ended = tokio::select! {
+        ended = async { axum::serve(listener, service).await } => ended.map_err(Failure::io("serving the API")),
+        ended = serve_sessions(controller.handle(), sessions, access) => {
+            ended.map_err(|error| Failure::Input(error.to_string()))
+        }
+        () = super::stopped() => Ok(()),
+    };
+    tracing::info!("the controller stops");
+    // Blocks until the log is closed.
+    let closed = tokio::task::spawn_blocking(move || controller.shutdown()).await;
+    ended?;
+    closed.map_err(|error| Failure::Input(error.to_string()))?;
+    Ok(ExitCode::SUCCESS)
 }
