@@ -42,6 +42,7 @@ impl Backend for Rote {
                 updates: vec![],
                 updates_total: 0,
                 switches: 0,
+                joined: 1,
                 in_force: false,
             })
         })

@@ -146,8 +146,16 @@ impl Controlled {
         let changes = changes(&self.handle.published(), &transaction);
         let plan = self.handle.dry_run(transaction.clone()).await.map_err(api_error)?;
         let (updates, updates_total, switches) = planned(&plan);
-        let mut response =
-            ApplyResponse { version: None, changes, updates, updates_total, switches, in_force: false };
+        let joined = fabric::actuators(&self.handle.published().store).count();
+        let mut response = ApplyResponse {
+            version: None,
+            changes,
+            updates,
+            updates_total,
+            switches,
+            joined,
+            in_force: false,
+        };
         if request.dry_run {
             return Ok(response);
         }
@@ -250,7 +258,23 @@ impl Controlled {
     }
 
     async fn ask(&self, switch: Label, question: Question) -> Result<Answer, ApiError> {
-        self.handle.ask(&switch, question).await.map_err(api_error)
+        self.known(&switch)?;
+        self.handle.ask(&switch, question).await.map_err(|error| match error {
+            Error::NotConnected(name) => ApiError::unavailable(format!(
+                "'{name}' has no session now: 'weir status' shows when it is back, its log why it is not"
+            )),
+            other => api_error(other),
+        })
+    }
+
+    /// Whether a host or gateway is a member.
+    fn known(&self, name: &Label) -> Result<(), ApiError> {
+        match fabric::actuator(&self.handle.published().store, name) {
+            Some(_) => Ok(()),
+            None => Err(ApiError::not_found(format!(
+                "no host or gateway is named '{name}': 'weir status' lists them"
+            ))),
+        }
     }
 
     async fn copy_frames(&self, request: CaptureRequest) -> Result<Vec<CapturedFrame>, ApiError> {
@@ -420,9 +444,7 @@ impl Backend for Controlled {
 
     fn remove_actuator(&self, name: Label) -> Reply<'_, ()> {
         Box::pin(async move {
-            if fabric::actuator(&self.handle.published().store, &name).is_none() {
-                return Err(ApiError::not_found(format!("no host or gateway is named '{name}'")));
-            }
+            self.known(&name)?;
             self.handle.remove(name).await.map(|_| ()).map_err(api_error)
         })
     }
