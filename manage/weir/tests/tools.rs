@@ -205,11 +205,15 @@ fn every_process_answers_for_its_metrics_and_each_is_documented() {
         serde_json::from_str(&std::fs::read_to_string(lab.context()).unwrap()).unwrap();
     let token = format!("Authorization: Bearer {}", context["token"].as_str().unwrap());
     let url = format!("{}/metrics", context["server"].as_str().unwrap());
-    let controller = system::run("curl", &["-sk", "-H", &token, &url]).unwrap();
+    let mut controller = String::new();
+    // It shows the state of the last second.
+    wait("h1 in the controller's metrics", || {
+        controller = system::run("curl", &["-sk", "-H", &token, &url]).unwrap();
+        controller.contains("weir_controller_actuator_connected{actuator=\"h1\"} 1\n")
+    });
     let agent =
         |member: &str| lab.netns(member).run("curl", &["-s", "http://127.0.0.1:9471/metrics"]).unwrap();
     let (host, gateway) = (agent("h1"), agent("gw"));
-    assert!(controller.contains("weir_controller_actuator_connected{actuator=\"h1\"} 1\n"), "{controller}");
     for text in [&host, &gateway] {
         assert!(text.contains("weir_agent_session_up 1\n"), "{text}");
         assert!(text.contains("weir_switch_up 1\n") && text.contains("weir_switch_flows "), "{text}");
