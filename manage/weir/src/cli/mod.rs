@@ -2,6 +2,7 @@
 
 mod apply;
 mod context;
+mod explain;
 pub(crate) mod input;
 mod inspect;
 pub(crate) mod output;
@@ -51,6 +52,8 @@ enum Command {
     Get(inspect::Get),
     /// Show all about one resource
     Describe(inspect::Describe),
+    /// Show what may be written in a document, field by field
+    Explain(explain::Explain),
     /// Follow changes as they happen
     Watch(inspect::Watch),
     /// Show the state of the domain: desired, acked and in force, switch by switch
@@ -184,6 +187,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Diff(command) => command.run(&connect()?),
         Command::Get(command) => command.run(&connect()?),
         Command::Describe(command) => command.run(&connect()?),
+        Command::Explain(command) => command.run(),
         Command::Watch(command) => command.run(&connect()?),
         Command::Status(command) => command.run(&connect()?),
         Command::Counters(command) => command.run(&connect()?),

@@ -102,3 +102,31 @@ fn exit_codes_are_as_documented() {
     assert_eq!(Failure::Input("x".into()).code(), 2);
     assert_eq!(Failure::Client(ClientError::Answer("x".into())).code(), 1);
 }
+
+#[test]
+fn every_kind_and_field_is_explained() {
+    let schemas = explain::Schemas::load().unwrap();
+    for kind in Kind::ALL {
+        let text = schemas.explain(kind.as_str()).unwrap();
+        assert!(text.contains("name  <text>  required"), "{text}");
+    }
+    let subnet = schemas.explain("subnet.dhcp").unwrap();
+    assert!(subnet.contains("leaseS  <number>  default 3600"), "{subnet}");
+    let action = schemas.explain("network.ingress").unwrap();
+    assert!(action.contains("<allow | deny>  default deny"), "{action}");
+    let hop = schemas.explain("route.nextHop").unwrap();
+    assert!(hop.contains("endpoint"), "{hop}");
+    let message = schemas.explain("endpoint.colour").err().unwrap().to_string();
+    assert!(message.contains("no field 'colour'") && message.contains("addresses"), "{message}");
+    assert!(schemas.explain("cloud").err().unwrap().to_string().contains("firewall-rule"));
+}
+
+#[test]
+fn the_page_of_resources_is_current() {
+    let page = include_str!("../../../../docs/operate/resources.md");
+    assert_eq!(
+        page,
+        explain::Schemas::load().unwrap().markdown().unwrap(),
+        "run 'weir explain --markdown > docs/operate/resources.md'"
+    );
+}
