@@ -29,7 +29,7 @@ fn a_wrong_file_is_named_with_the_field_the_value_and_what_is_allowed() {
         ("certificateDays: 0\n", &["certificateDays: '0'", "1 to 3650"]),
         ("certificateDays: soon\n", &["certificateDays: soon"]),
         ("stat: /x\n", &["unknown field", "stat"]),
-        ("api: [\n", &[":2:"]),
+        ("api: [\n", &["line 1"]),
     ];
     for (text, parts) in cases {
         let (file, read) = file(text);
