@@ -441,7 +441,8 @@ fn log_budget(config: &SwitchConfig) {
 /// Counters in the text format of Prometheus.
 pub fn metrics_text(counters: &[(String, u64)]) -> String {
     use std::fmt::Write;
-    let gauges = ["flows", "sender_zones", "journal_bytes", "port_up", "update_us_max"];
+    let gauges =
+        ["connections", "counters", "flows", "journal_bytes", "port_up", "sender_zones", "update_us_max"];
     let mut sorted: Vec<&(String, u64)> = counters.iter().collect();
     sorted.sort();
     let (mut text, mut last) = (String::new(), "");
