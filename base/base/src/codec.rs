@@ -62,6 +62,14 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     }
 }
 
+/// Length of a value's encoding, bytes, without making it.
+pub fn encoded_bytes<T: Serialize>(value: &T) -> usize {
+    match postcard::serialize_with_flavor(value, postcard::ser_flavors::Size::default()) {
+        Ok(bytes) => bytes,
+        Err(error) => unreachable!("{} has no encoding: {error}", short_name::<T>()),
+    }
+}
+
 /// Decodes a value that fills `bytes` exactly.
 ///
 /// # Errors

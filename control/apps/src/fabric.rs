@@ -51,7 +51,7 @@ mod work;
 
 pub use query::{
     ActuatorStatus, Led, actuator, actuators, desired, desired_entry, explain, network_of, offloads,
-    resource, resources, vni_of,
+    resource, resource_counts, resources, vni_of,
 };
 pub use refusal::Refused;
 pub use summary::{Counts, PlanSummary, plan_summary};

@@ -13,7 +13,7 @@
 //! agent:
 //!   metrics: 127.0.0.1:9471
 //!   dns: { upstream: ["192.0.2.53:53"] }
-//! supervisor: { stopSwitch: false }
+//! supervisor: { stopSwitch: false, switchAnswerMs: 10000 }
 //! switch: {}
 //! ```
 
@@ -114,6 +114,9 @@ impl Default for DnsSettings {
 pub struct SupervisorSettings {
     /// Whether the switch, and so traffic, stops when the supervisor is told to stop.
     pub stop_switch: bool,
+    /// A switch that lives and does not answer for so long is killed and started again, milliseconds; 0: never. One
+    /// that a debugger is attached to is left alone in any case.
+    pub switch_answer_ms: u64,
     /// First wait before a dead child is started again, milliseconds.
     pub backoff_min_ms: u64,
     /// Longest wait before a dead child is started again, milliseconds.
@@ -122,7 +125,12 @@ pub struct SupervisorSettings {
 
 impl Default for SupervisorSettings {
     fn default() -> Self {
-        SupervisorSettings { stop_switch: false, backoff_min_ms: 100, backoff_max_ms: 10_000 }
+        SupervisorSettings {
+            stop_switch: false,
+            switch_answer_ms: 10_000,
+            backoff_min_ms: 100,
+            backoff_max_ms: 10_000,
+        }
     }
 }
 
@@ -218,6 +226,11 @@ impl<S: DeserializeOwned + Default> NodeConfig<S> {
                 odd,
                 "use an address and port, such as 192.0.2.53:53",
             ));
+        }
+        let answer_ms = self.supervisor.switch_answer_ms;
+        if answer_ms != 0 && !(1_000..=3_600_000).contains(&answer_ms) {
+            let allowed = "use 1000 to 3600000 ms, or 0 for never";
+            return Err(AgentError::field("supervisor.switchAnswerMs", answer_ms, allowed));
         }
         let agent = (self.agent.backoff_min_ms, self.agent.backoff_max_ms);
         let supervisor = (self.supervisor.backoff_min_ms, self.supervisor.backoff_max_ms);

@@ -4,6 +4,7 @@
 //! terminal's interrupt nor the supervisor's own death reaches the switch: traffic goes on.
 //!
 //! - A child that dies is started again after a wait that doubles with each quick death.
+//! - A switch that lives and does not answer is killed, and so started again; see [`silence`].
 //! - A switch that is running already is adopted: it holds a lock (`flock`) on
 //!   `<run_dir>/switch.lock`, and the supervisor waits until the lock is free before it starts one.
 //! - An agent that a former supervisor left behind is ended: two of them would take the session from
@@ -12,6 +13,8 @@
 //!   otherwise it stays, and the next supervisor adopts it. Under systemd the unit needs
 //!   `KillMode=process` for that.
 
+mod silence;
+
 use crate::AgentError;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -19,6 +22,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -83,6 +87,10 @@ pub struct SupervisorConfig {
     pub agent_lock: PathBuf,
     /// The lock that a running switch holds.
     pub switch_lock: PathBuf,
+    /// The switch's control socket.
+    pub switch_socket: PathBuf,
+    /// A switch that does not answer there for so long is replaced, milliseconds; 0: never.
+    pub switch_answer_ms: u64,
     /// Whether the switch stops with the supervisor.
     pub stop_switch: bool,
     /// First wait before a dead child is started again, milliseconds.
@@ -168,22 +176,37 @@ fn spawn(spec: &ChildSpec) -> Result<Child, AgentError> {
         .map_err(|source| AgentError::Spawn { program: spec.program.display().to_string(), source })
 }
 
-/// Starts a child and waits for its end. `None` when it was told to stop first; the child lives then.
-async fn run_once(spec: &ChildSpec, stop: &mut watch::Receiver<bool>) -> (Option<Child>, u64) {
+/// Starts a child and waits for its end, which comes by us when `silence` is over first. A child when we were told to
+/// stop before: it lives then.
+async fn run_once(
+    spec: &ChildSpec,
+    silence: impl Future<Output = ()>,
+    stop: &mut watch::Receiver<bool>,
+) -> (Option<Child>, u64) {
     let started = Instant::now();
     let lived_ms = || started.elapsed().as_millis() as u64;
     match spawn(spec) {
         Ok(mut child) => {
             tracing::info!(child = spec.name, pid = child.id(), "started");
-            tokio::select! {
-                status = child.wait() => {
-                    match status {
-                        Ok(status) => tracing::warn!(child = spec.name, %status, lived_ms = lived_ms(), "ended"),
-                        Err(error) => tracing::warn!(child = spec.name, %error, "cannot be waited for"),
+            let mut silence = pin!(silence);
+            let mut killed = false;
+            loop {
+                tokio::select! {
+                    status = child.wait() => {
+                        match status {
+                            Ok(status) => tracing::warn!(child = spec.name, %status, lived_ms = lived_ms(), "ended"),
+                            Err(error) => tracing::warn!(child = spec.name, %error, "cannot be waited for"),
+                        }
+                        return (None, lived_ms());
                     }
-                    (None, lived_ms())
+                    () = &mut silence, if !killed => {
+                        tracing::error!(child = spec.name, pid = child.id(), "does not answer: killed");
+                        killed = true;
+                        // An error means that it has ended, which the wait above sees.
+                        let _ = child.start_kill();
+                    }
+                    () = stopped(stop) => return (Some(child), lived_ms()),
                 }
-                () = stopped(stop) => (Some(child), lived_ms()),
             }
         }
         Err(error) => {
@@ -208,9 +231,9 @@ async fn keep_agent(config: &SupervisorConfig, mut stop: watch::Receiver<bool>) 
                 pid = pid.as_raw_pid(),
                 "a supervisor that died left its agent behind: it is ended"
             );
-            end_holder(&config.agent_lock).await;
+            end_holder(&config.agent_lock, &[Signal::TERM, Signal::KILL]).await;
         }
-        let (child, lived_ms) = run_once(&config.agent, &mut stop).await;
+        let (child, lived_ms) = run_once(&config.agent, std::future::pending(), &mut stop).await;
         if let Some(child) = child {
             end_child(child, config.agent.name).await;
             return;
@@ -223,12 +246,12 @@ async fn keep_agent(config: &SupervisorConfig, mut stop: watch::Receiver<bool>) 
 
 async fn keep_switch(config: &SupervisorConfig, mut stop: watch::Receiver<bool>) {
     let mut backoff = Backoff::new(config.backoff_min_ms, config.backoff_max_ms);
-    let mut told = false;
+    let limit = Some(Duration::from_millis(config.switch_answer_ms)).filter(|limit| !limit.is_zero());
+    let silence = || silence::wait(&config.switch_socket, &config.switch_lock, limit);
     loop {
         match lock_is_free(&config.switch_lock) {
             Ok(true) => {
-                told = false;
-                let (child, lived_ms) = run_once(&config.switch, &mut stop).await;
+                let (child, lived_ms) = run_once(&config.switch, silence(), &mut stop).await;
                 if let Some(child) = child {
                     if config.stop_switch {
                         end_child(child, config.switch.name).await;
@@ -242,16 +265,20 @@ async fn keep_switch(config: &SupervisorConfig, mut stop: watch::Receiver<bool>)
                 }
             }
             Ok(false) => {
-                if !told {
-                    let pid = holder(&config.switch_lock).map(Pid::as_raw_pid);
-                    tracing::info!(pid, "a switch is running: adopted");
-                    told = true;
-                }
-                if pause(LOCK_RETRY_MS, &mut stop).await {
-                    if config.stop_switch {
-                        end_holder(&config.switch_lock).await;
+                let pid = holder(&config.switch_lock).map(Pid::as_raw_pid);
+                tracing::info!(pid, "a switch is running: adopted");
+                tokio::select! {
+                    () = freed(&config.switch_lock) => {}
+                    () = silence() => {
+                        tracing::error!(child = config.switch.name, pid, "does not answer: killed");
+                        end_holder(&config.switch_lock, &[Signal::KILL]).await;
                     }
-                    return;
+                    () = stopped(&mut stop) => {
+                        if config.stop_switch {
+                            end_holder(&config.switch_lock, &[Signal::TERM, Signal::KILL]).await;
+                        }
+                        return;
+                    }
                 }
             }
             Err(error) => {
@@ -261,6 +288,13 @@ async fn keep_switch(config: &SupervisorConfig, mut stop: watch::Receiver<bool>)
                 }
             }
         }
+    }
+}
+
+/// Waits until nobody holds a lock, or it cannot be looked at.
+async fn freed(lock: &Path) {
+    while matches!(lock_is_free(lock), Ok(false)) {
+        tokio::time::sleep(Duration::from_millis(LOCK_RETRY_MS)).await;
     }
 }
 
@@ -316,7 +350,7 @@ async fn end_child(mut child: Child, name: &str) {
 
 /// The same for a process that is not our child: an adopted switch, or a left agent. The descriptor holds on to the process, so that a number used
 /// again meanwhile hits nobody else.
-async fn end_holder(lock: &Path) {
+async fn end_holder(lock: &Path, signals: &[Signal]) {
     let Some(descriptor) = holder(lock).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
         return;
     };
@@ -324,8 +358,8 @@ async fn end_holder(lock: &Path) {
     if lock_is_free(lock).unwrap_or(true) {
         return;
     }
-    for signal in [Signal::TERM, Signal::KILL] {
-        if pidfd_send_signal(&descriptor, signal).is_err() {
+    for signal in signals {
+        if pidfd_send_signal(&descriptor, *signal).is_err() {
             return;
         }
         let until = Instant::now() + Duration::from_millis(GRACE_MS);

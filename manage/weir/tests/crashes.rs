@@ -95,6 +95,19 @@ fn a_switch_restarts_from_its_checkpoint_without_a_controller_and_connections_su
 }
 
 #[test]
+fn a_switch_that_hangs_is_replaced_and_traffic_returns() {
+    let Some(lab) = lab("switch_hangs") else { return };
+    let echo = connection(&lab);
+    let before = lab.programmed();
+    lab.hang("h2", "switch");
+    echo.goes_on();
+    lab.wait_in_step();
+    assert_eq!(lab.programmed(), before, "keys and versions of each switch");
+    assert!(echo.close() > 0);
+    lab.start("nginx-red-db");
+}
+
+#[test]
 fn a_gateway_restarts_and_translated_connections_survive() {
     let Some(lab) = lab("gateway_crash") else { return };
     let (app, out) = (lab.netns("red-app"), lab.netns("out"));

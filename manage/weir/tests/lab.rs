@@ -12,7 +12,7 @@ use std::time::Duration;
 use weir_api::client::{Client, Context};
 use weir_api::types::ActuatorStatus;
 use weir_base::codec::{encode_frame, read_frame};
-use weir_lab::process::Record;
+use weir_lab::process::{Record, Signal};
 use weir_lab::{Netns, system};
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
 use weir_model::{Key, Version};
@@ -238,8 +238,17 @@ impl Lab {
 
     /// Kills an agent or a switch with -9 and waits until another one runs.
     pub fn crash(&self, member: &str, role: &str) {
+        self.replaced_after(member, role, Signal::KILL);
+    }
+
+    /// Stops a child without ending it, and waits until its supervisor has put another in its place.
+    pub fn hang(&self, member: &str, role: &str) {
+        self.replaced_after(member, role, Signal::STOP);
+    }
+
+    fn replaced_after(&self, member: &str, role: &str, signal: Signal) {
         let old = self.child(member, role).unwrap();
-        assert!(old.signal(weir_lab::process::Signal::KILL).unwrap(), "{role} of {member} runs");
+        assert!(old.signal(signal).unwrap(), "{role} of {member} runs");
         wait(&format!("a new {role} of {member}"), || {
             self.child(member, role).is_some_and(|new| new.pid != old.pid && new.alive())
         });

@@ -176,7 +176,7 @@ impl Switch {
         let underlay = open_underlay(config, &shared.counters)?;
         let engine = Engine::new(Arc::clone(&shared), channels, underlay, tables, config.engine.busy_poll_us)
             .map_err(system("making the engine"))?;
-        open_external(config, &link)?;
+        open_external(config, &link, &shared.engine_wake)?;
         let counters = Arc::new(ControlCounters::default());
         let (request_sender, requests) = sync_channel(REQUESTS_MAX);
         let control =
@@ -359,14 +359,17 @@ fn port_book(shared: &Arc<Shared>) -> Result<PortBook, SwitchError> {
     Ok(PortBook::new(attacher.map_err(system("starting the attaching thread"))?, attached))
 }
 
-/// Makes the device of the outside, and gives it to the engine.
-fn open_external(config: &SwitchConfig, link: &EngineLink) -> Result<(), SwitchError> {
+/// Makes the device of the outside, and gives it to the engine. The engine looks at its commands when it is woken:
+/// without that it would not read the device until something else concerns it, and what comes from outside
+/// first, such as the answer that a connection waits for, would lie there.
+fn open_external(config: &SwitchConfig, link: &EngineLink, engine_wake: &Wakeup) -> Result<(), SwitchError> {
     let Some(external) = &config.external else { return Ok(()) };
     let (device, mac) = ports::create_external(&external.device, external.mtu, &external.addresses)?;
     // The kernel takes a frame for its own by the destination alone.
     let router = [0x02, 0x57, 0x52, 0, 0, 0];
     let port = Port { device: Arc::new(device), up: true, ethernet: Some((mac, router)) };
     let sent = link.commands.send(Command::SetPort(EXTERNAL, Box::new(port)));
+    engine_wake.wake();
     sent.map_err(|_| SwitchError::Ended { thread: "engine", reason: "before it began".into() })
 }
 
@@ -440,7 +443,8 @@ fn log_budget(config: &SwitchConfig) {
 /// Counters in the text format of Prometheus.
 pub fn metrics_text(counters: &[(String, u64)]) -> String {
     use std::fmt::Write;
-    let gauges = ["flows", "sender_zones", "journal_bytes", "port_up", "update_us_max"];
+    let gauges =
+        ["connections", "counters", "flows", "journal_bytes", "port_up", "sender_zones", "update_us_max"];
     let mut sorted: Vec<&(String, u64)> = counters.iter().collect();
     sorted.sort();
     let (mut text, mut last) = (String::new(), "");

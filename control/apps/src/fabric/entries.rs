@@ -54,9 +54,11 @@ impl Work<'_, '_> {
             (Role::Host, Key::Members { vni, tag, .. }) => {
                 self.network_at(actuator, *vni) && self.tag_used(*vni, tag)
             }
-            (Role::Host, Key::Port { vni, endpoint }) => self
-                .endpoint(*vni, endpoint)
-                .is_some_and(|(_, endpoint)| endpoint.host.as_ref() == Some(actuator)),
+            (Role::Host, Key::Port { vni, endpoint }) => {
+                let stored = self.endpoint(*vni, endpoint);
+                let endpoint = stored.as_deref().and_then(as_endpoint);
+                endpoint.is_some_and(|endpoint| endpoint.host.as_ref() == Some(actuator))
+            }
             (Role::Host, Key::Location { vni, address }) => {
                 let elsewhere = matches!(entry, Entry::Location(location) if location.host != *actuator);
                 elsewhere
@@ -77,13 +79,9 @@ impl Work<'_, '_> {
     }
 
     /// An endpoint by the VNI of its network.
-    pub(super) fn endpoint(&mut self, vni: Vni, name: &Label) -> Option<(Rc<Stored>, Endpoint)> {
+    pub(super) fn endpoint(&mut self, vni: Vni, name: &Label) -> Option<Rc<Stored>> {
         let network = self.network_name(vni)?;
-        let stored = self.named(&network, Kind::Endpoint, name)?;
-        match &stored.resource {
-            Resource::Endpoint(endpoint) => Some((stored.clone(), endpoint.clone())),
-            _ => None,
-        }
+        self.named(&network, Kind::Endpoint, name)
     }
 
     fn gateway_entries(&mut self) -> Vec<GatewayEntry> {
@@ -174,7 +172,7 @@ impl Work<'_, '_> {
             NextHop::External => RouteHop::External,
             NextHop::Drop => RouteHop::Drop,
             NextHop::Endpoint(endpoint) => {
-                let (stored, _) = self.endpoint(vni, &endpoint)?;
+                let stored = self.endpoint(vni, &endpoint)?;
                 let v4 = prefix.addr().is_ipv4();
                 RouteHop::Address(*stored.allocated.addresses.iter().find(|a| a.is_ipv4() == v4)?)
             }
@@ -183,17 +181,18 @@ impl Work<'_, '_> {
     }
 
     fn port_entry(&mut self, vni: Vni, name: &Label) -> Option<PortEntry> {
-        let (stored, endpoint) = self.endpoint(vni, name)?;
+        let stored = self.endpoint(vni, name)?;
+        let endpoint = as_endpoint(&stored)?;
         let subnet = self.named(&endpoint.network, Kind::Subnet, &endpoint.subnet)?;
         let Resource::Subnet(subnet) = &subnet.resource else { return None };
         Some(PortEntry {
             mac: stored.allocated.mac?,
             addresses: stored.allocated.addresses.clone(),
-            tags: endpoint.tags,
+            tags: endpoint.tags.clone(),
             state: endpoint.state,
-            netns: endpoint.attachment.and_then(|attachment| attachment.netns),
+            netns: endpoint.attachment.as_ref().and_then(|attachment| attachment.netns.clone()),
             device: stored.allocated.device.clone()?,
-            subnet: endpoint.subnet,
+            subnet: endpoint.subnet.clone(),
             dhcp: subnet.dhcp.clone(),
             policy_min: Version::ZERO,
         })
@@ -206,8 +205,8 @@ impl Work<'_, '_> {
 
     fn location_entry(&mut self, vni: Vni, address: IpAddr) -> Option<LocationEntry> {
         let name = self.address_owner(vni, address)?;
-        let (stored, endpoint) = self.endpoint(vni, &name)?;
-        let host = self.member_as(&endpoint.host?, Role::Host)?;
+        let stored = self.endpoint(vni, &name)?;
+        let host = self.member_as(as_endpoint(&stored)?.host.as_ref()?, Role::Host)?;
         Some(LocationEntry {
             endpoint: name,
             mac: stored.allocated.mac?,
@@ -221,6 +220,13 @@ impl Work<'_, '_> {
         let names = self.view.scan(ACTUATORS, b"");
         let names: Vec<Label> = names.into_iter().map(|(key, _)| label(&key)).collect();
         names.into_iter().filter(|name| self.member_as(name, role).is_some()).collect()
+    }
+}
+
+fn as_endpoint(stored: &Stored) -> Option<&Endpoint> {
+    match &stored.resource {
+        Resource::Endpoint(endpoint) => Some(endpoint),
+        _ => None,
     }
 }
 

@@ -114,7 +114,7 @@ fn mark_host(work: &mut Work<'_, '_>, host: &Label) {
 
 fn mark_locations(work: &mut Work<'_, '_>, host: &Label) {
     for (vni, endpoint) in placed(work, host) {
-        if let Some((stored, _)) = work.endpoint(vni, &endpoint) {
+        if let Some(stored) = work.endpoint(vni, &endpoint) {
             work.marks.locations.extend(stored.allocated.addresses.iter().map(|address| (vni, *address)));
         }
     }

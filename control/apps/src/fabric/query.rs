@@ -4,11 +4,12 @@
 use super::marks::decode_key;
 use super::refusal::Refused;
 use super::tables::{
-    ACTUATORS, DESIRED, GATEWAYS, LOADS, Load, Member, NETWORK_HOSTS, OFFLOADS, Parts, RESOURCES, STATUS,
-    Stored, VNIS, address_bytes, desired_key, kind_prefix, label, name0, read, read_desired, resource_key,
-    vni_key,
+    ACTUATORS, COUNTERS, DESIRED, GATEWAYS, LOADS, Load, Member, NETWORK_HOSTS, OFFLOADS, Parts, RESOURCES,
+    STATUS, Stored, VNIS, address_bytes, desired_key, kind_prefix, label, name0, read, read_desired,
+    resource_key, vni_key,
 };
-use std::collections::BTreeSet;
+use super::work::{Count, counter_key};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use weir_model::entry::{MEMBER_BUCKETS, Vni, member_bucket};
 use weir_model::event::ActuatorFacts;
@@ -39,6 +40,23 @@ pub fn resources(
         .into_iter()
         .map(|value| Stored::from_json(&value))
         .filter(move |stored| kind.is_none_or(|kind| stored.resource.kind() == kind))
+}
+
+/// How many resources there are of each kind that there is any of. Costs what there are networks, not resources.
+pub fn resource_counts(store: &Store) -> BTreeMap<Kind, usize> {
+    let kinds = [
+        (Count::Networks, Kind::Network),
+        (Count::Subnets, Kind::Subnet),
+        (Count::Endpoints, Kind::Endpoint),
+        (Count::Routes, Kind::Route),
+        (Count::Rules, Kind::FirewallRule),
+    ];
+    let counted = kinds.into_iter().map(|(what, kind)| {
+        let prefix = counter_key(what, b"");
+        let counts = store.scan(COUNTERS, &prefix);
+        (kind, counts.map(|(_, cell)| read::<u64>(COUNTERS, &cell.value) as usize).sum())
+    });
+    counted.filter(|(_, count)| *count > 0).collect()
 }
 
 /// An actuator, as the fabric knows it. What it acked is the scheduler's to say.

@@ -214,7 +214,8 @@ impl<'v, 's> Work<'v, 's> {
     }
 }
 
-fn counter_key(what: Count, of: &[u8]) -> Vec<u8> {
+/// Key of a number in [`COUNTERS`]; with an empty `of`, what the keys of all of `what` begin with.
+pub(super) fn counter_key(what: Count, of: &[u8]) -> Vec<u8> {
     let mut key = vec![what as u8];
     key.extend_from_slice(of);
     key

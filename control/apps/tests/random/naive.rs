@@ -4,7 +4,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use weir_apps::fabric::{Stored, actuators, desired, network_of, offloads, resources, tables};
+use weir_apps::fabric::{
+    Stored, actuators, desired, network_of, offloads, resource_counts, resources, tables,
+};
 use weir_model::entry::{
     GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
     SubnetEntry, Vni, member_bucket,
@@ -28,6 +30,9 @@ struct Tenant {
 
 fn tenants(store: &Store) -> Vec<Tenant> {
     let all: Vec<Stored> = resources(store, None, None).collect();
+    let mut kinds = BTreeMap::new();
+    all.iter().for_each(|stored| *kinds.entry(stored.resource.kind()).or_default() += 1);
+    assert_eq!(resource_counts(store), kinds);
     let mut tenants = Vec::new();
     for stored in &all {
         let Resource::Network(network) = &stored.resource else { continue };

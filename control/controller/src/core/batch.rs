@@ -3,11 +3,11 @@
 
 use crate::Error;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use weir_base::codec::decode;
 use weir_model::event::Event;
-use weir_model::{Key, Label, PlannedUpdate, Version};
+use weir_model::{Dependency, Key, Label, PlannedUpdate, Version};
 
 /// One operation of a batch of the order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,27 +42,30 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Vec<Item>, Error> {
     operations.into_iter().enumerate().map(read).collect()
 }
 
-type Node = (Label, Key);
+/// What an update changes, without a copy.
+type NodeRef<'p> = (&'p Label, &'p Key);
 
-fn node(planned: &PlannedUpdate) -> Node {
-    (planned.update.target.clone(), planned.update.key.clone())
+fn node(planned: &PlannedUpdate) -> NodeRef<'_> {
+    (&planned.update.target, &planned.update.key)
+}
+
+fn node_waited(dependency: &Dependency) -> NodeRef<'_> {
+    (&dependency.target, &dependency.key)
 }
 
 /// Leaves at most one update for each actuator and key, the last: except where the last waits for
 /// something, and another update of the batch waits for an earlier one. There both stay, because each
 /// might wait for the other else.
 pub(crate) fn merge(planned: Vec<PlannedUpdate>) -> Vec<PlannedUpdate> {
-    let mut last: BTreeMap<Node, usize> = BTreeMap::new();
+    let mut last: HashMap<NodeRef<'_>, usize> = HashMap::with_capacity(planned.len());
     for (at, planned) in planned.iter().enumerate() {
         last.insert(node(planned), at);
     }
     if last.len() == planned.len() {
         return planned;
     }
-    let waited: BTreeSet<(Node, Version)> = planned
-        .iter()
-        .flat_map(|p| p.after.iter().map(|d| ((d.target.clone(), d.key.clone()), d.version)))
-        .collect();
+    let waited: HashSet<(NodeRef<'_>, Version)> =
+        planned.iter().flat_map(|p| p.after.iter().map(|d| (node_waited(d), d.version))).collect();
     let keep: Vec<bool> = planned
         .iter()
         .enumerate()
@@ -90,34 +93,43 @@ pub(crate) fn sort(mut planned: Vec<PlannedUpdate>) -> (Vec<PlannedUpdate>, u64)
         invalid += (before - planned.after.len()) as u64;
     }
     let mut sorted = Vec::with_capacity(planned.len());
-    for group in planned.chunk_by(|a, b| a.update.version == b.update.version) {
+    let mut rest = planned.into_iter().peekable();
+    while let Some(first) = rest.next() {
+        let version = first.update.version;
+        let mut group = vec![first];
+        while let Some(next) = rest.next_if(|next| next.update.version == version) {
+            group.push(next);
+        }
         invalid += sort_version(group, &mut sorted);
     }
     (sorted, invalid)
 }
 
-fn sort_version(group: &[PlannedUpdate], sorted: &mut Vec<PlannedUpdate>) -> u64 {
-    let places: BTreeMap<Node, usize> = group.iter().enumerate().map(|(at, p)| (node(p), at)).collect();
-    let version = group[0].update.version;
-    let inner = |planned: &PlannedUpdate| -> Vec<usize> {
+/// For each update of a version, which of the others it waits for.
+fn waits(group: &[PlannedUpdate]) -> Vec<Vec<usize>> {
+    let places: HashMap<NodeRef<'_>, usize> =
+        group.iter().enumerate().map(|(at, planned)| (node(planned), at)).collect();
+    let inner = |planned: &PlannedUpdate| {
+        let version = planned.update.version;
         let same = planned.after.iter().filter(|dependency| dependency.version == version);
-        same.filter_map(|d| places.get(&(d.target.clone(), d.key.clone())).copied()).collect()
+        same.filter_map(|dependency| places.get(&node_waited(dependency)).copied()).collect()
     };
-    let mut missing: Vec<usize> = vec![0; group.len()];
+    group.iter().map(inner).collect()
+}
+
+fn sort_version(group: Vec<PlannedUpdate>, sorted: &mut Vec<PlannedUpdate>) -> u64 {
+    let waits = waits(&group);
+    let mut missing: Vec<usize> = waits.iter().map(Vec::len).collect();
     let mut waiters: Vec<Vec<usize>> = vec![Vec::new(); group.len()];
-    for (at, planned) in group.iter().enumerate() {
-        for first in inner(planned) {
-            missing[at] += 1;
-            waiters[first].push(at);
+    for (at, firsts) in waits.iter().enumerate() {
+        for first in firsts {
+            waiters[*first].push(at);
         }
     }
     let mut ready: BTreeSet<usize> = (0..group.len()).filter(|at| missing[*at] == 0).collect();
-    let mut done = vec![false; group.len()];
-    let mut taken = 0;
+    let mut order = Vec::with_capacity(group.len());
     while let Some(at) = ready.pop_first() {
-        done[at] = true;
-        taken += 1;
-        sorted.push(group[at].clone());
+        order.push(at);
         for waiter in std::mem::take(&mut waiters[at]) {
             missing[waiter] -= 1;
             if missing[waiter] == 0 {
@@ -125,28 +137,37 @@ fn sort_version(group: &[PlannedUpdate], sorted: &mut Vec<PlannedUpdate>) -> u64
             }
         }
     }
-    if taken == group.len() {
-        return 0;
-    }
-    break_circle(group, &done, &places, sorted)
+    let mut group: Vec<Option<PlannedUpdate>> = group.into_iter().map(Some).collect();
+    sorted.extend(order.into_iter().filter_map(|at| group[at].take()));
+    break_circle(group, &waits, sorted)
 }
 
-/// Takes the updates of a circle in the order given, without the dependencies that close it.
+/// Takes the updates of a circle, those that are left, in the order given, without the dependencies that close it.
 fn break_circle(
-    group: &[PlannedUpdate],
-    done: &[bool],
-    places: &BTreeMap<Node, usize>,
+    group: Vec<Option<PlannedUpdate>>,
+    waits: &[Vec<usize>],
     sorted: &mut Vec<PlannedUpdate>,
 ) -> u64 {
+    let mut taken: Vec<bool> = group.iter().map(Option::is_none).collect();
+    if taken.iter().all(|taken| *taken) {
+        return 0;
+    }
+    let nodes: Vec<Option<(Label, Key)>> = group
+        .iter()
+        .map(|planned| planned.as_ref().map(|p| (p.update.target.clone(), p.update.key.clone())))
+        .collect();
     let mut invalid = 0;
-    let mut taken = done.to_vec();
-    for (at, planned) in group.iter().enumerate().filter(|(at, _)| !done[*at]) {
-        let mut planned = planned.clone();
+    for (at, planned) in group.into_iter().enumerate() {
+        let Some(mut planned) = planned else { continue };
         let before = planned.after.len();
         let version = planned.update.version;
+        let open: Vec<&(Label, Key)> = waits[at]
+            .iter()
+            .filter(|first| !taken[**first])
+            .filter_map(|first| nodes[*first].as_ref())
+            .collect();
         planned.after.retain(|d| {
-            let place = places.get(&(d.target.clone(), d.key.clone()));
-            d.version < version || place.is_none_or(|place| taken[*place])
+            d.version < version || !open.iter().any(|(target, key)| (target, key) == node_waited(d))
         });
         invalid += (before - planned.after.len()) as u64;
         taken[at] = true;

@@ -33,7 +33,7 @@ use dedup::Seen;
 use scheduler::{Held, Scheduler, SchedulerSettings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_base::codec::encode;
+use weir_base::codec::encoded_bytes;
 use weir_model::event::{ActuatorFacts, Event, EventBody, SourceId};
 use weir_model::session::StateDigest;
 use weir_model::signed::{PATH_MAX, SignedAcks, SignedUpdates};
@@ -428,15 +428,21 @@ impl Core {
         let (planned, invalid) = batch::sort(planned);
         self.counters.dependencies_invalid += invalid;
         let index = self.store.version();
-        for chunk in planned.chunks(1 << PATH_MAX) {
-            let updates: Vec<Update> = chunk.iter().map(|planned| planned.update.clone()).collect();
+        let mut rest = planned.into_iter();
+        loop {
+            let chunk = rest.by_ref().take(1 << PATH_MAX);
+            let (updates, after): (Vec<Update>, Vec<Vec<Dependency>>) =
+                chunk.map(|planned| (planned.update, planned.after)).unzip();
+            if updates.is_empty() {
+                return;
+            }
             let signed = sign_batch(&*self.signer, &self.domain, self.epoch, index, updates);
             let Ok((header, proven)) = signed else { unreachable!("a chunk has 1 to 2^20 updates") };
             self.counters.signatures += 1;
             let header = Arc::new(header);
-            for (proven, planned) in proven.into_iter().zip(chunk) {
-                let bytes = encode(&planned.update).len();
-                let (proven, after) = (Arc::new(proven), planned.after.clone().into());
+            for (proven, after) in proven.into_iter().zip(after) {
+                let bytes = encoded_bytes(&proven.update);
+                let (proven, after) = (Arc::new(proven), after.into());
                 self.scheduler.insert(Held { header: header.clone(), proven, after, bytes }, out);
             }
         }
@@ -456,7 +462,7 @@ fn plan(
         let decided = app.decide(view, version, now_ms, event)?;
         for planned in &decided.plan.updates {
             let update = &planned.update;
-            let bytes = encode(update).len();
+            let bytes = encoded_bytes(update);
             if bytes > UPDATE_BYTES_MAX {
                 let what = format!("update of {} for {}, bytes,", update.key, update.target);
                 return Err(Rejection::limit(&what, bytes, UPDATE_BYTES_MAX));

@@ -1,6 +1,7 @@
 use super::*;
 use crate::Error;
 use proptest::prelude::*;
+use weir_base::codec::encode;
 use weir_model::entry::Vni;
 use weir_model::event::Transaction;
 use weir_store::{Changed, Decision, View};

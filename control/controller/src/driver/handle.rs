@@ -6,6 +6,7 @@ use crate::Error;
 use crate::core::scheduler::{KeyStatus, Reached, TargetStatus, Waiting};
 use crate::core::{CommittedChange, Core, Input, dry_run};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -161,6 +162,23 @@ impl ControllerHandle {
     /// [`Error::Overloaded`] or [`Error::Stopped`].
     pub async fn waiting(&self, limit: usize) -> Result<Vec<Waiting>, Error> {
         self.inspect(move |core| core.scheduler().waiting(limit)).await
+    }
+
+    /// The same, by actuator, oldest decisions first: at most `each` of one, and `limit` of all.
+    ///
+    /// # Errors
+    /// [`Error::Overloaded`] or [`Error::Stopped`].
+    pub async fn waiting_of_each(
+        &self,
+        each: usize,
+        limit: usize,
+    ) -> Result<BTreeMap<Label, Vec<Waiting>>, Error> {
+        let waiting = self.inspect(move |core| core.scheduler().waiting_of_each(each, limit)).await?;
+        let mut by_actuator: BTreeMap<Label, Vec<Waiting>> = BTreeMap::new();
+        for one in waiting {
+            by_actuator.entry(one.target.clone()).or_default().push(one);
+        }
+        Ok(by_actuator)
     }
 
     /// Runs a short look at the core on its thread.

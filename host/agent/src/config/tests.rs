@@ -12,6 +12,7 @@ fn a_small_file_has_defaults_for_the_rest() {
     assert_eq!((config.role, config.agent.dns.gateway_port), (Role::Host, 4053));
     assert_eq!(config.agent().state_dir, Path::new("/var/lib/weir"));
     assert!(!config.supervisor.stop_switch);
+    assert_eq!(config.supervisor.switch_answer_ms, 10_000);
 }
 
 #[test]
@@ -20,7 +21,7 @@ fn a_full_file_is_read() {
         "name: gw-1\nrole: gateway\nunderlay: 2001:db8::1\nstateDir: /s\nrunDir: /r\n\
          controllers: ['[2001:db8::2]:7444', 'control.example:7444']\n\
          agent: {netnsDir: /n, metrics: '127.0.0.1:9471', dns: {gatewayPort: 53, upstream: ['192.0.2.53:53']}}\n\
-         supervisor: {stopSwitch: true}\nswitch: {}\n",
+         supervisor: {stopSwitch: true, switchAnswerMs: 0}\nswitch: {}\n",
     )
     .unwrap();
     assert_eq!(
@@ -45,6 +46,7 @@ fn a_wrong_file_names_the_field_and_what_is_allowed() {
         ("name: h\nunderlay: 192.0.2.1\nagent: {dns: {gatewayPort: 0}}\n", "agent.dns.gatewayPort"),
         ("name: h\nunderlay: 192.0.2.1\nagent: {dns: {port: 1}}\n", "unknown field"),
         ("name: h\nunderlay: 192.0.2.1\nagent: {backoffMinMs: 9, backoffMaxMs: 3}\n", "agent.backoffMinMs"),
+        ("name: h\nunderlay: 192.0.2.1\nsupervisor: {switchAnswerMs: 5}\n", "supervisor.switchAnswerMs: '5'"),
         ("name: h\nunderlay: 192.0.2.1\nswitch: {cores: 2}\n", "unknown field"),
     ];
     for (text, part) in cases {

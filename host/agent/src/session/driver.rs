@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsConnector;
@@ -174,11 +175,15 @@ impl Driver {
                     self.session.counters.dropped_usage += 1;
                     return None;
                 }
-                if stream.sender.try_send(frame).is_err() {
-                    self.shared.metrics.session_queue_full.count();
-                    return Some(format!("it has left {TO_CONTROLLER_MAX} frames unread"));
+                match stream.sender.try_send(frame) {
+                    Ok(()) => self.shared.metrics.session_frames_out.count(),
+                    Err(TrySendError::Full(_)) => {
+                        self.shared.metrics.session_queue_full.count();
+                        return Some(format!("it has left {TO_CONTROLLER_MAX} frames unread"));
+                    }
+                    // The stream has ended, and why is on its way here.
+                    Err(TrySendError::Closed(_)) => {}
                 }
-                self.shared.metrics.session_frames_out.count();
             }
             Output::ToSwitch(frame) => {
                 let taken = self.switch.as_ref().is_some_and(|switch| switch.try_send(frame).is_ok());

@@ -46,6 +46,8 @@ impl Scene {
             supervisor_lock: directory.path().join(SUPERVISOR_LOCK),
             agent_lock,
             switch_lock,
+            switch_socket: directory.path().join("control.sock"),
+            switch_answer_ms: 0,
             stop_switch,
             backoff_min_ms: 10,
             backoff_max_ms: 50,
@@ -139,6 +141,35 @@ async fn an_adopted_switch_is_stopped_when_that_is_wanted() {
     task.await.unwrap();
     let switch = scene.pids("switches")[0];
     until("the switch has ended", || !alive(switch)).await;
+}
+
+#[tokio::test]
+async fn a_switch_that_never_answers_is_replaced() {
+    let mut scene = Scene::new(true);
+    scene.config.switch_answer_ms = 50;
+    let (stop, task) = scene.start();
+    until("the third switch runs", || scene.pids("switches").len() >= 3).await;
+    assert!(!alive(scene.pids("switches")[0]));
+    stop.send(true).unwrap();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_adopted_switch_that_never_answers_is_replaced() {
+    let mut scene = Scene::new(false);
+    let (stop, task) = scene.start();
+    until("the switch holds its lock", || holder(&scene.config.switch_lock).is_some()).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    let first = scene.pids("switches")[0];
+    assert!(alive(first), "without a time for answers it is left alone");
+    scene.config.switch_answer_ms = 50;
+    scene.config.stop_switch = true;
+    let (stop, task) = scene.start();
+    until("another switch runs", || scene.pids("switches").len() >= 2).await;
+    assert!(!alive(first));
+    stop.send(true).unwrap();
+    task.await.unwrap();
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use weir_api::types::{
 use weir_api::{ApiError, Backend, Reply};
 use weir_apps::fabric::{self, Stored};
 use weir_controller::Error;
-use weir_controller::core::scheduler::{Reached, WaitState, Waiting};
+use weir_controller::core::scheduler::{Reached, TargetStatus, WaitState, Waiting};
 use weir_controller::driver::{ControllerHandle, Published};
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Mutation, Transaction, Wanted};
@@ -142,8 +142,17 @@ fn planned(plan: &Plan) -> (Vec<PlannedEntry>, usize, usize) {
 
 impl Controlled {
     async fn change(&self, request: ApplyRequest) -> Result<ApplyResponse, ApiError> {
-        let transaction = transaction(&request)?;
-        let changes = changes(&self.handle.published(), &transaction);
+        let published = self.handle.published();
+        let (dry_run, wait_ms) = (request.dry_run, request.wait_ms);
+        // A large request is work for a good part of a second, and this thread serves others too.
+        let read = move || {
+            let transaction = transaction(&request)?;
+            let changes = changes(&published, &transaction);
+            Ok::<_, ApiError>((transaction, changes))
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        let (transaction, changes) =
+            read.map_err(|_| ApiError::unavailable("the controller is stopping"))??;
         let plan = self.handle.dry_run(transaction.clone()).await.map_err(api_error)?;
         let (updates, updates_total, switches) = planned(&plan);
         let joined = fabric::actuators(&self.handle.published().store).count();
@@ -156,13 +165,13 @@ impl Controlled {
             joined,
             in_force: false,
         };
-        if request.dry_run {
+        if dry_run {
             return Ok(response);
         }
         let version = self.handle.propose(transaction).await.map_err(api_error)?;
         response.version = Some(version.0);
-        if request.wait_ms > 0 {
-            let wait = Duration::from_millis(u64::from(request.wait_ms.min(WAIT_MAX_MS)));
+        if wait_ms > 0 {
+            let wait = Duration::from_millis(u64::from(wait_ms.min(WAIT_MAX_MS)));
             response.in_force = self.handle.wait(version, wait).await.map_err(api_error)? == Reached::All;
         }
         Ok(response)
@@ -171,16 +180,19 @@ impl Controlled {
     async fn state_of_domain(&self) -> Result<StatusResponse, ApiError> {
         let published = self.handle.published();
         let status = self.handle.status().await.map_err(api_error)?;
-        let waiting = self.handle.waiting(WAITING_READ_MAX).await.map_err(api_error)?;
+        let looked = self.handle.waiting_of_each(LINES_TOLD_MAX, WAITING_READ_MAX);
+        let waiting = looked.await.map_err(api_error)?;
+        let seen: BTreeMap<&Label, &TargetStatus> =
+            status.actuators.iter().map(|seen| (&seen.target.target, &seen.target)).collect();
         let actuators = fabric::actuators(&published.store)
             .map(|known| {
                 let name = known.facts.name.clone();
-                let seen = status.actuators.iter().map(|seen| &seen.target).find(|seen| seen.target == name);
+                let seen = seen.get(&name);
                 let refused =
                     known.refusals.iter().rev().take(LINES_TOLD_MAX).map(|refused| {
                         format!("{} at {}: {}", refused.key, refused.version, refused.refusal)
                     });
-                let waiting = waiting.iter().filter(|waiting| waiting.target == name).take(LINES_TOLD_MAX);
+                let waiting = waiting.get(&name).into_iter().flatten();
                 ActuatorStatus {
                     role: known.facts.role,
                     underlay: known.facts.underlay.to_string(),
@@ -199,10 +211,7 @@ impl Controlled {
                 }
             })
             .collect();
-        let mut resources: BTreeMap<Kind, usize> = BTreeMap::new();
-        for stored in fabric::resources(&published.store, None, None) {
-            *resources.entry(stored.resource.kind()).or_default() += 1;
-        }
+        let resources = fabric::resource_counts(&published.store);
         Ok(StatusResponse {
             domain: self.state.domain.to_string(),
             version: published.store.version().0,

@@ -19,7 +19,7 @@ use weir_agent::supervise::{
 use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::join::{IDENTITY_FILE, TRUST_FILE};
-use weir_model::local::SWITCH_LOCK;
+use weir_model::local::{CONTROL_SOCKET, SWITCH_LOCK};
 use weir_switch::config::{EngineConfig, ExternalConfig, SwitchConfig};
 
 /// Settings of this node as the command line gave them, in the state directory.
@@ -196,6 +196,8 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
             supervisor_lock: config.run_dir.join(SUPERVISOR_LOCK),
             agent_lock: config.run_dir.join(AGENT_LOCK),
             switch_lock: config.run_dir.join(SWITCH_LOCK),
+            switch_socket: config.run_dir.join(CONTROL_SOCKET),
+            switch_answer_ms: config.supervisor.switch_answer_ms,
             stop_switch: config.supervisor.stop_switch,
             backoff_min_ms: config.supervisor.backoff_min_ms,
             backoff_max_ms: config.supervisor.backoff_max_ms,

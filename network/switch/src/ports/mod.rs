@@ -108,13 +108,17 @@ pub fn create_device(spec: &DeviceSpec) -> Result<(), PortError> {
     })?
 }
 
-/// Makes the device of a gateway's outside and attaches to it: a TAP without ARP, up, with routes for the
-/// translated addresses. Returns it and its Ethernet address.
+/// Makes the device of a gateway's outside, or takes the one that is there, and attaches to it: a TAP without ARP,
+/// up, with routes for the translated addresses. Returns it and its Ethernet address.
+///
+/// It is persistent: when the switch dies, device and routes stay, and what comes from outside is lost there. Were
+/// the routes to go with the switch, the kernel would send it by its default route, back to where it came from.
 ///
 /// # Errors
 /// [`PortError`].
 pub fn create_external(name: &str, mtu: u16, addresses: &[IpAddr]) -> Result<(OwnedFd, [u8; 6]), PortError> {
     let device = tap::open(name, true)?;
+    tap::set_persistent(device.as_fd(), name, true)?;
     let link = netlink::LinkSettings {
         mac: None,
         mtu: Some(u32::from(mtu)),

@@ -214,6 +214,24 @@ fn an_endpoint_reaches_the_outside_by_translation() {
     }
 }
 
+/// A connection whose answer was lost goes on with a packet from outside: it must not wait for one from inside.
+#[test]
+fn a_gateway_that_restarts_takes_first_what_comes_from_outside() {
+    let Some(mut lab) = with_gateway("outside first") else { return };
+    let device = format!("ip -n {} -o link show dev wext0", lab.hosts[2].netns);
+    let mac = || sh(&device).split("link/ether ").nth(1).map(|rest| rest[..17].to_string());
+    let before = mac();
+    assert!(before.is_some());
+    lab.run("o", "ping -c 1 -W 5 203.0.113.7");
+    lab.hosts[2].kill();
+    assert_eq!(mac(), before, "the device stays");
+    let route = sh(&format!("ip -n {} route get 203.0.113.7", lab.hosts[2].netns));
+    assert!(route.contains("dev wext0"), "no packet goes back to where it came from: {route}");
+    lab.hosts[2].start();
+    assert_eq!(mac(), before);
+    lab.run("o", "ping -c 1 -W 5 203.0.113.7");
+}
+
 #[test]
 fn a_gateway_stands_in_until_the_pair_is_programmed() {
     let Some(mut lab) = with_gateway("hoverboard") else { return };

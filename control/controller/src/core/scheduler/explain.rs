@@ -117,8 +117,14 @@ impl Scheduler {
 
     /// Updates that are not acked and why, oldest decisions first for each actuator, at most `limit`.
     pub fn waiting(&self, limit: usize) -> Vec<Waiting> {
+        self.waiting_of_each(limit, limit)
+    }
+
+    /// The same, at most `each` of an actuator, so that no actuator hides another and a look costs little
+    /// however much waits.
+    pub fn waiting_of_each(&self, each: usize, limit: usize) -> Vec<Waiting> {
         let all = self.targets.iter().flat_map(|(label, target)| {
-            target.behind.iter().map(move |(version, key)| (label, target, *version, key))
+            target.behind.iter().take(each).map(move |(version, key)| (label, target, *version, key))
         });
         all.take(limit)
             .map(|(label, target, version, key)| Waiting {

@@ -161,6 +161,9 @@ pub struct Scheduler {
     /// All unacked updates in the order of decisions; only in linear mode.
     line: BTreeMap<Place, Node>,
     progress: Progress,
+    /// Waiters of what was acked since the last [`Scheduler::pump`]: one that waits for many things of one frame is
+    /// looked at once.
+    woken: BTreeSet<Node>,
     /// Actuators that may have something to send.
     dirty: BTreeSet<Label>,
     now_ms: u64,
@@ -179,6 +182,7 @@ impl Scheduler {
             waiting: BTreeMap::new(),
             line: BTreeMap::new(),
             progress: Progress::new(settings.followed_max),
+            woken: BTreeSet::new(),
             dirty: BTreeSet::new(),
             now_ms: 0,
             decided: Version::ZERO,
@@ -359,6 +363,7 @@ impl Scheduler {
         };
         slot.repeat_refusal = false;
         let newer = slot.acked < Some(version);
+        let is_last = slot.desired().version() == version;
         if slot.sent_version() <= Some(version) {
             target.take_back(key);
         }
@@ -366,7 +371,9 @@ impl Scheduler {
             self.counters.acked += 1;
             self.set_acked(label, key, Some(version), out);
         }
-        self.evaluate(&(label.clone(), key.clone()));
+        if !is_last {
+            self.evaluate(&(label.clone(), key.clone()));
+        }
     }
 
     fn refused(
@@ -439,11 +446,9 @@ impl Scheduler {
         self.wake(&(label.clone(), key.clone()));
     }
 
-    /// Looks again at everything that waits for a node.
+    /// Looks again at everything that waits for a node, before anything is given out.
     fn wake(&mut self, node: &Node) {
-        for waiter in self.waiting.remove(node).unwrap_or_default() {
-            self.evaluate(&waiter);
-        }
+        self.woken.append(&mut self.waiting.remove(node).unwrap_or_default());
     }
 
     /// Looks again at everything that waits for any key of an actuator.

@@ -69,6 +69,9 @@ impl Scheduler {
 
     /// Gives out everything that may go now.
     pub fn pump(&mut self, out: &mut Vec<Output>) {
+        for node in std::mem::take(&mut self.woken) {
+            self.evaluate(&node);
+        }
         let dirty = std::mem::take(&mut self.dirty);
         match self.settings.mode {
             Mode::Linear => self.pump_line(out),

@@ -405,6 +405,8 @@ fn an_absent_actuator_holds_up_only_what_waits_for_it() {
     let waiting = world.scheduler.waiting(10);
     assert_eq!(waiting[0].state, WaitState::Dependencies(vec![after("b", key(1, 1), 1)]));
     assert_eq!(waiting[1].state, WaitState::Disconnected);
+    assert_eq!(world.scheduler.waiting_of_each(1, 10), waiting);
+    assert_eq!(world.scheduler.waiting_of_each(1, 1), waiting[..1]);
     assert_eq!(world.scheduler.reached(Version(1)), Reached::Waiting(2));
     let mut out = Vec::new();
     world.scheduler.remove_target(&label("b"), &mut out);
