@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::snapshot::SnapshotInfo;
 
 /// A place in the order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The term (raft), epoch or view (bft), or incarnation (local) in which the entry was ordered.
     pub term: u64,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use openraft::RaftTypeConfig;
 use openraft::raft::responder::Responder;
 use weir_order::Position;
 
@@ -47,18 +48,31 @@ impl<T: Send + 'static> Responder<Types, T> for Answer<T> {
     }
 }
 
-openraft::declare_raft_types!(
-    /// Our types.
-    pub Types:
-        D = Batch,
-        R = Placed,
-        NodeId = u64,
-        Node = Address,
-        Term = u64,
-        LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>,
-        Responder<T> = Answer<T>,
-        AsyncRuntime = Runtime,
-);
+/// Our types.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Types;
+
+impl RaftTypeConfig for Types {
+    type D = Batch;
+    type R = Placed;
+    type NodeId = u64;
+    type Node = Address;
+    type Term = u64;
+    type LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>;
+    type Vote = openraft::impls::Vote<Self::LeaderId>;
+    type Payload = openraft::EntryPayload<Batch, u64, Address>;
+    type Entry = openraft::Entry<<Self::LeaderId as openraft::vote::RaftLeaderId>::Committed, Self::Payload>;
+    type Responder<T>
+        = Answer<T>
+    where
+        T: openraft::OptionalSend + 'static;
+    type Batch<T>
+        = openraft::impls::InlineBatch<T>
+    where
+        T: openraft::OptionalSend + 'static;
+    type AsyncRuntime = Runtime;
+    type ErrorSource = openraft::impls::BoxedErrorSource;
+}
 
 pub type LogId = openraft::type_config::alias::LogIdOf<Types>;
 pub type Vote = openraft::type_config::alias::VoteOf<Types>;
@@ -70,7 +84,7 @@ pub type SnapshotMeta = openraft::type_config::alias::SnapshotMetaOf<Types>;
 
 /// The log id of a term and an index.
 pub fn log_id(term: u64, index: u64) -> LogId {
-    LogId::new(openraft::impls::leader_id_std::CommittedLeaderId::new(term), index)
+    LogId::new_term_index(term, index)
 }
 
 /// The term of a log id.

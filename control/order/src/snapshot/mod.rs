@@ -50,6 +50,16 @@ pub struct Refused {
 /// Reads the state out of a snapshot.
 pub type SnapshotReader = Decoder<FileReader>;
 
+/// How many bytes of the snapshot file `name` are whole, and whether that is all of it; a file that is not even whole in
+/// its header has none.
+pub fn whole_prefix(disk: &dyn Disk, name: &str) -> io::Result<(u64, bool)> {
+    match Decoder::new(FileReader::new(disk.open(name)?)) {
+        Ok(decoder) => decoder.whole_prefix(),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok((0, false)),
+        Err(error) => Err(error),
+    }
+}
+
 /// Reads a file from its beginning.
 pub struct FileReader {
     file: Arc<dyn DiskFile>,

@@ -140,7 +140,7 @@ pub fn open(
     })?;
     let there = names.iter().any(|name| segment::number_of(name).is_some());
     let floor = u64::from(must_exist && !there);
-    let (log, recovery) = Log::open_visited(disk, settings, floor, &mut visit)?;
+    let (mut log, recovery) = Log::open_visited(disk, settings, floor, &mut visit)?;
     view.finish(notes.purged).map_err(|what| Error::Corrupt {
         file: segment::file_name(1),
         dir,
@@ -148,6 +148,12 @@ pub fn open(
         index: notes.purged.map_or(0, |id| id.index() + 1),
         what,
     })?;
+    let last = position_of(view.last().as_ref());
+    if log.last() != last {
+        // The power went between a purge's note and the record that leaves the hole.
+        log.set_last(last)?;
+        log.sync()?;
+    }
     view.vote = notes.vote;
     let shared = Arc::new(Shared {
         view: Mutex::new(view),

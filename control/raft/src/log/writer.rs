@@ -140,13 +140,14 @@ impl Writer {
             }
             Write::Purge { upto } => {
                 result?;
-                if upto.index() + 1 > self.log.last().index {
-                    self.log.set_last(position_of(Some(&upto)))?;
-                }
                 self.notes.purged = Some(upto);
                 owed.purge = Some(upto);
                 owed.sync = true;
-                self.note()
+                self.note()?;
+                if upto.index() + 1 > self.log.last().index {
+                    self.log.set_last(position_of(Some(&upto)))?;
+                }
+                Ok(())
             }
             Write::Vote { vote, done } => {
                 owed.votes.push(done);
