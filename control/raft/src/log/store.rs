@@ -44,6 +44,12 @@ impl LogStore {
         self.queue.send(write).await.map_err(|_| gone())
     }
 
+    /// Makes `last` the last entry, whatever was there.
+    pub(super) async fn set_last(&self, last: Option<LogId>) -> io::Result<()> {
+        self.shared.view().set_last(last);
+        self.ask(Write::Cut { last }).await
+    }
+
     /// Entries from `start` on, not much more than `bytes_max` of them.
     pub fn read(&self, start: u64, end: u64, bytes_max: u64) -> io::Result<Vec<RaftEntry>> {
         let found = self.shared.view().find(start..end, bytes_max);
@@ -136,8 +142,10 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
-        self.shared.view().set_last(last);
-        self.ask(Write::Cut { last }).await
+        if last.map_or(0, |id| id.index() + 1) >= self.shared.view().end() {
+            return Ok(());
+        }
+        self.set_last(last).await
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {

@@ -199,7 +199,9 @@ impl Life {
 
     /// One life of the process; gives why the log was not what it should be.
     fn live(&mut self, rounds: u64) -> Result<(), String> {
-        let mut disk: Arc<dyn Disk> = Arc::new(self.disk.restart());
+        // A handle is dead after its machine's crash.
+        self.disk = self.disk.restart();
+        let mut disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
         if self.lying {
             disk = Arc::new(Lying(disk));
         }
@@ -208,8 +210,8 @@ impl Life {
         }
         // Power may go while it is opened, too: that is no life.
         let opened = match open(disk, SETTINGS, 3000, false) {
+            _ if self.disk.is_dead() => return Ok(()),
             Ok(opened) => opened,
-            Err(_) if self.disk.is_dead() => return Ok(()),
             Err(error) => return Err(format!("refused: {error}")),
         };
         let OpenedLog { store, mut writer, .. } = opened;
@@ -220,7 +222,7 @@ impl Life {
                 let steps = self.draw();
                 self.ask(&store, steps, &mut writes, &mut answers);
             }
-            if self.rng.chance(1, 25) {
+            if self.rng.chance(1, 25) && !self.disk.is_dead() {
                 self.disk.fail_writes(1, std::io::ErrorKind::StorageFull);
             }
             writer.drain(&mut writes);
@@ -240,9 +242,11 @@ impl Life {
             _ if self.disk.is_dead() => {}
             0 => self.disk.kill(),
             1 => {
-                let closed = writer.close();
+                let (closed, dead) = (writer.close(), self.disk.is_dead());
                 self.disk.kill();
-                closed.or_else(|error| if writer.is_healthy() { Err(error.to_string()) } else { Ok(()) })?;
+                closed.or_else(|error| {
+                    if writer.is_healthy() && !dead { Err(error.to_string()) } else { Ok(()) }
+                })?;
             }
             _ => self.disk.cut_power(),
         }

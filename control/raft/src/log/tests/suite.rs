@@ -55,7 +55,7 @@ impl RaftLogStorage<Types> for FromOne {
         let first = entries.first().map_or(0, |entry| entry.log_id.index());
         let empty = self.0.shared().view().last().is_none();
         if empty && first > 0 {
-            self.0.truncate_after(Some(log_id(0, first - 1))).await?;
+            self.0.set_last(Some(log_id(0, first - 1))).await?;
         }
         self.0.append(entries, done).await
     }

@@ -1,0 +1,9 @@
+//! The integration tests of the raft engine.
+
+mod suite {
+    mod membership;
+    mod process;
+    mod repair;
+    mod sim;
+    mod simulation;
+}
