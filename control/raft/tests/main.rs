@@ -2,6 +2,7 @@
 
 mod suite {
     mod membership;
+    pub mod node;
     mod process;
     mod repair;
     mod sim;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use sha2::Digest as _;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use weir_base::world::{Disk, DiskFile, LockOutcome, Rng, SimDisk};
@@ -81,13 +82,7 @@ impl App {
     }
 
     pub fn digest(&self) -> [u8; 32] {
-        let mut digest = [0_u8; 32];
-        for (nth, id) in self.ids.iter().enumerate() {
-            for (byte, value) in digest.iter_mut().zip((id ^ (nth as u64).rotate_left(17)).to_le_bytes().iter().cycle()) {
-                *byte = byte.rotate_left(3) ^ value;
-            }
-        }
-        digest
+        sha2::Sha256::digest(self.state()).into()
     }
 }
 
@@ -552,6 +547,30 @@ pub async fn propose(replica: &Replica, id: u64, bytes: usize) -> Fate {
         Ok(Ok(Err(error))) if error.is_definite() => Fate::Refused,
         _ => Fate::Unknown,
     }
+}
+
+/// Has all of these committed, by whoever leads, and gives who led last.
+pub async fn commit_all(sim: &Sim, ids: std::ops::Range<u64>, bytes: usize) -> Replica {
+    let mut last = None;
+    for id in ids {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            assert!(Instant::now() < end, "{id} is never committed");
+            let leader = sim.leader_now().and_then(|id| sim.replica(id));
+            if let Some(leader) = leader {
+                match propose(&leader, id, bytes).await {
+                    Fate::Committed(_) => {
+                        last = Some(leader);
+                        break;
+                    }
+                    Fate::Refused => {}
+                    Fate::Unknown => panic!("{id} is lost"),
+                }
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+    last.unwrap()
 }
 
 /// Passes a barrier; gives what was applied then.

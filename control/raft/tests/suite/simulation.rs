@@ -185,6 +185,7 @@ async fn heal(sim: &Shared<Sim>, tally: &Shared<Tally>) -> Result<(), String> {
     let all: Vec<u64> = sim.borrow().machines.keys().copied().collect();
     sim.borrow().net.heal();
     for id in all {
+        sim.borrow().machines[&id].disk.restart().set_capacity_bytes(u64::MAX);
         let healthy = sim.borrow().replica(id).is_some_and(|replica| replica.replica_status().failure.is_none());
         if !healthy {
             sim.borrow_mut().crash(id, false);
