@@ -45,7 +45,8 @@ impl<F: FnMut(&Entry) + Send> Sink for F {
     }
 
     fn install(&mut self, at: Position, _state: &mut dyn Read) -> std::io::Result<()> {
-        let what = format!("this application cannot take over a state; one after index {} was offered", at.index);
+        let what =
+            format!("this application cannot take over a state; one after index {} was offered", at.index);
         Err(std::io::Error::new(std::io::ErrorKind::Unsupported, what))
     }
 }

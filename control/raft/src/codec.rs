@@ -8,7 +8,9 @@ use openraft::impls::leader_id_std::LeaderId;
 use openraft::vote::RaftLeaderId;
 use serde::{Deserialize, Serialize};
 
-use crate::types::{Address, Batch, LogId, Membership, Payload, RaftEntry, StoredMembership, Vote, log_id, term_of};
+use crate::types::{
+    Address, Batch, LogId, Membership, Payload, RaftEntry, StoredMembership, Vote, log_id, term_of,
+};
 
 /// Replicas in a membership, at most, learners included.
 pub const REPLICAS_MAX: usize = 64;

@@ -25,7 +25,9 @@ pub enum Error {
         what: String,
     },
     /// A learner has not caught up.
-    #[error("replica {id} is {lag} entries behind and may be {limit}: wait until it has caught up, then promote it")]
+    #[error(
+        "replica {id} is {lag} entries behind and may be {limit}: wait until it has caught up, then promote it"
+    )]
     Behind {
         /// The learner.
         id: u64,

@@ -88,7 +88,11 @@ impl Settings {
             return refuse("id", 0, "replicas are numbered from 1");
         }
         if timers.heartbeat_ms == 0 || timers.election_min_ms < 2 * timers.heartbeat_ms {
-            return refuse("election_min_ms", timers.election_min_ms, "at least twice the heartbeat, of 1 or more");
+            return refuse(
+                "election_min_ms",
+                timers.election_min_ms,
+                "at least twice the heartbeat, of 1 or more",
+            );
         }
         if timers.election_max_ms <= timers.election_min_ms {
             return refuse("election_max_ms", timers.election_max_ms, "above election_min_ms");

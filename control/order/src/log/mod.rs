@@ -13,8 +13,8 @@
 //! One thread owns a log. Segments are deleted and not reused: the zeros of the next one are made ahead of need.
 
 mod create;
-pub mod record;
 mod reader;
+pub mod record;
 mod recover;
 mod replay;
 mod scan;
@@ -36,10 +36,10 @@ use crate::counters::LogCounters;
 use crate::engine::{Entry, Position};
 use crate::error::Error;
 use create::{CreateError, create_segment, remove_leftovers, write_zeros};
+pub use reader::RecordReader;
 use record::{Kind, RecordHeader, record_bytes};
 use recover::{Found, recover};
 pub use recover::{Place, Visit};
-pub use reader::RecordReader;
 use segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
 /// How a log is laid out.

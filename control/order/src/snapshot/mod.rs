@@ -184,8 +184,7 @@ impl SnapshotStore {
         let failed = |action, error| Error::io(action, name, &self.dir, error);
         let file = self.disk.open(name).map_err(|error| failed("opening", error))?;
         file.sync_data().map_err(|error| failed("syncing", error))?;
-        let info =
-            self.decoder(name).and_then(Decoder::verify).map_err(|error| failed("checking", error))?;
+        let info = self.decoder(name).and_then(Decoder::verify).map_err(|error| failed("checking", error))?;
         let named = file_name(info.at.index);
         self.disk.rename(name, &named).map_err(|error| failed("renaming", error))?;
         self.disk.sync_dir().map_err(|error| failed("syncing the name of", error))?;

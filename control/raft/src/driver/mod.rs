@@ -23,7 +23,8 @@ use crate::settings::Settings;
 /// Takes links of others for as long as the replica runs; it is run on the replica's own runtime.
 pub trait Listener: Send + 'static {
     /// Runs until the receiver of `links` is gone.
-    fn listen(self: Box<Self>, links: mpsc::Sender<Accepted>) -> futures_util::future::BoxFuture<'static, ()>;
+    fn listen(self: Box<Self>, links: mpsc::Sender<Accepted>)
+    -> futures_util::future::BoxFuture<'static, ()>;
 }
 
 /// A replica on threads of its own. Dropping it stops the replica and waits for its log to be closed.

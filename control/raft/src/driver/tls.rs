@@ -54,7 +54,10 @@ pub struct Identity {
 }
 
 fn config_error(error: impl std::fmt::Display) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, format!("TLS does not take the replica's certificates: {error}"))
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("TLS does not take the replica's certificates: {error}"),
+    )
 }
 
 impl Identity {

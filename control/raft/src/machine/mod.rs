@@ -173,7 +173,8 @@ impl MachineShared {
         let front = preamble(&meta);
         let info = snapshots.save(at, &mut (&front[..]).chain(state))?;
         let fresh = self.look(&snapshots)?;
-        let purge = fresh.len().checked_sub(snapshot::SNAPSHOTS_KEPT).map(|older| fresh[older].meta.log_id.index());
+        let purge =
+            fresh.len().checked_sub(snapshot::SNAPSHOTS_KEPT).map(|older| fresh[older].meta.log_id.index());
         *locked(&self.known) = fresh;
         locked(&self.steps).rebase(&meta);
         Ok((info, purge))
@@ -250,7 +251,8 @@ impl Machine {
             }
             let entries = log.read(next, applied, STEP_BYTES)?;
             if entries.first().is_none_or(|entry| entry.log_id.index() != next) {
-                let what = format!("the log no longer has entry {next}, which follows the state that was sent");
+                let what =
+                    format!("the log no longer has entry {next}, which follows the state that was sent");
                 return Err(io::Error::new(io::ErrorKind::NotFound, what));
             }
             for entry in entries {
@@ -317,6 +319,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot1> {
-        current(&self.0).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the application made no snapshot"))
+        current(&self.0)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the application made no snapshot"))
     }
 }

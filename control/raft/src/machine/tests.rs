@@ -2,7 +2,8 @@ use super::*;
 use crate::types::{Address, Membership, log_id};
 
 fn members(ids: &[u64]) -> Membership {
-    let nodes = ids.iter().map(|id| (*id, Address(format!("at {id}")))).collect::<std::collections::BTreeMap<_, _>>();
+    let nodes =
+        ids.iter().map(|id| (*id, Address(format!("at {id}")))).collect::<std::collections::BTreeMap<_, _>>();
     Membership::new(vec![ids.iter().copied().collect()], nodes).unwrap()
 }
 

@@ -47,14 +47,15 @@ impl Hello {
         let mut reader = Reader(bytes);
         let protocol = reader.u32()?;
         if protocol != PROTOCOL {
-            return Err(Malformed("another version of the protocol between replicas: install the same release"));
+            return Err(Malformed(
+                "another version of the protocol between replicas: install the same release",
+            ));
         }
         let group = reader.bytes()?;
         if group.len() > GROUP_BYTES_MAX {
             return Err(Malformed("a group's name is too long"));
         }
-        let group =
-            String::from_utf8(group.to_vec()).map_err(|_| Malformed("a group's name is not text"))?;
+        let group = String::from_utf8(group.to_vec()).map_err(|_| Malformed("a group's name is not text"))?;
         let hello = Hello { protocol, group, from: reader.u64()?, to: reader.u64()?, lane: reader.u8()? };
         reader.end()?;
         Ok(hello)

@@ -81,7 +81,10 @@ impl Connection {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let frame = encode_request(number, request);
         if frame.len() > common.frame_bytes_max {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a request is larger than a frame may be"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a request is larger than a frame may be",
+            ));
         }
         count(&common.counts.requests, 1);
         count(&common.counts.bytes_sent, frame.len() as u64);
@@ -132,7 +135,12 @@ pub struct Pace {
 
 impl Network {
     /// A network without links. A link whose requests have no answer for `silence_max` is opened anew.
-    pub fn new(common: Arc<Common>, transport: Arc<dyn Transport>, pace: Pace, silence_max: Duration) -> Network {
+    pub fn new(
+        common: Arc<Common>,
+        transport: Arc<dyn Transport>,
+        pace: Pace,
+        silence_max: Duration,
+    ) -> Network {
         Network { common, transport, links: Arc::default(), pace, silence_max }
     }
 
@@ -168,7 +176,6 @@ impl Network {
         self.links.lock().await.insert((target, lane), Arc::clone(&connection));
         Ok(connection)
     }
-
 }
 
 /// Asks one replica.
@@ -231,7 +238,10 @@ impl Client {
         while offset < data.file_bytes {
             let filled = data.file.read_at(offset, &mut chunk)?;
             if filled == 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the snapshot's file is shorter than it was"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the snapshot's file is shorter than it was",
+                ));
             }
             let bytes = Bytes::copy_from_slice(&chunk[..filled]);
             let request = Request::Chunk { offset, crc: crc32c::crc32c(&bytes), bytes };
@@ -241,7 +251,8 @@ impl Client {
             }
             count(&self.network.common.counts.chunks_sent, 1);
             offset = next;
-            if let Some(rest_ns) = (filled as u64 * 1_000_000_000).checked_div(self.network.pace.bytes_per_s) {
+            if let Some(rest_ns) = (filled as u64 * 1_000_000_000).checked_div(self.network.pace.bytes_per_s)
+            {
                 tokio::time::sleep(Duration::from_nanos(rest_ns)).await;
             }
         }
@@ -275,7 +286,9 @@ fn streamed(
         Response::Append(AppendEntriesResponse::PartialSuccess(id)) => (Ok(Ok(id)), id != last),
         Response::Append(AppendEntriesResponse::Conflict) => match prev {
             Some(prev) => (Ok(Err(StreamAppendError::Conflict(prev))), true),
-            None => (Err(RPCError::Network(NetworkError::from_string("a conflict before the first entry"))), true),
+            None => {
+                (Err(RPCError::Network(NetworkError::from_string("a conflict before the first entry"))), true)
+            }
         },
         Response::Append(AppendEntriesResponse::HigherVote(vote)) => {
             (Ok(Err(StreamAppendError::HigherVote(vote))), true)
@@ -302,12 +315,16 @@ impl RaftNetworkV2<Types> for Client {
         &'s mut self,
         input: S,
         option: RPCOption,
-    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<Types>, RPCError<Types>>>, RPCError<Types>>>
+    ) -> BoxFuture<
+        's,
+        Result<BoxStream<'s, Result<StreamAppendResult<Types>, RPCError<Types>>>, RPCError<Types>>,
+    >
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
         Box::pin(async move {
-            let (network, target, lane, limit) = (self.network.clone(), self.target, self.lane, option.soft_ttl());
+            let (network, target, lane, limit) =
+                (self.network.clone(), self.target, self.lane, option.soft_ttl());
             let opening = timeout(limit, network.connection(target, &self.address, lane)).await;
             let opened = opening.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)));
             let connection = opened.map_err(|error| unreachable(&error))?;
@@ -402,7 +419,10 @@ impl RaftNetworkFactory<Types> for Network {
     type Network = RoutedClient;
 
     async fn new_client(&mut self, target: u64, node: &Address) -> RoutedClient {
-        RoutedClient { entries: self.client(target, node, Lane::Append), control: self.client(target, node, Lane::Control) }
+        RoutedClient {
+            entries: self.client(target, node, Lane::Append),
+            control: self.client(target, node, Lane::Control),
+        }
     }
 
     async fn new_heartbeat_client(&mut self, target: u64, node: &Address) -> RoutedClient {
@@ -411,7 +431,10 @@ impl RaftNetworkFactory<Types> for Network {
     }
 
     async fn new_snapshot_client(&mut self, target: u64, node: &Address) -> RoutedClient {
-        RoutedClient { entries: self.client(target, node, Lane::Snapshot), control: self.client(target, node, Lane::Control) }
+        RoutedClient {
+            entries: self.client(target, node, Lane::Snapshot),
+            control: self.client(target, node, Lane::Control),
+        }
     }
 }
 
@@ -436,7 +459,10 @@ impl RaftNetworkV2<Types> for RoutedClient {
         &'s mut self,
         input: S,
         option: RPCOption,
-    ) -> BoxFuture<'s, Result<BoxStream<'s, Result<StreamAppendResult<Types>, RPCError<Types>>>, RPCError<Types>>>
+    ) -> BoxFuture<
+        's,
+        Result<BoxStream<'s, Result<StreamAppendResult<Types>, RPCError<Types>>>, RPCError<Types>>,
+    >
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {

@@ -140,10 +140,16 @@ impl Service {
             return Err(format!("it is of group '{}' and this is group '{}'", hello.group, own.group));
         }
         if hello.to != own.id {
-            return Err(format!("it wants replica {} and this is replica {}: check the addresses", hello.to, own.id));
+            return Err(format!(
+                "it wants replica {} and this is replica {}: check the addresses",
+                hello.to, own.id
+            ));
         }
         if hello.from != from {
-            return Err(format!("it says it is replica {}, its identity is that of replica {from}", hello.from));
+            return Err(format!(
+                "it says it is replica {}, its identity is that of replica {from}",
+                hello.from
+            ));
         }
         Ok(())
     }
@@ -209,10 +215,14 @@ impl Service {
                 count(&self.common.counts.snapshots_received, 1);
                 if self.repairing.load(std::sync::atomic::Ordering::Acquire) {
                     let sent = self.notices.send(Notice::State { data }).await;
-                    return sent.map(|()| Response::Installed(vote)).map_err(|_| io::Error::other("stopping"));
+                    return sent
+                        .map(|()| Response::Installed(vote))
+                        .map_err(|_| io::Error::other("stopping"));
                 }
-                let meta = SnapshotMeta { last_log_id: Some(offer.log_id), last_membership: offer.membership };
-                let installed = self.raft.install_full_snapshot(vote, Snapshot { meta, snapshot: data }).await;
+                let meta =
+                    SnapshotMeta { last_log_id: Some(offer.log_id), last_membership: offer.membership };
+                let installed =
+                    self.raft.install_full_snapshot(vote, Snapshot { meta, snapshot: data }).await;
                 installed.map(|response| Response::Installed(response.vote)).map_err(io::Error::other)
             }
             _ => Err(io::Error::other("no request about snapshots")),

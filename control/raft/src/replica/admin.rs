@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, InitializeError, RaftError};
-use openraft::ChangeMembers;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
@@ -128,14 +128,19 @@ async fn initialize(raft: &RaftOf, members: BTreeMap<u64, String>) -> Result<(),
 
 fn check_address(address: &str) -> Result<(), Error> {
     if address.len() > ADDRESS_BYTES_MAX {
-        return Err(member(format!("an address has {} bytes and may have {ADDRESS_BYTES_MAX}", address.len())));
+        return Err(member(format!(
+            "an address has {} bytes and may have {ADDRESS_BYTES_MAX}",
+            address.len()
+        )));
     }
     Ok(())
 }
 
 fn failed(error: RaftError<Types, ClientWriteError<Types>>) -> Error {
     match error {
-        RaftError::APIError(ClientWriteError::ForwardToLeader(to)) => Error::NotLeader { leader: to.leader_id },
+        RaftError::APIError(ClientWriteError::ForwardToLeader(to)) => {
+            Error::NotLeader { leader: to.leader_id }
+        }
         RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => Error::Unknown,
         RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => match error {
             openraft::errors::ChangeMembershipError::InProgress(_) => Error::Busy,
@@ -229,7 +234,10 @@ pub(super) async fn transfer(inner: &Inner, raft: &RaftOf, to: Option<u64>) -> R
         return Err(Error::NotLeader { leader: before.leader });
     }
     let now = members(raft);
-    let fit = now.lag.iter().filter(|(id, lag)| **id != own && **lag <= TRANSFER_LAG_MAX && now.voters.contains(id));
+    let fit = now
+        .lag
+        .iter()
+        .filter(|(id, lag)| **id != own && **lag <= TRANSFER_LAG_MAX && now.voters.contains(id));
     let chosen = match to {
         Some(to) => fit.map(|(id, _)| *id).find(|id| *id == to),
         None => fit.min_by_key(|(_, lag)| **lag).map(|(id, _)| *id),

@@ -34,8 +34,15 @@ pub(super) async fn watch_over(
     mut notices: mpsc::Receiver<Notice>,
     mut own_digests: mpsc::Receiver<(u64, [u8; 32])>,
 ) {
-    let mut health =
-        Health { digests: Digests::new(inner.settings.id), inner, raft, network, service, fenced: None, asked: 0 };
+    let mut health = Health {
+        digests: Digests::new(inner.settings.id),
+        inner,
+        raft,
+        network,
+        service,
+        fenced: None,
+        asked: 0,
+    };
     let mut next_try = Instant::now();
     loop {
         tokio::select! {
@@ -71,7 +78,8 @@ impl Health {
     fn members(&self) -> BTreeMap<u64, Address> {
         let metrics = self.raft.server_metrics();
         let seen = metrics.borrow_watched();
-        let others = seen.membership_config.membership().nodes().filter(|(id, _)| **id != self.inner.settings.id);
+        let others =
+            seen.membership_config.membership().nodes().filter(|(id, _)| **id != self.inner.settings.id);
         others.map(|(id, address)| (*id, address.clone())).collect()
     }
 
@@ -85,7 +93,10 @@ impl Health {
     }
 
     fn fence(&mut self, divergence: Divergence) {
-        let what = format!("its digest after batch {} is not the majority's; it waits for their state", divergence.index);
+        let what = format!(
+            "its digest after batch {} is not the majority's; it waits for their state",
+            divergence.index
+        );
         tracing::error!(replica = self.inner.settings.id, what, "fenced");
         *locked(&self.inner.fence) = Some(what);
         self.inner.divergences.fetch_add(1, Ordering::Relaxed);
@@ -163,14 +174,20 @@ impl Health {
         });
         match done.await {
             Ok(Ok(at)) => {
-                tracing::warn!(replica = own, index = at.index, "repaired: the majority's state is taken over");
+                tracing::warn!(
+                    replica = own,
+                    index = at.index,
+                    "repaired: the majority's state is taken over"
+                );
                 self.inner.repairs.fetch_add(1, Ordering::Relaxed);
                 self.digests.forget_own();
                 self.fenced = None;
                 self.service.repairing.store(false, Ordering::Release);
                 *locked(&self.inner.fence) = None;
             }
-            Ok(Err(error)) => tracing::error!(replica = own, %error, "the state that was sent could not be taken over"),
+            Ok(Err(error)) => {
+                tracing::error!(replica = own, %error, "the state that was sent could not be taken over")
+            }
             // openraft has ended, which is told elsewhere.
             Err(_) => {}
         }

@@ -35,7 +35,9 @@ pub use status::{Lag, Leadership, ReplicaCounters, ReplicaStatus, Role};
 
 use crate::log::{self, CacheCounters, LogStore, OpenedLog, Write, Writer};
 use crate::machine::{Machine, MachineShared};
-use crate::net::{Accepted, Common, Counts, FRAME_OVERHEAD_BYTES, Incoming, Network, Pace, Service, Transport};
+use crate::net::{
+    Accepted, Common, Counts, FRAME_OVERHEAD_BYTES, Incoming, Network, Pace, Service, Transport,
+};
 use crate::runtime::spawn;
 use crate::settings::Settings;
 use crate::types::{Answer, Batch, Types};
@@ -164,7 +166,8 @@ pub fn open(
     settings.config()?;
     let held = lock(&*disk)?;
     let machine = MachineShared::open(Arc::clone(&disk))?;
-    let opened = log::open(Arc::clone(&disk), settings.log, settings.cache_bytes_max, machine.has_snapshot())?;
+    let opened =
+        log::open(Arc::clone(&disk), settings.log, settings.cache_bytes_max, machine.has_snapshot())?;
     let OpenedLog { store, writer, writes, recovery } = opened;
     let start_log_index = store.shared().view().last().map(|id| id.index());
     let (proposals, proposed) = mpsc::channel(settings.proposals_max);
@@ -230,7 +233,8 @@ impl Run {
             frame_bytes_max: settings.log.batch_bytes_max as usize + FRAME_OVERHEAD_BYTES + (1 << 20),
             counts: Arc::clone(&inner.counts),
         });
-        let pace = Pace { chunk_bytes: settings.snapshot_chunk_bytes, bytes_per_s: settings.snapshot_bytes_per_s };
+        let pace =
+            Pace { chunk_bytes: settings.snapshot_chunk_bytes, bytes_per_s: settings.snapshot_bytes_per_s };
         let silence = 2 * settings.timers.election_max();
         let network = Network::new(Arc::clone(&common), Arc::clone(&self.transport), pace, silence);
         let machine = Machine::new(Arc::clone(&inner.machine), self.sink);

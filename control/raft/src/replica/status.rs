@@ -141,7 +141,8 @@ impl Replica {
             status.lag.insert(*id, Lag { entries, heard: matched.is_some() });
         }
         let applied = metrics.last_applied.map(|id| id.index());
-        status.recovered = inner.start_log_index.is_none_or(|start| applied.is_some_and(|applied| applied >= start));
+        status.recovered =
+            inner.start_log_index.is_none_or(|start| applied.is_some_and(|applied| applied >= start));
         status
     }
 

@@ -9,9 +9,9 @@
 //! is dropped, or crashes in a simulation, leaves none behind.
 
 mod life;
-mod watch;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -75,7 +75,10 @@ impl AsyncRuntime for Runtime {
         TokioRuntime::sleep_until(deadline)
     }
 
-    fn timeout<R, F: Future<Output = R> + OptionalSend>(duration: Duration, future: F) -> Self::Timeout<R, F> {
+    fn timeout<R, F: Future<Output = R> + OptionalSend>(
+        duration: Duration,
+        future: F,
+    ) -> Self::Timeout<R, F> {
         TokioRuntime::timeout(duration, future)
     }
 

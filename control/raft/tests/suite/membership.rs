@@ -86,7 +86,8 @@ fn leadership_moves_without_a_lost_batch() {
         until("the chosen one leads", || sim.leader_now() == Some(to)).await;
         let error = leader.transfer_leadership(None).await.unwrap_err();
         assert!(matches!(error, Error::NotLeader { leader: Some(named) } if named == to), "{error}");
-        let refused = leader.propose(bytes::Bytes::from_static(b"12345678"), weir_order::Completion::new(|_| ()));
+        let refused =
+            leader.propose(bytes::Bytes::from_static(b"12345678"), weir_order::Completion::new(|_| ()));
         assert!(matches!(refused, Err(weir_order::Error::NotLeader { leader: Some(named) }) if named == to));
         fill(&sim, 30..40).await;
         let position = barrier(&sim.replica(to).unwrap(), ReadKind::Index).await.unwrap();

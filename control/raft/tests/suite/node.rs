@@ -111,8 +111,11 @@ pub fn run(place: &Place, id: u64) {
     let sink = Box::new(Ids(Arc::clone(&ids)));
     let engine = RaftEngine::start(disk, Settings::new(id, "processes"), transport, listener, sink).unwrap();
     let engine = Arc::new(engine);
-    let submitter =
-        Submitter::new(Arc::clone(&engine) as Arc<dyn Engine>, Arc::new(RealClock::new()), BatcherSettings::default());
+    let submitter = Submitter::new(
+        Arc::clone(&engine) as Arc<dyn Engine>,
+        Arc::new(RealClock::new()),
+        BatcherSettings::default(),
+    );
     let submitter = Arc::new(submitter.unwrap());
     for stream in service.incoming().flatten() {
         let (engine, submitter, ids, place) =
@@ -174,13 +177,14 @@ fn serve(
         };
         match kind {
             PUT => {
-                let reply = Box::new(move |result: Result<weir_order::OperationPosition, Error>| match result {
-                    Ok(position) => tell(OK, position.batch.index),
-                    Err(error) => {
-                        let (status, leader) = status_of(&error);
-                        tell(status, leader);
-                    }
-                });
+                let reply =
+                    Box::new(move |result: Result<weir_order::OperationPosition, Error>| match result {
+                        Ok(position) => tell(OK, position.batch.index),
+                        Err(error) => {
+                            let (status, leader) = status_of(&error);
+                            tell(status, leader);
+                        }
+                    });
                 submitter.submit(Bytes::from(body).slice(9..), reply);
             }
             HAS => {

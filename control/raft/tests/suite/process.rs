@@ -106,7 +106,9 @@ fn check(group: &Group, log: &Log) {
     'again: loop {
         assert!(Instant::now() < until, "the group cannot be read");
         let leader = group.leader(&[]);
-        let Ok(mut client) = Client::connect(group.place.service(leader), Duration::from_secs(5)) else { continue };
+        let Ok(mut client) = Client::connect(group.place.service(leader), Duration::from_secs(5)) else {
+            continue;
+        };
         for id in &acked {
             match client.ask(HAS, &[&id.to_le_bytes()]) {
                 Ok((OK, there)) => assert_eq!(there, 1, "{id} was acknowledged and is lost"),

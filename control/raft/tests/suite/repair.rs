@@ -34,7 +34,8 @@ async fn diverge(seed: u64, the_leader: bool) {
         fill(&sim, next..next + 1).await;
         next += 1;
     }
-    let refused = replica.propose(bytes::Bytes::from_static(b"12345678"), weir_order::Completion::new(|_| ()));
+    let refused =
+        replica.propose(bytes::Bytes::from_static(b"12345678"), weir_order::Completion::new(|_| ()));
     assert!(matches!(refused, Err(weir_order::Error::Fenced { .. })), "{refused:?}");
     let end = Instant::now() + Duration::from_secs(60);
     while replica.replica_status().fenced.is_some() {

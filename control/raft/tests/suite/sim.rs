@@ -211,7 +211,14 @@ impl SimNet {
     }
 
     /// Carries frames one way, in order, as slowly as the network is; what is cut waits, as TCP's does.
-    async fn carry(self, from: u64, to: u64, mut source: mpsc::Receiver<Bytes>, target: mpsc::Sender<Bytes>, broken: watch::Sender<bool>) {
+    async fn carry(
+        self,
+        from: u64,
+        to: u64,
+        mut source: mpsc::Receiver<Bytes>,
+        target: mpsc::Sender<Bytes>,
+        broken: watch::Sender<bool>,
+    ) {
         let mut seen = broken.subscribe();
         let mut free_at = Instant::now();
         loop {
@@ -392,7 +399,8 @@ impl Sim {
     fn settings(&self, id: u64, percent: u64) -> Settings {
         let mut settings = Settings::new(id, GROUP);
         let scale = |ms: u64| ms * percent / 100;
-        settings.timers = Timers { heartbeat_ms: scale(20), election_min_ms: scale(80), election_max_ms: scale(160) };
+        settings.timers =
+            Timers { heartbeat_ms: scale(20), election_min_ms: scale(80), election_max_ms: scale(160) };
         settings.log = LogSettings { segment_bytes: 32_768, batch_bytes_max: 4096, log_id_if_new: id };
         settings.cache_bytes_max = 8192;
         settings.snapshot_chunk_bytes = 1024;
@@ -425,7 +433,8 @@ impl Sim {
             digests,
         };
         let transport = Arc::new(SimTransport { id, net: self.net.clone() });
-        let opened = open(disk, settings, transport, links, Box::new(recorder)).map_err(|error| error.to_string())?;
+        let opened =
+            open(disk, settings, transport, links, Box::new(recorder)).map_err(|error| error.to_string())?;
         let Opened { replica, run, mut writer, mut writes, .. } = opened;
         locked(&self.witness).event(&format!("{id} starts"));
         locked(&self.net.state).doors.insert(id, door);

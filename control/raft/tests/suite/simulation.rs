@@ -89,7 +89,8 @@ async fn reader(sim: Shared<Sim>, tally: Shared<Tally>, mut rng: Rng, until: Ins
             if let Some(position) = barrier(&replica, kind).await {
                 tally.borrow_mut().barriers += 1;
                 if position.index < acked {
-                    let what = format!("a barrier on {id} saw {} after {acked} was acknowledged", position.index);
+                    let what =
+                        format!("a barrier on {id} saw {} after {acked} was acknowledged", position.index);
                     sim.borrow().witness.lock().unwrap().violation(what);
                 }
             }
@@ -121,7 +122,8 @@ async fn nemesis(sim: Shared<Sim>, mut rng: Rng, until: Instant, churn: bool) {
                 }
             }
             5..10 => {
-                let down: Vec<u64> = all.iter().copied().filter(|id| sim.borrow().replica(*id).is_none()).collect();
+                let down: Vec<u64> =
+                    all.iter().copied().filter(|id| sim.borrow().replica(*id).is_none()).collect();
                 for id in down {
                     start(&sim, id);
                 }
@@ -186,7 +188,8 @@ async fn heal(sim: &Shared<Sim>, tally: &Shared<Tally>) -> Result<(), String> {
     sim.borrow().net.heal();
     for id in all {
         sim.borrow().machines[&id].disk.restart().set_capacity_bytes(u64::MAX);
-        let healthy = sim.borrow().replica(id).is_some_and(|replica| replica.replica_status().failure.is_none());
+        let healthy =
+            sim.borrow().replica(id).is_some_and(|replica| replica.replica_status().failure.is_none());
         if !healthy {
             sim.borrow_mut().crash(id, false);
             start(sim, id);
@@ -206,7 +209,8 @@ async fn heal(sim: &Shared<Sim>, tally: &Shared<Tally>) -> Result<(), String> {
                 tally.borrow_mut().fates.insert(id, fate.clone());
                 if let Fate::Committed(position) = fate {
                     let status = leader.replica_status();
-                    let members: Vec<u64> = status.voters.keys().chain(status.learners.keys()).copied().collect();
+                    let members: Vec<u64> =
+                        status.voters.keys().chain(status.learners.keys()).copied().collect();
                     if same(sim, &members, position.index).await {
                         return;
                     }
@@ -229,7 +233,8 @@ async fn heal(sim: &Shared<Sim>, tally: &Shared<Tally>) -> Result<(), String> {
 async fn same(sim: &Shared<Sim>, members: &[u64], index: u64) -> bool {
     let all = async {
         loop {
-            let caught_up = members.iter().all(|id| sim.borrow().machines[id].app.lock().unwrap().at.index >= index);
+            let caught_up =
+                members.iter().all(|id| sim.borrow().machines[id].app.lock().unwrap().at.index >= index);
             if caught_up {
                 return;
             }
@@ -326,7 +331,10 @@ fn groups_keep_their_promises_whatever_happens() {
     }
     assert!(failed.is_empty(), "{} of {} seeds failed:\n{}", failed.len(), seeds.len(), failed.join("\n"));
     let count = seeds.len() as u64;
-    assert!(committed > 50 * count && barriers > 20 * count, "{committed} commits and {barriers} barriers only");
+    assert!(
+        committed > 50 * count && barriers > 20 * count,
+        "{committed} commits and {barriers} barriers only"
+    );
 }
 
 #[test]
@@ -341,5 +349,12 @@ fn the_same_seed_gives_the_same_trace() {
 fn acknowledging_before_the_sync_is_caught() {
     let caught = (0..12).find_map(|seed| live(seed, World::LyingDisks).err());
     let what = caught.expect("nobody noticed that the disks lie");
-    assert!(what.contains(" is at ") || what.contains("another had") || what.contains("not start") || what.contains("barrier") || what.contains("does not work"), "{what}");
+    assert!(
+        what.contains(" is at ")
+            || what.contains("another had")
+            || what.contains("not start")
+            || what.contains("barrier")
+            || what.contains("does not work"),
+        "{what}"
+    );
 }

@@ -137,11 +137,15 @@ impl Life {
             0..11 => {
                 let count = 1 + self.rng.below(5);
                 let sizes: Vec<usize> = (0..count).map(|_| self.rng.below(2500) as usize).collect();
-                (next..).zip(sizes).map(|(index, bytes)| Step::Append(entry(self.term, index, bytes))).collect()
+                (next..)
+                    .zip(sizes)
+                    .map(|(index, bytes)| Step::Append(entry(self.term, index, bytes)))
+                    .collect()
             }
             11..14 => {
                 self.term += 1;
-                let vote = Vote { leader_id: RaftLeaderId::new(self.term, 1), committed: self.rng.chance(1, 2) };
+                let vote =
+                    Vote { leader_id: RaftLeaderId::new(self.term, 1), committed: self.rng.chance(1, 2) };
                 vec![Step::Vote(vote)]
             }
             14..16 if !now.entries.is_empty() => {
@@ -150,7 +154,8 @@ impl Life {
                 let low = now.purged.map_or(0, |id| id.index() + 1);
                 let keep = low + self.rng.below(next - low);
                 let before = keep.checked_sub(1);
-                let last = before.map(|index| now.entries.get(&index).map_or_else(|| now.purged.unwrap(), |e| e.log_id));
+                let last = before
+                    .map(|index| now.entries.get(&index).map_or_else(|| now.purged.unwrap(), |e| e.log_id));
                 vec![Step::Cut(last)]
             }
             16..18 if !now.entries.is_empty() => {
@@ -244,9 +249,11 @@ impl Life {
             1 => {
                 let (closed, dead) = (writer.close(), self.disk.is_dead());
                 self.disk.kill();
-                closed.or_else(|error| {
-                    if writer.is_healthy() && !dead { Err(error.to_string()) } else { Ok(()) }
-                })?;
+                closed.or_else(
+                    |error| {
+                        if writer.is_healthy() && !dead { Err(error.to_string()) } else { Ok(()) }
+                    },
+                )?;
             }
             _ => self.disk.cut_power(),
         }
