@@ -39,7 +39,9 @@ impl Group {
         let mut group = Group { place, children: (0..3).map(|_| None).collect(), _dir: dir };
         (1..=3).for_each(|id| group.spawn(id));
         let until = Instant::now() + PATIENCE;
-        let found = || Client::connect(group.place.service(1), PATIENCE).and_then(|mut client| client.ask(FOUND, &[]));
+        let found = || {
+            Client::connect(group.place.service(1), PATIENCE).and_then(|mut client| client.ask(FOUND, &[]))
+        };
         while !matches!(found(), Ok((OK, _))) {
             assert!(Instant::now() < until, "the group cannot be founded");
             thread::sleep(Duration::from_millis(20));
@@ -121,7 +123,8 @@ fn measure(group: &Group, callers: usize, window: Duration) -> (f64, Vec<Duratio
             thread::spawn(move || call(&place, leader, callers / connections, until))
         })
         .collect();
-    let mut latencies: Vec<Duration> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    let mut latencies: Vec<Duration> =
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
     latencies.sort();
     let count = latencies.len() as f64;
     let cpu_us = (group.cpu() - cpu).as_secs_f64() * 1e6 / count;
@@ -191,16 +194,26 @@ fn failover(rounds: usize) {
         log.stop.store(true, Ordering::Release);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         let acked = log.acked.lock().unwrap().clone();
-        let after = acked.iter().map(|(_, at)| *at).filter(|at| *at > killed + Duration::from_millis(20)).min();
+        let after =
+            acked.iter().map(|(_, at)| *at).filter(|at| *at > killed + Duration::from_millis(20)).min();
         gaps.push(after.expect("writes go on").duration_since(killed));
         let mut client = Client::connect(place.service(group.leader()), PATIENCE).unwrap();
-        let lost = acked.iter().filter(|(id, _)| client.ask(HAS, &[&id.to_le_bytes()]).unwrap() != (OK, 1)).count();
-        println!("fail-over {:>4} ms, lost {lost} of {} acknowledged", gaps[gaps.len() - 1].as_millis(), acked.len());
+        let lost =
+            acked.iter().filter(|(id, _)| client.ask(HAS, &[&id.to_le_bytes()]).unwrap() != (OK, 1)).count();
+        println!(
+            "fail-over {:>4} ms, lost {lost} of {} acknowledged",
+            gaps[gaps.len() - 1].as_millis(),
+            acked.len()
+        );
         group.spawn(leader);
         thread::sleep(Duration::from_millis(500));
     }
     gaps.sort();
-    println!("median {} ms, longest {} ms", gaps[gaps.len() / 2].as_millis(), gaps[gaps.len() - 1].as_millis());
+    println!(
+        "median {} ms, longest {} ms",
+        gaps[gaps.len() / 2].as_millis(),
+        gaps[gaps.len() - 1].as_millis()
+    );
 }
 
 fn main() {

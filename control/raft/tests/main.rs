@@ -1,5 +1,7 @@
 //! The integration tests of the raft engine.
 
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
 mod suite {
     mod membership;
     pub mod node;

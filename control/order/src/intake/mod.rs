@@ -261,12 +261,10 @@ impl<V: Verify> Intake<V> {
     /// Proposes what follows the last ordered event without a gap and was not proposed yet.
     fn propose(&mut self, source: &Source, now_ns: u64, out: &mut Vec<Output>) {
         let Some(of_source) = self.sources.get_mut(source) else { return };
-        let mut next = of_source.last + 1;
-        for (sequence, held) in &mut of_source.held {
+        for (next, (sequence, held)) in (of_source.last + 1..).zip(&mut of_source.held) {
             if *sequence != next {
                 break;
             }
-            next += 1;
             if !held.proposed {
                 held.proposed = true;
                 held.since_ns = now_ns;

@@ -4,6 +4,8 @@ use weir_base::world::Rng;
 
 use super::*;
 
+type Checked = Intake<fn(&SignedEvent) -> bool>;
+
 fn source(number: u8) -> Source {
     Source([number; 32])
 }
@@ -19,13 +21,13 @@ fn is_right(event: &SignedEvent) -> bool {
     event.signature[0] == event.source.0[0] ^ event.sequence as u8 ^ 0x5a
 }
 
-fn intake() -> Intake<fn(&SignedEvent) -> bool> {
+fn intake() -> Checked {
     let settings =
         IntakeSettings { window: 16, held_bytes_max: 4000, payload_bytes_max: 100, patience_ns: 100 };
     Intake::new(settings, is_right)
 }
 
-fn feed(intake: &mut Intake<fn(&SignedEvent) -> bool>, event: SignedEvent, now_ns: u64) -> Vec<Output> {
+fn feed(intake: &mut Checked, event: SignedEvent, now_ns: u64) -> Vec<Output> {
     let mut out = Vec::new();
     intake.step(Input::Event { event, now_ns }, &mut out);
     out
@@ -135,7 +137,7 @@ fn what_was_ordered_survives_a_snapshot_and_hostile_ones_are_refused() {
 /// Three replicas with one order, a leader that changes, and everything lost, doubled, late or forged.
 struct World {
     rng: Rng,
-    intakes: Vec<Intake<fn(&SignedEvent) -> bool>>,
+    intakes: Vec<Checked>,
     states: Vec<Ordered>,
     seen: Vec<usize>,
     order: Vec<Bytes>,

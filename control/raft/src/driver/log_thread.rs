@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
-use weir_base::world::Disk;
+use weir_base::world::{Disk, DiskLock};
 use weir_order::Error;
 use weir_order::log::prepare_spare;
 
@@ -16,12 +16,16 @@ use crate::log::{WRITES_WAITING_MAX, Write, Writer};
 pub(super) fn start(
     disk: Arc<dyn Disk>,
     segment_bytes: u64,
+    lock: Arc<DiskLock>,
     writer: Writer,
     writes: mpsc::Receiver<Write>,
 ) -> Result<Vec<JoinHandle<()>>, Error> {
     let (spares, wanted) = sync_channel(1);
     Ok(vec![
-        spawn_thread("raft-log", move || write_all(writer, writes, &spares))?,
+        spawn_thread("raft-log", move || {
+            write_all(writer, writes, &spares);
+            drop(lock);
+        })?,
         spawn_thread("raft-spare", move || make_spares(&*disk, segment_bytes, &wanted))?,
     ])
 }

@@ -53,7 +53,7 @@ impl RaftEngine {
     ) -> Result<RaftEngine, Error> {
         let (accepted, links) = mpsc::channel(LINKS_WAITING_MAX);
         let segment_bytes = settings.log.segment_bytes;
-        let Opened { replica, run, writer, writes, .. } =
+        let Opened { replica, run, writer, writes, lock, .. } =
             open(Arc::clone(&disk), settings, transport, links, sink)?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Error::Io {
             action: "starting a runtime for",
@@ -61,7 +61,7 @@ impl RaftEngine {
             dir: "this process".to_owned(),
             source: Arc::new(error),
         })?;
-        let mut threads = log_thread::start(disk, segment_bytes, writer, writes)?;
+        let mut threads = log_thread::start(disk, segment_bytes, lock, writer, writes)?;
         let raft = spawn_thread("raft", move || {
             let life = Life::default();
             runtime.block_on(async {
@@ -112,10 +112,11 @@ impl Drop for RaftEngine {
             // The last reference was dropped by a completion: a thread cannot wait for itself.
             return;
         }
-        // The log's threads end when nobody can ask them any more; other handles of the replica may still.
-        let raft = threads.remove(0);
-        if raft.join().is_err() {
-            tracing::error!("the raft thread panicked");
+        // The log's threads end when raft's tasks, which alone can ask them, are gone.
+        for handle in threads.drain(..) {
+            if handle.join().is_err() {
+                tracing::error!("a thread of the replica panicked");
+            }
         }
     }
 }

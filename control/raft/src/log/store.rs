@@ -49,10 +49,12 @@ impl LogStore {
         self.shared.view().set_last(last);
         self.ask(Write::Cut { last }).await
     }
+}
 
+impl Shared {
     /// Entries from `start` on, not much more than `bytes_max` of them.
     pub fn read(&self, start: u64, end: u64, bytes_max: u64) -> io::Result<Vec<RaftEntry>> {
-        let found = self.shared.view().find(start..end, bytes_max);
+        let found = self.view().find(start..end, bytes_max);
         found.into_iter().map(|(index, item)| self.entry(index, item)).collect()
     }
 
@@ -61,7 +63,7 @@ impl LogStore {
             Found::Here(entry) => return Ok(entry),
             Found::At(place) => place,
         };
-        let (header, body) = self.shared.records.read(place).map_err(io::Error::other)?;
+        let (header, body) = self.records.read(place).map_err(io::Error::other)?;
         if header.index != index + 1 {
             let what = format!("the record of entry {index} has index {}", header.index - 1);
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
@@ -92,11 +94,11 @@ impl RaftLogReader<Types> for LogStore {
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
         let (start, end) = bounds(&range);
-        self.read(start, end, u64::MAX)
+        self.shared.read(start, end, u64::MAX)
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
-        self.read(start, end, READ_BYTES_MAX)
+        self.shared.read(start, end, READ_BYTES_MAX)
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {

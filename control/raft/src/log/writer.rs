@@ -200,7 +200,10 @@ impl Writer {
             }
             self.failure = Some(error.clone());
         }
-        let outcome = || result.as_ref().map(|()| ()).map_err(|error| io::Error::other(error.clone()));
+        let outcome = || match &result {
+            Ok(()) => Ok(()),
+            Err(error) => Err(io::Error::other(error.clone())),
+        };
         for done in owed.appends {
             done.io_completed(outcome());
         }

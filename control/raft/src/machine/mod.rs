@@ -27,7 +27,7 @@ use weir_order::{Entry, Error, Position, Sink, SnapshotInfo};
 pub use steps::{Meta, Steps};
 
 use crate::codec::{Malformed, Put, Reader};
-use crate::log::LogStore;
+use crate::log::Shared;
 use crate::types::{LogId, Payload, Placed, SnapshotMeta, StoredMembership, Types};
 
 const PREAMBLE_VERSION: u8 = 1;
@@ -240,8 +240,13 @@ impl Machine {
     }
 
     /// Replaces a state that had diverged: installs `data`, then applies again what the log has behind it.
-    pub fn repair(&mut self, data: &SnapshotFile, log: &LogStore) -> io::Result<Position> {
+    pub fn repair(&mut self, data: &SnapshotFile, log: &Shared) -> io::Result<Position> {
         const STEP_BYTES: u64 = 4 << 20;
+        if data.info.at.index > self.shared.applied().index {
+            return Err(io::Error::other(
+                "the state that was sent is newer than what is applied here: ask again",
+            ));
+        }
         let applied = self.shared.applied_log_id().map_or(0, |id| id.index() + 1);
         self.install(data)?;
         loop {

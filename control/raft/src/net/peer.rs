@@ -36,6 +36,8 @@ const WAITING_MAX: usize = 1024;
 /// Entries may take so long to be acknowledged, at least: a disk may stall.
 const APPEND_SILENCE: Duration = Duration::from_secs(1);
 
+/// The open links, by replica and lane.
+type Links = BTreeMap<(u64, Lane), Arc<Connection>>;
 /// Who waits for an answer, by the number of the request, and since when.
 type Waiting = BTreeMap<u64, (Instant, oneshot::Sender<Response>)>;
 
@@ -119,7 +121,7 @@ async fn read_answers(
 pub struct Network {
     common: Arc<Common>,
     transport: Arc<dyn Transport>,
-    links: Arc<tokio::sync::Mutex<BTreeMap<(u64, Lane), Arc<Connection>>>>,
+    links: Arc<tokio::sync::Mutex<Links>>,
     pace: Pace,
     silence_max: Duration,
 }

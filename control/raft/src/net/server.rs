@@ -16,7 +16,7 @@ use weir_order::snapshot;
 
 use super::message::{Hello, Request, Response, decode_request, encode_response};
 use super::{Accepted, Common, Incoming, Link, PIPELINE_MAX, count};
-use crate::machine::Machine;
+use crate::machine::{Machine, MachineShared};
 use crate::types::{SnapshotMeta, Types};
 
 /// How long the first frame of a link may take.
@@ -55,6 +55,8 @@ pub struct Service {
     pub raft: openraft::Raft<Types, Machine>,
     /// Where a snapshot goes that comes in.
     pub disk: Arc<dyn Disk>,
+    /// What is applied.
+    pub machine: Arc<MachineShared>,
     /// The snapshot that comes in; one at a time.
     pub incoming: Mutex<Option<Incoming>>,
     /// Where notices go.
@@ -213,7 +215,9 @@ impl Service {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "the snapshot arrived damaged"));
                 }
                 count(&self.common.counts.snapshots_received, 1);
-                if self.repairing.load(std::sync::atomic::Ordering::Acquire) {
+                // A newer one than what is applied is for a replica that is behind, fenced or not.
+                let repairing = self.repairing.load(std::sync::atomic::Ordering::Acquire);
+                if repairing && data.info.at.index <= self.machine.applied().index {
                     let sent = self.notices.send(Notice::State { data }).await;
                     return sent
                         .map(|()| Response::Installed(vote))

@@ -167,9 +167,9 @@ impl Health {
         if self.fenced.is_none() {
             return;
         }
-        let (store, own) = (self.inner.store.clone(), self.inner.settings.id);
+        let (log, own) = (Arc::clone(&self.inner.log), self.inner.settings.id);
         let done = self.raft.with_state_machine(move |machine| {
-            let result = machine.repair(&data, &store);
+            let result = machine.repair(&data, &log);
             Box::pin(std::future::ready(result))
         });
         match done.await {

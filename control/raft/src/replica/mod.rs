@@ -73,7 +73,7 @@ struct Pending {
 pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) machine: Arc<MachineShared>,
-    pub(crate) store: LogStore,
+    pub(crate) log: Arc<log::Shared>,
     pub(crate) counts: Arc<Counts>,
     pub(crate) raft: OnceLock<RaftOf>,
     pub(crate) leadership: watch::Sender<Leadership>,
@@ -113,6 +113,8 @@ pub struct Opened {
     pub writer: Writer,
     /// What the writer is asked.
     pub writes: mpsc::Receiver<Write>,
+    /// Keeps the directory locked: whoever runs the writer holds it until the log is closed.
+    pub lock: Arc<DiskLock>,
     /// What opening the log found.
     pub recovery: weir_order::Recovery,
 }
@@ -123,13 +125,14 @@ pub struct Run {
     disk: Arc<dyn Disk>,
     transport: Arc<dyn Transport>,
     links: mpsc::Receiver<Accepted>,
+    store: LogStore,
     sink: Box<dyn Sink>,
     proposals: mpsc::Receiver<Proposal>,
     reads: mpsc::Receiver<Waiting>,
     commands: mpsc::Receiver<Command>,
     stopped: watch::Receiver<bool>,
     ends: EndsPending,
-    _lock: DiskLock,
+    _lock: Arc<DiskLock>,
 }
 
 /// Ends what waits when the run ends, also when it is cut off: nobody may wait for ever.
@@ -164,7 +167,7 @@ pub fn open(
 ) -> Result<Opened, Error> {
     settings.check()?;
     settings.config()?;
-    let held = lock(&*disk)?;
+    let held = Arc::new(lock(&*disk)?);
     let machine = MachineShared::open(Arc::clone(&disk))?;
     let opened =
         log::open(Arc::clone(&disk), settings.log, settings.cache_bytes_max, machine.has_snapshot())?;
@@ -177,7 +180,7 @@ pub fn open(
     let inner = Arc::new(Inner {
         settings,
         machine,
-        store,
+        log: Arc::clone(store.shared()),
         counts: Arc::default(),
         raft: OnceLock::new(),
         leadership: watch::Sender::new(Leadership::default()),
@@ -203,14 +206,15 @@ pub fn open(
         disk,
         transport,
         links,
+        store,
         sink,
         proposals: proposed,
         reads: read,
         commands: commanded,
         stopped,
-        _lock: held,
+        _lock: Arc::clone(&held),
     };
-    Ok(Opened { replica, run, writer, writes, recovery })
+    Ok(Opened { replica, run, writer, writes, lock: held, recovery })
 }
 
 impl Run {
@@ -238,7 +242,7 @@ impl Run {
         let silence = 2 * settings.timers.election_max();
         let network = Network::new(Arc::clone(&common), Arc::clone(&self.transport), pace, silence);
         let machine = Machine::new(Arc::clone(&inner.machine), self.sink);
-        let raft = RaftOf::new(settings.id, config, network.clone(), inner.store.clone(), machine)
+        let raft = RaftOf::new(settings.id, config, network.clone(), self.store, machine)
             .await
             .map_err(|error| error.to_string())?;
         let held_back = if settings.lease_reads && inner.start_log_index.is_some() {
@@ -251,6 +255,7 @@ impl Run {
             common,
             raft: raft.clone(),
             disk: Arc::clone(&self.disk),
+            machine: Arc::clone(&inner.machine),
             incoming: tokio::sync::Mutex::new(None::<Incoming>),
             notices,
             votes_from: Instant::now() + held_back,
@@ -376,12 +381,12 @@ impl Replica {
 
     /// Counts of the log.
     pub fn log_counters(&self) -> LogCounters {
-        self.inner.store.shared().counters()
+        self.inner.log.counters()
     }
 
     /// Counts of the entries in memory.
     pub fn cache_counters(&self) -> CacheCounters {
-        self.inner.store.shared().view().counters
+        self.inner.log.view().counters
     }
 
     async fn command(&self, make: impl FnOnce(admin::Reply) -> Command) -> Result<(), crate::Error> {

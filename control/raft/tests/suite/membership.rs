@@ -48,7 +48,7 @@ fn a_replica_joins_learns_votes_and_leaves() {
         assert!(error.to_string().contains("a member already, at at 4"), "{error}");
         until("the learner has everything", || applied(&sim, 4) == 49).await;
         assert_eq!(sim.replica(4).unwrap().replica_status().role, Role::Learner);
-        assert_eq!(leader.replica_status().lag[&4].entries, 0);
+        until("the leader knows", || leader.replica_status().lag[&4].entries == 0).await;
         leader.change(Change::Promote { id: 4 }).await.unwrap();
         assert_eq!(leader.replica_status().voters.len(), 4);
         leader.change(Change::Remove { id: id % 3 + 1 }).await.unwrap();
@@ -157,12 +157,12 @@ fn waiting_reads_share_one_check() {
         let mut sim = Sim::new(46, Options::of(3));
         sim.found().await;
         let leader = fill(&sim, 1..5).await;
-        let before = leader.counters();
+        let (before, appends) = (leader.counters(), leader.log_counters().appends);
         let reads = futures_util::future::join_all((0..500).map(|_| barrier(&leader, ReadKind::Index))).await;
         assert!(reads.into_iter().all(|position| position.unwrap().index == 4));
         let after = leader.counters();
         assert_eq!(after.reads - before.reads, 500);
         assert!(after.read_checks - before.read_checks <= 4, "{after:?}");
-        assert_eq!(leader.log_counters().appends, 7, "a read writes nothing");
+        assert_eq!(leader.log_counters().appends, appends, "a read writes nothing");
     });
 }

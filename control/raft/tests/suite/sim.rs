@@ -544,12 +544,9 @@ pub async fn propose(replica: &Replica, id: u64, bytes: usize) -> Fate {
     let done = Completion::new(move |result| {
         let _gone = sender.send(result);
     });
-    match replica.propose(Bytes::from(batch), done) {
-        Err(error) => {
-            assert!(error.is_definite() || matches!(error, weir_order::Error::Stopped), "{error}");
-            return Fate::Refused;
-        }
-        Ok(()) => {}
+    if let Err(error) = replica.propose(Bytes::from(batch), done) {
+        assert!(error.is_definite() || matches!(error, weir_order::Error::Stopped), "{error}");
+        return Fate::Refused;
     }
     match timeout(Duration::from_secs(2), answer).await {
         Ok(Ok(Ok(position))) => Fate::Committed(position),

@@ -50,7 +50,7 @@ impl Held {
 }
 
 fn read(store: &LogStore) -> Held {
-    let entries = store.read(0, u64::MAX, u64::MAX).unwrap();
+    let entries = store.shared().read(0, u64::MAX, u64::MAX).unwrap();
     let view = store.shared().view();
     let (purged, vote, last) = (view.purged, view.vote, view.last());
     let held = Held { entries: entries.into_iter().map(|e| (e.log_id.index(), e)).collect(), purged, vote };
