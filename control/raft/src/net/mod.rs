@@ -12,6 +12,8 @@
 pub mod message;
 mod peer;
 mod server;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 use std::io;
