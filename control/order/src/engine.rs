@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::snapshot::SnapshotInfo;
 
 /// A place in the order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The term (raft), epoch or view (bft), or incarnation (local) in which the entry was ordered.
     pub term: u64,
@@ -30,11 +30,24 @@ pub struct Entry {
 pub trait Sink: Send {
     /// `entry` is durable and committed; nothing can take it away.
     fn committed(&mut self, entry: &Entry);
+
+    /// Forget the state and take this one, which is that after `at`; the next entry is the one after `at`. A replicated
+    /// engine calls this when it starts with a snapshot, when this replica was away longer than the others keep
+    /// their log, and when its state had diverged. An engine of one process never does: whoever opens it reads
+    /// snapshot and replay before it starts. `state` is checked from end to end before; an error stops the engine.
+    fn install(&mut self, at: Position, state: &mut dyn Read) -> std::io::Result<()>;
 }
 
+/// A function sees entries only: it is a sink for an engine of one process, or for one that never has a snapshot.
 impl<F: FnMut(&Entry) + Send> Sink for F {
     fn committed(&mut self, entry: &Entry) {
         self(entry);
+    }
+
+    fn install(&mut self, at: Position, _state: &mut dyn Read) -> std::io::Result<()> {
+        let what =
+            format!("this application cannot take over a state; one after index {} was offered", at.index);
+        Err(std::io::Error::new(std::io::ErrorKind::Unsupported, what))
     }
 }
 

@@ -92,6 +92,20 @@ pub enum Error {
         /// The leader, when known.
         leader: Option<u64>,
     },
+    /// The leader was lost after it had taken the batch.
+    #[error(
+        "the leader was lost before the batch was known to be committed: it may or may not be in the order; ask, or          propose it again under the same identity"
+    )]
+    LeaderLost,
+    /// A majority of the replicas did not answer.
+    #[error("a majority of the replicas did not answer in time; nothing was done, try again later")]
+    NoQuorum,
+    /// This replica's state is not that of the majority.
+    #[error("this replica serves nothing, because its state differs from that of the majority: {what}")]
+    Fenced {
+        /// Where it differs, and what is being done.
+        what: String,
+    },
     /// The engine has stopped, or stops before it knew.
     #[error("the order has stopped before it answered; what was proposed may or may not be in it")]
     Stopped,
@@ -135,7 +149,14 @@ impl Error {
     /// Whether what was proposed is for certain not in the log and never will be. When false it may appear
     /// later, so the proposer must ask, or propose again under the same identity.
     pub fn is_definite(&self) -> bool {
-        !matches!(self, Error::Poisoned { .. } | Error::Stopped | Error::Io { .. } | Error::Corrupt { .. })
+        !matches!(
+            self,
+            Error::Poisoned { .. }
+                | Error::Stopped
+                | Error::LeaderLost
+                | Error::Io { .. }
+                | Error::Corrupt { .. }
+        )
     }
 
     pub(crate) fn io(action: &'static str, file: &str, dir: &str, source: io::Error) -> Error {

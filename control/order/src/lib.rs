@@ -11,17 +11,19 @@
 //! - [`snapshot`]: the application's state, so that the log stays short.
 //! - [`local`]: the pure core that gives indices and keeps answers in order.
 //! - [`batcher`]: the pure core that gathers operations into batches, above any engine.
+//! - [`intake`]: takes signed events from their sources on every replica, so that each is ordered once.
 //! - [`driver`]: threads and channels around the two cores.
 //!
 //! Row R1: the order is total because one log gives the indices; that updates of one event end before the next
 //! one's start is the scheduler's part. Row B1: this is the mode without replication; replicated engines
-//! implement the same trait.
+//! implement the same trait (`weir_raft`).
 
 pub mod batcher;
 mod counters;
 pub mod driver;
 mod engine;
 mod error;
+pub mod intake;
 pub mod local;
 pub mod log;
 pub mod snapshot;

@@ -13,6 +13,7 @@
 //! One thread owns a log. Segments are deleted and not reused: the zeros of the next one are made ahead of need.
 
 mod create;
+mod reader;
 pub mod record;
 mod recover;
 mod replay;
@@ -35,8 +36,10 @@ use crate::counters::LogCounters;
 use crate::engine::{Entry, Position};
 use crate::error::Error;
 use create::{CreateError, create_segment, remove_leftovers, write_zeros};
+pub use reader::RecordReader;
 use record::{Kind, RecordHeader, record_bytes};
 use recover::{Found, recover};
+pub use recover::{Place, Visit};
 use segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
 /// How a log is laid out.
@@ -135,9 +138,23 @@ impl Log {
         settings: LogSettings,
         floor_index: u64,
     ) -> Result<(Log, Recovery), Error> {
+        let mut plain = |header: &RecordHeader, _: Place, _: &[u8]| match (header.kind, header.tag) {
+            (Kind::Entry, 0) | (Kind::Mark, _) => Ok(()),
+            _ => Err("a record of a replicated engine's log, which this engine does not read".to_owned()),
+        };
+        Log::open_visited(disk, settings, floor_index, &mut plain)
+    }
+
+    /// As [`Log::open`], for an engine that keeps other records than batches: `visit` sees all that are there.
+    pub fn open_visited(
+        disk: Arc<dyn Disk>,
+        settings: LogSettings,
+        floor_index: u64,
+        visit: Visit<'_>,
+    ) -> Result<(Log, Recovery), Error> {
         settings.check()?;
         let dir = disk.describe();
-        match recover(&*disk, floor_index)? {
+        match recover(&*disk, floor_index, visit)? {
             Some(found) => {
                 let io = |error| Error::io("removing", "leftovers", &dir, error);
                 remove_leftovers(&*disk).map_err(io)?;
@@ -275,24 +292,34 @@ impl Log {
     /// They are durable only after [`Log::sync`]. After an error none of these is in the log, for certain when the
     /// error is definite. The indices must follow the log's last and the batches keep to the limit.
     pub fn append(&mut self, entries: &[Entry]) -> Result<usize, Error> {
+        let tagged = entries.iter().map(|entry| (entry.position, 0, &entry.batch));
+        self.append_tagged(tagged, &mut |_| ())
+    }
+
+    /// As [`Log::append`], of entries that say by a tag what their body is; `placed` is told where each will stand.
+    pub fn append_tagged<'e>(
+        &mut self,
+        entries: impl Iterator<Item = (Position, u8, &'e Bytes)>,
+        placed: &mut dyn FnMut(Place),
+    ) -> Result<usize, Error> {
         self.ready()?;
-        let first = entries.first().map_or(0, |entry| entry.batch.len());
-        if record_bytes(first) as u64 > self.active.room_bytes() {
-            self.roll()?;
-        }
+        let mut entries = entries.peekable();
+        self.make_room(entries.peek().map_or(0, |(_, _, body)| body.len()))?;
         let mut bytes = std::mem::take(&mut self.scratch);
         bytes.clear();
         let mut count = 0;
         let mut last = self.last;
-        for entry in entries {
-            assert!(entry.batch.len() as u64 <= self.settings.batch_bytes_max, "the core limits batches");
-            assert_eq!(entry.position.index, last.index + 1, "indices follow each other");
-            assert!(entry.position.term >= last.term, "terms do not go back");
-            if (bytes.len() + record_bytes(entry.batch.len())) as u64 > self.active.room_bytes() {
+        for (position, tag, body) in entries {
+            assert!(body.len() as u64 <= self.settings.batch_bytes_max, "the core limits batches");
+            assert_eq!(position.index, last.index + 1, "indices follow each other");
+            assert!(position.term >= last.term, "terms do not go back");
+            if (bytes.len() + record_bytes(body.len())) as u64 > self.active.room_bytes() {
                 break;
             }
-            last = entry.position;
-            self.encode(Kind::Entry, count as u64, last, &entry.batch, &mut bytes);
+            last = position;
+            let (segment, offset) = (self.active.header.number, self.active.tail + bytes.len() as u64);
+            placed(Place { segment, offset, length: body.len() as u32 });
+            self.encode(Kind::Entry, tag, count as u64, last, body, &mut bytes);
             count += 1;
         }
         let result = self.write(&bytes);
@@ -307,9 +334,50 @@ impl Log {
         Ok(count)
     }
 
-    fn encode(&self, kind: Kind, nth: u64, at: Position, body: &Bytes, out: &mut Vec<u8>) {
+    /// Makes `last` the last entry: cuts what is above it off, or leaves a hole up to it that a snapshot fills. Durable
+    /// only after [`Log::sync`], and written in order with everything else.
+    pub fn set_last(&mut self, last: Position) -> Result<(), Error> {
+        self.append_other(Kind::Last, last, &Bytes::new())
+    }
+
+    /// Writes a note of the engine to itself. Durable only after [`Log::sync`].
+    pub fn note(&mut self, body: &Bytes) -> Result<(), Error> {
+        self.append_other(Kind::Note, self.last, body)
+    }
+
+    fn append_other(&mut self, kind: Kind, at: Position, body: &Bytes) -> Result<(), Error> {
+        self.ready()?;
+        self.make_room(body.len())?;
+        let mut bytes = Vec::with_capacity(record_bytes(body.len()));
+        self.encode(kind, 0, 0, at, body, &mut bytes);
+        self.write(&bytes)?;
+        self.next_sequence += 1;
+        self.last = at;
+        self.last_is_mark = false;
+        Ok(())
+    }
+
+    fn make_room(&mut self, body_bytes: usize) -> Result<(), Error> {
+        if record_bytes(body_bytes) as u64 > self.active.room_bytes() {
+            self.roll()?;
+        }
+        Ok(())
+    }
+
+    /// The number of the segment that is written to.
+    pub fn active_segment(&self) -> u64 {
+        self.active.header.number
+    }
+
+    /// Reads records by their place, beside whoever writes the log.
+    pub fn reader(&self) -> RecordReader {
+        RecordReader::new(Arc::clone(&self.disk), self.active.header.log_id)
+    }
+
+    fn encode(&self, kind: Kind, tag: u8, nth: u64, at: Position, body: &Bytes, out: &mut Vec<u8>) {
         let header = RecordHeader {
             kind,
+            tag,
             length: body.len() as u32,
             sequence: self.next_sequence + nth,
             durable: self.durable,
@@ -338,7 +406,7 @@ impl Log {
             return;
         }
         let mut bytes = Vec::new();
-        self.encode(Kind::Mark, 0, self.last, &Bytes::new(), &mut bytes);
+        self.encode(Kind::Mark, 0, 0, self.last, &Bytes::new(), &mut bytes);
         let fits = bytes.len() as u64 <= self.active.header.segment_bytes - self.active.tail;
         if fits && self.write(&bytes).is_ok() {
             self.next_sequence += 1;

@@ -24,6 +24,11 @@ pub enum Kind {
     Entry,
     /// No entry: says only that all before it is durable.
     Mark,
+    /// No entry: from here on the last entry is the one at this index and term. Below the last one it cuts a suffix
+    /// off, above it it leaves a hole that a snapshot fills. Only in logs of replicated engines.
+    Last,
+    /// No entry: a note of the engine to itself, such as its vote. Only in logs of replicated engines.
+    Note,
 }
 
 /// The header of a record.
@@ -31,6 +36,8 @@ pub enum Kind {
 pub struct RecordHeader {
     /// What it is.
     pub kind: Kind,
+    /// What an entry's body is, as its engine says: 0 for a batch. 0 in other records.
+    pub tag: u8,
     /// Bytes of the body, without padding.
     pub length: u32,
     /// 1 for the first record of a log, then without gaps, marks included.
@@ -88,6 +95,7 @@ pub fn record_bytes(length: usize) -> usize {
 /// Appends the record to `out`.
 pub fn encode(header: &RecordHeader, body: &[u8], seed: u32, out: &mut Vec<u8>) {
     assert_eq!(header.length as usize, body.len(), "the header describes another body");
+    assert!(header.tag == 0 || header.kind == Kind::Entry, "only entries have a tag");
     assert!(header.durable < header.sequence, "a record cannot be durable before it is written");
     let start = out.len();
     out.extend_from_slice(&MAGIC);
@@ -98,8 +106,10 @@ pub fn encode(header: &RecordHeader, body: &[u8], seed: u32, out: &mut Vec<u8>) 
     let kind = match header.kind {
         Kind::Entry => 1,
         Kind::Mark => 2,
+        Kind::Last => 3,
+        Kind::Note => 4,
     };
-    out.extend_from_slice(&[kind, 0, 0, 0]);
+    out.extend_from_slice(&[kind, header.tag, 0, 0]);
     let header_crc = crc32c::crc32c_append(seed, &out[start..]);
     out.extend_from_slice(&header_crc.to_le_bytes());
     out.extend_from_slice(body);
@@ -129,20 +139,23 @@ pub fn decode_header(bytes: &[u8], seed: u32) -> Result<RecordHeader, Flaw> {
     if crc32c::crc32c_append(seed, &bytes[..HEADER_CRC_AT]) != u32_at(bytes, HEADER_CRC_AT) {
         return Err(Flaw::HeaderChecksum);
     }
-    let kind = match bytes[40..44] {
-        [1, 0, 0, 0] => Kind::Entry,
-        [2, 0, 0, 0] => Kind::Mark,
+    let (kind, tag) = match bytes[40..44] {
+        [1, tag, 0, 0] => (Kind::Entry, tag),
+        [2, 0, 0, 0] => (Kind::Mark, 0),
+        [3, 0, 0, 0] => (Kind::Last, 0),
+        [4, 0, 0, 0] => (Kind::Note, 0),
         _ => return Err(Flaw::Field),
     };
     let header = RecordHeader {
         kind,
+        tag,
         length: u32_at(bytes, 4),
         sequence: u64_at(bytes, 8),
         durable: u64_at(bytes, 16),
         index: u64_at(bytes, 24),
         term: u64_at(bytes, 32),
     };
-    let body_fits = kind == Kind::Entry || header.length == 0;
+    let body_fits = matches!(kind, Kind::Entry | Kind::Note) || header.length == 0;
     let in_range = header.sequence.max(header.index) < NUMBER_LIMIT;
     if header.durable < header.sequence && body_fits && in_range { Ok(header) } else { Err(Flaw::Field) }
 }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use weir_base::world::{Disk, DiskFile};
 
-use super::record::{Flaw, Kind};
+use super::record::{Flaw, Kind, RecordHeader};
 use super::scan::Scanner;
 use super::segment::{self, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::engine::Position;
@@ -58,14 +58,30 @@ pub struct Found {
     pub torn_records: u64,
 }
 
-struct Reader<'a> {
+/// Where a record stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The segment's number.
+    pub segment: u64,
+    /// Where the record begins in the segment's file.
+    pub offset: u64,
+    /// Bytes of its body.
+    pub length: u32,
+}
+
+/// Sees every good record once while a log is opened, in the order in which they were written. An error says why the
+/// record cannot be one of this log.
+pub type Visit<'a> = &'a mut dyn FnMut(&RecordHeader, Place, &[u8]) -> Result<(), String>;
+
+struct Reader<'a, 'v> {
     disk: &'a dyn Disk,
     dir: String,
+    visit: Visit<'v>,
 }
 
 /// Reads the log. `None` when there is no segment. `floor_index` is the index of the newest good snapshot.
-pub fn recover(disk: &dyn Disk, floor_index: u64) -> Result<Option<Found>, Error> {
-    let reader = Reader { disk, dir: disk.describe() };
+pub fn recover(disk: &dyn Disk, floor_index: u64, visit: Visit<'_>) -> Result<Option<Found>, Error> {
+    let mut reader = Reader { disk, dir: disk.describe(), visit };
     let names = disk.list().map_err(|error| Error::io("listing", "files", &reader.dir, error))?;
     let numbers: Vec<u64> = names.iter().filter_map(|name| segment::number_of(name)).collect();
     if numbers.is_empty() {
@@ -75,7 +91,7 @@ pub fn recover(disk: &dyn Disk, floor_index: u64) -> Result<Option<Found>, Error
     reader.records(segments, floor_index).map(Some)
 }
 
-impl Reader<'_> {
+impl Reader<'_, '_> {
     fn io(&self, action: &'static str, number: u64, error: io::Error) -> Error {
         Error::io(action, &segment::file_name(number), &self.dir, error)
     }
@@ -127,7 +143,7 @@ impl Reader<'_> {
         Err(self.corrupt(number, 0, index, what))
     }
 
-    fn records(&self, segments: Vec<SegmentHeader>, floor_index: u64) -> Result<Found, Error> {
+    fn records(&mut self, segments: Vec<SegmentHeader>, floor_index: u64) -> Result<Found, Error> {
         let mut entries = 0;
         for pair in segments.windows(2) {
             entries += self.sealed(&pair[0], &pair[1])?;
@@ -139,9 +155,13 @@ impl Reader<'_> {
         let mut unproven = VecDeque::new();
         let mut last_is_mark = false;
         let flaw = loop {
-            let offset = scanner.offset;
+            let (offset, index) = (scanner.offset, scanner.last.index);
             match scanner.next().map_err(|error| self.io("reading", active.number, error))? {
-                Ok((header, _)) => {
+                Ok((header, body)) => {
+                    let place = Place { segment: active.number, offset, length: header.length };
+                    let seen = (self.visit)(&header, place, body);
+                    seen.map_err(|what| self.corrupt(active.number, offset, index, what))?;
+                    entries += u64::from(header.kind == Kind::Entry);
                     while unproven.front().is_some_and(|(sequence, _)| *sequence <= header.durable) {
                         unproven.pop_front();
                     }
@@ -151,7 +171,6 @@ impl Reader<'_> {
                 Err(flaw) => break flaw,
             }
         };
-        entries += scanner.last.index + 1 - active.first_index;
         let remains = scanner.remains().map_err(|error| self.io("reading", active.number, error))?;
         self.judge(&active, &scanner, flaw, remains.proof, floor_index)?;
         Ok(Found {
@@ -170,11 +189,19 @@ impl Reader<'_> {
     }
 
     /// Walks a segment that has a successor, and so was wholly durable. Gives its number of entries.
-    fn sealed(&self, header: &SegmentHeader, next: &SegmentHeader) -> Result<u64, Error> {
+    fn sealed(&mut self, header: &SegmentHeader, next: &SegmentHeader) -> Result<u64, Error> {
         let mut scanner = Scanner::new(self.open(header.number)?, header);
+        let mut entries = 0;
         let flaw = loop {
-            if let Err(flaw) = scanner.next().map_err(|error| self.io("reading", header.number, error))? {
-                break flaw;
+            let (offset, index) = (scanner.offset, scanner.last.index);
+            match scanner.next().map_err(|error| self.io("reading", header.number, error))? {
+                Ok((record, body)) => {
+                    let place = Place { segment: header.number, offset, length: record.length };
+                    let seen = (self.visit)(&record, place, body);
+                    seen.map_err(|what| self.corrupt(header.number, offset, index, what))?;
+                    entries += u64::from(record.kind == Kind::Entry);
+                }
+                Err(flaw) => break flaw,
             }
         };
         let last = scanner.last;
@@ -191,7 +218,7 @@ impl Reader<'_> {
             );
             return Err(self.corrupt(header.number, scanner.offset, last.index, what));
         }
-        Ok(last.index + 1 - header.first_index)
+        Ok(entries)
     }
 
     /// Refuses an end of the active segment that cannot be a torn tail.

@@ -73,11 +73,13 @@ impl Scanner {
     }
 
     fn follows(&self, header: &RecordHeader) -> bool {
-        let index = match header.kind {
-            Kind::Entry => self.last.index + 1,
-            Kind::Mark => self.last.index,
+        let next = match header.kind {
+            Kind::Entry => header.index == self.last.index + 1 && header.term >= self.last.term,
+            Kind::Mark => header.index == self.last.index && header.term >= self.last.term,
+            Kind::Last => true,
+            Kind::Note => header.index == self.last.index && header.term == self.last.term,
         };
-        header.sequence == self.next_sequence && header.index == index && header.term >= self.last.term
+        header.sequence == self.next_sequence && next
     }
 
     /// Looks at everything from the scanner's place to the end of the segment.

@@ -277,7 +277,8 @@ fn marks_are_written_once_and_do_not_pile_up() {
 
 #[test]
 fn record_flaws_have_their_names() {
-    let header = RecordHeader { kind: Kind::Entry, length: 3, sequence: 2, durable: 1, index: 1, term: 1 };
+    let header =
+        RecordHeader { kind: Kind::Entry, tag: 0, length: 3, sequence: 2, durable: 1, index: 1, term: 1 };
     let seed = record::seed(1, 1);
     let mut bytes = Vec::new();
     record::encode(&header, b"abc", seed, &mut bytes);

@@ -154,6 +154,26 @@ impl<R: Read> Decoder<R> {
         self.at
     }
 
+    /// How many bytes from the beginning of a snapshot's file are whole chunks: where a transfer that was cut off may
+    /// go on. All of them, with true, when the snapshot is whole.
+    pub fn whole_prefix(mut self) -> io::Result<(u64, bool)> {
+        loop {
+            if self.info.is_some() {
+                return Ok((self.file_bytes() + FOOTER_BYTES as u64 + 12, true));
+            }
+            let before = self.file_bytes();
+            match self.next_chunk() {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok((before, false)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn file_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + self.bytes + 8 * self.chunks
+    }
+
     /// Reads and checks all that is left.
     pub fn verify(mut self) -> io::Result<SnapshotInfo> {
         loop {

@@ -50,6 +50,16 @@ pub struct Refused {
 /// Reads the state out of a snapshot.
 pub type SnapshotReader = Decoder<FileReader>;
 
+/// How many bytes of the snapshot file `name` are whole, and whether that is all of it; a file that is not even whole in
+/// its header has none.
+pub fn whole_prefix(disk: &dyn Disk, name: &str) -> io::Result<(u64, bool)> {
+    match Decoder::new(FileReader::new(disk.open(name)?)) {
+        Ok(decoder) => decoder.whole_prefix(),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok((0, false)),
+        Err(error) => Err(error),
+    }
+}
+
 /// Reads a file from its beginning.
 pub struct FileReader {
     file: Arc<dyn DiskFile>,
@@ -168,6 +178,43 @@ impl SnapshotStore {
         Ok(info)
     }
 
+    /// Takes the snapshot file `name`, which came from another replica, as the only one: checks it from end to end, gives
+    /// it its name and removes all others. Durable on return.
+    pub fn adopt(&mut self, name: &str) -> Result<SnapshotInfo, Error> {
+        let failed = |action, error| Error::io(action, name, &self.dir, error);
+        let file = self.disk.open(name).map_err(|error| failed("opening", error))?;
+        file.sync_data().map_err(|error| failed("syncing", error))?;
+        let info = self.decoder(name).and_then(Decoder::verify).map_err(|error| failed("checking", error))?;
+        let named = file_name(info.at.index);
+        self.disk.rename(name, &named).map_err(|error| failed("renaming", error))?;
+        self.disk.sync_dir().map_err(|error| failed("syncing the name of", error))?;
+        let mut old: Vec<String> = self.good.drain(..).map(|info| file_name(info.at.index)).collect();
+        old.extend(self.refused.drain(..).map(|refused| refused.file));
+        self.good.push(info);
+        old.iter().filter(|name| **name != named).try_for_each(|name| self.remove(name))?;
+        Ok(info)
+    }
+
+    /// The good snapshots, oldest first.
+    pub fn good(&self) -> &[SnapshotInfo] {
+        &self.good
+    }
+
+    /// Reads the good snapshot of `index`.
+    pub fn read(&self, index: u64) -> Result<SnapshotReader, Error> {
+        let name = file_name(index);
+        self.decoder(&name).map_err(|error| Error::io("reading", &name, &self.dir, error))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Error> {
+        match self.disk.remove(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io("removing", name, &self.dir, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn write(&self, at: Position, state: &mut dyn Read, name: &str) -> Result<SnapshotInfo, Error> {
         let io = |action: &'static str| {
             move |error: io::Error| match error.kind() {
@@ -203,14 +250,6 @@ impl SnapshotStore {
         let old = self.good.len().saturating_sub(SNAPSHOTS_KEPT);
         let mut names: Vec<String> = self.good.drain(..old).map(|info| file_name(info.at.index)).collect();
         names.extend(self.refused.drain(..).map(|refused| refused.file).filter(|file| file != saved));
-        for name in names {
-            match self.disk.remove(&name) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::io("removing", &name, &self.dir, error));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        names.iter().try_for_each(|name| self.remove(name))
     }
 }

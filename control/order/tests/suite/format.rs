@@ -21,7 +21,7 @@ fn hash(bytes: &[u8]) -> String {
 
 fn record(kind: Kind, body: &[u8]) -> Vec<u8> {
     let length = body.len() as u32;
-    let header = RecordHeader { kind, length, sequence: 9, durable: 8, index: 7, term: 6 };
+    let header = RecordHeader { kind, tag: 0, length, sequence: 9, durable: 8, index: 7, term: 6 };
     let mut bytes = Vec::new();
     record::encode(&header, body, record::seed(5, 4), &mut bytes);
     bytes

@@ -131,7 +131,7 @@ fn recovery_of_records_with_any_fields() {
                 let kind = if *mark { Kind::Mark } else { Kind::Entry };
                 let length = body.len() as u32;
                 let (sequence, durable, index, term) = (*sequence, *durable, *index, *term);
-                let header = RecordHeader { kind, length, sequence, durable, index, term };
+                let header = RecordHeader { kind, tag: 0, length, sequence, durable, index, term };
                 record::encode(&header, body, record::seed(3, 1), &mut bytes);
             }
             bytes.resize(8192, 0);

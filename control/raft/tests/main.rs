@@ -1,0 +1,12 @@
+//! The integration tests of the raft engine.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod suite {
+    mod membership;
+    pub mod node;
+    mod process;
+    mod repair;
+    mod sim;
+    mod simulation;
+}
