@@ -24,7 +24,7 @@ pub struct CommittedChange {
 
 impl CommittedChange {
     pub(crate) fn new(version: Version, now_ms: u64, writes: &[Changed]) -> CommittedChange {
-        let writes = writes.iter().filter(|write| write.table != DEDUP_TABLE).cloned().collect();
+        let writes = writes.iter().filter(|write| &*write.table != DEDUP_TABLE).cloned().collect();
         CommittedChange { version, now_ms, writes }
     }
 
