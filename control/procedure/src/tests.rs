@@ -184,7 +184,6 @@ fn two_replicas_agree_on_every_end() {
 #[test]
 fn fuzz_loading_and_calling() {
     let good = writes_then(REPLY_NOTHING);
-    let loader = WasmLoader::new();
     let limits = ProcedureLimits { fuel_max: 10_000, memory_bytes_max: 1 << 20 };
     bolero::check!().with_iterations(3_000).with_type::<(usize, u8, Vec<u8>)>().for_each(
         |(at, flip, noise)| {
@@ -192,7 +191,7 @@ fn fuzz_loading_and_calling() {
             let at = at % bytes.len();
             bytes[at] ^= flip;
             for module in [&bytes, noise] {
-                if loader.load(module, limits).is_ok() {
+                if WasmLoader::new().load(module, limits).is_ok() {
                     let mut world = World::new();
                     let _ = (world.load(module.clone()), world.call(b"key"));
                 }
