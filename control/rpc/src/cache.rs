@@ -51,6 +51,8 @@ struct Entry {
     cached: Option<Cached>,
     /// When the store was asked.
     asked: Instant,
+    /// When it answered.
+    known: Instant,
     used: u64,
 }
 
@@ -84,15 +86,14 @@ impl Entries {
     }
 
     fn put(&mut self, name: Name, cached: Option<Cached>, asked: Instant, entries_max: usize) {
-        let known = self.by_name.get(&name);
-        match (
-            known.map(|entry| entry.cached.as_ref().map(|c| c.version)),
-            cached.as_ref().map(|c| c.version),
-        ) {
+        let meanwhile = self.by_name.get(&name).filter(|entry| entry.known > asked);
+        let version = |cached: &Option<Cached>| cached.as_ref().map(|cached| cached.version);
+        let found = meanwhile.map(|entry| (version(&entry.cached), version(&cached)));
+        match found {
             // A slow answer must not take the place of a newer one.
-            (Some(Some(old)), Some(new)) if old > new => return,
+            Some((Some(old), Some(new))) if old > new => return,
             // Who knows which came first: an entry, or its absence.
-            (Some(Some(_)), None) | (Some(None), Some(_)) => return self.forget(&name),
+            Some((Some(_), None) | (None, Some(_))) => return self.forget(&name),
             _ => self.forget(&name),
         }
         while self.by_name.len() >= entries_max {
@@ -102,7 +103,7 @@ impl Entries {
         }
         self.uses += 1;
         self.by_use.insert(self.uses, name.clone());
-        self.by_name.insert(name, Entry { cached, asked, used: self.uses });
+        self.by_name.insert(name, Entry { cached, asked, known: Instant::now(), used: self.uses });
     }
 
     fn forget(&mut self, name: &Name) {

@@ -61,8 +61,8 @@ pub struct LocalSettings {
 impl Default for LocalSettings {
     fn default() -> LocalSettings {
         let mut order = weir_order::Settings::default();
-        order.log.batch_bytes_max = 32 << 20;
-        order.local.batch_bytes_max = 32 << 20;
+        order.log.batch_bytes_max = 18 << 20;
+        order.local.batch_bytes_max = 18 << 20;
         LocalSettings {
             batcher: BatcherSettings { operation_bytes_max: 17 << 20, ..BatcherSettings::default() },
             order,

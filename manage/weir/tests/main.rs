@@ -15,4 +15,5 @@ mod lab;
 mod namespaces;
 mod networks;
 mod policy;
+mod store;
 mod tools;

@@ -195,7 +195,7 @@ fn a_feed_gives_what_it_has_and_says_what_it_has_not() {
             expires_ms: 0,
         };
         let (write, seen) = (change("a"), change(DEDUP_TABLE));
-        feed.push(Arc::new(CommittedChange::new(Version(version), 0, &[write, seen])));
+        feed.push(Arc::new(feed::committed(Version(version), 0, &[write, seen])));
     }
     let versions = |from: u64, limit| {
         feed.after(Version(from), limit).map(|c| c.iter().map(|c| c.version.0).collect::<Vec<_>>())

@@ -21,6 +21,7 @@
 mod frame;
 mod handle;
 mod metrics;
+mod operations;
 mod runner;
 mod session;
 mod sessions;
@@ -51,10 +52,11 @@ use weir_trust::batch::GroupSigner;
 /// How often the core is told the time.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Largest operation of the order: a transaction of the most mutations, at about 700 bytes each.
-const OPERATION_BYTES_MAX: usize = 15 * 1024 * 1024;
+/// Largest operation of the order: a message of a client of the store; a transaction of the most mutations, at about
+/// 700 bytes each, is smaller.
+const OPERATION_BYTES_MAX: usize = 17 * 1024 * 1024;
 /// Largest batch of the order.
-const BATCH_BYTES_MAX: u64 = 16 * 1024 * 1024;
+const BATCH_BYTES_MAX: u64 = 18 * 1024 * 1024;
 
 /// When a snapshot is taken: when the log after the last one has either.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +131,8 @@ pub struct ControllerSettings {
     pub inbox_max: usize,
     /// Proposals that may wait for their answer.
     pub proposals_max: usize,
+    /// Procedures that clients of the store may call.
+    pub registry: Arc<weir_store::Registry>,
 }
 
 impl ControllerSettings {
@@ -151,6 +155,7 @@ impl ControllerSettings {
             sessions: SessionSettings::default(),
             inbox_max: 4_096,
             proposals_max: 16_384,
+            registry: Arc::default(),
         }
     }
 }
@@ -194,6 +199,7 @@ impl Controller {
         let group_key = signer.group_key();
         let opened = OpenedLocal::open(disk, settings.order)?;
         let mut core = load(&opened, core_settings, signer, apps.clone())?;
+        core.set_registry(settings.registry.clone());
         let mut feed = Feed::new(settings.feed, core.store().version());
         let (last, replayed) = replay(&opened, &mut core, &mut feed)?;
         let recovered = Recovered { opening: opened.opening().clone(), replayed };

@@ -70,7 +70,8 @@ impl ControllerArguments {
         let log = self.state.join("log");
         std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
         let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
-        let settings = ControllerSettings::new(self.domain.clone(), super::label("controller"));
+        let mut settings = ControllerSettings::new(self.domain.clone(), super::label("controller"));
+        settings.registry = super::store::registry();
         let controller = Controller::open(
             settings,
             Arc::new(disk),
@@ -99,13 +100,16 @@ impl ControllerArguments {
             session_addresses: vec![SocketAddr::new(advertised, self.session.port()).to_string()],
         };
         let listener = TlsListener::new(api, api_tls).map_err(Failure::io("listening"))?;
-        let service = router(Arc::new(backend), admins).into_make_service_with_connect_info::<Peer>();
+        let store = super::store::route(controller.handle(), admins.clone());
+        let service = router(Arc::new(backend), admins).merge(store);
+        let service = service.into_make_service_with_connect_info::<Peer>();
         tracing::info!(domain = %self.domain, api = %api_address, context = %context.display(), "the controller is ready");
         let ended = tokio::select! {
             ended = async { axum::serve(listener, service).await } => ended.map_err(Failure::io("serving the API")),
             ended = serve_sessions(controller.handle(), sessions, session_tls) => {
                 ended.map_err(|error| Failure::Input(error.to_string()))
             }
+            () = super::store::expire(controller.handle()) => Ok(()),
             () = super::stopped() => Ok(()),
         };
         tracing::info!("the controller stops");
