@@ -315,8 +315,8 @@ impl Changes for LocalChanges {
 
 impl Drop for LocalStore {
     fn drop(&mut self) {
-        // Lets what was proposed be applied and answered; the last reference to the engine is the snapshot
-        // thread's, which ends after the apply thread.
+        // What is in the queue is applied and answered; others hear that it is uncertain. The last reference to
+        // the engine is the snapshot thread's, which ends after the apply thread.
         self.submitter = None;
         let _ = self.inbox.send(Command::Stop);
         for thread in self.threads.drain(..) {

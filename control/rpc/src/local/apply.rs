@@ -4,7 +4,7 @@ use super::{Item, LocalSettings, Shared, items, locked};
 use crate::service::ReadResult;
 use bytes::Bytes;
 use std::io::Cursor;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -42,8 +42,8 @@ pub(super) struct Applier {
     entries_since: u64,
     bytes_since: u64,
     saving: bool,
-    /// Whether the time was proposed and is not ordered yet.
-    time_proposed: bool,
+    /// Whether the time was proposed, and neither ordered nor refused yet.
+    time_proposed: Arc<AtomicBool>,
 }
 
 impl Applier {
@@ -67,7 +67,7 @@ impl Applier {
             entries_since: 0,
             bytes_since: 0,
             saving: false,
-            time_proposed: false,
+            time_proposed: Arc::default(),
         }
     }
 
@@ -117,7 +117,9 @@ impl Applier {
         if item.origin != self.shared.origin {
             return;
         }
-        self.time_proposed &= item.ticket != 0;
+        if item.ticket == 0 {
+            self.time_proposed.store(false, Ordering::Relaxed);
+        }
         if let Some(answer) = locked(&self.shared.submissions).remove(&item.ticket) {
             let _ = answer.send(Ok(applied.outcomes));
         }
@@ -127,11 +129,16 @@ impl Applier {
     fn look_at_time(&mut self) {
         let now_ms = self.shared.clock.wall_ms();
         let due = self.store.next_expiry_ms().is_some_and(|expires_ms| expires_ms <= now_ms);
-        let Some(submitter) = self.submitter.upgrade().filter(|_| due && !self.time_proposed) else { return };
-        self.time_proposed = true;
+        if !due || self.time_proposed.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(submitter) = self.submitter.upgrade() else { return };
+        self.time_proposed.store(true, Ordering::Relaxed);
+        let proposed = self.time_proposed.clone();
         let item = Item { now_ms, origin: self.shared.origin, ticket: 0, batch: Batch::once([]) };
-        let reply = |result: Result<_, weir_order::Error>| {
+        let reply = move |result: Result<_, weir_order::Error>| {
             if let Err(error) = result {
+                proposed.store(false, Ordering::Relaxed);
                 tracing::debug!(%error, "the time was not ordered");
             }
         };
