@@ -182,7 +182,7 @@ pub struct Network {
     /// Name, unique in the cloud.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub name: Label,
-    /// Largest IP packet of an endpoint, bytes. Default 1400.
+    /// Largest IP packet of an endpoint, bytes: 1280 to 65000.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
     /// How packets cross the underlay.
@@ -376,7 +376,7 @@ pub struct Route {
     /// Name, unique in the network.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub name: Label,
-    /// Destinations.
+    /// Destinations, such as `10.9.0.0/16`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub prefix: IpNet,
     /// Among routes for one prefix the highest wins.
@@ -529,11 +529,11 @@ pub struct FirewallRule {
     pub priority: u16,
     /// What to do.
     pub action: Action,
-    /// Which protocol.
+    /// Which protocol: `any`, `tcp`, `udp`, `icmp` (ICMPv6 too) or a number.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     #[serde(default)]
     pub protocol: Protocol,
-    /// Destination ports; empty means all. Only for TCP and UDP.
+    /// Destination ports, such as `80` or `8000-8080`; empty means all. Only for TCP and UDP.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     #[serde(default)]
     pub ports: Vec<PortRange>,

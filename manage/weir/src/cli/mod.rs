@@ -2,6 +2,7 @@
 
 mod apply;
 mod context;
+mod explain;
 pub(crate) mod input;
 mod inspect;
 pub(crate) mod output;
@@ -52,6 +53,8 @@ enum Command {
     Get(inspect::Get),
     /// Show all about one resource
     Describe(inspect::Describe),
+    /// Show what may be written in a document, field by field
+    Explain(explain::Explain),
     /// Follow changes as they happen
     Watch(inspect::Watch),
     /// Show the state of the domain: desired, acked and in force, switch by switch
@@ -116,8 +119,11 @@ pub enum Failure {
     /// An argument or a file is wrong.
     #[error("{0}")]
     Input(String),
+    /// Something that is named is not there.
+    #[error("{0}")]
+    Missing(String),
     /// A file or the terminal failed.
-    #[error("{what}: {error}")]
+    #[error("{what}: {error}{}", what_to_do(.error))]
     Io {
         /// What was tried.
         what: String,
@@ -126,12 +132,27 @@ pub enum Failure {
     },
 }
 
+/// What helps against an error of the system, if that is known.
+fn what_to_do(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::PermissionDenied => ": run this as root, or as the user whom it belongs to",
+        ErrorKind::AddrInUse => ": another program listens there; stop it, or choose another port",
+        ErrorKind::AddrNotAvailable => ": use an address of this machine, 'ip address' shows them",
+        _ => "",
+    }
+}
+
 impl Failure {
     /// Exit code of the process.
     pub fn code(&self) -> u8 {
         match self {
             Failure::Client(ClientError::Unreachable { .. }) | Failure::Store { unreachable: true, .. } => 3,
-            Failure::Client(_) | Failure::Store { .. } | Failure::Lab(_) | Failure::Io { .. } => 1,
+            Failure::Client(_)
+            | Failure::Store { .. }
+            | Failure::Lab(_)
+            | Failure::Missing(_)
+            | Failure::Io { .. } => 1,
             Failure::Input(_) => 2,
         }
     }
@@ -181,6 +202,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Diff(command) => command.run(&connect()?),
         Command::Get(command) => command.run(&connect()?),
         Command::Describe(command) => command.run(&connect()?),
+        Command::Explain(command) => command.run(),
         Command::Watch(command) => command.run(&connect()?),
         Command::Status(command) => command.run(&connect()?),
         Command::Counters(command) => command.run(&connect()?),

@@ -1,5 +1,6 @@
 use super::*;
 use serde_json::json;
+use weir_api::types::ApplyResponse;
 
 #[test]
 fn the_command_line_is_sound() {
@@ -30,7 +31,28 @@ fn files_hold_many_documents_and_errors_name_the_place() {
     );
     assert!(wrong("kind: network\nname: red\ncolour: 1\n").contains("colour"));
     assert!(wrong("kind: [\n").contains("net.yaml"));
-    assert!(wrong("kind: cloud\nname: x\n").contains("cloud"));
+    assert!(wrong("kind: cloud\nname: x\n").contains("kind: 'cloud' is not allowed: network, subnet"));
+    assert!(wrong("hello\n").contains("such as 'kind: network'"));
+}
+
+#[test]
+fn what_is_missing_is_named_with_what_to_do() {
+    let message = |paths: &[&str]| {
+        let paths: Vec<_> = paths.iter().map(std::path::PathBuf::from).collect();
+        input::read(&paths).unwrap_err().to_string()
+    };
+    assert!(message(&["/nowhere.yaml"]).contains("/nowhere.yaml: there is no such file; name a file"));
+    let empty = tempfile::tempdir().unwrap();
+    assert!(message(&[empty.path().to_str().unwrap()]).contains("no resource is in there"));
+    let context = context::load(Some(std::path::Path::new("/nowhere/admin.json"))).unwrap_err();
+    assert!(context.to_string().contains("copy admin.json there") && context.code() == 1, "{context}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "{}").unwrap();
+    let context = context::load(Some(file.path())).unwrap_err();
+    assert!(context.to_string().contains("copy admin.json anew"), "{context}");
+    let refused = |kind: std::io::ErrorKind| Failure::io("x")(kind.into()).to_string();
+    assert!(refused(std::io::ErrorKind::PermissionDenied).contains("run this as root"));
+    assert!(refused(std::io::ErrorKind::AddrInUse).contains("another port"));
 }
 
 #[test]
@@ -50,9 +72,61 @@ fn a_difference_names_only_what_differs() {
 }
 
 #[test]
+fn an_outcome_says_where_it_is_in_force() {
+    let done = |joined, updates_total, in_force| ApplyResponse {
+        version: Some(7),
+        changes: Vec::new(),
+        updates: Vec::new(),
+        updates_total,
+        switches: updates_total,
+        joined,
+        in_force,
+    };
+    let cases = [
+        (done(0, 0, true), Some(10), "in force nowhere: no host has joined"),
+        (done(2, 0, true), Some(10), "no switch needs to know"),
+        (done(2, 3, true), Some(10), "in force on every switch"),
+        (done(2, 3, false), Some(10), "not in force everywhere after 10 s"),
+        (done(2, 3, false), None, "shows when it is in force"),
+    ];
+    for (done, waited_s, words) in cases {
+        let said = apply::outcome(&done, waited_s);
+        assert!(said.contains(words) && said.contains("v7"), "{said}");
+    }
+}
+
+#[test]
 fn exit_codes_are_as_documented() {
     let unreachable = ClientError::Unreachable { server: "x".into(), reason: "y".into() };
     assert_eq!(Failure::Client(unreachable).code(), 3);
     assert_eq!(Failure::Input("x".into()).code(), 2);
     assert_eq!(Failure::Client(ClientError::Answer("x".into())).code(), 1);
+}
+
+#[test]
+fn every_kind_and_field_is_explained() {
+    let schemas = explain::Schemas::load().unwrap();
+    for kind in Kind::ALL {
+        let text = schemas.explain(kind.as_str()).unwrap();
+        assert!(text.contains("name  <text>  required"), "{text}");
+    }
+    let subnet = schemas.explain("subnet.dhcp").unwrap();
+    assert!(subnet.contains("leaseS  <number>  default 3600"), "{subnet}");
+    let action = schemas.explain("network.ingress").unwrap();
+    assert!(action.contains("<allow | deny>  default deny"), "{action}");
+    let hop = schemas.explain("route.nextHop").unwrap();
+    assert!(hop.contains("endpoint"), "{hop}");
+    let message = schemas.explain("endpoint.colour").err().unwrap().to_string();
+    assert!(message.contains("no field 'colour'") && message.contains("addresses"), "{message}");
+    assert!(schemas.explain("cloud").err().unwrap().to_string().contains("firewall-rule"));
+}
+
+#[test]
+fn the_page_of_resources_is_current() {
+    let page = include_str!("../../../../docs/operate/resources.md");
+    assert_eq!(
+        page,
+        explain::Schemas::load().unwrap().markdown().unwrap(),
+        "run 'weir explain --markdown > docs/operate/resources.md'"
+    );
 }

@@ -1,0 +1,287 @@
+//! `weir explain`: what may be written in a document, field by field. All of it comes from the types: texts
+//! and forms from the API's own document, defaults from reading the smallest document of a kind.
+
+use super::Failure;
+use clap::Args;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use weir_model::resource::{Kind, Resource};
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// A kind, or a field of it, such as `endpoint` or `subnet.dhcp`; nothing for all kinds
+    #[arg(value_name = "KIND[.FIELD]")]
+    what: Option<String>,
+    /// Print all kinds as a page of documentation
+    #[arg(long, conflicts_with = "what")]
+    markdown: bool,
+}
+
+/// One field as it is shown.
+struct Field {
+    name: String,
+    form: String,
+    default: Option<String>,
+    required: bool,
+    text: String,
+    /// Name of the schema behind it, where it has fields or forms of its own.
+    inner: Option<String>,
+}
+
+impl Explain {
+    /// Prints it. Needs no controller.
+    ///
+    /// # Errors
+    /// [`Failure::Input`] for a kind or a field that does not exist.
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let schemas = Schemas::load()?;
+        let text = match self.what {
+            _ if self.markdown => schemas.markdown()?,
+            None => schemas.kinds(),
+            Some(what) => schemas.explain(&what)?,
+        };
+        print!("{text}");
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The schemas of the API's document.
+pub(super) struct Schemas(Value);
+
+impl Schemas {
+    pub(super) fn load() -> Result<Schemas, Failure> {
+        let mut document = serde_json::to_value(weir_api::server::openapi())
+            .map_err(|error| Failure::Input(error.to_string()))?;
+        Ok(Schemas(document["components"]["schemas"].take()))
+    }
+
+    fn kinds(&self) -> String {
+        let mut out = String::new();
+        for kind in Kind::ALL {
+            let _ = writeln!(out, "{:<16}{}", kind.as_str(), self.text(schema_of(kind)));
+        }
+        out + "\n'weir explain KIND' lists the fields of one, 'weir explain KIND.FIELD' those of a field.\n"
+    }
+
+    pub(super) fn explain(&self, what: &str) -> Result<String, Failure> {
+        let mut path = what.split('.');
+        let kind: Kind = path.next().unwrap_or_default().parse()?;
+        let mut schema = schema_of(kind).to_string();
+        let mut defaults = smallest(kind)?;
+        let mut shown = kind.to_string();
+        for name in path {
+            let fields = self.fields(&schema, &defaults);
+            let known = fields.iter().map(|field| field.name.as_str()).collect::<Vec<_>>().join(", ");
+            let Some(field) = fields.into_iter().find(|field| field.name == name) else {
+                return Err(Failure::Input(format!("{shown} has no field '{name}': it has {known}")));
+            };
+            let Some(inner) = field.inner else {
+                let mut out = String::new();
+                write_fields(&mut out, std::slice::from_ref(&field));
+                return Ok(out);
+            };
+            defaults = defaults[name].take();
+            schema = inner;
+            shown = format!("{shown}.{name}");
+        }
+        let mut out = format!("{shown}: {}\n\n", self.text(&schema));
+        write_fields(&mut out, &self.fields(&schema, &defaults));
+        Ok(out)
+    }
+
+    pub(super) fn markdown(&self) -> Result<String, Failure> {
+        let mut out = String::from(
+            "# Resources\nWhat may be written in the files of `weir apply`. This page is what `weir explain --markdown` prints.\n\n\
+             A file holds one or more YAML or JSON documents. Each has a `kind` and the fields below; an unknown field is an\n\
+             error. Names are DNS labels: `a-z`, `0-9` and `-`, at most 63 characters.\n",
+        );
+        for kind in Kind::ALL {
+            let schema = schema_of(kind);
+            let _ = write!(out, "\n## {kind}\n{}\n\n", self.text(schema));
+            self.markdown_fields(&mut out, schema, &smallest(kind)?, "");
+        }
+        Ok(out)
+    }
+
+    fn markdown_fields(&self, out: &mut String, schema: &str, defaults: &Value, prefix: &str) {
+        if prefix.is_empty() {
+            out.push_str("| field | form | default | |\n|---|---|---|---|\n");
+        }
+        for field in self.fields(schema, defaults) {
+            let default = match (&field.default, field.required) {
+                (_, true) => "required".to_string(),
+                (Some(default), _) => format!("`{default}`"),
+                (None, _) => String::new(),
+            };
+            let name = format!("{prefix}{}", field.name);
+            let _ = writeln!(
+                out,
+                "| `{name}` | {} | {default} | {} |",
+                field.form.replace('|', "or"),
+                field.text
+            );
+            if let Some(inner) = &field.inner {
+                self.markdown_fields(out, inner, &defaults[&field.name], &format!("{name}."));
+            }
+        }
+    }
+
+    fn text(&self, schema: &str) -> String {
+        self.0[schema]["description"].as_str().unwrap_or_default().replace('\n', " ")
+    }
+
+    /// The fields of a schema, or its forms when it is one of several.
+    fn fields(&self, schema: &str, defaults: &Value) -> Vec<Field> {
+        let schema = &self.0[schema];
+        if let Some(forms) = schema["oneOf"].as_array() {
+            return forms.iter().flat_map(|form| self.properties(form, &Value::Null, false)).collect();
+        }
+        self.properties(schema, defaults, true)
+    }
+
+    fn properties(&self, schema: &Value, defaults: &Value, with_required: bool) -> Vec<Field> {
+        let required: Vec<&str> =
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let mut fields: Vec<Field> = schema["properties"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, property)| self.field(name, property, &required, &defaults[name], with_required))
+            .collect();
+        // Required ones first; within each group as the document has them.
+        fields.sort_by_key(|field| !field.required);
+        fields
+    }
+
+    fn field(
+        &self,
+        name: &str,
+        property: &Value,
+        required: &[&str],
+        default: &Value,
+        with_required: bool,
+    ) -> Field {
+        let (form, inner) = self.form(property);
+        let text = property["description"]
+            .as_str()
+            .or_else(|| property["oneOf"][0]["description"].as_str())
+            .unwrap_or_default();
+        Field {
+            name: name.to_string(),
+            form,
+            default: default_text(default),
+            required: with_required && required.contains(&name),
+            text: text.replace('\n', " "),
+            inner,
+        }
+    }
+
+    /// How a value is written, and the schema to look into.
+    fn form(&self, property: &Value) -> (String, Option<String>) {
+        if let Some(reference) = property["$ref"].as_str() {
+            return self.named(reference);
+        }
+        if let Some(reference) = property["oneOf"][0]["$ref"].as_str() {
+            return self.named(reference);
+        }
+        let kind = match &property["type"] {
+            Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).find(|kind| *kind != "null"),
+            other => other.as_str(),
+        };
+        match kind {
+            Some("array") => {
+                let (item, inner) = self.form(&property["items"]);
+                (format!("list of {item}"), inner)
+            }
+            Some("integer") => ("number".to_string(), None),
+            Some("boolean") => ("true | false".to_string(), None),
+            Some("string") => ("text".to_string(), None),
+            other => (other.unwrap_or("value").to_string(), None),
+        }
+    }
+
+    fn named(&self, reference: &str) -> (String, Option<String>) {
+        let name = reference.rsplit('/').next().unwrap_or_default();
+        let schema = &self.0[name];
+        let words = |schema: &Value| -> Vec<String> {
+            schema["enum"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(String::from)
+                .collect()
+        };
+        let plain = words(schema);
+        if !plain.is_empty() {
+            return (plain.join(" | "), None);
+        }
+        let Some(forms) = schema["oneOf"].as_array() else {
+            return ("fields".to_string(), Some(name.to_string()));
+        };
+        let forms: Vec<String> = forms
+            .iter()
+            .flat_map(|form| match form["properties"].as_object() {
+                Some(properties) => properties.keys().map(|key| format!("{{{key}: …}}")).collect(),
+                None => words(form),
+            })
+            .collect();
+        (forms.join(" | "), Some(name.to_string()))
+    }
+}
+
+fn default_text(default: &Value) -> Option<String> {
+    match default {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Array(items) if items.is_empty() => None,
+        Value::Object(_) => None,
+        other => Some(other.to_string()),
+    }
+}
+
+fn write_fields(out: &mut String, fields: &[Field]) {
+    for field in fields {
+        let _ = write!(out, "  {}  <{}>", field.name, field.form);
+        match (&field.default, field.required) {
+            (_, true) => out.push_str("  required"),
+            (Some(default), _) => {
+                let _ = write!(out, "  default {default}");
+            }
+            (None, _) => {}
+        }
+        let _ = writeln!(out, "\n      {}", field.text);
+    }
+}
+
+fn schema_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Network => "Network",
+        Kind::Subnet => "Subnet",
+        Kind::Endpoint => "Endpoint",
+        Kind::Route => "Route",
+        Kind::FirewallRule => "FirewallRule",
+    }
+}
+
+/// What a document with nothing but the required fields means, without those.
+fn smallest(kind: Kind) -> Result<Value, Failure> {
+    let mut document = match kind {
+        Kind::Network => json!({"name": "n"}),
+        Kind::Subnet => json!({"network": "n", "name": "s"}),
+        Kind::Endpoint => json!({"network": "n", "name": "e", "subnet": "s"}),
+        Kind::Route => json!({"network": "n", "name": "r", "prefix": "0.0.0.0/0", "nextHop": "drop"}),
+        Kind::FirewallRule => json!({"network": "n", "name": "f", "direction": "ingress", "action": "allow"}),
+    };
+    let given: Vec<String> =
+        document.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
+    document["kind"] = json!(kind.as_str());
+    let resource: Resource =
+        serde_json::from_value(document).map_err(|error| Failure::Input(error.to_string()))?;
+    let mut full = serde_json::to_value(resource).map_err(|error| Failure::Input(error.to_string()))?;
+    if let Some(fields) = full.as_object_mut() {
+        fields.retain(|name, _| !given.contains(name) && name != "kind");
+    }
+    Ok(full)
+}
