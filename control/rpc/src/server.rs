@@ -20,8 +20,9 @@ use tonic::{Extensions, Request, Response, Status, Streaming};
 use weir_model::Version;
 use weir_store::{Answer, Batch, Operation, Outcome, Query, Refusal};
 
-/// Largest message either way, bytes.
-pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// Largest message either way, bytes. Below the largest operation of a controller's order, so that what can be
+/// received can be ordered.
+pub const MESSAGE_BYTES_MAX: usize = 14 << 20;
 /// Most batches of one stream that are open.
 pub const BATCHES_OPEN_MAX: usize = 64;
 /// Most queries of a read.

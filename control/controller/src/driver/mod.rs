@@ -52,11 +52,10 @@ use weir_trust::batch::GroupSigner;
 /// How often the core is told the time.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Largest operation of the order: a message of a client of the store; a transaction of the most mutations, at about
-/// 700 bytes each, is smaller.
-const OPERATION_BYTES_MAX: usize = 17 * 1024 * 1024;
+/// Largest operation of the order: a transaction of the most mutations, at about 700 bytes each.
+const OPERATION_BYTES_MAX: usize = 15 * 1024 * 1024;
 /// Largest batch of the order.
-const BATCH_BYTES_MAX: u64 = 18 * 1024 * 1024;
+const BATCH_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// When a snapshot is taken: when the log after the last one has either.
 #[derive(Clone, Copy, Debug)]
