@@ -17,14 +17,14 @@
 mod apply;
 
 use crate::Error;
-use crate::service::{Barrier, Boxed, Changes, Consistency, ReadResult, ServiceError, StoreService};
+use crate::service::{
+    Barrier, Borrowing, Boxed, Changes, Consistency, ReadResult, ServiceError, StoreService,
+};
 use apply::{Applier, Command};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::future::Future;
 use std::io::Read as _;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -295,7 +295,7 @@ struct LocalChanges {
 }
 
 impl Changes for LocalChanges {
-    fn next(&mut self) -> Pin<Box<dyn Future<Output = Result<Vec<Arc<Change>>, ServiceError>> + Send + '_>> {
+    fn next(&mut self) -> Borrowing<'_, Result<Vec<Arc<Change>>, ServiceError>> {
         Box::pin(async move {
             let stopped = || ServiceError::Unavailable { reason: "the store has stopped".into() };
             loop {

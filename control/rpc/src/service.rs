@@ -9,6 +9,9 @@ use weir_store::{Answer, Batch, Change, HistoryError, Outcome, Query};
 /// A future in a box.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
+/// A future in a box that borrows.
+pub type Borrowing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// How fresh a read must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
@@ -65,7 +68,7 @@ pub enum ServiceError {
 /// The changes after a version, as they happen.
 pub trait Changes: Send {
     /// The next ones in order, at least one, or none with the version up to which nothing changed. Cancel-safe.
-    fn next(&mut self) -> Pin<Box<dyn Future<Output = Result<Vec<Arc<Change>>, ServiceError>> + Send + '_>>;
+    fn next(&mut self) -> Borrowing<'_, Result<Vec<Arc<Change>>, ServiceError>>;
 }
 
 /// A store behind an order.

@@ -4,8 +4,6 @@
 //! may use the namespace of its own name.
 
 use std::collections::BTreeSet;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
@@ -18,7 +16,7 @@ use weir_model::Version;
 use weir_procedure::WasmLoader;
 use weir_rpc::access::{Identity, Namespaces};
 use weir_rpc::server::Authenticate;
-use weir_rpc::service::{Boxed, Changes, Consistency, ReadResult, ServiceError, StoreService};
+use weir_rpc::service::{Borrowing, Boxed, Changes, Consistency, ReadResult, ServiceError, StoreService};
 use weir_store::{Batch, Change, HistoryError, Outcome, Query, Registry};
 
 /// How often it is looked whether an entry goes.
@@ -112,7 +110,7 @@ impl StoreService for Controlled {
 struct Watched(Watch);
 
 impl Changes for Watched {
-    fn next(&mut self) -> Pin<Box<dyn Future<Output = Result<Vec<Arc<Change>>, ServiceError>> + Send + '_>> {
+    fn next(&mut self) -> Borrowing<'_, Result<Vec<Arc<Change>>, ServiceError>> {
         Box::pin(async { self.0.next().await.map_err(|error| refused(&error)) })
     }
 }
