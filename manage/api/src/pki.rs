@@ -210,3 +210,15 @@ pub fn server_config(
         .with_single_cert(chain(&identity.certificate_pem)?, key)?;
     Ok(Arc::new(config))
 }
+
+/// Client side of TLS, for whoever proves itself by a token.
+///
+/// # Errors
+/// [`PkiError`].
+pub fn client_config(authority_pem: &str) -> Result<Arc<rustls::ClientConfig>, PkiError> {
+    let config = rustls::ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots(authority_pem)?)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}

@@ -48,16 +48,21 @@ impl Admins {
         Admins { token_hash: Sha256::digest(token).into() }
     }
 
-    fn check(&self, request: &Request) -> Result<(), ApiError> {
-        let peer = request.extensions().get::<ConnectInfo<Peer>>();
-        if peer.is_some_and(|ConnectInfo(peer)| peer.is_admin) {
+    fn check_request(&self, request: &Request) -> Result<(), ApiError> {
+        let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| &info.0);
+        let authorization = request.headers().get(header::AUTHORIZATION);
+        self.check(peer, authorization.and_then(|value| value.to_str().ok()))
+    }
+
+    /// Whether a peer, or what it says in the header `authorization`, is an administrator's.
+    ///
+    /// # Errors
+    /// What would be right.
+    pub fn check(&self, peer: Option<&Peer>, authorization: Option<&str>) -> Result<(), ApiError> {
+        if peer.is_some_and(|peer| peer.is_admin) {
             return Ok(());
         }
-        let token = request
-            .headers()
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.strip_prefix("Bearer "));
+        let token = authorization.and_then(|value| value.strip_prefix("Bearer "));
         match token {
             Some(token) if Sha256::digest(token).as_slice().ct_eq(&self.token_hash).into() => Ok(()),
             Some(_) => Err(ApiError::unauthorized(
@@ -137,7 +142,7 @@ pub fn router(backend: Arc<dyn Backend>, admins: Admins) -> axum::Router {
     let (guarded, _) = routes().split_for_parts();
     let (open, _) = open_routes().split_for_parts();
     let guarded = guarded.layer(middleware::from_fn(move |request: Request, next: Next| {
-        let checked = admins.check(&request);
+        let checked = admins.check_request(&request);
         async move {
             match checked {
                 Ok(()) => next.run(request).await,

@@ -24,6 +24,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Whether its certificate is an administrator's.
     pub is_admin: bool,
+    /// The first name in its certificate, when it showed one.
+    pub name: Option<String>,
 }
 
 /// Accepts TLS connections; a slow or failing handshake holds up nobody else.
@@ -41,7 +43,10 @@ impl TlsListener {
     /// When the socket has no address.
     pub fn new(listener: TcpListener, config: Arc<rustls::ServerConfig>) -> std::io::Result<TlsListener> {
         let address = listener.local_addr()?;
-        let acceptor = TlsAcceptor::from(config);
+        let mut config = (*config).clone();
+        // HTTP/2 for gRPC; who offers nothing gets HTTP/1.1.
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(config));
         let (sender, accepted) = mpsc::channel(HANDSHAKES_MAX);
         let places = Arc::new(tokio::sync::Semaphore::new(HANDSHAKES_MAX));
         tokio::spawn(async move {
@@ -92,8 +97,9 @@ impl Connected<IncomingStream<'_, TlsListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Peer {
         let (_, connection) = stream.io().get_ref();
         let names = connection.peer_certificates().and_then(|chain| chain.first()).map(|der| dns_names(der));
-        let is_admin = names.is_some_and(|names| names.iter().any(|name| name == ADMIN_DNS_NAME));
-        Peer { address: *stream.remote_addr(), is_admin }
+        let names = names.unwrap_or_default();
+        let is_admin = names.iter().any(|name| name == ADMIN_DNS_NAME);
+        Peer { address: *stream.remote_addr(), is_admin, name: names.into_iter().next() }
     }
 }
 

@@ -16,4 +16,5 @@ mod lab;
 mod namespaces;
 mod networks;
 mod policy;
+mod store;
 mod tools;

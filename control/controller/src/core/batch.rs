@@ -28,6 +28,17 @@ pub enum Item {
         /// Keys with the versions found there.
         found: Vec<(Key, Version)>,
     },
+    /// Operations of a client of the store, on tables of clients.
+    Operations {
+        /// The proposer's time, milliseconds of the Unix epoch.
+        now_ms: u64,
+        /// Which process proposed it.
+        origin: u64,
+        /// Under which number it waits there for the outcomes.
+        ticket: u64,
+        /// The operations; none: only time passes.
+        batch: weir_store::Batch,
+    },
 }
 
 /// The operations of a batch of the order.

@@ -11,27 +11,13 @@ use std::sync::Arc;
 use weir_model::Version;
 use weir_store::Changed;
 
-/// What one event changed in the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommittedChange {
-    /// Its version.
-    pub version: Version,
-    /// Ordered time, milliseconds of the Unix epoch.
-    pub now_ms: u64,
-    /// The writes, in order of tables and keys; may be empty.
-    pub writes: Vec<Changed>,
-}
+/// What one event or operation changed in the store.
+pub type CommittedChange = weir_store::Change;
 
-impl CommittedChange {
-    pub(crate) fn new(version: Version, now_ms: u64, writes: &[Changed]) -> CommittedChange {
-        let writes = writes.iter().filter(|write| write.table != DEDUP_TABLE).cloned().collect();
-        CommittedChange { version, now_ms, writes }
-    }
-
-    fn bytes(&self) -> usize {
-        let write = |w: &Changed| w.table.len() + w.key.len() + w.value.as_ref().map_or(0, |v| v.len());
-        64 + self.writes.iter().map(write).sum::<usize>()
-    }
+/// The change of an event.
+pub(crate) fn committed(version: Version, now_ms: u64, writes: &[Changed]) -> CommittedChange {
+    let writes = writes.iter().filter(|write| &*write.table != DEDUP_TABLE).cloned().collect();
+    CommittedChange { version, now_ms, writes, dropped: None }
 }
 
 /// Limits of a feed.

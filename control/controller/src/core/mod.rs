@@ -2,6 +2,9 @@
 //! signed updates and what is sent (rows R1, R2, R5, R8, R9; DESIGN §1). It knows no socket, thread
 //! or wall clock; [`crate::driver`] brings these, a simulator others.
 //!
+//! Operations of clients of the store take their places in the same order (row B1). They write tables of
+//! clients only, so no app sees them and no update follows from them.
+//!
 //! A batch of the order is decided event by event, each at its own version: the apps decide on a view
 //! of the store, a rejection leaves no trace, and the updates of the whole batch are signed once.
 //!
@@ -39,7 +42,7 @@ use weir_model::session::StateDigest;
 use weir_model::signed::{PATH_MAX, SignedAcks, SignedUpdates};
 use weir_model::update::{Reason, Refusal};
 use weir_model::{Change, Dependency, Key, Label, Plan, PlannedUpdate, Update, Version};
-use weir_store::{App, Rejection, Store};
+use weir_store::{App, Registry, Rejection, Store};
 use weir_trust::batch::{GroupSigner, sign_batch};
 use weir_trust::identity::verify_acks;
 
@@ -164,6 +167,15 @@ pub enum Output {
         /// Why.
         refusal: Refusal,
     },
+    /// Operations of a client were applied: answer who proposed them.
+    Applied {
+        /// Which process proposed them.
+        origin: u64,
+        /// Under which number they wait there.
+        ticket: u64,
+        /// One for each request.
+        outcomes: Vec<weir_store::Outcome>,
+    },
     /// All updates of a version are acked.
     Finished(Version),
 }
@@ -188,6 +200,8 @@ pub struct CoreCounters {
     pub batches: u64,
     /// Events decided.
     pub committed: u64,
+    /// Operations of clients of the store.
+    pub operations: u64,
     /// Events seen before.
     pub duplicates: u64,
     /// Events rejected.
@@ -211,6 +225,7 @@ pub struct Core {
     source: SourceId,
     signer: Box<dyn GroupSigner + Send>,
     apps: Vec<SharedApp>,
+    registry: Arc<Registry>,
     store: Store,
     now_ms: u64,
     /// Highest number of an own event that was ordered.
@@ -235,6 +250,7 @@ impl Core {
             source: settings.source,
             signer,
             apps,
+            registry: Arc::default(),
             store: Store::new(),
             now_ms: 0,
             own_sequence: 0,
@@ -242,6 +258,12 @@ impl Core {
             scheduler: Scheduler::new(settings.scheduler),
             counters: CoreCounters::default(),
         }
+    }
+
+    /// With the procedures that clients of the store may call. Comes before anything is ordered, and is the
+    /// same on every replica.
+    pub fn set_registry(&mut self, registry: Arc<Registry>) {
+        self.registry = registry;
     }
 
     /// The store.
@@ -331,6 +353,13 @@ impl Core {
                     self.now_ms = self.now_ms.max(now_ms);
                     self.repair(&actuator, &found, &mut planned);
                 }
+                Item::Operations { now_ms, origin, ticket, batch } => {
+                    self.now_ms = self.now_ms.max(now_ms);
+                    let applied = self.store.apply(&self.registry, self.now_ms, &batch);
+                    self.counters.operations += batch.requests.len() as u64;
+                    out.extend(applied.changes.into_iter().map(|change| Output::Committed(Arc::new(change))));
+                    out.push(Output::Applied { origin, ticket, outcomes: applied.outcomes });
+                }
             }
         }
         self.scheduler.decided(self.store.version());
@@ -364,7 +393,7 @@ impl Core {
             }
         };
         let writes = view.into_writes();
-        let change = CommittedChange::new(version, self.now_ms, &writes);
+        let change = feed::committed(version, self.now_ms, &writes);
         self.store.commit(version, writes);
         self.counters.committed += 1;
         out.push(Output::Committed(Arc::new(change)));

@@ -189,9 +189,14 @@ fn a_feed_gives_what_it_has_and_says_what_it_has_not() {
     let settings = FeedSettings { changes_max: 3, bytes_max: 1_000_000 };
     let mut feed = Feed::new(settings, Version(10));
     for version in 11..=20 {
-        let write = Changed { table: "a", key: vec![1], value: None };
-        let seen = Changed { table: DEDUP_TABLE, key: vec![1], value: None };
-        feed.push(Arc::new(CommittedChange::new(Version(version), 0, &[write, seen])));
+        let change = |table: &str| Changed {
+            table: table.into(),
+            key: [1].as_slice().into(),
+            value: None,
+            expires_ms: 0,
+        };
+        let (write, seen) = (change("a"), change(DEDUP_TABLE));
+        feed.push(Arc::new(feed::committed(Version(version), 0, &[write, seen])));
     }
     let versions = |from: u64, limit| {
         feed.after(Version(from), limit).map(|c| c.iter().map(|c| c.version.0).collect::<Vec<_>>())

@@ -21,6 +21,7 @@
 mod frame;
 mod handle;
 mod metrics;
+mod operations;
 mod runner;
 mod session;
 mod sessions;
@@ -129,6 +130,8 @@ pub struct ControllerSettings {
     pub inbox_max: usize,
     /// Proposals that may wait for their answer.
     pub proposals_max: usize,
+    /// Procedures that clients of the store may call.
+    pub registry: Arc<weir_store::Registry>,
 }
 
 impl ControllerSettings {
@@ -151,6 +154,7 @@ impl ControllerSettings {
             sessions: SessionSettings::default(),
             inbox_max: 4_096,
             proposals_max: 16_384,
+            registry: Arc::default(),
         }
     }
 }
@@ -194,6 +198,7 @@ impl Controller {
         let group_key = signer.group_key();
         let opened = OpenedLocal::open(disk, settings.order)?;
         let mut core = load(&opened, core_settings, signer, apps.clone())?;
+        core.set_registry(settings.registry.clone());
         let mut feed = Feed::new(settings.feed, core.store().version());
         let (last, replayed) = replay(&opened, &mut core, &mut feed)?;
         let recovered = Recovered { opening: opened.opening().clone(), replayed };

@@ -145,6 +145,9 @@ impl Runner {
                 self.shared.answer(&(source, sequence), &result);
             }
             Output::Committed(change) => self.shared.push_change(change),
+            Output::Applied { origin, ticket, outcomes } => {
+                self.shared.operations.answer(origin, ticket, outcomes);
+            }
             Output::Send { target, session, updates } => {
                 self.shared.sessions.send(&target, session, ToActuator::Updates(updates));
             }

@@ -1,6 +1,7 @@
 //! What the core thread, the sessions and the handles share.
 
 use super::metrics::{DriverCounters, Gauges};
+use super::operations::Operations;
 use super::runner::Command;
 use super::sessions::Sessions;
 use super::{ControllerSettings, SessionSettings};
@@ -55,6 +56,7 @@ pub(super) struct Shared {
     pub reached: watch::Sender<(Version, bool)>,
     proposals: Mutex<HashMap<EventName, Vec<Answer>>>,
     proposals_max: usize,
+    pub operations: Operations,
     next_sequence: AtomicU64,
     ordered_ms: AtomicU64,
     stopped: AtomicBool,
@@ -102,6 +104,7 @@ impl Shared {
             reached: watch::Sender::new((version, false)),
             proposals: Mutex::new(HashMap::new()),
             proposals_max: settings.proposals_max,
+            operations: Operations::new(settings.proposals_max),
             next_sequence: AtomicU64::new(parts.core.own_sequence() + 1),
             ordered_ms: AtomicU64::new(parts.core.now_ms()),
             stopped: AtomicBool::new(false),
@@ -179,7 +182,7 @@ impl Shared {
         });
     }
 
-    fn submit(&self, item: &Item, failed: impl FnOnce(Error) + Send + 'static) {
+    pub(super) fn submit(&self, item: &Item, failed: impl FnOnce(Error) + Send + 'static) {
         match self.submitter.load_full() {
             None => failed(Error::Stopped),
             Some(submitter) => {
@@ -228,6 +231,7 @@ impl Shared {
         let _ = self.inbox.try_send(Command::Wake);
         self.reached.send_modify(|(_, stopped)| *stopped = true);
         locked(&self.proposals).clear();
+        self.operations.clear();
         self.sessions.close_all();
     }
 }

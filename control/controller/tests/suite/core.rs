@@ -7,6 +7,7 @@ use weir_controller::core::{Core, CoreSettings, Input, Item, Output};
 use weir_model::event::{EventBody, Mutation, SourceId};
 use weir_model::signed::SignedUpdates;
 use weir_model::{Change, Entry, Key, Label, Update, Version};
+use weir_store::{Action, Batch, Condition, Operation, TableOptions, Write};
 use weir_trust::batch::{GroupSigner, SingleSigner, Verifier, frames, sign_batch};
 use weir_trust::gate::{Gate, take};
 use weir_trust::identity::{KeyPair, sign_acks};
@@ -52,7 +53,46 @@ fn batches() -> Vec<Vec<Item>> {
             intent(7, vec![app::no_endpoint("n2", "e2")]),
         ],
         vec![item(8, EventBody::Removed { actuator: label("h2") })],
+        vec![operations([create("t/a"), put("t/a", 500)]), item(9, EventBody::Joined(facts("h3", identity)))],
+        vec![operations([put("t/a", 0)])],
+        // The entry of before goes by the time of an event.
+        vec![intent(10, vec![endpoint("n3", "e3", "h1")]), operations([])],
     ]
+}
+
+fn operations(operations: impl IntoIterator<Item = Operation>) -> Item {
+    Item::Operations { now_ms: 1, origin: 7, ticket: 9, batch: Batch::once(operations) }
+}
+
+fn create(table: &str) -> Operation {
+    Operation::CreateTable { table: table.into(), options: TableOptions::default() }
+}
+
+fn put(table: &str, ttl_ms: u64) -> Operation {
+    let action = Action::Put { value: b"v".into(), ttl_ms };
+    let key = ttl_ms.to_be_bytes().into();
+    Operation::Write(Write { table: table.into(), key, condition: Condition::Always, action })
+}
+
+#[test]
+fn operations_of_clients_have_their_places_among_events() {
+    let mut core = core();
+    let mut out = Vec::new();
+    batches().into_iter().for_each(|batch| core.step(Input::Ordered(batch), &mut out));
+    let mut versions = Vec::new();
+    let mut answered = Vec::new();
+    for output in out {
+        match output {
+            Output::Committed(change) => versions.push(change.version),
+            Output::Applied { origin: 7, ticket: 9, outcomes } => answered.push(outcomes.len()),
+            _ => {}
+        }
+    }
+    assert!(versions.is_sorted() && versions.windows(2).all(|pair| pair[0] < pair[1]), "each its own");
+    assert_eq!(answered, [2, 1, 0]);
+    let keys: Vec<&[u8]> = core.store().scan("t/a", b"").map(|(key, _)| key).collect();
+    assert_eq!(keys, [0_u64.to_be_bytes()], "the entry that was to last half a second is gone");
+    assert_eq!(core.counters().operations, 3);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod explain;
 pub(crate) mod input;
 mod inspect;
 pub(crate) mod output;
+mod store;
 mod trace;
 
 use crate::roles::controller::ControllerArguments;
@@ -64,6 +65,8 @@ enum Command {
     Trace(trace::Trace),
     /// Copy frames of a port or of an underlay to a pcap file
     Capture(trace::Capture),
+    /// Read and write tables of the store
+    Store(store::Store),
     /// Make a token for `weir host --join` and `weir gateway --join`
     Token(inspect::Token),
     /// Forget a host or gateway that is gone for good
@@ -102,6 +105,14 @@ pub enum Failure {
     /// The controller refused, or cannot be reached.
     #[error("{0}")]
     Client(#[from] ClientError),
+    /// The store refuses, or cannot be reached.
+    #[error("{reason}")]
+    Store {
+        /// Why.
+        reason: String,
+        /// Whether it cannot be reached.
+        unreachable: bool,
+    },
     /// The machine refuses, or a program of a lab failed.
     #[error("{0}")]
     Lab(#[from] weir_lab::Error),
@@ -136,8 +147,12 @@ impl Failure {
     /// Exit code of the process.
     pub fn code(&self) -> u8 {
         match self {
-            Failure::Client(ClientError::Unreachable { .. }) => 3,
-            Failure::Client(_) | Failure::Lab(_) | Failure::Missing(_) | Failure::Io { .. } => 1,
+            Failure::Client(ClientError::Unreachable { .. }) | Failure::Store { unreachable: true, .. } => 3,
+            Failure::Client(_)
+            | Failure::Store { .. }
+            | Failure::Lab(_)
+            | Failure::Missing(_)
+            | Failure::Io { .. } => 1,
             Failure::Input(_) => 2,
         }
     }
@@ -193,6 +208,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Counters(command) => command.run(&connect()?),
         Command::Trace(command) => command.run(&connect()?),
         Command::Capture(command) => command.run(&connect()?),
+        Command::Store(command) => command.run(&context::load(arguments.global.context.as_deref())?),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),
         Command::Lab(command) => command.run(),

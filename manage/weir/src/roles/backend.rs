@@ -495,7 +495,7 @@ fn explain(waiting: &Waiting) -> String {
 }
 
 fn watch_events(change: &weir_controller::core::CommittedChange) -> Vec<WatchEvent> {
-    let resources = change.writes.iter().filter(|write| write.table == fabric::tables::RESOURCES);
+    let resources = change.writes.iter().filter(|write| &*write.table == fabric::tables::RESOURCES);
     resources
         .filter_map(|write| {
             let item = write

@@ -84,7 +84,8 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     let log = config.state_dir.join("log");
     std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
     let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
-    let settings = ControllerSettings::new(config.domain.clone(), super::label("controller"));
+    let mut settings = ControllerSettings::new(config.domain.clone(), super::label("controller"));
+    settings.registry = super::store::registry();
     let controller = Controller::open(
         settings,
         Arc::new(disk),
@@ -121,13 +122,16 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         session_addresses: vec![SocketAddr::new(config.advertise, config.session.port()).to_string()],
     };
     let listener = TlsListener::new(api, api_tls).map_err(Failure::io("listening"))?;
-    let service = router(Arc::new(backend), admins).into_make_service_with_connect_info::<Peer>();
+    let store = super::store::route(controller.handle(), admins.clone());
+    let service = router(Arc::new(backend), admins).merge(store);
+    let service = service.into_make_service_with_connect_info::<Peer>();
     tracing::info!(domain = %config.domain, api = %api_address, context = %context.display(), "the controller is ready");
     let ended = tokio::select! {
         ended = async { axum::serve(listener, service).await } => ended.map_err(Failure::io("serving the API")),
         ended = serve_sessions(controller.handle(), sessions, access) => {
             ended.map_err(|error| Failure::Input(error.to_string()))
         }
+        () = super::store::expire(controller.handle()) => Ok(()),
         () = super::stopped() => Ok(()),
     };
     tracing::info!("the controller stops");

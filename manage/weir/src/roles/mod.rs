@@ -4,6 +4,7 @@ pub mod backend;
 pub mod controller;
 pub mod node;
 pub mod state;
+mod store;
 pub mod switch;
 pub mod trace;
 

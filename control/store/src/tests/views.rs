@@ -1,6 +1,7 @@
-use super::*;
+use crate::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use weir_model::Version;
 
 const TABLES: [TableName; 2] = ["a", "b"];
 
@@ -103,25 +104,4 @@ fn limits_are_rejections() {
     let mut view = store.view();
     assert!(matches!(view.put("a", &[0; KEY_BYTES_MAX + 1], vec![]), Err(Rejection::Limit { .. })));
     assert!(matches!(view.put("a", &[0], vec![0; VALUE_BYTES_MAX + 1]), Err(Rejection::Limit { .. })));
-}
-
-#[test]
-fn fuzz_snapshot_decoding() {
-    let mut store = Store::new();
-    apply(
-        &mut store,
-        1,
-        &[Write { table: 0, key: 1, value: Some(1) }, Write { table: 1, key: 2, value: Some(2) }],
-    );
-    let good = store.to_snapshot();
-    bolero::check!().with_iterations(10_000).with_type::<(usize, u8, Vec<u8>)>().for_each(
-        |(at, flip, noise)| {
-            let mut bytes = good.clone();
-            let at = at % bytes.len();
-            bytes[at] ^= flip;
-            let same = bytes == good;
-            assert_eq!(Store::from_snapshot(&bytes).is_ok_and(|s| s.version() == Version(1)), same);
-            let _ = Store::from_snapshot(noise);
-        },
-    );
 }

@@ -1,0 +1,117 @@
+//! A watch that goes on where it was when its connection broke.
+
+use super::ClientSettings;
+use crate::Error;
+use crate::convert::change;
+use crate::proto::store_client::StoreClient;
+use crate::proto::{self as p};
+use crate::server::MESSAGE_BYTES_MAX;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::{Code, Request, Streaming};
+use weir_model::Version;
+use weir_store::Change;
+
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What a watch is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchFilter {
+    /// A table.
+    pub table: String,
+    /// Only keys that begin so.
+    pub key_prefix: Vec<u8>,
+}
+
+/// See the module.
+pub struct Watch {
+    settings: Arc<ClientSettings>,
+    filters: Vec<WatchFilter>,
+    /// None: now.
+    from: Option<Version>,
+    stream: Option<Streaming<p::WatchReply>>,
+    endpoint: usize,
+}
+
+impl Watch {
+    pub(super) fn new(
+        settings: Arc<ClientSettings>,
+        from: Option<Version>,
+        filters: Vec<WatchFilter>,
+    ) -> Watch {
+        Watch { settings, filters, from, stream: None, endpoint: 0 }
+    }
+
+    /// Where to resume from; `None` before the first answer of a watch from now on.
+    pub fn version(&self) -> Option<Version> {
+        self.from
+    }
+
+    /// The next changes in order; none when others than those asked for changed, or when the watch begins. Not
+    /// cancel-safe while it connects; what is lost then is asked for again.
+    ///
+    /// # Errors
+    /// [`Error::WatchTooOld`]: read the tables, and watch from the version of that read. [`Error::Denied`].
+    pub async fn next(&mut self) -> Result<Vec<Change>, Error> {
+        loop {
+            let reply = match &mut self.stream {
+                Some(stream) => stream.message().await,
+                None => {
+                    self.stream = self.open().await?;
+                    continue;
+                }
+            };
+            match reply {
+                Ok(Some(reply)) => {
+                    self.from = Some(Version(reply.version));
+                    return Ok(reply.changes.into_iter().map(change).collect());
+                }
+                Ok(None) => {}
+                Err(status) => ended(&status)?,
+            }
+            self.stream = None;
+            self.endpoint = (self.endpoint + 1) % self.settings.endpoints.len();
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn open(&mut self) -> Result<Option<Streaming<p::WatchReply>>, Error> {
+        let filter = |filter: &WatchFilter| p::WatchFilter {
+            table: filter.table.clone(),
+            key_prefix: filter.key_prefix.clone().into(),
+        };
+        let (now, from_version) = (self.from.is_none(), self.from.map_or(0, |from| from.0));
+        let filters = self.filters.iter().map(filter).collect();
+        let mut request = Request::new(p::WatchRequest { from_version, now, filters });
+        if let Some(authorization) = self.settings.authorization()? {
+            request.metadata_mut().insert("authorization", authorization);
+        }
+        let endpoint = self.settings.endpoints[self.endpoint].clone();
+        let status = match self.settings.channel(&endpoint).await {
+            Ok(channel) => {
+                let mut client = StoreClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+                match client.watch(request).await {
+                    Ok(stream) => return Ok(Some(stream.into_inner())),
+                    Err(status) => status,
+                }
+            }
+            Err(Error::Unavailable(reason)) => tonic::Status::unavailable(reason),
+            Err(other) => return Err(other),
+        };
+        ended(&status)?;
+        self.endpoint = (self.endpoint + 1) % self.settings.endpoints.len();
+        tokio::time::sleep(PAUSE).await;
+        Ok(None)
+    }
+}
+
+/// Whether a watch can be tried again.
+fn ended(status: &tonic::Status) -> Result<(), Error> {
+    match status.code() {
+        Code::OutOfRange => Err(Error::WatchTooOld(status.message().into())),
+        Code::PermissionDenied | Code::Unauthenticated | Code::InvalidArgument => {
+            Err(Error::Denied(status.message().into()))
+        }
+        _ => Ok(()),
+    }
+}

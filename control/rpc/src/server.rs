@@ -1,0 +1,307 @@
+//! gRPC over a [`StoreService`]: checks who asks, converts, and keeps the order of each stream.
+//!
+//! What one caller may not, or says badly, is refused by itself: the rest of its batch goes on.
+
+use crate::access::Identity;
+use crate::convert::{query, to_answer, to_change, to_outcome, to_problem, to_status};
+use crate::proto::store_server::{Store as Rpc, StoreServer};
+use crate::proto::{self as p, client_batch, server_batch};
+use crate::service::{Consistency, ServiceError, StoreService};
+use crate::tls::accept;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
+use tonic::{Extensions, Request, Response, Status, Streaming};
+use weir_model::Version;
+use weir_store::{Answer, Batch, Operation, Outcome, Query, Refusal};
+
+/// Largest message either way, bytes. Below the largest operation of a controller's order, so that what can be
+/// received can be ordered.
+pub const MESSAGE_BYTES_MAX: usize = 14 << 20;
+/// Most batches of one stream that are open.
+pub const BATCHES_OPEN_MAX: usize = 64;
+/// Most queries of a read.
+pub const QUERIES_MAX: usize = 4_096;
+/// Most filters of a watch.
+pub const FILTERS_MAX: usize = 256;
+
+/// Says who asks, by what the transport knows ([`crate::tls::Peer`], say) and the call's metadata.
+pub type Authenticate = dyn Fn(&Extensions, &MetadataMap) -> Result<Identity, Status> + Send + Sync;
+
+/// The service, to be served by [`serve`] or as a route beside others.
+/// Streams end when `stopping` becomes true.
+pub fn service(
+    service: Arc<dyn StoreService>,
+    authenticate: Arc<Authenticate>,
+    stopping: watch::Receiver<bool>,
+) -> StoreServer<Server> {
+    StoreServer::new(Server { service, authenticate, stopping })
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// Serves on a socket until `stop` ends; then streams end behind what they began.
+///
+/// # Errors
+/// What the transport says.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    store: Arc<dyn StoreService>,
+    authenticate: Arc<Authenticate>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let incoming = ReceiverStream::new(accept(listener, tls));
+    let (stopped, stopping) = watch::channel(false);
+    let stop = async {
+        stop.await;
+        stopped.send_replace(true);
+    };
+    tonic::transport::Server::builder()
+        .tcp_nodelay(true)
+        .add_service(service(store, authenticate, stopping))
+        .serve_with_incoming_shutdown(incoming, stop)
+        .await
+}
+
+/// See the module.
+#[derive(Clone)]
+pub struct Server {
+    service: Arc<dyn StoreService>,
+    authenticate: Arc<Authenticate>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// Ends when the server stops.
+async fn stopped(mut stopping: watch::Receiver<bool>) {
+    if stopping.wait_for(|stopping| *stopping).await.is_err() {
+        // Whoever could stop the server is gone, so it runs until the process ends.
+        std::future::pending::<()>().await;
+    }
+}
+
+impl Server {
+    fn who<T>(&self, request: &Request<T>) -> Result<Identity, Status> {
+        (self.authenticate)(request.extensions(), request.metadata())
+    }
+
+    /// Takes its place in the order when called.
+    fn submit(
+        &self,
+        who: &Identity,
+        request: p::SubmitRequest,
+    ) -> impl Future<Output = Result<p::SubmitReply, ServiceError>> + Send + use<> {
+        // Outcomes of requests that are refused here; the others are ordered.
+        let mut refused: Vec<Option<Outcome>> = Vec::with_capacity(request.requests.len());
+        let mut requests: Vec<weir_store::Request> = Vec::with_capacity(request.requests.len());
+        let mut next = 0;
+        for one in request.requests {
+            // Refusing one must not change the numbers of those behind it.
+            let sequence = if one.sequence == 0 { next } else { one.sequence };
+            next = sequence.saturating_add(1);
+            match allowed(who, one.operation) {
+                Ok(operation) => {
+                    requests.push(weir_store::Request { sequence, operation });
+                    refused.push(None);
+                }
+                Err(problem) => refused.push(Some(Outcome::Refused(Refusal::Invalid { problem }))),
+            }
+        }
+        let (client, principal) = (request.client, who.principal());
+        let batch = Batch { client, principal, settled_below: request.settled_below, requests };
+        let ordered = (!batch.requests.is_empty()).then(|| self.service.submit(batch));
+        async move {
+            let mut done = match ordered {
+                Some(ordered) => ordered.await?,
+                None => Vec::new(),
+            }
+            .into_iter();
+            let lost = || Outcome::Refused(Refusal::Invalid { problem: "its outcome is missing".into() });
+            let outcomes = refused.into_iter().map(|refused| match refused {
+                Some(refused) => refused,
+                None => done.next().unwrap_or_else(lost),
+            });
+            Ok(p::SubmitReply { outcomes: outcomes.map(to_outcome).collect() })
+        }
+    }
+
+    fn read(
+        &self,
+        who: &Identity,
+        request: p::ReadRequest,
+    ) -> impl Future<Output = Result<p::ReadReply, ServiceError>> + Send + use<> {
+        let consistency = match request.staleness_ms {
+            0 => Consistency::Linearizable,
+            staleness_ms => Consistency::Stale { staleness_ms },
+        };
+        let mut queries: Vec<Query> = Vec::new();
+        let mut refused: Vec<Option<Answer>> = Vec::new();
+        let too_many = request.queries.len() > QUERIES_MAX;
+        for one in request.queries {
+            let checked = query(one).map_err(|error| error.to_string());
+            match checked.and_then(|query| who.check_query(&query).map(|()| query)) {
+                Ok(query) => {
+                    queries.push(query);
+                    refused.push(None);
+                }
+                Err(problem) => refused.push(Some(Answer::Refused(Refusal::Invalid { problem }))),
+            }
+        }
+        let reading = self.service.read(queries, consistency);
+        async move {
+            if too_many {
+                let reason = format!("{} queries are over the limit of {QUERIES_MAX} a read", refused.len());
+                return Err(ServiceError::Unavailable { reason });
+            }
+            let read = reading.await?;
+            let mut answers = read.answers.into_iter();
+            let lost = || Answer::Refused(Refusal::Invalid { problem: "its answer is missing".into() });
+            let all = refused.into_iter().map(|refused| match refused {
+                Some(refused) => refused,
+                None => answers.next().unwrap_or_else(lost),
+            });
+            Ok(p::ReadReply { version: read.version.0, answers: all.map(to_answer).collect() })
+        }
+    }
+
+    /// Begins with a batch, and gives what ends it.
+    fn begin(&self, who: &Identity, batch: p::ClientBatch) -> Begun {
+        let number = batch.number;
+        let answer = move |body| p::ServerBatch { number, body: Some(body) };
+        let problem = move |error: &ServiceError| answer(server_batch::Body::Problem(to_problem(error)));
+        match batch.body {
+            Some(client_batch::Body::Submit(request)) => {
+                let submitted = self.submit(who, request);
+                Box::pin(async move {
+                    match submitted.await {
+                        Ok(reply) => answer(server_batch::Body::Submitted(reply)),
+                        Err(error) => problem(&error),
+                    }
+                })
+            }
+            Some(client_batch::Body::Read(request)) => {
+                let read = self.read(who, request);
+                Box::pin(async move {
+                    match read.await {
+                        Ok(reply) => answer(server_batch::Body::Read(reply)),
+                        Err(error) => problem(&error),
+                    }
+                })
+            }
+            None => {
+                let message = "a batch has requests or queries".to_owned();
+                let code = p::problem::Code::Invalid.into();
+                let problem = p::Problem { code, message, leader: String::new() };
+                Box::pin(async move { answer(server_batch::Body::Problem(problem)) })
+            }
+        }
+    }
+}
+
+type Begun = Pin<Box<dyn Future<Output = p::ServerBatch> + Send>>;
+type Sent<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+fn allowed(who: &Identity, operation: Option<p::Operation>) -> Result<Operation, String> {
+    let operation = operation.ok_or("a request has no operation")?;
+    let operation = crate::convert::operation(operation).map_err(|error| error.to_string())?;
+    who.check_operation(&operation)?;
+    Ok(operation)
+}
+
+#[tonic::async_trait]
+impl Rpc for Server {
+    type StreamStream = Sent<p::ServerBatch>;
+    type WatchStream = Sent<p::WatchReply>;
+
+    async fn stream(
+        &self,
+        request: Request<Streaming<p::ClientBatch>>,
+    ) -> Result<Response<Self::StreamStream>, Status> {
+        let who = self.who(&request)?;
+        let mut batches = request.into_inner();
+        let (answers, sent) = mpsc::channel(BATCHES_OPEN_MAX);
+        let server = self.clone();
+        tokio::spawn(async move {
+            let places = Arc::new(Semaphore::new(BATCHES_OPEN_MAX));
+            while let Ok(place) = places.clone().acquire_owned().await {
+                let next = tokio::select! {
+                    next = batches.message() => next,
+                    () = answers.closed() => return,
+                    () = stopped(server.stopping.clone()) => return,
+                };
+                let batch = match next {
+                    Ok(Some(batch)) => batch,
+                    Ok(None) => return,
+                    Err(status) => {
+                        tracing::debug!(%status, "a stream ended");
+                        return;
+                    }
+                };
+                let begun = server.begin(&who, batch);
+                let answers = answers.clone();
+                tokio::spawn(async move {
+                    let _ = answers.send(Ok(begun.await)).await;
+                    drop(place);
+                });
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(sent))))
+    }
+
+    async fn submit(&self, request: Request<p::SubmitRequest>) -> Result<Response<p::SubmitReply>, Status> {
+        let who = self.who(&request)?;
+        let submitted = Server::submit(self, &who, request.into_inner()).await;
+        submitted.map(Response::new).map_err(|error| to_status(&error))
+    }
+
+    async fn read(&self, request: Request<p::ReadRequest>) -> Result<Response<p::ReadReply>, Status> {
+        let who = self.who(&request)?;
+        let read = Server::read(self, &who, request.into_inner()).await;
+        read.map(Response::new).map_err(|error| to_status(&error))
+    }
+
+    async fn watch(&self, request: Request<p::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let who = self.who(&request)?;
+        let request = request.into_inner();
+        if request.filters.len() > FILTERS_MAX {
+            return Err(Status::invalid_argument(format!("a watch has at most {FILTERS_MAX} filters")));
+        }
+        let from = (!request.now).then_some(Version(request.from_version));
+        let (from, mut changes) = self.service.watch(from).map_err(|error| to_status(&error))?;
+        let (replies, sent) = mpsc::channel(16);
+        let filters = request.filters;
+        let wanted = move |table: &str, key: &[u8]| {
+            let named =
+                |filter: &p::WatchFilter| filter.table == table && key.starts_with(&filter.key_prefix);
+            who.may_read(table) && (filters.is_empty() || filters.iter().any(named))
+        };
+        let stopping = self.stopping.clone();
+        tokio::spawn(async move {
+            // Tells at once from where the watch goes.
+            let first = p::WatchReply { changes: Vec::new(), version: from.0 };
+            let mut reply = Ok(first);
+            loop {
+                let ends = reply.is_err();
+                if replies.send(reply).await.is_err() || ends {
+                    return;
+                }
+                let next = tokio::select! {
+                    next = changes.next() => next,
+                    () = replies.closed() => return,
+                    () = stopped(stopping.clone()) => return,
+                };
+                reply = next.map_err(|error| to_status(&error)).map(|changes| {
+                    let version = changes.last().map_or(0, |change| change.version.0);
+                    let changes = changes.iter().filter_map(|change| to_change(change, &wanted)).collect();
+                    p::WatchReply { changes, version }
+                });
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(sent))))
+    }
+}

@@ -1,0 +1,116 @@
+//! The controller as a store: its clients' operations go through the same order as its events (row B1).
+//!
+//! Who shows the administrator's token or certificate may use every namespace, and reads the apps' tables. An actuator
+//! may use the namespace of its own name.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::metadata::MetadataMap;
+use tonic::{Extensions, Status};
+use weir_api::server::Admins;
+use weir_api::tls::Peer;
+use weir_controller::Error;
+use weir_controller::driver::{ControllerHandle, Watch};
+use weir_model::Version;
+use weir_procedure::WasmLoader;
+use weir_rpc::access::{Identity, Namespaces};
+use weir_rpc::server::Authenticate;
+use weir_rpc::service::{Borrowing, Boxed, Changes, Consistency, ReadResult, ServiceError, StoreService};
+use weir_store::{Batch, Change, HistoryError, Outcome, Query, Registry};
+
+/// How often it is looked whether an entry goes.
+const EXPIRY_LOOK: Duration = Duration::from_millis(100);
+
+/// The procedures that clients may call.
+pub fn registry() -> Arc<Registry> {
+    Arc::new(Registry::new().with_loader(Arc::new(WasmLoader::new())))
+}
+
+/// The route of the store, to stand beside the API's.
+pub fn route(handle: ControllerHandle, admins: Admins) -> axum::Router {
+    // Streams end with the process.
+    let (_, stopping) = tokio::sync::watch::channel(false);
+    let service = weir_rpc::server::service(Arc::new(Controlled(handle)), authenticate(admins), stopping);
+    axum::Router::new().route_service("/weir.store.v1.Store/{call}", service)
+}
+
+fn authenticate(admins: Admins) -> Arc<Authenticate> {
+    Arc::new(move |extensions: &Extensions, metadata: &MetadataMap| {
+        let peer = extensions.get::<axum::extract::ConnectInfo<Peer>>().map(|info| &info.0);
+        let authorization = metadata.get("authorization").and_then(|value| value.to_str().ok());
+        if let Some(name) = peer.and_then(|peer| peer.name.as_ref()).filter(|_| authorization.is_none()) {
+            if peer.is_some_and(|peer| peer.is_admin) {
+                return Ok(Identity::admin("administrator"));
+            }
+            let namespaces = Namespaces::Only(BTreeSet::from([name.clone()]));
+            return Ok(Identity { name: name.clone(), namespaces });
+        }
+        admins.check(peer, authorization).map_err(|error| Status::unauthenticated(error.problem.message))?;
+        Ok(Identity::admin("administrator"))
+    })
+}
+
+/// Orders the time whenever an entry is due, so that it goes also when nothing else is ordered.
+pub async fn expire(handle: ControllerHandle) {
+    loop {
+        tokio::time::sleep(EXPIRY_LOOK).await;
+        let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now_ms = now_ms.map_or(0, |since| since.as_millis() as u64);
+        if handle.published().store.next_expiry_ms().is_some_and(|expires_ms| expires_ms <= now_ms)
+            && let Ok(applied) = handle.operate(Batch::once([]))
+        {
+            // One at a time; why it failed is in the order's own counters.
+            let _ = applied.await;
+        }
+    }
+}
+
+struct Controlled(ControllerHandle);
+
+fn refused(error: &Error) -> ServiceError {
+    let reason = error.to_string();
+    match error {
+        Error::Overloaded { .. } => ServiceError::Overloaded { reason },
+        Error::Order(weir_order::Error::Overloaded { .. }) => ServiceError::Overloaded { reason },
+        Error::Order(order) if order.is_definite() => ServiceError::Unavailable { reason },
+        Error::WatchTooOld { from, oldest } => HistoryError::TooOld { from: *from, oldest: *oldest }.into(),
+        Error::WatchAhead { from, last } => HistoryError::Ahead { from: *from, last: *last }.into(),
+        _ => ServiceError::Uncertain { reason },
+    }
+}
+
+impl StoreService for Controlled {
+    fn submit(&self, batch: Batch) -> Boxed<Result<Vec<Outcome>, ServiceError>> {
+        let operated = self.0.operate(batch);
+        Box::pin(async move {
+            let answered = operated.map_err(|error| refused(&error))?.await;
+            let stopped = |_| ServiceError::Uncertain { reason: "the controller stopped meanwhile".into() };
+            answered.map_err(stopped)?.map_err(|error| refused(&error))
+        })
+    }
+
+    fn read(&self, queries: Vec<Query>, _: Consistency) -> Boxed<Result<ReadResult, ServiceError>> {
+        // What is published is there before anybody is told that it is done, and there is one controller:
+        // so a read of it is linearizable.
+        let published = self.0.published();
+        Box::pin(async move {
+            let answers = queries.iter().map(|query| published.store.query(query)).collect();
+            Ok(ReadResult { version: published.store.version(), answers })
+        })
+    }
+
+    fn watch(&self, from: Option<Version>) -> Result<(Version, Box<dyn Changes>), ServiceError> {
+        let from = from.unwrap_or_else(|| self.0.published().store.version());
+        let watch = self.0.watch(from).map_err(|error| refused(&error))?;
+        Ok((from, Box::new(Watched(watch))))
+    }
+}
+
+struct Watched(Watch);
+
+impl Changes for Watched {
+    fn next(&mut self) -> Borrowing<'_, Result<Vec<Arc<Change>>, ServiceError>> {
+        Box::pin(async { self.0.next().await.map_err(|error| refused(&error)) })
+    }
+}
