@@ -68,7 +68,7 @@ fn the_commands_of_the_store_do_what_they_say_and_outlive_a_kill() {
     let port = store(0, &["get", "t/ips", "10.0.0.1", "--follow", "--column", "port", "--raw"]);
     assert_eq!(port, "7");
     store(4, &["get", "t/ips", "10.0.0.2"]);
-    store(4, &["cas", "t/ips", "10.0.0.1", "other", "--version", "0"]);
+    store(4, &["cas", "t/ips", "10.0.0.1", "other", "--expect-version", "0"]);
     store(0, &["cas", "t/ips", "10.0.0.1", "mac2", "--expect", "mac"]);
     assert_eq!(store(0, &["increment", "t/ips", "n", "5"]), "0\n");
     assert_eq!(store(0, &["increment", "t/ips", "n", "-2"]), "5\n");

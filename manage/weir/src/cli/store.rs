@@ -97,9 +97,9 @@ enum Command {
         value: String,
         /// It must be at this version; 0: it must not be there
         #[arg(long, required_unless_present = "expect")]
-        version: Option<u64>,
+        expect_version: Option<u64>,
         /// It must have this value
-        #[arg(long, conflicts_with = "version")]
+        #[arg(long, conflicts_with = "expect_version")]
         expect: Option<String>,
     },
     /// Delete an entry
@@ -317,10 +317,10 @@ impl Command {
                 };
                 write(client, table, &key, Condition::Always, action).await
             }
-            Command::Cas { table, key, value, version, expect } => {
+            Command::Cas { table, key, value, expect_version, expect } => {
                 let condition = match expect {
                     Some(expect) => Condition::Value(bytes(&expect)?),
-                    None => Condition::Version(Version(version.unwrap_or_default())),
+                    None => Condition::Version(Version(expect_version.unwrap_or_default())),
                 };
                 let action = Action::Put { value: bytes(&value)?, ttl_ms: 0 };
                 write(client, table, &key, condition, action).await
