@@ -11,6 +11,7 @@
 mod crashes;
 mod echo;
 mod extra;
+mod filewall;
 mod lab;
 mod namespaces;
 mod networks;

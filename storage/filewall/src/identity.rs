@@ -182,7 +182,14 @@ impl Principals {
 
     /// The principal of these numbers, made if it is new. When there are [`PRINCIPALS_MAX`], all are forgotten: their
     /// counters begin again, and sessions that hold one keep it.
-    pub fn get(&self, identities: &Identities, address: IpAddr, uid: u32, gid: u32, groups: &[u32]) -> Arc<Principal> {
+    pub fn get(
+        &self,
+        identities: &Identities,
+        address: IpAddr,
+        uid: u32,
+        gid: u32,
+        groups: &[u32],
+    ) -> Arc<Principal> {
         let key = Key { address, uid, gid, groups: groups.into() };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(principal) = known.get(&key) {

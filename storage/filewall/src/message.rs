@@ -132,8 +132,16 @@ impl<'a> Call<'a> {
 
     /// Appends the record mark and the head, with `xid` for its transaction number.
     pub fn put(&self, xid: u32, out: &mut Vec<u8>) {
-        let replaced = |number: usize| self.handles[number].as_ref().map(|new| (self.arguments.handles[number], new));
-        put_head(self.record, self.record_bytes, self.head_end(), xid, [replaced(0), replaced(1)].into_iter().flatten(), out);
+        let replaced =
+            |number: usize| self.handles[number].as_ref().map(|new| (self.arguments.handles[number], new));
+        put_head(
+            self.record,
+            self.record_bytes,
+            self.head_end(),
+            xid,
+            [replaced(0), replaced(1)].into_iter().flatten(),
+            out,
+        );
     }
 }
 

@@ -325,7 +325,8 @@ impl Status {
             let mut below = 0;
             for (class, count) in totals.classes.iter().enumerate() {
                 below += count;
-                let bound = if class + 1 == CLASSES { "+Inf".to_string() } else { (1u64 << class).to_string() };
+                let bound =
+                    if class + 1 == CLASSES { "+Inf".to_string() } else { (1u64 << class).to_string() };
                 line(&mut text, "latency_us_bucket", &format!("{label},le=\"{bound}\""), below);
             }
             line(&mut text, "latency_us_sum", &label, totals.row.latency_us);

@@ -69,11 +69,12 @@ impl Zones {
         if !path.starts_with('/') {
             return Err(format!("path '{path}' does not begin with '/', the root of the export"));
         }
+        let parts = || path.split('/').filter(|part| !part.is_empty());
+        if let Some(part) = parts().find(|part| matches!(*part, "." | "..")) {
+            return Err(format!("path '{path}' has a part '{part}'; write it without"));
+        }
         let mut node: Node = 0;
-        for part in path.split('/').filter(|part| !part.is_empty()) {
-            if part == "." || part == ".." {
-                return Err(format!("path '{path}' has a part '{part}'; write it without"));
-            }
+        for part in parts() {
             node = match self.nodes[usize::from(node)].children.get(part.as_bytes()) {
                 Some(child) => *child,
                 None => self.grow(node, part.as_bytes())?,
@@ -228,7 +229,9 @@ impl Places {
     pub fn learn_mount(&self, handle: &Handle, place: Place, path: &[u8]) {
         let key = self.key(handle.as_bytes());
         let name: Arc<[u8]> = Arc::from(path);
-        self.with(key, |generations| self.insert(generations, key, Known { place, parent: key, name: Some(name) }));
+        self.with(key, |generations| {
+            self.insert(generations, key, Known { place, parent: key, name: Some(name) })
+        });
     }
 
     /// The path of a handle as far as names are known, for people: `…/b/c` where the beginning is not.

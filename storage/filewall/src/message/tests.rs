@@ -40,7 +40,8 @@ fn decoded(record: &[u8]) -> (u32, Vec<u8>) {
 
 #[test]
 fn handles_of_another_length_take_the_place_of_two() {
-    let record = Record::nfs3(1, Op::Rename, &CALLER).opaque(&[1; 64]).opaque(b"from").opaque(&[2; 64]).opaque(b"to5");
+    let record =
+        Record::nfs3(1, Op::Rename, &CALLER).opaque(&[1; 64]).opaque(b"from").opaque(&[2; 64]).opaque(b"to5");
     let out = through(record.datagram(), |call| {
         call.set_handle(0, Handle::new(&[8; 13]).unwrap());
         call.set_handle(1, Handle::new(&[9; 28]).unwrap());
@@ -65,7 +66,10 @@ fn a_payload_follows_a_new_head() {
     let crate::wire::rpc::Credential::Sys(sys) = head.credential else { panic!() };
     assert_eq!((sys.uid, sys.gid, sys.groups()), (65534, 65533, &[101, 201][..]));
     let (found, _) = WRITE3args::unpack(&mut &out[head.arguments_at..]).unwrap();
-    assert_eq!((found.file.data.as_ref(), found.offset, found.data.as_ref()), (&[8; 28][..], 7, data.as_slice()));
+    assert_eq!(
+        (found.file.data.as_ref(), found.offset, found.data.as_ref()),
+        (&[8; 28][..], 7, data.as_slice())
+    );
 }
 
 fn listing(entries: usize) -> Vec<u8> {

@@ -254,8 +254,16 @@ impl Rule {
         Ok(Rule {
             allow,
             ops: ops::parse(words)?,
-            uids: file.users.iter().map(|user| number(user, identities.uid(user), "user")).collect::<Result<_, _>>()?,
-            gids: file.groups.iter().map(|group| number(group, identities.gid(group), "group")).collect::<Result<_, _>>()?,
+            uids: file
+                .users
+                .iter()
+                .map(|user| number(user, identities.uid(user), "user"))
+                .collect::<Result<_, _>>()?,
+            gids: file
+                .groups
+                .iter()
+                .map(|group| number(group, identities.gid(group), "group"))
+                .collect::<Result<_, _>>()?,
             roles: file.roles.clone(),
             clients: file.clients.iter().map(|text| subnet(text)).collect::<Result<_, _>>()?,
             nodes: file.paths.iter().map(|path| zones.add(path)).collect::<Result<_, _>>()?,
@@ -268,7 +276,10 @@ impl Rule {
         let any = |empty: bool, found: bool| empty || found;
         any(self.uids.is_empty(), self.uids.contains(&principal.uid))
             && any(self.gids.is_empty(), self.gids.iter().any(|gid| principal.in_group(*gid)))
-            && any(self.roles.is_empty(), self.roles.iter().any(|role| principal.roles.iter().any(|r| **r == **role)))
+            && any(
+                self.roles.is_empty(),
+                self.roles.iter().any(|role| principal.roles.iter().any(|r| **r == **role)),
+            )
             && any(self.clients.is_empty(), self.clients.iter().any(|net| net.contains(&principal.address)))
             && any(self.nodes.is_empty(), self.nodes.iter().any(|above| zones.within(node, *above)))
             && any(self.time.is_empty(), self.time.iter().any(|window| window.holds(moment)))
@@ -318,7 +329,11 @@ impl Policy for Access {
     }
 
     fn request(&self, call: &mut Call<'_>, context: &Context<'_>) -> Verdict {
-        let targets = if self.needs_paths { context.targets(call) } else { Some(Targets { first: ROOT, second: None }) };
+        let targets = if self.needs_paths {
+            context.targets(call)
+        } else {
+            Some(Targets { first: ROOT, second: None })
+        };
         let Some(targets) = targets else {
             self.unknown.fetch_add(1, Ordering::Relaxed);
             return Verdict::Answer(Status::Stale);

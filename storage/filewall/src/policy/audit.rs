@@ -126,7 +126,8 @@ impl Audit {
         let path = folder.join(&file.file);
         let rotate_bytes = file.rotate_bytes.unwrap_or(64 << 20);
         let before = before.and_then(|before| before.downcast::<Writer>().ok());
-        let writer = match before.filter(|writer| writer.path == path && writer.rotate_bytes == rotate_bytes) {
+        let writer = match before.filter(|writer| writer.path == path && writer.rotate_bytes == rotate_bytes)
+        {
             Some(writer) => writer,
             None => Arc::new(start(path, rotate_bytes)?),
         };
@@ -236,7 +237,9 @@ fn join(directory: String, name: Option<&[u8]>) -> String {
 }
 
 fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
 }
 
 impl Policy for Audit {
@@ -270,7 +273,10 @@ impl Policy for Audit {
         let (path, path_to) = if asked.op == Op::Link {
             (directory, directory_to.map(|path| join(path, asked.name.as_deref())))
         } else {
-            (join(directory, asked.name.as_deref()), directory_to.map(|path| join(path, asked.name_to.as_deref())))
+            (
+                join(directory, asked.name.as_deref()),
+                directory_to.map(|path| join(path, asked.name_to.as_deref())),
+            )
         };
         self.send(Line {
             unix_ms: unix_ms(),

@@ -80,7 +80,9 @@ impl Chain {
     /// change, go on.
     pub fn new(entries: Vec<Entry>, identities: Identities, zones: Zones, before: Option<&Chain>) -> Chain {
         let (epoch, principals, places) = match before {
-            Some(before) => (before.epoch + 1, Principals::after(&before.principals), before.places_for(&zones)),
+            Some(before) => {
+                (before.epoch + 1, Principals::after(&before.principals), before.places_for(&zones))
+            }
             None => (1, Principals::default(), Arc::default()),
         };
         let names = entries.iter().any(|entry| entry.policy.needs_names());

@@ -4,6 +4,7 @@
 //! `20-access.yaml`). A document of kind `identities` is no policy: it gives users, groups and roles their names, wherever it
 //! stands. Everything is checked before anything is put in force; what is wrong is said with file, document and reason.
 
+use super::Policy;
 use super::access::{Access, AccessFile};
 use super::audit::{Audit, AuditFile};
 use super::chain::{Chain, Entry, POLICIES_MAX};
@@ -13,7 +14,6 @@ use super::machines::{Machines, MachinesFile};
 use super::rate::{Rate, RateFile};
 use super::remap::{Remap, RemapFile};
 use super::statistics::{Statistics, StatisticsFile};
-use super::Policy;
 use crate::error::{Error, Result};
 use crate::identity::{Identities, IdentitiesFile};
 use crate::places::Zones;
@@ -85,7 +85,8 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
 fn read(path: &Path) -> Result<Vec<Document>> {
     let whole = |reason: String| Error::Policy { path: path.to_path_buf(), document: None, reason };
     let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|error| Error::io(format!("open {}", path.display()), error))?;
+    let file =
+        std::fs::File::open(path).map_err(|error| Error::io(format!("open {}", path.display()), error))?;
     file.take(FILE_BYTES_MAX + 1)
         .read_to_string(&mut text)
         .map_err(|error| Error::io(format!("read {}", path.display()), error))?;
@@ -127,7 +128,8 @@ fn compile(documents: &[Document], folder: &Path, before: Option<&Chain>) -> Res
         let file: IdentitiesFile = document.body()?;
         identities = Identities::compile(&file).map_err(|reason| document.wrong(reason))?;
     }
-    let policies: Vec<&Document> = documents.iter().filter(|document| document.kind != "identities").collect();
+    let policies: Vec<&Document> =
+        documents.iter().filter(|document| document.kind != "identities").collect();
     if let Some(document) = policies.get(POLICIES_MAX) {
         return Err(document.wrong(format!("more than {POLICIES_MAX} policies in a chain")));
     }
@@ -135,7 +137,8 @@ fn compile(documents: &[Document], folder: &Path, before: Option<&Chain>) -> Res
     let mut entries: Vec<Entry> = Vec::new();
     for document in policies {
         if entries.iter().any(|entry| entry.name == document.name) {
-            return Err(document.wrong(format!("a second policy with the name '{}'; give each its own", document.name)));
+            return Err(document
+                .wrong(format!("a second policy with the name '{}'; give each its own", document.name)));
         }
         let old = before.and_then(|chain| chain.entries().iter().find(|entry| entry.name == document.name));
         let old = old.filter(|entry| entry.policy.kind() == document.kind);
@@ -161,11 +164,15 @@ fn policy(
     let dynamic = || old.and_then(|entry| entry.policy.dynamic());
     Ok(match document.kind.as_str() {
         "handles" => Box::new(Handles::compile(&document.body::<HandlesFile>()?, folder).map_err(wrong)?),
-        "access" => Box::new(Access::compile(&document.body::<AccessFile>()?, identities, zones).map_err(wrong)?),
+        "access" => {
+            Box::new(Access::compile(&document.body::<AccessFile>()?, identities, zones).map_err(wrong)?)
+        }
         "read-only" => Box::new(Freeze::compile(&document.body::<FreezeFile>()?, zones).map_err(wrong)?),
         "remap" => Box::new(Remap::compile(&document.body::<RemapFile>()?).map_err(wrong)?),
         "rate" => Box::new(Rate::compile(&document.body::<RateFile>()?, dynamic()).map_err(wrong)?),
-        "machines" => Box::new(Machines::compile(&document.body::<MachinesFile>()?, dynamic()).map_err(wrong)?),
+        "machines" => {
+            Box::new(Machines::compile(&document.body::<MachinesFile>()?, dynamic()).map_err(wrong)?)
+        }
         "statistics" => {
             document.body::<StatisticsFile>()?;
             Box::new(Statistics)

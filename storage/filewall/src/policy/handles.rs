@@ -40,6 +40,8 @@ pub const KEY_BYTES: usize = 32;
 /// Longest handle of a server, bytes.
 pub const SERVER_HANDLE_BYTES_MAX: usize = HANDLE_BYTES_MAX - TAG_BYTES - 1;
 const TAG_BYTES: usize = 16;
+/// `maxcount` of READDIRPLUS below which it is left as it is, bytes.
+const MAXCOUNT_MIN: u32 = 1024;
 
 /// The file.
 #[derive(Clone, Debug, Deserialize)]
@@ -188,10 +190,13 @@ impl Policy for Handles {
                 }
             }
         }
-        // Our handles are longer than the server's: ask for less, so that less must be cut from the answer.
+        // Our handles are longer than the server's: ask for less, so that less must be cut from the answer. Servers fail a
+        // call whose `dircount`, which stands before it, is above `maxcount`.
         if let Some(at) = call.arguments.maxcount_at {
             let asked = call.word(at);
-            call.set_word(at, (asked - asked / 5).max(asked.min(512)));
+            let less = (asked - asked / 5).max(asked.min(MAXCOUNT_MIN));
+            call.set_word(at, less);
+            call.set_word(at - 4, call.word(at - 4).min(less));
         }
         Verdict::Forward
     }
@@ -207,7 +212,8 @@ impl Policy for Handles {
         }
         for number in 0..reply.results.entries.len() {
             if let Some(handle) = reply.entry_handle(number) {
-                let sealed = self.seal_or_count(handle, address).or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX]));
+                let sealed =
+                    self.seal_or_count(handle, address).or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX]));
                 if let Some(sealed) = sealed {
                     reply.set_entry_handle(number, sealed);
                 }

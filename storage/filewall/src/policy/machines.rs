@@ -45,7 +45,10 @@ impl Machines {
     ///
     /// # Errors
     /// What is wrong, as text.
-    pub fn compile(file: &MachinesFile, before: Option<Arc<dyn Any + Send + Sync>>) -> Result<Machines, String> {
+    pub fn compile(
+        file: &MachinesFile,
+        before: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<Machines, String> {
         if !(1..=LIMIT_MAX).contains(&file.limit) {
             return Err(format!("limit {} is not between 1 and {LIMIT_MAX}", file.limit));
         }

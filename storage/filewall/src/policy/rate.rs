@@ -220,8 +220,10 @@ impl Policy for Rate {
             return Step::silent();
         }
         let rate = |rate: Option<u64>, unit: &str| rate.map(|rate| format!("{rate} {unit}/s"));
-        let rates: Vec<String> =
-            [rate(self.calls_per_s, "calls"), rate(self.bytes_per_s, "bytes")].into_iter().flatten().collect();
+        let rates: Vec<String> = [rate(self.calls_per_s, "calls"), rate(self.bytes_per_s, "bytes")]
+            .into_iter()
+            .flatten()
+            .collect();
         Step::forward(format!("as long as {:?} stays within {}", self.per, rates.join(" and ")))
     }
 }

@@ -82,10 +82,11 @@ impl Remap {
     pub fn compile(file: &RemapFile) -> Result<Remap, String> {
         let clear = match &file.clear_mode {
             None => 0,
-            Some(text) => u32::from_str_radix(text, 8)
-                .ok()
-                .filter(|bits| bits & !MODE_BITS == 0)
-                .ok_or_else(|| format!("clear-mode '{text}' is no mode; write octal digits in quotes, such as \"6002\""))?,
+            Some(text) => {
+                u32::from_str_radix(text, 8).ok().filter(|bits| bits & !MODE_BITS == 0).ok_or_else(|| {
+                    format!("clear-mode '{text}' is no mode; write octal digits in quotes, such as \"6002\"")
+                })?
+            }
         };
         Ok(Remap {
             users: Map::compile(&file.users, file.others, "users")?,

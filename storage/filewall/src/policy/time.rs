@@ -57,7 +57,8 @@ impl Moment {
     /// The moment of a time in a time zone.
     pub fn at(unix_ms: u64, zone: &TimeZone) -> Moment {
         let millis = i64::try_from(unix_ms).unwrap_or(i64::MAX);
-        let local = Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(zone.clone());
+        let local =
+            Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(zone.clone());
         let day = match local.weekday() {
             Weekday::Monday => 0,
             Weekday::Tuesday => 1,
@@ -114,7 +115,9 @@ pub fn zone(name: Option<&str>) -> Result<TimeZone, String> {
     match name {
         None => Ok(TimeZone::system()),
         Some(name) => TimeZone::get(name).map_err(|_| {
-            format!("'{name}' is no time zone that this machine knows; write one such as Europe/Berlin or UTC")
+            format!(
+                "'{name}' is no time zone that this machine knows; write one such as Europe/Berlin or UTC"
+            )
         }),
     }
 }

@@ -106,7 +106,9 @@ impl Session {
         tracing::debug!(client = %self.address, %wrong, "a call without a sound head");
         match (xid, wrong) {
             (Some(xid), Wrong::Value { at: 8, .. }) => self.refuse(xid, Refusal::RpcMismatch, env),
-            (Some(xid), Wrong::Long { .. } | Wrong::Padding { .. }) => self.refuse(xid, Refusal::BadCredential, env),
+            (Some(xid), Wrong::Long { .. } | Wrong::Padding { .. }) => {
+                self.refuse(xid, Refusal::BadCredential, env)
+            }
             _ => {
                 Totals::count(&env.shared.totals.bad_calls_total);
                 self.end(env);
@@ -152,7 +154,9 @@ impl Session {
                 mount::put_void(out, head.xid);
             }
             Ok(Some(mount::Call::Dump)) => mount::put_dump(out, head.xid),
-            Ok(Some(mount::Call::Export)) => mount::put_export(out, head.xid, env.shared.server.path.as_bytes()),
+            Ok(Some(mount::Call::Export)) => {
+                mount::put_export(out, head.xid, env.shared.server.path.as_bytes())
+            }
             Ok(Some(mount::Call::Mount(_))) => match caller {
                 None => return self.refuse(head.xid, Refusal::CredentialTooWeak, env),
                 Some(caller) => self.begin_mount(head.xid, &path, caller, env),
@@ -267,8 +271,14 @@ impl Session {
                 }
                 let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
                 let head_end = call.head_end();
-                let entry =
-                    Entry { client_xid: head.xid, asked, handled, chain: chain.clone(), since_us: env.now.steady_us, once };
+                let entry = Entry {
+                    client_xid: head.xid,
+                    asked,
+                    handled,
+                    chain: chain.clone(),
+                    since_us: env.now.steady_us,
+                    once,
+                };
                 let xid = pending.insert(entry);
                 env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 output.head(|out| call.put(xid, out));

@@ -187,16 +187,19 @@ impl Sockets {
         let wrong = |what: &str, port: u16, error| {
             Error::io(format!("listen at {} for {what}", SocketAddr::new(config.listen, port)), error)
         };
-        let tcp = TcpListener::bind((config.listen, config.port)).map_err(|error| wrong("NFS", config.port, error))?;
+        let tcp = TcpListener::bind((config.listen, config.port))
+            .map_err(|error| wrong("NFS", config.port, error))?;
         let port = tcp.local_addr().map_err(|error| wrong("NFS", config.port, error))?.port();
         let mut datagrams = Datagrams::default();
         if config.udp {
-            datagrams.udp = Some(udp(config.listen, port).map_err(|error| wrong("NFS over UDP", port, error))?);
+            datagrams.udp =
+                Some(udp(config.listen, port).map_err(|error| wrong("NFS over UDP", port, error))?);
         }
         let mut portmap_tcp = None;
         if let Some(port) = config.portmap_port {
             let hint = "PORTMAP (another portmapper may run here; --no-portmap leaves it to that one)";
-            let listener = TcpListener::bind((config.listen, port)).map_err(|error| wrong(hint, port, error))?;
+            let listener =
+                TcpListener::bind((config.listen, port)).map_err(|error| wrong(hint, port, error))?;
             let port = listener.local_addr().map_err(|error| wrong(hint, port, error))?.port();
             datagrams.portmap = Some(udp(config.listen, port).map_err(|error| wrong(hint, port, error))?);
             portmap_tcp = Some(listener);
@@ -251,7 +254,8 @@ impl FileWall {
             inboxes,
             clients: Mutex::default(),
         });
-        let mut wall = FileWall { shared, address, portmap_address, listeners: Vec::new(), threads: Vec::new() };
+        let mut wall =
+            FileWall { shared, address, portmap_address, listeners: Vec::new(), threads: Vec::new() };
         let mut datagrams = Some(sockets.datagrams);
         for (number, end) in ends.into_iter().enumerate() {
             let worker = Worker::new(number, wall.shared.clone(), end, datagrams.take().unwrap_or_default())

@@ -122,8 +122,10 @@ impl Pending {
     /// Takes out the calls that were forwarded before `before_us`.
     pub fn expire(&mut self, before_us: u64) -> Vec<Entry> {
         let late = |slot: &Slot| slot.entry.as_ref().is_some_and(|entry| entry.since_us < before_us);
-        let numbers: Vec<u32> =
-            (0..self.slots.len()).filter(|number| late(&self.slots[*number])).map(|number| number as u32).collect();
+        let numbers: Vec<u32> = (0..self.slots.len())
+            .filter(|number| late(&self.slots[*number]))
+            .map(|number| number as u32)
+            .collect();
         numbers.into_iter().filter_map(|number| self.take_slot(number)).collect()
     }
 

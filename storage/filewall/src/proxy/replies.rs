@@ -5,11 +5,11 @@ use super::session::{Client, Session};
 use super::worker::{Delivery, Env};
 use crate::message::Reply;
 use crate::metrics::Totals;
+use crate::wire::answer;
 use crate::wire::nfs3::{Op, PAYLOAD_BYTES_MAX, Status};
 use crate::wire::reply::results;
 use crate::wire::rpc::{LAST_FRAGMENT, reply_head};
 use crate::wire::xdr::{Reader, Wrong};
-use crate::wire::answer;
 
 /// Longest payload of a READ or WRITE over UDP, bytes: a reply must fit a datagram.
 pub const DATAGRAM_PAYLOAD_BYTES_MAX: usize = 32 << 10;
@@ -24,7 +24,8 @@ enum Done {
 impl Session {
     /// Deals with the replies that have come, as far as there is room.
     pub(super) fn replies(&mut self, env: &mut Env<'_>) {
-        while !self.ended && self.s2c.pass_body() && self.s2c.output.bytes() < super::flow::BACKLOG_BYTES_MAX {
+        while !self.ended && self.s2c.pass_body() && self.s2c.output.bytes() < super::flow::BACKLOG_BYTES_MAX
+        {
             let source = match self.s2c.next_record() {
                 Ok(Some(source)) => source,
                 Ok(None) => break,
@@ -116,7 +117,10 @@ impl Session {
             let (reply, waiters) =
                 env.shared.retransmits.answered(once, output.heads_from(begin), env.now.steady_us);
             for waiter in waiters {
-                env.shared.deliver(waiter.worker, Delivery::Reply { session: waiter.session, reply: reply.clone() });
+                env.shared.deliver(
+                    waiter.worker,
+                    Delivery::Reply { session: waiter.session, reply: reply.clone() },
+                );
             }
         }
         match (client, forward) {

@@ -90,7 +90,11 @@ impl Server {
     ///
     /// # Errors
     /// What the system says, or [`std::io::ErrorKind::InvalidData`].
-    pub fn mount(&self, path: &[u8], caller: &Caller<'_>) -> std::io::Result<std::result::Result<Handle, u32>> {
+    pub fn mount(
+        &self,
+        path: &[u8],
+        caller: &Caller<'_>,
+    ) -> std::io::Result<std::result::Result<Handle, u32>> {
         let port = match self.mount_port {
             Some(port) => port,
             None => self.port_of(program::MOUNT, mount::VERSION)?,
@@ -101,7 +105,9 @@ impl Server {
         results(&mut reader)?;
         match mount::mount_results(&mut reader).map_err(invalid)? {
             Err(status) => Ok(Err(status)),
-            Ok(span) => Handle::new(span.of(&record)).map(Ok).ok_or_else(|| invalid("a handle above 64 bytes")),
+            Ok(span) => {
+                Handle::new(span.of(&record)).map(Ok).ok_or_else(|| invalid("a handle above 64 bytes"))
+            }
         }
     }
 
@@ -114,7 +120,9 @@ impl Server {
         results(&mut reader)?;
         let port = reader.u32().map_err(invalid)?;
         u16::try_from(port).ok().filter(|port| *port != 0).ok_or_else(|| {
-            invalid(format!("the server's portmapper knows no program {program_number} version {version} over TCP"))
+            invalid(format!(
+                "the server's portmapper knows no program {program_number} version {version} over TCP"
+            ))
         })
     }
 }
@@ -172,7 +180,11 @@ fn begin_connect(address: SocketAddr) -> std::io::Result<TcpStream> {
             let span = u32::from(RESERVED_PORTS.end - RESERVED_PORTS.start);
             let port = RESERVED_PORTS.start + u16::try_from(random() % span).unwrap_or(0);
             match begin_connect_from(address, Some(port)) {
-                Err(error) if matches!(error.kind(), std::io::ErrorKind::AddrInUse | std::io::ErrorKind::AddrNotAvailable) => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        std::io::ErrorKind::AddrInUse | std::io::ErrorKind::AddrNotAvailable
+                    ) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => break,
                 other => return other,
             }

@@ -111,7 +111,13 @@ pub struct Session {
 
 impl Session {
     /// A new session.
-    pub fn new(key: SessionKey, client: Client, address: SocketAddr, own_address: IpAddr, chain: Arc<Chain>) -> Self {
+    pub fn new(
+        key: SessionKey,
+        client: Client,
+        address: SocketAddr,
+        own_address: IpAddr,
+        chain: Arc<Chain>,
+    ) -> Self {
         Self {
             key,
             client,
@@ -167,7 +173,8 @@ impl Session {
         self.seen_us = env.now.steady_us;
         let movable = !self.c2s.output.pins_input();
         let space = self.c2s.input.space(movable);
-        if let (Some(space), Ok(mark)) = (space.get_mut(..4 + datagram.len()), u32::try_from(datagram.len())) {
+        if let (Some(space), Ok(mark)) = (space.get_mut(..4 + datagram.len()), u32::try_from(datagram.len()))
+        {
             space[..4].copy_from_slice(&(mark | crate::wire::rpc::LAST_FRAGMENT).to_be_bytes());
             space[4..].copy_from_slice(datagram);
             self.c2s.input.received(4 + datagram.len());

@@ -186,7 +186,12 @@ impl Worker {
     ///
     /// # Errors
     /// What the system says.
-    pub fn new(number: usize, shared: Arc<Shared>, inbox: InboxEnd, datagrams: Datagrams) -> std::io::Result<Worker> {
+    pub fn new(
+        number: usize,
+        shared: Arc<Shared>,
+        inbox: InboxEnd,
+        datagrams: Datagrams,
+    ) -> std::io::Result<Worker> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let watch = |fd: &dyn AsFd, token: u64| {
             epoll::add(&epoll, fd.as_fd(), epoll::EventData::new_u64(token), epoll::EventFlags::IN)
@@ -333,7 +338,10 @@ impl Worker {
     fn remove(&mut self, key: SessionKey) {
         let shared = self.shared.clone();
         self.with_env(key, |session, env| session.end(env));
-        let Some(place) = self.places.get_mut(key.slot as usize).filter(|place| place.uses == key.uses) else { return };
+        let Some(place) = self.places.get_mut(key.slot as usize).filter(|place| place.uses == key.uses)
+        else {
+            return;
+        };
         let Some(session) = place.session.take() else { return };
         for portmap in [false, true] {
             if self.by_address.get(&(session.address, portmap)) == Some(&key) {
@@ -347,7 +355,10 @@ impl Worker {
 
     fn with_env(&mut self, key: SessionKey, work: impl FnOnce(&mut Session, &mut Env<'_>)) {
         let now = self.now();
-        let Some(place) = self.places.get_mut(key.slot as usize).filter(|place| place.uses == key.uses) else { return };
+        let Some(place) = self.places.get_mut(key.slot as usize).filter(|place| place.uses == key.uses)
+        else {
+            return;
+        };
         let Some(session) = &mut place.session else { return };
         let portmap = self.by_address.get(&(session.address, true)) == Some(&key);
         let udp = if portmap { self.datagrams.portmap.as_ref() } else { self.datagrams.udp.as_ref() };
@@ -371,7 +382,11 @@ impl Worker {
             Stir::Tick => session.tick(env),
             Stir::Client(flags) => {
                 let closed = flags.intersects(Flags::HUP | Flags::ERR);
-                if closed || flags.contains(Flags::IN) { session.client_readable(env, closed) } else { session.run(env) }
+                if closed || flags.contains(Flags::IN) {
+                    session.client_readable(env, closed)
+                } else {
+                    session.run(env)
+                }
             }
             Stir::Server(flags) => {
                 if matches!(session.up, Up::Connecting(_)) {
@@ -388,7 +403,10 @@ impl Worker {
 
     /// Removes a session that has ended, and tells the kernel what to watch of one that has not.
     fn settle(&mut self, key: SessionKey) {
-        let Some(place) = self.places.get_mut(key.slot as usize).filter(|place| place.uses == key.uses) else { return };
+        let Some(place) = self.places.get_mut(key.slot as usize).filter(|place| place.uses == key.uses)
+        else {
+            return;
+        };
         let Some(session) = &mut place.session else { return };
         if session.ended {
             return self.remove(key);
@@ -418,7 +436,9 @@ impl Worker {
         let mut bytes = vec![0; MAX_DATAGRAM_BYTES];
         for _ in 0..DATAGRAMS {
             let socket = if portmap { &self.datagrams.portmap } else { &self.datagrams.udp };
-            let Some(Ok((length, from))) = socket.as_ref().map(|socket| socket.recv_from(&mut bytes)) else { return };
+            let Some(Ok((length, from))) = socket.as_ref().map(|socket| socket.recv_from(&mut bytes)) else {
+                return;
+            };
             let Some(key) = self.datagram_session(from, portmap) else { continue };
             self.with_env(key, |session, env| session.datagram_came(&bytes[..length], env));
             self.settle(key);

@@ -27,4 +27,4 @@ pub mod xdr;
 pub use xdr::{Span, Wrong};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

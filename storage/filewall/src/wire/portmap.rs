@@ -111,8 +111,7 @@ fn get_address(reader: &mut Reader<'_>, xid: u32, ports: &Ports, own: IpAddr, ou
         _ => 0,
     };
     let port = ports.of(wanted, version, protocol);
-    let address =
-        if port == 0 { String::new() } else { format!("{own}.{}.{}", port >> 8, port & 0xff) };
+    let address = if port == 0 { String::new() } else { format!("{own}.{}.{}", port >> 8, port & 0xff) };
     put_success(out, xid, 4 + address.len().next_multiple_of(4));
     put_opaque(out, address.as_bytes());
     Ok(())

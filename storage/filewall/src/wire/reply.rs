@@ -1,6 +1,8 @@
 //! Results of NFSv3 calls: where attributes and handles are, so that they can be rewritten.
 
-use super::nfs3::{ATTRIBUTES_BYTES, HANDLE_BYTES_MAX, NAME_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use super::nfs3::{
+    ATTRIBUTES_BYTES, HANDLE_BYTES_MAX, NAME_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX,
+};
 use super::xdr::{Read, Reader, Span, Wrong};
 
 /// Most entries in one READDIR or READDIRPLUS reply. An entry has at least 28 bytes, so this is above what fits
@@ -53,7 +55,8 @@ pub struct Results {
 impl Results {
     /// Empties it, keeping its memory.
     pub fn clear(&mut self) {
-        let (mut attributes, mut entries) = (std::mem::take(&mut self.attributes), std::mem::take(&mut self.entries));
+        let (mut attributes, mut entries) =
+            (std::mem::take(&mut self.attributes), std::mem::take(&mut self.entries));
         attributes.clear();
         entries.clear();
         *self = Results { attributes, entries, ..Results::default() };
@@ -141,7 +144,11 @@ pub fn results(reader: &mut Reader<'_>, op: Op, found: &mut Results) -> Read<()>
         return reader.end();
     }
     found.status = reader.u32()?;
-    if found.status == 0 { success(reader, op, found)? } else { failure(reader, op, found)? }
+    if found.status == 0 {
+        success(reader, op, found)?
+    } else {
+        failure(reader, op, found)?
+    }
     reader.end()
 }
 

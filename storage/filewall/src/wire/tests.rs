@@ -76,7 +76,15 @@ struct Fields {
 fn fields() -> impl Strategy<Value = Fields> {
     let bytes = |most: usize| vec(any::<u8>(), 0..=most);
     (bytes(64), bytes(64), bytes(255), bytes(255), bytes(3000), any::<u32>(), any::<u8>()).prop_map(
-        |(handle, other, name, name_to, data, number, mask)| Fields { handle, other, name, name_to, data, number, mask },
+        |(handle, other, name, name_to, data, number, mask)| Fields {
+            handle,
+            other,
+            name,
+            name_to,
+            data,
+            number,
+            mask,
+        },
     )
 }
 
@@ -121,7 +129,10 @@ fn packed(op: Op, f: &Fields) -> Vec<u8> {
             },
         }),
         Op::Mknod => {
-            let device = devicedata3 { dev_attributes: settable(f.mask), spec: specdata3 { specdata1: 1, specdata2: 2 } };
+            let device = devicedata3 {
+                dev_attributes: settable(f.mask),
+                spec: specdata3 { specdata1: 1, specdata2: 2 },
+            };
             let what = match f.number % 4 {
                 0 => mknoddata3::NF3CHR(device),
                 1 => mknoddata3::NF3BLK(device),
@@ -189,7 +200,8 @@ proptest! {
             prop_assert!(short.is_err() && short != Err(Wrong::Incomplete), "{op} of {end} bytes: {short:?}");
             let early = arguments(&mut Reader::new(&bytes[..end], bytes.len()), op);
             let head_is_there = found.payload.is_some_and(|payload| end >= payload.start);
-            prop_assert!(if head_is_there { early.is_ok() } else { early == Err(Wrong::Incomplete) });
+            let as_expected = if head_is_there { early.is_ok() } else { early == Err(Wrong::Incomplete) };
+            prop_assert!(as_expected);
         }
         let mut long = bytes.clone();
         long.extend([0; 4]);
@@ -235,7 +247,10 @@ fn some(uid: u32) -> post_op_attr {
 
 fn wcc(uid: u32) -> wcc_data {
     let time = nfstime3 { seconds: 1, nseconds: 2 };
-    wcc_data { before: Nfs3Option::Some(wcc_attr { size: 1, mtime: time.clone(), ctime: time }), after: some(uid) }
+    wcc_data {
+        before: Nfs3Option::Some(wcc_attr { size: 1, mtime: time.clone(), ctime: time }),
+        after: some(uid),
+    }
 }
 
 /// Successful results of every operation but listings, with user 10 on the object and 20 on directories.
@@ -246,15 +261,51 @@ fn results_of_all() -> Vec<(Op, Vec<u8>)> {
     vec![
         (Op::Getattr, ok(pack(&GETATTR3resok { obj_attributes: attributes(10) }))),
         (Op::Setattr, ok(pack(&SETATTR3resok { obj_wcc: wcc(10) }))),
-        (Op::Lookup, ok(pack(&LOOKUP3resok { object: fh(&[1; 32]), obj_attributes: some(10), dir_attributes: some(20) }))),
+        (
+            Op::Lookup,
+            ok(pack(&LOOKUP3resok {
+                object: fh(&[1; 32]),
+                obj_attributes: some(10),
+                dir_attributes: some(20),
+            })),
+        ),
         (Op::Access, ok(pack(&ACCESS3resok { obj_attributes: some(10), access: 31 }))),
-        (Op::Readlink, ok(pack(&READLINK3resok { symlink_attributes: some(10), data: nfspath3(Opaque::borrowed(b"to")) }))),
-        (Op::Read, ok(pack(&READ3resok { file_attributes: some(10), count: 5, eof: true, data: Opaque::borrowed(b"hello") }))),
-        (Op::Write, ok(pack(&WRITE3resok { file_wcc: wcc(10), count: 5, committed: stable_how::FILE_SYNC, verf }))),
-        (Op::Create, { let (obj, obj_attributes, dir_wcc) = made(); ok(pack(&CREATE3resok { obj, obj_attributes, dir_wcc })) }),
-        (Op::Mkdir, { let (obj, obj_attributes, dir_wcc) = made(); ok(pack(&MKDIR3resok { obj, obj_attributes, dir_wcc })) }),
-        (Op::Symlink, { let (obj, obj_attributes, dir_wcc) = made(); ok(pack(&SYMLINK3resok { obj, obj_attributes, dir_wcc })) }),
-        (Op::Mknod, { let (obj, obj_attributes, dir_wcc) = made(); ok(pack(&MKNOD3resok { obj, obj_attributes, dir_wcc })) }),
+        (
+            Op::Readlink,
+            ok(pack(&READLINK3resok {
+                symlink_attributes: some(10),
+                data: nfspath3(Opaque::borrowed(b"to")),
+            })),
+        ),
+        (
+            Op::Read,
+            ok(pack(&READ3resok {
+                file_attributes: some(10),
+                count: 5,
+                eof: true,
+                data: Opaque::borrowed(b"hello"),
+            })),
+        ),
+        (
+            Op::Write,
+            ok(pack(&WRITE3resok { file_wcc: wcc(10), count: 5, committed: stable_how::FILE_SYNC, verf })),
+        ),
+        (Op::Create, {
+            let (obj, obj_attributes, dir_wcc) = made();
+            ok(pack(&CREATE3resok { obj, obj_attributes, dir_wcc }))
+        }),
+        (Op::Mkdir, {
+            let (obj, obj_attributes, dir_wcc) = made();
+            ok(pack(&MKDIR3resok { obj, obj_attributes, dir_wcc }))
+        }),
+        (Op::Symlink, {
+            let (obj, obj_attributes, dir_wcc) = made();
+            ok(pack(&SYMLINK3resok { obj, obj_attributes, dir_wcc }))
+        }),
+        (Op::Mknod, {
+            let (obj, obj_attributes, dir_wcc) = made();
+            ok(pack(&MKNOD3resok { obj, obj_attributes, dir_wcc }))
+        }),
         (Op::Remove, ok(pack(&REMOVE3resok { dir_wcc: wcc(20) }))),
         (Op::Rmdir, ok(pack(&RMDIR3resok { dir_wcc: wcc(20) }))),
         (Op::Rename, ok(pack(&RENAME3resok { fromdir_wcc: wcc(20), todir_wcc: wcc(20) }))),
@@ -286,7 +337,10 @@ fn every_operation_has_an_answer_in_its_own_shape() {
         answer::put(&mut bytes, 77, op, nfs3::Status::Acces);
         let mut reader = Reader::whole(&bytes[4..]);
         let head = reply_head(&mut reader).unwrap();
-        assert_eq!((head.xid, bytes.len() - 4), (77, super::rpc::record_mark(super::xdr::get_u32(&bytes, 0)).0));
+        assert_eq!(
+            (head.xid, bytes.len() - 4),
+            (77, super::rpc::record_mark(super::xdr::get_u32(&bytes, 0)).0)
+        );
         let mut found = Results::default();
         results(&mut reader, op, &mut found).unwrap_or_else(|wrong| panic!("{op}: {wrong}"));
         assert_eq!(found.status, if op == Op::Null { 0 } else { 13 });
@@ -319,7 +373,8 @@ fn refusals_are_replies_that_carry_nothing() {
     ] {
         let mut bytes = Vec::new();
         put_refusal(&mut bytes, 9, refusal);
-        let head = reply_head(&mut Reader::whole(&bytes[4..])).unwrap_or_else(|wrong| panic!("{refusal:?}: {wrong}"));
+        let head = reply_head(&mut Reader::whole(&bytes[4..]))
+            .unwrap_or_else(|wrong| panic!("{refusal:?}: {wrong}"));
         assert_eq!((head.xid, head.results_at), (9, None));
     }
 }

@@ -70,14 +70,19 @@ impl Explain {
         let chain = policy::load(&self.policy, None).map_err(failure)?;
         let identities = chain.identities();
         let uid = identities.uid(&self.user);
-        let uid = uid.ok_or_else(|| Failure::Input(format!("user '{}' is not among the identities", self.user)))?;
+        let uid =
+            uid.ok_or_else(|| Failure::Input(format!("user '{}' is not among the identities", self.user)))?;
         let gid = identities.gid(&self.group);
-        let gid = gid.ok_or_else(|| Failure::Input(format!("group '{}' is not among the identities", self.group)))?;
+        let gid =
+            gid.ok_or_else(|| Failure::Input(format!("group '{}' is not among the identities", self.group)))?;
         let caller = chain.principals().get(identities, self.client, uid, gid, &[]);
         let place = Some(&self.path).filter(|path| path.starts_with('/'));
         let place = place.and_then(|path| chain.context().zones.place(path.as_bytes()));
         let place = place.ok_or_else(|| {
-            Failure::Input(format!("'{}' is no path below the export: write it as /a/b, without '..'", self.path))
+            Failure::Input(format!(
+                "'{}' is no path below the export: write it as /a/b, without '..'",
+                self.path
+            ))
         })?;
         let unix_ms = self.unix_ms()?;
         if self.op.eq_ignore_ascii_case("mount") {

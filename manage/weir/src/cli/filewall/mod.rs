@@ -87,7 +87,9 @@ impl FileWallArguments {
             (Some(Command::Explain(command)), _) => command.run(),
             (Some(Command::Top(command)), _) => command.run(),
             (None, Some(serve)) => serve.run(),
-            (None, None) => Err(Failure::Input("say which server: --server nfs://ADDRESS/EXPORT".to_string())),
+            (None, None) => {
+                Err(Failure::Input("say which server: --server nfs://ADDRESS/EXPORT".to_string()))
+            }
         }
     }
 }
@@ -144,9 +146,8 @@ impl Serve {
 /// Serves the status, and reloads on SIGHUP, until SIGTERM or ctrl-c.
 async fn serve_status(wall: Arc<FileWall>, address: SocketAddr) -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
-    let failed = Failure::io;
-    let listener =
-        tokio::net::TcpListener::bind(address).await.map_err(failed(format!("listen at {address} for the status")))?;
+    let failed = |what: &str| Failure::io(what.to_string());
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(failed("listen for the status"))?;
     let routes = Router::new()
         .route("/metrics", get(metrics))
         .route("/status", get(|State(wall): State<Arc<FileWall>>| async move { axum::Json(wall.status()) }))

@@ -49,7 +49,8 @@ impl Top {
 
     fn fetch(&self) -> Result<Status, Failure> {
         let url = format!("http://{}/status", self.status);
-        let wrong = |error: ureq::Error| Failure::Input(format!("{url}: {error}; is a FileWall running there?"));
+        let wrong =
+            |error: ureq::Error| Failure::Input(format!("{url}: {error}; is a FileWall running there?"));
         ureq::get(&url).call().map_err(wrong)?.body_mut().read_json().map_err(wrong)
     }
 }
@@ -88,7 +89,8 @@ fn ops(status: &Status, before: Option<&Status>, every_s: Option<u64>) -> comfy_
 fn policies(status: &Status) -> comfy_table::Table {
     let mut shown = table(&["policy", "kind", "seen", "answered", "delayed", "details"]);
     for policy in &status.policies {
-        let details: Vec<String> = policy.details.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let details: Vec<String> =
+            policy.details.iter().map(|(name, value)| format!("{name}={value}")).collect();
         shown.add_row([
             policy.name.clone(),
             policy.kind.clone(),
@@ -112,7 +114,8 @@ fn sum(principal: &PrincipalRow) -> OpRow {
 }
 
 fn principals(status: &Status) -> comfy_table::Table {
-    let mut shown = table(&["client", "user", "roles", "calls", "denied", "mean us", "read MB", "written MB"]);
+    let mut shown =
+        table(&["client", "user", "roles", "calls", "denied", "mean us", "read MB", "written MB"]);
     let mut rows: Vec<(OpRow, &PrincipalRow)> = status.principals.iter().map(|row| (sum(row), row)).collect();
     rows.sort_by_key(|(sum, _)| std::cmp::Reverse(sum.calls + sum.denied));
     for (sum, row) in rows.into_iter().take(PRINCIPALS_SHOWN) {
