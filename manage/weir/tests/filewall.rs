@@ -42,7 +42,7 @@ fn scenario(name: &str, work: impl FnOnce(&Place)) {
 
 impl Place {
     fn new() -> Place {
-        let scope = Scope::fresh("filewall-test", "wxfilewall-t-").unwrap().clean_on_drop();
+        let scope = Scope::begin("filewall-test", "wxfilewall-t-").unwrap().clean_on_drop();
         let (client, wall, server) =
             (scope.netns("client").unwrap(), scope.netns("wall").unwrap(), scope.netns("server").unwrap());
         for (netns, inside, outside, own, other) in [
@@ -89,7 +89,8 @@ impl Place {
             conf.display()
         );
         let words = ["-m", "-p", "-f", "--mount-proc", "--kill-child", "sh", "-c", script.as_str()];
-        let daemon = self.scope.start(name, &Program::new("unshare").args(words).netns(&self.server)).unwrap();
+        let daemon =
+            self.scope.start(name, &Program::new("unshare").args(words).netns(&self.server)).unwrap();
         system::wait_for("the server", BOUND, || Ok(self.list(SERVER, "").is_some())).unwrap();
         daemon
     }
@@ -161,14 +162,18 @@ fn files_go_both_ways_through_filewall() {
         for number in 0..1500 {
             std::fs::write(place.path(&format!("many/file-{number}")), b"").unwrap();
         }
-        let (mut direct, mut through) = (place.list(SERVER, "/many").unwrap(), place.list(WALL, "/many").unwrap());
+        let (mut direct, mut through) =
+            (place.list(SERVER, "/many").unwrap(), place.list(WALL, "/many").unwrap());
         direct.sort();
         through.sort();
         assert_eq!(direct.len(), 1500);
         assert_eq!(direct, through);
         let status = place.status().unwrap();
         let row = &status["principals"][0];
-        assert_eq!((row["client"].as_str(), row["usage"]["written_bytes"].as_u64()), (Some("10.9.1.2"), Some(5_000_000)));
+        assert_eq!(
+            (row["client"].as_str(), row["usage"]["written_bytes"].as_u64()),
+            (Some("10.9.1.2"), Some(5_000_000))
+        );
         assert_eq!(status["totals"]["counters"]["bad_replies_total"], 0);
         assert_eq!(status["policies"][0]["details"]["forged"], 0);
     });
@@ -222,7 +227,8 @@ fn rules_hold_for_real_clients_and_change_without_a_restart() {
         // `explain` says of the same files what has just happened.
         let explain = |user: &str, path: &str| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-            command.args(["filewall", "explain", "--policy", &policy, "--user", user, "--op", "CREATE", path]);
+            command
+                .args(["filewall", "explain", "--policy", &policy, "--user", user, "--op", "CREATE", path]);
             let output = system::run_output(command, BOUND).unwrap();
             (output.status.code(), String::from_utf8_lossy(&output.stdout).contains("rule 1"))
         };

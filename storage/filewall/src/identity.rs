@@ -47,10 +47,13 @@ pub struct RoleFile {
     pub inherits: BTreeSet<String>,
 }
 
+/// Names of roles, shared by all who have them.
+pub type Roles = Arc<[Arc<str>]>;
+
 /// Identities, checked and closed over inheritance.
 #[derive(Clone, Debug, Default)]
 pub struct Identities {
-    users: HashMap<u32, (Arc<str>, Arc<[Arc<str>]>)>,
+    users: HashMap<u32, (Arc<str>, Roles)>,
     uids: BTreeMap<String, u32>,
     groups: BTreeMap<String, u32>,
     roles: BTreeSet<Arc<str>>,
@@ -69,7 +72,7 @@ impl Identities {
         }
         for (name, user) in &file.users {
             known_roles(file, &format!("user {name}"), &user.roles)?;
-            let roles: Arc<[Arc<str>]> = closure(file, &user.roles).into_iter().map(Arc::from).collect();
+            let roles: Roles = closure(file, &user.roles).into_iter().map(Arc::from).collect();
             if let Some((other, _)) = identities.users.insert(user.uid, (Arc::from(name.as_str()), roles)) {
                 return Err(format!("users {other} and {name} have the same uid {}", user.uid));
             }
@@ -94,7 +97,7 @@ impl Identities {
     }
 
     /// Name and roles of a user, with the roles that they inherit.
-    pub fn user(&self, uid: u32) -> Option<(&Arc<str>, &Arc<[Arc<str>]>)> {
+    pub fn user(&self, uid: u32) -> Option<(&Arc<str>, &Roles)> {
         self.users.get(&uid).map(|(name, roles)| (name, roles))
     }
 }
@@ -134,7 +137,7 @@ pub struct Principal {
     /// Name of the user, if the identities have one.
     pub name: Option<Arc<str>>,
     /// Roles, with those that they inherit.
-    pub roles: Arc<[Arc<str>]>,
+    pub roles: Roles,
     /// What it has done; goes on counting when identities change.
     pub usage: Arc<Usage>,
 }

@@ -75,7 +75,7 @@ fn a_payload_follows_a_new_head() {
 fn listing(entries: usize) -> Vec<u8> {
     let entry = |number: usize| entryplus3 {
         fileid: number as u64,
-        name: Vec::from(format!("file-{number}").into_bytes()).into(),
+        name: format!("file-{number}").into_bytes().into(),
         cookie: number as u64 + 1,
         name_attributes: Nfs3Option::Some(attributes(7)),
         name_handle: Nfs3Option::Some(nfs_fh3 { data: Opaque::owned(vec![number as u8; 28]) }),
@@ -91,8 +91,10 @@ fn listing(entries: usize) -> Vec<u8> {
     record[4..].to_vec()
 }
 
+type NameAndHandle = (Vec<u8>, Vec<u8>);
+
 /// Replaces all handles of a listing, and returns what the client decodes.
-fn replaced(entries: usize, limit: usize) -> (bool, usize, Vec<(Vec<u8>, Vec<u8>)>, bool) {
+fn replaced(entries: usize, limit: usize) -> (bool, usize, Vec<NameAndHandle>, bool) {
     let mut record = listing(entries);
     let bytes = record.len();
     let mut reader = Reader::whole(&record);

@@ -16,7 +16,8 @@
 //! - No state is kept for a handle.
 //!
 //! Departure: the paper draws handles at random and keeps two persistent maps. Ours need none, so there is nothing to lose, to
-//! bound or to hand over. The price: a server's handle must have at most 47 bytes (those of Linux, ganesha and unfs3 have).
+//! bound or to hand over. The price: a server's handle must have at most 47 bytes, as those of
+//! nfs-ganesha's VFS have.
 
 use super::explain::{Question, Step};
 use super::{Context, Mount, Policy, Verdict};

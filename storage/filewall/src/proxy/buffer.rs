@@ -17,17 +17,11 @@ const PARTS_A_CALL: usize = 128;
 const SPACE_BYTES_MIN: usize = 64 << 10;
 
 /// Received bytes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Input {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-}
-
-impl Default for Input {
-    fn default() -> Self {
-        Self { bytes: Vec::new(), start: 0, end: 0 }
-    }
 }
 
 impl Input {

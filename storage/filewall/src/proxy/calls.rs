@@ -204,9 +204,8 @@ impl Session {
     fn nfs(&mut self, source: Source, head: CallHead, op: Op, env: &mut Env<'_>) -> Done {
         let datagram = self.datagram();
         let held = self.held.take();
-        match &held {
-            None => self.renew_chain(env),
-            Some(_) => {}
+        if held.is_none() {
+            self.renew_chain(env);
         }
         let Session { c2s, callers, chain, pending, address, key, .. } = self;
         let (record, record_bytes, output) = c2s.record(source);

@@ -189,13 +189,11 @@ impl Session {
         if !self.s2c.can_read() && closed {
             return self.server_lost(env);
         }
-        if let Up::Ready(stream) = &mut self.up {
-            if self.s2c.can_read() {
-                match self.s2c.read(stream) {
-                    Ok(Came::End) | Err(_) => return self.server_lost(env),
-                    Ok(_) => {}
-                }
-            }
+        if let Up::Ready(stream) = &mut self.up
+            && self.s2c.can_read()
+            && matches!(self.s2c.read(stream), Ok(Came::End) | Err(_))
+        {
+            return self.server_lost(env);
         }
         self.run(env);
     }
@@ -253,10 +251,10 @@ impl Session {
         if matches!(self.up, Up::Idle) {
             self.connect(env);
         }
-        if let Up::Ready(stream) = &mut self.up {
-            if self.c2s.flush(stream).is_err() {
-                self.server_lost(env);
-            }
+        if let Up::Ready(stream) = &mut self.up
+            && self.c2s.flush(stream).is_err()
+        {
+            self.server_lost(env);
         }
     }
 

@@ -169,7 +169,10 @@ pub struct Worker {
     results: Results,
     entry_handles: Vec<Option<Handle>>,
     datagram: Vec<u8>,
+    received: Vec<u8>,
     next_tick_us: u64,
+    /// When the first session wants to be stirred, µs.
+    next_wake_us: u64,
 }
 
 /// What an event asks of a session.
@@ -218,7 +221,9 @@ impl Worker {
             results: Results::default(),
             entry_handles: Vec::new(),
             datagram: Vec::new(),
+            received: vec![0; MAX_DATAGRAM_BYTES],
             next_tick_us: TICK_US,
+            next_wake_us: u64::MAX,
         })
     }
 
@@ -256,8 +261,7 @@ impl Worker {
 
     fn timeout(&self) -> Timespec {
         let now_us = self.now().steady_us;
-        let wake = self.places.iter().filter_map(|place| place.session.as_ref()?.wake_us()).min();
-        let wait_us = wake.unwrap_or(u64::MAX).min(self.next_tick_us).saturating_sub(now_us).min(TICK_US);
+        let wait_us = self.next_wake_us.min(self.next_tick_us).saturating_sub(now_us).min(TICK_US);
         Timespec { tv_sec: 0, tv_nsec: i64::try_from(wait_us * 1000).unwrap_or(0) }
     }
 
@@ -411,6 +415,9 @@ impl Worker {
         if session.ended {
             return self.remove(key);
         }
+        if let Some(at_us) = session.wake_us() {
+            self.next_wake_us = self.next_wake_us.min(at_us);
+        }
         let failed = watch(&self.epoll, place, key).is_err();
         if failed {
             tracing::error!("a session cannot be watched: it ends");
@@ -421,19 +428,25 @@ impl Worker {
     fn tick_if_due(&mut self) {
         let now_us = self.now().steady_us;
         let due = now_us >= self.next_tick_us;
+        if !due && now_us < self.next_wake_us {
+            return;
+        }
         if due {
             self.next_tick_us = now_us + TICK_US;
         }
+        // Each session that still wants to be stirred says so again.
+        self.next_wake_us = u64::MAX;
         for key in self.keys() {
-            let wakes = |session: &Session| session.wake_us().is_some_and(|at_us| at_us <= now_us);
-            if due || self.session(key).is_some_and(|session| wakes(session)) {
-                self.stir(key, Stir::Tick);
+            match self.session(key).and_then(|session| session.wake_us()) {
+                Some(at_us) if !due && at_us > now_us => self.next_wake_us = self.next_wake_us.min(at_us),
+                None if !due => {}
+                _ => self.stir(key, Stir::Tick),
             }
         }
     }
 
     fn read_datagrams(&mut self, portmap: bool) {
-        let mut bytes = vec![0; MAX_DATAGRAM_BYTES];
+        let mut bytes = std::mem::take(&mut self.received);
         for _ in 0..DATAGRAMS {
             let socket = if portmap { &self.datagrams.portmap } else { &self.datagrams.udp };
             let Some(Ok((length, from))) = socket.as_ref().map(|socket| socket.recv_from(&mut bytes)) else {
@@ -443,6 +456,7 @@ impl Worker {
             self.with_env(key, |session, env| session.datagram_came(&bytes[..length], env));
             self.settle(key);
         }
+        self.received = bytes;
     }
 
     fn datagram_session(&mut self, from: SocketAddr, portmap: bool) -> Option<SessionKey> {

@@ -39,8 +39,8 @@ pub(crate) fn attributes(uid: u32) -> fattr3 {
         rdev: specdata3 { specdata1: 5, specdata2: 6 },
         fsid: 7,
         fileid: 8,
-        atime: time.clone(),
-        mtime: time.clone(),
+        atime: time,
+        mtime: time,
         ctime: time,
     }
 }
@@ -247,10 +247,7 @@ fn some(uid: u32) -> post_op_attr {
 
 fn wcc(uid: u32) -> wcc_data {
     let time = nfstime3 { seconds: 1, nseconds: 2 };
-    wcc_data {
-        before: Nfs3Option::Some(wcc_attr { size: 1, mtime: time.clone(), ctime: time }),
-        after: some(uid),
-    }
+    wcc_data { before: Nfs3Option::Some(wcc_attr { size: 1, mtime: time, ctime: time }), after: some(uid) }
 }
 
 /// Successful results of every operation but listings, with user 10 on the object and 20 on directories.

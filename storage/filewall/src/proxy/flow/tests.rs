@@ -66,6 +66,6 @@ fn fragments_are_put_together_and_bounded() {
     received(&mut flow, &fragment(b"", false).repeat(FRAGMENTS_MAX + 1));
     assert_eq!(flow.next_record(), Err(BadRecord), "fragments that never end");
     let mut flow = Flow::default();
-    received(&mut flow, &(RECORD_BYTES_MAX as u32 + 1 | LAST_FRAGMENT).to_be_bytes());
+    received(&mut flow, &((RECORD_BYTES_MAX as u32 + 1) | LAST_FRAGMENT).to_be_bytes());
     assert_eq!(flow.next_record(), Err(BadRecord), "a record that is too long");
 }
