@@ -151,7 +151,8 @@ fn files_go_both_ways_through_filewall() {
     scenario("files_go_both_ways_through_filewall", |place| {
         let policy = place.write_policy("kind: handles\nkey-file: key\n---\nkind: statistics\n");
         place.start_wall("wall", &policy);
-        let data: Vec<u8> = (0..5_000_000u32).map(|number| (number * 2_654_435_761 >> 13) as u8).collect();
+        let data: Vec<u8> =
+            (0..5_000_000u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let source = place.folder.path().join("source").display().to_string();
         std::fs::write(&source, &data).unwrap();
         place.copy(&source, &format!("{WALL}/copy")).unwrap();

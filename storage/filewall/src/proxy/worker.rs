@@ -450,7 +450,7 @@ impl Worker {
         for _ in 0..DATAGRAMS {
             let socket = if portmap { &self.datagrams.portmap } else { &self.datagrams.udp };
             let Some(Ok((length, from))) = socket.as_ref().map(|socket| socket.recv_from(&mut bytes)) else {
-                return;
+                break;
             };
             let Some(key) = self.datagram_session(from, portmap) else { continue };
             self.with_env(key, |session, env| session.datagram_came(&bytes[..length], env));
