@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Number of this protocol; the two sides must have the same.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
+/// Longest certificate request, bytes.
+pub const REQUEST_BYTES_MAX: usize = 16 * 1024;
 /// Most keys in one `State` frame.
 pub const STATE_CHUNK_KEYS: usize = 4096;
 
@@ -64,6 +66,12 @@ pub enum ToController {
         /// The ping's number.
         id: u64,
     },
+    /// Sign a new certificate for this actuator; answered by [`ToActuator::Renewed`] or
+    /// [`ToActuator::NotRenewed`].
+    Renew {
+        /// PKCS#10 request, PEM; at most [`REQUEST_BYTES_MAX`]. Only its key is taken.
+        csr_pem: String,
+    },
 }
 
 /// From the controller to the agent.
@@ -94,4 +102,11 @@ pub enum ToActuator {
         /// Number of the ping.
         id: u64,
     },
+    /// The new certificate.
+    Renewed {
+        /// Certificate, PEM.
+        certificate_pem: String,
+    },
+    /// There is no new certificate; the text says why and what would be right.
+    NotRenewed(String),
 }

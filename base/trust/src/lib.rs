@@ -8,6 +8,8 @@
 //! that signing and verifying cost once a batch (DESIGN §1).
 
 pub mod batch;
+#[cfg(test)]
+mod fixtures;
 pub mod gate;
 pub mod identity;
 pub mod merkle;

@@ -9,14 +9,18 @@ use crate::ports::Keeper;
 use crate::punts::{self, Answerer};
 use crate::session::{self, Session, tls};
 use crate::shared::Shared;
+use crate::wire::{read_frame, write_frame};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
+use weir_base::codec::CodecError;
 use weir_model::event::Role;
+use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
 
 /// Frames of the switch that wait for the session.
 const LINK_EVENTS_MAX: usize = 256;
@@ -24,6 +28,13 @@ const LINK_EVENTS_MAX: usize = 256;
 const SCRAPES_MAX: usize = 8;
 /// A request for metrics takes at most so long, milliseconds.
 const SCRAPE_MS: u64 = 5000;
+/// The switch gets so long of it to tell its counters, milliseconds.
+const SWITCH_COUNTERS_MS: u64 = 2000;
+/// Frames of the switch looked at for the answer.
+const SWITCH_FRAMES_MAX: usize = 16;
+
+/// Puts a switch's counters, by name with labels, into Prometheus' text format.
+pub type SwitchMetrics = fn(&[(String, u64)]) -> String;
 
 /// An agent that has read its files and is not running yet.
 #[derive(Debug)]
@@ -32,6 +43,7 @@ pub struct Agent {
     shared: Arc<Shared>,
     session: Session,
     keeper_dir: std::path::PathBuf,
+    switch_metrics: Option<SwitchMetrics>,
 }
 
 impl Agent {
@@ -66,7 +78,12 @@ impl Agent {
         let shared = Arc::new(Shared::new(config.name.clone()));
         let session = Session::new(settings, rand::random());
         let keeper_dir = config.state_dir.clone();
-        Ok(Agent { config, shared, session, keeper_dir })
+        Ok(Agent { config, shared, session, keeper_dir, switch_metrics: None })
+    }
+
+    /// Serves the switch's counters beside the agent's own, in this format.
+    pub fn with_switch_metrics(self, format: SwitchMetrics) -> Agent {
+        Agent { switch_metrics: Some(format), ..self }
     }
 
     /// Counters, mirror and problems, for whoever shows them.
@@ -79,7 +96,7 @@ impl Agent {
     /// # Errors
     /// The list of devices cannot be read, or the metrics address cannot be used.
     pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), AgentError> {
-        let Agent { config, shared, session, keeper_dir } = self;
+        let Agent { config, shared, session, keeper_dir, switch_metrics } = self;
         let keeper = Keeper::new(shared.clone(), config.settings.netns_dir.clone(), &keeper_dir)?;
         let dns_settings = dns::Settings {
             role: config.role,
@@ -93,7 +110,9 @@ impl Agent {
             let listener = TcpListener::bind(address)
                 .await
                 .map_err(|source| AgentError::Socket { what: format!("metrics on {address}"), source })?;
-            tasks.spawn(serve_metrics(shared.clone(), listener));
+            let socket = link::control_socket(&config.run_dir);
+            let scraped = Scraped { shared: shared.clone(), socket, switch_metrics };
+            tasks.spawn(serve_metrics(scraped, listener));
         }
         tasks.spawn(link::run(shared.clone(), link::control_socket(&config.run_dir), events));
         tasks.spawn(session::driver::run(shared.clone(), session, config.state_dir.clone(), link_events));
@@ -111,18 +130,57 @@ impl Agent {
     }
 }
 
+/// What is told of agent and switch.
+#[derive(Clone, Debug)]
+struct Scraped {
+    shared: Arc<Shared>,
+    /// The switch's control socket.
+    socket: PathBuf,
+    switch_metrics: Option<SwitchMetrics>,
+}
+
+impl Scraped {
+    /// The agent's metrics, and behind them the switch's.
+    async fn text(&self) -> String {
+        let mut text = self.shared.metrics.metrics_text();
+        if let Some(format) = self.switch_metrics {
+            let limit = Duration::from_millis(SWITCH_COUNTERS_MS);
+            let counters = tokio::time::timeout(limit, switch_counters(&self.socket)).await;
+            let counters = counters.ok().and_then(Result::ok);
+            text.push_str("# HELP weir_switch_up Whether the switch told its counters.\n");
+            text.push_str("# TYPE weir_switch_up gauge\n");
+            text.push_str(&format!("weir_switch_up {}\n", u8::from(counters.is_some())));
+            text.push_str(&format(&counters.unwrap_or_default()));
+        }
+        text
+    }
+}
+
+/// Asks the switch for its counters, on a connection of its own.
+async fn switch_counters(socket: &Path) -> Result<Vec<(String, u64)>, CodecError> {
+    let mut stream = UnixStream::connect(socket).await?;
+    write_frame(&mut stream, &ToSwitch::Ask { id: 1, question: Question::Counters }).await?;
+    for _ in 0..SWITCH_FRAMES_MAX {
+        if let FromSwitch::Answer { answer: Answer::Counters(counters), .. } = read_frame(&mut stream).await?
+        {
+            return Ok(counters);
+        }
+    }
+    Err(CodecError::Closed)
+}
+
 /// `GET /metrics` for Prometheus and `GET /healthz` for checks from afar (row A16).
-pub async fn serve_metrics(shared: Arc<Shared>, listener: TcpListener) {
+async fn serve_metrics(scraped: Scraped, listener: TcpListener) {
     let places = Arc::new(Semaphore::new(SCRAPES_MAX));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let shared = shared.clone();
+                let scraped = scraped.clone();
                 tokio::spawn(async move {
                     let limit = Duration::from_millis(SCRAPE_MS);
                     // A scraper that is slow or gone scrapes again.
-                    let _ = tokio::time::timeout(limit, serve_one(&shared, stream)).await;
+                    let _ = tokio::time::timeout(limit, serve_one(&scraped, stream)).await;
                     drop(place);
                 });
             }
@@ -134,7 +192,7 @@ pub async fn serve_metrics(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-async fn serve_one(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
+async fn serve_one(scraped: &Scraped, mut stream: TcpStream) -> std::io::Result<()> {
     let mut request = [0_u8; 1024];
     let mut filled = 0;
     while filled < request.len() && !request[..filled].contains(&b'\n') {
@@ -144,8 +202,8 @@ async fn serve_one(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()
         }
     }
     let (status, body) = match &request[..filled] {
-        line if line.starts_with(b"GET /metrics ") => ("200 OK", shared.metrics.metrics_text()),
-        line if line.starts_with(b"GET /healthz ") => health(shared),
+        line if line.starts_with(b"GET /metrics ") => ("200 OK", scraped.text().await),
+        line if line.starts_with(b"GET /healthz ") => health(&scraped.shared),
         _ => ("404 Not Found", "ask for /metrics or /healthz\n".to_string()),
     };
     let head = format!(

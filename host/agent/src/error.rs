@@ -66,6 +66,14 @@ pub enum AgentError {
         /// The system's error.
         source: io::Error,
     },
+    /// Another process of the same role has the run directory.
+    #[error("another {role} runs, it holds '{lock}': stop it, or give this one a runDir of its own")]
+    Running {
+        /// What it is.
+        role: &'static str,
+        /// Its lock.
+        lock: PathBuf,
+    },
     /// A socket cannot be made.
     #[error("{what}: {source}")]
     Socket {

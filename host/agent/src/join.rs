@@ -15,6 +15,7 @@ mod http;
 use crate::AgentError;
 use crate::config::check_controllers;
 use crate::ports::write_atomically;
+use crate::session::renewal;
 use crate::session::tls::{pinned_config, session_config};
 use base64::Engine;
 use base64::alphabet;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::join::{
@@ -150,7 +152,7 @@ pub fn identity(state_dir: &Path) -> Result<KeyPair, AgentError> {
     Ok(KeyPair::from_seed(&seed))
 }
 
-/// Joins. With `again` it does so also when it is a member already, for a new certificate.
+/// Joins. A member does so again with `again`, or when its certificate is over.
 ///
 /// # Errors
 /// What is wrong with the token, the files, or each controller's answer.
@@ -161,8 +163,11 @@ pub async fn join(
     again: bool,
 ) -> Result<Joined, AgentError> {
     let token = parse_token(token)?;
+    // A certificate that is over opens no session to renew it on.
+    let over = || renewal::is_over(state_dir, SystemTime::now());
     if let Some(member) = membership(state_dir)?
         && !again
+        && !over()?
     {
         if member.name != applicant.name || member.role != applicant.role {
             return Err(AgentError::Join(format!(
@@ -190,7 +195,8 @@ pub async fn join(
     Ok(Joined::Now(member))
 }
 
-struct Keys {
+/// The keys of an actuator.
+pub(crate) struct Keys {
     tls: TlsKey,
     identity: KeyPair,
 }
@@ -214,7 +220,22 @@ impl Keys {
         Ok(Keys { tls, identity: identity(state_dir)? })
     }
 
-    fn signing_request(&self, name: &Label) -> Result<String, AgentError> {
+    /// The keys that joining made.
+    pub(crate) fn load(state_dir: &Path) -> Result<Keys, AgentError> {
+        let path = state_dir.join(KEY_FILE);
+        let pem = std::fs::read_to_string(&path).map(Zeroizing::new);
+        let pem = pem.map_err(|error| AgentError::file(&path, error))?;
+        let tls = TlsKey::from_pem(&pem).map_err(|error| material(&path, error))?;
+        Ok(Keys { tls, identity: identity(state_dir)? })
+    }
+
+    /// The key in the certificate, as it stands there.
+    pub(crate) fn public(&self) -> &[u8] {
+        self.tls.public_key_raw()
+    }
+
+    /// A request (PEM) for a certificate.
+    pub(crate) fn signing_request(&self, name: &Label) -> Result<String, AgentError> {
         let failed = |error: rcgen::Error| AgentError::Join(format!("no certificate request: {error}"));
         let mut params = CertificateParams::new(vec![name.to_string()]).map_err(failed)?;
         params.distinguished_name = rcgen::DistinguishedName::new();

@@ -80,6 +80,7 @@ async fn serve(shared: &Arc<Shared>, stream: UnixStream, events: &mpsc::Sender<L
     tokio::select! {
         error = reader => error,
         error = writer => error,
+        () = shared.reset_switch.notified() => CodecError::Io(std::io::ErrorKind::TimedOut.into()),
     }
 }
 

@@ -60,6 +60,10 @@ metrics! {
     session_dropped_answers: "counter" "weir_agent_session_dropped_total" "what=\"answers\"", "Frames of the switch that had no session to go to.";
     session_questions_refused: "counter" "weir_agent_session_questions_refused_total" "", "Questions refused because too many are open.";
     session_questions_expired: "counter" "weir_agent_session_questions_expired_total" "", "Questions that the switch did not answer in time.";
+    session_switch_resets: "counter" "weir_agent_session_switch_resets_total" "", "Connections to the switch ended because it did not tell its state.";
+    renewals_done: "counter" "weir_agent_certificate_renewals_total" "result=\"kept\"", "Renewals of this actuator's certificate.";
+    renewals_failed: "counter" "weir_agent_certificate_renewals_total" "result=\"failed\"", "Renewals of this actuator's certificate.";
+    certificate_until_s: "gauge" "weir_agent_certificate_until_seconds" "", "When this actuator's certificate ends, seconds of the Unix epoch.";
     session_queue_full: "counter" "weir_agent_session_queue_full_total" "", "Streams ended because the controller did not read.";
     link_up: "gauge" "weir_agent_switch_link_up" "", "Whether the switch's control socket is connected.";
     link_connects: "counter" "weir_agent_switch_link_connects_total" "", "Connections made to the switch.";

@@ -8,10 +8,13 @@
 //! Invariants
 //! - There is a session only while the switch is there: without it nothing could be applied, and a
 //!   switch that was away may have another state than the one greeted with.
+//! - A switch that owes its state for too long is connected to anew, so that no lost request or reply
+//!   can keep the next session from coming about.
 //! - Answers of the switch go only to the session that asked: what a former session asked is dropped.
 //! - When control is gone nothing is sent to the switch: it keeps what it has (fail static).
 
 pub mod driver;
+pub mod renewal;
 pub mod tls;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -70,6 +73,8 @@ pub enum Input {
     Closed(String),
     /// A frame of the controller.
     FromController(ToActuator),
+    /// A new certificate is wanted, with this request.
+    Renew(String),
     /// Time has passed.
     Tick,
 }
@@ -85,6 +90,10 @@ pub enum Output {
     ToController(ToController),
     /// Send a frame to the switch.
     ToSwitch(ToSwitch),
+    /// Keep this certificate (PEM): the controller signed it for us.
+    Certificate(String),
+    /// End the connection to the switch and make a new one; `SwitchDown` follows.
+    ResetSwitch,
     /// Something that a person should read.
     Report(Report),
 }
@@ -112,6 +121,12 @@ pub enum Report {
         /// Wait until the next attempt, milliseconds.
         wait_ms: u64,
     },
+    /// The controller does not renew our certificate.
+    #[error("the certificate is not renewed: {reason}; it is asked for again later")]
+    NotRenewed {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// What the machine has counted.
@@ -133,6 +148,8 @@ pub struct Counters {
     pub questions_refused: u64,
     /// Questions that were not answered in time.
     pub questions_expired: u64,
+    /// Connections to the switch ended because it did not tell its state.
+    pub switch_resets: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,6 +266,11 @@ impl Session {
                 }
             }
             Input::FromController(frame) => self.controller_says(now_ms, frame, out),
+            Input::Renew(csr_pem) if self.established() => {
+                out.push(Output::ToController(ToController::Renew { csr_pem }));
+            }
+            // The next session asks.
+            Input::Renew(_) => {}
             Input::Tick => self.tick(now_ms, out),
         }
     }
@@ -266,7 +288,9 @@ impl Session {
                 self.end(now_ms, "it does not answer".into(), out);
             }
             Phase::Digest { since_ms } if late(since_ms, GREETING_TIMEOUT_MS) => {
+                self.counters.switch_resets += 1;
                 self.end(now_ms, "the switch does not tell its state".into(), out);
+                out.push(Output::ResetSwitch);
             }
             Phase::Greeting { since_ms } if late(since_ms, GREETING_TIMEOUT_MS) => {
                 self.end(now_ms, "it does not answer our greeting".into(), out);
@@ -463,6 +487,10 @@ impl Session {
                 self.breach(now_ms, reason, out);
             }
             (Phase::Established, frame) => self.in_session(now_ms, frame, out),
+            // It is alive, and slow to welcome us: no reason to end the session.
+            (Phase::Greeting { .. }, ToActuator::Ping { id }) => {
+                out.push(Output::ToController(ToController::Pong { id }));
+            }
             (Phase::Digest { .. } | Phase::Greeting { .. }, frame) => {
                 let kind = kind_of(&frame);
                 self.breach(now_ms, format!("it sends {kind} before it has welcomed us"), out);
@@ -486,6 +514,8 @@ impl Session {
                 self.heard_ms = Some(now_ms);
                 out.push(Output::ToController(ToController::Pong { id }));
             }
+            ToActuator::Renewed { certificate_pem } => out.push(Output::Certificate(certificate_pem)),
+            ToActuator::NotRenewed(reason) => out.push(Output::Report(Report::NotRenewed { reason })),
             ToActuator::Refused(reason) => self.end(now_ms, format!("it ends the session: {reason}"), out),
             ToActuator::Welcome { .. } => {
                 self.breach(now_ms, "it welcomes us twice".into(), out);
@@ -516,6 +546,7 @@ fn kind_of(frame: &ToActuator) -> &'static str {
         ToActuator::Updates(_) => "updates",
         ToActuator::Ask { .. } => "a question",
         ToActuator::Ping { .. } => "a ping",
+        ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) => "an answer about our certificate",
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Shared {
     pub ports_changed: Notify,
     /// The present connection to the switch.
     pub switch: watch::Sender<Option<SwitchSender>>,
+    /// Ends the present connection to the switch, for a new one.
+    pub reset_switch: Notify,
     problems: Mutex<BTreeMap<Key, String>>,
 }
 
@@ -42,6 +44,7 @@ impl Shared {
             synced: AtomicBool::new(false),
             ports_changed: Notify::new(),
             switch: watch::Sender::new(None),
+            reset_switch: Notify::new(),
             problems: Mutex::default(),
         }
     }

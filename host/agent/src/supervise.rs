@@ -6,6 +6,8 @@
 //! - A child that dies is started again after a wait that doubles with each quick death.
 //! - A switch that is running already is adopted: it holds a lock (`flock`) on
 //!   `<run_dir>/switch.lock`, and the supervisor waits until the lock is free before it starts one.
+//! - An agent that a former supervisor left behind is ended: two of them would take the session from
+//!   each other for ever. It holds `<run_dir>/agent.lock`, and nothing that traffic needs.
 //! - On SIGTERM or SIGINT the agent is stopped, and the switch only when `stop_switch` is set;
 //!   otherwise it stays, and the next supervisor adopts it. Under systemd the unit needs
 //!   `KillMode=process` for that.
@@ -28,6 +30,35 @@ pub const GRACE_MS: u64 = 5_000;
 /// How often a lock held by somebody else is tried, milliseconds.
 pub const LOCK_RETRY_MS: u64 = 100;
 
+/// File name in the run directory of the lock that a running agent holds.
+pub const AGENT_LOCK: &str = "agent.lock";
+/// File name in the run directory of the lock that a running supervisor holds.
+pub const SUPERVISOR_LOCK: &str = "supervisor.lock";
+
+/// A role's right to its run directory, for as long as this lives.
+#[derive(Debug)]
+pub struct RunLock {
+    _file: File,
+}
+
+impl RunLock {
+    /// Takes the lock at `path`; `role` is for the message.
+    ///
+    /// # Errors
+    /// [`AgentError::Running`], or the file cannot be made.
+    pub fn take(path: &Path, role: &'static str) -> Result<RunLock, AgentError> {
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(|error| AgentError::file(parent, error))?;
+        }
+        let file = open_lock(path).map_err(|error| AgentError::file(path, error))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(RunLock { _file: file }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(AgentError::Running { role, lock: path.into() }),
+            Err(error) => Err(AgentError::file(path, error.into())),
+        }
+    }
+}
+
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildSpec {
@@ -46,6 +77,10 @@ pub struct SupervisorConfig {
     pub agent: ChildSpec,
     /// The switch.
     pub switch: ChildSpec,
+    /// The lock that a running supervisor holds.
+    pub supervisor_lock: PathBuf,
+    /// The lock that a running agent holds.
+    pub agent_lock: PathBuf,
     /// The lock that a running switch holds.
     pub switch_lock: PathBuf,
     /// Whether the switch stops with the supervisor.
@@ -84,9 +119,11 @@ impl Backoff {
 /// Runs both children until `stop` becomes true.
 ///
 /// # Errors
-/// The lock's directory cannot be made.
+/// [`AgentError::Running`], or a lock's directory cannot be made.
 pub async fn run(config: SupervisorConfig, stop: watch::Receiver<bool>) -> Result<(), AgentError> {
-    if let Some(parent) = config.switch_lock.parent() {
+    // So whoever holds the agent's lock is nobody's child but a dead supervisor's.
+    let _lock = RunLock::take(&config.supervisor_lock, "supervisor")?;
+    for parent in [&config.agent_lock, &config.switch_lock].into_iter().filter_map(|lock| lock.parent()) {
         std::fs::create_dir_all(parent).map_err(|error| AgentError::file(parent, error))?;
     }
     tokio::join!(keep_agent(&config, stop.clone()), keep_switch(&config, stop.clone()));
@@ -166,6 +203,13 @@ async fn pause(wait_ms: u64, stop: &mut watch::Receiver<bool>) -> bool {
 async fn keep_agent(config: &SupervisorConfig, mut stop: watch::Receiver<bool>) {
     let mut backoff = Backoff::new(config.backoff_min_ms, config.backoff_max_ms);
     loop {
+        if let Some(pid) = holder_if_taken(&config.agent_lock) {
+            tracing::warn!(
+                pid = pid.as_raw_pid(),
+                "a supervisor that died left its agent behind: it is ended"
+            );
+            end_holder(&config.agent_lock).await;
+        }
         let (child, lived_ms) = run_once(&config.agent, &mut stop).await;
         if let Some(child) = child {
             end_child(child, config.agent.name).await;
@@ -235,6 +279,12 @@ fn lock_is_free(path: &Path) -> std::io::Result<bool> {
     }
 }
 
+/// Who holds the lock, if somebody does.
+fn holder_if_taken(path: &Path) -> Option<Pid> {
+    // A lock that cannot be looked at is told by the child that wants it.
+    if lock_is_free(path).unwrap_or(true) { None } else { holder(path) }
+}
+
 /// Who holds the lock, by the system's list of locks.
 fn holder(path: &Path) -> Option<Pid> {
     let file = std::fs::metadata(path).ok()?;
@@ -264,7 +314,7 @@ async fn end_child(mut child: Child, name: &str) {
     }
 }
 
-/// The same for an adopted switch. The descriptor holds on to the process, so that a number used
+/// The same for a process that is not our child: an adopted switch, or a left agent. The descriptor holds on to the process, so that a number used
 /// again meanwhile hits nobody else.
 async fn end_holder(lock: &Path) {
     let Some(descriptor) = holder(lock).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {

@@ -16,7 +16,7 @@ use weir_agent::join::join;
 use weir_agent::wire::{read_frame, write_frame};
 use weir_model::entry::{GatewayEntry, NetworkEntry, SubnetEntry, Vni};
 use weir_model::join::{CONTROLLER_DNS_NAME, JoinRequest};
-use weir_model::local::{Answer, Question};
+use weir_model::local::{Answer, Question, ToSwitch};
 use weir_model::resource::Encapsulation;
 use weir_model::session::{PROTOCOL, StateDigest, ToActuator, ToController};
 use weir_model::signed::{ProvenUpdate, SignedUpdates};
@@ -94,6 +94,11 @@ impl Controller {
 impl Conversation {
     async fn hear(&mut self) -> ToController {
         tokio::time::timeout(Duration::from_secs(30), read_frame(&mut self.0)).await.unwrap().unwrap()
+    }
+
+    /// The certificate that the agent shows.
+    fn shown(&self) -> Vec<u8> {
+        self.0.get_ref().1.peer_certificates().unwrap()[0].to_vec()
     }
 
     async fn say(&mut self, frame: ToActuator) {
@@ -181,6 +186,138 @@ async fn an_agent_serves_controller_and_switch_through_restarts_of_both() {
     task.await.unwrap().unwrap();
     let text = shared.metrics.metrics_text();
     assert!(text.contains("weir_agent_switch_link_connects_total 2\n"), "{text}");
+}
+
+/// Keeps a switch from reading until the returned sender is dropped.
+fn keep_busy(switch: &FakeSwitch) -> std::sync::mpsc::Sender<()> {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (locked, is_locked) = std::sync::mpsc::channel();
+    let state = switch.state.clone();
+    std::thread::spawn(move || {
+        let _state = state.lock().unwrap();
+        locked.send(()).unwrap();
+        let _ = released.recv();
+    });
+    is_locked.recv().unwrap();
+    release
+}
+
+#[tokio::test]
+async fn a_switch_with_a_full_queue_keeps_no_session_from_coming_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Arc::new(Authority::new());
+    let controller = Controller {
+        listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        acceptor: authority.acceptor(CONTROLLER_DNS_NAME, true),
+    };
+    let address = controller.listener.local_addr().unwrap().to_string();
+    let_in(directory.path(), &authority, vec![address]).await;
+    let switch = FakeSwitch::start(directory.path(), vec![(Key::Gateways, Entry::Gateways(vec![]))]);
+    let agent = Agent::new(config(directory.path())).unwrap();
+    let shared = agent.shared();
+    let (stop, stopping) = watch::channel(false);
+    let task = tokio::spawn(agent.run(stopping));
+    let mut talk = controller.accept().await;
+    talk.greet().await;
+    until("the mirror is read", || shared.synced()).await;
+
+    drop(talk);
+    until("the agent tries again", || shared.metrics.session_connects.get() == 2).await;
+    // It waits for our side of TLS now. Meanwhile others fill the queue to the switch.
+    let release = keep_busy(&switch);
+    let sender = shared.switch.borrow().clone().unwrap();
+    let mut full = 0;
+    while full < 10 {
+        let frame = ToSwitch::Attach { key: Key::Gateways };
+        full = if sender.try_send(frame).is_ok() { 0 } else { full + 1 };
+        if full > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let mut talk = controller.accept().await;
+    // The stream is there before the switch can be asked for its state; once it can, all goes on.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    drop(release);
+    assert_eq!(talk.greet().await, StateDigest(1));
+    until("the session is established", || shared.metrics.session_up.get() == 1).await;
+    assert_eq!(shared.metrics.session_connects.get(), 2, "at the first attempt");
+    stop.send(true).unwrap();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_is_renewed_in_a_session_and_shown_in_the_next() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Arc::new(Authority::new());
+    let controller = Controller {
+        listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        acceptor: authority.acceptor(CONTROLLER_DNS_NAME, true),
+    };
+    let address = controller.listener.local_addr().unwrap().to_string();
+    let signer = authority.clone();
+    let reply = move |request: &JoinRequest| {
+        let mut response = response(&signer, request, std::slice::from_ref(&address));
+        response.certificate_pem = signer.sign_for(&request.csr_pem, "host-1", 9000, 600);
+        (200, serde_json::to_string(&response).unwrap())
+    };
+    let api = Api::start(authority.acceptor("127.0.0.1", false), Box::new(reply)).await;
+    join(&directory.path().join("state"), &applicant(), &api.token(&authority), false).await.unwrap();
+    let _switch = FakeSwitch::start(directory.path(), vec![(Key::Gateways, Entry::Gateways(vec![]))]);
+    let agent = Agent::new(config(directory.path())).unwrap();
+    let (stop, stopping) = watch::channel(false);
+    let task = tokio::spawn(agent.run(stopping));
+
+    let mut talk = controller.accept().await;
+    talk.greet().await;
+    let old = talk.shown();
+    let ToController::Renew { csr_pem } = talk.hear().await else { panic!("no request") };
+    talk.say(ToActuator::Renewed { certificate_pem: authority.sign_for(&csr_pem, "host-1", 60, 9000) }).await;
+    let file = directory.path().join("state").join(weir_model::join::CERTIFICATE_FILE);
+    let before = std::fs::read(&file).unwrap();
+    until("the new certificate is kept", || std::fs::read(&file).unwrap() != before).await;
+    drop(talk);
+    let mut talk = controller.accept().await;
+    talk.greet().await;
+    assert_ne!(talk.shown(), old, "the next session shows the new one");
+    talk.say(ToActuator::Ping { id: 1 }).await;
+    assert_eq!(talk.hear().await, ToController::Pong { id: 1 }, "and asks for no other");
+    stop.send(true).unwrap();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn metrics_are_those_of_agent_and_switch() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Arc::new(Authority::new());
+    let_in(directory.path(), &authority, vec!["127.0.0.1:1".into()]).await;
+    let switch = FakeSwitch::start(directory.path(), vec![(Key::Gateways, Entry::Gateways(vec![]))]);
+    let mut config = config(directory.path());
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    config.settings.metrics = Some(free);
+    let agent = Agent::new(config).unwrap();
+    let agent = agent.with_switch_metrics(|counters| {
+        counters.iter().map(|(name, value)| format!("weir_switch_{name} {value}\n")).collect()
+    });
+    let (stop, stopping) = watch::channel(false);
+    let task = tokio::spawn(agent.run(stopping));
+    let scrape = async || loop {
+        if let Ok(mut stream) = TcpStream::connect(free).await {
+            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).await.unwrap();
+            return text;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let text = tokio::time::timeout(Duration::from_secs(30), scrape()).await.unwrap();
+    for line in ["weir_agent_session_up 0\n", "weir_switch_up 1\n", "weir_switch_frames 1\n"] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+    switch.kill();
+    let text = tokio::time::timeout(Duration::from_secs(30), scrape()).await.unwrap();
+    assert!(text.contains("weir_switch_up 0\n") && text.contains("weir_agent_"), "{text}");
+    stop.send(true).unwrap();
+    task.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -40,7 +40,10 @@ impl std::fmt::Debug for Context {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The controller cannot be reached.
-    #[error("the controller at {server} cannot be reached: {reason}")]
+    #[error(
+        "the controller at {server} cannot be reached: {reason}; look whether 'weir controller' runs there, and \
+         whether the context (admin.json) is of this domain"
+    )]
     Unreachable {
         /// Its address.
         server: String,

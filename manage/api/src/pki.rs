@@ -15,11 +15,15 @@ use rustls::server::WebPkiClientVerifier;
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 use weir_model::Label;
 use weir_model::join::{CONTROLLER_DNS_NAME, to_hex};
 
 /// DNS name that only administrators' certificates carry.
 pub const ADMIN_DNS_NAME: &str = "admin.weir.internal";
+
+/// How far an actuator's clock may be behind the controller's.
+const CLOCKS_APART: Duration = Duration::from_secs(3600);
 
 /// Why a certificate or a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -142,15 +146,19 @@ impl Authority {
         Ok(Identity { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
     }
 
-    /// Signs an actuator's request. Only its key is taken from the request; names and purposes are ours.
+    /// Signs an actuator's request, good for `days` from now on. Only its key is taken from the request;
+    /// names and purposes are ours.
     ///
     /// # Errors
     /// [`PkiError`] when the request is no PKCS#10 request.
-    pub fn actuator(&self, name: &Label, csr_pem: &str) -> Result<String, PkiError> {
+    pub fn actuator(&self, name: &Label, csr_pem: &str, days: u32) -> Result<String, PkiError> {
         let request = CertificateSigningRequestParams::from_pem(csr_pem)?;
         let mut params = CertificateParams::new(vec![name.to_string()])?;
         params.distinguished_name = named(name.as_str());
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let now = SystemTime::now();
+        params.not_before = (now - CLOCKS_APART).into();
+        params.not_after = (now + Duration::from_secs(u64::from(days) * 86_400)).into();
         Ok(params.signed_by(&request.public_key, &self.issuer)?.pem())
     }
 }

@@ -61,7 +61,8 @@ impl Admins {
         match token {
             Some(token) if Sha256::digest(token).as_slice().ct_eq(&self.token_hash).into() => Ok(()),
             Some(_) => Err(ApiError::unauthorized(
-                "the token is not this domain's: it is in the file admin.token of the controller's state directory",
+                "the token is not this domain's: copy admin.json anew from the controller's state directory (its \
+                 file admin.token holds the token alone)",
             )),
             None => Err(ApiError::unauthorized(
                 "say who you are: give a token ('Authorization: Bearer …') or an administrator's client certificate",

@@ -98,6 +98,9 @@ pub struct ApplyResponse {
     pub updates_total: usize,
     /// How many switches they touch.
     pub switches: usize,
+    /// How many hosts and gateways have joined.
+    #[serde(default)]
+    pub joined: usize,
     /// Whether all were in force within `waitMs`.
     pub in_force: bool,
 }

@@ -42,6 +42,7 @@ impl Backend for Rote {
                 updates: vec![],
                 updates_total: 0,
                 switches: 0,
+                joined: 1,
                 in_force: false,
             })
         })
@@ -182,10 +183,10 @@ fn certificates_tell_actuators_and_administrators_apart() {
     let key = rcgen::KeyPair::generate().unwrap();
     let request = rcgen::CertificateParams::new(vec!["admin.weir.internal".to_string()]).unwrap();
     let csr = request.serialize_request(&key).unwrap().pem().unwrap();
-    let issued = authority.actuator(&Label::new("h1").unwrap(), &csr).unwrap();
+    let issued = authority.actuator(&Label::new("h1").unwrap(), &csr, 30).unwrap();
     assert_eq!(names(&issued), ["h1"], "the name is the domain's to give");
     assert_eq!(names(&authority.admin().unwrap().certificate_pem), ["admin.weir.internal"]);
-    assert!(authority.actuator(&Label::new("h1").unwrap(), "no request").is_err());
+    assert!(authority.actuator(&Label::new("h1").unwrap(), "no request", 30).is_err());
 }
 
 #[test]

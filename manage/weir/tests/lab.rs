@@ -144,6 +144,11 @@ impl Lab {
         said
     }
 
+    /// The file that names controller and token.
+    pub fn context(&self) -> PathBuf {
+        Path::new(FOLDER).join("controller/state/admin.json")
+    }
+
     /// A client of its controller.
     pub fn client(&self) -> Client {
         let text = std::fs::read_to_string(format!("{FOLDER}/controller/state/admin.json")).unwrap();
@@ -198,6 +203,26 @@ impl Lab {
     /// All checks of the lab.
     pub fn run_checks(&self) -> Output {
         self.weir(&["lab", "run", "--instance", INSTANCE])
+    }
+
+    /// A second supervisor of a host, as by a mistake.
+    pub fn command_in(&self, host: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args([
+            "netns",
+            "exec",
+            &format!("{PREFIX}{host}"),
+            env!("CARGO_BIN_EXE_weir"),
+            "host",
+            "--config",
+        ]);
+        command.arg(format!("{FOLDER}/{host}/state/node.json"));
+        command
+    }
+
+    /// Where a program's output goes.
+    pub fn log(&self, program: &str) -> PathBuf {
+        Path::new(FOLDER).join(format!("{program}.log"))
     }
 
     /// Run directory of a host or gateway.

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed step of a scenario ends it; helpers are no #[test] that clippy knows
 
+mod chaos;
 mod crashes;
 mod echo;
 mod extra;

@@ -35,7 +35,7 @@ fn wrong_resources_get_the_field_the_value_and_what_is_allowed() {
         ("kind: network\nname: green\nmtu: 100\n", &["mtu", "100", "1280"], 2),
         ("kind: network\nname: green\ncolour: 1\n", &["colour", "mtu"], 2),
         ("kind: network\nname: Green\n", &["Green", "a-z"], 2),
-        ("kind: cloud\nname: green\n", &["cloud", "network"], 2),
+        ("kind: cloud\nname: green\n", &["kind: 'cloud'", "network, subnet"], 2),
         ("kind: [\n", &["-"], 2),
         (&(endpoint.to_string() + "addresses: [10.1.0.300]\n"), &["10.1.0.300", "addresses"], 2),
         (&(endpoint.to_string() + "addresses: [10.99.0.1]\n"), &["addresses", "10.99.0.1", "10.1.0.0/24"], 1),
@@ -62,7 +62,7 @@ fn wrong_resources_get_the_field_the_value_and_what_is_allowed() {
 fn commands_have_the_documented_exit_codes() {
     let Some(lab) = lab("exit_codes") else { return };
     let green = "kind: network\nname: green\n";
-    let cases: [(&[&str], &str, i32, &str); 10] = [
+    let cases: [(&[&str], &str, i32, &str); 12] = [
         (&["apply"], "", 2, "--file"),
         (&["get", "cloud"], "", 2, "firewall-rule"),
         (&["get", "endpoint", "web"], "", 2, "NETWORK/web"),
@@ -71,7 +71,9 @@ fn commands_have_the_documented_exit_codes() {
         (&["apply", "-f", "-", "--dry-run"], green, 0, "+ network/green"),
         (&["apply", "-f", "-"], green, 2, "--yes"),
         (&["delete", "network", "red", "--yes"], "", 1, "red"),
-        (&["counters", "h9"], "", 1, "h9"),
+        (&["counters", "h9"], "", 1, "'h9': 'weir status' lists them"),
+        (&["forget", "h9"], "", 1, "'h9': 'weir status' lists them"),
+        (&["apply", "-f", "/nowhere.yaml"], "", 1, "there is no such file"),
         (&["trace", "red/nobody", "web"], "", 1, "nobody"),
     ];
     for (arguments, input, code, word) in cases {
@@ -188,4 +190,43 @@ fn a_watch_resumes_over_a_restart_of_the_controller_without_loss_or_repeat() {
     assert_eq!(names, wanted.map(|(name, gone)| (name.to_string(), gone)));
     let versions: Vec<u64> = events.iter().map(|event| event["version"].as_u64().unwrap()).collect();
     assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
+}
+
+/// Names of the metrics in a text for Prometheus.
+fn families(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect()
+}
+
+#[test]
+fn every_process_answers_for_its_metrics_and_each_is_documented() {
+    let Some(lab) = lab("metrics") else { return };
+    let documented = include_str!("../../../docs/operate/metrics.md");
+    let context: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(lab.context()).unwrap()).unwrap();
+    let token = format!("Authorization: Bearer {}", context["token"].as_str().unwrap());
+    let url = format!("{}/metrics", context["server"].as_str().unwrap());
+    let mut controller = String::new();
+    // It shows the state of the last second.
+    wait("h1 in the controller's metrics", || {
+        controller = system::run("curl", &["-sk", "-H", &token, &url]).unwrap();
+        controller.contains("weir_controller_actuator_connected{actuator=\"h1\"} 1\n")
+    });
+    let agent =
+        |member: &str| lab.netns(member).run("curl", &["-s", "http://127.0.0.1:9471/metrics"]).unwrap();
+    let (host, gateway) = (agent("h1"), agent("gw"));
+    for text in [&host, &gateway] {
+        assert!(text.contains("weir_agent_session_up 1\n"), "{text}");
+        assert!(text.contains("weir_switch_up 1\n") && text.contains("weir_switch_flows "), "{text}");
+    }
+    let mut missing: Vec<&str> = [&controller, &host, &gateway]
+        .into_iter()
+        .flat_map(|text| families(text))
+        .filter(|name| {
+            let packets = name.replace("_bytes_total", "_total");
+            ![*name, &packets].iter().any(|name| documented.contains(&format!("`{name}`")))
+        })
+        .collect();
+    missing.sort_unstable();
+    missing.dedup();
+    assert!(missing.is_empty(), "not in docs/operate/metrics.md: {missing:?}");
 }

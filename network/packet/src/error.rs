@@ -68,6 +68,7 @@ reasons! {
     GeneveOption, "geneve_option", "a Geneve option reaches beyond the option area";
     GeneveCritical, "geneve_critical", "a Geneve option that we do not know is marked critical";
     GeneveToken, "geneve_token", "the security token option is not 8 bytes or is there twice";
+    GeneveChecksum, "geneve_checksum", "Geneve checksum option has a body or is there twice";
     VniRange, "vni_range", "VNI is above 24 bits";
     VirtioTruncated, "virtio_truncated", "buffer is shorter than its virtio-net header";
     VirtioFlags, "virtio_flags", "virtio-net header has flags other than NEEDS_CSUM and DATA_VALID";

@@ -26,6 +26,7 @@ pub mod headers;
 pub mod key;
 pub mod rewrite;
 pub mod segment;
+pub mod train;
 pub mod virtio;
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! Row A19 (few packets per byte) and the rules of Linux's own segmentation: IPv4 identification plus n; TCP sequence
 //! plus offset, FIN and PSH only on the last, CWR only on the first; every length and checksum right, so that no
-//! receiver has to trust us. The payload is not copied: each segment is a header in the caller's buffer and a range of
+//! receiver has to trust us; or, where the receiver completes it, a partial transport checksum, so that nobody has to
+//! read the payload ([`Segmenter::leave_partial`]). The payload is not copied: each segment is a header in the caller's buffer and a range of
 //! the super-frame. All segments but the last are equal in size, as UDP_SEGMENT wants them.
 
 use std::ops::Range;
@@ -39,6 +40,8 @@ pub struct Segmenter<'a> {
     network_sum: Sum,
     /// Sum of addresses, protocol and transport header without length, sequence, flags and checksum.
     transport_sum: Sum,
+    /// Sum of addresses and protocol, if transport checksums shall stay partial.
+    partial_sum: Option<Sum>,
     index: usize,
     at: usize,
 }
@@ -74,11 +77,20 @@ impl<'a> Segmenter<'a> {
             identification: parsed.identification as u16,
             network_sum: Sum::ZERO,
             transport_sum: Sum::ZERO,
+            partial_sum: None,
             index: 0,
             at: parsed.payload_offset,
         };
         segmenter.prepare_sums(parsed);
         Ok(segmenter)
+    }
+
+    /// Leaves the transport checksum of every segment partial: the sum of its pseudo header.
+    #[must_use]
+    pub fn leave_partial(mut self, parsed: &Parsed) -> Self {
+        let sum = addresses(&parsed.source, &parsed.destination).double(u32::from(parsed.protocol));
+        self.partial_sum = Some(sum);
+        self
     }
 
     /// Sums once what all segments have in common, by taking the changing words out of the whole.
@@ -166,8 +178,13 @@ impl<'a> Segmenter<'a> {
             flags &= !tcp_flags::CWR;
         }
         let length = self.header_bytes - l4 + range.len();
-        let sum = self.transport_sum.double(length as u32).double(sequence).word(u16::from(flags));
-        let checksum = sum.bytes(&self.frame[range.clone()]).finish();
+        let checksum = match self.partial_sum {
+            Some(sum) => sum.double(length as u32).partial(),
+            None => {
+                let sum = self.transport_sum.double(length as u32).double(sequence).word(u16::from(flags));
+                sum.bytes(&self.frame[range.clone()]).finish()
+            }
+        };
         put32(header, l4 + TCP_SEQUENCE, sequence);
         header[l4 + TCP_FLAGS] = flags;
         put16(header, l4 + TCP_CHECKSUM_OFFSET, checksum);
@@ -177,10 +194,16 @@ impl<'a> Segmenter<'a> {
     fn write_udp(&self, header: &mut [u8], range: &Range<usize>) {
         let l4 = self.l4_offset;
         let length = self.header_bytes - l4 + range.len();
-        // Once in the pseudo header, once in the UDP header.
-        let sum = self.transport_sum.double(length as u32).word(length as u16);
+        let checksum = match self.partial_sum {
+            Some(sum) => sum.double(length as u32).partial(),
+            None => {
+                // Once in the pseudo header, once in the UDP header.
+                let sum = self.transport_sum.double(length as u32).word(length as u16);
+                sum.bytes(&self.frame[range.clone()]).finish_transport()
+            }
+        };
         put16(header, l4 + UDP_LENGTH, length as u16);
-        put16(header, l4 + UDP_CHECKSUM_OFFSET, sum.bytes(&self.frame[range.clone()]).finish_transport());
+        put16(header, l4 + UDP_CHECKSUM_OFFSET, checksum);
     }
 }
 

@@ -3,8 +3,8 @@
 
 use crate::fixtures;
 use weir_packet::build::{IcmpError, echo_reply, icmp_error, neighbor_advertisement, tcp_reset};
-use weir_packet::coalesce::{CoalesceConfig, Coalescer, Output, Place};
-use weir_packet::encap::{Encapsulation, decode_geneve, decode_vxlan};
+use weir_packet::coalesce::{Checksums, CoalesceConfig, Coalescer, Output, Place};
+use weir_packet::encap::{Encapsulation, MAX_ENCAP_BYTES, decode_geneve, decode_vxlan};
 use weir_packet::headers::{parse_arp, parse_neighbor};
 use weir_packet::rewrite::{
     ChecksumState, Endpoint, Rewrite, clamp_mss, decrement_ttl, parse_embedded, rewrite, rewrite_embedded,
@@ -90,7 +90,10 @@ fn fuzz_vxlan() {
     bolero::check!().with_iterations(ITERATIONS).for_each(|input: &[u8]| {
         if let Ok(tunnel) = decode_vxlan(input) {
             let mut again = [0; 8];
-            assert_eq!(Encapsulation::Vxlan.encode(&mut again, tunnel.vni, None), Ok(tunnel.inner_offset));
+            assert_eq!(
+                Encapsulation::Vxlan.encode(&mut again, tunnel.vni, None, tunnel.checksum),
+                Ok(tunnel.inner_offset)
+            );
             assert_eq!(decode_vxlan(&again), Ok(tunnel));
         }
     });
@@ -107,13 +110,18 @@ fn fuzz_geneve() {
             if datagram.len() >= 20 && datagram[4] & 2 == 0 {
                 datagram[8..12].copy_from_slice(&[0xff, 0x57, 1, 2]);
             }
+            if datagram.len() >= 24 && datagram[4] & 4 == 0 {
+                let (kind, length) = (if datagram[5] & 1 == 0 { 0x02 } else { 0x83 }, datagram[23] & 0x11);
+                datagram[20..24].copy_from_slice(&[0xff, 0x57, kind, length]);
+            }
         }
         if let Ok(tunnel) = decode_geneve(&datagram) {
             assert!(tunnel.inner_offset <= datagram.len() && tunnel.vni <= 0xff_ffff);
-            let mut again = [0; 20];
-            let length = Encapsulation::Geneve.encode(&mut again, tunnel.vni, tunnel.token).unwrap();
+            let (vni, token, checksum) = (tunnel.vni, tunnel.token, tunnel.checksum);
+            let mut again = [0; MAX_ENCAP_BYTES];
+            let length = Encapsulation::Geneve.encode(&mut again, vni, token, checksum).unwrap();
             let read = decode_geneve(&again[..length]).unwrap();
-            assert_eq!((read.vni, read.token), (tunnel.vni, tunnel.token));
+            assert_eq!((read.vni, read.token, read.checksum), (vni, token, checksum));
         }
     });
 }
@@ -263,7 +271,8 @@ fn fuzz_coalesce() {
         for (buffer, frame) in frames.iter().enumerate() {
             if let Ok(parsed) = parse(frame) {
                 // A caller that lies about checksums must not bring us down either.
-                let place = Place { port: 0, buffer: buffer as u32, start: 0, verified: buffer % 8 == 0 };
+                let checksums = if buffer % 8 == 0 { Checksums::Verified } else { Checksums::Unknown };
+                let place = Place { port: 0, buffer: buffer as u32, start: 0, checksums };
                 coalescer.push(place, frame, &parsed, &mut sink);
                 pushed += 1;
                 pushed_bytes += parsed.payload_length();

@@ -3,7 +3,7 @@
 use crate::generate::{Kind, Recipe, build, recipe};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
-use weir_packet::coalesce::{CoalesceConfig, Coalescer, Output, Place};
+use weir_packet::coalesce::{Checksums, CoalesceConfig, Coalescer, Output, Place};
 use weir_packet::headers::tcp_flags;
 use weir_packet::rewrite::{ChecksumState, Endpoint, Rewrite, clamp_mss, decrement_ttl, rewrite, set_ecn};
 use weir_packet::segment::Segmenter;
@@ -76,7 +76,7 @@ fn join(frames: &[Vec<u8>], config: CoalesceConfig) -> Vec<(VirtioNetHeader, Vec
         left.push((VirtioNetHeader::decode(output.header, HEADER_BYTES).unwrap(), frame));
     };
     for (buffer, frame) in frames.iter().enumerate() {
-        let place = Place { port: 0, buffer: buffer as u32, start: 0, verified: false };
+        let place = Place { port: 0, buffer: buffer as u32, start: 0, checksums: Checksums::Unknown };
         coalescer.push(place, frame, &parse(frame).unwrap(), &mut sink);
     }
     coalescer.flush(&mut sink);

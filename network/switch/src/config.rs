@@ -66,18 +66,27 @@ pub struct ExternalConfig {
 pub struct EngineConfig {
     /// Processor that it is bound to; none: the kernel chooses.
     pub cpu: Option<usize>,
-    /// How long it looks for packets before it sleeps, microseconds. It takes a processor for itself
-    /// while there is traffic, so it is zero for hosts with few.
+    /// How long it looks for packets before it sleeps, at most, microseconds; zero: it sleeps at once. It looks only while
+    /// packets come so close to each other, and lets others on its processor run meanwhile.
     pub busy_poll_us: u32,
     /// UDP source ports that flows are spread over, 1 to 16: what the underlay can tell apart.
     pub source_ports: u8,
     /// Buffer of each socket, bytes.
     pub socket_buffer_bytes: u32,
+    /// Whether the checksums inside Geneve may be left to the receiving host's kernel, between switches that both
+    /// take it. The outer UDP checksum protects the packet then: turn it off where the underlay cannot be trusted with that.
+    pub partial_checksums: bool,
 }
 
 impl Default for EngineConfig {
     fn default() -> EngineConfig {
-        EngineConfig { cpu: None, busy_poll_us: 0, source_ports: 4, socket_buffer_bytes: 64 * 1024 * 1024 }
+        EngineConfig {
+            cpu: None,
+            busy_poll_us: 0,
+            source_ports: 4,
+            socket_buffer_bytes: 64 * 1024 * 1024,
+            partial_checksums: true,
+        }
     }
 }
 

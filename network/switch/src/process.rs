@@ -398,7 +398,9 @@ fn open_underlay(config: &SwitchConfig, counters: &Arc<Counters>) -> Result<Unde
         unreachable!("two formats were opened")
     };
     let transmit = Transmit::new(address.is_ipv6(), geneve, vxlan, Arc::clone(counters));
-    Ok(Underlay { receivers, transmit, address, ports: [config.geneve_port, config.vxlan_port] })
+    let ports = [config.geneve_port, config.vxlan_port];
+    let partial_checksums = config.engine.partial_checksums;
+    Ok(Underlay { receivers, transmit, address, ports, partial_checksums })
 }
 
 fn open_socket(config: &SwitchConfig, address: SocketAddr) -> Result<OwnedFd, SwitchError> {

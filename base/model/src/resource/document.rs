@@ -1,6 +1,6 @@
 //! JSON documents to resources, with errors that name the field.
 
-use super::{FieldError, Resource};
+use super::{FieldError, Kind, Resource};
 use serde_json::Value;
 
 /// Most fields of one object that are looked through for the wrong one.
@@ -51,9 +51,21 @@ fn explain(mut whole: Value, message: &str) -> FieldError {
         return FieldError::new(path.join("."), "", "it must be given");
     }
     let value = at(&mut whole, &path).map_or_else(String::new, |value| shown(&value.to_string()));
+    if !whole.is_object() {
+        return FieldError::new(
+            "document",
+            value,
+            "fields of a resource, such as 'kind: network' and 'name: red'",
+        );
+    }
+    if path.is_empty()
+        && let Some(kind) = quoted(message, "unknown variant `")
+    {
+        let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+        return FieldError::new("kind", kind, kinds.join(", "));
+    }
     if path.is_empty() {
-        let field = quoted(message, "unknown variant `").map_or("document", |_| "kind");
-        return FieldError::new(field, value, message);
+        return FieldError::new("document", value, message);
     }
     match message.split_once("`, expected ").filter(|_| message.starts_with("unknown field")) {
         Some((_, known)) => FieldError::new(path.join("."), value, format!("no such field, but {known}")),

@@ -15,6 +15,8 @@ pub(super) struct DriverCounters {
     pub snapshots_failed: AtomicU64,
     pub sessions_refused: AtomicU64,
     pub sessions_failed: AtomicU64,
+    pub renewals: AtomicU64,
+    pub renewals_refused: AtomicU64,
 }
 
 /// What the core thread shows of the core, about once a second.
@@ -136,6 +138,8 @@ fn driver(text: &mut String, shared: &Shared) {
         ("snapshots_failed", load(&counters.snapshots_failed)),
         ("sessions_refused", load(&counters.sessions_refused)),
         ("sessions_failed", load(&counters.sessions_failed)),
+        ("certificates_renewed", load(&counters.renewals)),
+        ("certificates_not_renewed", load(&counters.renewals_refused)),
         ("sessions_opened", load(&shared.sessions.opened)),
         ("sessions_replaced", load(&shared.sessions.replaced)),
         ("sessions_overflowed", load(&shared.sessions.overflowed)),

@@ -29,7 +29,7 @@ mod snapshots;
 
 pub use frame::{read_frame, write_frame};
 pub use handle::{ActuatorStatus, ControllerHandle, Status, Watch};
-pub use session::serve_sessions;
+pub use session::{Renewer, SessionAccess, serve_sessions};
 pub use shared::Published;
 
 use crate::Error;

@@ -18,13 +18,34 @@ use tokio_rustls::TlsAcceptor;
 use weir_base::codec::CodecError;
 use weir_model::Label;
 use weir_model::event::{ActuatorFacts, EventBody, USAGE_FLOWS_MAX};
-use weir_model::session::{PROTOCOL, StateDigest, ToActuator, ToController};
+use weir_model::session::{PROTOCOL, REQUEST_BYTES_MAX, StateDigest, ToActuator, ToController};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// How long the accept loop rests after an error, such as too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// Serves sessions until the controller stops. `tls` must require a client certificate of the domain.
+/// Signs a certificate (PEM) for an actuator from its request (PEM); a text says why not.
+pub type Renewer = dyn Fn(&Label, &str) -> Result<String, String> + Send + Sync;
+
+/// What those around the controller say about sessions.
+#[derive(Clone)]
+pub struct SessionAccess {
+    /// TLS; it must require a client certificate of the domain.
+    pub tls: Arc<rustls::ServerConfig>,
+    /// Whether an actuator may come that has not joined before, or was forgotten since. Its
+    /// certificate alone lets it in then.
+    pub strangers: bool,
+    /// Signs new certificates for actuators that have joined.
+    pub renewer: Arc<Renewer>,
+}
+
+impl std::fmt::Debug for SessionAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionAccess").field("strangers", &self.strangers).finish_non_exhaustive()
+    }
+}
+
+/// Serves sessions until the controller stops.
 ///
 /// # Errors
 /// [`Error::Stopped`] when the controller ended by itself, because it could not follow the order; the
@@ -32,9 +53,9 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 pub async fn serve_sessions(
     handle: ControllerHandle,
     listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
+    access: SessionAccess,
 ) -> Result<(), Error> {
-    let acceptor = TlsAcceptor::from(tls);
+    let acceptor = TlsAcceptor::from(access.tls.clone());
     let places = Arc::new(Semaphore::new(handle.shared.session_settings.sessions_max));
     let mut stopped = handle.shared.reached.subscribe();
     loop {
@@ -56,9 +77,9 @@ pub async fn serve_sessions(
             handle.shared.counters.sessions_refused.fetch_add(1, Ordering::Relaxed);
             continue;
         };
-        let (handle, acceptor) = (handle.clone(), acceptor.clone());
+        let (handle, acceptor, access) = (handle.clone(), acceptor.clone(), access.clone());
         tokio::spawn(async move {
-            if let Err(error) = serve(&handle, stream, &acceptor).await {
+            if let Err(error) = serve(&handle, stream, &acceptor, &access).await {
                 handle.shared.counters.sessions_failed.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(%peer, %error, "session ended");
             }
@@ -67,7 +88,12 @@ pub async fn serve_sessions(
     }
 }
 
-async fn serve(handle: &ControllerHandle, stream: TcpStream, acceptor: &TlsAcceptor) -> Result<(), Error> {
+async fn serve(
+    handle: &ControllerHandle,
+    stream: TcpStream,
+    acceptor: &TlsAcceptor,
+    access: &SessionAccess,
+) -> Result<(), Error> {
     let settings = handle.shared.session_settings;
     stream.set_nodelay(true).map_err(Error::system("setting TCP_NODELAY"))?;
     let limit = Duration::from_millis(settings.handshake_ms);
@@ -80,18 +106,25 @@ async fn serve(handle: &ControllerHandle, stream: TcpStream, acceptor: &TlsAccep
     let name = certificate_name(stream.get_ref().1.peer_certificates())?;
     let hello =
         tokio::time::timeout_at(deadline, read_frame::<ToController>(&mut stream)).await.map_err(late)??;
-    let hello = match check(&name, hello) {
-        Ok(hello) => hello,
-        Err(error) => {
-            write_frame(&mut stream, &ToActuator::Refused(error.to_string())).await?;
-            return Err(error);
-        }
+    let admitted = match check(&name, hello) {
+        // An order that stands still holds up no session for ever: the actuator tries again.
+        Ok(hello) => match timeout(limit, join(handle, &hello.facts, access.strangers)).await {
+            Ok(joined) => joined.map(|()| hello),
+            Err(_) => {
+                let text = format!("its facts were not ordered within {} ms", settings.handshake_ms);
+                Err(Error::Peer(text))
+            }
+        },
+        Err(error) => Err(error),
     };
-    if let Err(error) = join(handle, &hello.facts).await {
-        write_frame(&mut stream, &ToActuator::Refused(error.to_string())).await?;
-        return Err(error);
+    match admitted {
+        Ok(hello) => run(handle, hello, stream, &*access.renewer).await,
+        Err(error) => {
+            let refused = ToActuator::Refused(error.to_string());
+            timeout(limit, write_frame(&mut stream, &refused)).await.map_err(late)??;
+            Err(error)
+        }
     }
-    run(handle, hello, stream).await
 }
 
 struct Hello {
@@ -119,11 +152,55 @@ fn check(certificate: &Label, frame: ToController) -> Result<Hello, Error> {
 }
 
 /// Orders what the actuator tells of itself, unless it is known.
-async fn join(handle: &ControllerHandle, facts: &ActuatorFacts) -> Result<(), Error> {
-    if handle.published().joined.get(&facts.name) == Some(facts) {
-        return Ok(());
+async fn join(handle: &ControllerHandle, facts: &ActuatorFacts, strangers: bool) -> Result<(), Error> {
+    let published = handle.published();
+    let refused = |why: &str| Err(Error::Peer(format!("'{}' {why}", facts.name)));
+    match published.joined.get(&facts.name) {
+        Some(known) if known == facts => return Ok(()),
+        Some(known) if known.identity != facts.identity => {
+            return refused("joined with another identity: forget it first, or choose another name");
+        }
+        None if !strangers => {
+            return refused(
+                "has not joined, or was forgotten: to let it in, remove membership.json from its state \
+                 directory and start it with --join and a new token",
+            );
+        }
+        _ => {}
     }
     handle.joined(facts.clone()).await.map(drop)
+}
+
+/// A new certificate, for an actuator that is still a member with the identity of its session.
+fn renew(
+    handle: &ControllerHandle,
+    member: (&Label, &[u8; 32]),
+    csr_pem: &str,
+    renewer: &Renewer,
+) -> ToActuator {
+    let (name, identity) = member;
+    let known = handle.published();
+    let counters = &handle.shared.counters;
+    let signed = match known.joined.get(name) {
+        Some(known) if known.identity != *identity => Err("it joined anew with another identity".to_string()),
+        None => Err("it was forgotten: join again".to_string()),
+        Some(_) if csr_pem.len() > REQUEST_BYTES_MAX => {
+            Err(format!("the request has {} bytes: at most {REQUEST_BYTES_MAX}", csr_pem.len()))
+        }
+        Some(_) => renewer(name, csr_pem),
+    };
+    match signed {
+        Ok(certificate_pem) => {
+            counters.renewals.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(actuator = %name, "certificate renewed");
+            ToActuator::Renewed { certificate_pem }
+        }
+        Err(reason) => {
+            counters.renewals_refused.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(actuator = %name, reason, "certificate not renewed");
+            ToActuator::NotRenewed(reason)
+        }
+    }
 }
 
 /// The actuator's name in its certificate.
@@ -148,8 +225,9 @@ async fn run<S: AsyncRead + AsyncWrite>(
     handle: &ControllerHandle,
     hello: Hello,
     stream: S,
+    renewer: &Renewer,
 ) -> Result<(), Error> {
-    let actuator = hello.facts.name;
+    let (actuator, identity) = (hello.facts.name, hello.facts.identity);
     let welcome = ToActuator::Welcome { protocol: PROTOCOL, epoch: handle.published().epoch };
     let (session, queue) = handle.shared.sessions.open(&actuator, hello.software, welcome);
     tracing::info!(%actuator, session, "session opened");
@@ -160,8 +238,9 @@ async fn run<S: AsyncRead + AsyncWrite>(
         Ok(()) => {
             let settings = handle.shared.session_settings;
             let dead = Duration::from_millis(settings.dead_ms);
+            let peer = Peer { actuator: &actuator, identity, session, renewer };
             tokio::select! {
-                ended = read(handle, &actuator, session, reader, dead) => ended,
+                ended = read(handle, &peer, reader, dead) => ended,
                 ended = write(queue, writer, Duration::from_millis(settings.ping_ms.max(1)), dead) => ended,
             }
         }
@@ -173,13 +252,21 @@ async fn run<S: AsyncRead + AsyncWrite>(
     ended
 }
 
+/// Whom a session is with.
+struct Peer<'a> {
+    actuator: &'a Label,
+    identity: [u8; 32],
+    session: u64,
+    renewer: &'a Renewer,
+}
+
 async fn read<S: AsyncRead>(
     handle: &ControllerHandle,
-    actuator: &Label,
-    session: u64,
+    peer: &Peer<'_>,
     mut reader: ReadHalf<S>,
     dead: Duration,
 ) -> Result<(), Error> {
+    let (actuator, session) = (peer.actuator, peer.session);
     loop {
         let frame = timeout(dead, read_frame::<ToController>(&mut reader)).await;
         let frame =
@@ -210,11 +297,16 @@ async fn read<S: AsyncRead>(
                 handle.shared.sessions.answered(actuator, session, id, answer)
             }
             ToController::Pong { .. } => {}
+            ToController::Renew { csr_pem } => {
+                let answer = renew(handle, (actuator, &peer.identity), &csr_pem, peer.renewer);
+                handle.shared.sessions.send(actuator, session, answer);
+            }
         }
     }
 }
 
-/// Writes what is queued, and pings. A peer that does not take a frame for `dead` is gone.
+/// Writes what is queued, and pings, but nothing before the first queued frame, which is the welcome.
+/// A peer that does not take a frame for `dead` is gone.
 async fn write<S: AsyncWrite>(
     mut queue: mpsc::Receiver<ToActuator>,
     mut writer: WriteHalf<S>,
@@ -223,17 +315,19 @@ async fn write<S: AsyncWrite>(
 ) -> Result<(), Error> {
     let mut pings = interval(ping);
     let mut id = 0;
+    let mut welcomed = false;
     loop {
         let frame = tokio::select! {
             frame = queue.recv() => match frame {
                 Some(frame) => frame,
                 None => return Ok(()),
             },
-            _ = pings.tick() => {
+            _ = pings.tick(), if welcomed => {
                 id += 1;
                 ToActuator::Ping { id }
             }
         };
+        welcomed = true;
         let wrote = timeout(dead, write_frame(&mut writer, &frame)).await;
         wrote.map_err(|_| Error::Peer(format!("nothing could be written for {} ms", dead.as_millis())))??;
     }

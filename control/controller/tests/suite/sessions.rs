@@ -19,11 +19,11 @@ use weir_base::world::{Disk, RealDisk};
 use weir_controller::Error;
 use weir_controller::core::scheduler::Reached;
 use weir_controller::driver::{
-    Controller, ControllerHandle, ControllerSettings, read_frame, serve_sessions, write_frame,
+    Controller, ControllerHandle, ControllerSettings, SessionAccess, read_frame, serve_sessions, write_frame,
 };
 use weir_model::event::UsageReport;
 use weir_model::local::{Answer, Question};
-use weir_model::session::{PROTOCOL, ToActuator, ToController};
+use weir_model::session::{PROTOCOL, REQUEST_BYTES_MAX, ToActuator, ToController};
 use weir_model::{Key, Label, Version};
 use weir_trust::batch::{GroupSigner, Verifier};
 use weir_trust::gate::{Gate, take};
@@ -156,6 +156,7 @@ impl Agent {
                 .collect(),
             ToActuator::Ask { .. } => Vec::new(),
             ToActuator::Ping { id } => vec![ToController::Pong { id }],
+            ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) => Vec::new(),
         })
     }
 
@@ -184,10 +185,18 @@ impl World {
         open(&self.disk, settings, Arc::new(TestApp)).unwrap()
     }
 
+    fn access(&self, strangers: bool) -> SessionAccess {
+        let renewer = |name: &Label, csr: &str| match csr {
+            "bad" => Err("no request".to_string()),
+            _ => Ok(format!("new for {name}")),
+        };
+        SessionAccess { tls: self.authority.server(), strangers, renewer: Arc::new(renewer) }
+    }
+
     async fn listen(&self, handle: ControllerHandle) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(serve_sessions(handle, listener, self.authority.server()));
+        tokio::spawn(serve_sessions(handle, listener, self.access(true)));
         address
     }
 
@@ -341,6 +350,84 @@ async fn refusal(address: SocketAddr, config: Arc<ClientConfig>, hello: ToContro
         ToActuator::Refused(text) => text,
         other => panic!("not refused but {other:?}"),
     }
+}
+
+/// The next frame that is no ping and no question about the state.
+async fn heard(stream: &mut TlsStream<TcpStream>) -> ToActuator {
+    loop {
+        match read_frame::<ToActuator>(stream).await.unwrap() {
+            ToActuator::Ping { .. } | ToActuator::SendState | ToActuator::Welcome { .. } => {}
+            other => return other,
+        }
+    }
+}
+
+#[test]
+fn certificates_are_renewed_for_members_only() {
+    let world = World::new();
+    let controller = world.start(&settings());
+    let agent = Agent::new("h1", 1, world.dir.path());
+    runtime().block_on(async {
+        let handle = controller.handle();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve_sessions(handle.clone(), listener, world.access(false)));
+        let config = world.authority.client(Some((&world.authority, "h1", true)));
+        let identity = agent.identity.public();
+        let hello = |identity| hello(&label("h1"), &agent.gate.lock().unwrap(), identity);
+
+        let text = refusal(address, config.clone(), hello(identity)).await;
+        assert!(text.contains("'h1' has not joined") && text.contains("--join"), "{text}");
+        handle.joined(facts("h1", identity)).await.unwrap();
+        let text = refusal(address, config.clone(), hello([9; 32])).await;
+        assert!(text.contains("another identity"), "{text}");
+
+        let mut stream = dial(address, config.clone()).await.unwrap();
+        write_frame(&mut stream, &hello(identity)).await.unwrap();
+        for (csr_pem, answer) in [
+            ("good".to_string(), ToActuator::Renewed { certificate_pem: "new for h1".into() }),
+            ("bad".to_string(), ToActuator::NotRenewed("no request".into())),
+        ] {
+            write_frame(&mut stream, &ToController::Renew { csr_pem }).await.unwrap();
+            assert_eq!(heard(&mut stream).await, answer);
+        }
+        let csr_pem = "x".repeat(REQUEST_BYTES_MAX + 1);
+        write_frame(&mut stream, &ToController::Renew { csr_pem }).await.unwrap();
+        assert!(
+            matches!(heard(&mut stream).await, ToActuator::NotRenewed(reason) if reason.contains("at most"))
+        );
+
+        handle.remove(label("h1")).await.unwrap();
+        assert!(matches!(heard(&mut stream).await, ToActuator::Refused(_)), "its session ends");
+        let text = refusal(address, config, hello(identity)).await;
+        assert!(text.contains("was forgotten"), "{text}");
+    });
+    controller.shutdown();
+}
+
+#[test]
+fn the_welcome_comes_before_every_ping() {
+    let world = World::new();
+    let mut settings = settings();
+    settings.sessions.ping_ms = 1;
+    let controller = world.start(&settings);
+    let agent = Agent::new("h1", 1, world.dir.path());
+    runtime().block_on(async {
+        let address = world.listen(controller.handle()).await;
+        let config = world.authority.client(Some((&world.authority, "h1", true)));
+        let hello = hello(&agent.name, &agent.gate.lock().unwrap(), agent.identity.public());
+        for _ in 0..32 {
+            let mut stream = dial(address, config.clone()).await.unwrap();
+            write_frame(&mut stream, &hello).await.unwrap();
+            let first = read_frame::<ToActuator>(&mut stream).await.unwrap();
+            assert!(matches!(first, ToActuator::Welcome { .. }), "{first:?} came first");
+            let mut next = first;
+            while !matches!(next, ToActuator::Ping { .. }) {
+                next = read_frame::<ToActuator>(&mut stream).await.unwrap();
+            }
+        }
+    });
+    controller.shutdown();
 }
 
 #[test]

@@ -2,8 +2,10 @@
 //!
 //! Nothing here waits for a controller that does not read: its queue is bounded, and when it is full
 //! the stream ends and the next session reconciles. When the switch is slow, the controller's stream
-//! is not read, so that it slows down too.
+//! is not read, so that it slows down too. A frame that was read is held until the switch has room: what
+//! the machine says to the switch is never lost while the connection to it lasts.
 
+use super::renewal::{self, LOOK_S, Renewal};
 use super::tls::{session_config, split_address};
 use super::{CONNECT_TIMEOUT_MS, Input, Output, Report, Session};
 use crate::link::LinkEvent;
@@ -12,11 +14,12 @@ use crate::wire::{read_frame, write_frame};
 use rustls::pki_types::ServerName;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use weir_model::session::{ToActuator, ToController};
@@ -63,6 +66,9 @@ struct Driver {
     stream: Option<Stream>,
     generation: u64,
     stream_events: mpsc::Sender<(u64, StreamEvent)>,
+    renewal: Renewal,
+    /// A session has come about: look at the certificate now.
+    look_soon: bool,
 }
 
 /// Keeps the session for ever; returns when the link's end of `events` is dropped.
@@ -73,6 +79,8 @@ pub async fn run(
     mut events: mpsc::Receiver<LinkEvent>,
 ) {
     let (stream_events, mut from_stream) = mpsc::channel(FROM_CONTROLLER_MAX);
+    let mut held: Option<(u64, StreamEvent)> = None;
+    let renewal = Renewal::new(state_dir.clone(), shared.actuator.clone());
     let mut driver = Driver {
         shared,
         session,
@@ -82,9 +90,23 @@ pub async fn run(
         stream: None,
         generation: 0,
         stream_events,
+        renewal,
+        look_soon: false,
     };
+    driver.publish_certificate();
+    let mut looks = tokio::time::interval(Duration::from_secs(LOOK_S));
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let room = driver.switch.as_ref().is_none_or(|switch| switch.capacity() >= SWITCH_ROOM_MIN);
+        if room && let Some((generation, event)) = held.take() {
+            if driver.stream.as_ref().is_some_and(|stream| stream.generation == generation) {
+                driver.stream_event(event);
+            }
+            continue;
+        }
+        if std::mem::take(&mut driver.look_soon) {
+            driver.renew();
+        }
         let tick = driver.session.next_tick_ms().map(|at_ms| driver.started + Duration::from_millis(at_ms));
         tokio::select! {
             event = events.recv() => match event {
@@ -99,12 +121,10 @@ pub async fn run(
                 Some(LinkEvent::Frame(frame)) => driver.step(Input::FromSwitch(frame)),
                 None => return,
             },
-            Some((generation, event)) = from_stream.recv(), if room => {
-                if driver.stream.as_ref().is_some_and(|stream| stream.generation == generation) {
-                    driver.stream_event(event);
-                }
-            }
-            () = tokio::time::sleep(Duration::from_millis(ROOM_CHECK_MS)), if !room => {}
+            // Others fill the switch's queue too, so whether there is room is looked at once more.
+            event = from_stream.recv(), if held.is_none() => held = event,
+            () = tokio::time::sleep(Duration::from_millis(ROOM_CHECK_MS)), if held.is_some() => {}
+            _ = looks.tick() => driver.renew(),
             () = tokio::time::sleep_until(tick.unwrap_or(driver.started).into()), if tick.is_some() => {
                 driver.step(Input::Tick);
             }
@@ -166,10 +186,51 @@ impl Driver {
                     return Some("the switch does not take frames".into());
                 }
             }
-            Output::Report(report @ Report::Established { .. }) => tracing::info!("{report}"),
+            Output::ResetSwitch => self.shared.reset_switch.notify_one(),
+            Output::Report(report @ Report::Established { .. }) => {
+                tracing::info!("{report}");
+                self.look_soon = true;
+            }
+            Output::Certificate(pem) => self.keep_certificate(&pem),
+            Output::Report(report @ Report::NotRenewed { .. }) => {
+                self.shared.metrics.renewals_failed.count();
+                tracing::warn!("{report}");
+            }
             Output::Report(report @ Report::Lost { .. }) => tracing::warn!("{report}"),
         }
         None
+    }
+
+    /// Asks for a new certificate when it is time.
+    fn renew(&mut self) {
+        if !self.session.established() {
+            return;
+        }
+        match self.renewal.request(SystemTime::now()) {
+            Ok(None) => {}
+            Ok(Some(csr_pem)) => self.step(Input::Renew(csr_pem)),
+            Err(error) => tracing::warn!(%error, "the certificate cannot be renewed"),
+        }
+    }
+
+    fn keep_certificate(&mut self, pem: &str) {
+        match self.renewal.keep(pem, SystemTime::now()) {
+            Ok(life) => {
+                self.shared.metrics.renewals_done.count();
+                tracing::info!(until_s = life.until_s, "the certificate is renewed");
+            }
+            Err(error) => {
+                self.shared.metrics.renewals_failed.count();
+                tracing::warn!(%error, "the certificate is not renewed: the present one stays");
+            }
+        }
+        self.publish_certificate();
+    }
+
+    fn publish_certificate(&self) {
+        if let Ok(life) = renewal::life(&self.state_dir) {
+            self.shared.metrics.certificate_until_s.set(life.until_s.max(0) as u64);
+        }
     }
 
     fn connect(&mut self, controller: String) {
@@ -204,6 +265,7 @@ impl Driver {
         metrics.session_dropped_answers.set(counters.dropped_answers);
         metrics.session_questions_refused.set(counters.questions_refused);
         metrics.session_questions_expired.set(counters.questions_expired);
+        metrics.session_switch_resets.set(counters.switch_resets);
     }
 }
 
@@ -211,6 +273,11 @@ impl Driver {
 async fn open(controller: &str, state_dir: &Path) -> Result<TlsStream<TcpStream>, String> {
     let (host, port) = split_address(controller)?;
     let name = ServerName::try_from(host.to_string()).map_err(|error| error.to_string())?;
+    if renewal::is_over(state_dir, SystemTime::now()).map_err(|error| error.to_string())? {
+        return Err("the certificate of this actuator is over: start it once with --join and a new token \
+                    ('weir token' makes one)"
+            .to_string());
+    }
     let config = session_config(state_dir).map_err(|error| error.to_string())?;
     let limit = Duration::from_millis(CONNECT_TIMEOUT_MS);
     let stream = tokio::time::timeout(limit, TcpStream::connect((host, port)))

@@ -257,7 +257,9 @@ fn another_protocol_is_told_plainly() {
     let out = talk.say(Input::FromController(ToActuator::Welcome { protocol: PROTOCOL + 1, epoch: 1 }));
     let [Output::Close, Output::Report(report)] = &out[..] else { panic!("{out:?}") };
     let text = report.to_string();
-    assert!(text.contains("speaks protocol 2 and this agent speaks 1: upgrade the agent"), "{text}");
+    let wanted =
+        format!("speaks protocol {} and this agent speaks {PROTOCOL}: upgrade the agent", PROTOCOL + 1);
+    assert!(text.contains(&wanted), "{text}");
     assert_eq!(talk.session.counters.protocol_errors, 1);
 }
 
@@ -287,6 +289,45 @@ fn frames_before_the_welcome_break_the_protocol() {
 }
 
 #[test]
+fn a_ping_before_the_welcome_ends_nothing() {
+    let mut talk = Talk::new(&["a:1"]);
+    talk.say(Input::SwitchUp);
+    talk.say(Input::Connected);
+    talk.say(Input::FromSwitch(state(1, &[], true)));
+    let answer = talk.say(Input::FromController(ToActuator::Ping { id: 1 }));
+    assert_eq!(answer, [Output::ToController(ToController::Pong { id: 1 })]);
+    talk.say(Input::FromController(ToActuator::Welcome { protocol: PROTOCOL, epoch: 3 }));
+    assert!(talk.session.established());
+}
+
+#[test]
+fn a_certificate_is_asked_for_in_a_session_and_kept() {
+    let mut talk = Talk::new(&["a:1"]);
+    assert_eq!(talk.say(Input::Renew("csr".into())), [], "there is nobody to ask");
+    let mut talk = established();
+    let asked = talk.say(Input::Renew("csr".into()));
+    assert_eq!(asked, [Output::ToController(ToController::Renew { csr_pem: "csr".into() })]);
+    let renewed = ToActuator::Renewed { certificate_pem: "new".into() };
+    assert_eq!(talk.say(Input::FromController(renewed)), [Output::Certificate("new".into())]);
+    let out = talk.say(Input::FromController(ToActuator::NotRenewed("forgotten".into())));
+    assert!(matches!(&out[..], [Output::Report(report)] if report.to_string().contains("forgotten")));
+    assert!(talk.session.established());
+}
+
+#[test]
+fn a_reply_that_was_lost_keeps_no_later_session_from_coming_about() {
+    let mut talk = Talk::new(&["a:1"]);
+    talk.say(Input::SwitchUp);
+    for _ in 0..2 * STATE_REQUESTS_MAX {
+        talk.say(Input::Connected);
+        assert!(talk.wait().contains(&Output::ResetSwitch), "the switch owes its state");
+        talk.say(Input::SwitchDown);
+        talk.say(Input::SwitchUp);
+    }
+    talk.greet();
+}
+
+#[test]
 fn when_the_switch_goes_the_session_goes_and_comes_back_with_it() {
     let mut talk = established();
     let out = talk.say(Input::SwitchDown);
@@ -304,10 +345,12 @@ fn stages_that_hang_are_given_up() {
     assert_eq!(talk.wait()[0], Output::Close, "no stream");
     assert_eq!(connects(&talk.wait()), ["b:2"]);
     talk.say(Input::Connected);
-    assert_eq!(talk.wait()[0], Output::Close, "no digest");
-    talk.wait();
+    let out = talk.wait();
+    assert_eq!(out[0], Output::Close, "no digest");
+    assert!(out.contains(&Output::ResetSwitch), "a new connection owes nothing");
+    talk.say(Input::SwitchDown);
+    talk.say(Input::SwitchUp);
     talk.say(Input::Connected);
-    talk.say(Input::FromSwitch(state(1, &[], true)));
     talk.say(Input::FromSwitch(state(1, &[], true)));
     assert_eq!(talk.wait()[0], Output::Close, "no welcome");
 }
@@ -351,6 +394,8 @@ fn any_conversation_keeps_the_machine_sane() {
                 10 => Input::FromController(ToActuator::Ask { id: 1, question: Question::Ports }),
                 11 => Input::FromController(ToActuator::Ping { id: 1 }),
                 12 => Input::FromController(ToActuator::Refused("no".into())),
+                13 => Input::FromController(ToActuator::Renewed { certificate_pem: "c".into() }),
+                14 => Input::Renew("r".into()),
                 _ => Input::Tick,
             };
             match input {
@@ -368,6 +413,8 @@ fn any_conversation_keeps_the_machine_sane() {
                     Output::Close => stream = false,
                     Output::ToController(_) => assert!(stream && switch_up),
                     Output::ToSwitch(_) => assert!(switch_up),
+                    Output::ResetSwitch => assert!(switch_up),
+                    Output::Certificate(_) => assert!(stream && switch_up),
                     Output::Report(_) => {}
                 }
             }

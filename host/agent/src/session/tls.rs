@@ -9,6 +9,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use sha2::{Digest as _, Sha256};
 use std::path::Path;
@@ -127,14 +129,29 @@ fn read(path: &Path) -> Result<Vec<u8>, AgentError> {
     })
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AgentError> {
-    let bytes = read(path)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+/// The certificates of a file; at least one.
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AgentError> {
+    certificates_of(&read(path)?).map_err(|reason| material(path, reason))
+}
+
+/// The certificates of a PEM text; at least one.
+pub(crate) fn certificates_of(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(material(path, "it holds no certificate in PEM")),
-        Err(error) => Err(material(path, error)),
+        Ok(_) => Err("it holds no certificate in PEM".to_string()),
+        Err(error) => Err(error.to_string()),
     }
+}
+
+/// Verifies certificates of this domain's clients, such as our own.
+pub(crate) fn client_verifier(state_dir: &Path) -> Result<Arc<dyn ClientCertVerifier>, AgentError> {
+    let path = state_dir.join(AUTHORITY_FILE);
+    let mut roots = RootCertStore::empty();
+    roots.add(certificates(&path)?.remove(0)).map_err(|error| material(&path, error))?;
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+        .build()
+        .map_err(|error| material(&path, error))
 }
 
 /// Configuration for sessions, from the files that joining left in a state directory.

@@ -23,13 +23,17 @@ struct Scene {
 }
 
 impl Scene {
-    /// An agent that notes each start and ends; a switch that notes its start and holds the lock.
+    /// An agent and a switch that note each start and hold their locks.
     fn new(stop_switch: bool) -> Scene {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name).display().to_string();
+        let agent_lock = directory.path().join(AGENT_LOCK);
         let switch_lock = directory.path().join("switch.lock");
         let config = SupervisorConfig {
-            agent: shell("agent", format!("echo $$ >> {}; exec sleep 1000", at("agents"))),
+            agent: shell(
+                "agent",
+                format!("echo $$ >> {}; exec flock -F -n {} sleep 1000", at("agents"), agent_lock.display()),
+            ),
             switch: shell(
                 "switch",
                 // Without a fork, so that the process itself holds the lock, as the switch does.
@@ -39,6 +43,8 @@ impl Scene {
                     switch_lock.display()
                 ),
             ),
+            supervisor_lock: directory.path().join(SUPERVISOR_LOCK),
+            agent_lock,
             switch_lock,
             stop_switch,
             backoff_min_ms: 10,
@@ -144,4 +150,35 @@ async fn a_program_that_is_missing_is_tried_again_and_stops() {
     until("the switch runs", || !scene.pids("switches").is_empty()).await;
     stop.send(true).unwrap();
     task.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_that_a_dead_supervisor_left_is_replaced() {
+    let scene = Scene::new(true);
+    let left = spawn(&scene.config.agent).unwrap();
+    until("the left agent has its lock", || holder_if_taken(&scene.config.agent_lock).is_some()).await;
+    let (stop, task) = scene.start();
+    until("a new agent has the lock", || {
+        let holder = holder_if_taken(&scene.config.agent_lock).map(Pid::as_raw_pid);
+        holder.is_some() && holder == scene.pids("agents").get(1).copied()
+    })
+    .await;
+    assert!(!alive(left.id().unwrap() as i32), "the left one is gone");
+    stop.send(true).unwrap();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn of_two_in_one_directory_the_second_is_told() {
+    let scene = Scene::new(true);
+    let (stop, task) = scene.start();
+    until("the agent runs", || holder_if_taken(&scene.config.agent_lock).is_some()).await;
+    let error = run(scene.config.clone(), watch::channel(false).1).await.unwrap_err().to_string();
+    assert!(error.contains("another supervisor runs") && error.contains("runDir"), "{error}");
+    assert_eq!(scene.pids("agents").len(), 1, "it leaves the first one's agent alone");
+    let error = RunLock::take(&scene.config.agent_lock, "agent").unwrap_err().to_string();
+    assert!(error.contains("another agent runs"), "{error}");
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    RunLock::take(&scene.config.supervisor_lock, "supervisor").unwrap();
 }

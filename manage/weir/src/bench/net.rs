@@ -19,6 +19,9 @@ pub struct Net {
     /// Only these peers, such as kernel-vxlan; without it, all
     #[arg(long)]
     peer: Vec<String>,
+    /// Another build of this program, measured as the peer weir-beside: for comparing two of them
+    #[arg(long)]
+    beside: Option<PathBuf>,
     /// Where results are written
     #[arg(long, default_value = "bench-results")]
     results: PathBuf,
@@ -27,7 +30,7 @@ pub struct Net {
 impl Net {
     /// With the usual options.
     pub fn usual() -> Net {
-        Net { windows: 7, stream_s: 2, peer: Vec::new(), results: "bench-results".into() }
+        Net { windows: 7, stream_s: 2, peer: Vec::new(), beside: None, results: "bench-results".into() }
     }
 
     /// Runs it.
@@ -40,6 +43,7 @@ impl Net {
         paths.retain(|path| self.peer.is_empty() || self.peer.iter().any(|name| name == path.name()));
         let weir: Box<dyn Path> = Box::new(Weir::new(own.clone()));
         paths.insert(0, weir);
+        paths.extend(self.beside.map(|program| Box::new(Weir::beside(program)) as Box<dyn Path>));
         let options = Options {
             windows: self.windows,
             stream_s: self.stream_s,

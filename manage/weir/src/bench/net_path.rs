@@ -33,11 +33,15 @@ const RESOURCES: &str = r#"[
 
 /// See the module.
 pub struct Weir {
+    name: &'static str,
+    /// What its namespaces' names begin with.
+    short: &'static str,
     program: PathBuf,
     daemons: Vec<Daemon>,
 }
 
 struct Ground {
+    name: &'static str,
     control: Netns,
     hosts: [Netns; 2],
     tenants: [Netns; 2],
@@ -48,13 +52,18 @@ struct Ground {
 impl Weir {
     /// Runs this binary.
     pub fn new(program: PathBuf) -> Weir {
-        Weir { program, daemons: Vec::new() }
+        Weir { name: "weir", short: "w", program, daemons: Vec::new() }
+    }
+
+    /// Runs another build, as a peer.
+    pub fn beside(program: PathBuf) -> Weir {
+        Weir { name: "weir-beside", short: "b", program, daemons: Vec::new() }
     }
 }
 
 impl Path for Weir {
     fn name(&self) -> &str {
-        "weir"
+        self.name
     }
 
     fn conditions(&self) -> String {
@@ -64,7 +73,7 @@ impl Path for Weir {
     }
 
     fn set_up(&mut self, scope: &Scope) -> Result<Endpoints> {
-        let ground = Ground::make(scope, &self.program)?;
+        let ground = Ground::make(scope, self)?;
         self.daemons.push(ground.controller(scope)?);
         let token = ground.weir(&["token"])?;
         self.daemons.push(ground.node(scope, "g1", &ground.control, CONTROLLER, 1, &token)?);
@@ -76,7 +85,7 @@ impl Path for Weir {
         ground.configure_tenants()?;
         ground.wait_direct()?;
         let keep = Program::new("ping").args(["-q", "-i", "3", TENANTS[1]]).netns(&ground.tenants[0]);
-        self.daemons.push(scope.start("weir-keep", &keep)?);
+        self.daemons.push(scope.start(&format!("{}-keep", self.name), &keep)?);
         let [client, server] = ground.tenants;
         let address = |text: &str| {
             text.parse().map_err(|_| Error::Output { program: "bench", reason: text.to_string() })
@@ -98,13 +107,15 @@ impl Path for Weir {
 }
 
 impl Ground {
-    fn make(scope: &Scope, program: &std::path::Path) -> Result<Ground> {
+    fn make(scope: &Scope, weir: &Weir) -> Result<Ground> {
+        let netns = |part: &str| scope.netns(&format!("{}-{part}", weir.short));
         let ground = Ground {
-            control: scope.netns("w-c")?,
-            hosts: [scope.netns("w-h1")?, scope.netns("w-h2")?],
-            tenants: [scope.netns("w-t1")?, scope.netns("w-t2")?],
-            folder: scope.folder().join("weir"),
-            program: program.to_path_buf(),
+            name: weir.name,
+            control: netns("c")?,
+            hosts: [netns("h1")?, netns("h2")?],
+            tenants: [netns("t1")?, netns("t2")?],
+            folder: scope.folder().join(weir.name),
+            program: weir.program.clone(),
         };
         let [first, second] = &ground.hosts;
         first.veth("under", second, "under")?;
@@ -153,7 +164,7 @@ impl Ground {
             .arg("--state")
             .arg(&state)
             .netns(&self.control);
-        let daemon = scope.start("weir-controller", &program)?;
+        let daemon = scope.start(&format!("{}-controller", self.name), &program)?;
         daemon.wait_until("the controller", BOUND, || Ok(self.weir(&["status"]).is_ok()))?;
         Ok(daemon)
     }
@@ -182,7 +193,7 @@ impl Ground {
             .arg(&file)
             .env("WEIR_JOIN_TOKEN", token)
             .netns(netns);
-        let daemon = scope.start(&format!("weir-{name}"), &program)?;
+        let daemon = scope.start(&format!("{}-{name}", self.name), &program)?;
         daemon.wait_until("the session", BOUND, || self.shows(name, |one| one["connected"] == true))?;
         Ok(daemon)
     }

@@ -111,18 +111,29 @@ fn change(
     }
     let done = client.apply(&ApplyRequest { wait_ms: consent.wait_s * 1000, ..request })?;
     let waited = consent.wait_s > 0;
-    output::print(output, &done, || {
-        let version = done.version.map(|version| format!(" at v{version}")).unwrap_or_default();
-        match (waited, done.in_force) {
-            (_, true) => println!("Applied{version}; in force on every switch."),
-            (true, false) => println!(
-                "Applied{version}, but not in force everywhere after {} s: 'weir status' shows what is waited for.",
-                consent.wait_s
-            ),
-            (false, false) => println!("Applied{version}; 'weir status' shows when it is in force."),
-        }
-    })?;
+    output::print(output, &done, || println!("{}", outcome(&done, waited.then_some(consent.wait_s))))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What became of a change, in words.
+pub(super) fn outcome(done: &ApplyResponse, waited_s: Option<u32>) -> String {
+    let version = done.version.map(|version| format!(" at v{version}")).unwrap_or_default();
+    if done.joined == 0 {
+        return format!(
+            "Applied{version}, and in force nowhere: no host has joined yet. 'weir token' makes a token for \
+             'weir host --join TOKEN'."
+        );
+    }
+    if done.updates_total == 0 {
+        return format!("Applied{version}; no switch needs to know of it yet.");
+    }
+    match (waited_s, done.in_force) {
+        (_, true) => format!("Applied{version}; in force on every switch that it concerns."),
+        (Some(waited_s), false) => format!(
+            "Applied{version}, but not in force everywhere after {waited_s} s: 'weir status' shows what is waited for."
+        ),
+        (None, false) => format!("Applied{version}; 'weir status' shows when it is in force."),
+    }
 }
 
 fn ask(question: &str) -> Result<bool, Failure> {

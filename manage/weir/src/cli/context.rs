@@ -30,7 +30,20 @@ pub fn load(named: Option<&Path>) -> Result<Context, Failure> {
             ))
         })?,
     };
-    let text = std::fs::read_to_string(&path).map_err(Failure::io(format!("context {}", path.display())))?;
-    serde_json::from_str(&text)
-        .map_err(|error| Failure::Input(format!("context {}: {error}", path.display())))
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        if error.kind() == std::io::ErrorKind::NotFound {
+            let what = format!(
+                "context {}: there is no such file; copy admin.json there from the controller's state directory",
+                path.display()
+            );
+            return Failure::Missing(what);
+        }
+        Failure::io(format!("context {}", path.display()))(error)
+    })?;
+    serde_json::from_str(&text).map_err(|error| {
+        Failure::Input(format!(
+            "context {}: {error}: copy admin.json anew from the controller's state directory",
+            path.display()
+        ))
+    })
 }

@@ -39,6 +39,13 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
             documents.extend(read_one(path)?);
         }
     }
+    if documents.is_empty() {
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        return Err(Failure::Input(format!(
+            "{}: no resource is in there; a folder's files end in .yaml, .yml or .json, and 'weir delete' deletes",
+            names.join(", ")
+        )));
+    }
     Ok(documents)
 }
 
@@ -50,7 +57,13 @@ fn read_one(path: &Path) -> Result<Vec<Document>, Failure> {
     } else {
         std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
     };
-    read.map_err(Failure::io(name.clone()))?;
+    read.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::NotFound {
+            let allowed = "name a file, a folder of them, or '-' for the standard input";
+            return Failure::Missing(format!("{name}: there is no such file; {allowed}"));
+        }
+        Failure::io(name.clone())(error)
+    })?;
     parse(&name, &text)
 }
 

@@ -262,12 +262,17 @@ fn show_status(status: &StatusResponse) {
         status.epoch,
         status.software
     );
+    if status.resources.is_empty() {
+        println!("no resources: 'weir apply -f FILE' creates some\n");
+    }
     let counts: Vec<String> = status
         .resources
         .iter()
         .map(|count| format!("{} {}", count.count, plural(count.kind, count.count)))
         .collect();
-    println!("{}\n", counts.join(", "));
+    if !counts.is_empty() {
+        println!("{}\n", counts.join(", "));
+    }
     if status.actuators.is_empty() {
         println!("No host has joined: 'weir token' makes a token for 'weir host --join TOKEN'.");
         return;
@@ -308,6 +313,11 @@ fn plural(kind: Kind, count: usize) -> String {
 fn state(actuator: &ActuatorStatus) -> comfy_table::Cell {
     if !actuator.refused.is_empty() {
         paint("refused something", Color::Red)
+    } else if !actuator.connected {
+        // What it last acked it goes on with, but nobody can see that now.
+        paint("not seen", Color::Yellow)
+    } else if actuator.in_force_version.is_none() {
+        paint("comparing", Color::Yellow)
     } else if actuator.acked_entries < actuator.desired_entries {
         paint("behind", Color::Yellow)
     } else {

@@ -111,8 +111,11 @@ pub enum Failure {
     /// An argument or a file is wrong.
     #[error("{0}")]
     Input(String),
+    /// Something that is named is not there.
+    #[error("{0}")]
+    Missing(String),
     /// A file or the terminal failed.
-    #[error("{what}: {error}")]
+    #[error("{what}: {error}{}", what_to_do(.error))]
     Io {
         /// What was tried.
         what: String,
@@ -121,12 +124,23 @@ pub enum Failure {
     },
 }
 
+/// What helps against an error of the system, if that is known.
+fn what_to_do(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::PermissionDenied => ": run this as root, or as the user whom it belongs to",
+        ErrorKind::AddrInUse => ": another program listens there; stop it, or choose another port",
+        ErrorKind::AddrNotAvailable => ": use an address of this machine, 'ip address' shows them",
+        _ => "",
+    }
+}
+
 impl Failure {
     /// Exit code of the process.
     pub fn code(&self) -> u8 {
         match self {
             Failure::Client(ClientError::Unreachable { .. }) => 3,
-            Failure::Client(_) | Failure::Lab(_) | Failure::Io { .. } => 1,
+            Failure::Client(_) | Failure::Lab(_) | Failure::Missing(_) | Failure::Io { .. } => 1,
             Failure::Input(_) => 2,
         }
     }

@@ -1,5 +1,6 @@
 use super::*;
 use serde_json::json;
+use weir_api::types::ApplyResponse;
 
 #[test]
 fn the_command_line_is_sound() {
@@ -30,7 +31,28 @@ fn files_hold_many_documents_and_errors_name_the_place() {
     );
     assert!(wrong("kind: network\nname: red\ncolour: 1\n").contains("colour"));
     assert!(wrong("kind: [\n").contains("net.yaml"));
-    assert!(wrong("kind: cloud\nname: x\n").contains("cloud"));
+    assert!(wrong("kind: cloud\nname: x\n").contains("kind: 'cloud' is not allowed: network, subnet"));
+    assert!(wrong("hello\n").contains("such as 'kind: network'"));
+}
+
+#[test]
+fn what_is_missing_is_named_with_what_to_do() {
+    let message = |paths: &[&str]| {
+        let paths: Vec<_> = paths.iter().map(std::path::PathBuf::from).collect();
+        input::read(&paths).unwrap_err().to_string()
+    };
+    assert!(message(&["/nowhere.yaml"]).contains("/nowhere.yaml: there is no such file; name a file"));
+    let empty = tempfile::tempdir().unwrap();
+    assert!(message(&[empty.path().to_str().unwrap()]).contains("no resource is in there"));
+    let context = context::load(Some(std::path::Path::new("/nowhere/admin.json"))).unwrap_err();
+    assert!(context.to_string().contains("copy admin.json there") && context.code() == 1, "{context}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "{}").unwrap();
+    let context = context::load(Some(file.path())).unwrap_err();
+    assert!(context.to_string().contains("copy admin.json anew"), "{context}");
+    let refused = |kind: std::io::ErrorKind| Failure::io("x")(kind.into()).to_string();
+    assert!(refused(std::io::ErrorKind::PermissionDenied).contains("run this as root"));
+    assert!(refused(std::io::ErrorKind::AddrInUse).contains("another port"));
 }
 
 #[test]
@@ -47,6 +69,30 @@ fn a_difference_names_only_what_differs() {
     let found = apply::differences(Some(&old), Some(&new));
     assert_eq!(found, [("mtu".to_string(), Some(json!(1400)), Some(json!(1500)))]);
     assert_eq!(apply::differences(None, Some(&new)).len(), 2);
+}
+
+#[test]
+fn an_outcome_says_where_it_is_in_force() {
+    let done = |joined, updates_total, in_force| ApplyResponse {
+        version: Some(7),
+        changes: Vec::new(),
+        updates: Vec::new(),
+        updates_total,
+        switches: updates_total,
+        joined,
+        in_force,
+    };
+    let cases = [
+        (done(0, 0, true), Some(10), "in force nowhere: no host has joined"),
+        (done(2, 0, true), Some(10), "no switch needs to know"),
+        (done(2, 3, true), Some(10), "in force on every switch"),
+        (done(2, 3, false), Some(10), "not in force everywhere after 10 s"),
+        (done(2, 3, false), None, "shows when it is in force"),
+    ];
+    for (done, waited_s, words) in cases {
+        let said = apply::outcome(&done, waited_s);
+        assert!(said.contains(words) && said.contains("v7"), "{said}");
+    }
 }
 
 #[test]

@@ -170,6 +170,7 @@ fn up(place: Place, no_keep: bool, no_checks: bool) -> Result<ExitCode, Failure>
     interrupt::install()?;
     let begin = Instant::now();
     if let Some(earlier) = Scope::attach(&place.name())? {
+        eprintln!("{} is up already: it is ended first, and brought up anew.", place.name());
         remove(place, &earlier)?;
     }
     let scope = Scope::begin(&place.name(), &place.prefix())?;
@@ -268,7 +269,10 @@ fn remove(place: Place, scope: &Scope) -> Result<Cleaned, Failure> {
 fn down(place: Place) -> Result<ExitCode, Failure> {
     system::require_root()?;
     let Some(scope) = Scope::attach(&place.name())? else {
-        println!("The lab {} is not up.", place.name());
+        println!(
+            "The lab {} is not up: there is nothing to end ('weir lab list' shows what is).",
+            place.name()
+        );
         return Ok(ExitCode::SUCCESS);
     };
     let cleaned = remove(place, &scope)?;

@@ -10,6 +10,8 @@ pub const INSTANCE_MAX: u8 = 9;
 pub const UNDERLAY_MTU_BYTES: u32 = 9200;
 /// Port of the controller's API.
 pub const API_PORT: u16 = 7443;
+/// Where each agent serves metrics, in its own namespace.
+pub const METRICS_ADDRESS: &str = "127.0.0.1:9471";
 /// Port of the controller's sessions.
 pub const SESSION_PORT: u16 = 7444;
 

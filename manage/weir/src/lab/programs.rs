@@ -3,7 +3,8 @@
 
 use super::guest;
 use super::place::{
-    API_PORT, CONTROLLER, EXTERNAL_V4, EXTERNAL_V6, GATEWAY, HOSTS, Member, Place, SESSION_PORT,
+    API_PORT, CONTROLLER, EXTERNAL_V4, EXTERNAL_V6, GATEWAY, HOSTS, METRICS_ADDRESS, Member, Place,
+    SESSION_PORT,
 };
 use super::topology::DEVICE;
 use crate::cli::Failure;
@@ -71,6 +72,7 @@ fn member(scope: &Scope, place: Place, member: &Member, token: Option<String>) -
         .arg(state(scope, member))
         .arg("--run")
         .arg(run(scope, member))
+        .args(["--metrics", METRICS_ADDRESS])
         .netns(&place.netns(member.netns));
     if is_gateway {
         program = program.args(["--external-address".to_string(), EXTERNAL_V4.to_string()]);

@@ -4,6 +4,7 @@ use super::state::State;
 use super::trace::{Described, follow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use weir_api::types::{
@@ -41,7 +42,9 @@ pub struct Controlled {
     /// The controller.
     pub handle: ControllerHandle,
     /// Keys and certificates.
-    pub state: State,
+    pub state: Arc<State>,
+    /// Life of an actuator's certificate, days.
+    pub certificate_days: u32,
     /// Addresses of the API that join tokens name.
     pub api_addresses: Vec<String>,
     /// Addresses that actuators open sessions to.
@@ -143,8 +146,16 @@ impl Controlled {
         let changes = changes(&self.handle.published(), &transaction);
         let plan = self.handle.dry_run(transaction.clone()).await.map_err(api_error)?;
         let (updates, updates_total, switches) = planned(&plan);
-        let mut response =
-            ApplyResponse { version: None, changes, updates, updates_total, switches, in_force: false };
+        let joined = fabric::actuators(&self.handle.published().store).count();
+        let mut response = ApplyResponse {
+            version: None,
+            changes,
+            updates,
+            updates_total,
+            switches,
+            joined,
+            in_force: false,
+        };
         if request.dry_run {
             return Ok(response);
         }
@@ -247,7 +258,23 @@ impl Controlled {
     }
 
     async fn ask(&self, switch: Label, question: Question) -> Result<Answer, ApiError> {
-        self.handle.ask(&switch, question).await.map_err(api_error)
+        self.known(&switch)?;
+        self.handle.ask(&switch, question).await.map_err(|error| match error {
+            Error::NotConnected(name) => ApiError::unavailable(format!(
+                "'{name}' has no session now: 'weir status' shows when it is back, its log why it is not"
+            )),
+            other => api_error(other),
+        })
+    }
+
+    /// Whether a host or gateway is a member.
+    fn known(&self, name: &Label) -> Result<(), ApiError> {
+        match fabric::actuator(&self.handle.published().store, name) {
+            Some(_) => Ok(()),
+            None => Err(ApiError::not_found(format!(
+                "no host or gateway is named '{name}': 'weir status' lists them"
+            ))),
+        }
     }
 
     async fn copy_frames(&self, request: CaptureRequest) -> Result<Vec<CapturedFrame>, ApiError> {
@@ -295,7 +322,7 @@ impl Controlled {
         let certificate_pem = self
             .state
             .authority
-            .actuator(&request.name, &request.csr_pem)
+            .actuator(&request.name, &request.csr_pem, self.certificate_days)
             .map_err(|error| ApiError::invalid(format!("csr_pem: {error}")))?;
         let facts =
             ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };
@@ -417,9 +444,7 @@ impl Backend for Controlled {
 
     fn remove_actuator(&self, name: Label) -> Reply<'_, ()> {
         Box::pin(async move {
-            if fabric::actuator(&self.handle.published().store, &name).is_none() {
-                return Err(ApiError::not_found(format!("no host or gateway is named '{name}'")));
-            }
+            self.known(&name)?;
             self.handle.remove(name).await.map(|_| ()).map_err(api_error)
         })
     }

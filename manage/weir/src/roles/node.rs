@@ -13,7 +13,9 @@ use std::process::ExitCode;
 use weir_agent::AgentError;
 use weir_agent::config::NodeConfig;
 use weir_agent::join::{Applicant, Joined, join, membership};
-use weir_agent::supervise::{ChildSpec, SupervisorConfig, run as supervise, stop_on_signals};
+use weir_agent::supervise::{
+    AGENT_LOCK, ChildSpec, RunLock, SUPERVISOR_LOCK, SupervisorConfig, run as supervise, stop_on_signals,
+};
 use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::join::{IDENTITY_FILE, TRUST_FILE};
@@ -128,8 +130,11 @@ impl AgentArguments {
         let config = Config::read(&self.config).map_err(|error| wrong(&error))?;
         runtime()?.block_on(async {
             let stop = stop_on_signals().map_err(|error| wrong(&error))?;
+            let _lock =
+                RunLock::take(&config.run_dir.join(AGENT_LOCK), "agent").map_err(|error| wrong(&error))?;
             let _pid = PidFile::write(&config.run_dir, "agent")?;
             let agent = weir_agent::agent::Agent::new(config.agent()).map_err(|error| wrong(&error))?;
+            let agent = agent.with_switch_metrics(weir_switch::process::metrics_text);
             agent.run(stop).await.map_err(|error| wrong(&error))
         })?;
         Ok(ExitCode::SUCCESS)
@@ -188,6 +193,8 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
         let supervisor = SupervisorConfig {
             agent: child("agent", &path),
             switch: child("switch", &switch),
+            supervisor_lock: config.run_dir.join(SUPERVISOR_LOCK),
+            agent_lock: config.run_dir.join(AGENT_LOCK),
             switch_lock: config.run_dir.join(SWITCH_LOCK),
             stop_switch: config.supervisor.stop_switch,
             backoff_min_ms: config.supervisor.backoff_min_ms,

@@ -1,6 +1,6 @@
 //! One open flow: the header of its first segment and the payload pieces so far.
 
-use super::{FlushReason, MAX_PARTS, MAX_SUPER_FRAME_BYTES, Output, Part, Place};
+use super::{Checksums, FlushReason, MAX_PARTS, MAX_SUPER_FRAME_BYTES, Output, Part, Place};
 use crate::bytes::{get32, put16};
 use crate::checksum::{Sum, TCP_CHECKSUM_OFFSET, UDP_CHECKSUM_OFFSET, checksum, pseudo_header};
 use crate::headers::{IPV6_BYTES, Network, Parsed, Transport, tcp_flags};
@@ -35,7 +35,7 @@ impl OpenFlow {
     pub(super) const EMPTY: OpenFlow = OpenFlow {
         age: 0,
         first: None,
-        place: Place { port: 0, buffer: 0, start: 0, verified: false },
+        place: Place { port: 0, buffer: 0, start: 0, checksums: Checksums::Unknown },
         frame_bytes: 0,
         segment_bytes: 0,
         payload_bytes: 0,
@@ -109,6 +109,21 @@ impl OpenFlow {
         self.parts += 1;
         self.payload_bytes += length;
         self.push |= parsed.tcp_flags & tcp_flags::PSH != 0;
+    }
+
+    /// Appends a payload of the first segment's length; false if there is no room for it.
+    #[inline]
+    pub(super) fn extend(&mut self, payload: Part, max_parts: usize) -> bool {
+        let Some(first) = &self.first else { return false };
+        let length = payload.length as usize;
+        let bytes = first.payload_offset + self.payload_bytes + length;
+        if self.parts >= max_parts || length != self.segment_bytes || bytes > MAX_SUPER_FRAME_BYTES {
+            return false;
+        }
+        self.list[self.parts] = payload;
+        self.parts += 1;
+        self.payload_bytes += length;
+        true
     }
 
     /// Why the frame, which is of this flow and joinable, does not continue the super-frame; `None` if it does.

@@ -7,21 +7,25 @@
 //! Ethernet, IP and transport headers) and a list of [`Part`]s of the receive buffers, so that one `writev` emits it.
 //! The state names buffers by number and not by reference: it is made once and used for every batch.
 //!
-//! Two segments are joined only if both checksums are right and Ethernet addresses, tag, IP header (but length and
+//! Two segments are joined only if both checksums are right (or the transport checksum is partial and somebody vouches
+//! for the payload) and Ethernet addresses, tag, IP header (but length and
 //! identification), ports, acknowledgement, window, TCP options and flags (but PSH) are equal and the
 //! sequence goes on. Identifications must count up unless "don't fragment" is set (RFC 6864). PSH, a segment shorter than the first, 64 parts or
 //! 65535 bytes close the super-frame. SYN, FIN, RST, URG and CWR, IP options and fragments are never joined.
 //!
 //! Invariants:
 //! - Frames of one flow leave in the order in which they came; cutting a super-frame again gives the same segments.
-//! - A frame that is not joined leaves as it came, with a virtio header that asks for nothing.
+//! - A frame that is not joined leaves as it came, with a virtio header that asks for nothing, or for its partial
+//!   checksum to be completed.
 //! - After [`Coalescer::flush`] nothing is held. The caller flushes before it reuses the buffers.
 
 mod flow;
 
 use crate::checksum;
 use crate::headers::{Fragment, Parsed, Transport, tcp_flags};
-use crate::virtio::{FLAG_DATA_VALID, HEADER_BYTES, MERGEABLE_HEADER_BYTES, VirtioNetHeader};
+use crate::virtio::{
+    FLAG_DATA_VALID, FLAG_NEEDS_CSUM, HEADER_BYTES, MERGEABLE_HEADER_BYTES, VirtioNetHeader,
+};
 use flow::{OpenFlow, Refusal};
 
 /// Flows that may be open at once.
@@ -167,8 +171,25 @@ pub struct Place {
     pub buffer: u32,
     /// First byte of the frame in the buffer.
     pub start: u32,
-    /// Both checksums were verified already. If not, they are verified here before a frame is joined.
-    pub verified: bool,
+    /// What is known of its checksums.
+    pub checksums: Checksums,
+}
+
+/// What is known of a frame's checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checksums {
+    /// Nothing: they are verified here before the frame is joined.
+    Unknown,
+    /// Both were verified.
+    Verified,
+    /// The transport checksum, which starts at `start` and lies `offset` behind it, is partial, as
+    /// [`crate::checksum::fill_partial`] writes it. The network header's is right if there is one.
+    Partial {
+        /// Start of the transport header in the frame.
+        start: u16,
+        /// Place of the checksum in the transport header.
+        offset: u16,
+    },
 }
 
 /// The state: a few open flows. About 8 KiB; make it once and keep it.
@@ -179,6 +200,8 @@ pub struct Coalescer {
     /// Rises with each flow that is opened; the oldest has the smallest.
     clock: u64,
     open: usize,
+    /// The flow that took the last frame, if one did.
+    last: Option<usize>,
     counters: CoalesceCounters,
 }
 
@@ -191,6 +214,7 @@ impl Coalescer {
             flows: [OpenFlow::EMPTY; MAX_OPEN_FLOWS],
             clock: 0,
             open: 0,
+            last: None,
             counters: CoalesceCounters::default(),
         }
     }
@@ -208,6 +232,7 @@ impl Coalescer {
     /// Takes one frame of the batch, `parsed` being its [`crate::parse`]. Emits what becomes complete by it.
     pub fn push<S: Sink>(&mut self, place: Place, frame: &[u8], parsed: &Parsed, sink: &mut S) {
         self.counters.frames += 1;
+        self.last = None;
         if !self.has_flow(parsed) || parsed.check(frame).is_err() {
             self.emit_single(place, frame.len(), sink);
             return;
@@ -221,7 +246,10 @@ impl Coalescer {
             return;
         }
         // Verified by now, by the caller or here.
-        let place = Place { verified: true, ..place };
+        let place = match place.checksums {
+            Checksums::Unknown => Place { checksums: Checksums::Verified, ..place },
+            _ => place,
+        };
         if let Some(index) = found {
             match self.flows[index].refuses(frame, parsed, self.config.max_parts) {
                 None => {
@@ -232,6 +260,26 @@ impl Coalescer {
             }
         }
         self.start(place, frame, parsed, sink);
+    }
+
+    /// Whether the last frame that was taken is held, so that [`Coalescer::extend`] may continue it.
+    #[inline]
+    pub fn holds_last(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Takes a frame of which the caller knows that it continues the one that was taken last: the same header but for what
+    /// counts up, a payload (`payload`, in a receive buffer) of the same length, a partial checksum, no PSH. False: it
+    /// was not taken, and [`Coalescer::push`] must have it.
+    #[inline]
+    pub fn extend(&mut self, payload: Part) -> bool {
+        let Some(index) = self.last else { return false };
+        // One part less than the most, so that the flow need not be closed here.
+        if !self.flows[index].extend(payload, self.config.max_parts - 1) {
+            return false;
+        }
+        self.counters.frames += 1;
+        true
     }
 
     /// Emits all that is held, oldest first.
@@ -266,7 +314,11 @@ impl Coalescer {
         if parsed.has_options || parsed.payload_length() == 0 || parsed.end > MAX_SUPER_FRAME_BYTES {
             return false;
         }
-        let right = place.verified || checksum::verify(frame, parsed).is_ok();
+        let right = match place.checksums {
+            Checksums::Verified => true,
+            Checksums::Partial { .. } => checksum::verify_network(frame, parsed).is_ok(),
+            Checksums::Unknown => checksum::verify(frame, parsed).is_ok(),
+        };
         self.counters.bad_checksums += u64::from(!right);
         right
     }
@@ -302,11 +354,13 @@ impl Coalescer {
         self.clock += 1;
         self.open += 1;
         self.flows[free].open(self.clock, place, frame, parsed);
+        self.last = Some(free);
     }
 
     fn append<S: Sink>(&mut self, index: usize, place: Place, frame: &[u8], parsed: &Parsed, sink: &mut S) {
         let flow = &mut self.flows[index];
         flow.append(place, parsed);
+        self.last = Some(index);
         let reason = if parsed.tcp_flags & tcp_flags::PSH != 0 {
             FlushReason::Push
         } else if parsed.payload_length() < flow.segment_bytes() {
@@ -323,6 +377,7 @@ impl Coalescer {
     fn close<S: Sink>(&mut self, index: usize, reason: FlushReason, sink: &mut S) {
         self.counters.flushes[reason as usize] += 1;
         self.open -= 1;
+        self.last = None;
         let header_bytes = self.header_bytes();
         let flow = &mut self.flows[index];
         let (parts, place, length) = (flow.parts(), flow.first(), flow.first_frame_bytes());
@@ -339,8 +394,15 @@ impl Coalescer {
 
     fn emit_single<S: Sink>(&mut self, place: Place, frame_bytes: usize, sink: &mut S) {
         self.counters.single_frames += 1;
-        let flags = if place.verified { FLAG_DATA_VALID } else { 0 };
-        let virtio = VirtioNetHeader { flags, num_buffers: 1, ..VirtioNetHeader::default() };
+        let mut virtio = VirtioNetHeader { num_buffers: 1, ..VirtioNetHeader::default() };
+        match place.checksums {
+            Checksums::Unknown => {}
+            Checksums::Verified => virtio.flags = FLAG_DATA_VALID,
+            Checksums::Partial { start, offset } => {
+                virtio.flags = FLAG_NEEDS_CSUM;
+                (virtio.csum_start, virtio.csum_offset) = (start, offset);
+            }
+        }
         let mut header = [0; MERGEABLE_HEADER_BYTES];
         let header = &mut header[..self.header_bytes()];
         let length = header.len();

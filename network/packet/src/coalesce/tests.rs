@@ -40,7 +40,7 @@ fn run(config: CoalesceConfig, frames: &[Vec<u8>]) -> (Vec<Left>, CoalesceCounte
     };
     for (buffer, frame) in frames.iter().enumerate() {
         // Frames lie behind 100 bytes of outer headers.
-        let place = Place { port: 1, buffer: buffer as u32, start: 100, verified: false };
+        let place = Place { port: 1, buffer: buffer as u32, start: 100, checksums: Checksums::Unknown };
         coalescer.push(place, frame, &parse(frame).unwrap(), &mut sink);
     }
     coalescer.flush(&mut sink);
@@ -229,7 +229,8 @@ fn frames_for_different_ports_are_never_joined() {
     let mut left = Vec::new();
     let mut sink = |output: Output<'_>| left.push((output.port, output.parts.to_vec()));
     for (buffer, frame) in frames.iter().enumerate() {
-        let place = Place { port: buffer as u32 % 2, buffer: buffer as u32, start: 0, verified: false };
+        let place =
+            Place { port: buffer as u32 % 2, buffer: buffer as u32, start: 0, checksums: Checksums::Unknown };
         coalescer.push(place, frame, &parse(frame).unwrap(), &mut sink);
     }
     coalescer.flush(&mut sink);
@@ -243,7 +244,7 @@ fn a_full_super_frame_leaves_at_once_and_one_part_is_never_joined() {
         let mut coalescer = Coalescer::new(CoalesceConfig { max_parts, ..CoalesceConfig::default() });
         for index in 0..2 {
             let frame = segment(9, index, TEN, ACK);
-            let place = Place { port: 0, buffer: index, start: 0, verified: true };
+            let place = Place { port: 0, buffer: index, start: 0, checksums: Checksums::Verified };
             coalescer.push(place, &frame, &parse(&frame).unwrap(), &mut |_: Output<'_>| {});
         }
         assert_eq!(coalescer.open_flows(), open, "{max_parts}");

@@ -1,7 +1,14 @@
-//! Geneve (RFC 8926 §3.4-3.5) with one option of ours: the security token of row A18.
+//! Geneve (RFC 8926 §3.4-3.5) with two options of ours: the security token of row A18, and what is agreed about
+//! inner checksums (row A19).
 //!
-//! The token option has an experimental class (0xff57) and is not critical: a peer that does not know it (Open
+//! The options have an experimental class (0xff57). The token is not critical: a peer that does not know it (Open
 //! vSwitch, the Linux kernel) skips it. Whether a packet without it is accepted is the network's policy.
+//!
+//! The checksum option has no body; its type says all. Type 2, not critical: the sender of this packet takes packets
+//! whose inner checksum is partial. Type 3, critical: so it does, and the inner TCP or UDP checksum of this packet is
+//! partial: it holds the sum of the pseudo header only, and the outer UDP checksum, which must be there, protects the
+//! rest. Who does not know the option never gets type 3, because it never sent type 2; if it gets one by mistake, it drops
+//! the packet, as the critical bit says, and does not deliver a wrong checksum.
 
 use super::{Decapsulated, check_vni};
 use crate::PacketError;
@@ -17,25 +24,51 @@ pub const GENEVE_TOKEN_BYTES: usize = 12;
 pub const TOKEN_OPTION_CLASS: u16 = 0xff57;
 /// Type of the security token option; the critical bit (0x80) is not set.
 pub const TOKEN_OPTION_TYPE: u8 = 0x01;
+/// Length of the checksum option.
+pub const GENEVE_CHECKSUM_BYTES: usize = 4;
+/// Type of the checksum option that only tells what the sender takes.
+pub const ACCEPTS_OPTION_TYPE: u8 = 0x02;
+/// Type of the checksum option of a packet with a partial inner checksum, critical bit included.
+pub const PARTIAL_OPTION_TYPE: u8 = 0x83;
 
 const ETHERNET_PROTOCOL: u16 = 0x6558;
 const FLAG_OAM: u8 = 0x80;
+const FLAG_CRITICAL: u8 = 0x40;
 const OPTION_CRITICAL: u8 = 0x80;
 const OPTION_HEADER_BYTES: usize = 4;
+
+/// What is said about inner checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InnerChecksum {
+    /// Nothing: the checksum is full, and the sender takes only full ones.
+    #[default]
+    Full,
+    /// The checksum is full, and the sender takes partial ones.
+    Accepts,
+    /// The checksum is partial, and the sender takes partial ones.
+    Partial,
+}
 
 /// Writes a Geneve header, with the token if there is one, and returns its length.
 ///
 /// # Errors
 /// `VniRange`, `BufferTooSmall`.
 #[inline]
-pub fn encode_geneve(buffer: &mut [u8], vni: u32, token: Option<u64>) -> Result<usize, PacketError> {
+pub fn encode_geneve(
+    buffer: &mut [u8],
+    vni: u32,
+    token: Option<u64>,
+    checksum: InnerChecksum,
+) -> Result<usize, PacketError> {
     check_vni(vni)?;
-    let option_bytes = if token.is_some() { GENEVE_TOKEN_BYTES } else { 0 };
+    let token_bytes = if token.is_some() { GENEVE_TOKEN_BYTES } else { 0 };
+    let checksum_bytes = if checksum == InnerChecksum::Full { 0 } else { GENEVE_CHECKSUM_BYTES };
+    let option_bytes = token_bytes + checksum_bytes;
     if buffer.len() < GENEVE_BYTES + option_bytes {
         return Err(PacketError::BufferTooSmall);
     }
     buffer[0] = (option_bytes / 4) as u8;
-    buffer[1] = 0;
+    buffer[1] = if checksum == InnerChecksum::Partial { FLAG_CRITICAL } else { 0 };
     put16(buffer, 2, ETHERNET_PROTOCOL);
     put32(buffer, 4, vni << 8);
     if let Some(token) = token {
@@ -44,6 +77,15 @@ pub fn encode_geneve(buffer: &mut [u8], vni: u32, token: Option<u64>) -> Result<
         buffer[11] = 2;
         put(buffer, 12, &token.to_be_bytes());
     }
+    let kind = match checksum {
+        InnerChecksum::Full => return Ok(GENEVE_BYTES + option_bytes),
+        InnerChecksum::Accepts => ACCEPTS_OPTION_TYPE,
+        InnerChecksum::Partial => PARTIAL_OPTION_TYPE,
+    };
+    let at = GENEVE_BYTES + token_bytes;
+    put16(buffer, at, TOKEN_OPTION_CLASS);
+    buffer[at + 2] = kind;
+    buffer[at + 3] = 0;
     Ok(GENEVE_BYTES + option_bytes)
 }
 
@@ -51,7 +93,8 @@ pub fn encode_geneve(buffer: &mut [u8], vni: u32, token: Option<u64>) -> Result<
 /// that a sender may get wrong; the options' critical bits decide.
 ///
 /// # Errors
-/// `GeneveTruncated`, `GeneveVersion`, `GeneveProtocol`, `GeneveOption`, `GeneveCritical`, `GeneveToken`.
+/// `GeneveTruncated`, `GeneveVersion`, `GeneveProtocol`, `GeneveOption`, `GeneveCritical`, `GeneveToken`,
+/// `GeneveChecksum`.
 #[inline]
 pub fn decode_geneve(datagram: &[u8]) -> Result<Decapsulated, PacketError> {
     if datagram.len() < GENEVE_BYTES {
@@ -67,12 +110,13 @@ pub fn decode_geneve(datagram: &[u8]) -> Result<Decapsulated, PacketError> {
     if get16(datagram, 2) != ETHERNET_PROTOCOL {
         return Err(PacketError::GeneveProtocol);
     }
-    let token = walk_options(&datagram[GENEVE_BYTES..inner_offset])?;
-    Ok(Decapsulated { vni: get32(datagram, 4) >> 8, inner_offset, token, oam: datagram[1] & FLAG_OAM != 0 })
+    let (token, checksum) = walk_options(&datagram[GENEVE_BYTES..inner_offset])?;
+    let (vni, oam) = (get32(datagram, 4) >> 8, datagram[1] & FLAG_OAM != 0);
+    Ok(Decapsulated { vni, inner_offset, token, checksum, oam })
 }
 
-fn walk_options(mut options: &[u8]) -> Result<Option<u64>, PacketError> {
-    let mut token = None;
+fn walk_options(mut options: &[u8]) -> Result<(Option<u64>, InnerChecksum), PacketError> {
+    let (mut token, mut checksum) = (None, InnerChecksum::Full);
     while !options.is_empty() {
         // The option area is a multiple of 4 bytes, so an option header is always whole.
         let (class, kind) = (get16(options, 0), options[2]);
@@ -85,10 +129,16 @@ fn walk_options(mut options: &[u8]) -> Result<Option<u64>, PacketError> {
                 return Err(PacketError::GeneveToken);
             }
             token = Some(u64::from_be_bytes(get_array(options, OPTION_HEADER_BYTES)));
+        } else if class == TOKEN_OPTION_CLASS && matches!(kind, ACCEPTS_OPTION_TYPE | PARTIAL_OPTION_TYPE) {
+            if length != GENEVE_CHECKSUM_BYTES || checksum != InnerChecksum::Full {
+                return Err(PacketError::GeneveChecksum);
+            }
+            let partial = kind == PARTIAL_OPTION_TYPE;
+            checksum = if partial { InnerChecksum::Partial } else { InnerChecksum::Accepts };
         } else if kind & OPTION_CRITICAL != 0 {
             return Err(PacketError::GeneveCritical);
         }
         options = &options[length..];
     }
-    Ok(token)
+    Ok((token, checksum))
 }

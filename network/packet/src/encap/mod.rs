@@ -8,15 +8,15 @@ mod geneve;
 mod vxlan;
 
 pub use geneve::{
-    GENEVE_BYTES, GENEVE_PORT, GENEVE_TOKEN_BYTES, TOKEN_OPTION_CLASS, TOKEN_OPTION_TYPE, decode_geneve,
-    encode_geneve,
+    ACCEPTS_OPTION_TYPE, GENEVE_BYTES, GENEVE_CHECKSUM_BYTES, GENEVE_PORT, GENEVE_TOKEN_BYTES, InnerChecksum,
+    PARTIAL_OPTION_TYPE, TOKEN_OPTION_CLASS, TOKEN_OPTION_TYPE, decode_geneve, encode_geneve,
 };
 pub use vxlan::{VXLAN_BYTES, VXLAN_PORT, decode_vxlan, encode_vxlan};
 
 use crate::PacketError;
 
 /// Longest tunnel header that we write.
-pub const MAX_ENCAP_BYTES: usize = GENEVE_BYTES + GENEVE_TOKEN_BYTES;
+pub const MAX_ENCAP_BYTES: usize = GENEVE_BYTES + GENEVE_TOKEN_BYTES + GENEVE_CHECKSUM_BYTES;
 
 /// Largest VNI.
 pub const MAX_VNI: u32 = 0x00ff_ffff;
@@ -26,7 +26,7 @@ pub const MAX_VNI: u32 = 0x00ff_ffff;
 pub enum Encapsulation {
     /// 8 bytes; what the Linux kernel and most switches speak.
     Vxlan,
-    /// 8 bytes, and 12 more with a token.
+    /// 8 bytes, 12 more with a token, and 4 more with the checksum option.
     Geneve,
 }
 
@@ -39,25 +39,22 @@ impl Encapsulation {
         }
     }
 
-    /// Length of the header that [`Encapsulation::encode`] writes.
-    #[inline]
-    pub const fn header_bytes(self, has_token: bool) -> usize {
-        match self {
-            Encapsulation::Vxlan => VXLAN_BYTES,
-            Encapsulation::Geneve if has_token => GENEVE_BYTES + GENEVE_TOKEN_BYTES,
-            Encapsulation::Geneve => GENEVE_BYTES,
-        }
-    }
-
-    /// Writes the tunnel header and returns its length. VXLAN has no place for a token and leaves it out.
+    /// Writes the tunnel header and returns its length. VXLAN has no place for a token or the checksum option and leaves
+    /// them out.
     ///
     /// # Errors
     /// `VniRange`, `BufferTooSmall`.
     #[inline]
-    pub fn encode(self, buffer: &mut [u8], vni: u32, token: Option<u64>) -> Result<usize, PacketError> {
+    pub fn encode(
+        self,
+        buffer: &mut [u8],
+        vni: u32,
+        token: Option<u64>,
+        checksum: InnerChecksum,
+    ) -> Result<usize, PacketError> {
         match self {
             Encapsulation::Vxlan => encode_vxlan(buffer, vni),
-            Encapsulation::Geneve => encode_geneve(buffer, vni, token),
+            Encapsulation::Geneve => encode_geneve(buffer, vni, token, checksum),
         }
     }
 
@@ -83,6 +80,8 @@ pub struct Decapsulated {
     pub inner_offset: usize,
     /// The security token, if the peer sent one.
     pub token: Option<u64>,
+    /// What the peer says about inner checksums.
+    pub checksum: InnerChecksum,
     /// Geneve: a control packet, which must not be forwarded to a tenant.
     pub oam: bool,
 }

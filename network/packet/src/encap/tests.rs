@@ -14,7 +14,10 @@ fn reads_the_kernel_s_vxlan() {
     assert_eq!(outer.destination_port, VXLAN_PORT);
     let datagram = &frame[outer.payload_offset..outer.payload_end];
     let tunnel = Encapsulation::Vxlan.decode(datagram).unwrap();
-    assert_eq!(tunnel, Decapsulated { vni: 42, inner_offset: 8, token: None, oam: false });
+    assert_eq!(
+        tunnel,
+        Decapsulated { vni: 42, inner_offset: 8, token: None, checksum: InnerChecksum::Full, oam: false }
+    );
     assert!(parse(&datagram[8..]).unwrap().is_icmp_echo());
     let mut written = [0; 8];
     assert_eq!(encode_vxlan(&mut written, 42), Ok(8));
@@ -33,16 +36,40 @@ fn vxlan_refuses_other_flags_and_vnis() {
 
 #[test]
 fn geneve_bytes_are_fixed_and_read_back() {
-    let mut buffer = [0xaa; MAX_ENCAP_BYTES];
     let token = Some(0x0102_0304_0506_0708);
-    assert_eq!(Encapsulation::Geneve.encode(&mut buffer, 0xabcdef, token), Ok(20));
-    assert_eq!(buffer.to_vec(), bytes("03006558abcdef00ff5701020102030405060708"));
-    let expected = Decapsulated { vni: 0xabcdef, inner_offset: 20, token, oam: false };
-    assert_eq!(Encapsulation::Geneve.decode(&buffer), Ok(expected));
-    assert_eq!(encode_geneve(&mut buffer, 5, None), Ok(8));
+    let wire = [
+        (InnerChecksum::Full, "03006558abcdef00ff5701020102030405060708"),
+        (InnerChecksum::Accepts, "04006558abcdef00ff5701020102030405060708ff570200"),
+        (InnerChecksum::Partial, "04406558abcdef00ff5701020102030405060708ff578300"),
+    ];
+    for (checksum, expected) in wire {
+        let mut buffer = [0xaa; MAX_ENCAP_BYTES];
+        let length = Encapsulation::Geneve.encode(&mut buffer, 0xabcdef, token, checksum).unwrap();
+        assert_eq!(buffer[..length].to_vec(), bytes(expected));
+        let read = Decapsulated { vni: 0xabcdef, inner_offset: length, token, checksum, oam: false };
+        assert_eq!(Encapsulation::Geneve.decode(&buffer[..length]), Ok(read));
+        let short = &mut buffer[..length - 1];
+        assert_eq!(encode_geneve(short, 5, token, checksum), Err(PacketError::BufferTooSmall));
+    }
+    let mut buffer = [0; 8];
+    assert_eq!(encode_geneve(&mut buffer, 5, None, InnerChecksum::Full), Ok(8));
     assert_eq!(buffer[..8], bytes("0000655800000500"));
-    assert_eq!(encode_geneve(&mut buffer[..19], 5, token), Err(PacketError::BufferTooSmall));
-    assert_eq!(Encapsulation::Geneve.header_bytes(true), 20);
+}
+
+#[test]
+fn a_checksum_option_is_there_once_without_a_body() {
+    let accepts = [0xff, 0x57, ACCEPTS_OPTION_TYPE, 0];
+    let partial = [0xff, 0x57, PARTIAL_OPTION_TYPE, 0];
+    let read = |options: &[u8]| decode_geneve(&geneve(options)).map(|tunnel| tunnel.checksum);
+    assert_eq!(read(&[]), Ok(InnerChecksum::Full));
+    assert_eq!(read(&accepts), Ok(InnerChecksum::Accepts));
+    assert_eq!(read(&partial), Ok(InnerChecksum::Partial));
+    assert_eq!(read(&[accepts, partial].concat()), Err(PacketError::GeneveChecksum));
+    assert_eq!(read(&[&accepts[..3], &[1, 0, 0, 0, 0]].concat()), Err(PacketError::GeneveChecksum));
+    // Of another class it is somebody else's; and the same types with the other critical bit are unknown ones.
+    assert_eq!(read(&[0xff, 0x58, ACCEPTS_OPTION_TYPE, 0]), Ok(InnerChecksum::Full));
+    assert_eq!(read(&[0xff, 0x57, PARTIAL_OPTION_TYPE & 0x7f, 0]), Ok(InnerChecksum::Full));
+    assert_eq!(read(&[0xff, 0x57, ACCEPTS_OPTION_TYPE | 0x80, 0]), Err(PacketError::GeneveCritical));
 }
 
 #[test]

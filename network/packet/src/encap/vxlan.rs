@@ -1,6 +1,6 @@
 //! VXLAN (RFC 7348 §5): flags, 24 reserved bits, VNI, 8 reserved bits.
 
-use super::{Decapsulated, check_vni};
+use super::{Decapsulated, InnerChecksum, check_vni};
 use crate::PacketError;
 use crate::bytes::{get32, put32};
 
@@ -39,5 +39,6 @@ pub fn decode_vxlan(datagram: &[u8]) -> Result<Decapsulated, PacketError> {
     if datagram[0] != FLAG_VNI {
         return Err(PacketError::VxlanFlags);
     }
-    Ok(Decapsulated { vni: get32(datagram, 4) >> 8, inner_offset: VXLAN_BYTES, token: None, oam: false })
+    let (vni, checksum) = (get32(datagram, 4) >> 8, InnerChecksum::Full);
+    Ok(Decapsulated { vni, inner_offset: VXLAN_BYTES, token: None, checksum, oam: false })
 }

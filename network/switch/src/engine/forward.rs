@@ -1,13 +1,13 @@
 //! What becomes of one packet: the decision and the changes, without any input or output.
 
 use super::counters::Counters;
-use crate::flow::MissReason;
+use crate::flow::{CounterIndex, MissReason};
 use crate::flowtable::{CompiledAction, CompiledHop, FlowStore, Tables};
 use weir_packet::address::Mac;
 use weir_packet::headers::PROTOCOL_ICMPV6;
 use weir_packet::rewrite::{self, ChecksumState};
 use weir_packet::virtio::{Offload, VirtioNetHeader};
-use weir_packet::{FlowKey, PacketError, Parsed};
+use weir_packet::{FlowKey, Fragment, PacketError, Parsed, Transport, checksum};
 
 /// A frame and what its virtio header asks for, both checked.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,23 @@ impl Checked {
         let parsed = weir_packet::parse(frame)?;
         let offload = virtio.validate(frame.len(), &parsed)?;
         Ok(Checked { parsed, offload })
+    }
+
+    /// Parses a frame of another switch whose transport checksum is said to be partial, and writes it anew: what is
+    /// there is not believed.
+    ///
+    /// # Errors
+    /// What is wrong with the frame; `VirtioChecksum` if it is nothing that can have a partial checksum.
+    #[inline]
+    pub fn partial(frame: &mut [u8]) -> Result<Checked, PacketError> {
+        let parsed = weir_packet::parse(frame)?;
+        let field = match (parsed.transport, parsed.fragment) {
+            (Transport::Tcp | Transport::Udp, Fragment::Whole) => checksum::field_offset(&parsed),
+            _ => None,
+        };
+        let field = field.ok_or(PacketError::VirtioChecksum)?;
+        checksum::fill_partial(frame, &parsed)?;
+        Ok(Checked { parsed, offload: Offload::Checksum { start: parsed.l4_offset, field } })
     }
 
     /// How many packets it is, and their bytes, when it is cut.
@@ -80,6 +97,8 @@ pub enum Verdict<'a> {
         action: &'a CompiledAction,
         /// Hash of the flow.
         hash: u64,
+        /// Place of the flow in the store.
+        slot: u32,
     },
     /// The slow path must decide.
     Miss(MissReason, FlowKey),
@@ -162,7 +181,23 @@ pub fn judge<'a>(
     if let Some(rule) = lookup.counters.rule(action.counter) {
         rule.add(packets, bytes);
     }
-    if is_drop { Verdict::Dropped } else { Verdict::Forward { action, hash } }
+    if is_drop { Verdict::Dropped } else { Verdict::Forward { action, hash, slot } }
+}
+
+/// Counts packets that follow one which was judged, and differ from it only in what does not matter to its flow.
+#[inline]
+pub fn count_more(
+    lookup: &Lookup<'_>,
+    slot: u32,
+    rule: CounterIndex,
+    packets: u64,
+    bytes: u64,
+    tcp_flags: u8,
+) {
+    lookup.store.counters(slot).count(packets, bytes, lookup.now_ms, tcp_flags);
+    if let Some(rule) = lookup.counters.rule(rule) {
+        rule.add(packets, bytes);
+    }
 }
 
 /// Changes a packet as its flow's action says.

@@ -8,15 +8,20 @@
 //!
 //! - [`forward`]: the decision about one packet.
 //! - [`path`]: a packet's way from where it comes in to where it goes out.
-//! - [`transmit`], [`receive`]: the underlay. [`port`]: the devices.
+//! - [`transmit`], [`receive`]: the underlay. [`port`]: the devices. [`peers`]: what other switches take. [`polling`]: when it sleeps.
+//! - [`buffer`]: the memory.
 //! - [`ring`]: frames to and from the slow thread. [`counters`]: what is counted.
 //!
-//! Departures from the paper: no busy polling unless asked for (`busy_poll_us`), because a small host has no processor to give
-//! away; and no hugepages, because the working set is buffers of a few hundred KiB.
+//! Departure from the paper: the engine polls only for a few microseconds, and only while that pays ([`polling`]), because
+//! a small host has no processor to give away. It yields after every empty look, so that an endpoint on the same
+//! processor runs.
 
+pub mod buffer;
 pub mod counters;
 pub mod forward;
 pub mod path;
+pub mod peers;
+pub mod polling;
 pub mod port;
 pub mod receive;
 pub mod ring;
@@ -29,6 +34,7 @@ use crate::flowtable::action::Tunnel;
 use crate::flowtable::{FlowStore, Tables};
 use counters::{Counters, EngineEvent};
 use path::Path;
+use polling::Polling;
 use port::Port;
 use ring::{FrameConsumer, FrameProducer};
 use std::io;
@@ -57,7 +63,7 @@ pub const RING_FRAMES: usize = 4096;
 pub const RING_BYTES: usize = 8 * 1024 * 1024;
 /// Commands that may wait for the engine.
 pub const COMMANDS_MAX: usize = 1024;
-/// Messages of the underlay in one turn, in calls of [`receive::MESSAGES_MAX`].
+/// Calls that receive messages of the underlay, in one turn.
 const RECEIVES_PER_TURN: usize = 4;
 /// Frames that the slow path gives back in one turn.
 const INJECTS_PER_TURN: usize = 64;
@@ -202,6 +208,8 @@ pub struct Underlay {
     pub address: std::net::IpAddr,
     /// UDP ports of Geneve and VXLAN.
     pub ports: [u16; 2],
+    /// Whether inner checksums may stay partial between switches that both take it.
+    pub partial_checksums: bool,
 }
 
 /// See the module.
@@ -211,7 +219,7 @@ pub struct Engine {
     receivers: Vec<(OwnedFd, Encapsulation)>,
     path: Path,
     poller: Poller,
-    busy_poll: Duration,
+    polling: Polling,
     stopped: bool,
 }
 
@@ -233,15 +241,16 @@ impl Engine {
         for (number, (socket, _)) in underlay.receivers.iter().enumerate() {
             poller.add(socket.as_fd(), TOKEN_UNDERLAY + number as u64)?;
         }
-        let path =
-            Path::new(Arc::clone(&shared), underlay.transmit, underlay.address, underlay.ports, tables);
+        let Underlay { receivers, transmit, address, ports, partial_checksums } = underlay;
+        let peers = peers::Peers::new(partial_checksums);
+        let path = Path::new(Arc::clone(&shared), transmit, address, ports, peers, tables);
         Ok(Engine {
             shared,
             channels,
-            receivers: underlay.receivers,
+            receivers,
             path,
             poller,
-            busy_poll: Duration::from_micros(u64::from(busy_poll_us)),
+            polling: Polling::new(Duration::from_micros(u64::from(busy_poll_us)), Instant::now()),
             stopped: false,
         })
     }
@@ -252,26 +261,29 @@ impl Engine {
     /// When the kernel refuses to wait, which it does not.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-        let mut last_work = Instant::now();
         while !self.stopped {
-            let timeout_ms = if self.is_behind() || self.polls(last_work) { 0 } else { -1 };
+            let looks = self.polling.enabled() && self.polling.looks(Instant::now());
+            let timeout_ms = if looks || self.is_behind() { 0 } else { -1 };
             let count = self.poller.wait(&mut events, timeout_ms)?;
+            if looks && count == 0 && !self.is_behind() {
+                std::thread::yield_now();
+                continue;
+            }
             self.path.set_now(self.shared.now_ms() as u32);
             self.count_turn(timeout_ms);
-            if count > 0 && !self.busy_poll.is_zero() {
-                last_work = Instant::now();
+            if self.polling.enabled() {
+                self.polling.found(Instant::now());
             }
             for event in &events[..count] {
                 self.serve(event.u64);
             }
             self.take_injects();
             self.end_turn();
+            if self.polling.enabled() {
+                self.polling.worked(Instant::now(), self.path.take_turn_bytes());
+            }
         }
         Ok(())
-    }
-
-    fn polls(&self, last_work: Instant) -> bool {
-        !self.busy_poll.is_zero() && last_work.elapsed() < self.busy_poll
     }
 
     fn count_turn(&self, timeout_ms: i32) {

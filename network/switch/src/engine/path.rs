@@ -9,8 +9,10 @@
 
 mod underlay;
 
+use super::buffer::Buffer;
 use super::counters::{EngineDrop, EngineEvent};
 use super::forward::{self, Checked, LastFlow, Lookup, Verdict};
+use super::peers::Peers;
 use super::port::{self, Ports, Served};
 use super::receive::Receive;
 use super::ring::FrameProducer;
@@ -26,6 +28,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use underlay::Joiner;
 use weir_model::resource::Encapsulation;
+use weir_packet::encap::InnerChecksum;
 use weir_packet::segment::Segmenter;
 use weir_packet::virtio::{HEADER_BYTES, Offload, VirtioNetHeader};
 use weir_packet::{FlowKey, IpAddress, checksum, encap};
@@ -34,8 +37,11 @@ use weir_packet::{FlowKey, IpAddress, checksum, encap};
 pub const PORT_FRAMES_PER_TURN: usize = 64;
 /// Segments from which on a super-frame is sent at once, so that its buffer stays in the processor's cache.
 const SEGMENTS_TO_FLUSH: usize = 8;
-/// Room in front of each frame in the arena: the virtio header or a tunnel header.
-const HEADROOM: usize = 32;
+/// Room in front of each frame in the arena: the virtio header or a tunnel header. So much that what follows the headers of
+/// most frames, 66 bytes of Ethernet, IPv4 and TCP with timestamps, begins a cache line.
+const HEADROOM: usize = 62;
+/// Frames in the arena begin so many bytes apart, or a multiple of it.
+const CACHE_LINE_BYTES: usize = 64;
 /// Largest frame of a port, bytes.
 const FRAME_BYTES_MAX: usize = 65_535 + 18;
 const ARENA_BYTES: usize = 256 * 1024;
@@ -83,12 +89,15 @@ pub struct Path {
     transmit: Transmit,
     receive: Receive,
     joiner: Joiner,
-    arena: Box<[u8]>,
+    arena: Buffer,
     arena_used: usize,
     underlay: IpAddr,
     underlay_ports: [u16; 2],
     now_ms: u32,
     last_flow: LastFlow,
+    peers: Peers,
+    /// Bytes read from ports and received in this turn.
+    turn_bytes: u64,
     missed: bool,
 }
 
@@ -99,6 +108,7 @@ impl Path {
         transmit: Transmit,
         underlay: IpAddr,
         underlay_ports: [u16; 2],
+        peers: Peers,
         tables: Box<Tables>,
     ) -> Path {
         Path {
@@ -109,12 +119,14 @@ impl Path {
             transmit,
             receive: Receive::default(),
             joiner: Joiner::new(),
-            arena: vec![0; ARENA_BYTES].into_boxed_slice(),
+            arena: Buffer::new(ARENA_BYTES),
             arena_used: 0,
             underlay,
             underlay_ports,
             now_ms: 0,
             last_flow: LastFlow::default(),
+            peers,
+            turn_bytes: 0,
             missed: false,
         }
     }
@@ -141,6 +153,11 @@ impl Path {
         std::mem::take(&mut self.missed)
     }
 
+    /// Bytes that came in since the last time.
+    pub fn take_turn_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.turn_bytes)
+    }
+
     fn flush(&mut self) {
         self.transmit.flush();
         self.arena_used = 0;
@@ -151,6 +168,7 @@ impl Path {
         if self.transmit.is_empty() {
             self.arena_used = 0;
         }
+        self.arena_used = self.arena_used.next_multiple_of(CACHE_LINE_BYTES);
         if self.arena_used + HEADROOM + FRAME_BYTES_MAX > self.arena.len() {
             self.flush();
         }
@@ -159,15 +177,24 @@ impl Path {
 
     /// Reads a port's frames, at most its share of a turn.
     pub fn serve_port(&mut self, number: usize, misses: &mut FrameProducer<Miss>) -> Served {
-        for _ in 0..PORT_FRAMES_PER_TURN {
+        let was_single = self.ports.take_single(number);
+        for count in 0..PORT_FRAMES_PER_TURN {
+            if count == 1 && was_single {
+                // Likely the only one again: it need not wait until the port says so.
+                self.flush();
+            }
             let at = self.arena_place();
             let Some(device) = self.ports.device(number) else { return Served::Done };
             let room = &mut self.arena[at - HEADER_BYTES..at + FRAME_BYTES_MAX];
             let read = match sys::read(device, room) {
                 Ok(read) => read,
                 Err(error) if is_gone(&error) => return Served::Failed,
-                Err(_) => return Served::Done,
+                Err(_) => {
+                    self.ports.set_single(number, count <= 1);
+                    return Served::Done;
+                }
             };
+            self.turn_bytes += read as u64;
             self.shared.counters.event(EngineEvent::PortReads).add(1);
             let Ok(virtio) = VirtioNetHeader::decode(&room[..read], HEADER_BYTES) else { continue };
             self.take_frame(Origin::port(number), at, read - HEADER_BYTES, &virtio, misses);
@@ -208,7 +235,7 @@ impl Path {
                 let virtio = packet.offload.header(&packet.parsed);
                 self.missed |= hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, packets);
             }
-            Verdict::Forward { action, hash } => {
+            Verdict::Forward { action, hash, .. } => {
                 if forward::alter(frame, &mut packet, action).is_err() {
                     counters.dropped(EngineDrop::NotTranslatable).add(packets, bytes);
                     return;
@@ -246,24 +273,25 @@ impl Path {
 
     /// Gathers a frame of the arena for another switch.
     fn send_to_underlay(&mut self, tunnel: &Tunnel, hash: u64, at: usize, length: usize, packet: &Checked) {
+        let inner = self.inner_checksum(tunnel, &packet.offload);
         match packet.offload {
             Offload::Segment(cut) => {
-                self.segments_to_underlay(tunnel, hash, at, length, packet, &cut);
+                self.segments_to_underlay(tunnel, inner, hash, at, length, packet, &cut);
                 return;
             }
-            Offload::Checksum { start, field } => {
+            Offload::Checksum { start, field } if inner != InnerChecksum::Partial => {
                 let end = packet.parsed.payload_end;
                 // The places were checked against the frame.
                 let _ = checksum::complete(&mut self.arena[at..at + length], start, field, end);
             }
-            Offload::Complete => {}
+            Offload::Checksum { .. } | Offload::Complete => {}
         }
-        let header = tunnel.header();
+        let header = tunnel.header(inner);
         let from = at - header.len();
-        self.arena[from..at].copy_from_slice(header);
+        self.arena[from..at].copy_from_slice(&header);
         if !self.taps.is_empty() {
             let outer = self.outer_to(tunnel, packet.parsed.ecn());
-            self.taps.underlay(&outer, [header, &self.arena[at..at + length]], &self.shared.counters);
+            self.taps.underlay(&outer, [&header, &self.arena[at..at + length]], &self.shared.counters);
         }
         self.arena_used = at + length;
         let datagram = &self.arena[from..at + length];
@@ -274,9 +302,23 @@ impl Path {
         }
     }
 
+    /// What a packet to another switch says of its checksum: partial if it is, and the other takes that.
+    #[inline]
+    fn inner_checksum(&self, tunnel: &Tunnel, offload: &Offload) -> InnerChecksum {
+        if tunnel.format != Encapsulation::Geneve || !self.peers.enabled() {
+            InnerChecksum::Full
+        } else if *offload != Offload::Complete && self.peers.takes_partial(tunnel.receiver, self.now_ms) {
+            InnerChecksum::Partial
+        } else {
+            InnerChecksum::Accepts
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
     fn segments_to_underlay(
         &mut self,
         tunnel: &Tunnel,
+        inner: InnerChecksum,
         hash: u64,
         at: usize,
         length: usize,
@@ -285,18 +327,22 @@ impl Path {
     ) {
         let frame = &self.arena[at..at + length];
         let Ok(mut segmenter) = Segmenter::new(frame, &packet.parsed, cut) else { return };
-        let (tunnel_bytes, inner_bytes) = (tunnel.header().len(), segmenter.header_bytes());
+        if inner == InnerChecksum::Partial {
+            segmenter = segmenter.leave_partial(&packet.parsed);
+        }
+        let header = tunnel.header(inner);
+        let (tunnel_bytes, inner_bytes) = (header.len(), segmenter.header_bytes());
         let ecn = packet.parsed.ecn();
         self.arena_used = at + length;
         loop {
             let room = self.transmit.header_room(tunnel_bytes + inner_bytes);
-            room[..tunnel_bytes].copy_from_slice(tunnel.header());
+            room[..tunnel_bytes].copy_from_slice(&header);
             let Some(payload) = segmenter.next_into(&mut room[tunnel_bytes..]) else { break };
             let payload = &frame[payload];
             if !self.taps.is_empty() {
                 let inner = [&room[tunnel_bytes..], payload].concat();
                 let outer = outer_of(self.underlay, tunnel, &self.underlay_ports, ecn);
-                self.taps.underlay(&outer, [tunnel.header(), &inner], &self.shared.counters);
+                self.taps.underlay(&outer, [&header, &inner], &self.shared.counters);
             }
             // SAFETY: the arena up to `arena_used` stays as it is until `flush`, which sends first.
             #[allow(unsafe_code)]

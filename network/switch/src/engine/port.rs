@@ -30,11 +30,15 @@ pub enum Served {
 }
 
 /// All ports, by their number.
-pub struct Ports(Box<[Option<Box<Port>>]>);
+pub struct Ports {
+    ports: Box<[Option<Box<Port>>]>,
+    /// The port whose last turn gave at most one frame, of those that were served last.
+    single: Option<usize>,
+}
 
 impl Default for Ports {
     fn default() -> Ports {
-        Ports((0..=PORTS_MAX).map(|_| None).collect())
+        Ports { ports: (0..=PORTS_MAX).map(|_| None).collect(), single: None }
     }
 }
 
@@ -42,7 +46,7 @@ impl Ports {
     /// Gives a port a device; returns the old one.
     pub fn set(&mut self, number: usize, port: Box<Port>, poller: &Poller) -> Option<Box<Port>> {
         let old = self.remove(number, poller);
-        let slot = self.0.get_mut(number)?;
+        let slot = self.ports.get_mut(number)?;
         let up = port.up;
         *slot = Some(port);
         self.set_up(number, up, poller);
@@ -51,7 +55,7 @@ impl Ports {
 
     /// Lets a port carry traffic or not. A port that does not is not read.
     pub fn set_up(&mut self, number: usize, up: bool, poller: &Poller) {
-        let Some(Some(port)) = self.0.get_mut(number) else { return };
+        let Some(Some(port)) = self.ports.get_mut(number) else { return };
         port.up = up;
         poller.remove(port.device.as_fd());
         if up {
@@ -62,7 +66,7 @@ impl Ports {
 
     /// Stops watching a port.
     pub fn unwatch(&mut self, number: usize, poller: &Poller) {
-        if let Some(Some(port)) = self.0.get(number) {
+        if let Some(Some(port)) = self.ports.get(number) {
             poller.remove(port.device.as_fd());
         }
     }
@@ -70,22 +74,34 @@ impl Ports {
     /// Takes a port out.
     pub fn remove(&mut self, number: usize, poller: &Poller) -> Option<Box<Port>> {
         self.unwatch(number, poller);
-        self.0.get_mut(number)?.take()
+        self.ports.get_mut(number)?.take()
     }
 
     /// The device of a port that carries traffic.
     #[inline]
     pub fn device(&self, number: usize) -> Option<BorrowedFd<'_>> {
-        match &self.0[number] {
+        match &self.ports[number] {
             Some(port) if port.up => Some(port.device.as_fd()),
             _ => None,
         }
     }
 
+    /// Whether the port gave at most one frame in its last turn, and was the last that was served; forgets it.
+    #[inline]
+    pub fn take_single(&mut self, number: usize) -> bool {
+        self.single.take() == Some(number)
+    }
+
+    /// Remembers whether a port gave at most one frame.
+    #[inline]
+    pub fn set_single(&mut self, number: usize, single: bool) {
+        self.single = single.then_some(number);
+    }
+
     /// Ethernet addresses of frames written to a port, where the port prescribes them.
     #[inline]
     pub fn ethernet(&self, number: usize) -> Option<(Mac, Mac)> {
-        self.0[number].as_ref().and_then(|port| port.ethernet)
+        self.ports[number].as_ref().and_then(|port| port.ethernet)
     }
 }
 

@@ -1,6 +1,7 @@
 //! From other switches: several messages at once, each of which the kernel may have joined from
 //! datagrams of one sender (UDP_GRO).
 
+use super::buffer::Buffer;
 use super::sys::{self, Control, RawAddress};
 use std::io;
 use std::net::IpAddr;
@@ -10,6 +11,11 @@ use std::os::fd::BorrowedFd;
 pub const MESSAGES_MAX: usize = 8;
 /// Room of one message, bytes.
 pub const MESSAGE_BYTES: usize = 72 * 1024;
+/// Average length from which on messages are taken few at a time, bytes: each is written to its port while it is in the
+/// processor's cache.
+const LARGE_BYTES: usize = 16 * 1024;
+/// How many large ones.
+const LARGE_MESSAGES: usize = 2;
 
 /// One received message: datagrams of one sender, of `segment_bytes` each but for a shorter last.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +37,9 @@ pub struct Message {
 /// The buffers.
 pub struct Receive {
     /// The received bytes.
-    pub bytes: Box<[u8]>,
+    pub bytes: Buffer,
+    /// Messages to ask for in one call.
+    wanted: usize,
     headers: [libc::mmsghdr; MESSAGES_MAX],
     pieces: [libc::iovec; MESSAGES_MAX],
     addresses: [RawAddress; MESSAGES_MAX],
@@ -45,7 +53,8 @@ unsafe impl Send for Receive {}
 impl Default for Receive {
     fn default() -> Receive {
         Receive {
-            bytes: vec![0; MESSAGES_MAX * MESSAGE_BYTES].into_boxed_slice(),
+            bytes: Buffer::new(MESSAGES_MAX * MESSAGE_BYTES),
+            wanted: MESSAGES_MAX,
             headers: [sys::empty_message(); MESSAGES_MAX],
             pieces: [sys::piece(&[]); MESSAGES_MAX],
             addresses: [RawAddress::default(); MESSAGES_MAX],
@@ -55,12 +64,12 @@ impl Default for Receive {
 }
 
 impl Receive {
-    /// Receives what is there, without waiting; returns how many messages.
+    /// Receives what is there, without waiting; returns how many messages, and whether there may be more.
     ///
     /// # Errors
     /// `WouldBlock` when there is none.
-    pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        for (number, room) in self.bytes.chunks_exact_mut(MESSAGE_BYTES).enumerate() {
+    pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<(usize, bool)> {
+        for (number, room) in self.bytes.chunks_exact_mut(MESSAGE_BYTES).take(self.wanted).enumerate() {
             self.pieces[number] = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
             let header = &mut self.headers[number].msg_hdr;
             header.msg_name = (&raw mut self.addresses[number]).cast();
@@ -73,9 +82,11 @@ impl Receive {
         }
         // SAFETY: every pointer was just set to memory of `self`, which is borrowed alone.
         #[allow(unsafe_code)]
-        unsafe {
-            sys::receive_messages(socket, &mut self.headers)
-        }
+        let count = unsafe { sys::receive_messages(socket, &mut self.headers[..self.wanted])? };
+        let bytes: usize = self.headers[..count].iter().map(|header| header.msg_len as usize).sum();
+        let full = count == self.wanted;
+        self.wanted = if bytes >= count * LARGE_BYTES { LARGE_MESSAGES } else { MESSAGES_MAX };
+        Ok((count, full))
     }
 
     /// What is known of a message of the last [`Receive::receive`].

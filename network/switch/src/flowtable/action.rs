@@ -5,7 +5,7 @@ use crate::flow::{Action, CounterIndex, Hop, Nat, PortIndex};
 use std::net::IpAddr;
 use weir_model::resource::Encapsulation;
 use weir_packet::address::Mac;
-use weir_packet::encap::{self, MAX_ENCAP_BYTES};
+use weir_packet::encap::{self, InnerChecksum, MAX_ENCAP_BYTES};
 use weir_packet::rewrite::{Endpoint, Rewrite};
 
 /// Where a flow goes, compiled.
@@ -28,23 +28,42 @@ pub struct Tunnel {
     pub receiver: IpAddr,
     /// Format of the tunnel header, which says the UDP port.
     pub format: Encapsulation,
-    header: [u8; MAX_ENCAP_BYTES],
-    header_bytes: u8,
+    vni: u32,
+    token: Option<u64>,
 }
 
 impl Tunnel {
     /// The way to `receiver` for a network; VXLAN has no place for the token.
     /// `None` when the network's identifier is over 24 bits.
     pub fn new(receiver: IpAddr, vni: u32, format: Encapsulation, token: Option<u64>) -> Option<Tunnel> {
-        let mut header = [0; MAX_ENCAP_BYTES];
-        let header_bytes = wire_format(format).encode(&mut header, vni, token).ok()? as u8;
-        Some(Tunnel { receiver, format, header, header_bytes })
+        (vni <= encap::MAX_VNI).then_some(Tunnel { receiver, format, vni, token })
     }
 
-    /// The tunnel header, the same for every packet.
+    /// The tunnel header, the same for every packet that says the same of its inner checksum.
     #[inline]
-    pub fn header(&self) -> &[u8] {
-        &self.header[..usize::from(self.header_bytes)]
+    pub fn header(&self, checksum: InnerChecksum) -> TunnelHeader {
+        let mut bytes = [0; MAX_ENCAP_BYTES];
+        match wire_format(self.format).encode(&mut bytes, self.vni, self.token, checksum) {
+            Ok(length) => TunnelHeader { bytes, length },
+            // The identifier was checked, and the longest header fits.
+            Err(_) => unreachable!("a header for {self:?} cannot be refused"),
+        }
+    }
+}
+
+/// Bytes of a tunnel header.
+#[derive(Clone, Copy, Debug)]
+pub struct TunnelHeader {
+    bytes: [u8; MAX_ENCAP_BYTES],
+    length: usize,
+}
+
+impl std::ops::Deref for TunnelHeader {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.length]
     }
 }
 

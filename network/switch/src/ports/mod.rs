@@ -20,8 +20,8 @@ use weir_model::MacAddr;
 /// Where named network namespaces are.
 const NAMESPACES: &str = "/run/netns";
 /// Bytes that an encapsulated segment has above its payload, at most: inner Ethernet, IPv6 and TCP headers with
-/// options, and a Geneve header with a token.
-const SEGMENT_OVERHEAD: u32 = 14 + 40 + 60 + 20;
+/// options, and a Geneve header with both options.
+const SEGMENT_OVERHEAD: u32 = 14 + 40 + 60 + 24;
 /// Frames that may wait in a device for the switch. An endpoint that shares a processor with the switch sends for
 /// a whole slice of time, some milliseconds, before the switch runs: what has no room by then is lost.
 const QUEUE_FRAMES: u32 = 4096;

@@ -139,7 +139,7 @@ fn captures_show_ports_and_the_underlay() {
     assert_eq!((port.len(), underlay.len()), (4, 4));
     let inner = port.iter().find(|(_, length, _)| *length == 142).expect("an echo of 100 bytes");
     assert_eq!(weir_packet::parse(&inner.2).unwrap().protocol, 1);
-    let outer = underlay.iter().find(|(_, length, _)| *length == 142 + 20 + 42).expect("it, encapsulated");
+    let outer = underlay.iter().find(|(_, length, _)| *length == 142 + 24 + 42).expect("it, encapsulated");
     assert_eq!(weir_packet::parse(&outer.2).unwrap().destination_port, 6081);
 }
 

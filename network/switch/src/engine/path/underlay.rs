@@ -1,22 +1,28 @@
 //! Frames of other switches: opened, looked up, joined into super-frames for a port or sent on.
+//!
+//! Segments of one super-frame that arrive in one message with a partial checksum are a [`Train`]: the first is parsed and
+//! looked up, and those that differ from it only in what counts up follow it without. Flow tables and captures do not
+//! change within a message, so what was decided on the first holds for all. Each is counted.
 
 use super::{Origin, Path, hand_over, outer_of, sender_class};
 use crate::capture::Outer;
 use crate::engine::counters::{EngineDrop, EngineEvent};
 use crate::engine::forward::{self, Checked, Lookup, Verdict};
 use crate::engine::port::{self, Ports};
-use crate::engine::receive::{MESSAGE_BYTES, MESSAGES_MAX, Message};
+use crate::engine::receive::{MESSAGE_BYTES, Message};
 use crate::engine::ring::FrameProducer;
 use crate::engine::sys;
 use crate::engine::{EXTERNAL, Miss, Shared};
-use crate::flow::Ingress;
+use crate::flow::{CounterIndex, Ingress};
 use crate::flowtable::action::{Tunnel, wire_format};
 use crate::flowtable::{CompiledHop, ZoneKey};
 use std::os::fd::BorrowedFd;
 use weir_model::resource::Encapsulation;
-use weir_packet::coalesce::{CoalesceConfig, Coalescer, MAX_PARTS, Output, Place, Sink};
-use weir_packet::encap;
-use weir_packet::virtio::{HEADER_BYTES, VirtioNetHeader};
+use weir_packet::checksum;
+use weir_packet::coalesce::{Checksums, CoalesceConfig, Coalescer, MAX_PARTS, Output, Part, Place, Sink};
+use weir_packet::encap::{self, InnerChecksum};
+use weir_packet::train::Train;
+use weir_packet::virtio::{HEADER_BYTES, Offload, VirtioNetHeader};
 
 /// Where a received datagram is.
 #[derive(Clone, Copy)]
@@ -28,6 +34,17 @@ struct Datagram {
     length: usize,
 }
 
+/// A train, and what was decided about it.
+struct Run {
+    train: Train,
+    /// Place of its flow in the store.
+    slot: u32,
+    rule: CounterIndex,
+    tcp_flags: u8,
+    datagram_bytes: usize,
+    frame_bytes: usize,
+}
+
 impl Path {
     /// Receives messages of the underlay once; returns whether there may be more.
     pub fn serve_underlay(
@@ -36,8 +53,8 @@ impl Path {
         format: Encapsulation,
         misses: &mut FrameProducer<Miss>,
     ) -> bool {
-        let count = match self.receive.receive(socket) {
-            Ok(count) => count,
+        let (count, more) = match self.receive.receive(socket) {
+            Ok(received) => received,
             Err(_) => return false,
         };
         self.shared.counters.event(EngineEvent::UnderlayReceives).add(count as u64);
@@ -47,7 +64,7 @@ impl Path {
         }
         self.join_end();
         self.flush();
-        count == MESSAGES_MAX
+        more
     }
 
     fn take_message(
@@ -57,6 +74,7 @@ impl Path {
         format: Encapsulation,
         misses: &mut FrameProducer<Miss>,
     ) {
+        self.turn_bytes += message.length as u64;
         let counters = &self.shared.counters;
         counters
             .event(EngineEvent::UnderlayDatagrams)
@@ -71,17 +89,40 @@ impl Path {
         let mut start = message.start;
         while start < end {
             let length = message.segment_bytes.min(end - start);
-            self.take_datagram(
-                message,
-                Datagram { buffer: number, start, length },
-                format,
-                &mut known,
-                misses,
-            );
+            let at = Datagram { buffer: number, start, length };
+            let run = self.take_datagram(message, at, format, &mut known, misses);
             start += length;
+            if let Some(run) = run {
+                start = self.follow(run, number, start, end);
+            }
         }
     }
 
+    /// Takes the datagrams from `start` to `end` of a message that continue a run; returns where it ended.
+    fn follow(&mut self, mut run: Run, number: usize, start: usize, end: usize) -> usize {
+        let (length, header_bytes) = (run.datagram_bytes, run.train.header_bytes());
+        let (payload, buffer) = (length - header_bytes, number as u32);
+        let mut at = start;
+        while at + length <= end && run.train.takes(&self.receive.bytes[at..at + length]) {
+            let first = (at + header_bytes - number * MESSAGE_BYTES) as u32;
+            if !self.joiner.coalescer.extend(Part { buffer, start: first, length: payload as u32 }) {
+                break;
+            }
+            at += length;
+        }
+        let packets = ((at - start) / length) as u64;
+        if packets > 0 {
+            let counters = &self.shared.counters;
+            let (tables, store, now_ms) = (&*self.tables, &*self.shared.store, self.now_ms);
+            let lookup = Lookup { tables, store, counters, now_ms };
+            let bytes = packets * run.frame_bytes as u64;
+            forward::count_more(&lookup, run.slot, run.rule, packets, bytes, run.tcp_flags);
+        }
+        at
+    }
+
+    /// Takes one datagram. Returns what those that follow may be compared with, if it was given to a joiner.
+    #[inline]
     fn take_datagram(
         &mut self,
         message: &Message,
@@ -89,30 +130,35 @@ impl Path {
         format: Encapsulation,
         known: &mut Option<(u32, Option<u32>)>,
         misses: &mut FrameProducer<Miss>,
-    ) {
+    ) -> Option<Run> {
         let counters = &self.shared.counters;
         let datagram = &mut self.receive.bytes[at.start..at.start + at.length];
         let (tunnel, mut packet) = match open(datagram, format) {
             Ok(opened) => opened,
             Err(reason) => {
                 counters.parse_error(reason).add(1, at.length as u64);
-                return;
+                return None;
             }
         };
         if tunnel.oam {
             counters.dropped(EngineDrop::ControlPacket).add(1, at.length as u64);
-            return;
+            return None;
         }
+        let is_partial = tunnel.checksum == InnerChecksum::Partial;
+        let more = at.start + at.length < message.start + message.length;
+        let mut train = None;
         if !self.taps.is_empty() {
             let (header, inner) = datagram.split_at(tunnel.inner_offset);
             let port = self.underlay_ports[usize::from(format == Encapsulation::Vxlan)];
             let outer = Outer { source: message.sender, destination: self.underlay, port, ecn: message.ecn };
             self.taps.underlay(&outer, [header, inner], counters);
+        } else if is_partial && more && message.ecn == 0 {
+            train = Train::new(datagram, tunnel.inner_offset, &packet.parsed);
         }
         let frame = &mut datagram[tunnel.inner_offset..];
         if message.ecn != 0 && !mark(frame, &mut packet, message.ecn) {
             counters.dropped(EngineDrop::OuterCongestion).add(1, frame.len() as u64);
-            return;
+            return None;
         }
         let zone = match known {
             Some((vni, zone)) if *vni == tunnel.vni => *zone,
@@ -120,6 +166,9 @@ impl Path {
                 let key = ZoneKey { sender: message.sender.into(), vni: tunnel.vni, format };
                 let zone = self.tables.zones.get(&key).copied();
                 *known = Some((tunnel.vni, zone));
+                if zone.is_some() && tunnel.checksum != InnerChecksum::Full {
+                    self.peers.heard(message.sender, self.now_ms);
+                }
                 zone
             }
         };
@@ -127,10 +176,19 @@ impl Path {
         let ingress = Ingress::Underlay { sender, vni, token, format };
         let inner =
             Datagram { start: at.start + tunnel.inner_offset, length: at.length - tunnel.inner_offset, ..at };
-        self.decide_received(ingress, zone, inner, &mut packet, misses);
+        let joined = self.decide_received(ingress, zone, inner, &mut packet, misses)?;
+        let (train, (slot, rule)) = (train?, joined);
+        self.joiner.coalescer.holds_last().then_some(Run {
+            train,
+            slot,
+            rule,
+            tcp_flags: packet.parsed.tcp_flags,
+            datagram_bytes: at.length,
+            frame_bytes: inner.length,
+        })
     }
 
-    /// Looks a received frame up and sends it on its way.
+    /// Looks a received frame up and sends it on its way. Returns slot and rule of its flow if it went to a joiner.
     #[inline]
     fn decide_received(
         &mut self,
@@ -139,7 +197,7 @@ impl Path {
         at: Datagram,
         packet: &mut Checked,
         misses: &mut FrameProducer<Miss>,
-    ) {
+    ) -> Option<(u32, CounterIndex)> {
         let counters = &self.shared.counters;
         let frame = &mut self.receive.bytes[at.start..at.start + at.length];
         let (tables, store, now_ms) = (&*self.tables, &*self.shared.store, self.now_ms);
@@ -147,24 +205,30 @@ impl Path {
         match forward::judge(&lookup, &mut self.last_flow, zone, packet, at.length) {
             Verdict::Dropped => {}
             Verdict::Miss(reason, key) => {
-                let Ingress::Underlay { sender, .. } = ingress else { return };
+                let Ingress::Underlay { sender, .. } = ingress else { return None };
                 let origin = Origin { ingress, zone, class: sender_class(sender), again: false };
                 let virtio = packet.offload.header(&packet.parsed);
                 self.missed |= hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, 1);
             }
-            Verdict::Forward { action, hash } => {
+            Verdict::Forward { action, hash, slot } => {
                 if forward::alter(frame, packet, action).is_err() {
                     counters.dropped(EngineDrop::NotTranslatable).add(1, at.length as u64);
-                    return;
+                    return None;
                 }
+                let joined = Some((slot, action.counter));
                 match action.hop {
                     CompiledHop::Port(port) => self.join(usize::from(port), at, packet),
                     CompiledHop::External => self.join(EXTERNAL, at, packet),
-                    CompiledHop::Underlay(tunnel) => self.relay(&tunnel, hash, at, packet),
-                    CompiledHop::Drop => {}
+                    CompiledHop::Underlay(tunnel) => {
+                        self.relay(&tunnel, hash, at, packet);
+                        return None;
+                    }
+                    CompiledHop::Drop => return None,
                 }
+                return joined;
             }
         }
+        None
     }
 
     /// Gives a received frame to the joiner of its port.
@@ -186,11 +250,17 @@ impl Path {
         }
         let bytes = &self.receive.bytes;
         let mut sink = DeviceSink { number: port, ports: &self.ports, shared: &self.shared, bytes };
+        let checksums = match packet.offload {
+            Offload::Checksum { start, field } => {
+                Checksums::Partial { start: start as u16, offset: (field - start) as u16 }
+            }
+            _ => Checksums::Unknown,
+        };
         let place = Place {
             port: port as u32,
             buffer: buffer as u32,
             start: (start - buffer * MESSAGE_BYTES) as u32,
-            verified: false,
+            checksums,
         };
         self.joiner.coalescer.push(place, &bytes[start..start + length], &packet.parsed, &mut sink);
     }
@@ -209,13 +279,20 @@ impl Path {
 
     /// Sends a received frame on to another switch.
     fn relay(&mut self, tunnel: &Tunnel, hash: u64, at: Datagram, packet: &Checked) {
-        let header = tunnel.header();
+        let inner = self.inner_checksum(tunnel, &packet.offload);
+        if let (Offload::Checksum { start, field }, true) = (packet.offload, inner != InnerChecksum::Partial)
+        {
+            let frame = &mut self.receive.bytes[at.start..at.start + at.length];
+            // The places are those of the parsed frame.
+            let _ = checksum::complete(frame, start, field, packet.parsed.payload_end);
+        }
+        let header = tunnel.header(inner);
         let frame = &self.receive.bytes[at.start..at.start + at.length];
         if !self.taps.is_empty() {
             let outer = outer_of(self.underlay, tunnel, &self.underlay_ports, packet.parsed.ecn());
-            self.taps.underlay(&outer, [header, frame], &self.shared.counters);
+            self.taps.underlay(&outer, [&header, frame], &self.shared.counters);
         }
-        self.transmit.header_room(header.len()).copy_from_slice(header);
+        self.transmit.header_room(header.len()).copy_from_slice(&header);
         // SAFETY: the receive buffers stay as they are until `serve_underlay` ends, which flushes.
         #[allow(unsafe_code)]
         unsafe {
@@ -227,11 +304,15 @@ impl Path {
 /// Reads a tunnel header and the frame behind it.
 #[inline]
 fn open(
-    datagram: &[u8],
+    datagram: &mut [u8],
     format: Encapsulation,
 ) -> Result<(encap::Decapsulated, Checked), weir_packet::PacketError> {
     let tunnel = wire_format(format).decode(datagram)?;
-    let packet = Checked::new(&datagram[tunnel.inner_offset..], &VirtioNetHeader::default())?;
+    let frame = &mut datagram[tunnel.inner_offset..];
+    let packet = match tunnel.checksum {
+        InnerChecksum::Partial => Checked::partial(frame)?,
+        _ => Checked::new(frame, &VirtioNetHeader::default())?,
+    };
     Ok((tunnel, packet))
 }
 

@@ -1,0 +1,196 @@
+//! The bytes of sessions, signatures and the gate's journal, held by their hashes: software of different releases
+//! reads them. A hash that differs means a new format: raise the protocol's number, and say in
+//! `docs/protocol/session.md` what changed.
+
+use crate::batch::{GroupSigner, SingleSigner, Verifier, frames, sign_batch};
+use crate::gate::{Gate, take};
+use crate::identity::{KeyPair, sign_acks};
+use sha2::{Digest as _, Sha256};
+use std::net::IpAddr;
+use weir_base::codec::{encode, encode_frame};
+use weir_model::entry::{
+    GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
+    SubnetEntry, Vni,
+};
+use weir_model::event::Role;
+use weir_model::resource::{
+    Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
+};
+use weir_model::session::{PROTOCOL, StateDigest, ToActuator, ToController};
+use weir_model::signed::SignedUpdates;
+use weir_model::{Change, Entry, Key, Label, Update, Version};
+
+fn label(text: &str) -> Label {
+    Label::new(text).unwrap()
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn hash(bytes: &[u8]) -> String {
+    let digest: [u8; 32] = Sha256::digest(bytes).into();
+    digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn rule(protocol: Protocol, peer: Peer) -> Rule {
+    Rule {
+        name: label("web"),
+        version: Version(300),
+        direction: Direction::Ingress,
+        priority: 1000,
+        action: Action::Allow,
+        protocol,
+        ports: vec![PortRange { first: 80, last: 443 }],
+        peers: vec![peer],
+        targets: vec![label("server")],
+        stateful: true,
+    }
+}
+
+/// Every kind of key with an entry of its kind, with every variant inside used once.
+fn entries() -> Vec<(Key, Entry)> {
+    let vni = Vni(70_000);
+    let (v4, v6) = (address("10.1.2.3"), address("fd00::5"));
+    let route = |next_hop| Entry::Route(RouteEntry { name: label("out"), version: Version(9), next_hop });
+    let route_key = |prefix: &str| Key::Route { vni, prefix: prefix.parse().unwrap() };
+    vec![
+        (Key::Gateways, Entry::Gateways(vec![GatewayEntry { name: label("g1"), underlay: v4 }])),
+        (
+            Key::Network { vni },
+            Entry::Network(NetworkEntry {
+                name: label("red"),
+                mtu: 1400,
+                encapsulation: Encapsulation::Vxlan,
+                external_access: true,
+                subnets: vec![SubnetEntry {
+                    name: label("a"),
+                    v4: Some("10.1.0.0/16".parse().unwrap()),
+                    router_v4: Some("10.1.0.1".parse().unwrap()),
+                    v6: None,
+                    router_v6: None,
+                }],
+            }),
+        ),
+        (
+            Key::Policy { vni },
+            Entry::Policy(PolicyEntry {
+                default_ingress: Action::Deny,
+                default_egress: Action::Allow,
+                rules: vec![
+                    rule(Protocol::Any, Peer::Tag(label("client"))),
+                    rule(Protocol::Icmp, Peer::Prefix("fd00::/8".parse().unwrap())),
+                    rule(Protocol::Number(6), Peer::Prefix("10.0.0.0/8".parse().unwrap())),
+                ],
+            }),
+        ),
+        (Key::Members { vni, tag: label("client"), bucket: 63 }, Entry::Members(vec![v4, v6])),
+        (route_key("0.0.0.0/0"), route(RouteHop::External)),
+        (route_key("10.9.0.0/16"), route(RouteHop::Drop)),
+        (route_key("fd00:9::/32"), route(RouteHop::Address(v6))),
+        (
+            Key::Port { vni, endpoint: label("web") },
+            Entry::Port(PortEntry {
+                mac: "02:00:00:00:00:07".parse().unwrap(),
+                addresses: vec![v4],
+                tags: vec![label("server")],
+                state: PortState::Up,
+                netns: Some("red-web".into()),
+                device: "eth0".into(),
+                subnet: label("a"),
+                dhcp: DhcpOptions::default(),
+                policy_min: Version(299),
+            }),
+        ),
+        (
+            Key::Location { vni, address: v6 },
+            Entry::Location(LocationEntry {
+                endpoint: label("web"),
+                mac: "02:00:00:00:00:07".parse().unwrap(),
+                host: label("h1"),
+                underlay: v4,
+            }),
+        ),
+    ]
+}
+
+fn updates() -> Vec<Update> {
+    let update = |key, version, change| Update {
+        target: label("h1"),
+        key,
+        version: Version(version),
+        expected: Version::ZERO,
+        change,
+    };
+    let deleted = update(Key::Network { vni: Vni(5) }, 300, Change::Delete);
+    let puts = entries().into_iter().map(|(key, entry)| update(key, 301, Change::Put(entry)));
+    std::iter::once(deleted).chain(puts).collect()
+}
+
+fn signer() -> SingleSigner {
+    SingleSigner(KeyPair::from_seed(&[1; 32]))
+}
+
+fn signed() -> SignedUpdates {
+    let (header, proven) = sign_batch(&signer(), &label("prod"), 2, Version(301), updates()).unwrap();
+    frames(proven.into_iter().map(|proven| (header.clone(), proven)), 100).remove(0)
+}
+
+fn gate(folder: &std::path::Path) -> Gate {
+    let verifier = Verifier::new(label("prod"), signer().group_key());
+    Gate::open(label("h1"), verifier, &folder.join("gate")).unwrap()
+}
+
+#[test]
+fn keys_and_entries_keep_their_bytes() {
+    for (key, entry) in entries() {
+        assert!(entry.fits(&key), "{key}");
+    }
+    assert_eq!(hash(&encode(&entries())), "7912926156dfda98");
+}
+
+#[test]
+fn signed_updates_and_acks_keep_their_bytes() {
+    assert_eq!(hash(&encode_frame(&ToActuator::Updates(signed())).unwrap()), "bdca32a6df54c9d3");
+    let folder = tempfile::tempdir().unwrap();
+    let acks = take(&mut gate(folder.path()), &signed(), |_| Ok(())).unwrap();
+    assert!(acks.iter().all(|ack| ack.result.is_ok()), "{acks:?}");
+    let signed = sign_acks(&KeyPair::from_seed(&[2; 32]), &label("h1"), acks);
+    assert_eq!(hash(&encode_frame(&ToController::Acks(signed)).unwrap()), "067ac92fb3f75560");
+}
+
+#[test]
+fn the_journal_of_the_gate_keeps_its_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = gate(folder.path());
+    take(&mut first, &signed(), |_| Ok(())).unwrap();
+    assert_eq!(hash(&std::fs::read(folder.path().join("gate")).unwrap()), "adb0368d2f1b4545");
+    let digest = first.digest();
+    drop(first);
+    assert_ne!(digest, StateDigest::default());
+    assert_eq!(gate(folder.path()).digest(), digest);
+}
+
+#[test]
+fn the_first_frames_of_a_session_keep_their_bytes() {
+    let hello = ToController::Hello {
+        protocol: PROTOCOL,
+        actuator: label("h1"),
+        role: Role::Host,
+        software: "0.1.0".into(),
+        identity: [3; 32],
+        underlay: address("192.0.2.1"),
+        digest: StateDigest(7),
+    };
+    let all = [
+        encode_frame(&hello).unwrap(),
+        encode_frame(&ToActuator::Welcome { protocol: PROTOCOL, epoch: 2 }).unwrap(),
+        encode_frame(&ToActuator::Refused("no".into())).unwrap(),
+        encode_frame(&ToActuator::SendState).unwrap(),
+        encode_frame(&ToController::State { entries: vec![(Key::Gateways, Version(1))], last: true })
+            .unwrap(),
+        encode_frame(&ToActuator::Ping { id: 1 }).unwrap(),
+        encode_frame(&ToController::Pong { id: 1 }).unwrap(),
+    ];
+    assert_eq!(hash(&all.concat()), "2ae5b50cb66ef29e");
+}

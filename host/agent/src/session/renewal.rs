@@ -1,0 +1,137 @@
+//! Renewing this actuator's certificate over the session that the present one opened.
+//!
+//! When two thirds of its life are over, the agent asks with a request for the same key and name; the
+//! controller signs for the name that the session proved. The new certificate takes the place of the
+//! old one in its file, and the next session shows it.
+//!
+//! Invariants
+//! - What comes back is kept only when it is for our key and our name, ends at the domain's authority,
+//!   and lasts longer than what we have; else the old one stays.
+//! - One request a session is open, and after a failure the next comes no sooner than [`RETRY_S`].
+
+use super::tls;
+use crate::AgentError;
+use crate::join::Keys;
+use crate::ports::write_atomically;
+use rustls::pki_types::UnixTime;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_model::Label;
+use weir_model::join::CERTIFICATE_FILE;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The certificate is looked at this often, seconds.
+pub const LOOK_S: u64 = 60;
+/// Wait after a request that failed or was not answered, seconds.
+pub const RETRY_S: u64 = 600;
+
+/// From when to when a certificate holds, seconds of the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Begin.
+    pub from_s: i64,
+    /// End.
+    pub until_s: i64,
+}
+
+impl Life {
+    /// When a new one shall be asked for: two thirds are over.
+    pub fn renew_s(self) -> i64 {
+        self.from_s.saturating_add((self.until_s.saturating_sub(self.from_s)) / 3 * 2)
+    }
+
+    fn of(der: &[u8]) -> Result<Life, String> {
+        let (_, certificate) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
+        let validity = certificate.validity();
+        Ok(Life { from_s: validity.not_before.timestamp(), until_s: validity.not_after.timestamp() })
+    }
+}
+
+fn unix_s(now: SystemTime) -> i64 {
+    now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().try_into().unwrap_or(i64::MAX)
+}
+
+/// The life of the certificate in a state directory.
+///
+/// # Errors
+/// The file is missing or holds no certificate.
+pub fn life(state_dir: &Path) -> Result<Life, AgentError> {
+    let path = state_dir.join(CERTIFICATE_FILE);
+    let certificate = tls::certificates(&path)?.remove(0);
+    Life::of(&certificate).map_err(|reason| AgentError::Material { what: path.display().to_string(), reason })
+}
+
+/// Whether the certificate in a state directory is over.
+///
+/// # Errors
+/// As [`life`].
+pub fn is_over(state_dir: &Path, now: SystemTime) -> Result<bool, AgentError> {
+    Ok(unix_s(now) > life(state_dir)?.until_s)
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Renewal {
+    state_dir: PathBuf,
+    name: Label,
+    /// No request before this.
+    not_before: SystemTime,
+}
+
+impl Renewal {
+    /// For an actuator.
+    pub fn new(state_dir: PathBuf, name: Label) -> Renewal {
+        Renewal { state_dir, name, not_before: UNIX_EPOCH }
+    }
+
+    /// The request (PEM) to send now, if it is time for one.
+    ///
+    /// # Errors
+    /// Certificate or key cannot be read.
+    pub fn request(&mut self, now: SystemTime) -> Result<Option<String>, AgentError> {
+        if now < self.not_before || unix_s(now) < life(&self.state_dir)?.renew_s() {
+            return Ok(None);
+        }
+        self.not_before = now + Duration::from_secs(RETRY_S);
+        Keys::load(&self.state_dir)?.signing_request(&self.name).map(Some)
+    }
+
+    /// Keeps a new certificate (PEM), and tells its life.
+    ///
+    /// # Errors
+    /// It is not what was asked for; the old one stays.
+    pub fn keep(&mut self, certificate_pem: &str, now: SystemTime) -> Result<Life, AgentError> {
+        let path = self.state_dir.join(CERTIFICATE_FILE);
+        let wrong = |reason: &str| AgentError::Material {
+            what: "the renewed certificate".to_string(),
+            reason: reason.to_string(),
+        };
+        let chain = tls::certificates_of(certificate_pem.as_bytes()).map_err(|reason| wrong(&reason))?;
+        let verifier = tls::client_verifier(&self.state_dir)?;
+        let at = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
+        verifier
+            .verify_client_cert(&chain[0], &chain[1..], at)
+            .map_err(|error| wrong(&format!("the domain's authority did not sign it: {error}")))?;
+        let (_, certificate) =
+            X509Certificate::from_der(&chain[0]).map_err(|error| wrong(&error.to_string()))?;
+        if certificate.public_key().subject_public_key.data.as_ref() != Keys::load(&self.state_dir)?.public()
+        {
+            return Err(wrong("it is not for the key that was sent"));
+        }
+        let names = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+        if !names.eq([self.name.as_str()]) {
+            return Err(wrong(&format!("it is not for '{}'", self.name)));
+        }
+        let (old, new) = (life(&self.state_dir)?, Life::of(&chain[0]).map_err(|reason| wrong(&reason))?);
+        if new.until_s <= old.until_s {
+            return Err(wrong("it does not last longer than the present one"));
+        }
+        write_atomically(&path, certificate_pem.as_bytes(), 0o644)
+            .map_err(|error| AgentError::file(path, error))?;
+        self.not_before = UNIX_EPOCH;
+        Ok(new)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+use super::*;
+use crate::testing::label;
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use weir_model::join::{AUTHORITY_FILE, KEY_FILE};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct Scene {
+    directory: tempfile::TempDir,
+    issuer: Issuer<'static, KeyPair>,
+    key: KeyPair,
+    now: SystemTime,
+}
+
+fn authority() -> (Issuer<'static, KeyPair>, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let pem = params.self_signed(&key).unwrap().pem();
+    (Issuer::new(params, key), pem)
+}
+
+fn sign(
+    issuer: &Issuer<'static, KeyPair>,
+    key: &KeyPair,
+    name: &str,
+    from: SystemTime,
+    life: Duration,
+) -> String {
+    let mut params = CertificateParams::new(vec![name.to_string()]).unwrap();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.not_before = from.into();
+    params.not_after = (from + life).into();
+    params.signed_by(key, issuer).unwrap().pem()
+}
+
+impl Scene {
+    /// An actuator whose certificate began three hours ago and lives for `life`.
+    fn new(life: Duration) -> Scene {
+        let directory = tempfile::tempdir().unwrap();
+        let (issuer, authority) = authority();
+        let key = KeyPair::generate().unwrap();
+        let now = SystemTime::now();
+        let certificate = sign(&issuer, &key, "host-1", now - 3 * HOUR, life);
+        for (name, text) in
+            [(AUTHORITY_FILE, authority), (CERTIFICATE_FILE, certificate), (KEY_FILE, key.serialize_pem())]
+        {
+            std::fs::write(directory.path().join(name), text).unwrap();
+        }
+        let seed = format!("{}\n", "07".repeat(32));
+        std::fs::write(directory.path().join(weir_model::join::IDENTITY_FILE), seed).unwrap();
+        Scene { directory, issuer, key, now }
+    }
+
+    fn renewal(&self) -> Renewal {
+        Renewal::new(self.directory.path().to_path_buf(), label("host-1"))
+    }
+
+    fn file(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join(CERTIFICATE_FILE)).unwrap()
+    }
+}
+
+#[test]
+fn a_request_comes_when_two_thirds_are_over_and_not_twice_at_once() {
+    let young = Scene::new(5 * HOUR);
+    assert_eq!(young.renewal().request(young.now).unwrap(), None, "three of five hours");
+    let scene = Scene::new(4 * HOUR);
+    let mut renewal = scene.renewal();
+    let request = renewal.request(scene.now).unwrap().expect("three of four hours");
+    assert!(request.contains("CERTIFICATE REQUEST"));
+    assert_eq!(renewal.request(scene.now).unwrap(), None, "one is out");
+    let later = scene.now + Duration::from_secs(RETRY_S);
+    assert!(renewal.request(later).unwrap().is_some(), "nobody answered");
+    assert!(!is_over(scene.directory.path(), scene.now).unwrap());
+    assert!(is_over(scene.directory.path(), scene.now + 2 * HOUR).unwrap());
+}
+
+#[test]
+fn a_new_certificate_takes_the_old_ones_place() {
+    let scene = Scene::new(4 * HOUR);
+    let mut renewal = scene.renewal();
+    let new = sign(&scene.issuer, &scene.key, "host-1", scene.now - HOUR, 9 * HOUR);
+    let life = renewal.keep(&new, scene.now).unwrap();
+    assert_eq!(life.until_s - life.from_s, 9 * 3600);
+    assert_eq!(scene.file(), new);
+    assert_eq!(renewal.request(scene.now).unwrap(), None);
+}
+
+#[test]
+fn what_is_not_ours_is_not_kept() {
+    let scene = Scene::new(4 * HOUR);
+    let before = scene.file();
+    let (stranger, _) = authority();
+    let other = KeyPair::generate().unwrap();
+    let (issuer, key, begin) = (&scene.issuer, &scene.key, scene.now - HOUR);
+    let cases = [
+        (sign(&stranger, key, "host-1", begin, 9 * HOUR), "authority did not sign"),
+        (sign(issuer, &other, "host-1", begin, 9 * HOUR), "not for the key"),
+        (sign(issuer, key, "host-2", begin, 9 * HOUR), "not for 'host-1'"),
+        (sign(issuer, key, "host-1", begin, HOUR * 3 / 2), "does not last longer"),
+        ("nonsense".to_string(), "no certificate"),
+    ];
+    for (pem, reason) in cases {
+        let error = scene.renewal().keep(&pem, scene.now).unwrap_err().to_string();
+        assert!(error.contains(reason), "'{reason}' is not in: {error}");
+        assert_eq!(scene.file(), before);
+    }
+}

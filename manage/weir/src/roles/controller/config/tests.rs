@@ -1,0 +1,59 @@
+use super::*;
+use crate::roles::node::SwitchSection;
+use weir_agent::config::NodeConfig;
+use weir_model::event::Role;
+
+fn file(text: &str) -> (tempfile::NamedTempFile, Result<Given, Failure>) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let read = Given::read(file.path());
+    (file, read)
+}
+
+#[test]
+fn options_stand_over_the_file_and_the_file_over_defaults() {
+    let (_file, given) = file("domain: prod\napi: 192.0.2.10:1\ncertificateDays: 7\n");
+    let options = Given { api: Some("192.0.2.10:2".into()), ..Given::default() };
+    let config = options.over(given.unwrap()).check().unwrap();
+    assert_eq!((config.domain.as_str(), config.api.port(), config.certificate_days), ("prod", 2, 7));
+    assert_eq!((config.session.port(), config.advertise), (7444, "192.0.2.10".parse().unwrap()));
+}
+
+#[test]
+fn a_wrong_file_is_named_with_the_field_the_value_and_what_is_allowed() {
+    let cases: [(&str, &[&str]); 8] = [
+        ("domain: Prod\n", &["domain", "Prod", "a-z"]),
+        ("api: here\n", &["api: 'here'", "ADDRESS:PORT"]),
+        ("session: 192.0.2.1\n", &["session: '192.0.2.1'", "ADDRESS:PORT"]),
+        ("advertise: 0.0.0.0\n", &["advertise: '0.0.0.0'", "reach this machine"]),
+        ("certificateDays: 0\n", &["certificateDays: '0'", "1 to 3650"]),
+        ("certificateDays: soon\n", &["certificateDays: soon"]),
+        ("stat: /x\n", &["unknown field", "stat"]),
+        ("api: [\n", &["line 1"]),
+    ];
+    for (text, parts) in cases {
+        let (file, read) = file(text);
+        let error = read.unwrap_err().to_string();
+        assert!(error.contains(file.path().to_str().unwrap()), "{text:?}: {error}");
+        for part in parts {
+            assert!(error.contains(part), "{text:?}: '{part}' is not in: {error}");
+        }
+    }
+    let error = Given::read(Path::new("/nowhere/controller.yaml")).unwrap_err().to_string();
+    assert!(error.contains("/nowhere/controller.yaml"), "{error}");
+    let error = Given::default().check().unwrap_err().to_string();
+    assert!(error.contains("--advertise"), "{error}");
+}
+
+#[test]
+fn the_shipped_examples_are_right() {
+    let shipped =
+        |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/examples").join(name);
+    let controller = Given::read(&shipped("controller.yaml")).unwrap().check().unwrap();
+    assert_eq!(controller.state_dir, Path::new("/var/lib/weir/controller"), "as the unit has it");
+    for (name, role) in [("host.yaml", Role::Host), ("gateway.yaml", Role::Gateway)] {
+        let config = NodeConfig::<SwitchSection>::read(&shipped(name)).unwrap();
+        assert_eq!(config.role, role, "{name}");
+        assert_eq!(config.switch.external.is_some(), role == Role::Gateway, "{name}");
+    }
+}
