@@ -150,6 +150,12 @@ impl Handles {
     }
 }
 
+/// What the server is asked for where a client asks for a listing of so many bytes. An odd number makes nfs-ganesha 4.3
+/// fail with NFS3ERR_SERVERFAULT where an entry just does not fit, so it is a multiple of 512.
+fn less_than(asked: u32) -> u32 {
+    if asked <= MAXCOUNT_MIN { asked } else { ((asked - asked / 5) & !511).max(MAXCOUNT_MIN) }
+}
+
 fn load_key(path: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, String> {
     let shown = path.display();
     let mut key = Zeroizing::new([0; KEY_BYTES]);
@@ -191,12 +197,11 @@ impl Policy for Handles {
                 }
             }
         }
-        // Our handles are longer than the server's: ask for less, so that less must be cut from the answer. Servers fail a
-        // call whose `dircount`, which stands before it, is above `maxcount`.
+        // Our handles are longer than the server's: ask for less, so that less must be cut from the answer.
         if let Some(at) = call.arguments.maxcount_at {
-            let asked = call.word(at);
-            let less = (asked - asked / 5).max(asked.min(MAXCOUNT_MIN));
+            let less = less_than(call.word(at));
             call.set_word(at, less);
+            // `dircount` stands before it, and servers fail a call in which it is the larger one.
             call.set_word(at - 4, call.word(at - 4).min(less));
         }
         Verdict::Forward

@@ -43,6 +43,15 @@ fn a_handle_with_any_bit_changed_is_refused() {
 }
 
 #[test]
+fn listings_are_asked_for_in_round_numbers_and_never_for_more() {
+    for asked in [0, 1, 512, 1024, 1025, 4096, 8192, 1 << 20, u32::MAX] {
+        let less = less_than(asked);
+        assert!(less <= asked && (less == asked || less % 512 == 0), "{asked}: {less}");
+        assert!(asked <= MAXCOUNT_MIN || less >= MAXCOUNT_MIN);
+    }
+}
+
+#[test]
 fn a_key_is_made_once_and_only_for_its_owner() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
