@@ -12,6 +12,7 @@ mod chaos;
 mod crashes;
 mod echo;
 mod extra;
+mod filewall;
 mod lab;
 mod namespaces;
 mod networks;

@@ -3,6 +3,7 @@
 mod apply;
 mod context;
 mod explain;
+mod filewall;
 pub(crate) mod input;
 mod inspect;
 pub(crate) mod output;
@@ -92,6 +93,8 @@ enum Command {
     Agent(AgentArguments),
     /// Run a switch by itself ('weir host' and 'weir gateway' start one)
     Switch(SwitchArguments),
+    /// Stand in front of an NFS server and enforce policies on its clients' calls
+    Filewall(filewall::FileWallArguments),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -184,6 +187,7 @@ impl Arguments {
                 | Command::Lab(_)
                 | Command::Bench(_)
                 | Command::LabTool { .. }
+                | Command::Filewall(_)
         )
     }
 }
@@ -222,6 +226,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Gateway(role) => role.run(),
         Command::Agent(role) => role.run(),
         Command::Switch(role) => role.run(),
+        Command::Filewall(command) => command.run(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

@@ -1,0 +1,172 @@
+//! `weir filewall`: runs a FileWall, and looks at one.
+
+mod ask;
+mod top;
+
+use super::Failure;
+use axum::Router;
+use axum::extract::State;
+use axum::http::header;
+use axum::routing::get;
+use clap::{Args, Subcommand};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use weir_filewall::proxy::{Config, FileWall, Limits, Server};
+
+/// Where a FileWall shows what it does, unless another address is given.
+const STATUS_ADDRESS: &str = "127.0.0.1:9749";
+
+/// `weir filewall …`
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct FileWallArguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Option<Serve>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check policies without putting them in force
+    Check(ask::Check),
+    /// Say what the policies do with a call, policy by policy (exit code 4 when it is denied)
+    Explain(ask::Explain),
+    /// Show operations, latencies and denials by client, user, role and policy
+    Top(top::Top),
+}
+
+/// What to serve, where, under which policies.
+#[derive(Debug, Args)]
+struct Serve {
+    /// The server: nfs://ADDRESS/EXPORT, perhaps with ?nfsport=N&mountport=N
+    #[arg(long, value_name = "URL")]
+    server: String,
+    /// Address to listen at
+    #[arg(long, default_value = "0.0.0.0")]
+    listen: IpAddr,
+    /// Port of NFS and MOUNT, over TCP and UDP
+    #[arg(long, default_value_t = 2049)]
+    port: u16,
+    /// Port of PORTMAP
+    #[arg(long, default_value_t = 111)]
+    portmap_port: u16,
+    /// Do not answer PORTMAP: clients must be told the port
+    #[arg(long)]
+    no_portmap: bool,
+    /// Do not serve UDP
+    #[arg(long)]
+    no_udp: bool,
+    /// File or folder of policies; without it every call is let through
+    #[arg(long, value_name = "PATH")]
+    policy: Option<PathBuf>,
+    /// Number of threads; as many as cores if it is not given
+    #[arg(long)]
+    workers: Option<usize>,
+    /// Most clients' connections
+    #[arg(long, default_value_t = Limits::default().sessions)]
+    sessions: usize,
+    /// Most connections of one client address
+    #[arg(long, default_value_t = Limits::default().sessions_per_client)]
+    sessions_per_client: usize,
+    /// Address of /metrics and /status, which `weir filewall top` reads. It shows who does what: keep it private
+    #[arg(long, default_value = STATUS_ADDRESS)]
+    status: SocketAddr,
+}
+
+impl FileWallArguments {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        match (self.command, self.serve) {
+            (Some(Command::Check(command)), _) => command.run(),
+            (Some(Command::Explain(command)), _) => command.run(),
+            (Some(Command::Top(command)), _) => command.run(),
+            (None, Some(serve)) => serve.run(),
+            (None, None) => {
+                Err(Failure::Input("say which server: --server nfs://ADDRESS/EXPORT".to_string()))
+            }
+        }
+    }
+}
+
+/// An error of FileWall as a failure of a command.
+pub(super) fn failure(error: weir_filewall::Error) -> Failure {
+    match error {
+        weir_filewall::Error::Io { what, error } => Failure::Io { what, error },
+        other => Failure::Input(other.to_string()),
+    }
+}
+
+impl Serve {
+    fn config(&self) -> Result<Config, Failure> {
+        let server: Server = self.server.parse().map_err(failure)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Config {
+            server,
+            listen: self.listen,
+            port: self.port,
+            portmap_port: (!self.no_portmap).then_some(self.portmap_port),
+            udp: !self.no_udp,
+            workers: self.workers.unwrap_or(cores),
+            policy: self.policy.clone(),
+            limits: Limits {
+                sessions: self.sessions,
+                sessions_per_client: self.sessions_per_client,
+                ..Limits::default()
+            },
+        })
+    }
+
+    fn run(self) -> Result<ExitCode, Failure> {
+        let config = self.config()?;
+        let server = config.server.clone();
+        let wall = Arc::new(FileWall::start(config).map_err(failure)?);
+        tracing::info!(
+            address = %wall.address,
+            portmap = wall.portmap_address.map(|address| address.to_string()),
+            server = %server.nfs(),
+            export = server.path,
+            status = %self.status,
+            "FileWall is up"
+        );
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Failure::io("starting the status service"))?;
+        runtime.block_on(serve_status(wall, self.status))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Serves the status, and reloads on SIGHUP, until SIGTERM or ctrl-c.
+async fn serve_status(wall: Arc<FileWall>, address: SocketAddr) -> Result<(), Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let failed = |what: &str| Failure::io(what.to_string());
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(failed("listen for the status"))?;
+    let routes = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/status", get(|State(wall): State<Arc<FileWall>>| async move { axum::Json(wall.status()) }))
+        .with_state(wall.clone());
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed("waiting for SIGHUP"))?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed("waiting for SIGTERM"))?;
+    let stop = async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = tokio::signal::ctrl_c() => break,
+                // What is wrong with the files is logged, and is part of the status.
+                _ = hangup.recv() => drop(wall.reload()),
+            }
+        }
+    };
+    axum::serve(listener, routes).with_graceful_shutdown(stop).await.map_err(failed("serving the status"))
+}
+
+async fn metrics(State(wall): State<Arc<FileWall>>) -> impl axum::response::IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], wall.status().prometheus())
+}

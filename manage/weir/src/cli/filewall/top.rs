@@ -1,0 +1,151 @@
+//! `weir filewall top`: what a running FileWall does, by operation, principal, role and policy.
+
+use crate::cli::Failure;
+use crate::cli::output::{Format, print, table};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+use weir_filewall::metrics::{OpRow, PrincipalRow, Status};
+
+/// Most principals shown.
+const PRINCIPALS_SHOWN: usize = 20;
+
+/// `weir filewall top`
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Where the FileWall shows its status
+    #[arg(long, default_value = super::STATUS_ADDRESS)]
+    status: SocketAddr,
+    /// Seconds between two looks; without it, and when the output is no terminal, one look
+    #[arg(long)]
+    every_s: Option<u64>,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+impl Top {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let mut before: Option<Status> = None;
+        loop {
+            let status = self.fetch()?;
+            if self.every_s.is_some() && std::io::stdout().is_terminal() {
+                print!("\x1b[2J\x1b[H");
+            }
+            print(self.output, &status, || show(&status, before.as_ref(), self.every_s))?;
+            std::io::stdout().flush().map_err(Failure::io("printing"))?;
+            let Some(seconds) = self.every_s else { return Ok(ExitCode::SUCCESS) };
+            std::thread::sleep(Duration::from_secs(seconds.max(1)));
+            before = Some(status);
+        }
+    }
+
+    fn fetch(&self) -> Result<Status, Failure> {
+        let url = format!("http://{}/status", self.status);
+        let wrong =
+            |error: ureq::Error| Failure::Input(format!("{url}: {error}; is a FileWall running there?"));
+        ureq::get(&url).call().map_err(wrong)?.body_mut().read_json().map_err(wrong)
+    }
+}
+
+fn show(status: &Status, before: Option<&Status>, every_s: Option<u64>) {
+    println!("policies: number {} since the start, {} of them", status.policy_epoch, status.policies.len());
+    if let Some(error) = &status.policy_error {
+        println!("the newest files are NOT in force: {error}");
+    }
+    println!("\n{}\n\n{}", ops(status, before, every_s), policies(status));
+    println!("\n{}\n\n{}", principals(status), roles(status));
+}
+
+fn ops(status: &Status, before: Option<&Status>, every_s: Option<u64>) -> comfy_table::Table {
+    let mut shown = table(&["operation", "calls", "calls/s", "denied", "mean us", "p50 us <", "p99 us <"]);
+    for (op, totals) in &status.totals.ops {
+        let earlier = before.map(|before| before.totals.ops.get(op).map_or(0, |totals| totals.row.calls));
+        let rate = match (earlier, every_s) {
+            (Some(earlier), Some(seconds)) => ((totals.row.calls - earlier) / seconds.max(1)).to_string(),
+            _ => "-".to_string(),
+        };
+        let row = &totals.row;
+        shown.add_row([
+            op.clone(),
+            row.calls.to_string(),
+            rate,
+            row.denied.to_string(),
+            row.latency_us.checked_div(row.replies).map_or("-".to_string(), |mean| mean.to_string()),
+            totals.quantile_us(0.5).to_string(),
+            totals.quantile_us(0.99).to_string(),
+        ]);
+    }
+    shown
+}
+
+fn policies(status: &Status) -> comfy_table::Table {
+    let mut shown = table(&["policy", "kind", "seen", "answered", "delayed", "details"]);
+    for policy in &status.policies {
+        let details: Vec<String> =
+            policy.details.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        shown.add_row([
+            policy.name.clone(),
+            policy.kind.clone(),
+            policy.seen.to_string(),
+            policy.answered.to_string(),
+            policy.delayed.to_string(),
+            details.join(" "),
+        ]);
+    }
+    shown
+}
+
+/// Calls, denials, replies and their latency over all operations.
+fn sum(principal: &PrincipalRow) -> OpRow {
+    principal.usage.ops.values().fold(OpRow::default(), |sum, row| OpRow {
+        calls: sum.calls + row.calls,
+        denied: sum.denied + row.denied,
+        replies: sum.replies + row.replies,
+        latency_us: sum.latency_us + row.latency_us,
+    })
+}
+
+fn principals(status: &Status) -> comfy_table::Table {
+    let mut shown =
+        table(&["client", "user", "roles", "calls", "denied", "mean us", "read MB", "written MB"]);
+    let mut rows: Vec<(OpRow, &PrincipalRow)> = status.principals.iter().map(|row| (sum(row), row)).collect();
+    rows.sort_by_key(|(sum, _)| std::cmp::Reverse(sum.calls + sum.denied));
+    for (sum, row) in rows.into_iter().take(PRINCIPALS_SHOWN) {
+        shown.add_row([
+            row.client.clone(),
+            row.user.clone(),
+            row.roles.join(","),
+            sum.calls.to_string(),
+            sum.denied.to_string(),
+            sum.latency_us.checked_div(sum.replies).map_or("-".to_string(), |mean| mean.to_string()),
+            (row.usage.read_bytes >> 20).to_string(),
+            (row.usage.written_bytes >> 20).to_string(),
+        ]);
+    }
+    shown
+}
+
+fn roles(status: &Status) -> comfy_table::Table {
+    let mut by_role: BTreeMap<&str, OpRow> = BTreeMap::new();
+    for principal in &status.principals {
+        let own = sum(principal);
+        for role in &principal.roles {
+            let row = by_role.entry(role).or_default();
+            row.calls += own.calls;
+            row.denied += own.denied;
+        }
+    }
+    let mut shown = table(&["role", "calls", "denied"]);
+    for (role, row) in by_role {
+        shown.add_row([role.to_string(), row.calls.to_string(), row.denied.to_string()]);
+    }
+    shown
+}

@@ -1,0 +1,230 @@
+//! Users, groups and roles, and who is calling.
+//!
+//! A [`Principal`] is what the paper calls a session: a user on a machine. It is made when its first call comes, under the
+//! identities that are in force, and is looked up by comparing the bytes of the credentials with those of the call before.
+
+use crate::metrics::Usage;
+use hashbrown::HashMap;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most principals that are remembered at once.
+pub const PRINCIPALS_MAX: usize = 65_536;
+/// The user of calls without AUTH_SYS, as everywhere.
+pub const NOBODY: u32 = 65_534;
+
+/// `kind: identities`: names for numbers, and roles.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct IdentitiesFile {
+    /// Users by name.
+    pub users: BTreeMap<String, UserFile>,
+    /// Groups by name.
+    pub groups: BTreeMap<String, u32>,
+    /// Roles by name.
+    pub roles: BTreeMap<String, RoleFile>,
+}
+
+/// One user.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct UserFile {
+    /// Number that clients send.
+    pub uid: u32,
+    /// Roles assigned.
+    #[serde(default)]
+    pub roles: BTreeSet<String>,
+}
+
+/// One role.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct RoleFile {
+    /// Roles whose permissions it has too.
+    pub inherits: BTreeSet<String>,
+}
+
+/// Names of roles, shared by all who have them.
+pub type Roles = Arc<[Arc<str>]>;
+
+/// Identities, checked and closed over inheritance.
+#[derive(Clone, Debug, Default)]
+pub struct Identities {
+    users: HashMap<u32, (Arc<str>, Roles)>,
+    uids: BTreeMap<String, u32>,
+    groups: BTreeMap<String, u32>,
+    roles: BTreeSet<Arc<str>>,
+}
+
+impl Identities {
+    /// Checks and compiles a file.
+    ///
+    /// # Errors
+    /// What is wrong, as text.
+    pub fn compile(file: &IdentitiesFile) -> Result<Identities, String> {
+        let mut identities = Identities { groups: file.groups.clone(), ..Identities::default() };
+        identities.roles = file.roles.keys().map(|name| Arc::from(name.as_str())).collect();
+        for (role, body) in &file.roles {
+            known_roles(file, &format!("role {role}"), &body.inherits)?;
+        }
+        for (name, user) in &file.users {
+            known_roles(file, &format!("user {name}"), &user.roles)?;
+            let roles: Roles = closure(file, &user.roles).into_iter().map(Arc::from).collect();
+            if let Some((other, _)) = identities.users.insert(user.uid, (Arc::from(name.as_str()), roles)) {
+                return Err(format!("users {other} and {name} have the same uid {}", user.uid));
+            }
+            identities.uids.insert(name.clone(), user.uid);
+        }
+        Ok(identities)
+    }
+
+    /// The number of a user that is written by name or number.
+    pub fn uid(&self, text: &str) -> Option<u32> {
+        self.uids.get(text).copied().or_else(|| text.parse().ok())
+    }
+
+    /// The number of a group that is written by name or number.
+    pub fn gid(&self, text: &str) -> Option<u32> {
+        self.groups.get(text).copied().or_else(|| text.parse().ok())
+    }
+
+    /// True if there is such a role.
+    pub fn has_role(&self, name: &str) -> bool {
+        self.roles.contains(name)
+    }
+
+    /// Name and roles of a user, with the roles that they inherit.
+    pub fn user(&self, uid: u32) -> Option<(&Arc<str>, &Roles)> {
+        self.users.get(&uid).map(|(name, roles)| (name, roles))
+    }
+}
+
+fn known_roles(file: &IdentitiesFile, who: &str, roles: &BTreeSet<String>) -> Result<(), String> {
+    match roles.iter().find(|role| !file.roles.contains_key(*role)) {
+        Some(role) => Err(format!("{who} has the role '{role}', which is not among the roles")),
+        None => Ok(()),
+    }
+}
+
+/// Roles and all that they inherit; circles are harmless, for a role is walked over once.
+fn closure<'f>(file: &'f IdentitiesFile, roles: &'f BTreeSet<String>) -> BTreeSet<&'f str> {
+    let mut found = BTreeSet::new();
+    let mut open: Vec<&str> = roles.iter().map(String::as_str).collect();
+    while let Some(role) = open.pop() {
+        if found.insert(role) {
+            open.extend(file.roles.get(role).into_iter().flat_map(|body| &body.inherits).map(String::as_str));
+        }
+    }
+    found
+}
+
+/// A user on a machine.
+#[derive(Debug)]
+pub struct Principal {
+    /// A number that no other principal of this process has.
+    pub id: u64,
+    /// Address of the machine.
+    pub address: IpAddr,
+    /// User as the client states it; [`NOBODY`] without AUTH_SYS.
+    pub uid: u32,
+    /// Group as the client states it.
+    pub gid: u32,
+    /// Further groups as the client states them.
+    pub groups: Box<[u32]>,
+    /// Name of the user, if the identities have one.
+    pub name: Option<Arc<str>>,
+    /// Roles, with those that they inherit.
+    pub roles: Roles,
+    /// What it has done; goes on counting when identities change.
+    pub usage: Arc<Usage>,
+}
+
+impl Principal {
+    /// Name, or number where there is no name.
+    pub fn label(&self) -> String {
+        self.name.as_ref().map_or_else(|| self.uid.to_string(), ToString::to_string)
+    }
+
+    /// True if it is a member of the group.
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+/// Numbers by which a principal is known.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    address: IpAddr,
+    uid: u32,
+    gid: u32,
+    groups: Box<[u32]>,
+}
+
+/// All principals under one set of identities.
+#[derive(Debug, Default)]
+pub struct Principals {
+    known: Mutex<HashMap<Key, Arc<Principal>, foldhash::fast::RandomState>>,
+    usages: HashMap<Key, Arc<Usage>>,
+    /// Principals forgotten because there were too many.
+    pub forgotten: AtomicU64,
+}
+
+/// Next number of a principal: never reused, so that what is cached under it never meets another.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+impl Principals {
+    /// Nobody yet, but whoever was known to `before` keeps his counters: for new identities.
+    pub fn after(before: &Principals) -> Principals {
+        let known = before.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let usages = known.iter().map(|(key, principal)| (key.clone(), principal.usage.clone())).collect();
+        Principals { usages, ..Principals::default() }
+    }
+
+    /// The principal of these numbers, made if it is new. When there are [`PRINCIPALS_MAX`], all are forgotten: their
+    /// counters begin again, and sessions that hold one keep it.
+    pub fn get(
+        &self,
+        identities: &Identities,
+        address: IpAddr,
+        uid: u32,
+        gid: u32,
+        groups: &[u32],
+    ) -> Arc<Principal> {
+        let key = Key { address, uid, gid, groups: groups.into() };
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(principal) = known.get(&key) {
+            return principal.clone();
+        }
+        if known.len() >= PRINCIPALS_MAX {
+            self.forgotten.fetch_add(known.len() as u64, Ordering::Relaxed);
+            known.clear();
+        }
+        let (name, roles) = match identities.user(uid) {
+            Some((name, roles)) => (Some(name.clone()), roles.clone()),
+            None => (None, Arc::from([])),
+        };
+        let principal = Arc::new(Principal {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            address,
+            uid,
+            gid,
+            groups: groups.into(),
+            name,
+            roles,
+            usage: self.usages.get(&key).cloned().unwrap_or_default(),
+        });
+        known.insert(key, principal.clone());
+        principal
+    }
+
+    /// All that are known now.
+    pub fn all(&self) -> Vec<Arc<Principal>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

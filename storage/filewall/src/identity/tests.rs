@@ -1,0 +1,61 @@
+//! Tests of identities.
+
+use super::*;
+
+fn file(text: &str) -> IdentitiesFile {
+    serde_saphyr::from_str(text).unwrap()
+}
+
+const TEXT: &str = "
+users:
+  alice: {uid: 1001, roles: [user]}
+  root: {uid: 0, roles: [admin]}
+groups: {staff: 50}
+roles:
+  user: {}
+  developer: {inherits: [user]}
+  admin: {inherits: [developer]}
+";
+
+#[test]
+fn roles_bring_those_that_they_inherit() {
+    let identities = Identities::compile(&file(TEXT)).unwrap();
+    let roles = |uid| {
+        identities.user(uid).map(|(_, roles)| roles.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(roles(1001), Some(vec!["user".to_string()]));
+    assert_eq!(roles(0), Some(vec!["admin".to_string(), "developer".to_string(), "user".to_string()]));
+    assert_eq!(roles(7), None);
+    assert_eq!(
+        (identities.uid("alice"), identities.uid("77"), identities.uid("bob")),
+        (Some(1001), Some(77), None)
+    );
+}
+
+#[test]
+fn circles_of_roles_end() {
+    let circle = "roles: {a: {inherits: [b]}, b: {inherits: [a]}}\nusers: {x: {uid: 1, roles: [a]}}";
+    let identities = Identities::compile(&file(circle)).unwrap();
+    assert_eq!(identities.user(1).unwrap().1.len(), 2);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let wrong = |text| Identities::compile(&file(text)).unwrap_err();
+    assert!(wrong("users: {x: {uid: 1, roles: [ghost]}}").contains("'ghost'"));
+    assert!(wrong("users: {x: {uid: 1}, y: {uid: 1}}").contains("same uid 1"));
+}
+
+#[test]
+fn a_principal_is_a_user_on_a_machine_and_keeps_its_counters() {
+    let identities = Identities::compile(&file(TEXT)).unwrap();
+    let principals = Principals::default();
+    let get = |last: u8| principals.get(&identities, [10, 0, 0, last].into(), 1001, 50, &[60]);
+    let (here, there) = (get(1), get(2));
+    assert_eq!((here.label().as_str(), here.id == get(1).id, here.id == there.id), ("alice", true, false));
+    assert!(here.in_group(50) && here.in_group(60) && !here.in_group(61));
+    here.usage.call(crate::wire::nfs3::Op::Read);
+    let later = Principals::after(&principals).get(&identities, [10, 0, 0, 1].into(), 1001, 50, &[60]);
+    assert_ne!(later.id, here.id);
+    assert_eq!(later.usage.snapshot().ops["READ"].calls, 1);
+}

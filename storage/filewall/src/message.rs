@@ -1,0 +1,325 @@
+//! A call and a reply as policies see and change them (rows F: attribute remapping, operation and argument rewriting).
+//!
+//! Fields of fixed size are changed where they lie. Handles may change their length: a new handle is kept beside the
+//! record, and [`Call::put`] and [`Reply::put`] write the head of the record with it. A payload is never touched: what they
+//! write ends where it begins, and the rest of the record follows from the receive buffer.
+
+use crate::identity::Principal;
+use crate::wire::call::Arguments;
+use crate::wire::nfs3::{Handle, Op};
+use crate::wire::reply::Results;
+use crate::wire::rpc::{CallHead, Credential, mark_of};
+use crate::wire::xdr::{Span, get_u32, padded, put_opaque, put_u32, set_u32};
+use std::sync::Arc;
+
+/// What time it is, read once for each batch of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Since the Unix epoch, milliseconds.
+    pub unix_ms: u64,
+    /// Since an arbitrary moment, never going back, microseconds.
+    pub steady_us: u64,
+}
+
+/// A call of NFSv3 on its way to the server.
+#[derive(Debug)]
+pub struct Call<'a> {
+    record: &'a mut [u8],
+    record_bytes: usize,
+    /// Its head.
+    pub head: CallHead,
+    /// Where its arguments are.
+    pub arguments: Arguments,
+    /// Who calls.
+    pub caller: &'a Arc<Principal>,
+    /// When.
+    pub now: Now,
+    handles: [Option<Handle>; 2],
+}
+
+impl<'a> Call<'a> {
+    /// A call whose head and arguments were read from `record`, the beginning of `record_bytes` bytes.
+    pub fn new(
+        record: &'a mut [u8],
+        record_bytes: usize,
+        head: CallHead,
+        arguments: Arguments,
+        caller: &'a Arc<Principal>,
+        now: Now,
+    ) -> Self {
+        Self { record, record_bytes, head, arguments, caller, now, handles: [None; 2] }
+    }
+
+    /// Operation.
+    pub fn op(&self) -> Op {
+        self.arguments.op
+    }
+
+    /// Length of the record, bytes.
+    pub fn record_bytes(&self) -> usize {
+        self.record_bytes
+    }
+
+    /// The `number`th handle as it stands now; empty if the operation has none.
+    pub fn handle(&self, number: usize) -> &[u8] {
+        match &self.handles[number] {
+            Some(handle) => handle.as_bytes(),
+            None => self.arguments.handles[number].of(self.record),
+        }
+    }
+
+    /// Puts another handle in place of the `number`th.
+    pub fn set_handle(&mut self, number: usize, handle: Handle) {
+        self.handles[number] = Some(handle);
+    }
+
+    /// The handles that were put in place of others.
+    pub fn replaced_handles(&self) -> [Option<Handle>; 2] {
+        self.handles
+    }
+
+    /// Puts the handles back that were replaced before the call was delayed.
+    pub fn restore_handles(&mut self, handles: [Option<Handle>; 2]) {
+        self.handles = handles;
+    }
+
+    /// The `number`th name; empty if the operation has none.
+    pub fn name(&self, number: usize) -> &[u8] {
+        self.arguments.names[number].of(self.record)
+    }
+
+    /// The integer at `at`, one of the places in [`Call::arguments`].
+    pub fn word(&self, at: usize) -> u32 {
+        get_u32(self.record, at)
+    }
+
+    /// Changes the integer at `at`, one of the places in [`Call::arguments`].
+    pub fn set_word(&mut self, at: usize, value: u32) {
+        set_u32(self.record, at, value);
+    }
+
+    /// Changes who the server shall think is calling; nothing happens without AUTH_SYS.
+    pub fn set_user(&mut self, uid: u32, gid: u32) {
+        if let Credential::Sys(sys) = &self.head.credential {
+            set_u32(self.record, sys.uid_at, uid);
+            set_u32(self.record, sys.uid_at + 4, gid);
+        }
+    }
+
+    /// Changes each further group with `change`.
+    pub fn map_groups(&mut self, mut change: impl FnMut(u32) -> u32) {
+        if let Credential::Sys(sys) = &self.head.credential {
+            for number in 0..sys.group_count {
+                let at = sys.uid_at + 12 + 4 * number;
+                let group = change(get_u32(self.record, at));
+                set_u32(self.record, at, group);
+            }
+        }
+    }
+
+    /// Bytes of data that it brings (WRITE) or asks for (READ).
+    pub fn data_bytes(&self) -> u64 {
+        match self.op() {
+            Op::Read | Op::Write => u64::from(self.arguments.count),
+            _ => 0,
+        }
+    }
+
+    /// Where the head ends and the data of a WRITE begins.
+    pub fn head_end(&self) -> usize {
+        self.arguments.payload.map_or(self.record_bytes, |payload| payload.start)
+    }
+
+    /// Appends the record mark and the head, with `xid` for its transaction number.
+    pub fn put(&self, xid: u32, out: &mut Vec<u8>) {
+        let replaced =
+            |number: usize| self.handles[number].as_ref().map(|new| (self.arguments.handles[number], new));
+        put_head(
+            self.record,
+            self.record_bytes,
+            self.head_end(),
+            xid,
+            [replaced(0), replaced(1)].into_iter().flatten(),
+            out,
+        );
+    }
+}
+
+/// Appends mark and head of a record, with new handles in place of old ones.
+fn put_head<'h>(
+    record: &[u8],
+    record_bytes: usize,
+    head_end: usize,
+    xid: u32,
+    handles: impl Iterator<Item = (Span, &'h Handle)>,
+    out: &mut Vec<u8>,
+) {
+    let begin = out.len();
+    put_u32(out, 0);
+    put_u32(out, xid);
+    let mut from = 4;
+    let mut bytes = record_bytes;
+    for (old, new) in handles {
+        out.extend_from_slice(&record[from..old.start - 4]);
+        put_opaque(out, new.as_bytes());
+        from = old.padded_end();
+        bytes = bytes + padded(new.as_bytes().len()) - padded(old.bytes);
+    }
+    out.extend_from_slice(&record[from..head_end]);
+    out[begin..begin + 4].copy_from_slice(&mark_of(bytes).to_be_bytes());
+}
+
+/// What is remembered of a forwarded call until its reply has come.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Operation.
+    pub op: Op,
+    /// Who called.
+    pub caller: Arc<Principal>,
+    /// First handle as the server got it.
+    pub handle: Handle,
+    /// Second handle as the server got it.
+    pub handle_to: Option<Handle>,
+    /// First name, where somebody needs it.
+    pub name: Option<Box<[u8]>>,
+    /// Second name, where somebody needs it.
+    pub name_to: Option<Box<[u8]>>,
+    /// `maxcount` of READDIRPLUS as the client gave it, bytes.
+    pub maxcount: u32,
+    /// True if the client's transport is UDP.
+    pub datagram: bool,
+}
+
+/// A reply of NFSv3 on its way to the client.
+#[derive(Debug)]
+pub struct Reply<'a> {
+    record: &'a mut [u8],
+    record_bytes: usize,
+    /// Where its results are.
+    pub results: &'a mut Results,
+    handle: Option<Handle>,
+    entry_handles: &'a mut Vec<Option<Handle>>,
+}
+
+impl<'a> Reply<'a> {
+    /// A reply whose results were read from `record`. `scratch` is for the handles of entries, and is emptied.
+    pub fn new(
+        record: &'a mut [u8],
+        record_bytes: usize,
+        results: &'a mut Results,
+        scratch: &'a mut Vec<Option<Handle>>,
+    ) -> Self {
+        scratch.clear();
+        Self { record, record_bytes, results, handle: None, entry_handles: scratch }
+    }
+
+    /// Handle of the object looked up or made.
+    pub fn handle(&self) -> Option<&[u8]> {
+        match &self.handle {
+            Some(handle) => Some(handle.as_bytes()),
+            None => self.results.handle.map(|span| span.of(self.record)),
+        }
+    }
+
+    /// Puts another handle in its place; nothing happens if there is none.
+    pub fn set_handle(&mut self, handle: Handle) {
+        if self.results.handle.is_some() {
+            self.handle = Some(handle);
+        }
+    }
+
+    /// Name of the `number`th entry.
+    pub fn entry_name(&self, number: usize) -> &[u8] {
+        self.results.entries[number].name.of(self.record)
+    }
+
+    /// Handle of the `number`th entry, if it has one.
+    pub fn entry_handle(&self, number: usize) -> Option<&[u8]> {
+        match self.entry_handles.get(number) {
+            Some(Some(handle)) => Some(handle.as_bytes()),
+            _ => self.results.entries[number].handle.map(|span| span.of(self.record)),
+        }
+    }
+
+    /// Puts another handle into the `number`th entry; nothing happens if it has none.
+    pub fn set_entry_handle(&mut self, number: usize, handle: Handle) {
+        if self.results.entries[number].handle.is_some() {
+            if self.entry_handles.len() <= number {
+                self.entry_handles.resize(self.results.entries.len(), None);
+            }
+            self.entry_handles[number] = Some(handle);
+        }
+    }
+
+    /// The integer at `at`, one of the places in [`Reply::results`].
+    pub fn word(&self, at: usize) -> u32 {
+        get_u32(self.record, at)
+    }
+
+    /// Changes the integer at `at`, one of the places in [`Reply::results`].
+    pub fn set_word(&mut self, at: usize, value: u32) {
+        set_u32(self.record, at, value);
+    }
+
+    /// Calls `change` with the place of each `fattr3` in the reply.
+    pub fn each_attributes(&mut self, mut change: impl FnMut(&mut [u8], usize)) {
+        for at in &self.results.attributes {
+            change(self.record, *at);
+        }
+        for at in self.results.entries.iter().filter_map(|entry| entry.attributes) {
+            change(self.record, at);
+        }
+    }
+
+    /// Where the head ends and the data of a READ begins.
+    pub fn head_end(&self) -> usize {
+        self.results.payload.map_or(self.record_bytes, |payload| payload.start)
+    }
+
+    /// Appends the record mark and the head, with `xid` for its transaction number. A list of entries that new handles
+    /// made longer than `results_bytes_max` (results, from the status on, at `results_at`) is cut: the client asks
+    /// for the rest with the last entry's cookie. True if it was cut.
+    pub fn put(&self, xid: u32, results_at: usize, results_bytes_max: usize, out: &mut Vec<u8>) -> bool {
+        if self.entry_handles.is_empty() {
+            let replaced = self.handle.as_ref().and_then(|new| Some((self.results.handle?, new)));
+            put_head(self.record, self.record_bytes, self.head_end(), xid, replaced.into_iter(), out);
+            return false;
+        }
+        self.put_entries(xid, results_at, results_bytes_max, out)
+    }
+
+    fn put_entries(&self, xid: u32, results_at: usize, results_bytes_max: usize, out: &mut Vec<u8>) -> bool {
+        let begin = out.len();
+        put_u32(out, 0);
+        put_u32(out, xid);
+        let (Some(first), Some(end_at)) = (self.results.entries.first(), self.results.entries_end_at) else {
+            return false;
+        };
+        out.extend_from_slice(&self.record[4..first.start]);
+        let mut cut = false;
+        for (number, entry) in self.results.entries.iter().enumerate() {
+            let before = out.len();
+            match (entry.handle, self.entry_handles.get(number)) {
+                (Some(old), Some(Some(new))) => {
+                    out.extend_from_slice(&self.record[entry.start..old.start - 4]);
+                    put_opaque(out, new.as_bytes());
+                }
+                _ => out.extend_from_slice(&self.record[entry.start..entry.end]),
+            }
+            // Behind the entries two booleans must fit. One entry always goes out, else the client cannot get on.
+            if number > 0 && out.len() - begin - 4 - results_at + 8 > results_bytes_max {
+                out.truncate(before);
+                cut = true;
+                break;
+            }
+        }
+        put_u32(out, 0);
+        put_u32(out, if cut { 0 } else { get_u32(self.record, end_at + 4) });
+        let bytes = out.len() - begin - 4;
+        out[begin..begin + 4].copy_from_slice(&mark_of(bytes).to_be_bytes());
+        cut
+    }
+}
+
+#[cfg(test)]
+mod tests;

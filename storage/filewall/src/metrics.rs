@@ -1,0 +1,349 @@
+//! Counters: by operation, by principal and by policy; and what they look like to people and to Prometheus.
+//!
+//! Counters are atomics that sessions add to without a lock; a reader may see one call counted in one place and not yet in
+//! another.
+
+use crate::wire::nfs3::{OPS, Op};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Number of latency classes: class `n` counts what took less than `2^n` µs, the last one everything longer.
+pub const CLASSES: usize = 24;
+
+fn add(counter: &AtomicU64, value: u64) {
+    counter.fetch_add(value, Ordering::Relaxed);
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// What one principal has done, by operation.
+#[derive(Debug, Default)]
+pub struct Usage {
+    calls: [AtomicU64; OPS],
+    denied: [AtomicU64; OPS],
+    replies: [AtomicU64; OPS],
+    latency_us: [AtomicU64; OPS],
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+impl Usage {
+    /// A call has come (the paper's `reqstats`).
+    pub fn call(&self, op: Op) {
+        add(&self.calls[op.index()], 1);
+    }
+
+    /// A call was answered by a policy.
+    pub fn denied(&self, op: Op) {
+        add(&self.denied[op.index()], 1);
+    }
+
+    /// A reply has come (the paper's `rspstats`).
+    pub fn reply(&self, op: Op, latency_us: u64, bytes: u64) {
+        add(&self.replies[op.index()], 1);
+        add(&self.latency_us[op.index()], latency_us);
+        match op {
+            Op::Read => add(&self.read_bytes, bytes),
+            Op::Write => add(&self.written_bytes, bytes),
+            _ => {}
+        }
+    }
+
+    /// The counters of the operations that were called.
+    pub fn snapshot(&self) -> UsageRow {
+        let row = |op: &Op| {
+            let at = op.index();
+            let row = OpRow {
+                calls: get(&self.calls[at]),
+                denied: get(&self.denied[at]),
+                replies: get(&self.replies[at]),
+                latency_us: get(&self.latency_us[at]),
+            };
+            (row.calls + row.denied > 0).then(|| (op.name().to_string(), row))
+        };
+        UsageRow {
+            ops: Op::ALL.iter().filter_map(row).collect(),
+            read_bytes: get(&self.read_bytes),
+            written_bytes: get(&self.written_bytes),
+        }
+    }
+}
+
+/// Counters of one operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpRow {
+    /// Calls.
+    pub calls: u64,
+    /// Calls that a policy answered.
+    pub denied: u64,
+    /// Replies of the server.
+    pub replies: u64,
+    /// Sum of the times from call to reply, µs.
+    pub latency_us: u64,
+}
+
+/// Counters of one principal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageRow {
+    /// By operation.
+    pub ops: BTreeMap<String, OpRow>,
+    /// Data read, bytes.
+    pub read_bytes: u64,
+    /// Data written, bytes.
+    pub written_bytes: u64,
+}
+
+/// What one policy has done.
+#[derive(Debug, Default)]
+pub struct PolicyCounters {
+    /// Calls seen.
+    pub seen: AtomicU64,
+    /// Calls answered in place of the server.
+    pub answered: AtomicU64,
+    /// Calls delayed.
+    pub delayed: AtomicU64,
+}
+
+/// What a policy has done, to be shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyRow {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// Calls seen.
+    pub seen: u64,
+    /// Calls answered in place of the server.
+    pub answered: u64,
+    /// Calls delayed.
+    pub delayed: u64,
+    /// What else it tells.
+    pub details: BTreeMap<String, u64>,
+}
+
+macro_rules! totals {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of the whole process.
+        #[derive(Debug, Default)]
+        pub struct Totals {
+            $($(#[$doc])* pub $name: AtomicU64,)*
+            calls: [AtomicU64; OPS],
+            denied: [AtomicU64; OPS],
+            replies: [AtomicU64; OPS],
+            latency_us: [AtomicU64; OPS],
+            classes: [[AtomicU64; CLASSES]; OPS],
+        }
+
+        impl Totals {
+            fn plain(&self) -> BTreeMap<String, u64> {
+                [$((stringify!($name).to_string(), get(&self.$name)),)*].into()
+            }
+        }
+    };
+}
+
+totals! {
+    /// Sessions begun, TCP and UDP.
+    sessions_total,
+    /// Sessions now.
+    sessions,
+    /// Connections refused because there were too many sessions.
+    sessions_refused_total,
+    /// Calls pending now.
+    pending,
+    /// Calls whose reply did not come in time.
+    timeouts_total,
+    /// Replies that nobody waited for any more.
+    late_replies_total,
+    /// Copies of a call that was still pending.
+    retransmissions_total,
+    /// Calls answered from memory because they had been carried out before.
+    replayed_total,
+    /// Calls that could not be decoded.
+    bad_calls_total,
+    /// Replies of the server that could not be decoded.
+    bad_replies_total,
+    /// Sessions ended because a record was too long or had too many fragments.
+    bad_records_total,
+    /// Calls of programs and versions that are not served.
+    unserved_total,
+    /// Calls with credentials that are not taken.
+    credentials_refused_total,
+    /// Connections to the server that were lost.
+    server_lost_total,
+    /// Attempts to connect to the server that failed.
+    server_unreachable_total,
+    /// READDIRPLUS replies cut because handles made them longer.
+    listings_cut_total,
+    /// Times a session stopped reading because its client or server was slow or its pending map full.
+    stalls_total,
+    /// Mounts granted.
+    mounts_total,
+    /// Mounts refused.
+    mounts_refused_total,
+    /// Policy files put in force.
+    policy_loads_total,
+    /// Policy files refused.
+    policy_refusals_total,
+}
+
+impl Totals {
+    /// Counts one up.
+    pub fn count(counter: &AtomicU64) {
+        add(counter, 1);
+    }
+
+    /// A gauge goes down.
+    pub fn down(counter: &AtomicU64, by: u64) {
+        counter.fetch_sub(by, Ordering::Relaxed);
+    }
+
+    /// A call has come.
+    pub fn call(&self, op: Op) {
+        add(&self.calls[op.index()], 1);
+    }
+
+    /// A policy has answered a call.
+    pub fn denied(&self, op: Op) {
+        add(&self.denied[op.index()], 1);
+    }
+
+    /// A reply has come.
+    pub fn reply(&self, op: Op, latency_us: u64) {
+        add(&self.replies[op.index()], 1);
+        add(&self.latency_us[op.index()], latency_us);
+        let class = usize::try_from(u64::BITS - latency_us.leading_zeros()).unwrap_or(0).min(CLASSES - 1);
+        add(&self.classes[op.index()][class], 1);
+    }
+
+    /// Everything, to be shown.
+    pub fn snapshot(&self) -> TotalsRow {
+        let row = |op: &Op| {
+            let at = op.index();
+            let row = OpRow {
+                calls: get(&self.calls[at]),
+                denied: get(&self.denied[at]),
+                replies: get(&self.replies[at]),
+                latency_us: get(&self.latency_us[at]),
+            };
+            let classes: Vec<u64> = self.classes[at].iter().map(get).collect();
+            (row.calls + row.denied > 0).then(|| (op.name().to_string(), OpTotals { row, classes }))
+        };
+        TotalsRow { counters: self.plain(), ops: Op::ALL.iter().filter_map(row).collect() }
+    }
+}
+
+/// Counters of one operation over all principals.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpTotals {
+    /// Sums.
+    pub row: OpRow,
+    /// Replies by latency class.
+    pub classes: Vec<u64>,
+}
+
+impl OpTotals {
+    /// The upper bound of the class in which the `share` (0 to 1) of replies lies, µs.
+    pub fn quantile_us(&self, share: f64) -> u64 {
+        let all: u64 = self.classes.iter().sum();
+        let mut left = (all as f64 * share).ceil() as u64;
+        for (class, count) in self.classes.iter().enumerate() {
+            left = left.saturating_sub(*count);
+            if left == 0 {
+                return 1 << class;
+            }
+        }
+        0
+    }
+}
+
+/// Counters of the whole process, to be shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TotalsRow {
+    /// By name.
+    pub counters: BTreeMap<String, u64>,
+    /// By operation.
+    pub ops: BTreeMap<String, OpTotals>,
+}
+
+/// A principal, to be shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrincipalRow {
+    /// Address of the machine.
+    pub client: String,
+    /// Name or number of the user.
+    pub user: String,
+    /// Roles.
+    pub roles: Vec<String>,
+    /// What it has done.
+    pub usage: UsageRow,
+}
+
+/// Everything that `weir filewall top` shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Number of the policy chain in force: 1 for the first since the start.
+    pub policy_epoch: u64,
+    /// Why the newest policy files are not in force, if they are not.
+    pub policy_error: Option<String>,
+    /// Handles whose place is known.
+    pub places: usize,
+    /// Policies in the order of requests.
+    pub policies: Vec<PolicyRow>,
+    /// Principals.
+    pub principals: Vec<PrincipalRow>,
+    /// Sums.
+    pub totals: TotalsRow,
+}
+
+impl Status {
+    /// The text that Prometheus reads. Principals are left out: their number has no bound that a time series
+    /// database would like; `weir filewall top` shows them.
+    pub fn prometheus(&self) -> String {
+        let mut text = String::new();
+        let line = |text: &mut String, name: &str, labels: &str, value: u64| {
+            let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+            // Writing into a string cannot fail.
+            let _ = writeln!(text, "weir_filewall_{name}{labels} {value}");
+        };
+        for (name, value) in &self.totals.counters {
+            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            let _ = writeln!(text, "# TYPE weir_filewall_{name} {kind}");
+            line(&mut text, name, "", *value);
+        }
+        line(&mut text, "policy_epoch", "", self.policy_epoch);
+        line(&mut text, "policy_refused", "", u64::from(self.policy_error.is_some()));
+        line(&mut text, "places", "", self.places as u64);
+        for (op, totals) in &self.totals.ops {
+            let label = format!("op=\"{op}\"");
+            line(&mut text, "calls_total", &label, totals.row.calls);
+            line(&mut text, "denied_total", &label, totals.row.denied);
+            let mut below = 0;
+            for (class, count) in totals.classes.iter().enumerate() {
+                below += count;
+                let bound =
+                    if class + 1 == CLASSES { "+Inf".to_string() } else { (1u64 << class).to_string() };
+                line(&mut text, "latency_us_bucket", &format!("{label},le=\"{bound}\""), below);
+            }
+            line(&mut text, "latency_us_sum", &label, totals.row.latency_us);
+            line(&mut text, "latency_us_count", &label, totals.row.replies);
+        }
+        for policy in &self.policies {
+            let label = format!("policy=\"{}\",kind=\"{}\"", policy.name, policy.kind);
+            line(&mut text, "policy_seen_total", &label, policy.seen);
+            line(&mut text, "policy_answered_total", &label, policy.answered);
+            line(&mut text, "policy_delayed_total", &label, policy.delayed);
+            for (name, value) in &policy.details {
+                line(&mut text, "policy_detail", &format!("{label},detail=\"{name}\""), *value);
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+//! Which handle is below which path of the policies (the paper's "file system state must be inferred … using message
+//! history").
+//!
+//! NFSv3 names a file by a handle that says nothing about its path. The paths that policies speak of form a small tree,
+//! [`Zones`]; each handle that a reply brings is given a [`Place`] in it: the deepest node of the tree on its way from the
+//! root, and whether it is that node itself. The place of a name in a directory follows from the directory's place.
+//!
+//! Invariants
+//! - The place of an object does not change while it lives: FileWall refuses a RENAME or LINK between two zones as between two
+//!   file systems (`NFS3ERR_XDEV`), so `mv` copies. Otherwise a subtree could be moved out of a rule's reach by its handle.
+//! - Nothing is learnt from `..`, whose place cannot be derived.
+//! - A handle whose place is not known (after a restart, or forgotten) is answered with `NFS3ERR_STALE` where a path
+//!   matters; clients then look the path up again.
+
+use crate::wire::nfs3::Handle;
+use hashbrown::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most handles whose place is known, over all shards and both generations.
+pub const PLACES_MAX: usize = 2 << 20;
+/// Most nodes of the tree of paths.
+pub const ZONES_MAX: usize = 4096;
+/// Deepest path that is written out for people.
+const DEPTH_MAX: usize = 64;
+const SHARDS: usize = 16;
+
+/// A node of the tree of paths; 0 is the root.
+pub type Node = u16;
+
+/// Where an object is, as far as policies care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Deepest node on the way to it.
+    pub node: Node,
+    /// True if it is that node, false if it is below.
+    pub exact: bool,
+}
+
+/// The root of the export.
+pub const ROOT: Place = Place { node: 0, exact: true };
+
+/// The tree of the paths that policies speak of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zones {
+    nodes: Vec<ZoneNode>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ZoneNode {
+    parent: Node,
+    name: Box<[u8]>,
+    children: HashMap<Box<[u8]>, Node>,
+}
+
+impl Default for Zones {
+    fn default() -> Self {
+        Self { nodes: vec![ZoneNode::default()] }
+    }
+}
+
+impl Zones {
+    /// Adds a path (`/a/b`), and returns its node.
+    ///
+    /// # Errors
+    /// What is wrong with the path, as text.
+    pub fn add(&mut self, path: &str) -> Result<Node, String> {
+        if !path.starts_with('/') {
+            return Err(format!("path '{path}' does not begin with '/', the root of the export"));
+        }
+        let parts = || path.split('/').filter(|part| !part.is_empty());
+        if let Some(part) = parts().find(|part| matches!(*part, "." | "..")) {
+            return Err(format!("path '{path}' has a part '{part}'; write it without"));
+        }
+        let mut node: Node = 0;
+        for part in parts() {
+            node = match self.nodes[usize::from(node)].children.get(part.as_bytes()) {
+                Some(child) => *child,
+                None => self.grow(node, part.as_bytes())?,
+            };
+        }
+        Ok(node)
+    }
+
+    fn grow(&mut self, parent: Node, name: &[u8]) -> Result<Node, String> {
+        if self.nodes.len() >= ZONES_MAX {
+            return Err(format!("the policies speak of more than {ZONES_MAX} folders"));
+        }
+        let node = Node::try_from(self.nodes.len()).map_err(|_| "too many folders".to_string())?;
+        self.nodes.push(ZoneNode { parent, name: name.into(), children: HashMap::new() });
+        self.nodes[usize::from(parent)].children.insert(name.into(), node);
+        Ok(node)
+    }
+
+    /// True if policies speak of no path but the root: then no place needs to be known.
+    pub fn trivial(&self) -> bool {
+        self.nodes.len() == 1
+    }
+
+    /// The place of `name` in a directory at `place`; `None` for `..`, which cannot be derived.
+    pub fn step(&self, place: Place, name: &[u8]) -> Option<Place> {
+        match name {
+            b"." => Some(place),
+            b".." => None,
+            _ if !place.exact => Some(place),
+            _ => Some(match self.nodes[usize::from(place.node)].children.get(name) {
+                Some(node) => Place { node: *node, exact: true },
+                None => Place { node: place.node, exact: false },
+            }),
+        }
+    }
+
+    /// The place of a path below the root of the export.
+    pub fn place(&self, path: &[u8]) -> Option<Place> {
+        let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+        parts.into_iter().try_fold(ROOT, |place, part| self.step(place, part))
+    }
+
+    /// True if `node` is `above` or below it.
+    pub fn within(&self, node: Node, above: Node) -> bool {
+        let mut at = node;
+        loop {
+            if at == above {
+                return true;
+            }
+            if at == 0 {
+                return false;
+            }
+            at = self.nodes[usize::from(at)].parent;
+        }
+    }
+
+    /// The path of a node, for people.
+    pub fn path(&self, node: Node) -> String {
+        let mut parts = Vec::new();
+        let mut at = node;
+        while at != 0 {
+            let zone = &self.nodes[usize::from(at)];
+            parts.push(String::from_utf8_lossy(&zone.name).into_owned());
+            at = zone.parent;
+        }
+        parts.reverse();
+        format!("/{}", parts.join("/"))
+    }
+}
+
+/// A handle's key in the map: its hash under two secret seeds, so that keys stay small.
+type Key = (u64, u64);
+
+#[derive(Clone, Debug)]
+struct Known {
+    place: Place,
+    parent: Key,
+    name: Option<Arc<[u8]>>,
+}
+
+type Shard = HashMap<Key, Known, foldhash::fast::RandomState>;
+
+/// Two generations: what was not looked at while the younger one filled up is forgotten.
+#[derive(Debug, Default)]
+struct Generations {
+    young: Shard,
+    old: Shard,
+}
+
+/// The places of handles.
+#[derive(Debug)]
+pub struct Places {
+    seeds: (RandomState, RandomState),
+    shards: Vec<Mutex<Generations>>,
+    /// Handles forgotten because there were too many.
+    pub forgotten: AtomicU64,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            seeds: (RandomState::new(), RandomState::new()),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            forgotten: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Places {
+    fn key(&self, handle: &[u8]) -> Key {
+        (self.seeds.0.hash_one(handle), self.seeds.1.hash_one(handle))
+    }
+
+    fn with<T>(&self, key: Key, work: impl FnOnce(&mut Generations) -> T) -> T {
+        let shard = &self.shards[usize::try_from(key.0).unwrap_or(0) % SHARDS];
+        work(&mut shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn known(&self, key: Key) -> Option<Known> {
+        self.with(key, |generations| {
+            if let Some(known) = generations.young.get(&key) {
+                return Some(known.clone());
+            }
+            let known = generations.old.remove(&key)?;
+            self.insert(generations, key, known.clone());
+            Some(known)
+        })
+    }
+
+    fn insert(&self, generations: &mut Generations, key: Key, known: Known) {
+        if generations.young.len() >= PLACES_MAX / SHARDS / 2 {
+            let old = std::mem::replace(&mut generations.old, std::mem::take(&mut generations.young));
+            self.forgotten.fetch_add(old.len() as u64, Ordering::Relaxed);
+        }
+        generations.young.insert(key, known);
+    }
+
+    /// The place of a handle, if it is known.
+    pub fn get(&self, handle: &[u8]) -> Option<Place> {
+        self.known(self.key(handle)).map(|known| known.place)
+    }
+
+    /// Notes the place of a handle that was found as `name` in `directory`; `name` is kept for people.
+    pub fn learn(&self, handle: &[u8], place: Place, directory: &[u8], name: Option<&[u8]>) {
+        let key = self.key(handle);
+        let parent = self.key(directory);
+        let name = name.map(Arc::from);
+        self.with(key, |generations| self.insert(generations, key, Known { place, parent, name }));
+    }
+
+    /// Notes the handle of a mount.
+    pub fn learn_mount(&self, handle: &Handle, place: Place, path: &[u8]) {
+        let key = self.key(handle.as_bytes());
+        let name: Arc<[u8]> = Arc::from(path);
+        self.with(key, |generations| {
+            self.insert(generations, key, Known { place, parent: key, name: Some(name) })
+        });
+    }
+
+    /// The path of a handle as far as names are known, for people: `…/b/c` where the beginning is not.
+    pub fn path(&self, handle: &[u8]) -> String {
+        let mut key = self.key(handle);
+        let mut parts: Vec<String> = Vec::new();
+        let mut complete = false;
+        for _ in 0..DEPTH_MAX {
+            let Some(known) = self.known(key) else { break };
+            let Some(name) = known.name else { break };
+            let text = String::from_utf8_lossy(&name).into_owned();
+            if known.parent == key {
+                parts.push(text.trim_matches('/').to_string());
+                complete = true;
+                break;
+            }
+            parts.push(text);
+            key = known.parent;
+        }
+        parts.reverse();
+        let joined = parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("/");
+        if complete { format!("/{joined}") } else { format!("…/{joined}") }
+    }
+
+    /// Number of handles that are known.
+    pub fn len(&self) -> usize {
+        let count = |shard: &Mutex<Generations>| {
+            let generations = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            generations.young.len() + generations.old.len()
+        };
+        self.shards.iter().map(count).sum()
+    }
+
+    /// True if none is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

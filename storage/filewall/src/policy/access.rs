@@ -1,0 +1,386 @@
+//! `kind: access`: who may do what, where, when, from which machine.
+//!
+//! Rules are tried in order; the first one that fits decides on an operation. For a principal at a node of the tree of paths
+//! they are compiled, when it first comes there, to one [`Decision`]: a bit for each operation. Later calls cost one
+//! look-up, until the minute ends in which a window may begin or end.
+
+use super::explain::{Question, Step};
+use super::time::{Moment, Window, WindowFile};
+use super::{Context, Mount, Policy, Targets, Verdict, ops};
+use crate::identity::{Identities, Principal};
+use crate::message::Call;
+use crate::places::{Node, Place, ROOT, Zones};
+use crate::wire::nfs3::{ALL_OPS, OPS, Op, Status, access};
+use hashbrown::HashMap;
+use ipnet::IpNet;
+use jiff::tz::TimeZone;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Most rules of one policy.
+pub const RULES_MAX: usize = 4096;
+/// Most decisions that are remembered; all are forgotten when there are more.
+pub const DECISIONS_MAX: usize = 65_536;
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct AccessFile {
+    /// What holds where no rule fits.
+    pub default: Default,
+    /// Time zone of its windows; the system's if there is none.
+    #[serde(default)]
+    pub timezone: Option<String>,
+    /// Rules, tried in order.
+    #[serde(default)]
+    pub rules: Vec<RuleFile>,
+}
+
+/// What holds where no rule fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Default {
+    /// Every call goes on.
+    Allow,
+    /// Every call is answered with NFS3ERR_ACCES.
+    Deny,
+}
+
+/// One rule: exactly one of `allow` and `deny`; every other field narrows it, and an empty one does not.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RuleFile {
+    /// Operations that it allows.
+    #[serde(default)]
+    pub allow: Vec<String>,
+    /// Operations that it denies.
+    #[serde(default)]
+    pub deny: Vec<String>,
+    /// Users, by name or number.
+    #[serde(default)]
+    pub users: Vec<String>,
+    /// Groups, by name or number.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// Roles.
+    #[serde(default)]
+    pub roles: Vec<String>,
+    /// Addresses or subnets of machines.
+    #[serde(default)]
+    pub clients: Vec<String>,
+    /// Folders below the root of the export; what is in them is meant too.
+    #[serde(default)]
+    pub paths: Vec<String>,
+    /// Windows.
+    #[serde(default)]
+    pub time: Vec<WindowFile>,
+    /// What a denied call is answered with.
+    #[serde(default)]
+    pub answer: Option<AnswerFile>,
+}
+
+/// A status that a rule may answer with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AnswerFile {
+    /// Access denied.
+    Acces,
+    /// Only the owner may.
+    Perm,
+    /// The file system is read-only.
+    Rofs,
+    /// Try again later.
+    Jukebox,
+    /// The handle is known no more.
+    Stale,
+}
+
+impl AnswerFile {
+    /// The status.
+    pub fn status(self) -> Status {
+        match self {
+            AnswerFile::Acces => Status::Acces,
+            AnswerFile::Perm => Status::Perm,
+            AnswerFile::Rofs => Status::Rofs,
+            AnswerFile::Jukebox => Status::Jukebox,
+            AnswerFile::Stale => Status::Stale,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    allow: bool,
+    ops: u32,
+    uids: Vec<u32>,
+    gids: Vec<u32>,
+    roles: Vec<String>,
+    clients: Vec<IpNet>,
+    nodes: Vec<Node>,
+    time: Vec<Window>,
+    answer: Status,
+}
+
+/// What the rules say for a principal at a node, for all operations at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Operations that are allowed, as bits.
+    pub allow: u32,
+    /// The rule that decides on each operation, [`NO_RULE`] for the default.
+    pub rules: [u16; OPS],
+    /// Until when it holds, milliseconds since the Unix epoch.
+    pub until_unix_ms: u64,
+}
+
+/// No rule fits.
+pub const NO_RULE: u16 = u16::MAX;
+
+/// The policy.
+#[derive(Debug)]
+pub struct Access {
+    default_allow: bool,
+    zone: TimeZone,
+    rules: Vec<Rule>,
+    needs_paths: bool,
+    decisions: Mutex<HashMap<(u64, Node), Decision, foldhash::fast::RandomState>>,
+    hits: Vec<AtomicU64>,
+    unknown: AtomicU64,
+}
+
+impl Access {
+    /// Checks and compiles a file; its paths are added to `zones`.
+    ///
+    /// # Errors
+    /// What is wrong, as text.
+    pub fn compile(file: &AccessFile, identities: &Identities, zones: &mut Zones) -> Result<Access, String> {
+        if file.rules.len() > RULES_MAX {
+            return Err(format!("{} rules; at most {RULES_MAX} are allowed", file.rules.len()));
+        }
+        let compile = |(number, rule): (usize, &RuleFile)| {
+            Rule::compile(rule, identities, zones).map_err(|reason| format!("rule {}: {reason}", number + 1))
+        };
+        let rules: Vec<Rule> = file.rules.iter().enumerate().map(compile).collect::<Result<_, _>>()?;
+        Ok(Access {
+            default_allow: file.default == Default::Allow,
+            zone: super::time::zone(file.timezone.as_deref())?,
+            needs_paths: rules.iter().any(|rule| rule.nodes.iter().any(|node| *node != ROOT.node)),
+            hits: (0..rules.len()).map(|_| AtomicU64::new(0)).collect(),
+            rules,
+            decisions: Mutex::default(),
+            unknown: AtomicU64::new(0),
+        })
+    }
+
+    /// What the rules say at a moment, without the memory.
+    pub fn decide(&self, principal: &Principal, node: Node, zones: &Zones, unix_ms: u64) -> Decision {
+        let moment = Moment::at(unix_ms, &self.zone);
+        let mut decision = Decision {
+            allow: if self.default_allow { ALL_OPS } else { Op::Null.bit() },
+            rules: [NO_RULE; OPS],
+            until_unix_ms: moment.until_unix_ms,
+        };
+        let mut open = ALL_OPS;
+        for (number, rule) in self.rules.iter().enumerate() {
+            let decided = rule.ops & open;
+            if decided == 0 || !rule.fits(principal, node, zones, &moment) {
+                continue;
+            }
+            open &= !decided;
+            decision.allow = if rule.allow { decision.allow | decided } else { decision.allow & !decided };
+            for op in Op::ALL.iter().filter(|op| decided & op.bit() != 0) {
+                decision.rules[op.index()] = u16::try_from(number).unwrap_or(NO_RULE);
+            }
+        }
+        decision
+    }
+
+    fn remembered(&self, principal: &Principal, node: Node, zones: &Zones, unix_ms: u64) -> Decision {
+        let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (principal.id, node);
+        if let Some(decision) = decisions.get(&key).filter(|decision| unix_ms < decision.until_unix_ms) {
+            return *decision;
+        }
+        if decisions.len() >= DECISIONS_MAX {
+            decisions.clear();
+        }
+        let decision = self.decide(principal, node, zones, unix_ms);
+        decisions.insert(key, decision);
+        decision
+    }
+
+    /// What a call is answered with, `None` if it is allowed.
+    fn refusal(&self, decision: &Decision, op: Op) -> Option<Status> {
+        if decision.allow & op.bit() != 0 {
+            return None;
+        }
+        let rule = self.rules.get(usize::from(decision.rules[op.index()]));
+        Some(rule.map_or(Status::Acces, |rule| rule.answer))
+    }
+
+    fn judge(&self, call: &Call<'_>, targets: &Targets, context: &Context<'_>) -> Result<Decision, Status> {
+        let at = |place: Place| self.remembered(call.caller, place.node, context.zones, call.now.unix_ms);
+        let decision = at(targets.first);
+        let second = targets.second.map(at);
+        for decision in [Some(decision), second].into_iter().flatten() {
+            if let Some(status) = self.refusal(&decision, call.op()) {
+                if let Some(hits) = self.hits.get(usize::from(decision.rules[call.op().index()])) {
+                    hits.fetch_add(1, Ordering::Relaxed);
+                }
+                return Err(status);
+            }
+        }
+        Ok(decision)
+    }
+}
+
+impl Rule {
+    fn compile(file: &RuleFile, identities: &Identities, zones: &mut Zones) -> Result<Rule, String> {
+        let (allow, words) = match (file.allow.is_empty(), file.deny.is_empty()) {
+            (false, true) => (true, &file.allow),
+            (true, false) => (false, &file.deny),
+            _ => return Err("write either 'allow' or 'deny', with the operations that are meant".to_string()),
+        };
+        if allow && file.answer.is_some() {
+            return Err("'answer' belongs to a rule with 'deny'".to_string());
+        }
+        if let Some(role) = file.roles.iter().find(|role| !identities.has_role(role)) {
+            return Err(format!("role '{role}' is not among the identities"));
+        }
+        let number = |text: &String, number: Option<u32>, what: &str| {
+            number.ok_or_else(|| format!("{what} '{text}' is not among the identities, and no number"))
+        };
+        Ok(Rule {
+            allow,
+            ops: ops::parse(words)?,
+            uids: file
+                .users
+                .iter()
+                .map(|user| number(user, identities.uid(user), "user"))
+                .collect::<Result<_, _>>()?,
+            gids: file
+                .groups
+                .iter()
+                .map(|group| number(group, identities.gid(group), "group"))
+                .collect::<Result<_, _>>()?,
+            roles: file.roles.clone(),
+            clients: file.clients.iter().map(|text| subnet(text)).collect::<Result<_, _>>()?,
+            nodes: file.paths.iter().map(|path| zones.add(path)).collect::<Result<_, _>>()?,
+            time: file.time.iter().map(Window::compile).collect::<Result<_, _>>()?,
+            answer: file.answer.map_or(Status::Acces, AnswerFile::status),
+        })
+    }
+
+    fn fits(&self, principal: &Principal, node: Node, zones: &Zones, moment: &Moment) -> bool {
+        let any = |empty: bool, found: bool| empty || found;
+        any(self.uids.is_empty(), self.uids.contains(&principal.uid))
+            && any(self.gids.is_empty(), self.gids.iter().any(|gid| principal.in_group(*gid)))
+            && any(
+                self.roles.is_empty(),
+                self.roles.iter().any(|role| principal.roles.iter().any(|r| **r == **role)),
+            )
+            && any(self.clients.is_empty(), self.clients.iter().any(|net| net.contains(&principal.address)))
+            && any(self.nodes.is_empty(), self.nodes.iter().any(|above| zones.within(node, *above)))
+            && any(self.time.is_empty(), self.time.iter().any(|window| window.holds(moment)))
+    }
+}
+
+/// An address, or a subnet.
+///
+/// # Errors
+/// What is wrong, as text.
+pub fn subnet(text: &str) -> Result<IpNet, String> {
+    text.parse::<IpNet>()
+        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
+        .map_err(|_| format!("'{text}' is no address and no subnet; write one such as 10.0.0.0/24"))
+}
+
+/// The bits of ACCESS that the allowed operations leave.
+pub fn access_bits(allow: u32) -> u32 {
+    let may = |ops: &[Op]| ops.iter().any(|op| allow & op.bit() != 0);
+    let mut bits = 0;
+    for (bit, ops) in [
+        (access::READ, &[Op::Read, Op::Readdir, Op::Readdirplus][..]),
+        (access::LOOKUP, &[Op::Lookup]),
+        (access::MODIFY, &[Op::Write, Op::Setattr, Op::Rename, Op::Remove]),
+        (access::EXTEND, &[Op::Write, Op::Create, Op::Mkdir, Op::Symlink, Op::Mknod, Op::Link]),
+        (access::DELETE, &[Op::Remove, Op::Rmdir, Op::Rename]),
+        (access::EXECUTE, &[Op::Read]),
+    ] {
+        if may(ops) {
+            bits |= bit;
+        }
+    }
+    bits
+}
+
+impl Policy for Access {
+    fn kind(&self) -> &'static str {
+        "access"
+    }
+
+    fn ops(&self) -> u32 {
+        ALL_OPS & !Op::Null.bit()
+    }
+
+    fn needs_handles(&self) -> bool {
+        self.needs_paths
+    }
+
+    fn request(&self, call: &mut Call<'_>, context: &Context<'_>) -> Verdict {
+        let targets = if self.needs_paths {
+            context.targets(call)
+        } else {
+            Some(Targets { first: ROOT, second: None })
+        };
+        let Some(targets) = targets else {
+            self.unknown.fetch_add(1, Ordering::Relaxed);
+            return Verdict::Answer(Status::Stale);
+        };
+        match self.judge(call, &targets, context) {
+            Err(status) => Verdict::Answer(status),
+            Ok(decision) => {
+                if let Some(at) = call.arguments.access_at {
+                    let asked = call.word(at);
+                    call.set_word(at, asked & access_bits(decision.allow));
+                }
+                Verdict::Forward
+            }
+        }
+    }
+
+    fn mount(&self, mount: &Mount, context: &Context<'_>) -> Result<(), Status> {
+        let decision = self.remembered(&mount.caller, mount.place.node, context.zones, mount.now.unix_ms);
+        // Who may look at nothing at all may not mount either.
+        if decision.allow & (Op::Getattr.bit() | Op::Lookup.bit()) == 0 { Err(Status::Acces) } else { Ok(()) }
+    }
+
+    fn details(&self) -> BTreeMap<String, u64> {
+        let mut details: BTreeMap<String, u64> = self
+            .hits
+            .iter()
+            .enumerate()
+            .filter(|(_, hits)| hits.load(Ordering::Relaxed) > 0)
+            .map(|(number, hits)| (format!("rule_{}_denied", number + 1), hits.load(Ordering::Relaxed)))
+            .collect();
+        details.insert("unknown_place".to_string(), self.unknown.load(Ordering::Relaxed));
+        details
+    }
+
+    fn explain(&self, question: &Question, context: &Context<'_>) -> Step {
+        let node = if self.needs_paths { question.place.node } else { ROOT.node };
+        let decision = self.decide(&question.caller, node, context.zones, question.unix_ms);
+        let reason = match self.rules.get(usize::from(decision.rules[question.op.index()])) {
+            Some(_) => format!("rule {}", decision.rules[question.op.index()] + 1),
+            None => "no rule fits: the default".to_string(),
+        };
+        match self.refusal(&decision, question.op) {
+            Some(status) => Step::answer(status, reason),
+            None => Step::forward(reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

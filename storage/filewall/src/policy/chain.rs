@@ -1,0 +1,263 @@
+//! Policies in order (paper 4.3.1, figure 4.3): requests pass them from first to last, replies from last to first.
+//!
+//! Invariants
+//! - A reply is seen by exactly those policies whose bit its call carries: those that let the call go on
+//!   (paper 4.3.2, figure 4.4).
+//! - A call that waits is not shown again to the policies that it has passed.
+
+use super::{Context, Mount, Policy, Targets, Verdict};
+use crate::identity::{Identities, Principals};
+use crate::message::{Asked, Call, Reply};
+use crate::metrics::{PolicyCounters, PolicyRow};
+use crate::places::{Place, Places, Zones};
+use crate::wire::nfs3::{Handle, Op, Status};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Most policies in a chain: one bit each.
+pub const POLICIES_MAX: usize = 64;
+
+/// A policy with its name and counters.
+#[derive(Debug)]
+pub struct Entry {
+    /// Name, unique in its chain.
+    pub name: String,
+    /// The policy.
+    pub policy: Box<dyn Policy>,
+    /// What it has done; goes on counting after a reload.
+    pub counters: Arc<PolicyCounters>,
+    ops: u32,
+}
+
+impl Entry {
+    /// A policy under a name, with the counters of the one that it replaces.
+    pub fn new(name: String, policy: Box<dyn Policy>, counters: Option<Arc<PolicyCounters>>) -> Entry {
+        let ops = policy.ops();
+        Entry { name, policy, counters: counters.unwrap_or_default(), ops }
+    }
+}
+
+/// A chain in force.
+#[derive(Debug)]
+pub struct Chain {
+    entries: Vec<Entry>,
+    epoch: u64,
+    identities: Identities,
+    principals: Principals,
+    zones: Zones,
+    places: Arc<Places>,
+    names: bool,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It goes to the server; these policies, as bits, will see the reply.
+    Forward {
+        /// Policies that let it go on.
+        handled: u64,
+    },
+    /// It is answered.
+    Answer {
+        /// With this.
+        status: Status,
+        /// By the policy of this number; `None` for the core.
+        by: Option<usize>,
+    },
+    /// It waits.
+    Wait {
+        /// How long, µs.
+        wait_us: u64,
+        /// The policy that it is shown to then.
+        from: usize,
+        /// Policies that let it go on so far.
+        handled: u64,
+    },
+}
+
+impl Chain {
+    /// A chain of these policies. `before` is the chain that it replaces: places, and principals where identities did not
+    /// change, go on.
+    pub fn new(entries: Vec<Entry>, identities: Identities, zones: Zones, before: Option<&Chain>) -> Chain {
+        let (epoch, principals, places) = match before {
+            Some(before) => {
+                (before.epoch + 1, Principals::after(&before.principals), before.places_for(&zones))
+            }
+            None => (1, Principals::default(), Arc::default()),
+        };
+        let names = entries.iter().any(|entry| entry.policy.needs_names());
+        Chain { entries, epoch, identities, principals, zones, places, names }
+    }
+
+    /// Places are good for another chain only if the paths are the same, for nodes are numbered by them.
+    fn places_for(&self, zones: &Zones) -> Arc<Places> {
+        if self.zones == *zones { self.places.clone() } else { Arc::default() }
+    }
+
+    /// Counted up with each chain since the start.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Policies in the order of requests.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Identities.
+    pub fn identities(&self) -> &Identities {
+        &self.identities
+    }
+
+    /// Who has called.
+    pub fn principals(&self) -> &Principals {
+        &self.principals
+    }
+
+    /// What policies may ask of the core.
+    pub fn context(&self) -> Context<'_> {
+        Context { zones: &self.zones, places: &self.places }
+    }
+
+    /// True if names of calls must be remembered until their replies come.
+    pub fn needs_names(&self) -> bool {
+        self.names || !self.zones.trivial()
+    }
+
+    /// Shows a call to the policies, beginning with number `from`; `handled` are the ones that it has passed.
+    pub fn request(&self, call: &mut Call<'_>, from: usize, mut handled: u64) -> Outcome {
+        let context = self.context();
+        let bit = call.op().bit();
+        for (number, entry) in self.entries.iter().enumerate().skip(from) {
+            if entry.ops & bit == 0 {
+                continue;
+            }
+            entry.counters.seen.fetch_add(1, Ordering::Relaxed);
+            match entry.policy.request(call, &context) {
+                Verdict::Forward => handled |= 1 << number,
+                Verdict::Wait(wait_us) => {
+                    entry.counters.delayed.fetch_add(1, Ordering::Relaxed);
+                    return Outcome::Wait { wait_us, from: number, handled };
+                }
+                Verdict::Answer(status) => {
+                    entry.counters.answered.fetch_add(1, Ordering::Relaxed);
+                    self.tell_answered(call, &entry.name, status);
+                    return Outcome::Answer { status, by: Some(number) };
+                }
+            }
+        }
+        if let Some(status) = self.crosses(call, &context) {
+            self.tell_answered(call, "zones", status);
+            return Outcome::Answer { status, by: None };
+        }
+        Outcome::Forward { handled }
+    }
+
+    fn tell_answered(&self, call: &Call<'_>, by: &str, status: Status) {
+        call.caller.usage.denied(call.op());
+        let context = self.context();
+        for entry in self.entries.iter().filter(|entry| entry.ops & call.op().bit() != 0) {
+            entry.policy.answered(call, by, status, &context);
+        }
+    }
+
+    /// A name may not move from one zone to another: see [`crate::places`].
+    fn crosses(&self, call: &Call<'_>, context: &Context<'_>) -> Option<Status> {
+        if self.zones.trivial() || !matches!(call.op(), Op::Rename | Op::Link) {
+            return None;
+        }
+        match context.targets(call) {
+            None => Some(Status::Stale),
+            Some(Targets { first, second: Some(second) }) if first.node != second.node => Some(Status::Xdev),
+            Some(_) => None,
+        }
+    }
+
+    /// Shows a reply to the policies that have seen its call, last one first. What it says of handles is learnt before
+    /// anybody replaces them.
+    pub fn reply(&self, asked: &Asked, reply: &mut Reply<'_>, handled: u64, latency_us: u64) {
+        if reply.results.status == 0 {
+            self.learn(asked, reply);
+        }
+        let context = self.context();
+        for (number, entry) in self.entries.iter().enumerate().rev() {
+            if handled & 1 << number != 0 {
+                entry.policy.reply(asked, reply, latency_us, &context);
+            }
+        }
+    }
+
+    fn learn(&self, asked: &Asked, reply: &Reply<'_>) {
+        if !self.needs_names() {
+            return;
+        }
+        let directory = asked.handle.as_bytes();
+        let made = matches!(asked.op, Op::Lookup | Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod);
+        if !made && reply.results.entries.is_empty() {
+            return;
+        }
+        let Some(place) = self.places.get(directory) else { return };
+        if let (true, Some(handle), Some(name)) = (made, reply.handle(), asked.name.as_deref()) {
+            self.learn_one(handle, place, directory, name);
+        }
+        for number in 0..reply.results.entries.len() {
+            if let Some(handle) = reply.entry_handle(number) {
+                self.learn_one(handle, place, directory, reply.entry_name(number));
+            }
+        }
+    }
+
+    fn learn_one(&self, handle: &[u8], directory_place: Place, directory: &[u8], name: &[u8]) {
+        if name == b"." || name == b".." {
+            return;
+        }
+        if let Some(place) = self.zones.step(directory_place, name) {
+            self.places.learn(handle, place, directory, self.names.then_some(name));
+        }
+    }
+
+    /// Asks the policies whether a client may mount.
+    ///
+    /// # Errors
+    /// The status to refuse with.
+    pub fn mount(&self, mount: &Mount) -> Result<(), Status> {
+        let context = self.context();
+        for entry in &self.entries {
+            entry.policy.mount(mount, &context).inspect_err(|_| {
+                entry.counters.answered.fetch_add(1, Ordering::Relaxed);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of the handle of a mount, and shows it to the policies, last one first.
+    pub fn mounted(&self, mount: &Mount, handle: &mut Handle) {
+        if self.needs_names() {
+            self.places.learn_mount(handle, mount.place, &mount.path);
+        }
+        for entry in self.entries.iter().rev() {
+            entry.policy.mounted(mount, handle);
+        }
+    }
+
+    /// What the policies have done.
+    pub fn rows(&self) -> Vec<PolicyRow> {
+        let row = |entry: &Entry| PolicyRow {
+            name: entry.name.clone(),
+            kind: entry.policy.kind().to_string(),
+            seen: entry.counters.seen.load(Ordering::Relaxed),
+            answered: entry.counters.answered.load(Ordering::Relaxed),
+            delayed: entry.counters.delayed.load(Ordering::Relaxed),
+            details: entry.policy.details(),
+        };
+        self.entries.iter().map(row).collect()
+    }
+
+    /// Number of handles whose place is known.
+    pub fn places_known(&self) -> usize {
+        self.places.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

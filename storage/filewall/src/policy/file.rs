@@ -1,0 +1,188 @@
+//! The files that administrators write: YAML, one policy a document, in the order in which requests meet them.
+//!
+//! A folder of policies is read as its `*.yaml` and `*.yml` in the order of their names (`10-handles.yaml` comes before
+//! `20-access.yaml`). A document of kind `identities` is no policy: it gives users, groups and roles their names, wherever it
+//! stands. Everything is checked before anything is put in force; what is wrong is said with file, document and reason.
+
+use super::Policy;
+use super::access::{Access, AccessFile};
+use super::audit::{Audit, AuditFile};
+use super::chain::{Chain, Entry, POLICIES_MAX};
+use super::freeze::{Freeze, FreezeFile};
+use super::handles::{Handles, HandlesFile};
+use super::machines::{Machines, MachinesFile};
+use super::rate::{Rate, RateFile};
+use super::remap::{Remap, RemapFile};
+use super::statistics::{Statistics, StatisticsFile};
+use crate::error::{Error, Result};
+use crate::identity::{Identities, IdentitiesFile};
+use crate::places::Zones;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Longest policy file, bytes.
+pub const FILE_BYTES_MAX: u64 = 4 << 20;
+/// Most files in a folder of policies.
+pub const FILES_MAX: usize = 256;
+const KINDS: [&str; 9] =
+    ["identities", "handles", "access", "read-only", "remap", "rate", "machines", "statistics", "audit"];
+
+/// One document and where it stands.
+#[derive(Clone, Debug)]
+struct Document {
+    path: PathBuf,
+    number: usize,
+    kind: String,
+    name: String,
+    body: Value,
+}
+
+impl Document {
+    fn wrong(&self, reason: impl Into<String>) -> Error {
+        Error::Policy { path: self.path.clone(), document: Some(self.number), reason: reason.into() }
+    }
+
+    fn body<T: DeserializeOwned>(&self) -> Result<T> {
+        T::deserialize(&self.body).map_err(|error| self.wrong(format!("kind {}: {error}", self.kind)))
+    }
+}
+
+/// Reads, checks and compiles a file or folder of policies. `before` is the chain that it will replace.
+///
+/// # Errors
+/// [`Error::Policy`] or [`Error::Io`]; nothing was changed then, except that a key or log file may have been made.
+pub fn load(path: &Path, before: Option<&Chain>) -> Result<Chain> {
+    let mut documents = Vec::new();
+    for file in files(path)? {
+        documents.extend(read(&file)?);
+    }
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+    compile(&documents, folder, before)
+}
+
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let shown = |error| Error::io(format!("read {}", path.display()), error);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(shown)? {
+        let file = entry.map_err(shown)?.path();
+        if file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
+            files.push(file);
+        }
+    }
+    if files.len() > FILES_MAX {
+        let reason = format!("{} policy files in one folder; at most {FILES_MAX} are allowed", files.len());
+        return Err(Error::Policy { path: path.to_path_buf(), document: None, reason });
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn read(path: &Path) -> Result<Vec<Document>> {
+    let whole = |reason: String| Error::Policy { path: path.to_path_buf(), document: None, reason };
+    let mut text = String::new();
+    let file =
+        std::fs::File::open(path).map_err(|error| Error::io(format!("open {}", path.display()), error))?;
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| Error::io(format!("read {}", path.display()), error))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(whole(format!("longer than {FILE_BYTES_MAX} bytes")));
+    }
+    let values: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| whole(error.to_string()))?;
+    values
+        .into_iter()
+        .enumerate()
+        .filter(|(_, value)| !value.is_null())
+        .map(|(number, value)| document(path, number + 1, value))
+        .collect()
+}
+
+fn document(path: &Path, number: usize, value: Value) -> Result<Document> {
+    let wrong = |reason: String| Error::Policy { path: path.to_path_buf(), document: Some(number), reason };
+    let Value::Object(mut body) = value else {
+        return Err(wrong("a policy is a mapping that begins with 'kind:'".to_string()));
+    };
+    let word = |body: &mut Map<String, Value>, key: &str| match body.remove(key) {
+        None => Ok(None),
+        Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
+        Some(other) => Err(wrong(format!("'{key}: {other}' is no text"))),
+    };
+    let kind = word(&mut body, "kind")?;
+    let kind = kind.ok_or_else(|| wrong(format!("'kind' is missing; there are {}", KINDS.join(", "))))?;
+    let name = word(&mut body, "name")?.unwrap_or_else(|| kind.clone());
+    Ok(Document { path: path.to_path_buf(), number, kind, name, body: Value::Object(body) })
+}
+
+fn compile(documents: &[Document], folder: &Path, before: Option<&Chain>) -> Result<Chain> {
+    let mut identities = Identities::default();
+    let mut named: Option<&Document> = None;
+    for document in documents.iter().filter(|document| document.kind == "identities") {
+        if named.replace(document).is_some() {
+            return Err(document.wrong("identities are given twice; write them in one document"));
+        }
+        let file: IdentitiesFile = document.body()?;
+        identities = Identities::compile(&file).map_err(|reason| document.wrong(reason))?;
+    }
+    let policies: Vec<&Document> =
+        documents.iter().filter(|document| document.kind != "identities").collect();
+    if let Some(document) = policies.get(POLICIES_MAX) {
+        return Err(document.wrong(format!("more than {POLICIES_MAX} policies in a chain")));
+    }
+    let mut zones = Zones::default();
+    let mut entries: Vec<Entry> = Vec::new();
+    for document in policies {
+        if entries.iter().any(|entry| entry.name == document.name) {
+            return Err(document
+                .wrong(format!("a second policy with the name '{}'; give each its own", document.name)));
+        }
+        let old = before.and_then(|chain| chain.entries().iter().find(|entry| entry.name == document.name));
+        let old = old.filter(|entry| entry.policy.kind() == document.kind);
+        let policy = policy(document, folder, &identities, &mut zones, old)?;
+        if policy.kind() == "handles" && entries.iter().any(|entry| entry.policy.needs_handles()) {
+            return Err(document.wrong(
+                "a policy before this one looks at paths, which only the server's handles tell: put 'handles' first",
+            ));
+        }
+        entries.push(Entry::new(document.name.clone(), policy, old.map(|entry| entry.counters.clone())));
+    }
+    Ok(Chain::new(entries, identities, zones, before))
+}
+
+fn policy(
+    document: &Document,
+    folder: &Path,
+    identities: &Identities,
+    zones: &mut Zones,
+    old: Option<&Entry>,
+) -> Result<Box<dyn Policy>> {
+    let wrong = |reason: String| document.wrong(reason);
+    let dynamic = || old.and_then(|entry| entry.policy.dynamic());
+    Ok(match document.kind.as_str() {
+        "handles" => Box::new(Handles::compile(&document.body::<HandlesFile>()?, folder).map_err(wrong)?),
+        "access" => {
+            Box::new(Access::compile(&document.body::<AccessFile>()?, identities, zones).map_err(wrong)?)
+        }
+        "read-only" => Box::new(Freeze::compile(&document.body::<FreezeFile>()?, zones).map_err(wrong)?),
+        "remap" => Box::new(Remap::compile(&document.body::<RemapFile>()?).map_err(wrong)?),
+        "rate" => Box::new(Rate::compile(&document.body::<RateFile>()?, dynamic()).map_err(wrong)?),
+        "machines" => {
+            Box::new(Machines::compile(&document.body::<MachinesFile>()?, dynamic()).map_err(wrong)?)
+        }
+        "statistics" => {
+            document.body::<StatisticsFile>()?;
+            Box::new(Statistics)
+        }
+        "audit" => {
+            Box::new(Audit::compile(&document.body::<AuditFile>()?, folder, zones, dynamic()).map_err(wrong)?)
+        }
+        other => return Err(wrong(format!("'{other}' is no kind; there are {}", KINDS.join(", ")))),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! Tests of files.
+
+use super::*;
+use crate::policy::tests::try_chain;
+
+#[test]
+fn files_and_documents_keep_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("20-b.yaml", "kind: read-only\n---\nkind: rate\nper: all\ncalls-per-s: 9\n");
+    write("10-a.yml", "kind: statistics");
+    write("30-c.yaml.off", "kind: nonsense");
+    write("05-who.yaml", "kind: identities\nusers: {alice: {uid: 5}}");
+    let chain = load(folder.path(), None).unwrap();
+    let names: Vec<&str> = chain.entries().iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(names, ["statistics", "read-only", "rate"]);
+    assert_eq!((chain.identities().uid("alice"), chain.epoch()), (Some(5), 1));
+    assert_eq!(load(folder.path(), Some(&chain)).unwrap().epoch(), 2);
+}
+
+#[test]
+fn what_is_wrong_is_named_with_file_and_document() {
+    for (text, words) in [
+        ("kind: statistics\n---\nkind: acess", "policy.yaml, document 2: 'acess' is no kind"),
+        ("name: x", "'kind' is missing"),
+        ("[1, 2]", "a policy is a mapping"),
+        ("kind: [", "policy.yaml: "),
+        ("kind: read-only\n---\nkind: read-only", "document 2: a second policy with the name 'read-only'"),
+        ("kind: identities\n---\nkind: identities", "identities are given twice"),
+        ("kind: read-only\npaths: [/a]\n---\nkind: handles\nkey-file: k", "put 'handles' first"),
+        ("kind: statistics\nlevel: 3", "unknown field"),
+    ] {
+        let error = try_chain(text, None).unwrap_err().to_string();
+        assert!(error.contains(words), "{text}: {error}");
+    }
+    assert!(
+        load(Path::new("/nowhere/policies"), None).unwrap_err().to_string().contains("/nowhere/policies")
+    );
+}
+
+#[test]
+fn fuzz_files() {
+    bolero::check!().with_type::<String>().for_each(|text| {
+        for text in [text.clone(), format!("kind: access\ndefault: allow\nrules:\n- {text}")] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("p.yaml");
+            std::fs::write(&path, text).unwrap();
+            let _ = load(&path, None);
+        }
+    });
+}

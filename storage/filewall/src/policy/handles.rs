@@ -1,0 +1,251 @@
+//! `kind: handles`: virtual file handles, one set for each client (paper 4.2.4, 4.4.2: file handle security).
+//!
+//! A server's handle tells about the server, and whoever has seen or guessed one may use it. Clients get handles of 64 bytes
+//! instead: the server's, encrypted and authenticated with AES-SIV (RFC 5297) under a key of FileWall, with the client's address as
+//! associated data. So a handle cannot be made, changed, or used from another machine: it is then answered with
+//! `NFS3ERR_BADHANDLE`, and the server never sees it.
+//!
+//! ```text
+//! 0              16                                                      64
+//! │ SIV (tag)    │ AES-CTR( length u8 │ server's handle, padded with 0 ) │
+//! ```
+//!
+//! Invariants
+//! - The same server handle gives the same handle for a client, always, also after a restart and on another FileWall with the
+//!   same key: clients compare handles to know a file again.
+//! - No state is kept for a handle.
+//!
+//! Departure: the paper draws handles at random and keeps two persistent maps. Ours need none, so there is nothing to lose, to
+//! bound or to hand over. The price: a server's handle must have at most 47 bytes, as those of
+//! nfs-ganesha's VFS have.
+
+use super::explain::{Question, Step};
+use super::{Context, Mount, Policy, Verdict};
+use crate::message::{Asked, Call, Reply};
+use crate::wire::nfs3::{ALL_OPS, HANDLE_BYTES_MAX, Handle, Op, Status};
+use aes_siv::KeyInit;
+use aes_siv::siv::Aes128Siv;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zeroize::Zeroizing;
+
+/// Length of a key, bytes.
+pub const KEY_BYTES: usize = 32;
+/// Longest handle of a server, bytes.
+pub const SERVER_HANDLE_BYTES_MAX: usize = HANDLE_BYTES_MAX - TAG_BYTES - 1;
+const TAG_BYTES: usize = 16;
+/// `maxcount` of READDIRPLUS below which it is left as it is, bytes.
+const MAXCOUNT_MIN: u32 = 1024;
+
+/// The file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct HandlesFile {
+    /// File with the key, made with mode 0600 if it is not there. A relative path begins at the folder of policies.
+    pub key_file: PathBuf,
+    /// What a handle is bound to.
+    #[serde(default)]
+    pub bind: Bind,
+}
+
+/// What a handle is bound to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bind {
+    /// The client's address: another machine cannot use it.
+    #[default]
+    Client,
+    /// Nothing: for clients whose address changes.
+    Nothing,
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct Handles {
+    cipher: CipherBox,
+    bind: Bind,
+    refused: AtomicU64,
+    too_long: AtomicU64,
+}
+
+/// The cipher with its expanded key, which must not be printed.
+struct CipherBox(Mutex<Aes128Siv>);
+
+impl std::fmt::Debug for CipherBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("cipher")
+    }
+}
+
+impl Handles {
+    /// Checks a file; reads or makes the key.
+    ///
+    /// # Errors
+    /// What is wrong, as text.
+    pub fn compile(file: &HandlesFile, folder: &Path) -> Result<Handles, String> {
+        let key = load_key(&folder.join(&file.key_file))?;
+        Ok(Handles::new(&key, file.bind))
+    }
+
+    /// With a key.
+    pub fn new(key: &[u8; KEY_BYTES], bind: Bind) -> Handles {
+        let cipher = Aes128Siv::new(key.into());
+        Handles {
+            cipher: CipherBox(Mutex::new(cipher)),
+            bind,
+            refused: AtomicU64::new(0),
+            too_long: AtomicU64::new(0),
+        }
+    }
+
+    fn bound_to(&self, address: IpAddr) -> [u8; 16] {
+        match (self.bind, address) {
+            (Bind::Nothing, _) => [0; 16],
+            (Bind::Client, IpAddr::V4(address)) => address.to_ipv6_mapped().octets(),
+            (Bind::Client, IpAddr::V6(address)) => address.octets(),
+        }
+    }
+
+    /// The client's handle for a server's; `None` if that is too long.
+    pub fn seal(&self, server: &[u8], address: IpAddr) -> Option<Handle> {
+        let mut bytes = [0; HANDLE_BYTES_MAX];
+        let length = u8::try_from(server.len()).ok().filter(|_| server.len() <= SERVER_HANDLE_BYTES_MAX)?;
+        bytes[TAG_BYTES] = length;
+        bytes[TAG_BYTES + 1..TAG_BYTES + 1 + server.len()].copy_from_slice(server);
+        let bound = self.bound_to(address);
+        let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let tag = cipher.encrypt_inout_detached([bound], (&mut bytes[TAG_BYTES..]).into()).ok()?;
+        bytes[..TAG_BYTES].copy_from_slice(&tag);
+        Handle::new(&bytes)
+    }
+
+    /// The server's handle of a client's; `None` if it was not made here for this client.
+    pub fn open(&self, client: &[u8], address: IpAddr) -> Option<Handle> {
+        let mut bytes: [u8; HANDLE_BYTES_MAX] = client.try_into().ok()?;
+        let (tag, body) = bytes.split_at_mut(TAG_BYTES);
+        let tag: [u8; TAG_BYTES] = (&*tag).try_into().ok()?;
+        let bound = self.bound_to(address);
+        let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cipher.decrypt_inout_detached([bound], body.into(), &tag.into()).ok()?;
+        let length = usize::from(body[0]);
+        Handle::new(body.get(1..1 + length)?)
+    }
+
+    fn seal_or_count(&self, server: &[u8], address: IpAddr) -> Option<Handle> {
+        let sealed = self.seal(server, address);
+        if sealed.is_none() && self.too_long.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::error!(
+                bytes = server.len(),
+                "the server's handles are longer than {SERVER_HANDLE_BYTES_MAX} bytes: take the policy of kind 'handles' out"
+            );
+        }
+        sealed
+    }
+}
+
+/// What the server is asked for where a client asks for a listing of so many bytes. An odd number makes nfs-ganesha 4.3
+/// fail with NFS3ERR_SERVERFAULT where an entry just does not fit, so it is a multiple of 512.
+fn less_than(asked: u32) -> u32 {
+    if asked <= MAXCOUNT_MIN { asked } else { ((asked - asked / 5) & !511).max(MAXCOUNT_MIN) }
+}
+
+fn load_key(path: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, String> {
+    let shown = path.display();
+    let mut key = Zeroizing::new([0; KEY_BYTES]);
+    match std::fs::File::open(path) {
+        Ok(mut file) => {
+            file.read_exact(key.as_mut_slice()).map_err(|error| {
+                format!("key file {shown} has less than {KEY_BYTES} bytes ({error}); delete it to have a new one made")
+            })?;
+            Ok(key)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            getrandom::fill(key.as_mut_slice()).map_err(|error| format!("no random numbers: {error}"))?;
+            let mut options = std::fs::OpenOptions::new();
+            let made = options.write(true).create_new(true).mode(0o600).open(path);
+            made.and_then(|mut file| file.write_all(key.as_slice()).and_then(|()| file.sync_all()))
+                .map_err(|error| format!("key file {shown}: {error}"))?;
+            Ok(key)
+        }
+        Err(error) => Err(format!("key file {shown}: {error}")),
+    }
+}
+
+impl Policy for Handles {
+    fn kind(&self) -> &'static str {
+        "handles"
+    }
+
+    fn ops(&self) -> u32 {
+        ALL_OPS & !Op::Null.bit()
+    }
+
+    fn request(&self, call: &mut Call<'_>, _context: &Context<'_>) -> Verdict {
+        for number in 0..call.arguments.handle_count {
+            match self.open(call.handle(number), call.caller.address) {
+                Some(handle) => call.set_handle(number, handle),
+                None => {
+                    self.refused.fetch_add(1, Ordering::Relaxed);
+                    return Verdict::Answer(Status::BadHandle);
+                }
+            }
+        }
+        // Our handles are longer than the server's: ask for less, so that less must be cut from the answer.
+        if let Some(at) = call.arguments.maxcount_at {
+            let less = less_than(call.word(at));
+            call.set_word(at, less);
+            // `dircount` stands before it, and servers fail a call in which it is the larger one.
+            call.set_word(at - 4, call.word(at - 4).min(less));
+        }
+        Verdict::Forward
+    }
+
+    fn reply(&self, asked: &Asked, reply: &mut Reply<'_>, _latency_us: u64, _context: &Context<'_>) {
+        let address = asked.caller.address;
+        if let Some(handle) = reply.handle() {
+            // A handle that cannot be replaced is blanked: the server's must not get out.
+            let sealed = self.seal_or_count(handle, address).or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX]));
+            if let Some(sealed) = sealed {
+                reply.set_handle(sealed);
+            }
+        }
+        for number in 0..reply.results.entries.len() {
+            if let Some(handle) = reply.entry_handle(number) {
+                let sealed =
+                    self.seal_or_count(handle, address).or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX]));
+                if let Some(sealed) = sealed {
+                    reply.set_entry_handle(number, sealed);
+                }
+            }
+        }
+    }
+
+    fn mounted(&self, mount: &Mount, handle: &mut Handle) {
+        let sealed = self.seal_or_count(handle.as_bytes(), mount.caller.address);
+        if let Some(sealed) = sealed.or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX])) {
+            *handle = sealed;
+        }
+    }
+
+    fn details(&self) -> BTreeMap<String, u64> {
+        [
+            ("forged".to_string(), self.refused.load(Ordering::Relaxed)),
+            ("server_handles_too_long".to_string(), self.too_long.load(Ordering::Relaxed)),
+        ]
+        .into()
+    }
+
+    fn explain(&self, _question: &Question, _context: &Context<'_>) -> Step {
+        Step::forward("a handle that this client got from here is replaced by the server's")
+    }
+}
+
+#[cfg(test)]
+mod tests;

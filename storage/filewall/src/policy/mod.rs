@@ -1,0 +1,159 @@
+//! Policies and the chain that they form (paper 4.2.3, 4.3; row F: chains, static and dynamic context).
+//!
+//! - [`file`]: the files that administrators write; loading, checking, and what a wrong file says.
+//! - [`chain`]: policies in order, their contexts, and what core and policies know of paths.
+//! - The policies: [`statistics`], [`handles`], [`access`], [`freeze`], [`remap`], [`rate`], [`machines`], [`audit`].
+//! - [`time`]: windows of the day and week. - [`explain`]: which policy decides on a call that nobody has made.
+//!
+//! A policy sees a call before the server does and may change it ([`Call`]), let it go on, answer it, or delay it. It sees the
+//! reply if, and only if, it let the call go on. Its static context is its compiled file; its dynamic context is its own,
+//! behind its own lock, and survives a reload of the files when the policy keeps its name and kind.
+//!
+//! Departures: the paper's policies are C++ made from a macro language (FWL); ours are declarations that are compiled to tables
+//! when they are loaded, so that a wrong one can be refused as a whole. Policies do not wait in buffers between each other.
+
+pub mod access;
+pub mod audit;
+pub mod chain;
+pub mod explain;
+pub mod file;
+pub mod freeze;
+pub mod handles;
+pub mod machines;
+pub mod ops;
+pub mod rate;
+pub mod remap;
+pub mod statistics;
+pub mod time;
+
+pub use chain::{Chain, Outcome};
+pub use file::load;
+
+use crate::identity::Principal;
+use crate::message::{Asked, Call, Now, Reply};
+use crate::places::{Place, Places, ROOT, Zones};
+use crate::wire::nfs3::{Handle, Op, Status};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// What a policy wants to be done with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// On to the next policy, at last to the server.
+    Forward,
+    /// Back to the client with this status.
+    Answer(Status),
+    /// Kept, and shown to this policy again after that time, µs.
+    Wait(u64),
+}
+
+/// What core knows and policies may ask.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// The tree of the paths that policies speak of.
+    pub zones: &'a Zones,
+    /// Places of handles.
+    pub places: &'a Places,
+}
+
+/// The places that a call is about: the object itself, or the names in directories. The second one is the target of a
+/// RENAME or LINK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Targets {
+    /// First.
+    pub first: Place,
+    /// Second.
+    pub second: Option<Place>,
+}
+
+impl Context<'_> {
+    /// The places that a call is about; `None` if one is not known. The handles must be the server's.
+    pub fn targets(&self, call: &Call<'_>) -> Option<Targets> {
+        if self.zones.trivial() || call.op() == Op::Null {
+            return Some(Targets { first: ROOT, second: None });
+        }
+        let arguments = &call.arguments;
+        let place = |number: usize| self.places.get(call.handle(number));
+        let named = |handle: usize, name: usize| {
+            let directory = place(handle)?;
+            // `..` leads to the directory's own zone or one above; the nearer one is the stricter guess that clients
+            // can live with, for they look up `..` only in directories that they were let into.
+            Some(self.zones.step(directory, call.name(name)).unwrap_or(directory))
+        };
+        Some(match (arguments.op, arguments.name_count) {
+            (Op::Link, _) => Targets { first: place(0)?, second: Some(named(1, 0)?) },
+            (Op::Rename, _) => Targets { first: named(0, 0)?, second: Some(named(1, 1)?) },
+            (_, 0) => Targets { first: place(0)?, second: None },
+            _ => Targets { first: named(0, 0)?, second: None },
+        })
+    }
+}
+
+/// A mount that a client asks for.
+#[derive(Clone, Debug)]
+pub struct Mount {
+    /// Who asks.
+    pub caller: Arc<Principal>,
+    /// Path below the root of the export.
+    pub path: Vec<u8>,
+    /// Place of that path.
+    pub place: Place,
+    /// When.
+    pub now: Now,
+}
+
+/// One policy of a chain.
+pub trait Policy: Send + Sync + Debug {
+    /// Kind, as in its file.
+    fn kind(&self) -> &'static str;
+
+    /// Operations whose calls and replies it wants to see, as bits.
+    fn ops(&self) -> u32;
+
+    /// True if it looks at the server's handles or at paths, so that a policy that replaces handles must come first.
+    fn needs_handles(&self) -> bool {
+        false
+    }
+
+    /// True if names must be kept, for people to read.
+    fn needs_names(&self) -> bool {
+        false
+    }
+
+    /// Sees a call, may change it, and decides.
+    fn request(&self, call: &mut Call<'_>, context: &Context<'_>) -> Verdict;
+
+    /// Sees the reply to a call that it let go on, and may change it.
+    fn reply(&self, _asked: &Asked, _reply: &mut Reply<'_>, _latency_us: u64, _context: &Context<'_>) {}
+
+    /// Says whether a client may mount; `Err` is the status to refuse with.
+    fn mount(&self, _mount: &Mount, _context: &Context<'_>) -> Result<(), Status> {
+        Ok(())
+    }
+
+    /// Sees the handle of a mount, and may replace it.
+    fn mounted(&self, _mount: &Mount, _handle: &mut Handle) {}
+
+    /// Hears that a later policy, or this one, has answered a call in place of the server.
+    fn answered(&self, _call: &Call<'_>, _by: &str, _status: Status, _context: &Context<'_>) {}
+
+    /// Its dynamic context, to be taken over by the policy of the same name and kind after a reload.
+    fn dynamic(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
+    }
+
+    /// Figures of its own, to be shown.
+    fn details(&self) -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
+
+    /// Why it decides as it does on a call, for people; empty if it has nothing to say.
+    fn explain(&self, _question: &explain::Question, _context: &Context<'_>) -> explain::Step {
+        explain::Step::silent()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,306 @@
+//! What happens to calls: decode, ask the chain, forward, answer, hold, or leave to a helper.
+
+use super::flow::{BadRecord, Source};
+use super::mounter::Job;
+use super::pending::Entry;
+use super::retransmit::{Known, Waiter};
+use super::session::{Client, Held, Session};
+use super::worker::Env;
+use crate::identity::Principal;
+use crate::message::{Asked, Call};
+use crate::metrics::Totals;
+use crate::policy::{Chain, Mount, Outcome};
+use crate::wire::call::{Arguments, arguments};
+use crate::wire::nfs3::{self, Handle, Op, Status};
+use crate::wire::rpc::{CallHead, Refusal, call_head, program, put_refusal};
+use crate::wire::xdr::{Reader, Wrong, get_u32};
+use crate::wire::{answer, mount, portmap};
+use std::sync::Arc;
+
+/// What was done with a call.
+enum Done {
+    /// More of it must be received first.
+    More,
+    /// It is dealt with; nothing of it goes out.
+    Skip,
+    /// Its head was queued up to here; the rest goes out as it is.
+    Forward(usize),
+    /// It stays where it is.
+    Hold,
+}
+
+impl Session {
+    /// Deals with the calls that have come, as far as there is room.
+    pub(super) fn calls(&mut self, env: &mut Env<'_>) {
+        let was_stalled = std::mem::replace(&mut self.stalled, false);
+        while !self.ended && self.c2s.pass_body() && !matches!(self.client, Client::Gone) {
+            if self.held.as_ref().is_some_and(|held| env.now.steady_us < held.until_us) {
+                break;
+            }
+            if !self.has_room() {
+                self.stalled = true;
+                if !was_stalled {
+                    Totals::count(&env.shared.totals.stalls_total);
+                }
+                break;
+            }
+            let source = match self.c2s.next_record() {
+                Ok(Some(source)) => source,
+                Ok(None) => break,
+                Err(BadRecord) => {
+                    Totals::count(&env.shared.totals.bad_records_total);
+                    tracing::info!(client = %self.address, "a record is too long: the session ends");
+                    return self.end(env);
+                }
+            };
+            match self.call(source, env) {
+                Done::Skip => self.c2s.done(source, 0, false),
+                Done::Forward(head_end) => self.c2s.done(source, head_end, true),
+                Done::Hold => break,
+                Done::More => {
+                    self.c2s.want_more(source);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, source: Source, env: &mut Env<'_>) -> Done {
+        let (record, record_bytes, _) = self.c2s.record(source);
+        let mut reader = Reader::new(record, record_bytes);
+        let head = match call_head(&mut reader) {
+            Ok(head) => head,
+            Err(Wrong::Incomplete) => return Done::More,
+            Err(wrong) => {
+                let xid = record.get(..4).map(|bytes| get_u32(bytes, 0));
+                return self.bad_head(xid, wrong, env);
+            }
+        };
+        match (head.program, head.version) {
+            (program::NFS, nfs3::VERSION) => match Op::from_number(head.procedure) {
+                Some(op) => self.nfs(source, head, op, env),
+                None => self.refuse(head.xid, Refusal::ProcedureUnavailable, env),
+            },
+            (program::MOUNT, mount::VERSION) => self.mount(source, head, env),
+            (program::PORTMAP, _) => self.portmap(source, head, env),
+            (program::NFS | program::MOUNT, _) => {
+                self.refuse(head.xid, Refusal::VersionMismatch { low: 3, high: 3 }, env)
+            }
+            _ => self.refuse(head.xid, Refusal::ProgramUnavailable, env),
+        }
+    }
+
+    fn refuse(&mut self, xid: u32, refusal: Refusal, env: &mut Env<'_>) -> Done {
+        let totals = &env.shared.totals;
+        Totals::count(match refusal {
+            Refusal::GarbageArguments | Refusal::RpcMismatch => &totals.bad_calls_total,
+            Refusal::BadCredential | Refusal::CredentialTooWeak => &totals.credentials_refused_total,
+            _ => &totals.unserved_total,
+        });
+        put_refusal(&mut self.answers, xid, refusal);
+        Done::Skip
+    }
+
+    /// A head that is none: what can be said is said, and a message that is no call at all ends the session.
+    fn bad_head(&mut self, xid: Option<u32>, wrong: Wrong, env: &mut Env<'_>) -> Done {
+        tracing::debug!(client = %self.address, %wrong, "a call without a sound head");
+        match (xid, wrong) {
+            (Some(xid), Wrong::Value { at: 8, .. }) => self.refuse(xid, Refusal::RpcMismatch, env),
+            (Some(xid), Wrong::Long { .. } | Wrong::Padding { .. }) => {
+                self.refuse(xid, Refusal::BadCredential, env)
+            }
+            _ => {
+                Totals::count(&env.shared.totals.bad_calls_total);
+                self.end(env);
+                Done::Skip
+            }
+        }
+    }
+
+    fn portmap(&mut self, source: Source, head: CallHead, env: &mut Env<'_>) -> Done {
+        if !self.c2s.is_whole(source) {
+            return Done::More;
+        }
+        let own = self.own_address;
+        let (record, record_bytes, _) = self.c2s.record(source);
+        let mut reader = Reader::new(record, record_bytes);
+        let read = reader
+            .take(head.arguments_at)
+            .and_then(|_| portmap::answer(&mut reader, &head, &env.shared.ports, own, &mut self.answers));
+        match read {
+            Ok(()) => Done::Skip,
+            Err(_) => self.refuse(head.xid, Refusal::GarbageArguments, env),
+        }
+    }
+
+    fn mount(&mut self, source: Source, head: CallHead, env: &mut Env<'_>) -> Done {
+        if !self.c2s.is_whole(source) {
+            return Done::More;
+        }
+        self.renew_chain(env);
+        let (record, record_bytes, _) = self.c2s.record(source);
+        let mut reader = Reader::new(record, record_bytes);
+        let call = reader.take(head.arguments_at).and_then(|_| mount::call(&mut reader, head.procedure));
+        let path = match &call {
+            Ok(Some(mount::Call::Mount(path))) => path.of(record).to_vec(),
+            _ => Vec::new(),
+        };
+        let caller = Session::caller(&self.chain, &mut self.callers, self.address.ip(), record, &head);
+        let out = &mut self.answers;
+        match call {
+            Err(_) => return self.refuse(head.xid, Refusal::GarbageArguments, env),
+            Ok(None) => return self.refuse(head.xid, Refusal::ProcedureUnavailable, env),
+            Ok(Some(mount::Call::Null | mount::Call::Unmount(_) | mount::Call::UnmountAll)) => {
+                mount::put_void(out, head.xid);
+            }
+            Ok(Some(mount::Call::Dump)) => mount::put_dump(out, head.xid),
+            Ok(Some(mount::Call::Export)) => {
+                mount::put_export(out, head.xid, env.shared.server.path.as_bytes())
+            }
+            Ok(Some(mount::Call::Mount(_))) => match caller {
+                None => return self.refuse(head.xid, Refusal::CredentialTooWeak, env),
+                Some(caller) => self.begin_mount(head.xid, &path, caller, env),
+            },
+        }
+        Done::Skip
+    }
+
+    fn begin_mount(&mut self, xid: u32, path: &[u8], caller: Arc<Principal>, env: &mut Env<'_>) {
+        let below = env.shared.server.below(path);
+        let place = below.and_then(|below| Some((below.to_vec(), self.chain.context().zones.place(below)?)));
+        let wanted = place.map(|(path, place)| Mount { caller, path, place, now: env.now });
+        let refused = match &wanted {
+            None => Some(Status::Acces),
+            Some(wanted) => self.chain.mount(wanted).err(),
+        };
+        if let (Some(mount), None) = (wanted, refused) {
+            let job = Job {
+                worker: env.worker,
+                session: self.key,
+                xid,
+                server_path: path.to_vec(),
+                mount,
+                chain: self.chain.clone(),
+            };
+            match env.shared.mounter.try_send(job) {
+                Ok(()) => self.mounts += 1,
+                Err(_) => mount::put_refused(&mut self.answers, xid, mount::FAULT),
+            }
+            return;
+        }
+        Totals::count(&env.shared.totals.mounts_refused_total);
+        tracing::info!(client = %self.address.ip(), path = %String::from_utf8_lossy(path), "a mount was refused");
+        mount::put_refused(&mut self.answers, xid, mount::DENIED);
+    }
+
+    /// Takes up the chain that is in force.
+    fn renew_chain(&mut self, env: &Env<'_>) {
+        if !Arc::ptr_eq(&self.chain, env.chain) {
+            self.chain = env.chain.clone();
+            self.callers.clear();
+        }
+    }
+
+    fn nfs(&mut self, source: Source, head: CallHead, op: Op, env: &mut Env<'_>) -> Done {
+        let datagram = self.datagram();
+        let held = self.held.take();
+        if held.is_none() {
+            self.renew_chain(env);
+        }
+        let Session { c2s, callers, chain, pending, address, key, .. } = self;
+        let (record, record_bytes, output) = c2s.record(source);
+        let mut reader = Reader::new(record, record_bytes);
+        let found = match reader.take(head.arguments_at).and_then(|_| arguments(&mut reader, op)) {
+            Ok(found) => found,
+            Err(Wrong::Incomplete) => {
+                self.held = held;
+                return Done::More;
+            }
+            Err(_) => return self.refuse(head.xid, Refusal::GarbageArguments, env),
+        };
+        if pending.has_client_xid(head.xid) {
+            Totals::count(&env.shared.totals.retransmissions_total);
+            return Done::Skip;
+        }
+        let caller = match &held {
+            Some(held) => Some(held.caller.clone()),
+            None => Session::caller(chain, callers, address.ip(), record, &head),
+        };
+        let Some(caller) = caller else { return self.refuse(head.xid, Refusal::CredentialTooWeak, env) };
+        let chain = held.as_ref().map_or_else(|| chain.clone(), |held| held.chain.clone());
+        let once = match &held {
+            Some(held) => held.once,
+            None => op.once().then(|| env.shared.retransmits.key(address.ip(), record)),
+        };
+        if held.is_none() {
+            env.shared.totals.call(op);
+        }
+        let maxcount = held.as_ref().map_or(found.count, |held| held.maxcount);
+        let (from, handled) = held.as_ref().map_or((0, 0), |held| (held.from, held.handled));
+        let mut call = Call::new(record, record_bytes, head, found, &caller, env.now);
+        if let Some(held) = &held {
+            call.restore_handles(held.handles);
+        }
+        match chain.request(&mut call, from, handled) {
+            Outcome::Wait { wait_us, from, handled } => {
+                let hold = Session::hold(&call, wait_us, from, handled, &chain);
+                self.held = Some(Held { once, maxcount, ..hold });
+                Done::Hold
+            }
+            Outcome::Answer { status, .. } => {
+                env.shared.totals.denied(op);
+                answer::put(&mut self.answers, head.xid, op, status);
+                Done::Skip
+            }
+            Outcome::Forward { handled } => {
+                if let Some(once) = once {
+                    let waiter = Waiter { worker: env.worker, session: *key };
+                    match env.shared.retransmits.begin(once, waiter, env.now.steady_us) {
+                        Known::New => {}
+                        Known::Answered(reply) => {
+                            Totals::count(&env.shared.totals.replayed_total);
+                            self.answers.extend_from_slice(&reply);
+                            return Done::Skip;
+                        }
+                        Known::Pending | Known::Crowded => {
+                            Totals::count(&env.shared.totals.retransmissions_total);
+                            return Done::Skip;
+                        }
+                    }
+                }
+                let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
+                let head_end = call.head_end();
+                let entry = Entry {
+                    client_xid: head.xid,
+                    asked,
+                    handled,
+                    chain: chain.clone(),
+                    since_us: env.now.steady_us,
+                    once,
+                };
+                let xid = pending.insert(entry);
+                env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                output.head(|out| call.put(xid, out));
+                Done::Forward(head_end)
+            }
+        }
+    }
+}
+
+/// What must be known of a call when its reply comes.
+fn remember(call: &Call<'_>, caller: Arc<Principal>, maxcount: u32, datagram: bool, chain: &Chain) -> Asked {
+    let Arguments { op, handle_count, name_count, .. } = call.arguments;
+    let names = chain.needs_names();
+    let name = |number: usize| (names && number < name_count).then(|| Box::from(call.name(number)));
+    let handle = |number: usize| Handle::new(call.handle(number));
+    Asked {
+        op,
+        caller,
+        handle: handle(0).unwrap_or(Handle::EMPTY),
+        handle_to: if handle_count > 1 { handle(1) } else { None },
+        name: name(0),
+        name_to: name(1),
+        maxcount,
+        datagram,
+    }
+}

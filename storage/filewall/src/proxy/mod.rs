@@ -1,0 +1,356 @@
+//! The machine around the chain: listeners, workers, sessions, the way to the server.
+//!
+//! - [`buffer`], [`flow`]: bytes in and out, records, bodies that are not copied.
+//! - [`session`], [`calls`], [`replies`]: a client, and what happens to its calls.
+//! - [`pending`]: the pending map. - [`retransmit`]: operations that must happen once.
+//! - [`server`]: the server's address and connections to it. - [`mounter`]: mounts.
+//! - [`worker`]: threads. - [`reload`]: policies that change while calls go on.
+//!
+//! A session has its own connection to the server, so that its calls are answered as if it spoke to it directly, and one
+//! slow client holds up nobody else. TCP clients are served from connections that a thread accepts and hands to the workers in
+//! turn; each address of a UDP client is a session too, with a TCP connection to the server. NFS, MOUNT and PORTMAP are
+//! served on every port.
+//!
+//! Departures from the paper: policies of one call run to completion one after another, without buffers between them, so
+//! nothing is dropped between policies; the pending map belongs to a session, not to the whole process, so that it needs no lock
+//! and one client cannot fill another's.
+
+pub mod buffer;
+mod calls;
+pub mod flow;
+pub mod mounter;
+pub mod pending;
+mod reload;
+mod replies;
+pub mod retransmit;
+pub mod server;
+pub mod session;
+pub mod worker;
+
+pub use server::Server;
+
+use crate::error::{Error, Result};
+use crate::metrics::{PrincipalRow, Status, Totals};
+use crate::policy::{self, Chain};
+use crate::wire::portmap::Ports;
+use arc_swap::ArcSwap;
+use hashbrown::HashMap;
+use mounter::Job;
+use retransmit::Retransmits;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use worker::{Datagrams, Delivery, Inbox, Worker};
+
+/// Longest datagram, bytes.
+pub const MAX_DATAGRAM_BYTES: usize = 65_536;
+
+/// Bounds that an operator may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most sessions.
+    pub sessions: usize,
+    /// Most sessions of one client address.
+    pub sessions_per_client: usize,
+    /// After how long a pending call is purged, µs.
+    pub call_timeout_us: u64,
+    /// After how long without a datagram the session of a UDP client ends, µs.
+    pub datagram_idle_us: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions: 4096,
+            sessions_per_client: 256,
+            call_timeout_us: 120_000_000,
+            datagram_idle_us: 60_000_000,
+        }
+    }
+}
+
+/// What to serve, where, under which policies.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The server.
+    pub server: Server,
+    /// Address to listen at.
+    pub listen: IpAddr,
+    /// Port of NFS and MOUNT, over TCP and UDP; 0 for any.
+    pub port: u16,
+    /// Port of PORTMAP, over TCP and UDP; `None` if it is not served.
+    pub portmap_port: Option<u16>,
+    /// Whether UDP is served.
+    pub udp: bool,
+    /// Number of workers.
+    pub workers: usize,
+    /// File or folder of policies; without it everything is let through.
+    pub policy: Option<PathBuf>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// What all threads share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The server.
+    pub server: Server,
+    /// Bounds.
+    pub limits: Limits,
+    /// Ports that PORTMAP hands out.
+    pub ports: Ports,
+    /// The chain in force.
+    pub chain: Arc<ArcSwap<Chain>>,
+    /// Counters.
+    pub totals: Totals,
+    /// Operations that must happen once.
+    pub retransmits: Retransmits,
+    /// Jobs for the MOUNT helper.
+    pub mounter: SyncSender<Job>,
+    /// Told to stop.
+    pub stop: AtomicBool,
+    listen: IpAddr,
+    policy: Option<PathBuf>,
+    policy_error: Mutex<Option<String>>,
+    inboxes: Vec<Inbox>,
+    clients: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Shared {
+    /// Puts something into a worker's inbox.
+    pub fn deliver(&self, worker: usize, delivery: Delivery) {
+        if let Some(inbox) = self.inboxes.get(worker) {
+            inbox.deliver(delivery);
+        }
+    }
+
+    /// Takes one session of a client into account; false if there are too many.
+    pub fn admit(&self, client: IpAddr) -> bool {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: u64 = self.totals.sessions.load(Ordering::Relaxed);
+        let own = clients.get(&client).copied().unwrap_or(0);
+        if all >= self.limits.sessions as u64 || own >= self.limits.sessions_per_client {
+            Totals::count(&self.totals.sessions_refused_total);
+            return false;
+        }
+        clients.insert(client, own + 1);
+        Totals::count(&self.totals.sessions);
+        true
+    }
+
+    /// A session of a client has ended.
+    pub fn release(&self, client: IpAddr) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = clients.get_mut(&client) {
+            *own -= 1;
+            if *own == 0 {
+                clients.remove(&client);
+            }
+            Totals::down(&self.totals.sessions, 1);
+        }
+    }
+
+    /// Our address as a UDP client sees it: the one that we listen at, or the one on the way to it.
+    fn own_address_for(&self, client: SocketAddr) -> IpAddr {
+        if !self.listen.is_unspecified() {
+            return self.listen;
+        }
+        UdpSocket::bind((self.listen, 0))
+            .and_then(|socket| socket.connect(client).and_then(|()| socket.local_addr()))
+            .map_or(self.listen, |address| address.ip())
+    }
+}
+
+/// A running FileWall. Dropping it stops it.
+#[derive(Debug)]
+pub struct FileWall {
+    shared: Arc<Shared>,
+    /// Where NFS and MOUNT are served.
+    pub address: SocketAddr,
+    /// Where PORTMAP is served.
+    pub portmap_address: Option<SocketAddr>,
+    listeners: Vec<SocketAddr>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Sockets {
+    tcp: TcpListener,
+    portmap_tcp: Option<TcpListener>,
+    datagrams: Datagrams,
+}
+
+impl Sockets {
+    fn bind(config: &Config) -> Result<Sockets> {
+        let wrong = |what: &str, port: u16, error| {
+            Error::io(format!("listen at {} for {what}", SocketAddr::new(config.listen, port)), error)
+        };
+        let tcp = TcpListener::bind((config.listen, config.port))
+            .map_err(|error| wrong("NFS", config.port, error))?;
+        let port = tcp.local_addr().map_err(|error| wrong("NFS", config.port, error))?.port();
+        let mut datagrams = Datagrams::default();
+        if config.udp {
+            datagrams.udp =
+                Some(udp(config.listen, port).map_err(|error| wrong("NFS over UDP", port, error))?);
+        }
+        let mut portmap_tcp = None;
+        if let Some(port) = config.portmap_port {
+            let hint = "PORTMAP (another portmapper may run here; --no-portmap leaves it to that one)";
+            let listener =
+                TcpListener::bind((config.listen, port)).map_err(|error| wrong(hint, port, error))?;
+            let port = listener.local_addr().map_err(|error| wrong(hint, port, error))?.port();
+            datagrams.portmap = Some(udp(config.listen, port).map_err(|error| wrong(hint, port, error))?);
+            portmap_tcp = Some(listener);
+        }
+        Ok(Sockets { tcp, portmap_tcp, datagrams })
+    }
+}
+
+fn udp(address: IpAddr, port: u16) -> std::io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((address, port))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+impl FileWall {
+    /// Loads the policies, opens the ports, and starts.
+    ///
+    /// # Errors
+    /// [`Error`]: a policy is wrong, or the system refuses something.
+    pub fn start(config: Config) -> Result<FileWall> {
+        let chain = match &config.policy {
+            Some(path) => policy::load(path, None)?,
+            None => Chain::new(Vec::new(), Default::default(), Default::default(), None),
+        };
+        let sockets = Sockets::bind(&config)?;
+        let address = sockets.tcp.local_addr().map_err(|error| Error::io("own address", error))?;
+        let portmap_address = sockets.portmap_tcp.as_ref().and_then(|listener| listener.local_addr().ok());
+        let ports = Ports {
+            tcp: address.port(),
+            udp: if config.udp { address.port() } else { 0 },
+            portmap: portmap_address.map_or(0, |address| address.port()),
+        };
+        let (mounter, jobs) = sync_channel(mounter::JOBS_MAX);
+        let (mut inboxes, mut ends) = (Vec::new(), Vec::new());
+        for _ in 0..config.workers.max(1) {
+            let (inbox, end) = worker::inbox().map_err(|error| Error::io("make an inbox", error))?;
+            inboxes.push(inbox);
+            ends.push(end);
+        }
+        let shared = Arc::new(Shared {
+            server: config.server,
+            limits: config.limits,
+            ports,
+            chain: Arc::new(ArcSwap::from_pointee(chain)),
+            totals: Totals::default(),
+            retransmits: Retransmits::default(),
+            mounter,
+            stop: AtomicBool::new(false),
+            listen: config.listen,
+            policy: config.policy,
+            policy_error: Mutex::default(),
+            inboxes,
+            clients: Mutex::default(),
+        });
+        let mut wall =
+            FileWall { shared, address, portmap_address, listeners: Vec::new(), threads: Vec::new() };
+        let mut datagrams = Some(sockets.datagrams);
+        for (number, end) in ends.into_iter().enumerate() {
+            let worker = Worker::new(number, wall.shared.clone(), end, datagrams.take().unwrap_or_default())
+                .map_err(|error| Error::io("start a worker", error))?;
+            wall.spawn(format!("filewall-{number}"), move |_| worker.run())?;
+        }
+        // The helper ends with the process: it may be waiting for a server that does not answer.
+        let helper = wall.shared.clone();
+        std::thread::Builder::new()
+            .name("filewall-mount".to_string())
+            .spawn(move || mounter::run(&jobs, &helper))
+            .map_err(|error| Error::io("start a thread", error))?;
+        for listener in [Some(sockets.tcp), sockets.portmap_tcp].into_iter().flatten() {
+            wall.listeners.extend(listener.local_addr().ok());
+            wall.spawn("filewall-accept".to_string(), move |shared| accept(&listener, shared))?;
+        }
+        if wall.shared.policy.is_some() {
+            wall.spawn("filewall-reload".to_string(), reload::watch)?;
+        }
+        Ok(wall)
+    }
+
+    fn spawn(&mut self, name: String, work: impl FnOnce(&Shared) + Send + 'static) -> Result<()> {
+        let shared = self.shared.clone();
+        let thread = std::thread::Builder::new().name(name).spawn(move || work(&shared));
+        self.threads.push(thread.map_err(|error| Error::io("start a thread", error))?);
+        Ok(())
+    }
+
+    /// Reads the policies again, now. What is wrong is said, and the chain before stays in force.
+    ///
+    /// # Errors
+    /// [`Error::Policy`] or [`Error::Io`].
+    pub fn reload(&self) -> Result<()> {
+        reload::reload(&self.shared)
+    }
+
+    /// What it has done.
+    pub fn status(&self) -> Status {
+        let chain = self.shared.chain.load();
+        let principal = |principal: &Arc<crate::identity::Principal>| PrincipalRow {
+            client: principal.address.to_string(),
+            user: principal.label(),
+            roles: principal.roles.iter().map(ToString::to_string).collect(),
+            usage: principal.usage.snapshot(),
+        };
+        Status {
+            policy_epoch: chain.epoch(),
+            policy_error: self.shared.policy_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            places: chain.places_known(),
+            policies: chain.rows(),
+            principals: chain.principals().all().iter().map(principal).collect(),
+            totals: self.shared.totals.snapshot(),
+        }
+    }
+}
+
+impl Drop for FileWall {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.inboxes.iter().for_each(Inbox::ring);
+        for address in &self.listeners {
+            // A connection wakes the thread that accepts.
+            let ip = match address.ip() {
+                IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+                IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
+                ip => ip,
+            };
+            let _ = std::net::TcpStream::connect((ip, address.port()));
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Accepts connections and hands them to the workers in turn.
+fn accept(listener: &TcpListener, shared: &Shared) {
+    let mut next = 0;
+    loop {
+        let accepted = listener.accept();
+        if shared.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        match accepted {
+            Ok((stream, address)) if shared.admit(address.ip()) => {
+                shared.deliver(next, Delivery::Connection(stream, address));
+                next = (next + 1) % shared.inboxes.len();
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be accepted");
+                // Usually there are too many open files; others must close some first.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+        }
+    }
+}

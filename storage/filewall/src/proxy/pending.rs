@@ -1,0 +1,144 @@
+//! The map of pending calls of a session (paper 4.3.2, figure 4.4).
+//!
+//! A forwarded call gets a transaction number of ours, which names its place in the map and how often that place was used. So
+//! a reply finds its call without a search, and a reply that comes too late finds nothing.
+//!
+//! Invariants
+//! - A transaction number of ours is given out once in the life of a session (until 2^22 uses of one place, when a reply would
+//!   have to be that late to be mistaken).
+//! - At most [`PENDING_MAX`] calls are pending; when the map is full the session stops reading.
+
+use super::retransmit;
+use crate::message::Asked;
+use crate::policy::Chain;
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+/// Most calls that are pending on one session.
+pub const PENDING_MAX: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 10;
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+
+/// A forwarded call.
+#[derive(Debug)]
+pub struct Entry {
+    /// The client's transaction number.
+    pub client_xid: u32,
+    /// What was asked.
+    pub asked: Asked,
+    /// Policies that let it go on, as bits.
+    pub handled: u64,
+    /// The chain that they belong to.
+    pub chain: Arc<Chain>,
+    /// When it was forwarded, µs.
+    pub since_us: u64,
+    /// Under which key retransmissions on other sessions are recognised, for operations that must happen once.
+    pub once: Option<retransmit::Key>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    uses: u32,
+    entry: Option<Entry>,
+}
+
+/// The map.
+#[derive(Debug, Default)]
+pub struct Pending {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    by_client: HashMap<u32, u32, foldhash::fast::RandomState>,
+    first_use: u32,
+}
+
+impl Pending {
+    /// An empty map; `seed` makes the transaction numbers of sessions differ.
+    pub fn new(seed: u32) -> Self {
+        Self { first_use: seed, ..Self::default() }
+    }
+
+    /// Number of calls.
+    pub fn len(&self) -> usize {
+        self.by_client.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_client.is_empty()
+    }
+
+    /// True if there is no place for one more.
+    pub fn is_full(&self) -> bool {
+        self.len() == PENDING_MAX
+    }
+
+    /// True if a call with this number of the client is pending.
+    pub fn has_client_xid(&self, client_xid: u32) -> bool {
+        self.by_client.contains_key(&client_xid)
+    }
+
+    /// Puts a call in and returns its number of ours. The map must not be full, nor the client's number pending.
+    pub fn insert(&mut self, entry: Entry) -> u32 {
+        assert!(!self.is_full(), "no place in the pending map");
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None => {
+                self.slots.push(Slot { uses: self.first_use, entry: None });
+                self.slots.len() as u32 - 1
+            }
+        };
+        let before = self.by_client.insert(entry.client_xid, number);
+        assert!(before.is_none(), "a client's number is pending twice");
+        let slot = &mut self.slots[number as usize];
+        slot.uses = slot.uses.wrapping_add(1);
+        slot.entry = Some(entry);
+        slot.uses << SLOT_BITS | number
+    }
+
+    fn slot_of(&self, xid: u32) -> Option<u32> {
+        let number = xid & SLOT_MASK;
+        let slot = self.slots.get(number as usize)?;
+        (slot.uses << SLOT_BITS == xid & !SLOT_MASK && slot.entry.is_some()).then_some(number)
+    }
+
+    /// The call of a number of ours.
+    pub fn get(&self, xid: u32) -> Option<&Entry> {
+        self.slots[self.slot_of(xid)? as usize].entry.as_ref()
+    }
+
+    /// Takes a call out.
+    pub fn take(&mut self, xid: u32) -> Option<Entry> {
+        let number = self.slot_of(xid)?;
+        self.take_slot(number)
+    }
+
+    fn take_slot(&mut self, number: u32) -> Option<Entry> {
+        let entry = self.slots[number as usize].entry.take()?;
+        self.by_client.remove(&entry.client_xid);
+        self.free.push(number);
+        Some(entry)
+    }
+
+    /// Takes out the calls that were forwarded before `before_us`.
+    pub fn expire(&mut self, before_us: u64) -> Vec<Entry> {
+        let late = |slot: &Slot| slot.entry.as_ref().is_some_and(|entry| entry.since_us < before_us);
+        let numbers: Vec<u32> = (0..self.slots.len())
+            .filter(|number| late(&self.slots[*number]))
+            .map(|number| number as u32)
+            .collect();
+        numbers.into_iter().filter_map(|number| self.take_slot(number)).collect()
+    }
+
+    /// Takes out all calls.
+    pub fn drain(&mut self) -> Vec<Entry> {
+        self.expire(u64::MAX)
+    }
+
+    /// True if a pending call must happen once.
+    pub fn any_once(&self) -> bool {
+        self.slots.iter().any(|slot| slot.entry.as_ref().is_some_and(|entry| entry.once.is_some()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Policies that change while calls go on.
+//!
+//! The files are looked at twice a second. When they have changed and then stayed the same for one look, they are loaded; the
+//! new chain takes the place of the old one for the calls that come then, and calls in flight keep theirs. Files that are wrong are
+//! refused as a whole: the error is logged and shown, and the chain stays.
+
+use super::Shared;
+use crate::error::Result;
+use crate::metrics::Totals;
+use crate::policy;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often it is seen that the process shall stop.
+const STEP: Duration = Duration::from_millis(50);
+
+/// Loads the policies and puts them in force.
+pub(super) fn reload(shared: &Shared) -> Result<()> {
+    let Some(path) = &shared.policy else { return Ok(()) };
+    let before = shared.chain.load_full();
+    let loaded = policy::load(path, Some(&before));
+    let mut shown = shared.policy_error.lock().unwrap_or_else(PoisonError::into_inner);
+    match loaded {
+        Ok(chain) => {
+            tracing::info!(epoch = chain.epoch(), policies = chain.entries().len(), "policies are in force");
+            shared.chain.store(Arc::new(chain));
+            Totals::count(&shared.totals.policy_loads_total);
+            *shown = None;
+            Ok(())
+        }
+        Err(error) => {
+            tracing::error!(%error, "the policies are refused; those before stay in force");
+            Totals::count(&shared.totals.policy_refusals_total);
+            *shown = Some(error.to_string());
+            Err(error)
+        }
+    }
+}
+
+/// What a change of the files changes.
+type Fingerprint = Vec<(PathBuf, u64, i64, i64, u64)>;
+
+fn fingerprint(path: &Path) -> Fingerprint {
+    let files: Vec<PathBuf> = if path.is_dir() {
+        std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    } else {
+        vec![path.to_path_buf()]
+    };
+    let policies = files.into_iter().filter(|file| {
+        file == path || file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+    });
+    let mut found: Fingerprint = policies
+        .filter_map(|file| {
+            let metadata = std::fs::metadata(&file).ok()?;
+            Some((file, metadata.size(), metadata.mtime(), metadata.mtime_nsec(), metadata.ino()))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Looks at the files until the process stops.
+pub(super) fn watch(shared: &Shared) {
+    let Some(path) = &shared.policy else { return };
+    let mut loaded = fingerprint(path);
+    let mut seen = loaded.clone();
+    while !shared.stop.load(Ordering::Relaxed) {
+        for _ in 0..LOOK_EVERY.as_millis() / STEP.as_millis() {
+            std::thread::sleep(STEP);
+            if shared.stop.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+        let now = fingerprint(path);
+        if now == seen && now != loaded {
+            loaded = now.clone();
+            // What is wrong was logged, and is shown.
+            let _ = reload(shared);
+        }
+        seen = now;
+    }
+}

@@ -1,0 +1,157 @@
+//! What happens to replies: find the call, show both to the policies that saw it, pass on.
+
+use super::flow::{BadRecord, Source};
+use super::session::{Client, Session};
+use super::worker::{Delivery, Env};
+use crate::message::Reply;
+use crate::metrics::Totals;
+use crate::wire::answer;
+use crate::wire::nfs3::{Op, PAYLOAD_BYTES_MAX, Status};
+use crate::wire::reply::results;
+use crate::wire::rpc::{LAST_FRAGMENT, reply_head};
+use crate::wire::xdr::{Reader, Wrong};
+
+/// Longest payload of a READ or WRITE over UDP, bytes: a reply must fit a datagram.
+pub const DATAGRAM_PAYLOAD_BYTES_MAX: usize = 32 << 10;
+
+enum Done {
+    More,
+    Skip,
+    Forward(usize),
+    Lost,
+}
+
+impl Session {
+    /// Deals with the replies that have come, as far as there is room.
+    pub(super) fn replies(&mut self, env: &mut Env<'_>) {
+        while !self.ended && self.s2c.pass_body() && self.s2c.output.bytes() < super::flow::BACKLOG_BYTES_MAX
+        {
+            let source = match self.s2c.next_record() {
+                Ok(Some(source)) => source,
+                Ok(None) => break,
+                Err(BadRecord) => {
+                    Totals::count(&env.shared.totals.bad_replies_total);
+                    tracing::warn!("the server sent a record that is too long: the session ends");
+                    return self.end(env);
+                }
+            };
+            match self.reply(source, env) {
+                Done::Skip => self.s2c.done(source, 0, false),
+                Done::Forward(head_end) => self.s2c.done(source, head_end, true),
+                Done::Lost => return self.end(env),
+                Done::More => {
+                    self.s2c.want_more(source);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn reply(&mut self, source: Source, env: &mut Env<'_>) -> Done {
+        let totals = &env.shared.totals;
+        let whole = self.s2c.is_whole(source);
+        let Session { s2c, pending, client, address, .. } = self;
+        let (record, record_bytes, output) = s2c.record(source);
+        let mut reader = Reader::new(record, record_bytes);
+        let head = match reply_head(&mut reader) {
+            Ok(head) => head,
+            Err(Wrong::Incomplete) => return Done::More,
+            Err(wrong) => {
+                Totals::count(&totals.bad_replies_total);
+                tracing::warn!(%wrong, "the server sent what is no reply: the session ends");
+                return Done::Lost;
+            }
+        };
+        let Some(entry) = pending.get(head.xid) else {
+            Totals::count(&totals.late_replies_total);
+            return Done::Skip;
+        };
+        let op = entry.asked.op;
+        // A datagram is sent at once, and an answer that is remembered is remembered whole.
+        if !whole && (matches!(client, Client::Udp) || entry.once.is_some() || head.results_at.is_none()) {
+            return Done::More;
+        }
+        let read = match head.results_at {
+            None => Ok(()),
+            Some(_) => results(&mut reader, op, env.results),
+        };
+        if matches!(read, Err(Wrong::Incomplete)) {
+            return Done::More;
+        }
+        let Some(entry) = pending.take(head.xid) else { return Done::Skip };
+        Totals::down(&totals.pending, 1);
+        let latency_us = env.now.steady_us.saturating_sub(entry.since_us);
+        totals.reply(op, latency_us);
+        let begin = output.heads_bytes();
+        let mut forward = None;
+        match (head.results_at, read) {
+            (_, Err(wrong)) => {
+                Totals::count(&totals.bad_replies_total);
+                tracing::warn!(%op, %wrong, "the server sent results that are none");
+                output.head(|out| answer::put(out, entry.client_xid, op, Status::ServerFault));
+            }
+            (None, Ok(())) => {
+                output.head(|out| {
+                    out.extend_from_slice(&((record_bytes as u32) | LAST_FRAGMENT).to_be_bytes());
+                    out.extend_from_slice(&entry.client_xid.to_be_bytes());
+                    out.extend_from_slice(&record[4..]);
+                });
+            }
+            (Some(results_at), Ok(())) => {
+                let mut reply = Reply::new(record, record_bytes, env.results, env.entry_handles);
+                if op == Op::Fsinfo {
+                    clamp(&mut reply, entry.asked.datagram);
+                }
+                entry.chain.reply(&entry.asked, &mut reply, entry.handled, latency_us);
+                let limit = usize::try_from(entry.asked.maxcount).unwrap_or(usize::MAX);
+                if output.head(|out| reply.put(entry.client_xid, results_at, limit, out)) {
+                    Totals::count(&totals.listings_cut_total);
+                }
+                let head_end = reply.head_end();
+                if head_end < record_bytes {
+                    forward = Some(head_end);
+                }
+            }
+        }
+        if let Some(once) = entry.once {
+            let (reply, waiters) =
+                env.shared.retransmits.answered(once, output.heads_from(begin), env.now.steady_us);
+            for waiter in waiters {
+                env.shared.deliver(
+                    waiter.worker,
+                    Delivery::Reply { session: waiter.session, reply: reply.clone() },
+                );
+            }
+        }
+        match (client, forward) {
+            (Client::Tcp(_), Some(head_end)) => Done::Forward(head_end),
+            (Client::Tcp(_), None) => Done::Skip,
+            (Client::Udp, _) => {
+                env.datagram.clear();
+                env.datagram.extend_from_slice(&output.heads_from(begin)[4..]);
+                env.datagram.extend_from_slice(&record[forward.unwrap_or(record_bytes)..]);
+                output.clear();
+                let datagram = std::mem::take(env.datagram);
+                env.send_datagram(&datagram, *address);
+                *env.datagram = datagram;
+                Done::Skip
+            }
+            (Client::Gone, _) => {
+                output.clear();
+                Done::Skip
+            }
+        }
+    }
+}
+
+/// Keeps clients from asking for more at once than a record may have.
+fn clamp(reply: &mut Reply<'_>, datagram: bool) {
+    let Some(at) = reply.results.fsinfo_at else { return };
+    let limit = if datagram { DATAGRAM_PAYLOAD_BYTES_MAX } else { PAYLOAD_BYTES_MAX };
+    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+    // rtmax, rtpref, wtmax, wtpref, dtpref; the multiples between them stay.
+    for word in [0, 1, 3, 4, 6] {
+        let at = at + 4 * word;
+        reply.set_word(at, reply.word(at).min(limit));
+    }
+}

@@ -1,0 +1,48 @@
+//! Tests of the memory of operations that must happen once.
+
+use super::*;
+
+fn waiter(slot: u32) -> Waiter {
+    Waiter { worker: 0, session: SessionKey { slot, uses: 1 } }
+}
+
+#[test]
+fn a_call_is_carried_out_once() {
+    let memory = Retransmits::default();
+    let key = memory.key([10, 0, 0, 1].into(), b"remove x");
+    assert_ne!(key, memory.key([10, 0, 0, 2].into(), b"remove x"), "another client");
+    assert_ne!(key, memory.key([10, 0, 0, 1].into(), b"remove y"), "another call");
+    assert_eq!(memory.begin(key, waiter(1), 0), Known::New);
+    assert_eq!(memory.begin(key, waiter(2), 0), Known::Pending);
+    let (_, waiters) = memory.answered(key, b"done", 5);
+    assert_eq!(waiters, [waiter(2)]);
+    assert_eq!(memory.begin(key, waiter(3), 6), Known::Answered(Arc::from(&b"done"[..])));
+    assert_eq!(memory.begin(key, waiter(3), 6 + REMEMBERED_US), Known::New, "long ago");
+}
+
+#[test]
+fn what_was_abandoned_may_be_tried_again() {
+    let memory = Retransmits::default();
+    let key = memory.key([10, 0, 0, 1].into(), b"remove x");
+    memory.begin(key, waiter(1), 0);
+    memory.begin(key, waiter(2), 0);
+    assert_eq!(memory.abandoned(key), [waiter(2)]);
+    assert_eq!(memory.begin(key, waiter(2), 0), Known::New);
+}
+
+#[test]
+fn the_memory_is_bounded() {
+    let memory = Retransmits::default();
+    for number in 0..REMEMBERED_MAX as u32 * 2 {
+        let key = memory.key([10, 0, 0, 1].into(), &number.to_be_bytes());
+        assert_eq!(memory.begin(key, waiter(1), 0), Known::New);
+        memory.answered(key, b"done", 0);
+    }
+    assert!(memory.len() <= REMEMBERED_MAX + SHARDS, "{}", memory.len());
+    let key = memory.key([10, 0, 0, 1].into(), b"crowd");
+    memory.begin(key, waiter(0), 0);
+    for number in 0..WAITERS_MAX as u32 {
+        assert_eq!(memory.begin(key, waiter(number), 0), Known::Pending);
+    }
+    assert_eq!(memory.begin(key, waiter(9), 0), Known::Crowded);
+}

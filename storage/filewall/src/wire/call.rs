@@ -1,0 +1,196 @@
+//! Arguments of NFSv3 calls: where their fields are.
+
+use super::nfs3::{HANDLE_BYTES_MAX, NAME_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use super::xdr::{Read, Reader, Span, Wrong};
+
+/// Where the settable attributes are that a policy may change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetSpans {
+    /// Where the mode stands, if it is set.
+    pub mode_at: Option<usize>,
+    /// Where the owner stands, if it is set.
+    pub uid_at: Option<usize>,
+    /// Where the group stands, if it is set.
+    pub gid_at: Option<usize>,
+}
+
+/// Where the fields of a call's arguments are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arguments {
+    /// Which call.
+    pub op: Op,
+    /// Handles in the order of the arguments: the first `handle_count` are valid.
+    pub handles: [Span; 2],
+    /// Number of handles.
+    pub handle_count: usize,
+    /// Names in the order of the arguments: the first `name_count` are valid.
+    pub names: [Span; 2],
+    /// Number of names.
+    pub name_count: usize,
+    /// Attributes that are set.
+    pub set: SetSpans,
+    /// Where the bits of ACCESS stand.
+    pub access_at: Option<usize>,
+    /// Where `maxcount` of READDIRPLUS stands.
+    pub maxcount_at: Option<usize>,
+    /// Offset of READ, WRITE and COMMIT, bytes.
+    pub offset: u64,
+    /// Count of READ, WRITE, COMMIT, READDIR (`count`) and READDIRPLUS (`maxcount`), bytes.
+    pub count: u32,
+    /// Data of a WRITE.
+    pub payload: Option<Span>,
+}
+
+impl Arguments {
+    fn new(op: Op) -> Self {
+        Self {
+            op,
+            handles: [Span::default(); 2],
+            handle_count: 0,
+            names: [Span::default(); 2],
+            name_count: 0,
+            set: SetSpans::default(),
+            access_at: None,
+            maxcount_at: None,
+            offset: 0,
+            count: 0,
+            payload: None,
+        }
+    }
+
+    fn handle(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        self.handles[self.handle_count] = reader.opaque(HANDLE_BYTES_MAX)?;
+        self.handle_count += 1;
+        Ok(())
+    }
+
+    fn name(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        self.names[self.name_count] = reader.opaque(NAME_BYTES_MAX)?;
+        self.name_count += 1;
+        Ok(())
+    }
+
+    fn place(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        self.handle(reader)?;
+        self.name(reader)
+    }
+
+    fn set(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        let word = |reader: &mut Reader<'_>| -> Read<Option<usize>> {
+            if !reader.bool()? {
+                return Ok(None);
+            }
+            let at = reader.at();
+            reader.u32()?;
+            Ok(Some(at))
+        };
+        self.set = SetSpans { mode_at: word(reader)?, uid_at: word(reader)?, gid_at: word(reader)? };
+        if reader.bool()? {
+            reader.u64()?;
+        }
+        for _time in 0..2 {
+            if reader.one_of(2)? == 2 {
+                reader.take(8)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the arguments of `op`; the reader stands behind the head of the call. For a WRITE, the payload need not
+/// be at hand.
+///
+/// # Errors
+/// [`Wrong`].
+pub fn arguments(reader: &mut Reader<'_>, op: Op) -> Read<Arguments> {
+    let mut found = Arguments::new(op);
+    match op {
+        Op::Null => {}
+        Op::Getattr | Op::Readlink | Op::Fsstat | Op::Fsinfo | Op::Pathconf => found.handle(reader)?,
+        Op::Setattr => {
+            found.handle(reader)?;
+            found.set(reader)?;
+            if reader.bool()? {
+                reader.take(8)?;
+            }
+        }
+        Op::Lookup | Op::Remove | Op::Rmdir => found.place(reader)?,
+        Op::Access => {
+            found.handle(reader)?;
+            found.access_at = Some(reader.at());
+            reader.u32()?;
+        }
+        Op::Read | Op::Commit => {
+            found.handle(reader)?;
+            found.offset = reader.u64()?;
+            found.count = reader.u32()?;
+        }
+        Op::Write => write(&mut found, reader)?,
+        Op::Create => create(&mut found, reader)?,
+        Op::Mkdir => {
+            found.place(reader)?;
+            found.set(reader)?;
+        }
+        Op::Symlink => {
+            found.place(reader)?;
+            found.set(reader)?;
+            reader.opaque(PATH_BYTES_MAX)?;
+        }
+        Op::Mknod => mknod(&mut found, reader)?,
+        Op::Rename => {
+            found.place(reader)?;
+            found.place(reader)?;
+        }
+        Op::Link => {
+            found.handle(reader)?;
+            found.place(reader)?;
+        }
+        Op::Readdir => {
+            found.handle(reader)?;
+            reader.take(16)?;
+            found.count = reader.u32()?;
+        }
+        Op::Readdirplus => {
+            found.handle(reader)?;
+            reader.take(20)?;
+            found.maxcount_at = Some(reader.at());
+            found.count = reader.u32()?;
+        }
+    }
+    reader.end()?;
+    Ok(found)
+}
+
+fn write(found: &mut Arguments, reader: &mut Reader<'_>) -> Read<()> {
+    found.handle(reader)?;
+    found.offset = reader.u64()?;
+    let count_at = reader.at();
+    found.count = reader.u32()?;
+    let _stable = reader.one_of(2)?;
+    let payload = reader.last_opaque(PAYLOAD_BYTES_MAX)?;
+    if usize::try_from(found.count) != Ok(payload.bytes) {
+        return Err(Wrong::Value { at: count_at, value: found.count });
+    }
+    found.payload = Some(payload);
+    Ok(())
+}
+
+fn create(found: &mut Arguments, reader: &mut Reader<'_>) -> Read<()> {
+    found.place(reader)?;
+    match reader.one_of(2)? {
+        2 => reader.take(8).map(|_| ()),
+        _ => found.set(reader),
+    }
+}
+
+fn mknod(found: &mut Arguments, reader: &mut Reader<'_>) -> Read<()> {
+    found.place(reader)?;
+    match reader.one_of(7)? {
+        3 | 4 => {
+            found.set(reader)?;
+            reader.take(8).map(|_| ())
+        }
+        6 | 7 => found.set(reader),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,290 @@
+//! NFSv3 (RFC 1813): operations, status codes and limits.
+
+use std::fmt;
+
+/// Version of NFS that is decoded.
+pub const VERSION: u32 = 3;
+/// Longest file handle, bytes.
+pub const HANDLE_BYTES_MAX: usize = 64;
+/// Longest name that is let through, bytes. The RFC leaves it to servers; none that is known allows more.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest path (of a symbolic link, of a mount), bytes.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Longest payload of a READ or WRITE, bytes; FSINFO replies are cut to it, so that clients keep to it.
+pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+/// Length of `fattr3`, bytes.
+pub const ATTRIBUTES_BYTES: usize = 84;
+/// Number of procedures.
+pub const OPS: usize = 22;
+
+/// A procedure of NFSv3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Op {
+    /// Nothing.
+    Null,
+    /// Attributes of an object.
+    Getattr,
+    /// Change of attributes.
+    Setattr,
+    /// Handle of a name.
+    Lookup,
+    /// What the caller may do.
+    Access,
+    /// Target of a symbolic link.
+    Readlink,
+    /// Bytes of a file.
+    Read,
+    /// Bytes to a file.
+    Write,
+    /// New file.
+    Create,
+    /// New directory.
+    Mkdir,
+    /// New symbolic link.
+    Symlink,
+    /// New special file.
+    Mknod,
+    /// Removal of a file.
+    Remove,
+    /// Removal of a directory.
+    Rmdir,
+    /// New name.
+    Rename,
+    /// Second name.
+    Link,
+    /// Names of a directory.
+    Readdir,
+    /// Names, attributes and handles of a directory.
+    Readdirplus,
+    /// State of the file system.
+    Fsstat,
+    /// Limits of the file system.
+    Fsinfo,
+    /// Limits of names.
+    Pathconf,
+    /// Bytes written are made durable.
+    Commit,
+}
+
+impl Op {
+    /// All, by procedure number.
+    pub const ALL: [Op; OPS] = [
+        Op::Null,
+        Op::Getattr,
+        Op::Setattr,
+        Op::Lookup,
+        Op::Access,
+        Op::Readlink,
+        Op::Read,
+        Op::Write,
+        Op::Create,
+        Op::Mkdir,
+        Op::Symlink,
+        Op::Mknod,
+        Op::Remove,
+        Op::Rmdir,
+        Op::Rename,
+        Op::Link,
+        Op::Readdir,
+        Op::Readdirplus,
+        Op::Fsstat,
+        Op::Fsinfo,
+        Op::Pathconf,
+        Op::Commit,
+    ];
+
+    /// The operation of a procedure number.
+    pub fn from_number(number: u32) -> Option<Op> {
+        Self::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+
+    /// Procedure number, also an index into arrays of [`OPS`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// A bit for sets of operations.
+    pub fn bit(self) -> u32 {
+        1 << self as u32
+    }
+
+    /// Its name, as in the RFC.
+    pub fn name(self) -> &'static str {
+        const NAMES: [&str; OPS] = [
+            "NULL",
+            "GETATTR",
+            "SETATTR",
+            "LOOKUP",
+            "ACCESS",
+            "READLINK",
+            "READ",
+            "WRITE",
+            "CREATE",
+            "MKDIR",
+            "SYMLINK",
+            "MKNOD",
+            "REMOVE",
+            "RMDIR",
+            "RENAME",
+            "LINK",
+            "READDIR",
+            "READDIRPLUS",
+            "FSSTAT",
+            "FSINFO",
+            "PATHCONF",
+            "COMMIT",
+        ];
+        NAMES[self.index()]
+    }
+
+    /// The operation of a name, in any case.
+    pub fn from_name(name: &str) -> Option<Op> {
+        Self::ALL.into_iter().find(|op| op.name().eq_ignore_ascii_case(name))
+    }
+
+    /// True if it changes the file system.
+    pub fn changes(self) -> bool {
+        self.bit() & CHANGES != 0
+    }
+
+    /// True if doing it twice differs from doing it once, so that a retransmission must not reach the server.
+    pub fn once(self) -> bool {
+        self.bit() & ONCE != 0
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+const fn bits(ops: &[Op]) -> u32 {
+    let mut set = 0;
+    let mut at = 0;
+    while at < ops.len() {
+        set |= 1 << ops[at] as u32;
+        at += 1;
+    }
+    set
+}
+
+/// Operations that change the file system.
+pub const CHANGES: u32 = bits(&[
+    Op::Setattr,
+    Op::Write,
+    Op::Create,
+    Op::Mkdir,
+    Op::Symlink,
+    Op::Mknod,
+    Op::Remove,
+    Op::Rmdir,
+    Op::Rename,
+    Op::Link,
+    Op::Commit,
+]);
+/// Operations of which a second execution fails or does something else.
+pub const ONCE: u32 = bits(&[
+    Op::Setattr,
+    Op::Create,
+    Op::Mkdir,
+    Op::Symlink,
+    Op::Mknod,
+    Op::Remove,
+    Op::Rmdir,
+    Op::Rename,
+    Op::Link,
+]);
+/// Operations that look at content.
+pub const READS: u32 = bits(&[Op::Read, Op::Readlink, Op::Readdir, Op::Readdirplus]);
+/// Operations that look at names and attributes.
+pub const LOOKS: u32 =
+    bits(&[Op::Getattr, Op::Lookup, Op::Access, Op::Fsstat, Op::Fsinfo, Op::Pathconf, Op::Null]);
+/// All operations.
+pub const ALL_OPS: u32 = (1 << OPS) - 1;
+
+/// `nfsstat3`: the ones that FileWall itself answers with or looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Status {
+    /// Done.
+    Ok = 0,
+    /// Only the owner may.
+    Perm = 1,
+    /// Access denied.
+    Acces = 13,
+    /// Two file systems, or what looks like two.
+    Xdev = 18,
+    /// Over quota.
+    Dquot = 69,
+    /// The file system is read-only.
+    Rofs = 30,
+    /// The handle is known no more.
+    Stale = 70,
+    /// The handle is none of ours.
+    BadHandle = 10001,
+    /// Something failed.
+    ServerFault = 10006,
+    /// Try again later.
+    Jukebox = 10008,
+}
+
+impl Status {
+    /// Number on the wire.
+    pub fn number(self) -> u32 {
+        self as u32
+    }
+}
+
+/// Bits of ACCESS.
+pub mod access {
+    /// Read data or list.
+    pub const READ: u32 = 1;
+    /// Look a name up.
+    pub const LOOKUP: u32 = 2;
+    /// Rewrite data.
+    pub const MODIFY: u32 = 4;
+    /// Write new data or names.
+    pub const EXTEND: u32 = 8;
+    /// Delete a name.
+    pub const DELETE: u32 = 16;
+    /// Run a file.
+    pub const EXECUTE: u32 = 32;
+}
+
+/// Types of `ftype3`.
+pub mod ftype {
+    /// Directory.
+    pub const DIRECTORY: u32 = 2;
+}
+
+/// A file handle by value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Handle {
+    bytes: [u8; HANDLE_BYTES_MAX],
+    length: u8,
+}
+
+impl Handle {
+    /// No bytes: of a call that has no handle.
+    pub const EMPTY: Handle = Handle { bytes: [0; HANDLE_BYTES_MAX], length: 0 };
+
+    /// A handle of these bytes; `None` if there are more than [`HANDLE_BYTES_MAX`].
+    pub fn new(bytes: &[u8]) -> Option<Handle> {
+        let mut own = [0; HANDLE_BYTES_MAX];
+        own.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Handle { bytes: own, length: u8::try_from(bytes.len()).ok()? })
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}

@@ -1,0 +1,286 @@
+//! Results of NFSv3 calls: where attributes and handles are, so that they can be rewritten.
+
+use super::nfs3::{
+    ATTRIBUTES_BYTES, HANDLE_BYTES_MAX, NAME_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX,
+};
+use super::xdr::{Read, Reader, Span, Wrong};
+
+/// Most entries in one READDIR or READDIRPLUS reply. An entry has at least 28 bytes, so this is above what fits
+/// into the largest record.
+pub const ENTRIES_MAX: usize = 65_536;
+
+/// Where a file's own attributes are: beginning of a `fattr3`.
+pub type AttributesAt = usize;
+
+/// One entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where the entry begins: at the boolean that says that there is one.
+    pub start: usize,
+    /// End of the entry.
+    pub end: usize,
+    /// Its name.
+    pub name: Span,
+    /// Its attributes, if the server gave them.
+    pub attributes: Option<AttributesAt>,
+    /// Its handle, if the server gave it.
+    pub handle: Option<Span>,
+}
+
+/// Where the fields of a reply's results are. Reused from reply to reply, so that entries need no allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Results {
+    /// `nfsstat3`.
+    pub status: u32,
+    /// All `fattr3`, in the order of the reply, without those of entries.
+    pub attributes: Vec<AttributesAt>,
+    /// Attributes of the object that the reply is about: the file looked up, read or made.
+    pub object: Option<AttributesAt>,
+    /// Handle of the object looked up or made.
+    pub handle: Option<Span>,
+    /// Where the granted bits of ACCESS stand.
+    pub access_at: Option<usize>,
+    /// Where FSINFO's numbers begin (`rtmax`).
+    pub fsinfo_at: Option<usize>,
+    /// Entries of a directory.
+    pub entries: Vec<Entry>,
+    /// Where the boolean behind the last entry stands; `eof` follows.
+    pub entries_end_at: Option<usize>,
+    /// Data of a READ.
+    pub payload: Option<Span>,
+    /// Bytes read or written, as the server says.
+    pub count: u32,
+}
+
+impl Results {
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        let (mut attributes, mut entries) =
+            (std::mem::take(&mut self.attributes), std::mem::take(&mut self.entries));
+        attributes.clear();
+        entries.clear();
+        *self = Results { attributes, entries, ..Results::default() };
+    }
+
+    fn attributes(&mut self, reader: &mut Reader<'_>) -> Read<AttributesAt> {
+        let at = reader.at();
+        let kind = reader.u32()?;
+        if !(1..=7).contains(&kind) {
+            return Err(Wrong::Value { at, value: kind });
+        }
+        reader.take(ATTRIBUTES_BYTES - 4)?;
+        self.attributes.push(at);
+        Ok(at)
+    }
+
+    /// `post_op_attr`.
+    fn after(&mut self, reader: &mut Reader<'_>) -> Read<Option<AttributesAt>> {
+        if reader.bool()? { self.attributes(reader).map(Some) } else { Ok(None) }
+    }
+
+    /// `wcc_data`.
+    fn change(&mut self, reader: &mut Reader<'_>) -> Read<Option<AttributesAt>> {
+        if reader.bool()? {
+            reader.take(24)?;
+        }
+        self.after(reader)
+    }
+
+    /// Results of the calls that make an object.
+    fn made(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        if reader.bool()? {
+            self.handle = Some(reader.opaque(HANDLE_BYTES_MAX)?);
+        }
+        self.object = self.after(reader)?;
+        self.change(reader).map(|_| ())
+    }
+
+    fn entry(&mut self, reader: &mut Reader<'_>, start: usize, plus: bool) -> Read<()> {
+        reader.u64()?;
+        let name = reader.opaque(NAME_BYTES_MAX)?;
+        reader.u64()?;
+        let mut entry = Entry { start, end: 0, name, attributes: None, handle: None };
+        if plus {
+            if reader.bool()? {
+                let at = reader.at();
+                reader.take(ATTRIBUTES_BYTES)?;
+                entry.attributes = Some(at);
+            }
+            if reader.bool()? {
+                entry.handle = Some(reader.opaque(HANDLE_BYTES_MAX)?);
+            }
+        }
+        entry.end = reader.at();
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    fn directory(&mut self, reader: &mut Reader<'_>, plus: bool) -> Read<()> {
+        self.object = self.after(reader)?;
+        reader.take(8)?;
+        loop {
+            let start = reader.at();
+            if !reader.bool()? {
+                self.entries_end_at = Some(start);
+                reader.bool()?;
+                return Ok(());
+            }
+            if self.entries.len() == ENTRIES_MAX {
+                return Err(Wrong::Many { limit: ENTRIES_MAX });
+            }
+            self.entry(reader, start, plus)?;
+        }
+    }
+}
+
+/// Reads the results of `op` into `found`; the reader stands behind the head of the reply. For a READ, the payload
+/// need not be at hand.
+///
+/// # Errors
+/// [`Wrong`].
+pub fn results(reader: &mut Reader<'_>, op: Op, found: &mut Results) -> Read<()> {
+    found.clear();
+    if op == Op::Null {
+        return reader.end();
+    }
+    found.status = reader.u32()?;
+    if found.status == 0 {
+        success(reader, op, found)?
+    } else {
+        failure(reader, op, found)?
+    }
+    reader.end()
+}
+
+fn success(reader: &mut Reader<'_>, op: Op, found: &mut Results) -> Read<()> {
+    match op {
+        Op::Null => {}
+        Op::Getattr => found.object = Some(found.attributes(reader)?),
+        Op::Setattr | Op::Remove | Op::Rmdir => found.object = found.change(reader)?,
+        Op::Lookup => {
+            found.handle = Some(reader.opaque(HANDLE_BYTES_MAX)?);
+            found.object = found.after(reader)?;
+            found.after(reader)?;
+        }
+        Op::Access => {
+            found.object = found.after(reader)?;
+            found.access_at = Some(reader.at());
+            reader.u32()?;
+        }
+        Op::Readlink => {
+            found.object = found.after(reader)?;
+            reader.opaque(PATH_BYTES_MAX)?;
+        }
+        Op::Read => read(reader, found)?,
+        Op::Write => {
+            found.object = found.change(reader)?;
+            found.count = reader.u32()?;
+            reader.one_of(2)?;
+            reader.take(8)?;
+        }
+        Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod => found.made(reader)?,
+        Op::Rename => {
+            found.change(reader)?;
+            found.change(reader)?;
+        }
+        Op::Link => {
+            found.object = found.after(reader)?;
+            found.change(reader)?;
+        }
+        Op::Readdir => found.directory(reader, false)?,
+        Op::Readdirplus => found.directory(reader, true)?,
+        Op::Fsstat => {
+            found.object = found.after(reader)?;
+            reader.take(52)?;
+        }
+        Op::Fsinfo => {
+            found.object = found.after(reader)?;
+            found.fsinfo_at = Some(reader.at());
+            reader.take(48)?;
+        }
+        Op::Pathconf => {
+            found.object = found.after(reader)?;
+            reader.take(8)?;
+            for _ in 0..4 {
+                reader.bool()?;
+            }
+        }
+        Op::Commit => {
+            found.object = found.change(reader)?;
+            reader.take(8)?;
+        }
+    }
+    Ok(())
+}
+
+fn read(reader: &mut Reader<'_>, found: &mut Results) -> Read<()> {
+    found.object = found.after(reader)?;
+    let count_at = reader.at();
+    found.count = reader.u32()?;
+    reader.bool()?;
+    let payload = reader.last_opaque(PAYLOAD_BYTES_MAX)?;
+    if usize::try_from(found.count) != Ok(payload.bytes) {
+        return Err(Wrong::Value { at: count_at, value: found.count });
+    }
+    found.payload = Some(payload);
+    Ok(())
+}
+
+fn failure(reader: &mut Reader<'_>, op: Op, found: &mut Results) -> Read<()> {
+    match shape(op) {
+        Failure::Nothing => {}
+        Failure::After => found.object = found.after(reader)?,
+        Failure::Change => found.object = found.change(reader)?,
+        Failure::TwoChanges => {
+            found.change(reader)?;
+            found.change(reader)?;
+        }
+        Failure::AfterAndChange => {
+            found.object = found.after(reader)?;
+            found.change(reader)?;
+        }
+    }
+    Ok(())
+}
+
+/// What follows the status of a failed call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Nothing.
+    Nothing,
+    /// Attributes, perhaps.
+    After,
+    /// Attributes before and after, perhaps.
+    Change,
+    /// The same for two directories.
+    TwoChanges,
+    /// Attributes of the file, then those of the directory before and after.
+    AfterAndChange,
+}
+
+/// The shape of a failed call's results.
+pub fn shape(op: Op) -> Failure {
+    match op {
+        Op::Null | Op::Getattr => Failure::Nothing,
+        Op::Lookup
+        | Op::Access
+        | Op::Readlink
+        | Op::Read
+        | Op::Readdir
+        | Op::Readdirplus
+        | Op::Fsstat
+        | Op::Fsinfo
+        | Op::Pathconf => Failure::After,
+        Op::Setattr
+        | Op::Write
+        | Op::Create
+        | Op::Mkdir
+        | Op::Symlink
+        | Op::Mknod
+        | Op::Remove
+        | Op::Rmdir
+        | Op::Commit => Failure::Change,
+        Op::Rename => Failure::TwoChanges,
+        Op::Link => Failure::AfterAndChange,
+    }
+}

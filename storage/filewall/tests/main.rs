@@ -1,0 +1,6 @@
+//! FileWall in front of a server that the tests play themselves, over loopback: what no real server does on demand.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a failed step ends a test; helpers are no #[test] that clippy knows
+
+mod played;
+mod proxy;

@@ -1,0 +1,126 @@
+//! A server of NFSv3 that the tests play, and a client that sends what it is told to.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+use weir_filewall::proxy::{Config, FileWall, Limits, Server};
+use weir_filewall::wire::build::{Caller, Record};
+use weir_filewall::wire::nfs3::Op;
+use weir_filewall::wire::xdr::{get_u32, put_opaque, put_u32};
+
+/// Generous bound on every wait.
+pub const BOUND: Duration = Duration::from_secs(60);
+pub const CALLER: Caller<'static> = Caller { uid: 1001, gid: 100, groups: &[] };
+
+/// Reads one record, without its mark; `None` at the end of the stream.
+pub fn read_record(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut mark = [0; 4];
+    stream.read_exact(&mut mark).ok()?;
+    let mut record = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
+    stream.read_exact(&mut record).ok()?;
+    Some(record)
+}
+
+/// A server: connections come out of the receiver.
+pub fn server() -> (SocketAddr, Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, connections) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            stream.set_read_timeout(Some(BOUND)).unwrap();
+            if sender.send(stream).is_err() {
+                return;
+            }
+        }
+    });
+    (address, connections)
+}
+
+/// A FileWall in front of it.
+pub fn wall(server: SocketAddr, policy: Option<&str>, limits: Limits) -> (FileWall, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    if let Some(text) = policy {
+        std::fs::write(folder.path().join("p.yaml"), text).unwrap();
+    }
+    let config = Config {
+        server: Server {
+            address: server.ip(),
+            nfs_port: server.port(),
+            mount_port: Some(server.port()),
+            path: "/export".into(),
+        },
+        listen: [127, 0, 0, 1].into(),
+        port: 0,
+        portmap_port: None,
+        udp: true,
+        workers: 2,
+        policy: policy.map(|_| folder.path().to_path_buf()),
+        limits,
+    };
+    (FileWall::start(config).unwrap(), folder)
+}
+
+/// A client's connection.
+pub fn client(wall: &FileWall) -> TcpStream {
+    let stream = TcpStream::connect(wall.address).unwrap();
+    stream.set_read_timeout(Some(BOUND)).unwrap();
+    stream
+}
+
+pub fn getattr(xid: u32) -> Vec<u8> {
+    Record::nfs3(xid, Op::Getattr, &CALLER).opaque(b"handle").finish()
+}
+
+pub fn remove(xid: u32) -> Vec<u8> {
+    Record::nfs3(xid, Op::Remove, &CALLER).opaque(b"handle").opaque(b"name").finish()
+}
+
+pub fn write_call(xid: u32, data: &[u8]) -> Vec<u8> {
+    Record::nfs3(xid, Op::Write, &CALLER)
+        .opaque(b"handle")
+        .u64(0)
+        .u32(data.len() as u32)
+        .u32(0)
+        .opaque(data)
+        .finish()
+}
+
+/// A reply to the call in `record`, with these results.
+pub fn reply_to(record: &[u8], results: &[u8]) -> Vec<u8> {
+    let mut reply = Vec::new();
+    for word in [(24 + results.len()) as u32 | 1 << 31, get_u32(record, 0), 1, 0, 0, 0, 0] {
+        put_u32(&mut reply, word);
+    }
+    reply.extend_from_slice(results);
+    reply
+}
+
+/// NFS3ERR_NOENT in the shape of a REMOVE: a reply that tells executions apart from denials.
+pub const REMOVED: [u8; 12] = [0; 12];
+
+/// Results of a READ of `data`.
+pub fn read_results(data: &[u8]) -> Vec<u8> {
+    let mut results = Vec::new();
+    for word in [0, 0, data.len() as u32, 1] {
+        put_u32(&mut results, word);
+    }
+    put_opaque(&mut results, data);
+    results
+}
+
+/// Sends and expects one record back.
+pub fn ask(stream: &mut TcpStream, call: &[u8]) -> Vec<u8> {
+    stream.write_all(call).unwrap();
+    read_record(stream).expect("an answer")
+}
+
+/// Waits for a condition.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < BOUND, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
