@@ -67,7 +67,7 @@ pub struct EngineConfig {
     /// Processor that it is bound to; none: the kernel chooses.
     pub cpu: Option<usize>,
     /// How long it looks for packets before it sleeps, at most, microseconds; zero: it sleeps at once. It looks only while
-    /// packets come so close to each other, and lets others on its processor run meanwhile.
+    /// packets come so close to each other, not while there is bulk, and lets others on its processor run meanwhile.
     pub busy_poll_us: u32,
     /// UDP source ports that flows are spread over, 1 to 16: what the underlay can tell apart.
     pub source_ports: u8,
@@ -82,7 +82,7 @@ impl Default for EngineConfig {
     fn default() -> EngineConfig {
         EngineConfig {
             cpu: None,
-            busy_poll_us: 0,
+            busy_poll_us: 30,
             source_ports: 4,
             socket_buffer_bytes: 64 * 1024 * 1024,
             partial_checksums: true,

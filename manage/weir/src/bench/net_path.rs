@@ -68,7 +68,7 @@ impl Path for Weir {
 
     fn conditions(&self) -> String {
         "Geneve with security token, TAP ports with TSO and USO, stateful firewall, one engine thread a host, \
-         bound to the processor of its end, no busy polling"
+         bound to the processor of its end, default settings"
             .to_string()
     }
 

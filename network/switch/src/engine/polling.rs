@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: u8 = 4;
 /// Bytes of one turn from which on it carried bulk.
 pub const BULK_BYTES: u64 = 8 * 1024;
-/// How long bulk forbids to look.
-const BULK_HOLD: Duration = Duration::from_millis(1);
+/// How long bulk forbids to look: longer than a processor's other programs keep the engine waiting, or it would look between two
+/// turns of one stream.
+const BULK_HOLD: Duration = Duration::from_millis(50);
 
 /// See the module.
 #[derive(Debug)]
