@@ -56,7 +56,8 @@ pub struct Settings {
     pub snapshot_bytes_per_s: u64,
     /// Entries behind its leader up to which a learner may be promoted.
     pub promote_lag_max: u64,
-    /// Replicas compare a digest of their state after every so many entries. 0: never.
+    /// After how many batches the application tells its digest, for replicas to compare (`Replica::report_digest`).
+    /// The engine compares what it is told and does not count batches itself. 0: never.
     pub digest_every: u64,
 }
 
