@@ -3,6 +3,8 @@
 # which set: suite, work (a folder of their own), root (in it), and the functions say and die.
 #   WEIR_FRESH_CACHE=FILE.tar         keep the bare root there and take it from there the next time
 
+: "${suite:?}" "${work:?}" "${root:?}"
+
 # The lines of this machine's apt sources that are Debian's own, as one-line entries: "URI suite components".
 debian_sources() {
   # One-line style: deb [options] URI suite component...

@@ -28,11 +28,10 @@ rustup_home=${RUSTUP_HOME:-$HOME/.rustup}
 [ -x "$cargo_home/bin/cargo" ] || die "no cargo in $cargo_home/bin: set CARGO_HOME, or install Rust with rustup"
 [ -d "$rustup_home/toolchains" ] || die "no toolchain in $rustup_home: set RUSTUP_HOME, or install Rust with rustup"
 
-# shellcheck source=packaging/debian-root.sh
-. "$here/packaging/debian-root.sh"
-
 work=$(mktemp -d "${WEIR_FRESH_DIR:-/var/tmp}/weir-fresh.XXXXXX")
 root=$work/root
+# shellcheck source=packaging/debian-root.sh
+. "$here/packaging/debian-root.sh"
 clean_up() {
   # Mounts belong to the namespace that is gone. Should one be here all the same, nothing behind it may be deleted.
   if grep -qF " $work/" /proc/self/mountinfo; then

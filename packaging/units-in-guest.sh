@@ -23,11 +23,10 @@ for tool in debootstrap qemu-system-x86_64 mke2fs strip; do
 done
 [ -x "$binary" ] || die "$binary is not there: make build"
 
-# shellcheck source=packaging/debian-root.sh
-. "$here/packaging/debian-root.sh"
-
 work=$(mktemp -d /var/tmp/weir-guest.XXXXXX)
 root=$work/root
+# shellcheck source=packaging/debian-root.sh
+. "$here/packaging/debian-root.sh"
 console=${WEIR_GUEST_LOG:-$work/console.log}
 clean_up() {
   if grep -qF " $work/" /proc/self/mountinfo; then
