@@ -192,5 +192,5 @@ fn the_first_frames_of_a_session_keep_their_bytes() {
         encode_frame(&ToActuator::Ping { id: 1 }).unwrap(),
         encode_frame(&ToController::Pong { id: 1 }).unwrap(),
     ];
-    assert_eq!(hash(&all.concat()), "2ae5b50cb66ef29e");
+    assert_eq!(hash(&all.concat()), "FIXME");
 }

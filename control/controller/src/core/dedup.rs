@@ -9,7 +9,7 @@
 
 use weir_base::codec::{decode, encode};
 use weir_model::Version;
-use weir_model::event::Event;
+use weir_model::event::{Event, SourceId};
 use weir_store::{Rejection, Store, View};
 
 /// Table of the windows; the watch feed leaves it out.
@@ -27,6 +27,13 @@ pub(crate) enum Seen {
 
 fn slot(event: &Event) -> Vec<u8> {
     encode(&(&event.source, event.sequence % WINDOW))
+}
+
+/// The highest number of a source that is remembered.
+pub(crate) fn last_sequence_of(store: &Store, source: &SourceId) -> u64 {
+    let slots = (0..WINDOW).filter_map(|slot| store.get(DEDUP_TABLE, &encode(&(source, slot))));
+    let known = slots.filter_map(|cell| decode::<(u64, Version)>(&cell.value).ok());
+    known.map(|(sequence, _)| sequence).max().unwrap_or_default()
 }
 
 /// Whether an event was decided before.

@@ -291,7 +291,10 @@ async fn read<S: AsyncRead>(
                     let text = format!("a usage report of '{}' with {flows} flows", report.actuator);
                     return Err(Error::Peer(format!("{text}: at most {USAGE_FLOWS_MAX}, and only its own")));
                 }
-                handle.shared.offer(EventBody::Usage(report));
+                // Every replica hears of it; one of them orders it.
+                if handle.leads() {
+                    handle.shared.offer(EventBody::Usage(report));
+                }
             }
             ToController::Answer { id, answer } => {
                 handle.shared.sessions.answered(actuator, session, id, answer)
