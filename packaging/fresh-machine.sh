@@ -60,6 +60,8 @@ enter='
 set -euo pipefail
 root=$1 cargo_home=$2 rustup_home=$3; shift 3
 mount --make-rprivate /
+# A mount point of its own: `ip netns` changes how the root is mounted, which a plain folder refuses.
+mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
