@@ -26,7 +26,7 @@ pub mod learning;
 use std::future::Future;
 use std::net::Ipv4Addr;
 use weir_model::{MacAddr, Version};
-use weir_store::columns::column;
+use weir_store::columns::{Columns, column};
 use weir_store::{
     Action, Answer, Condition, Operation, Outcome, Query, Refusal, Registry, Select, Selected, Step,
     TableOptions, Write,
@@ -269,6 +269,16 @@ fn columns_table(references: &[(&str, &str)]) -> TableOptions {
 
 fn index_table(to: &str) -> TableOptions {
     TableOptions { references: vec![(String::new(), to.to_owned())], ..TableOptions::default() }
+}
+
+/// The value with these columns, whose names are the apps' own.
+fn value(cells: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut columns = Columns::new();
+    for (name, bytes) in cells {
+        let set = columns.set(name, bytes);
+        assert!(set.is_ok(), "'{name}' is no name of a column");
+    }
+    columns.to_value()
 }
 
 fn fixed<const N: usize>(bytes: Option<&[u8]>) -> Option<[u8; N]> {

@@ -7,12 +7,12 @@
 
 use super::{
     ATTEMPTS_MAX, Data, Error, Form, Result, TableOptions, call, cell, columns_table, follow, get,
-    index_table, picked, put, read_columns, read_whole, some, write,
+    index_table, picked, put, read_columns, read_whole, some, value, write,
 };
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use weir_model::MacAddr;
-use weir_store::columns::{Columns, column};
+use weir_store::columns::column;
 use weir_store::{Aborted, Action, Call, Condition, Operation, Procedure, Registry, Select, Write};
 
 const INDEX: &str = "balancer/addresses";
@@ -98,14 +98,6 @@ fn member_value(member: &Member) -> Vec<u8> {
 
 fn pool_value(name: &[u8], members: &[u8], turn: u32) -> Vec<u8> {
     value(&[("name", name), ("method", b"round-robin"), ("members", members), ("turn", &turn.to_be_bytes())])
-}
-
-fn value(cells: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut columns = Columns::new();
-    for (name, bytes) in cells {
-        columns.set(name, bytes).expect("names of columns are this app's own");
-    }
-    columns.to_value()
 }
 
 /// Writes a virtual address with its pool, anew or over what was there; the pool's turn begins at its first

@@ -10,13 +10,13 @@
 
 use super::{
     ATTEMPTS_MAX, Data, Error, Form, PacketIn, Result, TableOptions, call, cell, columns_table, follow, get,
-    index_table, put, read_whole, some, transact, write,
+    index_table, put, read_whole, some, transact, value, write,
 };
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use weir_model::MacAddr;
-use weir_store::columns::{Columns, column};
+use weir_store::columns::column;
 use weir_store::{Aborted, Action, Call, Condition, Operation, Outcome, Procedure, Registry, Select, Write};
 
 const DEVICES: &str = "devices/devices";
@@ -130,19 +130,14 @@ fn attachment((switch, port): (u64, u32)) -> Vec<u8> {
 }
 
 fn device_value(id: u64, mac: &[u8], attachment: &[u8], addresses: &[u8], seen: &[u8]) -> Vec<u8> {
-    let mut columns = Columns::new();
-    let cells: [(&str, &[u8]); 6] = [
+    value(&[
         ("id", &id.to_be_bytes()),
         ("mac", mac),
         ("attachment", attachment),
         ("addresses", addresses),
         ("seen", seen),
         ("class", b"default"),
-    ];
-    for (name, bytes) in cells {
-        columns.set(name, bytes).expect("names of columns are this app's own");
-    }
-    columns.to_value()
+    ])
 }
 
 fn wrong<E: std::error::Error>() -> Error<E> {

@@ -33,9 +33,12 @@ impl Shared {
     }
 }
 
+/// Table and key.
+type Name = (String, Vec<u8>);
+
 struct Controller<'a> {
     shared: &'a Shared,
-    cache: Mutex<HashMap<(String, Vec<u8>), Option<Vec<u8>>>>,
+    cache: Mutex<HashMap<Name, Option<Vec<u8>>>>,
 }
 
 impl Controller<'_> {
