@@ -56,7 +56,7 @@ metrics! {
     session_frames_in: "counter" "weir_agent_session_frames_total" "direction=\"in\"", "Frames with the controller.";
     session_frames_out: "counter" "weir_agent_session_frames_total" "direction=\"out\"", "Frames with the controller.";
     session_dropped_acks: "counter" "weir_agent_session_dropped_total" "what=\"acks\"", "Frames of the switch that had no session to go to.";
-    session_dropped_usage: "counter" "weir_agent_session_dropped_total" "what=\"usage\"", "Frames of the switch that had no session to go to.";
+    session_dropped_events: "counter" "weir_agent_session_dropped_total" "what=\"event\"", "Frames of the switch that had no session to go to.";
     session_dropped_answers: "counter" "weir_agent_session_dropped_total" "what=\"answers\"", "Frames of the switch that had no session to go to.";
     session_questions_refused: "counter" "weir_agent_session_questions_refused_total" "", "Questions refused because too many are open.";
     session_questions_expired: "counter" "weir_agent_session_questions_expired_total" "", "Questions that the switch did not answer in time.";
