@@ -73,6 +73,8 @@ pub(super) fn text(shared: &Shared) -> String {
     let one = |value| vec![(String::new(), value)];
     put(&mut text, "version", "gauge", "Version of the store.", &one(published.store.version().0));
     put(&mut text, "store_bytes", "gauge", "Bytes of keys and values.", &one(published.store.bytes()));
+    let feed = shared.feed_bytes() as u64;
+    put(&mut text, "feed_bytes", "gauge", "Bytes of changes kept for watchers.", &one(feed));
     put(&mut text, "sessions", "gauge", "Open sessions.", &one(shared.sessions.count() as u64));
     core(&mut text, &gauges.core);
     scheduler(&mut text, &gauges.scheduler);
@@ -171,8 +173,6 @@ fn driver(text: &mut String, shared: &Shared) {
         ("answers_dropped", load(&shared.sessions.answers_dropped)),
     ];
     put(text, "driver_total", "counter", "What happened around the core.", &by("what", &driver));
-}
-
     let intake = [
         ("accepted", load(&counters.intake_accepted)),
         ("duplicate", load(&counters.intake_duplicates)),
@@ -182,6 +182,8 @@ fn driver(text: &mut String, shared: &Shared) {
     ];
     let help = "Events of actuators that came here, before they are ordered, by what was made of them.";
     put(text, "intake_total", "counter", help, &by("outcome", &intake));
+}
+
 fn order(text: &mut String, shared: &Shared) {
     if let Some(engine) = shared.engine.load_full() {
         let counters = engine.counters();

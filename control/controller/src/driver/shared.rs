@@ -139,6 +139,11 @@ impl Shared {
         self.reached.send_modify(|(reached, _)| *reached = version);
     }
 
+    /// Bytes of the changes that watchers can still get.
+    pub fn feed_bytes(&self) -> usize {
+        locked(&self.feed).bytes()
+    }
+
     pub fn changes_after(&self, from: Version, limit: usize) -> Result<Vec<Arc<CommittedChange>>, Error> {
         locked(&self.feed).after(from, limit)
     }
