@@ -96,7 +96,7 @@ fn fragments_and_other_protocols_are_refused() {
     };
     assert_eq!(with(20, 0x20), FrameError::Fragment);
     assert_eq!(with(21, 0x01), FrameError::Fragment);
-    assert_eq!(with(23, 6), FrameError::NotUdp);
+    assert_eq!(with(23, 6), FrameError::OtherProtocol);
     assert_eq!(with(14, 0x65), FrameError::Wrong);
     assert_eq!(parse_udp(&good[..good.len() - 1]), Err(FrameError::Short));
     assert_eq!(parse_udp(&[]), Err(FrameError::Short));
