@@ -64,7 +64,7 @@ fn a_checksum_left_to_the_device_is_taken() {
         };
         let mut bytes = wanted.build().unwrap();
         let at = bytes.len() - 8 - 2;
-        let partial = fold(pseudo_sum(source, destination, 16));
+        let partial = fold(pseudo_sum(source, destination, PROTOCOL_UDP, 16));
         bytes[at..at + 2].copy_from_slice(&partial.to_be_bytes());
         assert_eq!(parse_udp(&bytes), Ok(wanted));
         bytes[at] ^= 1;
