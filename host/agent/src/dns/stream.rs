@@ -40,8 +40,9 @@ pub const PIPELINE_MAX: usize = 8;
 pub const UNSENT_BYTES_MAX: usize = 64 * 1024;
 /// A connection without a whole query or answer for so long is closed, milliseconds.
 pub const IDLE_MS: u64 = 10_000;
-/// Data that is not acknowledged for so long ends the connection, milliseconds.
-pub const UNACKED_MS: u64 = 10_000;
+/// An endpoint that says nothing at all for so long is forgotten, milliseconds; longer than [`IDLE_MS`], so that who
+/// is only idle is told.
+pub const UNACKED_MS: u64 = 15_000;
 /// How long closing may take, milliseconds.
 const CLOSING_MS: u64 = 5_000;
 /// How often [`Streams::tick`] is wanted while there are connections, milliseconds.
@@ -175,6 +176,8 @@ impl Streams {
                 break;
             }
         }
+        // A connection that was just broken off has yet to say so.
+        stack.interface.poll(at(now_ms), &mut stack.device, &mut stack.sockets);
         metrics.dns_tcp_refused.add(stack.device.take_resets());
         stack.remove_closed();
         self.connections = others + stack.connections.len();
