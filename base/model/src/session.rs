@@ -5,7 +5,7 @@
 //! only the differences (row A6). Frames are postcard (`weir_base::codec`).
 
 use crate::entry::Key;
-use crate::event::{Role, UsageReport};
+use crate::event::{Role, SignedEvent};
 use crate::local::{Answer, Question};
 use crate::signed::{SignedAcks, SignedUpdates};
 use crate::{Label, Version};
@@ -54,8 +54,8 @@ pub enum ToController {
     },
     /// Answers to updates.
     Acks(SignedAcks),
-    /// What was sent to whom.
-    Usage(UsageReport),
+    /// An event of the actuator, such as what was sent to whom, signed with its identity.
+    Event(SignedEvent),
     /// Answer to a question.
     Answer {
         /// The question's number.

@@ -150,8 +150,8 @@ pub struct Counters {
     pub protocol_errors: u64,
     /// Acks without a session.
     pub dropped_acks: u64,
-    /// Usage reports without a session.
-    pub dropped_usage: u64,
+    /// Events of the switch without a session.
+    pub dropped_events: u64,
     /// Answers that nobody waits for.
     pub dropped_answers: u64,
     /// Questions refused because too many are open.
@@ -168,7 +168,7 @@ impl std::ops::AddAssign for Counters {
         self.closes += other.closes;
         self.protocol_errors += other.protocol_errors;
         self.dropped_acks += other.dropped_acks;
-        self.dropped_usage += other.dropped_usage;
+        self.dropped_events += other.dropped_events;
         self.dropped_answers += other.dropped_answers;
         self.questions_refused += other.questions_refused;
         self.questions_expired += other.questions_expired;
@@ -423,10 +423,10 @@ impl Session {
                 out.push(Output::ToController(ToController::Acks(acks)));
             }
             FromSwitch::Acks(_) => self.counters.dropped_acks += 1,
-            FromSwitch::Usage(report) if established => {
-                out.push(Output::ToController(ToController::Usage(report)));
+            FromSwitch::Event(event) if established => {
+                out.push(Output::ToController(ToController::Event(event)));
             }
-            FromSwitch::Usage(_) => self.counters.dropped_usage += 1,
+            FromSwitch::Event(_) => self.counters.dropped_events += 1,
             FromSwitch::Answer { id, answer } => {
                 let Some(open) = self.questions.get(&id).copied() else {
                     self.counters.dropped_answers += 1;

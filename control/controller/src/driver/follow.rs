@@ -3,7 +3,10 @@
 
 use super::runner::{Command, Runner};
 use super::shared::{Parts, Shared};
-use super::{Controller, ControllerHandle, ControllerSettings, Order, Recovered, snapshots};
+use super::{
+    Controller, ControllerHandle, ControllerSettings, NUMBERS_FILE, NUMBERS_RESERVED, Order, Recovered,
+    snapshots,
+};
 use crate::Error;
 use crate::core::{Core, CoreSettings, Feed, Input, SharedApp};
 use std::io::Read;
@@ -11,11 +14,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
-use weir_base::world::Clock;
+use weir_base::numbers::Numbers;
+use weir_base::world::{Clock, Disk};
 use weir_model::event::SourceId;
 use weir_order::{Completion, Entry, Position, Sink, Submitter};
 use weir_trust::batch::GroupSigner;
 
+/// Milliseconds of the Unix epoch, shifted by so much, are below the numbers of a life's events: room for a million of
+/// them in each.
+const NUMBERS_SHIFT: u32 = 20;
 /// How often a full queue of the core is looked at.
 const ROOM_LOOK: Duration = Duration::from_micros(200);
 
@@ -47,23 +54,31 @@ impl Sink for ToCore {
 }
 
 impl Controller {
-    /// Starts a replica of a group, with an empty state. `start` is given where the order brings its entries and
+    /// Starts a replica of a group, with an empty state. `disk` keeps the numbers of its own events. `start` is given where the order brings its entries and
     /// snapshots, and gives the order. It follows until [`ControllerHandle::lead`] says otherwise.
     ///
     /// # Errors
     /// [`Error::Order`], [`Error::System`].
     pub fn follow(
         settings: ControllerSettings,
+        disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
         signer: Box<dyn GroupSigner + Send>,
         apps: Vec<SharedApp>,
         start: impl FnOnce(Box<dyn Sink>) -> Result<Arc<dyn Order>, weir_order::Error>,
     ) -> Result<Controller, Error> {
-        let source = SourceId(format!("controller/{}", settings.name));
+        let source = SourceId::of_controller(&settings.name);
+        let mut keys = settings.peers.clone();
+        keys.insert(source.clone(), settings.identity.public());
+        // What it proposed in an earlier life may be ordered yet, or forgotten with its disk: the clock is above both.
+        let floor = clock.wall_ms() << NUMBERS_SHIFT;
+        let numbers = Numbers::open(disk, NUMBERS_FILE, NUMBERS_RESERVED, floor)
+            .map_err(Error::system("reading the numbers of events"))?;
         let core_settings = CoreSettings {
             domain: settings.domain.clone(),
             epoch: settings.epoch,
             source: source.clone(),
+            keys: keys.clone(),
             scheduler: settings.scheduler,
         };
         let group_key = signer.group_key();
@@ -77,6 +92,8 @@ impl Controller {
         let shared = Arc::new(Shared::new(Parts {
             settings: &settings,
             source,
+            keys,
+            numbers,
             apps,
             group_key,
             feed,

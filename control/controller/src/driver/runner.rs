@@ -150,7 +150,7 @@ impl Runner {
     }
 
     fn lead(&mut self, leads: bool, reply: oneshot::Sender<()>) {
-        self.shared.set_leads(leads, &self.core);
+        self.shared.set_leads(leads);
         self.step(Input::Lead(leads));
         // Who asked may have given up.
         let _ = reply.send(());
@@ -181,6 +181,9 @@ impl Runner {
                 let result = match outcome {
                     Outcome::Committed(version) | Outcome::Duplicate(version) => Ok(version),
                     Outcome::Rejected(rejection) => Err(Error::Rejected(rejection)),
+                    Outcome::Unauthentic(reason) => {
+                        Err(Error::Unauthentic { sender: sender(), sequence, reason })
+                    }
                     Outcome::TooOld => Err(Error::NumberTooOld { sender: sender(), sequence }),
                 };
                 self.shared.answer(&(source, sequence), &result);

@@ -25,8 +25,8 @@ use tokio::time::MissedTickBehavior;
 use weir_model::local::{FromSwitch, ToSwitch};
 use weir_model::session::ToController;
 
-/// Usage reports are dropped when fewer places than this are left: they are the first to go.
-const USAGE_RESERVE: usize = TO_CONTROLLER_MAX / 2;
+/// Events of the switch are dropped when fewer places than this are left: they are the first to go.
+const EVENTS_RESERVE: usize = TO_CONTROLLER_MAX / 2;
 /// Frames of controllers that wait here; each may be as long as a frame can be.
 const FROM_CONTROLLERS_MAX: usize = 4;
 /// Places that must be free towards the switch before another frame of a controller is taken.
@@ -258,8 +258,8 @@ impl Driver {
             Output::Close => one.stream = None,
             Output::ToController(frame) => {
                 let stream = one.stream.as_ref()?;
-                if matches!(frame, ToController::Usage(_)) && stream.sender.capacity() < USAGE_RESERVE {
-                    one.session.counters.dropped_usage += 1;
+                if matches!(frame, ToController::Event(_)) && stream.sender.capacity() < EVENTS_RESERVE {
+                    one.session.counters.dropped_events += 1;
                     return None;
                 }
                 match stream.sender.try_send(frame) {
@@ -364,7 +364,7 @@ impl Driver {
         metrics.session_closes.set(counters.closes);
         metrics.session_protocol_errors.set(counters.protocol_errors);
         metrics.session_dropped_acks.set(counters.dropped_acks);
-        metrics.session_dropped_usage.set(counters.dropped_usage);
+        metrics.session_dropped_events.set(counters.dropped_events);
         metrics.session_dropped_answers.set(counters.dropped_answers);
         metrics.session_questions_refused.set(counters.questions_refused);
         metrics.session_questions_expired.set(counters.questions_expired);

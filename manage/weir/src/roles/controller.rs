@@ -3,7 +3,7 @@
 pub mod config;
 
 use super::backend::Controlled;
-use super::group::{self, Founding, Group};
+use super::group::{self, Founding, Group, MEMBER_NUMBER_MAX};
 use super::keys::Keys;
 use super::state::State;
 use crate::cli::Failure;
@@ -25,6 +25,7 @@ use weir_controller::driver::{
     Controller, ControllerHandle, ControllerSettings, SessionAccess, serve_sessions,
 };
 use weir_model::Label;
+use weir_model::event::SourceId;
 use weir_trust::batch::SingleSigner;
 
 /// How long a controller that stops tries to give leadership away.
@@ -108,11 +109,11 @@ fn start(
     state: &State,
 ) -> Result<(Controller, Option<(Group, Founding)>), Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Input(error.to_string());
-    let name = match &config.group {
-        None => super::label("controller"),
-        Some(group) => Label::new(format!("controller-{}", group.id)).map_err(|error| wrong(&error))?,
+    let (name, identity) = match &config.group {
+        None => (super::label("controller"), state.event_key()),
+        Some(group) => (member_name(group.id), state.member_event_key(group.id)),
     };
-    let mut settings = ControllerSettings::new(config.domain.clone(), name);
+    let mut settings = ControllerSettings::new(config.domain.clone(), name, Arc::new(identity));
     settings.registry = super::store::registry();
     let clock = Arc::new(RealClock::new());
     let signer = Box::new(SingleSigner(state.group_key()));
@@ -124,12 +125,29 @@ fn start(
         let controller = Controller::open(settings, Arc::new(disk), clock, signer, apps);
         return Ok((controller.map_err(|error| wrong(&error))?, None));
     };
+    // All that a group can have: who is in it must not change what is right in the order.
+    settings.peers = (1..=MEMBER_NUMBER_MAX)
+        .filter(|id| *id != group.id)
+        .map(|id| (SourceId::of_controller(&member_name(id)), state.member_event_key(id).public()))
+        .collect();
+    let numbers = config.state_dir.join("numbers");
+    std::fs::create_dir_all(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
+    let numbers = RealDisk::open(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
     let (founding, opening) = group::open(group, &config.state_dir, state)?;
     let started = opening.group();
-    let controller = Controller::follow(settings, clock, signer, apps, |sink| opening.start(sink));
+    let controller =
+        Controller::follow(settings, Arc::new(numbers), clock, signer, apps, |sink| opening.start(sink));
     let controller = controller.map_err(|error| wrong(&error))?;
     let group = started().ok_or_else(|| Failure::Input("the replica did not start".into()))?;
     Ok((controller, Some((group, founding))))
+}
+
+/// Under which name a member of a group signs its events.
+fn member_name(id: u64) -> Label {
+    match Label::new(format!("controller-{id}")) {
+        Ok(label) => label,
+        Err(error) => unreachable!("{error}"),
+    }
 }
 
 /// Where the controllers are, this one first, as far as the settings say.

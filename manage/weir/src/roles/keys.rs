@@ -11,8 +11,8 @@ use std::path::Path;
 use weir_model::Label;
 
 /// The files of a state directory that are shared, by name.
-const SHARED: [&str; 7] =
-    ["domain", "ca.key", "ca.crt", "admin.token", "group.seed", "dataplane.secret", "join.key"];
+const SHARED: [&str; 8] =
+    ["domain", "ca.key", "ca.crt", "admin.token", "group.seed", "event.seed", "dataplane.secret", "join.key"];
 
 /// See the module.
 #[derive(Clone, Serialize, Deserialize)]

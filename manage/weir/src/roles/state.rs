@@ -6,7 +6,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -99,6 +99,8 @@ pub struct State {
     pub admin_token: String,
     /// Seed of the group's signing key.
     pub group_seed: [u8; 32],
+    /// Seed of the key that signs this controller's events.
+    pub event_seed: [u8; 32],
     /// Key of the packets' security tokens.
     pub dataplane_secret: [u8; 16],
     join_key: [u8; 32],
@@ -182,6 +184,7 @@ impl State {
             server,
             admin_token,
             group_seed: kept_key(dir.join("group.seed"))?,
+            event_seed: kept_key(dir.join("event.seed"))?,
             dataplane_secret: kept_key(dir.join("dataplane.secret"))?,
             join_key: kept_key(dir.join("join.key"))?,
         })
@@ -190,6 +193,21 @@ impl State {
     /// The group's key pair.
     pub fn group_key(&self) -> KeyPair {
         KeyPair::from_seed(&self.group_seed)
+    }
+
+    /// The key pair that signs the events of a controller that is alone.
+    pub fn event_key(&self) -> KeyPair {
+        KeyPair::from_seed(&self.event_seed)
+    }
+
+    /// The key pair that signs the events of a member of the group. All members can tell each other's: they share the
+    /// seed.
+    pub fn member_event_key(&self, id: u64) -> KeyPair {
+        let mut hash = Sha256::new();
+        hash.update(b"weir/member-event/1\0");
+        hash.update(self.event_seed);
+        hash.update(id.to_le_bytes());
+        KeyPair::from_seed(&hash.finalize().into())
     }
 
     /// Writes the context that the command line reads, with the controllers' addresses, this one's first.

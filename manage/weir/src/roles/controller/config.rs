@@ -21,7 +21,7 @@
 //! An unknown field is an error, and each error names field, value and what is allowed.
 
 use crate::cli::Failure;
-use crate::roles::group::MemberAddress;
+use crate::roles::group::{MEMBER_NUMBER_MAX, MemberAddress};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -124,7 +124,7 @@ pub struct ControllerConfig {
     pub group: Option<GroupConfig>,
 }
 
-fn wrong(field: &str, value: impl std::fmt::Display, allowed: &str) -> Failure {
+fn wrong(field: &str, value: impl std::fmt::Display, allowed: impl std::fmt::Display) -> Failure {
     Failure::Input(format!("{field}: '{value}' is not allowed: {allowed}"))
 }
 
@@ -135,8 +135,8 @@ fn address_of(field: &str, text: &str) -> Result<SocketAddr, Failure> {
 
 impl GivenGroup {
     fn check(&self, advertise: IpAddr, api: SocketAddr, session: SocketAddr) -> Result<GroupConfig, Failure> {
-        if self.id == 0 {
-            return Err(wrong("group.id", 0, "controllers are numbered from 1"));
+        if !(1..=MEMBER_NUMBER_MAX).contains(&self.id) {
+            return Err(wrong("group.id", self.id, format!("use 1 to {MEMBER_NUMBER_MAX}")));
         }
         let listen = address_of("group.listen", &self.listen)?;
         let at = |port: u16| SocketAddr::new(advertise, port).to_string();
@@ -149,8 +149,8 @@ impl GivenGroup {
             address
                 .check()
                 .map_err(|error| Failure::Input(format!("group.founders: controller {}: {error}", one.id)))?;
-            if one.id == 0 || founders.insert(one.id, address).is_some() {
-                return Err(wrong("group.founders", one.id, "each has a number of its own, from 1"));
+            if !(1..=MEMBER_NUMBER_MAX).contains(&one.id) || founders.insert(one.id, address).is_some() {
+                return Err(wrong("group.founders", one.id, "each has a number of its own, 1 to 255"));
             }
         }
         if founders.len() > MEMBERS_MAX {

@@ -31,6 +31,8 @@ use weir_api::ApiError;
 use weir_api::types::{AddMember, GroupMember, GroupStatus};
 use weir_raft::{Change, ReplicaStatus, Role};
 
+/// Highest number of a controller: the keys of so many are known in advance.
+pub const MEMBER_NUMBER_MAX: u64 = 255;
 /// How long a controller that was added may take to catch up.
 const CATCH_UP_BOUND: Duration = Duration::from_secs(60);
 /// How often it is looked whether it has.
@@ -107,8 +109,9 @@ impl Group {
     pub async fn add(&self, member: AddMember) -> Result<(), ApiError> {
         let address = MemberAddress { replica: member.replica, api: member.api, session: member.session };
         address.check().map_err(ApiError::invalid)?;
-        if member.id == 0 {
-            return Err(ApiError::invalid("id: '0' is not allowed: controllers are numbered from 1"));
+        if !(1..=MEMBER_NUMBER_MAX).contains(&member.id) {
+            let text = format!("id: '{}' is not allowed: use 1 to {MEMBER_NUMBER_MAX}", member.id);
+            return Err(ApiError::invalid(text));
         }
         let id = member.id;
         let status = self.status();
