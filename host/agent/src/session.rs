@@ -26,6 +26,7 @@ use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
 use weir_model::session::{PROTOCOL, STATE_CHUNK_KEYS, StateDigest, ToActuator, ToController};
+use weir_model::signed::SignedAcks;
 
 /// Most questions of the controller that are open at the switch.
 pub const QUESTIONS_MAX: usize = 64;
@@ -37,6 +38,8 @@ pub const CONNECT_TIMEOUT_MS: u64 = 10_000;
 pub const GREETING_TIMEOUT_MS: u64 = 30_000;
 /// A controller that has pinged once must not be silent for longer than this, milliseconds.
 pub const SILENCE_MAX_MS: u64 = 60_000;
+/// Most frames of acks that wait for the controller's welcome.
+const HELD_ACKS_MAX: usize = 256;
 /// Most state requests that are open at the switch.
 const STATE_REQUESTS_MAX: usize = 8;
 
@@ -219,6 +222,8 @@ pub struct Session {
     states: VecDeque<StatePurpose>,
     questions: BTreeMap<u64, OpenQuestion>,
     next_question: u64,
+    /// Acks of the switch since the digest was asked for, until the controller welcomes us.
+    held_acks: Vec<SignedAcks>,
     /// When the controller last spoke, once it has pinged.
     heard_ms: Option<u64>,
     /// Counters.
@@ -239,6 +244,7 @@ impl Session {
             states: VecDeque::new(),
             questions: BTreeMap::new(),
             next_question: questions_from,
+            held_acks: Vec::new(),
             heard_ms: None,
             counters: Counters::default(),
         }
@@ -247,6 +253,11 @@ impl Session {
     /// Whether there is a session.
     pub fn established(&self) -> bool {
         self.phase == Phase::Established
+    }
+
+    /// Whether acks of the switch are for this session: from when the digest for its greeting is asked for.
+    pub fn wants_acks(&self) -> bool {
+        matches!(self.phase, Phase::Digest { .. } | Phase::Greeting { .. } | Phase::Established)
     }
 
     /// The controller that is tried or in use.
@@ -360,6 +371,7 @@ impl Session {
 
     fn forget_session(&mut self) {
         self.questions.clear();
+        self.held_acks.clear();
         self.heard_ms = None;
         for state in &mut self.states {
             *state = StatePurpose::Nobody;
@@ -422,6 +434,11 @@ impl Session {
             FromSwitch::Acks(acks) if established => {
                 out.push(Output::ToController(ToController::Acks(acks)));
             }
+            // The digest that it is greeted with does not have them.
+            FromSwitch::Acks(acks) if self.wants_acks() => match self.held_acks.len() < HELD_ACKS_MAX {
+                true => self.held_acks.push(acks),
+                false => self.end(now_ms, format!("{HELD_ACKS_MAX} acks came before it welcomed us"), out),
+            },
             FromSwitch::Acks(_) => self.counters.dropped_acks += 1,
             FromSwitch::Event(event) if established => {
                 out.push(Output::ToController(ToController::Event(event)));
@@ -500,6 +517,8 @@ impl Session {
             }
             (Phase::Greeting { .. }, ToActuator::Welcome { protocol, epoch }) if protocol == PROTOCOL => {
                 self.phase = Phase::Established;
+                let held = std::mem::take(&mut self.held_acks);
+                out.extend(held.into_iter().map(|acks| Output::ToController(ToController::Acks(acks))));
                 self.failures = 0;
                 let controller = self.controller().to_string();
                 out.push(Output::Report(Report::Established { controller, epoch }));

@@ -176,21 +176,23 @@ impl Driver {
                 asked
             }
             FromSwitch::Answer { id, .. } => Some(id >> QUESTION_SHIFT),
-            _ if self.established().is_some() => {
-                let all: Vec<u64> = self
-                    .sessions
-                    .iter()
-                    .filter(|one| one.session.established())
-                    .map(|one| one.number)
-                    .collect();
-                all.into_iter().for_each(|number| self.step(number, Input::FromSwitch(frame.clone())));
-                return;
-            }
-            // It is counted as dropped, once.
-            _ => self.sessions.first().map(|one| one.number),
+            FromSwitch::Acks(_) => return self.tell_all(&frame, Session::wants_acks),
+            _ => return self.tell_all(&frame, Session::established),
         };
         if let Some(number) = to {
             self.step(number, Input::FromSwitch(frame));
+        }
+    }
+
+    /// Gives a frame to every session that wants it; to the first one, which counts it as dropped, when none does.
+    fn tell_all(&mut self, frame: &FromSwitch, wants: fn(&Session) -> bool) {
+        let mut to: Vec<u64> =
+            self.sessions.iter().filter(|one| wants(&one.session)).map(|one| one.number).collect();
+        if to.is_empty() {
+            to.extend(self.sessions.first().map(|one| one.number));
+        }
+        for number in to {
+            self.step(number, Input::FromSwitch(frame.clone()));
         }
     }
 

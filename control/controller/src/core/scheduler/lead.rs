@@ -38,7 +38,17 @@ impl Scheduler {
     fn begin_to_send(&mut self, label: &Label, out: &mut Vec<Output>) {
         let Some(target) = self.targets.get_mut(label) else { return };
         let left = std::mem::take(&mut target.ahead);
+        // What was refused to this replica when it led before, perhaps because it was behind, may go now.
+        let refused = std::mem::take(&mut target.refused);
+        for key in &refused {
+            if let Some(slot) = target.slots.get_mut(key) {
+                slot.refused = None;
+            }
+        }
         self.dirty.insert(label.clone());
+        for key in refused {
+            self.evaluate(&(label.clone(), key));
+        }
         self.mend(label, left.into_iter().collect(), out);
     }
 
