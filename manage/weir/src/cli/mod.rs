@@ -4,6 +4,7 @@ mod apply;
 mod context;
 mod explain;
 mod filewall;
+mod fs;
 pub(crate) mod input;
 mod inspect;
 pub(crate) mod output;
@@ -95,6 +96,8 @@ enum Command {
     Switch(SwitchArguments),
     /// Stand in front of an NFS server and enforce policies on its clients' calls
     Filewall(filewall::FileWallArguments),
+    /// Mount user-space file systems
+    Fs(fs::FileSystems),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -116,6 +119,9 @@ pub enum Failure {
         /// Whether it cannot be reached.
         unreachable: bool,
     },
+    /// A file system cannot be mounted or asked.
+    #[error("{0}")]
+    Files(#[from] weir_userfs::Error),
     /// The machine refuses, or a program of a lab failed.
     #[error("{0}")]
     Lab(#[from] weir_lab::Error),
@@ -154,6 +160,7 @@ impl Failure {
             Failure::Client(_)
             | Failure::Store { .. }
             | Failure::Lab(_)
+            | Failure::Files(_)
             | Failure::Missing(_)
             | Failure::Io { .. } => 1,
             Failure::Input(_) => 2,
@@ -188,6 +195,7 @@ impl Arguments {
                 | Command::Bench(_)
                 | Command::LabTool { .. }
                 | Command::Filewall(_)
+                | Command::Fs(_)
         )
     }
 }
@@ -227,6 +235,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Agent(role) => role.run(),
         Command::Switch(role) => role.run(),
         Command::Filewall(command) => command.run(),
+        Command::Fs(command) => command.run(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
