@@ -30,6 +30,9 @@ bench: require-root install-deps build ## run all comparisons with other systems
 bench-flows: ## the apps of packets on the store: sizes beside Botelho's Table I, throughput of each form
 	cargo bench --locked -p weir-apps --bench flows
 
+bench-files: require-root install-deps
+	cargo run --release --locked -p weir-userfs --example files_bench
+
 bench-%: require-root install-deps build
 	$(WEIR) bench $*
 
