@@ -155,7 +155,9 @@ impl Run {
                 return Err(Failure::Input("there are several mounts: name one with --mount".to_owned()));
             }
             (None, _) => {
-                return Err(Failure::Missing("no mount can accelerate; 'weir fs status' says why".to_owned()));
+                return Err(Failure::Missing(
+                    "no mount can accelerate; 'weir fs status' says why".to_owned(),
+                ));
             }
         };
         let acceleration = &status.acceleration;
