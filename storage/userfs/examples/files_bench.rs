@@ -70,9 +70,9 @@ fn main() -> Result<(), Failure> {
         let of: Vec<f64> =
             figures.iter_mut().filter_map(|way| way.get_mut(&name).map(|all| median(all))).collect();
         for peer in 1..WAYS.len() {
-            let ratio = of[0] / of[peer];
+            let ratio = if of[peer] == 0.0 { "-".to_owned() } else { format!("{:.2}", of[0] / of[peer]) };
             println!(
-                "RESULT files {name} {}={:.2}{unit} {}={:.2}{unit} ratio={ratio:.2}",
+                "RESULT files {name} {}={:.2}{unit} {}={:.2}{unit} ratio={ratio}",
                 WAYS[0], of[0], WAYS[peer], of[peer]
             );
         }
