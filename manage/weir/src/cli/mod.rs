@@ -6,6 +6,7 @@ mod explain;
 mod filewall;
 pub(crate) mod input;
 mod inspect;
+mod monitor;
 pub(crate) mod output;
 mod store;
 mod trace;
@@ -95,6 +96,8 @@ enum Command {
     Switch(SwitchArguments),
     /// Stand in front of an NFS server and enforce policies on its clients' calls
     Filewall(filewall::FileWallArguments),
+    /// Watch this host from outside its workload, and repair it by policy
+    Monitor(monitor::MonitorArguments),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -188,6 +191,7 @@ impl Arguments {
                 | Command::Bench(_)
                 | Command::LabTool { .. }
                 | Command::Filewall(_)
+                | Command::Monitor(_)
         )
     }
 }
@@ -227,6 +231,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Agent(role) => role.run(),
         Command::Switch(role) => role.run(),
         Command::Filewall(command) => command.run(),
+        Command::Monitor(command) => command.run(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
