@@ -7,7 +7,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench lint fmt clean install-deps build require-root
+.PHONY: help lab lab-down test bench bench-monitor lint fmt clean install-deps guest-kernel build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -27,6 +27,9 @@ test: ## check format, lints and walls, and run all tests (root for those that n
 bench: require-root install-deps build ## run all comparisons with other systems (root)
 	$(WEIR) bench all
 
+bench-monitor: require-root install-deps
+	cargo run --release --locked -p weir-monitor --example bench
+
 bench-%: require-root install-deps build
 	$(WEIR) bench $*
 
@@ -41,6 +44,9 @@ clean: ## remove what was built
 
 install-deps: ## install the Debian packages that building, labs and benches need
 	@scripts/install-deps
+
+guest-kernel: ## fetch the kernel of the guests that tests boot
+	@scripts/guest-kernel
 
 build:
 	cargo build --release --locked -p weir

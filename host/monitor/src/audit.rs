@@ -122,6 +122,18 @@ pub enum What {
         /// Events lost.
         lost: u64,
     },
+    /// A host of the ring failed.
+    HostFailed {
+        /// Its name.
+        host: String,
+        /// Whether it was fenced; nothing if there is no program that fences.
+        fenced: Option<bool>,
+    },
+    /// A host that had failed answers again.
+    HostRecovered {
+        /// Its name.
+        host: String,
+    },
     /// A one-shot or continuous query fired.
     Query {
         /// The query.
@@ -148,8 +160,13 @@ pub struct Entry {
     pub what: What,
 }
 
-/// Turns a note of the loop into what is written.
-pub fn what(note: &Note, policies: &[Policy], queries: &[String]) -> (Option<String>, What) {
+/// Turns a note of the loop into what is written; `queries` and `hosts` are the names that notes give by number.
+pub fn what(
+    note: &Note,
+    policies: &[Policy],
+    queries: &[String],
+    hosts: &[String],
+) -> (Option<String>, What) {
     let name = |at: usize| policies.get(at).map(|policy| policy.common().name.clone());
     match note {
         Note::Incident(incident) => {
@@ -163,6 +180,13 @@ pub fn what(note: &Note, policies: &[Policy], queries: &[String]) -> (Option<Str
         Note::Query { query, value } => {
             let query = queries.get(*query).cloned().unwrap_or_default();
             (None, What::Query { query, value: value.text() })
+        }
+        Note::HostFailed { host, fenced } => {
+            let host = hosts.get(usize::from(*host)).cloned().unwrap_or_default();
+            (None, What::HostFailed { host, fenced: *fenced })
+        }
+        Note::HostRecovered { host } => {
+            (None, What::HostRecovered { host: hosts.get(usize::from(*host)).cloned().unwrap_or_default() })
         }
         Note::Resynced { lost } => (None, What::Resynced { lost: *lost }),
     }

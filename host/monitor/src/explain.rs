@@ -85,6 +85,15 @@ pub fn line(entry: &Entry) -> String {
         What::Resynced { lost } => {
             format!("{lost} events of the kernel were lost; all processes were looked at anew")
         }
+        What::HostFailed { host, fenced } => {
+            let fenced = match fenced {
+                None => "no program fences it",
+                Some(true) => "it was fenced",
+                Some(false) => "it could NOT be fenced",
+            };
+            format!("host {host} failed; {fenced}")
+        }
+        What::HostRecovered { host } => format!("host {host} answers again"),
         What::Query { query, value } => format!("query {query} fired: {value}"),
         What::Stopped => "stopped".to_string(),
     }

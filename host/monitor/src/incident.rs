@@ -174,6 +174,18 @@ pub enum Note {
         /// Which policy.
         policy: usize,
     },
+    /// A host of the ring failed.
+    HostFailed {
+        /// Which, in the order of the names.
+        host: u16,
+        /// Whether it was fenced; nothing if there is no program that fences.
+        fenced: Option<bool>,
+    },
+    /// A host of the ring that had failed answers again.
+    HostRecovered {
+        /// Which, in the order of the names.
+        host: u16,
+    },
     /// A query fired.
     Query {
         /// Which query, in the order of the file.

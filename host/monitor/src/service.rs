@@ -13,7 +13,8 @@ use crate::levers;
 use crate::local::{self, Punctuality, Settings};
 use crate::policy::{Action, POLICIES_MAX, Policy};
 use crate::query::{Answer, QUERIES_MAX, Queries, Query};
-use crate::status::{BoxRow, PolicyRow, QueryRow, SensorRow, Status};
+use crate::remote::{Remote, RingFile};
+use crate::status::{BoxRow, HostRow, PolicyRow, QueryRow, SensorRow, Status};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,6 +50,8 @@ pub struct Config {
     pub audit: PathBuf,
     /// Where boxes are registered.
     pub sensors: Directory,
+    /// The ring that this host is part of.
+    pub ring: Option<RingFile>,
     /// Do not use programs in the kernel.
     pub without_bpf: bool,
     /// Who is told of entries.
@@ -95,6 +98,9 @@ struct Shared {
     query_kinds: Vec<&'static str>,
     query_boxes: Vec<String>,
     sensors: Directory,
+    hosts: Vec<String>,
+    /// The part in the ring; taken out at the end, because it holds the queue of notes open.
+    remote: Mutex<Option<Remote>>,
     kernel: String,
     degraded: Option<String>,
 }
@@ -115,7 +121,7 @@ impl Monitor {
     /// # Errors
     /// What is wrong with a policy, the audit log or the machine.
     pub fn start(config: Config) -> Result<Monitor> {
-        let Config { policies, queries, settings, audit, sensors, without_bpf, on_entry } = config;
+        let Config { policies, queries, settings, audit, sensors, ring, without_bpf, on_entry } = config;
         let mut log = Log::open(&audit)?;
         let hook = policies.iter().any(|policy| policy.common().action == Action::Hook);
         let kernel = if without_bpf {
@@ -130,6 +136,7 @@ impl Monitor {
             )));
         }
         let (notes, heard) = sync_channel(NOTES_MAX);
+        let remote = ring.map(|file| Remote::start(&file, settings, notes.clone())).transpose()?;
         let (orders, ordered) = sync_channel(ORDERS_MAX);
         let (spent, returned) = sync_channel(ORDERS_MAX);
         let shared = Arc::new(Shared {
@@ -145,6 +152,8 @@ impl Monitor {
             query_kinds: queries.iter().map(|query| query.when.name()).collect(),
             query_boxes: Queries::new(queries.clone()).boxes().map(str::to_string).collect(),
             sensors,
+            hosts: remote.as_ref().map_or(Vec::new(), |remote| remote.names.clone()),
+            remote: Mutex::new(remote),
             kernel: kernel.way().name().to_string(),
             degraded: kernel.degraded.clone(),
         });
@@ -179,6 +188,7 @@ impl Monitor {
 
     fn end(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
+        drop(lock(&self.shared.remote).take());
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so itself.
             drop(thread.join());
@@ -314,7 +324,8 @@ impl Slow {
         {
             alarms.fetch_add(1, Ordering::Relaxed);
         }
-        let (policy, what) = audit::what(note, &self.shared.policies, &self.shared.queries);
+        let (policy, what) =
+            audit::what(note, &self.shared.policies, &self.shared.queries, &self.shared.hosts);
         self.write(policy, what);
     }
 
@@ -371,6 +382,13 @@ impl Shared {
         named.map(row).collect()
     }
 
+    fn host_rows(&self) -> Vec<HostRow> {
+        let view = lock(&self.remote).as_ref().map_or(Vec::new(), Remote::view);
+        view.into_iter()
+            .map(|host| HostRow { name: host.name, failed: host.failed, level: host.level })
+            .collect()
+    }
+
     fn status(&self) -> Status {
         let snapshot = *lock(&self.snapshot);
         let totals = snapshot.totals;
@@ -408,6 +426,7 @@ impl Shared {
             policies: policies.collect(),
             boxes: boxes(&self.sensors),
             queries: self.query_rows(&snapshot),
+            hosts: self.host_rows(),
         }
     }
 }

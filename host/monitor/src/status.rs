@@ -66,6 +66,17 @@ pub struct QueryRow {
     pub fired: u64,
 }
 
+/// A host of the ring.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostRow {
+    /// Its name.
+    pub name: String,
+    /// Whether it is taken for failed.
+    pub failed: bool,
+    /// How unlikely its silence is, if this host watches it: 1 is one in ten, 2 one in a hundred.
+    pub level: Option<f64>,
+}
+
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -117,6 +128,8 @@ pub struct Status {
     pub boxes: Vec<BoxRow>,
     /// The queries.
     pub queries: Vec<QueryRow>,
+    /// The hosts of the ring.
+    pub hosts: Vec<HostRow>,
 }
 
 /// A label's value as Prometheus wants it.
@@ -188,6 +201,14 @@ impl Status {
                 Some((format!("{{query=\"{}\"}}", label(&row.name)), value))
             })
             .collect();
+        let hosts = |of: fn(&HostRow) -> Option<f64>| -> Vec<(String, f64)> {
+            let row = |host: &HostRow| Some((format!("{{host=\"{}\"}}", label(&host.name)), of(host)?));
+            self.hosts.iter().filter_map(row).collect()
+        };
+        let failed = hosts(|host| Some(f64::from(u8::from(host.failed))));
+        family("host_failed", "gauge", "1 when a host of the ring is taken for failed", &failed);
+        let levels = hosts(|host| host.level);
+        family("host_suspicion_level", "gauge", "How unlikely the silence of a watched host is", &levels);
         family("query_value", "gauge", "Value of a query, where it is a number", &queries);
         text
     }

@@ -45,9 +45,14 @@ pub fn message(entry: &Entry) -> Option<Message> {
         What::Alarm(alarm) => format!("weir-monitor-{}", alarm.measure),
         What::Unsettled { .. } => "weir-monitor-unsettled".into(),
         What::Query { .. } => "weir-monitor-query".into(),
+        What::HostFailed { .. } => "weir-monitor-host-failed".into(),
         What::Resynced { .. } => "weir-monitor-lost-events".into(),
         // The end of an alarm must carry the labels of its start, of which the measure is not known here.
-        What::Settled { .. } | What::Recovered | What::Started { .. } | What::Stopped => return None,
+        What::Settled { .. }
+        | What::Recovered
+        | What::HostRecovered { .. }
+        | What::Started { .. }
+        | What::Stopped => return None,
     };
     let severity = match &entry.what {
         What::Alarm(alarm) if alarm.outcome == "acted" || alarm.dry_run => "warning",
@@ -57,6 +62,9 @@ pub fn message(entry: &Entry) -> Option<Message> {
     let mut labels = BTreeMap::from([("alertname", name), ("severity", severity.to_string())]);
     if let Some(policy) = &entry.policy {
         labels.insert("policy", policy.clone());
+    }
+    if let What::HostFailed { host, .. } = &entry.what {
+        labels.insert("host", host.clone());
     }
     let annotations = BTreeMap::from([
         ("summary", explain::line(entry)),

@@ -148,6 +148,7 @@ impl Watched {
             audit: folder.path().join("audit.log"),
             sensors: Directory::new(folder.path().join("sensors")),
             without_bpf,
+            ring: None,
             on_entry: Box::new(|_| ()),
         })
         .map_err(|error| error.to_string())?;

@@ -6,5 +6,6 @@
 mod allocation;
 mod bombs;
 mod cage;
+mod guests;
 mod hogs;
 mod stalls;

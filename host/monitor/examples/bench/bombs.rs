@@ -50,6 +50,7 @@ pub fn monitor(text: &str, ordinary: bool) -> Running {
         audit: folder.path().join("audit.log"),
         sensors: Directory::new(folder.path().join("sensors")),
         without_bpf: false,
+        ring: None,
         on_entry: Box::new(move |entry| drop(tell.send(entry.clone()))),
     })
     .unwrap();
@@ -92,7 +93,7 @@ struct Measured {
 fn one(variant: Variant) -> Measured {
     let cage = Cage::new(CAP, 1 << 30).unwrap();
     let text = format!(
-        "kind: fork-bomb\nname: cage\ncgroup: {}\ndry-run: false\nwhen: {{ living: 48, window-ms: 500 }}\n",
+        "kind: fork-bomb\nname: cage\ncgroup: {}\ndry-run: false\nwhen: {{ living: 24, window-ms: 500 }}\n",
         cage.folder.display()
     );
     let running = match variant {
@@ -100,7 +101,7 @@ fn one(variant: Variant) -> Measured {
         Variant::Ordinary => Some(monitor(&text, true)),
         Variant::Poller | Variant::Nobody => None,
     };
-    let poller = (variant == Variant::Poller).then(|| Poller::start(&cage, 48, u64::MAX));
+    let poller = (variant == Variant::Poller).then(|| Poller::start(&cage, 24, u64::MAX));
     let observer = Observer::start(&cage, u64::MAX);
     let victim = victim();
     std::thread::sleep(Duration::from_millis(100));

@@ -66,8 +66,8 @@ impl EarlyOom {
         let at_kib = available_kib - LINE_BYTES / 1024;
         let started = Command::new("earlyoom")
             .args(["--dryrun", "-r", "0", "-M", &format!("{at_kib},{}", at_kib / 2)])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn();
         let mut child = match started {
             Ok(child) => child,
@@ -77,7 +77,7 @@ impl EarlyOom {
             }
         };
         let noticed_ns = Arc::new(AtomicU64::new(0));
-        let (output, noticed) = (child.stdout.take().unwrap(), noticed_ns.clone());
+        let (output, noticed) = (child.stderr.take().unwrap(), noticed_ns.clone());
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 if line.contains("low memory") {

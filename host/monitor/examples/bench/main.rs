@@ -46,7 +46,7 @@ fn main() {
 fn victim() {
     let started = Instant::now();
     let mut state = 1_u64;
-    for _ in 0..150_000_000_u64 {
+    for _ in 0..1_000_000_000_u64 {
         state = std::hint::black_box(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
     }
     println!("{}", started.elapsed().as_secs_f64() * 1e3);

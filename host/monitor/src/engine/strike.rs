@@ -21,14 +21,14 @@ pub const FOLLOW_NS_MAX: u64 = 5_000_000_000;
 /// How long between two signals to what is still there, ns.
 const AGAIN_NS: u64 = 20_000_000;
 
-/// A culprit's tree that was killed and is not gone yet.
+/// A culprit's tree, or a cgroup, that was killed and is not gone yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Following {
     place: Place,
     since_ns: u64,
     again_ns: u64,
     again: u32,
-    hooked: bool,
+    action: Action,
 }
 
 /// Whether a process must never be touched, whatever the tree says.
@@ -180,6 +180,8 @@ impl Engine {
             Reason::Living { .. } | Reason::Forks { .. } => tree.scope(at).since(now),
             _ => now.saturating_sub(YOUNG_NS),
         };
+        // On a busy machine a bomb is older than the window when it is noticed: its first process counts as young, too.
+        let started = since.saturating_sub(now.saturating_sub(since) * 3);
         let in_scope = |node: &Node| node.scopes >> at & 1 == 1;
         let young = |node: &Node| node.born_ns >= since;
         tree.culprit(
@@ -190,7 +192,7 @@ impl Engine {
             },
             |node| match node.alive {
                 true if is_protected(protected, armed, node) || !in_scope(node) => Choice::Never,
-                _ if !hog && young(node) => Choice::AtOnce,
+                _ if !hog && node.born_ns >= started.max(1) => Choice::AtOnce,
                 _ => Choice::IfNoneBelow,
             },
         )
@@ -213,7 +215,7 @@ impl Engine {
             since_ns: incident.time_ns,
             again_ns: incident.time_ns,
             again: 0,
-            hooked: false,
+            action: Action::FreezeKill,
         });
         if incident.outcome != Outcome::Acted {
             self.armed[at].following = None;
@@ -264,29 +266,31 @@ impl Engine {
             Action::KillCgroup => self.levers(at).is_some_and(Levers::kill),
             Action::Hook => {
                 let cgroup = self.levers(at).map_or(0, |levers| levers.cgroup);
-                let hooked = cgroup != 0 && self.kernel.hook(cgroup);
-                if let Some(following) = &mut self.armed[at].following {
-                    following.hooked = hooked;
-                }
-                hooked
+                cgroup != 0 && self.kernel.hook(cgroup)
             }
         };
+        if let Some(following) = &mut self.armed[at].following {
+            following.action = action;
+        }
         if !done {
             incident.outcome = Outcome::Unable;
             self.armed[at].following = None;
         }
     }
 
-    /// Follows what was killed until it is gone; what was born meanwhile is killed too.
+    /// Follows what was killed until it is gone; what was born meanwhile is killed too. Then the next alarm may come.
     pub(super) fn follow(&mut self, at: usize) {
         let Some(following) = self.armed[at].following else { return };
         self.collect(at, following.place);
         let now = now_ns();
         let took_ns = now.saturating_sub(following.since_ns);
-        let gone = self.members.is_empty();
+        let gone = match following.action {
+            Action::KillCgroup | Action::Hook => !self.levers(at).is_some_and(Levers::populated),
+            _ => self.members.is_empty(),
+        };
         if gone || took_ns > FOLLOW_NS_MAX {
             self.armed[at].following = None;
-            if following.hooked
+            if following.action == Action::Hook
                 && let Some(levers) = self.levers(at)
             {
                 self.kernel.unhook(levers.cgroup);
@@ -296,7 +300,9 @@ impl Engine {
                 true => Note::Settled { policy: at, took_ns, again: following.again },
                 false => Note::Unsettled { policy: at, left },
             });
-        } else if !following.hooked && now.saturating_sub(following.again_ns) > AGAIN_NS {
+            self.armed[at].quiet_until_ns = now;
+        } else if following.action == Action::FreezeKill && now.saturating_sub(following.again_ns) > AGAIN_NS
+        {
             let again = self.kill_members();
             if let Some(following) = &mut self.armed[at].following {
                 following.again_ns = now;

@@ -58,6 +58,9 @@ pub(super) struct Serve {
     /// Address of /metrics, /status and /events, which the other commands read. It shows who does what: keep it private
     #[arg(long, default_value = STATUS_ADDRESS)]
     status: SocketAddr,
+    /// File of the ring of hosts that watch each other
+    #[arg(long, value_name = "FILE")]
+    ring: Option<PathBuf>,
     /// Where alarms are sent, in the form that alertmanager sends to its webhooks
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
@@ -84,7 +87,10 @@ impl Serve {
             self.policy.as_deref().map_or(Ok(Vec::new()), weir_monitor::policy::load).map_err(failure)?;
         let queries =
             self.query.as_deref().map_or(Ok(Vec::new()), weir_monitor::query::load).map_err(failure)?;
+        let ring =
+            self.ring.as_deref().map(weir_monitor::remote::RingFile::load).transpose().map_err(failure)?;
         let monitor = Monitor::start(Config {
+            ring,
             policies,
             queries,
             settings: self.settings(),

@@ -67,6 +67,9 @@ fn show(status: &Status) {
         println!("DEGRADED: {reason}");
     }
     println!("\n{}\n\n{}", policies(status), sensors(status));
+    if !status.hosts.is_empty() {
+        println!("\n{}", hosts(status));
+    }
 }
 
 fn policies(status: &Status) -> comfy_table::Table {
@@ -81,6 +84,16 @@ fn policies(status: &Status) -> comfy_table::Table {
             row.forks.to_string(),
             row.alarms.to_string(),
         ]);
+    }
+    shown
+}
+
+fn hosts(status: &Status) -> comfy_table::Table {
+    let mut shown = table(&["host", "state", "suspicion"]);
+    for row in &status.hosts {
+        let state = if row.failed { "FAILED" } else { "alive" }.to_string();
+        let level = row.level.map_or("-".to_string(), |level| format!("{level:.1}"));
+        shown.add_row([row.name.clone(), state, level]);
     }
     shown
 }
