@@ -7,7 +7,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench bench-monitor lint fmt clean install-deps guest-kernel build require-root
+.PHONY: help lab lab-down test bench bench-flows bench-monitor lint fmt clean install-deps guest-kernel build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -27,8 +27,11 @@ test: ## check format, lints and walls, and run all tests (root for those that n
 bench: require-root install-deps build ## run all comparisons with other systems (root)
 	$(WEIR) bench all
 
-bench-monitor: require-root install-deps
+bench-monitor: require-root install-deps ## the monitor beside others on the same faults (root)
 	cargo run --release --locked -p weir-monitor --example bench
+
+bench-flows: ## the apps of packets on the store: sizes beside Botelho's Table I, throughput of each form
+	cargo bench --locked -p weir-apps --bench flows
 
 bench-%: require-root install-deps build
 	$(WEIR) bench $*
