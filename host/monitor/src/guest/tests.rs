@@ -12,7 +12,7 @@ fn the_running_kernels_own_btf_is_read() {
             let members = Btf::parse(&bytes).unwrap().members("task_struct").unwrap();
             let fields = fields(&Btf::parse(&bytes).unwrap()).unwrap();
             assert_eq!(fields.tgid, fields.pid + 4);
-            assert!(members["comm"] % 8 == 0 && members.len() > 100);
+            assert!(members["comm"].is_multiple_of(8) && members.len() > 100);
             assert!(Btf::parse(&bytes).unwrap().members("no_such_struct").is_err());
         }
         Err(error) => println!("NOT RUN the_running_kernels_own_btf_is_read: {error}"),

@@ -26,6 +26,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most hosts of a ring.
 pub const HOSTS_MAX: usize = 256;
 
+/// For so many periods an opinion holds that is not told again.
+const OPINION_PERIODS: u64 = 10;
+
 /// A host, by its number in the ring.
 pub type Host = u16;
 
@@ -82,8 +85,8 @@ pub struct Ring {
     settings: Settings,
     failed: BTreeSet<Host>,
     watched: BTreeMap<Host, (Detector, u64)>,
-    /// Who suspects whom: the suspected first.
-    suspicions: BTreeSet<(Host, Host)>,
+    /// Who suspects whom, the suspected first, and when that was last heard, ns.
+    suspicions: BTreeMap<(Host, Host), u64>,
 }
 
 impl Ring {
@@ -98,7 +101,7 @@ impl Ring {
             settings,
             failed: BTreeSet::new(),
             watched: BTreeMap::new(),
-            suspicions: BTreeSet::new(),
+            suspicions: BTreeMap::new(),
         };
         ring.close();
         ring
@@ -149,7 +152,7 @@ impl Ring {
                 let known = self.hosts.contains(&from) && self.hosts.contains(&about) && from != self.own;
                 if known && from != about {
                     match suspects {
-                        true => self.suspicions.insert((about, from)),
+                        true => self.suspicions.insert((about, from), now_ns),
                         false => self.suspicions.remove(&(about, from)),
                     };
                     self.judge(about, out);
@@ -164,11 +167,20 @@ impl Ring {
             out.push(Output::Probe(host));
             self.look(now_ns, host, out);
         }
-        // Opinions may be lost on the way: what is suspected is told again.
+        // Opinions may be lost on the way: what is suspected is told again,
         let own: Vec<Host> =
-            self.suspicions.iter().filter(|(_, from)| *from == self.own).map(|(about, _)| *about).collect();
+            self.suspicions.keys().filter(|(_, from)| *from == self.own).map(|(about, _)| *about).collect();
         for about in own {
             self.tell(about, true, out);
+        }
+        // and what is not told again is suspected no more.
+        let since = now_ns.saturating_sub(self.settings.period_ns.saturating_mul(OPINION_PERIODS));
+        let stale =
+            |(pair, heard): (&(Host, Host), &u64)| (pair.1 != self.own && *heard < since).then_some(*pair);
+        let old: Vec<(Host, Host)> = self.suspicions.iter().filter_map(stale).collect();
+        for (about, from) in old {
+            self.suspicions.remove(&(about, from));
+            self.judge(about, out);
         }
     }
 
@@ -181,7 +193,7 @@ impl Ring {
         let Some((detector, newest)) = self.watched.get_mut(&host) else { return };
         match detector.observe(now_ns, *newest) {
             Decision::Failed => {
-                self.suspicions.insert((host, self.own));
+                self.suspicions.insert((host, self.own), now_ns);
                 self.tell(host, true, out);
                 self.judge(host, out);
             }
@@ -201,11 +213,12 @@ impl Ring {
         }
         let answers = self.watched.get(&about).is_some_and(|(detector, _)| detector.state() != State::Failed);
         let watchers = self.neighbours(about, true);
-        let votes = watchers.iter().filter(|watcher| self.suspicions.contains(&(about, **watcher))).count();
+        let votes =
+            watchers.iter().filter(|watcher| self.suspicions.contains_key(&(about, **watcher))).count();
         let failed = votes * 2 > watchers.len() && !answers;
         if failed && self.failed.insert(about) {
             // What a failed host thinks counts no more.
-            self.suspicions.retain(|(_, from)| *from != about);
+            self.suspicions.retain(|(_, from), _| *from != about);
             out.push(Output::Failed(about));
         } else if !failed && votes == 0 && self.failed.remove(&about) {
             out.push(Output::Recovered(about));
@@ -214,7 +227,7 @@ impl Ring {
         }
         self.close();
         // The watchers of others are others now.
-        let suspected: BTreeSet<Host> = self.suspicions.iter().map(|(about, _)| *about).collect();
+        let suspected: BTreeSet<Host> = self.suspicions.keys().map(|(about, _)| *about).collect();
         for other in suspected {
             self.judge(other, out);
         }

@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use std::collections::VecDeque;
 
 const MS: u64 = 1_000_000;
 const PERIOD: u64 = 20 * MS;
@@ -55,24 +56,27 @@ impl World {
         whole && !self.dice.percent(self.loss)
     }
 
+    /// Gives a host an input, and then all that follows from it, in the order in which it was sent.
     fn give(&mut self, host: Host, input: Input) {
-        if self.down.contains(&host) {
-            return;
-        }
-        let mut out = Vec::new();
-        self.rings[usize::from(host)].step(self.now, input, &mut out);
-        for output in out {
-            match output {
-                Output::Probe(to) if self.arrives(host, to) && self.arrives(to, host) => {
-                    self.give(host, Input::Answer { host: to, progress: self.now });
-                }
-                Output::Probe(_) => {}
-                Output::Tell { to, about, suspects } => {
-                    if self.arrives(host, to) {
-                        self.give(to, Input::Opinion { from: host, about, suspects });
+        let mut under_way = VecDeque::from([(host, input)]);
+        while let Some((host, input)) = under_way.pop_front() {
+            if self.down.contains(&host) {
+                continue;
+            }
+            let mut out = Vec::new();
+            self.rings[usize::from(host)].step(self.now, input, &mut out);
+            for output in out {
+                match output {
+                    Output::Probe(to) if self.arrives(host, to) && self.arrives(to, host) => {
+                        under_way.push_back((host, Input::Answer { host: to, progress: self.now }));
                     }
+                    Output::Probe(_) => {}
+                    Output::Tell { to, about, suspects } if self.arrives(host, to) => {
+                        under_way.push_back((to, Input::Opinion { from: host, about, suspects }));
+                    }
+                    Output::Tell { .. } => {}
+                    other => self.declared.push((host, other)),
                 }
-                other => self.declared.push((host, other)),
             }
         }
     }
