@@ -9,10 +9,13 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use weir_sensor::now_ns;
 
 const CAGE_BYTES: u64 = 1 << 30;
 const LINE_BYTES: u64 = 600 << 20;
+/// How long earlyoom is waited for: it looks at the whole machine, in which others give memory back meanwhile.
+const EARLYOOM_PATIENCE: Duration = Duration::from_secs(10);
 /// A controller and its hogs, each of which `tail` feeds until it ends.
 const HOGS: &str =
     "while :; do tail /dev/zero & tail /dev/zero & tail /dev/zero & tail /dev/zero & wait; done";
@@ -37,13 +40,20 @@ fn one(by: &str) -> Option<(f64, f64)> {
             poller.noticed_ns.load(Ordering::Acquire)
         }
         (_, _, Some(earlyoom)) => {
-            until("earlyoom", || earlyoom.noticed_ns.load(Ordering::Acquire) != 0);
+            let limit = Instant::now() + EARLYOOM_PATIENCE;
+            while earlyoom.noticed_ns.load(Ordering::Acquire) == 0 && Instant::now() < limit {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             std::fs::write(cage.folder.join("cgroup.kill"), "1").unwrap();
             earlyoom.noticed_ns.load(Ordering::Acquire)
         }
         _ => return None,
     };
     hogs.wait().unwrap();
+    if noticed_ns == 0 {
+        println!("NOT RUN monitor memory_hog {by}: it noticed nothing in {} s", EARLYOOM_PATIENCE.as_secs());
+        return None;
+    }
     until("an empty cage", || cage.processes().is_empty());
     let gone_ns = now_ns();
     let passed_ns = observer.seen.passed_ns.load(Ordering::Acquire);
