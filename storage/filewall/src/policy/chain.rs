@@ -5,12 +5,13 @@
 //!   (paper 4.3.2, figure 4.4).
 //! - A call that waits is not shown again to the policies that it has passed.
 
-use super::{Context, Mount, Policy, Targets, Verdict};
+use super::{Context, Mount, OpenHandle, Policy, Targets, Verdict};
 use crate::identity::{Identities, Principals};
 use crate::message::{Asked, Call, Reply};
 use crate::metrics::{PolicyCounters, PolicyRow};
 use crate::places::{Place, Places, Zones};
 use crate::wire::nfs3::{Handle, Op, Status};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -237,6 +238,37 @@ impl Chain {
         }
         for entry in self.entries.iter().rev() {
             entry.policy.mounted(mount, handle);
+        }
+    }
+
+    /// True if COMPOUNDs of NFSv4 may pass.
+    pub fn serves_nfs4(&self) -> bool {
+        self.entries.iter().all(|entry| entry.policy.serves_nfs4())
+    }
+
+    /// The server's handle for one that a client of NFSv4 uses.
+    ///
+    /// # Errors
+    /// The status to refuse with.
+    pub fn open_handle(&self, handle: Handle, client: IpAddr) -> Result<OpenHandle, Status> {
+        let open = OpenHandle { handle, above: false };
+        self.entries.iter().try_fold(open, |open, entry| entry.policy.open_handle(open, client))
+    }
+
+    /// The handle that a client of NFSv4 gets for the server's.
+    pub fn seal_handle(&self, open: OpenHandle, client: IpAddr) -> Handle {
+        let seal = |open: OpenHandle, entry: &Entry| OpenHandle {
+            handle: entry.policy.seal_handle(open, client),
+            ..open
+        };
+        self.entries.iter().rev().fold(open, seal).handle
+    }
+
+    /// Takes note of where a handle of NFSv4 was found: `name` in `directory`, whose place is known.
+    pub fn learn_name(&self, handle: &[u8], directory: Option<&Handle>, place: Place, name: &[u8]) {
+        if self.needs_names() {
+            let directory = directory.map_or(handle, Handle::as_bytes);
+            self.places.learn(handle, place, directory, self.names.then_some(name));
         }
     }
 

@@ -10,6 +10,9 @@
 //! │ SIV (tag)    │ AES-CTR( length u8 │ server's handle, padded with 0 ) │
 //! ```
 //!
+//! The highest bit of the length marks handles of NFSv4 above the export (see [`crate::proxy`]), so that they lead nowhere else
+//! even when nothing is remembered of them.
+//!
 //! Invariants
 //! - The same server handle gives the same handle for a client, always, also after a restart and on another FileWall with the
 //!   same key: clients compare handles to know a file again.
@@ -20,7 +23,7 @@
 //! nfs-ganesha's VFS have.
 
 use super::explain::{Question, Step};
-use super::{Context, Mount, Policy, Verdict};
+use super::{Context, Mount, OpenHandle, Policy, Verdict};
 use crate::message::{Asked, Call, Reply};
 use crate::wire::nfs3::{ALL_OPS, HANDLE_BYTES_MAX, Handle, Op, Status};
 use aes_siv::KeyInit;
@@ -41,6 +44,8 @@ pub const KEY_BYTES: usize = 32;
 /// Longest handle of a server, bytes.
 pub const SERVER_HANDLE_BYTES_MAX: usize = HANDLE_BYTES_MAX - TAG_BYTES - 1;
 const TAG_BYTES: usize = 16;
+/// Bit of the length that marks a folder of NFSv4 above the export.
+const ABOVE: u8 = 1 << 7;
 /// `maxcount` of READDIRPLUS below which it is left as it is, bytes.
 const MAXCOUNT_MIN: u32 = 1024;
 
@@ -115,9 +120,13 @@ impl Handles {
 
     /// The client's handle for a server's; `None` if that is too long.
     pub fn seal(&self, server: &[u8], address: IpAddr) -> Option<Handle> {
+        self.seal_marked(server, address, false)
+    }
+
+    fn seal_marked(&self, server: &[u8], address: IpAddr, above: bool) -> Option<Handle> {
         let mut bytes = [0; HANDLE_BYTES_MAX];
         let length = u8::try_from(server.len()).ok().filter(|_| server.len() <= SERVER_HANDLE_BYTES_MAX)?;
-        bytes[TAG_BYTES] = length;
+        bytes[TAG_BYTES] = if above { length | ABOVE } else { length };
         bytes[TAG_BYTES + 1..TAG_BYTES + 1 + server.len()].copy_from_slice(server);
         let bound = self.bound_to(address);
         let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,20 +135,28 @@ impl Handles {
         Handle::new(&bytes)
     }
 
-    /// The server's handle of a client's; `None` if it was not made here for this client.
+    /// The server's handle of a client's; `None` if it was not made here for this client, or leads out of the export.
     pub fn open(&self, client: &[u8], address: IpAddr) -> Option<Handle> {
+        self.open_marked(client, address).filter(|open| !open.above).map(|open| open.handle)
+    }
+
+    fn open_marked(&self, client: &[u8], address: IpAddr) -> Option<OpenHandle> {
         let mut bytes: [u8; HANDLE_BYTES_MAX] = client.try_into().ok()?;
         let (tag, body) = bytes.split_at_mut(TAG_BYTES);
         let tag: [u8; TAG_BYTES] = (&*tag).try_into().ok()?;
         let bound = self.bound_to(address);
         let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
         cipher.decrypt_inout_detached([bound], body.into(), &tag.into()).ok()?;
-        let length = usize::from(body[0]);
-        Handle::new(body.get(1..1 + length)?)
+        let length = usize::from(body[0] & !ABOVE);
+        Some(OpenHandle { handle: Handle::new(body.get(1..1 + length)?)?, above: body[0] & ABOVE != 0 })
     }
 
     fn seal_or_count(&self, server: &[u8], address: IpAddr) -> Option<Handle> {
-        let sealed = self.seal(server, address);
+        self.seal_or_count_marked(server, address, false)
+    }
+
+    fn seal_or_count_marked(&self, server: &[u8], address: IpAddr, above: bool) -> Option<Handle> {
+        let sealed = self.seal_marked(server, address, above);
         if sealed.is_none() && self.too_long.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::error!(
                 bytes = server.len(),
@@ -225,6 +242,18 @@ impl Policy for Handles {
                 }
             }
         }
+    }
+
+    fn open_handle(&self, handle: OpenHandle, client: IpAddr) -> Result<OpenHandle, Status> {
+        self.open_marked(handle.handle.as_bytes(), client).ok_or_else(|| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            Status::BadHandle
+        })
+    }
+
+    fn seal_handle(&self, open: OpenHandle, client: IpAddr) -> Handle {
+        let sealed = self.seal_or_count_marked(open.handle.as_bytes(), client, open.above);
+        sealed.or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX])).unwrap_or(Handle::EMPTY)
     }
 
     fn mounted(&self, mount: &Mount, handle: &mut Handle) {

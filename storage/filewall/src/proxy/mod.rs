@@ -17,6 +17,8 @@
 
 pub mod buffer;
 mod calls;
+mod compound;
+mod compound_replies;
 pub mod flow;
 pub mod mounter;
 pub mod pending;

@@ -10,6 +10,8 @@ use crate::metrics::Totals;
 use crate::policy::Chain;
 use crate::wire::mount;
 use crate::wire::nfs3::Handle;
+use crate::wire::nfs4::arguments::Compound;
+use crate::wire::nfs4::results::Results4;
 use crate::wire::reply::Results;
 use hashbrown::HashMap;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -110,6 +112,10 @@ pub struct Env<'a> {
     pub chain: &'a Arc<Chain>,
     /// Memory for decoding.
     pub results: &'a mut Results,
+    /// Memory for decoding a COMPOUND.
+    pub compound: &'a mut Compound,
+    /// Memory for decoding the results of a COMPOUND.
+    pub results4: &'a mut Results4,
     /// Memory for the handles of entries.
     pub entry_handles: &'a mut Vec<Option<Handle>>,
     /// Memory for a datagram.
@@ -167,6 +173,8 @@ pub struct Worker {
     started: Instant,
     chain: arc_swap::Cache<Arc<arc_swap::ArcSwap<Chain>>, Arc<Chain>>,
     results: Results,
+    compound: Compound,
+    results4: Results4,
     entry_handles: Vec<Option<Handle>>,
     datagram: Vec<u8>,
     received: Vec<u8>,
@@ -219,6 +227,8 @@ impl Worker {
             started: Instant::now(),
             chain,
             results: Results::default(),
+            compound: Compound::default(),
+            results4: Results4::default(),
             entry_handles: Vec::new(),
             datagram: Vec::new(),
             received: vec![0; MAX_DATAGRAM_BYTES],
@@ -372,6 +382,8 @@ impl Worker {
             now,
             chain: self.chain.load(),
             results: &mut self.results,
+            compound: &mut self.compound,
+            results4: &mut self.results4,
             entry_handles: &mut self.entry_handles,
             datagram: &mut self.datagram,
             udp,

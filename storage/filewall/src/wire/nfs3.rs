@@ -105,7 +105,7 @@ impl Op {
     }
 
     /// A bit for sets of operations.
-    pub fn bit(self) -> u32 {
+    pub const fn bit(self) -> u32 {
         1 << self as u32
     }
 
