@@ -7,7 +7,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench lint fmt clean install-deps build require-root
+.PHONY: help lab lab-down test bench bench-filewall lint fmt clean install-deps build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -26,6 +26,10 @@ test: ## check format, lints and walls, and run all tests (root for those that n
 
 bench: require-root install-deps build ## run all comparisons with other systems (root)
 	$(WEIR) bench all
+	cargo bench --locked -p weir-filewall --bench filewall
+
+bench-filewall: require-root install-deps
+	cargo bench --locked -p weir-filewall --bench filewall
 
 bench-%: require-root install-deps build
 	$(WEIR) bench $*
