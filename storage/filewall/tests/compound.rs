@@ -310,3 +310,14 @@ fn a_compound_above_the_rate_waits_where_it_is() {
     assert_eq!(status.policies[1].seen, 6, "each operation was shown once");
     until("all to be pending", || place.wall.status().totals.counters["pending"] == 3);
 }
+
+#[test]
+fn clients_are_told_of_the_longest_payload_that_passes() {
+    let mut place = Place::new("kind: statistics\n");
+    let limits = [1u32, 1 << 30 | 1 << 31, 16, 0, 64 << 20, 0, 4096];
+    let call = compound(1, 0, &[op(Op4::PutRootFh), words(Op4::GetAttr, &[1, 1 << 30 | 1 << 31])]);
+    let done = [(Op4::PutRootFh, 0, Vec::new()), (Op4::GetAttr, 0, words(Op4::GetAttr, &limits).1)];
+    let (_, reply) = place.exchange(&call, &results(0, &done));
+    let told = [16, 12, 8, 4].map(|behind| get_u32(&reply, reply.len() - behind));
+    assert_eq!(told, [0, 1 << 20, 0, 4096]);
+}

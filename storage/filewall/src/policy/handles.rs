@@ -16,11 +16,13 @@
 //! Invariants
 //! - The same server handle gives the same handle for a client, always, also after a restart and on another FileWall with the
 //!   same key: clients compare handles to know a file again.
-//! - No state is kept for a handle.
+//! - No state is kept for a handle that could be lost; [`memo`] only saves time.
 //!
 //! Departure: the paper draws handles at random and keeps two persistent maps. Ours need none, so there is nothing to lose, to
 //! bound or to hand over. The price: a server's handle must have at most 47 bytes, as those of
 //! nfs-ganesha's VFS have.
+
+pub mod memo;
 
 use super::explain::{Question, Step};
 use super::{Context, Mount, OpenHandle, Policy, Verdict};
@@ -71,9 +73,14 @@ pub enum Bind {
     Nothing,
 }
 
+/// Next number of a policy.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
 /// The policy.
 #[derive(Debug)]
 pub struct Handles {
+    /// A number that no other policy of this process has.
+    number: u64,
     cipher: CipherBox,
     bind: Bind,
     refused: AtomicU64,
@@ -103,6 +110,7 @@ impl Handles {
     pub fn new(key: &[u8; KEY_BYTES], bind: Bind) -> Handles {
         let cipher = Aes128Siv::new(key.into());
         Handles {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             cipher: CipherBox(Mutex::new(cipher)),
             bind,
             refused: AtomicU64::new(0),
@@ -124,11 +132,19 @@ impl Handles {
     }
 
     fn seal_marked(&self, server: &[u8], address: IpAddr, above: bool) -> Option<Handle> {
+        if server.len() > SERVER_HANDLE_BYTES_MAX {
+            return None;
+        }
+        let bound = self.bound_to(address);
+        let open = OpenHandle { handle: Handle::new(server)?, above };
+        memo::seal(self.number, &bound, open, || self.encrypt(server, bound, above))
+    }
+
+    fn encrypt(&self, server: &[u8], bound: [u8; 16], above: bool) -> Option<Handle> {
         let mut bytes = [0; HANDLE_BYTES_MAX];
-        let length = u8::try_from(server.len()).ok().filter(|_| server.len() <= SERVER_HANDLE_BYTES_MAX)?;
+        let length = u8::try_from(server.len()).ok()?;
         bytes[TAG_BYTES] = if above { length | ABOVE } else { length };
         bytes[TAG_BYTES + 1..TAG_BYTES + 1 + server.len()].copy_from_slice(server);
-        let bound = self.bound_to(address);
         let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
         let tag = cipher.encrypt_inout_detached([bound], (&mut bytes[TAG_BYTES..]).into()).ok()?;
         bytes[..TAG_BYTES].copy_from_slice(&tag);
@@ -141,10 +157,14 @@ impl Handles {
     }
 
     fn open_marked(&self, client: &[u8], address: IpAddr) -> Option<OpenHandle> {
-        let mut bytes: [u8; HANDLE_BYTES_MAX] = client.try_into().ok()?;
+        let bytes: [u8; HANDLE_BYTES_MAX] = client.try_into().ok()?;
+        let bound = self.bound_to(address);
+        memo::open(self.number, &bound, Handle::new(&bytes)?, || self.decrypt(bytes, bound))
+    }
+
+    fn decrypt(&self, mut bytes: [u8; HANDLE_BYTES_MAX], bound: [u8; 16]) -> Option<OpenHandle> {
         let (tag, body) = bytes.split_at_mut(TAG_BYTES);
         let tag: [u8; TAG_BYTES] = (&*tag).try_into().ok()?;
-        let bound = self.bound_to(address);
         let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
         cipher.decrypt_inout_detached([bound], body.into(), &tag.into()).ok()?;
         let length = usize::from(body[0] & !ABOVE);

@@ -14,7 +14,7 @@
 //!   no addresses of other servers; LOOKUPP is not served.
 
 use super::calls::{Done, known};
-use super::flow::Source;
+use super::flow::{RECORD_BYTES_MAX, Source};
 use super::pending::{Entry, Question};
 use super::session::{Held, Session};
 use super::worker::Env;
@@ -276,6 +276,10 @@ impl Walk<'_, '_> {
             Op4::SaveFh => self.saved = self.current.clone(),
             Op4::RestoreFh => self.current = self.saved.clone(),
             _ => {}
+        }
+        for at in argument.sizes_at.into_iter().flat_map(|at| [at, at + 4]) {
+            let bytes = u32::try_from(RECORD_BYTES_MAX).unwrap_or(u32::MAX);
+            set_u32(self.record, at, get_u32(self.record, at).min(bytes));
         }
         let Some(at) = argument.callback_at else { return Step::On };
         let word = get_u32(self.record, at);

@@ -11,7 +11,7 @@ use crate::message::Reply;
 use crate::metrics::Totals;
 use crate::places::ROOT;
 use crate::policy::{Chain, OpenHandle};
-use crate::wire::nfs3::Handle;
+use crate::wire::nfs3::{Handle, PAYLOAD_BYTES_MAX};
 use crate::wire::nfs4::results::{Entry4, Found, Outcome4, Results4, results};
 use crate::wire::nfs4::{Op4, status};
 use crate::wire::rpc::{Refusal, ReplyHead, put_refusal};
@@ -42,6 +42,13 @@ impl Rewrite<'_> {
                 _ => flags & !FLAGS_LAYOUTS | FLAG_NO_LAYOUTS,
             };
             set_u32(self.record, at, flags);
+        }
+        for at in outcome.limits_at.into_iter().flatten() {
+            let limit = u32::try_from(PAYLOAD_BYTES_MAX).unwrap_or(u32::MAX);
+            if get_u32(self.record, at) > 0 || get_u32(self.record, at + 4) > limit {
+                set_u32(self.record, at, 0);
+                set_u32(self.record, at + 4, limit);
+            }
         }
         let Some(cursor) = asked.cursor.as_deref() else { return };
         if let Some(found) = outcome.found {

@@ -62,6 +62,8 @@ pub struct Argument {
     pub wanted: Option<Span>,
     /// Data of a WRITE.
     pub payload: Option<Span>,
+    /// Where the longest request and reply of a new session stand, two words.
+    pub sizes_at: Option<usize>,
     /// Where a word stands that opens a way from the server back to the client, past FileWall.
     pub callback_at: Option<usize>,
 }
@@ -119,6 +121,7 @@ impl Argument {
             maxcount_at: None,
             wanted: None,
             payload: None,
+            sizes_at: None,
             callback_at: None,
         }
     }
@@ -275,6 +278,7 @@ impl Argument {
                 reader.take(12)?;
                 self.callback_at = Some(reader.at());
                 reader.u32()?;
+                self.sizes_at = Some(reader.at() + 4);
                 channel(reader)?;
                 channel(reader)?;
                 reader.u32()?;

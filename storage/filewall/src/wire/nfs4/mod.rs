@@ -35,6 +35,8 @@ pub const SESSION_BYTES: usize = 16;
 
 /// Number of the attribute that is the object's handle.
 pub const ATTRIBUTE_HANDLE: u32 = 19;
+/// Numbers of the attributes that are the longest READ and WRITE.
+pub const ATTRIBUTES_LIMITS: [u32; 2] = [30, 31];
 /// Attributes that would lead a client to another server.
 pub const ATTRIBUTES_LOCATIONS: [u32; 2] = [24, 67];
 

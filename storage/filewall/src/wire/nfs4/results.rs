@@ -2,8 +2,8 @@
 
 use super::arguments::{channel, implementation};
 use super::{
-    ATTRIBUTE_HANDLE, ATTRIBUTES_BYTES_MAX, BITMAP_WORDS_MAX, OPAQUE_BYTES_MAX, OPS_MAX, Op4, SESSION_BYTES,
-    STATE_BYTES, TAG_BYTES_MAX, bitmap, has, status,
+    ATTRIBUTE_HANDLE, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LIMITS, BITMAP_WORDS_MAX, OPAQUE_BYTES_MAX, OPS_MAX,
+    Op4, SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, bitmap, has, status,
 };
 use crate::wire::nfs3::{HANDLE_BYTES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::wire::reply::ENTRIES_MAX;
@@ -48,8 +48,17 @@ pub struct Outcome4 {
     pub entries_end_at: usize,
     /// Bytes read or written.
     pub count: u32,
-    /// Where the flags of SEQUENCE stand.
+    /// Where the flags of SEQUENCE or EXCHANGE_ID stand.
     pub flags_at: Option<usize>,
+    /// Where the longest READ and WRITE stand, hyper integers (GETATTR).
+    pub limits_at: [Option<usize>; 2],
+}
+
+/// What is looked for among attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Attributes {
+    found: Option<Found>,
+    limits_at: [Option<usize>; 2],
 }
 
 /// The results of a COMPOUND. Reused from reply to reply.
@@ -92,6 +101,7 @@ pub fn results(reader: &mut Reader<'_>, found: &mut Results4) -> Read<()> {
             entries_end_at: 0,
             count: 0,
             flags_at: None,
+            limits_at: [None; 2],
         };
         if status == status::OK {
             outcome.done(reader, &mut found.entries)?;
@@ -122,7 +132,10 @@ fn failed(op: Op4, status: u32, reader: &mut Reader<'_>) -> Read<()> {
 impl Outcome4 {
     fn done(&mut self, reader: &mut Reader<'_>, entries: &mut Vec<Entry4>) -> Read<()> {
         match self.op {
-            Op4::GetAttr => self.found = attributes(reader)?,
+            Op4::GetAttr => {
+                let read = attributes(reader)?;
+                (self.found, self.limits_at) = (read.found, read.limits_at);
+            }
             Op4::GetFh => {
                 self.found = Some(Found { handle: reader.opaque(HANDLE_BYTES_MAX)?, length_at: None })
             }
@@ -183,7 +196,7 @@ impl Outcome4 {
             }
             reader.u64()?;
             let name = reader.opaque(NAME_BYTES_MAX)?;
-            let found = attributes(reader)?;
+            let found = attributes(reader)?.found;
             entries.push(Entry4 { start, end: reader.at(), name, found });
         }
     }
@@ -250,35 +263,46 @@ fn security(reader: &mut Reader<'_>) -> Read<()> {
     Ok(())
 }
 
-/// `fattr4`; its handle, if it is among the attributes.
-fn attributes(reader: &mut Reader<'_>) -> Read<Option<Found>> {
+/// `fattr4`; what of it is looked for.
+fn attributes(reader: &mut Reader<'_>) -> Read<Attributes> {
     let bits = bitmap(reader)?;
     let length_at = reader.at();
     let bytes = reader.length(ATTRIBUTES_BYTES_MAX)?;
     let start = reader.at();
-    let mut found = None;
-    if has(reader, bits, ATTRIBUTE_HANDLE) {
-        for attribute in 0..ATTRIBUTE_HANDLE {
-            if has(reader, bits, attribute) {
+    let mut read = Attributes::default();
+    let wanted = ATTRIBUTES_LIMITS.into_iter().chain([ATTRIBUTE_HANDLE]);
+    let last = wanted.filter(|attribute| has(reader, bits, *attribute)).max();
+    for attribute in last.map_or(0..0, |last| 0..last + 1) {
+        if !has(reader, bits, attribute) {
+            continue;
+        }
+        match attribute {
+            ATTRIBUTE_HANDLE => {
+                let handle = reader.opaque(HANDLE_BYTES_MAX)?;
+                read.found = Some(Found { handle, length_at: Some(length_at) });
+            }
+            _ => {
+                if let Some(number) = ATTRIBUTES_LIMITS.iter().position(|limit| *limit == attribute) {
+                    read.limits_at[number] = Some(reader.at());
+                }
                 skip(reader, attribute)?;
             }
         }
-        found = Some(Found { handle: reader.opaque(HANDLE_BYTES_MAX)?, length_at: Some(length_at) });
     }
-    let read = reader.at() - start;
-    let rest = padded(bytes).checked_sub(read).ok_or(Wrong::Long { at: start, bytes: read, limit: bytes })?;
+    let done = reader.at() - start;
+    let rest = padded(bytes).checked_sub(done).ok_or(Wrong::Long { at: start, bytes: done, limit: bytes })?;
     reader.take(rest)?;
-    Ok(found)
+    Ok(read)
 }
 
-/// Steps over the value of an attribute that stands before the handle.
+/// Steps over the value of an attribute that stands before one of those.
 fn skip(reader: &mut Reader<'_>, attribute: u32) -> Read<()> {
     let bytes = match attribute {
         0 => {
             let words = reader.length(BITMAP_WORDS_MAX)?;
             4 * words
         }
-        3 | 4 => 8,
+        3 | 4 | 20..=23 | 27 | 30 | 31 => 8,
         8 => 16,
         12 => {
             for _ in 0..reader.length(OPAQUE_BYTES_MAX)? {
@@ -286,7 +310,23 @@ fn skip(reader: &mut Reader<'_>, attribute: u32) -> Read<()> {
             }
             0
         }
+        24 => {
+            path(reader)?;
+            for _ in 0..reader.length(OPAQUE_BYTES_MAX)? {
+                path(reader)?;
+                path(reader)?;
+            }
+            0
+        }
         _ => 4,
     };
     reader.take(bytes).map(|_| ())
+}
+
+/// `pathname4`, and other lists of texts.
+fn path(reader: &mut Reader<'_>) -> Read<()> {
+    for _ in 0..reader.length(OPAQUE_BYTES_MAX)? {
+        reader.opaque(OPAQUE_BYTES_MAX)?;
+    }
+    Ok(())
 }

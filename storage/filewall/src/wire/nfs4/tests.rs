@@ -177,6 +177,28 @@ fn a_handle_is_found_behind_all_attributes_that_may_stand_before_it() {
     assert_eq!(handle.handle.start, length_at + 4 + at + 4);
 }
 
+#[test]
+fn limits_are_found_among_the_attributes_of_a_file_system() {
+    let mut record = Vec::new();
+    put_u32(&mut record, 0);
+    put_opaque(&mut record, b"");
+    // Locations, greatest size, longest link and name, longest READ and WRITE; the lease is before, an owner behind.
+    let words = [1 << 10 | 1 << 24 | 1 << 27 | 1 << 29 | 1 << 30 | 1 << 31u32, 1 << 4];
+    [1, Op4::GetAttr.number(), 0, 2].iter().chain(&words).for_each(|word| put_u32(&mut record, *word));
+    let mut values = Vec::new();
+    [90u32, 1].iter().for_each(|word| put_u32(&mut values, *word));
+    put_opaque(&mut values, b"root");
+    [1u32, 1].iter().for_each(|word| put_u32(&mut values, *word));
+    put_opaque(&mut values, b"elsewhere");
+    [0u32, 9, 9, 255, 0, 1 << 30, 0, 1 << 29].iter().for_each(|word| put_u32(&mut values, *word));
+    put_opaque(&mut values, b"ann");
+    put_opaque(&mut record, &values);
+    let mut found = Results4::default();
+    results(&mut Reader::whole(&record), &mut found).unwrap();
+    let limits = found.outcomes[0].limits_at.map(|at| crate::wire::xdr::get_u32(&record, at.unwrap() + 4));
+    assert_eq!(limits, [1 << 30, 1 << 29]);
+}
+
 /// What holds of whatever was read: operations lie one behind the other, and fields inside them.
 fn sound(record: &[u8], ops: &[Argument]) {
     for pair in ops.windows(2) {
@@ -192,7 +214,7 @@ fn sound(record: &[u8], ops: &[Argument]) {
         for span in spans {
             assert!(op.start < span.start && span.start + span.bytes <= op.end && op.end <= record.len());
         }
-        let words = op.access_at.into_iter().chain(op.maxcount_at).chain(op.callback_at);
+        let words = op.access_at.into_iter().chain(op.maxcount_at).chain(op.callback_at).chain(op.sizes_at);
         assert!(words.into_iter().all(|at| op.start < at && at + 4 <= op.end));
         assert!(op.locations().all(|(at, _)| at + 4 <= op.end));
     }
