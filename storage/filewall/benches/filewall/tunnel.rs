@@ -108,6 +108,9 @@ impl Pair {
     }
 }
 
+/// Where a worker gets its connections from.
+type Inbox = Sender<(u64, Pair)>;
+
 struct Worker {
     epoll: Arc<OwnedFd>,
     new: Receiver<(u64, Pair)>,
@@ -166,7 +169,7 @@ fn data(number: u64, end: usize) -> epoll::EventData {
 /// Serves a port until the process is ended.
 pub fn run(port: u16, spliced: bool) -> Result<(), Failure> {
     let listener = TcpListener::bind(("127.0.0.1", port)).map_err(failed("listen"))?;
-    let mut workers: Vec<(Arc<OwnedFd>, Sender<(u64, Pair)>)> = Vec::new();
+    let mut workers: Vec<(Arc<OwnedFd>, Inbox)> = Vec::new();
     for _ in 0..super::WORKERS {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll"))?;
         let epoll = Arc::new(epoll);

@@ -238,7 +238,7 @@ impl Walk<'_, '_> {
             Op4::Lookup | Op4::SecInfo => {
                 let name = argument.names[0].of(self.record);
                 if self.env.shared.server.way().nth(level) != Some(name) {
-                    return Step::Cut(status::NOENT);
+                    return Step::Cut(if name.is_empty() { status::INVAL } else { status::NOENT });
                 }
                 if argument.op == Op4::SecInfo {
                     return Step::On;

@@ -1,10 +1,10 @@
 //! Arguments of a COMPOUND: where the fields are that FileWall looks at.
 
 use super::{
-    ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LOCATIONS, OPAQUE_BYTES_MAX, OPS_MAX, Op4, SESSION_BYTES, STATE_BYTES,
-    TAG_BYTES_MAX, as_nfs3, bitmap, refusal_of, status,
+    ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LOCATIONS, NAME_BYTES_MAX, OPAQUE_BYTES_MAX, OPS_MAX, Op4,
+    SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, as_nfs3, bitmap, refusal_of, status,
 };
-use crate::wire::nfs3::{HANDLE_BYTES_MAX, NAME_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::wire::nfs3::{HANDLE_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::wire::rpc::{AUTH_BYTES_MAX, GROUPS_MAX, MACHINE_BYTES_MAX};
 use crate::wire::xdr::{Read, Reader, Span, Wrong};
 

@@ -26,8 +26,10 @@ pub const TAG_BYTES_MAX: usize = 1024;
 pub const OPAQUE_BYTES_MAX: usize = 1024;
 /// Longest list of attributes' values, bytes.
 pub const ATTRIBUTES_BYTES_MAX: usize = 256 << 10;
-/// Longest bitmap, words.
-pub const BITMAP_WORDS_MAX: usize = 8;
+/// Longest name that is let through, bytes: servers say themselves which are too long.
+pub const NAME_BYTES_MAX: usize = 4096;
+/// Longest bitmap, words: more than any attribute needs, for clients may ask for what nobody knows.
+pub const BITMAP_WORDS_MAX: usize = 64;
 /// Length of a state identifier, bytes.
 pub const STATE_BYTES: usize = 16;
 /// Length of a session identifier, bytes.
@@ -46,6 +48,8 @@ pub mod status {
     pub const OK: u32 = 0;
     /// No such name.
     pub const NOENT: u32 = 2;
+    /// Arguments that make no sense.
+    pub const INVAL: u32 = 22;
     /// Access denied.
     pub const ACCES: u32 = 13;
     /// Not supported.

@@ -2,10 +2,10 @@
 
 use super::arguments::{channel, implementation};
 use super::{
-    ATTRIBUTE_HANDLE, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LIMITS, BITMAP_WORDS_MAX, OPAQUE_BYTES_MAX, OPS_MAX,
-    Op4, SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, bitmap, has, status,
+    ATTRIBUTE_HANDLE, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LIMITS, BITMAP_WORDS_MAX, NAME_BYTES_MAX,
+    OPAQUE_BYTES_MAX, OPS_MAX, Op4, SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, bitmap, has, status,
 };
-use crate::wire::nfs3::{HANDLE_BYTES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::wire::nfs3::{HANDLE_BYTES_MAX, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::wire::reply::ENTRIES_MAX;
 use crate::wire::xdr::{Read, Reader, Span, Wrong, padded};
 
