@@ -7,10 +7,11 @@
 //!
 //! ```text
 //! 0              16                                                      64
-//! │ SIV (tag)    │ AES-CTR( length u8 │ server's handle, padded with 0 ) │
+//! │ SIV (tag)    │ AES-CTR( length u8 │ full length u8 │ server's handle, padded with 0 ) │
 //! ```
 //!
-//! The highest bit of the length marks handles of NFSv4 above the export (see [`crate::proxy`]), so that they lead nowhere else
+//! Zeros at the end of a server's handle are not written, for servers of NFSv4 pad theirs to 128 bytes; the first length is
+//! that without them. Its highest bit marks handles of NFSv4 above the export (see [`crate::proxy`]), so that they lead nowhere else
 //! even when nothing is remembered of them.
 //!
 //! Invariants
@@ -19,15 +20,15 @@
 //! - No state is kept for a handle that could be lost; [`memo`] only saves time.
 //!
 //! Departure: the paper draws handles at random and keeps two persistent maps. Ours need none, so there is nothing to lose, to
-//! bound or to hand over. The price: a server's handle must have at most 47 bytes, as those of
-//! nfs-ganesha's VFS have.
+//! bound or to hand over. The price: a server's handle must have at most 46 bytes that are not zeros at its
+//! end, as those of nfs-ganesha's VFS have.
 
 pub mod memo;
 
 use super::explain::{Question, Step};
 use super::{Context, Mount, OpenHandle, Policy, Verdict};
 use crate::message::{Asked, Call, Reply};
-use crate::wire::nfs3::{ALL_OPS, HANDLE_BYTES_MAX, Handle, Op, Status};
+use crate::wire::nfs3::{ALL_OPS, HANDLE_BYTES_MAX, HANDLE4_BYTES_MAX, Handle, Op, Status};
 use aes_siv::KeyInit;
 use aes_siv::siv::Aes128Siv;
 use serde::Deserialize;
@@ -43,9 +44,11 @@ use zeroize::Zeroizing;
 
 /// Length of a key, bytes.
 pub const KEY_BYTES: usize = 32;
-/// Longest handle of a server, bytes.
-pub const SERVER_HANDLE_BYTES_MAX: usize = HANDLE_BYTES_MAX - TAG_BYTES - 1;
+/// Longest handle of a server, without zeros at its end, bytes.
+pub const SERVER_HANDLE_BYTES_MAX: usize = HANDLE_BYTES_MAX - TAG_BYTES - 2;
 const TAG_BYTES: usize = 16;
+/// Where the server's handle begins, behind its lengths.
+const BODY: usize = TAG_BYTES + 2;
 /// Bit of the length that marks a folder of NFSv4 above the export.
 const ABOVE: u8 = 1 << 7;
 /// `maxcount` of READDIRPLUS below which it is left as it is, bytes.
@@ -132,9 +135,6 @@ impl Handles {
     }
 
     fn seal_marked(&self, server: &[u8], address: IpAddr, above: bool) -> Option<Handle> {
-        if server.len() > SERVER_HANDLE_BYTES_MAX {
-            return None;
-        }
         let bound = self.bound_to(address);
         let open = OpenHandle { handle: Handle::new(server)?, above };
         memo::seal(self.number, &bound, open, || self.encrypt(server, bound, above))
@@ -142,9 +142,11 @@ impl Handles {
 
     fn encrypt(&self, server: &[u8], bound: [u8; 16], above: bool) -> Option<Handle> {
         let mut bytes = [0; HANDLE_BYTES_MAX];
-        let length = u8::try_from(server.len()).ok()?;
+        let used = server.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        bytes.get_mut(BODY..BODY + used)?.copy_from_slice(&server[..used]);
+        let length = u8::try_from(used).ok()?;
         bytes[TAG_BYTES] = if above { length | ABOVE } else { length };
-        bytes[TAG_BYTES + 1..TAG_BYTES + 1 + server.len()].copy_from_slice(server);
+        bytes[TAG_BYTES + 1] = u8::try_from(server.len()).ok()?;
         let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
         let tag = cipher.encrypt_inout_detached([bound], (&mut bytes[TAG_BYTES..]).into()).ok()?;
         bytes[..TAG_BYTES].copy_from_slice(&tag);
@@ -167,8 +169,11 @@ impl Handles {
         let tag: [u8; TAG_BYTES] = (&*tag).try_into().ok()?;
         let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
         cipher.decrypt_inout_detached([bound], body.into(), &tag.into()).ok()?;
-        let length = usize::from(body[0] & !ABOVE);
-        Some(OpenHandle { handle: Handle::new(body.get(1..1 + length)?)?, above: body[0] & ABOVE != 0 })
+        let mut server = [0; HANDLE4_BYTES_MAX];
+        let used = body.get(2..2 + usize::from(body[0] & !ABOVE))?;
+        server.get_mut(..used.len())?.copy_from_slice(used);
+        let handle = Handle::new(server.get(..usize::from(body[1]))?)?;
+        Some(OpenHandle { handle, above: body[0] & ABOVE != 0 })
     }
 
     fn seal_or_count(&self, server: &[u8], address: IpAddr) -> Option<Handle> {

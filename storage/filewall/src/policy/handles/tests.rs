@@ -105,3 +105,17 @@ fn a_handle_above_the_export_is_marked_and_good_for_nfsv4_only() {
     let forged = OpenHandle { handle, above: false };
     assert_eq!(handles.open_handle(forged, HERE), Err(Status::BadHandle));
 }
+
+#[test]
+fn a_long_handle_is_sealed_if_zeros_make_it_long() {
+    let handles = policy(Bind::Client);
+    let mut long = [0; HANDLE4_BYTES_MAX];
+    long[..SERVER_HANDLE_BYTES_MAX].fill(9);
+    for length in [SERVER_HANDLE_BYTES_MAX, 64, 127, HANDLE4_BYTES_MAX] {
+        let sealed = handles.seal(&long[..length], HERE).unwrap();
+        assert_eq!(sealed.as_bytes().len(), HANDLE_BYTES_MAX);
+        assert_eq!(handles.open(sealed.as_bytes(), HERE).unwrap().as_bytes(), &long[..length]);
+    }
+    long[SERVER_HANDLE_BYTES_MAX] = 1;
+    assert_eq!(handles.seal(&long, HERE), None);
+}

@@ -4,7 +4,7 @@ use super::{
     ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LOCATIONS, NAME_BYTES_MAX, OPAQUE_BYTES_MAX, OPS_MAX, Op4,
     SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, as_nfs3, bitmap, refusal_of, status,
 };
-use crate::wire::nfs3::{HANDLE_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::wire::nfs3::{HANDLE4_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::wire::rpc::{AUTH_BYTES_MAX, GROUPS_MAX, MACHINE_BYTES_MAX};
 use crate::wire::xdr::{Read, Reader, Span, Wrong};
 
@@ -136,7 +136,7 @@ impl Argument {
         match self.op {
             Op4::GetFh | Op4::PutRootFh | Op4::ReadLink | Op4::RestoreFh | Op4::SaveFh => Ok(()),
             Op4::PutFh => {
-                self.handle = Some(reader.opaque(HANDLE_BYTES_MAX)?);
+                self.handle = Some(reader.opaque(HANDLE4_BYTES_MAX)?);
                 Ok(())
             }
             Op4::Lookup | Op4::Remove | Op4::SecInfo | Op4::Link => self.name(reader),

@@ -5,7 +5,7 @@ use super::{
     ATTRIBUTE_HANDLE, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LIMITS, BITMAP_WORDS_MAX, NAME_BYTES_MAX,
     OPAQUE_BYTES_MAX, OPS_MAX, Op4, SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, bitmap, has, status,
 };
-use crate::wire::nfs3::{HANDLE_BYTES_MAX, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::wire::nfs3::{HANDLE4_BYTES_MAX, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::wire::reply::ENTRIES_MAX;
 use crate::wire::xdr::{Read, Reader, Span, Wrong, padded};
 
@@ -137,7 +137,7 @@ impl Outcome4 {
                 (self.found, self.limits_at) = (read.found, read.limits_at);
             }
             Op4::GetFh => {
-                self.found = Some(Found { handle: reader.opaque(HANDLE_BYTES_MAX)?, length_at: None })
+                self.found = Some(Found { handle: reader.opaque(HANDLE4_BYTES_MAX)?, length_at: None })
             }
             Op4::Read => {
                 reader.bool()?;
@@ -278,7 +278,7 @@ fn attributes(reader: &mut Reader<'_>) -> Read<Attributes> {
         }
         match attribute {
             ATTRIBUTE_HANDLE => {
-                let handle = reader.opaque(HANDLE_BYTES_MAX)?;
+                let handle = reader.opaque(HANDLE4_BYTES_MAX)?;
                 read.found = Some(Found { handle, length_at: Some(length_at) });
             }
             _ => {
