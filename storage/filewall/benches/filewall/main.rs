@@ -32,7 +32,7 @@ use weir_filewall::wire::nfs3::{Handle, Op};
 /// Threads of FileWall and of the tunnels.
 pub const WORKERS: usize = 2;
 const ROUNDS: usize = 7;
-const WINDOW: Duration = Duration::from_millis(60);
+const WINDOW: Duration = Duration::from_millis(80);
 const DEPTH: usize = 32;
 /// Entries of the folder that is listed.
 const ENTRIES: usize = 60;
@@ -82,16 +82,19 @@ pub fn median(figures: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Measures each peer in turn, [`ROUNDS`] times; the medians by peer.
+/// Measures each peer in turn, [`ROUNDS`] times after one that does not count; the medians by peer.
 fn turns(
     peers: &mut [Peer],
     mut measure: impl FnMut(&mut Peer) -> Result<f64, Failure>,
 ) -> Result<Vec<f64>, Failure> {
     let mut figures = vec![Vec::new(); peers.len()];
-    for round in 0..ROUNDS {
+    for round in 0..=ROUNDS {
         for turn in 0..peers.len() {
             let number = (turn + round) % peers.len();
-            figures[number].push(measure(&mut peers[number])?);
+            let figure = measure(&mut peers[number])?;
+            if round > 0 {
+                figures[number].push(figure);
+            }
         }
     }
     Ok(figures.iter().map(|windows| median(windows)).collect())
@@ -222,7 +225,7 @@ fn overloaded(peers: &mut [Peer]) -> Result<(), Failure> {
     };
     let most = turns(&mut peers[1..2], |peer| saturate(peer, 200_000.0))?[0];
     let mut knees = vec![0f64; peers.len()];
-    for percent in [50, 80, 100, 120, 200] {
+    for percent in [50, 100, 150, 200, 250, 300, 400] {
         let figures = turns(peers, |peer| saturate(peer, most * f64::from(percent) / 100.0))?;
         result(&format!("mix_offered_{percent}percent"), "/s", peers, &figures);
         knees.iter_mut().zip(&figures).for_each(|(knee, figure)| *knee = knee.max(*figure));

@@ -262,7 +262,7 @@ pub mod ftype {
 }
 
 /// A file handle by value, of either version.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy)]
 pub struct Handle {
     bytes: [u8; HANDLE4_BYTES_MAX],
     length: u8,
@@ -284,6 +284,14 @@ impl Handle {
         &self.bytes[..usize::from(self.length)]
     }
 }
+
+impl PartialEq for Handle {
+    fn eq(&self, other: &Handle) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Handle {}
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
