@@ -7,7 +7,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench bench-filewall lint fmt clean install-deps build require-root
+.PHONY: help lab lab-down test bench bench-filewall bench-flows lint fmt clean install-deps build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -28,8 +28,11 @@ bench: require-root install-deps build ## run all comparisons with other systems
 	$(WEIR) bench all
 	cargo bench --locked -p weir-filewall --bench filewall
 
-bench-filewall: require-root install-deps
+bench-filewall: require-root install-deps ## FileWall beside a direct server and TCP tunnels (root)
 	cargo bench --locked -p weir-filewall --bench filewall
+
+bench-flows: ## the apps of packets on the store: sizes beside Botelho's Table I, throughput of each form
+	cargo bench --locked -p weir-apps --bench flows
 
 bench-%: require-root install-deps build
 	$(WEIR) bench $*

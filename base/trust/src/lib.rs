@@ -27,6 +27,9 @@ pub enum TrustError {
     /// The bytes are no public key.
     #[error("these 32 bytes are not a public key")]
     BadKey,
+    /// An event's subject is too long.
+    #[error("an event's subject has at most 253 bytes, not {0}")]
+    LongSubject(usize),
     /// The batch belongs to another domain.
     #[error("the batch is of domain '{given}', this is '{wanted}'")]
     WrongDomain {
