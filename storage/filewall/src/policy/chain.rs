@@ -142,23 +142,25 @@ impl Chain {
                 }
                 Verdict::Answer(status) => {
                     entry.counters.answered.fetch_add(1, Ordering::Relaxed);
-                    self.tell_answered(call, &entry.name, status);
+                    self.tell_answered(call, &entry.name, status, handled);
                     return Outcome::Answer { status, by: Some(number) };
                 }
             }
         }
         if let Some(status) = self.crosses(call, &context) {
-            self.tell_answered(call, "zones", status);
+            self.tell_answered(call, "zones", status, handled);
             return Outcome::Answer { status, by: None };
         }
         Outcome::Forward { handled }
     }
 
-    fn tell_answered(&self, call: &Call<'_>, by: &str, status: Status) {
+    fn tell_answered(&self, call: &Call<'_>, by: &str, status: Status, handled: u64) {
         call.caller.usage.denied(call.op());
         let context = self.context();
-        for entry in self.entries.iter().filter(|entry| entry.ops & call.op().bit() != 0) {
-            entry.policy.answered(call, by, status, &context);
+        for (number, entry) in self.entries.iter().enumerate() {
+            if entry.ops & call.op().bit() != 0 {
+                entry.policy.answered(call, by, status, handled & 1 << number != 0, &context);
+            }
         }
     }
 

@@ -166,8 +166,8 @@ pub trait Policy: Send + Sync + Debug {
     /// Sees the handle of a mount, and may replace it.
     fn mounted(&self, _mount: &Mount, _handle: &mut Handle) {}
 
-    /// Hears that a later policy, or this one, has answered a call in place of the server.
-    fn answered(&self, _call: &Call<'_>, _by: &str, _status: Status, _context: &Context<'_>) {}
+    /// Hears that a policy of the chain has answered a call in place of the server; `passed` if this one had let it go on.
+    fn answered(&self, _call: &Call<'_>, _by: &str, _status: Status, _passed: bool, _context: &Context<'_>) {}
 
     /// Its dynamic context, to be taken over by the policy of the same name and kind after a reload.
     fn dynamic(&self) -> Option<Arc<dyn Any + Send + Sync>> {

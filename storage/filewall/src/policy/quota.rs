@@ -2,8 +2,8 @@
 //! they may make. What is above is answered with `NFS3ERR_DQUOT`.
 //!
 //! What is counted is what was written through FileWall, not what lies on the server. A call is counted when it comes, so that
-//! calls in flight cannot go beyond the limit together; a reply that says otherwise (an error, a short write)
-//! corrects it.
+//! calls in flight cannot go beyond the limit together; a reply that says otherwise (an error, a short write),
+//! or a later policy's denial, corrects it. A CREATE of a name that is there already counts as one too.
 //!
 //! The counts are the policy's dynamic context, and it is persistent (paper 4.2.2): a thread of its own writes all of them
 //! as one file, beside the old one and then in its place, within a second of a change and when the policy ends. So a
@@ -308,6 +308,13 @@ impl Policy for Quota {
         let missing = asked.maxcount.saturating_sub(written);
         if missing > 0 {
             self.give_back(key, u64::from(missing), 0);
+        }
+    }
+
+    fn answered(&self, call: &Call<'_>, _by: &str, _status: Status, passed: bool, _context: &Context<'_>) {
+        if passed {
+            let names = u64::from(call.op() != Op::Write);
+            self.give_back(self.per.key(call.caller), call.data_bytes(), names);
         }
     }
 

@@ -24,7 +24,7 @@ use crate::metrics::Totals;
 use crate::places::{Place, ROOT};
 use crate::policy::{Chain, Mount, Outcome};
 use crate::wire::call::Arguments;
-use crate::wire::nfs3::{Handle, Op, Status};
+use crate::wire::nfs3::{Handle, NAME_BYTES_MAX, Op, Status};
 use crate::wire::nfs4::arguments::{self, Argument, CompoundHead};
 use crate::wire::nfs4::{COMPOUND, MINOR_MAX, Op4, status};
 use crate::wire::rpc::{CallHead, Refusal, mark_of, put_success};
@@ -238,7 +238,11 @@ impl Walk<'_, '_> {
             Op4::Lookup | Op4::SecInfo => {
                 let name = argument.names[0].of(self.record);
                 if self.env.shared.server.way().nth(level) != Some(name) {
-                    return Step::Cut(if name.is_empty() { status::INVAL } else { status::NOENT });
+                    return Step::Cut(match name.len() {
+                        0 => status::INVAL,
+                        1..=NAME_BYTES_MAX => status::NOENT,
+                        _ => status::NAMETOOLONG,
+                    });
                 }
                 if argument.op == Op4::SecInfo {
                     return Step::On;

@@ -92,3 +92,14 @@ fn counts_are_bounded_and_survive_a_reload() {
     assert_eq!(answer(&after, &write(1, 1)), Some(Status::Dquot));
     assert!(try_chain("kind: quota\nper: all\nperiod: ever\nstate-file: x\n", None).is_err());
 }
+
+#[test]
+fn what_a_later_policy_denies_is_not_counted() {
+    let text =
+        "kind: quota\nper: user\nbytes: 1000\nperiod: ever\nstate-file: counts\n---\nkind: read-only\n";
+    let chain = chain(text);
+    for _ in 0..5 {
+        assert_eq!(answer(&chain, &write(1, 900)), Some(Status::Rofs));
+    }
+    assert_eq!(chain.rows()[0].details["bytes"], 0);
+}

@@ -52,6 +52,8 @@ pub mod status {
     pub const INVAL: u32 = 22;
     /// Access denied.
     pub const ACCES: u32 = 13;
+    /// A name that is too long.
+    pub const NAMETOOLONG: u32 = 63;
     /// Not supported.
     pub const NOTSUPP: u32 = 10004;
     /// More than the server has room for.
