@@ -151,6 +151,10 @@ impl Zones {
 /// A handle's key in the map: its hash under two secret seeds, so that keys stay small.
 type Key = (u64, u64);
 
+/// A directory whose handle was looked at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Directory(Key);
+
 #[derive(Clone, Debug)]
 struct Known {
     place: Place,
@@ -235,8 +239,17 @@ impl Places {
 
     /// Notes the place of a handle that was found as `name` in `directory`; `name` is kept for people.
     pub fn learn(&self, handle: &[u8], place: Place, directory: &[u8], name: Option<&[u8]>) {
+        self.learn_in(self.directory(directory), handle, place, name);
+    }
+
+    /// A directory by name of its handle, for [`Places::learn_in`].
+    pub fn directory(&self, handle: &[u8]) -> Directory {
+        Directory(self.key(handle))
+    }
+
+    /// Like [`Places::learn`], for many names in one directory.
+    pub fn learn_in(&self, Directory(parent): Directory, handle: &[u8], place: Place, name: Option<&[u8]>) {
         let key = self.key(handle);
-        let parent = self.key(directory);
         let name = name.map(Arc::from);
         self.with(key, |generations| self.insert(generations, key, Known { place, parent, name }));
     }

@@ -9,7 +9,7 @@ use super::{Context, Mount, OpenHandle, Policy, Targets, Verdict};
 use crate::identity::{Identities, Principals};
 use crate::message::{Asked, Call, Reply};
 use crate::metrics::{PolicyCounters, PolicyRow};
-use crate::places::{Place, Places, Zones};
+use crate::places::{Directory, Place, Places, Zones};
 use crate::wire::nfs3::{Handle, Op, Status};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -200,6 +200,7 @@ impl Chain {
             return;
         }
         let Some(place) = self.places.get(directory) else { return };
+        let directory = self.places.directory(directory);
         if let (true, Some(handle), Some(name)) = (made, reply.handle(), asked.name.as_deref()) {
             self.learn_one(handle, place, directory, name);
         }
@@ -210,12 +211,12 @@ impl Chain {
         }
     }
 
-    fn learn_one(&self, handle: &[u8], directory_place: Place, directory: &[u8], name: &[u8]) {
+    fn learn_one(&self, handle: &[u8], directory_place: Place, directory: Directory, name: &[u8]) {
         if name == b"." || name == b".." {
             return;
         }
         if let Some(place) = self.zones.step(directory_place, name) {
-            self.places.learn(handle, place, directory, self.names.then_some(name));
+            self.places.learn_in(directory, handle, place, self.names.then_some(name));
         }
     }
 
