@@ -194,7 +194,7 @@ fn records_that_are_none_end_the_session_or_are_refused() {
     assert_eq!(long.read(&mut [0; 1]).unwrap_or(0), 0, "a record that is too long");
     let mut endless = client(&wall);
     // It may be cut off before all is written.
-    let _ = endless.write_all(&[0; 4].repeat(1000));
+    let _ = endless.write_all(&[0; 4].repeat(5000));
     assert_eq!(endless.read(&mut [0; 1]).unwrap_or(0), 0, "fragments that never end");
     let mut garbage = client(&wall);
     let call = Record::nfs3(3, Op::Getattr, &CALLER).opaque(b"handle").u32(1).finish();
