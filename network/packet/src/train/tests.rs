@@ -173,7 +173,6 @@ fn receive(datagrams: &[Vec<u8>]) -> (Vec<Vec<u8>>, usize) {
         train = train_of(datagram).filter(|_| coalescer.holds_last());
     }
     coalescer.flush(&mut sink);
-    drop(sink);
     (left, taken)
 }
 
