@@ -7,7 +7,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench bench-flows lint fmt clean install-deps build require-root
+.PHONY: help lab lab-down test bench bench-filewall bench-flows bench-monitor lint fmt clean install-deps guest-kernel build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -26,6 +26,13 @@ test: ## check format, lints and walls, and run all tests (root for those that n
 
 bench: require-root install-deps build ## run all comparisons with other systems (root)
 	$(WEIR) bench all
+	cargo bench --locked -p weir-filewall --bench filewall
+
+bench-filewall: require-root install-deps ## FileWall beside a direct server and TCP tunnels (root)
+	cargo bench --locked -p weir-filewall --bench filewall
+
+bench-monitor: require-root install-deps ## the monitor beside others on the same faults (root)
+	cargo run --release --locked -p weir-monitor --example bench
 
 bench-flows: ## the apps of packets on the store: sizes beside Botelho's Table I, throughput of each form
 	cargo bench --locked -p weir-apps --bench flows
@@ -47,6 +54,9 @@ clean: ## remove what was built
 
 install-deps: ## install the Debian packages that building, labs and benches need
 	@scripts/install-deps
+
+guest-kernel: ## fetch the kernel of the guests that tests boot
+	@scripts/guest-kernel
 
 build:
 	cargo build --release --locked -p weir

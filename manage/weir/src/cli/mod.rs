@@ -7,6 +7,7 @@ mod filewall;
 mod fs;
 pub(crate) mod input;
 mod inspect;
+mod monitor;
 pub(crate) mod output;
 mod store;
 mod trace;
@@ -98,6 +99,8 @@ enum Command {
     Filewall(filewall::FileWallArguments),
     /// Mount user-space file systems
     Fs(fs::FileSystems),
+    /// Watch this host from outside its workload, and repair it by policy
+    Monitor(monitor::MonitorArguments),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -196,6 +199,7 @@ impl Arguments {
                 | Command::LabTool { .. }
                 | Command::Filewall(_)
                 | Command::Fs(_)
+                | Command::Monitor(_)
         )
     }
 }
@@ -236,6 +240,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Switch(role) => role.run(),
         Command::Filewall(command) => command.run(),
         Command::Fs(command) => command.run(),
+        Command::Monitor(command) => command.run(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
