@@ -7,7 +7,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench lint fmt clean install-deps build require-root
+.PHONY: help lab lab-down test bench lint fmt clean bench-plan bench-trust install-deps build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -26,6 +26,12 @@ test: ## check format, lints and walls, and run all tests (root for those that n
 
 bench: require-root install-deps build ## run all comparisons with other systems (root)
 	$(WEIR) bench all
+
+bench-plan: ## plan and check 10,000 random policy changes on real networks
+	cargo run --release --quiet -p weir-plan --example plan_zoo
+
+bench-trust: ## what signing a batch costs: a Merkle root, each update (Cicero), many signatures (RoSCo)
+	cargo run --release --quiet -p weir-trust --example trust_cost
 
 bench-%: require-root install-deps build
 	$(WEIR) bench $*

@@ -1,11 +1,12 @@
 //! Signing a decided batch and verifying one update of it (rows R5, C3).
 //!
-//! The types are those that threshold keys will use: a group has one public key, and whoever
-//! verifies sees one signature a batch, however many controllers made it.
+//! A group has one public key, and whoever verifies sees one signature a batch, however many
+//! controllers made it: one controller with an ed25519 key, or enough of them with shares of a BLS key.
 
 use crate::TrustError;
 use crate::identity::{self, Context, KeyPair};
 use crate::merkle::{Tree, is_under, leaf_hash};
+use crate::threshold::verify_group;
 use weir_base::codec::encode;
 use weir_model::signed::{
     BatchHeader, GroupKey, GroupSignature, PATH_MAX, ProvenUpdate, SignedHeader, SignedUpdates,
@@ -46,19 +47,35 @@ pub fn sign_batch(
     index: Version,
     updates: Vec<Update>,
 ) -> Result<(SignedHeader, Vec<ProvenUpdate>), TrustError> {
+    let (header, proven) = prepare_batch(domain, epoch, index, updates)?;
+    let signature = signer.sign(&encode(&header));
+    Ok((SignedHeader { header, signature }, proven))
+}
+
+/// The header that a group signs for the updates of the batch decided at `index`, and each update with
+/// its proof, in the order given. Controllers that share a key sign its encoding under
+/// [`Context::Batch`].
+///
+/// # Errors
+/// [`TrustError::BadCount`] for no update or too many.
+pub fn prepare_batch(
+    domain: &Label,
+    epoch: u64,
+    index: Version,
+    updates: Vec<Update>,
+) -> Result<(BatchHeader, Vec<ProvenUpdate>), TrustError> {
     if updates.is_empty() || updates.len() > 1 << PATH_MAX {
         return Err(TrustError::BadCount(updates.len()));
     }
     let tree = Tree::new(updates.iter().map(|update| leaf_hash(&encode(update))).collect());
     let header =
         BatchHeader { domain: domain.clone(), epoch, index, count: updates.len() as u32, root: tree.root() };
-    let signature = signer.sign(&encode(&header));
     let proven = updates
         .into_iter()
         .enumerate()
         .map(|(leaf, update)| ProvenUpdate { leaf: leaf as u32, path: tree.path(leaf), update })
         .collect();
-    Ok((SignedHeader { header, signature }, proven))
+    Ok((header, proven))
 }
 
 /// How many verified headers are remembered, so that a batch that arrives in parts costs one
@@ -96,9 +113,7 @@ impl Verifier {
             return Ok(());
         }
         self.signature_checks += 1;
-        let (GroupKey::Single(public), GroupSignature::Single(signature)) =
-            (&self.group_key, &signed.signature);
-        identity::verify(public, Context::Batch, &encode(&signed.header), signature)?;
+        verify_batch(&self.group_key, &signed.header, &signed.signature)?;
         if self.remembered.len() == HEADERS_REMEMBERED {
             self.remembered.remove(0);
         }
@@ -117,6 +132,27 @@ impl Verifier {
         } else {
             Err(TrustError::BadPath)
         }
+    }
+}
+
+/// Checks a group's signature over a header. A signature of another kind than the key does not verify.
+///
+/// # Errors
+/// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
+pub fn verify_batch(
+    key: &GroupKey,
+    header: &BatchHeader,
+    signature: &GroupSignature,
+) -> Result<(), TrustError> {
+    let message = encode(header);
+    match (key, signature) {
+        (GroupKey::Single(key), GroupSignature::Single(signature)) => {
+            identity::verify(key, Context::Batch, &message, signature)
+        }
+        (GroupKey::Threshold(key), GroupSignature::Threshold(signature)) => {
+            verify_group(key, Context::Batch, &message, signature)
+        }
+        (GroupKey::Single(_) | GroupKey::Threshold(_), _) => Err(TrustError::BadSignature),
     }
 }
 
