@@ -7,6 +7,7 @@ mod filewall;
 pub(crate) mod input;
 mod inspect;
 pub(crate) mod output;
+mod plan;
 mod store;
 mod trace;
 
@@ -56,6 +57,8 @@ enum Command {
     Describe(inspect::Describe),
     /// Show what may be written in a document, field by field
     Explain(explain::Explain),
+    /// Find a safe order for a change of forwarding rules, and say why it is so
+    Plan(plan::PlanCommand),
     /// Follow changes as they happen
     Watch(inspect::Watch),
     /// Show the state of the domain: desired, acked and in force, switch by switch
@@ -207,6 +210,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Get(command) => command.run(&connect()?),
         Command::Describe(command) => command.run(&connect()?),
         Command::Explain(command) => command.run(),
+        Command::Plan(command) => command.run(),
         Command::Watch(command) => command.run(&connect()?),
         Command::Status(command) => command.run(&connect()?),
         Command::Counters(command) => command.run(&connect()?),
