@@ -18,8 +18,8 @@ use weir_model::{Change, Entry, Key, Label, Update, Version};
 use weir_trust::batch::{Verifier, prepare_batch};
 use weir_trust::identity::{Context, KeyPair, verify};
 use weir_trust::threshold::{
-    Dealer, GroupPublic, Ledger, MemberSecret, Player, Round, ShareSignature, combine, threshold,
-    verify_group,
+    Dealer, GroupPublic, GroupVerifier, Ledger, MemberSecret, Player, Round, ShareSignature, combine,
+    threshold,
 };
 
 const ROUNDS: usize = 9;
@@ -136,14 +136,14 @@ fn by_root(group: &Group, updates: Vec<Update>, figures: &mut Figures, tag: &str
     })?;
     let message = encode(&header);
     let shares = sign_shares(group, &message)?;
-    let key = group.public.key();
+    let key = GroupVerifier::new(&group.public.key())?;
     let signature = figures.time(&format!("aggregate {tag}"), "weir", || {
         let signature = combine(&shares)?;
-        verify_group(&key, Context::Batch, &message, &signature)?;
+        key.verify(Context::Batch, &message, &signature)?;
         Ok::<_, weir_trust::TrustError>(signature)
     })?;
     let signed = SignedHeader { header, signature: GroupSignature::Threshold(signature) };
-    let mut verifier = Verifier::new(label(), GroupKey::Threshold(key));
+    let mut verifier = Verifier::new(label(), GroupKey::Threshold(group.public.key()));
     figures.time(&format!("verify {tag}"), "weir", || {
         for update in &proven {
             verifier.verify_header(&signed)?;
@@ -163,18 +163,18 @@ fn each_by_group(group: &Group, updates: &[Update], figures: &mut Figures, tag: 
     })?;
     let shares: Vec<Vec<ShareSignature>> =
         messages.iter().map(|message| sign_shares(group, message)).collect::<Result<_, _>>()?;
-    let key = group.public.key();
+    let key = GroupVerifier::new(&group.public.key())?;
     let signatures = figures.time(&format!("aggregate {tag}"), "cicero", || {
         let one = |(shares, message): (&Vec<ShareSignature>, &Vec<u8>)| {
             let signature = combine(shares)?;
-            verify_group(&key, Context::Batch, message, &signature)?;
+            key.verify(Context::Batch, message, &signature)?;
             Ok::<_, weir_trust::TrustError>(signature)
         };
         shares.iter().zip(&messages).map(one).collect::<Result<Vec<_>, _>>()
     })?;
     figures.time(&format!("verify {tag}"), "cicero", || {
         let mut both = messages.iter().zip(&signatures);
-        both.try_for_each(|(message, signature)| verify_group(&key, Context::Batch, message, signature))
+        both.try_for_each(|(message, signature)| key.verify(Context::Batch, message, signature))
     })?;
     Ok(())
 }

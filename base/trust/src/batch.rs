@@ -6,7 +6,7 @@
 use crate::TrustError;
 use crate::identity::{self, Context, KeyPair};
 use crate::merkle::{Tree, is_under, leaf_hash};
-use crate::threshold::verify_group;
+use crate::threshold::GroupVerifier;
 use weir_base::codec::encode;
 use weir_model::signed::{
     BatchHeader, GroupKey, GroupSignature, PATH_MAX, ProvenUpdate, SignedHeader, SignedUpdates,
@@ -82,11 +82,44 @@ pub fn prepare_batch(
 /// signature check.
 pub const HEADERS_REMEMBERED: usize = 64;
 
+/// A group's key, checked once. Nothing verifies under bytes that are no key.
+#[derive(Debug)]
+enum CheckedKey {
+    Single([u8; 32]),
+    Threshold(GroupVerifier),
+    Bad,
+}
+
+impl CheckedKey {
+    fn new(key: &GroupKey) -> CheckedKey {
+        match key {
+            GroupKey::Single(key) => CheckedKey::Single(*key),
+            GroupKey::Threshold(key) => {
+                GroupVerifier::new(key).map_or(CheckedKey::Bad, CheckedKey::Threshold)
+            }
+        }
+    }
+
+    /// A signature of another kind than the key does not verify.
+    fn verify(&self, message: &[u8], signature: &GroupSignature) -> Result<(), TrustError> {
+        match (self, signature) {
+            (CheckedKey::Single(key), GroupSignature::Single(signature)) => {
+                identity::verify(key, Context::Batch, message, signature)
+            }
+            (CheckedKey::Threshold(key), GroupSignature::Threshold(signature)) => {
+                key.verify(Context::Batch, message, signature)
+            }
+            (CheckedKey::Bad, _) => Err(TrustError::BadKey),
+            (CheckedKey::Single(_) | CheckedKey::Threshold(_), _) => Err(TrustError::BadSignature),
+        }
+    }
+}
+
 /// Verifies updates of one domain.
 #[derive(Debug)]
 pub struct Verifier {
     domain: Label,
-    group_key: GroupKey,
+    key: CheckedKey,
     remembered: Vec<SignedHeader>,
     /// Signature checks made: at most one a batch.
     pub signature_checks: u64,
@@ -95,7 +128,7 @@ pub struct Verifier {
 impl Verifier {
     /// For a domain and its group's key.
     pub fn new(domain: Label, group_key: GroupKey) -> Verifier {
-        Verifier { domain, group_key, remembered: Vec::new(), signature_checks: 0 }
+        Verifier { domain, key: CheckedKey::new(&group_key), remembered: Vec::new(), signature_checks: 0 }
     }
 
     /// Checks a header's domain and signature.
@@ -113,7 +146,7 @@ impl Verifier {
             return Ok(());
         }
         self.signature_checks += 1;
-        verify_batch(&self.group_key, &signed.header, &signed.signature)?;
+        self.key.verify(&encode(&signed.header), &signed.signature)?;
         if self.remembered.len() == HEADERS_REMEMBERED {
             self.remembered.remove(0);
         }
@@ -132,27 +165,6 @@ impl Verifier {
         } else {
             Err(TrustError::BadPath)
         }
-    }
-}
-
-/// Checks a group's signature over a header. A signature of another kind than the key does not verify.
-///
-/// # Errors
-/// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
-pub fn verify_batch(
-    key: &GroupKey,
-    header: &BatchHeader,
-    signature: &GroupSignature,
-) -> Result<(), TrustError> {
-    let message = encode(header);
-    match (key, signature) {
-        (GroupKey::Single(key), GroupSignature::Single(signature)) => {
-            identity::verify(key, Context::Batch, &message, signature)
-        }
-        (GroupKey::Threshold(key), GroupSignature::Threshold(signature)) => {
-            verify_group(key, Context::Batch, &message, signature)
-        }
-        (GroupKey::Single(_) | GroupKey::Threshold(_), _) => Err(TrustError::BadSignature),
     }
 }
 

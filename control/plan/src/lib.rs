@@ -32,6 +32,7 @@ mod rollout;
 #[cfg(test)]
 mod samples;
 pub mod topology;
+mod updates;
 #[cfg(test)]
 mod zoo;
 
@@ -41,6 +42,7 @@ pub use network::{Link, LinkState, Network, Switch};
 pub use plan::{After, FlowNote, Method, Mode, Operation, Plan, Reason, Step};
 pub use policy::{Action, Flow, FlowPolicy, Policy, Versions};
 pub use rollout::{Released, Rollout, RolloutSettings};
+pub use updates::NeedsDrains;
 
 /// A change to plan: from one policy to another.
 #[derive(Clone, Debug)]

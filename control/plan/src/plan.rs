@@ -2,6 +2,7 @@
 
 use crate::network::{Link, Switch};
 use crate::policy::{Action, Flow, Versions};
+use std::collections::BTreeSet;
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,6 +131,8 @@ pub struct Plan {
     pub notes: Vec<FlowNote>,
     /// Versions in force when the plan is done.
     pub versions: Versions,
+    /// Links with a capacity whose load the plan changes on the way or in the end.
+    pub links: BTreeSet<Link>,
 }
 
 /// How much of a plan's order is kept (rows R1, R2, R3).

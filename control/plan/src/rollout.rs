@@ -3,13 +3,14 @@
 //! A pure step machine: the caller hands in plans, acknowledgements and time, and gets the steps that may
 //! go. A step goes when all that it waits for is acknowledged. Across plans each switch is in order (a
 //! step waits for the last step of an earlier plan at the same switch), and so is each flow (a flow's
-//! steps wait until the earlier change of that flow is whole). Under [`Mode::Linear`] an earlier plan is
-//! whole before the next begins.
+//! steps wait until the earlier change of that flow is whole). A plan counts on the room that earlier ones
+//! leave on links, so it waits for those that change the load of a link that it changes too. Under
+//! [`Mode::Linear`] an earlier plan is whole before the next begins.
 //!
 //! A drain is over when [`RolloutSettings::drain_ms`] have passed since all that it waits for was
 //! acknowledged: the longest that a packet can be under way in the network.
 
-use crate::network::Switch;
+use crate::network::{Link, Switch};
 use crate::plan::{Mode, Operation, Plan, Step};
 use crate::policy::Flow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,6 +62,8 @@ pub struct Rollout {
     last_at: BTreeMap<Switch, u64>,
     of_flow: BTreeMap<Flow, BTreeSet<u64>>,
     drains: BTreeSet<(u64, u64)>,
+    /// Plans that are not done, by the number of their first step: the steps behind it, and their links.
+    plans: BTreeMap<u64, (u64, BTreeSet<Link>)>,
     /// Plans refused because too many steps were waiting.
     pub refused: u64,
 }
@@ -75,6 +78,7 @@ impl Rollout {
             last_at: BTreeMap::new(),
             of_flow: BTreeMap::new(),
             drains: BTreeSet::new(),
+            plans: BTreeMap::new(),
             refused: 0,
         }
     }
@@ -93,23 +97,35 @@ impl Rollout {
         }
         let plan = plan.with_mode(self.settings.mode);
         let first = self.next;
-        let earlier: Vec<u64> = self.steps.keys().copied().collect();
+        let earlier: Vec<u64> = match self.settings.mode {
+            Mode::None => Vec::new(),
+            Mode::Linear => self.steps.keys().copied().collect(),
+            Mode::Dependent => self.in_the_way(&plan.links),
+        };
+        if !plan.steps.is_empty() {
+            self.plans.insert(first, (first + plan.steps.len() as u64, plan.links));
+        }
         let before = (self.last_at.clone(), self.of_flow.clone());
         for (at, step) in plan.steps.into_iter().enumerate() {
             let number = first + at as u64;
             let mut waits: BTreeSet<u64> = step.after.iter().map(|after| first + after.step as u64).collect();
-            match self.settings.mode {
-                Mode::None => {}
-                Mode::Linear => waits.extend(&earlier),
-                Mode::Dependent => {
-                    waits.extend(step.operation.switch().and_then(|switch| before.0.get(&switch)));
-                    waits.extend(before.1.get(&step.flow).into_iter().flatten());
-                }
+            waits.extend(&earlier);
+            if self.settings.mode == Mode::Dependent {
+                waits.extend(step.operation.switch().and_then(|switch| before.0.get(&switch)));
+                waits.extend(before.1.get(&step.flow).into_iter().flatten());
             }
             self.put(number, step, waits);
         }
         let ready = (first..self.next).filter(|number| self.steps[number].missing == 0).collect();
         Some(self.release(ready, now_ms))
+    }
+
+    /// Open steps of plans that change the load of one of these links; plans that are done are forgotten.
+    fn in_the_way(&mut self, links: &BTreeSet<Link>) -> Vec<u64> {
+        let steps = &self.steps;
+        self.plans.retain(|first, (end, _)| steps.range(*first..*end).next().is_some());
+        let shared = self.plans.iter().filter(|(_, (_, theirs))| !theirs.is_disjoint(links));
+        shared.flat_map(|(first, (end, _))| steps.range(*first..*end).map(|(number, _)| *number)).collect()
     }
 
     fn put(&mut self, number: u64, step: Step, waits: BTreeSet<u64>) {

@@ -43,7 +43,34 @@ pub(crate) fn verify_with(
     }
 }
 
-/// Verifies a group's signature.
+/// A group's public key that was checked once, to verify with many times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupVerifier(PublicKey);
+
+impl GroupVerifier {
+    /// Checks a key.
+    ///
+    /// # Errors
+    /// [`TrustError::BadKey`].
+    pub fn new(key: &BlsKey) -> Result<GroupVerifier, TrustError> {
+        Ok(GroupVerifier(read_key(key)?))
+    }
+
+    /// Verifies a group's signature.
+    ///
+    /// # Errors
+    /// [`TrustError::BadSignature`].
+    pub fn verify(
+        &self,
+        context: Context,
+        message: &[u8],
+        signature: &BlsSignature,
+    ) -> Result<(), TrustError> {
+        verify_with(&self.0, context, message, &read_signature(signature)?)
+    }
+}
+
+/// Verifies a group's signature with a key that is used once.
 ///
 /// # Errors
 /// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
@@ -53,7 +80,7 @@ pub fn verify_group(
     message: &[u8],
     signature: &BlsSignature,
 ) -> Result<(), TrustError> {
-    verify_with(&read_key(key)?, context, message, &read_signature(signature)?)
+    GroupVerifier::new(key)?.verify(context, message, signature)
 }
 
 /// What everybody may know of a group in one phase: who is in it, and the commitment to its polynomial.

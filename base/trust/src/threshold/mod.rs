@@ -28,7 +28,7 @@ pub(crate) mod simulation;
 
 pub use collect::{Collector, combine};
 pub use deal::{Answer, Deal, DealAck, DealLog, Dealer, Ledger, Members, Player, Progress, Round};
-pub use group::{GroupPublic, MemberSecret, ShareSignature, verify_group};
+pub use group::{GroupPublic, GroupVerifier, MemberSecret, ShareSignature, verify_group};
 pub use polynomial::Commitment;
 
 /// Most members of a group.

@@ -299,8 +299,7 @@ fn live(seed: u64) {
     check_faults(&run.faults, &traitors);
     let key = group.public.key();
     check_signing(&group, &key, &mut rng);
-    let mut next_id = count + 1;
-    for phase in 2..6 {
+    for (next_id, phase) in (count + 1..).zip(2..6) {
         let mut players: Vec<u32> = group.public.members().iter().copied().collect();
         match rng.below(4) {
             0 => {}
@@ -311,7 +310,6 @@ fn live(seed: u64) {
                 players[at] = next_id;
             }
         }
-        next_id += 1;
         // Old traitors have no share that the simulation knows, so only honest members deal, and new traitors
         // are chosen among all; as many as leave enough honest dealers.
         let dealers: Vec<u32> = group.secrets.keys().copied().collect();

@@ -192,6 +192,18 @@ fn forwards_to(action: &crate::policy::Action) -> Option<Switch> {
     }
 }
 
+/// The links with a limit whose load a flow changes, on the way or in the end.
+pub(super) fn changed_links(change: &FlowChange<'_>, draft: &Draft, limits: &Limits) -> BTreeSet<Link> {
+    let ways =
+        |walks: &BTreeMap<Switch, Walk>| change.loads(walks.iter().map(|(source, way)| (*source, way)));
+    let (old, new, peak) = (ways(&change.old_walks), ways(&change.new_walks), highest(change, draft));
+    let differs = |link: &&Link| {
+        let of = |loads: &Loads| loads.get(link).copied().unwrap_or(0);
+        of(&peak) != of(&old) || of(&peak) != of(&new)
+    };
+    limits.limits.keys().filter(differs).copied().collect()
+}
+
 /// One move of the order that was found.
 struct Move {
     flow: usize,
@@ -202,10 +214,19 @@ struct Move {
     frees: Loads,
 }
 
+/// A step of one flow waits for a step of another, or of its own; places are those of flows and drafts.
+pub(super) struct Wait {
+    pub(super) flow: usize,
+    pub(super) step: usize,
+    pub(super) first_flow: usize,
+    pub(super) first: usize,
+    pub(super) reason: Reason,
+}
+
 /// What came of fitting.
 pub(super) enum Fit {
-    /// Waits to add: (flow, step) after (flow, step) because of a link.
-    Waits(Vec<((usize, usize), (usize, usize), Reason)>),
+    /// Waits to add because of links.
+    Waits(Vec<Wait>),
     /// These flows, by place, should be planned by versions.
     Versions(Vec<usize>, Link),
     /// There is no room.
@@ -410,7 +431,7 @@ fn keep_what_is_needed(
     order: &[(usize, usize)],
     limits: &Limits,
     tight: &BTreeSet<Link>,
-) -> Vec<((usize, usize), (usize, usize), Reason)> {
+) -> Vec<Wait> {
     let moves = moves(movers, order, tight);
     let mut waits = Vec::new();
     // All moves that each waits for, also through others.
@@ -446,17 +467,17 @@ fn keep_what_is_needed(
     waits
 }
 
-fn add_wait(
-    waits: &mut Vec<((usize, usize), (usize, usize), Reason)>,
-    moves: &[Move],
-    nth: usize,
-    earlier: usize,
-    reason: Option<Reason>,
-) {
+fn add_wait(waits: &mut Vec<Wait>, moves: &[Move], nth: usize, earlier: usize, reason: Option<Reason>) {
     let Some(reason) = reason else { return };
     for first in &moves[nth].firsts {
         for last in &moves[earlier].lasts {
-            waits.push(((moves[nth].flow, *first), (moves[earlier].flow, *last), reason));
+            waits.push(Wait {
+                flow: moves[nth].flow,
+                step: *first,
+                first_flow: moves[earlier].flow,
+                first: *last,
+                reason,
+            });
         }
     }
 }

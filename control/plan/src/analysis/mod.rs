@@ -17,7 +17,7 @@ use crate::Change;
 use crate::network::Switch;
 use crate::plan::{After, Plan, Step};
 use crate::policy::{Flow, FlowPolicy};
-use capacity::{Fit, Limits, Loads, fit};
+use capacity::{Fit, Limits, Loads, changed_links, fit};
 use draft::Draft;
 use flow::FlowChange;
 use std::collections::{BTreeMap, BTreeSet};
@@ -170,10 +170,12 @@ pub fn plan(change: &Change, settings: &Settings) -> Result<Plan, PlanError> {
         match fit(&changes, &drafts, &limits, settings) {
             Fit::Waits(waits) => {
                 let starts = starts(&drafts);
-                let mut plan = join(drafts, change);
-                for ((flow, step), (first_flow, first), reason) in waits {
-                    let after = After { step: starts[first_flow] + first, reason };
-                    add_after(&mut plan.steps[starts[flow] + step], after);
+                let both = changes.iter().zip(&drafts);
+                let links = both.flat_map(|(change, draft)| changed_links(change, draft, &limits)).collect();
+                let mut plan = Plan { links, ..join(drafts, change) };
+                for wait in waits {
+                    let after = After { step: starts[wait.first_flow] + wait.first, reason: wait.reason };
+                    add_after(&mut plan.steps[starts[wait.flow] + wait.step], after);
                 }
                 return Ok(sorted(plan));
             }

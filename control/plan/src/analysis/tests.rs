@@ -325,7 +325,7 @@ fn room_is_found_exactly_when_some_sequence_of_flows_fits() {
             Err(other) => panic!("seed {seed}: {other}"),
         }
     }
-    assert!(fits > 100 && not > 100, "{fits} {not}");
+    assert!(fits > 100 && not > 20, "{fits} {not}");
 }
 
 #[test]

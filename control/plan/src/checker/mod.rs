@@ -134,12 +134,9 @@ pub fn check(change: &Change, plan: &Plan, settings: &CheckSettings) -> Result<C
         }
     }
     checked.flows_sampled = sampled.len();
-    match loads::explore(&models, &order, settings)? {
-        Some(states) => {
-            checked.states += states;
-            checked.loads_explored = true;
-        }
-        None => {}
+    if let Some(states) = loads::explore(&models, &order, settings)? {
+        checked.states += states;
+        checked.loads_explored = true;
     }
     if !checked.is_complete() {
         checked.states += sample::play(&models, plan, &order, settings)?;

@@ -68,6 +68,9 @@ impl Order {
     }
 }
 
+/// A step that sets a rule, or removes it.
+type Touch = (usize, Option<Action>);
+
 /// One flow: its rules before, the steps that change them, and both policies.
 pub(super) struct FlowModel<'c> {
     pub(super) network: &'c Network,
@@ -78,7 +81,7 @@ pub(super) struct FlowModel<'c> {
     /// The flow's steps, by place in the plan.
     pub(super) steps: Vec<(usize, Operation)>,
     /// Which steps touch a rule, by switch and version, in the plan's order, and to what they set it.
-    touches: BTreeMap<(Switch, u16), Vec<(usize, Option<Action>)>>,
+    touches: BTreeMap<(Switch, u16), Vec<Touch>>,
     stamps: BTreeMap<Switch, Vec<(usize, u16)>>,
     sources: BTreeMap<Switch, u64>,
     ends: BTreeMap<Switch, [(End, Vec<Switch>); 2]>,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::analysis::{Settings, plan};
 use crate::checker::{CheckSettings, check};
-use crate::samples::{figure_2_2, figure_3_2};
+use crate::samples::{change, figure_2_2, figure_3_2, flow, policy};
 use crate::{Change, Policy, random};
 use weir_base::world::Rng;
 
@@ -82,6 +82,28 @@ fn a_switch_and_a_flow_are_in_order_across_plans() {
     }
     assert_eq!(order[..3], [1, 2, 3]);
     assert_eq!(order.len(), 6);
+}
+
+#[test]
+fn a_plan_waits_for_room_that_an_earlier_one_leaves() {
+    let network = crate::topology::parse("s a 10\ns b 10\na d 10\nb d 10\nt a 10").unwrap();
+    let of = |rules: &str, at: &str| flow(&network, rules, &[(at, 8)]);
+    let by_a = of("s>a a>d d!", "s");
+    let by_b = of("s>b b>d a>d d!", "s");
+    let elsewhere = of("t>a a>d d!", "t");
+    let first = change(network.clone(), policy([by_a]), policy([by_b.clone()]));
+    let second = change(network.clone(), policy([by_b.clone()]), policy([by_b, elsewhere]));
+    let mut rollout = rollout(Mode::Dependent);
+    let released = rollout.add(planned(&first), 0).unwrap();
+    assert_eq!(switches(&released).len(), 1, "b, then s");
+    assert_eq!(rollout.add(planned(&second), 0), Some(Vec::new()), "the link from a to d is not free");
+    let mut open = released;
+    let mut done = Vec::new();
+    while let Some(next) = open.pop() {
+        done.push(next.flow.0);
+        open.extend(rollout.acknowledge(next.number, 0));
+    }
+    assert_eq!((done, rollout.open()), (vec![1, 1, 2, 2, 2], 0));
 }
 
 #[test]
