@@ -135,6 +135,23 @@ fn a_firewall_that_moves_needs_more_than_an_order() {
     assert_eq!(found.what, Violation::Breach, "the drain is what keeps packets in flight safe");
 }
 
+/// What s1 sends is denied before and after; what s2 sends is allowed now. Until s1 denies its own, and
+/// what it let through has drained, s2 must deny for it.
+#[test]
+fn what_is_denied_before_and_after_never_gets_through() {
+    let network = topology::parse("s1 s2\ns2 s3").unwrap();
+    let sources = [("s1", 1), ("s2", 1)];
+    let old = flow(&network, "s1>s2 s2x s3!", &sources);
+    let new = flow(&network, "s1x s2>s3 s3!", &sources);
+    let change = change(network, policy([old]), policy([new]));
+    let plan = planned(&change);
+    assert_eq!(order(&change, &plan), named(&[("s1", &[]), ("s2", &["s1"])]));
+    assert_eq!(plan.notes[0].method, Method::InOrderWithDrains);
+    is_safe(&change, &plan);
+    let found = check(&change, &plan.with_mode(Mode::None), &CheckSettings::default()).unwrap_err();
+    assert_eq!((found.what, found.source), (Violation::Leak, change.network.find("s1")));
+}
+
 /// Two sources that turn each other's ways: nothing in place works.
 fn crossing() -> Change {
     // Old: s>a>b>d, new: s>b>a>d, and the waypoint of the old way is between a and b, as is the new one's.
