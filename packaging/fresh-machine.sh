@@ -30,6 +30,8 @@ rustup_home=${RUSTUP_HOME:-$HOME/.rustup}
 
 work=$(mktemp -d "${WEIR_FRESH_DIR:-/var/tmp}/weir-fresh.XXXXXX")
 root=$work/root
+# shellcheck source=packaging/debian-root.sh
+. "$here/packaging/debian-root.sh"
 clean_up() {
   # Mounts belong to the namespace that is gone. Should one be here all the same, nothing behind it may be deleted.
   if grep -qF " $work/" /proc/self/mountinfo; then
@@ -40,42 +42,6 @@ clean_up() {
 }
 trap clean_up EXIT
 trap 'exit 130' INT TERM
-
-# The lines of this machine's apt sources that are Debian's own, as one-line entries: "URI suite components".
-debian_sources() {
-  # One-line style: deb [options] URI suite component...
-  { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
-    sed -nE 's/^deb +(\[[^]]*\] +)?([^ ]+) +([^ ]+) +(.*)$/\2 \3 \4/p'
-  # Deb822 style: stanzas of URIs, Suites, Components.
-  { cat /etc/apt/sources.list.d/*.sources 2>/dev/null || true; } | awk '
-    function flush(   i, n, s) { n = split(suites, s, " ");
-      for (i = 1; i <= n; i++) if (types ~ /(^| )deb( |$)/) print uri, s[i], components;
-      types = uri = suites = components = "" }
-    /^Types:/ { if (uri != "") flush(); sub(/^[^:]*: */, ""); types = $0; next }
-    /^URIs:/ { uri = $2 } /^Suites:/ { sub(/^[^:]*: */, ""); suites = $0 }
-    /^Components:/ { sub(/^[^:]*: */, ""); components = $0 }
-    /^$/ { if (uri != "") flush() } END { if (uri != "") flush() }'
-}
-
-make_root() {
-  local sources mirror
-  sources=$(debian_sources | awk -v s="$suite" '$2 ~ "^" s "(-|$)"')
-  mirror=$(awk -v s="$suite" '$2 == s { print $1; exit }' <<< "$sources")
-  [ -n "$mirror" ] || die "no apt source for $suite on this machine (looked in /etc/apt/sources.list*)"
-  mkdir -p "$root"
-  if [ -n "${WEIR_FRESH_CACHE:-}" ] && [ -f "$WEIR_FRESH_CACHE" ]; then
-    say "unpacking the bare root from the cache"
-    tar -C "$root" -xpf "$WEIR_FRESH_CACHE"
-  else
-    say "debootstrap $suite"
-    debootstrap --variant=minbase --include=ca-certificates,make "$suite" "$root" "$mirror" > "$work/debootstrap.log" 2>&1 ||
-      { tail -20 "$work/debootstrap.log" >&2; die "debootstrap failed"; }
-    if [ -n "${WEIR_FRESH_CACHE:-}" ]; then tar -C "$root" -cpf "$WEIR_FRESH_CACHE" .; fi
-  fi
-  rm -f "$root/etc/apt/sources.list"
-  # One entry a line, each with its own suite, so that security and point updates are those of a real machine.
-  awk '{ print "deb " $0 }' <<< "$sources" > "$root/etc/apt/sources.list.d/debian.list"
-}
 
 copy_inputs() {
   mkdir -p "$root/src/weir" "$root$cargo_home" "$root$rustup_home"

@@ -5,6 +5,9 @@ use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::io::IsTerminal;
 
+/// Terminals narrower than this (columns) get tables as wide as their content.
+const COLUMNS_MIN: u16 = 40;
+
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -58,6 +61,10 @@ pub fn table(header: &[&str]) -> Table {
     let plain = !colours();
     if plain {
         table.force_no_tty();
+    }
+    // A serial line says that it has no columns at all: a letter a line helps nobody.
+    if table.width().is_some_and(|columns| columns < COLUMNS_MIN) {
+        table.set_content_arrangement(ContentArrangement::Disabled);
     }
     table.set_header(header.iter().map(|title| {
         let cell = Cell::new(title.to_uppercase());
