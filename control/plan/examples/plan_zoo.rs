@@ -1,5 +1,5 @@
 //! Many random policy changes on real networks, each planned and then checked by samples, and what planning
-//! costs: `make bench-plan`. The number of changes is the first argument, 10000 without one.
+//! costs: `make bench-plan`. Arguments: the number of changes (10000 without one), and the first seed.
 //!
 //! Peers are the plan's own modes: how many changes do harm when all steps go at once (`none`), and how
 //! many steps must be acknowledged one after the other (`linear`). Times are CPU time, medians.
@@ -97,12 +97,13 @@ fn whole_network(name: &str, network: &Network, seed: u64) -> Result<(), Failure
 
 fn main() -> Result<(), Failure> {
     let changes: usize = std::env::args().nth(1).map_or(Ok(10_000), |text| text.parse())?;
+    let first: u64 = std::env::args().nth(2).map_or(Ok(0), |text| text.parse())?;
     let mut total = Counts::default();
     for (name, text, share) in ZOO {
         let network = topology::parse(text)?;
         let mut counts = Counts::default();
         for seed in 0..(changes * share).div_ceil(100) as u64 {
-            let change = change(&network, seed);
+            let change = change(&network, first + seed);
             let start = cpu_ms();
             let planned = plan(&change, &Settings::default());
             counts.plan_ms.push(cpu_ms() - start);

@@ -37,7 +37,7 @@ mod updates;
 mod zoo;
 
 pub use analysis::{Analysed, PlanError, Planner, ReversePath, Settings, plan};
-pub use checker::{CheckSettings, Checked, Violation, Violations, check};
+pub use checker::{CheckSettings, Checked, Finding, Violation, check};
 pub use network::{Link, LinkState, Network, Switch};
 pub use plan::{After, FlowNote, Method, Mode, Operation, Plan, Reason, Step};
 pub use policy::{Action, Flow, FlowPolicy, Policy, Versions};

@@ -261,6 +261,13 @@ pub(super) fn fit(changes: &[FlowChange<'_>], drafts: &[Draft], limits: &Limits,
     for grain in [Grain::Whole, Grain::Switches] {
         let movers: Vec<Mover<'_, '_>> =
             involved.iter().map(|at| mover(&changes[*at], &drafts[*at], *at, grain)).collect();
+        let most = match grain {
+            Grain::Whole => settings.capacity_flows_max,
+            _ => settings.capacity_moves_max,
+        };
+        if movers.iter().map(Mover::count).sum::<usize>() > most {
+            continue;
+        }
         if let Some(order) = Search::new(&movers, limits, &tight, settings).run() {
             return Fit::Waits(keep_what_is_needed(&movers, &order, limits, &tight));
         }
@@ -322,8 +329,8 @@ impl<'s, 'd, 'c> Search<'s, 'd, 'c> {
         self.extend().then_some(self.order)
     }
 
-    /// The moves that may go next and fit, with the loads after each; those that add nothing first.
-    fn candidates(&self) -> Vec<(bool, usize, usize, Loads)> {
+    /// The moves that may go next and fit, with their flow's loads after each; those that add nothing first.
+    fn candidates(&self) -> Vec<(usize, usize, Loads)> {
         let mut found = Vec::new();
         for (at, mover) in self.movers.iter().enumerate() {
             for nth in 0..mover.count() {
@@ -341,13 +348,17 @@ impl<'s, 'd, 'c> Search<'s, 'd, 'c> {
                     adds |= more > 0;
                     more == 0 || of(&self.total) + more <= self.limits.limits[link]
                 });
+                if fits && !adds && mover.grain != Grain::Switches {
+                    // What takes no room can always go first, unless it changes what its flow's next moves take.
+                    return vec![(at, nth, after)];
+                }
                 if fits {
                     found.push((adds, at, nth, after));
                 }
             }
         }
         found.sort_by_key(|(adds, at, nth, _)| (*adds, *at, *nth));
-        found
+        found.into_iter().map(|(_, at, nth, after)| (at, nth, after)).collect()
     }
 
     fn set(&mut self, at: usize, loads: Loads) {
@@ -369,7 +380,7 @@ impl<'s, 'd, 'c> Search<'s, 'd, 'c> {
             return false;
         }
         self.states_left -= 1;
-        for (adds, at, nth, after) in self.candidates() {
+        for (at, nth, after) in self.candidates() {
             let before = self.loads[at].clone();
             self.set(at, after);
             self.done[at][nth] = true;
@@ -380,10 +391,6 @@ impl<'s, 'd, 'c> Search<'s, 'd, 'c> {
             self.order.pop();
             self.done[at][nth] = false;
             self.set(at, before);
-            if !adds && self.movers[at].grain != Grain::Switches {
-                // What takes no room can always go first, unless it changes what its flow's next moves take.
-                break;
-            }
         }
         self.dead.insert(self.done.clone());
         false

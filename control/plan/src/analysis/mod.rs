@@ -108,13 +108,23 @@ pub struct Settings {
     pub search_switches_max: usize,
     /// Most states looked at while an order of moves within capacities is searched.
     pub capacity_states_max: usize,
+    /// Most flows that are ordered by room as wholes.
+    pub capacity_flows_max: usize,
+    /// Most moves of single switches or sources that are ordered by room; above it no order is found.
+    pub capacity_moves_max: usize,
     /// Whether packets can carry versions.
     pub versions: bool,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { search_switches_max: 8, capacity_states_max: 20_000, versions: true }
+        Settings {
+            search_switches_max: 8,
+            capacity_states_max: 20_000,
+            capacity_flows_max: 1_024,
+            capacity_moves_max: 128,
+            versions: true,
+        }
     }
 }
 

@@ -200,6 +200,22 @@ fn flows_follow_each_other_into_free_room() {
     }
 }
 
+/// Sixty flows, each of which takes the way that the next one leaves: they go from the last to the first.
+#[test]
+fn a_long_row_of_flows_moves_up_one_by_one() {
+    let ways = 60;
+    let links: Vec<String> = (0..=ways).map(|way| format!("s m{way} 10\nm{way} d 10")).collect();
+    let network = topology::parse(&links.join("\n")).unwrap();
+    let of = |way: usize| flow(&network, &format!("s>m{way} m{way}>d d!"), &[("s", 8)]);
+    let (old, new) = (policy((0..ways).map(of)), policy((1..=ways).map(of)));
+    let change = change(network.clone(), old, new);
+    let plan = planned(&change);
+    assert!(plan.depth() >= ways, "{}", plan.depth());
+    let settings = CheckSettings { samples: 5, ..CheckSettings::default() };
+    assert!(check(&change, &plan, &settings).is_ok());
+    assert!(check(&change, &plan.with_mode(Mode::None), &settings).is_err());
+}
+
 /// A flow is deleted, and another takes its room.
 #[test]
 fn room_is_free_when_a_deleted_flow_is_gone() {

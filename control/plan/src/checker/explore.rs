@@ -5,7 +5,7 @@
 //! there that entered before the drain could begin.
 
 use super::model::{End, FlowModel, Order, end_of};
-use super::{CheckSettings, Violation, Violations, judge};
+use super::{CheckSettings, Finding, Violation, judge};
 use crate::network::Switch;
 use crate::plan::Operation;
 use crate::policy::Action;
@@ -36,7 +36,7 @@ pub(super) fn explore(
     model: &FlowModel<'_>,
     order: &Order,
     settings: &CheckSettings,
-) -> Result<Option<u64>, Box<Violations>> {
+) -> Result<Option<u64>, Box<Finding>> {
     let steps: Vec<usize> = model.steps.iter().map(|(at, _)| *at).collect();
     let policies = [model.old, model.new];
     let named: BTreeSet<Switch> =
@@ -111,7 +111,7 @@ impl Explorer<'_, '_> {
     }
 
     /// Whether all was explored.
-    fn run(&mut self, most: usize) -> Result<bool, Box<Violations>> {
+    fn run(&mut self, most: usize) -> Result<bool, Box<Finding>> {
         while let Some(state) = self.open.pop() {
             self.hop(state)?;
             for (at, firsts) in self.before.iter().enumerate() {
@@ -127,7 +127,7 @@ impl Explorer<'_, '_> {
         Ok(true)
     }
 
-    fn hop(&mut self, state: State) -> Result<(), Box<Violations>> {
+    fn hop(&mut self, state: State) -> Result<(), Box<Finding>> {
         let rule = |at| self.model.rule(at, state.version, &self.steps_done(state.done));
         if end_of(self.model.network, state.at, &rule).0 == End::Loop {
             return self.end(state, End::Loop);
@@ -143,14 +143,14 @@ impl Explorer<'_, '_> {
         }
     }
 
-    fn end(&self, state: State, end: End) -> Result<(), Box<Violations>> {
+    fn end(&self, state: State, end: End) -> Result<(), Box<Finding>> {
         let passed: Vec<Switch> =
             self.named.iter().copied().filter(|switch| state.passed & self.bit(*switch) != 0).collect();
         let found: Option<Violation> = judge(self.model, self.source, end, &passed);
         let done = self.steps_done(state.done);
         match found {
             None => Ok(()),
-            Some(what) => Err(Box::new(Violations {
+            Some(what) => Err(Box::new(Finding {
                 what,
                 flow: Some(self.model.flow),
                 source: Some(self.source),

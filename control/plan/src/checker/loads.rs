@@ -2,7 +2,7 @@
 
 use super::explore::reachable_sets;
 use super::model::{FlowModel, Order};
-use super::{CheckSettings, Violation, Violations};
+use super::{CheckSettings, Finding, Violation};
 use crate::network::{Link, Network};
 use crate::plan::Operation;
 use crate::policy::Flow;
@@ -49,8 +49,8 @@ pub(super) fn overloaded(limits: &Loads, loads: &[&Loads]) -> Option<Link> {
         .map(|(link, _)| link)
 }
 
-pub(super) fn violation(link: Link, done: Vec<usize>) -> Box<Violations> {
-    Box::new(Violations { what: Violation::Overload, flow: None, source: None, link: Some(link), done })
+pub(super) fn violation(link: Link, done: Vec<usize>) -> Box<Finding> {
+    Box::new(Finding { what: Violation::Overload, flow: None, source: None, link: Some(link), done })
 }
 
 /// Adds up the loads in every state; the number of states, or nothing when there are too many.
@@ -58,7 +58,7 @@ pub(super) fn explore(
     models: &BTreeMap<Flow, FlowModel<'_>>,
     order: &Order,
     settings: &CheckSettings,
-) -> Result<Option<u64>, Box<Violations>> {
+) -> Result<Option<u64>, Box<Finding>> {
     let Some(first) = models.values().next() else { return Ok(Some(0)) };
     let limits = limits(first.network, models);
     if limits.is_empty() {

@@ -60,7 +60,7 @@ pub enum Violation {
 
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violations {
+pub struct Finding {
     /// What.
     pub what: Violation,
     /// The flow, where it is one flow's.
@@ -73,7 +73,7 @@ pub struct Violations {
     pub done: Vec<usize>,
 }
 
-impl Violations {
+impl Finding {
     /// The finding in words.
     pub fn describe(&self, network: &Network) -> String {
         let mut text = format!("{:?}", self.what);
@@ -115,7 +115,7 @@ impl Checked {
 ///
 /// # Errors
 /// The first violation found.
-pub fn check(change: &Change, plan: &Plan, settings: &CheckSettings) -> Result<Checked, Box<Violations>> {
+pub fn check(change: &Change, plan: &Plan, settings: &CheckSettings) -> Result<Checked, Box<Finding>> {
     let order = Order::new(plan).ok_or_else(|| finding(Violation::NoOrder))?;
     let empty = FlowPolicy::default();
     let models = models(change, plan, &empty);
@@ -144,8 +144,8 @@ pub fn check(change: &Change, plan: &Plan, settings: &CheckSettings) -> Result<C
     Ok(checked)
 }
 
-fn finding(what: Violation) -> Box<Violations> {
-    Box::new(Violations { what, flow: None, source: None, link: None, done: Vec::new() })
+fn finding(what: Violation) -> Box<Finding> {
+    Box::new(Finding { what, flow: None, source: None, link: None, done: Vec::new() })
 }
 
 fn models<'c>(change: &'c Change, plan: &Plan, empty: &'c FlowPolicy) -> BTreeMap<Flow, FlowModel<'c>> {
@@ -154,8 +154,8 @@ fn models<'c>(change: &'c Change, plan: &Plan, empty: &'c FlowPolicy) -> BTreeMa
 }
 
 /// Whether the switches hold the new policy, and nothing else of the flow, when all steps are done.
-fn check_end(model: &FlowModel<'_>, plan: &Plan) -> Result<(), Box<Violations>> {
-    let wrong = || Box::new(Violations { flow: Some(model.flow), ..*finding(Violation::WrongEnd) });
+fn check_end(model: &FlowModel<'_>, plan: &Plan) -> Result<(), Box<Finding>> {
+    let wrong = || Box::new(Finding { flow: Some(model.flow), ..*finding(Violation::WrongEnd) });
     let version = plan.versions.get(&model.flow).copied().unwrap_or(model.version);
     let all = |_| true;
     for ((switch, of), rule) in model.rules_in(all) {

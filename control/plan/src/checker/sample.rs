@@ -2,7 +2,7 @@
 
 use super::loads::{Loads, limits, of_flow, overloaded, violation};
 use super::model::{End, FlowModel, Order};
-use super::{CheckSettings, Violations, judge};
+use super::{CheckSettings, Finding, judge};
 use crate::network::Switch;
 use crate::plan::{Operation, Plan};
 use crate::policy::{Action, Flow};
@@ -42,7 +42,7 @@ pub(super) fn play(
     plan: &Plan,
     order: &Order,
     settings: &CheckSettings,
-) -> Result<u64, Box<Violations>> {
+) -> Result<u64, Box<Finding>> {
     let Some(first) = models.values().next() else { return Ok(0) };
     let limits = limits(first.network, models);
     let before: BTreeMap<Flow, Loads> =
@@ -69,7 +69,7 @@ pub(super) fn play(
 }
 
 impl Player<'_, '_> {
-    fn run(&mut self, packets: usize) -> Result<(), Box<Violations>> {
+    fn run(&mut self, packets: usize) -> Result<(), Box<Finding>> {
         let mut missing: Vec<usize> = self.order.after.iter().map(Vec::len).collect();
         let mut waiters: Vec<Vec<usize>> = vec![Vec::new(); missing.len()];
         for (at, after) in self.order.after.iter().enumerate() {
@@ -98,7 +98,7 @@ impl Player<'_, '_> {
     }
 
     /// A packet enters, or one hops.
-    fn tick(&mut self, packets: usize) -> Result<(), Box<Violations>> {
+    fn tick(&mut self, packets: usize) -> Result<(), Box<Finding>> {
         if self.packets.len() < packets && self.rng.chance(1, 3) {
             self.enter();
             Ok(())
@@ -133,7 +133,7 @@ impl Player<'_, '_> {
         });
     }
 
-    fn hop(&mut self, at: usize) -> Result<(), Box<Violations>> {
+    fn hop(&mut self, at: usize) -> Result<(), Box<Finding>> {
         self.hops += 1;
         let packet = &mut self.packets[at];
         let model = &self.models[&packet.flow];
@@ -154,7 +154,7 @@ impl Player<'_, '_> {
         let packet = self.packets.swap_remove(at);
         match judge(model, packet.source, end, &packet.path) {
             None => Ok(()),
-            Some(what) => Err(Box::new(Violations {
+            Some(what) => Err(Box::new(Finding {
                 what,
                 flow: Some(packet.flow),
                 source: Some(packet.source),
@@ -164,7 +164,7 @@ impl Player<'_, '_> {
         }
     }
 
-    fn apply(&mut self, step: usize) -> Result<(), Box<Violations>> {
+    fn apply(&mut self, step: usize) -> Result<(), Box<Finding>> {
         let (flow, operation) = (self.plan.steps[step].flow, self.plan.steps[step].operation);
         if operation == Operation::Drain {
             let began = self.ready_at[&step];

@@ -3,7 +3,7 @@ use crate::analysis::{Settings, plan};
 use crate::plan::{Mode, Operation};
 use crate::samples::{figure_2_2, figure_3_1, figure_3_2, figure_3_3};
 
-fn without_order(change: &Change) -> Violations {
+fn without_order(change: &Change) -> Finding {
     let plan = plan(change, &Settings::default()).unwrap().with_mode(Mode::None);
     let explored = *check(change, &plan, &CheckSettings::default()).unwrap_err();
     // Samples find it too.
