@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Settings, plan};
+use crate::{CheckSettings, Mode, Settings, check, plan};
 
 fn policy(rules: &[(&str, &str)]) -> PolicyDocument {
     let own = |(at, to): &(&str, &str)| (at.to_string(), to.to_string());
@@ -56,4 +56,26 @@ fn what_is_wrong_is_named() {
         d.flows.get_mut("web").unwrap().new = None;
     };
     assert_eq!(wrong(&neither), "flow web: it has neither 'old' nor 'new'");
+}
+
+/// The file that `docs/operate/plan.md` shows.
+#[test]
+fn the_documented_example_has_a_safe_plan_and_needs_its_order() {
+    let text = include_str!("../../../../docs/operate/plan-example.yaml");
+    let document: Document = serde_saphyr::from_str(text).unwrap();
+    let (change, names) = document.change().unwrap();
+    assert_eq!(names, ["web"]);
+    let plan = plan(&change, &Settings::default()).unwrap();
+    assert!(check(&change, &plan, &CheckSettings::default()).unwrap().is_complete());
+    assert!(check(&change, &plan.with_mode(Mode::None), &CheckSettings::default()).is_err());
+}
+
+#[test]
+fn any_bytes_are_a_change_or_an_error() {
+    bolero::check!().with_iterations(2_000).for_each(|bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        if let Ok(document) = serde_saphyr::from_str::<Document>(&text) {
+            let _ = document.change().map(|(change, _)| plan(&change, &Settings::default()));
+        }
+    });
 }

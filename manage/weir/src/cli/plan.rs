@@ -110,19 +110,6 @@ fn parse(text: &str) -> Result<(Change, Vec<String>), String> {
 mod tests {
     use super::*;
 
-    /// Fig 3.1 of Cicero, as `docs/operate/plan.md` has it.
-    const DOCUMENT: &str = include_str!("../../../../docs/operate/plan-example.yaml");
-
-    #[test]
-    fn the_documented_example_is_a_change_with_a_safe_plan() {
-        let (change, names) = parse(DOCUMENT).unwrap();
-        assert_eq!(names, ["web"]);
-        let plan = plan(&change, &Settings::default()).unwrap();
-        assert!(check(&change, &plan, &CheckSettings::default()).unwrap().is_complete());
-        let unordered = plan.with_mode(OrderMode::None.into());
-        assert!(check(&change, &unordered, &CheckSettings::default()).is_err());
-    }
-
     #[test]
     fn a_wrong_document_says_what_is_wrong() {
         assert!(parse("links: [a b]").unwrap_err().contains("flows"));
