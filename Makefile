@@ -7,7 +7,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench lint fmt clean bench-plan bench-trust install-deps build require-root
+.PHONY: help lab lab-down test bench bench-flows bench-plan bench-trust lint fmt clean install-deps build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -26,6 +26,9 @@ test: ## check format, lints and walls, and run all tests (root for those that n
 
 bench: require-root install-deps build ## run all comparisons with other systems (root)
 	$(WEIR) bench all
+
+bench-flows: ## the apps of packets on the store: sizes beside Botelho's Table I, throughput of each form
+	cargo bench --locked -p weir-apps --bench flows
 
 bench-plan: ## plan and check 10,000 random policy changes on real networks
 	cargo run --release --quiet -p weir-plan --example plan_zoo

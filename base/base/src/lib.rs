@@ -6,6 +6,7 @@
 pub mod codec;
 pub mod journal;
 pub mod limits;
+pub mod numbers;
 pub mod version;
 pub mod world;
 

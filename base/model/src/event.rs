@@ -1,11 +1,13 @@
 //! Events: everything that enters the loop (rows R1, R4, A1).
 //!
 //! An event is an observation or an intent of an authenticated source, with a number that the
-//! source never uses twice; the order drops what it has seen. Acks are not here: they go straight
+//! source never uses twice; the order drops what it has seen. What travels and is ordered is a
+//! [`SignedEvent`]: whoever decides on it checks for itself who said it. Acks are not here: they go straight
 //! to the scheduler (DESIGN §1), except refusals, on which an app must decide.
 
 use crate::entry::{Key, Vni};
 use crate::resource::ResourceId;
+use crate::signed::Signature;
 use crate::update::Refusal;
 use crate::{Label, Version};
 use serde::{Deserialize, Serialize};
@@ -21,7 +23,43 @@ pub const USAGE_FLOWS_MAX: usize = 1024;
 #[serde(transparent)]
 pub struct SourceId(pub String);
 
-/// One event, as it is ordered.
+/// First part of the names of actuators as sources.
+const ACTUATOR: &str = "actuator/";
+/// First part of the names of controllers as sources.
+const CONTROLLER: &str = "controller/";
+/// Longest subject of an event, bytes: that of a DNS name.
+pub const SUBJECT_BYTES_MAX: usize = 253;
+
+impl SourceId {
+    /// An actuator as a source.
+    pub fn of_actuator(name: &Label) -> SourceId {
+        SourceId(format!("{ACTUATOR}{name}"))
+    }
+
+    /// A controller as a source.
+    pub fn of_controller(name: &Label) -> SourceId {
+        SourceId(format!("{CONTROLLER}{name}"))
+    }
+
+    /// The actuator that it names, if it names one.
+    pub fn actuator(&self) -> Option<&str> {
+        self.0.strip_prefix(ACTUATOR)
+    }
+}
+
+/// An event as it travels and is ordered: with the signature of its source. `weir-trust` makes and checks it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedEvent {
+    /// The event.
+    pub event: Event,
+    /// For whom the source speaks, when it authenticated somebody: a controller's API, the name in the client's
+    /// certificate or the kind of its token. At most [`SUBJECT_BYTES_MAX`] bytes.
+    pub subject: Option<String>,
+    /// The source's signature over domain, source, number, subject and body.
+    pub signature: Signature,
+}
+
+/// What was said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Who saw or wants it.

@@ -14,7 +14,7 @@
 //! still the sum over the pseudo header only, and the agent takes it so.
 
 use crate::entry::{Entry, Key};
-use crate::event::UsageReport;
+use crate::event::SignedEvent;
 use crate::session::StateDigest;
 use crate::signed::{SignedAcks, SignedHeader, SignedUpdates};
 use crate::{Label, Version};
@@ -56,7 +56,7 @@ pub enum ToSwitch {
     Updates(SignedUpdates),
     /// Which keys and versions are in force; answered by [`FromSwitch::State`].
     SendState,
-    /// From now on send [`FromSwitch::Changed`], [`FromSwitch::Ports`] and [`FromSwitch::Usage`].
+    /// From now on send [`FromSwitch::Changed`], [`FromSwitch::Ports`] and [`FromSwitch::Event`].
     Subscribe,
     /// The device of a port is there, or was made anew: attach to it.
     Attach {
@@ -97,8 +97,8 @@ pub enum FromSwitch {
     },
     /// State of the ports, after each change of it.
     Ports(Vec<PortStatus>),
-    /// What was sent to whom.
-    Usage(UsageReport),
+    /// An event of the switch, such as what was sent to whom, signed by it.
+    Event(SignedEvent),
     /// Answer to a question.
     Answer {
         /// The question's number.

@@ -5,7 +5,7 @@
 //! only the differences (row A6). Frames are postcard (`weir_base::codec`).
 
 use crate::entry::Key;
-use crate::event::{Role, UsageReport};
+use crate::event::{Role, SignedEvent};
 use crate::local::{Answer, Question};
 use crate::signed::{SignedAcks, SignedUpdates};
 use crate::{Label, Version};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Number of this protocol; the two sides must have the same.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// Longest certificate request, bytes.
 pub const REQUEST_BYTES_MAX: usize = 16 * 1024;
 /// Most keys in one `State` frame.
@@ -52,8 +52,8 @@ pub enum ToController {
     },
     /// Answers to updates.
     Acks(SignedAcks),
-    /// What was sent to whom.
-    Usage(UsageReport),
+    /// An event of the actuator, such as what was sent to whom, signed with its identity.
+    Event(SignedEvent),
     /// Answer to a question.
     Answer {
         /// The question's number.

@@ -2,9 +2,10 @@
 //! reads them. A hash that differs means a new format: raise the protocol's number, and say in
 //! `docs/protocol/session.md` what changed.
 
+use crate::TrustError;
 use crate::batch::{GroupSigner, SingleSigner, Verifier, frames, sign_batch};
 use crate::gate::{Gate, take};
-use crate::identity::{KeyPair, sign_acks};
+use crate::identity::{KeyPair, sign_acks, sign_event, verify_event};
 use crate::threshold::{Dealer, GroupPublic, Player, Round, simulation};
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use weir_model::entry::{
     GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
     SubnetEntry, Vni,
 };
-use weir_model::event::Role;
+use weir_model::event::{Event, EventBody, Role, SourceId, Usage, UsageReport};
 use weir_model::resource::{
     Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
 };
@@ -161,6 +162,37 @@ fn signed_updates_and_acks_keep_their_bytes() {
 }
 
 #[test]
+fn signed_events_keep_their_bytes() {
+    let key = KeyPair::from_seed(&[2; 32]);
+    let usage = Usage { vni: Vni(70_000), address: address("10.1.2.3"), bytes: 1 << 40 };
+    let (through_gateway, direct) =
+        (vec![usage.clone()], vec![Usage { address: address("fd00::5"), ..usage }]);
+    let report = UsageReport { actuator: label("h1"), window_ms: 1000, through_gateway, direct };
+    let (source, sequence) = (SourceId::of_actuator(&label("h1")), 1_700_000_000_000);
+    let event = Event { source, sequence, body: EventBody::Usage(report) };
+    let signed = sign_event(&key, &label("prod"), event.clone(), None);
+    assert_eq!(verify_event(&key.public(), &label("prod"), &signed), Ok(()));
+    assert_eq!(hash(&encode_frame(&ToController::Event(signed)).unwrap()), "51a3fdc8fce236a0");
+    let removed = EventBody::Removed { actuator: label("h1") };
+    let source = SourceId::of_controller(&label("c1"));
+    let signed =
+        sign_event(&key, &label("prod"), Event { source, sequence, body: removed }, Some("admin".into()));
+    assert_eq!(verify_event(&key.public(), &label("prod"), &signed), Ok(()));
+    assert_eq!(hash(&encode(&signed)), "55f4239fc07ff353");
+    for change in 0..4 {
+        let mut changed = signed.clone();
+        match change {
+            0 => changed.event.source.0.push('x'),
+            1 => changed.event.sequence += 1,
+            2 => changed.subject = None,
+            _ => changed.event.body = event.body.clone(),
+        }
+        assert_eq!(verify_event(&key.public(), &label("prod"), &changed), Err(TrustError::BadSignature));
+    }
+    assert_eq!(verify_event(&key.public(), &label("other"), &signed), Err(TrustError::BadSignature));
+}
+
+#[test]
 fn the_journal_of_the_gate_keeps_its_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let mut first = gate(folder.path());
@@ -193,7 +225,7 @@ fn the_first_frames_of_a_session_keep_their_bytes() {
         encode_frame(&ToActuator::Ping { id: 1 }).unwrap(),
         encode_frame(&ToController::Pong { id: 1 }).unwrap(),
     ];
-    assert_eq!(hash(&all.concat()), "2ae5b50cb66ef29e");
+    assert_eq!(hash(&all.concat()), "8162d29a6c4c03ce");
 }
 
 /// A threshold group's messages: a seeded dealer of a seeded group of four, and what the four sign.

@@ -5,6 +5,8 @@
 
 use crate::TrustError;
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
+use sha2::{Digest as _, Sha256};
+use weir_model::event::{Event, SUBJECT_BYTES_MAX, SignedEvent};
 use weir_model::signed::{Signature, SignedAcks};
 use weir_model::{Ack, Label};
 
@@ -99,4 +101,30 @@ pub fn sign_acks(key: &KeyPair, actuator: &Label, acks: Vec<Ack>) -> SignedAcks 
 /// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
 pub fn verify_acks(public: &[u8; 32], acks: &SignedAcks) -> Result<(), TrustError> {
     verify(public, Context::Acks, &acks_message(&acks.actuator, &acks.acks), &acks.signature)
+}
+
+/// Signed is the hash of the body and not the body: a transaction may have megabytes, and ed25519 hashes what it
+/// signs twice. The domain is under the signature, so that an event counts in one domain only.
+fn event_message(domain: &Label, event: &Event, subject: Option<&str>) -> Vec<u8> {
+    let body: [u8; 32] = Sha256::digest(weir_base::codec::encode(&event.body)).into();
+    weir_base::codec::encode(&(domain, &event.source, event.sequence, subject, body))
+}
+
+/// Signs an event as its source, for a domain.
+pub fn sign_event(key: &KeyPair, domain: &Label, event: Event, subject: Option<String>) -> SignedEvent {
+    let signature = key.sign(Context::Event, &event_message(domain, &event, subject.as_deref()));
+    SignedEvent { event, subject, signature }
+}
+
+/// Checks that an event is of the source with this key, and for this domain.
+///
+/// # Errors
+/// [`TrustError::LongSubject`], [`TrustError::BadKey`] or [`TrustError::BadSignature`].
+pub fn verify_event(public: &[u8; 32], domain: &Label, signed: &SignedEvent) -> Result<(), TrustError> {
+    let subject = signed.subject.as_deref();
+    let length = subject.map_or(0, str::len);
+    if length > SUBJECT_BYTES_MAX {
+        return Err(TrustError::LongSubject(length));
+    }
+    verify(public, Context::Event, &event_message(domain, &signed.event, subject), &signed.signature)
 }

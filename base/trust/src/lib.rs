@@ -45,6 +45,9 @@ pub enum TrustError {
     /// A player misses a share that it acknowledged.
     #[error("the share of dealer {0} is gone: keep shares before acknowledging them")]
     ShareLost(u32),
+    /// An event's subject is too long.
+    #[error("an event's subject has at most 253 bytes, not {0}")]
+    LongSubject(usize),
     /// The batch belongs to another domain.
     #[error("the batch is of domain '{given}', this is '{wanted}'")]
     WrongDomain {

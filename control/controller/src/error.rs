@@ -1,5 +1,6 @@
 //! What can go wrong with a controller, in words that say how to mend it.
 
+use crate::core::admission::Unauthentic;
 use std::sync::Arc;
 use weir_base::codec::CodecError;
 use weir_model::{Label, Version};
@@ -11,6 +12,16 @@ pub enum Error {
     /// The apps rejected the event; nothing changed.
     #[error(transparent)]
     Rejected(#[from] Rejection),
+    /// The event is not its source's; nothing changed.
+    #[error("event {sequence} of '{sender}' is dropped: {reason}")]
+    Unauthentic {
+        /// Whose it says it is.
+        sender: String,
+        /// Its number.
+        sequence: u64,
+        /// What is wrong with it.
+        reason: Unauthentic,
+    },
     /// A queue is full; nothing was taken.
     #[error("overloaded: {limit} {what} wait already; try again later")]
     Overloaded {

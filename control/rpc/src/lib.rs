@@ -10,7 +10,7 @@
 //! - [`service`]: what a server needs of whoever orders and applies. [`local`]: one process with a durable log.
 //! - [`server`]: gRPC over a [`service::StoreService`]; who is who is told to it.
 //! - [`client`]: numbers requests and repeats them until they have an outcome, so that each is done once;
-//!   follows the leader. [`cache`]: keeps entries, with a bound on their age for each request.
+//!   follows the leader. [`sizes`]: bytes on the wire. [`cache`]: keeps entries, with a bound on their age for each request.
 //!
 //! Invariants
 //! - What the client library gives as done is done, once, in an order that agrees with real time.
@@ -25,6 +25,7 @@ mod error;
 pub mod local;
 pub mod server;
 pub mod service;
+pub mod sizes;
 pub mod tls;
 
 /// Messages and service of `weir.store.v1`.

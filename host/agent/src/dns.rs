@@ -13,13 +13,17 @@
 //!   addresses inside the network's prefixes.
 //! - Outstanding queries are bounded in all and for each port.
 //!
-//! Departure: there is no DNS over TCP. An answer over the asker's size is cut with TC set.
+//! An answer over the size of the asker's datagrams is cut with TC set, and whole over TCP ([`stream`]).
+//!
+//! Departure: a gateway's listener for other agents speaks UDP only; what it knows of one name fits.
 
 pub mod cache;
 pub mod directory;
 pub mod forward;
+pub mod framing;
 pub mod listener;
 pub mod message;
+pub mod stream;
 
 use crate::frame::UdpFrame;
 use crate::metrics::Metrics;
@@ -28,15 +32,15 @@ use crate::shared::Shared;
 use cache::{Cache, Scope};
 use directory::{Answer, Decision, Question, decide};
 use hickory_proto::op::ResponseCode;
-use message::{Query, Refused};
+use message::{Carrier, Query, Refused};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use weir_model::Label;
 use weir_model::entry::Vni;
 use weir_model::event::Role;
+use weir_model::{Label, MacAddr};
 
 /// Port that DNS is asked at.
 pub const DNS_PORT: u16 = 53;
@@ -91,8 +95,8 @@ pub struct Pending {
     place: OwnedSemaphorePermit,
 }
 
-/// Whether a frame is a query to us from the port's endpoint.
-pub fn is_for_us(port: &PortContext, frame: &UdpFrame<'_>) -> bool {
+/// Whether an address is the router's, as the port's endpoint sees it.
+pub fn is_for_us(port: &PortContext, destination: IpAddr) -> bool {
     let routers = port
         .network
         .subnets
@@ -102,13 +106,13 @@ pub fn is_for_us(port: &PortContext, frame: &UdpFrame<'_>) -> bool {
             v4.into_iter().chain(subnet.router_v6.map(IpAddr::V6))
         })
         .chain([IpAddr::V6(port.vni.router_link_local())]);
-    routers.into_iter().any(|router| router == frame.destination)
+    routers.into_iter().any(|router| router == destination)
 }
 
-/// Whether a frame's source is the port's endpoint.
-pub fn is_from_endpoint(port: &PortContext, frame: &UdpFrame<'_>) -> bool {
-    let link_local = matches!(frame.source, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    frame.source_mac == port.port.mac && (link_local || port.port.addresses.contains(&frame.source))
+/// Whether the source of a frame is the port's endpoint.
+pub fn is_from_endpoint(port: &PortContext, mac: MacAddr, source: IpAddr) -> bool {
+    let link_local = matches!(source, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    mac == port.port.mac && (link_local || port.port.addresses.contains(&source))
 }
 
 /// The frame that carries an answer back.
@@ -146,10 +150,10 @@ impl Service {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Takes the payload of a query from a port.
-    pub fn begin(&self, port: &PortContext, payload: &[u8]) -> Begun {
+    /// Takes a query from a port.
+    pub fn begin(&self, port: &PortContext, payload: &[u8], carrier: Carrier) -> Begun {
         let query = match message::parse_query(payload) {
-            Ok(query) => query,
+            Ok(query) => query.carried_by(carrier),
             Err(Refused::Drop) => {
                 self.metrics().dns_malformed.count();
                 return Begun::Nothing;

@@ -1,9 +1,9 @@
-//! Ethernet, IP and UDP headers of punted frames: just what DHCP and DNS need.
+//! Ethernet, IP, UDP and TCP headers of punted frames: just what DHCP and DNS need.
 //!
 //! The host's floor lies below the network's, so this crate has its own few lines for it.
 //!
 //! Invariants: nothing outside the lengths that the headers give is read; fragments, VLAN tags and
-//! IPv6 extension headers are refused; a UDP checksum must verify, be absent (IPv4 only), or be the
+//! IPv6 extension headers are refused; a checksum must verify, be absent (UDP over IPv4 only), or be the
 //! pseudo-header sum that an endpoint leaves to its device to finish.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,6 +12,9 @@ use weir_model::MacAddr;
 const ETHERNET_BYTES: usize = 14;
 const UDP_BYTES: usize = 8;
 const PROTOCOL_UDP: u8 = 17;
+const PROTOCOL_TCP: u8 = 6;
+/// The least of a TCP header, bytes.
+const TCP_BYTES: usize = 20;
 const ETHERTYPE_V4: u16 = 0x0800;
 const ETHERTYPE_V6: u16 = 0x86dd;
 /// TTL or hop limit of what is built here.
@@ -36,15 +39,30 @@ pub struct UdpFrame<'a> {
     pub payload: &'a [u8],
 }
 
-/// Why a frame is not a UDP datagram that we take.
+/// A TCP segment in its Ethernet frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpFrame<'a> {
+    /// Ethernet source.
+    pub source_mac: MacAddr,
+    /// Sender.
+    pub source: IpAddr,
+    /// Receiver, of the same family.
+    pub destination: IpAddr,
+    /// Receiver's port.
+    pub destination_port: u16,
+    /// The whole IP packet.
+    pub packet: &'a [u8],
+}
+
+/// Why a frame is nothing that we take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// A header or length passes the end of the frame.
     #[error("the frame is cut off")]
     Short,
-    /// Neither IPv4 nor IPv6, or not UDP right behind it.
-    #[error("the frame carries no UDP")]
-    NotUdp,
+    /// Neither IPv4 nor IPv6, or something else right behind it.
+    #[error("the frame carries another protocol")]
+    OtherProtocol,
     /// A fragment.
     #[error("the packet is a fragment")]
     Fragment,
@@ -78,8 +96,8 @@ fn fold(mut sum: u32) -> u16 {
     sum as u16
 }
 
-fn pseudo_sum(source: IpAddr, destination: IpAddr, length: u16) -> u32 {
-    let sum = u32::from(length) + u32::from(PROTOCOL_UDP);
+fn pseudo_sum(source: IpAddr, destination: IpAddr, protocol: u8, length: u16) -> u32 {
+    let sum = u32::from(length) + u32::from(protocol);
     let add_address = |sum, address| match address {
         IpAddr::V4(v4) => add(sum, &Ipv4Addr::octets(&v4)),
         IpAddr::V6(v6) => add(sum, &Ipv6Addr::octets(&v6)),
@@ -94,17 +112,12 @@ fn pseudo_sum(source: IpAddr, destination: IpAddr, length: u16) -> u32 {
 pub fn parse_udp(frame: &[u8]) -> Result<UdpFrame<'_>, FrameError> {
     let destination_mac = MacAddr(array(frame, 0)?);
     let source_mac = MacAddr(array(frame, 6)?);
-    let packet = frame.get(ETHERNET_BYTES..).ok_or(FrameError::Short)?;
-    let (source, destination, udp) = match be16(frame, 12)? {
-        ETHERTYPE_V4 => parse_v4(packet)?,
-        ETHERTYPE_V6 => parse_v6(packet)?,
-        _ => return Err(FrameError::NotUdp),
-    };
+    let Packet { source, destination, payload: udp, .. } = parse_packet(frame, PROTOCOL_UDP)?;
     let length = be16(udp, 4)?;
     let udp = udp.get(..usize::from(length)).ok_or(FrameError::Short)?;
     let payload = udp.get(UDP_BYTES..).ok_or(FrameError::Wrong)?;
     let checksum = be16(udp, 6)?;
-    let pseudo = pseudo_sum(source, destination, length);
+    let pseudo = pseudo_sum(source, destination, PROTOCOL_UDP, length);
     let absent = checksum == 0 && source.is_ipv4();
     if !absent && checksum != fold(pseudo) && fold(add(pseudo, udp)) != 0xffff {
         return Err(FrameError::Wrong);
@@ -120,7 +133,42 @@ pub fn parse_udp(frame: &[u8]) -> Result<UdpFrame<'_>, FrameError> {
     })
 }
 
-fn parse_v4(packet: &[u8]) -> Result<(IpAddr, IpAddr, &[u8]), FrameError> {
+/// Reads the headers of a TCP segment; what is behind its ports and checksum is left to a TCP.
+///
+/// # Errors
+/// [`FrameError`].
+pub fn parse_tcp(frame: &[u8]) -> Result<TcpFrame<'_>, FrameError> {
+    let source_mac = MacAddr(array(frame, 6)?);
+    let Packet { source, destination, whole, payload: tcp } = parse_packet(frame, PROTOCOL_TCP)?;
+    if tcp.len() < TCP_BYTES {
+        return Err(FrameError::Short);
+    }
+    let length = u16::try_from(tcp.len()).map_err(|_| FrameError::Wrong)?;
+    let pseudo = pseudo_sum(source, destination, PROTOCOL_TCP, length);
+    if be16(tcp, 16)? != fold(pseudo) && fold(add(pseudo, tcp)) != 0xffff {
+        return Err(FrameError::Wrong);
+    }
+    Ok(TcpFrame { source_mac, source, destination, destination_port: be16(tcp, 2)?, packet: whole })
+}
+
+/// An IP packet with the payload wanted.
+struct Packet<'a> {
+    source: IpAddr,
+    destination: IpAddr,
+    whole: &'a [u8],
+    payload: &'a [u8],
+}
+
+fn parse_packet(frame: &[u8], protocol: u8) -> Result<Packet<'_>, FrameError> {
+    let packet = frame.get(ETHERNET_BYTES..).ok_or(FrameError::Short)?;
+    match be16(frame, 12)? {
+        ETHERTYPE_V4 => parse_v4(packet, protocol),
+        ETHERTYPE_V6 => parse_v6(packet, protocol),
+        _ => Err(FrameError::OtherProtocol),
+    }
+}
+
+fn parse_v4(packet: &[u8], protocol: u8) -> Result<Packet<'_>, FrameError> {
     let first = *packet.first().ok_or(FrameError::Short)?;
     let header_bytes = usize::from(first & 0x0f) * 4;
     let total = usize::from(be16(packet, 2)?);
@@ -134,29 +182,31 @@ fn parse_v4(packet: &[u8]) -> Result<(IpAddr, IpAddr, &[u8]), FrameError> {
     if be16(packet, 6)? & 0x3fff != 0 {
         return Err(FrameError::Fragment);
     }
-    if packet[9] != PROTOCOL_UDP {
-        return Err(FrameError::NotUdp);
+    if packet[9] != protocol {
+        return Err(FrameError::OtherProtocol);
     }
     let source = Ipv4Addr::from(array::<4>(packet, 12)?);
     let destination = Ipv4Addr::from(array::<4>(packet, 16)?);
-    Ok((source.into(), destination.into(), &packet[header_bytes..]))
+    let payload = &packet[header_bytes..];
+    Ok(Packet { source: source.into(), destination: destination.into(), whole: packet, payload })
 }
 
-fn parse_v6(packet: &[u8]) -> Result<(IpAddr, IpAddr, &[u8]), FrameError> {
+fn parse_v6(packet: &[u8], protocol: u8) -> Result<Packet<'_>, FrameError> {
     let first = *packet.first().ok_or(FrameError::Short)?;
     if first >> 4 != 6 {
         return Err(FrameError::Wrong);
     }
     let length = usize::from(be16(packet, 4)?);
-    let payload = packet.get(40..40 + length).ok_or(FrameError::Short)?;
+    let whole = packet.get(..40 + length).ok_or(FrameError::Short)?;
     match packet[6] {
-        PROTOCOL_UDP => {}
+        next if next == protocol => {}
         44 => return Err(FrameError::Fragment),
-        _ => return Err(FrameError::NotUdp),
+        _ => return Err(FrameError::OtherProtocol),
     }
     let source = Ipv6Addr::from(array::<16>(packet, 8)?);
     let destination = Ipv6Addr::from(array::<16>(packet, 24)?);
-    Ok((source.into(), destination.into(), payload))
+    let payload = &whole[40..];
+    Ok(Packet { source: source.into(), destination: destination.into(), whole, payload })
 }
 
 impl UdpFrame<'_> {
@@ -188,7 +238,7 @@ impl UdpFrame<'_> {
         frame.extend_from_slice(&udp_bytes.to_be_bytes());
         frame.extend_from_slice(&[0, 0]);
         frame.extend_from_slice(self.payload);
-        let sum = add(pseudo_sum(self.source, self.destination, udp_bytes), &frame[at..]);
+        let sum = add(pseudo_sum(self.source, self.destination, PROTOCOL_UDP, udp_bytes), &frame[at..]);
         let checksum = match !fold(sum) {
             0 => 0xffff,
             checksum => checksum,

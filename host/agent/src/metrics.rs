@@ -56,7 +56,7 @@ metrics! {
     session_frames_in: "counter" "weir_agent_session_frames_total" "direction=\"in\"", "Frames with the controller.";
     session_frames_out: "counter" "weir_agent_session_frames_total" "direction=\"out\"", "Frames with the controller.";
     session_dropped_acks: "counter" "weir_agent_session_dropped_total" "what=\"acks\"", "Frames of the switch that had no session to go to.";
-    session_dropped_usage: "counter" "weir_agent_session_dropped_total" "what=\"usage\"", "Frames of the switch that had no session to go to.";
+    session_dropped_events: "counter" "weir_agent_session_dropped_total" "what=\"event\"", "Frames of the switch that had no session to go to.";
     session_dropped_answers: "counter" "weir_agent_session_dropped_total" "what=\"answers\"", "Frames of the switch that had no session to go to.";
     session_questions_refused: "counter" "weir_agent_session_questions_refused_total" "", "Questions refused because too many are open.";
     session_questions_expired: "counter" "weir_agent_session_questions_expired_total" "", "Questions that the switch did not answer in time.";
@@ -105,6 +105,13 @@ metrics! {
     dns_mismatched: "counter" "weir_agent_dns_mismatched_total" "", "Datagrams that did not answer the query that was out.";
     dns_truncated: "counter" "weir_agent_dns_truncated_total" "", "Answers too large for the asker, sent with TC.";
     dns_outstanding: "gauge" "weir_agent_dns_outstanding" "", "Queries waiting for a gateway or an upstream resolver.";
+    dns_tcp_connections: "gauge" "weir_agent_dns_tcp_connections" "", "TCP connections of endpoints for DNS.";
+    dns_tcp_accepted: "counter" "weir_agent_dns_tcp_total" "what=\"accepted\"", "TCP connections of endpoints for DNS, and what came on them.";
+    dns_tcp_refused: "counter" "weir_agent_dns_tcp_total" "what=\"reset\"", "TCP connections of endpoints for DNS, and what came on them.";
+    dns_tcp_idle: "counter" "weir_agent_dns_tcp_total" "what=\"idle\"", "TCP connections of endpoints for DNS, and what came on them.";
+    dns_tcp_malformed: "counter" "weir_agent_dns_tcp_total" "what=\"malformed\"", "TCP connections of endpoints for DNS, and what came on them.";
+    dns_tcp_queries: "counter" "weir_agent_dns_tcp_total" "what=\"query\"", "TCP connections of endpoints for DNS, and what came on them.";
+    dns_upstream_streams: "counter" "weir_agent_dns_upstream_tcp_total" "", "Answers of resolvers that came over TCP because no datagram held them.";
     dns_served: "counter" "weir_agent_dns_listener_total" "result=\"answered\"", "Queries of other agents at this gateway.";
     dns_served_bad: "counter" "weir_agent_dns_listener_total" "result=\"malformed\"", "Queries of other agents at this gateway.";
 }

@@ -2,18 +2,22 @@
 //! datagram socket.
 //!
 //! Answers that are known at once go back at once; those that wait for somebody else are bounded
-//! (see [`crate::dns`]) and finished by tasks of their own.
+//! (see [`crate::dns`]) and finished by tasks of their own. TCP of endpoints, for DNS only, lives in
+//! [`crate::dns::stream`]; what it makes of frames and answers is carried here.
 
 use crate::AgentError;
 use crate::dhcp::{self, NoAnswer};
+use crate::dns::message::Carrier;
+use crate::dns::stream::{self, StreamId, Streams, Turn};
 use crate::dns::{self, Begun};
-use crate::frame::{UdpFrame, parse_udp};
+use crate::frame::{TcpFrame, UdpFrame, parse_tcp, parse_udp};
 use crate::mirror::PortContext;
 use crate::shared::Shared;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::net::UnixDatagram;
+use tokio::time::MissedTickBehavior;
 use weir_base::codec::{decode, encode};
 use weir_model::Key;
 use weir_model::local::{PUNT_AGENT_SOCKET, PUNT_BYTES_MAX, PUNT_SOCKET, Punt};
@@ -28,6 +32,8 @@ const DATAGRAM_BYTES_MAX: usize = PUNT_BYTES_MAX + 256;
 pub enum Outcome {
     /// This frame goes back to the port.
     Answer(Vec<u8>),
+    /// What DNS over TCP makes of the frame.
+    Streamed(PortContext, Turn),
     /// A DNS query that waits.
     Later(Box<dns::Pending>, Waiting),
     /// Nothing; it is counted.
@@ -47,13 +53,23 @@ pub struct Waiting {
 pub struct Answerer {
     shared: Arc<Shared>,
     dns: Arc<dns::Service>,
+    streams: Mutex<Streams>,
+    started: Instant,
 }
 
 impl Answerer {
     /// Over the shared mirror.
     pub fn new(shared: Arc<Shared>, settings: dns::Settings) -> Answerer {
         let dns = Arc::new(dns::Service::new(shared.clone(), settings));
-        Answerer { shared, dns }
+        Answerer { shared, dns, streams: Mutex::default(), started: Instant::now() }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes one frame of a port.
@@ -67,6 +83,9 @@ impl Answerer {
             metrics.punt_unknown_port.count();
             return Outcome::Nothing;
         };
+        if let Ok(segment) = parse_tcp(frame) {
+            return self.segment(port, &segment);
+        }
         let udp = match parse_udp(frame) {
             Ok(udp) => udp,
             Err(error) => {
@@ -84,7 +103,7 @@ impl Answerer {
                 let counters = [&metrics.dhcp6_answered, &metrics.dhcp6_malformed, &metrics.dhcp6_ignored];
                 dhcp_outcome(&port, dhcp::v6::answer(&port, &udp), counters)
             }
-            (_, dns::DNS_PORT) if dns::is_for_us(&port, &udp) => self.name(port, &udp),
+            (_, dns::DNS_PORT) if dns::is_for_us(&port, udp.destination) => self.name(port, &udp),
             _ => {
                 metrics.punt_unknown_service.count();
                 Outcome::Nothing
@@ -92,12 +111,30 @@ impl Answerer {
         }
     }
 
+    fn segment(&self, port: PortContext, segment: &TcpFrame<'_>) -> Outcome {
+        let metrics = &self.shared.metrics;
+        if segment.destination_port != dns::DNS_PORT || !dns::is_for_us(&port, segment.destination) {
+            metrics.punt_unknown_service.count();
+            return Outcome::Nothing;
+        }
+        if !dns::is_from_endpoint(&port, segment.source_mac, segment.source) {
+            metrics.punt_spoofed.count();
+            return Outcome::Nothing;
+        }
+        let turn = self.streams().take(metrics, &port, segment, self.now_ms());
+        Outcome::Streamed(port, turn)
+    }
+
+    fn stream_answer(&self, to: &StreamId, answer: Option<&[u8]>) -> Turn {
+        self.streams().answer(&self.shared.metrics, to, answer, self.now_ms())
+    }
+
     fn name(&self, port: PortContext, udp: &UdpFrame<'_>) -> Outcome {
-        if !dns::is_from_endpoint(&port, udp) {
+        if !dns::is_from_endpoint(&port, udp.source_mac, udp.source) {
             self.shared.metrics.punt_spoofed.count();
             return Outcome::Nothing;
         }
-        match self.dns.begin(&port, udp.payload) {
+        match self.dns.begin(&port, udp.payload, Carrier::Datagram) {
             Begun::Now(bytes) => match dns::answer_frame(&port, udp, &bytes) {
                 Some(frame) => Outcome::Answer(frame),
                 None => Outcome::Nothing,
@@ -166,6 +203,8 @@ fn open(run_dir: &Path) -> Result<UnixDatagram, AgentError> {
 }
 
 async fn serve(answerer: &Arc<Answerer>, socket: Arc<UnixDatagram>, switch: &Path) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(stream::TICK_MS));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut presence = tokio::time::interval(Duration::from_millis(PRESENCE_MS));
     let mut buffer = vec![0_u8; DATAGRAM_BYTES_MAX];
     loop {
@@ -177,6 +216,12 @@ async fn serve(answerer: &Arc<Answerer>, socket: Arc<UnixDatagram>, switch: &Pat
                     return;
                 }
             },
+            _ = ticks.tick(), if answerer.streams().connections() > 0 => {
+                let turns = answerer.streams().tick(&answerer.shared.metrics, answerer.now_ms());
+                for (port, turn) in turns {
+                    carry(answerer, &socket, switch, &port, turn);
+                }
+            }
             _ = presence.tick() => {
                 // Without a switch there is nobody to tell; it is told again.
                 let _ = send(&socket, switch, &[]);
@@ -202,6 +247,7 @@ fn take(answerer: &Arc<Answerer>, socket: &Arc<UnixDatagram>, switch: &Path, dat
     };
     match answerer.answer(&key, &frame) {
         Outcome::Answer(frame) => give_back(&answerer.shared, socket, switch, key, frame),
+        Outcome::Streamed(port, turn) => carry(answerer, socket, switch, &port, turn),
         Outcome::Later(pending, waiting) => {
             let (answerer, socket, switch) = (answerer.clone(), socket.clone(), switch.to_path_buf());
             tokio::spawn(async move {
@@ -211,6 +257,38 @@ fn take(answerer: &Arc<Answerer>, socket: &Arc<UnixDatagram>, switch: &Path, dat
             });
         }
         Outcome::Nothing => {}
+    }
+}
+
+/// Does what a turn of DNS over TCP asks for, and what follows from it.
+fn carry(
+    answerer: &Arc<Answerer>,
+    socket: &Arc<UnixDatagram>,
+    switch: &Path,
+    port: &PortContext,
+    turn: Turn,
+) {
+    let mut turns = vec![turn];
+    while let Some(turn) = turns.pop() {
+        for frame in turn.frames {
+            let key = Key::Port { vni: port.vni, endpoint: port.endpoint.clone() };
+            give_back(&answerer.shared, socket, switch, key, frame);
+        }
+        for (id, query) in turn.queries {
+            match answerer.dns.begin(port, &query, Carrier::Stream) {
+                Begun::Now(bytes) => turns.push(answerer.stream_answer(&id, Some(&bytes))),
+                Begun::Nothing => turns.push(answerer.stream_answer(&id, None)),
+                Begun::Later(pending) => {
+                    let (answerer, socket, switch) = (answerer.clone(), socket.clone(), switch.to_path_buf());
+                    let port = port.clone();
+                    tokio::spawn(async move {
+                        let bytes = answerer.dns.finish(pending).await;
+                        let turn = answerer.stream_answer(&id, bytes.as_deref());
+                        carry(&answerer, &socket, &switch, &port, turn);
+                    });
+                }
+            }
+        }
     }
 }
 

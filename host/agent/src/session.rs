@@ -140,8 +140,8 @@ pub struct Counters {
     pub protocol_errors: u64,
     /// Acks without a session.
     pub dropped_acks: u64,
-    /// Usage reports without a session.
-    pub dropped_usage: u64,
+    /// Events of the switch without a session.
+    pub dropped_events: u64,
     /// Answers that nobody waits for.
     pub dropped_answers: u64,
     /// Questions refused because too many are open.
@@ -398,10 +398,10 @@ impl Session {
                 out.push(Output::ToController(ToController::Acks(acks)));
             }
             FromSwitch::Acks(_) => self.counters.dropped_acks += 1,
-            FromSwitch::Usage(report) if established => {
-                out.push(Output::ToController(ToController::Usage(report)));
+            FromSwitch::Event(event) if established => {
+                out.push(Output::ToController(ToController::Event(event)));
             }
-            FromSwitch::Usage(_) => self.counters.dropped_usage += 1,
+            FromSwitch::Event(_) => self.counters.dropped_events += 1,
             FromSwitch::Answer { id, answer } => {
                 let Some(open) = self.questions.get(&id).copied() else {
                     self.counters.dropped_answers += 1;

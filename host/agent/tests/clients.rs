@@ -43,6 +43,7 @@ impl Netns {
             "/usr/sbin/udhcpc",
             "/usr/sbin/dhcpcd",
             "/usr/bin/dig",
+            "/usr/bin/python3",
             "/usr/sbin/ip",
             "/var/lib/dhcpcd",
             "/dev/net/tun",
@@ -116,8 +117,10 @@ fn arp_reply(frame: &[u8]) -> Option<Vec<u8>> {
 fn is_for_the_agent(frame: &[u8]) -> bool {
     let port = |at: usize| frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
     match frame.get(12..14) {
-        Some([8, 0]) => frame.get(23) == Some(&17) && matches!(port(36), Some(53 | 67)),
-        Some([0x86, 0xdd]) => frame.get(20) == Some(&17) && matches!(port(56), Some(53 | 547)),
+        Some([8, 0]) => matches!((frame.get(23), port(36)), (Some(17), Some(53 | 67)) | (Some(6), Some(53))),
+        Some([0x86, 0xdd]) => {
+            matches!((frame.get(20), port(56)), (Some(17), Some(53 | 547)) | (Some(6), Some(53)))
+        }
         _ => false,
     }
 }
@@ -277,6 +280,30 @@ async fn names(netns: &Netns) {
     let whole = dig("web.red.weir.internal A").await;
     assert!(whole.contains("EDNS: version: 0") && whole.contains("udp: 1232"), "{whole}");
     assert!(!whole.contains("WARNING"), "{whole}");
+    names_over_tcp(netns, &dig).await;
+}
+
+/// The kernel's TCP against the agent's: one query, several on one connection, and idle connections.
+async fn names_over_tcp(netns: &Netns, dig: &impl AsyncFn(&str) -> String) {
+    assert_eq!(dig("+tcp +short web.red.weir.internal A").await, "10.0.0.5\n");
+    let several =
+        "+tcp +keepopen +short web.red.weir.internal A db.red.weir.internal A x.red.weir.internal AAAA";
+    let answers = dig(several).await;
+    assert!(answers.starts_with("10.0.0.5\n10.0.0.9\n"), "{answers}");
+    assert!(dig("+tcp example.com A").await.contains("status: REFUSED"));
+    let pipelined = "import socket,struct,sys\n\
+        q=lambda n,name: struct.pack('>HHHHHH',n,0x100,1,0,0,0)+b''.join(bytes([len(p)])+p for p in name)+bytes([0,0,1,0,1])\n\
+        s=socket.create_connection(('10.0.0.1',53),10)\n\
+        names=[[b'web',b'red',b'weir',b'internal']]*5\n\
+        data=b''.join(struct.pack('>H',len(m))+m for m in (q(i,n) for i,n in enumerate(names)))\n\
+        [s.sendall(data[i:i+7]) for i in range(0,len(data),7)]\n\
+        f=s.makefile('rb')\n\
+        got=[f.read(struct.unpack('>H',f.read(2))[0]) for _ in names]\n\
+        print(sorted(struct.unpack('>H',g[:2])[0] for g in got), all(g.endswith(bytes([10,0,0,5])) for g in got))\n\
+        s.shutdown(socket.SHUT_WR)\n\
+        print(f.read()==b'')";
+    let told = netns.run("python3", &["-c", pipelined]).await;
+    assert_eq!(told, "[0, 1, 2, 3, 4] True\nTrue\n");
 }
 
 async fn dhcpcd(netns: &Netns, directory: &Path) {

@@ -11,13 +11,21 @@ use weir_model::Label;
 use weir_model::join::{JoinRequest, JoinResponse};
 use weir_model::resource::{Kind, ResourceId};
 
+/// Who was authenticated: the name in a client's certificate, or [`TOKEN_CALLER`]. It is signed and ordered with
+/// what the caller changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller(pub String);
+
+/// Who comes with the administrators' token.
+pub const TOKEN_CALLER: &str = "admin-token";
+
 /// An answer that takes time.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send + 'a>>;
 
 /// A controller, as the API sees it. Every method may be called from many requests at once.
 pub trait Backend: Send + Sync + 'static {
-    /// Changes resources, or tells what would happen.
-    fn apply(&self, request: ApplyRequest) -> Reply<'_, ApplyResponse>;
+    /// Changes resources for a caller, or tells what would happen.
+    fn apply(&self, caller: Caller, request: ApplyRequest) -> Reply<'_, ApplyResponse>;
     /// Lists resources.
     ///
     /// # Errors
@@ -49,8 +57,8 @@ pub trait Backend: Send + Sync + 'static {
     fn token(&self, request: TokenRequest) -> Result<TokenResponse, ApiError>;
     /// Lets an actuator join. The caller is not authenticated: the request's secret is.
     fn join(&self, request: JoinRequest) -> Reply<'_, JoinResponse>;
-    /// Forgets an actuator.
-    fn remove_actuator(&self, name: Label) -> Reply<'_, ()>;
+    /// Forgets an actuator for a caller.
+    fn remove_actuator(&self, caller: Caller, name: Label) -> Reply<'_, ()>;
     /// Counters of an actuator's switch, by name with labels.
     fn counters(&self, name: Label) -> Reply<'_, Vec<(String, u64)>>;
     /// Metrics of the controller, Prometheus text.

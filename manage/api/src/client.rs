@@ -94,10 +94,11 @@ impl Client {
         ClientError::Unreachable { server: self.context.server.clone(), reason: error.to_string() }
     }
 
-    fn read<T: DeserializeOwned>(
+    /// The body of an answer that is a success.
+    fn body(
         &self,
         answer: Result<axum::http::Response<ureq::Body>, ureq::Error>,
-    ) -> Result<T, ClientError> {
+    ) -> Result<Vec<u8>, ClientError> {
         let mut answer = answer.map_err(|error| self.unreachable(&error))?;
         let status = answer.status();
         let bytes = answer
@@ -109,6 +110,14 @@ impl Client {
         if !status.is_success() {
             return Err(refused(status, &bytes));
         }
+        Ok(bytes)
+    }
+
+    fn read<T: DeserializeOwned>(
+        &self,
+        answer: Result<axum::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<T, ClientError> {
+        let bytes = self.body(answer)?;
         let bytes = if bytes.is_empty() { b"null".as_slice() } else { &bytes };
         serde_json::from_slice(bytes).map_err(|error| ClientError::Answer(error.to_string()))
     }
@@ -185,6 +194,16 @@ impl Client {
     /// [`ClientError`].
     pub fn token(&self, request: &TokenRequest) -> Result<TokenResponse, ClientError> {
         self.post("/v1/tokens", request)
+    }
+
+    /// `GET /metrics`, in Prometheus' text format.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn metrics(&self) -> Result<String, ClientError> {
+        let request = self.agent.get(self.url("/metrics")).header("authorization", self.bearer());
+        let bytes = self.body(request.config().timeout_global(Some(TIMEOUT)).build().call())?;
+        String::from_utf8(bytes).map_err(|error| ClientError::Answer(error.to_string()))
     }
 
     /// `GET /v1/actuators/{name}/counters`.

@@ -14,5 +14,5 @@ pub mod server;
 pub mod tls;
 pub mod types;
 
-pub use backend::{Backend, Reply};
+pub use backend::{Backend, Caller, Reply, TOKEN_CALLER};
 pub use types::{ApiError, Problem};

@@ -1,18 +1,18 @@
 //! The routes.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Caller, TOKEN_CALLER};
 use crate::tls::Peer;
 use crate::types::{
     ApiError, ApplyRequest, ApplyResponse, BODY_BYTES_MAX, CaptureRequest, CapturedFrame, Problem,
     RESOURCES_MAX, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
     TraceResponse, WatchEvent,
 };
-use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
@@ -48,10 +48,13 @@ impl Admins {
         Admins { token_hash: Sha256::digest(token).into() }
     }
 
-    fn check_request(&self, request: &Request) -> Result<(), ApiError> {
+    /// Who asks, when it is an administrator.
+    fn check_request(&self, request: &Request) -> Result<Caller, ApiError> {
         let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| &info.0);
         let authorization = request.headers().get(header::AUTHORIZATION);
-        self.check(peer, authorization.and_then(|value| value.to_str().ok()))
+        self.check(peer, authorization.and_then(|value| value.to_str().ok()))?;
+        let name = peer.filter(|peer| peer.is_admin).and_then(|peer| peer.name.clone());
+        Ok(Caller(name.unwrap_or_else(|| TOKEN_CALLER.to_string())))
     }
 
     /// Whether a peer, or what it says in the header `authorization`, is an administrator's.
@@ -141,11 +144,14 @@ fn open_routes() -> OpenApiRouter<Arc<dyn Backend>> {
 pub fn router(backend: Arc<dyn Backend>, admins: Admins) -> axum::Router {
     let (guarded, _) = routes().split_for_parts();
     let (open, _) = open_routes().split_for_parts();
-    let guarded = guarded.layer(middleware::from_fn(move |request: Request, next: Next| {
+    let guarded = guarded.layer(middleware::from_fn(move |mut request: Request, next: Next| {
         let checked = admins.check_request(&request);
         async move {
             match checked {
-                Ok(()) => next.run(request).await,
+                Ok(caller) => {
+                    request.extensions_mut().insert(caller);
+                    next.run(request).await
+                }
                 Err(error) => error.into_response(),
             }
         }
@@ -162,6 +168,7 @@ pub fn router(backend: Arc<dyn Backend>, admins: Admins) -> axum::Router {
     responses((status = 200, body = ApplyResponse), (status = "4XX", body = Problem)))]
 async fn apply(
     backend: Shared,
+    Extension(caller): Extension<Caller>,
     Strict(request): Strict<ApplyRequest>,
 ) -> Result<Json<ApplyResponse>, ApiError> {
     let count = request.resources.len() + request.delete.len();
@@ -170,7 +177,7 @@ async fn apply(
             "{count} resources are over the limit of {RESOURCES_MAX} a request"
         )));
     }
-    backend.apply(request).await.map(Json)
+    backend.apply(caller, request).await.map(Json)
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -283,8 +290,12 @@ async fn token(
 /// Forget a host or gateway that is gone for good.
 #[utoipa::path(delete, path = "/v1/actuators/{name}", params(("name" = String, Path)),
     responses((status = 204), (status = "4XX", body = Problem)))]
-async fn remove_actuator(backend: Shared, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
-    backend.remove_actuator(label(name)?).await.map(|()| StatusCode::NO_CONTENT)
+async fn remove_actuator(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    backend.remove_actuator(caller, label(name)?).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 /// Counters of a host's or gateway's switch.

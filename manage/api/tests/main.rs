@@ -10,7 +10,7 @@ use weir_api::pki::{Authority, server_config};
 use weir_api::server::{Admins, openapi, parse, router};
 use weir_api::tls::{Peer, TlsListener, dns_names};
 use weir_api::types::*;
-use weir_api::{ApiError, Backend, Reply};
+use weir_api::{ApiError, Backend, Caller, Reply, TOKEN_CALLER};
 use weir_model::Label;
 use weir_model::join::{JoinRequest, JoinResponse};
 use weir_model::resource::{FieldError, Kind, Network, Resource, ResourceId};
@@ -27,8 +27,9 @@ fn network(name: &str) -> ResourceView {
 }
 
 impl Backend for Rote {
-    fn apply(&self, request: ApplyRequest) -> Reply<'_, ApplyResponse> {
+    fn apply(&self, caller: Caller, request: ApplyRequest) -> Reply<'_, ApplyResponse> {
         Box::pin(async move {
+            assert_eq!(caller.0, TOKEN_CALLER, "these clients come with the token");
             for document in &request.resources {
                 serde_json::from_value::<Resource>(document.clone()).map_err(|error| {
                     ApiError::field("network/red", FieldError::new("mtu", "1", error.to_string()))
@@ -83,7 +84,7 @@ impl Backend for Rote {
     fn join(&self, _: JoinRequest) -> Reply<'_, JoinResponse> {
         Box::pin(async { Err(ApiError::unauthorized("the join token is over")) })
     }
-    fn remove_actuator(&self, _: Label) -> Reply<'_, ()> {
+    fn remove_actuator(&self, _: Caller, _: Label) -> Reply<'_, ()> {
         Box::pin(async { Ok(()) })
     }
     fn counters(&self, _: Label) -> Reply<'_, Vec<(String, u64)>> {

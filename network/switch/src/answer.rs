@@ -30,7 +30,7 @@ const UDP_DHCP_SERVER: u16 = 67;
 const UDP_DHCP_CLIENT: u16 = 68;
 const UDP_DHCPV6_CLIENT: u16 = 546;
 const UDP_DHCPV6_SERVER: u16 = 547;
-const UDP_DNS: u16 = 53;
+const DNS: u16 = 53;
 const ALL_DHCP_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 
 /// A budget of answers: so many at once, and so many a second.
@@ -309,7 +309,7 @@ pub fn router(network: &Network, frame: &[u8], parsed: &Parsed) -> Reply {
     }
     let mac = network.vni.router_mac().0;
     match parsed.transport {
-        Transport::Udp if parsed.destination_port == UDP_DNS => Reply::Punt(Service::Dns),
+        Transport::Udp | Transport::Tcp if parsed.destination_port == DNS => Reply::Punt(Service::Dns),
         Transport::Udp => {
             error(frame, parsed, mac, destination, IcmpError::PortUnreachable, Service::PortUnreachable)
         }

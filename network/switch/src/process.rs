@@ -35,6 +35,8 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_base::journal::Journal;
+use weir_base::numbers::Numbers;
+use weir_base::world::{Clock, RealClock, RealDisk};
 use weir_model::join::{TrustFile, from_hex};
 use weir_model::resource::Encapsulation;
 use weir_model::signed::GroupKey;
@@ -49,6 +51,10 @@ const LOCK_FILE: &str = "switch.lock";
 const CHECKPOINT_FILE: &str = "switch.checkpoint";
 /// Name of the journal of connections in the state directory.
 const CONNECTIONS_FILE: &str = "switch.connections";
+/// File of the numbers of the switch's events.
+const NUMBERS_FILE: &str = "switch.numbers";
+/// How many of them are reserved with one durable write: an hour of usage reports.
+const NUMBERS_RESERVED: u64 = 4096;
 /// How often the main thread looks at the others, milliseconds.
 const WATCH_MS: u64 = 100;
 /// Linux's `IP_PMTUDISC_DO` and `IPV6_PMTUDISC_DO`: never fragment.
@@ -116,7 +122,7 @@ pub struct Secrets {
     pub group_key: GroupKey,
     /// Key of the security tokens in packets.
     pub dataplane: [u8; 16],
-    /// Key that signs acks.
+    /// Key that signs acks and events.
     pub identity: KeyPair,
 }
 
@@ -189,7 +195,9 @@ impl Switch {
                 name: config.name.clone(),
                 role: config.role,
                 underlay: config.underlay,
+                domain: config.domain.clone(),
                 key: secrets.identity,
+                numbers: open_numbers(config)?,
                 tokens: TokenKey::new(secrets.dataplane),
             },
             mind,
@@ -341,6 +349,19 @@ fn gate_opener(config: &SwitchConfig, group_key: GroupKey) -> Box<dyn Fn() -> io
     let (name, domain) = (config.name.clone(), config.domain.clone());
     let path = config.state_dir.join(CHECKPOINT_FILE);
     Box::new(move || Gate::open(name.clone(), Verifier::new(domain.clone(), group_key.clone()), &path))
+}
+
+/// Opens the numbers of events. Without the file, or with a damaged one, the clock keeps them rising.
+fn open_numbers(config: &SwitchConfig) -> Result<Numbers, SwitchError> {
+    let path = config.state_dir.join(NUMBERS_FILE);
+    let bad = |error| file_error("the numbers of events", &path, error);
+    let disk = RealDisk::open(&config.state_dir).map_err(bad)?;
+    let now_ms = RealClock::new().wall_ms();
+    let numbers = Numbers::open(Arc::new(disk), NUMBERS_FILE, NUMBERS_RESERVED, now_ms).map_err(bad)?;
+    if numbers.damaged {
+        tracing::warn!(path = %path.display(), "the numbers of events are damaged: they go on from the clock");
+    }
+    Ok(numbers)
 }
 
 /// Opens the journal of connections. One that is not a journal is an error: it may be somebody's file.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use weir_base::codec::decode;
-use weir_model::event::Event;
+use weir_model::event::SignedEvent;
 use weir_model::{Dependency, Key, Label, PlannedUpdate, Version};
 
 /// One operation of a batch of the order.
@@ -16,8 +16,8 @@ pub enum Item {
     Event {
         /// The proposer's time, milliseconds of the Unix epoch.
         now_ms: u64,
-        /// The event.
-        event: Event,
+        /// The event, with its source's signature.
+        event: SignedEvent,
     },
     /// Keys of an actuator to decide anew, because it holds what nobody desires.
     Repair {

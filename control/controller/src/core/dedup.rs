@@ -6,10 +6,14 @@
 //! greater one that `n` is too old to tell: then it is refused, never decided twice.
 //!
 //! Rejected events leave no trace and may be tried again under their number.
+//!
+//! Only registered sources have a window, and a source that is forgotten loses it. So the table has at most
+//! `WINDOW` slots for each. Who joins again with the same key begins with an empty window, and what it said before it
+//! was forgotten may be decided once more then; a new key (an empty state directory) excludes that.
 
 use weir_base::codec::{decode, encode};
 use weir_model::Version;
-use weir_model::event::Event;
+use weir_model::event::{Event, SourceId};
 use weir_store::{Rejection, Store, View};
 
 /// Table of the windows; the watch feed leaves it out.
@@ -26,7 +30,11 @@ pub(crate) enum Seen {
 }
 
 fn slot(event: &Event) -> Vec<u8> {
-    encode(&(&event.source, event.sequence % WINDOW))
+    slot_of(&event.source, event.sequence % WINDOW)
+}
+
+fn slot_of(source: &SourceId, number: u64) -> Vec<u8> {
+    encode(&(source, number))
 }
 
 /// Whether an event was decided before.
@@ -40,6 +48,11 @@ pub(crate) fn seen(store: &Store, event: &Event) -> Seen {
     }
 }
 
+/// Whether deciding on an event would change nothing because its number was used, or is too old to tell.
+pub fn was_decided(store: &Store, event: &Event) -> bool {
+    !matches!(seen(store, event), Seen::Never)
+}
+
 /// Remembers that an event is decided.
 pub(crate) fn record(view: &mut View<'_>, event: &Event, version: Version) -> Result<(), Rejection> {
     let slot = slot(event);
@@ -48,4 +61,14 @@ pub(crate) fn record(view: &mut View<'_>, event: &Event, version: Version) -> Re
         return Err(Rejection::limit("table of seen events", store.count(DEDUP_TABLE) + 1, CELLS_MAX));
     }
     view.put(DEDUP_TABLE, &slot, encode(&(event.sequence, version)))
+}
+
+/// Forgets the window of a source.
+pub(crate) fn forget(view: &mut View<'_>, source: &SourceId) {
+    for number in 0..WINDOW {
+        let slot = slot_of(source, number);
+        if view.store().get(DEDUP_TABLE, &slot).is_some() {
+            view.delete(DEDUP_TABLE, &slot);
+        }
+    }
 }

@@ -70,6 +70,11 @@ impl Feed {
         }
     }
 
+    /// Bytes of the changes kept.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The store is at this version, also if its last events changed nothing.
     pub fn reached(&mut self, version: Version) {
         self.last = self.last.max(version);

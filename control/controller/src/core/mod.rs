@@ -12,6 +12,7 @@
 //! - The store, what is desired, and every signature are functions of the order (and, when they begin
 //!   from one, of a snapshot). So a replay makes the same bytes.
 //! - Only what was decided in the order is signed; repairs are ordered too.
+//! - An event changes something only with the signature of a registered source over it (`admission`).
 //! - An event with the source and number of one before it changes nothing and gets its answer.
 //! - Ordered time never goes back, whatever the proposers' clocks say.
 //! - Acks count only with the signature of the identity that the actuator joined with.
@@ -19,6 +20,7 @@
 //! Departure from RoSCo: acks are not barriers (row R8) but name key and version, so that what is
 //! independent never waits.
 
+pub mod admission;
 mod batch;
 mod dedup;
 mod feed;
@@ -28,16 +30,17 @@ mod snapshot;
 mod tests;
 
 pub use batch::{Item, decode_batch};
-pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW};
+pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW, was_decided};
 pub use feed::{CommittedChange, Feed, FeedSettings};
 pub use snapshot::CoreSnapshot;
 
+use admission::{SourceKeys, Unauthentic, UnauthenticCounters, admit};
 use dedup::Seen;
 use scheduler::{Held, Scheduler, SchedulerSettings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_base::codec::encoded_bytes;
-use weir_model::event::{ActuatorFacts, Event, EventBody, SourceId};
+use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
 use weir_model::session::StateDigest;
 use weir_model::signed::{PATH_MAX, SignedAcks, SignedUpdates};
 use weir_model::update::{Reason, Refusal};
@@ -60,6 +63,9 @@ pub struct CoreSettings {
     pub epoch: u64,
     /// Under which name this controller sends events of its own.
     pub source: SourceId,
+    /// Keys of the sources that need not join: this controller and the others of its group. The same on every
+    /// replica.
+    pub keys: SourceKeys,
     /// The scheduler.
     pub scheduler: SchedulerSettings,
 }
@@ -191,6 +197,8 @@ pub enum Outcome {
     TooOld,
     /// The apps rejected it; nothing changed.
     Rejected(Rejection),
+    /// It is not its source's; nothing changed.
+    Unauthentic(Unauthentic),
 }
 
 /// What the core counted since it began (a replay counts too).
@@ -206,6 +214,8 @@ pub struct CoreCounters {
     pub duplicates: u64,
     /// Events rejected.
     pub rejected: u64,
+    /// Events that are not their source's.
+    pub unauthentic: UnauthenticCounters,
     /// Batches signed.
     pub signatures: u64,
     /// Updates replaced by a later one of the same batch before they were signed.
@@ -223,6 +233,7 @@ pub struct Core {
     domain: Label,
     epoch: u64,
     source: SourceId,
+    keys: SourceKeys,
     signer: Box<dyn GroupSigner + Send>,
     apps: Vec<SharedApp>,
     registry: Arc<Registry>,
@@ -248,6 +259,7 @@ impl Core {
             domain: settings.domain,
             epoch: settings.epoch,
             source: settings.source,
+            keys: settings.keys,
             signer,
             apps,
             registry: Arc::default(),
@@ -347,7 +359,8 @@ impl Core {
                 Item::Event { now_ms, event } => {
                     self.now_ms = self.now_ms.max(now_ms);
                     let outcome = self.decide(&event, &mut planned, out);
-                    out.push(Output::Decided { source: event.source, sequence: event.sequence, outcome });
+                    let Event { source, sequence, .. } = event.event;
+                    out.push(Output::Decided { source, sequence, outcome });
                 }
                 Item::Repair { now_ms, actuator, found } => {
                     self.now_ms = self.now_ms.max(now_ms);
@@ -366,7 +379,18 @@ impl Core {
         self.sign(planned, out);
     }
 
-    fn decide(&mut self, event: &Event, planned: &mut Vec<PlannedUpdate>, out: &mut Vec<Output>) -> Outcome {
+    fn decide(
+        &mut self,
+        signed: &SignedEvent,
+        planned: &mut Vec<PlannedUpdate>,
+        out: &mut Vec<Output>,
+    ) -> Outcome {
+        if let Err(reason) = admit(&self.domain, &self.keys, &self.joined, signed) {
+            self.counters.unauthentic.count(reason);
+            tracing::warn!(source = %signed.event.source.0, %reason, "an ordered event is dropped");
+            return Outcome::Unauthentic(reason);
+        }
+        let event = &signed.event;
         if event.source == self.source {
             self.own_sequence = self.own_sequence.max(event.sequence);
         }
@@ -385,6 +409,9 @@ impl Core {
         let mut view = self.store.view();
         let decided = plan(&mut view, &self.apps, version, self.now_ms, event)
             .and_then(|plan| dedup::record(&mut view, event, version).map(|()| plan));
+        if let EventBody::Removed { actuator } = &event.body {
+            dedup::forget(&mut view, &SourceId::of_actuator(actuator));
+        }
         let plan = match decided {
             Ok(plan) => plan,
             Err(rejection) => {

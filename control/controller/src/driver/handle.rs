@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{timeout, timeout_at};
-use weir_model::event::{ActuatorFacts, Event, EventBody, SourceId, Transaction};
+use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId, Transaction};
 use weir_model::local::{Answer, Question};
 use weir_model::signed::GroupKey;
 use weir_model::{Key, Label, Plan, Version};
@@ -81,15 +81,31 @@ impl ControllerHandle {
     /// [`Error::Rejected`], [`Error::Overloaded`] and definite [`Error::Order`]s: nothing changed.
     /// [`Error::Stopped`] and other [`Error::Order`]s: it may or may not be decided.
     pub async fn propose(&self, transaction: Transaction) -> Result<Version, Error> {
-        self.submit(self.shared.own_event(EventBody::Intent(transaction))).await
+        self.propose_for(None, transaction).await
+    }
+
+    /// The same for somebody whom the API authenticated: the name is signed and ordered with the change.
+    ///
+    /// # Errors
+    /// As [`ControllerHandle::propose`].
+    pub async fn propose_for(
+        &self,
+        subject: Option<String>,
+        transaction: Transaction,
+    ) -> Result<Version, Error> {
+        self.submit_own(EventBody::Intent(transaction), subject).await
+    }
+
+    async fn submit_own(&self, body: EventBody, subject: Option<String>) -> Result<Version, Error> {
+        self.submit(self.shared.own_event(body, subject)?).await
     }
 
     /// Proposes an event of any authenticated source under its own number, so that it may be proposed again
     /// when the answer was lost: it is decided once.
     ///
     /// # Errors
-    /// As [`ControllerHandle::propose`], and [`Error::NumberTooOld`].
-    pub async fn submit(&self, event: Event) -> Result<Version, Error> {
+    /// As [`ControllerHandle::propose`], [`Error::Unauthentic`] and [`Error::NumberTooOld`].
+    pub async fn submit(&self, event: SignedEvent) -> Result<Version, Error> {
         self.shared.propose(event)?.await.map_err(|_| Error::Stopped)?
     }
 
@@ -252,15 +268,16 @@ impl ControllerHandle {
     /// # Errors
     /// As [`ControllerHandle::propose`].
     pub async fn joined(&self, facts: ActuatorFacts) -> Result<Version, Error> {
-        self.submit(self.shared.own_event(EventBody::Joined(facts))).await
+        let subject = SourceId::of_actuator(&facts.name).0;
+        self.submit_own(EventBody::Joined(facts), Some(subject)).await
     }
 
-    /// Forgets an actuator; its session is closed.
+    /// Forgets an actuator, for somebody whom the API authenticated; its session is closed.
     ///
     /// # Errors
     /// As [`ControllerHandle::propose`].
-    pub async fn remove(&self, actuator: Label) -> Result<Version, Error> {
-        self.submit(self.shared.own_event(EventBody::Removed { actuator })).await
+    pub async fn remove(&self, actuator: Label, subject: Option<String>) -> Result<Version, Error> {
+        self.submit_own(EventBody::Removed { actuator }, subject).await
     }
 
     /// Counters and gauges as Prometheus text.

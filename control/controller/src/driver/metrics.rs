@@ -1,6 +1,7 @@
 //! Counters and gauges of the controller as Prometheus text.
 
 use super::shared::Shared;
+use crate::core::admission::Unauthentic;
 use crate::core::scheduler::{SchedulerCounters, TargetStatus};
 use crate::core::{Core, CoreCounters};
 use std::fmt::Write;
@@ -17,6 +18,23 @@ pub(super) struct DriverCounters {
     pub sessions_failed: AtomicU64,
     pub renewals: AtomicU64,
     pub renewals_refused: AtomicU64,
+    pub intake_accepted: AtomicU64,
+    pub intake_duplicates: AtomicU64,
+    intake_unknown_source: AtomicU64,
+    intake_bad_signature: AtomicU64,
+    intake_not_its_own: AtomicU64,
+}
+
+impl DriverCounters {
+    /// Counts an event that came from outside and is not its source's.
+    pub fn intake_unauthentic(&self, reason: Unauthentic) {
+        let counter = match reason {
+            Unauthentic::UnknownSource => &self.intake_unknown_source,
+            Unauthentic::BadSignature => &self.intake_bad_signature,
+            Unauthentic::NotItsOwn => &self.intake_not_its_own,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// What the core thread shows of the core, about once a second.
@@ -55,6 +73,8 @@ pub(super) fn text(shared: &Shared) -> String {
     let one = |value| vec![(String::new(), value)];
     put(&mut text, "version", "gauge", "Version of the store.", &one(published.store.version().0));
     put(&mut text, "store_bytes", "gauge", "Bytes of keys and values.", &one(published.store.bytes()));
+    let feed = shared.feed_bytes() as u64;
+    put(&mut text, "feed_bytes", "gauge", "Bytes of changes kept for watchers.", &one(feed));
     put(&mut text, "sessions", "gauge", "Open sessions.", &one(shared.sessions.count() as u64));
     core(&mut text, &gauges.core);
     scheduler(&mut text, &gauges.scheduler);
@@ -65,7 +85,14 @@ pub(super) fn text(shared: &Shared) -> String {
 }
 
 fn core(text: &mut String, core: &CoreCounters) {
-    let events = [("committed", core.committed), ("duplicate", core.duplicates), ("rejected", core.rejected)];
+    let events = [
+        ("committed", core.committed),
+        ("duplicate", core.duplicates),
+        ("rejected", core.rejected),
+        ("bad_signature", core.unauthentic.bad_signature),
+        ("unknown_source", core.unauthentic.unknown_source),
+        ("not_its_own", core.unauthentic.not_its_own),
+    ];
     put(text, "events_total", "counter", "Events of the order, by outcome.", &by("outcome", &events));
     let others = [
         ("batches", core.batches),
@@ -146,6 +173,15 @@ fn driver(text: &mut String, shared: &Shared) {
         ("answers_dropped", load(&shared.sessions.answers_dropped)),
     ];
     put(text, "driver_total", "counter", "What happened around the core.", &by("what", &driver));
+    let intake = [
+        ("accepted", load(&counters.intake_accepted)),
+        ("duplicate", load(&counters.intake_duplicates)),
+        ("bad_signature", load(&counters.intake_bad_signature)),
+        ("unknown_source", load(&counters.intake_unknown_source)),
+        ("not_its_own", load(&counters.intake_not_its_own)),
+    ];
+    let help = "Events of actuators that came here, before they are ordered, by what was made of them.";
+    put(text, "intake_total", "counter", help, &by("outcome", &intake));
 }
 
 fn order(text: &mut String, shared: &Shared) {

@@ -34,6 +34,7 @@ pub use session::{Renewer, SessionAccess, serve_sessions};
 pub use shared::Published;
 
 use crate::Error;
+use crate::core::admission::SourceKeys;
 use crate::core::scheduler::SchedulerSettings;
 use crate::core::{Core, CoreSettings, Feed, FeedSettings, Input, Output, SharedApp, decode_batch};
 use runner::{Command, Runner};
@@ -43,14 +44,21 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use weir_base::numbers::Numbers;
 use weir_base::world::{Clock, Disk};
 use weir_model::Label;
 use weir_model::event::SourceId;
 use weir_order::{BatcherSettings, Entry, OpenedLocal, Position, Submitter};
 use weir_trust::batch::GroupSigner;
+use weir_trust::identity::KeyPair;
 
 /// How often the core is told the time.
 const TICK: Duration = Duration::from_millis(100);
+
+/// File of the numbers of this controller's events, beside the log.
+const NUMBERS_FILE: &str = "event-numbers";
+/// How many of them are reserved with one durable write.
+const NUMBERS_RESERVED: u64 = 1 << 16;
 
 /// Largest operation of the order: a transaction of the most mutations, at about 700 bytes each.
 const OPERATION_BYTES_MAX: usize = 15 * 1024 * 1024;
@@ -112,6 +120,10 @@ pub struct ControllerSettings {
     pub domain: Label,
     /// Name of this controller, unique in the domain.
     pub name: Label,
+    /// The controller's own key: signs what it and its API say.
+    pub identity: Arc<KeyPair>,
+    /// Keys of the other controllers of the group, by their names as sources; the same on every replica but for the own.
+    pub peers: SourceKeys,
     /// Epoch of the group when the log is new.
     pub epoch: u64,
     /// The scheduler.
@@ -135,8 +147,8 @@ pub struct ControllerSettings {
 }
 
 impl ControllerSettings {
-    /// Defaults for a domain and a controller's name.
-    pub fn new(domain: Label, name: Label) -> ControllerSettings {
+    /// Defaults for a domain, a controller's name and its key.
+    pub fn new(domain: Label, name: Label, identity: Arc<KeyPair>) -> ControllerSettings {
         let mut order = weir_order::Settings::default();
         order.log.batch_bytes_max = BATCH_BYTES_MAX;
         order.local.batch_bytes_max = BATCH_BYTES_MAX;
@@ -145,6 +157,8 @@ impl ControllerSettings {
         ControllerSettings {
             domain,
             name,
+            identity,
+            peers: SourceKeys::new(),
             epoch: 1,
             scheduler: SchedulerSettings::default(),
             batcher,
@@ -188,15 +202,18 @@ impl Controller {
         signer: Box<dyn GroupSigner + Send>,
         apps: Vec<SharedApp>,
     ) -> Result<Controller, Error> {
-        let source = SourceId(format!("controller/{}", settings.name));
+        let source = SourceId::of_controller(&settings.name);
+        let mut keys = settings.peers.clone();
+        keys.insert(source.clone(), settings.identity.public());
         let core_settings = CoreSettings {
             domain: settings.domain.clone(),
             epoch: settings.epoch,
             source: source.clone(),
+            keys: keys.clone(),
             scheduler: settings.scheduler,
         };
         let group_key = signer.group_key();
-        let opened = OpenedLocal::open(disk, settings.order)?;
+        let opened = OpenedLocal::open(disk.clone(), settings.order)?;
         let mut core = load(&opened, core_settings, signer, apps.clone())?;
         core.set_registry(settings.registry.clone());
         let mut feed = Feed::new(settings.feed, core.store().version());
@@ -204,6 +221,8 @@ impl Controller {
         let recovered = Recovered { opening: opened.opening().clone(), replayed };
         tracing::info!(version = %core.store().version(), replayed, "the controller recovered its state");
 
+        let numbers = Numbers::open(disk, NUMBERS_FILE, NUMBERS_RESERVED, core.own_sequence() + 1)
+            .map_err(Error::system("reading the numbers of events"))?;
         let (inbox, commands) = mpsc::channel(settings.inbox_max);
         let committed = inbox.clone();
         let sink = move |entry: &Entry| {
@@ -215,6 +234,8 @@ impl Controller {
         let shared = Arc::new(Shared::new(Parts {
             settings: &settings,
             source,
+            keys,
+            numbers,
             apps,
             group_key,
             feed,

@@ -140,6 +140,9 @@ impl Runner {
                 let result = match outcome {
                     Outcome::Committed(version) | Outcome::Duplicate(version) => Ok(version),
                     Outcome::Rejected(rejection) => Err(Error::Rejected(rejection)),
+                    Outcome::Unauthentic(reason) => {
+                        Err(Error::Unauthentic { sender: sender(), sequence, reason })
+                    }
                     Outcome::TooOld => Err(Error::NumberTooOld { sender: sender(), sequence }),
                 };
                 self.shared.answer(&(source, sequence), &result);

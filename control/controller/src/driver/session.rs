@@ -285,13 +285,16 @@ async fn read<S: AsyncRead>(
                 return Err(Error::Peer(format!("acks of '{}'", acks.actuator)));
             }
             ToController::Acks(acks) => handle.input(Input::Acks { session, acks }).await?,
-            ToController::Usage(report) => {
-                let flows = report.through_gateway.len().max(report.direct.len());
-                if report.actuator != *actuator || flows > USAGE_FLOWS_MAX {
-                    let text = format!("a usage report of '{}' with {flows} flows", report.actuator);
-                    return Err(Error::Peer(format!("{text}: at most {USAGE_FLOWS_MAX}, and only its own")));
+            ToController::Event(event) => {
+                if let EventBody::Usage(report) = &event.event.body {
+                    let flows = report.through_gateway.len().max(report.direct.len());
+                    if flows > USAGE_FLOWS_MAX {
+                        let text = format!("a usage report with {flows} flows: at most {USAGE_FLOWS_MAX}");
+                        return Err(Error::Peer(text));
+                    }
                 }
-                handle.shared.offer(EventBody::Usage(report));
+                // Whose it is says its signature, and not the session.
+                handle.shared.intake(event);
             }
             ToController::Answer { id, answer } => {
                 handle.shared.sessions.answered(actuator, session, id, answer)

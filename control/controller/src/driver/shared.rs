@@ -6,7 +6,8 @@ use super::runner::Command;
 use super::sessions::Sessions;
 use super::{ControllerSettings, SessionSettings};
 use crate::Error;
-use crate::core::{CommittedChange, Core, Feed, Item, SharedApp};
+use crate::core::admission::{SourceKeys, admit};
+use crate::core::{CommittedChange, Core, Feed, Item, SharedApp, was_decided};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
@@ -14,12 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot, watch};
 use weir_base::codec::encode;
+use weir_base::numbers::Numbers;
 use weir_base::world::Clock;
-use weir_model::event::{ActuatorFacts, Event, EventBody, SourceId};
+use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
 use weir_model::signed::GroupKey;
 use weir_model::{Label, Version};
 use weir_order::{LocalEngine, Submitter};
 use weir_store::Store;
+use weir_trust::identity::{KeyPair, sign_event};
 
 /// The state after the last batch. A snapshot: it costs nothing and does not change.
 #[derive(Clone, Debug)]
@@ -41,7 +44,10 @@ type Answer = oneshot::Sender<Result<Version, Error>>;
 pub(super) struct Shared {
     pub domain: Label,
     pub group_key: GroupKey,
-    pub source: SourceId,
+    source: SourceId,
+    identity: Arc<KeyPair>,
+    keys: SourceKeys,
+    numbers: Mutex<Numbers>,
     pub apps: Vec<SharedApp>,
     pub clock: Arc<dyn Clock>,
     pub session_settings: SessionSettings,
@@ -57,7 +63,6 @@ pub(super) struct Shared {
     proposals: Mutex<HashMap<EventName, Vec<Answer>>>,
     proposals_max: usize,
     pub operations: Operations,
-    next_sequence: AtomicU64,
     ordered_ms: AtomicU64,
     stopped: AtomicBool,
     failed: AtomicBool,
@@ -68,6 +73,8 @@ pub(super) struct Shared {
 pub(super) struct Parts<'a> {
     pub settings: &'a ControllerSettings,
     pub source: SourceId,
+    pub keys: SourceKeys,
+    pub numbers: Numbers,
     pub apps: Vec<SharedApp>,
     pub group_key: GroupKey,
     pub feed: Feed,
@@ -91,6 +98,9 @@ impl Shared {
             domain: settings.domain.clone(),
             group_key: parts.group_key,
             source: parts.source,
+            identity: settings.identity.clone(),
+            keys: parts.keys,
+            numbers: Mutex::new(parts.numbers),
             apps: parts.apps,
             clock: parts.clock,
             session_settings: settings.sessions,
@@ -105,7 +115,6 @@ impl Shared {
             proposals: Mutex::new(HashMap::new()),
             proposals_max: settings.proposals_max,
             operations: Operations::new(settings.proposals_max),
-            next_sequence: AtomicU64::new(parts.core.own_sequence() + 1),
             ordered_ms: AtomicU64::new(parts.core.now_ms()),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -130,6 +139,11 @@ impl Shared {
         self.reached.send_modify(|(reached, _)| *reached = version);
     }
 
+    /// Bytes of the changes that watchers can still get.
+    pub fn feed_bytes(&self) -> usize {
+        locked(&self.feed).bytes()
+    }
+
     pub fn changes_after(&self, from: Version, limit: usize) -> Result<Vec<Arc<CommittedChange>>, Error> {
         locked(&self.feed).after(from, limit)
     }
@@ -143,9 +157,9 @@ impl Shared {
     /// Proposes an event and gives back where its answer will come.
     pub fn propose(
         self: &Arc<Self>,
-        event: Event,
+        event: SignedEvent,
     ) -> Result<oneshot::Receiver<Result<Version, Error>>, Error> {
-        let name = (event.source.clone(), event.sequence);
+        let name = (event.event.source.clone(), event.event.sequence);
         let (answer, answered) = oneshot::channel();
         {
             let mut proposals = locked(&self.proposals);
@@ -161,25 +175,45 @@ impl Shared {
         Ok(answered)
     }
 
-    /// An event of this controller, under the next number.
-    pub fn own_event(&self, body: EventBody) -> Event {
-        let sequence = self.next_sequence.fetch_add(1, Ordering::SeqCst);
-        Event { source: self.source.clone(), sequence, body }
+    /// An event of this controller, under the next number and signed, perhaps for somebody.
+    pub fn own_event(&self, body: EventBody, subject: Option<String>) -> Result<SignedEvent, Error> {
+        let next = locked(&self.numbers).take();
+        let sequence = next.map_err(Error::system("reserving numbers for events"))?;
+        let event = Event { source: self.source.clone(), sequence, body };
+        Ok(sign_event(&self.identity, &self.domain, event, subject))
     }
 
     /// Proposes an event of this controller without waiting for its end.
     pub fn offer(self: &Arc<Self>, body: EventBody) {
-        let event = self.own_event(body);
-        self.offer_item(&Item::Event { now_ms: self.ordered_now_ms(), event });
+        match self.own_event(body, None) {
+            Ok(event) => self.offer_item(&Item::Event { now_ms: self.ordered_now_ms(), event }),
+            Err(error) => self.offer_failed(&error),
+        }
+    }
+
+    /// Takes an event of a source elsewhere: orders it unless it is not its source's or was decided before.
+    pub fn intake(self: &Arc<Self>, event: SignedEvent) {
+        let published = self.published();
+        if let Err(reason) = admit(&self.domain, &self.keys, &published.joined, &event) {
+            self.counters.intake_unauthentic(reason);
+            tracing::warn!(source = %event.event.source.0, %reason, "an event is dropped");
+        } else if was_decided(&published.store, &event.event) {
+            self.counters.intake_duplicates.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.counters.intake_accepted.fetch_add(1, Ordering::Relaxed);
+            self.offer_item(&Item::Event { now_ms: self.ordered_now_ms(), event });
+        }
+    }
+
+    fn offer_failed(&self, error: &Error) {
+        self.counters.offers_failed.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(%error, "an event was not ordered");
     }
 
     /// Proposes something without waiting for its end.
     pub fn offer_item(self: &Arc<Self>, item: &Item) {
         let shared = self.clone();
-        self.submit(item, move |error| {
-            shared.counters.offers_failed.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%error, "an event of the controller itself was not ordered");
-        });
+        self.submit(item, move |error| shared.offer_failed(&error));
     }
 
     pub(super) fn submit(&self, item: &Item, failed: impl FnOnce(Error) + Send + 'static) {

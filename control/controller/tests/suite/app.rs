@@ -8,12 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use weir_base::codec::{decode, encode};
+use weir_controller::core::admission::SourceKeys;
 use weir_model::entry::{LocationEntry, NetworkEntry, PolicyEntry, PortEntry, Vni};
-use weir_model::event::{ActuatorFacts, Event, EventBody, Mutation, Role, SourceId, Transaction, Wanted};
+use weir_model::event::{
+    ActuatorFacts, Event, EventBody, Mutation, Role, SignedEvent, SourceId, Transaction, Wanted,
+};
 use weir_model::resource::{Action, DhcpOptions, Encapsulation, Kind, PortState, ResourceId};
 use weir_model::update::Reason;
 use weir_model::{Change, Dependency, Entry, Key, Label, MacAddr, Plan, PlannedUpdate, Update, Version};
 use weir_store::{App, Decision, Rejection, Store, View};
+use weir_trust::identity::{KeyPair, sign_event};
 
 pub const ENDPOINTS: &str = "endpoint";
 pub const POLICIES: &str = "policy";
@@ -60,8 +64,21 @@ pub fn transaction(mutations: Vec<Mutation>) -> Transaction {
     Transaction { mutations, replace_all: false }
 }
 
-pub fn event(source: &str, sequence: u64, body: EventBody) -> Event {
-    Event { source: SourceId(source.into()), sequence, body }
+/// Sources that these tests register, and their keys.
+const SOURCES: [(&str, u8); 2] = [("client", 201), ("controller/c1", 202)];
+
+pub fn key_of(source: &str) -> KeyPair {
+    let (_, seed) = SOURCES.iter().find(|(name, _)| *name == source).unwrap();
+    KeyPair::from_seed(&[*seed; 32])
+}
+
+pub fn keys() -> SourceKeys {
+    SOURCES.iter().map(|(name, _)| (SourceId((*name).into()), key_of(name).public())).collect()
+}
+
+pub fn event(source: &str, sequence: u64, body: EventBody) -> SignedEvent {
+    let event = Event { source: SourceId(source.into()), sequence, body };
+    sign_event(&key_of(source), &label("d"), event, None)
 }
 
 pub fn facts(name: &str, identity: [u8; 32]) -> ActuatorFacts {

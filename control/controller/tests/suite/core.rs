@@ -18,7 +18,8 @@ fn signer() -> SingleSigner {
 
 fn settings() -> CoreSettings {
     let scheduler = SchedulerSettings::default();
-    CoreSettings { domain: label("d"), epoch: 1, source: SourceId("controller/c1".into()), scheduler }
+    let source = SourceId("controller/c1".into());
+    CoreSettings { domain: label("d"), epoch: 1, source, keys: app::keys(), scheduler }
 }
 
 fn core() -> Core {

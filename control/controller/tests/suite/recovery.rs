@@ -1,7 +1,7 @@
 //! The runtime on a disk that loses power or whose process is killed at any change: what was answered is there,
 //! what was not is there whole or not at all.
 
-use super::app::{ENDPOINTS, TestApp, endpoint, event, label, transaction};
+use super::app::{ENDPOINTS, TestApp, endpoint, event, key_of, keys, label, transaction};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
@@ -10,7 +10,7 @@ use weir_base::world::{Disk, RealClock, SimDisk};
 use weir_controller::Error;
 use weir_controller::driver::{Controller, ControllerHandle, ControllerSettings, SnapshotPolicy};
 use weir_model::Version;
-use weir_model::event::{Event, EventBody, MUTATIONS_MAX};
+use weir_model::event::{Event, EventBody, MUTATIONS_MAX, SignedEvent};
 use weir_store::{App, Decision, Rejection, Store, View};
 use weir_trust::batch::SingleSigner;
 use weir_trust::identity::KeyPair;
@@ -22,7 +22,8 @@ pub fn runtime() -> Runtime {
 }
 
 pub fn settings() -> ControllerSettings {
-    let mut settings = ControllerSettings::new(label("d"), label("c1"));
+    let mut settings = ControllerSettings::new(label("d"), label("c1"), Arc::new(key_of("controller/c1")));
+    settings.peers = keys();
     settings.snapshots = SnapshotPolicy { bytes: 1 << 30, entries: 7 };
     settings.order.log.segment_bytes = 256 << 10;
     settings.order.log.batch_bytes_max = 64 << 10;
@@ -57,7 +58,7 @@ fn names(number: u64) -> [String; 2] {
 }
 
 /// An event that puts two endpoints: both must be there or none.
-fn pair(number: u64) -> Event {
+fn pair(number: u64) -> SignedEvent {
     let [first, second] = names(number);
     let mutations = vec![endpoint("n1", &first, "h1"), endpoint("n1", &second, "h1")];
     event("client", number, EventBody::Intent(transaction(mutations)))
@@ -273,7 +274,8 @@ fn nobody_waits_for_a_core_that_died() {
 #[test]
 fn a_transaction_of_many_megabytes_is_ordered() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
-    let settings = ControllerSettings::new(label("d"), label("c1"));
+    let mut settings = ControllerSettings::new(label("d"), label("c1"), settings().identity);
+    settings.peers = keys();
     let controller = open(&disk, &settings, Arc::new(Slow(Arc::default()))).unwrap();
     let handle = controller.handle();
     let host = "h".repeat(600);

@@ -21,13 +21,13 @@ use weir_controller::core::scheduler::Reached;
 use weir_controller::driver::{
     Controller, ControllerHandle, ControllerSettings, SessionAccess, read_frame, serve_sessions, write_frame,
 };
-use weir_model::event::UsageReport;
+use weir_model::event::{Event, EventBody, SignedEvent, SourceId, UsageReport};
 use weir_model::local::{Answer, Question};
 use weir_model::session::{PROTOCOL, REQUEST_BYTES_MAX, ToActuator, ToController};
 use weir_model::{Key, Label, Version};
 use weir_trust::batch::{GroupSigner, Verifier};
 use weir_trust::gate::{Gate, take};
-use weir_trust::identity::{KeyPair, sign_acks};
+use weir_trust::identity::{KeyPair, sign_acks, sign_event};
 
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -330,16 +330,33 @@ fn an_unanswered_question_ends_and_usage_is_ordered() {
         all_in_sync(&handle, 1).await;
         let error = handle.ask(&agent.name, Question::Ports).await.unwrap_err();
         assert!(matches!(error, Error::NoAnswer { waited_ms: 50, .. }), "{error}");
-        let report = UsageReport {
-            actuator: agent.name.clone(),
-            window_ms: 1,
-            through_gateway: vec![],
-            direct: vec![],
-        };
-        write_frame(&mut stream, &ToController::Usage(report)).await.unwrap();
+        let good = usage(&agent, "h1", 7);
+        let mut forged = usage(&agent, "h1", 8);
+        forged.signature.s[0] ^= 1;
+        let of_another = usage(&agent, "h2", 9);
+        for event in [forged, of_another, good.clone()] {
+            write_frame(&mut stream, &ToController::Event(event)).await.unwrap();
+        }
         until("the usage report is ordered", async || handle.store().count("usage") == 1).await;
+        write_frame(&mut stream, &ToController::Event(good)).await.unwrap();
+        let counted = |outcome: &str| {
+            handle.metrics_text().contains(&format!("intake_total{{outcome=\"{outcome}\"}} 1\n"))
+        };
+        until("all are counted", async || {
+            ["accepted", "duplicate", "bad_signature", "not_its_own"].iter().all(|outcome| counted(outcome))
+        })
+        .await;
     });
     controller.shutdown();
+}
+
+/// A usage report that an agent's switch signs, of itself or somebody else.
+fn usage(agent: &Agent, of: &str, sequence: u64) -> SignedEvent {
+    let (through_gateway, direct) = (vec![], vec![]);
+    let report = UsageReport { actuator: label(of), window_ms: 1, through_gateway, direct };
+    let source = SourceId::of_actuator(&agent.name);
+    let event = Event { source, sequence, body: EventBody::Usage(report) };
+    sign_event(&agent.identity, &label("d"), event, None)
 }
 
 /// The text with which a session is refused.
@@ -397,7 +414,7 @@ fn certificates_are_renewed_for_members_only() {
             matches!(heard(&mut stream).await, ToActuator::NotRenewed(reason) if reason.contains("at most"))
         );
 
-        handle.remove(label("h1")).await.unwrap();
+        handle.remove(label("h1"), None).await.unwrap();
         assert!(matches!(heard(&mut stream).await, ToActuator::Refused(_)), "its session ends");
         let text = refusal(address, config, hello(identity)).await;
         assert!(text.contains("was forgotten"), "{text}");
@@ -501,7 +518,7 @@ fn a_newer_session_replaces_the_older_and_a_silent_one_dies() {
         .await;
         let third = world.connect(&agent, address);
         all_in_sync(&handle, 1).await;
-        handle.remove(label("h1")).await.unwrap();
+        handle.remove(label("h1"), None).await.unwrap();
         let error = third.await.unwrap().unwrap_err();
         assert!(error.to_string().contains("removed"), "{error}");
         assert!(handle.status().await.unwrap().actuators.is_empty());

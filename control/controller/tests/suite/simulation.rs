@@ -1,6 +1,6 @@
 //! A controller's core and actuators with real gates, under faults from a seed: updates and acks are lost,
 //! doubled and swapped, sessions break, the controller starts again from snapshot and log, actuators
-//! die between applying and acking, and somebody forges and replays.
+//! die between applying and acking, and somebody forges and replays: batches, acks and events.
 //!
 //! Checked after every step: what is in force never goes back, no port is in force before its network
 //! and policy, no gateway knows an endpoint before its host does. At the end: all is as decided, and a
@@ -13,13 +13,13 @@ use weir_base::codec::{decode, encode};
 use weir_base::world::Rng;
 use weir_controller::core::scheduler::{Mode, SchedulerSettings};
 use weir_controller::core::{Core, CoreSettings, Input, Item, Outcome, Output, decode_batch};
-use weir_model::event::{ActuatorFacts, Event, EventBody, SourceId};
+use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId, UsageReport};
 use weir_model::signed::{SignedAcks, SignedUpdates};
 use weir_model::update::Refusal;
 use weir_model::{Ack, Change, Entry, Key, Label, Version};
 use weir_trust::batch::{GroupSigner, SingleSigner, Verifier, sign_batch};
 use weir_trust::gate::{Gate, take};
-use weir_trust::identity::{KeyPair, sign_acks};
+use weir_trust::identity::{KeyPair, sign_acks, sign_event};
 
 const ACTUATOR_NAMES: [&str; 4] = ["h1", "h2", "g1", "g2"];
 const STATE_CHUNK: usize = 3;
@@ -30,7 +30,8 @@ fn signer() -> SingleSigner {
 
 fn settings(mode: Mode) -> CoreSettings {
     let scheduler = SchedulerSettings { mode, window: 4, ..SchedulerSettings::default() };
-    CoreSettings { domain: label("d"), epoch: 1, source: SourceId("controller/c1".into()), scheduler }
+    let source = SourceId("controller/c1".into());
+    CoreSettings { domain: label("d"), epoch: 1, source, keys: app::keys(), scheduler }
 }
 
 enum ToActuator {
@@ -105,7 +106,7 @@ struct Simulation {
     snapshot: Option<(usize, Vec<u8>)>,
     actuators: Vec<Actuator>,
     proposals: Vec<Item>,
-    sent_events: Vec<Event>,
+    sent_events: Vec<SignedEvent>,
     decided: BTreeMap<(SourceId, u64), Version>,
     sequence: u64,
     own_sequence: u64,
@@ -160,6 +161,61 @@ impl Simulation {
         let event = event("client", self.sequence, body);
         self.sent_events.push(event.clone());
         self.proposals.push(Item::Event { now_ms: self.now_ms, event });
+    }
+
+    /// A usage report of an actuator: `honest` tells whether it is signed with its key and of itself.
+    fn report(&mut self, number: usize, sequence: u64, honest: bool) -> SignedEvent {
+        let (own, other) = (&self.actuators[number], &self.actuators[(number + 1) % ACTUATOR_NAMES.len()]);
+        let lie = self.rng.below(3);
+        let of = if honest || lie != 0 { &own.name } else { &other.name };
+        let key = if honest || lie != 1 { &own.identity } else { &other.identity };
+        let domain = if honest || lie != 2 { "d" } else { "elsewhere" };
+        let (through_gateway, direct) = (Vec::new(), Vec::new());
+        let report = UsageReport { actuator: of.clone(), window_ms: 1, through_gateway, direct };
+        let source = SourceId::of_actuator(&own.name);
+        sign_event(key, &label(domain), Event { source, sequence, body: EventBody::Usage(report) }, None)
+    }
+
+    /// An actuator tells of itself; what it says reaches the order once, twice, or is lost.
+    fn observe(&mut self, number: usize) {
+        self.sequence += 1;
+        let event = self.report(number, self.sequence, true);
+        self.sent_events.push(event.clone());
+        for _ in 0..self.rng.below(3) {
+            self.proposals.push(Item::Event { now_ms: self.now_ms, event: event.clone() });
+        }
+    }
+
+    /// A replica that lies proposes what nobody said: a forged report, one of another actuator or domain, or a real
+    /// event with another number or content.
+    fn forge(&mut self, number: usize) {
+        let event = if self.rng.chance(1, 2) {
+            self.report(number, self.sequence + 1_000, false)
+        } else {
+            let at = self.rng.below(self.sent_events.len() as u64) as usize;
+            let mut event = self.sent_events[at].clone();
+            match self.rng.below(3) {
+                0 => event.event.sequence += 1_000,
+                1 => event.subject = Some("somebody".into()),
+                _ => event.event.body = EventBody::Removed { actuator: self.actuators[number].name.clone() },
+            }
+            event
+        };
+        let (digest, dropped) = (self.core.store().digest(), self.dropped());
+        // Alone in its batch, so that whatever it changed would be seen.
+        let operation = bytes::Bytes::from(encode(&Item::Event { now_ms: self.now_ms, event }));
+        let batch = weir_order::batcher::encode(&[operation]).to_vec();
+        let items = decode_batch(&batch).unwrap();
+        self.log.push(batch);
+        self.step_core(Input::Ordered(items));
+        if self.core.store().digest() != digest || self.dropped() != dropped + 1 {
+            self.violations.push("a forged event changed something, or was not counted".into());
+        }
+    }
+
+    fn dropped(&self) -> u64 {
+        let counted = self.core.counters().unauthentic;
+        counted.bad_signature + counted.unknown_source + counted.not_its_own
     }
 
     fn step_core(&mut self, input: Input) {
@@ -452,6 +508,8 @@ impl Simulation {
             58 if self.rng.chance(1, 2) => self.crash_controller(),
             58 | 59 => self.snapshot = Some((self.log.len(), self.core.snapshot().to_bytes())),
             60 => self.attack(number),
+            61 if self.rng.chance(1, 2) => self.observe(number),
+            62 => self.forge(number),
             61 => {
                 let again = self.rng.below(self.sent_events.len() as u64) as usize;
                 let event = self.sent_events[again].clone();

@@ -1,12 +1,14 @@
-//! Asks another server over UDP.
+//! Asks another server over UDP, and over TCP what does not fit (RFC 7766 5).
 
 use super::directory::{Answer, Question};
-use super::message::{PAYLOAD_BYTES_MAX, match_answer, own_query};
+use super::framing;
+use super::message::{PAYLOAD_BYTES_MAX, Received, match_answer, own_query};
 use crate::metrics::Metrics;
 use hickory_proto::op::ResponseCode;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
-use tokio::net::UdpSocket;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
 
 /// Attempts for one question, over all servers.
 pub const ATTEMPTS_MAX: usize = 3;
@@ -65,10 +67,35 @@ async fn ask_one(
     let mut buffer = [0_u8; PAYLOAD_BYTES_MAX as usize];
     for _ in 0..MISMATCHES_MAX {
         let length = socket.recv(&mut buffer).await.ok()?;
-        if let Some(answer) = match_answer(&buffer[..length], id, question) {
-            return Some(answer);
+        match match_answer(&buffer[..length], id, question) {
+            Received::Answer(answer) => return Some(answer),
+            Received::Cut => return ask_whole(metrics, server, question, recursion).await,
+            Received::Other => metrics.dns_mismatched.count(),
         }
-        metrics.dns_mismatched.count();
     }
     None
+}
+
+/// The same over TCP, for an answer that no datagram holds.
+async fn ask_whole(
+    metrics: &Metrics,
+    server: SocketAddr,
+    question: &Question,
+    recursion: bool,
+) -> Option<Answer> {
+    let mut stream = TcpStream::connect(server).await.ok()?;
+    let id: u16 = rand::random();
+    stream.write_all(&framing::frame(&own_query(id, question, recursion)?)?).await.ok()?;
+    let mut bytes = vec![0; usize::from(stream.read_u16().await.ok()?)];
+    stream.read_exact(&mut bytes).await.ok()?;
+    match match_answer(&bytes, id, question) {
+        Received::Answer(answer) => {
+            metrics.dns_upstream_streams.count();
+            Some(answer)
+        }
+        Received::Cut | Received::Other => {
+            metrics.dns_mismatched.count();
+            None
+        }
+    }
 }

@@ -1,5 +1,5 @@
 //! DNS messages: reading a query strictly, and writing its answer into the size that the asker
-//! takes (RFC 1035, 6891).
+//! takes (RFC 1035, 6891, 7766).
 
 use super::directory::{Answer, Question};
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, Query as Asked, ResponseCode};
@@ -19,6 +19,8 @@ pub struct Query {
     asked: Asked,
     /// Largest payload of the asker, if it speaks EDNS.
     edns_bytes: Option<u16>,
+    /// Whether it came on a stream, which takes every answer.
+    stream: bool,
 }
 
 /// Why a query is not answered as asked.
@@ -30,7 +32,22 @@ pub enum Refused {
     Reply(Vec<u8>),
 }
 
+/// What a query came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// A datagram, so that the answer must fit into what the asker takes.
+    Datagram,
+    /// A stream.
+    Stream,
+}
+
 impl Query {
+    /// The query, as it came.
+    pub fn carried_by(mut self, carrier: Carrier) -> Query {
+        self.stream = carrier == Carrier::Stream;
+        self
+    }
+
     /// The question, in lower case.
     pub fn question(&self) -> Question {
         Question { name: self.asked.name.to_lowercase(), kind: self.asked.query_type }
@@ -64,7 +81,7 @@ pub fn parse_query(bytes: &[u8]) -> Result<Query, Refused> {
         return Err(reply(ResponseCode::FormErr));
     };
     let edns_bytes = message.edns.as_ref().map(Edns::max_payload);
-    let query = Query { metadata: message.metadata, asked, edns_bytes };
+    let query = Query { metadata: message.metadata, asked, edns_bytes, stream: false };
     let refuse = |code| match encode_answer(&query, &Answer::code(code)) {
         Some((bytes, _)) => Refused::Reply(bytes),
         None => Refused::Drop,
@@ -100,7 +117,10 @@ pub fn encode_answer(query: &Query, answer: &Answer) -> Option<(Vec<u8>, bool)> 
         edns.set_max_payload(PAYLOAD_BYTES_MAX);
         message.set_edns(edns);
     }
-    let limit = query.edns_bytes.unwrap_or(0).clamp(PAYLOAD_BYTES_MIN, PAYLOAD_BYTES_MAX);
+    let limit = match query.stream {
+        true => u16::MAX,
+        false => query.edns_bytes.unwrap_or(0).clamp(PAYLOAD_BYTES_MIN, PAYLOAD_BYTES_MAX),
+    };
     let bytes = message.to_vec().ok()?;
     if bytes.len() <= usize::from(limit) {
         return Some((bytes, false));
@@ -119,22 +139,35 @@ pub fn own_query(id: u16, question: &Question, recursion: bool) -> Option<Vec<u8
     message.to_vec().ok()
 }
 
-/// The answer in a datagram, if it answers the query that was sent.
-pub fn match_answer(bytes: &[u8], id: u16, question: &Question) -> Option<Answer> {
-    let message = Message::from_vec(bytes).ok()?;
+/// What a server sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// The answer to the query.
+    Answer(Answer),
+    /// The answer to the query, cut: it would be cached as whole, so it only says that a stream must be used.
+    Cut,
+    /// Something else.
+    Other,
+}
+
+/// Reads what a server sent after a query.
+pub fn match_answer(bytes: &[u8], id: u16, question: &Question) -> Received {
+    let Ok(message) = Message::from_vec(bytes) else { return Received::Other };
     let metadata = &message.metadata;
-    let [asked] = &message.queries[..] else { return None };
+    let [asked] = &message.queries[..] else { return Received::Other };
     let matches = metadata.id == id
         && metadata.message_type == MessageType::Response
         && metadata.op_code == OpCode::Query
         && asked.query_class == DNSClass::IN
         && asked.query_type == question.kind
         && asked.name.to_lowercase() == question.name;
-    // A cut answer would be cached as whole, so it counts as none.
-    if !matches || metadata.truncation {
-        return None;
+    if !matches {
+        return Received::Other;
     }
-    Some(Answer {
+    if metadata.truncation {
+        return Received::Cut;
+    }
+    Received::Answer(Answer {
         code: metadata.response_code,
         records: message.answers,
         authority: message.authorities,

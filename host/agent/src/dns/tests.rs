@@ -1,12 +1,15 @@
 use super::cache::{ANSWERS_MAX, SCOPES_MAX};
 use super::directory::{decide_for_agent, only_of_network};
-use super::message::{PAYLOAD_BYTES_MAX, encode_answer, match_answer, own_query, parse_query};
+use super::message::{
+    Carrier, PAYLOAD_BYTES_MAX, Received, encode_answer, match_answer, own_query, parse_query,
+};
 use super::*;
 use crate::mirror::Mirror;
 use crate::testing::{VNI, context, label, location, network, port_entry};
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query as Asked};
 use hickory_proto::rr::rdata::{A, TXT};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weir_model::entry::GatewayEntry;
 use weir_model::{Entry, Key, Version};
 
@@ -209,13 +212,15 @@ fn only_the_answer_to_the_own_query_matches() {
     let bytes = own_query(77, &asked, false).unwrap();
     let query = parse_query(&bytes).unwrap();
     let (reply, _) = encode_answer(&query, &many(1)).unwrap();
-    assert!(match_answer(&reply, 77, &asked).is_some());
-    assert!(match_answer(&reply, 78, &asked).is_none());
-    assert!(match_answer(&reply, 77, &question("db.red.weir.internal.", RecordType::AAAA)).is_none());
-    assert!(match_answer(&reply, 77, &question("dc.red.weir.internal.", RecordType::A)).is_none());
-    assert!(match_answer(&bytes, 77, &asked).is_none(), "a query is no answer");
+    let received = |bytes: &[u8], id, asked: &Question| match_answer(bytes, id, asked);
+    assert!(matches!(received(&reply, 77, &asked), Received::Answer(_)));
+    assert_eq!(received(&reply, 78, &asked), Received::Other);
+    let other = |text, kind| received(&reply, 77, &question(text, kind));
+    assert_eq!(other("db.red.weir.internal.", RecordType::AAAA), Received::Other);
+    assert_eq!(other("dc.red.weir.internal.", RecordType::A), Received::Other);
+    assert_eq!(received(&bytes, 77, &asked), Received::Other, "a query is no answer");
     let (cut, truncated) = encode_answer(&query, &many(200)).unwrap();
-    assert!(truncated && match_answer(&cut, 77, &asked).is_none());
+    assert!(truncated && received(&cut, 77, &asked) == Received::Cut);
 }
 
 #[test]
@@ -255,7 +260,7 @@ fn service(gateway: SocketAddr, upstream: Vec<SocketAddr>) -> Service {
 }
 
 async fn resolve(service: &Service, text: &str, kind: RecordType) -> Message {
-    let bytes = match service.begin(&context(), &query_bytes(text, kind, Some(1232))) {
+    let bytes = match service.begin(&context(), &query_bytes(text, kind, Some(1232)), Carrier::Datagram) {
         Begun::Now(bytes) => bytes,
         Begun::Later(pending) => service.finish(pending).await.unwrap(),
         Begun::Nothing => panic!("dropped"),
@@ -306,6 +311,35 @@ async fn without_a_resolver_names_outside_are_refused_and_a_dead_gateway_fails()
 }
 
 #[tokio::test]
+async fn what_no_datagram_holds_is_asked_over_tcp_and_given_whole_on_a_stream() {
+    let datagrams = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = datagrams.local_addr().unwrap();
+    let streams = tokio::net::TcpListener::bind(address).await.unwrap();
+    let server = tokio::spawn(async move {
+        let mut buffer = [0; 2048];
+        let (length, asker) = datagrams.recv_from(&mut buffer).await.unwrap();
+        let query = parse_query(&buffer[..length]).unwrap();
+        let (cut, truncated) = encode_answer(&query, &many(200)).unwrap();
+        assert!(truncated);
+        datagrams.send_to(&cut, asker).await.unwrap();
+        let (mut stream, _) = streams.accept().await.unwrap();
+        let mut bytes = vec![0; usize::from(stream.read_u16().await.unwrap())];
+        stream.read_exact(&mut bytes).await.unwrap();
+        let query = parse_query(&bytes).unwrap().carried_by(Carrier::Stream);
+        let (whole, truncated) = encode_answer(&query, &many(200)).unwrap();
+        assert!(!truncated);
+        stream.write_all(&framing::frame(&whole).unwrap()).await.unwrap();
+    });
+    let host = service("127.0.0.1:9".parse().unwrap(), vec![address]);
+    let query = query_bytes("www.example.com.", RecordType::A, Some(1232));
+    let Begun::Later(pending) = host.begin(&context(), &query, Carrier::Stream) else { panic!() };
+    let whole = Message::from_vec(&host.finish(pending).await.unwrap()).unwrap();
+    assert_eq!((whole.answers.len(), whole.metadata.truncation), (200, false));
+    assert_eq!((host.metrics().dns_upstream_streams.get(), host.metrics().dns_truncated.get()), (1, 0));
+    server.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_forged_answer_is_passed_over() {
     let resolver = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = resolver.local_addr().unwrap();
@@ -332,7 +366,11 @@ async fn one_port_cannot_take_all_places() {
     let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let host = service(silent.local_addr().unwrap(), vec![]);
     let ask = |n: usize| {
-        host.begin(&context(), &query_bytes(&format!("n{n}.red.weir.internal."), RecordType::A, None))
+        host.begin(
+            &context(),
+            &query_bytes(&format!("n{n}.red.weir.internal."), RecordType::A, None),
+            Carrier::Datagram,
+        )
     };
     let mut pending = Vec::new();
     for n in 0..OUTSTANDING_PER_PORT_MAX {
@@ -345,7 +383,7 @@ async fn one_port_cannot_take_all_places() {
     assert_eq!(host.metrics().dns_busy.get(), 1);
     let other = PortContext { endpoint: label("db"), ..context() };
     assert!(matches!(
-        host.begin(&other, &query_bytes("x.red.weir.internal.", RecordType::A, None)),
+        host.begin(&other, &query_bytes("x.red.weir.internal.", RecordType::A, None), Carrier::Datagram),
         Begun::Later(_)
     ));
 }
@@ -359,7 +397,7 @@ fn any_datagram_is_answered_or_dropped() {
         let mutated: Vec<u8> =
             seed.iter().zip(bytes.iter().chain(std::iter::repeat(&0))).map(|(a, b)| a ^ b).collect();
         for payload in [bytes, &mutated, &[&seed[..12], bytes].concat()] {
-            if let Begun::Now(reply) = host.begin(&context(), payload) {
+            if let Begun::Now(reply) = host.begin(&context(), payload, Carrier::Datagram) {
                 assert!(reply.len() <= usize::from(PAYLOAD_BYTES_MAX));
                 assert_eq!(reply[..2], payload[..2]);
             }

@@ -64,7 +64,7 @@ fn a_checksum_left_to_the_device_is_taken() {
         };
         let mut bytes = wanted.build().unwrap();
         let at = bytes.len() - 8 - 2;
-        let partial = fold(pseudo_sum(source, destination, 16));
+        let partial = fold(pseudo_sum(source, destination, PROTOCOL_UDP, 16));
         bytes[at..at + 2].copy_from_slice(&partial.to_be_bytes());
         assert_eq!(parse_udp(&bytes), Ok(wanted));
         bytes[at] ^= 1;
@@ -96,7 +96,7 @@ fn fragments_and_other_protocols_are_refused() {
     };
     assert_eq!(with(20, 0x20), FrameError::Fragment);
     assert_eq!(with(21, 0x01), FrameError::Fragment);
-    assert_eq!(with(23, 6), FrameError::NotUdp);
+    assert_eq!(with(23, 6), FrameError::OtherProtocol);
     assert_eq!(with(14, 0x65), FrameError::Wrong);
     assert_eq!(parse_udp(&good[..good.len() - 1]), Err(FrameError::Short));
     assert_eq!(parse_udp(&[]), Err(FrameError::Short));

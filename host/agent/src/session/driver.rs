@@ -27,8 +27,8 @@ use weir_model::session::{ToActuator, ToController};
 
 /// Most frames waiting to be sent to the controller.
 pub const TO_CONTROLLER_MAX: usize = 1024;
-/// Usage reports are dropped when fewer places than this are left: they are the first to go.
-const USAGE_RESERVE: usize = TO_CONTROLLER_MAX / 2;
+/// Events of the switch are dropped when fewer places than this are left: they are the first to go.
+const EVENTS_RESERVE: usize = TO_CONTROLLER_MAX / 2;
 /// Frames of the controller that wait here; each may be as long as a frame can be.
 const FROM_CONTROLLER_MAX: usize = 4;
 /// Places that must be free towards the switch before another frame of the controller is taken.
@@ -171,8 +171,8 @@ impl Driver {
             Output::Close => self.stream = None,
             Output::ToController(frame) => {
                 let stream = self.stream.as_ref()?;
-                if matches!(frame, ToController::Usage(_)) && stream.sender.capacity() < USAGE_RESERVE {
-                    self.session.counters.dropped_usage += 1;
+                if matches!(frame, ToController::Event(_)) && stream.sender.capacity() < EVENTS_RESERVE {
+                    self.session.counters.dropped_events += 1;
                     return None;
                 }
                 match stream.sender.try_send(frame) {
@@ -266,7 +266,7 @@ impl Driver {
         metrics.session_closes.set(counters.closes);
         metrics.session_protocol_errors.set(counters.protocol_errors);
         metrics.session_dropped_acks.set(counters.dropped_acks);
-        metrics.session_dropped_usage.set(counters.dropped_usage);
+        metrics.session_dropped_events.set(counters.dropped_events);
         metrics.session_dropped_answers.set(counters.dropped_answers);
         metrics.session_questions_refused.set(counters.questions_refused);
         metrics.session_questions_expired.set(counters.questions_expired);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::label;
-use weir_model::event::UsageReport;
+use weir_model::event::{Event, EventBody, SignedEvent, SourceId, UsageReport};
 use weir_model::signed::{BatchHeader, GroupSignature, Signature, SignedAcks, SignedHeader, SignedUpdates};
 use weir_model::{Key, Version, entry::Vni};
 
@@ -67,8 +67,12 @@ fn acks() -> SignedAcks {
     SignedAcks { actuator: label("host-1"), acks: vec![], signature: SIGNATURE }
 }
 
-fn usage() -> UsageReport {
-    UsageReport { actuator: label("host-1"), window_ms: 1, through_gateway: vec![], direct: vec![] }
+fn usage() -> SignedEvent {
+    let actuator = label("host-1");
+    let source = SourceId::of_actuator(&actuator);
+    let report = UsageReport { actuator, window_ms: 1, through_gateway: vec![], direct: vec![] };
+    let event = Event { source, sequence: 1, body: EventBody::Usage(report) };
+    SignedEvent { event, subject: None, signature: SIGNATURE }
 }
 
 fn updates() -> SignedUpdates {
@@ -109,8 +113,8 @@ fn frames_pass_both_ways() {
     assert_eq!(talk.say(update), [Output::ToSwitch(ToSwitch::Updates(updates()))]);
     let ack = Input::FromSwitch(FromSwitch::Acks(acks()));
     assert_eq!(talk.say(ack), [Output::ToController(ToController::Acks(acks()))]);
-    let report = Input::FromSwitch(FromSwitch::Usage(usage()));
-    assert_eq!(talk.say(report), [Output::ToController(ToController::Usage(usage()))]);
+    let report = Input::FromSwitch(FromSwitch::Event(usage()));
+    assert_eq!(talk.say(report), [Output::ToController(ToController::Event(usage()))]);
     let ping = Input::FromController(ToActuator::Ping { id: 9 });
     assert_eq!(talk.say(ping), [Output::ToController(ToController::Pong { id: 9 })]);
 }
@@ -205,8 +209,8 @@ fn without_a_session_nothing_is_sent_and_all_is_counted() {
     let mut talk = Talk::new(&["a:1"]);
     talk.say(Input::SwitchUp);
     assert_eq!(talk.say(Input::FromSwitch(FromSwitch::Acks(acks()))), []);
-    assert_eq!(talk.say(Input::FromSwitch(FromSwitch::Usage(usage()))), []);
-    assert_eq!((talk.session.counters.dropped_acks, talk.session.counters.dropped_usage), (1, 1));
+    assert_eq!(talk.say(Input::FromSwitch(FromSwitch::Event(usage()))), []);
+    assert_eq!((talk.session.counters.dropped_acks, talk.session.counters.dropped_events), (1, 1));
 }
 
 #[test]

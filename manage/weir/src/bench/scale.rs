@@ -5,6 +5,10 @@
 //! system has a place for that: so many hosts have as many disks, and not this machine's one. While the large
 //! transaction is decided and programmed, another tenant makes small changes: what they wait is what
 //! a stalled controller would show (pains 1 and 7).
+//!
+//! Each run has a new controller and new hosts; told are the median and the range of all runs, because what a
+//! small change waits at most is a matter of when it comes. The transaction counts as in force when every switch
+//! has acked everything up to its version: the other tenant's changes go on and are always a little behind.
 
 use crate::cli::Failure;
 use clap::Args;
@@ -19,7 +23,7 @@ use tokio_rustls::TlsConnector;
 use weir_agent::join::{Applicant, Joined, identity, join};
 use weir_agent::session::tls::session_config;
 use weir_api::client::{Client, Context};
-use weir_api::types::{ApplyRequest, TokenRequest};
+use weir_api::types::{ActuatorStatus, ApplyRequest, TokenRequest};
 use weir_controller::driver::{read_frame, write_frame};
 use weir_model::Label;
 use weir_model::event::Role;
@@ -34,8 +38,25 @@ use weir_trust::identity::{KeyPair, sign_acks};
 const BOUND: Duration = Duration::from_secs(120);
 /// A file system in memory.
 const MEMORY_FOLDER: &str = "/dev/shm";
-/// How many single changes are timed.
+/// How many single changes are timed in a run.
 const SINGLES: usize = 21;
+
+/// What a run measures, with its unit and digits behind the point.
+const FIGURES: [(&str, &str, usize); 12] = [
+    ("accepted", "ms", 0),
+    ("all_in_force", "ms", 0),
+    ("small_change_meanwhile_p50", "ms", 1),
+    ("small_change_meanwhile_p99", "ms", 1),
+    ("small_change_meanwhile_max", "ms", 1),
+    ("one_more_in_force_p50", "ms", 1),
+    ("one_more_in_force_max", "ms", 1),
+    ("memory_idle", "MiB", 1),
+    ("memory_after", "MiB", 1),
+    ("memory_peak", "MiB", 1),
+    ("memory_of_tables", "MiB", 1),
+    ("memory_of_the_watch_feed", "MiB", 1),
+];
+type Run = [f64; FIGURES.len()];
 
 #[derive(Debug, Args)]
 pub struct Scale {
@@ -45,12 +66,18 @@ pub struct Scale {
     /// Hosts
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=400))]
     hosts: u32,
+    /// Runs
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Folder for scale.md
+    #[arg(long, default_value = "bench-results")]
+    results: PathBuf,
 }
 
 impl Scale {
     /// With the usual options.
     pub fn usual() -> Scale {
-        Scale { endpoints: 10_000, hosts: 200 }
+        Scale { endpoints: 10_000, hosts: 200, runs: 5, results: "bench-results".into() }
     }
 
     /// Runs it.
@@ -58,6 +85,20 @@ impl Scale {
     /// # Errors
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
+        let mut runs = Vec::new();
+        for number in 1..=self.runs {
+            println!("run {number} of {}", self.runs);
+            runs.push(self.once()?);
+        }
+        let table = report(&runs);
+        std::fs::create_dir_all(&self.results)
+            .and_then(|()| std::fs::write(self.results.join("scale.md"), &table))
+            .map_err(Failure::io(self.results.display().to_string()))?;
+        println!("{table}");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn once(&self) -> Result<Run, Failure> {
         let folder = std::env::temp_dir().join(format!("weir-bench-scale-{}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(Failure::io(folder.display().to_string()))?;
         let memory = Path::new(MEMORY_FOLDER);
@@ -74,11 +115,10 @@ impl Scale {
                 removed.map_err(Failure::io(folder.display().to_string()))?;
             }
         }
-        result?;
-        Ok(ExitCode::SUCCESS)
+        result
     }
 
-    fn measure(&self, folder: &Path, hosts: &Path) -> Result<(), Failure> {
+    fn measure(&self, folder: &Path, hosts: &Path) -> Result<Run, Failure> {
         let controller = Controller::start(folder)?;
         let client = controller.client()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -110,7 +150,7 @@ impl Scale {
         self.apply(&client, &controller, idle_kib)
     }
 
-    fn apply(&self, client: &Client, controller: &Controller, idle_kib: u64) -> Result<(), Failure> {
+    fn apply(&self, client: &Client, controller: &Controller, idle_kib: u64) -> Result<Run, Failure> {
         let request = |resources| ApplyRequest { resources, ..ApplyRequest::default() };
         let networks = vec![
             json!({"kind": "network", "name": "large"}),
@@ -133,8 +173,9 @@ impl Scale {
         let applied = client.apply(&request(endpoints))?;
         let accepted_ms = started.elapsed().as_secs_f64() * 1e3;
         wait("every endpoint in force", || {
-            let status = client.status()?;
-            Ok(status.actuators.iter().all(|one| one.acked_entries == one.desired_entries))
+            let version = applied.version.unwrap_or_default();
+            let reached = |one: &ActuatorStatus| one.acked_version >= version.min(one.desired_version);
+            Ok(client.status()?.actuators.iter().all(reached))
         })?;
         let in_force_ms = started.elapsed().as_secs_f64() * 1e3;
         stop.store(true, Ordering::Relaxed);
@@ -156,21 +197,27 @@ impl Scale {
             singles.push(started.elapsed().as_secs_f64() * 1e3);
         }
         singles.sort_by(f64::total_cmp);
-        let peak_kib = controller.memory_kib("VmHWM")?;
+        let mib = |kib: u64| kib as f64 / 1024.0;
+        let metrics = client.metrics()?;
         let at = |sorted: &[f64], share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
         println!(
             "{} endpoints over {} hosts: {} updates on {} switches",
             self.endpoints, self.hosts, applied.updates_total, applied.switches
         );
-        println!("RESULT scale accepted weir={accepted_ms:.0}ms");
-        println!("RESULT scale all_in_force weir={in_force_ms:.0}ms");
-        println!("RESULT scale small_change_meanwhile_p50 weir={:.1}ms", at(&waits, 0.5));
-        println!("RESULT scale small_change_meanwhile_p99 weir={:.1}ms", at(&waits, 0.99));
-        println!("RESULT scale small_change_meanwhile_max weir={:.1}ms", at(&waits, 1.0));
-        println!("RESULT scale one_more_in_force_p50 weir={:.1}ms", at(&singles, 0.5));
-        println!("RESULT scale controller_memory_idle weir={:.1}MiB", idle_kib as f64 / 1024.0);
-        println!("RESULT scale controller_memory_peak weir={:.1}MiB", peak_kib as f64 / 1024.0);
-        Ok(())
+        Ok([
+            accepted_ms,
+            in_force_ms,
+            at(&waits, 0.5),
+            at(&waits, 0.99),
+            at(&waits, 1.0),
+            at(&singles, 0.5),
+            at(&singles, 1.0),
+            mib(idle_kib),
+            mib(controller.memory_kib("VmRSS")?),
+            mib(controller.memory_kib("VmHWM")?),
+            metric(&metrics, "weir_controller_store_bytes")? / f64::from(1 << 20),
+            metric(&metrics, "weir_controller_feed_bytes")? / f64::from(1 << 20),
+        ])
     }
 
     fn endpoint(&self, number: u32) -> serde_json::Value {
@@ -178,6 +225,26 @@ impl Scale {
         json!({"kind": "endpoint", "network": "large", "name": format!("e{number}"), "subnet": "a",
                "host": format!("h{}", number % self.hosts), "tags": [tag]})
     }
+}
+
+/// The value of a metric without labels.
+fn metric(text: &str, name: &str) -> Result<f64, Failure> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+    value.ok_or_else(|| Failure::Input(format!("the controller has no metric {name}")))
+}
+
+/// Prints the figures of all runs, and gives them as a table: medians and ranges.
+fn report(runs: &[Run]) -> String {
+    let mut rows = Vec::new();
+    for (number, (name, unit, digits)) in FIGURES.into_iter().enumerate() {
+        let mut all: Vec<f64> = runs.iter().map(|run| run[number]).collect();
+        all.sort_by(f64::total_cmp);
+        let (least, median, most) = (all[0], all[all.len() / 2], all[all.len() - 1]);
+        println!("RESULT scale {name} weir={median:.digits$}{unit}");
+        let range = format!("{least:.digits$}-{most:.digits$}");
+        rows.push(vec![name.replace('_', " "), format!("{median:.digits$}"), range, unit.to_string()]);
+    }
+    weir_lab::table::markdown(&["figure", "median", "range", "unit"], &rows)
 }
 
 /// Another tenant's small changes, one after the other; each one's time until it is durable, milliseconds.

@@ -12,7 +12,7 @@ use weir_api::types::{
     PlannedEntry, ResourceChange, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse,
     TraceRequest, TraceResponse, WatchEvent,
 };
-use weir_api::{ApiError, Backend, Reply};
+use weir_api::{ApiError, Backend, Caller, Reply};
 use weir_apps::fabric::{self, Stored};
 use weir_controller::Error;
 use weir_controller::core::scheduler::{Reached, TargetStatus, WaitState, Waiting};
@@ -140,7 +140,7 @@ fn planned(plan: &Plan) -> (Vec<PlannedEntry>, usize, usize) {
 }
 
 impl Controlled {
-    async fn change(&self, request: ApplyRequest) -> Result<ApplyResponse, ApiError> {
+    async fn change(&self, caller: Caller, request: ApplyRequest) -> Result<ApplyResponse, ApiError> {
         let published = self.handle.published();
         let (dry_run, wait_ms) = (request.dry_run, request.wait_ms);
         // A large request is work for a good part of a second, and this thread serves others too.
@@ -167,7 +167,7 @@ impl Controlled {
         if dry_run {
             return Ok(response);
         }
-        let version = self.handle.propose(transaction).await.map_err(api_error)?;
+        let version = self.handle.propose_for(Some(caller.0), transaction).await.map_err(api_error)?;
         response.version = Some(version.0);
         if wait_ms > 0 {
             let wait = Duration::from_millis(u64::from(wait_ms.min(WAIT_MAX_MS)));
@@ -385,8 +385,8 @@ fn frame_of(hex: &str) -> Result<Vec<u8>, ApiError> {
 }
 
 impl Backend for Controlled {
-    fn apply(&self, request: ApplyRequest) -> Reply<'_, ApplyResponse> {
-        Box::pin(self.change(request))
+    fn apply(&self, caller: Caller, request: ApplyRequest) -> Reply<'_, ApplyResponse> {
+        Box::pin(self.change(caller, request))
     }
 
     fn list(&self, kind: Option<Kind>, network: Option<&Label>) -> Result<ResourceList, ApiError> {
@@ -449,10 +449,10 @@ impl Backend for Controlled {
         Box::pin(self.let_join(request))
     }
 
-    fn remove_actuator(&self, name: Label) -> Reply<'_, ()> {
+    fn remove_actuator(&self, caller: Caller, name: Label) -> Reply<'_, ()> {
         Box::pin(async move {
             self.known(&name)?;
-            self.handle.remove(name).await.map(|_| ()).map_err(api_error)
+            self.handle.remove(name, Some(caller.0)).await.map(|_| ()).map_err(api_error)
         })
     }
 

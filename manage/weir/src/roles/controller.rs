@@ -84,7 +84,8 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     let log = config.state_dir.join("log");
     std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
     let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
-    let mut settings = ControllerSettings::new(config.domain.clone(), super::label("controller"));
+    let identity = Arc::new(state.event_key());
+    let mut settings = ControllerSettings::new(config.domain.clone(), super::label("controller"), identity);
     settings.registry = super::store::registry();
     let controller = Controller::open(
         settings,

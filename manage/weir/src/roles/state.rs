@@ -82,6 +82,8 @@ pub struct State {
     pub admin_token: String,
     /// Seed of the group's signing key.
     pub group_seed: [u8; 32],
+    /// Seed of the key that signs this controller's events.
+    pub event_seed: [u8; 32],
     /// Key of the packets' security tokens.
     pub dataplane_secret: [u8; 16],
     join_key: [u8; 32],
@@ -165,6 +167,7 @@ impl State {
             server,
             admin_token,
             group_seed: kept_key(dir.join("group.seed"))?,
+            event_seed: kept_key(dir.join("event.seed"))?,
             dataplane_secret: kept_key(dir.join("dataplane.secret"))?,
             join_key: kept_key(dir.join("join.key"))?,
         })
@@ -173,6 +176,11 @@ impl State {
     /// The group's key pair.
     pub fn group_key(&self) -> KeyPair {
         KeyPair::from_seed(&self.group_seed)
+    }
+
+    /// The key pair that signs this controller's events.
+    pub fn event_key(&self) -> KeyPair {
+        KeyPair::from_seed(&self.event_seed)
     }
 
     /// Writes the context that the command line reads.

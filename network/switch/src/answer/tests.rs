@@ -173,7 +173,10 @@ fn dhcp_and_dns_go_to_the_agent_and_all_else_to_the_router_is_refused() {
     assert_eq!(switch.at_port(1, "a", &query.build()), Event::Punted);
 
     let over_tcp = tcp((ip("10.0.0.5"), 999), (ip("10.0.0.1"), 53), SYN).from(mac(5));
-    let event = switch.at_port(1, "a", &over_tcp.build());
+    assert_eq!(switch.at_port(1, "a", &over_tcp.build()), Event::Punted);
+
+    let web = tcp((ip("10.0.0.5"), 999), (ip("10.0.0.1"), 80), SYN).from(mac(5));
+    let event = switch.at_port(1, "a", &web.build());
     assert_eq!(parse(event.frame()).unwrap().tcp_flags, RST | ACK);
     let other = udp((ip("10.0.0.5"), 999), (ip("10.0.0.1"), 123), 30).from(mac(5));
     let event = switch.at_port(1, "a", &other.build());

@@ -39,8 +39,10 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 use usage::UsageWindow;
 use weir_base::journal::Journal;
+use weir_base::numbers::Numbers;
+use weir_model::Label;
+use weir_model::event::{EventBody, Role};
 use weir_model::local::Punt;
-use weir_model::{Label, event::Role};
 use weir_trust::gate::Gate;
 use weir_trust::identity::KeyPair;
 use weir_trust::token::TokenKey;
@@ -86,6 +88,8 @@ pub struct SlowCounters {
     pub journal_errors: u64,
     /// Failed writes of the checkpoint; no update is acked while it fails.
     pub checkpoint_errors: u64,
+    /// Events that were not told because no number for them could be kept.
+    pub events_unnumbered: u64,
     /// Times that the ports' devices could not be attached to.
     pub attach_failures: u64,
     /// Longest time from the receipt of an update to its being in force for every packet, microseconds.
@@ -113,8 +117,12 @@ pub struct Identity {
     pub role: Role,
     /// Its address on the underlay.
     pub underlay: IpAddr,
-    /// Signs its acks.
+    /// The domain that it is in.
+    pub domain: Label,
+    /// Signs its acks and events.
     pub key: KeyPair,
+    /// Numbers its events.
+    pub numbers: Numbers,
     /// Makes the tokens of its own packets.
     pub tokens: TokenKey,
 }
@@ -453,7 +461,7 @@ impl<M: Mind> Slow<M> {
             }
             let window_ms = (TICK_MS * TICKS_PER_ROUND) as u32;
             if let Some(report) = self.usage.close(window_ms) {
-                self.tell(&weir_model::local::FromSwitch::Usage(report));
+                self.tell_event(EventBody::Usage(report));
             }
         }
         self.tell_ports();

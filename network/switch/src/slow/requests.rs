@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use weir_base::codec::encode;
 use weir_base::limits::FRAME_BYTES_MAX;
+use weir_model::event::{Event, EventBody, SourceId};
 use weir_model::local::{Answer, ENTRIES_CHUNK, FromSwitch, Question, ToSwitch};
 use weir_model::session::STATE_CHUNK_KEYS;
 use weir_model::signed::SignedUpdates;
@@ -20,7 +21,7 @@ use weir_model::update::Refusal;
 use weir_model::{Change, Entry, Key, Update, Version};
 use weir_packet::PacketError;
 use weir_trust::gate::{self, Gate};
-use weir_trust::identity::sign_acks;
+use weir_trust::identity::{sign_acks, sign_event};
 
 /// Most connections of one answer, which keeps it under the largest frame.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -146,6 +147,25 @@ impl<M: Mind> Slow<M> {
                 Change::Delete => None,
             };
             self.tell(&FromSwitch::Changed { key: update.key, version: update.version, entry });
+        }
+    }
+
+    /// Sends an event to all subscribers, numbered and signed: whoever carries it cannot change it.
+    pub(super) fn tell_event(&mut self, body: EventBody) {
+        if self.subscribers.is_empty() {
+            return;
+        }
+        let identity = &mut self.identity;
+        match identity.numbers.take() {
+            Ok(sequence) => {
+                let event = Event { source: SourceId::of_actuator(&identity.name), sequence, body };
+                let signed = sign_event(&identity.key, &identity.domain, event, None);
+                self.tell(&FromSwitch::Event(signed));
+            }
+            Err(error) => {
+                self.counters.events_unnumbered += 1;
+                tracing::warn!(%error, "an event has no number: the state directory cannot be written");
+            }
         }
     }
 
@@ -292,6 +312,7 @@ impl<M: Mind> Slow<M> {
             punt_refused,
             journal_errors,
             checkpoint_errors,
+            events_unnumbered,
             attach_failures,
             update_us_max,
         } = self.counters;
@@ -312,6 +333,7 @@ impl<M: Mind> Slow<M> {
             ("journal_bytes", self.journal.length_bytes),
             ("journal_cut_bytes", self.journal.cut_bytes),
             ("checkpoint_errors", checkpoint_errors),
+            ("events_unnumbered", events_unnumbered),
             ("attach_failures", attach_failures),
             ("update_us_max", update_us_max),
             ("usage_left_out", self.usage.left_out),

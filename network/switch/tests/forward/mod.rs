@@ -1,6 +1,6 @@
 //! Packets between endpoints of two hosts.
 use crate::lab::{CONFIG_VARIABLE, Lab, lab, sh, try_sh};
-use crate::scripts::{TCP_SINK, TCP_SOURCE, UDP_ECHO, UDP_SIZES, UDP_TRAIN};
+use crate::scripts::{GENEVE_OPTIONS, TCP_SINK, TCP_SOURCE, UDP_ECHO, UDP_SIZES, UDP_TRAIN};
 use weir_model::resource::Encapsulation;
 use weir_switch::config::SwitchConfig;
 use weir_switch::process;
@@ -65,6 +65,47 @@ fn geneve_carries_ping_tcp_and_udp_of_every_size() {
     assert!(counters["engine_super_frames"] > 100, "segments were joined: {counters:?}");
     assert!(counters["engine_underlay_datagrams"] > 30_000, "a large frame was cut: {counters:?}");
     assert_eq!(lab.hosts[0].counters()["engine_segmentation_fallbacks"], 0);
+}
+
+/// What TCP of `a` to `b` and back makes the two hosts put into their Geneve headers: a line each with address and
+/// options. Checks that no endpoint met a wrong checksum.
+fn options_of_bulk(lab: &Lab) -> Vec<String> {
+    // Each has heard the other by then, if it has something to say.
+    lab.run("a", "ping -c 3 -i 0.05 -W 5 10.0.0.2");
+    let watch = lab.python_with_input("h0", GENEVE_OPTIONS, &["u0"]);
+    bulk(lab, 20);
+    let _sink = lab.python("a", TCP_SINK, &["7003"]);
+    assert_eq!(lab.run_python("b", TCP_SOURCE, &["10.0.0.1", "7003", "20", "0"]).trim(), "equal");
+    for endpoint in ["a", "b"] {
+        let statistics = lab.run(endpoint, "cat /proc/net/snmp");
+        let mut rows = statistics.lines().filter(|line| line.starts_with("Tcp:"));
+        let (names, values) = (rows.next().unwrap(), rows.next().unwrap());
+        let named = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == "InCsumErrors");
+        assert_eq!(named, Some(("InCsumErrors", "0")), "{endpoint}: {statistics}");
+    }
+    for host in &lab.hosts {
+        assert!(host.counters()["engine_super_frames"] > 100, "{}: segments were joined", host.name);
+    }
+    watch.finish()
+}
+
+#[test]
+fn switches_that_both_take_partial_checksums_send_them() {
+    let Some(lab) = pair("partial checksums", Encapsulation::Geneve, false, 1500) else { return };
+    let options = options_of_bulk(&lab);
+    // Whether some packet had a full checksum, and so option 02, is up to the endpoints.
+    assert!(options.len() == 2 && options.iter().all(|line| line.ends_with(" 83")), "{options:?}");
+}
+
+/// Who announces nothing gets full checksums, and they are right: a switch joins only what it has verified.
+#[test]
+fn a_switch_without_partial_checksums_gets_and_sends_full_ones() {
+    let Some(mut lab) = lab("full checksums", 2, Encapsulation::Geneve, false, 1500) else { return };
+    lab.hosts[1].config.engine.partial_checksums = false;
+    lab.start_all();
+    lab.add_endpoint(0, "a", "10.0.0.1/24");
+    lab.add_endpoint(1, "b", "10.0.0.2/24");
+    assert_eq!(options_of_bulk(&lab), ["192.0.2.1 01 02", "192.0.2.2 01"]);
 }
 
 #[test]

@@ -98,6 +98,18 @@ fn mac_of(host: usize, ip: &str) -> MacAddr {
 /// A program that runs in an endpoint until it is dropped.
 pub struct Running(Child);
 
+/// One that prints what it found when its input ends.
+pub struct Watching(Running, BufReader<std::process::ChildStdout>);
+
+impl Watching {
+    /// Ends it; the lines that it printed.
+    pub fn finish(mut self) -> Vec<String> {
+        use std::io::BufRead;
+        drop(self.0.0.stdin.take());
+        self.1.lines().map(|line| line.expect("a line")).collect()
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -344,6 +356,23 @@ impl Lab {
         BufReader::new(stdout).read_line(&mut line).expect("a line");
         assert_eq!(line.trim(), "ready");
         Running(child)
+    }
+
+    /// As [`Lab::python`], for a program that waits for the end of its input.
+    pub fn python_with_input(&self, endpoint: &str, program: &str, arguments: &[&str]) -> Watching {
+        use std::io::BufRead;
+        let mut child = Command::new("ip")
+            .args(["netns", "exec", &format!("{}{endpoint}", self.prefix), "python3", "-c", program])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        assert_eq!(line.trim(), "ready");
+        Watching(Running(child), output)
     }
 
     pub fn print_counters(&self) {

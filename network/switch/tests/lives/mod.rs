@@ -4,11 +4,12 @@ use crate::scripts::{TCP_SINK, TCP_SOURCE};
 use std::io::Write;
 use weir_base::codec::{encode_frame, read_frame, write_frame};
 use weir_model::entry::{GatewayEntry, PolicyEntry, Rule, Vni};
-use weir_model::event::Role;
+use weir_model::event::{EventBody, Role};
 use weir_model::local::{Answer, FromSwitch, PortName, Question, ToSwitch};
 use weir_model::resource::{Action, Direction, Encapsulation, Protocol};
 use weir_model::{Change, Entry, Key, Version};
 use weir_switch::config::ExternalConfig;
+use weir_trust::identity::{KeyPair, verify_event};
 
 fn pair(name: &str) -> Option<Lab> {
     let mut lab = lab(name, 2, Encapsulation::Geneve, false, 1500)?;
@@ -245,7 +246,10 @@ fn a_gateway_stands_in_until_the_pair_is_programmed() {
     assert_eq!(lab.run_python("a", TCP_SOURCE, &["10.0.0.2", "7001", "20", "0"]).trim(), "equal");
     let mut bytes = 0;
     while bytes < 20_000_000 {
-        if let FromSwitch::Usage(report) = read_frame::<FromSwitch>(&mut subscriber).unwrap() {
+        if let FromSwitch::Event(signed) = read_frame::<FromSwitch>(&mut subscriber).unwrap() {
+            // The seed that the lab gave the first host.
+            verify_event(&KeyPair::from_seed(&[1; 32]).public(), &label("lab"), &signed).unwrap();
+            let EventBody::Usage(report) = signed.event.body else { panic!("no usage report") };
             for usage in &report.through_gateway {
                 assert_eq!((usage.vni, usage.address.to_string()), (Vni(7), "10.0.0.2".to_string()));
                 bytes += usage.bytes;

@@ -87,3 +87,28 @@ while got != want:
     got.add(piece)
 print("equal")
 "#;
+
+/// Watches Geneve packets of a host's device; prints the types of their class 0xff57 options, sorted, as
+/// `source type ...` lines each time a line can be read. Argument: device.
+pub const GENEVE_OPTIONS: &str = r#"
+import socket, sys, select
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+s.bind((sys.argv[1], 0))
+print("ready", flush=True)
+seen = {}
+while True:
+    ready, _, _ = select.select([s, sys.stdin], [], [])
+    if s in ready:
+        d = s.recv(2048)
+        if len(d) > 50 and d[12:14] == b"\x08\x00" and d[23] == 17 and d[36:38] == b"\x17\xc1":
+            kinds = seen.setdefault(socket.inet_ntoa(d[26:30]), set())
+            at, end = 50, 50 + (d[42] & 63) * 4
+            while at < end:
+                if d[at:at + 2] == b"\xff\x57": kinds.add(d[at + 2])
+                at += 4 + (d[at + 3] & 31) * 4
+    elif sys.stdin in ready:
+        break
+for source, kinds in sorted(seen.items()):
+    print(source, *("%02x" % kind for kind in sorted(kinds)))
+"#;

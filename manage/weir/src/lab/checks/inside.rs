@@ -26,35 +26,45 @@ pub fn ping_hosts(ground: &Ground) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
+fn list(set: &BTreeSet<IpAddr>) -> String {
+    if set.is_empty() {
+        return "nothing".to_string();
+    }
+    set.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The addresses that a tenant's app gets for a name, with options of its resolver.
+fn looked_up(ground: &Ground, tenant: &str, name: &str, options: &str) -> Result<BTreeSet<IpAddr>, Failure> {
+    let mut found = BTreeSet::new();
+    for database in ["ahostsv4", "ahostsv6"] {
+        let mut command = ground.netns(tenant, "app")?.command("getent");
+        command.env("RES_OPTIONS", options).args([database, name]);
+        let output = system::run_output(command, std::time::Duration::from_secs(20))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        found.extend(text.lines().filter_map(|line| line.split_whitespace().next()?.parse::<IpAddr>().ok()));
+    }
+    Ok(found)
+}
+
 /// What the resolver of an unmodified program says, against the addresses that the other guest has.
 pub fn names(ground: &Ground) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
-    for tenant in ["red", "blue"] {
-        for name in ["db".to_string(), format!("web.{tenant}.weir.internal")] {
-            let short = name.split('.').next().unwrap_or_default();
-            let wanted: BTreeSet<IpAddr> = ground.guest(tenant, short)?.addresses()?.into_iter().collect();
-            let mut found = BTreeSet::new();
-            for database in ["ahostsv4", "ahostsv6"] {
-                let mut command = ground.netns(tenant, "app")?.command("getent");
-                command.args([database, &name]);
-                let output = system::run_output(command, std::time::Duration::from_secs(20))?;
-                let text = String::from_utf8_lossy(&output.stdout).into_owned();
-                found.extend(
-                    text.lines().filter_map(|line| line.split_whitespace().next()?.parse::<IpAddr>().ok()),
-                );
+    let names = |tenant: &str| ["db".to_string(), format!("web.{tenant}.weir.internal")];
+    // An option of the C library's resolver lets it use TCP only.
+    for (how, options) in [("looks up", ""), ("looks up over TCP", "use-vc")] {
+        for tenant in ["red", "blue"] {
+            for name in names(tenant) {
+                let short = name.split('.').next().unwrap_or_default();
+                let wanted: BTreeSet<IpAddr> =
+                    ground.guest(tenant, short)?.addresses()?.into_iter().collect();
+                let found = looked_up(ground, tenant, &name, options)?;
+                rows.push(Row::new(
+                    format!("{tenant}: app {how} {name}"),
+                    list(&wanted),
+                    list(&found),
+                    found == wanted && wanted.len() == 2,
+                ));
             }
-            let list = |set: &BTreeSet<IpAddr>| {
-                if set.is_empty() {
-                    return "nothing".to_string();
-                }
-                set.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-            };
-            rows.push(Row::new(
-                format!("{tenant}: app looks up {name}"),
-                list(&wanted),
-                list(&found),
-                found == wanted && wanted.len() == 2,
-            ));
         }
     }
     Ok(rows)

@@ -1,0 +1,293 @@
+//! The round-robin load balancer (Botelho §VI-C): virtual addresses, each with a pool of members that
+//! take turns.
+//!
+//! A turn is taken once: whoever takes it moves the pool's place on, conditionally or in a procedure.
+//! In [`Form::Cached`] a virtual address may be read a little old; the procedure that takes the turn
+//! checks that it still has this pool, and the app begins anew when not (§VII-E.2).
+
+use super::{
+    ATTEMPTS_MAX, Data, Error, Form, Result, TableOptions, call, cell, columns_table, follow, get,
+    index_table, picked, put, read_columns, read_whole, some, value, write,
+};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use weir_model::MacAddr;
+use weir_store::columns::column;
+use weir_store::{Aborted, Action, Call, Condition, Operation, Procedure, Registry, Select, Write};
+
+const INDEX: &str = "balancer/addresses";
+const VIPS: &str = "balancer/vips";
+const POOLS: &str = "balancer/pools";
+const MEMBERS: &str = "balancer/members";
+/// Most members of a pool.
+pub const MEMBERS_MAX: usize = 1_024;
+
+/// A virtual address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vip {
+    /// Number.
+    pub id: u64,
+    /// For people.
+    pub name: String,
+    /// Where clients send to.
+    pub address: Ipv4Addr,
+    /// What answers to ARP.
+    pub mac: MacAddr,
+    /// Transport port.
+    pub port: u16,
+    /// Number of its pool.
+    pub pool: u64,
+}
+
+/// A server of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Number.
+    pub id: u64,
+    /// For people.
+    pub name: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Its Ethernet address.
+    pub mac: MacAddr,
+    /// Its transport port.
+    pub port: u16,
+}
+
+/// Who serves a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Its Ethernet address.
+    pub mac: MacAddr,
+    /// Its transport port.
+    pub port: u16,
+}
+
+/// Its tables.
+pub fn tables() -> Vec<(String, TableOptions)> {
+    vec![
+        (VIPS.to_owned(), columns_table(&[("pool", POOLS)])),
+        (POOLS.to_owned(), columns_table(&[])),
+        (MEMBERS.to_owned(), columns_table(&[])),
+        (INDEX.to_owned(), index_table(VIPS)),
+    ]
+}
+
+/// Its procedure.
+pub fn procedures(registry: Registry) -> Registry {
+    registry.with("next-member", Arc::new(NextMember))
+}
+
+fn vip_value(vip: &Vip) -> Vec<u8> {
+    let (address, port, pool) = (vip.address.octets(), vip.port.to_be_bytes(), vip.pool.to_be_bytes());
+    value(&[
+        ("name", vip.name.as_bytes()),
+        ("address", &address),
+        ("mac", &vip.mac.0),
+        ("port", &port),
+        ("pool", &pool),
+    ])
+}
+
+fn member_value(member: &Member) -> Vec<u8> {
+    let (address, port) = (member.address.octets(), member.port.to_be_bytes());
+    value(&[("name", member.name.as_bytes()), ("address", &address), ("mac", &member.mac.0), ("port", &port)])
+}
+
+fn pool_value(name: &[u8], members: &[u8], turn: u32) -> Vec<u8> {
+    value(&[("name", name), ("method", b"round-robin"), ("members", members), ("turn", &turn.to_be_bytes())])
+}
+
+/// Writes a virtual address with its pool, anew or over what was there; the pool's turn begins at its first
+/// member.
+///
+/// # Errors
+/// [`Error`]; also when there are no members, or more than [`MEMBERS_MAX`].
+pub async fn configure<D: Data>(data: &D, vip: &Vip, members: &[Member]) -> Result<(), D::Error> {
+    if members.is_empty() || members.len() > MEMBERS_MAX {
+        let problem = format!("{} members, 1 to {MEMBERS_MAX} are allowed", members.len());
+        return Err(Error::entry(POOLS, "pool", problem));
+    }
+    let ids: Vec<u8> = members.iter().flat_map(|member| member.id.to_be_bytes()).collect();
+    let always = Condition::Always;
+    for member in members {
+        write(data, put(MEMBERS, &member.id.to_be_bytes(), always.clone(), member_value(member))).await?;
+    }
+    let pool = pool_value(vip.name.as_bytes(), &ids, 0);
+    super::transact(
+        data,
+        vec![
+            put(POOLS, &vip.pool.to_be_bytes(), always.clone(), pool),
+            put(VIPS, &vip.id.to_be_bytes(), always.clone(), vip_value(vip)),
+            put(INDEX, &vip.address.octets(), always, vip.id.to_be_bytes().to_vec()),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// The virtual address's entry, whole.
+async fn vip_whole<D: Data>(data: &D, form: Form, address: Ipv4Addr) -> Result<Option<Vec<u8>>, D::Error> {
+    if form >= Form::References {
+        let found = read_whole(data, follow(INDEX, &address.octets(), Select::Whole), VIPS).await?;
+        return Ok(found.map(|found| found.value));
+    }
+    let Some(id) = read_whole(data, get(INDEX, &address.octets(), Select::Whole), INDEX).await? else {
+        return Ok(None);
+    };
+    Ok(read_whole(data, get(VIPS, &id.value, Select::Whole), VIPS).await?.map(|found| found.value))
+}
+
+/// One column of the virtual address's entry.
+async fn vip_column<D: Data, const N: usize>(
+    data: &D,
+    form: Form,
+    staleness_ms: u64,
+    address: Ipv4Addr,
+    name: &str,
+) -> Result<Option<[u8; N]>, D::Error> {
+    let found = if form == Form::Cached {
+        let id = data.cached(INDEX, &address.octets(), staleness_ms).await.map_err(Error::Data)?;
+        let Some(id) = id else { return Ok(None) };
+        let value = data.cached(VIPS, &id, staleness_ms).await.map_err(Error::Data)?;
+        value.map(|value| cell(&value, name))
+    } else if form >= Form::Columns {
+        let columns = read_columns(data, follow(INDEX, &address.octets(), some(&[name]))).await?;
+        columns.map(|columns| picked(&columns, name))
+    } else {
+        vip_whole(data, form, address).await?.map(|value| cell(&value, name))
+    };
+    match found {
+        None => Ok(None),
+        Some(Some(bytes)) => Ok(Some(bytes)),
+        Some(None) => Err(Error::entry(VIPS, "virtual address", format!("column '{name}' is missing"))),
+    }
+}
+
+/// Who answers an ARP request for an address; `None`: it is no virtual one.
+///
+/// # Errors
+/// [`Error`].
+pub async fn resolve<D: Data>(
+    data: &D,
+    form: Form,
+    staleness_ms: u64,
+    address: Ipv4Addr,
+) -> Result<Option<MacAddr>, D::Error> {
+    Ok(vip_column(data, form, staleness_ms, address, "mac").await?.map(MacAddr))
+}
+
+/// Who serves the next connection to an address; `None`: it is no virtual one.
+///
+/// # Errors
+/// [`Error`].
+pub async fn choose<D: Data>(
+    data: &D,
+    form: Form,
+    staleness_ms: u64,
+    address: Ipv4Addr,
+) -> Result<Option<Choice>, D::Error> {
+    let mut staleness_ms = staleness_ms;
+    for _ in 0..ATTEMPTS_MAX {
+        let Some(pool) = vip_column::<D, 8>(data, form, staleness_ms, address, "pool").await? else {
+            return Ok(None);
+        };
+        let choice = if form >= Form::Procedures {
+            let arguments = [&address.octets()[..], &pool].concat();
+            let reply = call(data, "balancer/next-member", arguments).await?;
+            if reply.is_empty() { None } else { Some(choice_of_reply(&reply)?) }
+        } else {
+            take_turn(data, form, &pool).await?
+        };
+        if choice.is_some() {
+            return Ok(choice);
+        }
+        staleness_ms = 0;
+    }
+    Err(Error::Contended { table: POOLS.to_owned(), attempts: ATTEMPTS_MAX })
+}
+
+fn choice_of_reply<E: std::error::Error>(reply: &[u8]) -> Result<Choice, E> {
+    let wrong = || Error::entry(MEMBERS, "choice", format!("{} bytes", reply.len()));
+    let reply: [u8; 12] = reply.try_into().map_err(|_| wrong())?;
+    let [a, b, c, d, m @ .., p, q] = reply;
+    Ok(Choice { address: Ipv4Addr::new(a, b, c, d), mac: MacAddr(m), port: u16::from_be_bytes([p, q]) })
+}
+
+/// Moves the pool on and gives who it was at; `None`: others moved it meanwhile.
+async fn take_turn<D: Data>(data: &D, form: Form, pool: &[u8; 8]) -> Result<Option<Choice>, D::Error> {
+    let Some(found) = read_whole(data, get(POOLS, pool, Select::Whole), POOLS).await? else {
+        return Ok(None);
+    };
+    let (member, next) =
+        turn_of(&found.value).ok_or_else(|| Error::entry(POOLS, "pool", "members or turn are missing"))?;
+    let condition = match form {
+        Form::Plain | Form::References => Condition::Value(found.value.clone()),
+        _ => Condition::Version(found.version),
+    };
+    let operation = if form >= Form::Columns {
+        let set = vec![("turn".to_owned(), next.to_be_bytes().to_vec())];
+        let action = Action::Columns { set, remove: Vec::new() };
+        Operation::Write(Write { table: POOLS.to_owned(), key: pool.to_vec(), condition, action })
+    } else {
+        let part = |name| column(&found.value, name).unwrap_or_default();
+        put(POOLS, pool, condition, pool_value(part("name"), part("members"), next))
+    };
+    if !write(data, operation).await? {
+        return Ok(None);
+    }
+    let gone = || Error::entry(MEMBERS, "member", "a pool names one that is not there");
+    let choice = if form >= Form::Columns {
+        let columns = read_columns(data, get(MEMBERS, &member, some(&["address", "mac", "port"]))).await?;
+        let columns = columns.ok_or_else(gone)?;
+        choice_of(|name| columns.iter().find(|(column, _)| column == name).map(|(_, bytes)| &bytes[..]))
+    } else {
+        let found =
+            read_whole(data, get(MEMBERS, &member, Select::Whole), MEMBERS).await?.ok_or_else(gone)?;
+        choice_of(|name| column(&found.value, name))
+    };
+    choice.map(Some).ok_or_else(|| Error::entry(MEMBERS, "member", "a column is missing"))
+}
+
+/// The member whose turn it is, and the turn after it.
+fn turn_of(pool: &[u8]) -> Option<([u8; 8], u32)> {
+    let (members, _) = column(pool, "members")?.as_chunks::<8>();
+    let turn = u32::from_be_bytes(cell(pool, "turn")?) as usize;
+    let member = members.get(turn).or_else(|| members.first())?;
+    let next = if turn + 1 < members.len() { turn + 1 } else { 0 };
+    Some((*member, u32::try_from(next).ok()?))
+}
+
+fn choice_of<'a>(column: impl Fn(&str) -> Option<&'a [u8]>) -> Option<Choice> {
+    let address: [u8; 4] = super::fixed(column("address"))?;
+    let port: [u8; 2] = super::fixed(column("port"))?;
+    let mac = MacAddr(super::fixed(column("mac"))?);
+    Some(Choice { address: address.into(), mac, port: u16::from_be_bytes(port) })
+}
+
+/// Takes a turn: arguments are the virtual address and the pool that the caller knows it by. Replies with
+/// address, Ethernet address and port of the member; nothing when the address has another pool.
+struct NextMember;
+
+impl Procedure for NextMember {
+    fn call(&self, call: &mut Call<'_, '_>, arguments: &[u8]) -> std::result::Result<Vec<u8>, Aborted> {
+        let Some((address, pool)) = arguments.split_at_checked(4).filter(|(_, pool)| pool.len() == 8) else {
+            return Err(Aborted::new("arguments are an address (4) and the number of a pool (8)"));
+        };
+        let vip = call.follow("addresses", address, "")?;
+        if vip.as_ref().and_then(|vip| column(&vip.value, "pool")) != Some(pool) {
+            return Ok(Vec::new());
+        }
+        let Some(found) = call.get("pools", pool)? else { return Ok(Vec::new()) };
+        let (member, next) =
+            turn_of(&found.value).ok_or_else(|| Aborted::new("the pool has no members or no turn"))?;
+        call.set_column("pools", pool, "turn", &next.to_be_bytes())?;
+        let entry =
+            call.get("members", &member)?.ok_or_else(|| Aborted::new("the pool's member is not there"))?;
+        let choice = choice_of(|name| column(&entry.value, name));
+        let choice = choice.ok_or_else(|| Aborted::new("the member has no address, mac or port"))?;
+        Ok([&choice.address.octets()[..], &choice.mac.0, &choice.port.to_be_bytes()].concat())
+    }
+}
