@@ -31,10 +31,10 @@ bench-flows: ## the apps of packets on the store: sizes beside Botelho's Table I
 	cargo bench --locked -p weir-apps --bench flows
 
 bench-plan: ## plan and check 10,000 random policy changes on real networks
-	cargo run --release --quiet -p weir-plan --example plan_zoo
+	cargo run --locked --release --quiet -p weir-plan --example plan_zoo
 
 bench-trust: ## what signing a batch costs: a Merkle root, each update (Cicero), many signatures (RoSCo)
-	cargo run --release --quiet -p weir-trust --example trust_cost
+	cargo run --locked --release --quiet -p weir-trust --example trust_cost
 
 bench-%: require-root install-deps build
 	$(WEIR) bench $*
