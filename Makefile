@@ -7,7 +7,8 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench bench-filewall bench-flows bench-monitor lint fmt clean install-deps guest-kernel build require-root
+.PHONY: help lab lab-down test bench bench-files bench-filewall bench-flows bench-monitor bench-plan bench-trust lint fmt clean \
+	install-deps guest-kernel build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -37,8 +38,8 @@ bench-monitor: require-root install-deps ## the monitor beside others on the sam
 bench-flows: ## the apps of packets on the store: sizes beside Botelho's Table I, throughput of each form
 	cargo bench --locked -p weir-apps --bench flows
 
-bench-files: require-root install-deps
-	cargo run --release --locked -p weir-userfs --example files_bench
+.PHONY: help lab lab-down test bench bench-files bench-filewall bench-flows bench-monitor bench-plan bench-trust lint fmt clean \
+	install-deps guest-kernel build require-root
 
 bench-%: require-root install-deps build
 	$(WEIR) bench $*

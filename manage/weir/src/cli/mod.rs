@@ -9,6 +9,7 @@ pub(crate) mod input;
 mod inspect;
 mod monitor;
 pub(crate) mod output;
+mod plan;
 mod store;
 mod trace;
 
@@ -58,6 +59,8 @@ enum Command {
     Describe(inspect::Describe),
     /// Show what may be written in a document, field by field
     Explain(explain::Explain),
+    /// Find a safe order for a change of forwarding rules, and say why it is so
+    Plan(plan::PlanCommand),
     /// Follow changes as they happen
     Watch(inspect::Watch),
     /// Show the state of the domain: desired, acked and in force, switch by switch
@@ -219,6 +222,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Get(command) => command.run(&connect()?),
         Command::Describe(command) => command.run(&connect()?),
         Command::Explain(command) => command.run(),
+        Command::Plan(command) => command.run(),
         Command::Watch(command) => command.run(&connect()?),
         Command::Status(command) => command.run(&connect()?),
         Command::Counters(command) => command.run(&connect()?),
