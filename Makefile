@@ -38,8 +38,14 @@ bench-monitor: require-root install-deps ## the monitor beside others on the sam
 bench-flows: ## the apps of packets on the store: sizes beside Botelho's Table I, throughput of each form
 	cargo bench --locked -p weir-apps --bench flows
 
-.PHONY: help lab lab-down test bench bench-files bench-filewall bench-flows bench-monitor bench-plan bench-trust lint fmt clean \
-	install-deps guest-kernel build require-root
+bench-files: require-root install-deps ## files of a mount, accelerated and not, beside the kernel's (root)
+	cargo run --release --locked -p weir-userfs --example files_bench
+
+bench-plan: ## plan and check 10,000 random policy changes on real networks
+	cargo run --locked --release --quiet -p weir-plan --example plan_zoo
+
+bench-trust: ## what signing a batch costs: a Merkle root, each update (Cicero), many signatures (RoSCo)
+	cargo run --locked --release --quiet -p weir-trust --example trust_cost
 
 bench-%: require-root install-deps build
 	$(WEIR) bench $*
