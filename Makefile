@@ -8,14 +8,14 @@ WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
 .PHONY: help lab lab-down test bench bench-files bench-filewall bench-flows bench-monitor bench-plan bench-trust lint fmt clean \
-	install-deps guest-kernel build require-root
+	install-deps lab-deps guest-kernel build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
 	@sed -n 's/^\([a-z<>-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 	@echo "  bench-<name>    run one comparison, for example bench-net (root)"
 
-lab: require-root install-deps build ## build, bring up the lab LAB (two-tenants) and show what it measured (root)
+lab: require-root lab-deps build ## build, bring up the lab LAB (two-tenants) and show what it measured (root)
 	$(WEIR) lab up $(LAB)
 
 lab-down: require-root ## end the lab and remove all it made (root)
@@ -58,6 +58,9 @@ fmt: ## format the code
 
 clean: ## remove what was built
 	cargo clean
+
+lab-deps:
+	@scripts/install-deps lab
 
 install-deps: ## install the Debian packages that building, labs and benches need
 	@scripts/install-deps

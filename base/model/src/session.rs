@@ -14,6 +14,8 @@ use std::net::IpAddr;
 
 /// Number of this protocol; the two sides must have the same.
 pub const PROTOCOL: u32 = 3;
+/// Most controllers of a group.
+pub const CONTROLLERS_MAX: usize = 16;
 /// Longest certificate request, bytes.
 pub const REQUEST_BYTES_MAX: usize = 16 * 1024;
 /// Most keys in one `State` frame.
@@ -109,4 +111,11 @@ pub enum ToActuator {
     },
     /// There is no new certificate; the text says why and what would be right.
     NotRenewed(String),
+    /// Where the controllers of the group are: the agent has a session with each.
+    Controllers {
+        /// Of two lists the one with the higher number counts.
+        number: u64,
+        /// Session addresses, `host:port`; at most [`CONTROLLERS_MAX`].
+        sessions: Vec<String>,
+    },
 }

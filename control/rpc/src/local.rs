@@ -12,7 +12,8 @@
 //! - After the end of the process at any byte, all that was told is there.
 //! - Only this thread touches the store. The queue is bounded: the log waits when it is full, readers are told.
 //!
-//! A replicated engine takes the place of [`LocalEngine`] by proposing, and by a [`Barrier`] before reads.
+//! - With a replicated engine ([`LocalStore::follow`]) the state comes from the order alone, also as a whole, and a
+//!   [`Barrier`] comes before reads. Who asks another replica than the one that leads is told which does.
 
 mod apply;
 
@@ -26,14 +27,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io::Read as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 use weir_base::codec::{decode, encode};
 use weir_base::world::{Clock, Disk};
 use weir_model::Version;
-use weir_order::{BatcherSettings, Entry, OpenedLocal, Position, Submitter};
+use weir_order::{BatcherSettings, Engine, Entry, OpenedLocal, Position, Sink, Submitter};
 use weir_store::{Batch, Change, History, HistorySettings, Outcome, Query, Registry, Store};
 
 /// Most changes that a watch gives at once.
@@ -96,6 +99,8 @@ struct Shared {
     reached: watch::Sender<Version>,
     repeated: AtomicU64,
     clock: Arc<dyn Clock>,
+    /// All that was acknowledged before this is applied.
+    fresh_at: Mutex<Option<Instant>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -135,6 +140,41 @@ impl LocalStore {
         let opened = OpenedLocal::open(disk, settings.order)?;
         let mut store = load(&opened)?;
         let last = replay(&opened, &mut store, &registry)?;
+        let (inbox, commands) = sync_channel(settings.inbox_max);
+        let committed = inbox.clone();
+        let sink = move |entry: &Entry| {
+            // Fails only when the apply thread has ended; then nobody is answered any more.
+            let _ = committed.send(Command::Committed(entry.clone()));
+        };
+        let engine: Arc<dyn Engine> = Arc::new(opened.start(Box::new(sink))?);
+        LocalStore::run(clock, registry, settings, (store, last), (inbox, commands), (engine, None))
+    }
+
+    /// A store over a replicated order, with an empty state. `start` is given where the order brings its entries and
+    /// snapshots, and gives the order and its barrier.
+    ///
+    /// # Errors
+    /// [`Error::Order`], [`Error::Setting`].
+    pub fn follow(
+        clock: Arc<dyn Clock>,
+        registry: Arc<Registry>,
+        settings: LocalSettings,
+        start: impl FnOnce(Box<dyn Sink>) -> Result<(Arc<dyn Engine>, Arc<dyn Barrier>), weir_order::Error>,
+    ) -> Result<LocalStore, Error> {
+        let (inbox, commands) = sync_channel(settings.inbox_max);
+        let (engine, barrier) = start(Box::new(ToApply(inbox.clone())))?;
+        let nothing = (Store::new(), Position { term: 0, index: 0 });
+        LocalStore::run(clock, registry, settings, nothing, (inbox, commands), (engine, Some(barrier)))
+    }
+
+    fn run(
+        clock: Arc<dyn Clock>,
+        registry: Arc<Registry>,
+        settings: LocalSettings,
+        (store, last): (Store, Position),
+        (inbox, commands): (SyncSender<Command>, Receiver<Command>),
+        (engine, barrier): (Arc<dyn Engine>, Option<Arc<dyn Barrier>>),
+    ) -> Result<LocalStore, Error> {
         let mut origin = [0; 8];
         getrandom::fill(&mut origin).map_err(|error| Error::Setting(format!("no randomness: {error}")))?;
         let shared = Arc::new(Shared {
@@ -144,14 +184,8 @@ impl LocalStore {
             reached: watch::Sender::new(store.version()),
             repeated: AtomicU64::new(0),
             clock: clock.clone(),
+            fresh_at: Mutex::default(),
         });
-        let (inbox, commands) = sync_channel(settings.inbox_max);
-        let committed = inbox.clone();
-        let sink = move |entry: &Entry| {
-            // Fails only when the apply thread has ended; then nobody is answered any more.
-            let _ = committed.send(Command::Committed(entry.clone()));
-        };
-        let engine = Arc::new(opened.start(Box::new(sink))?);
         let submitter = Arc::new(Submitter::new(engine.clone(), clock, settings.batcher)?);
         let (saver, jobs) = sync_channel(1);
         let saved = inbox.clone();
@@ -167,7 +201,7 @@ impl LocalStore {
             inbox,
             next_ticket: AtomicU64::new(1),
             submissions_max: settings.submissions_max,
-            barrier: None,
+            barrier,
             threads,
         })
     }
@@ -195,13 +229,13 @@ impl LocalStore {
             submissions.insert(ticket, answer);
         }
         let item = Item { now_ms: self.shared.clock.wall_ms(), origin: self.shared.origin, ticket, batch };
-        let shared = self.shared.clone();
+        let (shared, barrier) = (self.shared.clone(), self.barrier.clone());
         // Success is told by the apply thread, which has the outcomes.
         let reply = move |result: Result<_, weir_order::Error>| {
             if let Err(error) = result
                 && let Some(answer) = locked(&shared.submissions).remove(&ticket)
             {
-                let _ = answer.send(Err(refused(&error)));
+                let _ = answer.send(Err(refused(&error, barrier.as_deref())));
             }
         };
         submitter.submit(Bytes::from(encode(&item)), Box::new(reply));
@@ -209,9 +243,32 @@ impl LocalStore {
     }
 }
 
-fn refused(error: &weir_order::Error) -> ServiceError {
+/// Hands everything over to the apply thread. It runs on the order's thread.
+struct ToApply(SyncSender<Command>);
+
+impl Sink for ToApply {
+    fn committed(&mut self, entry: &Entry) {
+        // Fails only when the apply thread has ended; then nobody is answered any more.
+        let _ = self.0.send(Command::Committed(entry.clone()));
+    }
+
+    fn install(&mut self, at: Position, state: &mut dyn std::io::Read) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
+        state.read_to_end(&mut bytes)?;
+        let store = Store::from_snapshot(&bytes).map_err(std::io::Error::other)?;
+        let _ = self.0.send(Command::Install(at, Box::new(store)));
+        Ok(())
+    }
+}
+
+/// What a failure of the order is to a client.
+pub fn refused(error: &weir_order::Error, barrier: Option<&dyn Barrier>) -> ServiceError {
     let reason = error.to_string();
     match error {
+        weir_order::Error::NotLeader { leader } => {
+            let address = leader.and_then(|leader| barrier?.address_of(leader));
+            ServiceError::NotLeader { leader: address }
+        }
         weir_order::Error::Overloaded { .. } => ServiceError::Overloaded { reason },
         error if error.is_definite() => ServiceError::Unavailable { reason },
         _ => ServiceError::Uncertain { reason },
@@ -260,10 +317,10 @@ impl StoreService for LocalStore {
     }
 
     fn read(&self, queries: Vec<Query>, consistency: Consistency) -> Boxed<Result<ReadResult, ServiceError>> {
-        let (inbox, barrier) = (self.inbox.clone(), self.barrier.clone());
+        let (inbox, barrier, shared) = (self.inbox.clone(), self.barrier.clone(), self.shared.clone());
         Box::pin(async move {
-            if let (Consistency::Linearizable, Some(barrier)) = (consistency, barrier) {
-                barrier.barrier().await?;
+            if let Some(barrier) = barrier {
+                fresh(&shared, &*barrier, consistency).await?;
             }
             let (reply, read) = oneshot::channel();
             inbox.try_send(Command::Read { queries, reply }).map_err(|error| match error {
@@ -286,6 +343,21 @@ impl StoreService for LocalStore {
         };
         Ok((from, Box::new(LocalChanges { shared: Arc::downgrade(&self.shared), reached, from })))
     }
+}
+
+/// Returns when what is in the queue of the apply thread has all that was acknowledged before this call, or before so
+/// long: reads that may be stale share a barrier.
+async fn fresh(shared: &Shared, barrier: &dyn Barrier, consistency: Consistency) -> Result<(), ServiceError> {
+    let asked = Instant::now();
+    if let Consistency::Stale { staleness_ms } = consistency {
+        let within = Duration::from_millis(staleness_ms);
+        if locked(&shared.fresh_at).is_some_and(|fresh_at| asked.duration_since(fresh_at) <= within) {
+            return Ok(());
+        }
+    }
+    barrier.barrier().await?;
+    *locked(&shared.fresh_at) = Some(asked);
+    Ok(())
 }
 
 struct LocalChanges {

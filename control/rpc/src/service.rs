@@ -91,4 +91,7 @@ pub trait Barrier: Send + Sync + 'static {
     /// Ends when this replica knew itself to lead at some moment after the call, and its sink has seen
     /// all that was committed before that moment.
     fn barrier(&self) -> Boxed<Result<(), ServiceError>>;
+
+    /// Where a client reaches a replica, `host:port`.
+    fn address_of(&self, replica: u64) -> Option<String>;
 }

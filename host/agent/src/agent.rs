@@ -7,7 +7,8 @@ use crate::join;
 use crate::link;
 use crate::ports::Keeper;
 use crate::punts::{self, Answerer};
-use crate::session::{self, Session, tls};
+use crate::session::driver::Plan;
+use crate::session::{self, tls};
 use crate::shared::Shared;
 use crate::wire::{read_frame, write_frame};
 use std::net::SocketAddr;
@@ -41,7 +42,7 @@ pub type SwitchMetrics = fn(&[(String, u64)]) -> String;
 pub struct Agent {
     config: AgentConfig,
     shared: Arc<Shared>,
-    session: Session,
+    plan: Plan,
     keeper_dir: std::path::PathBuf,
     switch_metrics: Option<SwitchMetrics>,
 }
@@ -76,9 +77,10 @@ impl Agent {
             backoff_max_ms: config.settings.backoff_max_ms,
         };
         let shared = Arc::new(Shared::new(config.name.clone()));
-        let session = Session::new(settings, rand::random());
+        let learns = config.controllers.is_empty();
+        let plan = Plan { settings, learns, state_dir: config.state_dir.clone() };
         let keeper_dir = config.state_dir.clone();
-        Ok(Agent { config, shared, session, keeper_dir, switch_metrics: None })
+        Ok(Agent { config, shared, plan, keeper_dir, switch_metrics: None })
     }
 
     /// Serves the switch's counters beside the agent's own, in this format.
@@ -96,7 +98,7 @@ impl Agent {
     /// # Errors
     /// The list of devices cannot be read, or the metrics address cannot be used.
     pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), AgentError> {
-        let Agent { config, shared, session, keeper_dir, switch_metrics } = self;
+        let Agent { config, shared, plan, keeper_dir, switch_metrics } = self;
         let keeper = Keeper::new(shared.clone(), config.settings.netns_dir.clone(), &keeper_dir)?;
         let dns_settings = dns::Settings {
             role: config.role,
@@ -115,7 +117,7 @@ impl Agent {
             tasks.spawn(serve_metrics(scraped, listener));
         }
         tasks.spawn(link::run(shared.clone(), link::control_socket(&config.run_dir), events));
-        tasks.spawn(session::driver::run(shared.clone(), session, config.state_dir.clone(), link_events));
+        tasks.spawn(session::driver::run(shared.clone(), plan, link_events));
         tasks.spawn(keeper.run());
         tasks.spawn(punts::run(answerer, config.run_dir.clone()));
         if config.role == Role::Gateway {

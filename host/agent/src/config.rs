@@ -9,7 +9,7 @@
 //! underlay: 192.0.2.1         # this machine's address towards other switches
 //! stateDir: /var/lib/weir
 //! runDir: /run/weir
-//! controllers: []             # host:port; empty means those learned by joining
+//! controllers: []             # host:port; empty means those learned by joining and from the group
 //! agent:
 //!   metrics: 127.0.0.1:9471
 //!   dns: { upstream: ["192.0.2.53:53"] }

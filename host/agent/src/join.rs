@@ -135,6 +135,21 @@ pub fn membership(state_dir: &Path) -> Result<Option<Membership>, AgentError> {
     }
 }
 
+/// Keeps where the controllers are now. Without a membership there is nothing to keep.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub(crate) fn keep_controllers(state_dir: &Path, controllers: &[String]) -> Result<(), AgentError> {
+    let Some(mut member) = membership(state_dir)? else { return Ok(()) };
+    if member.controllers == controllers {
+        return Ok(());
+    }
+    member.controllers = controllers.to_vec();
+    let path = state_dir.join(MEMBERSHIP_FILE);
+    let text = serde_json::to_vec_pretty(&member).map_err(|error| AgentError::Join(error.to_string()))?;
+    write_atomically(&path, &text, 0o644).map_err(|error| AgentError::file(path, error))
+}
+
 /// Seed of the identity that signs acks.
 ///
 /// # Errors

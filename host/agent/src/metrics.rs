@@ -50,6 +50,7 @@ macro_rules! metrics {
 
 metrics! {
     session_up: "gauge" "weir_agent_session_up" "", "Whether a session with a controller is established.";
+    sessions_established: "gauge" "weir_agent_sessions_established" "", "Controllers with which a session is established.";
     session_connects: "counter" "weir_agent_session_connects_total" "", "Attempts to reach a controller.";
     session_closes: "counter" "weir_agent_session_closes_total" "", "Streams to a controller that ended.";
     session_protocol_errors: "counter" "weir_agent_session_protocol_errors_total" "", "Streams ended because the controller broke the protocol.";

@@ -2,8 +2,10 @@
 //! its frames over mutual TLS.
 //!
 //! The machine stands between two streams that come and go: to the switch, which holds what is in
-//! force, and to one of several controllers, tried in turn. It says `Hello` with the switch's
-//! digest, and then passes frames on. It holds nothing that a restart would lose.
+//! force, and to a controller. It says `Hello` with the switch's digest, and then passes frames on. It holds nothing
+//! that a restart would lose. The controllers of a group have a machine each, side by side: all of them hear what the
+//! switch acks, so whichever leads knows what is in force (row B1). Where they are is configured or was learnt by
+//! joining, and a session tells when it changes.
 //!
 //! Invariants
 //! - There is a session only while the switch is there: without it nothing could be applied, and a
@@ -15,6 +17,7 @@
 
 pub mod driver;
 pub mod renewal;
+mod stream;
 pub mod tls;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -92,6 +95,13 @@ pub enum Output {
     ToSwitch(ToSwitch),
     /// Keep this certificate (PEM): the controller signed it for us.
     Certificate(String),
+    /// The controllers of the group are here; of two lists the one with the higher number counts.
+    Controllers {
+        /// Number of the list.
+        number: u64,
+        /// Session addresses.
+        sessions: Vec<String>,
+    },
     /// End the connection to the switch and make a new one; `SwitchDown` follows.
     ResetSwitch,
     /// Something that a person should read.
@@ -152,6 +162,20 @@ pub struct Counters {
     pub switch_resets: u64,
 }
 
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        self.connects += other.connects;
+        self.closes += other.closes;
+        self.protocol_errors += other.protocol_errors;
+        self.dropped_acks += other.dropped_acks;
+        self.dropped_events += other.dropped_events;
+        self.dropped_answers += other.dropped_answers;
+        self.questions_refused += other.questions_refused;
+        self.questions_expired += other.questions_expired;
+        self.switch_resets += other.switch_resets;
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// No switch, so no session.
@@ -202,8 +226,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that waits for the switch. `seed` makes the waits of many hosts differ.
-    pub fn new(settings: Settings, seed: u64) -> Session {
+    /// A session that waits for the switch. `seed` makes the waits of many hosts differ. Its questions to the switch have
+    /// numbers from `questions_from` on.
+    pub fn new(settings: Settings, seed: u64, questions_from: u64) -> Session {
         assert!(!settings.controllers.is_empty(), "the configuration is checked for a controller");
         Session {
             settings,
@@ -213,7 +238,7 @@ impl Session {
             random: seed,
             states: VecDeque::new(),
             questions: BTreeMap::new(),
-            next_question: 1,
+            next_question: questions_from,
             heard_ms: None,
             counters: Counters::default(),
         }
@@ -516,6 +541,9 @@ impl Session {
             }
             ToActuator::Renewed { certificate_pem } => out.push(Output::Certificate(certificate_pem)),
             ToActuator::NotRenewed(reason) => out.push(Output::Report(Report::NotRenewed { reason })),
+            ToActuator::Controllers { number, sessions } => {
+                out.push(Output::Controllers { number, sessions });
+            }
             ToActuator::Refused(reason) => self.end(now_ms, format!("it ends the session: {reason}"), out),
             ToActuator::Welcome { .. } => {
                 self.breach(now_ms, "it welcomes us twice".into(), out);
@@ -547,6 +575,7 @@ fn kind_of(frame: &ToActuator) -> &'static str {
         ToActuator::Ask { .. } => "a question",
         ToActuator::Ping { .. } => "a ping",
         ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) => "an answer about our certificate",
+        ToActuator::Controllers { .. } => "a list of controllers",
     }
 }
 

@@ -188,6 +188,65 @@ async fn an_agent_serves_controller_and_switch_through_restarts_of_both() {
     assert!(text.contains("weir_agent_switch_link_connects_total 2\n"), "{text}");
 }
 
+async fn controller(authority: &Authority) -> (Controller, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (Controller { listener, acceptor: authority.acceptor(CONTROLLER_DNS_NAME, true) }, address)
+}
+
+#[tokio::test]
+async fn every_controller_of_a_group_has_a_session_and_hears_of_every_ack() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Arc::new(Authority::new());
+    let [(one, one_at), (two, two_at), (three, three_at)] =
+        [controller(&authority).await, controller(&authority).await, controller(&authority).await];
+    let_in(directory.path(), &authority, vec![one_at.clone(), two_at.clone()]).await;
+    let _switch = FakeSwitch::start(directory.path(), vec![(Key::Gateways, Entry::Gateways(vec![]))]);
+    let agent = Agent::new(config(directory.path())).unwrap();
+    let shared = agent.shared();
+    let (stop, stopping) = watch::channel(false);
+    let task = tokio::spawn(agent.run(stopping));
+    let (mut first, mut second) = (one.accept().await, two.accept().await);
+    assert_eq!((first.greet().await, second.greet().await), (StateDigest(1), StateDigest(1)));
+    until("two sessions", || shared.metrics.sessions_established.get() == 2).await;
+
+    let gateway = GatewayEntry { name: label("gw"), underlay: "127.0.0.1".parse().unwrap() };
+    second.say(put(Key::Gateways, 9, Entry::Gateways(vec![gateway]))).await;
+    for talk in [&mut first, &mut second] {
+        let ToController::Acks(acks) = talk.hear().await else { panic!("no acks") };
+        assert_eq!(acks.acks[0].version, Version(9));
+    }
+    // Each has its own answers and states, also where the numbers of their questions are the same.
+    for talk in [&mut first, &mut second] {
+        talk.say(ToActuator::SendState).await;
+        talk.say(ToActuator::Ask { id: 5, question: Question::Counters }).await;
+    }
+    for talk in [&mut first, &mut second] {
+        assert!(matches!(talk.hear().await, ToController::State { last: true, .. }));
+        assert!(matches!(talk.hear().await, ToController::Answer { id: 5, answer: Answer::Counters(_) }));
+    }
+
+    // The first one goes, a third one comes; an older list says nothing.
+    let told = |number, sessions: [&String; 2]| ToActuator::Controllers {
+        number,
+        sessions: sessions.map(String::clone).to_vec(),
+    };
+    second.say(told(7, [&two_at, &three_at])).await;
+    let mut third = three.accept().await;
+    assert_eq!(third.greet().await, StateDigest(1));
+    third.say(told(6, [&one_at, &two_at])).await;
+    let mut rest = Vec::new();
+    let _ = first.0.read_to_end(&mut rest).await;
+    let file = directory.path().join("state/membership.json");
+    let kept = || serde_json::from_slice::<serde_json::Value>(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(kept()["controllers"], serde_json::json!([two_at, three_at]));
+    third.say(ToActuator::Ping { id: 1 }).await;
+    assert_eq!(third.hear().await, ToController::Pong { id: 1 });
+    assert_eq!(shared.metrics.sessions_established.get(), 2);
+    stop.send(true).unwrap();
+    task.await.unwrap().unwrap();
+}
+
 /// Keeps a switch from reading until the returned sender is dropped.
 fn keep_busy(switch: &FakeSwitch) -> std::sync::mpsc::Sender<()> {
     let (release, released) = std::sync::mpsc::channel::<()>();

@@ -1,8 +1,9 @@
 //! What the server needs of a controller.
 
 use crate::types::{
-    ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, ResourceList, ResourceView,
-    StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, GroupStatus,
+    ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    WatchEvent,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -26,26 +27,26 @@ pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send 
 pub trait Backend: Send + Sync + 'static {
     /// Changes resources for a caller, or tells what would happen.
     fn apply(&self, caller: Caller, request: ApplyRequest) -> Reply<'_, ApplyResponse>;
-    /// Lists resources.
-    ///
-    /// # Errors
-    /// [`ApiError`].
-    fn list(&self, kind: Option<Kind>, network: Option<&Label>) -> Result<ResourceList, ApiError>;
-    /// One resource.
-    ///
-    /// # Errors
-    /// `not-found`.
-    fn get(&self, id: &ResourceId) -> Result<ResourceView, ApiError>;
+    /// Lists resources. A stale list may lack what was done last; else it has all that was acknowledged before.
+    fn list(&self, kind: Option<Kind>, network: Option<Label>, stale: bool) -> Reply<'_, ResourceList>;
+    /// One resource, with all that was acknowledged before.
+    fn get(&self, id: ResourceId) -> Reply<'_, ResourceView>;
     /// Changes after a version, as they happen. The receiver ends when it is too slow.
     ///
     /// # Errors
     /// `too-old`.
     fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchEvent>, ApiError>;
-    /// State of the domain.
+    /// State of the domain, as this controller knows it.
+    fn status(&self) -> Reply<'_, StatusResponse>;
+    /// The group of controllers, as this one knows it.
     ///
     /// # Errors
-    /// [`ApiError`].
-    fn status(&self) -> Reply<'_, StatusResponse>;
+    /// `not-found`: this controller is alone.
+    fn group(&self) -> Result<GroupStatus, ApiError>;
+    /// Adds a controller to the group; returns when it has caught up and votes.
+    fn add_member(&self, member: AddMember) -> Reply<'_, ()>;
+    /// Removes a controller from the group.
+    fn remove_member(&self, id: u64) -> Reply<'_, ()>;
     /// Follows a packet through the real tables.
     fn trace(&self, request: TraceRequest) -> Reply<'_, TraceResponse>;
     /// Copies frames of a port.

@@ -1,15 +1,16 @@
 //! The client: what the command line and tests speak to a controller with.
 
 use crate::types::{
-    ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, Problem, ResourceList,
-    ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, GroupMember,
+    GroupStatus, NOT_LEADER, Problem, ResourceList, ResourceView, StatusResponse, TokenRequest,
+    TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use weir_model::resource::ResourceId;
 
@@ -17,6 +18,12 @@ use weir_model::resource::ResourceId;
 const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// A controller answers within this, but for a watch.
 const TIMEOUT: Duration = Duration::from_secs(90);
+/// A controller that does not say who leads within this is passed over.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a call waits for a group to have a leader.
+const LEADER_WAIT: Duration = Duration::from_secs(15);
+/// Between two looks for it.
+const LEADER_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where a controller is and who we are: the file `admin.json` that a controller writes.
 #[derive(Clone, Serialize, Deserialize)]
@@ -24,6 +31,9 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 pub struct Context {
     /// Base address, such as `https://192.0.2.1:7443`.
     pub server: String,
+    /// Base addresses of the other controllers of the group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
     /// Bearer token.
     pub token: String,
     /// The authority's certificate, PEM.
@@ -49,6 +59,8 @@ pub enum ClientError {
         server: String,
         /// What the transport says.
         reason: String,
+        /// Whether the request may have come through, so that nobody knows whether it was done.
+        may_be_done: bool,
     },
     /// The controller refuses.
     #[error("{}", .0.problem.message)]
@@ -58,11 +70,13 @@ pub enum ClientError {
     Answer(String),
 }
 
-/// A client of one controller.
+/// A client of a controller, or of a group of them. In a group, calls go to the one that leads.
 #[derive(Debug)]
 pub struct Client {
     agent: ureq::Agent,
     context: Context,
+    /// Who is asked.
+    current: Mutex<String>,
 }
 
 impl Client {
@@ -83,15 +97,30 @@ impl Client {
             .timeout_connect(Some(Duration::from_secs(5)))
             .build()
             .into();
-        Ok(Client { agent, context })
+        let current = Mutex::new(context.server.trim_end_matches('/').to_string());
+        Ok(Client { agent, context, current })
+    }
+
+    /// The controller that is asked.
+    pub fn server(&self) -> String {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_server(&self, server: &str) {
+        let server = server.trim_end_matches('/').to_string();
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = server;
     }
 
     fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.context.server.trim_end_matches('/'))
+        format!("{}{path}", self.server())
     }
 
     fn unreachable(&self, error: &ureq::Error) -> ClientError {
-        ClientError::Unreachable { server: self.context.server.clone(), reason: error.to_string() }
+        ClientError::Unreachable {
+            server: self.server(),
+            reason: error.to_string(),
+            may_be_done: !never_sent(error),
+        }
     }
 
     /// The body of an answer that is a success.
@@ -122,14 +151,85 @@ impl Client {
         serde_json::from_slice(bytes).map_err(|error| ClientError::Answer(error.to_string()))
     }
 
+    /// All controllers, the one that is asked first.
+    fn servers(&self) -> Vec<String> {
+        let mut servers = vec![self.server()];
+        for server in std::iter::once(&self.context.server).chain(&self.context.others) {
+            let server = server.trim_end_matches('/').to_string();
+            if !servers.contains(&server) {
+                servers.push(server);
+            }
+        }
+        servers
+    }
+
+    /// Asks the group who leads. A controller that is stopped or gone costs a moment, and no request.
+    fn find_leader(&self) {
+        for server in self.servers() {
+            let Ok(status) = self.get_from::<GroupStatus>(&server, "/v1/group", PROBE_TIMEOUT) else {
+                continue;
+            };
+            let leads = |member: &&GroupMember| Some(member.id) == status.leader;
+            if let Some(leader) = status.members.iter().find(leads) {
+                self.set_server(&format!("https://{}", leader.api));
+                return;
+            }
+        }
+    }
+
+    /// Makes a call at the controller that leads. It is made again only when it was for certain not done.
+    fn at_leader<T>(&self, call: impl Fn() -> Result<T, ClientError>) -> Result<T, ClientError> {
+        let until = Instant::now() + LEADER_WAIT;
+        let grouped = !self.context.others.is_empty();
+        loop {
+            if grouped {
+                self.find_leader();
+            }
+            let result = call();
+            let again = match &result {
+                Err(ClientError::Refused(error)) if error.problem.code == NOT_LEADER => {
+                    if let Some(leader) = &error.problem.leader {
+                        self.set_server(leader);
+                    }
+                    true
+                }
+                Err(ClientError::Unreachable { may_be_done: false, .. }) => grouped,
+                _ => false,
+            };
+            if !again || Instant::now() >= until {
+                return result;
+            }
+            std::thread::sleep(LEADER_PAUSE);
+        }
+    }
+
+    fn get_from<T: DeserializeOwned>(
+        &self,
+        server: &str,
+        path: &str,
+        limit: Duration,
+    ) -> Result<T, ClientError> {
+        let request = self.agent.get(format!("{server}{path}")).header("authorization", self.bearer());
+        self.read(request.config().timeout_global(Some(limit)).build().call())
+    }
+
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        let request = self.agent.get(self.url(path)).header("authorization", self.bearer());
-        self.read(request.config().timeout_global(Some(TIMEOUT)).build().call())
+        self.at_leader(|| self.get_from(&self.server(), path, TIMEOUT))
     }
 
     fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
-        let request = self.agent.post(self.url(path)).header("authorization", self.bearer());
-        self.read(request.config().timeout_global(Some(TIMEOUT)).build().send_json(body))
+        self.at_leader(|| {
+            let request = self.agent.post(self.url(path)).header("authorization", self.bearer());
+            self.read(request.config().timeout_global(Some(TIMEOUT)).build().send_json(body))
+        })
+    }
+
+    fn delete(&self, path: &str) -> Result<(), ClientError> {
+        self.at_leader(|| {
+            let request = self.agent.delete(self.url(path)).header("authorization", self.bearer());
+            let call = request.config().timeout_global(Some(TIMEOUT)).build().call();
+            self.read::<Option<()>>(call).map(drop)
+        })
     }
 
     fn bearer(&self) -> String {
@@ -219,9 +319,49 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn remove_actuator(&self, actuator: &str) -> Result<(), ClientError> {
-        let url = self.url(&format!("/v1/actuators/{actuator}"));
-        self.read::<Option<()>>(self.agent.delete(url).header("authorization", self.bearer()).call())
-            .map(drop)
+        self.delete(&format!("/v1/actuators/{actuator}"))
+    }
+
+    /// `GET /v1/status` of the controller of the context, whoever leads.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn status_here(&self) -> Result<StatusResponse, ClientError> {
+        self.get_from(&self.server(), "/v1/status", PROBE_TIMEOUT)
+    }
+
+    /// `GET /v1/group`, of the controller that leads where one does.
+    ///
+    /// # Errors
+    /// [`ClientError`]; `not-found` where a controller is alone.
+    pub fn group(&self) -> Result<GroupStatus, ClientError> {
+        if !self.context.others.is_empty() {
+            self.find_leader();
+        }
+        let mut failed = None;
+        for server in self.servers() {
+            match self.get_from(&server, "/v1/group", PROBE_TIMEOUT) {
+                Err(error @ ClientError::Unreachable { .. }) => failed = failed.or(Some(error)),
+                answer => return answer,
+            }
+        }
+        Err(failed.unwrap_or_else(|| ClientError::Answer("the context names no controller".into())))
+    }
+
+    /// `POST /v1/group/members`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn add_member(&self, member: &AddMember) -> Result<(), ClientError> {
+        self.post::<_, Option<()>>("/v1/group/members", member).map(drop)
+    }
+
+    /// `DELETE /v1/group/members/{id}`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn remove_member(&self, id: u64) -> Result<(), ClientError> {
+        self.delete(&format!("/v1/group/members/{id}"))
     }
 
     /// `GET /v1/watch`: calls `each` for every change until it returns `false` or the stream ends.
@@ -234,6 +374,9 @@ impl Client {
         from: Option<u64>,
         mut each: impl FnMut(WatchEvent) -> bool,
     ) -> Result<Option<u64>, ClientError> {
+        if !self.context.others.is_empty() {
+            self.find_leader();
+        }
         let query = from.map(|from| format!("?from={from}")).unwrap_or_default();
         let url = self.url(&format!("/v1/watch{query}"));
         let mut answer = self
@@ -262,12 +405,27 @@ impl Client {
     }
 }
 
+/// Whether a request that failed so cannot have come to a controller.
+fn never_sent(error: &ureq::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    match error {
+        ureq::Error::Io(error) => {
+            matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+        }
+        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve)
+        | ureq::Error::HostNotFound
+        | ureq::Error::ConnectionFailed => true,
+        _ => false,
+    }
+}
+
 fn refused(status: StatusCode, bytes: &[u8]) -> ClientError {
     let problem = serde_json::from_slice(bytes).unwrap_or_else(|_| Problem {
         code: "internal".to_string(),
         message: format!("status {status}: {}", String::from_utf8_lossy(&bytes[..bytes.len().min(200)])),
         resource: None,
         field: None,
+        leader: None,
     });
     ClientError::Refused(ApiError { status, problem: Box::new(problem) })
 }

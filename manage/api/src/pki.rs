@@ -2,7 +2,8 @@
 //! the controller's, the administrators' and the actuators' certificates.
 //!
 //! Names keep the three apart: an actuator's certificate has its name, a label without a dot, as
-//! only DNS name; a controller's has [`CONTROLLER_DNS_NAME`], an administrator's [`ADMIN_DNS_NAME`].
+//! only DNS name; a controller's has [`CONTROLLER_DNS_NAME`], an administrator's [`ADMIN_DNS_NAME`]; those of a group show
+//! each other one with `replica-<number>.weir.internal`.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
@@ -129,6 +130,19 @@ impl Authority {
         Ok(identity)
     }
 
+    /// The certificate by which a controller of a group is known to the others: both ends of a connection between
+    /// them show one.
+    ///
+    /// # Errors
+    /// [`PkiError`].
+    pub fn replica(&self, dns_name: &str) -> Result<Identity, PkiError> {
+        let mut params = CertificateParams::new(vec![dns_name.to_string()])?;
+        params.distinguished_name = named(dns_name);
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(params)
+    }
+
     /// An administrator's certificate.
     ///
     /// # Errors
@@ -173,10 +187,22 @@ pub fn fingerprint(certificate_pem: &str) -> Result<String, PkiError> {
     Ok(to_hex(&Sha256::digest(&der)))
 }
 
-fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, PkiError> {
+/// The certificates of a PEM text (DER).
+///
+/// # Errors
+/// [`PkiError::Pem`].
+pub fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, PkiError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|_| PkiError::Pem("certificate"))
+}
+
+/// The key of an identity (DER).
+///
+/// # Errors
+/// [`PkiError::Pem`].
+pub fn key(identity: &Identity) -> Result<PrivateKeyDer<'static>, PkiError> {
+    PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).map_err(|_| PkiError::Pem("key"))
 }
 
 fn roots(authority_pem: &str) -> Result<RootCertStore, PkiError> {
@@ -203,11 +229,10 @@ pub fn server_config(
 ) -> Result<Arc<rustls::ServerConfig>, PkiError> {
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(authority_pem)?), provider());
     let verifier = if client_required { verifier } else { verifier.allow_unauthenticated() }.build()?;
-    let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).map_err(|_| PkiError::Pem("key"))?;
     let config = rustls::ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain(&identity.certificate_pem)?, key)?;
+        .with_single_cert(chain(&identity.certificate_pem)?, key(identity)?)?;
     Ok(Arc::new(config))
 }
 

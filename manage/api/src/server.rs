@@ -3,9 +3,9 @@
 use crate::backend::{Backend, Caller, TOKEN_CALLER};
 use crate::tls::Peer;
 use crate::types::{
-    ApiError, ApplyRequest, ApplyResponse, BODY_BYTES_MAX, CaptureRequest, CapturedFrame, Problem,
-    RESOURCES_MAX, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
-    TraceResponse, WatchEvent,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, BODY_BYTES_MAX, CaptureRequest, CapturedFrame,
+    GroupStatus, Problem, RESOURCES_MAX, ResourceList, ResourceView, StatusResponse, TokenRequest,
+    TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
@@ -123,6 +123,9 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(get_resource))
         .routes(routes!(watch))
         .routes(routes!(status))
+        .routes(routes!(group))
+        .routes(routes!(add_member))
+        .routes(routes!(remove_member))
         .routes(routes!(trace))
         .routes(routes!(capture))
         .routes(routes!(token))
@@ -187,6 +190,8 @@ struct Selection {
     kind: Option<String>,
     /// Only of this network.
     network: Option<String>,
+    /// Of the controller that is asked, also when another leads: it may lack what was done last.
+    stale: Option<bool>,
 }
 
 /// List resources.
@@ -195,7 +200,7 @@ struct Selection {
 async fn list(backend: Shared, Query(selection): Query<Selection>) -> Result<Json<ResourceList>, ApiError> {
     let kind = selection.kind.as_deref().map(parse_kind).transpose()?;
     let network = selection.network.map(label).transpose()?;
-    backend.list(kind, network.as_ref()).map(Json)
+    backend.list(kind, network, selection.stale.unwrap_or_default()).await.map(Json)
 }
 
 fn parse_kind(text: &str) -> Result<Kind, ApiError> {
@@ -210,7 +215,7 @@ fn label(text: String) -> Result<Label, ApiError> {
 #[utoipa::path(get, path = "/v1/resources/network/{name}", params(("name" = String, Path)),
     responses((status = 200, body = ResourceView), (status = "4XX", body = Problem)))]
 async fn get_network(backend: Shared, Path(name): Path<String>) -> Result<Json<ResourceView>, ApiError> {
-    backend.get(&ResourceId { kind: Kind::Network, network: None, name: label(name)? }).map(Json)
+    backend.get(ResourceId { kind: Kind::Network, network: None, name: label(name)? }).await.map(Json)
 }
 
 /// Read a resource of a network.
@@ -222,7 +227,7 @@ async fn get_resource(
     Path((kind, network, name)): Path<(String, String, String)>,
 ) -> Result<Json<ResourceView>, ApiError> {
     let kind = parse_kind(&kind)?;
-    backend.get(&ResourceId { kind, network: Some(label(network)?), name: label(name)? }).map(Json)
+    backend.get(ResourceId { kind, network: Some(label(network)?), name: label(name)? }).await.map(Json)
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -239,7 +244,7 @@ struct From {
 async fn watch(backend: Shared, Query(from): Query<From>) -> Result<Response, ApiError> {
     let from = match from.from {
         Some(from) => from,
-        None => backend.list(Some(Kind::Network), None)?.version,
+        None => backend.list(Some(Kind::Network), None, true).await?.version,
     };
     let lines = ReceiverStream::new(backend.watch(from)?).map(|event| {
         let mut line = serde_json::to_vec(&event)?;
@@ -255,6 +260,27 @@ async fn watch(backend: Shared, Query(from): Query<From>) -> Result<Response, Ap
     responses((status = 200, body = StatusResponse), (status = "4XX", body = Problem)))]
 async fn status(backend: Shared) -> Result<Json<StatusResponse>, ApiError> {
     backend.status().await.map(Json)
+}
+
+/// The group of controllers.
+#[utoipa::path(get, path = "/v1/group",
+    responses((status = 200, body = GroupStatus), (status = "4XX", body = Problem)))]
+async fn group(backend: Shared) -> Result<Json<GroupStatus>, ApiError> {
+    backend.group().map(Json)
+}
+
+/// Add a controller to the group, once it runs: answers when it has caught up and votes.
+#[utoipa::path(post, path = "/v1/group/members", request_body = AddMember,
+    responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn add_member(backend: Shared, Strict(member): Strict<AddMember>) -> Result<StatusCode, ApiError> {
+    backend.add_member(member).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Remove a controller from the group.
+#[utoipa::path(delete, path = "/v1/group/members/{id}", params(("id" = u64, Path)),
+    responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn remove_member(backend: Shared, Path(id): Path<u64>) -> Result<StatusCode, ApiError> {
+    backend.remove_member(id).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 /// Follow a packet through the real tables of every switch on its way.

@@ -62,6 +62,11 @@ impl TlsListener {
                 if sender.is_closed() {
                     return;
                 }
+                // Else the end of an answer waits until the peer, which delays that, acknowledges the beginning.
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%from, %error, "a connection was lost");
+                    continue;
+                }
                 let (acceptor, sender) = (acceptor.clone(), sender.clone());
                 tokio::spawn(async move {
                     match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {

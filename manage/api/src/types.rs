@@ -10,6 +10,8 @@ use weir_model::resource::{FieldError, Kind, Resource, ResourceId};
 
 /// Most resources of one request.
 pub const RESOURCES_MAX: usize = weir_model::event::MUTATIONS_MAX;
+/// Code of the problem that another controller leads.
+pub const NOT_LEADER: &str = "not-leader";
 /// Largest body of a request, bytes.
 pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 
@@ -185,6 +187,63 @@ pub struct StatusResponse {
     pub resources: Vec<KindCount>,
     /// Hosts and gateways.
     pub actuators: Vec<ActuatorStatus>,
+    /// The group of controllers, as the one that answers knows it; absent for a single controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupStatus>,
+}
+
+/// The group of controllers, as one of them knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupStatus {
+    /// The one that answers.
+    pub id: u64,
+    /// What it is: `leader`, `follower`, `candidate`, `learner` or `stopped`.
+    pub role: String,
+    /// Who leads, when known.
+    pub leader: Option<u64>,
+    /// The term.
+    pub term: u64,
+    /// The last batch of the order that it has.
+    pub applied: u64,
+    /// Why it serves nothing, when its state differs from the majority's.
+    pub fenced: Option<String>,
+    /// Why it has stopped, when it could not go on.
+    pub failure: Option<String>,
+    /// All of the group.
+    pub members: Vec<GroupMember>,
+}
+
+/// A controller of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupMember {
+    /// Its number.
+    pub id: u64,
+    /// Whether it votes; one without a vote is catching up.
+    pub voter: bool,
+    /// Where the other controllers reach it.
+    pub replica: String,
+    /// Where people and tools reach it.
+    pub api: String,
+    /// Where hosts and gateways reach it.
+    pub session: String,
+    /// Entries that it is behind, as the leader knows; absent elsewhere, and before it has answered this leader.
+    pub lag: Option<u64>,
+}
+
+/// A controller to add to a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AddMember {
+    /// Its number, from 1: none that the group has, or had and lost without removing it.
+    pub id: u64,
+    /// Where the other controllers reach it, `ADDRESS:PORT`.
+    pub replica: String,
+    /// Where people and tools reach it, `ADDRESS:PORT`.
+    pub api: String,
+    /// Where hosts and gateways reach it, `ADDRESS:PORT`.
+    pub session: String,
 }
 
 /// How many resources of a kind there are.
@@ -303,7 +362,8 @@ pub struct TokenResponse {
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
     /// A stable word: `invalid`, `not-found`, `conflict`, `unauthorized`, `overloaded`, `too-old`,
-    /// `unavailable`, `too-large`, `internal`.
+    /// `unavailable`, `too-large`, `not-leader` (nothing was done; ask `leader`), `uncertain` (it may or may not be
+    /// done), `internal`.
     pub code: String,
     /// What is wrong and what would be right.
     pub message: String,
@@ -313,6 +373,9 @@ pub struct Problem {
     /// The field, if one is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<FieldError>,
+    /// With `not-leader`: base address of the controller that leads, when it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
 }
 
 /// An error of the API.
@@ -326,8 +389,8 @@ pub struct ApiError {
 
 impl ApiError {
     fn new(status: StatusCode, code: &str, message: impl Into<String>) -> ApiError {
-        let problem =
-            Problem { code: code.to_string(), message: message.into(), resource: None, field: None };
+        let message = message.into();
+        let problem = Problem { code: code.to_string(), message, resource: None, field: None, leader: None };
         ApiError { status, problem: Box::new(problem) }
     }
 
@@ -367,6 +430,20 @@ impl ApiError {
     /// Somebody who should answer does not.
     pub fn unavailable(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_GATEWAY, "unavailable", message)
+    }
+    /// Another controller of the group leads. Nothing was done.
+    pub fn not_leader(leader: Option<String>) -> ApiError {
+        let message = match &leader {
+            Some(leader) => format!("another controller leads the group: ask {leader}"),
+            None => "no controller leads the group at the moment: ask again in a second".to_string(),
+        };
+        let mut api = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER, message);
+        api.problem.leader = leader;
+        api
+    }
+    /// It may or may not be done.
+    pub fn uncertain(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_GATEWAY, "uncertain", message)
     }
     /// More than a limit.
     pub fn too_large(message: impl Into<String>) -> ApiError {

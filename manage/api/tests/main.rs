@@ -15,7 +15,8 @@ use weir_model::Label;
 use weir_model::join::{JoinRequest, JoinResponse};
 use weir_model::resource::{FieldError, Kind, Network, Resource, ResourceId};
 
-struct Rote;
+/// With the address of another that leads, it refuses to list.
+struct Rote(Option<String>);
 
 fn network(name: &str) -> ResourceView {
     let text = format!(r#"{{"kind":"network","name":"{name}"}}"#);
@@ -48,14 +49,30 @@ impl Backend for Rote {
             })
         })
     }
-    fn list(&self, _: Option<Kind>, _: Option<&Label>) -> Result<ResourceList, ApiError> {
-        Ok(ResourceList { items: vec![network("red")], version: 3 })
+    fn list(&self, _: Option<Kind>, _: Option<Label>, _: bool) -> Reply<'_, ResourceList> {
+        Box::pin(async {
+            match &self.0 {
+                Some(leader) => Err(ApiError::not_leader(Some(leader.clone()))),
+                None => Ok(ResourceList { items: vec![network("red")], version: 3 }),
+            }
+        })
     }
-    fn get(&self, id: &ResourceId) -> Result<ResourceView, ApiError> {
-        match id.name.as_str() {
-            "red" => Ok(network("red")),
-            _ => Err(ApiError::not_found(format!("there is no {id}"))),
-        }
+    fn get(&self, id: ResourceId) -> Reply<'_, ResourceView> {
+        Box::pin(async move {
+            match id.name.as_str() {
+                "red" => Ok(network("red")),
+                _ => Err(ApiError::not_found(format!("there is no {id}"))),
+            }
+        })
+    }
+    fn group(&self) -> Result<GroupStatus, ApiError> {
+        Err(ApiError::not_found("this controller is alone"))
+    }
+    fn add_member(&self, _: AddMember) -> Reply<'_, ()> {
+        Box::pin(async { Err(ApiError::not_found("this controller is alone")) })
+    }
+    fn remove_member(&self, _: u64) -> Reply<'_, ()> {
+        Box::pin(async { Err(ApiError::not_found("this controller is alone")) })
     }
     fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchEvent>, ApiError> {
         if from < 2 {
@@ -97,27 +114,60 @@ impl Backend for Rote {
 
 /// Starts the service on a runtime of its own; gives a context for it.
 fn serve() -> (tokio::runtime::Runtime, Context, Authority) {
+    let (runtime, mut contexts, authority) = serve_with(vec![None]);
+    (runtime, contexts.remove(0), authority)
+}
+
+/// Starts services of one domain, each with the number of the one that leads if it is another.
+fn serve_with(leaders: Vec<Option<usize>>) -> (tokio::runtime::Runtime, Vec<Context>, Authority) {
     let made = Authority::make(&Label::new("test").unwrap()).unwrap();
     let authority = Authority::open(&made).unwrap();
     let identity = authority.controller(&[IpAddr::V4(Ipv4Addr::LOCALHOST)]).unwrap();
     let config = server_config(&identity, authority.certificate_pem(), false).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let address = runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let listener = TlsListener::new(listener, config).unwrap();
-        let app = router(Arc::new(Rote), Admins::of_token("secret"));
-        tokio::spawn(async move {
-            axum::serve(listener, app.into_make_service_with_connect_info::<Peer>()).await.unwrap();
-        });
-        address
+    let servers: Vec<String> = runtime.block_on(async {
+        let mut listeners = Vec::new();
+        for _ in &leaders {
+            listeners.push(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+        }
+        let at = |listener: &tokio::net::TcpListener| format!("https://{}", listener.local_addr().unwrap());
+        let servers: Vec<String> = listeners.iter().map(at).collect();
+        for (listener, leader) in listeners.into_iter().zip(leaders) {
+            let listener = TlsListener::new(listener, config.clone()).unwrap();
+            let backend = Rote(leader.map(|leader| servers[leader].clone()));
+            let app = router(Arc::new(backend), Admins::of_token("secret"));
+            tokio::spawn(async move {
+                axum::serve(listener, app.into_make_service_with_connect_info::<Peer>()).await.unwrap();
+            });
+        }
+        servers
     });
-    let context = Context {
-        server: format!("https://{address}"),
+    let context = |server: String| Context {
+        server,
+        others: vec![],
         token: "secret".into(),
         ca: authority.certificate_pem().to_string(),
     };
-    (runtime, context, authority)
+    let contexts = servers.into_iter().map(context).collect();
+    (runtime, contexts, authority)
+}
+
+#[test]
+fn a_call_goes_on_to_the_controller_that_leads() {
+    let (_runtime, contexts, _) = serve_with(vec![Some(1), None]);
+    let client = Client::new(contexts[0].clone()).unwrap();
+    assert_eq!(client.list(None, None).unwrap().version, 3);
+    assert_eq!(client.server(), contexts[1].server, "the next call goes there at once");
+
+    // One that is gone is passed over: nothing came to it.
+    let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let server = format!("https://{free}");
+    let gone = Context { server: server.clone(), others: vec![], ..contexts[0].clone() };
+    let answer = Client::new(gone.clone()).unwrap().list(None, None);
+    assert!(matches!(answer, Err(ClientError::Unreachable { may_be_done: false, .. })), "{answer:?}");
+    assert!(matches!(Client::new(gone).unwrap().group(), Err(ClientError::Unreachable { .. })));
+    let alone = Client::new(contexts[1].clone()).unwrap().group();
+    assert_eq!(code(alone.unwrap_err()), "not-found");
 }
 
 fn code(error: ClientError) -> String {

@@ -17,7 +17,8 @@ use tracing_subscriber::EnvFilter;
 /// Logs go to standard error; `WEIR_LOG` says which (`debug`, `weir_switch=trace`, …) and
 /// `WEIR_LOG_FORMAT=json` how.
 fn log() {
-    let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter =
+        EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info,openraft=error"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if std::env::var("WEIR_LOG_FORMAT").is_ok_and(|format| format == "json") {
         builder.json().init();

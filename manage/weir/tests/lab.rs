@@ -1,4 +1,4 @@
-//! The shared lab: brought up once, made whole before each scenario, removed when this process ends.
+//! The shared labs, one with a single controller and one with a group: each is brought up once, made whole before each scenario, removed when this process ends.
 
 use crate::namespaces::wait;
 use std::collections::BTreeMap;
@@ -18,9 +18,40 @@ use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
 use weir_model::{Key, Version};
 
 const INSTANCE: &str = "9";
-const PREFIX: &str = "wl9-";
-const FOLDER: &str = "/run/weir-lab/two-tenants-9";
-const LOCK: &str = "/run/weir-lab/tests-of-weir.lock";
+
+/// Which lab.
+pub struct Kind {
+    name: &'static str,
+    prefix: &'static str,
+    folder: &'static str,
+    lock: &'static str,
+    /// The controllers that run when it is whole; the first one's context is used.
+    controllers: &'static [&'static str],
+    brought_up: OnceLock<Result<(), String>>,
+    /// While this process lives, the pipe is open; when it ends, the one who reads it takes the lab down.
+    lifeline: OnceLock<ChildStdin>,
+}
+
+static TWO_TENANTS: Kind = Kind {
+    name: "two-tenants",
+    prefix: "wl9-",
+    folder: "/run/weir-lab/two-tenants-9",
+    lock: "/run/weir-lab/tests-of-weir.lock",
+    controllers: &["controller"],
+    brought_up: OnceLock::new(),
+    lifeline: OnceLock::new(),
+};
+
+static THREE_CONTROLLERS: Kind = Kind {
+    name: "three-controllers",
+    prefix: "wg9-",
+    folder: "/run/weir-lab/three-controllers-9",
+    lock: "/run/weir-lab/tests-of-weir-group.lock",
+    controllers: &["c1", "c2", "c3"],
+    brought_up: OnceLock::new(),
+    lifeline: OnceLock::new(),
+};
+
 /// How long another run may take.
 const OTHER_RUN_BOUND: Duration = Duration::from_secs(900);
 /// Hosts and gateway.
@@ -29,17 +60,24 @@ pub const SWITCHES: [&str; 4] = ["h1", "h2", "h3", "g1"];
 const NEEDED: [&str; 9] = ["ip", "ping", "ss", "curl", "iperf3", "nginx", "dhcpcd", "udhcpc", "tcpdump"];
 
 static TURN: Mutex<()> = Mutex::new(());
-static BROUGHT_UP: OnceLock<Result<(), String>> = OnceLock::new();
-/// While this process lives, the pipe is open; when it ends, the one who reads it takes the lab down.
-static LIFELINE: OnceLock<ChildStdin> = OnceLock::new();
 
 /// A scenario's turn with the lab.
 pub struct Lab {
+    kind: &'static Kind,
     _turn: MutexGuard<'static, ()>,
 }
 
 /// The lab, whole; `None`, with the NOT RUN line, where root or a program is missing.
 pub fn lab(scenario: &str) -> Option<Lab> {
+    lab_of(&TWO_TENANTS, scenario)
+}
+
+/// The lab with a group of controllers, as [`lab`].
+pub fn group_lab(scenario: &str) -> Option<Lab> {
+    lab_of(&THREE_CONTROLLERS, scenario)
+}
+
+fn lab_of(kind: &'static Kind, scenario: &str) -> Option<Lab> {
     if !system::is_root() {
         println!("NOT RUN {scenario}: it needs root");
         return None;
@@ -49,41 +87,47 @@ pub fn lab(scenario: &str) -> Option<Lab> {
         return None;
     }
     let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let lab = Lab { _turn: turn };
-    if let Err(error) = BROUGHT_UP.get_or_init(bring_up) {
+    let lab = Lab { kind, _turn: turn };
+    if let Err(error) = kind.brought_up.get_or_init(|| bring_up(kind)) {
         panic!("the lab did not come up: {error}");
     }
     lab.make_whole();
     Some(lab)
 }
 
-fn weir() -> Command {
+fn weir(kind: &Kind) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.env("WEIR_CONTEXT", format!("{FOLDER}/controller/state/admin.json")).env("NO_COLOR", "1");
+    command.env("WEIR_CONTEXT", kind.context()).env("NO_COLOR", "1");
     command
 }
 
+impl Kind {
+    fn context(&self) -> PathBuf {
+        Path::new(self.folder).join(self.controllers[0]).join("state/admin.json")
+    }
+}
+
 /// The right to the ninth instance: another run of these tests may have it.
-fn take_instance() -> Result<std::fs::File, String> {
-    let said = |error: std::io::Error| format!("{LOCK}: {error}");
+fn take_instance(kind: &Kind) -> Result<std::fs::File, String> {
+    let said = |error: std::io::Error| format!("{}: {error}", kind.lock);
     std::fs::create_dir_all("/run/weir-lab").map_err(said)?;
-    let lock = std::fs::File::create(LOCK).map_err(said)?;
+    let lock = std::fs::File::create(kind.lock).map_err(said)?;
     let taken = system::wait_for("the end of another run of these tests", OTHER_RUN_BOUND, || {
         Ok(lock.try_lock().is_ok())
     });
     taken.map_err(|error| error.to_string()).map(|()| lock)
 }
 
-fn bring_up() -> Result<(), String> {
-    let lock = take_instance()?;
-    let script =
-        format!("cat >/dev/null; '{}' lab down --instance {INSTANCE} >/dev/null", env!("CARGO_BIN_EXE_weir"));
+fn bring_up(kind: &Kind) -> Result<(), String> {
+    let lock = take_instance(kind)?;
+    let (own, name) = (env!("CARGO_BIN_EXE_weir"), kind.name);
+    let script = format!("cat >/dev/null; '{own}' lab down {name} --instance {INSTANCE} >/dev/null");
     let mut watcher = Command::new("sh");
     // It has the lock too, and so keeps it until the lab is gone.
     watcher.args(["-c", &script]).stdin(Stdio::piped()).stdout(lock).stderr(Stdio::null());
     let mut watcher = watcher.process_group(0).spawn().map_err(|error| error.to_string())?;
-    let _ = LIFELINE.set(watcher.stdin.take().ok_or("no pipe to the watcher")?);
-    let output = weir().args(["lab", "up", "--no-checks", "--instance", INSTANCE]).output();
+    let _ = kind.lifeline.set(watcher.stdin.take().ok_or("no pipe to the watcher")?);
+    let output = weir(kind).args(["lab", "up", name, "--no-checks", "--instance", INSTANCE]).output();
     let output = output.map_err(|error| error.to_string())?;
     if output.status.success() { Ok(()) } else { Err(text(&output.stderr)) }
 }
@@ -91,7 +135,7 @@ fn bring_up() -> Result<(), String> {
 impl Lab {
     /// Starts what an earlier scenario left ended, and brings the resources back to those of the lab.
     fn make_whole(&self) {
-        for program in ["controller"].iter().chain(&SWITCHES).chain(&["nginx-red-db"]) {
+        for program in self.kind.controllers.iter().chain(&SWITCHES).chain(&["nginx-red-db"]) {
             if self.program(program).is_none_or(|record| !record.alive()) {
                 self.start(program);
             }
@@ -105,12 +149,20 @@ impl Lab {
 
     /// The resources of the lab, and no others.
     pub fn restore(&self) {
-        self.ok(&["apply", "-f", &format!("{FOLDER}/net.yaml"), "--replace-all", "--yes", "--wait-s", "30"]);
+        self.ok(&[
+            "apply",
+            "-f",
+            &format!("{}/net.yaml", self.kind.folder),
+            "--replace-all",
+            "--yes",
+            "--wait-s",
+            "30",
+        ]);
     }
 
     /// Runs `weir` with arguments and text on its standard input.
     pub fn weir_with_input(&self, arguments: &[&str], input: &str) -> Output {
-        let mut command = weir();
+        let mut command = weir(self.kind);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         // A command that refuses its arguments does not read.
@@ -125,7 +177,7 @@ impl Lab {
 
     /// A `weir` to start as a process.
     pub fn command(&self) -> Command {
-        weir()
+        weir(self.kind)
     }
 
     /// Runs `weir`; its output. It must succeed.
@@ -146,13 +198,28 @@ impl Lab {
 
     /// The file that names controller and token.
     pub fn context(&self) -> PathBuf {
-        Path::new(FOLDER).join("controller/state/admin.json")
+        self.kind.context()
     }
 
     /// A client of its controller.
     pub fn client(&self) -> Client {
-        let text = std::fs::read_to_string(format!("{FOLDER}/controller/state/admin.json")).unwrap();
-        Client::new(serde_json::from_str::<Context>(&text).unwrap()).unwrap()
+        self.client_of(self.kind.controllers[0])
+    }
+
+    /// A client with the context that one controller wrote.
+    pub fn client_of(&self, controller: &str) -> Client {
+        Client::new(self.context_of(controller)).unwrap()
+    }
+
+    /// The context that one controller wrote.
+    pub fn context_of(&self, controller: &str) -> Context {
+        let path = self.folder().join(controller).join("state/admin.json");
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    /// Its run directory.
+    pub fn folder(&self) -> &'static Path {
+        Path::new(self.kind.folder)
     }
 
     /// State of the switches; empty while the controller does not answer.
@@ -175,7 +242,7 @@ impl Lab {
 
     /// The namespace of a guest, such as `red-app`.
     pub fn netns(&self, short: &str) -> Netns {
-        Netns::existing(format!("{PREFIX}{short}"))
+        Netns::existing(format!("{}{short}", self.kind.prefix))
     }
 
     /// The address of a guest's device.
@@ -186,23 +253,23 @@ impl Lab {
 
     /// A program of the lab as it was written down.
     pub fn program(&self, name: &str) -> Option<Record> {
-        let text = std::fs::read(format!("{FOLDER}/{name}.proc")).ok()?;
+        let text = std::fs::read(self.folder().join(format!("{name}.proc"))).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
     /// Ends a program as a crash would.
     pub fn kill(&self, program: &str) {
-        self.ok(&["lab", "kill", program, "--instance", INSTANCE]);
+        self.ok(&["lab", "kill", program, self.kind.name, "--instance", INSTANCE]);
     }
 
     /// Starts a program again.
     pub fn start(&self, program: &str) {
-        self.ok(&["lab", "start", program, "--instance", INSTANCE]);
+        self.ok(&["lab", "start", program, self.kind.name, "--instance", INSTANCE]);
     }
 
     /// All checks of the lab.
     pub fn run_checks(&self) -> Output {
-        self.weir(&["lab", "run", "--instance", INSTANCE])
+        self.weir(&["lab", "run", self.kind.name, "--instance", INSTANCE])
     }
 
     /// A second supervisor of a host, as by a mistake.
@@ -211,23 +278,23 @@ impl Lab {
         command.args([
             "netns",
             "exec",
-            &format!("{PREFIX}{host}"),
+            &format!("{}{host}", self.kind.prefix),
             env!("CARGO_BIN_EXE_weir"),
             "host",
             "--config",
         ]);
-        command.arg(format!("{FOLDER}/{host}/state/node.json"));
+        command.arg(self.folder().join(host).join("state/node.json"));
         command
     }
 
     /// Where a program's output goes.
     pub fn log(&self, program: &str) -> PathBuf {
-        Path::new(FOLDER).join(format!("{program}.log"))
+        self.folder().join(format!("{program}.log"))
     }
 
     /// Run directory of a host or gateway.
     pub fn run_folder(&self, member: &str) -> PathBuf {
-        Path::new(FOLDER).join(member).join("run")
+        self.folder().join(member).join("run")
     }
 
     /// The agent or switch of a host or gateway.

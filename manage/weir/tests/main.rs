@@ -1,8 +1,8 @@
 //! Scenarios on a whole lab: real processes, real kernel namespaces, real packets. Root; without it each prints
 //! `NOT RUN`.
 //!
-//! One instance of `weir lab two-tenants` (the ninth, so that a person's own lab is left alone) is brought up by the
-//! first scenario and shared. Scenarios take turns. Each finds the lab whole: every program runs, and the resources are
+//! One instance of `weir lab two-tenants` (the ninth, so that a person's own lab is left alone), and one of `weir lab
+//! three-controllers`, is brought up by the first scenario that wants it and shared. Scenarios take turns. Each finds the lab whole: every program runs, and the resources are
 //! those of `net.yaml`. What a scenario adds has its own prefix and goes with it. The lab goes when this process ends,
 //! however it ends.
 
@@ -13,6 +13,7 @@ mod crashes;
 mod echo;
 mod extra;
 mod filewall;
+mod group;
 mod lab;
 mod namespaces;
 mod networks;

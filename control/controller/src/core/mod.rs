@@ -109,6 +109,8 @@ pub enum Input {
         /// The acks.
         acks: SignedAcks,
     },
+    /// This replica of a group begins or ceases to lead. It begins after it decided all that was ordered.
+    Lead(bool),
     /// Time passed, on any clock that does not go back.
     Tick {
         /// Its milliseconds.
@@ -298,6 +300,15 @@ impl Core {
         self.own_sequence
     }
 
+    /// What replicas compare after the same batch: version, ordered time and digest of the store.
+    pub fn replica_digest(&self) -> [u8; 32] {
+        let mut digest = [0; 32];
+        digest[..8].copy_from_slice(&self.store.version().0.to_le_bytes());
+        digest[8..16].copy_from_slice(&self.now_ms.to_le_bytes());
+        digest[16..].copy_from_slice(&self.store.digest().to_le_bytes());
+        digest
+    }
+
     /// Actuators that joined.
     pub fn joined(&self) -> &Arc<BTreeMap<Label, ActuatorFacts>> {
         &self.joined
@@ -325,6 +336,7 @@ impl Core {
                 self.scheduler.state(&actuator, session, entries, last, out);
             }
             Input::Acks { session, acks } => self.acks(session, &acks, out),
+            Input::Lead(leads) => self.scheduler.lead(leads, out),
             Input::Tick { now_ms } => self.scheduler.tick(now_ms, out),
         }
         self.scheduler.pump(out);
@@ -460,8 +472,9 @@ impl Core {
             let (change, after) = match self.scheduler.desired(actuator, key) {
                 _ if pending => continue,
                 Some(held) if !held.is_delete() && held.version() > *in_force => continue,
-                Some(held) => (held.proven.update.change.clone(), held.after.to_vec()),
-                None => (Change::Delete, Vec::new()),
+                Some(held) if !held.is_delete() => (held.proven.update.change.clone(), held.after.to_vec()),
+                // Replicas forget tombstones at different times, and must decide the same.
+                _ => (Change::Delete, Vec::new()),
             };
             let (target, key) = (actuator.clone(), key.clone());
             let update = Update { target, key, version, expected: Version::ZERO, change };

@@ -4,7 +4,7 @@
 //! store's own snapshot, then actuators, batch headers, and every held update with the number
 //! of its header. Acks are not in it: actuators tell what is in force when they return.
 
-use super::scheduler::Held;
+use super::scheduler::{Held, Scheduler, SchedulerSettings};
 use super::{Core, CoreSettings, SharedApp};
 use crate::Error;
 use serde::{Deserialize, Serialize};
@@ -116,37 +116,74 @@ impl Core {
         apps: Vec<SharedApp>,
         bytes: &[u8],
     ) -> Result<Core, Error> {
+        let mut core = Core::new(settings, signer, apps);
+        core.install(bytes)?;
+        Ok(core)
+    }
+
+    /// Takes the state of a snapshot instead of its own. Sessions are forgotten: whoever has some opens them anew. It
+    /// leads as it did.
+    ///
+    /// # Errors
+    /// One of [`Error`]'s snapshot variants; then it is as it was.
+    pub fn install(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let leads = self.scheduler.leads();
+        let read = Read::whole(&self.domain, self.scheduler.settings(), bytes)?;
+        (self.epoch, self.now_ms, self.own_sequence) = (read.epoch, read.now_ms, read.own_sequence);
+        (self.store, self.joined, self.scheduler) = (read.store, Arc::new(read.joined), read.scheduler);
+        self.scheduler.lead(leads, &mut Vec::new());
+        Ok(())
+    }
+}
+
+/// What a snapshot holds.
+struct Read {
+    epoch: u64,
+    now_ms: u64,
+    own_sequence: u64,
+    store: Store,
+    joined: BTreeMap<Label, ActuatorFacts>,
+    scheduler: Scheduler,
+}
+
+impl Read {
+    fn whole(domain: &Label, settings: SchedulerSettings, bytes: &[u8]) -> Result<Read, Error> {
         let mut rest = bytes;
         let format = postcard::take_from_bytes::<u32>(rest).map_err(damaged)?.0;
         if format != FORMAT {
             return Err(Error::SnapshotFormat { found: format, known: FORMAT });
         }
         let head: Head = take(&mut rest)?;
-        if head.domain != settings.domain {
-            return Err(Error::SnapshotDomain { found: head.domain, wanted: settings.domain });
+        if head.domain != *domain {
+            return Err(Error::SnapshotDomain { found: head.domain, wanted: domain.clone() });
         }
         let length = usize::try_from(head.store_bytes).map_err(damaged)?;
         let store = rest.get(..length).ok_or_else(|| damaged("it ends in the store"))?;
         rest = &rest[length..];
-        let mut core = Core::new(settings, signer, apps);
-        core.store = Store::from_snapshot(store)?;
-        (core.epoch, core.now_ms, core.own_sequence) = (head.epoch, head.now_ms, head.own_sequence);
-        core.scheduler.decided(core.store.version());
+        let mut read = Read {
+            epoch: head.epoch,
+            now_ms: head.now_ms,
+            own_sequence: head.own_sequence,
+            store: Store::from_snapshot(store)?,
+            joined: BTreeMap::new(),
+            scheduler: Scheduler::new(settings),
+        };
+        read.scheduler.decided(read.store.version());
         for _ in 0..head.actuators {
             let facts: ActuatorFacts = take(&mut rest)?;
-            Arc::make_mut(&mut core.joined).insert(facts.name.clone(), facts);
+            read.joined.insert(facts.name.clone(), facts);
         }
         for _ in 0..head.targets {
-            core.scheduler.add_target(&take(&mut rest)?);
+            read.scheduler.add_target(&take(&mut rest)?);
         }
         let mut headers: Vec<Arc<SignedHeader>> = Vec::new();
         for _ in 0..head.headers {
             headers.push(Arc::new(take(&mut rest)?));
         }
         for _ in 0..head.held {
-            core.restore(&headers, &mut rest)?;
+            read.restore(&headers, &mut rest)?;
         }
-        if rest.is_empty() { Ok(core) } else { Err(damaged(format!("{} bytes are left over", rest.len()))) }
+        if rest.is_empty() { Ok(read) } else { Err(damaged(format!("{} bytes are left over", rest.len()))) }
     }
 
     fn restore(&mut self, headers: &[Arc<SignedHeader>], rest: &mut &[u8]) -> Result<(), Error> {

@@ -287,7 +287,12 @@ impl ControllerHandle {
 
     /// Gives the core an input; waits while its queue is full.
     pub(super) async fn input(&self, input: Input) -> Result<(), Error> {
-        self.inbox.send(Command::Input(input)).await.map_err(|_| Error::Stopped)
+        self.send(Command::Input(input)).await
+    }
+
+    /// As [`ControllerHandle::input`].
+    pub(super) async fn send(&self, command: Command) -> Result<(), Error> {
+        self.inbox.send(command).await.map_err(|_| Error::Stopped)
     }
 
     fn command(&self, command: Command) -> Result<(), Error> {

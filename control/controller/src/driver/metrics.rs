@@ -6,7 +6,6 @@ use crate::core::scheduler::{SchedulerCounters, TargetStatus};
 use crate::core::{Core, CoreCounters};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weir_order::Engine;
 
 /// What the driver counts itself.
 #[derive(Debug, Default)]
@@ -115,6 +114,7 @@ fn scheduler(text: &mut String, counters: &SchedulerCounters) {
         ("resent", counters.resent),
         ("acked", counters.acked),
         ("acks_unknown", counters.acks_unknown),
+        ("acks_ahead", counters.acks_ahead),
         ("refused", counters.refused),
         ("retried", counters.retried),
         ("tombstones_forgotten", counters.tombstones_forgotten),
@@ -185,19 +185,13 @@ fn driver(text: &mut String, shared: &Shared) {
 }
 
 fn order(text: &mut String, shared: &Shared) {
-    if let Some(engine) = shared.engine.load_full() {
-        let counters = engine.counters();
-        let log = [
-            ("batches", counters.committed),
-            ("appended_bytes", counters.log.appended_bytes),
-            ("syncs", counters.log.syncs),
-            ("failed_writes", counters.log.failed_writes),
-            ("overloads", counters.overloads),
-            ("snapshots_saved", counters.snapshots_saved),
-        ];
+    if let Some(engine) = shared.engine() {
+        let log = engine.counts();
         let healthy = u64::from(engine.status().healthy);
         let help = "Whether the log can order more; 0 asks for a look at the disk and a restart.";
         put(text, "log_healthy", "gauge", help, &[(String::new(), healthy)]);
+        let leads = u64::from(shared.leads());
+        put(text, "leads", "gauge", "Whether this controller leads.", &[(String::new(), leads)]);
         put(text, "log_total", "counter", "What the log did.", &by("what", &log));
     }
     if let Some(submitter) = shared.submitter.load_full() {

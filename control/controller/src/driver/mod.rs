@@ -1,7 +1,7 @@
 //! The runtime: threads, the order engine, TLS sessions and the handle, around the pure core.
 //!
 //! ```text
-//!  API ── ControllerHandle ──► Submitter ──► LocalEngine (log) ── committed ──┐
+//!  API ── ControllerHandle ──► Submitter ──► Engine (log, group) ── committed ┐
 //!            │      ▲                                                         ▼
 //!            │      └── answers ◄──────────────────────────────────── core thread (Core::step)
 //!            │                                                          ▲          │
@@ -16,8 +16,12 @@
 //! - Only the core thread touches the core; everything reaches it by one bounded queue. When that is
 //!   full, sessions and the log wait, and those who ask by the handle are told so.
 //! - Ordered time is max(previous, wall clock), put in by the proposer and held by the core.
-//! - An actuator has one session; a newer one ends the older.
+//! - An actuator has one session with a replica; a newer one ends the older.
+//! - In a group every replica runs all of this on the same entries; only the one that leads proposes events of its own,
+//!   sends updates, and answers whoever proposes ([`follow`]).
 
+mod engine;
+mod follow;
 mod frame;
 mod handle;
 mod metrics;
@@ -28,6 +32,7 @@ mod sessions;
 mod shared;
 mod snapshots;
 
+pub use engine::Order;
 pub use frame::{read_frame, write_frame};
 pub use handle::{ActuatorStatus, ControllerHandle, Status, Watch};
 pub use session::{Renewer, SessionAccess, serve_sessions};
@@ -174,10 +179,10 @@ impl ControllerSettings {
 }
 
 /// What opening found.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Recovered {
-    /// Of the order.
-    pub opening: weir_order::Opening,
+    /// Of the log of one process; a replica of a group recovers as it follows.
+    pub opening: Option<weir_order::Opening>,
     /// Entries replayed after the snapshot.
     pub replayed: u64,
 }
@@ -218,7 +223,7 @@ impl Controller {
         core.set_registry(settings.registry.clone());
         let mut feed = Feed::new(settings.feed, core.store().version());
         let (last, replayed) = replay(&opened, &mut core, &mut feed)?;
-        let recovered = Recovered { opening: opened.opening().clone(), replayed };
+        let recovered = Recovered { opening: Some(opened.opening().clone()), replayed };
         tracing::info!(version = %core.store().version(), replayed, "the controller recovered its state");
 
         let numbers = Numbers::open(disk, NUMBERS_FILE, NUMBERS_RESERVED, core.own_sequence() + 1)
@@ -229,7 +234,7 @@ impl Controller {
             // Fails only when the core thread has ended; then nobody is answered any more.
             let _ = committed.blocking_send(Command::Committed(entry.clone()));
         };
-        let engine = Arc::new(opened.start(Box::new(sink))?);
+        let engine: Arc<dyn Order> = Arc::new(opened.start(Box::new(sink))?);
         let submitter = Submitter::new(engine.clone(), clock.clone(), settings.batcher)?;
         let shared = Arc::new(Shared::new(Parts {
             settings: &settings,
@@ -243,11 +248,23 @@ impl Controller {
             clock,
             submitter,
             engine: engine.clone(),
+            leads: true,
             inbox: inbox.clone(),
         }));
         let handle = ControllerHandle::new(shared.clone(), inbox.clone());
         let (snapshots, snapshot_thread) = snapshots::start(engine, inbox.clone())?;
-        let runner = Runner::new(core, commands, shared.clone(), snapshots, settings.snapshots, last);
+        let runner = Runner::new(core, commands, shared.clone(), snapshots, &settings, last);
+        Controller::run(handle, shared, runner, snapshot_thread, inbox, recovered)
+    }
+
+    fn run(
+        handle: ControllerHandle,
+        shared: Arc<Shared>,
+        runner: Runner,
+        snapshot_thread: JoinHandle<()>,
+        inbox: mpsc::Sender<Command>,
+        recovered: Recovered,
+    ) -> Result<Controller, Error> {
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
                 .name(name.into())

@@ -8,13 +8,14 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
+use weir_base::world::random_u64;
 use weir_store::{Batch, Outcome};
 
 type Answer = oneshot::Sender<Result<Vec<Outcome>, Error>>;
 
 /// Batches that wait for their outcomes.
 pub(super) struct Operations {
-    /// Tells this process from those before it, whose batches a replay may still bring.
+    /// Tells this process from those before it, whose batches a replay may still bring, and from other replicas.
     origin: u64,
     next_ticket: AtomicU64,
     waiting: Mutex<HashMap<u64, Answer>>,
@@ -23,8 +24,8 @@ pub(super) struct Operations {
 
 impl Operations {
     pub fn new(waiting_max: usize) -> Operations {
-        // Nothing of an earlier process is waited for: a replay ends before the first ticket.
-        let origin = u64::from(std::process::id());
+        // Other processes, here before and elsewhere now, have the same tickets.
+        let origin = random_u64();
         Operations { origin, next_ticket: AtomicU64::new(1), waiting: Mutex::default(), waiting_max }
     }
 

@@ -1,12 +1,12 @@
 //! The core thread: feeds the core, and does what it says.
 
-use super::SnapshotPolicy;
 use super::metrics::Gauges;
 use super::shared::Shared;
 use super::snapshots::Job;
+use super::{ControllerSettings, SnapshotPolicy};
 use crate::Error;
 use crate::core::scheduler::Reached;
-use crate::core::{Core, Input, Item, Outcome, Output, decode_batch};
+use crate::core::{Core, FeedSettings, Input, Item, Outcome, Output, decode_batch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,6 +26,10 @@ const TICKS_PER_LOOK: u64 = 10;
 pub(super) enum Command {
     /// The order committed an entry.
     Committed(Entry),
+    /// The order brings the state after an entry.
+    Install(Position, Vec<u8>),
+    /// This replica begins or ceases to lead.
+    Lead { leads: bool, reply: oneshot::Sender<()> },
     /// Something happened on a session.
     Input(Input),
     /// Time passed.
@@ -46,6 +50,8 @@ pub(super) struct Runner {
     shared: Arc<Shared>,
     snapshots: SyncSender<Job>,
     policy: SnapshotPolicy,
+    feed: FeedSettings,
+    digest_every: u64,
     last: Position,
     entries_since: u64,
     bytes_since: u64,
@@ -70,15 +76,17 @@ impl Runner {
         commands: mpsc::Receiver<Command>,
         shared: Arc<Shared>,
         snapshots: SyncSender<Job>,
-        policy: SnapshotPolicy,
+        settings: &ControllerSettings,
         last: Position,
     ) -> Runner {
         Runner {
+            digest_every: shared.engine().map_or(0, |engine| engine.digest_every()),
+            feed: settings.feed,
             core,
             commands,
             shared,
             snapshots,
-            policy,
+            policy: settings.snapshots,
             last,
             entries_since: 0,
             bytes_since: 0,
@@ -99,6 +107,13 @@ impl Runner {
                         break;
                     }
                 }
+                Command::Install(at, state) => {
+                    if let Err(error) = self.install(at, &state) {
+                        tracing::error!(index = at.index, %error, "a state that was sent cannot be taken over");
+                        break;
+                    }
+                }
+                Command::Lead { leads, reply } => self.lead(leads, reply),
                 Command::Input(input) => self.step(input),
                 Command::Tick => self.tick(),
                 Command::Inspect(look) => look(&self.core),
@@ -117,8 +132,34 @@ impl Runner {
         self.last = entry.position;
         self.entries_since += 1;
         self.bytes_since += entry.batch.len() as u64;
+        if self.digest_every > 0 && entry.position.index.is_multiple_of(self.digest_every) {
+            self.report_digest();
+        }
         self.take_snapshot();
         Ok(())
+    }
+
+    fn install(&mut self, at: Position, state: &[u8]) -> Result<(), Error> {
+        self.core.install(state)?;
+        self.last = at;
+        self.entries_since = 0;
+        self.bytes_since = 0;
+        tracing::info!(index = at.index, version = %self.core.store().version(), "took over a state");
+        self.shared.replaced(&self.core, self.feed);
+        Ok(())
+    }
+
+    fn lead(&mut self, leads: bool, reply: oneshot::Sender<()>) {
+        self.shared.set_leads(leads);
+        self.step(Input::Lead(leads));
+        // Who asked may have given up.
+        let _ = reply.send(());
+    }
+
+    fn report_digest(&self) {
+        if let Some(engine) = self.shared.engine() {
+            engine.report_digest(self.last, self.core.replica_digest());
+        }
     }
 
     fn step(&mut self, input: Input) {

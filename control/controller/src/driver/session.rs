@@ -293,8 +293,11 @@ async fn read<S: AsyncRead>(
                         return Err(Error::Peer(text));
                     }
                 }
-                // Whose it is says its signature, and not the session.
-                handle.shared.intake(event);
+                // Every replica hears of it; the one that leads orders it. Whose it is says its signature, and not the
+                // session.
+                if handle.leads() {
+                    handle.shared.intake(event);
+                }
             }
             ToController::Answer { id, answer } => {
                 handle.shared.sessions.answered(actuator, session, id, answer)

@@ -27,6 +27,8 @@ pub(super) struct Sessions {
     settings: SessionSettings,
     open: Mutex<HashMap<Label, Open>>,
     next: AtomicU64,
+    /// Where the controllers of the group are, and the number of this list.
+    controllers: Mutex<(u64, Vec<String>)>,
     /// Sessions opened.
     pub opened: AtomicU64,
     /// Sessions ended by a newer one of the same actuator.
@@ -43,6 +45,7 @@ impl Sessions {
             settings,
             open: Mutex::new(HashMap::new()),
             next: AtomicU64::new(1),
+            controllers: Mutex::default(),
             opened: AtomicU64::new(0),
             replaced: AtomicU64::new(0),
             overflowed: AtomicU64::new(0),
@@ -57,10 +60,13 @@ impl Sessions {
         software: String,
         first: ToActuator,
     ) -> (u64, mpsc::Receiver<ToActuator>) {
-        let (outbound, queue) = mpsc::channel(self.settings.outbound_frames_max.max(1));
-        // The queue is empty, so there is room.
+        let (outbound, queue) = mpsc::channel(self.settings.outbound_frames_max.max(2));
+        // The queue is empty, so there is room for both.
         let _ = outbound.try_send(first);
         let mut open = locked(&self.open);
+        if let Some(frame) = self.controllers() {
+            let _ = outbound.try_send(frame);
+        }
         let session = self.next.fetch_add(1, Ordering::SeqCst);
         let new = Open { session, software, outbound, questions: HashMap::new(), next_question: 1 };
         if open.insert(actuator.clone(), new).is_some() {
@@ -68,6 +74,28 @@ impl Sessions {
         }
         self.opened.fetch_add(1, Ordering::Relaxed);
         (session, queue)
+    }
+
+    fn controllers(&self) -> Option<ToActuator> {
+        let (number, sessions) = locked(&self.controllers).clone();
+        (!sessions.is_empty()).then_some(ToActuator::Controllers { number, sessions })
+    }
+
+    /// Tells everybody where the controllers are, when that is new.
+    pub fn set_controllers(&self, number: u64, sessions: Vec<String>) {
+        {
+            let mut known = locked(&self.controllers);
+            if known.0 >= number || known.1 == sessions {
+                known.0 = known.0.max(number);
+                return;
+            }
+            *known = (number, sessions);
+        }
+        let Some(frame) = self.controllers() else { return };
+        for open in locked(&self.open).values() {
+            // One whose queue is full is about to be closed, and hears it in its next session.
+            let _ = open.outbound.try_send(frame.clone());
+        }
     }
 
     /// Forgets a session that ended.

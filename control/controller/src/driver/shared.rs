@@ -4,15 +4,16 @@ use super::metrics::{DriverCounters, Gauges};
 use super::operations::Operations;
 use super::runner::Command;
 use super::sessions::Sessions;
-use super::{ControllerSettings, SessionSettings};
+use super::{ControllerSettings, Order, SessionSettings};
 use crate::Error;
 use crate::core::admission::{SourceKeys, admit};
-use crate::core::{CommittedChange, Core, Feed, Item, SharedApp, was_decided};
+use crate::core::{CommittedChange, Core, Feed, FeedSettings, Item, SharedApp, was_decided};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
 use weir_base::codec::encode;
 use weir_base::numbers::Numbers;
@@ -20,7 +21,7 @@ use weir_base::world::Clock;
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
 use weir_model::signed::GroupKey;
 use weir_model::{Label, Version};
-use weir_order::{LocalEngine, Submitter};
+use weir_order::Submitter;
 use weir_store::Store;
 use weir_trust::identity::{KeyPair, sign_event};
 
@@ -54,7 +55,7 @@ pub(super) struct Shared {
     pub sessions: Sessions,
     pub counters: DriverCounters,
     pub gauges: ArcSwap<Gauges>,
-    pub engine: ArcSwapOption<LocalEngine>,
+    engine: ArcSwapOption<Arc<dyn Order>>,
     pub submitter: ArcSwapOption<Submitter>,
     published: ArcSwap<Published>,
     feed: Mutex<Feed>,
@@ -63,6 +64,11 @@ pub(super) struct Shared {
     proposals: Mutex<HashMap<EventName, Vec<Answer>>>,
     proposals_max: usize,
     pub operations: Operations,
+    /// Whether others order too, so that a read needs a barrier.
+    pub replicated: bool,
+    leads: AtomicBool,
+    /// What is published has all that was acknowledged before this.
+    fresh_at: Mutex<Option<Instant>>,
     ordered_ms: AtomicU64,
     stopped: AtomicBool,
     failed: AtomicBool,
@@ -81,7 +87,9 @@ pub(super) struct Parts<'a> {
     pub core: &'a Core,
     pub clock: Arc<dyn Clock>,
     pub submitter: Submitter,
-    pub engine: Arc<LocalEngine>,
+    pub engine: Arc<dyn Order>,
+    /// False: a replica of a group, which follows at first.
+    pub leads: bool,
     pub inbox: mpsc::Sender<Command>,
 }
 
@@ -107,7 +115,7 @@ impl Shared {
             sessions: Sessions::new(settings.sessions),
             counters: DriverCounters::default(),
             gauges: ArcSwap::from_pointee(Gauges::default()),
-            engine: ArcSwapOption::from(Some(parts.engine)),
+            engine: ArcSwapOption::from(Some(Arc::new(parts.engine))),
             submitter: ArcSwapOption::from(Some(Arc::new(parts.submitter))),
             published: ArcSwap::from_pointee(Published::of(parts.core)),
             feed: Mutex::new(parts.feed),
@@ -115,6 +123,9 @@ impl Shared {
             proposals: Mutex::new(HashMap::new()),
             proposals_max: settings.proposals_max,
             operations: Operations::new(settings.proposals_max),
+            replicated: !parts.leads,
+            leads: AtomicBool::new(parts.leads),
+            fresh_at: Mutex::default(),
             ordered_ms: AtomicU64::new(parts.core.now_ms()),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -148,6 +159,41 @@ impl Shared {
         locked(&self.feed).after(from, limit)
     }
 
+    /// Shows a state that took the place of the one before. Who waits for a decision hears that it is not known here.
+    pub fn replaced(&self, core: &Core, settings: FeedSettings) {
+        let version = core.store().version();
+        self.set_fresh_at(None);
+        self.publish(core);
+        *locked(&self.feed) = Feed::new(settings, version);
+        self.reached.send_modify(|(reached, _)| *reached = version);
+        locked(&self.proposals).clear();
+        self.operations.clear();
+        // What they told is forgotten with the state that it was compared to.
+        self.sessions.close_all();
+    }
+
+    /// The order, until the controller stops.
+    pub fn engine(&self) -> Option<Arc<dyn Order>> {
+        self.engine.load_full().map(|engine| (*engine).clone())
+    }
+
+    pub fn fresh_at(&self) -> Option<Instant> {
+        *locked(&self.fresh_at)
+    }
+
+    pub fn set_fresh_at(&self, at: Option<Instant>) {
+        *locked(&self.fresh_at) = at;
+    }
+
+    pub fn leads(&self) -> bool {
+        self.leads.load(Ordering::SeqCst)
+    }
+
+    /// Begins or ceases to lead.
+    pub fn set_leads(&self, leads: bool) {
+        self.leads.store(leads, Ordering::SeqCst);
+    }
+
     /// Time for a proposal: never before one that was given before.
     pub fn ordered_now_ms(&self) -> u64 {
         let wall_ms = self.clock.wall_ms();
@@ -159,6 +205,11 @@ impl Shared {
         self: &Arc<Self>,
         event: SignedEvent,
     ) -> Result<oneshot::Receiver<Result<Version, Error>>, Error> {
+        if !self.leads() && self.replicated {
+            // Also while it was chosen and has not decided all that was ordered yet.
+            let leader = self.engine().and_then(|engine| engine.status().leader);
+            return Err(weir_order::Error::NotLeader { leader }.into());
+        }
         let name = (event.event.source.clone(), event.event.sequence);
         let (answer, answered) = oneshot::channel();
         {
@@ -261,6 +312,7 @@ impl Shared {
         self.stopped.store(true, Ordering::SeqCst);
         self.submitter.store(None);
         self.engine.store(None);
+        self.leads.store(false, Ordering::SeqCst);
         // Only to wake the core thread; when its queue is full it is awake.
         let _ = self.inbox.try_send(Command::Wake);
         self.reached.send_modify(|(_, stopped)| *stopped = true);

@@ -1,5 +1,6 @@
 //! The thread that turns a core's snapshot into bytes and saves it, so that the core goes on meanwhile.
 
+use super::Order;
 use super::runner::Command;
 use crate::Error;
 use crate::core::CoreSnapshot;
@@ -7,14 +8,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
-use weir_order::{Engine, LocalEngine, Position};
+use weir_order::Position;
 
 /// A snapshot to save, at the last entry that it holds.
 pub(super) type Job = (Position, CoreSnapshot);
 
 /// Starts the thread. It ends when the sender is dropped. One job may wait.
 pub(super) fn start(
-    engine: Arc<LocalEngine>,
+    engine: Arc<dyn Order>,
     inbox: mpsc::Sender<Command>,
 ) -> Result<(SyncSender<Job>, JoinHandle<()>), Error> {
     let (jobs, queue) = sync_channel::<Job>(1);

@@ -157,7 +157,10 @@ fn a_restart_finds_the_same_state_and_watchers_resume() {
     });
 
     let controller = open(&disk, &settings, Arc::new(TestApp)).unwrap();
-    assert!(controller.recovered().replayed > 0 && controller.recovered().opening.snapshot.is_none());
+    assert!(
+        controller.recovered().replayed > 0
+            && controller.recovered().opening.as_ref().unwrap().snapshot.is_none()
+    );
     let handle = controller.handle();
     assert_eq!(handle.store().digest(), digest);
     runtime.block_on(async {
@@ -191,7 +194,10 @@ fn a_snapshot_shortens_the_replay_and_bounds_what_can_be_watched() {
     let digest = handle.store().digest();
     controller.shutdown();
     let controller = open(&disk, &settings(), Arc::new(TestApp)).unwrap();
-    assert!(controller.recovered().opening.snapshot.is_some() && controller.recovered().replayed < number);
+    assert!(
+        controller.recovered().opening.as_ref().unwrap().snapshot.is_some()
+            && controller.recovered().replayed < number
+    );
     assert_eq!(controller.handle().store().digest(), digest);
     assert!(matches!(controller.handle().watch(Version::ZERO), Err(Error::WatchTooOld { .. })));
     controller.shutdown();

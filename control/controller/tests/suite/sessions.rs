@@ -156,7 +156,9 @@ impl Agent {
                 .collect(),
             ToActuator::Ask { .. } => Vec::new(),
             ToActuator::Ping { id } => vec![ToController::Pong { id }],
-            ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) => Vec::new(),
+            ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) | ToActuator::Controllers { .. } => {
+                Vec::new()
+            }
         })
     }
 

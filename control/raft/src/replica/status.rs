@@ -69,6 +69,8 @@ pub struct ReplicaStatus {
     pub voters: BTreeMap<u64, String>,
     /// Learners and where they are reached.
     pub learners: BTreeMap<u64, String>,
+    /// Where the members in force stand in the log (raft's counting); absent before the group is founded.
+    pub membership_log_index: Option<u64>,
     /// How far the others are; only on the leader.
     pub lag: BTreeMap<u64, Lag>,
     /// Whether everything that its log had when it started is applied again; before, a stale read may go back in time.
@@ -129,6 +131,7 @@ impl Replica {
             ServerState::Learner => Role::Learner,
             ServerState::Shutdown => Role::Stopped,
         };
+        status.membership_log_index = metrics.membership_config.log_id().as_ref().map(|id| id.index());
         let membership = metrics.membership_config.membership();
         let voters: Vec<u64> = membership.voter_ids().collect();
         for (id, address) in membership.nodes() {

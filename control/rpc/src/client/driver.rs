@@ -25,9 +25,9 @@ use weir_store::{Answer, Operation, Outcome, Query, Refusal};
 
 /// A batch ends behind so many bytes.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Between two tries after a failure; doubled each time up to the most.
+/// Between two tries after a failure; doubled each time up to the most: a tenth of what a group takes to have another leader.
 const PAUSE_MIN: Duration = Duration::from_millis(3);
-const PAUSE_MAX: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_millis(30);
 
 /// What callers ask for.
 pub(super) enum Job {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use weir_base::codec::encode;
 use weir_order::{Engine, Entry, Position, Submitter};
-use weir_store::{Batch, Query, Registry, Store};
+use weir_store::{Batch, History, Query, Registry, Store};
 
 /// How often it is looked whether an entry goes.
 const EXPIRY_LOOK: Duration = Duration::from_millis(50);
@@ -19,6 +19,8 @@ const EXPIRY_LOOK: Duration = Duration::from_millis(50);
 pub(super) enum Command {
     /// The order committed an entry.
     Committed(Entry),
+    /// The order brings the state after an entry.
+    Install(Position, Box<Store>),
     /// Somebody reads.
     Read {
         queries: Vec<Query>,
@@ -80,6 +82,7 @@ impl Applier {
                         break;
                     }
                 }
+                Ok(Command::Install(at, store)) => self.install(at, *store),
                 Ok(Command::Read { queries, reply }) => {
                     let answers = queries.iter().map(|query| self.store.query(query)).collect();
                     let _ = reply.send(ReadResult { version: self.store.version(), answers });
@@ -103,6 +106,18 @@ impl Applier {
         self.take_snapshot();
         self.look_at_time();
         Ok(())
+    }
+
+    fn install(&mut self, at: Position, store: Store) {
+        *locked(&self.shared.fresh_at) = None;
+        *locked(&self.shared.history) = History::new(self.settings.history, store.version());
+        self.shared.reached.send_replace(store.version());
+        self.store = store;
+        self.last = at;
+        self.entries_since = 0;
+        self.bytes_since = 0;
+        // What waits was done, or was not, in a part of the order that is not seen here.
+        locked(&self.shared.submissions).clear();
     }
 
     fn apply(&mut self, item: Item) {

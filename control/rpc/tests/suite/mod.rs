@@ -1,6 +1,7 @@
 mod access;
 mod cached;
 mod checker;
+mod following;
 mod kill;
 mod path;
 mod python;

@@ -1,178 +1,265 @@
-//! Moves the session's frames: mutual TLS towards a controller, channels towards the link.
+//! Moves the sessions' frames: a stream towards each controller, one channel towards the link.
 //!
 //! Nothing here waits for a controller that does not read: its queue is bounded, and when it is full
-//! the stream ends and the next session reconciles. When the switch is slow, the controller's stream
-//! is not read, so that it slows down too. A frame that was read is held until the switch has room: what
-//! the machine says to the switch is never lost while the connection to it lasts.
+//! the stream ends and the next session reconciles. When the switch is slow, the controllers' streams
+//! are not read, so that they slow down too. A frame that was read is held until the switch has room: what
+//! a machine says to the switch is never lost while the connection to it lasts.
+//!
+//! The sessions share the switch. What it acks and reports goes to every session; its state and its answers go to the
+//! one that asked: states come in the order in which they were asked for, and the number of a question says whose it is.
 
 use super::renewal::{self, LOOK_S, Renewal};
-use super::tls::{session_config, split_address};
-use super::{CONNECT_TIMEOUT_MS, Input, Output, Report, Session};
+use super::stream::{Stream, StreamEvent, TO_CONTROLLER_MAX};
+use super::{Counters, Input, Output, Report, Session, Settings};
+use crate::config::check_controllers;
+use crate::join;
 use crate::link::LinkEvent;
 use crate::shared::{Shared, SwitchSender};
-use crate::wire::{read_frame, write_frame};
-use rustls::pki_types::ServerName;
-use std::path::{Path, PathBuf};
+use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
-use weir_model::session::{ToActuator, ToController};
+use weir_model::local::{FromSwitch, ToSwitch};
+use weir_model::session::ToController;
 
-/// Most frames waiting to be sent to the controller.
-pub const TO_CONTROLLER_MAX: usize = 1024;
 /// Events of the switch are dropped when fewer places than this are left: they are the first to go.
 const EVENTS_RESERVE: usize = TO_CONTROLLER_MAX / 2;
-/// Frames of the controller that wait here; each may be as long as a frame can be.
-const FROM_CONTROLLER_MAX: usize = 4;
-/// Places that must be free towards the switch before another frame of the controller is taken.
+/// Frames of controllers that wait here; each may be as long as a frame can be.
+const FROM_CONTROLLERS_MAX: usize = 4;
+/// Places that must be free towards the switch before another frame of a controller is taken.
 const SWITCH_ROOM_MIN: usize = 8;
 /// How often the switch's queue is looked at while it is full, milliseconds.
 const ROOM_CHECK_MS: u64 = 10;
-/// A silent stream is probed after so long, seconds.
-const KEEPALIVE_S: u64 = 10;
-/// Data that is not acknowledged for so long ends the stream, milliseconds.
-const USER_TIMEOUT_MS: u32 = 20_000;
+/// The number of a question is the number of its session, shifted by so much, and a count.
+const QUESTION_SHIFT: u32 = 40;
+/// Numbers of sessions begin anew after this; the highest bits of a question's number are the link's.
+const NUMBERS_MAX: u64 = 1 << 20;
 
-enum StreamEvent {
-    Connected,
-    Closed(String),
-    Frame(ToActuator),
+/// What the sessions are made with.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Settings of each, with all controllers.
+    pub settings: Settings,
+    /// Whether lists of controllers that sessions tell are followed. They are not where the configuration lists them.
+    pub learns: bool,
+    /// Where identity and trust are.
+    pub state_dir: PathBuf,
 }
 
-struct Stream {
-    generation: u64,
-    sender: mpsc::Sender<ToController>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+/// The session with one controller.
+struct One {
+    number: u64,
+    address: String,
+    session: Session,
+    stream: Option<Stream>,
 }
 
 struct Driver {
     shared: Arc<Shared>,
-    session: Session,
-    state_dir: PathBuf,
+    plan: Plan,
+    sessions: Vec<One>,
+    next_number: u64,
+    /// Number of the list of controllers that is followed.
+    list: u64,
     started: Instant,
     switch: Option<SwitchSender>,
-    stream: Option<Stream>,
+    /// Which session each state that the switch owes is for.
+    states: VecDeque<u64>,
     generation: u64,
     stream_events: mpsc::Sender<(u64, StreamEvent)>,
     renewal: Renewal,
     /// A session has come about: look at the certificate now.
     look_soon: bool,
+    /// Of sessions that ended.
+    counted: Counters,
 }
 
-/// Keeps the session for ever; returns when the link's end of `events` is dropped.
-pub async fn run(
-    shared: Arc<Shared>,
-    session: Session,
-    state_dir: PathBuf,
-    mut events: mpsc::Receiver<LinkEvent>,
-) {
-    let (stream_events, mut from_stream) = mpsc::channel(FROM_CONTROLLER_MAX);
+/// Keeps the sessions for ever; returns when the link's end of `events` is dropped.
+pub async fn run(shared: Arc<Shared>, plan: Plan, mut events: mpsc::Receiver<LinkEvent>) {
+    let (stream_events, mut from_streams) = mpsc::channel(FROM_CONTROLLERS_MAX);
     let mut held: Option<(u64, StreamEvent)> = None;
-    let renewal = Renewal::new(state_dir.clone(), shared.actuator.clone());
-    let mut driver = Driver {
-        shared,
-        session,
-        state_dir,
-        started: Instant::now(),
-        switch: None,
-        stream: None,
-        generation: 0,
-        stream_events,
-        renewal,
-        look_soon: false,
-    };
+    let mut driver = Driver::new(shared, plan, stream_events);
     driver.publish_certificate();
     let mut looks = tokio::time::interval(Duration::from_secs(LOOK_S));
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let room = driver.switch.as_ref().is_none_or(|switch| switch.capacity() >= SWITCH_ROOM_MIN);
         if room && let Some((generation, event)) = held.take() {
-            if driver.stream.as_ref().is_some_and(|stream| stream.generation == generation) {
-                driver.stream_event(event);
-            }
+            driver.stream_event(generation, event);
             continue;
         }
         if std::mem::take(&mut driver.look_soon) {
             driver.renew();
         }
-        let tick = driver.session.next_tick_ms().map(|at_ms| driver.started + Duration::from_millis(at_ms));
+        let tick = driver.next_tick();
         tokio::select! {
             event = events.recv() => match event {
-                Some(LinkEvent::Up(sender)) => {
-                    driver.switch = Some(sender);
-                    driver.step(Input::SwitchUp);
-                }
-                Some(LinkEvent::Down) => {
-                    driver.switch = None;
-                    driver.step(Input::SwitchDown);
-                }
-                Some(LinkEvent::Frame(frame)) => driver.step(Input::FromSwitch(frame)),
+                Some(event) => driver.link_event(event),
                 None => return,
             },
             // Others fill the switch's queue too, so whether there is room is looked at once more.
-            event = from_stream.recv(), if held.is_none() => held = event,
+            event = from_streams.recv(), if held.is_none() => held = event,
             () = tokio::time::sleep(Duration::from_millis(ROOM_CHECK_MS)), if held.is_some() => {}
             _ = looks.tick() => driver.renew(),
             () = tokio::time::sleep_until(tick.unwrap_or(driver.started).into()), if tick.is_some() => {
-                driver.step(Input::Tick);
+                driver.step_all(&Input::Tick);
             }
         }
     }
 }
 
 impl Driver {
-    fn stream_event(&mut self, event: StreamEvent) {
+    fn new(shared: Arc<Shared>, plan: Plan, stream_events: mpsc::Sender<(u64, StreamEvent)>) -> Driver {
+        let renewal = Renewal::new(plan.state_dir.clone(), shared.actuator.clone());
+        let controllers = plan.settings.controllers.clone();
+        let mut driver = Driver {
+            shared,
+            plan,
+            sessions: Vec::new(),
+            next_number: 0,
+            list: 0,
+            started: Instant::now(),
+            switch: None,
+            states: VecDeque::new(),
+            generation: 0,
+            stream_events,
+            renewal,
+            look_soon: false,
+            counted: Counters::default(),
+        };
+        controllers.into_iter().for_each(|address| driver.add(address));
+        driver
+    }
+
+    fn add(&mut self, address: String) {
+        let number = self.next_number;
+        self.next_number = (number + 1) % NUMBERS_MAX;
+        let settings = Settings { controllers: vec![address.clone()], ..self.plan.settings.clone() };
+        let session = Session::new(settings, rand::random(), (number << QUESTION_SHIFT) | 1);
+        self.sessions.push(One { number, address, session, stream: None });
+        if self.switch.is_some() {
+            self.step(number, Input::SwitchUp);
+        }
+    }
+
+    fn next_tick(&self) -> Option<Instant> {
+        let at_ms = self.sessions.iter().filter_map(|one| one.session.next_tick_ms()).min()?;
+        Some(self.started + Duration::from_millis(at_ms))
+    }
+
+    fn link_event(&mut self, event: LinkEvent) {
         match event {
-            StreamEvent::Connected => self.step(Input::Connected),
+            LinkEvent::Up(sender) => {
+                self.states.clear();
+                self.switch = Some(sender);
+                self.step_all(&Input::SwitchUp);
+            }
+            LinkEvent::Down => {
+                self.states.clear();
+                self.switch = None;
+                self.step_all(&Input::SwitchDown);
+            }
+            LinkEvent::Frame(frame) => self.switch_says(frame),
+        }
+    }
+
+    fn switch_says(&mut self, frame: FromSwitch) {
+        let to = match &frame {
+            FromSwitch::State { last, .. } => {
+                let asked = self.states.front().copied();
+                if *last {
+                    self.states.pop_front();
+                }
+                asked
+            }
+            FromSwitch::Answer { id, .. } => Some(id >> QUESTION_SHIFT),
+            _ if self.established().is_some() => {
+                let all: Vec<u64> = self
+                    .sessions
+                    .iter()
+                    .filter(|one| one.session.established())
+                    .map(|one| one.number)
+                    .collect();
+                all.into_iter().for_each(|number| self.step(number, Input::FromSwitch(frame.clone())));
+                return;
+            }
+            // It is counted as dropped, once.
+            _ => self.sessions.first().map(|one| one.number),
+        };
+        if let Some(number) = to {
+            self.step(number, Input::FromSwitch(frame));
+        }
+    }
+
+    /// A session that is established.
+    fn established(&self) -> Option<u64> {
+        self.sessions.iter().find(|one| one.session.established()).map(|one| one.number)
+    }
+
+    fn stream_event(&mut self, generation: u64, event: StreamEvent) {
+        let of = |one: &&mut One| one.stream.as_ref().is_some_and(|stream| stream.generation == generation);
+        let Some(one) = self.sessions.iter_mut().find(of) else { return };
+        let number = one.number;
+        match event {
+            StreamEvent::Connected => self.step(number, Input::Connected),
             StreamEvent::Closed(reason) => {
-                self.stream = None;
-                self.step(Input::Closed(reason));
+                one.stream = None;
+                self.step(number, Input::Closed(reason));
             }
             StreamEvent::Frame(frame) => {
                 self.shared.metrics.session_frames_in.count();
-                self.step(Input::FromController(frame));
+                self.step(number, Input::FromController(frame));
             }
         }
     }
 
-    fn step(&mut self, input: Input) {
-        let mut out = Vec::new();
+    fn step_all(&mut self, input: &Input) {
+        let all: Vec<u64> = self.sessions.iter().map(|one| one.number).collect();
+        all.into_iter().for_each(|number| self.step(number, input.clone()));
+    }
+
+    /// Gives an input to a session, and does what it wants. One that is gone is not asked.
+    fn step(&mut self, number: u64, input: Input) {
         let mut inputs = vec![input];
+        let mut learnt = None;
         while let Some(input) = inputs.pop() {
             let now_ms = self.started.elapsed().as_millis() as u64;
-            self.session.step(now_ms, input, &mut out);
-            for output in out.drain(..) {
-                if let Some(reason) = self.act(output) {
-                    self.stream = None;
+            let mut out = Vec::new();
+            let Some(at) = self.sessions.iter().position(|one| one.number == number) else { return };
+            self.sessions[at].session.step(now_ms, input, &mut out);
+            for output in out {
+                if let Output::Controllers { number, sessions } = output {
+                    learnt = Some((number, sessions));
+                } else if let Some(reason) = self.act(at, output) {
+                    self.sessions[at].stream = None;
                     inputs = vec![Input::Closed(reason)];
                 }
             }
         }
         self.publish();
+        if let Some((number, controllers)) = learnt {
+            self.learn(number, controllers);
+        }
     }
 
-    /// Does what the machine wants; a text means that the stream is over.
-    fn act(&mut self, output: Output) -> Option<String> {
+    /// Does what a machine wants; a text means that its stream is over.
+    fn act(&mut self, at: usize, output: Output) -> Option<String> {
+        let one = &mut self.sessions[at];
         match output {
-            Output::Connect(controller) => self.connect(controller),
-            Output::Close => self.stream = None,
+            Output::Connect(controller) => {
+                self.generation += 1;
+                let events = self.stream_events.clone();
+                let state_dir = self.plan.state_dir.clone();
+                one.stream = Some(Stream::begin(self.generation, controller, state_dir, events));
+            }
+            Output::Close => one.stream = None,
             Output::ToController(frame) => {
-                let stream = self.stream.as_ref()?;
+                let stream = one.stream.as_ref()?;
                 if matches!(frame, ToController::Event(_)) && stream.sender.capacity() < EVENTS_RESERVE {
-                    self.session.counters.dropped_events += 1;
+                    one.session.counters.dropped_events += 1;
                     return None;
                 }
                 match stream.sender.try_send(frame) {
@@ -186,9 +273,13 @@ impl Driver {
                 }
             }
             Output::ToSwitch(frame) => {
+                let asks = matches!(frame, ToSwitch::SendState);
                 let taken = self.switch.as_ref().is_some_and(|switch| switch.try_send(frame).is_ok());
                 if !taken {
                     return Some("the switch does not take frames".into());
+                }
+                if asks {
+                    self.states.push_back(one.number);
                 }
             }
             Output::ResetSwitch => self.shared.reset_switch.notify_one(),
@@ -202,18 +293,42 @@ impl Driver {
                 tracing::warn!("{report}");
             }
             Output::Report(report @ Report::Lost { .. }) => tracing::warn!("{report}"),
+            Output::Controllers { .. } => {}
         }
         None
     }
 
-    /// Asks for a new certificate when it is time.
-    fn renew(&mut self) {
-        if !self.session.established() {
+    /// The controllers of the group are here now.
+    fn learn(&mut self, number: u64, controllers: Vec<String>) {
+        if !self.plan.learns || number <= self.list || controllers.is_empty() {
             return;
         }
+        if let Err(error) = check_controllers("controllers", &controllers) {
+            tracing::warn!(%error, "a controller tells a list of controllers that cannot be used");
+            return;
+        }
+        self.list = number;
+        if let Err(error) = join::keep_controllers(&self.plan.state_dir, &controllers) {
+            tracing::warn!(%error, "where the controllers are could not be kept for the next start");
+        }
+        for gone in self.sessions.extract_if(.., |one| !controllers.contains(&one.address)) {
+            tracing::info!(controller = gone.address, "it is no controller of the group any more");
+            self.counted += gone.session.counters;
+        }
+        let known: Vec<String> = self.sessions.iter().map(|one| one.address.clone()).collect();
+        for address in controllers.into_iter().filter(|address| !known.contains(address)) {
+            tracing::info!(controller = address, "it is a controller of the group now");
+            self.add(address);
+        }
+        self.publish();
+    }
+
+    /// Asks for a new certificate when it is time.
+    fn renew(&mut self) {
+        let Some(number) = self.established() else { return };
         match self.renewal.request(SystemTime::now()) {
             Ok(None) => {}
-            Ok(Some(csr_pem)) => self.step(Input::Renew(csr_pem)),
+            Ok(Some(csr_pem)) => self.step(number, Input::Renew(csr_pem)),
             Err(error) => tracing::warn!(%error, "the certificate cannot be renewed"),
         }
     }
@@ -233,35 +348,18 @@ impl Driver {
     }
 
     fn publish_certificate(&self) {
-        if let Ok(life) = renewal::life(&self.state_dir) {
+        if let Ok(life) = renewal::life(&self.plan.state_dir) {
             self.shared.metrics.certificate_until_s.set(life.until_s.max(0) as u64);
         }
     }
 
-    fn connect(&mut self, controller: String) {
-        self.generation += 1;
-        let generation = self.generation;
-        let (sender, receiver) = mpsc::channel(TO_CONTROLLER_MAX);
-        let events = self.stream_events.clone();
-        let state_dir = self.state_dir.clone();
-        let task = tokio::spawn(async move {
-            let reason = match open(&controller, &state_dir).await {
-                Ok(stream) => {
-                    if events.send((generation, StreamEvent::Connected)).await.is_err() {
-                        return;
-                    }
-                    serve(stream, generation, &events, receiver).await
-                }
-                Err(reason) => reason,
-            };
-            let _ = events.send((generation, StreamEvent::Closed(reason))).await;
-        });
-        self.stream = Some(Stream { generation, sender, task });
-    }
-
     fn publish(&self) {
-        let (metrics, counters) = (&self.shared.metrics, &self.session.counters);
-        metrics.session_up.set(u64::from(self.session.established()));
+        let metrics = &self.shared.metrics;
+        let mut counters = self.counted;
+        self.sessions.iter().for_each(|one| counters += one.session.counters);
+        let established = self.sessions.iter().filter(|one| one.session.established()).count();
+        metrics.session_up.set(u64::from(established > 0));
+        metrics.sessions_established.set(established as u64);
         metrics.session_connects.set(counters.connects);
         metrics.session_closes.set(counters.closes);
         metrics.session_protocol_errors.set(counters.protocol_errors);
@@ -271,78 +369,5 @@ impl Driver {
         metrics.session_questions_refused.set(counters.questions_refused);
         metrics.session_questions_expired.set(counters.questions_expired);
         metrics.session_switch_resets.set(counters.switch_resets);
-    }
-}
-
-/// Connects and shakes hands. Certificates are read each time, so that renewed ones are used.
-async fn open(controller: &str, state_dir: &Path) -> Result<TlsStream<TcpStream>, String> {
-    let (host, port) = split_address(controller)?;
-    let name = ServerName::try_from(host.to_string()).map_err(|error| error.to_string())?;
-    if renewal::is_over(state_dir, SystemTime::now()).map_err(|error| error.to_string())? {
-        return Err("the certificate of this actuator is over: start it once with --join and a new token \
-                    ('weir token' makes one)"
-            .to_string());
-    }
-    let config = session_config(state_dir).map_err(|error| error.to_string())?;
-    let limit = Duration::from_millis(CONNECT_TIMEOUT_MS);
-    let stream = tokio::time::timeout(limit, TcpStream::connect((host, port)))
-        .await
-        .map_err(|_| "it does not answer".to_string())?
-        .map_err(|error| error.to_string())?;
-    keep_alive(&stream).map_err(|error| error.to_string())?;
-    tokio::time::timeout(limit, TlsConnector::from(config).connect(name, stream))
-        .await
-        .map_err(|_| "it does not finish the TLS handshake".to_string())?
-        .map_err(|error| format!("TLS: {error}"))
-}
-
-fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
-    use rustix::net::sockopt;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, Duration::from_secs(KEEPALIVE_S))?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(KEEPALIVE_S / 2))?;
-    sockopt::set_tcp_keepcnt(stream, 3)?;
-    sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MS)?;
-    sockopt::set_tcp_nodelay(stream, true)
-}
-
-/// Moves frames until one side ends, and tells why.
-async fn serve(
-    stream: TlsStream<TcpStream>,
-    generation: u64,
-    events: &mpsc::Sender<(u64, StreamEvent)>,
-    mut frames: mpsc::Receiver<ToController>,
-) -> String {
-    let (read, write) = tokio::io::split(stream);
-    let reader = async {
-        let mut read = BufReader::new(read);
-        loop {
-            match read_frame::<ToActuator>(&mut read).await {
-                Ok(frame) => {
-                    if events.send((generation, StreamEvent::Frame(frame))).await.is_err() {
-                        return "the agent ends".to_string();
-                    }
-                }
-                Err(error) => return error.to_string(),
-            }
-        }
-    };
-    let writer = async {
-        let mut write = BufWriter::new(write);
-        while let Some(frame) = frames.recv().await {
-            if let Err(error) = write_frame(&mut write, &frame).await {
-                return error.to_string();
-            }
-            if frames.is_empty()
-                && let Err(error) = write.flush().await
-            {
-                return error.to_string();
-            }
-        }
-        "the agent ends the session".to_string()
-    };
-    tokio::select! {
-        reason = reader => reason,
-        reason = writer => reason,
     }
 }

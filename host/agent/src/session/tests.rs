@@ -28,7 +28,7 @@ struct Talk {
 
 impl Talk {
     fn new(controllers: &[&str]) -> Talk {
-        Talk { session: Session::new(settings(controllers), 1), now_ms: 1000 }
+        Talk { session: Session::new(settings(controllers), 1, 1), now_ms: 1000 }
     }
 
     fn say(&mut self, input: Input) -> Vec<Output> {
@@ -229,7 +229,7 @@ fn controllers_are_tried_in_turn_with_growing_waits() {
         let full = (100_u64 << (failure / 3).min(20)).min(5000);
         assert!(wait_ms >= full / 2 && wait_ms <= full, "wait {wait_ms} after failure {failure}");
     }
-    let mut other = Talk { session: Session::new(settings(&["a:1"]), 2), now_ms: 1000 };
+    let mut other = Talk { session: Session::new(settings(&["a:1"]), 2, 1), now_ms: 1000 };
     other.say(Input::SwitchUp);
     let out = other.say(Input::Closed("refused".into()));
     assert!(!out.contains(&Output::Report(Report::Lost {
@@ -418,7 +418,7 @@ fn any_conversation_keeps_the_machine_sane() {
                     Output::ToController(_) => assert!(stream && switch_up),
                     Output::ToSwitch(_) => assert!(switch_up),
                     Output::ResetSwitch => assert!(switch_up),
-                    Output::Certificate(_) => assert!(stream && switch_up),
+                    Output::Certificate(_) | Output::Controllers { .. } => assert!(stream && switch_up),
                     Output::Report(_) => {}
                 }
             }

@@ -2,7 +2,10 @@
 
 mod net;
 mod net_path;
+mod order;
 mod scale;
+
+pub use order::tool as order_client;
 
 use crate::cli::Failure;
 use clap::{Args, Subcommand};
@@ -21,6 +24,10 @@ enum Command {
     Net(net::Net),
     /// Many endpoints over many hosts: how long, how much memory, and what others feel of it
     Scale(scale::Scale),
+    /// The store of a group of three controllers beside three members of etcd
+    Order(order::Order),
+    /// How long writes stand still when the leader of a group goes, beside etcd
+    Failover(order::Failover),
     /// All of them
     All,
 }
@@ -34,9 +41,13 @@ impl Bench {
         match self.command {
             Command::Net(bench) => bench.run(),
             Command::Scale(bench) => bench.run(),
+            Command::Order(bench) => bench.run(),
+            Command::Failover(bench) => bench.run(),
             Command::All => {
                 net::Net::usual().run()?;
-                scale::Scale::usual().run()
+                scale::Scale::usual().run()?;
+                order::Order::usual().run()?;
+                order::Failover::usual().run()
             }
         }
     }

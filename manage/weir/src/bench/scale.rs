@@ -407,7 +407,9 @@ impl Host {
                 vec![ToController::Answer { id, answer: Answer::Error("a simulated host".into()) }]
             }
             ToActuator::Ping { id } => vec![ToController::Pong { id }],
-            ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) => Vec::new(),
+            ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) | ToActuator::Controllers { .. } => {
+                Vec::new()
+            }
         })
     }
 }

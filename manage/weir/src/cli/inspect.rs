@@ -262,6 +262,9 @@ fn show_status(status: &StatusResponse) {
         status.epoch,
         status.software
     );
+    if let Some(group) = &status.group {
+        println!("{}\n", super::group::text(group));
+    }
     if status.resources.is_empty() {
         println!("no resources: 'weir apply -f FILE' creates some\n");
     }

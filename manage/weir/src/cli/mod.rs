@@ -5,6 +5,7 @@ mod context;
 mod explain;
 mod filewall;
 mod fs;
+mod group;
 pub(crate) mod input;
 mod inspect;
 mod monitor;
@@ -73,6 +74,9 @@ enum Command {
     Capture(trace::Capture),
     /// Read and write tables of the store
     Store(store::Store),
+    /// Show and change the group of controllers
+    #[command(subcommand)]
+    Group(group::Group),
     /// Make a token for `weir host --join` and `weir gateway --join`
     Token(inspect::Token),
     /// Forget a host or gateway that is gone for good
@@ -229,10 +233,16 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Trace(command) => command.run(&connect()?),
         Command::Capture(command) => command.run(&connect()?),
         Command::Store(command) => command.run(&context::load(arguments.global.context.as_deref())?),
+        Command::Group(group::Group::Keys(command)) => command.run(),
+        Command::Group(command) => command.run(&connect()?),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),
         Command::Lab(command) => command.run(),
         Command::Bench(bench) => bench.run(),
+        Command::LabTool { arguments } if arguments == ["order-client"] => {
+            println!("{}", crate::bench::order_client()?);
+            Ok(ExitCode::SUCCESS)
+        }
         Command::LabTool { arguments } => {
             println!("{}", weir_lab::probe::datagram::tool(&arguments)?);
             Ok(ExitCode::SUCCESS)

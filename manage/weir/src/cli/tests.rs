@@ -97,7 +97,7 @@ fn an_outcome_says_where_it_is_in_force() {
 
 #[test]
 fn exit_codes_are_as_documented() {
-    let unreachable = ClientError::Unreachable { server: "x".into(), reason: "y".into() };
+    let unreachable = ClientError::Unreachable { server: "x".into(), reason: "y".into(), may_be_done: false };
     assert_eq!(Failure::Client(unreachable).code(), 3);
     assert_eq!(Failure::Input("x".into()).code(), 2);
     assert_eq!(Failure::Client(ClientError::Answer("x".into())).code(), 1);

@@ -25,7 +25,7 @@ use checks::{Ground, Row};
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, Color};
 use guest::Guest;
-use place::Place;
+use place::{Kind, Place};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -35,9 +35,9 @@ use weir_lab::progress::Progress;
 use weir_lab::{Cleaned, Error, Scope, interrupt, scope, system};
 use weir_model::resource::Resource;
 
-/// The lab that there is.
-pub const LAB: &str = "two-tenants";
-/// Its resources.
+/// The lab that is meant when none is named.
+const LAB: &str = "two-tenants";
+/// The resources of all labs.
 const RESOURCES: &str = include_str!("../../../../labs/two-tenants/net.yaml");
 /// Where commands without a context look last.
 const CONTEXT_LINK: &str = "/run/weir-lab/admin.json";
@@ -59,7 +59,7 @@ pub struct Lab {
 #[derive(Debug, Args)]
 struct Which {
     /// Which lab: 'weir lab list' names them
-    #[arg(default_value = LAB, value_parser = [LAB])]
+    #[arg(default_value = LAB, value_parser = Kind::ALL.map(Kind::name))]
     lab: String,
     /// Number of an instance, to run one lab beside another
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=i64::from(place::INSTANCE_MAX)))]
@@ -107,7 +107,13 @@ enum Command {
     /// End one program of a lab at once, as a crash would
     Kill(ProgramOf),
     /// Start one program of a lab again that was ended
-    Start(ProgramOf),
+    Start {
+        #[command(flatten)]
+        one: ProgramOf,
+        /// A controller begins without a log, and waits to be added to the group with 'weir group add'
+        #[arg(long)]
+        join_group: bool,
+    },
 }
 
 impl Lab {
@@ -126,9 +132,9 @@ impl Lab {
             Command::Status { which } => status(which.place()),
             Command::Run { which } => check_again(which.place()),
             Command::Kill(one) => kill(one.which.place(), &one.program),
-            Command::Start(one) => {
+            Command::Start { one, join_group } => {
                 let (place, scope) = one.which.attached()?;
-                programs::start_again(&scope, place, &guests_of(place)?, &one.program)?;
+                programs::start_again(&scope, place, &guests_of(place)?, &one.program, join_group)?;
                 println!("{} runs.", one.program);
                 Ok(ExitCode::SUCCESS)
             }
@@ -138,7 +144,8 @@ impl Lab {
 
 impl Which {
     fn place(&self) -> Place {
-        Place::new(self.instance)
+        // The command line takes no other name.
+        Place::new(Kind::named(&self.lab).unwrap_or(Kind::TwoTenants), self.instance)
     }
 
     fn attached(&self) -> Result<(Place, Scope), Failure> {
@@ -206,8 +213,8 @@ fn bring_up(scope: &Scope, place: Place, progress: &mut Progress) -> Result<(Cli
     progress.step("namespaces and links");
     topology::build(scope, place)?;
     guest::make_namespaces(scope, &guests)?;
-    progress.step("controller");
-    let client = programs::start_controller(scope, place)?;
+    progress.step(if place.grouped() { "three controllers" } else { "controller" });
+    let client = programs::start_controllers(scope, place)?;
     link_context(place, scope)?;
     progress.step("three hosts and a gateway");
     programs::start_members(scope, place, &client)?;
@@ -238,7 +245,7 @@ fn link_context(place: Place, scope: &Scope) -> Result<(), Error> {
         return Ok(());
     }
     unlink_context()?;
-    std::os::unix::fs::symlink(programs::context_path(scope), CONTEXT_LINK)
+    std::os::unix::fs::symlink(programs::context_path(scope, place), CONTEXT_LINK)
         .map_err(|error| Error::io(format!("link {CONTEXT_LINK}"), error))
 }
 
@@ -284,7 +291,7 @@ fn check_again(place: Place) -> Result<ExitCode, Failure> {
     let scope = attach(place)?;
     interrupt::install()?;
     let guests = guests_of(place)?;
-    let client = programs::client(&scope)?;
+    let client = programs::client(&scope, place)?;
     let mut progress = Progress::new(&place.name(), checks::COUNT);
     let rows = checks::run(&Ground { place, client: &client, guests: &guests }, &mut progress);
     progress.finish();
@@ -299,7 +306,7 @@ fn kill(place: Place, name: &str) -> Result<ExitCode, Failure> {
     };
     record.signal(weir_lab::process::Signal::KILL)?;
     system::wait_for(&format!("the end of {name}"), Duration::from_secs(5), || Ok(!record.alive()))?;
-    println!("{name} is gone; 'weir lab start {name}' starts it again.");
+    println!("{name} is gone; 'weir lab start {name}{}' starts it again.", place.arguments());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -321,16 +328,14 @@ fn status(place: Place) -> Result<ExitCode, Failure> {
 
 fn list() {
     let up = scope::list();
-    let instances: Vec<String> = (0..=place::INSTANCE_MAX)
-        .map(Place::new)
-        .filter(|place| up.contains(&place.name()))
-        .map(|place| place.name())
-        .collect();
-    let state =
-        if instances.is_empty() { "down".to_string() } else { format!("up: {}", instances.join(", ")) };
-    let what = "a controller, three hosts, a gateway; two tenants with the same addresses";
     let mut table = output::table(&["lab", "what", "state"]);
-    table.add_row([LAB.to_string(), what.to_string(), state]);
+    for kind in Kind::ALL {
+        let names = (0..=place::INSTANCE_MAX).map(|number| Place::new(kind, number).name());
+        let instances: Vec<String> = names.filter(|name| up.contains(name)).collect();
+        let state =
+            if instances.is_empty() { "down".to_string() } else { format!("up: {}", instances.join(", ")) };
+        table.add_row([kind.name().to_string(), kind.what().to_string(), state]);
+    }
     println!("{table}");
 }
 

@@ -14,6 +14,8 @@ pub const API_PORT: u16 = 7443;
 pub const METRICS_ADDRESS: &str = "127.0.0.1:9471";
 /// Port of the controller's sessions.
 pub const SESSION_PORT: u16 = 7444;
+/// Port where a controller of a group is reached by the others.
+pub const REPLICA_PORT: u16 = 7445;
 
 /// A process of Weir with a namespace of its own on the underlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +28,17 @@ pub struct Member {
     pub number: u8,
 }
 
-/// The controller.
+/// The controller of a lab with one.
 pub const CONTROLLER: Member = Member { name: "controller", netns: "ctl", number: 1 };
+/// The controllers of a lab with a group, and one more that can be added.
+pub const CONTROLLERS: [Member; 4] = [
+    Member { name: "c1", netns: "c1", number: 1 },
+    Member { name: "c2", netns: "c2", number: 2 },
+    Member { name: "c3", netns: "c3", number: 3 },
+    Member { name: "c4", netns: "c4", number: 4 },
+];
+/// How many of them found the group.
+pub const FOUNDERS: usize = 3;
 /// The hosts.
 pub const HOSTS: [Member; 3] = [
     Member { name: "h1", netns: "h1", number: 11 },
@@ -52,20 +63,82 @@ pub const EXTERNAL_V4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 /// The address that the outside sees of all tenants, IPv6.
 pub const EXTERNAL_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x77, 0, 0, 0, 0, 0x10);
 
-/// One instance of the lab.
+/// Which lab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// One controller.
+    TwoTenants,
+    /// The same with a group of three.
+    ThreeControllers,
+}
+
+impl Kind {
+    /// All, in the order in which they are listed.
+    pub const ALL: [Kind; 2] = [Kind::TwoTenants, Kind::ThreeControllers];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::TwoTenants => "two-tenants",
+            Kind::ThreeControllers => "three-controllers",
+        }
+    }
+
+    /// The lab of a name.
+    pub fn named(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// What it is.
+    pub fn what(self) -> &'static str {
+        match self {
+            Kind::TwoTenants => "a controller, three hosts, a gateway; two tenants with the same addresses",
+            Kind::ThreeControllers => "the same with a group of three controllers, and one more to add",
+        }
+    }
+}
+
+/// One instance of a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
+    kind: Kind,
     instance: u8,
 }
 
 impl Place {
     /// The instance of a number from 0, the usual one, to [`INSTANCE_MAX`].
-    pub fn new(instance: u8) -> Place {
+    pub fn new(kind: Kind, instance: u8) -> Place {
         assert!(instance <= INSTANCE_MAX, "the command line allows no higher instance");
-        Place { instance }
+        Place { kind, instance }
     }
 
-    /// Whether it is the one that commands without a context find.
+    /// What a command of `weir lab` must say to mean it, behind a space.
+    pub fn arguments(self) -> String {
+        let lab = self.kind.name();
+        match self.instance {
+            0 if self.grouped() => format!(" {lab}"),
+            0 => String::new(),
+            number => format!(" {lab} --instance {number}"),
+        }
+    }
+
+    /// Whether its controllers are a group.
+    pub fn grouped(self) -> bool {
+        self.kind == Kind::ThreeControllers
+    }
+
+    /// Its controllers, in the order in which they start; the last of a group is started by whoever adds it.
+    pub fn controllers(self) -> &'static [Member] {
+        if self.grouped() { &CONTROLLERS } else { std::slice::from_ref(&CONTROLLER) }
+    }
+
+    /// Those that run from the beginning.
+    pub fn founders(self) -> &'static [Member] {
+        let all = self.controllers();
+        &all[..all.len().min(FOUNDERS)]
+    }
+
+    /// Whether it is one that commands without a context find.
     pub fn is_usual(self) -> bool {
         self.instance == 0
     }
@@ -73,16 +146,17 @@ impl Place {
     /// Name of the scope, below `/run/weir-lab`.
     pub fn name(self) -> String {
         match self.instance {
-            0 => super::LAB.to_string(),
-            number => format!("{}-{number}", super::LAB),
+            0 => self.kind.name().to_string(),
+            number => format!("{}-{number}", self.kind.name()),
         }
     }
 
     /// What the names of its namespaces and links begin with.
     pub fn prefix(self) -> String {
+        let lab = if self.grouped() { "wg" } else { "wl" };
         match self.instance {
-            0 => "wl-".to_string(),
-            number => format!("wl{number}-"),
+            0 => format!("{lab}-"),
+            number => format!("{lab}{number}-"),
         }
     }
 
@@ -93,12 +167,17 @@ impl Place {
 
     /// An address of the underlay.
     pub fn v4(self, number: u8) -> Ipv4Addr {
-        Ipv4Addr::new(198, 18, 77 + self.instance, number)
+        Ipv4Addr::new(198, 18, 77 + self.range(), number)
     }
 
     /// An IPv6 address of the underlay.
     pub fn v6(self, number: u8) -> Ipv6Addr {
-        Ipv6Addr::new(0xfd77, u16::from(self.instance), 0, 0, 0, 0, 0, u16::from(number))
+        Ipv6Addr::new(0xfd77, u16::from(self.range()), 0, 0, 0, 0, 0, u16::from(number))
+    }
+
+    /// Number of its underlay, which no other instance of any lab has.
+    fn range(self) -> u8 {
+        self.instance + if self.grouped() { INSTANCE_MAX + 1 } else { 0 }
     }
 
     /// The resources with the names of this instance's namespaces.

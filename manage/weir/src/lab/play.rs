@@ -1,15 +1,15 @@
 //! What a person can type once the lab is up.
 
 use super::place::{OUTSIDE_V4, Place};
-use super::{LAB, programs, resources_path};
+use super::{programs, resources_path};
 use weir_lab::Scope;
 
 /// The commands, with what each shows.
 pub fn text(place: Place, scope: &Scope) -> String {
     let own = std::env::current_exe().map_or("weir".to_string(), |path| path.display().to_string());
     let prefix = place.prefix();
-    let instance =
-        if place.is_usual() { String::new() } else { format!(" {LAB} --instance {}", &prefix[2..3]) };
+    let instance = place.arguments();
+    let controller = place.founders()[0].name;
     let run = programs::run(scope, &super::place::HOSTS[0]);
     let resources = resources_path(scope).display().to_string();
     let app = format!("ip netns exec {prefix}red-app");
@@ -26,15 +26,20 @@ pub fn text(place: Place, scope: &Scope) -> String {
         (format!("weir apply -f {resources}"), "change that file first: the plan is shown"),
         ("weir watch".to_string(), "changes as they happen, in another shell"),
         (format!("kill -9 $(cat {}/switch.pid)", run.display()), "it restarts from its checkpoint"),
-        (format!("weir lab kill controller{instance}"), "traffic goes on"),
-        (format!("weir lab start controller{instance}"), "nothing is reprogrammed"),
+        (format!("weir lab kill {controller}{instance}"), "traffic goes on"),
+        (format!("weir lab start {controller}{instance}"), "nothing is reprogrammed"),
         (format!("weir lab run{instance}"), "all checks once more"),
         (format!("weir lab down{instance}"), "ends the lab"),
     ];
+    let mut lines = lines.to_vec();
+    if place.grouped() {
+        let at = lines.iter().position(|(command, _)| command.contains("lab kill")).unwrap_or(lines.len());
+        lines.insert(at, ("weir group list".to_string(), "the controllers, and who leads"));
+    }
     let width = lines.iter().map(|(command, _)| command.len()).max().unwrap_or_default();
     let mut text = format!("To play, with 'weir' for {own}:\n");
     if !place.is_usual() {
-        text.push_str(&format!("  export WEIR_CONTEXT={}\n", programs::context_path(scope).display()));
+        text.push_str(&format!("  export WEIR_CONTEXT={}\n", programs::context_path(scope, place).display()));
     }
     for (command, shows) in lines {
         text.push_str(&format!("  {command:<width$}  # {shows}\n"));

@@ -3,20 +3,21 @@
 
 use super::guest;
 use super::place::{
-    API_PORT, CONTROLLER, EXTERNAL_V4, EXTERNAL_V6, GATEWAY, HOSTS, METRICS_ADDRESS, Member, Place,
+    API_PORT, EXTERNAL_V4, EXTERNAL_V6, GATEWAY, HOSTS, METRICS_ADDRESS, Member, Place, REPLICA_PORT,
     SESSION_PORT,
 };
 use super::topology::DEVICE;
 use crate::cli::Failure;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 use weir_api::client::{Client, Context};
 use weir_api::types::TokenRequest;
-use weir_lab::process::Record;
+use weir_lab::process::{Daemon, Record};
 use weir_lab::{Error, Program, Scope, system};
 
-/// How long the controller may take to answer.
+/// How long the controllers may take to answer.
 const CONTROLLER_BOUND: Duration = Duration::from_secs(20);
 /// How long hosts and gateway may take to join.
 const JOIN_BOUND: Duration = Duration::from_secs(30);
@@ -33,15 +34,18 @@ pub fn run(scope: &Scope, member: &Member) -> PathBuf {
     scope.folder().join(member.name).join("run")
 }
 
-/// The context that the controller writes for the command line.
-pub fn context_path(scope: &Scope) -> PathBuf {
-    state(scope, &CONTROLLER).join("admin.json")
+/// The context that the first controller writes for the command line. In a group it names the others too.
+pub fn context_path(scope: &Scope, place: Place) -> PathBuf {
+    state(scope, &place.founders()[0]).join("admin.json")
 }
 
-/// A client of the lab's controller.
-pub fn client(scope: &Scope) -> Result<Client, Failure> {
-    let path = context_path(scope);
-    let text = std::fs::read_to_string(&path)
+/// A client of the lab's controllers.
+pub fn client(scope: &Scope, place: Place) -> Result<Client, Failure> {
+    client_of(&context_path(scope, place))
+}
+
+fn client_of(path: &Path) -> Result<Client, Failure> {
+    let text = std::fs::read_to_string(path)
         .map_err(|error| Error::io(format!("read {}", path.display()), error))?;
     let context: Context =
         serde_json::from_str(&text).map_err(|error| Error::io(path.display().to_string(), error))?;
@@ -53,14 +57,56 @@ fn own() -> Result<OsString, Error> {
     std::env::current_exe().map(Into::into).map_err(|error| Error::io("find this program's path", error))
 }
 
-fn controller(scope: &Scope, place: Place) -> Result<Program, Error> {
-    let address = place.v4(CONTROLLER.number);
-    Ok(Program::new(own()?)
+fn controller(scope: &Scope, place: Place, one: &Member, join: bool) -> Result<Program, Error> {
+    let address = place.v4(one.number);
+    let mut program = Program::new(own()?)
         .args(["controller", "--domain", "lab", "--state"])
-        .arg(state(scope, &CONTROLLER))
+        .arg(state(scope, one))
         .args(["--api".to_string(), format!("{address}:{API_PORT}")])
         .args(["--session".to_string(), format!("{address}:{SESSION_PORT}")])
-        .netns(&place.netns(CONTROLLER.netns)))
+        .netns(&place.netns(one.netns));
+    if place.grouped() {
+        let settings = settings_path(scope, one);
+        std::fs::write(&settings, group_settings(scope, place, one))
+            .map_err(|error| Error::io(format!("write {}", settings.display()), error))?;
+        program = program.arg("--config").arg(settings);
+        if join || !place.founders().contains(one) {
+            program = program.arg("--join-group");
+        }
+    }
+    Ok(program)
+}
+
+fn settings_path(scope: &Scope, one: &Member) -> PathBuf {
+    scope.folder().join(one.name).join("controller.yaml")
+}
+
+fn keys_path(scope: &Scope) -> PathBuf {
+    scope.folder().join("domain-keys.json")
+}
+
+/// The part `group` of a controller's settings: a few lines of YAML.
+fn group_settings(scope: &Scope, place: Place, one: &Member) -> String {
+    let at = |member: &Member, port: u16| format!("{}:{port}", place.v4(member.number));
+    let mut text = format!(
+        "group:\n  id: {}\n  listen: {}\n  keys: {}\n",
+        one.number,
+        at(one, REPLICA_PORT),
+        keys_path(scope).display()
+    );
+    if place.founders().contains(one) {
+        text.push_str("  founders:\n");
+        for member in place.founders() {
+            text.push_str(&format!(
+                "    - {{ id: {}, replica: \"{}\", api: \"{}\", session: \"{}\" }}\n",
+                member.number,
+                at(member, REPLICA_PORT),
+                at(member, API_PORT),
+                at(member, SESSION_PORT)
+            ));
+        }
+    }
+    text
 }
 
 /// A host or a gateway. A joined one needs no token.
@@ -90,14 +136,47 @@ pub fn members() -> impl Iterator<Item = &'static Member> {
     HOSTS.iter().chain([&GATEWAY])
 }
 
-/// Starts the controller and waits until it answers.
-pub fn start_controller(scope: &Scope, place: Place) -> Result<Client, Failure> {
-    make_folder(&state(scope, &CONTROLLER))?;
-    let daemon = scope.start(CONTROLLER.name, &controller(scope, place)?)?;
-    daemon.wait_until("the controller", CONTROLLER_BOUND, || {
-        Ok(client(scope).is_ok_and(|client| client.status().is_ok()))
-    })?;
-    client(scope)
+/// Starts the controllers, and waits until they answer and, in a group, one of them leads.
+pub fn start_controllers(scope: &Scope, place: Place) -> Result<Client, Failure> {
+    if place.grouped() {
+        let made = state(scope, &place.founders()[0]);
+        let mut command = Command::new(own()?);
+        command.args(["group", "keys", "--domain", "lab", "--state"]).arg(made);
+        command.arg("--out").arg(keys_path(scope));
+        system::run_ok(command, CONTROLLER_BOUND)?;
+    }
+    let mut daemons = Vec::new();
+    for one in place.founders() {
+        daemons.push(begin_controller(scope, place, one, false)?);
+    }
+    for (daemon, one) in daemons.iter().zip(place.founders()) {
+        wait_for_controller(scope, daemon, one)?;
+    }
+    let client = client(scope, place)?;
+    if place.grouped() {
+        daemons[0].wait_until("a leader of the group", CONTROLLER_BOUND, || {
+            Ok(client.list(None, None).is_ok() && client.group().is_ok_and(|group| group.leader.is_some()))
+        })?;
+    }
+    Ok(client)
+}
+
+/// Starts one controller and waits until it answers.
+fn start_controller(scope: &Scope, place: Place, one: &Member, join: bool) -> Result<(), Failure> {
+    let daemon = begin_controller(scope, place, one, join)?;
+    wait_for_controller(scope, &daemon, one)
+}
+
+fn begin_controller(scope: &Scope, place: Place, one: &Member, join: bool) -> Result<Daemon, Failure> {
+    make_folder(&state(scope, one))?;
+    Ok(scope.start(one.name, &controller(scope, place, one, join)?)?)
+}
+
+fn wait_for_controller(scope: &Scope, daemon: &Daemon, one: &Member) -> Result<(), Failure> {
+    let context = state(scope, one).join("admin.json");
+    Ok(daemon.wait_until(one.name, CONTROLLER_BOUND, || {
+        Ok(client_of(&context).is_ok_and(|client| client.status_here().is_ok()))
+    })?)
 }
 
 /// Starts hosts and gateway with a token, and waits until all have a session.
@@ -121,8 +200,8 @@ pub fn start_members(scope: &Scope, place: Place, client: &Client) -> Result<(),
 }
 
 /// Every program of the lab by name, in the order in which they start.
-pub fn names(guests: &[guest::Guest]) -> Vec<String> {
-    let mut names = vec![CONTROLLER.name.to_string()];
+pub fn names(place: Place, guests: &[guest::Guest]) -> Vec<String> {
+    let mut names: Vec<String> = place.controllers().iter().map(|one| one.name.to_string()).collect();
     names.extend(members().map(|member| member.name.to_string()));
     names.push(guest::OUTSIDE_SERVER.to_string());
     for guest in guests {
@@ -133,9 +212,15 @@ pub fn names(guests: &[guest::Guest]) -> Vec<String> {
 }
 
 /// Starts a program that was ended again.
-pub fn start_again(scope: &Scope, place: Place, guests: &[guest::Guest], name: &str) -> Result<(), Failure> {
-    if name == CONTROLLER.name {
-        return start_controller(scope, place).map(drop);
+pub fn start_again(
+    scope: &Scope,
+    place: Place,
+    guests: &[guest::Guest],
+    name: &str,
+    join_group: bool,
+) -> Result<(), Failure> {
+    if let Some(one) = place.controllers().iter().find(|one| one.name == name) {
+        return start_controller(scope, place, one, join_group);
     }
     if let Some(one) = members().find(|member| member.name == name) {
         scope.start(name, &member(scope, place, one, None)?)?;
@@ -150,7 +235,7 @@ pub fn start_again(scope: &Scope, place: Place, guests: &[guest::Guest], name: &
         Some(program) => scope.start(name, &program).map(drop).map_err(Failure::from),
         None => Err(Failure::Input(format!(
             "the lab has no program '{name}': it has {}",
-            names(guests).join(", ")
+            names(place, guests).join(", ")
         ))),
     }
 }

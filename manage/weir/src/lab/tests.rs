@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 
 #[test]
 fn the_resources_are_sound_and_both_tenants_have_the_same_names_and_ranges() {
-    let (resources, values) = resources_of(Place::new(0)).unwrap();
+    let (resources, values) = resources_of(Place::new(Kind::TwoTenants, 0)).unwrap();
     assert_eq!(resources.len(), values.len());
     let of = |network: &str| -> Vec<String> {
         let ids = resources.iter().map(Resource::id);
@@ -27,7 +27,7 @@ fn the_resources_are_sound_and_both_tenants_have_the_same_names_and_ranges() {
 #[test]
 fn every_guest_has_a_namespace_of_the_instance_and_no_two_share_one() {
     for instance in [0, 3] {
-        let place = Place::new(instance);
+        let place = Place::new(Kind::TwoTenants, instance);
         let guests = guests_of(place).unwrap();
         assert_eq!(guests.len(), 6);
         assert!(guests.iter().all(|guest| guest.netns.name().starts_with(&place.prefix())));
@@ -38,7 +38,10 @@ fn every_guest_has_a_namespace_of_the_instance_and_no_two_share_one() {
 
 #[test]
 fn instances_share_no_name_and_no_address() {
-    let places: Vec<Place> = (0..=place::INSTANCE_MAX).map(Place::new).collect();
+    let places: Vec<Place> = Kind::ALL
+        .into_iter()
+        .flat_map(|kind| (0..=place::INSTANCE_MAX).map(move |number| Place::new(kind, number)))
+        .collect();
     for (index, one) in places.iter().enumerate() {
         for other in &places[index + 1..] {
             assert_ne!(one.name(), other.name());
@@ -51,6 +54,9 @@ fn instances_share_no_name_and_no_address() {
 
 #[test]
 fn names_of_programs_are_unique() {
-    let names = programs::names(&guests_of(Place::new(0)).unwrap());
+    let names = programs::names(
+        Place::new(Kind::TwoTenants, 0),
+        &guests_of(Place::new(Kind::TwoTenants, 0)).unwrap(),
+    );
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
 }

@@ -1,8 +1,8 @@
-//! The lab's namespaces and links. The drawing is in `labs/two-tenants/README.md`.
+//! The lab's namespaces and links. The drawings are in `labs/*/README.md`.
 
 use super::place::{
-    CALLER_NUMBER, CONTROLLER, EXTERNAL_V4, EXTERNAL_V6, GATEWAY, GATEWAY_OUTSIDE_V4, GATEWAY_OUTSIDE_V6,
-    HOSTS, OUTSIDE_V4, OUTSIDE_V6, Place, UNDERLAY_MTU_BYTES,
+    CALLER_NUMBER, EXTERNAL_V4, EXTERNAL_V6, GATEWAY, GATEWAY_OUTSIDE_V4, GATEWAY_OUTSIDE_V6, HOSTS,
+    OUTSIDE_V4, OUTSIDE_V6, Place, UNDERLAY_MTU_BYTES,
 };
 use weir_lab::{Netns, Result, Scope, system};
 
@@ -16,7 +16,7 @@ pub fn build(scope: &Scope, place: Place) -> Result<()> {
     let underlay = scope.netns("net")?;
     underlay.bridge(BRIDGE)?;
     underlay.mtu(BRIDGE, UNDERLAY_MTU_BYTES)?;
-    for member in [CONTROLLER].iter().chain(&HOSTS).chain([&GATEWAY]) {
+    for member in place.controllers().iter().chain(&HOSTS).chain([&GATEWAY]) {
         let netns = scope.netns(member.netns)?;
         netns.veth(DEVICE, &underlay, member.netns)?;
         netns.mtu(DEVICE, UNDERLAY_MTU_BYTES)?;

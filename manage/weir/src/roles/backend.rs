@@ -1,5 +1,6 @@
 //! Joins the API to the controller: requests become events, tables become answers.
 
+use super::group::Group;
 use super::state::State;
 use super::trace::{Described, follow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,9 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use weir_api::types::{
-    ActuatorStatus, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, Effect, KindCount,
-    PlannedEntry, ResourceChange, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse,
-    TraceRequest, TraceResponse, WatchEvent,
+    ActuatorStatus, AddMember, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, Effect,
+    GroupStatus, KindCount, PlannedEntry, ResourceChange, ResourceList, ResourceView, StatusResponse,
+    TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use weir_api::{ApiError, Backend, Caller, Reply};
 use weir_apps::fabric::{self, Stored};
@@ -44,10 +45,12 @@ pub struct Controlled {
     pub state: Arc<State>,
     /// Life of an actuator's certificate, days.
     pub certificate_days: u32,
-    /// Addresses of the API that join tokens name.
-    pub api_addresses: Vec<String>,
-    /// Addresses that actuators open sessions to.
-    pub session_addresses: Vec<String>,
+    /// Where people and tools reach this controller, `ADDRESS:PORT`.
+    pub api_address: String,
+    /// Where hosts and gateways reach it.
+    pub session_address: String,
+    /// The group that it is in.
+    pub group: Option<Group>,
 }
 
 fn now_s() -> u64 {
@@ -62,7 +65,13 @@ fn api_error(error: Error) -> ApiError {
         Error::Rejected(_) => ApiError::conflict(message),
         Error::Overloaded { .. } => ApiError::overloaded(message),
         Error::WatchTooOld { .. } | Error::WatchAhead { .. } => ApiError::too_old(message),
-        Error::NotConnected(_) | Error::NoAnswer { .. } | Error::Stopped => ApiError::unavailable(message),
+        Error::NotConnected(_) | Error::NoAnswer { .. } => ApiError::unavailable(message),
+        Error::Order(weir_order::Error::Overloaded { .. }) => ApiError::overloaded(message),
+        Error::Order(weir_order::Error::NoQuorum | weir_order::Error::Fenced { .. }) => {
+            ApiError::unavailable(message)
+        }
+        Error::Order(error) if !error.is_definite() => ApiError::uncertain(message),
+        Error::Stopped => ApiError::uncertain(message),
         _ => ApiError::internal(message),
     }
 }
@@ -140,7 +149,21 @@ fn planned(plan: &Plan) -> (Vec<PlannedEntry>, usize, usize) {
 }
 
 impl Controlled {
+    /// An error of the order, with the address of the controller that leads where another does.
+    fn failed(&self, error: Error) -> ApiError {
+        match (&error, &self.group) {
+            (Error::Order(weir_order::Error::NotLeader { leader }), Some(group)) => group.not_leader(*leader),
+            _ => api_error(error),
+        }
+    }
+
+    /// Returns when what is published has all that was acknowledged before.
+    async fn barrier(&self) -> Result<(), ApiError> {
+        self.handle.barrier().await.map_err(|error| self.failed(error))
+    }
+
     async fn change(&self, caller: Caller, request: ApplyRequest) -> Result<ApplyResponse, ApiError> {
+        self.barrier().await?;
         let published = self.handle.published();
         let (dry_run, wait_ms) = (request.dry_run, request.wait_ms);
         // A large request is work for a good part of a second, and this thread serves others too.
@@ -167,7 +190,8 @@ impl Controlled {
         if dry_run {
             return Ok(response);
         }
-        let version = self.handle.propose_for(Some(caller.0), transaction).await.map_err(api_error)?;
+        let proposed = self.handle.propose_for(Some(caller.0), transaction).await;
+        let version = proposed.map_err(|error| self.failed(error))?;
         response.version = Some(version.0);
         if wait_ms > 0 {
             let wait = Duration::from_millis(u64::from(wait_ms.min(WAIT_MAX_MS)));
@@ -220,6 +244,24 @@ impl Controlled {
             epoch: published.epoch,
             resources: resources.into_iter().map(|(kind, count)| KindCount { kind, count }).collect(),
             actuators,
+            group: self.group.as_ref().map(Group::status),
+        })
+    }
+
+    fn session_addresses(&self) -> Vec<String> {
+        self.group.as_ref().map_or_else(|| vec![self.session_address.clone()], Group::sessions)
+    }
+
+    fn api_addresses(&self) -> Vec<String> {
+        let addresses = self.group.as_ref().map_or_else(|| vec![self.api_address.clone()], Group::apis);
+        addresses.into_iter().map(|address| format!("https://{address}")).collect()
+    }
+
+    fn in_group(&self) -> Result<&Group, ApiError> {
+        self.group.as_ref().ok_or_else(|| {
+            ApiError::not_found(
+                "this controller is alone: a group is made by the part 'group' of its settings",
+            )
         })
     }
 
@@ -320,6 +362,7 @@ impl Controlled {
         let identity: [u8; 32] = from_hex(&request.identity).ok_or_else(|| {
             ApiError::invalid("identity: 64 hex digits of an ed25519 public key are wanted")
         })?;
+        self.barrier().await?;
         let known = fabric::actuator(&self.handle.published().store, &request.name);
         if known.is_some_and(|known| known.facts.identity != identity) {
             return Err(ApiError::conflict(format!(
@@ -334,7 +377,7 @@ impl Controlled {
             .map_err(|error| ApiError::invalid(format!("csr_pem: {error}")))?;
         let facts =
             ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };
-        self.handle.joined(facts).await.map_err(api_error)?;
+        self.handle.joined(facts).await.map_err(|error| self.failed(error))?;
         Ok(JoinResponse {
             certificate_pem,
             ca_pem: self.state.authority.certificate_pem().to_string(),
@@ -342,7 +385,7 @@ impl Controlled {
             epoch: self.handle.published().epoch,
             group_key: self.handle.group_key().to_hex(),
             dataplane_secret: to_hex(&self.state.dataplane_secret),
-            controllers: self.session_addresses.clone(),
+            controllers: self.session_addresses(),
         })
     }
 }
@@ -389,15 +432,23 @@ impl Backend for Controlled {
         Box::pin(self.change(caller, request))
     }
 
-    fn list(&self, kind: Option<Kind>, network: Option<&Label>) -> Result<ResourceList, ApiError> {
-        let published = self.handle.published();
-        let items = fabric::resources(&published.store, kind, network).map(view).collect();
-        Ok(ResourceList { items, version: published.store.version().0 })
+    fn list(&self, kind: Option<Kind>, network: Option<Label>, stale: bool) -> Reply<'_, ResourceList> {
+        Box::pin(async move {
+            if !stale {
+                self.barrier().await?;
+            }
+            let published = self.handle.published();
+            let items = fabric::resources(&published.store, kind, network.as_ref()).map(view).collect();
+            Ok(ResourceList { items, version: published.store.version().0 })
+        })
     }
 
-    fn get(&self, id: &ResourceId) -> Result<ResourceView, ApiError> {
-        fabric::resource(&self.handle.published().store, id).map(view).ok_or_else(|| {
-            ApiError::not_found(format!("there is no {id}: 'weir get {}s' lists them", id.kind))
+    fn get(&self, id: ResourceId) -> Reply<'_, ResourceView> {
+        Box::pin(async move {
+            self.barrier().await?;
+            fabric::resource(&self.handle.published().store, &id).map(view).ok_or_else(|| {
+                ApiError::not_found(format!("there is no {id}: 'weir get {}s' lists them", id.kind))
+            })
         })
     }
 
@@ -423,6 +474,18 @@ impl Backend for Controlled {
         Box::pin(self.state_of_domain())
     }
 
+    fn group(&self) -> Result<GroupStatus, ApiError> {
+        self.in_group().map(Group::status)
+    }
+
+    fn add_member(&self, member: AddMember) -> Reply<'_, ()> {
+        Box::pin(async move { self.in_group()?.add(member).await })
+    }
+
+    fn remove_member(&self, id: u64) -> Reply<'_, ()> {
+        Box::pin(async move { self.in_group()?.remove(id).await })
+    }
+
     fn trace(&self, request: TraceRequest) -> Reply<'_, TraceResponse> {
         Box::pin(self.follow_packet(request))
     }
@@ -440,7 +503,7 @@ impl Backend for Controlled {
         }
         let token = self
             .state
-            .join_token(now_s() + u64::from(valid_s), self.api_addresses.clone())
+            .join_token(now_s() + u64::from(valid_s), self.api_addresses())
             .map_err(|error| ApiError::internal(error.to_string()))?;
         Ok(TokenResponse { token })
     }
@@ -451,8 +514,9 @@ impl Backend for Controlled {
 
     fn remove_actuator(&self, caller: Caller, name: Label) -> Reply<'_, ()> {
         Box::pin(async move {
+            self.barrier().await?;
             self.known(&name)?;
-            self.handle.remove(name, Some(caller.0)).await.map(|_| ()).map_err(api_error)
+            self.handle.remove(name, Some(caller.0)).await.map(|_| ()).map_err(|error| self.failed(error))
         })
     }
 

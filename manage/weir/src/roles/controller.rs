@@ -1,8 +1,10 @@
 //! `weir controller`: the controller's process.
 
-mod config;
+pub mod config;
 
 use super::backend::Controlled;
+use super::group::{self, Founding, Group, MEMBER_NUMBER_MAX};
+use super::keys::Keys;
 use super::state::State;
 use crate::cli::Failure;
 use clap::Args;
@@ -11,15 +13,23 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use weir_api::pki::server_config;
 use weir_api::server::{Admins, router};
 use weir_api::tls::{Peer, TlsListener};
 use weir_apps::fabric::{Fabric, FabricSettings};
 use weir_base::world::{RealClock, RealDisk};
-use weir_controller::driver::{Controller, ControllerSettings, SessionAccess, serve_sessions};
+use weir_controller::core::SharedApp;
+use weir_controller::driver::{
+    Controller, ControllerHandle, ControllerSettings, SessionAccess, serve_sessions,
+};
 use weir_model::Label;
+use weir_model::event::SourceId;
 use weir_trust::batch::SingleSigner;
+
+/// How long a controller that stops tries to give leadership away.
+const RESIGN_BOUND: Duration = Duration::from_secs(2);
 
 /// `weir controller`.
 #[derive(Debug, Args)]
@@ -45,6 +55,10 @@ pub struct ControllerArguments {
     /// Life of a host's certificate, which renews by itself, days [default: 90]
     #[arg(long, value_name = "DAYS")]
     certificate_days: Option<u32>,
+    /// Begin without a log, and wait to be added to the group with 'weir group add'; the founders in the settings are not
+    /// used
+    #[arg(long)]
+    join_group: bool,
 }
 
 impl ControllerArguments {
@@ -72,29 +86,104 @@ impl ControllerArguments {
             session: self.session,
             advertise: self.advertise,
             certificate_days: self.certificate_days,
+            group: None,
         };
-        options.over(file).check()
+        let mut given = options.over(file);
+        if self.join_group {
+            match &mut given.group {
+                Some(group) => group.founders.clear(),
+                None => {
+                    let text =
+                        "--join-group: the settings have no part 'group' with this controller's number";
+                    return Err(Failure::Input(text.to_string()));
+                }
+            }
+        }
+        given.check()
     }
+}
+
+/// The controller, alone or with its replica of a group, and whether it founds that.
+fn start(
+    config: &ControllerConfig,
+    state: &State,
+) -> Result<(Controller, Option<(Group, Founding)>), Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::Input(error.to_string());
+    let (name, identity) = match &config.group {
+        None => (super::label("controller"), state.event_key()),
+        Some(group) => (member_name(group.id), state.member_event_key(group.id)),
+    };
+    let mut settings = ControllerSettings::new(config.domain.clone(), name, Arc::new(identity));
+    settings.registry = super::store::registry();
+    let clock = Arc::new(RealClock::new());
+    let signer = Box::new(SingleSigner(state.group_key()));
+    let apps: Vec<SharedApp> = vec![Arc::new(Fabric::new(FabricSettings::default()))];
+    let Some(group) = &config.group else {
+        let log = config.state_dir.join("log");
+        std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
+        let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
+        let controller = Controller::open(settings, Arc::new(disk), clock, signer, apps);
+        return Ok((controller.map_err(|error| wrong(&error))?, None));
+    };
+    // All that a group can have: who is in it must not change what is right in the order.
+    settings.peers = (1..=MEMBER_NUMBER_MAX)
+        .filter(|id| *id != group.id)
+        .map(|id| (SourceId::of_controller(&member_name(id)), state.member_event_key(id).public()))
+        .collect();
+    let numbers = config.state_dir.join("numbers");
+    std::fs::create_dir_all(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
+    let numbers = RealDisk::open(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
+    let (founding, opening) = group::open(group, &config.state_dir, state)?;
+    let started = opening.group();
+    let controller =
+        Controller::follow(settings, Arc::new(numbers), clock, signer, apps, |sink| opening.start(sink));
+    let controller = controller.map_err(|error| wrong(&error))?;
+    let group = started().ok_or_else(|| Failure::Input("the replica did not start".into()))?;
+    Ok((controller, Some((group, founding))))
+}
+
+/// Under which name a member of a group signs its events.
+fn member_name(id: u64) -> Label {
+    match Label::new(format!("controller-{id}")) {
+        Ok(label) => label,
+        Err(error) => unreachable!("{error}"),
+    }
+}
+
+/// Where the controllers are, this one first, as far as the settings say.
+fn known_apis(config: &ControllerConfig, own: &str) -> Vec<String> {
+    let founders = config.group.iter().flat_map(|group| group.founders.values());
+    let others = founders.map(|founder| founder.api.clone()).filter(|api| api != own);
+    std::iter::once(own.to_string()).chain(others).collect()
+}
+
+/// Watches over the replica, once the group is founded; for ever when there is no group.
+async fn watch_group(
+    config: &ControllerConfig,
+    group: Option<(Group, Founding)>,
+    handle: ControllerHandle,
+    state: Arc<State>,
+) -> Result<(), Failure> {
+    let (Some((group, founding)), Some(settings)) = (group, &config.group) else {
+        return std::future::pending().await;
+    };
+    if founding == Founding::Found {
+        group::found(&group, settings).await?;
+    }
+    group::watch(group, handle, state, config.state_dir.join("admin.json")).await
 }
 
 async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Input(error.to_string());
+    if let Some(keys) =
+        config.group.as_ref().and_then(|group| group.keys.as_ref()).filter(|path| path.exists())
+    {
+        let keys = Keys::read(keys).map_err(|error| wrong(&error))?;
+        keys.install(&config.state_dir).map_err(|error| wrong(&error))?;
+    }
     let names = [config.advertise, config.api.ip(), IpAddr::V4(Ipv4Addr::LOCALHOST)];
     let state = State::open(&config.state_dir, &config.domain, &names).map_err(|error| wrong(&error))?;
-    let log = config.state_dir.join("log");
-    std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
-    let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
-    let identity = Arc::new(state.event_key());
-    let mut settings = ControllerSettings::new(config.domain.clone(), super::label("controller"), identity);
-    settings.registry = super::store::registry();
-    let controller = Controller::open(
-        settings,
-        Arc::new(disk),
-        Arc::new(RealClock::new()),
-        Box::new(SingleSigner(state.group_key())),
-        vec![Arc::new(Fabric::new(FabricSettings::default()))],
-    )
-    .map_err(|error| wrong(&error))?;
+    let (controller, group) = start(&config, &state)?;
 
     // Listen only now: who connects finds a controller that has recovered.
     let bind = async |address: SocketAddr| {
@@ -104,9 +193,13 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     let ca = state.authority.certificate_pem().to_string();
     let api_tls = server_config(&state.server, &ca, false).map_err(|error| wrong(&error))?;
     let session_tls = server_config(&state.server, &ca, true).map_err(|error| wrong(&error))?;
-    let api_address = SocketAddr::new(config.advertise, config.api.port());
+    let at = |port: u16| SocketAddr::new(config.advertise, port).to_string();
+    let (api_address, session_address) = (at(config.api.port()), at(config.session.port()));
     let context = config.state_dir.join("admin.json");
-    state.write_context(&context, api_address).map_err(|error| wrong(&error))?;
+    // In a group the file that is there names the others, and is written anew when they are known.
+    if group.is_none() || !context.exists() {
+        state.write_context(&context, &known_apis(&config, &api_address)).map_err(|error| wrong(&error))?;
+    }
     let admins = Admins::of_token(&state.admin_token);
     let (state, certificate_days) = (Arc::new(state), config.certificate_days);
     let authority = state.clone();
@@ -115,15 +208,17 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         signed.map_err(|error| format!("the request cannot be signed: {error}"))
     };
     let access = SessionAccess { tls: session_tls, strangers: false, renewer: Arc::new(renewer) };
+    let replica = group.as_ref().map(|(group, _)| group.clone());
     let backend = Controlled {
         handle: controller.handle(),
-        state,
+        state: state.clone(),
         certificate_days,
-        api_addresses: vec![format!("https://{api_address}")],
-        session_addresses: vec![SocketAddr::new(config.advertise, config.session.port()).to_string()],
+        api_address: api_address.clone(),
+        session_address,
+        group: replica.clone(),
     };
     let listener = TlsListener::new(api, api_tls).map_err(Failure::io("listening"))?;
-    let store = super::store::route(controller.handle(), admins.clone());
+    let store = super::store::route(controller.handle(), replica.clone(), admins.clone());
     let service = router(Arc::new(backend), admins).merge(store);
     let service = service.into_make_service_with_connect_info::<Peer>();
     tracing::info!(domain = %config.domain, api = %api_address, context = %context.display(), "the controller is ready");
@@ -132,10 +227,15 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         ended = serve_sessions(controller.handle(), sessions, access) => {
             ended.map_err(|error| Failure::Input(error.to_string()))
         }
+        ended = watch_group(&config, group, controller.handle(), state) => ended,
         () = super::store::expire(controller.handle()) => Ok(()),
         () = super::stopped() => Ok(()),
     };
     tracing::info!("the controller stops");
+    if let Some(replica) = replica {
+        // Nobody has to wait for an election then. Best effort: the others can do without.
+        let _ = tokio::time::timeout(RESIGN_BOUND, replica.resign()).await;
+    }
     // Blocks until the log is closed.
     let closed = tokio::task::spawn_blocking(move || controller.shutdown()).await;
     ended?;

@@ -2,6 +2,8 @@
 
 pub mod backend;
 pub mod controller;
+pub mod group;
+pub mod keys;
 pub mod node;
 pub mod state;
 mod store;

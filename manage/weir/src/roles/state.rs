@@ -6,10 +6,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use std::fs;
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use weir_api::client::Context;
@@ -50,6 +50,23 @@ pub enum StateError {
         found: String,
         /// The domain asked for.
         wanted: String,
+    },
+    /// A file of a domain's keys has no sense.
+    #[error("{path} is no file of a domain's keys: {reason}; make it with 'weir group keys'")]
+    Keys {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The directory has other keys than those that it is given.
+    #[error(
+        "{path} is of another domain's keys than those given (group.keys): give those of this domain, or begin in an \
+         empty directory"
+    )]
+    OtherKeys {
+        /// The file that differs.
+        path: PathBuf,
     },
     /// Certificates.
     #[error(transparent)]
@@ -178,18 +195,30 @@ impl State {
         KeyPair::from_seed(&self.group_seed)
     }
 
-    /// The key pair that signs this controller's events.
+    /// The key pair that signs the events of a controller that is alone.
     pub fn event_key(&self) -> KeyPair {
         KeyPair::from_seed(&self.event_seed)
     }
 
-    /// Writes the context that the command line reads.
+    /// The key pair that signs the events of a member of the group. All members can tell each other's: they share the
+    /// seed.
+    pub fn member_event_key(&self, id: u64) -> KeyPair {
+        let mut hash = Sha256::new();
+        hash.update(b"weir/member-event/1\0");
+        hash.update(self.event_seed);
+        hash.update(id.to_le_bytes());
+        KeyPair::from_seed(&hash.finalize().into())
+    }
+
+    /// Writes the context that the command line reads, with the controllers' addresses, this one's first.
     ///
     /// # Errors
     /// [`StateError::File`].
-    pub fn write_context(&self, path: &Path, server: SocketAddr) -> Result<(), StateError> {
+    pub fn write_context(&self, path: &Path, servers: &[String]) -> Result<(), StateError> {
+        let mut servers = servers.iter().map(|server| format!("https://{server}"));
         let context = Context {
-            server: format!("https://{server}"),
+            server: servers.next().unwrap_or_default(),
+            others: servers.collect(),
             token: self.admin_token.clone(),
             ca: self.authority.certificate_pem().to_string(),
         };

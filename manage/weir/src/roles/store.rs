@@ -3,6 +3,7 @@
 //! Who shows the administrator's token or certificate may use every namespace, and reads the apps' tables. An actuator
 //! may use the namespace of its own name.
 
+use super::group::Group;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,10 +29,11 @@ pub fn registry() -> Arc<Registry> {
 }
 
 /// The route of the store, to stand beside the API's.
-pub fn route(handle: ControllerHandle, admins: Admins) -> axum::Router {
+pub fn route(handle: ControllerHandle, group: Option<Group>, admins: Admins) -> axum::Router {
     // Streams end with the process.
     let (_, stopping) = tokio::sync::watch::channel(false);
-    let service = weir_rpc::server::service(Arc::new(Controlled(handle)), authenticate(admins), stopping);
+    let service =
+        weir_rpc::server::service(Arc::new(Controlled { handle, group }), authenticate(admins), stopping);
     axum::Router::new().route_service("/weir.store.v1.Store/{call}", service)
 }
 
@@ -57,7 +59,8 @@ pub async fn expire(handle: ControllerHandle) {
         tokio::time::sleep(EXPIRY_LOOK).await;
         let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now_ms = now_ms.map_or(0, |since| since.as_millis() as u64);
-        if handle.published().store.next_expiry_ms().is_some_and(|expires_ms| expires_ms <= now_ms)
+        if handle.leads()
+            && handle.published().store.next_expiry_ms().is_some_and(|expires_ms| expires_ms <= now_ms)
             && let Ok(applied) = handle.operate(Batch::once([]))
         {
             // One at a time; why it failed is in the order's own counters.
@@ -66,7 +69,24 @@ pub async fn expire(handle: ControllerHandle) {
     }
 }
 
-struct Controlled(ControllerHandle);
+#[derive(Clone)]
+struct Controlled {
+    handle: ControllerHandle,
+    group: Option<Group>,
+}
+
+impl Controlled {
+    /// With the address of the controller that leads, where another does.
+    fn refused(&self, error: &Error) -> ServiceError {
+        match error {
+            Error::Order(weir_order::Error::NotLeader { leader }) => {
+                let api = |group: &Group| leader.and_then(|leader| group.api_of(leader));
+                ServiceError::NotLeader { leader: self.group.as_ref().and_then(api) }
+            }
+            other => refused(other),
+        }
+    }
+}
 
 fn refused(error: &Error) -> ServiceError {
     let reason = error.to_string();
@@ -82,27 +102,35 @@ fn refused(error: &Error) -> ServiceError {
 
 impl StoreService for Controlled {
     fn submit(&self, batch: Batch) -> Boxed<Result<Vec<Outcome>, ServiceError>> {
-        let operated = self.0.operate(batch);
+        let operated = self.handle.operate(batch);
+        let this = self.clone();
         Box::pin(async move {
-            let answered = operated.map_err(|error| refused(&error))?.await;
+            let answered = operated.map_err(|error| this.refused(&error))?.await;
             let stopped = |_| ServiceError::Uncertain { reason: "the controller stopped meanwhile".into() };
-            answered.map_err(stopped)?.map_err(|error| refused(&error))
+            answered.map_err(stopped)?.map_err(|error| this.refused(&error))
         })
     }
 
-    fn read(&self, queries: Vec<Query>, _: Consistency) -> Boxed<Result<ReadResult, ServiceError>> {
-        // What is published is there before anybody is told that it is done, and there is one controller:
-        // so a read of it is linearizable.
-        let published = self.0.published();
+    fn read(&self, queries: Vec<Query>, consistency: Consistency) -> Boxed<Result<ReadResult, ServiceError>> {
+        let this = self.clone();
         Box::pin(async move {
+            // Alone, what is published is there before anybody is told that it is done, so this costs nothing.
+            let fresh = match consistency {
+                Consistency::Linearizable => this.handle.barrier().await,
+                Consistency::Stale { staleness_ms } => {
+                    this.handle.barrier_within(Duration::from_millis(staleness_ms)).await
+                }
+            };
+            fresh.map_err(|error| this.refused(&error))?;
+            let published = this.handle.published();
             let answers = queries.iter().map(|query| published.store.query(query)).collect();
             Ok(ReadResult { version: published.store.version(), answers })
         })
     }
 
     fn watch(&self, from: Option<Version>) -> Result<(Version, Box<dyn Changes>), ServiceError> {
-        let from = from.unwrap_or_else(|| self.0.published().store.version());
-        let watch = self.0.watch(from).map_err(|error| refused(&error))?;
+        let from = from.unwrap_or_else(|| self.handle.published().store.version());
+        let watch = self.handle.watch(from).map_err(|error| refused(&error))?;
         Ok((from, Box::new(Watched(watch))))
     }
 }

@@ -19,6 +19,8 @@
 //! - The parameters of a network are never deleted at an actuator before its ports there, also when their
 //!   deletes were decided by earlier events and still wait: the scheduler adds what the plan cannot
 //!   know.
+//! - A replica that does not lead a group follows acks and states as the leader does, and sends and proposes
+//!   nothing: see [`lead`].
 //!
 //! Tombstones: a deleted key stays as a `Delete` update, because actuators remember deleted keys
 //! too and the digests must agree. One is forgotten when the actuator shows that it forgot it
@@ -31,6 +33,7 @@
 
 mod explain;
 mod frames;
+mod lead;
 mod progress;
 mod queue;
 mod reconcile;
@@ -125,6 +128,8 @@ pub struct SchedulerCounters {
     pub acked: u64,
     /// Acks for versions that were never decided.
     pub acks_unknown: u64,
+    /// Acks for versions that another replica knows and this one does not yet.
+    pub acks_ahead: u64,
     /// Acks and states of sessions that are over.
     pub stale_sessions: u64,
     /// Updates refused by actuators.
@@ -169,6 +174,8 @@ pub struct Scheduler {
     now_ms: u64,
     /// Version of the store: nothing above it was ever decided.
     decided: Version,
+    /// Whether it may send and propose.
+    leads: bool,
     /// Counters.
     pub counters: SchedulerCounters,
 }
@@ -186,8 +193,14 @@ impl Scheduler {
             dirty: BTreeSet::new(),
             now_ms: 0,
             decided: Version::ZERO,
+            leads: true,
             counters: SchedulerCounters::default(),
         }
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> SchedulerSettings {
+        self.settings
     }
 
     /// Remembers how far the order is.
@@ -231,6 +244,7 @@ impl Scheduler {
         let replaces = self.targets.get(&node.0).is_some_and(|target| target.slots.contains_key(&node.1));
         let keep = replaces && self.reaches(&held, &node);
         self.put(held, keep);
+        self.take_ahead(&node, out);
         self.evaluate(&node);
         self.forget_tombstones(&node.0, out);
     }
@@ -358,7 +372,7 @@ impl Scheduler {
     fn ack(&mut self, label: &Label, key: &Key, version: Version, out: &mut Vec<Output>) {
         let Some(target) = self.targets.get_mut(label) else { return };
         let Some(slot) = target.slots.get_mut(key).filter(|slot| slot.desired().version() >= version) else {
-            self.counters.acks_unknown += 1;
+            self.ack_ahead(label, key, version);
             return;
         };
         slot.repeat_refusal = false;

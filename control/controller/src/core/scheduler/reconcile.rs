@@ -70,6 +70,7 @@ impl Scheduler {
         target.synced = false;
         target.collecting = None;
         target.repairing.clear();
+        target.ahead.clear();
         for key in std::mem::take(&mut target.in_flight) {
             if let Some(slot) = target.slots.get_mut(&key) {
                 slot.sent = None;
@@ -147,18 +148,27 @@ impl Scheduler {
         for (key, version, absent) in acked {
             self.found(label, &key, version, absent, out);
         }
-        for (key, in_force) in &repairs {
+        for key in forgotten {
+            self.forget(label, &key, out);
+        }
+        self.counters.compared_unknown += repairs.len() as u64;
+        if self.leads {
+            self.mend(label, repairs, out);
+        } else if let Some(target) = self.targets.get_mut(label) {
+            target.ahead.extend(repairs);
+        }
+    }
+
+    /// Proposes what sending cannot mend.
+    pub(super) fn mend(&mut self, label: &Label, found: Vec<(Key, Version)>, out: &mut Vec<Output>) {
+        for (key, in_force) in &found {
             // Sending what is desired would be refused: wait for the repair.
             let desired = self.desired(label, key).map(Held::version);
             if let Some(desired) = desired {
                 self.mark_refused(label, key, desired, &Refusal::Stale { in_force: *in_force });
             }
         }
-        for key in forgotten {
-            self.forget(label, &key, out);
-        }
-        self.counters.compared_unknown += repairs.len() as u64;
-        self.repair(label, repairs, out);
+        self.repair(label, found, out);
     }
 
     fn found(

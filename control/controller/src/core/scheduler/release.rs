@@ -72,6 +72,9 @@ impl Scheduler {
         for node in std::mem::take(&mut self.woken) {
             self.evaluate(&node);
         }
+        if !self.leads {
+            return;
+        }
         let dirty = std::mem::take(&mut self.dirty);
         match self.settings.mode {
             Mode::Linear => self.pump_line(out),
@@ -162,8 +165,10 @@ impl Scheduler {
             .collect();
         for label in connected {
             self.close_if_silent(&label, out);
-            self.resend(&label, out);
-            self.retry(&label, out);
+            if self.leads {
+                self.resend(&label, out);
+                self.retry(&label, out);
+            }
         }
     }
 

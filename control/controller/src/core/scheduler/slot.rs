@@ -116,6 +116,9 @@ pub(crate) struct Target {
     pub in_flight_bytes: usize,
     /// Keys whose repair was proposed in this session: the version found, and when it was proposed.
     pub repairing: BTreeMap<Key, (Version, u64)>,
+    /// Keys in force there at a version that is not decided here yet, or that nobody desires here; only while
+    /// another replica leads.
+    pub ahead: BTreeMap<Key, Version>,
 }
 
 fn pair_digest(key: &Key, version: Version) -> u128 {

@@ -7,15 +7,28 @@
 //! session: 0.0.0.0:7444                 # where hosts and gateways connect
 //! advertise: 192.0.2.10                 # address under which they reach this machine
 //! certificateDays: 90                   # life of a host's certificate; it renews by itself
+//! group:                                # absent: this controller is alone
+//!   id: 1                               # its number in the group, from 1
+//!   listen: 192.0.2.10:7445             # where the other controllers connect
+//!   keys: /etc/weir/domain-keys.json    # the domain's secrets, the same for all ('weir group keys')
+//!   wide: false                         # true: the controllers are in different places
+//!   founders:                           # the same on all that found it; absent on one that is added later
+//!     - { id: 1, replica: "192.0.2.10:7445", api: "192.0.2.10:7443", session: "192.0.2.10:7444" }
+//!     - { id: 2, replica: "192.0.2.11:7445", api: "192.0.2.11:7443", session: "192.0.2.11:7444" }
+//!     - { id: 3, replica: "192.0.2.12:7445", api: "192.0.2.12:7443", session: "192.0.2.12:7444" }
 //! ```
 //!
 //! An unknown field is an error, and each error names field, value and what is allowed.
 
 use crate::cli::Failure;
+use crate::roles::group::{MEMBER_NUMBER_MAX, MemberAddress};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use weir_model::Label;
+use weir_model::session::CONTROLLERS_MAX as MEMBERS_MAX;
+use weir_raft::Timers;
 
 /// Lives of certificates that are allowed, days.
 const CERTIFICATE_DAYS: std::ops::RangeInclusive<u32> = 1..=3650;
@@ -38,6 +51,58 @@ pub struct Given {
     pub advertise: Option<String>,
     /// Life of a host's certificate, days.
     pub certificate_days: Option<u32>,
+    /// The group that it is in.
+    pub group: Option<GivenGroup>,
+}
+
+/// The part `group`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GivenGroup {
+    /// Number of this controller.
+    pub id: u64,
+    /// Where the other controllers connect.
+    pub listen: String,
+    /// The domain's secrets.
+    #[serde(default)]
+    pub keys: Option<PathBuf>,
+    /// Whether the controllers are in different places.
+    #[serde(default)]
+    pub wide: bool,
+    /// Those who found the group.
+    #[serde(default)]
+    pub founders: Vec<GivenFounder>,
+}
+
+/// One who founds the group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GivenFounder {
+    /// Its number.
+    pub id: u64,
+    /// Where the other controllers reach it.
+    pub replica: String,
+    /// Where people and tools reach it.
+    pub api: String,
+    /// Where hosts and gateways reach it.
+    pub session: String,
+}
+
+/// The group that a controller is in, whole and checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupConfig {
+    /// Number of this controller.
+    pub id: u64,
+    /// Where the other controllers connect.
+    pub listen: SocketAddr,
+    /// The domain's secrets.
+    pub keys: Option<PathBuf>,
+    /// How fast the loss of the leader is noticed.
+    pub timers: Timers,
+    /// Those who found the group; empty: it waits to be added.
+    pub founders: BTreeMap<u64, MemberAddress>,
+    /// Where this controller is reached.
+    pub own: MemberAddress,
 }
 
 /// Settings of a controller, whole and checked.
@@ -55,10 +120,60 @@ pub struct ControllerConfig {
     pub advertise: IpAddr,
     /// Life of a host's certificate, days.
     pub certificate_days: u32,
+    /// The group that it is in; `None`: it is alone.
+    pub group: Option<GroupConfig>,
 }
 
-fn wrong(field: &str, value: impl std::fmt::Display, allowed: &str) -> Failure {
+fn wrong(field: &str, value: impl std::fmt::Display, allowed: impl std::fmt::Display) -> Failure {
     Failure::Input(format!("{field}: '{value}' is not allowed: {allowed}"))
+}
+
+fn address_of(field: &str, text: &str) -> Result<SocketAddr, Failure> {
+    let address = text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0);
+    address.ok_or_else(|| wrong(field, text, "use ADDRESS:PORT, such as 0.0.0.0:7443 or [::]:7443"))
+}
+
+impl GivenGroup {
+    fn check(&self, advertise: IpAddr, api: SocketAddr, session: SocketAddr) -> Result<GroupConfig, Failure> {
+        if !(1..=MEMBER_NUMBER_MAX).contains(&self.id) {
+            return Err(wrong("group.id", self.id, format!("use 1 to {MEMBER_NUMBER_MAX}")));
+        }
+        let listen = address_of("group.listen", &self.listen)?;
+        let at = |port: u16| SocketAddr::new(advertise, port).to_string();
+        let own =
+            MemberAddress { replica: at(listen.port()), api: at(api.port()), session: at(session.port()) };
+        let mut founders = BTreeMap::new();
+        for one in &self.founders {
+            let (replica, api, session) = (one.replica.clone(), one.api.clone(), one.session.clone());
+            let address = MemberAddress { replica, api, session };
+            address
+                .check()
+                .map_err(|error| Failure::Input(format!("group.founders: controller {}: {error}", one.id)))?;
+            if !(1..=MEMBER_NUMBER_MAX).contains(&one.id) || founders.insert(one.id, address).is_some() {
+                return Err(wrong("group.founders", one.id, "each has a number of its own, 1 to 255"));
+            }
+        }
+        if founders.len() > MEMBERS_MAX {
+            let allowed = format!("a group has at most {MEMBERS_MAX} controllers");
+            return Err(wrong("group.founders", founders.len(), &allowed));
+        }
+        match founders.get(&self.id) {
+            Some(listed) if *listed != own => {
+                return Err(Failure::Input(format!(
+                    "group.founders: controller {} is listed at {listed}, and by advertise, api, session and \
+                     group.listen it is at {own}: they must agree",
+                    self.id
+                )));
+            }
+            None if !founders.is_empty() => {
+                let allowed = "the list must have this controller too; one that is added later has no list";
+                return Err(wrong("group.id", self.id, allowed));
+            }
+            _ => {}
+        }
+        let timers = if self.wide { Timers::WAN } else { Timers::LAN };
+        Ok(GroupConfig { id: self.id, listen, keys: self.keys.clone(), timers, founders, own })
+    }
 }
 
 impl Given {
@@ -90,15 +205,14 @@ impl Given {
             session: self.session.or(below.session),
             advertise: self.advertise.or(below.advertise),
             certificate_days: self.certificate_days.or(below.certificate_days),
+            group: self.group.or(below.group),
         }
     }
 
     /// With the defaults, and without a check that spans several fields.
     fn fields(&self) -> Result<(ControllerConfig, bool), Failure> {
         let listen = |field: &str, text: &Option<String>, default: &str| {
-            let text = text.as_deref().unwrap_or(default);
-            let address = text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0);
-            address.ok_or_else(|| wrong(field, text, "use ADDRESS:PORT, such as 0.0.0.0:7443 or [::]:7443"))
+            address_of(field, text.as_deref().unwrap_or(default))
         };
         let domain = self.domain.clone().unwrap_or_else(|| "weir".to_string());
         let domain = Label::new(domain).map_err(|error| Failure::Input(format!("domain: {error}")))?;
@@ -117,7 +231,8 @@ impl Given {
         if !CERTIFICATE_DAYS.contains(&certificate_days) {
             return Err(wrong("certificateDays", certificate_days, "use 1 to 3650 days"));
         }
-        let config = ControllerConfig { domain, state_dir, api, session, advertise, certificate_days };
+        let config =
+            ControllerConfig { domain, state_dir, api, session, advertise, certificate_days, group: None };
         Ok((config, self.advertise.is_some()))
     }
 
@@ -126,7 +241,7 @@ impl Given {
     /// # Errors
     /// The field, its value, and what is allowed.
     pub fn check(&self) -> Result<ControllerConfig, Failure> {
-        let (config, advertised) = self.fields()?;
+        let (mut config, advertised) = self.fields()?;
         if !advertised && config.api.ip().is_unspecified() {
             return Err(Failure::Input(format!(
                 "api: {} listens on every address: say with --advertise, or 'advertise' in the file, under \
@@ -134,6 +249,9 @@ impl Given {
                 config.api
             )));
         }
+        let group = self.group.as_ref();
+        config.group =
+            group.map(|group| group.check(config.advertise, config.api, config.session)).transpose()?;
         Ok(config)
     }
 }

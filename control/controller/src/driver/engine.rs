@@ -1,0 +1,47 @@
+//! What the driver wants of an order beside [`Engine`]: barriers for reads, digests, and counters to show.
+
+use weir_order::{Completion, Engine, Error, LocalEngine, Position};
+
+/// An order below a controller. One of a single process needs nothing of this but the counters.
+pub trait Order: Engine {
+    /// Calls `done` when the sink has seen all that was acknowledged before this call, by any replica.
+    ///
+    /// # Errors
+    /// `done` is not called then.
+    fn barrier(&self, done: Completion) -> Result<(), Error>;
+
+    /// After how many batches the digest of the state is told; 0: never.
+    fn digest_every(&self) -> u64;
+
+    /// The digest of the state after the batch at `at`.
+    fn report_digest(&self, at: Position, digest: [u8; 32]);
+
+    /// Counters by name, for the metrics.
+    fn counts(&self) -> Vec<(&'static str, u64)>;
+}
+
+impl Order for LocalEngine {
+    fn barrier(&self, done: Completion) -> Result<(), Error> {
+        // What is acknowledged is applied here, or nobody was told.
+        done.finish(Ok(self.status().committed));
+        Ok(())
+    }
+
+    fn digest_every(&self) -> u64 {
+        0
+    }
+
+    fn report_digest(&self, _at: Position, _digest: [u8; 32]) {}
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let counters = self.counters();
+        vec![
+            ("batches", counters.committed),
+            ("appended_bytes", counters.log.appended_bytes),
+            ("syncs", counters.log.syncs),
+            ("failed_writes", counters.log.failed_writes),
+            ("overloads", counters.overloads),
+            ("snapshots_saved", counters.snapshots_saved),
+        ]
+    }
+}

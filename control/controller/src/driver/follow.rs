@@ -1,0 +1,175 @@
+//! A controller over a replicated order: the state comes from the order alone, entry by entry or as a whole, and
+//! who leads changes.
+
+use super::runner::{Command, Runner};
+use super::shared::{Parts, Shared};
+use super::{
+    Controller, ControllerHandle, ControllerSettings, NUMBERS_FILE, NUMBERS_RESERVED, Order, Recovered,
+    snapshots,
+};
+use crate::Error;
+use crate::core::{Core, CoreSettings, Feed, Input, SharedApp};
+use std::io::Read;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+use weir_base::numbers::Numbers;
+use weir_base::world::{Clock, Disk};
+use weir_model::event::SourceId;
+use weir_order::{Completion, Entry, Position, Sink, Submitter};
+use weir_trust::batch::GroupSigner;
+
+/// Milliseconds of the Unix epoch, shifted by so much, are below the numbers of a life's events: room for a million of
+/// them in each.
+const NUMBERS_SHIFT: u32 = 20;
+/// How often a full queue of the core is looked at.
+const ROOM_LOOK: Duration = Duration::from_micros(200);
+
+/// Hands everything over to the core thread. It runs on the order's thread, which must not decide.
+struct ToCore(mpsc::Sender<Command>);
+
+impl ToCore {
+    /// Waits for room as a thread does: the order's thread may be one of a runtime, where a channel of tokio must not block.
+    fn send(&self, mut command: Command) {
+        while let Err(TrySendError::Full(full)) = self.0.try_send(command) {
+            command = full;
+            std::thread::sleep(ROOM_LOOK);
+        }
+        // Closed only when the core thread has ended; then nobody is answered any more.
+    }
+}
+
+impl Sink for ToCore {
+    fn committed(&mut self, entry: &Entry) {
+        self.send(Command::Committed(entry.clone()));
+    }
+
+    fn install(&mut self, at: Position, state: &mut dyn Read) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
+        state.read_to_end(&mut bytes)?;
+        self.send(Command::Install(at, bytes));
+        Ok(())
+    }
+}
+
+impl Controller {
+    /// Starts a replica of a group, with an empty state. `disk` keeps the numbers of its own events. `start` is given where the order brings its entries and
+    /// snapshots, and gives the order. It follows until [`ControllerHandle::lead`] says otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Order`], [`Error::System`].
+    pub fn follow(
+        settings: ControllerSettings,
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        signer: Box<dyn GroupSigner + Send>,
+        apps: Vec<SharedApp>,
+        start: impl FnOnce(Box<dyn Sink>) -> Result<Arc<dyn Order>, weir_order::Error>,
+    ) -> Result<Controller, Error> {
+        let source = SourceId::of_controller(&settings.name);
+        let mut keys = settings.peers.clone();
+        keys.insert(source.clone(), settings.identity.public());
+        // What it proposed in an earlier life may be ordered yet, or forgotten with its disk: the clock is above both.
+        let floor = clock.wall_ms() << NUMBERS_SHIFT;
+        let numbers = Numbers::open(disk, NUMBERS_FILE, NUMBERS_RESERVED, floor)
+            .map_err(Error::system("reading the numbers of events"))?;
+        let core_settings = CoreSettings {
+            domain: settings.domain.clone(),
+            epoch: settings.epoch,
+            source: source.clone(),
+            keys: keys.clone(),
+            scheduler: settings.scheduler,
+        };
+        let group_key = signer.group_key();
+        let mut core = Core::new(core_settings, signer, apps.clone());
+        core.set_registry(settings.registry.clone());
+        core.step(Input::Lead(false), &mut Vec::new());
+        let feed = Feed::new(settings.feed, core.store().version());
+        let (inbox, commands) = mpsc::channel(settings.inbox_max);
+        let engine = start(Box::new(ToCore(inbox.clone())))?;
+        let submitter = Submitter::new(engine.clone(), clock.clone(), settings.batcher)?;
+        let shared = Arc::new(Shared::new(Parts {
+            settings: &settings,
+            source,
+            keys,
+            numbers,
+            apps,
+            group_key,
+            feed,
+            core: &core,
+            clock,
+            submitter,
+            engine: engine.clone(),
+            leads: false,
+            inbox: inbox.clone(),
+        }));
+        let handle = ControllerHandle::new(shared.clone(), inbox.clone());
+        let (jobs, snapshot_thread) = snapshots::start(engine, inbox.clone())?;
+        let nothing = Position { term: 0, index: 0 };
+        let runner = Runner::new(core, commands, shared.clone(), jobs, &settings, nothing);
+        Controller::run(handle, shared, runner, snapshot_thread, inbox, Recovered::default())
+    }
+}
+
+impl ControllerHandle {
+    /// This replica begins or ceases to lead. Before it begins, a barrier must have said that the sink saw all that was
+    /// ordered. Returns when the core knows.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub async fn lead(&self, leads: bool) -> Result<(), Error> {
+        let (reply, done) = oneshot::channel();
+        self.send(Command::Lead { leads, reply }).await?;
+        done.await.map_err(|_| Error::Stopped)
+    }
+
+    /// Whether this replica leads, as the core knows it. Without a group it always does.
+    pub fn leads(&self) -> bool {
+        self.shared.leads()
+    }
+
+    /// Returns when [`ControllerHandle::published`] shows all that was acknowledged before this call, by any replica.
+    ///
+    /// # Errors
+    /// [`Error::Order`], such as `NotLeader`; [`Error::Stopped`].
+    pub async fn barrier(&self) -> Result<(), Error> {
+        let engine = self.shared.engine().ok_or(Error::Stopped)?;
+        let (reply, seen) = oneshot::channel();
+        let done = Completion::new(move |result| drop(reply.send(result)));
+        engine.barrier(done)?;
+        seen.await.map_err(|_| Error::Stopped)??;
+        if !self.shared.replicated {
+            return Ok(());
+        }
+        // What the sink saw is in the queue before this.
+        let (reply, passed) = oneshot::channel();
+        let look = move |_: &Core| {
+            // Who asked may have given up.
+            let _ = reply.send(());
+        };
+        self.send(Command::Inspect(Box::new(look))).await?;
+        passed.await.map_err(|_| Error::Stopped)
+    }
+
+    /// As [`ControllerHandle::barrier`], but what is published may lack what was acknowledged within the last `staleness`:
+    /// many reads share one barrier then.
+    ///
+    /// # Errors
+    /// As [`ControllerHandle::barrier`].
+    pub async fn barrier_within(&self, staleness: Duration) -> Result<(), Error> {
+        let asked = Instant::now();
+        if self.shared.fresh_at().is_some_and(|fresh_at| asked.duration_since(fresh_at) <= staleness) {
+            return Ok(());
+        }
+        self.barrier().await?;
+        self.shared.set_fresh_at(Some(asked));
+        Ok(())
+    }
+
+    /// Tells every actuator, now and when it connects, where the controllers of the group are. Of two lists the one with
+    /// the higher number counts.
+    pub fn set_controllers(&self, number: u64, sessions: Vec<String>) {
+        self.shared.sessions.set_controllers(number, sessions);
+    }
+}

@@ -1,0 +1,140 @@
+//! The stream to a controller: mutual TLS, frames both ways.
+
+use super::CONNECT_TIMEOUT_MS;
+use super::renewal;
+use super::tls::{session_config, split_address};
+use crate::wire::{read_frame, write_frame};
+use rustls::pki_types::ServerName;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use weir_model::session::{ToActuator, ToController};
+
+/// Most frames waiting to be sent to a controller.
+pub const TO_CONTROLLER_MAX: usize = 1024;
+/// A silent stream is probed after so long, seconds.
+const KEEPALIVE_S: u64 = 10;
+/// Data that is not acknowledged for so long ends the stream, milliseconds.
+const USER_TIMEOUT_MS: u32 = 20_000;
+
+pub(super) enum StreamEvent {
+    Connected,
+    Closed(String),
+    Frame(ToActuator),
+}
+
+/// Dropping it ends it.
+pub(super) struct Stream {
+    pub generation: u64,
+    pub sender: mpsc::Sender<ToController>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Stream {
+    /// Begins to make a stream; what becomes of it comes by `events`.
+    pub fn begin(
+        generation: u64,
+        controller: String,
+        state_dir: std::path::PathBuf,
+        events: mpsc::Sender<(u64, StreamEvent)>,
+    ) -> Stream {
+        let (sender, receiver) = mpsc::channel(TO_CONTROLLER_MAX);
+        let task = tokio::spawn(async move {
+            let reason = match open(&controller, &state_dir).await {
+                Ok(stream) => {
+                    if events.send((generation, StreamEvent::Connected)).await.is_err() {
+                        return;
+                    }
+                    serve(stream, generation, &events, receiver).await
+                }
+                Err(reason) => reason,
+            };
+            let _ = events.send((generation, StreamEvent::Closed(reason))).await;
+        });
+        Stream { generation, sender, task }
+    }
+}
+
+/// Connects and shakes hands. Certificates are read each time, so that renewed ones are used.
+async fn open(controller: &str, state_dir: &Path) -> Result<TlsStream<TcpStream>, String> {
+    let (host, port) = split_address(controller)?;
+    let name = ServerName::try_from(host.to_string()).map_err(|error| error.to_string())?;
+    if renewal::is_over(state_dir, SystemTime::now()).map_err(|error| error.to_string())? {
+        return Err("the certificate of this actuator is over: start it once with --join and a new token \
+                    ('weir token' makes one)"
+            .to_string());
+    }
+    let config = session_config(state_dir).map_err(|error| error.to_string())?;
+    let limit = Duration::from_millis(CONNECT_TIMEOUT_MS);
+    let stream = tokio::time::timeout(limit, TcpStream::connect((host, port)))
+        .await
+        .map_err(|_| "it does not answer".to_string())?
+        .map_err(|error| error.to_string())?;
+    keep_alive(&stream).map_err(|error| error.to_string())?;
+    tokio::time::timeout(limit, TlsConnector::from(config).connect(name, stream))
+        .await
+        .map_err(|_| "it does not finish the TLS handshake".to_string())?
+        .map_err(|error| format!("TLS: {error}"))
+}
+
+fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(KEEPALIVE_S))?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(KEEPALIVE_S / 2))?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MS)?;
+    sockopt::set_tcp_nodelay(stream, true)
+}
+
+/// Moves frames until one side ends, and tells why.
+async fn serve(
+    stream: TlsStream<TcpStream>,
+    generation: u64,
+    events: &mpsc::Sender<(u64, StreamEvent)>,
+    mut frames: mpsc::Receiver<ToController>,
+) -> String {
+    let (read, write) = tokio::io::split(stream);
+    let reader = async {
+        let mut read = BufReader::new(read);
+        loop {
+            match read_frame::<ToActuator>(&mut read).await {
+                Ok(frame) => {
+                    if events.send((generation, StreamEvent::Frame(frame))).await.is_err() {
+                        return "the agent ends".to_string();
+                    }
+                }
+                Err(error) => return error.to_string(),
+            }
+        }
+    };
+    let writer = async {
+        let mut write = BufWriter::new(write);
+        while let Some(frame) = frames.recv().await {
+            if let Err(error) = write_frame(&mut write, &frame).await {
+                return error.to_string();
+            }
+            if frames.is_empty()
+                && let Err(error) = write.flush().await
+            {
+                return error.to_string();
+            }
+        }
+        "the agent ends the session".to_string()
+    };
+    tokio::select! {
+        reason = reader => reason,
+        reason = writer => reason,
+    }
+}

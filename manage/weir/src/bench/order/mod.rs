@@ -1,0 +1,129 @@
+//! `weir bench order`: the store of a group of three controllers beside three members of etcd (rows B1, R1, R9).
+//!
+//! Both are real processes on loopback that sync every write to the same disk; both are driven at their leader by a client
+//! process. Weir's client has one stream of batches, and TLS; etcd's has as many plain connections as callers, up to 16,
+//! and a call for each operation, which is how its own client does it. The cells of one peer and the other take turns.
+//! A row in which Weir loses is shown like any other.
+//!
+//! `weir bench failover`: how long no write is acknowledged after the leader was killed or stopped, and whether an
+//! acknowledged write is missing afterwards.
+
+mod client;
+mod etcd;
+mod failover;
+mod servers;
+
+pub use client::tool;
+pub use failover::Failover;
+
+use crate::cli::Failure;
+use clap::Args;
+use client::Cell;
+use serde::{Deserialize, Serialize};
+use servers::{Peer, Servers};
+use std::process::ExitCode;
+
+/// Callers of the cells.
+const CALLERS: [usize; 3] = [1, 16, 256];
+/// Bytes of the values.
+const BYTES: [usize; 2] = [100, 1_400];
+
+#[derive(Debug, Args)]
+pub struct Order {
+    /// How often each cell is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=21))]
+    rounds: u32,
+    /// How long a cell is measured each time, milliseconds
+    #[arg(long, default_value_t = 1_200, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    window_ms: u64,
+}
+
+/// What a client process tells of one window.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Window {
+    /// Operations in a second.
+    pub rate: f64,
+    /// Median time of one, microseconds.
+    pub p50_us: f64,
+    /// 99th percentile, microseconds.
+    pub p99_us: f64,
+    /// Operations.
+    pub count: u64,
+    /// Processor time of the client, microseconds.
+    pub client_cpu_us: f64,
+}
+
+/// A window with what the servers used.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    window: Window,
+    /// Processor time of servers and client, microseconds an operation.
+    cpu_us: f64,
+}
+
+fn cells() -> Vec<Cell> {
+    let puts =
+        BYTES.into_iter().flat_map(|bytes| CALLERS.map(|callers| Cell { reads: false, bytes, callers }));
+    puts.chain(CALLERS.map(|callers| Cell { reads: true, bytes: BYTES[0], callers })).collect()
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+impl Order {
+    /// With the usual options.
+    pub fn usual() -> Order {
+        Order { rounds: 5, window_ms: 1_200 }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let weir = Servers::start(Peer::Weir)?;
+        let etcd = Servers::start(Peer::Etcd)?;
+        let cells = cells();
+        let mut found: Vec<[Vec<Measured>; 2]> = cells.iter().map(|_| [Vec::new(), Vec::new()]).collect();
+        for servers in [&weir, &etcd] {
+            // Connections, tables and caches.
+            self.window(servers, &cells[1])?;
+        }
+        for _ in 0..self.rounds {
+            for (cell, found) in cells.iter().zip(&mut found) {
+                for (servers, found) in [&weir, &etcd].into_iter().zip(found) {
+                    found.push(self.window(servers, cell)?);
+                }
+            }
+        }
+        for (cell, [weir, etcd]) in cells.iter().zip(&found) {
+            report(cell, weir, etcd);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn window(&self, servers: &Servers, cell: &Cell) -> Result<Measured, Failure> {
+        let before = servers.cpu_us();
+        let window = client::run(servers, cell, self.window_ms)?;
+        let servers_us = servers.cpu_us() - before;
+        let cpu_us = (servers_us + window.client_cpu_us) / window.count.max(1) as f64;
+        Ok(Measured { window, cpu_us })
+    }
+}
+
+fn report(cell: &Cell, weir: &[Measured], etcd: &[Measured]) {
+    let row = |metric: &str, unit: &str, value: fn(&Measured) -> f64, decimals: usize| {
+        let (ours, theirs) = (median(weir.iter().map(value)), median(etcd.iter().map(value)));
+        println!(
+            "RESULT order {cell}_{metric} weir={ours:.decimals$}{unit} etcd={theirs:.decimals$}{unit} ratio={:.2}",
+            ours / theirs
+        );
+    };
+    row("throughput", "/s", |one| one.window.rate, 0);
+    row("p50", "ms", |one| one.window.p50_us / 1e3, 3);
+    row("p99", "ms", |one| one.window.p99_us / 1e3, 3);
+    row("cpu_per_operation", "us", |one| one.cpu_us, 1);
+}

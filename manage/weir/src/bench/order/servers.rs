@@ -1,0 +1,210 @@
+//! Three servers of one kind on loopback, as processes of their own. They end, and their directory goes, with this.
+
+use super::etcd::Etcd;
+use crate::cli::Failure;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use weir_api::client::{Client, Context};
+
+/// How long they may take to have a leader.
+const BOUND: Duration = Duration::from_secs(30);
+/// Below the range from which the system takes ports by itself.
+const PORT_FIRST: u16 = 24_100;
+/// Microseconds of a clock tick in `/proc`, fixed by the kernel's interface.
+const TICK_US: f64 = 10_000.0;
+
+/// Which kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Peer {
+    /// A group of controllers.
+    Weir,
+    /// etcd.
+    Etcd,
+}
+
+/// See the module.
+pub struct Servers {
+    /// The kind.
+    pub peer: Peer,
+    folder: PathBuf,
+    children: Vec<Option<Child>>,
+}
+
+fn wrong(error: impl std::fmt::Display) -> Failure {
+    Failure::Input(error.to_string())
+}
+
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::io("starting a client"))
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _ended = (child.kill(), child.wait());
+        }
+        // What cannot be removed is left for a look.
+        let _removed = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Servers {
+    /// Starts three, and waits for a leader.
+    pub fn start(peer: Peer) -> Result<Servers, Failure> {
+        // Not in memory: both must sync to a disk.
+        let name = format!("weir-bench-order-{peer:?}-{}", std::process::id());
+        let folder = Path::new("/var/tmp").join(name);
+        std::fs::create_dir_all(&folder).map_err(Failure::io(folder.display().to_string()))?;
+        let mut servers = Servers { peer, folder, children: (0..3).map(|_| None).collect() };
+        if peer == Peer::Weir {
+            let mut command = Command::new(own()?);
+            command.args(["group", "keys", "--domain", "bench", "--state"]).arg(servers.state(1));
+            command.arg("--out").arg(servers.folder.join("keys.json")).stdout(Stdio::null());
+            let made = command.status().map_err(Failure::io("weir group keys"))?;
+            if !made.success() {
+                return Err(wrong("weir group keys failed"));
+            }
+        }
+        for number in 1..=3 {
+            servers.begin(number)?;
+        }
+        servers.leader()?;
+        Ok(servers)
+    }
+
+    fn state(&self, number: usize) -> PathBuf {
+        self.folder.join(number.to_string())
+    }
+
+    /// `127.0.0.1:port` of one of them: 0 for clients, 1 between each other, 2 for sessions.
+    fn at(&self, number: usize, purpose: u16) -> String {
+        let port = PORT_FIRST + if self.peer == Peer::Weir { 0 } else { 50 } + number as u16 * 10 + purpose;
+        format!("127.0.0.1:{port}")
+    }
+
+    /// Where clients reach them.
+    pub fn addresses(&self) -> Vec<String> {
+        (1..=3).map(|number| self.at(number, 0)).collect()
+    }
+
+    /// Starts one, anew if it ran before.
+    pub fn begin(&mut self, number: usize) -> Result<(), Failure> {
+        let mut command = match self.peer {
+            Peer::Weir => self.weir(number)?,
+            Peer::Etcd => self.etcd(number),
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().map_err(Failure::io(format!("starting {:?}", command.get_program())))?;
+        self.children[number - 1] = Some(child);
+        Ok(())
+    }
+
+    fn weir(&self, number: usize) -> Result<Command, Failure> {
+        let founder = |one: usize| {
+            let (replica, api, session) = (self.at(one, 1), self.at(one, 0), self.at(one, 2));
+            format!("    - {{ id: {one}, replica: \"{replica}\", api: \"{api}\", session: \"{session}\" }}\n")
+        };
+        let text = format!(
+            "domain: bench\nadvertise: 127.0.0.1\napi: {}\nsession: {}\ngroup:\n  id: {number}\n  listen: {}\n  \
+             keys: {}\n  founders:\n{}",
+            self.at(number, 0),
+            self.at(number, 2),
+            self.at(number, 1),
+            self.folder.join("keys.json").display(),
+            (1..=3).map(founder).collect::<String>()
+        );
+        let settings = self.folder.join(format!("{number}.yaml"));
+        std::fs::write(&settings, text).map_err(Failure::io(settings.display().to_string()))?;
+        let mut command = Command::new(own()?);
+        command.arg("controller").arg("--config").arg(settings).arg("--state").arg(self.state(number));
+        Ok(command)
+    }
+
+    fn etcd(&self, number: usize) -> Command {
+        let url = |one: usize, purpose: u16| format!("http://{}", self.at(one, purpose));
+        let cluster: Vec<String> = (1..=3).map(|one| format!("n{one}={}", url(one, 1))).collect();
+        let mut command = Command::new("etcd");
+        command.args(["--name", &format!("n{number}"), "--data-dir"]).arg(self.state(number));
+        command.args(["--listen-client-urls", &url(number, 0), "--advertise-client-urls", &url(number, 0)]);
+        command.args(["--listen-peer-urls", &url(number, 1)]);
+        command.args(["--initial-advertise-peer-urls", &url(number, 1)]);
+        command.args(["--initial-cluster", &cluster.join(","), "--initial-cluster-state", "new"]);
+        command
+    }
+
+    /// The context of Weir's first controller.
+    pub fn context(&self) -> Result<Context, Failure> {
+        let path = self.state(1).join("admin.json");
+        let text = std::fs::read_to_string(&path).map_err(Failure::io(path.display().to_string()))?;
+        serde_json::from_str(&text).map_err(wrong)
+    }
+
+    /// Number of the one that leads.
+    pub fn leader(&self) -> Result<usize, Failure> {
+        let until = Instant::now() + BOUND;
+        loop {
+            if let Some(number) = self.look_for_leader()? {
+                return Ok(number);
+            }
+            if Instant::now() > until {
+                return Err(wrong(format!("{:?}: nobody leads within {} s", self.peer, BOUND.as_secs())));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn look_for_leader(&self) -> Result<Option<usize>, Failure> {
+        if self.peer == Peer::Weir {
+            let Ok(context) = self.context() else { return Ok(None) };
+            let client = Client::new(context)?;
+            if client.list(None, None).is_err() {
+                return Ok(None);
+            }
+            return Ok(client.group().ok().and_then(|group| group.leader).map(|leader| leader as usize));
+        }
+        runtime()?.block_on(async {
+            for number in 1..=3 {
+                let Ok(mut member) = Etcd::connect(&self.at(number, 0)).await else { continue };
+                if member.leads().await.unwrap_or(false) {
+                    return Ok(Some(number));
+                }
+            }
+            Ok(None)
+        })
+    }
+
+    /// Where clients reach the one that leads.
+    pub fn leader_address(&self) -> Result<String, Failure> {
+        Ok(self.at(self.leader()?, 0))
+    }
+
+    /// Processor time of all of them so far, microseconds.
+    pub fn cpu_us(&self) -> f64 {
+        let ticks = |child: &Child| {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
+            let fields: Vec<&str> = stat.rsplit(") ").next()?.split(' ').collect();
+            Some(fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?)
+        };
+        self.children.iter().flatten().filter_map(ticks).sum::<f64>() * TICK_US
+    }
+
+    /// The process of one.
+    pub fn pid(&self, number: usize) -> Option<u32> {
+        self.children[number - 1].as_ref().map(Child::id)
+    }
+
+    /// Kills one at once.
+    pub fn kill(&mut self, number: usize) -> Result<(), Failure> {
+        let Some(mut child) = self.children[number - 1].take() else { return Ok(()) };
+        child.kill().and_then(|()| child.wait()).map_err(Failure::io("killing a server"))?;
+        Ok(())
+    }
+}
+
+fn own() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(Failure::io("finding this program"))
+}

@@ -1,0 +1,140 @@
+//! `weir group`: the controllers of a domain, who leads them, and who is one.
+
+use super::output::{self, paint};
+use super::{Failure, Output};
+use crate::roles::keys::Keys as DomainKeys;
+use clap::{Args, Subcommand};
+use comfy_table::{Cell, Color};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use weir_api::client::Client;
+use weir_api::types::{AddMember, GroupStatus};
+use weir_model::Label;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Group {
+    /// Show the controllers of the group, and who leads
+    List(List),
+    /// Add a controller that runs with --join-group: returns when it has caught up and has a vote
+    Add(Add),
+    /// Remove a controller
+    Remove(Remove),
+    /// Write the domain's secrets to a file, for the settings group.keys of every controller
+    Keys(Keys),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct List {
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Add {
+    /// Its number: group.id in its settings
+    id: u64,
+    /// Where the other controllers reach it
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    replica: String,
+    /// Where people and tools reach it
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    api: String,
+    /// Where hosts and gateways reach it
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    session: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Remove {
+    /// Its number
+    id: u64,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Keys {
+    /// State directory of a controller of the domain; made, for a new domain, when it is not there
+    #[arg(long, value_name = "DIRECTORY")]
+    state: PathBuf,
+    /// Name of the domain
+    #[arg(long, default_value = "weir")]
+    domain: String,
+    /// The file to write. Whoever has it is a controller of the domain
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+impl Group {
+    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        match self {
+            Group::List(list) => {
+                let group = client.group()?;
+                output::print(list.output.output, &group, || println!("{}", text(&group)))?;
+            }
+            Group::Add(add) => {
+                let Add { id, replica, api, session } = add;
+                client.add_member(&AddMember { id, replica, api, session })?;
+                println!("Controller {id} is in the group, has caught up, and votes.");
+            }
+            Group::Remove(remove) => {
+                client.remove_member(remove.id)?;
+                println!("Controller {} is in the group no more: stop it.", remove.id);
+            }
+            Group::Keys(keys) => return keys.run(),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Keys {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let domain = Label::new(self.domain).map_err(|error| Failure::Input(format!("domain: {error}")))?;
+        let wrong = |error: crate::roles::state::StateError| Failure::Input(error.to_string());
+        DomainKeys::of(&self.state, &domain).map_err(wrong)?.write(&self.out).map_err(wrong)?;
+        println!(
+            "Written to {}. It is secret: copy it to the machine of each controller by a safe way, and delete it when \
+             every controller has started once.",
+            self.out.display()
+        );
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The group in words, as `weir status` and `weir group list` show it.
+pub(super) fn text(group: &GroupStatus) -> String {
+    let leader = group.leader.map_or("nobody".to_string(), |leader| format!("controller {leader}"));
+    let mut text = format!(
+        "Group of {} controllers; {leader} leads in term {}. Controller {} answers: {}, {} batches applied.",
+        group.members.len(),
+        group.term,
+        group.id,
+        group.role,
+        group.applied
+    );
+    for (what, reason) in [("fenced", &group.fenced), ("stopped", &group.failure)] {
+        if let Some(reason) = reason {
+            text.push_str(&format!("\nController {} is {what}: {reason}", group.id));
+        }
+    }
+    let mut table = output::table(&["controller", "role", "behind", "api", "session", "replica"]);
+    for member in &group.members {
+        let role = match (group.leader == Some(member.id), member.voter) {
+            (true, _) => paint("leader", Color::Green),
+            (false, true) => Cell::new("follower"),
+            (false, false) => Cell::new("no vote yet"),
+        };
+        let behind = match (group.leader == Some(member.id), member.lag) {
+            (true, _) => Cell::new(""),
+            (false, Some(lag)) => Cell::new(format!("{lag} entries")),
+            (false, None) => Cell::new("?"),
+        };
+        table.add_row(vec![
+            Cell::new(member.id),
+            role,
+            behind,
+            Cell::new(&member.api),
+            Cell::new(&member.session),
+            Cell::new(&member.replica),
+        ]);
+    }
+    format!("{text}\n{table}")
+}

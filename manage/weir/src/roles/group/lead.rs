@@ -1,0 +1,97 @@
+//! Who leads, and what follows from it.
+
+use super::Group;
+use crate::cli::Failure;
+use crate::roles::state::State;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use weir_controller::driver::{ControllerHandle, Order as _};
+use weir_order::{Completion, Error};
+
+/// Between two tries of a barrier.
+const BARRIER_PAUSE: Duration = Duration::from_millis(10);
+/// How often members and health are looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Tells the controller when it leads, and everybody who the members are. Ends when the replica cannot go on.
+///
+/// # Errors
+/// Why the replica has stopped.
+pub async fn watch(
+    group: Group,
+    handle: ControllerHandle,
+    state: Arc<State>,
+    context: PathBuf,
+) -> Result<(), Failure> {
+    tokio::select! {
+        () = follow_leadership(&group, &handle) => Ok(()),
+        stopped = follow_members(&group, &handle, &state, &context) => stopped,
+    }
+}
+
+async fn follow_leadership(group: &Group, handle: &ControllerHandle) {
+    let mut leadership = group.order.engine().leader();
+    let own = group.order.engine().replica_status().id;
+    loop {
+        let now = *leadership.borrow_and_update();
+        let leads = now.leader == Some(own);
+        if leads && !handle.leads() {
+            match barrier(group).await {
+                Ok(()) if !leadership.has_changed().unwrap_or(true) => {
+                    tracing::info!(term = now.term, "this controller leads");
+                    // Fails only when the controller stops.
+                    let _ = handle.lead(true).await;
+                }
+                // Another leads, or none yet: the next look says.
+                _ => {
+                    tokio::time::sleep(BARRIER_PAUSE).await;
+                    continue;
+                }
+            }
+        } else if !leads && handle.leads() {
+            tracing::info!(term = now.term, leader = now.leader, "this controller follows");
+            let _ = handle.lead(false).await;
+        }
+        if leadership.changed().await.is_err() {
+            // The replica has ended; why is told elsewhere.
+            let _ = handle.lead(false).await;
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// Ends when all that was acknowledged before is in the controller's queue.
+async fn barrier(group: &Group) -> Result<(), Error> {
+    let (reply, passed) = oneshot::channel();
+    group.order.barrier(Completion::new(move |result| drop(reply.send(result))))?;
+    passed.await.map_err(|_| Error::Stopped)?.map(drop)
+}
+
+async fn follow_members(
+    group: &Group,
+    handle: &ControllerHandle,
+    state: &State,
+    context: &std::path::Path,
+) -> Result<(), Failure> {
+    let mut written = Vec::new();
+    loop {
+        let status = group.order.engine().replica_status();
+        if let Some(failure) = status.failure {
+            return Err(Failure::Input(format!("the replica has stopped: {failure}")));
+        }
+        if let Some(number) = status.membership_log_index {
+            let sessions = super::members(&status).map(|(.., address)| address.session).collect();
+            handle.set_controllers(number, sessions);
+        }
+        let apis = group.apis();
+        if apis != written {
+            match state.write_context(context, &apis) {
+                Ok(()) => written = apis,
+                Err(error) => tracing::warn!(%error, "the context could not be written"),
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
