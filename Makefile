@@ -7,14 +7,15 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench bench-flows lint fmt clean install-deps build require-root
+.PHONY: help lab lab-down test bench bench-files bench-filewall bench-flows bench-monitor bench-plan bench-trust lint fmt clean \
+	install-deps lab-deps guest-kernel build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
 	@sed -n 's/^\([a-z<>-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 	@echo "  bench-<name>    run one comparison, for example bench-net (root)"
 
-lab: require-root install-deps build ## build, bring up the lab LAB (two-tenants) and show what it measured (root)
+lab: require-root lab-deps build ## build, bring up the lab LAB (two-tenants) and show what it measured (root)
 	$(WEIR) lab up $(LAB)
 
 lab-down: require-root ## end the lab and remove all it made (root)
@@ -26,9 +27,25 @@ test: ## check format, lints and walls, and run all tests (root for those that n
 
 bench: require-root install-deps build ## run all comparisons with other systems (root)
 	$(WEIR) bench all
+	cargo bench --locked -p weir-filewall --bench filewall
+
+bench-filewall: require-root install-deps ## FileWall beside a direct server and TCP tunnels (root)
+	cargo bench --locked -p weir-filewall --bench filewall
+
+bench-monitor: require-root install-deps ## the monitor beside others on the same faults (root)
+	cargo run --release --locked -p weir-monitor --example bench
 
 bench-flows: ## the apps of packets on the store: sizes beside Botelho's Table I, throughput of each form
 	cargo bench --locked -p weir-apps --bench flows
+
+bench-files: require-root install-deps ## files of a mount, accelerated and not, beside the kernel's (root)
+	cargo run --release --locked -p weir-userfs --example files_bench
+
+bench-plan: ## plan and check 10,000 random policy changes on real networks
+	cargo run --locked --release --quiet -p weir-plan --example plan_zoo
+
+bench-trust: ## what signing a batch costs: a Merkle root, each update (Cicero), many signatures (RoSCo)
+	cargo run --locked --release --quiet -p weir-trust --example trust_cost
 
 bench-%: require-root install-deps build
 	$(WEIR) bench $*
@@ -42,8 +59,14 @@ fmt: ## format the code
 clean: ## remove what was built
 	cargo clean
 
+lab-deps:
+	@scripts/install-deps lab
+
 install-deps: ## install the Debian packages that building, labs and benches need
 	@scripts/install-deps
+
+guest-kernel: ## fetch the kernel of the guests that tests boot
+	@scripts/guest-kernel
 
 build:
 	cargo build --release --locked -p weir

@@ -4,6 +4,7 @@
 //! actuator gets its updates with their paths. Domain, epoch and order index are under the
 //! signature too, so that a batch cannot be replayed into another domain or a later epoch.
 
+use crate::join::{from_hex, to_hex};
 use crate::update::{Ack, Update};
 use crate::{Label, Version};
 use serde::{Deserialize, Serialize};
@@ -23,11 +24,21 @@ pub struct Signature {
     pub s: [u8; 32],
 }
 
+/// A BLS signature: a compressed point of BLS12-381's G1, 48 bytes in three parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BlsSignature(pub [[u8; 16]; 3]);
+
+/// A BLS public key: a compressed point of BLS12-381's G2, 96 bytes in three parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BlsKey(pub [[u8; 32]; 3]);
+
 /// A group's signature over a batch header.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GroupSignature {
     /// One controller's key stands for the group.
     Single(Signature),
+    /// Enough controllers signed with shares of the group's key (row C3).
+    Threshold(BlsSignature),
 }
 
 /// A group's public key. It stays the same when controllers come and go.
@@ -35,6 +46,28 @@ pub enum GroupSignature {
 pub enum GroupKey {
     /// One controller's key stands for the group.
     Single([u8; 32]),
+    /// The controllers hold shares of the group's key (row C3).
+    Threshold(BlsKey),
+}
+
+impl GroupKey {
+    /// As lower-case hexadecimal digits: 64 for a single key, 192 for a threshold key.
+    pub fn to_hex(&self) -> String {
+        match self {
+            GroupKey::Single(key) => to_hex(key),
+            GroupKey::Threshold(key) => to_hex(&key.0.concat()),
+        }
+    }
+
+    /// Reads what [`GroupKey::to_hex`] wrote; the number of digits tells the kind.
+    pub fn from_hex(text: &str) -> Option<GroupKey> {
+        if let Some(key) = from_hex::<32>(text) {
+            return Some(GroupKey::Single(key));
+        }
+        let bytes = from_hex::<96>(text)?;
+        let part = |at: usize| std::array::from_fn(|offset| bytes[at * 32 + offset]);
+        Some(GroupKey::Threshold(BlsKey([part(0), part(1), part(2)])))
+    }
 }
 
 /// What the group signs for one decided batch.
@@ -91,3 +124,6 @@ pub struct SignedAcks {
     /// Signature over the two fields above.
     pub signature: Signature,
 }
+
+#[cfg(test)]
+mod tests;

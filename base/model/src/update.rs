@@ -51,6 +51,14 @@ pub enum Reason {
     GatewayFilledBeforeUse,
     /// The members of a tag outlive the policy that selects by it.
     PolicyBeforeMembersGone,
+    /// The next switch of a new way knows it before packets are sent there: no loop, no black hole.
+    NextSwitchFirst,
+    /// Packets on the way from an old rule to a new one keep to the policy.
+    PolicyOnTheWay,
+    /// A link has room before more is sent over it.
+    RoomOnLink,
+    /// Every switch knows a version of rules before packets carry it.
+    VersionKnown,
 }
 
 impl fmt::Display for Reason {
@@ -64,6 +72,10 @@ impl fmt::Display for Reason {
             Reason::PortGoneBeforeNetwork => "a network's parameters outlive its ports",
             Reason::GatewayFilledBeforeUse => "a gateway must know the networks before hosts use it",
             Reason::PolicyBeforeMembersGone => "the members of a tag outlive the policy that selects by it",
+            Reason::NextSwitchFirst => "the next switch must know the new way before packets are sent there",
+            Reason::PolicyOnTheWay => "packets between an old rule and a new one must keep to the policy",
+            Reason::RoomOnLink => "the link must have room before more is sent over it",
+            Reason::VersionKnown => "every switch must know the version before packets carry it",
         })
     }
 }

@@ -1,11 +1,12 @@
 //! Signing a decided batch and verifying one update of it (rows R5, C3).
 //!
-//! The types are those that threshold keys will use: a group has one public key, and whoever
-//! verifies sees one signature a batch, however many controllers made it.
+//! A group has one public key, and whoever verifies sees one signature a batch, however many
+//! controllers made it: one controller with an ed25519 key, or enough of them with shares of a BLS key.
 
 use crate::TrustError;
 use crate::identity::{self, Context, KeyPair};
 use crate::merkle::{Tree, is_under, leaf_hash};
+use crate::threshold::GroupVerifier;
 use weir_base::codec::encode;
 use weir_model::signed::{
     BatchHeader, GroupKey, GroupSignature, PATH_MAX, ProvenUpdate, SignedHeader, SignedUpdates,
@@ -46,30 +47,79 @@ pub fn sign_batch(
     index: Version,
     updates: Vec<Update>,
 ) -> Result<(SignedHeader, Vec<ProvenUpdate>), TrustError> {
+    let (header, proven) = prepare_batch(domain, epoch, index, updates)?;
+    let signature = signer.sign(&encode(&header));
+    Ok((SignedHeader { header, signature }, proven))
+}
+
+/// The header that a group signs for the updates of the batch decided at `index`, and each update with
+/// its proof, in the order given. Controllers that share a key sign its encoding under
+/// [`Context::Batch`].
+///
+/// # Errors
+/// [`TrustError::BadCount`] for no update or too many.
+pub fn prepare_batch(
+    domain: &Label,
+    epoch: u64,
+    index: Version,
+    updates: Vec<Update>,
+) -> Result<(BatchHeader, Vec<ProvenUpdate>), TrustError> {
     if updates.is_empty() || updates.len() > 1 << PATH_MAX {
         return Err(TrustError::BadCount(updates.len()));
     }
     let tree = Tree::new(updates.iter().map(|update| leaf_hash(&encode(update))).collect());
     let header =
         BatchHeader { domain: domain.clone(), epoch, index, count: updates.len() as u32, root: tree.root() };
-    let signature = signer.sign(&encode(&header));
     let proven = updates
         .into_iter()
         .enumerate()
         .map(|(leaf, update)| ProvenUpdate { leaf: leaf as u32, path: tree.path(leaf), update })
         .collect();
-    Ok((SignedHeader { header, signature }, proven))
+    Ok((header, proven))
 }
 
 /// How many verified headers are remembered, so that a batch that arrives in parts costs one
 /// signature check.
 pub const HEADERS_REMEMBERED: usize = 64;
 
+/// A group's key, checked once. Nothing verifies under bytes that are no key.
+#[derive(Debug)]
+enum CheckedKey {
+    Single([u8; 32]),
+    Threshold(GroupVerifier),
+    Bad,
+}
+
+impl CheckedKey {
+    fn new(key: &GroupKey) -> CheckedKey {
+        match key {
+            GroupKey::Single(key) => CheckedKey::Single(*key),
+            GroupKey::Threshold(key) => {
+                GroupVerifier::new(key).map_or(CheckedKey::Bad, CheckedKey::Threshold)
+            }
+        }
+    }
+
+    /// A signature of another kind than the key does not verify.
+    fn verify(&self, message: &[u8], signature: &GroupSignature) -> Result<(), TrustError> {
+        match (self, signature) {
+            (CheckedKey::Single(key), GroupSignature::Single(signature)) => {
+                identity::verify(key, Context::Batch, message, signature)
+            }
+            (CheckedKey::Threshold(key), GroupSignature::Threshold(signature)) => {
+                key.verify(Context::Batch, message, signature)
+            }
+            (CheckedKey::Bad, _) => Err(TrustError::BadKey),
+            (CheckedKey::Single(_) | CheckedKey::Threshold(_), _) => Err(TrustError::BadSignature),
+        }
+    }
+}
+
 /// Verifies updates of one domain.
 #[derive(Debug)]
 pub struct Verifier {
     domain: Label,
-    group_key: GroupKey,
+    key: CheckedKey,
     remembered: Vec<SignedHeader>,
     /// Signature checks made: at most one a batch.
     pub signature_checks: u64,
@@ -78,7 +128,7 @@ pub struct Verifier {
 impl Verifier {
     /// For a domain and its group's key.
     pub fn new(domain: Label, group_key: GroupKey) -> Verifier {
-        Verifier { domain, group_key, remembered: Vec::new(), signature_checks: 0 }
+        Verifier { domain, key: CheckedKey::new(&group_key), remembered: Vec::new(), signature_checks: 0 }
     }
 
     /// Checks a header's domain and signature.
@@ -96,9 +146,7 @@ impl Verifier {
             return Ok(());
         }
         self.signature_checks += 1;
-        let (GroupKey::Single(public), GroupSignature::Single(signature)) =
-            (&self.group_key, &signed.signature);
-        identity::verify(public, Context::Batch, &encode(&signed.header), signature)?;
+        self.key.verify(&encode(&signed.header), &signed.signature)?;
         if self.remembered.len() == HEADERS_REMEMBERED {
             self.remembered.remove(0);
         }

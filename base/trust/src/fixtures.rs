@@ -6,6 +6,7 @@ use crate::TrustError;
 use crate::batch::{GroupSigner, SingleSigner, Verifier, frames, sign_batch};
 use crate::gate::{Gate, take};
 use crate::identity::{KeyPair, sign_acks, sign_event, verify_event};
+use crate::threshold::{Dealer, GroupPublic, Player, Round, simulation};
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
 use weir_base::codec::{encode, encode_frame};
@@ -225,4 +226,45 @@ fn the_first_frames_of_a_session_keep_their_bytes() {
         encode_frame(&ToController::Pong { id: 1 }).unwrap(),
     ];
     assert_eq!(hash(&all.concat()), "8162d29a6c4c03ce");
+}
+
+/// A threshold group's messages: a seeded dealer of a seeded group of four, and what the four sign.
+#[test]
+fn threshold_groups_keep_their_bytes() {
+    let members = simulation::members(1..=4);
+    let round = Round::fresh(simulation::domain(), 1, members).unwrap();
+    let mut rng = weir_base::world::Rng::new(5);
+    let mut dealer = Dealer::new(round.clone(), 1, None, &mut |bytes| rng.fill(bytes)).unwrap();
+    let mut acks = Vec::new();
+    for id in 1..=3 {
+        let mut player = Player::new(round.clone(), id).unwrap();
+        acks.push(player.take(&dealer.deal(id).unwrap(), &simulation::identity(id)).unwrap());
+        dealer.take_ack(&acks[acks.len() - 1]).unwrap();
+    }
+    let group = simulation::group(4, 1);
+    let share = group.secrets[&2].sign(crate::identity::Context::Batch, b"root").unwrap();
+    let (header, _) = sign_batch(&group, &label("prod"), 2, Version(301), updates()).unwrap();
+    let hashes = [
+        hash(&encode(&round)),
+        hash(&round.id()),
+        hash(&encode(&dealer.deal(2).unwrap())),
+        hash(&encode(&acks)),
+        hash(&encode(&dealer.log(&simulation::identity(1)).unwrap())),
+        hash(&encode::<GroupPublic>(&group.public)),
+        hash(&encode(&share)),
+        hash(&encode(&header)),
+        hash(&encode(&group.group_key())),
+    ];
+    let wanted = [
+        "f84fb925c8038592",
+        "af0676f121c216cf",
+        "2398ec148beb660e",
+        "29a4ad109c3f0796",
+        "6860eac6e5028c05",
+        "fd0b1a2c531ebbbf",
+        "f1e646e812434594",
+        "45c509441f852f6a",
+        "eeb9b722608133ff",
+    ];
+    assert_eq!(hashes, wanted);
 }

@@ -19,14 +19,20 @@ pub enum Context {
     Acks,
     /// An event of a source.
     Event,
+    /// A player's receipt for a share of a group's key.
+    DealAck,
+    /// What a dealer of a group's key publishes.
+    DealLog,
 }
 
 impl Context {
-    fn tag(self) -> &'static [u8] {
+    pub(crate) fn tag(self) -> &'static [u8] {
         match self {
             Context::Batch => b"weir/batch/1\0",
             Context::Acks => b"weir/acks/1\0",
             Context::Event => b"weir/event/1\0",
+            Context::DealAck => b"weir/deal-ack/1\0",
+            Context::DealLog => b"weir/deal-log/1\0",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Who may say what: identities, group signatures over decided batches, the gate that every
 //! actuator passes updates through, and the security token of packets.
 //!
-//! Papers: RoSCo and Cicero (rows R4, R5, R12, C3, first form: the group has one key), Andromeda
+//! Papers: RoSCo and Cicero (rows R4, R5, R6, R12, C3), Andromeda
 //! (row A18). No socket, thread or wall clock; randomness is given by the caller.
 //!
 //! Departure from the papers: a group signs the Merkle root of a decided batch, not each rule, so
@@ -13,6 +13,7 @@ mod fixtures;
 pub mod gate;
 pub mod identity;
 pub mod merkle;
+pub mod threshold;
 pub mod token;
 
 /// Why something is not trusted.
@@ -25,8 +26,25 @@ pub enum TrustError {
     #[error("the update is not under the signed root")]
     BadPath,
     /// The bytes are no public key.
-    #[error("these 32 bytes are not a public key")]
+    #[error("these bytes are not a public key")]
     BadKey,
+    /// A secret share is not the member's, or is no number below the group order.
+    #[error("the secret share does not fit the member's public key")]
+    BadShare,
+    /// The members, or a commitment for them, are impossible.
+    #[error("{0}")]
+    BadMembers(String),
+    /// A round of dealing has no outcome yet.
+    #[error("the round has {given} of the {wanted} dealers that it needs")]
+    RoundOpen {
+        /// Valid logs so far.
+        given: usize,
+        /// Logs needed.
+        wanted: usize,
+    },
+    /// A player misses a share that it acknowledged.
+    #[error("the share of dealer {0} is gone: keep shares before acknowledging them")]
+    ShareLost(u32),
     /// An event's subject is too long.
     #[error("an event's subject has at most 253 bytes, not {0}")]
     LongSubject(usize),

@@ -34,6 +34,7 @@ use weir_model::join::{
     AUTHORITY_FILE, CERTIFICATE_FILE, IDENTITY_FILE, JOIN_PATH, JOIN_TOKEN_BYTES_MAX, JOIN_TOKEN_PREFIX,
     JoinRequest, JoinResponse, JoinToken, KEY_FILE, TRUST_FILE, TrustFile, from_hex, to_hex,
 };
+use weir_model::signed::GroupKey;
 use weir_trust::identity::KeyPair;
 use zeroize::Zeroizing;
 
@@ -354,8 +355,8 @@ fn check(token: &JoinToken, keys: &Keys, response: &JoinResponse) -> Result<(), 
     if !certificate.windows(key.len()).any(|window| window == key) {
         return Err(wrong("certificate_pem is not for the key that was sent"));
     }
-    if from_hex::<32>(&response.group_key).is_none() {
-        return Err(wrong("group_key is not 64 hex digits"));
+    if GroupKey::from_hex(&response.group_key).is_none() {
+        return Err(wrong("group_key is not 64 hex digits, or 192 of a threshold key"));
     }
     if from_hex::<16>(&response.dataplane_secret).is_none() {
         return Err(wrong("dataplane_secret is not 32 hex digits"));

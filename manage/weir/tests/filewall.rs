@@ -77,14 +77,15 @@ impl Place {
     fn start_server(&self, name: &str) -> Daemon {
         let conf = self.folder.path().join("ganesha.conf");
         let text = format!(
-            "NFS_CORE_PARAM {{ Protocols = 3; Enable_NLM = false; Enable_RQUOTA = false; mount_path_pseudo = true; \
-             MNT_Port = 20048; }}\nEXPORT {{ Export_Id = 7; Path = {}; Pseudo = /vfs; Access_Type = RW; \
-             Squash = No_Root_Squash; SecType = sys; Protocols = 3; FSAL {{ Name = VFS; }} }}\n",
+            "NFS_CORE_PARAM {{ Protocols = 3, 4; Enable_NLM = false; Enable_RQUOTA = false; mount_path_pseudo = true; \
+             MNT_Port = 20048; }}\nNFSv4 {{ Graceless = true; Only_Numeric_Owners = true; Minor_Versions = 0, 1; }}\nEXPORT {{ Export_Id = 7; Path = {}; Pseudo = /vfs; Access_Type = RW; \
+             Squash = No_Root_Squash; SecType = sys; Protocols = 3, 4; FSAL {{ Name = VFS; }} }}\n",
             self.export()
         );
         std::fs::write(&conf, text).unwrap();
         let script = format!(
-            "mount -t tmpfs none /run && mkdir /run/ganesha /run/rpcbind && rpcbind -f & sleep 0.2; \
+            "mount -t tmpfs none /run && mkdir -p /run/ganesha /run/rpcbind /var/lib/nfs/ganesha && \
+             mount -t tmpfs none /var/lib/nfs/ganesha && rpcbind -f & sleep 0.2; \
              exec ganesha.nfsd -F -f {} -L STDOUT -p /run/ganesha.pid",
             conf.display()
         );
@@ -267,5 +268,43 @@ fn a_server_and_a_filewall_that_were_killed_come_back() {
         assert!(place.list(WALL, "").is_none());
         place.start_wall("wall-again", &policy);
         assert_eq!(place.read(&url), Ok(b"content".to_vec()));
+    });
+}
+
+#[test]
+fn clients_of_nfsv4_are_under_the_same_rules() {
+    scenario("clients_of_nfsv4_are_under_the_same_rules", |place| {
+        for folder in ["frozen", "secret", "open"] {
+            std::fs::create_dir(place.path(folder)).unwrap();
+            std::fs::write(place.path(&format!("{folder}/file")), folder).unwrap();
+        }
+        system::run("chmod", &["-R", "777", &place.export()]).unwrap();
+        let policy = place.write_policy(RULES);
+        place.start_wall("wall", &policy);
+        let data: Vec<u8> =
+            (0..3_000_000u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let source = place.folder.path().join("source").display().to_string();
+        std::fs::write(&source, &data).unwrap();
+        // libnfs 4.0 cannot write over NFSv4, with or without FileWall, so what it reads there is written over NFSv3.
+        place.copy(&source, &format!("{WALL}/open/copy")).unwrap();
+        let to = |path: &str| format!("{WALL}{path}?version=4");
+        assert!(place.read(&to("/open/copy")).unwrap() == data, "read through FileWall");
+        assert_eq!(place.list(&format!("{WALL}/open"), "?version=4").unwrap().len(), 2);
+        assert!(place.copy(&source, &to("/frozen/new")).is_err());
+        assert!(!Path::new(&place.path("frozen/new")).exists());
+        assert_eq!(place.read(&to("/frozen/file")), Ok(b"frozen".to_vec()));
+        assert!(place.read(&to("/secret/file")).is_err());
+        let alice = |path: &str| format!("{WALL}{path}?version=4&uid=1001");
+        assert_eq!(place.read(&alice("/open/file")), Ok(b"open".to_vec()));
+        assert!(place.copy(&source, &alice("/open/alice")).is_err());
+        assert!(!Path::new(&place.path("open/alice")).exists());
+        let log = std::fs::read_to_string(place.folder.path().join("policies/audit.log")).unwrap();
+        assert!(log.contains("\"op\":\"CREATE\"") && log.contains("\"status\":30"), "{log}");
+        let counters = place.status().unwrap()["totals"]["counters"].clone();
+        assert_eq!(
+            (counters["bad_replies_total"].as_u64(), counters["bad_calls_total"].as_u64()),
+            (Some(0), Some(0))
+        );
+        assert!(counters["compounds_total"].as_u64() > Some(10));
     });
 }

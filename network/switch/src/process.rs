@@ -138,14 +138,15 @@ pub fn read_secrets(config: &SwitchConfig) -> Result<Secrets, SwitchError> {
     if trust.domain != config.domain {
         return Err(bad(format!("it is of domain '{}', the settings say '{}'", trust.domain, config.domain)));
     }
-    let group = from_hex(&trust.group_key).ok_or_else(|| bad("group_key is not 64 hex digits".into()))?;
+    let group_key = GroupKey::from_hex(&trust.group_key)
+        .ok_or_else(|| bad("group_key is not 64 hex digits, or 192 of a threshold key".into()))?;
     let dataplane = from_hex(&trust.dataplane_secret)
         .ok_or_else(|| bad("dataplane_secret is not 32 hex digits".into()))?;
     let path = &config.identity_file;
     let bad = |reason: String| file_error("the identity file", path, reason);
     let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
     let seed = from_hex(text.trim()).ok_or_else(|| bad("it does not hold 64 hex digits".into()))?;
-    Ok(Secrets { group_key: GroupKey::Single(group), dataplane, identity: KeyPair::from_seed(&seed) })
+    Ok(Secrets { group_key, dataplane, identity: KeyPair::from_seed(&seed) })
 }
 
 /// A running switch.

@@ -26,6 +26,8 @@ pub struct IdentitiesFile {
     pub groups: BTreeMap<String, u32>,
     /// Roles by name.
     pub roles: BTreeMap<String, RoleFile>,
+    /// Sets of roles of which a user may have one (static separation of duty), inherited ones included.
+    pub separate: Vec<BTreeSet<String>>,
 }
 
 /// One user.
@@ -70,8 +72,12 @@ impl Identities {
         for (role, body) in &file.roles {
             known_roles(file, &format!("role {role}"), &body.inherits)?;
         }
+        for set in &file.separate {
+            known_roles(file, "separate", set)?;
+        }
         for (name, user) in &file.users {
             known_roles(file, &format!("user {name}"), &user.roles)?;
+            separated(file, name, &closure(file, &user.roles))?;
             let roles: Roles = closure(file, &user.roles).into_iter().map(Arc::from).collect();
             if let Some((other, _)) = identities.users.insert(user.uid, (Arc::from(name.as_str()), roles)) {
                 return Err(format!("users {other} and {name} have the same uid {}", user.uid));
@@ -107,6 +113,20 @@ fn known_roles(file: &IdentitiesFile, who: &str, roles: &BTreeSet<String>) -> Re
         Some(role) => Err(format!("{who} has the role '{role}', which is not among the roles")),
         None => Ok(()),
     }
+}
+
+/// A user must not have two roles of a set that is kept separate.
+fn separated(file: &IdentitiesFile, user: &str, roles: &BTreeSet<&str>) -> Result<(), String> {
+    for set in &file.separate {
+        let had: Vec<&str> = set.iter().map(String::as_str).filter(|role| roles.contains(role)).collect();
+        if had.len() > 1 {
+            return Err(format!(
+                "user {user} has the roles {}, which are kept separate: take all but one away",
+                had.join(" and ")
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Roles and all that they inherit; circles are harmless, for a role is walked over once.

@@ -9,7 +9,7 @@
 //!  client ◄── record ◄── policy 0 ◄ policy 1 ◄ … ◄── results (in place) ◄─────────────┘
 //! ```
 //!
-//! - [`wire`]: ONC RPC, NFSv3, MOUNT, PORTMAP, decoded where they lie.
+//! - [`wire`]: ONC RPC, NFSv3, NFSv4.0 and 4.1, MOUNT, PORTMAP, decoded where they lie.
 //! - [`message`]: a call and a reply as policies see and change them.
 //! - [`identity`]: users, groups, roles; who is calling.
 //! - [`places`]: which handle is below which path of the policies, learnt from the messages.
@@ -23,7 +23,7 @@
 //! - Every call that is not forwarded gets an answer in the shape of its operation, except one that is a copy of a
 //!   call still pending, whose answer is on its way.
 //! - A policy file that is wrong changes nothing: the chain before it stays in force.
-//! - Payloads of READ and WRITE are written from the buffer that they were received into.
+//! - Payloads of READ and WRITE are written from the buffer that they were received into, unless a COMPOUND is cut behind one.
 //!
 //! Departures from the paper: see [`policy`] (files and compiled tables in place of FWL and its C compiler),
 //! [`policy::handles`] (handles that carry their content under a key in place of two persistent maps), and

@@ -5,6 +5,7 @@
 //! write ends where it begins, and the rest of the record follows from the receive buffer.
 
 use crate::identity::Principal;
+use crate::places::Place;
 use crate::wire::call::Arguments;
 use crate::wire::nfs3::{Handle, Op};
 use crate::wire::reply::Results;
@@ -21,7 +22,7 @@ pub struct Now {
     pub steady_us: u64,
 }
 
-/// A call of NFSv3 on its way to the server.
+/// A call on its way to the server: one of NFSv3, or an operation of a COMPOUND of NFSv4 that has its like in NFSv3.
 #[derive(Debug)]
 pub struct Call<'a> {
     record: &'a mut [u8],
@@ -34,6 +35,9 @@ pub struct Call<'a> {
     pub caller: &'a Arc<Principal>,
     /// When.
     pub now: Now,
+    /// Places of its handles where they follow from the operations before it, as in a COMPOUND of NFSv4; otherwise they are
+    /// those of the handles.
+    pub places: Option<[Option<Place>; 2]>,
     handles: [Option<Handle>; 2],
 }
 
@@ -47,7 +51,7 @@ impl<'a> Call<'a> {
         caller: &'a Arc<Principal>,
         now: Now,
     ) -> Self {
-        Self { record, record_bytes, head, arguments, caller, now, handles: [None; 2] }
+        Self { record, record_bytes, head, arguments, caller, now, places: None, handles: [None; 2] }
     }
 
     /// Operation.
@@ -123,6 +127,13 @@ impl<'a> Call<'a> {
             Op::Read | Op::Write => u64::from(self.arguments.count),
             _ => 0,
         }
+    }
+
+    /// The first bytes of the data of a WRITE, as far as they are at hand.
+    pub fn payload(&self, bytes_max: usize) -> &[u8] {
+        let payload = self.arguments.payload.unwrap_or_default();
+        let end = (payload.start + payload.bytes.min(bytes_max)).min(self.record.len());
+        self.record.get(payload.start..end).unwrap_or_default()
     }
 
     /// Where the head ends and the data of a WRITE begins.

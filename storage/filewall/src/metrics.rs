@@ -169,6 +169,10 @@ totals! {
     bad_replies_total,
     /// Sessions ended because a record was too long or had too many fragments.
     bad_records_total,
+    /// COMPOUNDs of NFSv4.
+    compounds_total,
+    /// COMPOUNDs that were cut at an operation that is denied or not served.
+    compounds_cut_total,
     /// Calls of programs and versions that are not served.
     unserved_total,
     /// Calls with credentials that are not taken.

@@ -29,6 +29,9 @@ const SHARDS: usize = 16;
 /// A node of the tree of paths; 0 is the root.
 pub type Node = u16;
 
+/// First of the numbers that stand for folders above the export, which are no nodes of the tree.
+const ABOVE_FIRST: Node = Node::MAX - 255;
+
 /// Where an object is, as far as policies care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
@@ -148,6 +151,10 @@ impl Zones {
 /// A handle's key in the map: its hash under two secret seeds, so that keys stay small.
 type Key = (u64, u64);
 
+/// A directory whose handle was looked at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Directory(Key);
+
 #[derive(Clone, Debug)]
 struct Known {
     place: Place,
@@ -212,15 +219,37 @@ impl Places {
         generations.young.insert(key, known);
     }
 
-    /// The place of a handle, if it is known.
+    /// The place of a handle, if it is known and inside the export.
     pub fn get(&self, handle: &[u8]) -> Option<Place> {
-        self.known(self.key(handle)).map(|known| known.place)
+        self.known(self.key(handle)).map(|known| known.place).filter(|place| place.node < ABOVE_FIRST)
+    }
+
+    /// How far above the export a handle of NFSv4 leads: 0 is the server's root; `None` if it is not above it.
+    pub fn above(&self, handle: &[u8]) -> Option<usize> {
+        let node = self.known(self.key(handle))?.place.node;
+        node.checked_sub(ABOVE_FIRST).map(usize::from)
+    }
+
+    /// Notes that a handle is that of a folder above the export.
+    pub fn learn_above(&self, handle: &[u8], level: usize) {
+        let level = Node::try_from(level).unwrap_or(Node::MAX).min(Node::MAX - ABOVE_FIRST);
+        let place = Place { node: ABOVE_FIRST + level, exact: true };
+        self.learn(handle, place, handle, None);
     }
 
     /// Notes the place of a handle that was found as `name` in `directory`; `name` is kept for people.
     pub fn learn(&self, handle: &[u8], place: Place, directory: &[u8], name: Option<&[u8]>) {
+        self.learn_in(self.directory(directory), handle, place, name);
+    }
+
+    /// A directory by name of its handle, for [`Places::learn_in`].
+    pub fn directory(&self, handle: &[u8]) -> Directory {
+        Directory(self.key(handle))
+    }
+
+    /// Like [`Places::learn`], for many names in one directory.
+    pub fn learn_in(&self, Directory(parent): Directory, handle: &[u8], place: Place, name: Option<&[u8]>) {
         let key = self.key(handle);
-        let parent = self.key(directory);
         let name = name.map(Arc::from);
         self.with(key, |generations| self.insert(generations, key, Known { place, parent, name }));
     }

@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed step ends a test; helpers are no #[test] that clippy knows
 
+mod compound;
 mod played;
 mod proxy;

@@ -170,3 +170,56 @@ fn a_journal_cut_at_any_byte_opens_to_a_prefix() {
         assert_eq!(versions, (1..=versions.len() as u64).collect::<Vec<_>>(), "cut at {cut}");
     }
 }
+
+/// A group of four that signs with three shares, and the gate that has its key.
+struct ThresholdWorld {
+    dir: tempfile::TempDir,
+    group: crate::threshold::simulation::Group,
+}
+
+impl ThresholdWorld {
+    fn new() -> ThresholdWorld {
+        ThresholdWorld { dir: tempfile::tempdir().unwrap(), group: crate::threshold::simulation::group(4, 1) }
+    }
+
+    fn gate(&self) -> Gate {
+        let key = crate::batch::GroupSigner::group_key(&self.group);
+        Gate::open(label("h1"), Verifier::new(label("domain"), key), &self.dir.path().join("gate")).unwrap()
+    }
+
+    fn frame(&self, index: u64) -> SignedUpdates {
+        let updates = vec![put(1, index), put(2, index)];
+        let (header, proven) = sign_batch(&self.group, &label("domain"), 1, Version(index), updates).unwrap();
+        frames(proven.into_iter().map(|p| (header.clone(), p)), 1000).remove(0)
+    }
+}
+
+#[test]
+fn a_groups_threshold_signature_opens_the_gate_and_is_checked_once_a_batch() {
+    let world = ThresholdWorld::new();
+    let mut gate = world.gate();
+    assert_eq!(results(&mut gate, &world.frame(1)), [Ok(()), Ok(())]);
+    assert_eq!(gate.verifier.signature_checks, 1);
+    let digest = gate.digest();
+    drop(gate);
+    assert_eq!(world.gate().digest(), digest, "the journal has the threshold signature too");
+}
+
+#[test]
+fn what_fewer_than_the_threshold_or_one_key_signed_is_forged() {
+    use crate::identity::Context;
+    use weir_base::codec::encode;
+    use weir_model::signed::GroupSignature;
+    let world = ThresholdWorld::new();
+    let mut gate = world.gate();
+    let mut few = world.frame(1);
+    let shares = world.group.shares(Context::Batch, &encode(&few.header.header), 2);
+    few.header.signature = GroupSignature::Threshold(crate::threshold::combine(&shares).unwrap());
+    assert_eq!(results(&mut gate, &few), [Err(Refusal::Forged), Err(Refusal::Forged)]);
+    let single = World::new().frame(1, vec![put(1, 1)]);
+    assert_eq!(results(&mut gate, &single), [Err(Refusal::Forged)], "a signature of another kind");
+    let mut changed = world.frame(1);
+    changed.header.header.epoch = 2;
+    assert_eq!(results(&mut gate, &changed), [Err(Refusal::Forged), Err(Refusal::Forged)]);
+    assert_eq!(gate.counters.forged, 5);
+}

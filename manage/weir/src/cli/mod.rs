@@ -4,10 +4,13 @@ mod apply;
 mod context;
 mod explain;
 mod filewall;
+mod fs;
 mod group;
 pub(crate) mod input;
 mod inspect;
+mod monitor;
 pub(crate) mod output;
+mod plan;
 mod store;
 mod trace;
 
@@ -57,6 +60,8 @@ enum Command {
     Describe(inspect::Describe),
     /// Show what may be written in a document, field by field
     Explain(explain::Explain),
+    /// Find a safe order for a change of forwarding rules, and say why it is so
+    Plan(plan::PlanCommand),
     /// Follow changes as they happen
     Watch(inspect::Watch),
     /// Show the state of the domain: desired, acked and in force, switch by switch
@@ -99,6 +104,10 @@ enum Command {
     Switch(SwitchArguments),
     /// Stand in front of an NFS server and enforce policies on its clients' calls
     Filewall(filewall::FileWallArguments),
+    /// Mount user-space file systems
+    Fs(fs::FileSystems),
+    /// Watch this host from outside its workload, and repair it by policy
+    Monitor(monitor::MonitorArguments),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -120,6 +129,9 @@ pub enum Failure {
         /// Whether it cannot be reached.
         unreachable: bool,
     },
+    /// A file system cannot be mounted or asked.
+    #[error("{0}")]
+    Files(#[from] weir_userfs::Error),
     /// The machine refuses, or a program of a lab failed.
     #[error("{0}")]
     Lab(#[from] weir_lab::Error),
@@ -158,6 +170,7 @@ impl Failure {
             Failure::Client(_)
             | Failure::Store { .. }
             | Failure::Lab(_)
+            | Failure::Files(_)
             | Failure::Missing(_)
             | Failure::Io { .. } => 1,
             Failure::Input(_) => 2,
@@ -192,6 +205,8 @@ impl Arguments {
                 | Command::Bench(_)
                 | Command::LabTool { .. }
                 | Command::Filewall(_)
+                | Command::Fs(_)
+                | Command::Monitor(_)
         )
     }
 }
@@ -211,6 +226,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Get(command) => command.run(&connect()?),
         Command::Describe(command) => command.run(&connect()?),
         Command::Explain(command) => command.run(),
+        Command::Plan(command) => command.run(),
         Command::Watch(command) => command.run(&connect()?),
         Command::Status(command) => command.run(&connect()?),
         Command::Counters(command) => command.run(&connect()?),
@@ -237,6 +253,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Agent(role) => role.run(),
         Command::Switch(role) => role.run(),
         Command::Filewall(command) => command.run(),
+        Command::Fs(command) => command.run(),
+        Command::Monitor(command) => command.run(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

@@ -23,7 +23,6 @@ use weir_model::event::{ActuatorFacts, Mutation, Transaction, Wanted};
 use weir_model::join::{JoinRequest, JoinResponse, from_hex, to_hex};
 use weir_model::local::{Answer, PortName, Question, TraceFrom};
 use weir_model::resource::{Kind, Resource, ResourceId};
-use weir_model::signed::GroupKey;
 use weir_model::{Change, Label, MacAddr, Plan, Version};
 use weir_store::Rejection;
 
@@ -379,13 +378,12 @@ impl Controlled {
         let facts =
             ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };
         self.handle.joined(facts).await.map_err(|error| self.failed(error))?;
-        let GroupKey::Single(group_key) = self.handle.group_key();
         Ok(JoinResponse {
             certificate_pem,
             ca_pem: self.state.authority.certificate_pem().to_string(),
             domain: self.state.domain.clone(),
             epoch: self.handle.published().epoch,
-            group_key: to_hex(group_key),
+            group_key: self.handle.group_key().to_hex(),
             dataplane_secret: to_hex(&self.state.dataplane_secret),
             controllers: self.session_addresses(),
         })

@@ -178,9 +178,12 @@ fn lines<'a>(report: &'a TraceReport, group: &'a str) -> impl Iterator<Item = Tr
 
 fn signer(signed: &SignedHeader, group: &str) -> String {
     let header = &signed.header;
-    let GroupSignature::Single(_) = signed.signature;
+    let by = match signed.signature {
+        GroupSignature::Single(_) => "key",
+        GroupSignature::Threshold(_) => "threshold key",
+    };
     format!(
-        "domain {} epoch {} batch {} (key {}…)",
+        "domain {} epoch {} batch {} ({by} {}…)",
         header.domain,
         header.epoch,
         header.index,

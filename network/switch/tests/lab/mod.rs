@@ -198,10 +198,9 @@ impl Lab {
         ));
         let base = self.dir.path().join(format!("h{index}"));
         std::fs::create_dir_all(&base).expect("a directory");
-        let weir_model::signed::GroupKey::Single(group_key) = self.signer.group_key();
         let trust = TrustFile {
             domain: label("lab"),
-            group_key: to_hex(&group_key),
+            group_key: self.signer.group_key().to_hex(),
             epoch: 1,
             dataplane_secret: to_hex(&[9; 16]),
         };

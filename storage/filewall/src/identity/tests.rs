@@ -59,3 +59,21 @@ fn a_principal_is_a_user_on_a_machine_and_keeps_its_counters() {
     assert_ne!(later.id, here.id);
     assert_eq!(later.usage.snapshot().ops["READ"].calls, 1);
 }
+
+#[test]
+fn duties_that_are_kept_separate_do_not_meet_in_one_user() {
+    let text = |roles: &str| {
+        format!(
+            "separate: [[developer, auditor]]\nroles: {{developer: {{}}, auditor: {{}}, chief: {{inherits: [auditor]}}}}\n\
+             users: {{ann: {{uid: 1, roles: {roles}}}}}"
+        )
+    };
+    assert!(Identities::compile(&file(&text("[developer]"))).is_ok());
+    assert!(Identities::compile(&file(&text("[chief, auditor]"))).is_ok());
+    for roles in ["[developer, auditor]", "[developer, chief]"] {
+        let wrong = Identities::compile(&file(&text(roles))).unwrap_err();
+        assert!(wrong.contains("user ann has the roles auditor and developer"), "{wrong}");
+    }
+    let unknown = "separate: [[developer, nobody]]\nroles: {developer: {}}";
+    assert!(Identities::compile(&file(unknown)).unwrap_err().contains("'nobody'"));
+}

@@ -292,7 +292,7 @@ impl Policy for Audit {
         });
     }
 
-    fn answered(&self, call: &Call<'_>, by: &str, status: Status, context: &Context<'_>) {
+    fn answered(&self, call: &Call<'_>, by: &str, status: Status, _passed: bool, context: &Context<'_>) {
         if !self.wanted(&call.caller.roles, call.handle(0), context) {
             return;
         }

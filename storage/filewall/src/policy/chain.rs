@@ -5,12 +5,13 @@
 //!   (paper 4.3.2, figure 4.4).
 //! - A call that waits is not shown again to the policies that it has passed.
 
-use super::{Context, Mount, Policy, Targets, Verdict};
+use super::{Context, Mount, OpenHandle, Policy, Targets, Verdict};
 use crate::identity::{Identities, Principals};
 use crate::message::{Asked, Call, Reply};
 use crate::metrics::{PolicyCounters, PolicyRow};
-use crate::places::{Place, Places, Zones};
+use crate::places::{Directory, Place, Places, Zones};
 use crate::wire::nfs3::{Handle, Op, Status};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -141,23 +142,25 @@ impl Chain {
                 }
                 Verdict::Answer(status) => {
                     entry.counters.answered.fetch_add(1, Ordering::Relaxed);
-                    self.tell_answered(call, &entry.name, status);
+                    self.tell_answered(call, &entry.name, status, handled);
                     return Outcome::Answer { status, by: Some(number) };
                 }
             }
         }
         if let Some(status) = self.crosses(call, &context) {
-            self.tell_answered(call, "zones", status);
+            self.tell_answered(call, "zones", status, handled);
             return Outcome::Answer { status, by: None };
         }
         Outcome::Forward { handled }
     }
 
-    fn tell_answered(&self, call: &Call<'_>, by: &str, status: Status) {
+    fn tell_answered(&self, call: &Call<'_>, by: &str, status: Status, handled: u64) {
         call.caller.usage.denied(call.op());
         let context = self.context();
-        for entry in self.entries.iter().filter(|entry| entry.ops & call.op().bit() != 0) {
-            entry.policy.answered(call, by, status, &context);
+        for (number, entry) in self.entries.iter().enumerate() {
+            if entry.ops & call.op().bit() != 0 {
+                entry.policy.answered(call, by, status, handled & 1 << number != 0, &context);
+            }
         }
     }
 
@@ -197,6 +200,7 @@ impl Chain {
             return;
         }
         let Some(place) = self.places.get(directory) else { return };
+        let directory = self.places.directory(directory);
         if let (true, Some(handle), Some(name)) = (made, reply.handle(), asked.name.as_deref()) {
             self.learn_one(handle, place, directory, name);
         }
@@ -207,12 +211,12 @@ impl Chain {
         }
     }
 
-    fn learn_one(&self, handle: &[u8], directory_place: Place, directory: &[u8], name: &[u8]) {
+    fn learn_one(&self, handle: &[u8], directory_place: Place, directory: Directory, name: &[u8]) {
         if name == b"." || name == b".." {
             return;
         }
         if let Some(place) = self.zones.step(directory_place, name) {
-            self.places.learn(handle, place, directory, self.names.then_some(name));
+            self.places.learn_in(directory, handle, place, self.names.then_some(name));
         }
     }
 
@@ -237,6 +241,37 @@ impl Chain {
         }
         for entry in self.entries.iter().rev() {
             entry.policy.mounted(mount, handle);
+        }
+    }
+
+    /// True if COMPOUNDs of NFSv4 may pass.
+    pub fn serves_nfs4(&self) -> bool {
+        self.entries.iter().all(|entry| entry.policy.serves_nfs4())
+    }
+
+    /// The server's handle for one that a client of NFSv4 uses.
+    ///
+    /// # Errors
+    /// The status to refuse with.
+    pub fn open_handle(&self, handle: Handle, client: IpAddr) -> Result<OpenHandle, Status> {
+        let open = OpenHandle { handle, above: false };
+        self.entries.iter().try_fold(open, |open, entry| entry.policy.open_handle(open, client))
+    }
+
+    /// The handle that a client of NFSv4 gets for the server's.
+    pub fn seal_handle(&self, open: OpenHandle, client: IpAddr) -> Handle {
+        let seal = |open: OpenHandle, entry: &Entry| OpenHandle {
+            handle: entry.policy.seal_handle(open, client),
+            ..open
+        };
+        self.entries.iter().rev().fold(open, seal).handle
+    }
+
+    /// Takes note of where a handle of NFSv4 was found: `name` in `directory`, whose place is known.
+    pub fn learn_name(&self, handle: &[u8], directory: Option<&Handle>, place: Place, name: &[u8]) {
+        if self.needs_names() {
+            let directory = directory.map_or(handle, Handle::as_bytes);
+            self.places.learn(handle, place, directory, self.names.then_some(name));
         }
     }
 

@@ -6,11 +6,13 @@
 
 use super::Policy;
 use super::access::{Access, AccessFile};
+use super::alarm::{Alarm, AlarmFile};
 use super::audit::{Audit, AuditFile};
 use super::chain::{Chain, Entry, POLICIES_MAX};
 use super::freeze::{Freeze, FreezeFile};
 use super::handles::{Handles, HandlesFile};
 use super::machines::{Machines, MachinesFile};
+use super::quota::{Quota, QuotaFile};
 use super::rate::{Rate, RateFile};
 use super::remap::{Remap, RemapFile};
 use super::statistics::{Statistics, StatisticsFile};
@@ -26,8 +28,19 @@ use std::path::{Path, PathBuf};
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Most files in a folder of policies.
 pub const FILES_MAX: usize = 256;
-const KINDS: [&str; 9] =
-    ["identities", "handles", "access", "read-only", "remap", "rate", "machines", "statistics", "audit"];
+const KINDS: [&str; 11] = [
+    "identities",
+    "handles",
+    "access",
+    "read-only",
+    "remap",
+    "rate",
+    "quota",
+    "machines",
+    "alarm",
+    "statistics",
+    "audit",
+];
 
 /// One document and where it stands.
 #[derive(Clone, Debug)]
@@ -170,9 +183,13 @@ fn policy(
         "read-only" => Box::new(Freeze::compile(&document.body::<FreezeFile>()?, zones).map_err(wrong)?),
         "remap" => Box::new(Remap::compile(&document.body::<RemapFile>()?).map_err(wrong)?),
         "rate" => Box::new(Rate::compile(&document.body::<RateFile>()?, dynamic()).map_err(wrong)?),
+        "quota" => {
+            Box::new(Quota::compile(&document.body::<QuotaFile>()?, folder, dynamic()).map_err(wrong)?)
+        }
         "machines" => {
             Box::new(Machines::compile(&document.body::<MachinesFile>()?, dynamic()).map_err(wrong)?)
         }
+        "alarm" => Box::new(Alarm::compile(&document.body::<AlarmFile>()?, dynamic()).map_err(wrong)?),
         "statistics" => {
             document.body::<StatisticsFile>()?;
             Box::new(Statistics)

@@ -7,22 +7,28 @@
 //!
 //! ```text
 //! 0              16                                                      64
-//! │ SIV (tag)    │ AES-CTR( length u8 │ server's handle, padded with 0 ) │
+//! │ SIV (tag)    │ AES-CTR( length u8 │ full length u8 │ server's handle, padded with 0 ) │
 //! ```
+//!
+//! Zeros at the end of a server's handle are not written, for servers of NFSv4 pad theirs to 128 bytes; the first length is
+//! that without them. Its highest bit marks handles of NFSv4 above the export (see [`crate::proxy`]), so that they lead nowhere else
+//! even when nothing is remembered of them.
 //!
 //! Invariants
 //! - The same server handle gives the same handle for a client, always, also after a restart and on another FileWall with the
 //!   same key: clients compare handles to know a file again.
-//! - No state is kept for a handle.
+//! - No state is kept for a handle that could be lost; [`memo`] only saves time.
 //!
 //! Departure: the paper draws handles at random and keeps two persistent maps. Ours need none, so there is nothing to lose, to
-//! bound or to hand over. The price: a server's handle must have at most 47 bytes, as those of
-//! nfs-ganesha's VFS have.
+//! bound or to hand over. The price: a server's handle must have at most 46 bytes that are not zeros at its
+//! end, as those of nfs-ganesha's VFS have.
+
+pub mod memo;
 
 use super::explain::{Question, Step};
-use super::{Context, Mount, Policy, Verdict};
+use super::{Context, Mount, OpenHandle, Policy, Verdict};
 use crate::message::{Asked, Call, Reply};
-use crate::wire::nfs3::{ALL_OPS, HANDLE_BYTES_MAX, Handle, Op, Status};
+use crate::wire::nfs3::{ALL_OPS, HANDLE_BYTES_MAX, HANDLE4_BYTES_MAX, Handle, Op, Status};
 use aes_siv::KeyInit;
 use aes_siv::siv::Aes128Siv;
 use serde::Deserialize;
@@ -38,9 +44,13 @@ use zeroize::Zeroizing;
 
 /// Length of a key, bytes.
 pub const KEY_BYTES: usize = 32;
-/// Longest handle of a server, bytes.
-pub const SERVER_HANDLE_BYTES_MAX: usize = HANDLE_BYTES_MAX - TAG_BYTES - 1;
+/// Longest handle of a server, without zeros at its end, bytes.
+pub const SERVER_HANDLE_BYTES_MAX: usize = HANDLE_BYTES_MAX - TAG_BYTES - 2;
 const TAG_BYTES: usize = 16;
+/// Where the server's handle begins, behind its lengths.
+const BODY: usize = TAG_BYTES + 2;
+/// Bit of the length that marks a folder of NFSv4 above the export.
+const ABOVE: u8 = 1 << 7;
 /// `maxcount` of READDIRPLUS below which it is left as it is, bytes.
 const MAXCOUNT_MIN: u32 = 1024;
 
@@ -66,9 +76,14 @@ pub enum Bind {
     Nothing,
 }
 
+/// Next number of a policy.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
 /// The policy.
 #[derive(Debug)]
 pub struct Handles {
+    /// A number that no other policy of this process has.
+    number: u64,
     cipher: CipherBox,
     bind: Bind,
     refused: AtomicU64,
@@ -98,6 +113,7 @@ impl Handles {
     pub fn new(key: &[u8; KEY_BYTES], bind: Bind) -> Handles {
         let cipher = Aes128Siv::new(key.into());
         Handles {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             cipher: CipherBox(Mutex::new(cipher)),
             bind,
             refused: AtomicU64::new(0),
@@ -115,31 +131,57 @@ impl Handles {
 
     /// The client's handle for a server's; `None` if that is too long.
     pub fn seal(&self, server: &[u8], address: IpAddr) -> Option<Handle> {
-        let mut bytes = [0; HANDLE_BYTES_MAX];
-        let length = u8::try_from(server.len()).ok().filter(|_| server.len() <= SERVER_HANDLE_BYTES_MAX)?;
-        bytes[TAG_BYTES] = length;
-        bytes[TAG_BYTES + 1..TAG_BYTES + 1 + server.len()].copy_from_slice(server);
+        self.seal_marked(server, address, false)
+    }
+
+    fn seal_marked(&self, server: &[u8], address: IpAddr, above: bool) -> Option<Handle> {
         let bound = self.bound_to(address);
+        let open = OpenHandle { handle: Handle::new(server)?, above };
+        memo::seal(self.number, &bound, open, || self.encrypt(server, bound, above))
+    }
+
+    fn encrypt(&self, server: &[u8], bound: [u8; 16], above: bool) -> Option<Handle> {
+        let mut bytes = [0; HANDLE_BYTES_MAX];
+        let used = server.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        bytes.get_mut(BODY..BODY + used)?.copy_from_slice(&server[..used]);
+        let length = u8::try_from(used).ok()?;
+        bytes[TAG_BYTES] = if above { length | ABOVE } else { length };
+        bytes[TAG_BYTES + 1] = u8::try_from(server.len()).ok()?;
         let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
         let tag = cipher.encrypt_inout_detached([bound], (&mut bytes[TAG_BYTES..]).into()).ok()?;
         bytes[..TAG_BYTES].copy_from_slice(&tag);
         Handle::new(&bytes)
     }
 
-    /// The server's handle of a client's; `None` if it was not made here for this client.
+    /// The server's handle of a client's; `None` if it was not made here for this client, or leads out of the export.
     pub fn open(&self, client: &[u8], address: IpAddr) -> Option<Handle> {
-        let mut bytes: [u8; HANDLE_BYTES_MAX] = client.try_into().ok()?;
+        self.open_marked(client, address).filter(|open| !open.above).map(|open| open.handle)
+    }
+
+    fn open_marked(&self, client: &[u8], address: IpAddr) -> Option<OpenHandle> {
+        let bytes: [u8; HANDLE_BYTES_MAX] = client.try_into().ok()?;
+        let bound = self.bound_to(address);
+        memo::open(self.number, &bound, Handle::new(&bytes)?, || self.decrypt(bytes, bound))
+    }
+
+    fn decrypt(&self, mut bytes: [u8; HANDLE_BYTES_MAX], bound: [u8; 16]) -> Option<OpenHandle> {
         let (tag, body) = bytes.split_at_mut(TAG_BYTES);
         let tag: [u8; TAG_BYTES] = (&*tag).try_into().ok()?;
-        let bound = self.bound_to(address);
         let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
         cipher.decrypt_inout_detached([bound], body.into(), &tag.into()).ok()?;
-        let length = usize::from(body[0]);
-        Handle::new(body.get(1..1 + length)?)
+        let mut server = [0; HANDLE4_BYTES_MAX];
+        let used = body.get(2..2 + usize::from(body[0] & !ABOVE))?;
+        server.get_mut(..used.len())?.copy_from_slice(used);
+        let handle = Handle::new(server.get(..usize::from(body[1]))?)?;
+        Some(OpenHandle { handle, above: body[0] & ABOVE != 0 })
     }
 
     fn seal_or_count(&self, server: &[u8], address: IpAddr) -> Option<Handle> {
-        let sealed = self.seal(server, address);
+        self.seal_or_count_marked(server, address, false)
+    }
+
+    fn seal_or_count_marked(&self, server: &[u8], address: IpAddr, above: bool) -> Option<Handle> {
+        let sealed = self.seal_marked(server, address, above);
         if sealed.is_none() && self.too_long.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::error!(
                 bytes = server.len(),
@@ -225,6 +267,18 @@ impl Policy for Handles {
                 }
             }
         }
+    }
+
+    fn open_handle(&self, handle: OpenHandle, client: IpAddr) -> Result<OpenHandle, Status> {
+        self.open_marked(handle.handle.as_bytes(), client).ok_or_else(|| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            Status::BadHandle
+        })
+    }
+
+    fn seal_handle(&self, open: OpenHandle, client: IpAddr) -> Handle {
+        let sealed = self.seal_or_count_marked(open.handle.as_bytes(), client, open.above);
+        sealed.or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX])).unwrap_or(Handle::EMPTY)
     }
 
     fn mounted(&self, mount: &Mount, handle: &mut Handle) {

@@ -2,7 +2,7 @@
 //!
 //! - [`file`]: the files that administrators write; loading, checking, and what a wrong file says.
 //! - [`chain`]: policies in order, their contexts, and what core and policies know of paths.
-//! - The policies: [`statistics`], [`handles`], [`access`], [`freeze`], [`remap`], [`rate`], [`machines`], [`audit`].
+//! - The policies: [`statistics`], [`handles`], [`access`], [`freeze`], [`remap`], [`rate`], [`quota`], [`machines`], [`alarm`], [`audit`].
 //! - [`time`]: windows of the day and week. - [`explain`]: which policy decides on a call that nobody has made.
 //!
 //! A policy sees a call before the server does and may change it ([`Call`]), let it go on, answer it, or delay it. It sees the
@@ -13,6 +13,7 @@
 //! when they are loaded, so that a wrong one can be refused as a whole. Policies do not wait in buffers between each other.
 
 pub mod access;
+pub mod alarm;
 pub mod audit;
 pub mod chain;
 pub mod explain;
@@ -21,6 +22,7 @@ pub mod freeze;
 pub mod handles;
 pub mod machines;
 pub mod ops;
+pub mod quota;
 pub mod rate;
 pub mod remap;
 pub mod statistics;
@@ -36,7 +38,17 @@ use crate::wire::nfs3::{Handle, Op, Status};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::net::IpAddr;
 use std::sync::Arc;
+
+/// A handle of NFSv4 as the server knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenHandle {
+    /// The handle.
+    pub handle: Handle,
+    /// True if it is that of a folder above the export, which leads to the export and nowhere else.
+    pub above: bool,
+}
 
 /// What a policy wants to be done with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +87,10 @@ impl Context<'_> {
             return Some(Targets { first: ROOT, second: None });
         }
         let arguments = &call.arguments;
-        let place = |number: usize| self.places.get(call.handle(number));
+        let place = |number: usize| match call.places {
+            Some(places) => places[number],
+            None => self.places.get(call.handle(number)),
+        };
         let named = |handle: usize, name: usize| {
             let directory = place(handle)?;
             // `..` leads to the directory's own zone or one above; the nearer one is the stricter guess that clients
@@ -128,6 +143,21 @@ pub trait Policy: Send + Sync + Debug {
     /// Sees the reply to a call that it let go on, and may change it.
     fn reply(&self, _asked: &Asked, _reply: &mut Reply<'_>, _latency_us: u64, _context: &Context<'_>) {}
 
+    /// True if it can do with COMPOUNDs of NFSv4 what it does with calls of NFSv3.
+    fn serves_nfs4(&self) -> bool {
+        true
+    }
+
+    /// The handle that stands behind one that a client of NFSv4 uses; `Err` is the status to refuse with.
+    fn open_handle(&self, handle: OpenHandle, _client: IpAddr) -> Result<OpenHandle, Status> {
+        Ok(handle)
+    }
+
+    /// The handle that a client of NFSv4 gets for another.
+    fn seal_handle(&self, handle: OpenHandle, _client: IpAddr) -> Handle {
+        handle.handle
+    }
+
     /// Says whether a client may mount; `Err` is the status to refuse with.
     fn mount(&self, _mount: &Mount, _context: &Context<'_>) -> Result<(), Status> {
         Ok(())
@@ -136,8 +166,8 @@ pub trait Policy: Send + Sync + Debug {
     /// Sees the handle of a mount, and may replace it.
     fn mounted(&self, _mount: &Mount, _handle: &mut Handle) {}
 
-    /// Hears that a later policy, or this one, has answered a call in place of the server.
-    fn answered(&self, _call: &Call<'_>, _by: &str, _status: Status, _context: &Context<'_>) {}
+    /// Hears that a policy of the chain has answered a call in place of the server; `passed` if this one had let it go on.
+    fn answered(&self, _call: &Call<'_>, _by: &str, _status: Status, _passed: bool, _context: &Context<'_>) {}
 
     /// Its dynamic context, to be taken over by the policy of the same name and kind after a reload.
     fn dynamic(&self) -> Option<Arc<dyn Any + Send + Sync>> {

@@ -67,11 +67,23 @@ pub enum Over {
     Jukebox,
 }
 
+/// Whose bucket, or whose quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Key {
+pub(super) enum Key {
     User(u32),
     Client(IpAddr),
     All,
+}
+
+impl Per {
+    /// Whose calls those of `caller` are.
+    pub(super) fn key(self, caller: &Principal) -> Key {
+        match self {
+            Per::User => Key::User(caller.uid),
+            Per::Client => Key::Client(caller.address),
+            Per::All => Key::All,
+        }
+    }
 }
 
 /// Tokens in millionths, so that small rates do not round to nothing.
@@ -123,14 +135,6 @@ impl Rate {
             buckets: before.and_then(|before| before.downcast().ok()).unwrap_or_default(),
             forgotten: AtomicU64::new(0),
         })
-    }
-
-    fn key(&self, caller: &Principal) -> Key {
-        match self.per {
-            Per::User => Key::User(caller.uid),
-            Per::Client => Key::Client(caller.address),
-            Per::All => Key::All,
-        }
     }
 
     fn full(&self, rate: Option<u64>) -> i128 {
@@ -195,7 +199,7 @@ impl Policy for Rate {
     }
 
     fn request(&self, call: &mut Call<'_>, _context: &Context<'_>) -> Verdict {
-        match (self.take(self.key(call.caller), call.data_bytes(), call.now.steady_us), self.over) {
+        match (self.take(self.per.key(call.caller), call.data_bytes(), call.now.steady_us), self.over) {
             (Ok(()), _) => Verdict::Forward,
             (Err(wait_us), Over::Delay) => Verdict::Wait(wait_us),
             (Err(_), Over::Jukebox) => Verdict::Answer(Status::Jukebox),

@@ -101,6 +101,11 @@ impl Policy for Remap {
         "remap"
     }
 
+    fn serves_nfs4(&self) -> bool {
+        // Owners are texts there, and modes lie among attributes of any length.
+        false
+    }
+
     fn ops(&self) -> u32 {
         ALL_OPS & !Op::Null.bit()
     }

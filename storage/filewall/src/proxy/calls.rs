@@ -2,23 +2,24 @@
 
 use super::flow::{BadRecord, Source};
 use super::mounter::Job;
-use super::pending::Entry;
-use super::retransmit::{Known, Waiter};
+use super::pending::{Entry, Question};
+use super::retransmit::{self, Known, Waiter};
 use super::session::{Client, Held, Session};
-use super::worker::Env;
+use super::worker::{Env, SessionKey};
 use crate::identity::Principal;
 use crate::message::{Asked, Call};
 use crate::metrics::Totals;
 use crate::policy::{Chain, Mount, Outcome};
 use crate::wire::call::{Arguments, arguments};
 use crate::wire::nfs3::{self, Handle, Op, Status};
+use crate::wire::nfs4;
 use crate::wire::rpc::{CallHead, Refusal, call_head, program, put_refusal};
 use crate::wire::xdr::{Reader, Wrong, get_u32};
 use crate::wire::{answer, mount, portmap};
 use std::sync::Arc;
 
 /// What was done with a call.
-enum Done {
+pub(super) enum Done {
     /// More of it must be received first.
     More,
     /// It is dealt with; nothing of it goes out.
@@ -81,16 +82,19 @@ impl Session {
                 Some(op) => self.nfs(source, head, op, env),
                 None => self.refuse(head.xid, Refusal::ProcedureUnavailable, env),
             },
+            (program::NFS, nfs4::VERSION) if !self.datagram() => self.nfs4(source, head, env),
             (program::MOUNT, mount::VERSION) => self.mount(source, head, env),
             (program::PORTMAP, _) => self.portmap(source, head, env),
-            (program::NFS | program::MOUNT, _) => {
-                self.refuse(head.xid, Refusal::VersionMismatch { low: 3, high: 3 }, env)
+            (program::NFS, _) => {
+                let high = if self.datagram() { nfs3::VERSION } else { nfs4::VERSION };
+                self.refuse(head.xid, Refusal::VersionMismatch { low: nfs3::VERSION, high }, env)
             }
+            (program::MOUNT, _) => self.refuse(head.xid, Refusal::VersionMismatch { low: 3, high: 3 }, env),
             _ => self.refuse(head.xid, Refusal::ProgramUnavailable, env),
         }
     }
 
-    fn refuse(&mut self, xid: u32, refusal: Refusal, env: &mut Env<'_>) -> Done {
+    pub(super) fn refuse(&mut self, xid: u32, refusal: Refusal, env: &mut Env<'_>) -> Done {
         let totals = &env.shared.totals;
         Totals::count(match refusal {
             Refusal::GarbageArguments | Refusal::RpcMismatch => &totals.bad_calls_total,
@@ -194,7 +198,7 @@ impl Session {
     }
 
     /// Takes up the chain that is in force.
-    fn renew_chain(&mut self, env: &Env<'_>) {
+    pub(super) fn renew_chain(&mut self, env: &Env<'_>) {
         if !Arc::ptr_eq(&self.chain, env.chain) {
             self.chain = env.chain.clone();
             self.callers.clear();
@@ -253,27 +257,14 @@ impl Session {
                 Done::Skip
             }
             Outcome::Forward { handled } => {
-                if let Some(once) = once {
-                    let waiter = Waiter { worker: env.worker, session: *key };
-                    match env.shared.retransmits.begin(once, waiter, env.now.steady_us) {
-                        Known::New => {}
-                        Known::Answered(reply) => {
-                            Totals::count(&env.shared.totals.replayed_total);
-                            self.answers.extend_from_slice(&reply);
-                            return Done::Skip;
-                        }
-                        Known::Pending | Known::Crowded => {
-                            Totals::count(&env.shared.totals.retransmissions_total);
-                            return Done::Skip;
-                        }
-                    }
+                if known(once, *key, &mut self.answers, env) {
+                    return Done::Skip;
                 }
                 let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
                 let head_end = call.head_end();
                 let entry = Entry {
                     client_xid: head.xid,
-                    asked,
-                    handled,
+                    asked: Question::Call(asked, handled),
                     chain: chain.clone(),
                     since_us: env.now.steady_us,
                     once,
@@ -285,6 +276,26 @@ impl Session {
             }
         }
     }
+}
+
+/// True if a call that must happen once was carried out before, or is pending: then it is answered from memory, or waits.
+pub(super) fn known(
+    once: Option<retransmit::Key>,
+    session: SessionKey,
+    answers: &mut Vec<u8>,
+    env: &Env<'_>,
+) -> bool {
+    let Some(once) = once else { return false };
+    let waiter = Waiter { worker: env.worker, session };
+    match env.shared.retransmits.begin(once, waiter, env.now.steady_us) {
+        Known::New => return false,
+        Known::Answered(reply) => {
+            Totals::count(&env.shared.totals.replayed_total);
+            answers.extend_from_slice(&reply);
+        }
+        Known::Pending | Known::Crowded => Totals::count(&env.shared.totals.retransmissions_total),
+    }
+    true
 }
 
 /// What must be known of a call when its reply comes.

@@ -8,8 +8,8 @@ use std::io::{self, Read, Write};
 
 /// Longest record, bytes: the longest payload and a head.
 pub const RECORD_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + (64 << 10);
-/// Most fragments of a record.
-pub const FRAGMENTS_MAX: usize = 64;
+/// Most fragments of a record: enough for the longest one in pieces of 2 KB, as some clients send it.
+pub const FRAGMENTS_MAX: usize = 1024;
 /// Bytes waiting to be sent above which a session stops reading.
 pub const BACKLOG_BYTES_MAX: usize = 512 << 10;
 

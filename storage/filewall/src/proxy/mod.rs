@@ -2,6 +2,7 @@
 //!
 //! - [`buffer`], [`flow`]: bytes in and out, records, bodies that are not copied.
 //! - [`session`], [`calls`], [`replies`]: a client, and what happens to its calls.
+//! - [`compound`], [`compound_replies`]: the same for NFSv4.
 //! - [`pending`]: the pending map. - [`retransmit`]: operations that must happen once.
 //! - [`server`]: the server's address and connections to it. - [`mounter`]: mounts.
 //! - [`worker`]: threads. - [`reload`]: policies that change while calls go on.
@@ -17,6 +18,8 @@
 
 pub mod buffer;
 mod calls;
+mod compound;
+mod compound_replies;
 pub mod flow;
 pub mod mounter;
 pub mod pending;

@@ -8,6 +8,7 @@
 //!   have to be that late to be mistaken).
 //! - At most [`PENDING_MAX`] calls are pending; when the map is full the session stops reading.
 
+use super::compound::CompoundAsked;
 use super::retransmit;
 use crate::message::Asked;
 use crate::policy::Chain;
@@ -19,15 +20,22 @@ pub const PENDING_MAX: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 10;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
+/// What a forwarded call asks.
+#[derive(Debug)]
+pub enum Question {
+    /// A call of NFSv3, and the policies that let it go on, as bits.
+    Call(Asked, u64),
+    /// A COMPOUND of NFSv4.
+    Compound(Box<CompoundAsked>),
+}
+
 /// A forwarded call.
 #[derive(Debug)]
 pub struct Entry {
     /// The client's transaction number.
     pub client_xid: u32,
     /// What was asked.
-    pub asked: Asked,
-    /// Policies that let it go on, as bits.
-    pub handled: u64,
+    pub asked: Question,
     /// The chain that they belong to.
     pub chain: Arc<Chain>,
     /// When it was forwarded, µs.

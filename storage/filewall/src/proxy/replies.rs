@@ -1,6 +1,8 @@
 //! What happens to replies: find the call, show both to the policies that saw it, pass on.
 
 use super::flow::{BadRecord, Source};
+use super::pending::{Entry, Question};
+use super::retransmit;
 use super::session::{Client, Session};
 use super::worker::{Delivery, Env};
 use crate::message::Reply;
@@ -14,7 +16,7 @@ use crate::wire::xdr::{Reader, Wrong};
 /// Longest payload of a READ or WRITE over UDP, bytes: a reply must fit a datagram.
 pub const DATAGRAM_PAYLOAD_BYTES_MAX: usize = 32 << 10;
 
-enum Done {
+pub(super) enum Done {
     More,
     Skip,
     Forward(usize),
@@ -66,7 +68,11 @@ impl Session {
             Totals::count(&totals.late_replies_total);
             return Done::Skip;
         };
-        let op = entry.asked.op;
+        let asked = match &entry.asked {
+            Question::Compound(_) => return self.compound_reply(source, head, env),
+            Question::Call(asked, _) => asked,
+        };
+        let op = asked.op;
         // A datagram is sent at once, and an answer that is remembered is remembered whole.
         if !whole && (matches!(client, Client::Udp) || entry.once.is_some() || head.results_at.is_none()) {
             return Done::More;
@@ -78,9 +84,13 @@ impl Session {
         if matches!(read, Err(Wrong::Incomplete)) {
             return Done::More;
         }
-        let Some(entry) = pending.take(head.xid) else { return Done::Skip };
+        let Some(Entry { asked: Question::Call(asked, handled), client_xid, chain, since_us, once }) =
+            pending.take(head.xid)
+        else {
+            return Done::Skip;
+        };
         Totals::down(&totals.pending, 1);
-        let latency_us = env.now.steady_us.saturating_sub(entry.since_us);
+        let latency_us = env.now.steady_us.saturating_sub(since_us);
         totals.reply(op, latency_us);
         let begin = output.heads_bytes();
         let mut forward = None;
@@ -88,23 +98,23 @@ impl Session {
             (_, Err(wrong)) => {
                 Totals::count(&totals.bad_replies_total);
                 tracing::warn!(%op, %wrong, "the server sent results that are none");
-                output.head(|out| answer::put(out, entry.client_xid, op, Status::ServerFault));
+                output.head(|out| answer::put(out, client_xid, op, Status::ServerFault));
             }
             (None, Ok(())) => {
                 output.head(|out| {
                     out.extend_from_slice(&((record_bytes as u32) | LAST_FRAGMENT).to_be_bytes());
-                    out.extend_from_slice(&entry.client_xid.to_be_bytes());
+                    out.extend_from_slice(&client_xid.to_be_bytes());
                     out.extend_from_slice(&record[4..]);
                 });
             }
             (Some(results_at), Ok(())) => {
                 let mut reply = Reply::new(record, record_bytes, env.results, env.entry_handles);
                 if op == Op::Fsinfo {
-                    clamp(&mut reply, entry.asked.datagram);
+                    clamp(&mut reply, asked.datagram);
                 }
-                entry.chain.reply(&entry.asked, &mut reply, entry.handled, latency_us);
-                let limit = usize::try_from(entry.asked.maxcount).unwrap_or(usize::MAX);
-                if output.head(|out| reply.put(entry.client_xid, results_at, limit, out)) {
+                chain.reply(&asked, &mut reply, handled, latency_us);
+                let limit = usize::try_from(asked.maxcount).unwrap_or(usize::MAX);
+                if output.head(|out| reply.put(client_xid, results_at, limit, out)) {
                     Totals::count(&totals.listings_cut_total);
                 }
                 let head_end = reply.head_end();
@@ -113,15 +123,8 @@ impl Session {
                 }
             }
         }
-        if let Some(once) = entry.once {
-            let (reply, waiters) =
-                env.shared.retransmits.answered(once, output.heads_from(begin), env.now.steady_us);
-            for waiter in waiters {
-                env.shared.deliver(
-                    waiter.worker,
-                    Delivery::Reply { session: waiter.session, reply: reply.clone() },
-                );
-            }
+        if let Some(once) = once {
+            tell_waiters(once, output.heads_from(begin), env);
         }
         match (client, forward) {
             (Client::Tcp(_), Some(head_end)) => Done::Forward(head_end),
@@ -141,6 +144,14 @@ impl Session {
                 Done::Skip
             }
         }
+    }
+}
+
+/// Remembers the reply to a call that must happen once, and sends it to the copies that wait.
+pub(super) fn tell_waiters(once: retransmit::Key, reply: &[u8], env: &Env<'_>) {
+    let (reply, waiters) = env.shared.retransmits.answered(once, reply, env.now.steady_us);
+    for waiter in waiters {
+        env.shared.deliver(waiter.worker, Delivery::Reply { session: waiter.session, reply: reply.clone() });
     }
 }
 

@@ -69,6 +69,11 @@ impl Server {
         SocketAddr::new(self.address, self.nfs_port)
     }
 
+    /// The names on the way from the server's root to the export.
+    pub fn way(&self) -> impl Iterator<Item = &[u8]> {
+        self.path.split('/').filter(|name| !name.is_empty()).map(str::as_bytes)
+    }
+
     /// What of a mounted path lies below the export; `None` if it is outside.
     pub fn below<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         if self.path == "/" {

@@ -69,6 +69,8 @@ pub struct Held {
     pub maxcount: u32,
     /// Its name for retransmissions.
     pub once: Option<super::retransmit::Key>,
+    /// For a COMPOUND: policies that the operations before the delayed one have passed, as bits.
+    pub passed: Vec<u64>,
 }
 
 /// A session.
@@ -416,6 +418,7 @@ impl Session {
             handles: call.replaced_handles(),
             maxcount: call.arguments.count,
             once: None,
+            passed: Vec::new(),
         }
     }
 }

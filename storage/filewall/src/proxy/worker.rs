@@ -10,6 +10,8 @@ use crate::metrics::Totals;
 use crate::policy::Chain;
 use crate::wire::mount;
 use crate::wire::nfs3::Handle;
+use crate::wire::nfs4::arguments::Compound;
+use crate::wire::nfs4::results::Results4;
 use crate::wire::reply::Results;
 use hashbrown::HashMap;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -97,6 +99,17 @@ pub fn inbox() -> std::io::Result<(Inbox, InboxEnd)> {
     Ok((Inbox { sender, bell: other }, InboxEnd { receiver, bell }))
 }
 
+fn ticker() -> std::io::Result<OwnedFd> {
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+    };
+    let ticker = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+    let each = Timespec { tv_sec: 0, tv_nsec: TICK_US as i64 * 1000 };
+    let times = Itimerspec { it_interval: each, it_value: each };
+    timerfd_settime(&ticker, TimerfdTimerFlags::empty(), &times)?;
+    Ok(ticker)
+}
+
 /// What a session may use while it works.
 #[derive(Debug)]
 pub struct Env<'a> {
@@ -110,6 +123,10 @@ pub struct Env<'a> {
     pub chain: &'a Arc<Chain>,
     /// Memory for decoding.
     pub results: &'a mut Results,
+    /// Memory for decoding a COMPOUND.
+    pub compound: &'a mut Compound,
+    /// Memory for decoding the results of a COMPOUND.
+    pub results4: &'a mut Results4,
     /// Memory for the handles of entries.
     pub entry_handles: &'a mut Vec<Option<Handle>>,
     /// Memory for a datagram.
@@ -131,6 +148,7 @@ impl Env<'_> {
 const BELL: u64 = u64::MAX;
 const UDP: u64 = u64::MAX - 1;
 const PORTMAP_UDP: u64 = u64::MAX - 2;
+const TICK: u64 = u64::MAX - 3;
 
 fn token(key: SessionKey, server: bool) -> u64 {
     u64::from(key.uses) << 33 | u64::from(key.slot) << 1 | u64::from(server)
@@ -164,9 +182,15 @@ pub struct Worker {
     places: Vec<Place>,
     free: Vec<u32>,
     by_address: HashMap<(SocketAddr, bool), SessionKey>,
+    /// Rings each [`TICK_US`], so that waiting needs no time-out of its own, which costs more than it seems.
+    ticker: OwnedFd,
     started: Instant,
+    /// Read once for each event.
+    now: Now,
     chain: arc_swap::Cache<Arc<arc_swap::ArcSwap<Chain>>, Arc<Chain>>,
     results: Results,
+    compound: Compound,
+    results4: Results4,
     entry_handles: Vec<Option<Handle>>,
     datagram: Vec<u8>,
     received: Vec<u8>,
@@ -206,6 +230,8 @@ impl Worker {
         if let Some(portmap) = &datagrams.portmap {
             watch(portmap, PORTMAP_UDP)?;
         }
+        let ticker = ticker()?;
+        watch(&ticker, TICK)?;
         let chain = arc_swap::Cache::new(shared.chain.clone());
         Ok(Worker {
             number,
@@ -216,9 +242,13 @@ impl Worker {
             places: Vec::new(),
             free: Vec::new(),
             by_address: HashMap::new(),
+            ticker,
             started: Instant::now(),
+            now: Now::default(),
             chain,
             results: Results::default(),
+            compound: Compound::default(),
+            results4: Results4::default(),
             entry_handles: Vec::new(),
             datagram: Vec::new(),
             received: vec![0; MAX_DATAGRAM_BYTES],
@@ -233,14 +263,18 @@ impl Worker {
         while !self.shared.stop.load(Ordering::Relaxed) {
             events.clear();
             let timeout = self.timeout();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "waiting for events failed: the worker ends");
                     break;
                 }
             }
-            for event in &events {
+            self.now = self.clock();
+            for (number, event) in events.iter().enumerate() {
+                if number > 0 {
+                    self.now = self.clock();
+                }
                 self.event(event.data.u64(), event.flags);
             }
             self.tick_if_due();
@@ -251,7 +285,7 @@ impl Worker {
         }
     }
 
-    fn now(&self) -> Now {
+    fn clock(&self) -> Now {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Now {
             unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
@@ -259,15 +293,22 @@ impl Worker {
         }
     }
 
-    fn timeout(&self) -> Timespec {
-        let now_us = self.now().steady_us;
-        let wait_us = self.next_wake_us.min(self.next_tick_us).saturating_sub(now_us).min(TICK_US);
-        Timespec { tv_sec: 0, tv_nsec: i64::try_from(wait_us * 1000).unwrap_or(0) }
+    /// How long to wait at most; the ticker ends a longer wait.
+    fn timeout(&self) -> Option<Timespec> {
+        if self.next_wake_us >= self.now.steady_us + TICK_US {
+            return None;
+        }
+        let wait_us = self.next_wake_us.saturating_sub(self.now.steady_us);
+        Some(Timespec { tv_sec: 0, tv_nsec: i64::try_from(wait_us * 1000).unwrap_or(0) })
     }
 
     fn event(&mut self, token: u64, flags: epoll::EventFlags) {
         match token {
             BELL => self.read_inbox(),
+            TICK => {
+                // That it rang is all that it says.
+                let _ = rustix::io::read(&self.ticker, &mut [0; 8]);
+            }
             UDP => self.read_datagrams(false),
             PORTMAP_UDP => self.read_datagrams(true),
             _ => {
@@ -358,13 +399,13 @@ impl Worker {
     }
 
     fn with_env(&mut self, key: SessionKey, work: impl FnOnce(&mut Session, &mut Env<'_>)) {
-        let now = self.now();
+        let now = self.now;
         let Some(place) = self.places.get_mut(key.slot as usize).filter(|place| place.uses == key.uses)
         else {
             return;
         };
         let Some(session) = &mut place.session else { return };
-        let portmap = self.by_address.get(&(session.address, true)) == Some(&key);
+        let portmap = session.datagram() && self.by_address.get(&(session.address, true)) == Some(&key);
         let udp = if portmap { self.datagrams.portmap.as_ref() } else { self.datagrams.udp.as_ref() };
         let mut env = Env {
             shared: &self.shared,
@@ -372,6 +413,8 @@ impl Worker {
             now,
             chain: self.chain.load(),
             results: &mut self.results,
+            compound: &mut self.compound,
+            results4: &mut self.results4,
             entry_handles: &mut self.entry_handles,
             datagram: &mut self.datagram,
             udp,
@@ -426,7 +469,7 @@ impl Worker {
     }
 
     fn tick_if_due(&mut self) {
-        let now_us = self.now().steady_us;
+        let now_us = self.now.steady_us;
         let due = now_us >= self.next_tick_us;
         if !due && now_us < self.next_wake_us {
             return;

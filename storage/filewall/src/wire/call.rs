@@ -42,7 +42,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    fn new(op: Op) -> Self {
+    /// Arguments of which nothing is known yet.
+    pub fn new(op: Op) -> Self {
         Self {
             op,
             handles: [Span::default(); 2],

@@ -19,6 +19,7 @@ pub mod build;
 pub mod call;
 pub mod mount;
 pub mod nfs3;
+pub mod nfs4;
 pub mod portmap;
 pub mod reply;
 pub mod rpc;

@@ -6,6 +6,8 @@ use std::fmt;
 pub const VERSION: u32 = 3;
 /// Longest file handle, bytes.
 pub const HANDLE_BYTES_MAX: usize = 64;
+/// Longest file handle of NFSv4, bytes.
+pub const HANDLE4_BYTES_MAX: usize = 128;
 /// Longest name that is let through, bytes. The RFC leaves it to servers; none that is known allows more.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path (of a symbolic link, of a mount), bytes.
@@ -105,7 +107,7 @@ impl Op {
     }
 
     /// A bit for sets of operations.
-    pub fn bit(self) -> u32 {
+    pub const fn bit(self) -> u32 {
         1 << self as u32
     }
 
@@ -259,20 +261,20 @@ pub mod ftype {
     pub const DIRECTORY: u32 = 2;
 }
 
-/// A file handle by value.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// A file handle by value, of either version.
+#[derive(Clone, Copy)]
 pub struct Handle {
-    bytes: [u8; HANDLE_BYTES_MAX],
+    bytes: [u8; HANDLE4_BYTES_MAX],
     length: u8,
 }
 
 impl Handle {
     /// No bytes: of a call that has no handle.
-    pub const EMPTY: Handle = Handle { bytes: [0; HANDLE_BYTES_MAX], length: 0 };
+    pub const EMPTY: Handle = Handle { bytes: [0; HANDLE4_BYTES_MAX], length: 0 };
 
-    /// A handle of these bytes; `None` if there are more than [`HANDLE_BYTES_MAX`].
+    /// A handle of these bytes; `None` if there are more than [`HANDLE4_BYTES_MAX`].
     pub fn new(bytes: &[u8]) -> Option<Handle> {
-        let mut own = [0; HANDLE_BYTES_MAX];
+        let mut own = [0; HANDLE4_BYTES_MAX];
         own.get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(Handle { bytes: own, length: u8::try_from(bytes.len()).ok()? })
     }
@@ -282,6 +284,14 @@ impl Handle {
         &self.bytes[..usize::from(self.length)]
     }
 }
+
+impl PartialEq for Handle {
+    fn eq(&self, other: &Handle) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Handle {}
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

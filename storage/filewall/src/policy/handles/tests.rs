@@ -64,3 +64,58 @@ fn a_key_is_made_once_and_only_for_its_owner() {
     std::fs::write(folder.path().join("key"), b"short").unwrap();
     assert!(Handles::compile(&file, folder.path()).unwrap_err().contains("less than 32 bytes"));
 }
+
+#[test]
+fn what_is_remembered_is_what_was_computed_also_when_there_is_more_of_it_than_space() {
+    let handles = policy(Bind::Client);
+    let server = |number: u32| [&b"server"[..], &number.to_be_bytes()].concat();
+    for round in 0..2 {
+        for number in 0..memo::SLOTS as u32 * 2 {
+            let sealed = handles.seal(&server(number), HERE).unwrap();
+            assert_eq!(
+                handles.open(sealed.as_bytes(), HERE).unwrap().as_bytes(),
+                server(number),
+                "round {round}"
+            );
+            assert_eq!(handles.open(sealed.as_bytes(), THERE), None);
+        }
+    }
+    let other = Handles::new(&[8; KEY_BYTES], Bind::Client);
+    let sealed = handles.seal(b"x", HERE).unwrap();
+    assert!(handles.open(sealed.as_bytes(), HERE).is_some());
+    assert_eq!(other.open(sealed.as_bytes(), HERE), None, "what another policy remembers is not asked");
+    assert_ne!(other.seal(b"x", HERE).unwrap(), sealed);
+}
+
+#[test]
+fn a_handle_above_the_export_is_marked_and_good_for_nfsv4_only() {
+    let handles = policy(Bind::Client);
+    let handle = Handle::new(b"pseudo").unwrap();
+    let [marked, plain] = [true, false].map(|above| handles.seal_handle(OpenHandle { handle, above }, HERE));
+    assert_ne!(marked, plain);
+    assert_eq!(
+        handles.open_handle(OpenHandle { handle: marked, above: false }, HERE).map(|open| open.above),
+        Ok(true)
+    );
+    assert_eq!(
+        handles.open_handle(OpenHandle { handle: plain, above: false }, HERE).map(|open| open.above),
+        Ok(false)
+    );
+    assert_eq!(handles.open(marked.as_bytes(), HERE), None);
+    let forged = OpenHandle { handle, above: false };
+    assert_eq!(handles.open_handle(forged, HERE), Err(Status::BadHandle));
+}
+
+#[test]
+fn a_long_handle_is_sealed_if_zeros_make_it_long() {
+    let handles = policy(Bind::Client);
+    let mut long = [0; HANDLE4_BYTES_MAX];
+    long[..SERVER_HANDLE_BYTES_MAX].fill(9);
+    for length in [SERVER_HANDLE_BYTES_MAX, 64, 127, HANDLE4_BYTES_MAX] {
+        let sealed = handles.seal(&long[..length], HERE).unwrap();
+        assert_eq!(sealed.as_bytes().len(), HANDLE_BYTES_MAX);
+        assert_eq!(handles.open(sealed.as_bytes(), HERE).unwrap().as_bytes(), &long[..length]);
+    }
+    long[SERVER_HANDLE_BYTES_MAX] = 1;
+    assert_eq!(handles.seal(&long, HERE), None);
+}

@@ -16,7 +16,8 @@ fn entry(client_xid: u32, since_us: u64) -> Entry {
         maxcount: 0,
         datagram: false,
     };
-    Entry { client_xid, asked, handled: 0, chain: Arc::new(chain), since_us, once: None }
+    let asked = Question::Call(asked, 0);
+    Entry { client_xid, asked, chain: Arc::new(chain), since_us, once: None }
 }
 
 #[test]

@@ -1,0 +1,24 @@
+/* What a client of the interceptor offers: it serves calls on descriptors that are its own. none.c serves nothing. */
+#ifndef WEIR_CLIENT_H
+#define WEIR_CLIENT_H
+#include "weir.h"
+
+/* Low byte of a word of weir_states. UNKNOWN is 0. Calls on FOREIGN ones are passed on without coming here. The
+ * upper bytes count: they change with every open and close, so that what was found out about a descriptor is not
+ * written down for its successor. */
+enum { UNKNOWN = 0, FOREIGN = 1, FRESH = 2, OURS = 3 };
+
+void client_begin(void);
+/* A call of class CALL_FILE or CALL_ALWAYS that core.c does not handle itself. ACT_PASS, ACT_AFTER, or ACT_DONE with the
+ * result in call->number. */
+u64 client_before(struct call *call);
+void client_after(struct call *call, u64 number, i64 result);
+/* A file is about to be mapped. */
+void client_map(u64 descriptor);
+/* Descriptors will be shared with another process from now on (fork, descriptor passing). */
+void client_share_all(void);
+/* The process can no longer be helped safely (seccomp, …): only pass on from now on. */
+void client_stop(void);
+/* This is the child of a fork; no other thread lives. */
+void client_forked(void);
+#endif

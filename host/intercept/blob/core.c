@@ -1,0 +1,178 @@
+/* Beginning, threads, and what every intercepted call goes through. */
+#include "client.h"
+
+struct configuration weir_configuration __attribute__((section(".configuration"))) = {.magic = 0x31424f4c42524557ul};
+struct figures weir_figures;
+u8 weir_classes[CALLS_MAX];
+u32 *weir_states;
+u32 weir_forked;
+
+struct clone {
+  struct thread *block; /* of the child; null for a fork, which has a copy of its parent's */
+  u64 continuation;
+  u32 users; /* who still has to pass: parent and child */
+  u32 reserved[3];
+};
+struct clone weir_clones[64];
+
+static struct thread *free_blocks;
+static u32 blocks_lock;
+
+struct thread *weir_thread(void) {
+  struct thread *self;
+  __asm__("mov %%gs:0, %0" : "=r"(self));
+  return self;
+}
+
+u32 weir_thread_id(void) {
+  struct thread *t = weir_thread();
+  if (!t->id) t->id = (u32)SYS(NR_gettid, 0, 0, 0, 0, 0, 0);
+  return t->id;
+}
+
+void *weir_map(u64 bytes) {
+  i64 at = SYS(NR_mmap, 0, bytes, 3, 0x22, -1, 0);
+  return at < 0 && at > -4096 ? 0 : (void *)at;
+}
+
+void weir_clear(void *to, u64 bytes) {
+  __asm__ volatile("rep stosb" : "+D"(to), "+c"(bytes) : "a"(0) : "memory");
+}
+
+/* A block with its hook stack, and a page below it that nobody may touch. Null when there is no memory. */
+static struct thread *make_block(void) {
+  struct thread *t = 0;
+  while (__atomic_exchange_n(&blocks_lock, 1, __ATOMIC_ACQUIRE)) __builtin_ia32_pause();
+  if ((t = free_blocks)) free_blocks = t->next_free;
+  __atomic_store_n(&blocks_lock, 0, __ATOMIC_RELEASE);
+  if (!t) {
+    u8 *at = weir_map(PAGE + HOOK_STACK_BYTES + PAGE);
+    if (!at) return 0;
+    SYS(NR_mprotect, at, PAGE, 0, 0, 0, 0);
+    t = (struct thread *)(at + PAGE + HOOK_STACK_BYTES);
+  }
+  weir_clear(t, sizeof *t);
+  t->self = t;
+  t->exec_line = -1;
+  t->stack_top = (u64)t;
+  return t;
+}
+
+static void free_block(struct thread *t) {
+  while (__atomic_exchange_n(&blocks_lock, 1, __ATOMIC_ACQUIRE)) __builtin_ia32_pause();
+  t->next_free = free_blocks;
+  free_blocks = t;
+  __atomic_store_n(&blocks_lock, 0, __ATOMIC_RELEASE);
+}
+
+#define CLONE_VM 0x100ul
+#define CLONE_FILES 0x400ul
+#define CLONE_VFORK 0x4000ul
+
+static u64 before_clone(struct call *call) {
+  struct thread *own = weir_thread();
+  u64 flags = call->number == NR_clone ? call->arguments[0] : call->number == NR_vfork ? CLONE_VM | CLONE_VFORK : 0;
+  struct thread *block = 0;
+  if (!(flags & CLONE_FILES)) client_share_all();
+  if (flags & CLONE_VM) {
+    int vfork = (flags & CLONE_VFORK) != 0;
+    block = vfork && own->vfork_child ? own->vfork_child : make_block();
+    if (!block) {
+      call->number = (u64)-12; /* ENOMEM */
+      return ACT_DONE;
+    }
+    if (vfork) own->vfork_child = block;
+    block->critical = block->deferred = block->id = 0;
+    block->passive = own->passive || !(flags & CLONE_FILES);
+  }
+  for (u64 i = 0;; i = (i + 1) % 64) {
+    u32 none = 0;
+    if (!__atomic_compare_exchange_n(&weir_clones[i].users, &none, block ? 2 : 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+      continue;
+    weir_clones[i].block = block;
+    weir_clones[i].continuation = call->continuation;
+    return (u64)(weir_clone_stubs + i * 8);
+  }
+}
+
+#define PR_SET_SECCOMP 22
+#define PROT_READ_EXEC 5
+#define MAP_SHARING 3
+#define MAP_PRIVATE 2
+#define MAP_ANONYMOUS 0x20
+
+/* A private map of a file to run: nobody else sees what is patched. */
+static int code_comes_in(const struct call *call) {
+  u64 flags = call->arguments[3];
+  return call->arguments[2] == PROT_READ_EXEC && (flags & MAP_SHARING) == MAP_PRIVATE && !(flags & MAP_ANONYMOUS);
+}
+
+/* Behind the end of the file there is nothing to read. */
+static void patch_map(const struct call *call, u64 begin) {
+  u8 stat[144];
+  u64 bytes = call->arguments[1], offset = call->arguments[5];
+  if (SYS(NR_fstat, call->arguments[4], stat, 0, 0, 0, 0)) return;
+  u64 size = *(u64 *)(stat + 48);
+  if (offset >= size) return;
+  weir_patch_range(begin, bytes < size - offset ? bytes : size - offset);
+}
+
+/* Called on the hook stack for every call that is not passed on at once. */
+u64 weir_before(struct call *call) {
+  struct thread *t = weir_thread();
+  weir_thread_id();
+  if (weir_forked) {
+    weir_forked = 0;
+    blocks_lock = 0;
+    for (u64 i = 0; i < 64; i++) weir_clones[i].users = 0;
+    client_forked();
+  }
+  switch (call->number) {
+    case NR_clone: case NR_fork: case NR_vfork: return before_clone(call);
+    case NR_clone3:
+      call->number = (u64)-38; /* ENOSYS: every libc then takes clone */
+      return ACT_DONE;
+    case NR_execve: case NR_execveat:
+      if (!t->passive) client_share_all();
+      weir_exec_before(call);
+      return ACT_AFTER;
+    case NR_exit:
+      if (!t->passive) free_block(t);
+      return ACT_PASS;
+  }
+  if (t->passive) return ACT_PASS;
+  switch (call->number) {
+    case NR_sigaction: return weir_sigaction(call) ? ACT_DONE : ACT_PASS;
+    case NR_mmap:
+      if (!(call->arguments[3] & MAP_ANONYMOUS)) client_map(call->arguments[4]);
+      return code_comes_in(call) ? ACT_AFTER : ACT_PASS;
+    case NR_seccomp: client_stop(); return ACT_PASS;
+    case NR_prctl:
+      if (call->arguments[0] == PR_SET_SECCOMP) client_stop();
+      return ACT_PASS;
+  }
+  return client_before(call);
+}
+
+void weir_after(struct call *call, u64 number, i64 result) {
+  switch (number) {
+    case NR_execve: case NR_execveat: weir_exec_failed(); return;
+    case NR_mmap:
+      if (result > 0 || result < -4095) patch_map(call, (u64)result);
+      return;
+  }
+  client_after(call, number, result);
+}
+
+/* Before the first instruction of the program. */
+void weir_start(const u64 *stack) {
+  static const u16 always[] = {NR_clone, NR_fork, NR_vfork, NR_clone3, NR_execve, NR_execveat,
+                               NR_exit, NR_sigaction, NR_mmap, NR_seccomp, NR_prctl};
+  struct thread *t = make_block();
+  if (!t) return;
+  __asm__ volatile("wrgsbase %0" : : "r"(t));
+  for (u64 i = 0; i < sizeof always / sizeof *always; i++) weir_classes[always[i]] = CALL_ALWAYS;
+  client_begin();
+  weir_signals_begin();
+  weir_patch_program(stack);
+}

@@ -1,0 +1,187 @@
+/* Ways in and out: from trampolines, from the kernel's signal frames, into new threads. See weir.h. */
+#define CRITICAL   %gs:8
+#define DEFERRED   %gs:12
+#define USER_STACK %gs:16
+#define STACK_TOP  %gs:24
+#define RED_ZONE   128
+#define FOREIGN    1
+
+    .text
+    .globl weir_begin, weir_entry, weir_handler, weir_restorer, weir_copy, weir_copy_instruction, weir_copy_end
+    .globl weir_clone_stubs
+
+/* Where the injector starts the blob, in place of the program's entry. */
+weir_begin:
+    push %rdi; push %rsi; push %rdx; push %rcx; push %r8; push %r9; push %r10; push %r11; push %rbx
+    lea 72(%rsp), %rdi             /* the stack as the program will see it */
+    mov %rsp, %rbx
+    and $-16, %rsp
+    call weir_start
+    mov %rbx, %rsp
+    pop %rbx; pop %r11; pop %r10; pop %r9; pop %r8; pop %rcx; pop %rdx; pop %rsi; pop %rdi
+    xor %eax, %eax
+    jmp *weir_configuration+8(%rip)
+
+/* rax: number, rcx: continuation. Free: r11 and flags. */
+    .balign 64
+weir_entry:
+    mov %eax, %eax
+    cmp $512, %eax
+    jae 1f
+    lea weir_classes(%rip), %r11
+    movzbl (%r11, %rax), %r11d
+    cmp $1, %r11d
+    jb 1f
+    ja 2f
+    cmp $65536, %rdi
+    jae 1f
+    mov weir_states(%rip), %r11
+    cmpb $FOREIGN, (%r11, %rdi, 4)
+    jne 2f
+1:  jmp *%rcx
+2:  cmpl $0, CRITICAL              /* a handler that was not deferred: let the kernel do it */
+    jne 1b
+    movl $1, CRITICAL
+    mov %rsp, USER_STACK
+    mov STACK_TOP, %rsp
+    push %rcx; push %rax; push %r9; push %r8; push %r10; push %rdx; push %rsi; push %rdi
+    mov %rsp, %rdi
+    call weir_before
+leave:
+    mov %rax, %r11
+    pop %rdi; pop %rsi; pop %rdx; pop %r10; pop %r8; pop %r9; pop %rax; pop %rcx
+    mov USER_STACK, %rsp
+    movl $0, CRITICAL
+    cmpl $0, DEFERRED
+    jne flush
+act:
+    cmp $1, %r11
+    jb 1b
+    je 3f
+    cmp $2, %r11
+    je after
+    jmp *%r11                      /* a clone stub */
+3:  add $2, %rcx
+    jmp *%rcx
+
+/* The call is made here, because something is to be done when it is back. */
+after:
+    lea -RED_ZONE(%rsp), %rsp
+    push %rcx
+    push %rax
+    syscall
+    pop %r11
+    pop %rcx
+    lea RED_ZONE(%rsp), %rsp
+    cmpl $0, CRITICAL
+    jne 3b
+    movl $1, CRITICAL
+    mov %rsp, USER_STACK
+    mov STACK_TOP, %rsp
+    push %rcx; push %rax; push %r9; push %r8; push %r10; push %rdx; push %rsi; push %rdi
+    mov %rsp, %rdi
+    mov %r11, %rsi
+    mov %rax, %rdx
+    call weir_after
+    mov $1, %eax
+    jmp leave
+
+/* A signal came while we were critical. The kernel blocks all of them (see weir_defer): send it to this thread again, and
+ * restore the mask, upon which it is delivered, on the program's own stack. */
+flush:
+    lea -RED_ZONE(%rsp), %rsp
+    push %rcx; push %rax; push %r11; push %rdi; push %rsi; push %rdx; push %r10; push %rbx
+    mov $39, %eax                  /* getpid */
+    syscall
+    mov %rax, %rdi
+    mov $186, %eax                 /* gettid */
+    syscall
+    mov %rax, %rsi
+    mov DEFERRED, %edx
+    movl $0, DEFERRED
+    mov %gs:0, %rbx
+    lea 48(%rbx), %r10
+    mov $297, %eax                 /* rt_tgsigqueueinfo */
+    syscall
+    mov $14, %eax                  /* rt_sigprocmask(SIG_SETMASK, saved) */
+    mov $2, %edi
+    lea 40(%rbx), %rsi
+    xor %edx, %edx
+    mov $8, %r10d
+    syscall
+    pop %rbx; pop %r10; pop %rdx; pop %rsi; pop %rdi; pop %r11; pop %rax; pop %rcx
+    lea RED_ZONE(%rsp), %rsp
+    jmp act
+
+/* The handler that the kernel knows for every signal that the program handles. */
+weir_handler:
+    cmpl $0, CRITICAL
+    jne 4f
+    lea weir_actions(%rip), %rax
+    mov %edi, %ecx
+    shl $5, %rcx
+    add %rcx, %rax
+    testl $0x80000000, 8(%rax)     /* SA_RESETHAND: done by us */
+    jne 4f
+    mov (%rax), %rax
+    cmp $1, %rax
+    jbe 4f
+    jmp *%rax
+4:  push %rdi; push %rsi; push %rdx
+    call weir_signal
+    pop %rdx; pop %rsi; pop %rdi
+    test %rax, %rax
+    jz 5f
+    jmp *%rax
+5:  ret
+
+weir_restorer:
+    mov $15, %rax
+    syscall
+
+/* rep movsb leaves rcx true when it faults; signals.c then goes on behind it. */
+    .balign 32
+weir_copy:
+    mov %rdx, %rcx
+weir_copy_instruction:
+    rep movsb
+weir_copy_end:
+    mov %rcx, %rax
+    ret
+
+/* 64 places to make a clone from: rcx afterwards tells parent and child which one it was, without a stack. */
+    .balign 8
+weir_clone_stubs:
+    .rept 64
+    .balign 8
+    syscall
+    jmp clone_back
+    .endr
+    .balign 8
+clone_back:
+    lea weir_clone_stubs(%rip), %r11
+    sub %r11, %rcx
+    shr $3, %rcx
+    shl $5, %rcx
+    lea weir_clones(%rip), %r11
+    add %rcx, %r11
+    test %rax, %rax
+    jz 6f
+    mov 8(%r11), %rcx
+    jns 7f
+    movl $0, 16(%r11)              /* there is no child */
+    jmp 8f
+6:  mov (%r11), %rcx
+    test %rcx, %rcx
+    jz 9f
+    wrgsbase %rcx
+    mov 8(%r11), %rcx
+    jmp 7f
+9:  movl $0, %gs:32                /* a fork: another thread id, and the only thread */
+    movl $1, weir_forked(%rip)
+    mov 8(%r11), %rcx
+7:  lock decl 16(%r11)
+8:  add $2, %rcx
+    jmp *%rcx
+
+    .section .note.GNU-stack, "", @progbits

@@ -1,0 +1,122 @@
+/* Handlers of the program. The kernel knows weir_handler for each; it goes on to the program's at once, unless the thread
+ * is critical: then the signal waits until it is not. Faults while bytes are copied become errors, as in the kernel. */
+#include "weir.h"
+
+#define SIGNALS 65
+#define SIGBUS 7
+#define SIGSEGV 11
+#define SA_SIGINFO 4ul
+#define SA_RESTORER 0x04000000ul
+#define SA_ONSTACK 0x08000000ul
+#define SA_NODEFER 0x40000000ul
+#define SA_RESETHAND 0x80000000ul
+/* Places in ucontext_t on x86-64. */
+#define UC_RIP (40 + 16 * 8)
+#define UC_MASK 296
+
+struct kernel_sigaction weir_actions[SIGNALS];
+/* Whether the kernel has weir_handler for it though the program has none. */
+static int is_fault(u64 signal) { return signal == SIGSEGV || signal == SIGBUS; }
+
+static i64 set(u64 signal, const struct kernel_sigaction *action, struct kernel_sigaction *old) {
+  return SYS(NR_sigaction, signal, action, old, 8, 0, 0);
+}
+
+static struct kernel_sigaction for_kernel(const struct kernel_sigaction *action) {
+  struct kernel_sigaction real = *action;
+  real.handler = (u64)weir_handler;
+  real.flags = (real.flags & ~SA_RESETHAND) | SA_SIGINFO | SA_RESTORER;
+  if (!(action->flags & SA_RESTORER)) real.restorer = (u64)weir_restorer;
+  return real;
+}
+
+static const struct kernel_sigaction watch = {.flags = SA_ONSTACK | SA_NODEFER};
+
+void weir_signals_begin(void) {
+  for (u64 signal = SIGBUS; signal <= SIGSEGV; signal += SIGSEGV - SIGBUS) {
+    struct kernel_sigaction real = for_kernel(&watch);
+    set(signal, 0, &weir_actions[signal]);
+    set(signal, &real, 0);
+  }
+}
+
+/* Does rt_sigaction; 0 to pass it on. */
+i64 weir_sigaction(struct call *call) {
+  u64 signal = call->arguments[0];
+  const void *given = (const void *)call->arguments[1];
+  void *wanted = (void *)call->arguments[2];
+  struct kernel_sigaction new, old;
+  if (signal == 0 || signal >= SIGNALS || call->arguments[3] != 8) return 0;
+  old = weir_actions[signal];
+  int ours = old.handler > 1 || is_fault(signal);
+  if (given && weir_copy(&new, given, sizeof new)) goto fault;
+  if (!given) {
+    if (!ours) return 0;
+  } else if (new.handler > 1 || is_fault(signal)) {
+    struct kernel_sigaction real = for_kernel(new.handler > 1 ? &new : &watch), before;
+    /* The table first: a signal may come as soon as the kernel knows. */
+    weir_actions[signal] = new;
+    i64 result = set(signal, &real, &before);
+    if (result) {
+      weir_actions[signal] = old;
+      call->number = (u64)result;
+      return 1;
+    }
+    if (!ours) old = before;
+  } else {
+    struct kernel_sigaction before;
+    i64 result = set(signal, &new, &before);
+    if (result) {
+      call->number = (u64)result;
+      return 1;
+    }
+    weir_actions[signal] = new;
+    if (!ours) old = before;
+  }
+  if (wanted && weir_copy(wanted, &old, sizeof old)) goto fault;
+  call->number = 0;
+  return 1;
+fault:
+  call->number = (u64)-14;
+  return 1;
+}
+
+/* The program has no handler for a signal for which we have one: what the kernel would have done. */
+static u64 default_action(u64 signal, const u8 *info) {
+  static const struct kernel_sigaction none;
+  i32 code = *(const i32 *)(info + 8);
+  if (weir_actions[signal].handler == 1 && code <= 0) return 0; /* ignored, and sent by somebody */
+  set(signal, &none, 0);
+  /* A fault happens again when the instruction is tried again, now for good. */
+  if (code <= 0)
+    SYS(NR_tgsigqueueinfo, SYS(NR_getpid, 0, 0, 0, 0, 0, 0), SYS(NR_gettid, 0, 0, 0, 0, 0, 0), signal, info, 0, 0);
+  return 0;
+}
+
+/* Where to go on: a handler of the program, or 0 to return from the signal. */
+u64 weir_signal(u64 signal, const u8 *info, u8 *context) {
+  static const struct kernel_sigaction none;
+  struct thread *t = weir_thread();
+  struct kernel_sigaction *action = &weir_actions[signal];
+  if (t->critical && t->id && t->id == (u32)SYS(NR_gettid, 0, 0, 0, 0, 0, 0)) {
+    u64 *rip = (u64 *)(context + UC_RIP);
+    if (is_fault(signal) && *(const i32 *)(info + 8) > 0) {
+      if (*rip == (u64)weir_copy_instruction) *rip = (u64)weir_copy_end;
+      else set(signal, &none, 0);
+      return 0;
+    }
+    u64 *mask = (u64 *)(context + UC_MASK);
+    t->saved_mask = *mask;
+    *mask = ~0ul;
+    for (u64 i = 0; i < sizeof t->info; i++) t->info[i] = info[i];
+    t->deferred = (u32)signal;
+    return 0;
+  }
+  if (action->handler <= 1) return default_action(signal, info);
+  u64 handler = action->handler;
+  if (action->flags & SA_RESETHAND) {
+    if (is_fault(signal)) action->handler = 0;
+    else if (!set(signal, &none, 0)) *action = none;
+  }
+  return handler;
+}

@@ -1,0 +1,135 @@
+/* Code that runs inside foreign processes. No libc, no allocation but whole mappings, no thread-local storage, no
+ * vector or floating-point registers (-mgeneral-regs-only), no relocations: it is copied anywhere and started.
+ *
+ * Words: a site is a place of the program that makes a system call, replaced by a jump to its trampoline. A trampoline
+ * sets what the site set, and goes to weir_entry with the address of its own `syscall` in rcx (the continuation): so a
+ * call that is passed on is made by the trampoline, on the caller's stack, and nothing of ours is on any stack while
+ * the kernel has it. Returning to the continuation + 2 skips the call.
+ *
+ * Invariants
+ * - While `critical` is set, the thread is on its hook stack, no handler of the program runs on it (signals.c defers
+ *   them), and no call that may block is made.
+ * - All registers but rax, rcx and r11 are what they were, as after a system call.
+ * - GS leads to the thread's block. A thread gets its own before it runs any instruction of the program.
+ */
+#ifndef WEIR_H
+#define WEIR_H
+
+/* So that addresses of what assembly defines are computed, not loaded from a table that nobody fills. */
+#pragma GCC visibility push(hidden)
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long u64;
+typedef int i32;
+typedef long i64;
+
+#define PAGE 4096ul
+#define HOOK_STACK_BYTES (32 * 1024ul)
+/* Descriptors that are watched; higher ones are always passed on. */
+#define DESCRIPTORS_MAX 65536u
+#define CALLS_MAX 512
+
+enum { CALL_PASS = 0, CALL_FILE = 1, CALL_ALWAYS = 2 };
+enum { ACT_PASS = 0, ACT_DONE = 1, ACT_AFTER = 2 }; /* anything greater: the address of a clone stub */
+
+struct thread {
+  struct thread *self;    /* 0 */
+  u32 critical;           /* 8 */
+  u32 deferred;           /* 12: the signal that waits, 0 for none */
+  u64 user_stack;         /* 16 */
+  u64 stack_top;          /* 24 */
+  u32 id;                 /* 32: 0 until asked */
+  u32 passive;            /* 36: a vfork child: its descriptors are not its parent's, its memory is */
+  u64 saved_mask;         /* 40 */
+  u8 info[128];           /* 48: siginfo of the deferred signal */
+  struct thread *vfork_child; /* 176: block for the child of a vfork, kept for the next one */
+  struct thread *next_free;   /* 184 */
+  i32 exec_line; /* connection to the injector while an exec is tried, -1 for none */
+};
+
+/* As pushed by entry.S. */
+struct call {
+  u64 arguments[6];
+  u64 number; /* on the way back: the result, for ACT_DONE */
+  u64 continuation;
+};
+
+struct kernel_sigaction {
+  u64 handler;
+  u64 flags;
+  u64 restorer;
+  u64 mask;
+};
+
+/* Filled in by the injector. 4096 bytes at the start of the writable part. */
+struct configuration {
+  u64 magic;
+  u64 program_entry;  /* where the program would have begun */
+  u64 reserved[6];
+  u8 injector[112];   /* name of the injector's socket (abstract, without the leading zero), empty for none */
+  u32 injector_bytes;
+  u32 client_bytes;
+  u8 client[2048];    /* the client's own */
+};
+extern struct configuration weir_configuration;
+
+struct figures {
+  u64 sites_patched, sites_left, sites_left_unknown;
+};
+extern struct figures weir_figures;
+extern u8 weir_classes[CALLS_MAX];
+extern u32 *weir_states; /* a word a descriptor, see client.h; null until a client wants CALL_FILE */
+
+/* entry.S */
+void weir_entry(void);
+void weir_handler(void);
+void weir_restorer(void);
+u64 weir_copy(void *to, const void *from, u64 bytes); /* bytes not copied, because of a fault */
+extern u8 weir_copy_instruction[], weir_copy_end[];
+extern u8 weir_clone_stubs[];
+
+/* core.c */
+struct thread *weir_thread(void);
+u32 weir_thread_id(void);
+void *weir_map(u64 bytes);
+void weir_clear(void *to, u64 bytes);
+
+/* patch.c */
+void weir_patch_program(const u64 *stack);
+void weir_patch_range(u64 begin, u64 bytes);
+
+/* signals.c */
+void weir_signals_begin(void);
+i64 weir_sigaction(struct call *call);
+
+/* exec.c */
+void weir_exec_before(struct call *call);
+void weir_exec_failed(void);
+
+static inline i64 syscall6(i64 n, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
+  i64 result;
+  register u64 r10 __asm__("r10") = d;
+  register u64 r8 __asm__("r8") = e;
+  register u64 r9 __asm__("r9") = f;
+  __asm__ volatile("syscall" : "=a"(result) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                   : "rcx", "r11", "memory");
+  return result;
+}
+#define SYS(n, a, b, c, d, e, f) syscall6((n), (u64)(a), (u64)(b), (u64)(c), (u64)(d), (u64)(e), (u64)(f))
+
+enum {
+  NR_read = 0, NR_write = 1, NR_open = 2, NR_close = 3, NR_fstat = 5, NR_lseek = 8, NR_mmap = 9, NR_mprotect = 10,
+  NR_munmap = 11, NR_sigaction = 13, NR_ioctl = 16, NR_pread = 17, NR_pwrite = 18, NR_readv = 19, NR_writev = 20,
+  NR_yield = 24, NR_dup = 32, NR_dup2 = 33, NR_getpid = 39, NR_sendfile = 40, NR_socket = 41, NR_connect = 42,
+  NR_sendmsg = 46, NR_clone = 56, NR_fork = 57, NR_vfork = 58, NR_execve = 59, NR_exit = 60, NR_kill = 62,
+  NR_fcntl = 72, NR_ftruncate = 77, NR_creat = 85, NR_prctl = 157, NR_gettid = 186, NR_clock_gettime = 228,
+  NR_openat = 257, NR_newfstatat = 262, NR_unshare = 272, NR_splice = 275, NR_fallocate = 285, NR_dup3 = 292,
+  NR_preadv = 295, NR_pwritev = 296, NR_tgsigqueueinfo = 297, NR_prlimit = 302, NR_sendmmsg = 307, NR_seccomp = 317,
+  NR_execveat = 322, NR_copy_file_range = 326, NR_preadv2 = 327, NR_pwritev2 = 328, NR_io_uring_setup = 425,
+  NR_pidfd_open = 434, NR_clone3 = 435, NR_close_range = 436, NR_openat2 = 437, NR_pidfd_getfd = 438, NR_statx = 332,
+  NR_poll = 7, NR_getxattr = 191,
+};
+
+#endif

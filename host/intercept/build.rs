@@ -1,0 +1,16 @@
+//! Builds the blob whose client serves nothing, for tests and for measuring the interceptor by itself.
+
+use std::path::{Path, PathBuf};
+
+include!("build/assemble.rs");
+
+fn main() -> std::io::Result<()> {
+    println!("cargo::rerun-if-changed=build");
+    let out = std::env::var_os("OUT_DIR").ok_or_else(|| std::io::Error::other("OUT_DIR is not set"))?;
+    let out = PathBuf::from(out).join("none.blob");
+    let core = Path::new("blob");
+    assemble(core, &[core.join("none.c")], &out)?;
+    // The patcher by itself, for its tests.
+    cc::Build::new().file("blob/patch.c").file("blob/patch_alone.c").flag("-std=gnu11").compile("weir_patch");
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Interception: a library that is put into foreign programs and sees their system calls.
+//!
+//! Lembke, chapter 4.4.2 (system call redirection), for a stock kernel and unmodified libraries. Departure: the paper
+//! changes libc; here code is put into the process at exec and the places that make system calls are patched, which
+//! reaches static and Go programs too.
+//!
+//! - `blob/`: the code in the process. C and assembly, built without vector registers, libc, relocations
+//!   (docs/decisions/0010): entry, threads, signals, patcher, exec, and a client that serves calls.
+//! - [`Blob`]: that code, as data. [`Injector`]: the server that programs ask at each exec; it seizes them with ptrace,
+//!   puts the blob in, and lets go before the first instruction. [`announce`]: how the first program asks.
+//! - `judge`: which programs are left alone: set-user-id, set-group-id, file capabilities (also when root injects), traced,
+//!   under seccomp, of other users, not for x86-64. They run as ever; [`Figures`] says how many and why.
+//!
+//! Invariant: whatever fails, the program runs. Calls that are not understood go to the kernel.
+
+mod blob;
+mod error;
+mod inject;
+mod judge;
+mod server;
+mod trace;
+
+#[cfg(test)]
+mod tests;
+
+pub use blob::{Blob, CLIENT_BYTES_MAX};
+pub use error::Error;
+pub use server::{Figures, Injector, possible};
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::Duration;
+
+/// How long an injector may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Tells the injector at the abstract socket `name` that this thread is about to begin a program. Keep what is returned
+/// until exec; dropping it instead takes the word back.
+///
+/// # Errors
+/// When there is no injector or it refuses: exec works all the same, without interception.
+pub fn announce(name: &str) -> Result<Announced, Error> {
+    let failed = |error| Error::io("asking the injector", error);
+    let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
+    let mut stream = UnixStream::connect_addr(&address).map_err(failed)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.write_all(&rustix::thread::gettid().as_raw_nonzero().get().to_le_bytes()).map_err(failed)?;
+    let mut answer = [0; 1];
+    match stream.read(&mut answer).map_err(failed)? {
+        1 if answer == *b"y" => Ok(Announced { stream }),
+        _ => Err(Error::Refused("the injector refuses this process; 'weir fs status' says why".to_owned())),
+    }
+}
+
+/// The injector waits for this thread to begin a program.
+#[derive(Debug)]
+pub struct Announced {
+    stream: UnixStream,
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        // Without an answer the injector notices that the socket closes.
+        if self.stream.write_all(b"f").is_ok() {
+            let _ = self.stream.read(&mut [0; 1]);
+        }
+    }
+}

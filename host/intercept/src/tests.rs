@@ -1,0 +1,123 @@
+//! The patcher, on bytes: what it finds, what it writes, and that it touches nothing else.
+#![allow(unsafe_code)]
+
+const NONE: u32 = 0;
+const AFTER_SYSCALL: u32 = 2; // pattern B
+const MOVES_BETWEEN: u32 = 4; // pattern D
+const OTHER_REGISTER: u32 = 5; // pattern E
+const TRAMPOLINE_BYTES: usize = 56;
+const SLOT_BYTES: usize = 16;
+
+unsafe extern "C" {
+    fn weir_site_kind(syscall: *const u8, before: u64, behind: u64) -> u32;
+    fn weir_write_site(syscall: *mut u8, kind: u32, before: u64, trampoline: *mut u8, slot: *mut u8);
+}
+
+fn kind(code: &[u8], at: usize) -> u32 {
+    // SAFETY: looks at no more than the bytes before and behind that we say there are.
+    unsafe { weir_site_kind(code[at..].as_ptr(), at as u64, (code.len() - at) as u64) }
+}
+
+/// Where the jump at `at` of `memory` leads, as a place in `memory`.
+fn target(memory: &[u8], at: usize) -> usize {
+    assert_eq!(memory[at], 0xe9, "a jump at {at}");
+    let distance = i32::from_le_bytes(memory[at + 1..at + 5].try_into().unwrap());
+    (at as i64 + 5 + i64::from(distance)) as usize
+}
+
+/// Patches the syscall at `at`; gives code, trampoline and slot in one piece of memory.
+fn patched(code: &[u8], at: usize) -> Vec<u8> {
+    let mut memory = [code, &[0; SLOT_BYTES + TRAMPOLINE_BYTES]].concat();
+    let base = memory.as_mut_ptr();
+    // SAFETY: all places lie in `memory`; the trampoline has the room that the patcher needs.
+    unsafe {
+        let slot = base.add(code.len());
+        weir_write_site(base.add(at), kind(code, at), at as u64, slot.add(SLOT_BYTES), slot);
+    }
+    memory
+}
+
+/// Checks that only the site changed, and that its trampoline goes to the slot, makes the call and goes back.
+fn check(code: &[u8], at: usize) {
+    let memory = patched(code, at);
+    let kind = kind(code, at);
+    let length = if kind == AFTER_SYSCALL { 8 } else { 2 };
+    let begin = (0..code.len()).find(|i| code[*i] != memory[*i]).expect("a change");
+    let end = if kind == AFTER_SYSCALL || kind == OTHER_REGISTER { at + length } else { begin + 5 };
+    assert_eq!(code[end..], memory[end..code.len()], "nothing behind the site changes");
+    assert_eq!(target(&memory, begin), code.len() + SLOT_BYTES, "the site leads to its trampoline");
+    let trampoline = &memory[code.len() + SLOT_BYTES..];
+    let find = |bytes: &[u8]| trampoline.windows(bytes.len()).position(|found| found == bytes);
+    let load = find(&[0x48, 0x8d, 0x0d, 6, 0, 0, 0, 0xff, 0x25]).expect("lea and jmp");
+    let slot = i32::from_le_bytes(trampoline[load + 9..load + 13].try_into().unwrap());
+    assert_eq!(load as i64 + 13 + i64::from(slot), -(SLOT_BYTES as i64), "it jumps by the slot");
+    let call = load + 13;
+    assert_eq!(trampoline[call..call + 2], [0x0f, 0x05], "its own call");
+    let back = call + length;
+    assert_eq!(trampoline[call + 2..back], code[at + 2..at + length], "the compare is repeated");
+    assert_eq!(target(&memory, code.len() + SLOT_BYTES + back), at + length, "back behind the site");
+    if kind != AFTER_SYSCALL && kind != MOVES_BETWEEN && kind != OTHER_REGISTER {
+        assert_eq!(trampoline[1..5], code[at - 4..at], "the same number");
+    }
+}
+
+#[test]
+fn each_pattern_is_found_and_patched() {
+    let sites: [(&str, &[u8], usize, u32); 5] = [
+        ("mov $1,%eax; syscall", &[0x90, 0x90, 0xb8, 1, 0, 0, 0, 0x0f, 5, 0x90], 7, 1),
+        ("syscall; cmp", &[0x31, 0xc0, 0x0f, 5, 0x48, 0x3d, 0, 0xf0, 0xff, 0xff, 0x77], 2, 2),
+        ("mov $1,%rax; syscall", &[0x90, 0x48, 0xc7, 0xc0, 1, 0, 0, 0, 0x0f, 5, 0x90], 8, 3),
+        ("mov; mov; syscall", &[0x90, 0xb8, 3, 0, 0, 0, 0x8b, 0x7d, 0xa0, 0x0f, 5, 0x90], 9, 4),
+        ("mov %r9d,%eax; syscall", &[0x90, 0x90, 0x44, 0x89, 0xc8, 0x0f, 5, 0x48, 0x83], 5, 5),
+    ];
+    for (name, code, at, wanted) in sites {
+        assert_eq!(kind(code, at), wanted, "{name}");
+        check(code, at);
+    }
+}
+
+#[test]
+fn what_only_looks_like_a_site_is_left() {
+    // mov $1,%r8d sets another register; a number that is none; too little behind.
+    for (code, at) in [
+        (&[0x90u8, 0x41, 0xb8, 1, 0, 0, 0, 0x0f, 5][..], 7),
+        (&[0x90, 0x90, 0xb8, 1, 2, 3, 0, 0x0f, 5], 7),
+        (&[0x0f, 5, 0x48, 0x3d, 0, 0xf0], 0),
+    ] {
+        assert_eq!(kind(code, at), NONE, "{code:x?}");
+    }
+}
+
+#[test]
+fn a_place_relative_to_code_is_mended_in_the_trampoline() {
+    // mov $1,%eax; lea 0x100(%rip),%rsi; syscall
+    let code = [0x90, 0xb8, 1, 0, 0, 0, 0x48, 0x8d, 0x35, 0, 1, 0, 0, 0x0f, 5, 0x90];
+    check(&code, 13);
+    let memory = patched(&code, 13);
+    let at = code.len() + SLOT_BYTES + 5;
+    let distance = i32::from_le_bytes(memory[at + 3..at + 7].try_into().unwrap());
+    assert_eq!(at as i64 + 7 + i64::from(distance), 6 + 7 + 0x100);
+}
+
+#[test]
+fn random_code_is_only_changed_where_a_call_is() {
+    bolero::check!().with_type::<(Vec<u8>, u8, u16)>().with_iterations(20_000).for_each(
+        |(bytes, shape, number)| {
+            let [low, high] = (number % 512).to_le_bytes();
+            let site: Vec<u8> = match shape % 5 {
+                0 => vec![0xb8, low, high, 0, 0, 0x0f, 5],
+                1 => vec![0x48, 0xc7, 0xc0, low, high, 0, 0, 0x0f, 5],
+                2 => vec![0x0f, 5, 0x48, 0x3d, 1, 0xf0, 0xff, 0xff],
+                3 => vec![0xb8, low, high, 0, 0, 0x31, 0xff, 0x48, 0x89, 0xde, 0x0f, 5],
+                _ => vec![0x0f, 5],
+            };
+            let half = bytes.len() / 2;
+            let code = [&bytes[..half], &site, &bytes[half..]].concat();
+            for at in 0..code.len() - 1 {
+                if code[at..at + 2] == [0x0f, 5] && kind(&code, at) != NONE {
+                    check(&code, at);
+                }
+            }
+        },
+    );
+}

@@ -1,0 +1,113 @@
+//! What runs: dynamic, static and Go programs; forks, threads, signals, exec after exec.
+
+use super::{injector, intercept, run, text};
+use std::path::Path;
+use std::process::Command;
+
+const BASH: &[&str] = &["bash"];
+const PYTHON: &[&str] = &["/usr/bin/python3"];
+const BUSYBOX: &[&str] = &["/bin/busybox", "sh"];
+
+#[test]
+fn a_shell_and_what_it_starts_are_intercepted() {
+    let Some(injector) = injector("a_shell") else { return };
+    let script = "trap 'echo trapped' USR1; kill -USR1 $$; x=$(seq 1000 | sort -n | tail -1); echo $x; \
+                  cat <(echo sub) | tr a-z A-Z; (exit 3); echo $?; /bin/echo end";
+    assert_eq!(text(&run(&injector, BASH, script)), "trapped\n1000\nSUB\n3\nend\n");
+    let figures = injector.figures();
+    // bash, seq, sort, tail, cat, tr, echo
+    assert_eq!(figures.injected, 7, "{figures:?}");
+}
+
+#[test]
+fn a_static_program_is_intercepted() {
+    let Some(injector) = injector("a_static_program") else { return };
+    if !Path::new(BUSYBOX[0]).exists() {
+        return println!("NOT RUN a_static_program: busybox-static is not installed");
+    }
+    let script = "for i in 1 2 3; do echo $i; done | /bin/busybox sort -r; /bin/busybox true && echo yes";
+    assert_eq!(text(&run(&injector, BUSYBOX, script)), "3\n2\n1\nyes\n");
+    assert_eq!(injector.figures().injected, 3);
+}
+
+#[test]
+fn threads_signals_and_processes_of_python() {
+    let Some(injector) = injector("python") else { return };
+    let script = r"
+import os, signal, subprocess, threading, time
+seen = []
+signal.signal(signal.SIGALRM, lambda *a: seen.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+counts = [0] * 8
+def work(i):
+    for _ in range(2000):
+        with open('/proc/self/stat') as f:
+            f.read()
+        counts[i] += 1
+threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+[t.start() for t in threads]
+for i in range(20):
+    assert subprocess.run(['/bin/echo', str(i)], capture_output=True, text=True).stdout == f'{i}\n'
+    pid = os.fork()
+    if pid == 0:
+        os._exit(i)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == i
+[t.join() for t in threads]
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert counts == [2000] * 8 and seen
+try:
+    os.execv('/no/such/program', ['x'])
+except FileNotFoundError:
+    os.execv('/bin/echo', ['echo', 'done'])
+";
+    assert_eq!(text(&run(&injector, PYTHON, script)), "done\n");
+    assert_eq!(injector.figures().injected, 22);
+}
+
+#[test]
+fn handlers_and_stacks_of_a_c_program() {
+    let Some(injector) = injector("handlers") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/signals.c");
+    for linking in ["-pie", "-static"] {
+        let program = folder.path().join("signals");
+        let built =
+            Command::new("cc").args(["-O1", "-pthread", linking, "-o"]).arg(&program).arg(&source).status();
+        assert!(built.expect("cc").success());
+        let output = intercept(&mut Command::new(&program), &injector).output().unwrap();
+        assert_eq!(text(&output), "fine\n", "{linking} {output:?}");
+    }
+}
+
+#[test]
+fn a_go_program_is_intercepted() {
+    let Some(injector) = injector("a_go_program") else { return };
+    let go = ["/usr/local/go/bin/go", "/usr/bin/go"].into_iter().find(|path| Path::new(path).exists());
+    let Some(go) = go else { return println!("NOT RUN a_go_program: there is no Go") };
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/many.go");
+    let mut build = Command::new(go);
+    build.args(["build", "-o"]).arg(&program).arg(&source).env("GOFLAGS", "-mod=mod").env("CGO_ENABLED", "0");
+    build.env("GOCACHE", folder.path().join("cache")).env("HOME", folder.path());
+    assert!(build.status().unwrap().success());
+    let output = intercept(&mut Command::new(&program), &injector).output().unwrap();
+    assert_eq!(text(&output), "4096\nfrom echo\n");
+    assert_eq!(injector.figures().injected, 2);
+}
+
+#[test]
+fn libraries_that_come_later_and_faults_work() {
+    let Some(injector) = injector("libraries") else { return };
+    let script = r"
+import ctypes, sqlite3, json, ssl, os
+db = sqlite3.connect(':memory:')
+assert db.execute('select 1 + 1').fetchone() == (2,)
+pid = os.fork()
+if pid == 0:
+    ctypes.string_at(8)
+assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == 11
+print('fine')
+";
+    assert_eq!(text(&run(&injector, PYTHON, script)), "fine\n");
+}

@@ -1,0 +1,178 @@
+//! Fork bombs: how soon noticed, how soon gone, and what an innocent program needs meanwhile.
+
+use crate::cage::{Cage, PATIENCE, policies};
+use crate::observer::Observer;
+use crate::poller::Poller;
+use crate::{figure, result};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use weir_monitor::audit::{Alarm, Entry, What};
+use weir_monitor::local::Settings;
+use weir_monitor::service::{Config, Monitor};
+use weir_sensor::{Directory, now_ns};
+
+/// Most processes of a bomb.
+const CAP: u32 = 500;
+/// The bomb: it doubles and stays, and each spins.
+const BOMB: &str = "f() { f & f & while :; do :; done; }; f";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    Weir,
+    /// The same monitor without pinning, priority and locked memory.
+    Ordinary,
+    Poller,
+    /// Nobody; after a second the bench ends it.
+    Nobody,
+}
+
+/// A monitor of one policy, and its entries.
+pub struct Running {
+    _monitor: Monitor,
+    pub entries: Receiver<Entry>,
+    _folder: tempfile::TempDir,
+}
+
+pub fn monitor(text: &str, ordinary: bool) -> Running {
+    let folder = tempfile::tempdir().unwrap();
+    let (tell, entries) = channel();
+    let last = std::thread::available_parallelism().unwrap().get() - 1;
+    let settings = match ordinary {
+        true => Settings { priority: None, lock_memory: false, ..Settings::default() },
+        false => Settings { cpu: Some(last), ..Settings::default() },
+    };
+    let monitor = Monitor::start(Config {
+        policies: policies(text),
+        queries: Vec::new(),
+        settings,
+        audit: folder.path().join("audit.log"),
+        sensors: Directory::new(folder.path().join("sensors")),
+        without_bpf: false,
+        ring: None,
+        on_entry: Box::new(move |entry| drop(tell.send(entry.clone()))),
+    })
+    .unwrap();
+    Running { _monitor: monitor, entries, _folder: folder }
+}
+
+impl Running {
+    /// The first alarm and how long its culprit's tree took to go, us.
+    pub fn alarm(&self) -> (Alarm, u64) {
+        let mut alarm = None;
+        let limit = Instant::now() + PATIENCE;
+        while let Ok(entry) = self.entries.recv_timeout(limit.saturating_duration_since(Instant::now())) {
+            match (entry.what, &alarm) {
+                (What::Alarm(found), None) => alarm = Some(found),
+                (What::Settled { took_us, .. }, Some(found)) => return ((**found).clone(), took_us),
+                _ => {}
+            }
+        }
+        panic!("no alarm that settled: {alarm:?}");
+    }
+}
+
+fn victim() -> Child {
+    let own = std::env::current_exe().unwrap();
+    Command::new(own).arg("victim").stdout(Stdio::piped()).spawn().unwrap()
+}
+
+fn victim_ms(child: Child) -> f64 {
+    let output = child.wait_with_output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
+}
+
+/// From the first fork: noticed, gone; and the victim's time, all in ms.
+struct Measured {
+    noticed: f64,
+    gone: f64,
+    victim: f64,
+}
+
+fn one(variant: Variant) -> Measured {
+    let cage = Cage::new(CAP, 1 << 30).unwrap();
+    let text = format!(
+        "kind: fork-bomb\nname: cage\ncgroup: {}\ndry-run: false\nwhen: {{ living: 24, window-ms: 500 }}\n",
+        cage.folder.display()
+    );
+    let running = match variant {
+        Variant::Weir => Some(monitor(&text, false)),
+        Variant::Ordinary => Some(monitor(&text, true)),
+        Variant::Poller | Variant::Nobody => None,
+    };
+    let poller = (variant == Variant::Poller).then(|| Poller::start(&cage, 24, u64::MAX));
+    let observer = Observer::start(&cage, u64::MAX);
+    let victim = victim();
+    std::thread::sleep(Duration::from_millis(100));
+    let mut bomb = cage.start(BOMB);
+    let mut noticed_ns = 0;
+    if let Some(running) = &running {
+        noticed_ns = running.alarm().0.time_ns;
+    } else {
+        let limit = Instant::now() + Duration::from_secs(1);
+        while variant == Variant::Nobody && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if variant == Variant::Nobody {
+            std::fs::write(cage.folder.join("cgroup.kill"), "1").unwrap();
+        }
+    }
+    bomb.wait().unwrap();
+    crate::cage::until("an empty cage", || cage.processes().is_empty());
+    let gone_ns = now_ns();
+    if let Some(poller) = &poller {
+        noticed_ns = poller.noticed_ns.load(Ordering::Acquire);
+    }
+    let first_ns = observer.seen.first_fork_ns.load(Ordering::Acquire);
+    let since = |ns: u64| ns.saturating_sub(first_ns) as f64 / 1e6;
+    Measured { noticed: since(noticed_ns), gone: since(gone_ns), victim: victim_ms(victim) }
+}
+
+/// Bombs that are repaired as soon as they are noticed.
+pub fn early(rounds: usize) {
+    let variants = [Variant::Weir, Variant::Ordinary, Variant::Poller, Variant::Nobody];
+    let mut all: Vec<Vec<Measured>> = variants.iter().map(|_| Vec::new()).collect();
+    let mut ideal = Vec::new();
+    for _ in 0..rounds {
+        ideal.push(victim_ms(victim()));
+        for (at, variant) in variants.iter().enumerate() {
+            all[at].push(one(*variant));
+        }
+    }
+    let of = |at: usize, what: fn(&Measured) -> f64| all[at].iter().map(what).collect::<Vec<f64>>();
+    for (at, peer) in [(1, "ordinary"), (2, "poller")] {
+        result("fork_bomb_noticed", "ms", &of(0, |m| m.noticed), peer, &of(at, |m| m.noticed));
+        result("fork_bomb_gone", "ms", &of(0, |m| m.gone), peer, &of(at, |m| m.gone));
+        result("victim_time", "ms", &of(0, |m| m.victim), peer, &of(at, |m| m.victim));
+    }
+    result("victim_time", "ms", &of(0, |m| m.victim), "nobody_for_1s", &of(3, |m| m.victim));
+    result("victim_time", "ms", &of(0, |m| m.victim), "ideal", &ideal);
+    figure("fork_bomb_noticed", "ms", &of(0, |m| m.noticed), 20.0);
+    figure("fork_bomb_gone", "ms", &of(0, |m| m.gone), 100.0);
+}
+
+/// A mass of processes that is already there when it is repaired.
+pub fn full(rounds: usize) {
+    for count in [100_u32, 500, 1000, 1500] {
+        let mut took: [Vec<f64>; 2] = Default::default();
+        for _ in 0..rounds {
+            for (at, action) in ["freeze-kill", "kill-cgroup"].into_iter().enumerate() {
+                let cage = Cage::new(count + 10, 2 << 30).unwrap();
+                let text = format!(
+                    "kind: fork-bomb\nname: cage\ncgroup: {}\naction: {action}\ndry-run: false\n\
+                     when: {{ living: {count}, window-ms: 60000 }}\n",
+                    cage.folder.display()
+                );
+                let running = monitor(&text, false);
+                let mut bomb = cage.start(BOMB);
+                took[at].push(running.alarm().1 as f64 / 1e3);
+                bomb.wait().unwrap();
+            }
+        }
+        result(&format!("repair_{count}_processes"), "ms", &took[0], "cgroup_kill", &took[1]);
+        if count == 1500 {
+            figure("repair_1500_processes", "ms", &took[0], 300.0);
+        }
+    }
+}

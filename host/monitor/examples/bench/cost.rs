@@ -1,0 +1,101 @@
+//! What watching costs: the watched, and the machine.
+
+use crate::{figure, result};
+use rustix::time::{ClockId, clock_gettime};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use weir_monitor::engine::Engine;
+use weir_monitor::kernel::Kernel;
+use weir_monitor::local::{Punctuality, Settings, run as run_loop};
+use weir_sensor::{Kind, SensorBox, Shape, View};
+
+const UPDATES: u32 = 1_000_000;
+
+fn ns_each(times: u32, mut run: impl FnMut()) -> f64 {
+    let started = Instant::now();
+    for _ in 0..times {
+        run();
+    }
+    started.elapsed().as_secs_f64() * 1e9 / f64::from(times)
+}
+
+/// Updates and reads of a box, beside a read of `/proc/stat`.
+fn sensors(rounds: usize) {
+    let made = SensorBox::create("bench", Shape::default(), 1_000_000).unwrap();
+    let counter = made.add("counter", Kind::Counter).unwrap();
+    let event = made.add("event", Kind::Event).unwrap();
+    let view = View::of_process("bench", made.memory()).unwrap();
+    let stat = std::fs::File::open("/proc/stat").unwrap();
+    let (mut count, mut record, mut read, mut pread) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut buffer = vec![0; 16 * 1024];
+    for _ in 0..rounds {
+        count.push(ns_each(UPDATES, || made.count(counter, 1)));
+        record.push(ns_each(UPDATES, || {
+            made.record(event, &[7; 40]);
+        }));
+        read.push(ns_each(UPDATES, || {
+            std::hint::black_box(view.value(counter.slot()));
+        }));
+        pread.push(ns_each(10_000, || {
+            std::hint::black_box(std::os::unix::fs::FileExt::read_at(&stat, &mut buffer, 0).unwrap());
+        }));
+    }
+    figure("counter_update", "ns", &count, 100.0);
+    figure("event_update", "ns", &record, 100.0);
+    result("read_of_a_value", "ns", &read, "pread_proc_stat", &pread);
+}
+
+/// Processor time of the loop at a period of 10 ms, percent of a core.
+fn loop_cost(rounds: usize) {
+    let mut percent = Vec::new();
+    for _ in 0..rounds {
+        let (notes, _kept) = std::sync::mpsc::sync_channel(64);
+        let text = "kind: fork-bomb\nname: host\naction: report\nwhen: { living: 100000, depth: 4000, breadth: 100000 }\n";
+        let queries =
+            weir_monitor::query::compile("on-demand a = rate(fork, 1s); on-demand b = top(5, fork.parent);");
+        let kernel = Kernel::open(false).unwrap();
+        let mut engine = Engine::new(kernel, crate::cage::policies(text), queries.unwrap(), notes).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let ended = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let settings = Settings { lock_memory: false, ..Settings::default() };
+            let started = clock_gettime(ClockId::ThreadCPUTime);
+            let wall = Instant::now();
+            run_loop(&mut engine, &settings, &stop, &Arc::new(Punctuality::default()), |_, _| ());
+            let ended = clock_gettime(ClockId::ThreadCPUTime);
+            let used =
+                (ended.tv_sec - started.tv_sec) as f64 + (ended.tv_nsec - started.tv_nsec) as f64 / 1e9;
+            used / wall.elapsed().as_secs_f64() * 100.0
+        });
+        std::thread::sleep(Duration::from_secs(3));
+        ended.store(true, Ordering::Release);
+        percent.push(thread.join().unwrap());
+    }
+    figure("loop_of_10ms", "%_of_a_core", &percent, 1.0);
+}
+
+/// A loop of forks, with the kernel's programs attached and without.
+fn forks(rounds: usize) {
+    let run = || {
+        let started = Instant::now();
+        let loop_ = "i=0; while [ $i -lt 2000 ]; do (:); i=$((i+1)); done";
+        assert!(Command::new("sh").args(["-c", loop_]).status().unwrap().success());
+        started.elapsed().as_secs_f64() * 1e6 / 2000.0
+    };
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    run();
+    for _ in 0..rounds * 2 {
+        without.push(run());
+        let _attached = Kernel::open(false).unwrap();
+        with.push(run());
+    }
+    result("fork_exit_wait", "us", &with, "unwatched", &without);
+}
+
+pub fn run(rounds: usize) {
+    sensors(rounds);
+    loop_cost(rounds);
+    forks(rounds);
+}

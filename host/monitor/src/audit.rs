@@ -1,0 +1,352 @@
+//! The audit log: one line an entry, each line chained to the one before by a hash, so that a line that was changed, taken
+//! out or put in is found (`weir monitor audit`).
+//!
+//! Line: SHA-256 in hexadecimal, a space, the entry as JSON. The hash is over the hash of the line before (64 zeros before
+//! the first) and the JSON. What the chain cannot show is that lines at the end were cut off; who needs that copies the
+//! newest hash elsewhere: it is in the status and in the metrics' labels of `weir monitor`.
+
+use crate::error::{Error, Result};
+use crate::incident::{Incident, Note, Suspect};
+use crate::kernel::comm_text;
+use crate::policy::Policy;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+/// Longest line that is read, bytes.
+pub const LINE_BYTES_MAX: u64 = 64 * 1024;
+/// Length at which the log is moved to `<file>.1` and begun anew, bytes. The chain goes on.
+pub const ROTATE_BYTES: u64 = 64 << 20;
+/// The hash before the first line.
+const START: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// A process in an entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number.
+    pub process: u32,
+    /// Its program.
+    pub program: String,
+    /// Its user.
+    pub user: u32,
+    /// Whether it lived then.
+    pub alive: bool,
+}
+
+impl Process {
+    fn of(suspect: &Suspect) -> Option<Process> {
+        (suspect.process != 0).then(|| Process {
+            process: suspect.process,
+            program: comm_text(&suspect.comm),
+            user: suspect.user,
+            alive: suspect.alive,
+        })
+    }
+}
+
+/// An alarm, as it is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alarm {
+    /// What was measured.
+    pub measure: String,
+    /// What was found.
+    pub found: u64,
+    /// What the policy allows.
+    pub limit: u64,
+    /// What the policy does.
+    pub action: String,
+    /// Whether it only says so.
+    pub dry_run: bool,
+    /// What came of it.
+    pub outcome: String,
+    /// Who is behind it.
+    pub culprit: Option<Process>,
+    /// Who forked the culprit.
+    pub parent: Option<Process>,
+    /// Weight of the culprit's tree: processes, or resident pages.
+    pub weight: u64,
+    /// Living processes of the culprit's tree.
+    pub members: u32,
+    /// Of these, protected ones.
+    pub spared: u32,
+    /// Processes signalled.
+    pub signalled: u32,
+    /// The first of the processes that were or would be killed.
+    pub processes: Vec<u32>,
+    /// When the limit was seen to be passed, ns of the host's monotonic clock.
+    pub time_ns: u64,
+    /// From the birth of the oldest of them to the alarm, us; 0 if it is not known.
+    pub age_us: u64,
+    /// Whether the cgroup was frozen meanwhile.
+    pub frozen: bool,
+    /// From the alarm to the freeze, us.
+    pub freeze_us: u64,
+    /// From the alarm to the last signal and the thaw, us.
+    pub act_us: u64,
+}
+
+/// What an entry tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum What {
+    /// The monitor has started.
+    Started {
+        /// How the kernel is heard.
+        kernel: String,
+        /// Why it is not the best way, if it is not.
+        degraded: Option<String>,
+        /// The policies.
+        policies: Vec<String>,
+    },
+    /// An alarm.
+    Alarm(Box<Alarm>),
+    /// The culprit's tree is gone.
+    Settled {
+        /// From the alarm on, us.
+        took_us: u64,
+        /// Processes that were signalled again.
+        again: u32,
+    },
+    /// It is not gone.
+    Unsettled {
+        /// Processes left.
+        left: u32,
+    },
+    /// A counter moves again.
+    Recovered,
+    /// Events were lost, and the processes were looked at anew.
+    Resynced {
+        /// Events lost.
+        lost: u64,
+    },
+    /// A host of the ring failed.
+    HostFailed {
+        /// Its name.
+        host: String,
+        /// Whether it was fenced; nothing if there is no program that fences.
+        fenced: Option<bool>,
+    },
+    /// A host that had failed answers again.
+    HostRecovered {
+        /// Its name.
+        host: String,
+    },
+    /// A one-shot or continuous query fired.
+    Query {
+        /// The query.
+        query: String,
+        /// Its value then.
+        value: String,
+    },
+    /// The monitor ends.
+    Stopped,
+}
+
+/// An entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its number, from 1 on: what `weir monitor explain` takes.
+    pub number: u64,
+    /// When, ms since 1970.
+    pub unix_ms: u64,
+    /// The policy, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// Turns a note of the loop into what is written; `queries` and `hosts` are the names that notes give by number.
+pub fn what(
+    note: &Note,
+    policies: &[Policy],
+    queries: &[String],
+    hosts: &[String],
+) -> (Option<String>, What) {
+    let name = |at: usize| policies.get(at).map(|policy| policy.common().name.clone());
+    match note {
+        Note::Incident(incident) => {
+            (name(incident.policy), What::Alarm(Box::new(alarm(incident, policies.get(incident.policy)))))
+        }
+        Note::Settled { policy, took_ns, again } => {
+            (name(*policy), What::Settled { took_us: took_ns / 1000, again: *again })
+        }
+        Note::Unsettled { policy, left } => (name(*policy), What::Unsettled { left: *left }),
+        Note::Recovered { policy } => (name(*policy), What::Recovered),
+        Note::Query { query, value } => {
+            let query = queries.get(*query).cloned().unwrap_or_default();
+            (None, What::Query { query, value: value.text() })
+        }
+        Note::HostFailed { host, fenced } => {
+            let host = hosts.get(usize::from(*host)).cloned().unwrap_or_default();
+            (None, What::HostFailed { host, fenced: *fenced })
+        }
+        Note::HostRecovered { host } => {
+            (None, What::HostRecovered { host: hosts.get(usize::from(*host)).cloned().unwrap_or_default() })
+        }
+        Note::Resynced { lost } => (None, What::Resynced { lost: *lost }),
+    }
+}
+
+fn alarm(incident: &Incident, policy: Option<&Policy>) -> Alarm {
+    let (measure, found, limit) = incident.reason.parts();
+    let common = policy.map(Policy::common);
+    let age_ns = if incident.first_ns == 0 { 0 } else { incident.time_ns.saturating_sub(incident.first_ns) };
+    Alarm {
+        measure: measure.to_string(),
+        found,
+        limit,
+        action: common.map_or("", |common| common.action.name()).to_string(),
+        dry_run: common.is_none_or(|common| common.dry_run),
+        outcome: incident.outcome.name().to_string(),
+        culprit: Process::of(&incident.culprit),
+        parent: Process::of(&incident.parent),
+        weight: incident.weight,
+        members: incident.members,
+        spared: incident.spared,
+        signalled: incident.signalled,
+        processes: incident.listed.iter().copied().filter(|process| *process != 0).collect(),
+        time_ns: incident.time_ns,
+        age_us: age_ns / 1000,
+        frozen: incident.frozen,
+        freeze_us: incident.freeze_ns / 1000,
+        act_us: incident.act_ns / 1000,
+    }
+}
+
+fn chain(before: &str, json: &str) -> String {
+    let digest = Sha256::new().chain_update(before).chain_update(json).finalize();
+    digest.iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// An open log.
+#[derive(Debug)]
+pub struct Log {
+    path: PathBuf,
+    file: File,
+    hash: String,
+    number: u64,
+    bytes: u64,
+}
+
+impl Log {
+    /// Opens or creates a log, and checks it.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Audit`] when it is damaged: move it away to begin anew.
+    pub fn open(path: &Path) -> Result<Log> {
+        let (mut hash, mut number) = (START.to_string(), 0);
+        let older = rotated(path);
+        for file in [&older, path] {
+            if file.exists() {
+                let read = read(file)?;
+                if let Some((newest_hash, newest)) = read.last() {
+                    (hash, number) = (newest_hash.clone(), newest.number);
+                }
+            }
+        }
+        let failed = |error| Error::io(format!("opening the audit log {}", path.display()), error);
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
+        let bytes = file.metadata().map_err(failed)?.len();
+        Ok(Log { path: path.to_path_buf(), file, hash, number, bytes })
+    }
+
+    /// The hash of the newest line.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// Writes an entry and syncs it; returns it.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write(&mut self, unix_ms: u64, policy: Option<String>, what: What) -> Result<Entry> {
+        let failed = |path: &Path| {
+            let what = format!("writing the audit log {}", path.display());
+            move |error: std::io::Error| Error::io(what, error)
+        };
+        if self.bytes >= ROTATE_BYTES {
+            std::fs::rename(&self.path, rotated(&self.path)).map_err(failed(&self.path))?;
+            self.file =
+                OpenOptions::new().append(true).create(true).open(&self.path).map_err(failed(&self.path))?;
+            self.bytes = 0;
+        }
+        let entry = Entry { number: self.number + 1, unix_ms, policy, what };
+        let json = serde_json::to_string(&entry)
+            .map_err(|error| failed(&self.path)(std::io::Error::other(error)))?;
+        let hash = chain(&self.hash, &json);
+        let line = format!("{hash} {json}\n");
+        self.file.write_all(line.as_bytes()).map_err(failed(&self.path))?;
+        self.file.sync_data().map_err(failed(&self.path))?;
+        self.bytes += line.len() as u64;
+        self.hash = hash;
+        self.number = entry.number;
+        Ok(entry)
+    }
+}
+
+fn rotated(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".1");
+    PathBuf::from(name)
+}
+
+/// Reads a log, with the hash of each line, and checks the chain. The first line of a log that continues another is
+/// believed to do so. A last line without its end, as a crash leaves it, is refused like any other damage.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::Audit`].
+pub fn read(path: &Path) -> Result<Vec<(String, Entry)>> {
+    let failed = |error| Error::io(format!("reading the audit log {}", path.display()), error);
+    let mut reader = BufReader::new(File::open(path).map_err(failed)?);
+    let mut entries: Vec<(String, Entry)> = Vec::new();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let taken =
+            std::io::Read::take(&mut reader, LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(failed)?;
+        if taken == 0 {
+            return Ok(entries);
+        }
+        let number = entries.len() + 1;
+        let wrong = |reason: String| Error::Audit { path: path.to_path_buf(), line: number, reason };
+        let (hash, entry) = parse(&line, entries.last()).map_err(wrong)?;
+        entries.push((hash, entry));
+    }
+}
+
+fn parse(line: &[u8], before: Option<&(String, Entry)>) -> std::result::Result<(String, Entry), String> {
+    let line = line.strip_suffix(b"\n").ok_or("the line has no end")?;
+    let text = std::str::from_utf8(line).map_err(|_| "it is no text")?;
+    let (hash, json) = text.split_once(' ').ok_or("there is no hash")?;
+    let entry: Entry = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    match before {
+        Some((newest, last)) => {
+            if chain(newest, json) != hash {
+                return Err("its hash does not follow from the line before: one of them was changed".into());
+            }
+            if entry.number != last.number + 1 {
+                return Err(format!("entry {} follows entry {}", entry.number, last.number));
+            }
+        }
+        None if entry.number == 1 && chain(START, json) != hash => {
+            return Err("its hash is not that of a first line: it was changed".into());
+        }
+        None => {}
+    }
+    Ok((hash.to_string(), entry))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! Fork bombs (Bohra, 3.5.2: limits on the number, the depth and the breadth of the process hierarchy, and on the rate).
+
+use super::{Armed, Engine};
+use crate::incident::Reason;
+use crate::policy::Policy;
+use crate::tree::{ForkTree, Place};
+
+impl Armed {
+    /// Looks whether a new process makes a chain too long or a parent too broad.
+    pub(super) fn mark(&mut self, scope: usize, tree: &ForkTree, child: Place) {
+        let Policy::ForkBomb(bomb) = &self.policy else { return };
+        let Some(node) = tree.get(child) else { return };
+        if node.scopes >> scope & 1 == 0 {
+            return;
+        }
+        if let Some(limit) = bomb.when.depth
+            && node.chain >= limit
+        {
+            // The chain counts those that ended, too: they are no danger.
+            let found = tree.living_chain(child);
+            if found >= limit {
+                let reason = Reason::Depth { found: found.into(), limit: limit.into() };
+                self.marked = Some((reason, tree.chain_start(child)));
+            }
+        }
+        if let Some(limit) = bomb.when.breadth
+            && let Some(parent) = tree.parent(child)
+            && let Some(above) = tree.get(parent)
+            && above.children >= limit
+        {
+            let reason = Reason::Breadth { found: above.children.into(), limit: limit.into() };
+            self.marked = Some((reason, parent));
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn judge_bomb(&mut self, at: usize, now: u64) {
+        let armed = &mut self.armed[at];
+        let marked = armed.marked.take();
+        let Policy::ForkBomb(bomb) = &armed.policy else { return };
+        if now < armed.quiet_until_ns || armed.following.is_some() {
+            return;
+        }
+        let scope = self.tree.scope(at);
+        let over = |found: u64, limit: Option<u64>| {
+            limit.filter(|limit| found >= *limit).map(|limit| (found, limit))
+        };
+        if let Some((found, limit)) = over(scope.living(now), bomb.when.living) {
+            self.strike(at, now, Reason::Living { found, limit }, None);
+        } else if let Some((found, limit)) = over(scope.forks(now), bomb.when.forks) {
+            self.strike(at, now, Reason::Forks { found, limit }, None);
+        } else if let Some((reason, place)) = marked {
+            self.strike(at, now, reason, Some(place));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Memory hogs (Bohra, 3.5.2): when memory is short, the tree that holds most of it.
+
+use super::Engine;
+use crate::error::{Error, Result};
+use crate::incident::Reason;
+use crate::kernel::proc::number64;
+use crate::levers;
+use crate::policy::{MemoryHog, Policy};
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use std::path::{Path, PathBuf};
+
+/// The file that says how much is used, open.
+#[derive(Debug)]
+pub(super) struct Usage {
+    file: OwnedFd,
+    limit: Limit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// The file holds one number, of bytes used, that must stay below.
+    Used(u64),
+    /// The file is `/proc/meminfo`, whose bytes available must stay above.
+    Available(u64),
+}
+
+impl Usage {
+    pub(super) fn open(hog: &MemoryHog) -> Result<Usage> {
+        let open = |path: &Path| {
+            openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
+                Error::io(format!("policy '{}': {}", hog.common.name, path.display()), error)
+            })
+        };
+        if let Some(bytes) = hog.when.available_bytes {
+            return Ok(Usage { file: open(Path::new("/proc/meminfo"))?, limit: Limit::Available(bytes) });
+        }
+        let folder: PathBuf = match (&hog.memory, &hog.common.cgroup) {
+            (Some(memory), _) => memory.clone(),
+            (None, Some(cgroup)) => levers::folder(cgroup),
+            (None, None) => PathBuf::new(),
+        };
+        let version_2 = folder.join("memory.current");
+        let (current, max) = if version_2.exists() {
+            (version_2, folder.join("memory.max"))
+        } else {
+            (folder.join("memory.usage_in_bytes"), folder.join("memory.limit_in_bytes"))
+        };
+        let limit = match (hog.when.used_bytes, hog.when.used_percent) {
+            (Some(bytes), _) => bytes,
+            (None, percent) => {
+                let text =
+                    std::fs::read(&max).map_err(|error| Error::io(max.display().to_string(), error))?;
+                let no_limit = || {
+                    let reason = format!("{} has no limit: use used-bytes", max.display());
+                    Error::io(format!("policy '{}'", hog.common.name), std::io::Error::other(reason))
+                };
+                number64(&text).ok_or_else(no_limit)? / 100 * percent.unwrap_or(100)
+            }
+        };
+        Ok(Usage { file: open(&current)?, limit: Limit::Used(limit) })
+    }
+
+    /// Why memory is short now, if it is.
+    fn look(&self) -> Option<Reason> {
+        let mut buffer = [0; 512];
+        let length = rustix::io::pread(&self.file, &mut buffer[..], 0).ok()?;
+        let text = &buffer[..length];
+        match self.limit {
+            Limit::Used(limit) => {
+                let found = number64(text)?;
+                (found >= limit).then_some(Reason::MemoryUsed { found, limit })
+            }
+            Limit::Available(limit) => {
+                let found = available_bytes(text)?;
+                (found < limit).then_some(Reason::MemoryLeft { found, limit })
+            }
+        }
+    }
+}
+
+/// `MemAvailable` of `/proc/meminfo`, bytes.
+pub(super) fn available_bytes(text: &[u8]) -> Option<u64> {
+    let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"MemAvailable:"))?;
+    number64(line.strip_suffix(b"kB")?)?.checked_mul(1024)
+}
+
+impl Engine {
+    pub(super) fn judge_hog(&mut self, at: usize, now: u64) {
+        let armed = &self.armed[at];
+        if now < armed.quiet_until_ns || armed.following.is_some() {
+            return;
+        }
+        if let Some(reason) = armed.usage.as_ref().and_then(Usage::look) {
+            self.strike(at, now, reason, None);
+        }
+    }
+
+    /// Weighs the living processes of a scope: resident pages that are theirs alone, or, where these are not the larger
+    /// part (the hog shares its memory), all resident pages.
+    pub(super) fn weigh_memory(&mut self, at: usize) {
+        for shared_too in [false, true] {
+            let (proc, pages) = (&self.proc, &mut self.pages);
+            let (mut own, mut all) = (0_u64, 0_u64);
+            self.tree.for_each_living(|place, node| {
+                let mut weight = 0;
+                if node.scopes >> at & 1 == 1
+                    && let Some(resident) = proc.resident_pages(node.process)
+                {
+                    let private = resident.all.saturating_sub(resident.shared);
+                    own += private;
+                    all += resident.all;
+                    weight = if shared_too { resident.all } else { private };
+                }
+                pages[place.at as usize] = u32::try_from(weight).unwrap_or(u32::MAX);
+            });
+            if own >= all / 2 {
+                return;
+            }
+        }
+    }
+
+    /// Whether a policy looks at memory.
+    pub(super) fn is_hog(&self, at: usize) -> bool {
+        matches!(self.armed[at].policy, Policy::MemoryHog(_))
+    }
+}

@@ -1,0 +1,371 @@
+//! The loop's work, one call a period: fetch what happened, keep the fork tree, judge by the policies, act, follow up.
+//!
+//! ```text
+//!  kernel ──► tree, scopes ──► fork-bomb ─┐
+//!  memory files, preopened ──► memory-hog ┼─► strike: freeze, fetch the rest, kill, thaw ──► follow until it is gone
+//!  sensor boxes ──► detectors ─► stalled ─┘                       └──► notes (bounded queue) ──► audit, metrics
+//! ```
+//!
+//! Invariants
+//! - [`Engine::step`] allocates nothing and waits for nobody, except for a freeze that it ordered itself, which is bounded
+//!   ([`crate::levers::FREEZE_NS_MAX`]). So it runs on when the host can neither start a process nor give memory.
+//! - What is protected is never signalled: process 1, kernel threads, this process and those above it, whitelisted
+//!   programs, and what is outside the policy's scope.
+//! - A policy that is a dry run signals, freezes and writes nothing.
+
+mod bomb;
+mod hog;
+mod stall;
+mod strike;
+
+use crate::error::Result;
+use crate::incident::{Incident, Note, Reason};
+use crate::kernel::proc::{Listing, Proc};
+use crate::kernel::{Event, Kernel, Way};
+use crate::levers::{self, Levers};
+use crate::policy::{Action, Policy, Whitelist};
+use crate::query::{Queries, Query};
+use crate::tree::scope::{Members, Scope};
+use crate::tree::{Counters, ForkTree, NODES_MAX, Place};
+use std::path::Path;
+use std::sync::mpsc::SyncSender;
+use weir_sensor::{View, now_ns};
+
+/// Most notes that wait to be read.
+pub const NOTES_MAX: usize = 1024;
+/// Longest way up when a process is added with those above it.
+const ANCESTORS_MAX: usize = 64;
+
+/// What the loop has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Steps.
+    pub steps: u64,
+    /// Events of the kernel.
+    pub events: u64,
+    /// Events that were lost.
+    pub lost: u64,
+    /// Impossible things that a box said.
+    pub lies: u64,
+    /// Times that the tree was compared with `/proc`.
+    pub resyncs: u64,
+    /// Alarms.
+    pub alarms: u64,
+    /// Signals sent.
+    pub signals: u64,
+    /// Notes that found the queue full.
+    pub notes_lost: u64,
+    /// Longest step, ns.
+    pub step_ns_max: u64,
+    /// All steps together, ns.
+    pub step_ns: u64,
+    /// What the tree counted.
+    pub tree: Counters,
+}
+
+/// A policy in force.
+#[derive(Debug)]
+struct Armed {
+    policy: Policy,
+    whitelist: Whitelist,
+    levers: Option<Levers>,
+    usage: Option<hog::Usage>,
+    stall: Option<stall::Stall>,
+    /// A chain or a breadth over its limit, seen while events were applied.
+    marked: Option<(Reason, Place)>,
+    quiet_until_ns: u64,
+    following: Option<strike::Following>,
+}
+
+/// What a step works with.
+#[derive(Debug)]
+pub struct Engine {
+    kernel: Kernel,
+    tree: ForkTree,
+    proc: Proc,
+    listing: Listing,
+    armed: Vec<Armed>,
+    queries: Queries,
+    /// This process and those above it.
+    protected: Vec<u32>,
+    members: Vec<u32>,
+    pages: Box<[u32]>,
+    notes: SyncSender<Note>,
+    /// What was counted.
+    pub totals: Totals,
+}
+
+impl Engine {
+    /// Arms the policies and looks at the processes that are there.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`] for a cgroup or a file that a policy names and that is not there.
+    pub fn new(
+        mut kernel: Kernel,
+        policies: Vec<Policy>,
+        queries: Vec<Query>,
+        notes: SyncSender<Note>,
+    ) -> Result<Engine> {
+        let proc = Proc::open()?;
+        let mut tree = ForkTree::new(NODES_MAX);
+        let mut armed = Vec::new();
+        for (at, policy) in policies.into_iter().enumerate() {
+            tree.define(at, scope(&policy)?);
+            armed.push(arm(policy)?);
+        }
+        // What happened up to now is in /proc.
+        kernel.fetch(|_| ());
+        let own = std::process::id();
+        let mut engine = Engine {
+            kernel,
+            tree,
+            protected: std::iter::successors(Some(own), |process| {
+                proc.stat(*process).map(|stat| stat.parent).filter(|parent| *parent != 0)
+            })
+            .take(ANCESTORS_MAX)
+            .collect(),
+            proc,
+            listing: Listing::default(),
+            armed,
+            queries: Queries::new(queries),
+            members: Vec::with_capacity(NODES_MAX),
+            pages: vec![0; NODES_MAX].into_boxed_slice(),
+            notes,
+            totals: Totals::default(),
+        };
+        engine.seed();
+        engine.refuse_suicide()?;
+        Ok(engine)
+    }
+
+    /// A policy must not freeze or kill the cgroup that the monitor itself is in.
+    fn refuse_suicide(&self) -> Result<()> {
+        let Some(own) = self.tree.find(std::process::id()).and_then(|place| self.tree.get(place)) else {
+            return Ok(());
+        };
+        for (at, armed) in self.armed.iter().enumerate() {
+            let common = armed.policy.common();
+            if common.cgroup.is_some() && common.action != Action::Report && own.scopes >> at & 1 == 1 {
+                let reason = "the monitor itself is in its cgroup: run the monitor in another one";
+                let what = format!("policy '{}'", common.name);
+                return Err(crate::Error::io(what, std::io::Error::other(reason)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The policies, in the order that notes count them.
+    pub fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.armed.iter().map(|armed| &armed.policy)
+    }
+
+    /// The kernel's events.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// The fork tree.
+    pub fn tree(&self) -> &ForkTree {
+        &self.tree
+    }
+
+    fn seed(&mut self) {
+        let mount = levers::mount();
+        let (proc, tree) = (&self.proc, &mut self.tree);
+        let mut processes = Vec::new();
+        proc.for_each(&mut self.listing, |process| processes.push(process));
+        for process in processes {
+            let cgroup = mount.as_deref().and_then(|mount| proc.cgroup(process, mount)).unwrap_or(0);
+            add_with_ancestors(proc, tree, process, cgroup, 0);
+        }
+    }
+
+    /// One period's work. `now_ns` is [`now_ns`] of the caller.
+    pub fn step(&mut self, now: u64) {
+        self.gather();
+        for at in 0..self.armed.len() {
+            match self.armed[at].policy {
+                Policy::ForkBomb(_) => self.judge_bomb(at, now),
+                Policy::MemoryHog(_) => self.judge_hog(at, now),
+                Policy::Stalled(_) => self.judge_stall(at, now),
+            }
+            self.follow(at);
+        }
+        self.ask(now);
+        self.totals.steps += 1;
+        self.totals.tree = self.tree.counters;
+        let took = now_ns().saturating_sub(now);
+        self.totals.step_ns += took;
+        self.totals.step_ns_max = self.totals.step_ns_max.max(took);
+    }
+
+    /// Fetches what happened and applies it.
+    fn gather(&mut self) {
+        let (tree, armed, queries) = (&mut self.tree, &mut self.armed, &mut self.queries);
+        let found = self.kernel.fetch(|event: &Event| {
+            queries.take(event);
+            if let Some(child) = tree.apply(event) {
+                for (at, armed) in armed.iter_mut().enumerate() {
+                    armed.mark(at, tree, child);
+                }
+            }
+        });
+        self.totals.events += found.records;
+        self.totals.lost += found.lost;
+        self.totals.lies += found.lies;
+        if found.lost > 0 || found.lies > 0 {
+            self.resync(found.lost);
+        }
+        if self.kernel.way() == Way::Connector {
+            self.look_into_cgroups();
+        }
+    }
+
+    /// Where the kernel does not tell cgroups, those of the policies are asked who is in them; not those below them.
+    fn look_into_cgroups(&mut self) {
+        let tree = &mut self.tree;
+        for levers in self.armed.iter().filter_map(|armed| armed.levers.as_ref()) {
+            levers.for_each_process(|process| tree.place_in(process, levers.cgroup));
+        }
+    }
+
+    /// Mends the tree after a loss.
+    fn resync(&mut self, lost: u64) {
+        let (proc, tree) = (&self.proc, &mut self.tree);
+        let lives =
+            |process: u32| proc.stat(process).is_some_and(|stat| stat.state != b'Z' && stat.state != b'X');
+        tree.retain(lives);
+        let now = now_ns();
+        proc.for_each(&mut self.listing, |process| add_with_ancestors(proc, tree, process, 0, now));
+        self.totals.resyncs += 1;
+        self.tell(Note::Resynced { lost });
+    }
+
+    /// Evaluates the queries.
+    fn ask(&mut self, now: u64) {
+        let (notes, totals) = (&self.notes, &mut self.totals);
+        self.queries.step(now, self.tree.counters.living, |query, value| {
+            if notes.try_send(Note::Query { query, value }).is_err() {
+                totals.notes_lost += 1;
+            }
+        });
+    }
+
+    /// The queries.
+    pub fn queries(&self) -> &Queries {
+        &self.queries
+    }
+
+    /// Gives the queries a box to read; returns the one before.
+    pub fn attach_for_queries(&mut self, at: usize, view: View) -> Option<View> {
+        self.queries.attach(at, view)
+    }
+
+    fn tell(&mut self, note: Note) {
+        if self.notes.try_send(note).is_err() {
+            self.totals.notes_lost += 1;
+        }
+    }
+
+    fn tell_incident(&mut self, incident: Incident) {
+        self.totals.alarms += 1;
+        self.tell(Note::Incident(incident));
+    }
+
+    /// Replaces the cgroups of a policy's scope: they come and go.
+    pub fn redefine(&mut self, policy: usize, cgroups: &[u64]) {
+        self.tree.redefine(policy, cgroups);
+    }
+
+    /// Gives a policy of the kind `stalled` the box that it watches.
+    pub fn attach(&mut self, policy: usize, view: View) {
+        if let Some(stall) = self.armed.get_mut(policy).and_then(|armed| armed.stall.as_mut()) {
+            stall.attach(view);
+        }
+    }
+}
+
+/// Adds a process that `/proc` shows, after those above it.
+fn add_with_ancestors(proc: &Proc, tree: &mut ForkTree, process: u32, cgroup: u64, born_ns: u64) {
+    let mut way = [(0_u32, [0_u8; 16], 0_u32); ANCESTORS_MAX];
+    let mut length = 0;
+    let mut next = process;
+    while length < ANCESTORS_MAX && next != 0 && tree.find(next).is_none() {
+        let Some(stat) = proc.stat(next) else { break };
+        if stat.state == b'Z' || stat.state == b'X' {
+            break;
+        }
+        way[length] = (next, stat.comm, stat.parent);
+        length += 1;
+        next = stat.parent;
+    }
+    for (which, comm, parent) in way[..length].iter().rev() {
+        let cgroup = if *which == process { cgroup } else { 0 };
+        tree.seed(*which, *parent, *comm, cgroup, born_ns);
+    }
+}
+
+/// The scope of a policy.
+fn scope(policy: &Policy) -> Result<Scope> {
+    let window_ns = match policy {
+        Policy::ForkBomb(bomb) => bomb.when.window_ms.saturating_mul(1_000_000),
+        Policy::MemoryHog(_) | Policy::Stalled(_) => crate::tree::YOUNG_NS,
+    };
+    let members = match &policy.common().cgroup {
+        None => Members::Host,
+        Some(cgroup) => Members::Cgroups(cgroups_below(&levers::folder(cgroup))?),
+    };
+    Ok(Scope::new(members, window_ns))
+}
+
+/// The numbers of a cgroup and those below it, sorted.
+///
+/// # Errors
+/// [`crate::Error::Io`] when there is no such cgroup.
+pub fn cgroups_below(folder: &Path) -> Result<Vec<u64>> {
+    use std::os::unix::fs::MetadataExt;
+    let status = std::fs::metadata(folder)
+        .map_err(|error| crate::Error::io(format!("cgroup {} (make it first)", folder.display()), error))?;
+    let mut found = vec![status.ino()];
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        // A cgroup that ends meanwhile is none.
+        let Ok(entries) = std::fs::read_dir(folder) else { continue };
+        for entry in entries.flatten() {
+            if let Ok(status) = entry.metadata()
+                && status.is_dir()
+                && found.len() < crate::tree::scope::CGROUPS_MAX
+            {
+                found.push(status.ino());
+                folders.push(entry.path());
+            }
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn arm(policy: Policy) -> Result<Armed> {
+    let common = policy.common();
+    let whitelist = Whitelist::new(&common.whitelist);
+    let levers = common.cgroup.as_ref().map(|cgroup| Levers::open(&levers::folder(cgroup))).transpose()?;
+    let can = |wanted: bool, what: &str| {
+        let reason =
+            || std::io::Error::other(format!("the cgroup of policy '{}' cannot be {what}", common.name));
+        if wanted { Ok(()) } else { Err(crate::Error::io("arming the policies", reason())) }
+    };
+    match common.action {
+        Action::Freeze => can(levers.as_ref().is_some_and(Levers::can_freeze), "frozen")?,
+        Action::KillCgroup => can(levers.as_ref().is_some_and(Levers::can_kill), "killed whole")?,
+        Action::FreezeKill | Action::Hook | Action::Report => {}
+    }
+    let usage = match &policy {
+        Policy::MemoryHog(hog) => Some(hog::Usage::open(hog)?),
+        _ => None,
+    };
+    let stall = match &policy {
+        Policy::Stalled(stalled) => Some(stall::Stall::new(stalled)),
+        _ => None,
+    };
+    Ok(Armed { policy, whitelist, levers, usage, stall, marked: None, quiet_until_ns: 0, following: None })
+}

@@ -1,0 +1,205 @@
+//! What the kernel tells: processes that fork, exec and exit, and victims of the out-of-memory killer (Bohra, 3.5.2: the
+//! sensors `NPROCS`, `FORK_REC`, `OOM_RUNNING`; row O).
+//!
+//! Two ways, of which [`Kernel::open`] takes the first that works and says why when it is not the best:
+//! 1. [`bpf`]: programs in the kernel write into a mapped sensor box; reading costs no system call.
+//! 2. [`connector`]: the kernel's process connector, a socket. Degraded: a system call for each event, no cgroups (a child
+//!    is taken to be in that of its parent, and the policies' own cgroups are asked who is in them), no names of new
+//!    programs, no victims.
+//!
+//! Either is preceded by a look at [`proc`], which gives the processes that are there already, and which also mends what
+//! was lost.
+
+pub mod bpf;
+pub mod connector;
+pub mod proc;
+
+use crate::error::Result;
+use weir_sensor::{Fetched, Record, Shape};
+
+/// Slots of the kernel's box, as in `bpf/shape.h`.
+pub const SENSORS: u64 = 16;
+/// Records of the kernel's box, as in `bpf/shape.h`.
+pub const RECORDS: u64 = 16_384;
+/// Slots of the repair hook, as in `bpf/shape.h`.
+pub const HOOK_CGROUPS: usize = 8;
+
+/// The sensors of the kernel's box: name, whether it is an event; in the order of their slots.
+pub const SENSOR_NAMES: [(&str, bool); 5] =
+    [("fork", true), ("exec", true), ("exit", true), ("victim", true), ("threads", false)];
+
+/// The name of a program, zero-padded, as the kernel keeps it.
+pub type Comm = [u8; 16];
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A process made another.
+    Fork {
+        /// The process that forked.
+        parent: u32,
+    },
+    /// A process became another program.
+    Exec,
+    /// A process ended.
+    Exit,
+    /// The out-of-memory killer chose a process.
+    Victim,
+}
+
+/// An event of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Time, ns of the monotonic clock.
+    pub time_ns: u64,
+    /// What happened.
+    pub what: What,
+    /// The process: the child of a fork.
+    pub process: u32,
+    /// The user; 0 where it is not known.
+    pub user: u32,
+    /// The cgroup (version 2) of the process that acted; 0 where it is not known.
+    pub cgroup: u64,
+    /// The program; empty where it is not known.
+    pub comm: Comm,
+}
+
+impl Event {
+    /// Decodes a record of the kernel's box. Nothing for a sensor that is not known.
+    pub fn decode(record: &Record) -> Option<Event> {
+        let [pids, user, cgroup, comm_low, comm_high] = record.words;
+        let what = match record.sensor {
+            0 => What::Fork { parent: pids as u32 },
+            1 => What::Exec,
+            2 => What::Exit,
+            3 => What::Victim,
+            _ => return None,
+        };
+        let mut comm = [0; 16];
+        comm[..8].copy_from_slice(&comm_low.to_ne_bytes());
+        comm[8..].copy_from_slice(&comm_high.to_ne_bytes());
+        let process = (pids >> 32) as u32;
+        Some(Event { time_ns: record.time_ns, what, process, user: user as u32, cgroup, comm })
+    }
+}
+
+/// A name as text.
+pub fn comm_text(comm: &Comm) -> String {
+    let end = comm.iter().position(|byte| *byte == 0).unwrap_or(comm.len());
+    comm[..end]
+        .iter()
+        .map(|b| if b.is_ascii_graphic() || *b == b' ' { char::from(*b) } else { '?' })
+        .collect()
+}
+
+/// Which way the kernel is heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Programs in the kernel.
+    Bpf,
+    /// The process connector.
+    Connector,
+}
+
+impl Way {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Bpf => "bpf",
+            Way::Connector => "connector",
+        }
+    }
+}
+
+/// An open source of the kernel's events.
+#[derive(Debug)]
+pub struct Kernel {
+    inner: Inner,
+    /// Why it is not the best way, if it is not.
+    pub degraded: Option<String>,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Bpf(Box<bpf::Programs>),
+    Connector(connector::Connector),
+}
+
+impl Kernel {
+    /// Opens the best way that works; `hook` asks for the repair hook too, which only programs in the kernel have.
+    ///
+    /// # Errors
+    /// That of the last way tried.
+    pub fn open(hook: bool) -> Result<Kernel> {
+        match bpf::Programs::load(hook) {
+            Ok(programs) => {
+                let degraded = programs.missing.clone();
+                Ok(Kernel { inner: Inner::Bpf(Box::new(programs)), degraded })
+            }
+            Err(reason) => Kernel::open_connector(reason.to_string()),
+        }
+    }
+
+    /// Opens the process connector, for `reason`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`].
+    pub fn open_connector(reason: String) -> Result<Kernel> {
+        let connector = connector::Connector::open()?;
+        Ok(Kernel { inner: Inner::Connector(connector), degraded: Some(reason) })
+    }
+
+    /// Which way it is.
+    pub fn way(&self) -> Way {
+        match &self.inner {
+            Inner::Bpf(_) => Way::Bpf,
+            Inner::Connector(_) => Way::Connector,
+        }
+    }
+
+    /// Hands out what happened since the last fetch. Never blocks, never allocates.
+    pub fn fetch(&mut self, mut each: impl FnMut(&Event)) -> Fetched {
+        match &mut self.inner {
+            Inner::Bpf(programs) => programs.view.fetch(|record| {
+                if let Some(event) = Event::decode(record) {
+                    each(&event);
+                }
+            }),
+            Inner::Connector(connector) => connector.fetch(each),
+        }
+    }
+
+    /// Names a cgroup whose processes the kernel kills by itself from now on, each when it next runs. Returns whether
+    /// there is a hook and a free slot in it.
+    pub fn hook(&self, cgroup: u64) -> bool {
+        match &self.inner {
+            Inner::Bpf(programs) => programs.hook.as_ref().is_some_and(|hook| hook.set(cgroup)),
+            Inner::Connector(_) => false,
+        }
+    }
+
+    /// Takes a cgroup out of the hook.
+    pub fn unhook(&self, cgroup: u64) {
+        if let Inner::Bpf(programs) = &self.inner
+            && let Some(hook) = &programs.hook
+        {
+            hook.clear(cgroup);
+        }
+    }
+
+    /// The kernel's box, to be listed with others; none where there is no box.
+    pub fn view(&self) -> Option<&weir_sensor::View> {
+        match &self.inner {
+            Inner::Bpf(programs) => Some(&programs.view),
+            Inner::Connector(_) => None,
+        }
+    }
+}
+
+/// The shape of the kernel's box.
+pub fn shape() -> Shape {
+    Shape { sensors: SENSORS, records: RECORDS }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! The levers of a cgroup: freeze, thaw, kill, opened beforehand, so that they can be pulled when the host cannot open a
+//! file any more.
+//!
+//! Version 2 has `cgroup.freeze` and `cgroup.kill`; a folder of version 1's freezer has `freezer.state` and no kill.
+
+use crate::error::{Error, Result};
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weir_sensor::now_ns;
+
+/// Longest wait for a cgroup to be frozen, ns. Each of its processes must run once for that, which takes long on a busy
+/// processor; but from the order on none of them can fork, so not to wait is no great loss.
+pub const FREEZE_NS_MAX: u64 = 10_000_000;
+/// Where cgroups of version 2 are mounted, tried in order.
+const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+
+/// Where cgroups of version 2 are mounted here.
+pub fn mount() -> Option<PathBuf> {
+    MOUNTS.iter().map(Path::new).find(|mount| mount.join("cgroup.procs").exists()).map(Path::to_path_buf)
+}
+
+/// The folder that a policy's `cgroup` means.
+pub fn folder(cgroup: &Path) -> PathBuf {
+    if cgroup.is_absolute() { cgroup.to_path_buf() } else { mount().unwrap_or_default().join(cgroup) }
+}
+
+/// The levers.
+#[derive(Debug)]
+pub struct Levers {
+    /// The number of the cgroup, as the kernel's events give it.
+    pub cgroup: u64,
+    freeze: Option<OwnedFd>,
+    events: Option<OwnedFd>,
+    kill: Option<OwnedFd>,
+    state: Option<OwnedFd>,
+    processes: Option<OwnedFd>,
+}
+
+impl Levers {
+    /// Opens what the folder has.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when there is no such cgroup.
+    pub fn open(folder: &Path) -> Result<Levers> {
+        let status = std::fs::metadata(folder)
+            .map_err(|error| Error::io(format!("cgroup {} (make it first)", folder.display()), error))?;
+        let open = |name: &str, flags: OFlags| {
+            openat(CWD, folder.join(name), flags | OFlags::CLOEXEC, Mode::empty()).ok()
+        };
+        let levers = Levers {
+            cgroup: status.ino(),
+            freeze: open("cgroup.freeze", OFlags::WRONLY),
+            events: open("cgroup.events", OFlags::RDONLY),
+            kill: open("cgroup.kill", OFlags::WRONLY),
+            state: open("freezer.state", OFlags::RDWR),
+            processes: open("cgroup.procs", OFlags::RDONLY),
+        };
+        Ok(levers)
+    }
+
+    /// Whether it can be frozen.
+    pub fn can_freeze(&self) -> bool {
+        self.freeze.is_some() || self.state.is_some()
+    }
+
+    /// Whether it can be killed whole.
+    pub fn can_kill(&self) -> bool {
+        self.kill.is_some()
+    }
+
+    /// Freezes it, and waits until it is, or [`FREEZE_NS_MAX`] has passed. Returns whether it is.
+    pub fn freeze(&self) -> bool {
+        let asked = match (&self.freeze, &self.state) {
+            (Some(file), _) => put(file, b"1"),
+            (None, Some(file)) => put(file, b"FROZEN"),
+            (None, None) => false,
+        };
+        let limit = now_ns().saturating_add(FREEZE_NS_MAX);
+        if !asked {
+            return false;
+        }
+        while !self.frozen() {
+            if now_ns() > limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        true
+    }
+
+    /// Whether it is frozen.
+    pub fn frozen(&self) -> bool {
+        let mut buffer = [0; 128];
+        match (&self.events, &self.freeze, &self.state) {
+            (Some(file), Some(_), _) => has_line(read(file, &mut buffer), b"frozen 1"),
+            (_, None, Some(file)) => has_line(read(file, &mut buffer), b"FROZEN"),
+            _ => false,
+        }
+    }
+
+    /// Whether it has processes; `true` where that is not told.
+    pub fn populated(&self) -> bool {
+        let mut buffer = [0; 128];
+        self.events.as_ref().is_none_or(|file| !has_line(read(file, &mut buffer), b"populated 0"))
+    }
+
+    /// Calls `each` for the processes of this cgroup itself, not of those below it.
+    pub fn for_each_process(&self, mut each: impl FnMut(u32)) {
+        let Some(file) = &self.processes else { return };
+        let mut buffer = [0; 4096];
+        let (mut offset, mut number) = (0, 0_u32);
+        while let Ok(length @ 1..) = rustix::io::pread(file, &mut buffer[..], offset) {
+            for byte in &buffer[..length] {
+                match byte {
+                    b'0'..=b'9' => number = number.wrapping_mul(10).wrapping_add(u32::from(byte - b'0')),
+                    _ => each(std::mem::take(&mut number)),
+                }
+            }
+            offset += length as u64;
+        }
+    }
+
+    /// Thaws it.
+    pub fn thaw(&self) -> bool {
+        match (&self.freeze, &self.state) {
+            (Some(file), _) => put(file, b"0"),
+            (None, Some(file)) => put(file, b"THAWED"),
+            (None, None) => false,
+        }
+    }
+
+    /// Kills all of it.
+    pub fn kill(&self) -> bool {
+        self.kill.as_ref().is_some_and(|file| put(file, b"1"))
+    }
+}
+
+fn put(file: &OwnedFd, text: &[u8]) -> bool {
+    rustix::io::pwrite(file, text, 0).is_ok()
+}
+
+fn read<'a>(file: &OwnedFd, buffer: &'a mut [u8]) -> &'a [u8] {
+    let length = rustix::io::pread(file, &mut *buffer, 0).unwrap_or(0);
+    &buffer[..length]
+}
+
+fn has_line(text: &[u8], line: &[u8]) -> bool {
+    text.split(|byte| *byte == b'\n').any(|other| other == line)
+}

@@ -1,0 +1,39 @@
+//! Health from outside (Orion: Bohra, chapter 3; row O): watches a host and what runs on it by the traces that they leave
+//! in memory, notices what goes wrong, and repairs it by policy while the host itself could not start a shell.
+//!
+//! ```text
+//!  kernel's programs ──► box ─┐                    ┌─ fork-bomb ─┐
+//!  /proc (at the start, after loss) ─► fork tree ──┤ memory-hog  ├─► strike: freeze, kill, thaw ─► audit log, metrics
+//!  applications ──► boxes ────────────────────────►└─ stalled ───┘
+//! ```
+//!
+//! - [`kernel`]: events of processes, by programs in the kernel or, degraded, by a socket.
+//! - [`tree`]: who forked whom; counts by scope; the culprit.
+//! - [`policy`]: the files. [`engine`]: one step of the loop. [`levers`]: freezing and killing cgroups.
+//! - [`detector`]: failure by missing progress. [`ring`], [`remote`]: hosts that watch each other. [`local`]: the thread that nothing starves. [`service`]: all together.
+//! - [`guest`]: a virtual machine, read through its memory.
+//! - [`summary`], [`query`]: what is kept of the events, and what may be asked of it.
+//! - [`audit`]: the chained log. [`explain`]: an entry in words. [`status`], [`webhook`]: what is shown and sent.
+
+pub mod audit;
+pub mod detector;
+pub mod engine;
+pub mod error;
+pub mod explain;
+pub mod guest;
+pub mod incident;
+pub mod kernel;
+pub mod levers;
+pub mod local;
+pub mod policy;
+pub mod query;
+pub mod remote;
+pub mod ring;
+pub mod service;
+pub mod status;
+pub mod summary;
+mod sys;
+pub mod tree;
+pub mod webhook;
+
+pub use error::{Error, Result};

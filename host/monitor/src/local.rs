@@ -1,0 +1,84 @@
+//! The local context (Bohra, table 3.1): a thread of the target's own machine, which a target that is short of processor
+//! time or memory cannot starve: pinned to a processor, of real-time priority, with its memory locked.
+//!
+//! Each of the three can be switched off, to see what it is worth (`weir bench monitor` does).
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::sys;
+use rustix::thread::{ClockId, Timespec, clock_nanosleep_absolute};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir_sensor::now_ns;
+
+/// How the loop runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Time between two steps, ns; at least [`PERIOD_NS_MIN`].
+    pub period_ns: u64,
+    /// The processor that it is pinned to.
+    pub cpu: Option<usize>,
+    /// Its real-time priority, 1 to 99.
+    pub priority: Option<i32>,
+    /// Whether memory is locked.
+    pub lock_memory: bool,
+}
+
+/// Shortest period, ns.
+pub const PERIOD_NS_MIN: u64 = 100_000;
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { period_ns: 10_000_000, cpu: None, priority: Some(50), lock_memory: true }
+    }
+}
+
+/// How punctual the loop is.
+#[derive(Debug, Default)]
+pub struct Punctuality {
+    /// Longest time that a step began after it should have, ns.
+    pub late_ns_max: AtomicU64,
+    /// Periods that were skipped because a step began or ended too late.
+    pub skipped: AtomicU64,
+}
+
+/// Makes the calling thread what the settings say.
+///
+/// # Errors
+/// [`crate::Error::Io`] with what the machine refuses.
+pub fn settle(settings: &Settings) -> Result<()> {
+    if settings.lock_memory {
+        sys::lock_memory()?;
+    }
+    if let Some(cpu) = settings.cpu {
+        sys::pin(cpu)?;
+    }
+    settings.priority.map_or(Ok(()), sys::real_time)
+}
+
+/// Runs the loop in the calling thread until `stop`. After each step `after` is called.
+pub fn run(
+    engine: &mut Engine,
+    settings: &Settings,
+    stop: &AtomicBool,
+    punctuality: &Arc<Punctuality>,
+    mut after: impl FnMut(&mut Engine, u64),
+) {
+    let period_ns = settings.period_ns.max(PERIOD_NS_MIN);
+    let mut due = now_ns();
+    while !stop.load(Ordering::Acquire) {
+        let now = now_ns();
+        punctuality.late_ns_max.fetch_max(now.saturating_sub(due), Ordering::Relaxed);
+        engine.step(now);
+        after(engine, now);
+        due += period_ns;
+        let behind = now_ns().saturating_sub(due) / period_ns;
+        if behind > 0 {
+            punctuality.skipped.fetch_add(behind, Ordering::Relaxed);
+            due += behind * period_ns;
+        }
+        let until = Timespec { tv_sec: (due / 1_000_000_000) as i64, tv_nsec: (due % 1_000_000_000) as i64 };
+        // A signal wakes it early; the next step is then early too, and harmless.
+        let _ = clock_nanosleep_absolute(ClockId::Monotonic, &until);
+    }
+}

@@ -1,0 +1,195 @@
+//! Reads policies from a file, or from all `.yaml` files of a folder in the order of their names.
+
+use super::{
+    Action, Common, ForkBomb, ForkBombWhen, MemoryHog, MemoryHogWhen, POLICIES_MAX, Policy, Stalled,
+    WHITELIST_MAX, WINDOW_MS_MAX,
+};
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Longest file, bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads and checks policies.
+///
+/// # Errors
+/// [`Error::File`] with the document and the field that is wrong; [`Error::Io`].
+pub fn load(path: &Path) -> Result<Vec<Policy>> {
+    let mut policies: Vec<Policy> = Vec::new();
+    for file in files(path)? {
+        let wrong = |reason: String| Error::File { path: file.clone(), reason };
+        let length =
+            std::fs::metadata(&file).map_err(|error| Error::io(file.display().to_string(), error))?.len();
+        if length > FILE_BYTES_MAX {
+            return Err(wrong(format!("{length} bytes are over the limit of {FILE_BYTES_MAX}")));
+        }
+        let text =
+            std::fs::read_to_string(&file).map_err(|error| Error::io(file.display().to_string(), error))?;
+        for policy in parse(&text).map_err(wrong)? {
+            if policies.iter().any(|other| other.common().name == policy.common().name) {
+                return Err(wrong(format!("two policies are named '{}'", policy.common().name)));
+            }
+            policies.push(policy);
+        }
+    }
+    if policies.len() > POLICIES_MAX {
+        let reason = format!("{} policies are more than {POLICIES_MAX}", policies.len());
+        return Err(Error::File { path: path.to_path_buf(), reason });
+    }
+    Ok(policies)
+}
+
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let listing =
+        std::fs::read_dir(path).map_err(|error| Error::io(format!("listing {}", path.display()), error))?;
+    let mut files: Vec<PathBuf> = listing
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|file| file.extension().is_some_and(|ext| ext == "yaml" || ext == "yml"))
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+/// Reads the documents of a text.
+///
+/// # Errors
+/// What is wrong, as text.
+pub(super) fn parse(text: &str) -> std::result::Result<Vec<Policy>, String> {
+    let values: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
+    let numbered = values.into_iter().enumerate().filter(|(_, value)| !value.is_null());
+    numbered
+        .map(|(at, value)| policy(value).map_err(|reason| format!("document {}: {reason}", at + 1)))
+        .collect()
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Document {
+    kind: String,
+    name: String,
+    #[serde(default)]
+    cgroup: Option<PathBuf>,
+    #[serde(default)]
+    whitelist: Vec<String>,
+    #[serde(default)]
+    action: Action,
+    #[serde(default)]
+    dry_run: Option<bool>,
+    #[serde(default)]
+    cooldown_ms: Option<u64>,
+    #[serde(default)]
+    when: Option<Value>,
+    #[serde(default)]
+    memory: Option<PathBuf>,
+    #[serde(default, rename = "box")]
+    sensor_box: Option<String>,
+    #[serde(default)]
+    sensor: Option<String>,
+    #[serde(default)]
+    periods: Option<u32>,
+    #[serde(default)]
+    period_ms: Option<u64>,
+}
+
+fn policy(value: Value) -> std::result::Result<Policy, String> {
+    let document: Document = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    let Document { kind, name, cgroup, whitelist, action, dry_run, cooldown_ms, when, memory, .. } = document;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
+        return Err(format!("'{name}' is no name: use 1 to 63 letters, digits, '-', '_' or '.'"));
+    }
+    if whitelist.len() > WHITELIST_MAX {
+        return Err(format!("{} names on a whitelist are more than {WHITELIST_MAX}", whitelist.len()));
+    }
+    if cgroup.is_none() && matches!(action, Action::Freeze | Action::KillCgroup | Action::Hook) {
+        return Err(format!("action {} needs a cgroup, or it would hit the whole host", action.name()));
+    }
+    let common = Common {
+        name,
+        cgroup,
+        whitelist,
+        action,
+        dry_run: dry_run.unwrap_or(true),
+        cooldown_ms: cooldown_ms.unwrap_or(1000),
+    };
+    let not_for = |given: bool, field: &str| {
+        if given { Err(format!("field '{field}' does not belong to kind {kind}")) } else { Ok(()) }
+    };
+    if kind != "stalled" {
+        not_for(document.sensor_box.is_some(), "box")?;
+        not_for(document.sensor.is_some(), "sensor")?;
+        not_for(document.periods.is_some(), "periods")?;
+        not_for(document.period_ms.is_some(), "period-ms")?;
+    }
+    if kind != "memory-hog" {
+        not_for(memory.is_some(), "memory")?;
+    }
+    match kind.as_str() {
+        "fork-bomb" => Ok(Policy::ForkBomb(ForkBomb { common, when: fork_bomb_when(when)? })),
+        "memory-hog" => {
+            let when: MemoryHogWhen = field("when", when)?;
+            check_memory(&common, memory.as_ref(), &when)?;
+            Ok(Policy::MemoryHog(MemoryHog { common, memory, when }))
+        }
+        "stalled" => {
+            not_for(when.is_some(), "when")?;
+            let need = |field: Option<String>, name| field.ok_or(format!("field '{name}' is missing"));
+            let periods = document.periods.unwrap_or(3);
+            if periods == 0 || document.period_ms == Some(0) {
+                return Err("periods and period-ms must be more than 0".into());
+            }
+            Ok(Policy::Stalled(Stalled {
+                common,
+                sensor_box: need(document.sensor_box, "box")?,
+                sensor: need(document.sensor, "sensor")?,
+                periods,
+                period_ms: document.period_ms,
+            }))
+        }
+        _ => Err(format!("kind '{kind}' is not known: use fork-bomb, memory-hog or stalled")),
+    }
+}
+
+fn field<T: for<'de> Deserialize<'de>>(name: &str, value: Option<Value>) -> std::result::Result<T, String> {
+    let value = value.ok_or(format!("field '{name}' is missing"))?;
+    serde_json::from_value(value).map_err(|error| format!("{name}: {error}"))
+}
+
+fn fork_bomb_when(value: Option<Value>) -> std::result::Result<ForkBombWhen, String> {
+    let when: ForkBombWhen = field("when", value)?;
+    if when.living.is_none() && when.forks.is_none() && when.depth.is_none() && when.breadth.is_none() {
+        return Err("when: give at least one of living, forks, depth, breadth".into());
+    }
+    if when.living == Some(0) || when.forks == Some(0) || when.depth == Some(0) || when.breadth == Some(0) {
+        return Err("when: a limit of 0 would always be passed".into());
+    }
+    if !(10..=WINDOW_MS_MAX).contains(&when.window_ms) {
+        return Err(format!("when: window-ms must be from 10 to {WINDOW_MS_MAX}, not {}", when.window_ms));
+    }
+    Ok(when)
+}
+
+fn check_memory(
+    common: &Common,
+    memory: Option<&PathBuf>,
+    when: &MemoryHogWhen,
+) -> std::result::Result<(), String> {
+    let of_cgroup = when.used_bytes.is_some() || when.used_percent.is_some();
+    if of_cgroup == when.available_bytes.is_some() {
+        return Err(
+            "when: give used-bytes or used-percent of a cgroup, or available-bytes of the host".into()
+        );
+    }
+    if of_cgroup && common.cgroup.is_none() && memory.is_none() {
+        return Err("used-bytes and used-percent need a cgroup".into());
+    }
+    if when.used_percent.is_some_and(|percent| percent == 0 || percent > 100) {
+        return Err("when: used-percent must be from 1 to 100".into());
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+use super::file::parse;
+use super::*;
+
+const BOMB: &str = "kind: fork-bomb\nname: a\nwhen: { living: 100 }\n";
+
+#[test]
+fn a_policy_is_a_dry_run_unless_it_says_otherwise() {
+    let policies = parse(BOMB).unwrap();
+    let Policy::ForkBomb(policy) = &policies[0] else { panic!("{policies:?}") };
+    assert!(policy.common.dry_run);
+    assert_eq!((policy.common.action, policy.when.window_ms), (Action::FreezeKill, 250));
+    assert_eq!((policies[0].kind(), policies[0].common().name.as_str()), ("fork-bomb", "a"));
+}
+
+#[test]
+fn all_kinds_are_read() {
+    let text = "
+kind: fork-bomb
+name: containers
+cgroup: containers
+whitelist: [sshd]
+action: kill-cgroup
+dry-run: false
+cooldown-ms: 5
+when: { living: 100, forks: 500, depth: 64, breadth: 200, window-ms: 100 }
+---
+kind: memory-hog
+name: memory
+cgroup: containers
+memory: /sys/fs/cgroup/memory/containers
+when: { used-percent: 80 }
+---
+kind: stalled
+name: web
+box: web
+sensor: requests
+periods: 4
+action: report
+";
+    let policies = parse(text).unwrap();
+    assert_eq!(policies.len(), 3);
+    assert!(!policies[0].common().dry_run);
+    let Policy::Stalled(web) = &policies[2] else { panic!("{policies:?}") };
+    assert_eq!((web.sensor_box.as_str(), web.periods, web.period_ms), ("web", 4, None));
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let cases = [
+        ("kind: nothing\nname: a", "fork-bomb, memory-hog or stalled"),
+        ("kind: fork-bomb\nname: a", "'when' is missing"),
+        ("kind: fork-bomb\nname: a b\nwhen: { living: 1 }", "is no name"),
+        ("kind: fork-bomb\nname: a\nwhen: {}", "at least one of"),
+        ("kind: fork-bomb\nname: a\nwhen: { living: 0 }", "limit of 0"),
+        ("kind: fork-bomb\nname: a\nwhen: { living: 5, window-ms: 1 }", "window-ms"),
+        ("kind: fork-bomb\nname: a\nwhen: { alive: 5 }", "alive"),
+        ("kind: fork-bomb\nname: a\naction: hook\nwhen: { living: 5 }", "needs a cgroup"),
+        ("kind: fork-bomb\nname: a\nbox: b\nwhen: { living: 5 }", "does not belong to kind fork-bomb"),
+        ("kind: memory-hog\nname: a\nwhen: { used-bytes: 5 }", "need a cgroup"),
+        ("kind: memory-hog\nname: a\ncgroup: x\nwhen: { used-percent: 101 }", "1 to 100"),
+        ("kind: memory-hog\nname: a\nwhen: { used-bytes: 5, available-bytes: 5 }", "give used-bytes or"),
+        ("kind: stalled\nname: a\nbox: b", "'sensor' is missing"),
+        ("kind: stalled\nname: a\nbox: b\nsensor: c\nperiods: 0", "more than 0"),
+    ];
+    for (text, wanted) in cases {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(wanted) && error.starts_with("document 1: "), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_folder_is_read_in_order_and_names_are_unique() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("b.yaml", BOMB);
+    write("a.yaml", "kind: fork-bomb\nname: first\nwhen: { depth: 10 }\n");
+    write("notes.txt", "not a policy");
+    let names: Vec<String> =
+        load(folder.path()).unwrap().iter().map(|policy| policy.common().name.clone()).collect();
+    assert_eq!(names, ["first", "a"]);
+    write("c.yaml", BOMB);
+    assert!(load(folder.path()).unwrap_err().to_string().contains("two policies are named 'a'"));
+}
+
+#[test]
+fn whitelisted_names_are_compared_as_the_kernel_cuts_them() {
+    let list = Whitelist::new(&["sshd".into(), "a-very-long-name-of-a-program".into()]);
+    let comm = |name: &str| {
+        let mut comm = [0; 16];
+        comm[..name.len()].copy_from_slice(name.as_bytes());
+        comm
+    };
+    assert!(list.holds(&comm("sshd")) && list.holds(&comm("a-very-long-nam")));
+    assert!(!list.holds(&comm("ssh")) && !list.holds(&comm("")));
+}
+
+#[test]
+fn any_text_is_read_without_harm() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            drop(parse(text));
+        }
+    });
+}
+
+#[test]
+fn the_examples_of_the_documentation_are_sound() {
+    let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate/monitor"));
+    let policies = load(folder).unwrap();
+    assert!(policies.len() >= 5);
+    assert!(
+        policies.iter().all(|policy| policy.common().dry_run || policy.common().action == Action::Report)
+    );
+    assert!(crate::query::load(&folder.join("queries.txt")).unwrap().len() >= 5);
+}

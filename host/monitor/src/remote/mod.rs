@@ -1,0 +1,317 @@
+//! The remote context (Bohra, table 3.1) and the driver of the [ring](crate::ring): hosts answer each other's probes over UDP.
+//!
+//! It is not one-sided: there is no RDMA here, so a thread of the probed host answers, pinned and of real-time priority like the
+//! loop. A host whose kernel has stopped does not answer; one that is merely busy does.
+//!
+//! ```text
+//! packet, 56 bytes, little-endian: magic u32, version u16, kind u16, from u16, about u16, suspects u32, nonce u64, progress u64,
+//!                                  time u64, tag 16 bytes: HMAC-SHA256 of the rest under the ring's key, cut
+//! ```
+//! A packet without a right tag is dropped and counted. An answer counts only for the newest probe (its nonce); an opinion only
+//! if it is newer than the last one of that host, so that nothing can be replayed.
+//!
+//! Fencing comes before fail-over: when a host is declared failed, the `fence` command is run with its name, and only its
+//! success is told as `fenced`.
+
+mod packet;
+
+pub use packet::{Kind, PACKET_BYTES, Packet};
+
+use crate::detector::Settings;
+use crate::error::{Error, Result};
+use crate::incident::Note;
+use crate::local;
+use crate::ring::{HOSTS_MAX, Host, Input, Output, Ring};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use weir_sensor::now_ns;
+
+/// Shortest key, bytes.
+const KEY_BYTES_MIN: usize = 16;
+/// Most packets that are taken between two looks at the clock.
+const BURST_MAX: usize = 1024;
+
+/// A ring's file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RingFile {
+    /// This host's name.
+    pub own: String,
+    /// All hosts and where they answer. Their order by name is the ring's.
+    pub hosts: BTreeMap<String, SocketAddr>,
+    /// File with the secret that all share.
+    pub key_file: PathBuf,
+    /// So many hosts may fail at once.
+    #[serde(default = "one")]
+    pub k: usize,
+    /// Time between two probes, ms.
+    #[serde(default = "period_ms")]
+    pub period_ms: u64,
+    /// So many periods without an answer make a host suspect.
+    #[serde(default = "periods")]
+    pub periods: u32,
+    /// Program that fences a host; it is given the host's name.
+    #[serde(default)]
+    pub fence: Option<PathBuf>,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn period_ms() -> u64 {
+    20
+}
+
+fn periods() -> u32 {
+    5
+}
+
+impl RingFile {
+    /// Reads and checks one.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::File`].
+    pub fn load(path: &Path) -> Result<RingFile> {
+        let wrong = |reason: String| Error::File { path: path.to_path_buf(), reason };
+        let text =
+            std::fs::read_to_string(path).map_err(|error| Error::io(path.display().to_string(), error))?;
+        let file: RingFile = serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        if !file.hosts.contains_key(&file.own) {
+            return Err(wrong(format!("own: '{}' is not among the hosts", file.own)));
+        }
+        if file.hosts.len() > HOSTS_MAX {
+            return Err(wrong(format!("{} hosts are more than {HOSTS_MAX}", file.hosts.len())));
+        }
+        if file.k + 1 >= file.hosts.len() {
+            return Err(wrong(format!("k {} needs at least {} hosts", file.k, file.k + 2)));
+        }
+        if file.period_ms == 0 || file.periods == 0 {
+            return Err(wrong("period-ms and periods must be more than 0".into()));
+        }
+        Ok(file)
+    }
+}
+
+/// A host as it is shown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostView {
+    /// Its name.
+    pub name: String,
+    /// Whether it is taken for failed.
+    pub failed: bool,
+    /// The accrual level, if this host watches it.
+    pub level: Option<f64>,
+}
+
+/// A running part of a ring.
+#[derive(Debug)]
+pub struct Remote {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    view: Arc<Mutex<Vec<HostView>>>,
+    /// The names of the hosts, by number.
+    pub names: Vec<String>,
+}
+
+struct Driver {
+    ring: Ring,
+    own: Host,
+    socket: UdpSocket,
+    addresses: Vec<SocketAddr>,
+    names: Vec<String>,
+    key: Vec<u8>,
+    nonces: BTreeMap<Host, u64>,
+    newest: BTreeMap<(Host, Host), u64>,
+    period: Duration,
+    fence: Option<PathBuf>,
+    notes: SyncSender<Note>,
+    dropped: u64,
+}
+
+impl Remote {
+    /// Joins a ring. What it declares goes to `notes`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::File`] for a key that is too short.
+    pub fn start(file: &RingFile, settings: local::Settings, notes: SyncSender<Note>) -> Result<Remote> {
+        let key = std::fs::read(&file.key_file)
+            .map_err(|error| Error::io(format!("the ring's key {}", file.key_file.display()), error))?;
+        if key.len() < KEY_BYTES_MIN {
+            let reason = format!("a key of {} bytes is too short: use at least {KEY_BYTES_MIN}", key.len());
+            return Err(Error::File { path: file.key_file.clone(), reason });
+        }
+        let names: Vec<String> = file.hosts.keys().cloned().collect();
+        let addresses: Vec<SocketAddr> = file.hosts.values().copied().collect();
+        let own = names.iter().position(|name| *name == file.own).unwrap_or(0) as Host;
+        let period = Duration::from_millis(file.period_ms);
+        let failed = |error| Error::io(format!("listening at {}", addresses[usize::from(own)]), error);
+        let socket = UdpSocket::bind(addresses[usize::from(own)]).map_err(failed)?;
+        socket.set_read_timeout(Some(period / 4)).map_err(failed)?;
+        let detector = Settings { period_ns: period.as_nanos() as u64, periods: file.periods, watch_ns: 0 };
+        let mut driver = Driver {
+            ring: Ring::new(own, 0..names.len() as Host, file.k, detector),
+            own,
+            socket,
+            addresses,
+            names: names.clone(),
+            key,
+            nonces: BTreeMap::new(),
+            newest: BTreeMap::new(),
+            period,
+            fence: file.fence.clone(),
+            notes,
+            dropped: 0,
+        };
+        let (stop, view) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (stopped, shown) = (stop.clone(), view.clone());
+        let thread = std::thread::Builder::new()
+            .name("monitor-ring".into())
+            .spawn(move || {
+                // The loop has told already what the machine refuses.
+                drop(local::settle(&local::Settings { lock_memory: false, ..settings }));
+                driver.run(&stopped, &shown);
+            })
+            .map_err(|error| Error::io("starting the ring", error))?;
+        Ok(Remote { stop, thread: Some(thread), view, names })
+    }
+
+    /// The hosts as they are seen now.
+    pub fn view(&self) -> Vec<HostView> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Driver {
+    fn run(&mut self, stop: &AtomicBool, view: &Mutex<Vec<HostView>>) {
+        let period_ns = self.period.as_nanos() as u64;
+        let mut due = now_ns();
+        while !stop.load(Ordering::Acquire) {
+            let now = now_ns();
+            if now >= due {
+                due = now + period_ns;
+                self.give(Input::Tick);
+                *view.lock().unwrap_or_else(PoisonError::into_inner) = self.shown(now);
+            }
+            let mut bytes = [0; PACKET_BYTES + 1];
+            for _ in 0..BURST_MAX {
+                // An error is a time-out, or a host that is not there: the next tick comes either way.
+                let Ok((length, from)) = self.socket.recv_from(&mut bytes) else { break };
+                self.take(&bytes[..length], from);
+                if now_ns() >= due {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn shown(&self, now: u64) -> Vec<HostView> {
+        let watched: BTreeMap<Host, f64> = self.ring.watched(now).into_iter().collect();
+        let row = |(number, name): (usize, &String)| HostView {
+            name: name.clone(),
+            failed: self.ring.failed().contains(&(number as Host)),
+            level: watched.get(&(number as Host)).copied(),
+        };
+        self.names.iter().enumerate().map(row).collect()
+    }
+
+    fn send(&mut self, to: Host, packet: Packet) {
+        if let Some(address) = self.addresses.get(usize::from(to)) {
+            // Who cannot be reached is found by the detector.
+            drop(self.socket.send_to(&packet.encode(&self.key), address));
+        }
+    }
+
+    fn packet(&self, kind: Kind) -> Packet {
+        Packet { kind, from: self.own, about: 0, suspects: false, nonce: 0, progress: 0, time: now_ns() }
+    }
+
+    fn take(&mut self, bytes: &[u8], from: SocketAddr) {
+        let Some(packet) = Packet::decode(bytes, &self.key) else {
+            self.dropped += 1;
+            tracing::debug!(%from, dropped = self.dropped, "a packet that is not of this ring");
+            return;
+        };
+        match packet.kind {
+            Kind::Probe => {
+                let answer = Packet { nonce: packet.nonce, progress: now_ns(), ..self.packet(Kind::Answer) };
+                self.send(packet.from, answer);
+            }
+            Kind::Answer if self.nonces.get(&packet.from) == Some(&packet.nonce) => {
+                self.nonces.remove(&packet.from);
+                self.give(Input::Answer { host: packet.from, progress: packet.progress });
+            }
+            Kind::Answer => {}
+            Kind::Opinion => {
+                if usize::from(packet.from.max(packet.about)) >= self.names.len() {
+                    return;
+                }
+                let newest = self.newest.entry((packet.from, packet.about)).or_insert(0);
+                // A host that began anew has a younger clock: it is believed when its answers show that it is back.
+                if packet.time > *newest {
+                    *newest = packet.time;
+                    let Packet { from, about, suspects, .. } = packet;
+                    self.give(Input::Opinion { from, about, suspects });
+                }
+            }
+        }
+    }
+
+    fn give(&mut self, input: Input) {
+        let mut out = Vec::new();
+        self.ring.step(now_ns(), input, &mut out);
+        for output in out {
+            match output {
+                Output::Probe(host) => {
+                    let nonce = now_ns();
+                    self.nonces.insert(host, nonce);
+                    self.send(host, Packet { nonce, ..self.packet(Kind::Probe) });
+                }
+                Output::Tell { to, about, suspects } => {
+                    self.send(to, Packet { about, suspects, ..self.packet(Kind::Opinion) });
+                }
+                Output::Failed(host) => {
+                    let fence = self.fence.clone();
+                    fence_and_tell(fence, self.names[usize::from(host)].clone(), host, self.notes.clone());
+                }
+                Output::Recovered(host) => {
+                    // What it said before it failed is no measure for what it says now.
+                    self.newest.retain(|(from, _), _| *from != host);
+                    let _ = self.notes.try_send(Note::HostRecovered { host });
+                }
+            }
+        }
+    }
+}
+
+/// Fences in a thread of its own, for as long as that takes, and tells what came of it.
+fn fence_and_tell(fence: Option<PathBuf>, name: String, host: Host, notes: SyncSender<Note>) {
+    let tell = move || {
+        let fenced = fence
+            .map(|program| Command::new(program).arg(name).status().is_ok_and(|status| status.success()));
+        let _ = notes.try_send(Note::HostFailed { host, fenced });
+    };
+    if let Err(error) = std::thread::Builder::new().name("monitor-fence".into()).spawn(tell) {
+        tracing::error!(%error, host, "a failed host was not fenced");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! What a running monitor shows: to `weir monitor top`, and to Prometheus.
+
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// A policy now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyRow {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// What it does.
+    pub action: String,
+    /// Whether it only says so.
+    pub dry_run: bool,
+    /// Living processes of its scope that were born in its window.
+    pub living: u64,
+    /// Processes forked in its window.
+    pub forks: u64,
+    /// Alarms since the start.
+    pub alarms: u64,
+}
+
+/// A sensor of a box.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SensorRow {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its value; for events, how many there were.
+    pub value: u64,
+    /// Number of updates.
+    pub updates: u64,
+    /// Time since its last update, ms; nothing if it was never updated.
+    pub age_ms: Option<u64>,
+}
+
+/// A box.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoxRow {
+    /// Its name.
+    pub name: String,
+    /// The process that exported it.
+    pub process: u32,
+    /// The user whom its registration belongs to.
+    pub user: u32,
+    /// Why it cannot be read, if it cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Its sensors.
+    pub sensors: Vec<SensorRow>,
+}
+
+/// The value of a query.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct QueryRow {
+    /// Its name.
+    pub name: String,
+    /// On-demand, once or every.
+    pub kind: String,
+    /// The value, or the rows of a table, as text.
+    pub value: String,
+    /// How often a one-shot or continuous query fired.
+    pub fired: u64,
+}
+
+/// A host of the ring.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostRow {
+    /// Its name.
+    pub name: String,
+    /// Whether it is taken for failed.
+    pub failed: bool,
+    /// How unlikely its silence is, if this host watches it: 1 is one in ten, 2 one in a hundred.
+    pub level: Option<f64>,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// How the kernel is heard.
+    pub kernel: String,
+    /// Why it is not the best way, if it is not.
+    pub degraded: Option<String>,
+    /// Steps of the loop.
+    pub steps: u64,
+    /// All steps together, us of the loop's thread.
+    pub step_us: u64,
+    /// Longest step, us.
+    pub step_us_max: u64,
+    /// Longest time that a step began too late, us.
+    pub late_us_max: u64,
+    /// Periods that were skipped.
+    pub skipped: u64,
+    /// Processes that live.
+    pub processes: u64,
+    /// Processes forked.
+    pub forks: u64,
+    /// Processes that ended.
+    pub exits: u64,
+    /// Programs started.
+    pub execs: u64,
+    /// Victims of the out-of-memory killer.
+    pub victims: u64,
+    /// Processes that found no room in the tree.
+    pub refused: u64,
+    /// Events of the kernel.
+    pub events: u64,
+    /// Events lost.
+    pub lost: u64,
+    /// Times that the tree was compared with `/proc`.
+    pub resyncs: u64,
+    /// Alarms.
+    pub alarms: u64,
+    /// Signals sent.
+    pub signals: u64,
+    /// Notes of the loop that found the queue full.
+    pub notes_lost: u64,
+    /// The hash of the newest line of the audit log.
+    pub audit: String,
+    /// Lines that could not be written to the audit log.
+    pub audit_failed: u64,
+    /// The policies.
+    pub policies: Vec<PolicyRow>,
+    /// The boxes.
+    pub boxes: Vec<BoxRow>,
+    /// The queries.
+    pub queries: Vec<QueryRow>,
+    /// The hosts of the ring.
+    pub hosts: Vec<HostRow>,
+}
+
+/// A label's value as Prometheus wants it.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+impl Status {
+    /// As text for Prometheus.
+    pub fn prometheus(&self) -> String {
+        let mut text = String::new();
+        let mut family = |name: &str, kind: &str, help: &str, rows: &[(String, f64)]| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "# HELP weir_monitor_{name} {help}\n# TYPE weir_monitor_{name} {kind}");
+            for (labels, value) in rows {
+                let _ = writeln!(text, "weir_monitor_{name}{labels} {value}");
+            }
+        };
+        let one = |value: u64| vec![(String::new(), value as f64)];
+        let degraded = u64::from(self.degraded.is_some());
+        let scalars = [
+            ("degraded", "gauge", "1 when the kernel is not heard the best way", degraded),
+            ("steps_total", "counter", "Steps of the loop", self.steps),
+            ("late_microseconds_max", "gauge", "Longest time that a step began too late", self.late_us_max),
+            ("skipped_periods_total", "counter", "Periods that were skipped", self.skipped),
+            ("processes", "gauge", "Processes that live", self.processes),
+            ("forks_total", "counter", "Processes forked", self.forks),
+            ("exits_total", "counter", "Processes that ended", self.exits),
+            ("execs_total", "counter", "Programs started", self.execs),
+            ("oom_victims_total", "counter", "Victims of the out-of-memory killer", self.victims),
+            ("events_lost_total", "counter", "Events of the kernel that were lost", self.lost),
+            ("alarms_total", "counter", "Alarms", self.alarms),
+            ("signals_total", "counter", "Signals sent", self.signals),
+            ("notes_lost_total", "counter", "Notes that found the queue full", self.notes_lost),
+            ("audit_failed_total", "counter", "Lines not written to the audit log", self.audit_failed),
+        ];
+        for (name, kind, help, value) in scalars {
+            family(name, kind, help, &one(value));
+        }
+        let seconds = vec![(String::new(), self.step_us as f64 / 1e6)];
+        family("step_seconds_total", "counter", "All steps of the loop together", &seconds);
+        let by_policy = |of: fn(&PolicyRow) -> u64| -> Vec<(String, f64)> {
+            let row =
+                |policy: &PolicyRow| (format!("{{policy=\"{}\"}}", label(&policy.name)), of(policy) as f64);
+            self.policies.iter().map(row).collect()
+        };
+        family("policy_alarms_total", "counter", "Alarms of a policy", &by_policy(|row| row.alarms));
+        family(
+            "policy_living",
+            "gauge",
+            "Living processes born in a policy's window",
+            &by_policy(|row| row.living),
+        );
+        let sensors: Vec<(String, f64)> = self
+            .boxes
+            .iter()
+            .flat_map(|row| row.sensors.iter().map(move |sensor| (row, sensor)))
+            .map(|(row, sensor)| {
+                let labels = format!("{{box=\"{}\",sensor=\"{}\"}}", label(&row.name), label(&sensor.name));
+                (labels, sensor.value as f64)
+            })
+            .collect();
+        family("sensor_value", "gauge", "Value of a sensor", &sensors);
+        let queries: Vec<(String, f64)> = self
+            .queries
+            .iter()
+            .filter_map(|row| {
+                let value = row.value.parse().ok()?;
+                Some((format!("{{query=\"{}\"}}", label(&row.name)), value))
+            })
+            .collect();
+        let hosts = |of: fn(&HostRow) -> Option<f64>| -> Vec<(String, f64)> {
+            let row = |host: &HostRow| Some((format!("{{host=\"{}\"}}", label(&host.name)), of(host)?));
+            self.hosts.iter().filter_map(row).collect()
+        };
+        let failed = hosts(|host| Some(f64::from(u8::from(host.failed))));
+        family("host_failed", "gauge", "1 when a host of the ring is taken for failed", &failed);
+        let levels = hosts(|host| host.level);
+        family("host_suspicion_level", "gauge", "How unlikely the silence of a watched host is", &levels);
+        family("query_value", "gauge", "Value of a query, where it is a number", &queries);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+use super::*;
+
+#[test]
+fn metrics_are_escaped_and_whole() {
+    let sensor = SensorRow { name: "a".into(), value: 7, ..SensorRow::default() };
+    let status = Status {
+        kernel: "bpf".into(),
+        forks: 12,
+        policies: vec![PolicyRow { name: "containers".into(), alarms: 2, ..PolicyRow::default() }],
+        boxes: vec![BoxRow { name: "b\"\\x".into(), sensors: vec![sensor], ..BoxRow::default() }],
+        queries: vec![
+            QueryRow { name: "q".into(), value: "1.5".into(), ..QueryRow::default() },
+            QueryRow { name: "table".into(), value: "a 1\nb 2".into(), ..QueryRow::default() },
+        ],
+        ..Status::default()
+    };
+    let text = status.prometheus();
+    for line in [
+        "weir_monitor_forks_total 12",
+        "weir_monitor_degraded 0",
+        "weir_monitor_policy_alarms_total{policy=\"containers\"} 2",
+        "weir_monitor_sensor_value{box=\"b\\\"\\\\x\",sensor=\"a\"} 7",
+        "weir_monitor_query_value{query=\"q\"} 1.5",
+    ] {
+        assert!(text.lines().any(|other| other == line), "{line} in\n{text}");
+    }
+    assert!(!text.contains("table"));
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (_, value) = line.rsplit_once(' ').unwrap();
+        value.parse::<f64>().unwrap();
+    }
+}
+
+#[test]
+fn the_metrics_and_their_documentation_are_the_same_and_the_dashboard_uses_them() {
+    let names = |text: &str| -> std::collections::BTreeSet<String> {
+        let word = |c: char| c.is_ascii_lowercase() || c == '_';
+        text.split(|c| !word(c))
+            .filter(|name| name.starts_with("weir_monitor_"))
+            .map(str::to_string)
+            .collect()
+    };
+    let told = names(&Status::default().prometheus());
+    let documented = names(include_str!("../../../../docs/operate/metrics.md"));
+    assert_eq!(told, documented);
+    let dashboard = include_str!("../../../../packaging/grafana/monitor.json");
+    serde_json::from_str::<serde_json::Value>(dashboard).unwrap();
+    assert!(names(dashboard).is_subset(&told));
+}

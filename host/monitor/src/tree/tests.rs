@@ -1,0 +1,216 @@
+use super::scope::Members;
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn comm(name: &str) -> Comm {
+    let mut comm = [0; 16];
+    comm[..name.len()].copy_from_slice(name.as_bytes());
+    comm
+}
+
+fn fork(time_ns: u64, parent: u32, process: u32) -> Event {
+    Event { time_ns, what: What::Fork { parent }, process, user: 7, cgroup: 1, comm: comm("bomb") }
+}
+
+fn exit(process: u32) -> Event {
+    Event { time_ns: 0, what: What::Exit, process, user: 0, cgroup: 0, comm: [0; 16] }
+}
+
+/// init (1) with a shell (10) and a server (20) that has children of its own.
+fn tree() -> ForkTree {
+    let mut tree = ForkTree::new(4096);
+    tree.define(0, Scope::new(Members::Host, 1_000_000));
+    tree.seed(1, 0, comm("init"), 1, 0);
+    tree.seed(10, 1, comm("sh"), 1, 0);
+    tree.seed(20, 1, comm("server"), 1, 0);
+    for worker in 21..25 {
+        tree.seed(worker, 20, comm("worker"), 1, 0);
+    }
+    tree
+}
+
+fn young(since: u64) -> impl FnMut(Place, &Node) -> u32 {
+    move |_, node| u32::from(node.born_ns >= since)
+}
+
+/// Young processes are taken at once; those that are named never.
+fn sparing(since: u64, never: &[u32]) -> impl FnMut(&Node) -> Choice {
+    move |node| match () {
+        () if never.contains(&node.process) => Choice::Never,
+        () if node.born_ns >= since => Choice::AtOnce,
+        () => Choice::IfNoneBelow,
+    }
+}
+
+fn members(tree: &ForkTree, place: Place) -> Vec<u32> {
+    let mut all = Vec::new();
+    tree.below(place, |_, node| {
+        if node.alive {
+            all.push(node.process);
+        }
+    });
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn a_bomb_whose_parents_die_hangs_together() {
+    let mut tree = tree();
+    tree.apply(&fork(100, 10, 100));
+    // Each forks two and dies.
+    for process in 100..140 {
+        tree.apply(&fork(200, process, process * 2 - 99));
+        tree.apply(&fork(200, process, process * 2 - 98));
+        tree.apply(&exit(process));
+    }
+    let (place, weight) = tree.culprit(young(50), sparing(50, &[1])).unwrap();
+    assert_eq!(weight, 41);
+    let found = members(&tree, place);
+    assert_eq!(found.len(), 41);
+    assert!(found.iter().all(|process| *process > 100), "neither shell nor server: {found:?}");
+}
+
+#[test]
+fn a_parent_that_forks_all_itself_is_the_culprit() {
+    let mut tree = tree();
+    tree.apply(&fork(100, 10, 50));
+    for process in 200..300 {
+        tree.apply(&fork(200_000_000_000, 50, process));
+    }
+    let (place, _) = tree.culprit(young(1000), sparing(1000, &[1])).unwrap();
+    assert_eq!(tree.get(place).unwrap().process, 50);
+}
+
+#[test]
+fn a_chain_is_taken_from_its_first_link() {
+    let mut tree = tree();
+    let mut last = None;
+    for process in 1000..1100 {
+        last = tree.apply(&fork(u64::from(process), if process == 1000 { 10 } else { process - 1 }, process));
+    }
+    assert_eq!(tree.living_chain(last.unwrap()), 100);
+    assert_eq!(tree.get(last.unwrap()).unwrap().chain, 100);
+    let (place, _) = tree.culprit(young(1), sparing(1, &[1])).unwrap();
+    assert_eq!(tree.get(place).unwrap().process, 1000);
+    tree.apply(&exit(1098));
+    assert_eq!(tree.living_chain(tree.find(1099).unwrap()), 99, "the joint was taken out");
+}
+
+#[test]
+fn who_may_not_be_chosen_is_passed_over() {
+    let mut tree = tree();
+    for process in 200..300 {
+        tree.apply(&fork(2000, 20, process));
+        tree.apply(&fork(2000, process, process + 1000));
+    }
+    let (place, _) = tree.culprit(young(1000), sparing(1000, &[])).unwrap();
+    assert_eq!(tree.get(place).unwrap().process, 20);
+    assert_eq!(tree.culprit(young(1000), sparing(1000, &[20])), None);
+    assert_eq!(tree.culprit(young(u64::MAX), sparing(1000, &[])), None);
+}
+
+#[test]
+fn scopes_count_living_and_forks_of_their_window() {
+    let mut tree = tree();
+    tree.define(1, Scope::new(Members::Cgroups(vec![5, 3]), 8_000));
+    let in_five = |time_ns, process| Event { cgroup: 5, ..fork(time_ns, 10, process) };
+    for process in 100..110 {
+        tree.apply(&in_five(10_000, process));
+    }
+    tree.apply(&exit(100));
+    // The shell was seen to act in cgroup 5: it belongs to it now, but is old.
+    assert_eq!((tree.scope(1).living(10_500), tree.scope(1).forks(10_500)), (9, 10));
+    assert_eq!(tree.scope(1).living(17_000), 9);
+    assert_eq!(tree.scope(1).living(19_000), 0, "they are old by then");
+    tree.apply(&exit(101));
+    assert_eq!(tree.scope(0).living(19_000), 8);
+    tree.redefine(1, &[3]);
+    assert_eq!(tree.scope(1).living(10_500), 0);
+}
+
+#[test]
+fn a_full_tree_refuses_and_counts() {
+    let mut tree = ForkTree::new(4);
+    for process in 1..10 {
+        tree.apply(&fork(1, 0, process));
+    }
+    assert_eq!((tree.counters.living, tree.counters.refused), (3, 6));
+    tree.apply(&exit(2));
+    assert!(tree.apply(&fork(1, 1, 12)).is_some());
+}
+
+/// A plain model: who lives, and the living ancestor-or-joint relation by full parent chains.
+#[derive(Default)]
+struct Model {
+    parent: BTreeMap<u32, u32>,
+    alive: BTreeMap<u32, bool>,
+}
+
+impl Model {
+    fn below(&self, mut process: u32, other: u32) -> bool {
+        loop {
+            if process == other {
+                return true;
+            }
+            match self.parent.get(&process) {
+                Some(parent) => process = *parent,
+                None => return false,
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn descendants_are_those_of_a_plain_model(steps in prop::collection::vec((0_usize..64, any::<bool>()), 1..300)) {
+        let mut tree = ForkTree::new(1024);
+        let mut model = Model::default();
+        let mut next = 2;
+        tree.seed(1, 0, comm("init"), 1, 0);
+        model.alive.insert(1, true);
+        for (which, ends) in steps {
+            let living: Vec<u32> = model.alive.iter().filter(|(_, alive)| **alive).map(|(pid, _)| *pid).collect();
+            let chosen = living[which % living.len()];
+            if ends && chosen != 1 {
+                tree.apply(&exit(chosen));
+                model.alive.insert(chosen, false);
+            } else {
+                tree.apply(&fork(u64::from(next), chosen, next));
+                model.parent.insert(next, chosen);
+                model.alive.insert(next, true);
+                next += 1;
+            }
+        }
+        let living: Vec<u32> = model.alive.iter().filter(|(_, alive)| **alive).map(|(pid, _)| *pid).collect();
+        prop_assert_eq!(tree.counters.living as usize, living.len());
+        prop_assert!(tree.counters.nodes as usize <= 2 * living.len());
+        for process in &living {
+            let place = tree.find(*process).unwrap();
+            let wanted: Vec<u32> = living.iter().copied().filter(|other| model.below(*other, *process)).collect();
+            prop_assert_eq!(members(&tree, place), wanted);
+            let children = living.iter().filter(|other| tree.find(**other).and_then(|at| tree.parent(at)) == Some(place));
+            prop_assert_eq!(tree.get(place).unwrap().children as usize, children.count());
+        }
+    }
+
+    #[test]
+    fn any_events_leave_a_sound_tree(events in prop::collection::vec((0_u32..40, 0_u32..40, 0_u8..4), 0..400)) {
+        let mut tree = ForkTree::new(24);
+        tree.define(0, Scope::new(Members::Host, 100));
+        for (time, (a, b, what)) in events.into_iter().enumerate() {
+            let what = match what { 0 | 1 => What::Fork { parent: a }, 2 => What::Exit, _ => What::Exec };
+            tree.apply(&Event { time_ns: time as u64 + 1, what, process: b, user: 0, cgroup: u64::from(a), comm: [0; 16] });
+            let mut seen = 0;
+            let mut at = Some(tree.lowest(ROOT));
+            while let Some(here) = at {
+                seen += u64::from(here != ROOT);
+                at = tree.after(here, ROOT);
+            }
+            prop_assert_eq!(seen, tree.counters.nodes);
+        }
+        tree.culprit(|_, _| 1, |_| Choice::IfNoneBelow);
+        tree.retain(|_| false);
+        prop_assert_eq!((tree.counters.living, tree.counters.nodes, tree.scope(0).living(500)), (0, 0, 0));
+    }
+}

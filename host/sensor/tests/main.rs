@@ -1,0 +1,7 @@
+//! Whole boxes: publishers and readers in threads, hostile publishers, and the C header.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod c_header;
+mod hostile;
+mod racing;

@@ -1,0 +1,277 @@
+//! `weir fs`: user-space file systems. A thin adapter over `weir-userfs`.
+
+mod doctor;
+
+use super::{Failure, Output, output};
+use clap::{Args, Subcommand};
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use weir_intercept::Announced;
+use weir_userfs::control::{self, Answer, Question, Status};
+use weir_userfs::daemon::{self, Task};
+use weir_userfs::locate;
+use weir_userfs::mount::Options;
+
+/// How long a new mount may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `weir fs …`
+#[derive(Debug, Args)]
+pub struct FileSystems {
+    /// Where daemons keep their sockets
+    #[arg(long, global = true, env = "WEIR_FS_STATE", value_name = "FOLDER")]
+    state: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Mount a backend
+    Mount(MountArguments),
+    /// Serve a mount in the foreground, for service managers
+    Serve(MountArguments),
+    /// Run a program that reaches the files of a mount without the kernel, and all that it starts
+    Run(Run),
+    /// The same, with a shell
+    Shell {
+        /// The mount, if there are several
+        #[arg(long, value_name = "FOLDER")]
+        mount: Option<PathBuf>,
+    },
+    /// Show mounts, accelerated processes, operations, latencies and errors
+    Status {
+        /// How to print
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Unmount
+    Unmount {
+        /// Where it is mounted
+        point: PathBuf,
+        /// Even while files are open: it goes out of sight now, and ends when the last one is closed
+        #[arg(long)]
+        lazy: bool,
+    },
+    /// Say what this machine offers, and what is missing (exit code 4 when a mount is not possible)
+    Doctor,
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// The mount, if there are several
+    #[arg(long, value_name = "FOLDER")]
+    mount: Option<PathBuf>,
+    /// Fail instead of running through the kernel when the program cannot be accelerated
+    #[arg(long)]
+    strict: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct MountArguments {
+    /// What to mount
+    #[arg(long, value_name = "KIND:PLACE", help = format!("What to mount: {}", locate::KINDS))]
+    backend: String,
+    /// Where: an existing folder
+    point: PathBuf,
+    /// Let nothing be written
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users use it too; permissions of files hold for them (root's mounts always are)
+    #[arg(long)]
+    allow_others: bool,
+}
+
+impl MountArguments {
+    fn task(self, state: PathBuf) -> Task {
+        let others = self.allow_others || rustix::process::geteuid().is_root();
+        let options = Options { source: self.backend.clone(), read_only: self.read_only, others };
+        Task { backend: self.backend, point: self.point, state, options }
+    }
+}
+
+impl FileSystems {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let state = self.state.unwrap_or_else(control::state_directory);
+        match self.command {
+            Command::Mount(arguments) => mount(&arguments, &state)?,
+            Command::Serve(arguments) => serve(arguments.task(state))?,
+            Command::Run(run) => return Err(run.run(&state)),
+            Command::Shell { mount } => {
+                let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
+                return Err(Run { mount, strict: false, program: vec![shell] }.run(&state));
+            }
+            Command::Status { output } => {
+                let all = control::all(&state);
+                output::print(output.output, &all, || show(&all))?;
+            }
+            Command::Unmount { point, lazy } => unmount(&point, lazy, &state)?,
+            Command::Doctor => return Ok(doctor::run()),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Run {
+    /// Becomes the program; returns only when that fails.
+    fn run(&self, state: &Path) -> Failure {
+        let announced = self.announce(state);
+        if let Err(failure) = &announced {
+            if self.strict {
+                return Failure::Missing(failure.to_string());
+            }
+            eprintln!("weir: not accelerated: {failure}");
+        }
+        let error = std::process::Command::new(&self.program[0]).args(&self.program[1..]).exec();
+        drop(announced);
+        Failure::Io { what: format!("starting {}", self.program[0].display()), error }
+    }
+
+    /// Asks the injector of the mount to be there at exec.
+    fn announce(&self, state: &Path) -> Result<Announced, Failure> {
+        let wanted =
+            self.mount.as_ref().map(|point| std::fs::canonicalize(point).unwrap_or_else(|_| point.clone()));
+        let mounts = control::all(state);
+        let mut fitting = mounts.iter().filter(|status| match &wanted {
+            Some(point) => Path::new(&status.mount) == point,
+            None => status.acceleration.injector.is_some(),
+        });
+        let status = match (fitting.next(), fitting.next()) {
+            (Some(one), None) => one,
+            (Some(_), Some(_)) => {
+                return Err(Failure::Input("there are several mounts: name one with --mount".to_owned()));
+            }
+            (None, _) => {
+                return Err(Failure::Missing(
+                    "no mount can accelerate; 'weir fs status' says why".to_owned(),
+                ));
+            }
+        };
+        let acceleration = &status.acceleration;
+        let name = acceleration.injector.as_ref().ok_or_else(|| {
+            Failure::Missing(acceleration.why_not.clone().unwrap_or_else(|| "it is not possible".to_owned()))
+        })?;
+        weir_intercept::announce(name).map_err(|error| Failure::Missing(error.to_string()))
+    }
+}
+
+fn serve(task: Task) -> Result<(), Failure> {
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, end.clone()).map_err(Failure::io("listening for signals"))?;
+    }
+    Ok(daemon::serve(task, &end)?)
+}
+
+/// Starts a daemon and waits until it answers, or has ended.
+fn mount(arguments: &MountArguments, state: &Path) -> Result<(), Failure> {
+    let own = std::env::current_exe().map_err(Failure::io("finding this program"))?;
+    let mut command = std::process::Command::new(own);
+    command.args(["fs", "serve", "--backend", &arguments.backend]).arg(&arguments.point);
+    command.arg("--state").arg(state);
+    command.args(arguments.read_only.then_some("--read-only"));
+    command.args(arguments.allow_others.then_some("--allow-others"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(Failure::io("starting the daemon"))?;
+    let begun = Instant::now();
+    let point = std::fs::canonicalize(&arguments.point).unwrap_or_else(|_| arguments.point.clone());
+    while begun.elapsed() < PATIENCE {
+        if child.try_wait().map_err(Failure::io("waiting for the daemon"))?.is_some() {
+            return Err(Failure::Missing(last_words(&mut child)));
+        }
+        if let Ok(Answer::Status(status)) = control::ask(state, &point, &Question::Status)
+            && status.pid == child.id()
+        {
+            println!("{} is mounted at {}", status.backend, status.mount);
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Err(Failure::Missing(format!("the daemon (process {}) has not answered for 30 s", child.id())))
+}
+
+/// What a daemon said before it ended.
+fn last_words(child: &mut Child) -> String {
+    let mut words = String::new();
+    if let Some(mut errors) = child.stderr.take() {
+        // What cannot be read is not shown.
+        let _ = errors.read_to_string(&mut words);
+    }
+    words.trim().trim_start_matches("weir: ").to_owned()
+}
+
+fn unmount(point: &Path, lazy: bool, state: &Path) -> Result<(), Failure> {
+    let point = std::fs::canonicalize(point).unwrap_or_else(|_| point.to_owned());
+    match control::ask(state, &point, &Question::Unmount { lazy })? {
+        Answer::Done => Ok(()),
+        Answer::Refused(reason) => {
+            Err(Failure::Missing(format!("{reason}; '--lazy' unmounts what is in use")))
+        }
+        Answer::Status(_) => Err(Failure::Missing("the daemon answered another question".to_owned())),
+    }
+}
+
+/// Who is accelerated, and who is not and why.
+fn show_processes(status: &Status) {
+    let accelerated = &status.acceleration;
+    if !accelerated.processes.is_empty() {
+        let mut table = output::table(&["PROCESS", "PROGRAM", "STATE", "PLACES CHANGED", "LEFT"]);
+        for process in &accelerated.processes {
+            table.add_row([
+                process.id.to_string(),
+                process.name.clone(),
+                process.state.clone(),
+                process.sites_patched.to_string(),
+                process.sites_left.to_string(),
+            ]);
+        }
+        println!("\n{}\n{table}", status.mount);
+    }
+    if !accelerated.refused.is_empty() {
+        let mut table = output::table(&["NOT ACCELERATED BECAUSE", "PROGRAMS"]);
+        for (reason, programs) in &accelerated.refused {
+            table.add_row([reason, &programs.to_string()]);
+        }
+        println!("\n{}\n{table}", status.mount);
+    }
+}
+
+fn show(all: &[Status]) {
+    let mut mounts = output::table(&["MOUNT", "BACKEND", "DAEMON", "ACCELERATION"]);
+    for status in all {
+        let acceleration = status.acceleration.why_not.clone().unwrap_or_else(|| {
+            let now =
+                status.acceleration.processes.iter().filter(|process| process.state == "accelerated").count();
+            format!("{now} processes now, {} programs so far", status.acceleration.injected)
+        });
+        mounts.add_row([&status.mount, &status.backend, &status.pid.to_string(), &acceleration]);
+    }
+    println!("{mounts}");
+    all.iter().for_each(show_processes);
+    for status in all.iter().filter(|status| !status.operations.is_empty()) {
+        println!();
+        let mut operations = output::table(&["THROUGH THE KERNEL", "CALLS", "ERRORS", "MEAN US"]);
+        for count in &status.operations {
+            operations.add_row([
+                count.operation.clone(),
+                count.calls.to_string(),
+                count.errors.to_string(),
+                format!("{:.1}", count.mean_us),
+            ]);
+        }
+        println!("{}\n{operations}", status.mount);
+    }
+}

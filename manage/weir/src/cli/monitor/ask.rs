@@ -1,0 +1,185 @@
+//! Looks at files, at a running monitor and at its audit log.
+
+use super::{AUDIT_FILE, STATUS_ADDRESS, failure};
+use crate::cli::output::{Format, print, table};
+use crate::cli::{Failure, NO};
+use clap::Args;
+use serde::de::DeserializeOwned;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use weir_monitor::audit::{self, Entry};
+use weir_monitor::explain;
+use weir_monitor::status::Status;
+
+/// Asks a running monitor.
+pub(super) fn fetch<T: DeserializeOwned>(address: SocketAddr, what: &str) -> Result<T, Failure> {
+    let url = format!("http://{address}/{what}");
+    let wrong =
+        |error: ureq::Error| Failure::Input(format!("{url}: {error}; is a 'weir monitor' running there?"));
+    ureq::get(&url).call().map_err(wrong)?.body_mut().read_json().map_err(wrong)
+}
+
+/// `weir monitor check`
+#[derive(Debug, Args)]
+pub struct Check {
+    /// File or folder of policies
+    #[arg(long, value_name = "PATH", required_unless_present = "query")]
+    policy: Option<PathBuf>,
+    /// File of queries
+    #[arg(long, value_name = "FILE")]
+    query: Option<PathBuf>,
+}
+
+impl Check {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        if let Some(path) = &self.policy {
+            for policy in weir_monitor::policy::load(path).map_err(failure)? {
+                let common = policy.common();
+                let mode = if common.dry_run { "dry run" } else { "in earnest" };
+                println!("policy {}: {}, {}, {mode}", common.name, policy.kind(), common.action.name());
+            }
+        }
+        if let Some(path) = &self.query {
+            for query in weir_monitor::query::load(path).map_err(failure)? {
+                println!("query {}: {}, {} bytes", query.name, query.when.name(), query.bytes());
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// `weir monitor query`
+#[derive(Debug, Args)]
+pub struct Query {
+    /// The query; all of them if it is not given
+    name: Option<String>,
+    /// Where the monitor shows its status
+    #[arg(long, default_value = STATUS_ADDRESS)]
+    status: SocketAddr,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+impl Query {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let mut rows = fetch::<Status>(self.status, "status")?.queries;
+        if let Some(name) = &self.name {
+            let known: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
+            rows.retain(|row| row.name == *name);
+            if rows.is_empty() {
+                let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+                let text = format!(
+                    "the monitor has no query '{name}' (it has {known}): queries are given at its start"
+                );
+                return Err(Failure::Missing(text));
+            }
+        }
+        print(self.output, &rows, || {
+            let mut shown = table(&["query", "kind", "fired", "value"]);
+            for row in &rows {
+                shown.add_row([row.name.clone(), row.kind.clone(), row.fired.to_string(), row.value.clone()]);
+            }
+            println!("{shown}");
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// `weir monitor events`
+#[derive(Debug, Args)]
+pub struct Events {
+    /// Where the monitor shows its status
+    #[arg(long, default_value = STATUS_ADDRESS)]
+    status: SocketAddr,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+impl Events {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let entries: Vec<Entry> = fetch(self.status, "events")?;
+        print(self.output, &entries, || {
+            let mut shown = table(&["event", "time", "policy", "what"]);
+            for entry in &entries {
+                let policy = entry.policy.clone().unwrap_or_default();
+                shown.add_row([entry.number.to_string(), explain::time(entry), policy, explain::line(entry)]);
+            }
+            println!("{shown}");
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// `weir monitor explain`
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// Number of the event
+    event: u64,
+    /// The audit log: no monitor needs to run
+    #[arg(long, default_value = AUDIT_FILE)]
+    audit: PathBuf,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+impl Explain {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let entries = audit::read(&self.audit).map_err(failure)?;
+        let at = entries.iter().position(|(_, entry)| entry.number == self.event).ok_or_else(|| {
+            Failure::Missing(format!("{} has no event {}", self.audit.display(), self.event))
+        })?;
+        let entry = &entries[at].1;
+        let later: Vec<&Entry> = entries[at + 1..].iter().map(|(_, entry)| entry).collect();
+        print(self.output, entry, || println!("{}", explain::text(entry, &later)))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// `weir monitor audit`
+#[derive(Debug, Args)]
+pub struct Audit {
+    /// The audit log
+    #[arg(long, default_value = AUDIT_FILE)]
+    audit: PathBuf,
+}
+
+impl Audit {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        match audit::read(&self.audit) {
+            Ok(entries) => {
+                let newest = entries.last().map_or("none", |(hash, _)| hash.as_str());
+                println!("{} entries, nothing was changed; newest hash {newest}", entries.len());
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error @ weir_monitor::Error::Audit { .. }) => {
+                println!("{error}");
+                Ok(ExitCode::from(NO))
+            }
+            Err(error) => Err(failure(error)),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! `weir monitor`: watches a host and repairs it, and looks at what a monitor does.
+
+mod ask;
+mod serve;
+mod top;
+
+use super::Failure;
+use clap::{Args, Subcommand};
+use std::process::ExitCode;
+
+/// Where a monitor shows what it does, unless another address is given.
+const STATUS_ADDRESS: &str = "127.0.0.1:9750";
+/// Where the audit log is, unless another file is given.
+const AUDIT_FILE: &str = "/var/lib/weir/monitor/audit.log";
+
+/// `weir monitor …`
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct MonitorArguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: serve::Serve,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check files of policies and queries without putting them in force
+    Check(ask::Check),
+    /// Show sensors, policies and processes
+    Top(top::Top),
+    /// Show the value of a query, or of all
+    Query(ask::Query),
+    /// List the newest events
+    Events(ask::Events),
+    /// Say why the monitor acted: the event, what was measured, who was behind it, what was done
+    Explain(ask::Explain),
+    /// Check that nothing in the audit log was changed (exit code 4 when something was)
+    Audit(ask::Audit),
+}
+
+impl MonitorArguments {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        match self.command {
+            None => self.serve.run(),
+            Some(Command::Check(command)) => command.run(),
+            Some(Command::Top(command)) => command.run(),
+            Some(Command::Query(command)) => command.run(),
+            Some(Command::Events(command)) => command.run(),
+            Some(Command::Explain(command)) => command.run(),
+            Some(Command::Audit(command)) => command.run(),
+        }
+    }
+}
+
+/// An error of the monitor as a failure of a command.
+pub(super) fn failure(error: weir_monitor::Error) -> Failure {
+    match error {
+        weir_monitor::Error::Io { what, error } => Failure::Io { what, error },
+        other => Failure::Input(other.to_string()),
+    }
+}

@@ -1,0 +1,121 @@
+//! `weir monitor top`: what a running monitor sees: processes, policies, sensors.
+
+use super::{STATUS_ADDRESS, ask};
+use crate::cli::Failure;
+use crate::cli::output::{Format, print, table};
+use clap::Args;
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+use weir_monitor::status::Status;
+
+/// `weir monitor top`
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Where the monitor shows its status
+    #[arg(long, default_value = STATUS_ADDRESS)]
+    status: SocketAddr,
+    /// Seconds between two looks; without it, and when the output is no terminal, one look
+    #[arg(long)]
+    every_s: Option<u64>,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+impl Top {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        loop {
+            let status: Status = ask::fetch(self.status, "status")?;
+            if self.every_s.is_some() && std::io::stdout().is_terminal() {
+                print!("\x1b[2J\x1b[H");
+            }
+            print(self.output, &status, || show(&status))?;
+            std::io::stdout().flush().map_err(Failure::io("printing"))?;
+            let Some(seconds) = self.every_s else { return Ok(ExitCode::SUCCESS) };
+            std::thread::sleep(Duration::from_secs(seconds.max(1)));
+        }
+    }
+}
+
+fn show(status: &Status) {
+    println!(
+        "kernel by {}; {} processes, {} forks, {} execs, {} exits, {} lost; {} alarms, {} signals",
+        status.kernel,
+        status.processes,
+        status.forks,
+        status.execs,
+        status.exits,
+        status.lost,
+        status.alarms,
+        status.signals
+    );
+    println!(
+        "loop: {} steps of {} us on average, longest {} us, at most {} us late, {} periods skipped",
+        status.steps,
+        status.step_us.checked_div(status.steps).unwrap_or(0),
+        status.step_us_max,
+        status.late_us_max,
+        status.skipped
+    );
+    if let Some(reason) = &status.degraded {
+        println!("DEGRADED: {reason}");
+    }
+    println!("\n{}\n\n{}", policies(status), sensors(status));
+    if !status.hosts.is_empty() {
+        println!("\n{}", hosts(status));
+    }
+}
+
+fn policies(status: &Status) -> comfy_table::Table {
+    let mut shown = table(&["policy", "kind", "action", "dry run", "living", "forks", "alarms"]);
+    for row in &status.policies {
+        shown.add_row([
+            row.name.clone(),
+            row.kind.clone(),
+            row.action.clone(),
+            if row.dry_run { "yes" } else { "no" }.to_string(),
+            row.living.to_string(),
+            row.forks.to_string(),
+            row.alarms.to_string(),
+        ]);
+    }
+    shown
+}
+
+fn hosts(status: &Status) -> comfy_table::Table {
+    let mut shown = table(&["host", "state", "suspicion"]);
+    for row in &status.hosts {
+        let state = if row.failed { "FAILED" } else { "alive" }.to_string();
+        let level = row.level.map_or("-".to_string(), |level| format!("{level:.1}"));
+        shown.add_row([row.name.clone(), state, level]);
+    }
+    shown
+}
+
+fn sensors(status: &Status) -> comfy_table::Table {
+    let mut shown = table(&["box", "process", "user", "sensor", "kind", "value", "updates", "age ms"]);
+    for row in &status.boxes {
+        if let Some(error) = &row.error {
+            shown.add_row([row.name.clone(), row.process.to_string(), row.user.to_string(), error.clone()]);
+        }
+        for sensor in &row.sensors {
+            shown.add_row([
+                row.name.clone(),
+                row.process.to_string(),
+                row.user.to_string(),
+                sensor.name.clone(),
+                sensor.kind.clone(),
+                sensor.value.to_string(),
+                sensor.updates.to_string(),
+                sensor.age_ms.map_or("-".to_string(), |age| age.to_string()),
+            ]);
+        }
+    }
+    shown
+}

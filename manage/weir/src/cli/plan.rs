@@ -1,0 +1,119 @@
+//! `weir plan`: an order for a change of forwarding rules, and why it is so (rows C1, C2). Needs no
+//! controller; what a file says is in `docs/operate/plan.md`.
+
+use super::{Failure, NO};
+use clap::{Args, ValueEnum};
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use weir_plan::document::Document;
+use weir_plan::{Change, CheckSettings, Mode, Plan, PlanError, Settings, check, plan};
+
+/// Largest file, bytes.
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+#[derive(Debug, Args)]
+pub struct PlanCommand {
+    /// The change, YAML or JSON; `-` is the standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Show each step with what it waits for and why
+    #[arg(long)]
+    explain: bool,
+    /// How much of the order to keep
+    #[arg(long, value_enum, default_value_t = OrderMode::Dependent)]
+    mode: OrderMode,
+    /// Packets cannot carry versions: never plan in two phases
+    #[arg(long)]
+    no_versions: bool,
+    /// Look through the interleavings that the plan allows (exit code 4 when one does harm)
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OrderMode {
+    /// What the analysis says; all else in parallel
+    Dependent,
+    /// One step at a time
+    Linear,
+    /// No order: to see with --check what it is for
+    None,
+}
+
+impl PlanCommand {
+    /// Prints the plan.
+    ///
+    /// # Errors
+    /// [`Failure::Input`] when the file is wrong or its new policy faulty.
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let (change, names) = read(&self.file)?;
+        let settings = Settings { versions: !self.no_versions, ..Settings::default() };
+        let plan = match plan(&change, &settings) {
+            Ok(plan) => plan.with_mode(self.mode.into()),
+            Err(error @ (PlanError::NoOrder { .. } | PlanError::NoRoom { .. })) => {
+                println!("no plan: {error}");
+                return Ok(ExitCode::from(NO));
+            }
+            Err(error) => return Err(Failure::Input(error.to_string())),
+        };
+        let name = |flow: weir_plan::Flow| names.get(flow.0 as usize).cloned().unwrap_or_default();
+        let text = plan.explain(&change.network, &name);
+        let shown = text.lines().filter(|line| self.explain || !line.starts_with(' '));
+        shown.for_each(|line| println!("{line}"));
+        if self.check { Ok(checked(&change, &plan)) } else { Ok(ExitCode::SUCCESS) }
+    }
+}
+
+impl From<OrderMode> for Mode {
+    fn from(mode: OrderMode) -> Mode {
+        match mode {
+            OrderMode::Dependent => Mode::Dependent,
+            OrderMode::Linear => Mode::Linear,
+            OrderMode::None => Mode::None,
+        }
+    }
+}
+
+fn checked(change: &Change, plan: &Plan) -> ExitCode {
+    match check(change, plan, &CheckSettings::default()) {
+        Ok(checked) => {
+            let how = if checked.is_complete() { "all interleavings" } else { "sampled interleavings" };
+            println!("checked: {how} are safe, {} states", checked.states);
+            ExitCode::SUCCESS
+        }
+        Err(found) => {
+            println!("unsafe: {}", found.describe(&change.network));
+            ExitCode::from(NO)
+        }
+    }
+}
+
+fn read(path: &PathBuf) -> Result<(Change, Vec<String>), Failure> {
+    let name = path.display().to_string();
+    let mut text = String::new();
+    let read = if name == "-" {
+        std::io::stdin().take(FILE_BYTES_MAX).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
+    };
+    read.map_err(Failure::io(name.clone()))?;
+    parse(&text).map_err(|reason| Failure::Input(format!("{name}: {reason}")))
+}
+
+fn parse(text: &str) -> Result<(Change, Vec<String>), String> {
+    let document: Document = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    document.change().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_document_says_what_is_wrong() {
+        assert!(parse("links: [a b]").unwrap_err().contains("flows"));
+        let unknown = parse("links: [a b]\nflows: {}\nextra: 1").unwrap_err();
+        assert!(unknown.contains("extra"), "{unknown}");
+    }
+}

@@ -1,0 +1,291 @@
+//! `make bench-filewall`: FileWall beside the server alone and beside TCP tunnels that look at nothing (paper 4.6).
+//!
+//! ```text
+//!  client ──┬───────────────────────────────── ganesha (VFS on a tmpfs)       direct
+//!           ├── tunnel that copies ──────────────┤                            tunnel: the paper's baseline
+//!           ├── tunnel that splices ─────────────┤                            splice
+//!           ├── FileWall: handles + rules by role┤                            weir
+//!           └── FileWall: N rules policies ──────┘                            chain of N
+//! ```
+//!
+//! All of it runs in one namespace without a name. For each metric the peers take turns in short windows, at least seven each;
+//! the median of the windows counts. `ratio` is weir over the peer; for rates more is better, for times less.
+//!
+//! A part of it alone: `cargo bench -p weir-filewall -- ops`, or `work`, `overload`, `chain`.
+
+mod chain;
+mod client;
+mod overload;
+mod place;
+mod tunnel;
+mod work;
+
+use client::Connection;
+use place::Place;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use weir_filewall::proxy::{Config, FileWall, Limits};
+use weir_filewall::wire::nfs3::{Handle, Op};
+
+/// Threads of FileWall and of the tunnels.
+pub const WORKERS: usize = 2;
+const ROUNDS: usize = 7;
+const WINDOW: Duration = Duration::from_millis(80);
+const DEPTH: usize = 32;
+/// Entries of the folder that is listed.
+const ENTRIES: usize = 60;
+const PORT_FIRST: u16 = 3001;
+
+/// Why the bench does not go on.
+pub struct Failure(pub String);
+
+/// A failure of the system with what was tried.
+pub fn failed<E: std::fmt::Display>(what: impl Into<String>) -> impl FnOnce(E) -> Failure {
+    let what = what.into();
+    move |error| Failure(format!("{what}: {error}"))
+}
+
+/// A way to the server.
+struct Peer {
+    name: String,
+    address: SocketAddr,
+    connection: Connection,
+    root: Handle,
+    file: Handle,
+    folder: Handle,
+    process: Option<u32>,
+}
+
+impl Peer {
+    fn new(name: &str, server: &weir_filewall::proxy::Server, process: Option<u32>) -> Result<Peer, Failure> {
+        let root = place::mount(server)?;
+        let since = Instant::now();
+        let mut connection = loop {
+            match Connection::open(server.nfs()) {
+                Ok(connection) => break connection,
+                Err(failure) if since.elapsed() > Duration::from_secs(20) => return Err(failure),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        };
+        let folder = connection.handle(Op::Lookup, &root, "folder")?;
+        let file = connection.handle(Op::Lookup, &folder, "file")?;
+        Ok(Peer { name: name.to_string(), address: server.nfs(), connection, root, file, folder, process })
+    }
+}
+
+/// The middle of some figures.
+pub fn median(figures: &[f64]) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Measures each peer in turn, [`ROUNDS`] times after one that does not count; the medians by peer.
+fn turns(
+    peers: &mut [Peer],
+    mut measure: impl FnMut(&mut Peer) -> Result<f64, Failure>,
+) -> Result<Vec<f64>, Failure> {
+    let mut figures = vec![Vec::new(); peers.len()];
+    for round in 0..=ROUNDS {
+        for turn in 0..peers.len() {
+            let number = (turn + round) % peers.len();
+            let figure = measure(&mut peers[number])?;
+            if round > 0 {
+                figures[number].push(figure);
+            }
+        }
+    }
+    Ok(figures.iter().map(|windows| median(windows)).collect())
+}
+
+/// Prints one line a peer; `weir` is the last one.
+fn result(metric: &str, unit: &str, peers: &[Peer], figures: &[f64]) {
+    let Some((weir, others)) = figures.split_last() else { return };
+    for (peer, figure) in peers.iter().zip(others) {
+        println!(
+            "RESULT filewall {metric} weir={weir:.1}{unit} {}={figure:.1}{unit} ratio={:.2}",
+            peer.name,
+            weir / figure
+        );
+    }
+}
+
+/// Handles and rules by role, as an office would have them.
+const POLICY: &str = "
+kind: identities
+users: {dev: {uid: 1001, roles: [developer]}, ann: {uid: 1002, roles: [admin]}, tom: {uid: 1003, roles: [guest]}}
+roles: {guest: {}, employee: {inherits: [guest]}, developer: {inherits: [employee]}, admin: {inherits: [employee]}}
+---
+kind: handles
+key-file: key
+---
+kind: access
+default: deny
+rules:
+- {deny: [all], paths: [/secret]}
+- {allow: [all], roles: [admin]}
+- {deny: [changes], paths: [/released], answer: rofs}
+- {allow: [all], roles: [developer]}
+- {allow: [looks, reads], roles: [guest], time: [{from: '09:00', to: '17:00'}]}
+";
+
+fn all(part: &str) -> Result<(), Failure> {
+    let mut place = Place::new()?;
+    let wants = |name: &str| part.is_empty() || part == name;
+    let mut peers = Vec::new();
+    let direct = place::server(None);
+    place::mount(&direct)?;
+    std::fs::create_dir(place.export().join("folder")).map_err(failed("make a folder"))?;
+    let fill = |name: &str, bytes: usize| {
+        std::fs::write(place.export().join("folder").join(name), vec![0x5a; bytes])
+            .map_err(failed("write a file"))
+    };
+    fill("file", 1 << 20)?;
+    (0..ENTRIES).try_for_each(|number| fill(&format!("entry-{number}"), 100))?;
+    let open = std::process::Command::new("chmod").arg("-R").arg("777").arg(place.export()).status();
+    open.map_err(failed("run chmod"))?;
+    peers.push(Peer::new("direct", &direct, None)?);
+    for (number, kind) in ["tunnel", "splice"].into_iter().enumerate() {
+        let port = PORT_FIRST + number as u16;
+        let process = place.role(&[kind, &port.to_string()])?;
+        peers.push(Peer::new(kind, &place::server(Some(port)), Some(process))?);
+    }
+    let port = PORT_FIRST + 2;
+    let process = place.wall("weir", port, POLICY)?;
+    peers.push(Peer::new("weir", &place::behind_wall(port), Some(process))?);
+    if wants("ops") {
+        operations(&mut peers)?;
+    }
+    if wants("work") {
+        workloads(&mut peers)?;
+    }
+    if wants("overload") {
+        overloaded(&mut peers)?;
+    }
+    if wants("chain") {
+        chains(&mut place)?;
+    }
+    Ok(())
+}
+
+fn operations(peers: &mut [Peer]) -> Result<(), Failure> {
+    let names: Vec<&str> =
+        work::single(&peers[0].file, &peers[0].folder).into_iter().map(|(name, _)| name).collect();
+    let call = |peer: &Peer, number: usize| work::single(&peer.file, &peer.folder).swap_remove(number).1;
+    for (number, name) in names.iter().enumerate() {
+        let figures = turns(peers, |peer| {
+            let mut call = call(peer, number);
+            peer.connection.latencies_us(&mut call, WINDOW).map(|all| median(&all))
+        })?;
+        result(&format!("{name}_p50"), "us", peers, &figures);
+    }
+    for (number, name) in names.iter().enumerate() {
+        let figures = turns(peers, |peer| {
+            let call = call(peer, number);
+            peer.connection.rate(&call, DEPTH, WINDOW)
+        })?;
+        result(&format!("{name}_depth{DEPTH}"), "/s", peers, &figures);
+    }
+    // Processor time of the box itself, which the direct way does not have.
+    for (number, name) in names.iter().enumerate() {
+        let figures = turns(&mut peers[1..], |peer| {
+            let call = call(peer, number);
+            let process = peer.process.unwrap_or_default();
+            let before = place::cpu_us(process);
+            let window = WINDOW * 2;
+            let per_s = peer.connection.rate(&call, DEPTH, window)?;
+            Ok((place::cpu_us(process) - before) / (per_s * window.as_secs_f64()))
+        })?;
+        result(&format!("{name}_cpu"), "us", &peers[1..], &figures);
+    }
+    Ok(())
+}
+
+fn workloads(peers: &mut [Peer]) -> Result<(), Failure> {
+    type Work = fn(&mut Connection, &Handle) -> Result<(), Failure>;
+    let works: [(&str, Work); 2] = [("postmark", work::postmark), ("source_tree", work::tree)];
+    for (name, work) in works {
+        let figures = turns(peers, |peer| {
+            let since = Instant::now();
+            work(&mut peer.connection, &peer.root)?;
+            Ok(since.elapsed().as_secs_f64() * 1000.0)
+        })?;
+        result(name, "ms", peers, &figures);
+    }
+    Ok(())
+}
+
+/// Offers more and more of a mix; the most that is answered is the knee.
+fn overloaded(peers: &mut [Peer]) -> Result<(), Failure> {
+    let window = Duration::from_millis(250);
+    let saturate = |peer: &mut Peer, per_s: f64| {
+        overload::offer(peer.address, &work::mix(&peer.file, &peer.folder), per_s, window)
+    };
+    let most = turns(&mut peers[1..2], |peer| saturate(peer, 200_000.0))?[0];
+    let mut knees = vec![0f64; peers.len()];
+    for percent in [50, 100, 150, 200, 250, 300, 400] {
+        let figures = turns(peers, |peer| saturate(peer, most * f64::from(percent) / 100.0))?;
+        result(&format!("mix_offered_{percent}percent"), "/s", peers, &figures);
+        knees.iter_mut().zip(&figures).for_each(|(knee, figure)| *knee = knee.max(*figure));
+    }
+    result("mix_knee", "/s", peers, &knees);
+    Ok(())
+}
+
+fn chains(place: &mut Place) -> Result<(), Failure> {
+    let lengths = [0usize, 1, 5, 10, 20];
+    let mut peers = Vec::new();
+    for (number, length) in lengths.into_iter().enumerate() {
+        let port = PORT_FIRST + 10 + number as u16;
+        let process = place.wall(&format!("chain-{length}"), port, &chain::policies(length))?;
+        peers.push(Peer::new(&format!("policies_{length}"), &place::behind_wall(port), Some(process))?);
+    }
+    let figures = turns(&mut peers, |peer| {
+        let mut call = work::single(&peer.file, &peer.folder).swap_remove(0).1;
+        peer.connection.latencies_us(&mut call, WINDOW).map(|all| median(&all))
+    })?;
+    result("chain_of_20_getattr_p50", "us", &peers, &figures);
+    chain::cost()
+}
+
+fn run() -> Result<ExitCode, Failure> {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let port = |text: &str| text.parse().map_err(|_| Failure(format!("'{text}' is no port")));
+    match words.as_slice() {
+        ["tunnel", text] => tunnel::run(port(text)?, false)?,
+        ["splice", text] => tunnel::run(port(text)?, true)?,
+        ["wall", text, policy] => wall(port(text)?, PathBuf::from(policy))?,
+        ["inside"] => all("")?,
+        ["inside", part] => all(part)?,
+        ["cost"] => chain::cost()?,
+        _ => return place::enter(),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn wall(port: u16, policy: PathBuf) -> Result<(), Failure> {
+    let config = Config {
+        server: place::server(None),
+        listen: Ipv4Addr::LOCALHOST.into(),
+        port,
+        portmap_port: None,
+        udp: false,
+        workers: WORKERS,
+        policy: Some(policy),
+        limits: Limits::default(),
+    };
+    let _wall = FileWall::start(config).map_err(|error| Failure(error.to_string()))?;
+    loop {
+        std::thread::park();
+    }
+}
+
+fn main() -> ExitCode {
+    run().unwrap_or_else(|failure| {
+        eprintln!("bench filewall: {}", failure.0);
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,105 @@
+//! Tests of quotas: limits, corrections by replies, and counts that outlive the process.
+
+use super::*;
+use crate::policy::tests::{Made, answer, chain, made, try_chain};
+use std::net::IpAddr;
+
+fn quota(folder: &Path, bytes: Option<u64>, names: Option<u64>, period: Period) -> Quota {
+    let file = QuotaFile { per: Per::User, bytes, names, period, state_file: PathBuf::from("counts.json") };
+    Quota::compile(&file, folder, None).unwrap()
+}
+
+fn write(uid: u32, bytes: usize) -> Made {
+    made(uid, Op::Write, |record| {
+        record.opaque(b"file").u64(0).u32(bytes as u32).u32(0).opaque(&vec![0; bytes])
+    })
+}
+
+#[test]
+fn what_is_above_is_refused_and_others_are_not() {
+    let chain = chain("kind: quota\nper: user\nbytes: 1000\nnames: 2\nperiod: day\nstate-file: counts\n");
+    assert_eq!(answer(&chain, &write(1, 600)), None);
+    assert_eq!(answer(&chain, &write(1, 600)), Some(Status::Dquot));
+    assert_eq!(answer(&chain, &write(1, 400)), None, "what still fits");
+    assert_eq!(answer(&chain, &write(2, 1000)), None, "another user");
+    let make = || {
+        made(1, Op::Mkdir, |record| {
+            record.opaque(b"folder").opaque(b"name").u32(0).u32(0).u32(0).u32(0).u32(0).u32(0)
+        })
+    };
+    assert_eq!([0; 3].map(|_| answer(&chain, &make())), [None, None, Some(Status::Dquot)]);
+    let mut tomorrow = write(1, 600);
+    tomorrow.now.unix_ms = 24 * 3_600_000;
+    assert_eq!(answer(&chain, &tomorrow), None, "a new day");
+}
+
+#[test]
+fn counts_outlive_the_process_and_a_damaged_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = [Key::User(7), Key::Client(IpAddr::from([10, 0, 0, 1])), Key::All];
+    {
+        let first = quota(folder.path(), Some(1000), None, Period::Ever);
+        assert!(keys.iter().all(|key| first.take(*key, 900, 0, 5)));
+        first.give_back(Key::All, 900, 0);
+    }
+    let second = quota(folder.path(), Some(1000), None, Period::Ever);
+    assert_eq!(keys.map(|key| second.take(key, 200, 0, 9)), [false, false, true]);
+    drop(second);
+    let path = folder.path().join("counts.json");
+    let text = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &text[..text.len() / 2]).unwrap();
+    let file = QuotaFile {
+        per: Per::All,
+        bytes: Some(1),
+        names: None,
+        period: Period::Ever,
+        state_file: path.clone(),
+    };
+    let wrong = Quota::compile(&file, folder.path(), None).unwrap_err();
+    assert!(wrong.contains("counts.json") && wrong.contains("delete it"), "{wrong}");
+    let nowhere = QuotaFile { state_file: PathBuf::from("missing/counts"), ..file };
+    assert!(Quota::compile(&nowhere, folder.path(), None).is_err(), "known at once, not after a day");
+}
+
+#[test]
+fn changed_counts_are_written_while_it_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let quota = quota(folder.path(), Some(1000), None, Period::Ever);
+    assert!(quota.take(Key::User(3), 123, 0, 0));
+    let begin = std::time::Instant::now();
+    let saved = || std::fs::read_to_string(folder.path().join("counts.json")).unwrap_or_default();
+    while !saved().contains("123") {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", saved());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(saved().contains("user 3"));
+}
+
+#[test]
+fn counts_are_bounded_and_survive_a_reload() {
+    let folder = tempfile::tempdir().unwrap();
+    let quota = quota(folder.path(), None, Some(1), Period::Ever);
+    for uid in 0..COUNTED_MAX as u32 + 5 {
+        quota.take(Key::User(uid), 0, 1, 0);
+    }
+    assert_eq!(lock(&quota.memory.counts).all.len(), COUNTED_MAX + 1, "those who came last share one");
+    let text = "kind: quota\nper: all\nbytes: 10\nperiod: ever\nstate-file: ";
+    let text = format!("{text}{}\n", folder.path().join("other").display());
+    let before = chain(&text);
+    assert_eq!(answer(&before, &write(1, 10)), None);
+    let after = try_chain(&text, Some(&before)).unwrap();
+    drop(before);
+    assert_eq!(answer(&after, &write(1, 1)), Some(Status::Dquot));
+    assert!(try_chain("kind: quota\nper: all\nperiod: ever\nstate-file: x\n", None).is_err());
+}
+
+#[test]
+fn what_a_later_policy_denies_is_not_counted() {
+    let text =
+        "kind: quota\nper: user\nbytes: 1000\nperiod: ever\nstate-file: counts\n---\nkind: read-only\n";
+    let chain = chain(text);
+    for _ in 0..5 {
+        assert_eq!(answer(&chain, &write(1, 900)), Some(Status::Rofs));
+    }
+    assert_eq!(chain.rows()[0].details["bytes"], 0);
+}

@@ -1,0 +1,398 @@
+//! Arguments of a COMPOUND: where the fields are that FileWall looks at.
+
+use super::{
+    ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LOCATIONS, NAME_BYTES_MAX, OPAQUE_BYTES_MAX, OPS_MAX, Op4,
+    SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, as_nfs3, bitmap, refusal_of, status,
+};
+use crate::wire::nfs3::{HANDLE4_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::wire::rpc::{AUTH_BYTES_MAX, GROUPS_MAX, MACHINE_BYTES_MAX};
+use crate::wire::xdr::{Read, Reader, Span, Wrong};
+
+/// Head of a COMPOUND: what stands before its operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompoundHead {
+    /// The tag, which the reply repeats.
+    pub tag: Span,
+    /// Minor version.
+    pub minor: u32,
+    /// Where the number of operations stands.
+    pub count_at: usize,
+    /// That number.
+    pub count: usize,
+}
+
+/// Reads the head.
+///
+/// # Errors
+/// [`Wrong`].
+pub fn head(reader: &mut Reader<'_>) -> Read<CompoundHead> {
+    let tag = reader.opaque(TAG_BYTES_MAX)?;
+    let minor = reader.u32()?;
+    let count_at = reader.at();
+    let count = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);
+    Ok(CompoundHead { tag, minor, count_at, count })
+}
+
+/// One operation of a call. Fields that it does not have are empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Argument {
+    /// Which one.
+    pub op: Op4,
+    /// Where it begins: at its number.
+    pub start: usize,
+    /// Where the next one begins.
+    pub end: usize,
+    /// The operation of NFSv3 that rules speak of.
+    pub rule: Option<Op>,
+    /// Handle (PUTFH).
+    pub handle: Option<Span>,
+    /// Names in the order of the arguments: the first `name_count` are valid.
+    pub names: [Span; 2],
+    /// Number of names.
+    pub name_count: usize,
+    /// Offset of READ, WRITE and COMMIT, bytes.
+    pub offset: u64,
+    /// Count of READ, WRITE and COMMIT, and `maxcount` of READDIR, bytes.
+    pub count: u32,
+    /// Where the bits of ACCESS stand.
+    pub access_at: Option<usize>,
+    /// Where `maxcount` of READDIR stands; `dircount` stands before it.
+    pub maxcount_at: Option<usize>,
+    /// The attributes that are asked for: where the words of the bitmap are.
+    pub wanted: Option<Span>,
+    /// Data of a WRITE.
+    pub payload: Option<Span>,
+    /// Where the longest request and reply of a new session stand, two words.
+    pub sizes_at: Option<usize>,
+    /// Where a word stands that opens a way from the server back to the client, past FileWall.
+    pub callback_at: Option<usize>,
+}
+
+/// The operations of a call, and what stands behind them that cannot be served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compound {
+    /// In their order.
+    pub ops: Vec<Argument>,
+    /// Number and status of the first operation that is not served, and where it begins.
+    pub refused: Option<(u32, u32, usize)>,
+}
+
+/// Reads the operations behind a head.
+///
+/// # Errors
+/// [`Wrong`].
+pub fn operations(reader: &mut Reader<'_>, head: &CompoundHead, found: &mut Compound) -> Read<()> {
+    found.ops.clear();
+    found.refused = None;
+    for _ in 0..head.count {
+        let start = reader.at();
+        let number = reader.u32()?;
+        let op = Op4::from_number(number);
+        let op = op.filter(|op| op.minor_first() <= head.minor && !(op.only_first() && head.minor > 0));
+        let Some(op) = op else {
+            found.refused = Some((number, refusal_of(number), start));
+            return Ok(());
+        };
+        if found.ops.len() == OPS_MAX {
+            found.refused = Some((number, status::RESOURCE, start));
+            return Ok(());
+        }
+        let mut argument = Argument::new(op, start);
+        argument.read(reader)?;
+        argument.end = reader.at();
+        found.ops.push(argument);
+    }
+    reader.end()
+}
+
+impl Argument {
+    fn new(op: Op4, start: usize) -> Self {
+        Self {
+            op,
+            start,
+            end: start,
+            rule: as_nfs3(op),
+            handle: None,
+            names: [Span::default(); 2],
+            name_count: 0,
+            offset: 0,
+            count: 0,
+            access_at: None,
+            maxcount_at: None,
+            wanted: None,
+            payload: None,
+            sizes_at: None,
+            callback_at: None,
+        }
+    }
+
+    fn name(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        self.names[self.name_count] = reader.opaque(NAME_BYTES_MAX)?;
+        self.name_count += 1;
+        Ok(())
+    }
+
+    fn read(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        match self.op {
+            Op4::GetFh | Op4::PutRootFh | Op4::ReadLink | Op4::RestoreFh | Op4::SaveFh => Ok(()),
+            Op4::PutFh => {
+                self.handle = Some(reader.opaque(HANDLE4_BYTES_MAX)?);
+                Ok(())
+            }
+            Op4::Lookup | Op4::Remove | Op4::SecInfo | Op4::Link => self.name(reader),
+            Op4::Rename => {
+                self.name(reader)?;
+                self.name(reader)
+            }
+            Op4::Access | Op4::Commit | Op4::GetAttr | Op4::Read | Op4::ReadDir | Op4::Write => {
+                self.data(reader)
+            }
+            Op4::Create => self.create(reader),
+            Op4::Open => self.open(reader),
+            Op4::NVerify | Op4::Verify => attributes(reader),
+            Op4::SetAttr => {
+                reader.take(STATE_BYTES)?;
+                attributes(reader)
+            }
+            Op4::Lock | Op4::LockTest | Op4::Unlock => lock(self.op, reader),
+            Op4::SetClientId | Op4::ExchangeId | Op4::CreateSession | Op4::BindConnection => {
+                self.client(reader)
+            }
+            _ => fixed(self.op, reader),
+        }
+    }
+
+    fn data(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        match self.op {
+            Op4::Access => {
+                self.access_at = Some(reader.at());
+                reader.u32()?;
+            }
+            Op4::Commit => (self.offset, self.count) = (reader.u64()?, reader.u32()?),
+            Op4::GetAttr => self.wanted = Some(bitmap(reader)?),
+            Op4::Read => {
+                reader.take(STATE_BYTES)?;
+                (self.offset, self.count) = (reader.u64()?, reader.u32()?);
+            }
+            Op4::ReadDir => {
+                reader.take(16)?;
+                reader.u32()?;
+                self.maxcount_at = Some(reader.at());
+                self.count = reader.u32()?;
+                self.wanted = Some(bitmap(reader)?);
+            }
+            _ => {
+                reader.take(STATE_BYTES)?;
+                self.offset = reader.u64()?;
+                reader.one_of(2)?;
+                let payload = reader.opaque(PAYLOAD_BYTES_MAX)?;
+                self.count = u32::try_from(payload.bytes).unwrap_or(u32::MAX);
+                self.payload = Some(payload);
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        self.rule = Some(match reader.u32()? {
+            2 => Op::Mkdir,
+            5 => {
+                reader.opaque(PATH_BYTES_MAX)?;
+                Op::Symlink
+            }
+            3 | 4 => {
+                reader.take(8)?;
+                Op::Mknod
+            }
+            _ => Op::Mknod,
+        });
+        self.name(reader)?;
+        attributes(reader)
+    }
+
+    /// An OPEN is to rules what it is for: making a file, writing it, or looking it up.
+    fn open(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        reader.u32()?;
+        let writes = reader.u32()? & 2 != 0;
+        reader.u32()?;
+        owner(reader)?;
+        let makes = reader.bool()?;
+        if makes {
+            match reader.one_of(3)? {
+                0 | 1 => attributes(reader)?,
+                2 => reader.take(8).map(|_| ())?,
+                _ => {
+                    reader.take(8)?;
+                    attributes(reader)?;
+                }
+            }
+        }
+        match reader.one_of(6)? {
+            0 | 3 => self.name(reader)?,
+            1 => reader.u32().map(|_| ())?,
+            2 => {
+                reader.take(STATE_BYTES)?;
+                self.name(reader)?;
+            }
+            5 => reader.take(STATE_BYTES).map(|_| ())?,
+            _ => {}
+        }
+        self.rule = Some(match (makes, writes, self.name_count) {
+            (true, ..) => Op::Create,
+            (false, true, _) => Op::Write,
+            (false, false, 0) => Op::Getattr,
+            (false, false, _) => Op::Lookup,
+        });
+        Ok(())
+    }
+
+    /// Operations by which a client makes itself known.
+    fn client(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        match self.op {
+            Op4::SetClientId => {
+                reader.take(8)?;
+                reader.opaque(OPAQUE_BYTES_MAX)?;
+                self.callback_at = Some(reader.at());
+                reader.u32()?;
+                reader.opaque(OPAQUE_BYTES_MAX)?;
+                reader.opaque(OPAQUE_BYTES_MAX)?;
+                reader.u32()?;
+            }
+            Op4::ExchangeId => {
+                reader.take(8)?;
+                reader.opaque(OPAQUE_BYTES_MAX)?;
+                reader.u32()?;
+                if reader.one_of(1)? == 1 {
+                    bitmap(reader)?;
+                    bitmap(reader)?;
+                }
+                implementation(reader)?;
+            }
+            Op4::BindConnection => {
+                reader.take(SESSION_BYTES)?;
+                self.callback_at = Some(reader.at());
+                reader.u32()?;
+                reader.bool()?;
+            }
+            _ => {
+                reader.take(12)?;
+                self.callback_at = Some(reader.at());
+                reader.u32()?;
+                self.sizes_at = Some(reader.at() + 4);
+                channel(reader)?;
+                channel(reader)?;
+                reader.u32()?;
+                for _ in 0..reader.length(OPS_MAX)? {
+                    callback_security(reader)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the words of the wanted attributes stand that would lead to another server, and their bits.
+    pub fn locations(&self) -> impl Iterator<Item = (usize, u32)> {
+        let wanted = self.wanted.unwrap_or_default();
+        ATTRIBUTES_LOCATIONS.into_iter().filter_map(move |attribute| {
+            let at = 4 * (attribute / 32) as usize;
+            (at + 4 <= wanted.bytes).then(|| (wanted.start + at, 1 << (attribute % 32)))
+        })
+    }
+}
+
+/// Operations whose arguments nobody looks at and which have a fixed length, or nearly.
+fn fixed(op: Op4, reader: &mut Reader<'_>) -> Read<()> {
+    let bytes = match op {
+        Op4::Close => 4 + STATE_BYTES,
+        Op4::DelegPurge | Op4::Renew | Op4::DestroyClientId => 8,
+        Op4::DelegReturn | Op4::FreeState => STATE_BYTES,
+        Op4::OpenConfirm => STATE_BYTES + 4,
+        Op4::OpenDowngrade => STATE_BYTES + 12,
+        Op4::SetClientIdConfirm => 16,
+        Op4::DestroySession => SESSION_BYTES,
+        Op4::SecInfoNoName => 4,
+        Op4::Sequence => {
+            reader.take(SESSION_BYTES + 12)?;
+            return reader.bool().map(|_| ());
+        }
+        Op4::ReclaimComplete => return reader.bool().map(|_| ()),
+        Op4::ReleaseLockOwner => return owner(reader),
+        Op4::TestState => STATE_BYTES * reader.length(OPAQUE_BYTES_MAX)?,
+        _ => 0,
+    };
+    reader.take(bytes).map(|_| ())
+}
+
+fn lock(op: Op4, reader: &mut Reader<'_>) -> Read<()> {
+    let at = reader.at();
+    let kind = reader.u32()?;
+    if !(1..=4).contains(&kind) {
+        return Err(Wrong::Value { at, value: kind });
+    }
+    match op {
+        Op4::LockTest => {
+            reader.take(16)?;
+            owner(reader)
+        }
+        Op4::Unlock => reader.take(4 + STATE_BYTES + 16).map(|_| ()),
+        _ => {
+            reader.bool()?;
+            reader.take(16)?;
+            if reader.bool()? {
+                reader.take(4 + STATE_BYTES + 4)?;
+                owner(reader)
+            } else {
+                reader.take(STATE_BYTES + 4).map(|_| ())
+            }
+        }
+    }
+}
+
+/// `open_owner4`, `lock_owner4`.
+fn owner(reader: &mut Reader<'_>) -> Read<()> {
+    reader.u64()?;
+    reader.opaque(OPAQUE_BYTES_MAX).map(|_| ())
+}
+
+/// `fattr4` whose values nobody looks at.
+fn attributes(reader: &mut Reader<'_>) -> Read<()> {
+    bitmap(reader)?;
+    reader.opaque(ATTRIBUTES_BYTES_MAX).map(|_| ())
+}
+
+/// `nfs_impl_id4<1>`.
+pub(super) fn implementation(reader: &mut Reader<'_>) -> Read<()> {
+    if reader.length(1)? == 1 {
+        reader.opaque(OPAQUE_BYTES_MAX)?;
+        reader.opaque(OPAQUE_BYTES_MAX)?;
+        reader.take(12)?;
+    }
+    Ok(())
+}
+
+/// `channel_attrs4`.
+pub(super) fn channel(reader: &mut Reader<'_>) -> Read<()> {
+    reader.take(24)?;
+    let words = reader.length(1)?;
+    reader.take(4 * words).map(|_| ())
+}
+
+fn callback_security(reader: &mut Reader<'_>) -> Read<()> {
+    let at = reader.at();
+    match reader.u32()? {
+        0 => Ok(()),
+        1 => {
+            reader.u32()?;
+            reader.opaque(MACHINE_BYTES_MAX)?;
+            reader.take(8)?;
+            let groups = reader.length(GROUPS_MAX)?;
+            reader.take(4 * groups).map(|_| ())
+        }
+        6 => {
+            reader.u32()?;
+            reader.opaque(AUTH_BYTES_MAX)?;
+            reader.opaque(AUTH_BYTES_MAX).map(|_| ())
+        }
+        value => Err(Wrong::Value { at, value }),
+    }
+}

@@ -1,0 +1,120 @@
+/* Shared memory that holds the bytes of files: one record a file, blocks of 4 KiB, a free list.
+ *
+ * The daemon and every accelerated process map the same memory and use this one implementation: the daemon
+ * as ordinary code, the blob in foreign processes with general registers only. So nothing here allocates,
+ * calls a library, keeps a pointer into the segment across calls, or uses floating point.
+ *
+ * Invariants
+ * - A record is used by its holder only: `lock` is the thread id of who holds it, 0 for nobody. A holder that
+ *   died is found by its thread id, and its lock is taken over; a write that it was in is then partly there,
+ *   as after a kill in the middle of any write.
+ * - Bytes of a block beyond `size` are zero: who shrinks a file clears them, so that growing it again shows none.
+ * - `size` never passes what the block map can address.
+ * - A block belongs to one record or to the free list, or (after a kill at the wrong moment) to nobody until
+ *   the segment goes away.
+ * - `fills` counts the moments at which the kernel may have begun to cache data of the file, `told` those at which
+ *   it may have begun to cache attributes. Both count before what they announce is read: see coherence below.
+ *
+ * Coherence with the kernel's page cache
+ * - The daemon adds to `fills` before it reads data for the kernel, and after a write of the kernel's.
+ * - Who writes past the kernel compares `fills` with `fills_gone` (as of the last complete invalidation). If
+ *   they differ the kernel may hold pages: the writer first invalidates (which writes dirty mapped pages out to
+ *   the daemon), and then writes only if `fills` is still what it was before the invalidation. So no page of
+ *   the kernel is older than a byte that was written past it, and no dirty page can land on such a byte.
+ * - What an accelerated process maps leaves the acceleration (`mapped`): the kernel does not look at the size again when a
+ *   page behind the end that it knows is touched, and would kill the process.
+ * - Who reads past the kernel while they differ takes the kernel's way: a map may have changed pages there.
+ * - Who changed size or times past the kernel, and then finds `told` to differ from `told_gone`, invalidates attributes, and
+ *   only then sets `told_gone` to what `told` was. So whoever finds them equal knows that it is done.
+ */
+#ifndef WEIR_SEGMENT_H
+#define WEIR_SEGMENT_H
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long u64;
+typedef long i64;
+
+#define SEGMENT_MAGIC 0x3147455352494557ul /* "WEIRSEG1" */
+#define BLOCK_BYTES 4096ul
+#define DIRECT_BLOCKS 10u
+#define BLOCKS_IN_INDEX 1024ul
+/* What direct, single, double and triple index address. */
+#define FILE_BLOCKS_MAX (DIRECT_BLOCKS + BLOCKS_IN_INDEX + BLOCKS_IN_INDEX * BLOCKS_IN_INDEX + \
+                         BLOCKS_IN_INDEX * BLOCKS_IN_INDEX * BLOCKS_IN_INDEX)
+
+struct segment_record {
+  u32 lock;
+  u32 live; /* 1 while the file exists or is open */
+  u64 size;
+  u64 modified_ns;
+  u64 blocks; /* blocks that the file holds, index blocks too */
+  u64 fills;
+  u64 fills_gone;
+  u64 told;      /* how often the kernel may have been told attributes */
+  u64 told_gone; /* as of the last invalidation of attributes */
+  u32 direct[DIRECT_BLOCKS];
+  u32 index[3]; /* single, double, triple */
+  u32 mapped; /* an accelerated process has mapped it: from now on all go through the kernel */
+  u32 reserved[2];
+};
+_Static_assert(sizeof(struct segment_record) == 128, "a record");
+
+#define SEGMENT_PROCESSES_MAX 120u
+enum { SEGMENT_ACCELERATED = 1, SEGMENT_SITES = 2, SEGMENT_SANDBOX = 3, SEGMENT_FILE_LIMIT = 4, SEGMENT_RING = 5 };
+
+/* A process that maps the segment, for status. Whoever takes a slot of a process that is gone overwrites it. */
+struct segment_process {
+  u32 id;
+  u32 state;
+  u32 sites_patched;
+  u32 sites_left;
+  u8 name[16];
+};
+
+struct segment {
+  u64 magic;
+  u64 records_max;
+  u64 blocks_max;
+  u64 records_offset;
+  u64 blocks_offset;
+  u64 bytes;
+  u64 free_block;   /* tag << 32 | block, 0 for none: a stack without lock */
+  u64 next_block;   /* blocks from here on were never used; block 0 is none */
+  u64 blocks_used;
+  u64 locks_taken_over;
+  u64 reads, writes, bytes_read, bytes_written; /* of accelerated processes */
+  u64 invalidations;
+  u64 passed; /* accelerated processes had to take the kernel's way */
+  struct segment_process processes[SEGMENT_PROCESSES_MAX];
+};
+_Static_assert(sizeof(struct segment) <= BLOCK_BYTES, "the head is one block");
+
+/* Copies `bytes`; gives how many could not be copied because of a fault. The daemon's never faults. */
+typedef u64 (*segment_copy)(void *to, const void *from, u64 bytes);
+
+struct segment_caller {
+  struct segment *segment;
+  u32 thread;
+  segment_copy copy;
+  /* A lock is held for long: 0 to go on waiting, 1 if the holder is gone. */
+  int (*waited)(u32 holder);
+};
+
+enum { SEGMENT_NO_SPACE = -28, SEGMENT_TOO_BIG = -27, SEGMENT_FAULT = -14, SEGMENT_DEADLOCK = -35 };
+
+u64 segment_bytes(u64 records_max, u64 blocks_max);
+void segment_format(struct segment *s, u64 records_max, u64 blocks_max);
+struct segment_record *segment_record_at(struct segment *s, u64 number);
+int segment_lock(const struct segment_caller *c, struct segment_record *r);
+void segment_unlock(struct segment_record *r);
+/* All below: with the record locked. */
+i64 segment_read(const struct segment_caller *c, struct segment_record *r, u64 offset, void *to, u64 bytes);
+i64 segment_write(const struct segment_caller *c, struct segment_record *r, u64 offset, const void *from, u64 bytes,
+                  u64 now_ns);
+i64 segment_resize(const struct segment_caller *c, struct segment_record *r, u64 size);
+i64 segment_punch(const struct segment_caller *c, struct segment_record *r, u64 offset, u64 bytes);
+/* The first offset from `offset` on that is data (hole = 0) or a hole (hole = 1); `size` if there is none. */
+u64 segment_seek(const struct segment_caller *c, struct segment_record *r, u64 offset, int hole);
+
+#endif

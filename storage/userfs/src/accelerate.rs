@@ -1,0 +1,68 @@
+//! Processes that reach files of a mount without the kernel: the injector with our client (`segment/client.c`).
+//!
+//! A process takes the segment and the FUSE connection from the daemon by `pidfd_getfd`, which the kernel grants to
+//! those who could trace the daemon: processes of the mount's owner, and root. Others stay with the kernel's way.
+
+use crate::mount::Mount;
+use crate::segment::Process;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
+use weir_intercept::{Blob, Error, Injector};
+
+/// What `weir fs status` says about acceleration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Acceleration {
+    /// Where programs ask; nothing when it is not possible.
+    pub injector: Option<String>,
+    /// Why it is not possible.
+    pub why_not: Option<String>,
+    /// Programs that began accelerated.
+    pub injected: u64,
+    /// Programs that asked and were left alone, by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// Processes that use the segment now.
+    pub processes: Vec<Process>,
+}
+
+/// `struct mount` of `segment/client.c`.
+fn client(mount: &Mount, segment: &crate::segment::Segment) -> Vec<u8> {
+    let numbers = [std::process::id() as i32, segment.memory().as_raw_fd(), mount.kernel().as_raw_fd(), 0];
+    let wide = [mount.device(), segment.bytes()];
+    wide.iter()
+        .flat_map(|word| word.to_le_bytes())
+        .chain(numbers.iter().flat_map(|word| word.to_le_bytes()))
+        .collect()
+}
+
+/// Starts the injector of `mount`, or says why there is none.
+///
+/// # Errors
+/// When the machine cannot intercept, or the backend has no segment.
+pub fn start(mount: &Mount) -> Result<Injector, Error> {
+    let Some(segment) = mount.backend().segment() else {
+        return Err(Error::Refused("this backend is served through the kernel only".to_owned()));
+    };
+    let blob = Blob::new(include_bytes!(concat!(env!("OUT_DIR"), "/files.blob")))?;
+    let name = format!("weir-fs-{}-{}", std::process::id(), mount.device());
+    Injector::start(blob, &name, &client(mount, segment))
+}
+
+/// What it does.
+pub fn describe(mount: &Mount, injector: Result<&Injector, &Error>) -> Acceleration {
+    let processes = mount.backend().segment().map(|segment| segment.processes()).unwrap_or_default();
+    match injector {
+        Ok(injector) => {
+            let figures = injector.figures();
+            Acceleration {
+                injector: Some(injector.name().to_owned()),
+                why_not: None,
+                injected: figures.injected,
+                refused: figures.refused,
+                processes,
+            }
+        }
+        Err(error) => Acceleration { why_not: Some(error.to_string()), ..Acceleration::default() },
+    }
+}

@@ -1,0 +1,26 @@
+//! User-space file systems: one [`backend::Backend`], mounted for every program through FUSE ([`mount`]).
+//!
+//! Lembke, chapter 4 (DEFUSE): a backend in user space, ordinary descriptors of the kernel's, and a way past
+//! the kernel for programs that can take it. Departures: no kernel module, so the shadow inode of the paper is the
+//! inode of a FUSE mount that is served by the same backend (4.4.3); no stashing at exec (4.4.4), because descriptors
+//! carry all that is needed; maps are the page cache's (4.4.5), kept true by the rules in `segment/segment.h`.
+//!
+//! - [`backend`]: what a backend offers; [`dir`], [`mem`]: backends; [`locate`]: from text to a backend.
+//! - `server`, [`mount`]: the FUSE side. [`segment`]: shared memory that holds the bytes of files.
+//! - [`accelerate`]: processes that use the segment themselves; what runs in them is `segment/client.c`.
+//! - [`daemon`], [`control`]: one process a mount, and how it is asked.
+
+pub mod accelerate;
+pub mod backend;
+pub mod control;
+pub mod daemon;
+pub mod dir;
+pub mod error;
+pub mod locate;
+pub mod mem;
+pub mod mount;
+pub mod segment;
+mod server;
+pub mod stats;
+
+pub use error::{Errno, Error};

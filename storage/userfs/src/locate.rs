@@ -1,0 +1,57 @@
+//! From the text of `--backend` to a backend.
+
+#[cfg(test)]
+mod tests;
+
+use crate::backend::Backend;
+use crate::dir::Directory;
+use crate::error::Error;
+use crate::mem::{Limits, Memory};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Kinds that [`open`] knows, for help texts.
+pub const KINDS: &str = "dir:FOLDER, mem:, mem:BYTES (K, M, G and T as units)";
+
+fn wrong(given: &str, reason: impl Into<String>) -> Error {
+    Error::Backend { given: given.to_owned(), reason: reason.into() }
+}
+
+/// `64M` as bytes.
+fn bytes(given: &str, text: &str) -> Result<u64, Error> {
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        other => return Err(wrong(given, format!("'{other}' is no unit; K, M, G and T are"))),
+    };
+    let number: u64 =
+        digits.parse().map_err(|_| wrong(given, format!("'{digits}' is no number of bytes")))?;
+    number
+        .checked_mul(1 << shift)
+        .filter(|bytes| *bytes >= 1 << 20)
+        .ok_or_else(|| wrong(given, format!("'{text}' must be at least 1M and less than 16384T")))
+}
+
+/// Opens the backend that `text` names.
+pub fn open(text: &str) -> Result<Arc<dyn Backend>, Error> {
+    let (kind, rest) =
+        text.split_once(':').ok_or_else(|| wrong(text, format!("no kind; there are {KINDS}")))?;
+    match kind {
+        "dir" if rest.is_empty() => Err(wrong(text, "name the folder: dir:/srv/data")),
+        "dir" => Ok(Arc::new(Directory::open(Path::new(rest))?)),
+        "mem" => {
+            let mut limits = Limits::default();
+            if !rest.is_empty() {
+                limits.bytes_max = bytes(text, rest)?;
+            }
+            let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            let memory = Memory::new(limits, user, group);
+            Ok(Arc::new(memory.map_err(|error| Error::io("making shared memory", error))?))
+        }
+        other => Err(wrong(text, format!("'{other}' is no kind of backend; there are {KINDS}"))),
+    }
+}

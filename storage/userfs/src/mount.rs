@@ -1,0 +1,165 @@
+//! A mounted file system: session with the kernel, thread that tells it what is stale, unmount.
+
+use crate::backend::Backend;
+use crate::error::Error;
+use crate::server::{Server, Stale};
+use crate::stats::Stats;
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Threads that answer the kernel.
+const THREADS: usize = 4;
+
+/// How to mount.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// What `mount` shows as source.
+    pub source: String,
+    /// Nothing may be written.
+    pub read_only: bool,
+    /// Other users than the one who mounts may use it. Root's mounts are for all.
+    pub others: bool,
+}
+
+/// A file system that is mounted until this is dropped.
+pub struct Mount {
+    point: PathBuf,
+    backend: Arc<dyn Backend>,
+    stats: Arc<Stats>,
+    device: u64,
+    kernel: OwnedFd,
+    session: Option<BackgroundSession>,
+    stale: Arc<Stale>,
+    teller: Option<JoinHandle<()>>,
+}
+
+impl Mount {
+    /// Mounts `backend` at `point`, an existing directory.
+    pub fn new(backend: Arc<dyn Backend>, point: &Path, options: &Options) -> Result<Mount, Error> {
+        let failed = |error| Error::io(format!("mounting at {}", point.display()), error);
+        let point = std::fs::canonicalize(point).map_err(failed)?;
+        let stats = Arc::new(Stats::default());
+        let stale = Arc::new(Stale::default());
+        let server = Server::new(backend.clone(), stats.clone(), stale.clone());
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(options.source.clone()),
+            MountOption::Subtype("weir".to_owned()),
+            MountOption::DefaultPermissions,
+        ];
+        if options.read_only {
+            config.mount_options.push(MountOption::RO);
+        }
+        if rustix::process::geteuid().is_root() {
+            config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+        }
+        config.acl = if options.others { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(THREADS);
+        let session = Session::new(server, &point, &config).map_err(failed)?;
+        let kernel = session.as_fd().try_clone_to_owned().map_err(failed)?;
+        let notifier = session.notifier();
+        let session = session.spawn().map_err(failed)?;
+        let waiting = stale.clone();
+        let tell = move || {
+            while let Some(inodes) = waiting.take() {
+                for inode in inodes {
+                    // An inode that the kernel no longer knows needs nothing.
+                    let _ = notifier.inval_inode(INodeNo(inode), 0, 0);
+                }
+            }
+        };
+        let teller = std::thread::Builder::new().name("stale".to_owned()).spawn(tell).map_err(failed)?;
+        let mut mount = Mount {
+            point,
+            backend,
+            stats,
+            device: 0,
+            kernel,
+            session: Some(session),
+            stale,
+            teller: Some(teller),
+        };
+        mount.device =
+            rustix::fs::stat(&mount.point).map_err(|error| Error::io("looking at the mount", error))?.st_dev;
+        Ok(mount)
+    }
+
+    /// Where.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// What is mounted.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// Counters of operations.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// `st_dev` of all files.
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// The connection to the kernel, for processes that tell it what they changed.
+    pub fn kernel(&self) -> &OwnedFd {
+        &self.kernel
+    }
+
+    /// Whether the session still answers; it ends when somebody else unmounts.
+    pub fn is_alive(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| !session.guard.is_finished())
+    }
+
+    /// Unmounts. With files still in use it fails with EBUSY, unless `lazy`: then it goes out of sight at once, and ends
+    /// when the last file is closed.
+    pub fn unmount(&mut self, lazy: bool) -> Result<(), Error> {
+        if self.is_alive() {
+            let flags =
+                if lazy { rustix::mount::UnmountFlags::DETACH } else { rustix::mount::UnmountFlags::empty() };
+            match rustix::mount::unmount(&self.point, flags) {
+                Err(rustix::io::Errno::PERM) => self.unmount_by_helper(lazy)?,
+                other => {
+                    other.map_err(|error| Error::io(format!("unmounting {}", self.point.display()), error))?
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn unmount_by_helper(&self, lazy: bool) -> Result<(), Error> {
+        let mut helper = std::process::Command::new("fusermount3");
+        helper.arg("-u").args(lazy.then_some("-z")).arg(&self.point);
+        let answer = helper.output().map_err(|error| Error::io("running fusermount3", error))?;
+        if answer.status.success() {
+            return Ok(());
+        }
+        let words = String::from_utf8_lossy(&answer.stderr).trim().to_owned();
+        Err(Error::io(format!("unmounting {}", self.point.display()), std::io::Error::other(words)))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount(true) {
+            tracing::warn!("{error}");
+        }
+        if let Some(session) = self.session.take()
+            && let Err(error) = session.join()
+        {
+            tracing::warn!("serving {}: {error}", self.point.display());
+        }
+        self.stale.close();
+        if let Some(teller) = self.teller.take()
+            && teller.join().is_err()
+        {
+            tracing::warn!("the thread that tells the kernel what is stale panicked");
+        }
+    }
+}

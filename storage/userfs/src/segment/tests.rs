@@ -1,0 +1,128 @@
+//! Files in a segment against files that are vectors.
+
+use super::{BLOCK_BYTES, Segment};
+use crate::error::Errno;
+use proptest::prelude::*;
+use std::time::SystemTime;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write { file: u64, offset: u64, bytes: Vec<u8> },
+    Read { file: u64, offset: u64, bytes: usize },
+    Resize { file: u64, size: u64 },
+    Punch { file: u64, offset: u64, bytes: u64 },
+    Renew { file: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // Around the ends of blocks, of the direct blocks and of the first index.
+    let offset = prop_oneof![
+        0..3 * BLOCK_BYTES,
+        9 * BLOCK_BYTES..12 * BLOCK_BYTES,
+        1030 * BLOCK_BYTES..1040 * BLOCK_BYTES
+    ];
+    let file = 1..4u64;
+    prop_oneof![
+        (file.clone(), offset.clone(), prop::collection::vec(1u8.., 0..9000))
+            .prop_map(|(file, offset, bytes)| Step::Write { file, offset, bytes }),
+        (file.clone(), offset.clone(), 0..9000usize).prop_map(|(file, offset, bytes)| Step::Read {
+            file,
+            offset,
+            bytes
+        }),
+        (file.clone(), offset.clone()).prop_map(|(file, size)| Step::Resize { file, size }),
+        (file.clone(), offset, 0..5 * BLOCK_BYTES).prop_map(|(file, offset, bytes)| Step::Punch {
+            file,
+            offset,
+            bytes
+        }),
+        file.prop_map(|file| Step::Renew { file }),
+    ]
+}
+
+fn apply(segment: &Segment, model: &mut [Vec<u8>], step: Step) {
+    let now = SystemTime::now();
+    match step {
+        Step::Write { file, offset, bytes } => {
+            let written = segment.record(file).unwrap().write(offset, &bytes, now).unwrap();
+            assert_eq!(written, bytes.len());
+            let (of, end) = (&mut model[file as usize], offset as usize + bytes.len());
+            if !bytes.is_empty() {
+                of.resize(of.len().max(end), 0);
+                of[offset as usize..end].copy_from_slice(&bytes);
+            }
+        }
+        Step::Read { file, offset, bytes } => {
+            let mut seen = vec![9; bytes];
+            let got = segment.record(file).unwrap().read(offset, &mut seen).unwrap();
+            let of = &model[file as usize];
+            let from = (offset as usize).min(of.len());
+            assert_eq!(seen[..got], of[from..of.len().min(from + bytes)]);
+        }
+        Step::Resize { file, size } => {
+            segment.record(file).unwrap().resize(size).unwrap();
+            model[file as usize].resize(size as usize, 0);
+        }
+        Step::Punch { file, offset, bytes } => {
+            segment.record(file).unwrap().punch(offset, bytes).unwrap();
+            let of = &mut model[file as usize];
+            let (from, to) = ((offset as usize).min(of.len()), ((offset + bytes) as usize).min(of.len()));
+            of[from..to].fill(0);
+        }
+        Step::Renew { file } => {
+            let mut record = segment.record(file).unwrap();
+            record.end();
+            record.begin(now);
+            model[file as usize].clear();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn files_are_what_was_written(steps in prop::collection::vec(step(), 1..60)) {
+        let segment = Segment::create(8, 64 << 20).unwrap();
+        let mut model = vec![Vec::new(); 4];
+        for step in steps {
+            apply(&segment, &mut model, step);
+            for (file, of) in model.iter().enumerate().skip(1) {
+                assert_eq!(segment.record(file as u64).unwrap().size(), of.len() as u64);
+            }
+        }
+        for (file, of) in model.iter().enumerate().skip(1) {
+            let mut all = vec![1; of.len()];
+            prop_assert_eq!(segment.record(file as u64).unwrap().read(0, &mut all).unwrap(), of.len());
+            prop_assert_eq!(&all, of);
+            segment.record(file as u64).unwrap().end();
+        }
+        prop_assert_eq!(segment.figures().blocks_used, 0, "every block came back");
+    }
+}
+
+#[test]
+fn a_lock_is_held_once_and_a_full_segment_says_so() {
+    let segment = Segment::create(8, 16 * BLOCK_BYTES).unwrap();
+    let held = segment.record(1).unwrap();
+    assert_eq!(segment.record(1).err(), Some(Errno(libc::EDEADLK)));
+    drop(held);
+    let mut record = segment.record(1).unwrap();
+    let taken = record.write(0, &vec![1; 20 * BLOCK_BYTES as usize], SystemTime::now()).unwrap();
+    assert_eq!(taken as u64, 15 * BLOCK_BYTES, "15 blocks and an index");
+    assert_eq!(record.write(taken as u64, &[1], SystemTime::now()), Err(Errno::NO_SPACE));
+    record.resize(BLOCK_BYTES).unwrap();
+    assert_eq!(segment.figures().blocks_used, 1);
+}
+
+#[test]
+fn data_and_holes_are_found() {
+    let segment = Segment::create(8, 64 << 20).unwrap();
+    let mut record = segment.record(1).unwrap();
+    let far = (1 << 42) + 5;
+    record.write(far, b"x", SystemTime::now()).unwrap();
+    assert_eq!(record.seek(0, false), far - far % BLOCK_BYTES);
+    assert_eq!(record.seek(0, true), 0);
+    assert_eq!(record.seek(far, true), far + 1, "the end is a hole");
+    record.punch(0, u64::MAX / 2).unwrap();
+    assert_eq!(record.seek(0, false), far + 1, "nothing is left");
+}

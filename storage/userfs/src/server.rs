@@ -1,0 +1,505 @@
+//! The kernel's side: a FUSE server before any [`Backend`], by the crate fuser.
+//!
+//! Programs that are not accelerated come through here, and it is what keeps everything correct: names, permissions,
+//! locks, maps, inheritance of descriptors are the kernel's.
+//!
+//! - Entries and attributes are cached for ever, names that are not there are not: all changes go through this mount
+//!   or are told to the kernel by whoever makes them past it (see `segment/segment.h`).
+//! - Open, flush and opendir are answered with "not implemented" once, which makes the kernel never ask again: opening a
+//!   cached file costs no round trip. So there are no handles; an inode is enough to read and write.
+//! - No writeback cache: a write reaches the backend before it returns, and the size in the backend is true.
+//! - `default_permissions`: the kernel checks permissions.
+//! - Locks (flock, fcntl) are the kernel's, as no lock operation is taken on.
+
+use crate::backend::{Attributes, Backend, Change, Inode, New, NewTime, Replace};
+use crate::error::{Errno, Result};
+use crate::stats::{Operation, Stats};
+use fuser::{
+    BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long the kernel may keep what it was told: for ever, as everything that changes is told.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+/// Largest write the kernel may send at once.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Largest read that we answer at once; the kernel asks for less.
+const READ_BYTES_MAX: usize = 1 << 20;
+
+/// Inodes whose pages and attributes the kernel must drop. Another thread tells it: the kernel may hold a page locked
+/// that waits for a reply of ours. No more entries than there are inodes.
+#[derive(Debug, Default)]
+pub(crate) struct Stale {
+    inodes: Mutex<(HashSet<Inode>, bool)>,
+    changed: Condvar,
+}
+
+impl Stale {
+    fn push(&self, inode: Inode) {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner).0.insert(inode);
+        self.changed.notify_one();
+    }
+
+    /// Lets [`Stale::take`] end.
+    pub(crate) fn close(&self) {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits for inodes; nothing once closed.
+    pub(crate) fn take(&self) -> Option<HashSet<Inode>> {
+        let waiting = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self
+            .changed
+            .wait_while(waiting, |(inodes, closed)| inodes.is_empty() && !*closed)
+            .unwrap_or_else(PoisonError::into_inner);
+        (!found.1).then(|| std::mem::take(&mut found.0))
+    }
+}
+
+/// Serves a backend to the kernel.
+pub(crate) struct Server {
+    backend: Arc<dyn Backend>,
+    stats: Arc<Stats>,
+    stale: Arc<Stale>,
+}
+
+impl Server {
+    pub(crate) fn new(backend: Arc<dyn Backend>, stats: Arc<Stats>, stale: Arc<Stale>) -> Server {
+        Server { backend, stats, stale }
+    }
+
+    fn ask<T>(&self, operation: Operation, asked: impl FnOnce(&dyn Backend) -> Result<T>) -> Result<T> {
+        let begun = Instant::now();
+        let answer = asked(self.backend.as_ref());
+        self.stats.count(operation, answer.is_err(), begun.elapsed());
+        answer
+    }
+}
+
+fn errno(error: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(error.0)
+}
+
+fn kind(mode: u32) -> FileType {
+    match mode & libc::S_IFMT {
+        libc::S_IFDIR => FileType::Directory,
+        libc::S_IFLNK => FileType::Symlink,
+        libc::S_IFIFO => FileType::NamedPipe,
+        libc::S_IFCHR => FileType::CharDevice,
+        libc::S_IFBLK => FileType::BlockDevice,
+        libc::S_IFSOCK => FileType::Socket,
+        _ => FileType::RegularFile,
+    }
+}
+
+fn shown(of: &Attributes) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(of.inode),
+        size: of.size,
+        blocks: of.blocks,
+        atime: of.accessed,
+        mtime: of.modified,
+        ctime: of.changed,
+        crtime: SystemTime::UNIX_EPOCH,
+        kind: kind(of.mode),
+        perm: (of.mode & 0o7777) as u16,
+        nlink: of.links,
+        uid: of.user,
+        gid: of.group,
+        rdev: of.device,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+fn new_time(time: TimeOrNow) -> NewTime {
+    match time {
+        TimeOrNow::SpecificTime(time) => NewTime::At(time),
+        TimeOrNow::Now => NewTime::Now,
+    }
+}
+
+fn entry(answer: Result<Attributes>, reply: ReplyEntry) {
+    match answer {
+        Ok(attributes) => reply.entry(&FOREVER, &shown(&attributes), Generation(0)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn empty(answer: Result<()>, reply: ReplyEmpty) {
+    match answer {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn extended(answer: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+    match answer {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn new(request: &Request, mode: u32, device: u32) -> New {
+    New { mode, device, user: request.uid(), group: request.gid() }
+}
+
+impl Filesystem for Server {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Each is used if this kernel has it, and nothing depends on it.
+        for wanted in
+            [InitFlags::FUSE_PARALLEL_DIROPS, InitFlags::FUSE_BIG_WRITES, InitFlags::FUSE_CACHE_SYMLINKS]
+        {
+            let _ = config.add_capabilities(wanted);
+        }
+        let _ = config.set_max_write(WRITE_BYTES_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        entry(self.ask(Operation::Lookup, |backend| backend.lookup(parent.0, name)), reply);
+    }
+
+    fn forget(&self, _request: &Request, inode: INodeNo, times: u64) {
+        self.backend.forget(inode.0, times);
+    }
+
+    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        match self.ask(Operation::Attributes, |backend| backend.attributes(inode.0)) {
+            Ok(attributes) => reply.attr(&FOREVER, &shown(&attributes)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        user: Option<u32>,
+        group: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _created: Option<SystemTime>,
+        _flags_changed: Option<SystemTime>,
+        _backed_up: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let change = Change {
+            mode,
+            user,
+            group,
+            size,
+            accessed: accessed.map(new_time),
+            modified: modified.map(new_time),
+        };
+        match self.ask(Operation::Change, |backend| backend.change(inode.0, &change)) {
+            Ok(attributes) => reply.attr(&FOREVER, &shown(&attributes)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readlink(&self, _request: &Request, inode: INodeNo, reply: ReplyData) {
+        match self.ask(Operation::ReadLink, |backend| backend.read_link(inode.0)) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let made =
+            self.ask(Operation::Make, |backend| backend.make(parent.0, name, new(request, mode, device)));
+        entry(made, reply);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = self.ask(Operation::MakeDirectory, |backend| {
+            backend.make_directory(parent.0, name, new(request, mode, 0))
+        });
+        entry(made, reply);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(self.ask(Operation::Unlink, |backend| backend.unlink(parent.0, name)), reply);
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(
+            self.ask(Operation::RemoveDirectory, |backend| backend.remove_directory(parent.0, name)),
+            reply,
+        );
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let made = self.ask(Operation::MakeLink, |backend| {
+            backend.make_link(parent.0, name, target.as_os_str(), new(request, 0o777, 0))
+        });
+        entry(made, reply);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let replace = if flags.is_empty() {
+            Replace::Yes
+        } else if flags == RenameFlags::RENAME_NOREPLACE {
+            Replace::No
+        } else if flags == RenameFlags::RENAME_EXCHANGE {
+            Replace::Exchange
+        } else {
+            return reply.error(fuser::Errno::EINVAL);
+        };
+        let renamed = self.ask(Operation::Rename, |backend| {
+            backend.rename((parent.0, name), (new_parent.0, new_name), replace)
+        });
+        empty(renamed, reply);
+    }
+
+    fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        entry(self.ask(Operation::Link, |backend| backend.link(inode.0, parent.0, name)), reply);
+    }
+
+    fn open(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    /// Made by mknod then, which leaves no handle that the kernel would have to release.
+    fn create(
+        &self,
+        _request: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut data = vec![0; (size as usize).min(READ_BYTES_MAX)];
+        match self.ask(Operation::Read, |backend| backend.read(inode.0, offset, &mut data)) {
+            Ok(bytes) => reply.data(&data[..bytes]),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        // The kernel appends where it believes the end to be. A page of a map that it writes out has its place.
+        let append = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        match self.ask(Operation::Write, |backend| backend.write(inode.0, offset, data, append)) {
+            Ok(written) => {
+                if written.offset != offset {
+                    // It now has these bytes at the wrong place.
+                    self.stale.push(inode.0);
+                }
+                reply.written(written.bytes as u32);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty(self.ask(Operation::Sync, |backend| backend.sync(inode.0, data_only)), reply);
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty(self.ask(Operation::Sync, |backend| backend.sync(inode.0, data_only)), reply);
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.ask(Operation::List, |backend| {
+            backend.list(inode.0, offset, &mut |entry| {
+                !reply.add(INodeNo(entry.inode), entry.next, kind(entry.mode), entry.name)
+            })
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
+        match self.ask(Operation::Space, |backend| backend.space()) {
+            Ok(space) => reply.statfs(
+                space.blocks,
+                space.blocks_free,
+                space.blocks_free,
+                space.files,
+                space.files_free,
+                space.block_bytes,
+                255,
+                space.block_bytes,
+            ),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let set =
+            self.ask(Operation::SetAttribute, |backend| backend.set_attribute(inode.0, name, value, flags));
+        empty(set, reply);
+    }
+
+    fn getxattr(&self, _request: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        extended(
+            self.ask(Operation::GetAttribute, |backend| backend.get_attribute(inode.0, name)),
+            size,
+            reply,
+        );
+    }
+
+    fn listxattr(&self, _request: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        extended(
+            self.ask(Operation::ListAttributes, |backend| backend.list_attributes(inode.0)),
+            size,
+            reply,
+        );
+    }
+
+    fn removexattr(&self, _request: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(self.ask(Operation::RemoveAttribute, |backend| backend.remove_attribute(inode.0, name)), reply);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        bytes: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        empty(self.ask(Operation::Allocate, |backend| backend.allocate(inode.0, offset, bytes, mode)), reply);
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let answer = match (u64::try_from(offset), whence) {
+            (Ok(offset), libc::SEEK_DATA) => {
+                self.ask(Operation::Seek, |backend| backend.seek(inode.0, offset, false))
+            }
+            (Ok(offset), libc::SEEK_HOLE) => {
+                self.ask(Operation::Seek, |backend| backend.seek(inode.0, offset, true))
+            }
+            (Err(_), _) => Err(Errno::NO_SUCH_OFFSET),
+            _ => Err(Errno::INVALID),
+        };
+        match answer {
+            Ok(found) => reply.offset(found as i64),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Mounting, locks, unmounting, and the daemon.
+
+use super::{Mounted, cannot_mount, on_all};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use weir_userfs::control::{self, Answer, Question};
+use weir_userfs::daemon::{Task, serve};
+use weir_userfs::mem::Limits;
+use weir_userfs::mount::Options;
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what} did not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_mounted(point: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    table.lines().any(|line| line.split(' ').nth(1) == point.to_str())
+}
+
+#[test]
+fn locks_are_the_kernels() {
+    on_all("locks", |on| {
+        let path = on.root().join("locked");
+        let (one, two) = (fs::File::create(&path).unwrap(), fs::File::open(&path).unwrap());
+        let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        rustix::fs::flock(&one, exclusive).unwrap();
+        assert_eq!(rustix::fs::flock(&two, exclusive).unwrap_err(), rustix::io::Errno::WOULDBLOCK);
+        drop(one);
+        until("the lock of a closed file to go", || rustix::fs::flock(&two, exclusive).is_ok());
+    });
+}
+
+#[test]
+fn a_cached_file_is_opened_without_asking() {
+    on_all("no_open", |on| {
+        let path = on.root().join("file");
+        fs::write(&path, "some").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"some");
+        let switches = || {
+            let usage = fs::read_to_string("/proc/thread-self/status").unwrap();
+            let line = usage.lines().find(|line| line.starts_with("voluntary")).unwrap().to_owned();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+        };
+        let before = switches();
+        for _ in 0..1000 {
+            assert_eq!(fs::read(&path).unwrap(), b"some");
+        }
+        assert!(switches() - before < 100, "{} context switches for 1000 files", switches() - before);
+    });
+}
+
+#[test]
+fn a_mount_in_use_is_not_taken_away_unless_told() {
+    if let Some(reason) = cannot_mount() {
+        return println!("NOT RUN a_mount_in_use: {reason}");
+    }
+    let mut on = Mounted::memory(Limits::default());
+    let point = fs::canonicalize(on.root()).unwrap();
+    let file = fs::File::create(point.join("open")).unwrap();
+    let refused = on.mount().unmount(false).unwrap_err().to_string();
+    assert!(refused.contains("busy"), "{refused}");
+    on.mount().unmount(true).unwrap();
+    assert!(!is_mounted(&point));
+    file.set_len(100).unwrap();
+    drop(file);
+    until("the session to end", || !on.mount().is_alive());
+}
+
+#[test]
+fn a_daemon_answers_and_ends() {
+    if let Some(reason) = cannot_mount() {
+        return println!("NOT RUN a_daemon_answers: {reason}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (point, state) = (folder.path().join("mount"), folder.path().join("state"));
+    fs::create_dir(&point).unwrap();
+    let task = Task {
+        backend: "mem:64M".to_owned(),
+        point: point.clone(),
+        state: state.clone(),
+        options: Options::default(),
+    };
+    let end = Arc::new(AtomicBool::new(false));
+    let told = end.clone();
+    let served = std::thread::spawn(move || serve(task, &told));
+    until("the mount", || is_mounted(&point) && !control::all(&state).is_empty());
+    fs::write(point.join("file"), "x").unwrap();
+    let Answer::Status(status) = control::ask(&state, &point, &Question::Status).unwrap() else {
+        panic!("no status")
+    };
+    assert_eq!(status.backend, "mem:64M");
+    assert!(status.operations.iter().any(|count| count.operation == "write" && count.calls == 1));
+    assert_eq!(control::ask(&state, &point, &Question::Unmount { lazy: false }).unwrap(), Answer::Done);
+    served.join().unwrap().unwrap();
+    assert!(!is_mounted(&point));
+    assert!(control::all(&state).is_empty());
+    assert!(!end.load(Ordering::Relaxed));
+}
