@@ -125,7 +125,8 @@ fn a_capture_is_a_valid_pcap_and_its_frames_can_be_traced() {
     let extra = Extra::begin();
     let file = extra.file("port.pcap");
     let mut capture = lab.command();
-    capture.args(["capture", "h2", "--port", "red/app", "-w", &file, "--frames", "6", "--seconds", "30"]);
+    // Room for late segments of connections that were before: the echo and its reply must be among them.
+    capture.args(["capture", "h2", "--port", "red/app", "-w", &file, "--frames", "30", "--seconds", "60"]);
     let mut capture = capture.stderr(Stdio::null()).spawn().unwrap();
     let web = lab.v4("red-web");
     wait("the end of the capture", || {
@@ -138,7 +139,7 @@ fn a_capture_is_a_valid_pcap_and_its_frames_can_be_traced() {
     while let Some(packet) = reader.next_packet() {
         frames.push(packet.unwrap().data.into_owned());
     }
-    assert_eq!(frames.len(), 6);
+    assert_eq!(frames.len(), 30);
     let seen = system::run("tcpdump", &["-nr", &file]).unwrap();
     assert!(seen.contains("echo request") && seen.contains("echo reply"), "{seen}");
     let request = seen.lines().position(|line| line.contains("echo request")).unwrap() + 1;
