@@ -2,9 +2,8 @@
 //! one trip through the host's stack carries up to 64 datagrams (rows A19, A20).
 //!
 //! A message goes to one receiver and has datagrams of one size, but for a shorter last one. Small frames of
-//! equal size share a message whatever their flow. The datagrams of a message are built one behind the other in
-//! memory of our own, so that it is one piece: to copy a payload to its header, both in the processor's cache, costs less than the
-//! kernel takes for two pieces more. Only a payload too large for that is left where it is, and pointed to.
+//! equal size share a message whatever their flow. Nothing of a frame is copied: a message is a list of
+//! pointers to tunnel headers and into the frames.
 //!
 //! Invariants
 //! - Frames to one receiver by one socket leave in the order in which they came.
@@ -15,7 +14,6 @@
 //! are spread by their hash over a few sockets (`source_ports`); one port a flow would need a raw socket
 //! and give up the kernel's segmentation.
 
-use super::buffer::Buffer;
 use super::counters::{Counters, EngineDrop, EngineEvent};
 use super::sys::{self, Control, RawAddress};
 use crate::flowtable::action::Tunnel;
@@ -31,10 +29,8 @@ pub const SEGMENTS_MAX: usize = 64;
 pub const UNITS_MAX: usize = 16;
 /// Pieces of one message: two a datagram.
 const PIECES_MAX: usize = 2 * SEGMENTS_MAX;
-/// Bytes of headers, and of payloads that are copied, between two flushes.
-const BUILT_BYTES: usize = 192 * 1024;
-/// Payloads up to this length are copied behind their header.
-const COPY_BYTES_MAX: usize = 2048;
+/// Bytes of headers between two flushes.
+const HEADER_BYTES: usize = 64 * 1024;
 /// Largest datagrams' sum in one message over IPv4, bytes: the largest UDP payload.
 const BYTES_MAX_V4: usize = 65_507;
 /// The same over IPv6.
@@ -76,22 +72,6 @@ impl Unit {
         }
     }
 
-    /// Adds bytes to the message: to its last piece if they lie right behind it.
-    #[inline]
-    fn add(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        if let Some(last) = self.pieces[..self.pieces_used].last_mut()
-            && last.iov_base.cast::<u8>().wrapping_add(last.iov_len).cast_const() == bytes.as_ptr()
-        {
-            last.iov_len += bytes.len();
-            return;
-        }
-        self.pieces[self.pieces_used] = sys::piece(bytes);
-        self.pieces_used += 1;
-    }
-
     fn takes(&self, ecn: u8, length: usize, bytes_max: usize) -> bool {
         !self.closed
             && self.ecn == ecn
@@ -113,9 +93,8 @@ pub struct Transmit {
     is_v6: bool,
     units: Vec<Unit>,
     units_used: usize,
-    /// Datagrams that are being built, one behind the other.
-    built: Buffer,
-    built_bytes: usize,
+    headers: Box<[u8]>,
+    headers_used: usize,
     counters: Arc<Counters>,
 }
 
@@ -145,8 +124,8 @@ impl Transmit {
             is_v6,
             units: (0..UNITS_MAX).map(|_| Unit::empty()).collect(),
             units_used: 0,
-            built: Buffer::new(BUILT_BYTES),
-            built_bytes: 0,
+            headers: vec![0; HEADER_BYTES].into_boxed_slice(),
+            headers_used: 0,
             counters,
         }
     }
@@ -164,10 +143,10 @@ impl Transmit {
     /// is no room left.
     #[inline]
     pub fn header_room(&mut self, length: usize) -> &mut [u8] {
-        if self.built_bytes + length > self.built.len() {
+        if self.headers_used + length > self.headers.len() {
             self.flush();
         }
-        &mut self.built[self.built_bytes..self.built_bytes + length]
+        &mut self.headers[self.headers_used..self.headers_used + length]
     }
 
     /// Appends a datagram: `header_bytes` of what [`Transmit::header_room`] gave, then `payload`.
@@ -193,25 +172,22 @@ impl Transmit {
             self.counters.dropped(EngineDrop::UnderlayTooBig).add(1, length as u64);
             return;
         }
-        let copied = payload.len() <= COPY_BYTES_MAX;
-        if copied && self.built_bytes + length > self.built.len() {
-            self.flush_but(header_bytes);
-        }
         let unit = self.unit_for(tunnel, flow_hash, ecn, length, header_bytes);
-        let start = self.built_bytes;
+        // `unit_for` may have flushed: then the header was moved to the front.
+        let header = &self.headers[self.headers_used..self.headers_used + header_bytes];
         let unit = &mut self.units[unit];
-        if copied {
-            self.built[start + header_bytes..start + length].copy_from_slice(payload);
-            unit.add(&self.built[start..start + length]);
-            self.built_bytes += length;
-        } else {
-            unit.add(&self.built[start..start + header_bytes]);
-            unit.add(payload);
-            self.built_bytes += header_bytes;
+        if header_bytes > 0 {
+            unit.pieces[unit.pieces_used] = sys::piece(header);
+            unit.pieces_used += 1;
+        }
+        if !payload.is_empty() {
+            unit.pieces[unit.pieces_used] = sys::piece(payload);
+            unit.pieces_used += 1;
         }
         unit.closed = length < unit.segment_bytes;
         unit.segments += 1;
         unit.bytes += length;
+        self.headers_used += header_bytes;
     }
 
     /// The unit that a datagram goes into: the newest of its receiver and socket if it takes it, else a new one.
@@ -238,7 +214,10 @@ impl Transmit {
             return index;
         }
         if self.units_used == UNITS_MAX {
-            self.flush_but(header_bytes);
+            let from = self.headers_used;
+            self.flush();
+            // The header that was just filled must stay: it becomes the first one.
+            self.headers.copy_within(from..from + header_bytes, 0);
         }
         let port = self.sockets[format].port;
         let unit = &mut self.units[self.units_used];
@@ -255,13 +234,6 @@ impl Transmit {
         self.units_used - 1
     }
 
-    /// Sends all that is gathered, and keeps the header that was just filled: it becomes the first one.
-    fn flush_but(&mut self, header_bytes: usize) {
-        let from = self.built_bytes;
-        self.flush();
-        self.built.copy_within(from..from + header_bytes, 0);
-    }
-
     /// Sends all that is gathered.
     pub fn flush(&mut self) {
         let mut first = 0;
@@ -273,7 +245,7 @@ impl Transmit {
             first += same;
         }
         self.units_used = 0;
-        self.built_bytes = 0;
+        self.headers_used = 0;
     }
 
     /// Sends units that share a socket.
@@ -356,17 +328,21 @@ fn send_singly(fd: BorrowedFd<'_>, unit: &Unit, is_v6: bool, counters: &Counters
     let mut control = Control::default();
     let control_bytes = control.for_send(None, unit.ecn, is_v6);
     let mut address = unit.address;
-    let mut rest = Rest { pieces: &unit.pieces[..unit.pieces_used], used: 0 };
+    let mut at = 0;
     for number in 0..unit.segments {
-        let wanted = (unit.bytes - number * unit.segment_bytes).min(unit.segment_bytes);
-        let mut pieces = [sys::piece(&[]); 2];
-        let count = rest.take(wanted, &mut pieces);
+        let left = unit.bytes - number * unit.segment_bytes;
+        let wanted = left.min(unit.segment_bytes);
+        let (mut pieces, mut length) = (0, 0);
+        while length < wanted && at + pieces < unit.pieces_used {
+            length += unit.pieces[at + pieces].iov_len;
+            pieces += 1;
+        }
         let mut message = [sys::empty_message()];
         let header = &mut message[0].msg_hdr;
         header.msg_name = (&raw mut address).cast();
         header.msg_namelen = address.length();
-        header.msg_iov = pieces.as_mut_ptr();
-        header.msg_iovlen = count;
+        header.msg_iov = unit.pieces[at..].as_ptr().cast_mut();
+        header.msg_iovlen = pieces;
         if control_bytes > 0 {
             header.msg_control = (&raw mut control).cast();
             header.msg_controllen = control_bytes;
@@ -378,36 +354,9 @@ fn send_singly(fd: BorrowedFd<'_>, unit: &Unit, is_v6: bool, counters: &Counters
                 counters.event(EngineEvent::UnderlaySends).add(1);
                 counters.event(EngineEvent::UnderlaySegments).add(1);
             }
-            Err(error) => count_failed(counters, 1, wanted, &error),
+            Err(error) => count_failed(counters, 1, length, &error),
         }
-    }
-}
-
-/// Pieces that are left of a unit.
-struct Rest<'a> {
-    pieces: &'a [libc::iovec],
-    /// Bytes of the first that were taken.
-    used: usize,
-}
-
-impl Rest<'_> {
-    /// Takes the next datagram, of `bytes`, which lies in one piece or in two; returns how many.
-    fn take(&mut self, mut bytes: usize, into: &mut [libc::iovec; 2]) -> usize {
-        let mut count = 0;
-        while bytes > 0 && count < into.len() {
-            let Some(first) = self.pieces.first() else { break };
-            let taken = bytes.min(first.iov_len - self.used);
-            let start = first.iov_base.cast::<u8>().wrapping_add(self.used).cast();
-            into[count] = libc::iovec { iov_base: start, iov_len: taken };
-            count += 1;
-            bytes -= taken;
-            self.used += taken;
-            if self.used == first.iov_len {
-                self.pieces = &self.pieces[1..];
-                self.used = 0;
-            }
-        }
-        count
+        at += pieces;
     }
 }
 

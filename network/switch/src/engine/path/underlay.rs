@@ -3,13 +3,9 @@
 //! Segments of one super-frame that arrive in one message with a partial checksum are a [`Train`]: the first is parsed and
 //! looked up, and those that differ from it only in what counts up follow it without. Flow tables and captures do not
 //! change within a message, so what was decided on the first holds for all. Each is counted.
-//!
-//! A super-frame of small segments is put together here before it is written: the kernel takes longer for each of many
-//! pieces than a copy within the processor's cache costs.
 
 use super::{Origin, Path, hand_over, outer_of, sender_class};
 use crate::capture::Outer;
-use crate::engine::buffer::Buffer;
 use crate::engine::counters::{EngineDrop, EngineEvent};
 use crate::engine::forward::{self, Checked, Lookup, Verdict};
 use crate::engine::port::{self, Ports};
@@ -23,17 +19,10 @@ use crate::flowtable::{CompiledHop, ZoneKey};
 use std::os::fd::BorrowedFd;
 use weir_model::resource::Encapsulation;
 use weir_packet::checksum;
-use weir_packet::coalesce::{
-    Checksums, CoalesceConfig, Coalescer, MAX_PARTS, MAX_SUPER_FRAME_BYTES, Output, Part, Place, Sink,
-};
+use weir_packet::coalesce::{Checksums, CoalesceConfig, Coalescer, MAX_PARTS, Output, Part, Place, Sink};
 use weir_packet::encap::{self, InnerChecksum};
 use weir_packet::train::Train;
 use weir_packet::virtio::{HEADER_BYTES, Offload, VirtioNetHeader};
-
-/// Parts of a super-frame up to this length are copied behind each other before they are written.
-const COPY_BYTES_MAX: usize = 2048;
-/// Where the payload of such a frame begins: behind the longest header, at a cache line.
-const PAYLOAD_OFFSET: usize = 192;
 
 /// Where a received datagram is.
 #[derive(Clone, Copy)]
@@ -260,8 +249,7 @@ impl Path {
             self.joiner.port = port;
         }
         let bytes = &self.receive.bytes;
-        let frame = &mut self.joiner.frame;
-        let mut sink = DeviceSink { number: port, ports: &self.ports, shared: &self.shared, bytes, frame };
+        let mut sink = DeviceSink { number: port, ports: &self.ports, shared: &self.shared, bytes };
         let checksums = match packet.offload {
             Offload::Checksum { start, field } => {
                 Checksums::Partial { start: start as u16, offset: (field - start) as u16 }
@@ -281,8 +269,7 @@ impl Path {
     fn join_end(&mut self) {
         if self.joiner.coalescer.open_flows() > 0 {
             let (number, bytes) = (self.joiner.port, &self.receive.bytes);
-            let frame = &mut self.joiner.frame;
-            let mut sink = DeviceSink { number, ports: &self.ports, shared: &self.shared, bytes, frame };
+            let mut sink = DeviceSink { number, ports: &self.ports, shared: &self.shared, bytes };
             self.joiner.coalescer.flush(&mut sink);
         }
         let done = self.joiner.coalescer.counters();
@@ -345,30 +332,13 @@ fn mark(frame: &mut [u8], packet: &mut Checked, outer: u8) -> bool {
 pub(super) struct Joiner {
     coalescer: Coalescer,
     port: usize,
-    /// Where a super-frame is put together.
-    frame: Buffer,
 }
 
 impl Joiner {
     pub(super) fn new() -> Joiner {
         let config = CoalesceConfig { join_udp: true, ..CoalesceConfig::default() };
-        let frame = Buffer::new(PAYLOAD_OFFSET + MAX_SUPER_FRAME_BYTES);
-        Joiner { coalescer: Coalescer::new(config), port: 0, frame }
+        Joiner { coalescer: Coalescer::new(config), port: 0 }
     }
-}
-
-/// The bytes of a part of the receive buffers.
-#[inline]
-fn bytes_of<'a>(buffers: &'a [u8], part: &Part) -> &'a [u8] {
-    let start = part.buffer as usize * MESSAGE_BYTES + part.start as usize;
-    &buffers[start..start + part.length as usize]
-}
-
-/// Whether a frame is put together before it is written: small parts are copied faster here than the kernel
-/// goes from one to the next.
-fn is_copied(output: &Output<'_>) -> bool {
-    let is_small = output.parts.first().is_some_and(|part| part.length as usize <= COPY_BYTES_MAX);
-    output.parts.len() > 1 && is_small && output.header.len() <= PAYLOAD_OFFSET
 }
 
 /// Writes joined frames to a device.
@@ -377,23 +347,6 @@ struct DeviceSink<'a> {
     ports: &'a Ports,
     shared: &'a Shared,
     bytes: &'a [u8],
-    frame: &'a mut Buffer,
-}
-
-impl DeviceSink<'_> {
-    /// Puts a frame together; where it lies in `frame`.
-    fn put_together(&mut self, output: &Output<'_>) -> std::ops::Range<usize> {
-        // The payload, which is nearly all of it, begins a cache line.
-        let start = PAYLOAD_OFFSET - output.header.len();
-        self.frame[start..PAYLOAD_OFFSET].copy_from_slice(output.header);
-        let mut end = PAYLOAD_OFFSET;
-        for part in output.parts {
-            let bytes = bytes_of(self.bytes, part);
-            self.frame[end..end + bytes.len()].copy_from_slice(bytes);
-            end += bytes.len();
-        }
-        start..end
-    }
 }
 
 impl Sink for DeviceSink<'_> {
@@ -405,22 +358,16 @@ impl Sink for DeviceSink<'_> {
             port::count_absent(&self.shared.counters, self.number, packets, bytes);
             return;
         };
-        let result = if is_copied(&output) {
-            let place = self.put_together(&output);
-            sys::write(device, &self.frame[place])
-        } else {
-            let mut pieces = [sys::piece(&[]); MAX_PARTS + 1];
-            pieces[0] = sys::piece(output.header);
-            let parts = output.parts.len().min(MAX_PARTS);
-            for (piece, part) in pieces[1..].iter_mut().zip(output.parts) {
-                *piece = sys::piece(bytes_of(self.bytes, part));
-            }
-            // SAFETY: the pieces are of the header and of the receive buffers, borrowed during this call.
-            #[allow(unsafe_code)]
-            unsafe {
-                sys::write_pieces(device, &pieces[..=parts])
-            }
-        };
+        let mut pieces = [sys::piece(&[]); MAX_PARTS + 1];
+        pieces[0] = sys::piece(output.header);
+        let parts = output.parts.len().min(MAX_PARTS);
+        for (piece, part) in pieces[1..].iter_mut().zip(output.parts) {
+            let start = part.buffer as usize * MESSAGE_BYTES + part.start as usize;
+            *piece = sys::piece(&self.bytes[start..start + part.length as usize]);
+        }
+        // SAFETY: the pieces are of the header and of the receive buffers, borrowed during this call.
+        #[allow(unsafe_code)]
+        let result = unsafe { sys::write_pieces(device, &pieces[..=parts]) };
         port::count_write(&self.shared.counters, self.number, &result, packets, bytes);
     }
 }

@@ -32,7 +32,7 @@ proptest! {
     /// Whatever the sizes, what arrives is what was sent, in order and in its pieces.
     #[test]
     fn datagrams_arrive_whole_and_in_order(
-        sizes in proptest::collection::vec((1_usize..60, prop_oneof![Just(100_usize), Just(1400), Just(3000), 0..1400_usize]), 1..150),
+        sizes in proptest::collection::vec((1_usize..60, prop_oneof![Just(100_usize), 0..1400_usize]), 1..150),
     ) {
         let (mut transmit, receiver, counters) = pair();
         let tunnel = tunnel("127.0.0.1");
@@ -46,7 +46,7 @@ proptest! {
         }
         transmit.flush();
         prop_assert!(transmit.is_empty());
-        let mut bytes = [0; 4000];
+        let mut bytes = [0; 2000];
         for (header, payload) in &frames {
             let length = receiver.recv(&mut bytes).unwrap();
             prop_assert_eq!(&bytes[..length], &[&header[..], &payload[..]].concat()[..]);
@@ -81,29 +81,21 @@ fn what_cannot_be_sent_is_counted_by_its_reason() {
     assert_eq!(counters.event(EngineEvent::UnderlaySegments).get(), 0);
 }
 
-/// Also where datagrams are built in one piece, where they are pointed to, and where the last alone is built.
 #[test]
 fn one_by_one_is_the_same() {
-    for length in [200, 3000] {
-        let (mut transmit, receiver, counters) = pair();
-        let (here, payload, last) = (tunnel("127.0.0.1"), vec![5; length], [6; 30]);
-        for _ in 0..3 {
-            send(&mut transmit, &here, &[1; 20], &payload);
-        }
-        send(&mut transmit, &here, &[2; 20], &last);
-        let unit = &transmit.units[0];
-        assert_eq!(
-            (transmit.units_used, unit.segments, unit.pieces_used),
-            (1, 4, if length == 200 { 1 } else { 7 })
-        );
-        let fd = transmit.sockets[0].fds[0].as_fd();
-        send_singly(fd, unit, false, &counters);
-        let mut bytes = [0; 4000];
-        for _ in 0..3 {
-            assert_eq!(receiver.recv(&mut bytes).unwrap(), 20 + length);
-            assert_eq!((bytes[0], bytes[19], bytes[20], bytes[19 + length]), (1, 1, 5, 5));
-        }
-        assert_eq!(receiver.recv(&mut bytes).unwrap(), 50);
-        assert_eq!((bytes[0], bytes[49]), (2, 6));
+    let (mut transmit, receiver, counters) = pair();
+    let (here, payload, last) = (tunnel("127.0.0.1"), [5; 200], [6; 30]);
+    for _ in 0..3 {
+        send(&mut transmit, &here, &[1; 20], &payload);
     }
+    send(&mut transmit, &here, &[2; 20], &last);
+    let fd = transmit.sockets[0].fds[0].as_fd();
+    send_singly(fd, &transmit.units[0], false, &counters);
+    let mut bytes = [0; 2000];
+    for _ in 0..3 {
+        assert_eq!(receiver.recv(&mut bytes).unwrap(), 220);
+        assert_eq!((bytes[0], bytes[219]), (1, 5));
+    }
+    assert_eq!(receiver.recv(&mut bytes).unwrap(), 50);
+    assert_eq!((bytes[0], bytes[49]), (2, 6));
 }
