@@ -21,12 +21,16 @@ fn the_tree_that_holds_the_memory_goes_and_innocents_live() {
         Ok(watched) => watched,
         Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
     };
-    // A controller that starts another hog for each that is killed; `tail` keeps what it cannot end.
-    let mut hogs = cage.start("while :; do tail /dev/zero & tail /dev/zero & tail /dev/zero & wait; done");
+    // A controller with three hogs of 50 MiB: only together do they pass the limit, so none of them holds half of it
+    // when the alarm comes, however unequally they ran.
+    let hog = "head -c 50M /dev/zero | tail -c 50M | sleep 1000 &";
+    let mut hogs = cage.start(&format!("{hog} {hog} {hog} wait"));
     let alarm = watched.wait_for_alarm("cage");
     assert_eq!((alarm.measure.as_str(), alarm.outcome.as_str()), ("memory-used-bytes", "acted"), "{alarm:?}");
     assert!(alarm.found >= alarm.limit && alarm.limit <= 128 << 20, "{alarm:?}");
-    assert!(alarm.signalled == 4, "the controller and its three: {alarm:?}");
+    let culprit = alarm.culprit.as_ref().map(|culprit| culprit.process);
+    assert_eq!(culprit, Some(hogs.id()), "the controller: {alarm:?}");
+    assert!(alarm.signalled >= 4, "the controller and its three: {alarm:?}");
     watched.wait_for("the end of the hogs", |entry| matches!(entry.what, What::Settled { .. }));
     hogs.wait().unwrap();
     until("the innocent alone", || cage.processes().len() <= 2);
