@@ -6,10 +6,12 @@
 //!
 //! - [`core`]: the step machine; no socket, thread or wall clock.
 //! - [`core::scheduler`]: what is desired and acked of each actuator, and when each update may go.
+//! - [`quorum`]: a member's part in the group's signatures: shares, and how the members get them.
 //! - [`driver`]: threads, the order engine, TLS sessions with actuators, and the handle for the API.
 
 pub mod core;
 pub mod driver;
 mod error;
+pub mod quorum;
 
 pub use error::Error;

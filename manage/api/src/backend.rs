@@ -47,6 +47,8 @@ pub trait Backend: Send + Sync + 'static {
     fn add_member(&self, member: AddMember) -> Reply<'_, ()>;
     /// Removes a controller from the group.
     fn remove_member(&self, id: u64) -> Reply<'_, ()>;
+    /// Deals new shares of the group's key to its members; returns when they are in force.
+    fn refresh_group(&self) -> Reply<'_, ()>;
     /// Follows a packet through the real tables.
     fn trace(&self, request: TraceRequest) -> Reply<'_, TraceResponse>;
     /// Copies frames of a port.

@@ -356,6 +356,14 @@ impl Client {
         self.post::<_, Option<()>>("/v1/group/members", member).map(drop)
     }
 
+    /// `POST /v1/group/refresh`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn refresh_group(&self) -> Result<(), ClientError> {
+        self.post::<_, Option<()>>("/v1/group/refresh", &()).map(drop)
+    }
+
     /// `DELETE /v1/group/members/{id}`.
     ///
     /// # Errors

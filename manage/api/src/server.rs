@@ -126,6 +126,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(group))
         .routes(routes!(add_member))
         .routes(routes!(remove_member))
+        .routes(routes!(refresh_group))
         .routes(routes!(trace))
         .routes(routes!(capture))
         .routes(routes!(token))
@@ -281,6 +282,14 @@ async fn add_member(backend: Shared, Strict(member): Strict<AddMember>) -> Resul
     responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn remove_member(backend: Shared, Path(id): Path<u64>) -> Result<StatusCode, ApiError> {
     backend.remove_member(id).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Deal new shares of the group's key to its members: shares that were stolen before are worth nothing after it. Answers
+/// when they are in force; the key stays the same.
+#[utoipa::path(post, path = "/v1/group/refresh",
+    responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn refresh_group(backend: Shared) -> Result<StatusCode, ApiError> {
+    backend.refresh_group().await.map(|()| StatusCode::NO_CONTENT)
 }
 
 /// Follow a packet through the real tables of every switch on its way.

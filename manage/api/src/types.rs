@@ -179,7 +179,7 @@ pub struct StatusResponse {
     pub digest: String,
     /// Release of the controller.
     pub software: String,
-    /// The group's public key, hexadecimal.
+    /// The group's public key, hexadecimal; empty before the controllers of a group have made it.
     pub group_key: String,
     /// Epoch of the group.
     pub epoch: u64,
@@ -212,6 +212,38 @@ pub struct GroupStatus {
     pub failure: Option<String>,
     /// All of the group.
     pub members: Vec<GroupMember>,
+    /// How the group signs with shares of a key; absent where all members have the same key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing: Option<GroupSigning>,
+}
+
+/// A group's threshold key, as one of its controllers knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupSigning {
+    /// The group's public key, hexadecimal; absent before the members have made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Number of the dealing that gave the shares in force; 0: none.
+    pub phase: u64,
+    /// How many shares make a signature.
+    pub threshold: u64,
+    /// Who has a share.
+    pub members: Vec<u32>,
+    /// Number of the dealing that goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dealing: Option<u64>,
+    /// Phase of the share that the controller which answers has; 0: none.
+    pub own_share: u64,
+    /// Who puts signatures together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregator: Option<u32>,
+    /// Members that are not asked to, and why.
+    pub passed_over: Vec<String>,
+    /// Batches without a signature.
+    pub waiting: u64,
+    /// What members were found to have done, the newest last.
+    pub faults: Vec<String>,
 }
 
 /// A controller of a group.

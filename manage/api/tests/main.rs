@@ -74,6 +74,9 @@ impl Backend for Rote {
     fn remove_member(&self, _: u64) -> Reply<'_, ()> {
         Box::pin(async { Err(ApiError::not_found("this controller is alone")) })
     }
+    fn refresh_group(&self) -> Reply<'_, ()> {
+        Box::pin(async { Err(ApiError::not_found("this controller is alone")) })
+    }
     fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchEvent>, ApiError> {
         if from < 2 {
             return Err(ApiError::too_old("read everything again"));

@@ -27,7 +27,7 @@ fn group(lab: &Lab) -> Option<GroupStatus> {
 }
 
 /// Name of the controller that leads, once one that is not `besides` does.
-fn leader(lab: &Lab, besides: &str) -> String {
+pub fn leader(lab: &Lab, besides: &str) -> String {
     let mut found = String::new();
     wait("a leader of the group", || {
         let status = group(lab).filter(|status| status.leader == Some(status.id));
@@ -38,7 +38,7 @@ fn leader(lab: &Lab, besides: &str) -> String {
 }
 
 /// Every controller is in the group with a vote, has all entries, and every switch has a session with each.
-fn wait_whole(lab: &Lab) {
+pub fn wait_whole(lab: &Lab) {
     wait("the whole group", || {
         group(lab).is_some_and(|status| {
             let others = status.members.iter().filter(|member| Some(member.id) != status.leader);

@@ -18,5 +18,6 @@ mod lab;
 mod namespaces;
 mod networks;
 mod policy;
+mod quorum;
 mod store;
 mod tools;

@@ -95,6 +95,33 @@ impl Round {
         Ok(Round { domain, phase, dealers, players, previous: Some(previous) })
     }
 
+    /// Whether it is as [`Round::fresh`] or [`Round::reshare`] makes one; what came from elsewhere may not be.
+    ///
+    /// # Errors
+    /// As these.
+    pub fn check(&self) -> Result<(), TrustError> {
+        match self.previous.clone() {
+            None if self.dealers == self.players => {
+                Round::fresh(self.domain.clone(), self.phase, self.players.clone()).map(drop)
+            }
+            None => Err(TrustError::BadMembers("of a new group all members deal, and nobody else".into())),
+            Some(previous) => {
+                let (dealers, players) = (self.dealers.clone(), self.players.clone());
+                Round::reshare(self.domain.clone(), self.phase, previous, dealers, players).map(drop)
+            }
+        }
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &Label {
+        &self.domain
+    }
+
+    /// The group whose key is reshared; none for a new key.
+    pub fn previous(&self) -> Option<&GroupPublic> {
+        self.previous.as_ref()
+    }
+
     /// The round's name: the hash of all its facts.
     pub fn id(&self) -> Digest {
         Sha256::new().chain_update(b"weir/round/1\0").chain_update(encode(self)).finalize().into()

@@ -59,7 +59,19 @@ pub struct Fault {
 }
 
 /// What a member did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    thiserror::Error,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 pub enum FaultKind {
     /// It is in no role that may send this.
     #[error("it is not a member that may send this; only dealers deal, and only members sign")]
@@ -73,6 +85,9 @@ pub enum FaultKind {
     /// Its signature share does not verify under its public key.
     #[error("its signature share does not verify under its public key")]
     BadSignatureShare,
+    /// The group's signature that it put together does not verify.
+    #[error("the group's signature that it put together does not verify")]
+    BadGroupSignature,
     /// The share it dealt is not the one it committed to.
     #[error("the share that it dealt does not fit its commitment")]
     BadShare,

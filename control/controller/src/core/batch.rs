@@ -1,6 +1,7 @@
 //! What the order carries, and the updates of one batch: merged, and sorted so that what must
 //! come first is first.
 
+use super::keys::KeyStep;
 use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -38,6 +39,13 @@ pub enum Item {
         ticket: u64,
         /// The operations; none: only time passes.
         batch: weir_store::Batch,
+    },
+    /// A step of the group's threshold key.
+    Keys {
+        /// The proposer's time, milliseconds of the Unix epoch.
+        now_ms: u64,
+        /// The step.
+        step: KeyStep,
     },
 }
 

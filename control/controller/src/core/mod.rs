@@ -16,6 +16,8 @@
 //! - An event with the source and number of one before it changes nothing and gets its answer.
 //! - Ordered time never goes back, whatever the proposers' clocks say.
 //! - Acks count only with the signature of the identity that the actuator joined with.
+//! - In a group with a threshold key nothing here signs: headers leave by [`Output::Sign`], and signatures, verified,
+//!   come back by [`Input::Signed`], whenever they do. What is decided does not depend on them.
 //!
 //! Departure from RoSCo: acks are not barriers (row R8) but name key and version, so that what is
 //! independent never waits.
@@ -24,6 +26,8 @@ pub mod admission;
 mod batch;
 mod dedup;
 mod feed;
+mod header;
+pub mod keys;
 pub mod scheduler;
 mod snapshot;
 #[cfg(test)]
@@ -32,21 +36,23 @@ mod tests;
 pub use batch::{Item, decode_batch};
 pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW, was_decided};
 pub use feed::{CommittedChange, Feed, FeedSettings};
+pub use header::{BatchName, DecidedHeader};
 pub use snapshot::CoreSnapshot;
 
 use admission::{SourceKeys, Unauthentic, UnauthenticCounters, admit};
 use dedup::Seen;
+use keys::GroupKeys;
 use scheduler::{Held, Scheduler, SchedulerSettings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_base::codec::encoded_bytes;
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
 use weir_model::session::StateDigest;
-use weir_model::signed::{PATH_MAX, SignedAcks, SignedUpdates};
+use weir_model::signed::{GroupSignature, PATH_MAX, ProvenUpdate, SignedAcks, SignedUpdates};
 use weir_model::update::{Reason, Refusal};
 use weir_model::{Change, Dependency, Key, Label, Plan, PlannedUpdate, Update, Version};
 use weir_store::{App, Registry, Rejection, Store};
-use weir_trust::batch::{GroupSigner, sign_batch};
+use weir_trust::batch::{GroupSigner, prepare_batch, sign_batch};
 use weir_trust::identity::verify_acks;
 
 /// Largest update, bytes: it must fit into a frame beside its proof.
@@ -54,6 +60,20 @@ pub const UPDATE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// A deciding app, shared with those who try decisions out.
 pub type SharedApp = Arc<dyn App + Sync>;
+
+/// How decided batches are signed.
+pub enum Signer {
+    /// With one key, at once.
+    Key(Box<dyn GroupSigner + Send>),
+    /// By enough members of the group, elsewhere and later.
+    Shares,
+}
+
+impl<S: GroupSigner + Send + 'static> From<Box<S>> for Signer {
+    fn from(signer: Box<S>) -> Signer {
+        Signer::Key(signer)
+    }
+}
 
 /// What the core is made with.
 pub struct CoreSettings {
@@ -108,6 +128,13 @@ pub enum Input {
         session: u64,
         /// The acks.
         acks: SignedAcks,
+    },
+    /// The group's signature over a batch, verified.
+    Signed {
+        /// Which batch.
+        batch: BatchName,
+        /// The signature.
+        signature: GroupSignature,
     },
     /// This replica of a group begins or ceases to lead. It begins after it decided all that was ordered.
     Lead(bool),
@@ -186,6 +213,10 @@ pub enum Output {
     },
     /// All updates of a version are acked.
     Finished(Version),
+    /// The group must sign this; answered by [`Input::Signed`].
+    Sign(Arc<DecidedHeader>),
+    /// The group's threshold key went a step further: see [`Core::keys`].
+    KeysChanged,
 }
 
 /// How an event ended.
@@ -236,7 +267,8 @@ pub struct Core {
     epoch: u64,
     source: SourceId,
     keys: SourceKeys,
-    signer: Box<dyn GroupSigner + Send>,
+    signer: Signer,
+    group_keys: Arc<GroupKeys>,
     apps: Vec<SharedApp>,
     registry: Arc<Registry>,
     store: Store,
@@ -256,13 +288,14 @@ impl std::fmt::Debug for Core {
 
 impl Core {
     /// An empty core.
-    pub fn new(settings: CoreSettings, signer: Box<dyn GroupSigner + Send>, apps: Vec<SharedApp>) -> Core {
+    pub fn new(settings: CoreSettings, signer: impl Into<Signer>, apps: Vec<SharedApp>) -> Core {
         Core {
             domain: settings.domain,
             epoch: settings.epoch,
             source: settings.source,
             keys: settings.keys,
-            signer,
+            signer: signer.into(),
+            group_keys: Arc::default(),
             apps,
             registry: Arc::default(),
             store: Store::new(),
@@ -309,6 +342,16 @@ impl Core {
         digest
     }
 
+    /// The group's threshold key, as far as it is.
+    pub fn group_keys(&self) -> &Arc<GroupKeys> {
+        &self.group_keys
+    }
+
+    /// Headers of all updates that are held, with a signature or without: what a state that was taken over brings.
+    pub fn headers(&self) -> Vec<Arc<DecidedHeader>> {
+        self.scheduler.headers()
+    }
+
     /// Actuators that joined.
     pub fn joined(&self) -> &Arc<BTreeMap<Label, ActuatorFacts>> {
         &self.joined
@@ -336,6 +379,7 @@ impl Core {
                 self.scheduler.state(&actuator, session, entries, last, out);
             }
             Input::Acks { session, acks } => self.acks(session, &acks, out),
+            Input::Signed { batch, signature } => self.scheduler.signed(batch, signature),
             Input::Lead(leads) => self.scheduler.lead(leads, out),
             Input::Tick { now_ms } => self.scheduler.tick(now_ms, out),
         }
@@ -377,6 +421,12 @@ impl Core {
                 Item::Repair { now_ms, actuator, found } => {
                     self.now_ms = self.now_ms.max(now_ms);
                     self.repair(&actuator, &found, &mut planned);
+                }
+                Item::Keys { now_ms, step } => {
+                    self.now_ms = self.now_ms.max(now_ms);
+                    if Arc::make_mut(&mut self.group_keys).step(&self.domain, step) {
+                        out.push(Output::KeysChanged);
+                    }
                 }
                 Item::Operations { now_ms, origin, ticket, batch } => {
                     self.now_ms = self.now_ms.max(now_ms);
@@ -505,16 +555,35 @@ impl Core {
             if updates.is_empty() {
                 return;
             }
-            let signed = sign_batch(&*self.signer, &self.domain, self.epoch, index, updates);
-            let Ok((header, proven)) = signed else { unreachable!("a chunk has 1 to 2^20 updates") };
-            self.counters.signatures += 1;
-            let header = Arc::new(header);
+            let (header, proven) = self.sign_chunk(index, updates);
+            if header.signature().is_none() {
+                out.push(Output::Sign(header.clone()));
+            }
             for (proven, after) in proven.into_iter().zip(after) {
                 let bytes = encoded_bytes(&proven.update);
                 let (proven, after) = (Arc::new(proven), after.into());
                 self.scheduler.insert(Held { header: header.clone(), proven, after, bytes }, out);
             }
         }
+    }
+}
+
+impl Core {
+    /// The header over some updates of a batch, signed where one key signs, and each with its proof.
+    fn sign_chunk(
+        &mut self,
+        index: Version,
+        updates: Vec<Update>,
+    ) -> (Arc<DecidedHeader>, Vec<ProvenUpdate>) {
+        let made = match &self.signer {
+            Signer::Key(signer) => sign_batch(&**signer, &self.domain, self.epoch, index, updates)
+                .map(|(header, proven)| (DecidedHeader::signed(header), proven)),
+            Signer::Shares => prepare_batch(&self.domain, self.epoch, index, updates)
+                .map(|(header, proven)| (DecidedHeader::unsigned(header), proven)),
+        };
+        let Ok((header, proven)) = made else { unreachable!("a chunk has 1 to 2^20 updates") };
+        self.counters.signatures += 1;
+        (Arc::new(header), proven)
     }
 }
 

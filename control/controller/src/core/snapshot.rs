@@ -1,23 +1,24 @@
 //! The core as bytes: what a snapshot of the order carries.
 //!
-//! Format 1: a postcard header (format, epoch, ordered time, own number, length of the store), the
-//! store's own snapshot, then actuators, batch headers, and every held update with the number
-//! of its header. Acks are not in it: actuators tell what is in force when they return.
+//! Format 2: a postcard header (format, epoch, ordered time, own number, length of the store, the group's threshold
+//! key), the store's own snapshot, then actuators, batch headers with their signatures, where there is one yet, and
+//! every held update with the number of its header. Acks are not in it: actuators tell what is in force when they return.
 
+use super::header::DecidedHeader;
+use super::keys::{GroupKeys, KeptKeys};
 use super::scheduler::{Held, Scheduler, SchedulerSettings};
-use super::{Core, CoreSettings, SharedApp};
+use super::{Core, CoreSettings, SharedApp, Signer};
 use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_base::codec::encode;
 use weir_model::event::ActuatorFacts;
-use weir_model::signed::{ProvenUpdate, SignedHeader};
+use weir_model::signed::{BatchHeader, GroupSignature, ProvenUpdate, SignedHeader};
 use weir_model::{Dependency, Label, Version};
 use weir_store::Store;
-use weir_trust::batch::GroupSigner;
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Head {
@@ -31,11 +32,13 @@ struct Head {
     targets: u64,
     headers: u64,
     held: u64,
+    keys: KeptKeys,
 }
 
 /// A core at one moment. Taking it is cheap; [`CoreSnapshot::to_bytes`] may run elsewhere.
 pub struct CoreSnapshot {
     head: (Label, u64, u64, u64),
+    keys: Arc<GroupKeys>,
     store: Store,
     actuators: Vec<ActuatorFacts>,
     targets: Vec<Label>,
@@ -50,8 +53,8 @@ impl CoreSnapshot {
 
     /// The snapshot as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut numbers: BTreeMap<*const SignedHeader, u64> = BTreeMap::new();
-        let mut headers: Vec<&SignedHeader> = Vec::new();
+        let mut numbers: BTreeMap<*const DecidedHeader, u64> = BTreeMap::new();
+        let mut headers: Vec<&DecidedHeader> = Vec::new();
         for held in &self.held {
             numbers.entry(Arc::as_ptr(&held.header)).or_insert_with(|| {
                 headers.push(&held.header);
@@ -71,11 +74,13 @@ impl CoreSnapshot {
             targets: self.targets.len() as u64,
             headers: headers.len() as u64,
             held: self.held.len() as u64,
+            keys: self.keys.to_kept(),
         });
         bytes.extend_from_slice(&store);
         self.actuators.iter().for_each(|facts| bytes.extend_from_slice(&encode(facts)));
         self.targets.iter().for_each(|target| bytes.extend_from_slice(&encode(target)));
-        headers.iter().for_each(|header| bytes.extend_from_slice(&encode(header)));
+        let headers = headers.iter().map(|decided| (&decided.header, decided.signature()));
+        headers.for_each(|header| bytes.extend_from_slice(&encode(&header)));
         for held in &self.held {
             let number = numbers[&Arc::as_ptr(&held.header)];
             bytes.extend_from_slice(&encode(&(number, &*held.proven, &held.after[..])));
@@ -99,6 +104,7 @@ impl Core {
     pub fn snapshot(&self) -> CoreSnapshot {
         CoreSnapshot {
             head: (self.domain.clone(), self.epoch, self.now_ms, self.own_sequence),
+            keys: self.group_keys.clone(),
             store: self.store.clone(),
             actuators: self.joined.values().cloned().collect(),
             targets: self.scheduler.target_names().cloned().collect(),
@@ -112,7 +118,7 @@ impl Core {
     /// One of [`Error`]'s snapshot variants.
     pub fn from_snapshot(
         settings: CoreSettings,
-        signer: Box<dyn GroupSigner + Send>,
+        signer: impl Into<Signer>,
         apps: Vec<SharedApp>,
         bytes: &[u8],
     ) -> Result<Core, Error> {
@@ -131,6 +137,7 @@ impl Core {
         let read = Read::whole(&self.domain, self.scheduler.settings(), bytes)?;
         (self.epoch, self.now_ms, self.own_sequence) = (read.epoch, read.now_ms, read.own_sequence);
         (self.store, self.joined, self.scheduler) = (read.store, Arc::new(read.joined), read.scheduler);
+        self.group_keys = Arc::new(read.keys);
         self.scheduler.lead(leads, &mut Vec::new());
         Ok(())
     }
@@ -141,6 +148,7 @@ struct Read {
     epoch: u64,
     now_ms: u64,
     own_sequence: u64,
+    keys: GroupKeys,
     store: Store,
     joined: BTreeMap<Label, ActuatorFacts>,
     scheduler: Scheduler,
@@ -164,6 +172,7 @@ impl Read {
             epoch: head.epoch,
             now_ms: head.now_ms,
             own_sequence: head.own_sequence,
+            keys: GroupKeys::of_kept(head.keys)?,
             store: Store::from_snapshot(store)?,
             joined: BTreeMap::new(),
             scheduler: Scheduler::new(settings),
@@ -176,9 +185,13 @@ impl Read {
         for _ in 0..head.targets {
             read.scheduler.add_target(&take(&mut rest)?);
         }
-        let mut headers: Vec<Arc<SignedHeader>> = Vec::new();
+        let mut headers: Vec<Arc<DecidedHeader>> = Vec::new();
         for _ in 0..head.headers {
-            headers.push(Arc::new(take(&mut rest)?));
+            let (header, signature): (BatchHeader, Option<GroupSignature>) = take(&mut rest)?;
+            headers.push(Arc::new(match signature {
+                Some(signature) => DecidedHeader::signed(SignedHeader { header, signature }),
+                None => DecidedHeader::unsigned(header),
+            }));
         }
         for _ in 0..head.held {
             read.restore(&headers, &mut rest)?;
@@ -186,7 +199,7 @@ impl Read {
         if rest.is_empty() { Ok(read) } else { Err(damaged(format!("{} bytes are left over", rest.len()))) }
     }
 
-    fn restore(&mut self, headers: &[Arc<SignedHeader>], rest: &mut &[u8]) -> Result<(), Error> {
+    fn restore(&mut self, headers: &[Arc<DecidedHeader>], rest: &mut &[u8]) -> Result<(), Error> {
         let (number, proven, after): (u64, ProvenUpdate, Vec<Dependency>) = take(rest)?;
         let header = usize::try_from(number).ok().and_then(|number| headers.get(number));
         let header = header.ok_or_else(|| damaged(format!("there is no header {number}")))?.clone();

@@ -4,11 +4,11 @@
 use super::runner::{Command, Runner};
 use super::shared::{Parts, Shared};
 use super::{
-    Controller, ControllerHandle, ControllerSettings, NUMBERS_FILE, NUMBERS_RESERVED, Order, Recovered,
-    snapshots,
+    Controller, ControllerHandle, ControllerSettings, Members, MembersThread, NUMBERS_FILE, NUMBERS_RESERVED,
+    Order, Recovered, snapshots,
 };
 use crate::Error;
-use crate::core::{Core, CoreSettings, Feed, Input, SharedApp};
+use crate::core::{Core, CoreSettings, Feed, Input, SharedApp, Signer};
 use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,6 +53,14 @@ impl Sink for ToCore {
     }
 }
 
+/// How a group signs what it decides.
+pub enum Signing {
+    /// All members have the same key: the group survives crashes only.
+    Key(Box<dyn GroupSigner + Send>),
+    /// Each member has a share of a key.
+    Shares(MembersThread, Members),
+}
+
 impl Controller {
     /// Starts a replica of a group, with an empty state. `disk` keeps the numbers of its own events. `start` is given where the order brings its entries and
     /// snapshots, and gives the order. It follows until [`ControllerHandle::lead`] says otherwise.
@@ -63,7 +71,7 @@ impl Controller {
         settings: ControllerSettings,
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
-        signer: Box<dyn GroupSigner + Send>,
+        signing: Signing,
         apps: Vec<SharedApp>,
         start: impl FnOnce(Box<dyn Sink>) -> Result<Arc<dyn Order>, weir_order::Error>,
     ) -> Result<Controller, Error> {
@@ -81,7 +89,10 @@ impl Controller {
             keys: keys.clone(),
             scheduler: settings.scheduler,
         };
-        let group_key = signer.group_key();
+        let (group_key, signer, members) = match signing {
+            Signing::Key(signer) => (Some(signer.group_key()), Signer::Key(signer), None),
+            Signing::Shares(thread, members) => (None, Signer::Shares, Some((thread, members))),
+        };
         let mut core = Core::new(core_settings, signer, apps.clone());
         core.set_registry(settings.registry.clone());
         core.step(Input::Lead(false), &mut Vec::new());
@@ -107,8 +118,14 @@ impl Controller {
         let handle = ControllerHandle::new(shared.clone(), inbox.clone());
         let (jobs, snapshot_thread) = snapshots::start(engine, inbox.clone())?;
         let nothing = Position { term: 0, index: 0 };
-        let runner = Runner::new(core, commands, shared.clone(), jobs, &settings, nothing);
-        Controller::run(handle, shared, runner, snapshot_thread, inbox, Recovered::default())
+        let mut threads = vec![snapshot_thread];
+        let mut fed = None;
+        if let Some((thread, members)) = members {
+            threads.push(thread.start(shared.clone(), inbox.clone())?);
+            fed = Some(members);
+        }
+        let runner = Runner::new(core, commands, shared.clone(), (jobs, fed), &settings, nothing);
+        Controller::run(handle, shared, runner, threads, inbox, Recovered::default())
     }
 }
 

@@ -3,6 +3,7 @@
 use super::runner::Command;
 use super::shared::{Published, Shared};
 use crate::Error;
+use crate::core::keys::GroupKeys;
 use crate::core::scheduler::{KeyStatus, Reached, TargetStatus, Waiting};
 use crate::core::{CommittedChange, Core, Input, dry_run};
 use serde::Serialize;
@@ -34,8 +35,8 @@ pub struct Status {
     pub digest: u128,
     /// Epoch of the group.
     pub epoch: u64,
-    /// Public key of the group.
-    pub group_key: GroupKey,
+    /// Public key of the group; none before its members have made it.
+    pub group_key: Option<GroupKey>,
     /// Ordered time, milliseconds of the Unix epoch.
     pub now_ms: u64,
     /// Actuators by name.
@@ -70,9 +71,14 @@ impl ControllerHandle {
         &self.shared.domain
     }
 
-    /// Public key of the group.
-    pub fn group_key(&self) -> &GroupKey {
-        &self.shared.group_key
+    /// Public key of the group; none before its members have made it.
+    pub fn group_key(&self) -> Option<GroupKey> {
+        self.shared.group_key()
+    }
+
+    /// The group's threshold key, as the order knows it.
+    pub fn group_keys(&self) -> Arc<GroupKeys> {
+        self.shared.group_keys()
     }
 
     /// Changes resources; gives the version at which it was decided, durably.
@@ -153,7 +159,7 @@ impl ControllerHandle {
             version: published.store.version(),
             digest: published.store.digest(),
             epoch: published.epoch,
-            group_key: self.shared.group_key.clone(),
+            group_key: self.shared.group_key(),
             now_ms: published.now_ms,
             actuators: actuators.collect(),
         })

@@ -17,6 +17,7 @@
 //!   full, sessions and the log wait, and those who ask by the handle are told so.
 //! - Ordered time is max(previous, wall clock), put in by the proposer and held by the core.
 //! - An actuator has one session with a replica; a newer one ends the older.
+//! - A group with a threshold key has one more thread, of this member's part in the group's signatures ([`members`]).
 //! - In a group every replica runs all of this on the same entries; only the one that leads proposes events of its own,
 //!   sends updates, and answers whoever proposes ([`follow`]).
 
@@ -24,6 +25,7 @@ mod engine;
 mod follow;
 mod frame;
 mod handle;
+mod members;
 mod metrics;
 mod operations;
 mod runner;
@@ -33,15 +35,17 @@ mod shared;
 mod snapshots;
 
 pub use engine::Order;
+pub use follow::Signing;
 pub use frame::{read_frame, write_frame};
 pub use handle::{ActuatorStatus, ControllerHandle, Status, Watch};
+pub use members::{Members, MembersThread, Peers, members};
 pub use session::{Renewer, SessionAccess, serve_sessions};
 pub use shared::Published;
 
 use crate::Error;
 use crate::core::admission::SourceKeys;
 use crate::core::scheduler::SchedulerSettings;
-use crate::core::{Core, CoreSettings, Feed, FeedSettings, Input, Output, SharedApp, decode_batch};
+use crate::core::{Core, CoreSettings, Feed, FeedSettings, Input, Output, SharedApp, Signer, decode_batch};
 use runner::{Command, Runner};
 use shared::{Parts, Shared};
 use std::io::Read;
@@ -207,6 +211,7 @@ impl Controller {
         signer: Box<dyn GroupSigner + Send>,
         apps: Vec<SharedApp>,
     ) -> Result<Controller, Error> {
+        let (group_key, signer) = (signer.group_key(), Signer::Key(signer));
         let source = SourceId::of_controller(&settings.name);
         let mut keys = settings.peers.clone();
         keys.insert(source.clone(), settings.identity.public());
@@ -217,7 +222,6 @@ impl Controller {
             keys: keys.clone(),
             scheduler: settings.scheduler,
         };
-        let group_key = signer.group_key();
         let opened = OpenedLocal::open(disk.clone(), settings.order)?;
         let mut core = load(&opened, core_settings, signer, apps.clone())?;
         core.set_registry(settings.registry.clone());
@@ -242,7 +246,7 @@ impl Controller {
             keys,
             numbers,
             apps,
-            group_key,
+            group_key: Some(group_key),
             feed,
             core: &core,
             clock,
@@ -253,15 +257,15 @@ impl Controller {
         }));
         let handle = ControllerHandle::new(shared.clone(), inbox.clone());
         let (snapshots, snapshot_thread) = snapshots::start(engine, inbox.clone())?;
-        let runner = Runner::new(core, commands, shared.clone(), snapshots, &settings, last);
-        Controller::run(handle, shared, runner, snapshot_thread, inbox, recovered)
+        let runner = Runner::new(core, commands, shared.clone(), (snapshots, None), &settings, last);
+        Controller::run(handle, shared, runner, vec![snapshot_thread], inbox, recovered)
     }
 
     fn run(
         handle: ControllerHandle,
         shared: Arc<Shared>,
         runner: Runner,
-        snapshot_thread: JoinHandle<()>,
+        mut threads: Vec<JoinHandle<()>>,
         inbox: mpsc::Sender<Command>,
         recovered: Recovered,
     ) -> Result<Controller, Error> {
@@ -274,7 +278,8 @@ impl Controller {
         let core_thread = spawn("controller-core", Box::new(move || runner.run()))?;
         let ticked = shared.clone();
         let ticker = spawn("controller-tick", Box::new(move || tick(&ticked, &inbox)))?;
-        Ok(Controller { handle, shared, threads: vec![core_thread, snapshot_thread, ticker], recovered })
+        threads.extend([core_thread, ticker]);
+        Ok(Controller { handle, shared, threads, recovered })
     }
 
     /// For the API and for [`serve_sessions`].
@@ -320,7 +325,7 @@ fn tick(shared: &Shared, inbox: &mpsc::Sender<Command>) {
 fn load(
     opened: &OpenedLocal,
     settings: CoreSettings,
-    signer: Box<dyn GroupSigner + Send>,
+    signer: Signer,
     apps: Vec<SharedApp>,
 ) -> Result<Core, Error> {
     let Some(mut reader) = opened.snapshot()? else { return Ok(Core::new(settings, signer, apps)) };

@@ -3,10 +3,11 @@
 use super::metrics::Gauges;
 use super::shared::Shared;
 use super::snapshots::Job;
-use super::{ControllerSettings, SnapshotPolicy};
+use super::{ControllerSettings, Members, SnapshotPolicy};
 use crate::Error;
 use crate::core::scheduler::Reached;
 use crate::core::{Core, FeedSettings, Input, Item, Outcome, Output, decode_batch};
+use crate::quorum;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,6 +50,7 @@ pub(super) struct Runner {
     commands: mpsc::Receiver<Command>,
     shared: Arc<Shared>,
     snapshots: SyncSender<Job>,
+    members: Option<Members>,
     policy: SnapshotPolicy,
     feed: FeedSettings,
     digest_every: u64,
@@ -75,7 +77,7 @@ impl Runner {
         core: Core,
         commands: mpsc::Receiver<Command>,
         shared: Arc<Shared>,
-        snapshots: SyncSender<Job>,
+        (snapshots, members): (SyncSender<Job>, Option<Members>),
         settings: &ControllerSettings,
         last: Position,
     ) -> Runner {
@@ -86,6 +88,7 @@ impl Runner {
             commands,
             shared,
             snapshots,
+            members,
             policy: settings.snapshots,
             last,
             entries_since: 0,
@@ -146,7 +149,21 @@ impl Runner {
         self.bytes_since = 0;
         tracing::info!(index = at.index, version = %self.core.store().version(), "took over a state");
         self.shared.replaced(&self.core, self.feed);
+        self.keys_changed();
+        if let Some(members) = &self.members {
+            for header in self.core.headers() {
+                members.must(quorum::Input::Sign(Arc::downgrade(&header)));
+            }
+        }
         Ok(())
+    }
+
+    fn keys_changed(&self) {
+        let keys = self.core.group_keys();
+        self.shared.set_group_keys(keys.clone());
+        if let Some(members) = &self.members {
+            members.must(quorum::Input::Keys(keys.clone()));
+        }
     }
 
     fn lead(&mut self, leads: bool, reply: oneshot::Sender<()>) {
@@ -211,6 +228,12 @@ impl Runner {
                 tracing::warn!(actuator = %target, %key, %version, %refusal, "update refused");
                 self.shared.offer(EventBody::Refused { actuator: target, key, version, refusal });
             }
+            Output::Sign(header) => {
+                if let Some(members) = &self.members {
+                    members.must(quorum::Input::Sign(Arc::downgrade(&header)));
+                }
+            }
+            Output::KeysChanged => self.keys_changed(),
             Output::Finished(version) => {
                 let waiters = self.waiters.remove(&version).unwrap_or_default();
                 self.waiters_count -= waiters.len();

@@ -7,6 +7,7 @@ use super::sessions::Sessions;
 use super::{ControllerSettings, Order, SessionSettings};
 use crate::Error;
 use crate::core::admission::{SourceKeys, admit};
+use crate::core::keys::GroupKeys;
 use crate::core::{CommittedChange, Core, Feed, FeedSettings, Item, SharedApp, was_decided};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -44,7 +45,9 @@ type Answer = oneshot::Sender<Result<Version, Error>>;
 
 pub(super) struct Shared {
     pub domain: Label,
-    pub group_key: GroupKey,
+    /// The one key by which batches are signed; in a group with shares it comes with the order.
+    single_key: Option<GroupKey>,
+    group_keys: ArcSwap<GroupKeys>,
     source: SourceId,
     identity: Arc<KeyPair>,
     keys: SourceKeys,
@@ -82,7 +85,7 @@ pub(super) struct Parts<'a> {
     pub keys: SourceKeys,
     pub numbers: Numbers,
     pub apps: Vec<SharedApp>,
-    pub group_key: GroupKey,
+    pub group_key: Option<GroupKey>,
     pub feed: Feed,
     pub core: &'a Core,
     pub clock: Arc<dyn Clock>,
@@ -104,7 +107,8 @@ impl Shared {
         let version = parts.core.store().version();
         Shared {
             domain: settings.domain.clone(),
-            group_key: parts.group_key,
+            single_key: parts.group_key,
+            group_keys: ArcSwap::from(parts.core.group_keys().clone()),
             source: parts.source,
             identity: settings.identity.clone(),
             keys: parts.keys,
@@ -131,6 +135,20 @@ impl Shared {
             failed: AtomicBool::new(false),
             inbox: parts.inbox,
         }
+    }
+
+    /// The group's public key; none before the members have made it.
+    pub fn group_key(&self) -> Option<GroupKey> {
+        self.single_key.clone().or_else(|| self.group_keys.load().key())
+    }
+
+    /// The group's threshold key, as the order knows it.
+    pub fn group_keys(&self) -> Arc<GroupKeys> {
+        self.group_keys.load_full()
+    }
+
+    pub fn set_group_keys(&self, keys: Arc<GroupKeys>) {
+        self.group_keys.store(keys);
     }
 
     pub fn published(&self) -> Arc<Published> {

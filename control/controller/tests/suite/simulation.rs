@@ -250,7 +250,11 @@ impl Simulation {
                     let event = event("controller/c1", self.own_sequence, body);
                     self.proposals.push(Item::Event { now_ms: self.now_ms, event });
                 }
-                Output::Committed(_) | Output::Applied { .. } | Output::Finished(_) => {}
+                Output::Committed(_)
+                | Output::Applied { .. }
+                | Output::Finished(_)
+                | Output::Sign(_)
+                | Output::KeysChanged => {}
             }
         }
     }

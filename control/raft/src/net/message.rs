@@ -12,6 +12,8 @@ use crate::types::{LogId, StoredMembership, Types, Vote};
 
 /// Entries in one request, at most.
 const ENTRIES_MAX: u32 = 65_536;
+/// Bytes that those above the order may say at once.
+pub const TELL_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a group's name, at most.
 const GROUP_BYTES_MAX: usize = 128;
 
@@ -115,6 +117,11 @@ pub enum Request {
     },
     /// My state is not that of the majority: offer me yours on a link of your own.
     Repair,
+    /// Something that those above the order say to each other, at most [`TELL_BYTES_MAX`]. The answer is [`Response::Ok`].
+    Tell {
+        /// What.
+        bytes: Bytes,
+    },
 }
 
 /// An answer.
@@ -145,6 +152,7 @@ const CHUNK: u8 = 6;
 const INSTALL: u8 = 7;
 const DIGEST: u8 = 8;
 const REPAIR: u8 = 9;
+const TELL: u8 = 10;
 
 const TO_APPEND: u8 = 0x81;
 const TO_VOTE: u8 = 0x82;
@@ -185,6 +193,7 @@ pub fn encode_request(number: u64, request: &Request) -> Bytes {
         Request::Install { .. } => INSTALL,
         Request::Digest { .. } => DIGEST,
         Request::Repair => REPAIR,
+        Request::Tell { .. } => TELL,
     };
     out.put_u8(kind);
     out.put_u64_le(number);
@@ -224,6 +233,7 @@ pub fn encode_request(number: u64, request: &Request) -> Bytes {
             out.put_slice(digest);
         }
         Request::Repair => {}
+        Request::Tell { bytes } => out.put_bytes_of(bytes),
     }
     out.freeze()
 }
@@ -238,7 +248,7 @@ fn size_hint(request: &Request) -> usize {
             };
             SMALL + append.entries.iter().map(|entry| 32 + body(entry)).sum::<usize>()
         }
-        Request::Chunk { bytes, .. } => SMALL + bytes.len(),
+        Request::Chunk { bytes, .. } | Request::Tell { bytes } => SMALL + bytes.len(),
         _ => SMALL,
     }
 }
@@ -283,6 +293,13 @@ pub fn decode_request(frame: Bytes) -> Result<(u64, Request), Malformed> {
         INSTALL => Request::Install { vote: reader.vote()? },
         DIGEST => Request::Digest { index: reader.u64()?, digest: array(&reader.take(32)?) },
         REPAIR => Request::Repair,
+        TELL => {
+            let bytes = reader.bytes()?;
+            if bytes.len() > TELL_BYTES_MAX {
+                return Err(Malformed("a message of those above the order is too long"));
+            }
+            Request::Tell { bytes }
+        }
         _ => return Err(Malformed("a request of an unknown kind")),
     };
     reader.end()?;

@@ -46,17 +46,20 @@ pub enum Lane {
     Control,
     /// Snapshots.
     Snapshot,
+    /// What those above the order say to each other.
+    Peers,
 }
 
 impl Lane {
     /// All of them.
-    pub const ALL: [Lane; 3] = [Lane::Append, Lane::Control, Lane::Snapshot];
+    pub const ALL: [Lane; 4] = [Lane::Append, Lane::Control, Lane::Snapshot, Lane::Peers];
 
     pub(crate) fn number(self) -> u8 {
         match self {
             Lane::Append => 1,
             Lane::Control => 2,
             Lane::Snapshot => 3,
+            Lane::Peers => 4,
         }
     }
 }
@@ -82,6 +85,10 @@ pub trait Transport: Send + Sync + 'static {
     /// Opens a link to replica `to` at `address`.
     fn connect(&self, to: u64, address: String, lane: Lane) -> BoxFuture<'static, io::Result<Link>>;
 }
+
+/// Hears what another replica's upper half says: its number, which the transport made sure of, and the message. It must
+/// not block.
+pub type PeerSink = dyn Fn(u64, Bytes) + Send + Sync;
 
 /// Counts of the network of a replica.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -110,6 +117,8 @@ pub struct NetworkCounters {
     pub transfers_resumed: u64,
     /// Snapshots received whole.
     pub snapshots_received: u64,
+    /// Messages for another replica's upper half that were lost.
+    pub tells_lost: u64,
 }
 
 /// The counts, while they count.
@@ -127,6 +136,7 @@ pub struct Counts {
     pub(crate) chunks_sent: AtomicU64,
     pub(crate) transfers_resumed: AtomicU64,
     pub(crate) snapshots_received: AtomicU64,
+    pub(crate) tells_lost: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
@@ -150,6 +160,7 @@ impl Counts {
             chunks_sent: read(&self.chunks_sent),
             transfers_resumed: read(&self.transfers_resumed),
             snapshots_received: read(&self.snapshots_received),
+            tells_lost: read(&self.tells_lost),
         }
     }
 }

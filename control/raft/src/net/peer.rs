@@ -169,7 +169,7 @@ impl Network {
         let waiting = Arc::new(Mutex::new(Some(Waiting::new())));
         spawn(read_answers(Arc::clone(&self.common), link.incoming, Arc::clone(&waiting)));
         let silence_max = match lane {
-            Lane::Control => self.silence_max,
+            Lane::Control | Lane::Peers => self.silence_max,
             Lane::Append => self.silence_max.max(APPEND_SILENCE),
             Lane::Snapshot => INSTALL_TIMEOUT,
         };

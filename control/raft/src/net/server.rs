@@ -63,6 +63,8 @@ pub struct Service {
     pub notices: mpsc::Sender<Notice>,
     /// No vote is granted before, so that a lease that this replica helped to give stays true across its restart.
     pub votes_from: Instant,
+    /// Hears what others' upper halves say.
+    pub peers: Arc<std::sync::OnceLock<Box<super::PeerSink>>>,
     /// Whether a state that is not the leader's snapshot is wanted.
     pub repairing: std::sync::atomic::AtomicBool,
 }
@@ -179,6 +181,13 @@ impl Service {
             }
             Request::Digest { index, digest } => self.notice(Notice::Digest { from, index, digest }),
             Request::Repair => self.notice(Notice::Repair { from }),
+            Request::Tell { bytes } => match self.peers.get() {
+                Some(hears) => {
+                    hears(from, bytes);
+                    Response::Ok
+                }
+                None => refused("nobody here listens to other replicas yet"),
+            },
             Request::Offer(_) | Request::Chunk { .. } | Request::Install { .. } => {
                 self.snapshot(request).await.unwrap_or_else(refused)
             }

@@ -43,6 +43,7 @@ fn requests() -> Vec<Request> {
         Request::Install { vote },
         Request::Digest { index: 3, digest: [1; 32] },
         Request::Repair,
+        Request::Tell { bytes: Bytes::from_static(b"something") },
     ]
 }
 

@@ -13,6 +13,7 @@ mod admin;
 mod health;
 mod reads;
 mod status;
+mod tell;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -36,7 +37,7 @@ pub use status::{Lag, Leadership, ReplicaCounters, ReplicaStatus, Role};
 use crate::log::{self, CacheCounters, LogStore, OpenedLog, Write, Writer};
 use crate::machine::{Machine, MachineShared};
 use crate::net::{
-    Accepted, Common, Counts, FRAME_OVERHEAD_BYTES, Incoming, Network, Pace, Service, Transport,
+    Accepted, Common, Counts, FRAME_OVERHEAD_BYTES, Incoming, Network, Pace, PeerSink, Service, Transport,
 };
 use crate::runtime::spawn;
 use crate::settings::Settings;
@@ -75,6 +76,7 @@ pub(crate) struct Inner {
     pub(crate) machine: Arc<MachineShared>,
     pub(crate) log: Arc<log::Shared>,
     pub(crate) counts: Arc<Counts>,
+    pub(crate) peers: Arc<OnceLock<Box<PeerSink>>>,
     pub(crate) raft: OnceLock<RaftOf>,
     pub(crate) leadership: watch::Sender<Leadership>,
     pub(crate) fence: Mutex<Option<String>>,
@@ -101,6 +103,7 @@ pub struct Replica {
     proposals: mpsc::Sender<Proposal>,
     reads: mpsc::Sender<Waiting>,
     commands: mpsc::Sender<Command>,
+    tells: mpsc::Sender<tell::Tell>,
 }
 
 /// A replica that is open, but does nothing until its parts are run.
@@ -130,6 +133,7 @@ pub struct Run {
     proposals: mpsc::Receiver<Proposal>,
     reads: mpsc::Receiver<Waiting>,
     commands: mpsc::Receiver<Command>,
+    tells: mpsc::Receiver<tell::Tell>,
     stopped: watch::Receiver<bool>,
     ends: EndsPending,
     _lock: Arc<DiskLock>,
@@ -176,12 +180,14 @@ pub fn open(
     let (proposals, proposed) = mpsc::channel(settings.proposals_max);
     let (reads, read) = mpsc::channel(settings.reads_max);
     let (commands, commanded) = mpsc::channel(COMMANDS_MAX);
+    let (tells, told) = mpsc::channel(tell::WAITING_MAX);
     let (stop, stopped) = watch::channel(false);
     let inner = Arc::new(Inner {
         settings,
         machine,
         log: Arc::clone(store.shared()),
         counts: Arc::default(),
+        peers: Arc::default(),
         raft: OnceLock::new(),
         leadership: watch::Sender::new(Leadership::default()),
         fence: Mutex::default(),
@@ -199,7 +205,7 @@ pub fn open(
         pending: Mutex::default(),
         stop,
     });
-    let replica = Replica { inner: Arc::clone(&inner), proposals, reads, commands };
+    let replica = Replica { inner: Arc::clone(&inner), proposals, reads, commands, tells };
     let run = Run {
         ends: EndsPending(Arc::clone(&inner)),
         inner,
@@ -211,6 +217,7 @@ pub fn open(
         proposals: proposed,
         reads: read,
         commands: commanded,
+        tells: told,
         stopped,
         _lock: Arc::clone(&held),
     };
@@ -258,6 +265,7 @@ impl Run {
             machine: Arc::clone(&inner.machine),
             incoming: tokio::sync::Mutex::new(None::<Incoming>),
             notices,
+            peers: Arc::clone(&inner.peers),
             votes_from: Instant::now() + held_back,
             repairing: AtomicBool::new(false),
         });
@@ -268,6 +276,7 @@ impl Run {
         spawn(reads::answer_all(Arc::clone(inner), raft.clone(), self.reads));
         let (told, heard) = mpsc::channel(COMMANDS_MAX);
         spawn(admin::obey(Arc::clone(inner), raft.clone(), self.commands, told));
+        spawn(tell::tell_all(Arc::clone(inner), raft.clone(), network.clone(), self.tells));
         spawn(health::watch_over(Arc::clone(inner), raft.clone(), network, service, noticed, heard));
         let ended = watch_leader(inner, &raft, &mut self.stopped).await;
         drop(self.ends);

@@ -8,8 +8,11 @@ use comfy_table::{Cell, Color};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_api::client::Client;
-use weir_api::types::{AddMember, GroupStatus};
+use weir_api::types::{AddMember, GroupSigning, GroupStatus};
 use weir_model::Label;
+
+/// Most lines told of one kind.
+const LINES_TOLD_MAX: usize = 8;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Group {
@@ -19,6 +22,8 @@ pub(super) enum Group {
     Add(Add),
     /// Remove a controller
     Remove(Remove),
+    /// Give every controller a new share of the group's key, so that stolen ones are worth nothing; the key stays
+    Refresh,
     /// Write the domain's secrets to a file, for the settings group.keys of every controller
     Keys(Keys),
 }
@@ -79,6 +84,10 @@ impl Group {
                 client.remove_member(remove.id)?;
                 println!("Controller {} is in the group no more: stop it.", remove.id);
             }
+            Group::Refresh => {
+                client.refresh_group()?;
+                println!("Every controller has a new share; the group's key is the same.");
+            }
             Group::Keys(keys) => return keys.run(),
         }
         Ok(ExitCode::SUCCESS)
@@ -136,5 +145,40 @@ pub(super) fn text(group: &GroupStatus) -> String {
             Cell::new(&member.replica),
         ]);
     }
-    format!("{text}\n{table}")
+    let signing = group.signing.as_ref().map(signing).unwrap_or_default();
+    format!("{text}\n{table}{signing}")
+}
+
+/// How the group signs, in words.
+fn signing(signing: &GroupSigning) -> String {
+    let list = |members: &[u32]| members.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let mut text = match &signing.key {
+        None => "\nThe controllers have not made the group's key yet: all that found the group must run."
+            .to_string(),
+        Some(key) => format!(
+            "\nSigned by any {} of controllers {} with shares of key {}… (dealing {}).",
+            signing.threshold,
+            list(&signing.members),
+            &key[..key.len().min(16)],
+            signing.phase
+        ),
+    };
+    if let Some(dealing) = signing.dealing {
+        text.push_str(&format!(" Dealing {dealing} goes on."));
+    }
+    if signing.key.is_some() && signing.own_share != signing.phase {
+        text.push_str(" The controller that answers has no share of it yet.");
+    }
+    if let Some(aggregator) = signing.aggregator {
+        text.push_str(&format!(" Controller {aggregator} puts signatures together."));
+    }
+    if signing.waiting > 0 {
+        text.push_str(&format!(" {} batches wait for a signature.", signing.waiting));
+    }
+    for (what, lines) in [("Passed over", &signing.passed_over), ("Found", &signing.faults)] {
+        for line in lines.iter().rev().take(LINES_TOLD_MAX) {
+            text.push_str(&format!("\n{what}: {line}"));
+        }
+    }
+    text
 }

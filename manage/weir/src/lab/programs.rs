@@ -154,8 +154,11 @@ pub fn start_controllers(scope: &Scope, place: Place) -> Result<Client, Failure>
     }
     let client = client(scope, place)?;
     if place.grouped() {
-        daemons[0].wait_until("a leader of the group", CONTROLLER_BOUND, || {
-            Ok(client.list(None, None).is_ok() && client.group().is_ok_and(|group| group.leader.is_some()))
+        daemons[0].wait_until("a leader of the group, and its key", CONTROLLER_BOUND, || {
+            let ready = |group: weir_api::types::GroupStatus| {
+                group.leader.is_some() && group.signing.is_none_or(|signing| signing.key.is_some())
+            };
+            Ok(client.list(None, None).is_ok() && client.group().is_ok_and(ready))
         })?;
     }
     Ok(client)

@@ -244,7 +244,7 @@ impl Controlled {
             epoch: published.epoch,
             resources: resources.into_iter().map(|(kind, count)| KindCount { kind, count }).collect(),
             actuators,
-            group: self.group.as_ref().map(Group::status),
+            group: self.group.as_ref().map(|group| self.status_of(group)),
         })
     }
 
@@ -265,8 +265,13 @@ impl Controlled {
         })
     }
 
+    fn status_of(&self, group: &Group) -> GroupStatus {
+        GroupStatus { signing: group.signing(&self.handle), ..group.status() }
+    }
+
+    /// Empty before the controllers of a group have made it.
     fn group_key(&self) -> String {
-        to_hex(&self.state.group_key().public())
+        self.handle.group_key().map(|key| key.to_hex()).unwrap_or_default()
     }
 
     async fn follow_packet(&self, request: TraceRequest) -> Result<TraceResponse, ApiError> {
@@ -363,6 +368,11 @@ impl Controlled {
             ApiError::invalid("identity: 64 hex digits of an ed25519 public key are wanted")
         })?;
         self.barrier().await?;
+        let group_key = self.handle.group_key().ok_or_else(|| {
+            ApiError::unavailable(
+                "the controllers have not made the group's key yet: all that found the group must run",
+            )
+        })?;
         let known = fabric::actuator(&self.handle.published().store, &request.name);
         if known.is_some_and(|known| known.facts.identity != identity) {
             return Err(ApiError::conflict(format!(
@@ -383,7 +393,7 @@ impl Controlled {
             ca_pem: self.state.authority.certificate_pem().to_string(),
             domain: self.state.domain.clone(),
             epoch: self.handle.published().epoch,
-            group_key: self.handle.group_key().to_hex(),
+            group_key: group_key.to_hex(),
             dataplane_secret: to_hex(&self.state.dataplane_secret),
             controllers: self.session_addresses(),
         })
@@ -475,15 +485,29 @@ impl Backend for Controlled {
     }
 
     fn group(&self) -> Result<GroupStatus, ApiError> {
-        self.in_group().map(Group::status)
+        self.in_group().map(|group| self.status_of(group))
     }
 
     fn add_member(&self, member: AddMember) -> Reply<'_, ()> {
-        Box::pin(async move { self.in_group()?.add(member).await })
+        Box::pin(async move {
+            let group = self.in_group()?;
+            group.add(member).await?;
+            group.shares_dealt(&self.handle, 0).await
+        })
     }
 
     fn remove_member(&self, id: u64) -> Reply<'_, ()> {
-        Box::pin(async move { self.in_group()?.remove(id).await })
+        Box::pin(async move {
+            let group = self.in_group()?;
+            let own = group.status().id == id;
+            group.remove(id).await?;
+            // Who has removed itself hears nothing more of the others.
+            if own { Ok(()) } else { group.shares_dealt(&self.handle, 0).await }
+        })
+    }
+
+    fn refresh_group(&self) -> Reply<'_, ()> {
+        Box::pin(async move { self.in_group()?.refresh(&self.handle).await })
     }
 
     fn trace(&self, request: TraceRequest) -> Reply<'_, TraceResponse> {
@@ -549,6 +573,9 @@ fn explain(waiting: &Waiting) -> String {
         }
         WaitState::Disconnected => "it is not connected".to_string(),
         WaitState::Comparing => "its state is being compared".to_string(),
+        WaitState::Unsigned => {
+            "the group has not signed it yet: 'weir group list' shows whose share is missing".to_string()
+        }
         WaitState::Queued => "it is in the queue".to_string(),
         WaitState::Sent { for_ms } => format!("sent {for_ms} ms ago"),
         WaitState::Refused(refusal) => format!("refused: {refusal}"),

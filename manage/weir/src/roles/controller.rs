@@ -8,7 +8,7 @@ use super::keys::Keys;
 use super::state::State;
 use crate::cli::Failure;
 use clap::Args;
-use config::{ControllerConfig, Given};
+use config::{ControllerConfig, Given, Signatures};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ use weir_apps::fabric::{Fabric, FabricSettings};
 use weir_base::world::{RealClock, RealDisk};
 use weir_controller::core::SharedApp;
 use weir_controller::driver::{
-    Controller, ControllerHandle, ControllerSettings, SessionAccess, serve_sessions,
+    Controller, ControllerHandle, ControllerSettings, SessionAccess, Signing, serve_sessions,
 };
 use weir_model::Label;
 use weir_model::event::SourceId;
@@ -116,13 +116,13 @@ fn start(
     let mut settings = ControllerSettings::new(config.domain.clone(), name, Arc::new(identity));
     settings.registry = super::store::registry();
     let clock = Arc::new(RealClock::new());
-    let signer = Box::new(SingleSigner(state.group_key()));
+    let single = || Box::new(SingleSigner(state.group_key()));
     let apps: Vec<SharedApp> = vec![Arc::new(Fabric::new(FabricSettings::default()))];
     let Some(group) = &config.group else {
         let log = config.state_dir.join("log");
         std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
         let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
-        let controller = Controller::open(settings, Arc::new(disk), clock, signer, apps);
+        let controller = Controller::open(settings, Arc::new(disk), clock, single(), apps);
         return Ok((controller.map_err(|error| wrong(&error))?, None));
     };
     // All that a group can have: who is in it must not change what is right in the order.
@@ -133,10 +133,17 @@ fn start(
     let numbers = config.state_dir.join("numbers");
     std::fs::create_dir_all(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
     let numbers = RealDisk::open(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
-    let (founding, opening) = group::open(group, &config.state_dir, state)?;
+    let (founding, mut opening) = group::open(group, &config.state_dir, state)?;
+    let signing = match group.signatures {
+        Signatures::SharedKey => Signing::Key(single()),
+        Signatures::Shares => {
+            let (thread, members) = opening.sign_with_shares(&config.state_dir, &config.domain)?;
+            Signing::Shares(thread, members)
+        }
+    };
     let started = opening.group();
     let controller =
-        Controller::follow(settings, Arc::new(numbers), clock, signer, apps, |sink| opening.start(sink));
+        Controller::follow(settings, Arc::new(numbers), clock, signing, apps, |sink| opening.start(sink));
     let controller = controller.map_err(|error| wrong(&error))?;
     let group = started().ok_or_else(|| Failure::Input("the replica did not start".into()))?;
     Ok((controller, Some((group, founding))))

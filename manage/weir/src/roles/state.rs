@@ -143,8 +143,11 @@ fn kept(path: PathBuf, make: impl FnOnce() -> Result<String, StateError>) -> Res
     }
 }
 
-/// A random key that is kept as hexadecimal digits.
-fn kept_key<const N: usize>(path: PathBuf) -> Result<[u8; N], StateError> {
+/// A random key that is kept as hexadecimal digits: made when it is not there.
+///
+/// # Errors
+/// [`StateError`].
+pub fn kept_key<const N: usize>(path: PathBuf) -> Result<[u8; N], StateError> {
     let text = kept(path.clone(), || {
         let mut bytes = [0; N];
         getrandom::fill(&mut bytes)?;

@@ -9,7 +9,7 @@ use crate::threshold::polynomial::{Commitment, public};
 use std::collections::BTreeMap;
 
 /// The logs of a round so far.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ledger {
     round: Round,
     id: Digest,

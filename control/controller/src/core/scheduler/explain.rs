@@ -16,6 +16,8 @@ pub enum WaitState {
     Disconnected,
     /// Its actuator has not told its state yet.
     Comparing,
+    /// The group has not signed its batch yet.
+    Unsigned,
     /// It may go; its actuator's window is full, or, in linear mode, it is not its turn.
     Queued,
     /// It was sent and not answered.
@@ -151,6 +153,7 @@ impl Scheduler {
             _ if !missing.is_empty() => WaitState::Dependencies(missing),
             (None, _) => WaitState::Disconnected,
             (Some(_), false) => WaitState::Comparing,
+            (Some(_), true) if !slot.desired().is_signed() => WaitState::Unsigned,
             (Some(_), true) => WaitState::Queued,
         }
     }

@@ -1,11 +1,11 @@
 //! Packs released updates into frames: updates of one batch travel under one header.
 
 use super::slot::Held;
+use crate::core::{BatchName, DecidedHeader};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_base::limits::UPDATES_PER_FRAME_MAX;
-use weir_model::Version;
-use weir_model::signed::{Digest, SignedHeader, SignedUpdates};
+use weir_model::signed::SignedUpdates;
 
 /// A frame is closed when its updates have so many bytes: far below the limit of a frame, so that
 /// proofs fit too and a long frame does not hold up a short one.
@@ -13,20 +13,21 @@ const FRAME_FILL_BYTES: usize = 1024 * 1024;
 
 /// Packs updates that may be applied in any order.
 pub(crate) fn pack(released: Vec<Held>) -> Vec<SignedUpdates> {
-    type Batch = (Arc<SignedHeader>, Vec<Held>);
-    let mut batches: BTreeMap<(Version, Digest), Batch> = BTreeMap::new();
+    type Batch = (Arc<DecidedHeader>, Vec<Held>);
+    let mut batches: BTreeMap<BatchName, Batch> = BTreeMap::new();
     for held in released {
-        let name = (held.header.header.index, held.header.header.root);
-        batches.entry(name).or_insert_with(|| (held.header.clone(), Vec::new())).1.push(held);
+        let batch = batches.entry(held.header.name());
+        batch.or_insert_with(|| (held.header.clone(), Vec::new())).1.push(held);
     }
     let mut frames = Vec::new();
     for (header, updates) in batches.into_values() {
-        let mut frame = SignedUpdates { header: (*header).clone(), updates: Vec::new() };
+        let Some(header) = header.to_signed() else { unreachable!("only what is signed is released") };
+        let mut frame = SignedUpdates { header: header.clone(), updates: Vec::new() };
         let mut bytes = 0;
         for held in updates {
             let full = bytes + held.bytes > FRAME_FILL_BYTES || frame.updates.len() == UPDATES_PER_FRAME_MAX;
             if full && !frame.updates.is_empty() {
-                let next = SignedUpdates { header: (*header).clone(), updates: Vec::new() };
+                let next = SignedUpdates { header: header.clone(), updates: Vec::new() };
                 frames.push(std::mem::replace(&mut frame, next));
                 bytes = 0;
             }

@@ -38,6 +38,7 @@ mod progress;
 mod queue;
 mod reconcile;
 mod release;
+mod signing;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,7 @@ pub use slot::Held;
 
 use crate::core::Output;
 use progress::Progress;
+use signing::Unsigned;
 use slot::{Place, Slot, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_model::update::{Reason, Refusal};
@@ -166,6 +168,7 @@ pub struct Scheduler {
     /// All unacked updates in the order of decisions; only in linear mode.
     line: BTreeMap<Place, Node>,
     progress: Progress,
+    unsigned: Unsigned,
     /// Waiters of what was acked since the last [`Scheduler::pump`]: one that waits for many things of one frame is
     /// looked at once.
     woken: BTreeSet<Node>,
@@ -189,6 +192,7 @@ impl Scheduler {
             waiting: BTreeMap::new(),
             line: BTreeMap::new(),
             progress: Progress::new(settings.followed_max),
+            unsigned: Unsigned::default(),
             woken: BTreeSet::new(),
             dirty: BTreeSet::new(),
             now_ms: 0,
@@ -260,6 +264,7 @@ impl Scheduler {
         let (label, key) = held.node();
         let version = held.version();
         self.counters.planned += 1;
+        self.unsigned.add(&held);
         if self.settings.mode == Mode::Linear {
             self.line.insert(held.place(), (label.clone(), key.clone()));
         }

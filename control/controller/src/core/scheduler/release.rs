@@ -43,7 +43,7 @@ impl Scheduler {
             if Some(held.version()) <= floor {
                 break;
             }
-            if Some(held.version()) == refused {
+            if Some(held.version()) == refused || !held.is_signed() {
                 continue;
             }
             match self.first_missing(held) {
@@ -121,7 +121,8 @@ impl Scheduler {
         });
         let Some((node, at)) = first else { return };
         let target = &self.targets[&node.0];
-        if !target.is_ready() || target.slots[&node.1].refused.is_some() {
+        let slot = &target.slots[&node.1];
+        if !target.is_ready() || slot.refused.is_some() || !slot.held[at].is_signed() {
             return;
         }
         let released = self.release(&node, at);

@@ -2,9 +2,10 @@
 
 use super::Node;
 use super::queue::FairQueue;
+use crate::core::DecidedHeader;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use weir_model::signed::{ProvenUpdate, SignedHeader};
+use weir_model::signed::ProvenUpdate;
 use weir_model::update::Refusal;
 use weir_model::{Change, Dependency, Key, Version};
 use weir_trust::gate::state_digest;
@@ -12,11 +13,11 @@ use weir_trust::gate::state_digest;
 /// Where an update stands in the order of decisions: version, then its leaf in the batch.
 pub(crate) type Place = (Version, u32);
 
-/// A signed update and what it waits for.
+/// A decided update and what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Header of the batch that decided it.
-    pub header: Arc<SignedHeader>,
+    pub header: Arc<DecidedHeader>,
     /// The update with its proof.
     pub proven: Arc<ProvenUpdate>,
     /// What must be acked first.
@@ -34,6 +35,11 @@ impl Held {
     /// Whether it deletes its key.
     pub fn is_delete(&self) -> bool {
         self.proven.update.change == Change::Delete
+    }
+
+    /// Whether the group has signed it, so that it can go.
+    pub fn is_signed(&self) -> bool {
+        self.header.signature().is_some()
     }
 
     pub(crate) fn node(&self) -> Node {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::core::DecidedHeader;
 use proptest::prelude::*;
 use std::sync::Arc;
 use weir_model::entry::Vni;
@@ -28,7 +29,7 @@ fn held(target: &str, key: Key, version: u64, leaf: u32, delete: bool, after: Ve
     let update =
         Update { target: label(target), key, version: Version(version), expected: Version::ZERO, change };
     Held {
-        header: Arc::new(SignedHeader { header, signature }),
+        header: Arc::new(DecidedHeader::signed(SignedHeader { header, signature })),
         proven: Arc::new(ProvenUpdate { leaf, path: Vec::new(), update }),
         after: after.into(),
         bytes: 100,

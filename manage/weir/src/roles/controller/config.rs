@@ -12,6 +12,7 @@
 //!   listen: 192.0.2.10:7445             # where the other controllers connect
 //!   keys: /etc/weir/domain-keys.json    # the domain's secrets, the same for all ('weir group keys')
 //!   wide: false                         # true: the controllers are in different places
+//!   signatures: shares                  # shares: several must sign; shared-key: each can sign alone. The same on all
 //!   founders:                           # the same on all that found it; absent on one that is added later
 //!     - { id: 1, replica: "192.0.2.10:7445", api: "192.0.2.10:7443", session: "192.0.2.10:7444" }
 //!     - { id: 2, replica: "192.0.2.11:7445", api: "192.0.2.11:7443", session: "192.0.2.11:7444" }
@@ -69,9 +70,23 @@ pub struct GivenGroup {
     /// Whether the controllers are in different places.
     #[serde(default)]
     pub wide: bool,
+    /// How decided batches are signed.
+    #[serde(default)]
+    pub signatures: Signatures,
     /// Those who found the group.
     #[serde(default)]
     pub founders: Vec<GivenFounder>,
+}
+
+/// How a group signs what it decides. All its controllers must be set the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Signatures {
+    /// Each controller has a share of a key, and several must sign.
+    #[default]
+    Shares,
+    /// All have the same key, and each can sign alone: the group survives crashes only.
+    SharedKey,
 }
 
 /// One who founds the group.
@@ -99,6 +114,8 @@ pub struct GroupConfig {
     pub keys: Option<PathBuf>,
     /// How fast the loss of the leader is noticed.
     pub timers: Timers,
+    /// How decided batches are signed.
+    pub signatures: Signatures,
     /// Those who found the group; empty: it waits to be added.
     pub founders: BTreeMap<u64, MemberAddress>,
     /// Where this controller is reached.
@@ -172,7 +189,8 @@ impl GivenGroup {
             _ => {}
         }
         let timers = if self.wide { Timers::WAN } else { Timers::LAN };
-        Ok(GroupConfig { id: self.id, listen, keys: self.keys.clone(), timers, founders, own })
+        let (id, keys, signatures) = (self.id, self.keys.clone(), self.signatures);
+        Ok(GroupConfig { id, listen, keys, timers, signatures, founders, own })
     }
 }
 

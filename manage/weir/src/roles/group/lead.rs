@@ -36,6 +36,7 @@ async fn follow_leadership(group: &Group, handle: &ControllerHandle) {
     let own = group.order.engine().replica_status().id;
     loop {
         let now = *leadership.borrow_and_update();
+        group.tell_members();
         let leads = now.leader == Some(own);
         if leads && !handle.leads() {
             match barrier(group).await {
@@ -77,6 +78,7 @@ async fn follow_members(
 ) -> Result<(), Failure> {
     let mut written = Vec::new();
     loop {
+        group.tell_members();
         let status = group.order.engine().replica_status();
         if let Some(failure) = status.failure {
             return Err(Failure::Input(format!("the replica has stopped: {failure}")));

@@ -4,11 +4,11 @@
 //! replica to the controller: it is told to lead when raft says so and all that was ordered is decided; the members and
 //! their addresses become what actuators, tools and join tokens are told.
 //!
-//! Trust. The controllers of a group share the domain's secrets ([`super::state::Keys`]): its authority, from which each
-//! makes certificates for itself, and the one key by which decided batches are signed. So switches trust the group
-//! and not a member, the key stays when members come and go, and all members sign the same bytes. It also means that one
-//! controller alone can sign: the group survives crashes and not a controller that lies. Threshold shares are to take the
-//! place of the shared key behind the same types.
+//! Trust. Switches trust the group and not a member: several members must sign what is decided, each with its share of a
+//! key that nobody has ([`signing`], `weir_controller::quorum`), and the key stays when members come and go. What
+//! members still share ([`super::state::Keys`]) is the domain's authority, from which each makes certificates for itself.
+//! With `signatures: shared-key` all have one key for batches instead: then one controller alone can sign, and the group
+//! survives crashes only.
 //!
 //! Invariants
 //! - A controller founds a group only with an empty log, and only the first of the founders does. One that was a member
@@ -18,6 +18,7 @@
 mod address;
 mod lead;
 mod order;
+mod signing;
 mod start;
 
 pub use address::MemberAddress;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_api::ApiError;
 use weir_api::types::{AddMember, GroupMember, GroupStatus};
+use weir_controller::driver::Members;
 use weir_raft::{Change, ReplicaStatus, Role};
 
 /// Highest number of a controller: the keys of so many are known in advance.
@@ -44,6 +46,8 @@ pub struct Group {
     order: Arc<Replicated>,
     /// Where this controller is.
     own: MemberAddress,
+    /// Its part in the group's signatures; none where all have the same key.
+    members: Option<Members>,
 }
 
 fn members(status: &ReplicaStatus) -> impl Iterator<Item = (u64, bool, MemberAddress)> {
@@ -75,6 +79,7 @@ impl Group {
             fenced: status.fenced,
             failure: status.failure,
             members: all,
+            signing: None,
         }
     }
 

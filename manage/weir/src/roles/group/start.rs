@@ -2,6 +2,7 @@
 
 use super::Group;
 use super::order::{ByReplicaAddress, DIGEST_EVERY, Replicated};
+use super::signing::{self, ReplicaPeers};
 use crate::cli::Failure;
 use crate::roles::controller::config::GroupConfig;
 use crate::roles::state::State;
@@ -11,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use weir_api::pki;
 use weir_base::world::RealDisk;
-use weir_controller::driver::Order;
+use weir_controller::driver::{Members, MembersThread, Order};
+use weir_controller::quorum;
+use weir_model::Label;
 use weir_order::Sink;
 use weir_raft::Settings;
 use weir_raft::driver::{Identity, RaftEngine, TlsListener, TlsTransport, replica_name};
@@ -100,6 +103,7 @@ pub fn open(config: &GroupConfig, state_dir: &Path, state: &State) -> Result<(Fo
         listener,
         own: config.own.clone(),
         member_file: state_dir.join(MEMBER_FILE),
+        members: None,
         started: Arc::default(),
     };
     Ok((founding, opening))
@@ -113,14 +117,30 @@ pub struct Opening {
     listener: TlsListener,
     own: super::MemberAddress,
     member_file: PathBuf,
+    members: Option<Members>,
     started: Arc<OnceLock<Arc<Replicated>>>,
 }
 
 impl Opening {
     /// Where the group will be after the start.
     pub fn group(&self) -> impl FnOnce() -> Option<Group> + use<> {
-        let (started, own) = (self.started.clone(), self.own.clone());
-        move || started.get().map(|order| Group { order: order.clone(), own })
+        let (started, own, members) = (self.started.clone(), self.own.clone(), self.members.clone());
+        move || started.get().map(|order| Group { order: order.clone(), own, members })
+    }
+
+    /// Prepares this member's part in the group's signatures, and signs with it. Comes before [`Opening::group`].
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn sign_with_shares(
+        &mut self,
+        state_dir: &Path,
+        domain: &Label,
+    ) -> Result<(MembersThread, Members), Failure> {
+        let peers = Arc::new(ReplicaPeers(self.started.clone()));
+        let (thread, members) = signing::open(state_dir, domain, self.settings.id, peers)?;
+        self.members = Some(members.clone());
+        Ok((thread, members))
     }
 
     /// Starts it.
@@ -137,6 +157,13 @@ impl Opening {
         let order = Arc::new(Replicated(engine));
         // Set once, here.
         let _first = self.started.set(order.clone());
+        if let Some(members) = self.members {
+            order.engine().listen(Box::new(move |from, bytes| {
+                if let Ok(from) = u32::try_from(from) {
+                    members.input(quorum::Input::Peer { from, bytes: bytes.to_vec() });
+                }
+            }));
+        }
         Ok(order)
     }
 }

@@ -2,6 +2,7 @@
 //! who led may not know it yet.
 
 use super::super::{Held, Scheduler, SchedulerSettings};
+use crate::core::DecidedHeader;
 use crate::core::Output;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -29,7 +30,12 @@ fn held(target: &str, number: u8, version: u64, after: Vec<Dependency>) -> Held 
     let update =
         Update { target: label(target), key, version: Version(version), expected: Version::ZERO, change };
     let proven = Arc::new(ProvenUpdate { leaf: 0, path: Vec::new(), update });
-    Held { header: Arc::new(SignedHeader { header, signature }), proven, after: after.into(), bytes: 100 }
+    Held {
+        header: Arc::new(DecidedHeader::signed(SignedHeader { header, signature })),
+        proven,
+        after: after.into(),
+        bytes: 100,
+    }
 }
 
 struct Replica {
