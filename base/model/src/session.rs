@@ -7,7 +7,7 @@
 use crate::entry::Key;
 use crate::event::{Role, SignedEvent};
 use crate::local::{Answer, Question};
-use crate::signed::{SignedAcks, SignedUpdates};
+use crate::signed::{HeaderShare, SignedAcks, SignedUpdates, UnsignedUpdates};
 use crate::{Label, Version};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -118,4 +118,8 @@ pub enum ToActuator {
         /// Session addresses, `host:port`; at most [`CONTROLLERS_MAX`].
         sessions: Vec<String>,
     },
+    /// Updates to apply as soon as shares of the group's signature over their batch have come.
+    Unsigned(UnsignedUpdates),
+    /// This controller's share of the group's signature over a batch.
+    Share(HeaderShare),
 }

@@ -114,6 +114,30 @@ pub struct SignedUpdates {
     pub updates: Vec<ProvenUpdate>,
 }
 
+/// Updates whose batch the group has signed in parts: the actuator puts the parts together (row C4).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnsignedUpdates {
+    /// The header.
+    pub header: BatchHeader,
+    /// Updates under its root.
+    pub updates: Vec<ProvenUpdate>,
+}
+
+/// A controller's share of the group's signature over a batch. Shares of one phase and threshold belong together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeaderShare {
+    /// What is signed.
+    pub header: BatchHeader,
+    /// Which dealing of the key the share is of.
+    pub phase: u64,
+    /// How many shares make the signature.
+    pub threshold: u32,
+    /// Whose share it is.
+    pub member: u32,
+    /// The share.
+    pub signature: BlsSignature,
+}
+
 /// Acks of one actuator, signed with its identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedAcks {

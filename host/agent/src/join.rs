@@ -135,6 +135,13 @@ pub fn membership(state_dir: &Path) -> Result<Option<Membership>, AgentError> {
     }
 }
 
+/// The key of the group that the actuator trusts; nothing before it has joined.
+pub fn group_key(state_dir: &Path) -> Option<GroupKey> {
+    let bytes = Zeroizing::new(std::fs::read(state_dir.join(TRUST_FILE)).ok()?);
+    let trust: TrustFile = serde_json::from_slice(&bytes).ok()?;
+    GroupKey::from_hex(&trust.group_key)
+}
+
 /// Keeps where the controllers are now. Without a membership there is nothing to keep.
 ///
 /// # Errors

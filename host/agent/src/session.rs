@@ -17,6 +17,7 @@
 
 pub mod driver;
 pub mod renewal;
+pub mod shares;
 mod stream;
 pub mod tls;
 
@@ -26,7 +27,7 @@ use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
 use weir_model::session::{PROTOCOL, STATE_CHUNK_KEYS, StateDigest, ToActuator, ToController};
-use weir_model::signed::SignedAcks;
+use weir_model::signed::{HeaderShare, SignedAcks, UnsignedUpdates};
 
 /// Most questions of the controller that are open at the switch.
 pub const QUESTIONS_MAX: usize = 64;
@@ -96,6 +97,10 @@ pub enum Output {
     ToController(ToController),
     /// Send a frame to the switch.
     ToSwitch(ToSwitch),
+    /// These updates go to the switch when shares of their batch's signature are there.
+    Unsigned(UnsignedUpdates),
+    /// The controller's share of the signature of a batch.
+    Share(HeaderShare),
     /// Keep this certificate (PEM): the controller signed it for us.
     Certificate(String),
     /// The controllers of the group are here; of two lists the one with the higher number counts.
@@ -553,6 +558,8 @@ impl Session {
                 }
             }
             ToActuator::Updates(updates) => out.push(Output::ToSwitch(ToSwitch::Updates(updates))),
+            ToActuator::Unsigned(updates) => out.push(Output::Unsigned(updates)),
+            ToActuator::Share(share) => out.push(Output::Share(share)),
             ToActuator::Ask { id, question } => self.ask(now_ms, id, question, out),
             ToActuator::Ping { id } => {
                 self.heard_ms = Some(now_ms);
@@ -590,7 +597,8 @@ fn kind_of(frame: &ToActuator) -> &'static str {
         ToActuator::Welcome { .. } => "a welcome",
         ToActuator::Refused(_) => "a refusal",
         ToActuator::SendState => "a state request",
-        ToActuator::Updates(_) => "updates",
+        ToActuator::Updates(_) | ToActuator::Unsigned(_) => "updates",
+        ToActuator::Share(_) => "a share of a signature",
         ToActuator::Ask { .. } => "a question",
         ToActuator::Ping { .. } => "a ping",
         ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) => "an answer about our certificate",

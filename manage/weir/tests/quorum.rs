@@ -4,10 +4,10 @@
 //! The liar is written here. It takes the place of a controller that was killed, with that one's certificate and address,
 //! and speaks to the others as it would.
 
-use crate::extra::{Extra, configure, endpoint, ip};
-use crate::group::{leader, wait_whole};
-use crate::lab::{Lab, SWITCHES, group_lab};
 use crate::echo::ping_all;
+use crate::extra::{Extra, configure, endpoint, ip};
+use crate::group::{CONTROLLERS, leader, wait_whole};
+use crate::lab::{Lab, SWITCHES, group_lab, text};
 use crate::namespaces::{enter, wait};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use weir_api::pki::{self, Authority};
 use weir_api::types::GroupSigning;
 use weir_base::codec::{decode, encode};
 use weir_controller::quorum::PeerMessage;
+use weir_lab::Program;
 use weir_model::signed::BlsSignature;
 use weir_raft::driver::{Identity, Listener, TlsListener, TlsTransport, replica_name};
 use weir_raft::net::message::{Hello, Request, Response, decode_request, encode_request, encode_response};
@@ -69,6 +70,52 @@ fn several_sign_and_shares_are_dealt_anew_under_the_same_key() {
     assert!(listed.contains("Signed by any 2 of controllers 1, 2, 3 with shares of key"), "{listed}");
     let traced = lab.ok(&["trace", "red/app", "db", "--protocol", "tcp", "--port", "5432"]);
     assert!(traced.contains("threshold key"), "{traced}");
+}
+
+/// The controllers' own processes, with switches that put shares together.
+fn start_at_switches(lab: &Lab, extra: &Extra) {
+    for (id, one) in (1..).zip(CONTROLLERS) {
+        lab.kill(one);
+        let settings = std::fs::read_to_string(lab.folder().join(one).join("controller.yaml")).unwrap();
+        let settings = settings.replace("group:\n", "group:\n  signatures: shares-at-switches\n");
+        let file = extra.file(&format!("{one}.yaml"));
+        std::fs::write(&file, settings).unwrap();
+        let at = |port: u16| format!("198.18.{}.{id}:{port}", 77 + 10 + 9);
+        let program = Program::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["controller", "--domain", "lab", "--state"])
+            .arg(lab.folder().join(one).join("state"))
+            .args(["--api".to_string(), at(7443), "--session".to_string(), at(7444)])
+            .args(["--config".to_string(), file])
+            .netns(&lab.netns(one));
+        extra.start(&format!("at-switches-{one}"), &program);
+    }
+}
+
+#[test]
+fn switches_may_put_the_shares_together() {
+    let Some(lab) = group_lab("quorum_at_switches") else { return };
+    wait_whole(&lab);
+    let combined = || -> u64 {
+        let metrics = lab.netns("h1").command("curl").args(["-sf", "http://127.0.0.1:9471/metrics"]).output();
+        let text = text(&metrics.unwrap().stdout);
+        let line =
+            text.lines().find_map(|line| line.strip_prefix("weir_agent_shares_total{result=\"combined\"} "));
+        line.unwrap().parse().unwrap()
+    };
+    let before = combined();
+    {
+        let extra = Extra::begin();
+        start_at_switches(&lab, &extra);
+        wait_whole(&lab);
+        for number in 10..13 {
+            newcomer(&lab, &extra, number);
+        }
+        wait("signatures put together by an agent", || combined() > before);
+    }
+    for one in CONTROLLERS {
+        lab.start(one);
+    }
+    wait_whole(&lab);
 }
 
 /// A member that lies.
@@ -150,10 +197,7 @@ async fn live(id: u8, others: Vec<u8>, identity: Identity, (stop, lies): (Arc<At
 }
 
 /// Refuses what raft asks, and passes on the shares that come because it is taken for the aggregator.
-async fn hear(
-    mut link: Link,
-    heard: mpsc::Sender<(u64, weir_model::signed::BatchHeader, ShareSignature)>,
-) {
+async fn hear(mut link: Link, heard: mpsc::Sender<(u64, weir_model::signed::BatchHeader, ShareSignature)>) {
     let _hello = link.incoming.recv().await;
     while let Some(frame) = link.incoming.recv().await {
         let Ok((number, request)) = decode_request(frame) else { return };
@@ -213,7 +257,10 @@ fn a_member_that_lies_is_named_and_changes_nothing() {
     });
     wait("the liar's name", || {
         let found = signing(&lab);
-        found.faults.iter().any(|fault| fault.contains("member 1: the group's signature that it put together"))
+        found
+            .faults
+            .iter()
+            .any(|fault| fault.contains("member 1: the group's signature that it put together"))
             && found.aggregator == Some(2)
     });
     assert!(lab.ok(&["group", "list"]).contains("controller 1: it lied in this dealing"));

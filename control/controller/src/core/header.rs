@@ -5,8 +5,8 @@
 //! header and key, so replicas that get it from different shares get the same bytes.
 
 use std::sync::OnceLock;
-use weir_model::Version;
 use weir_model::signed::{BatchHeader, Digest, GroupSignature, SignedHeader};
+use weir_model::{Label, Version};
 
 /// Names a decided batch: its last version, and the root over its updates.
 pub type BatchName = (Version, Digest);
@@ -16,18 +16,24 @@ pub type BatchName = (Version, Digest);
 pub struct DecidedHeader {
     /// What is signed.
     pub header: BatchHeader,
+    /// Actuators that it has updates for; none when the header comes from a snapshot.
+    pub targets: Vec<Label>,
     signature: OnceLock<GroupSignature>,
 }
 
 impl DecidedHeader {
     /// A header without a signature yet.
-    pub fn unsigned(header: BatchHeader) -> DecidedHeader {
-        DecidedHeader { header, signature: OnceLock::new() }
+    pub fn unsigned(header: BatchHeader, targets: Vec<Label>) -> DecidedHeader {
+        DecidedHeader { header, targets, signature: OnceLock::new() }
     }
 
     /// A header with its signature.
     pub fn signed(signed: SignedHeader) -> DecidedHeader {
-        DecidedHeader { header: signed.header, signature: OnceLock::from(signed.signature) }
+        DecidedHeader {
+            header: signed.header,
+            targets: Vec::new(),
+            signature: OnceLock::from(signed.signature),
+        }
     }
 
     /// Its name.

@@ -43,12 +43,14 @@ use admission::{SourceKeys, Unauthentic, UnauthenticCounters, admit};
 use dedup::Seen;
 use keys::GroupKeys;
 use scheduler::{Held, Scheduler, SchedulerSettings};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_base::codec::encoded_bytes;
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
 use weir_model::session::StateDigest;
-use weir_model::signed::{GroupSignature, PATH_MAX, ProvenUpdate, SignedAcks, SignedUpdates};
+use weir_model::signed::{
+    GroupSignature, PATH_MAX, ProvenUpdate, SignedAcks, SignedUpdates, UnsignedUpdates,
+};
 use weir_model::update::{Reason, Refusal};
 use weir_model::{Change, Dependency, Key, Label, Plan, PlannedUpdate, Update, Version};
 use weir_store::{App, Registry, Rejection, Store};
@@ -167,6 +169,15 @@ pub enum Output {
         session: u64,
         /// The updates.
         updates: SignedUpdates,
+    },
+    /// Send updates that the actuator applies when shares of their batch's signature have come.
+    SendUnsigned {
+        /// The actuator.
+        target: Label,
+        /// Number of the session.
+        session: u64,
+        /// The updates.
+        updates: UnsignedUpdates,
     },
     /// Ask for the state.
     AskState {
@@ -575,11 +586,13 @@ impl Core {
         index: Version,
         updates: Vec<Update>,
     ) -> (Arc<DecidedHeader>, Vec<ProvenUpdate>) {
+        let targets: BTreeSet<&Label> = updates.iter().map(|update| &update.target).collect();
+        let targets = targets.into_iter().cloned().collect();
         let made = match &self.signer {
             Signer::Key(signer) => sign_batch(&**signer, &self.domain, self.epoch, index, updates)
                 .map(|(header, proven)| (DecidedHeader::signed(header), proven)),
             Signer::Shares => prepare_batch(&self.domain, self.epoch, index, updates)
-                .map(|(header, proven)| (DecidedHeader::unsigned(header), proven)),
+                .map(|(header, proven)| (DecidedHeader::unsigned(header, targets), proven)),
         };
         let Ok((header, proven)) = made else { unreachable!("a chunk has 1 to 2^20 updates") };
         self.counters.signatures += 1;

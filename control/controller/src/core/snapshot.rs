@@ -190,7 +190,7 @@ impl Read {
             let (header, signature): (BatchHeader, Option<GroupSignature>) = take(&mut rest)?;
             headers.push(Arc::new(match signature {
                 Some(signature) => DecidedHeader::signed(SignedHeader { header, signature }),
-                None => DecidedHeader::unsigned(header),
+                None => DecidedHeader::unsigned(header, Vec::new()),
             }));
         }
         for _ in 0..head.held {

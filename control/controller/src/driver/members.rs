@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use weir_base::codec::encode;
+use weir_model::session::ToActuator;
 use weir_model::signed::GroupSignature;
 
 /// What may wait for the thread: of the core, and of other members.
@@ -136,6 +137,11 @@ impl Running {
                 Output::Signed { batch, signature } => {
                     let signature = GroupSignature::Threshold(signature);
                     self.signed.push_back(CoreInput::Signed { batch, signature });
+                }
+                Output::Share { targets, share } => {
+                    for target in &targets {
+                        self.shared.sessions.tell(target, ToActuator::Share((*share).clone()));
+                    }
                 }
                 Output::Propose(step) => {
                     let now_ms = self.shared.ordered_now_ms();

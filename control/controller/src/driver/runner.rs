@@ -212,6 +212,9 @@ impl Runner {
             Output::Send { target, session, updates } => {
                 self.shared.sessions.send(&target, session, ToActuator::Updates(updates));
             }
+            Output::SendUnsigned { target, session, updates } => {
+                self.shared.sessions.send(&target, session, ToActuator::Unsigned(updates));
+            }
             Output::AskState { target, session } => {
                 self.shared.sessions.send(&target, session, ToActuator::SendState);
             }

@@ -117,6 +117,14 @@ impl Sessions {
         }
     }
 
+    /// Sends a frame over whichever session an actuator has. It is lost when there is none.
+    pub fn tell(&self, actuator: &Label, frame: ToActuator) {
+        let session = locked(&self.open).get(actuator).map(|open| open.session);
+        if let Some(session) = session {
+            self.send(actuator, session, frame);
+        }
+    }
+
     /// Tells the peer why, and closes.
     pub fn close(&self, actuator: &Label, session: u64, reason: String) {
         self.send(actuator, session, ToActuator::Refused(reason));

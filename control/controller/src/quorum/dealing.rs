@@ -191,6 +191,14 @@ impl Dealing {
         if replayed || !concerned {
             return Ok(());
         }
+        if round.players().get(&me).is_some_and(|key| *key != own_key) {
+            // A replay of a life before this member had lost its disk, or the leader has not heard of its new identity.
+            tracing::info!(
+                phase = round.phase(),
+                "a round knows this member by another identity: passed over"
+            );
+            return Ok(());
+        }
         let others = round.players().iter().chain(round.dealers());
         let right = |(member, key): (&u32, &[u8; 32])| match self.identities.get(member) {
             _ if *member == me => *key == own_key,
@@ -225,8 +233,7 @@ impl Dealing {
         let (since_ms, phase) = (common.now_ms, round.phase());
         tracing::info!(phase, deals = dealer.is_some(), plays = player.is_some(), "a round of dealing");
         let (deals_sent_ms, log_sent_ms) = (0, 0);
-        self.part =
-            Some(Part { id, since_ms, kept, dealer, player, deals_sent_ms, log: None, log_sent_ms });
+        self.part = Some(Part { id, since_ms, kept, dealer, player, deals_sent_ms, log: None, log_sent_ms });
         self.send_deals(common, out);
         Ok(())
     }

@@ -12,6 +12,9 @@
 //! - [`shares`]: shares to signatures. The aggregator is the lowest member that is not known to be silent or lying. It
 //!   combines, checks once, and names who sent a bad share. Whoever gets no signature in time goes to the next one;
 //!   whoever gets a wrong one does so at once, and listens to the liar no more in this phase.
+//!   With `to_actuators` every member sends its share to the actuators of the batch as well, which combine them: two steps
+//!   less on the way of an update, for a pairing check at each actuator that it makes anyway. What is sent later or again
+//!   goes with the signature that the members put together.
 //! - [`dealing`]: the key is made, and reshared when members change or on command, over the order
 //!   ([`crate::core::keys`]); deals and acks go between members directly, over their authenticated links.
 //! - [`kept`]: what must be on disk before it is said: the seed of what is dealt, the deals that were acknowledged, the
@@ -51,7 +54,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use weir_base::codec::decode;
 use weir_model::Label;
-use weir_model::signed::BlsSignature;
+use weir_model::signed::{BlsSignature, HeaderShare};
 use weir_trust::identity::KeyPair;
 use weir_trust::threshold::Fault;
 
@@ -103,6 +106,13 @@ pub enum Output {
         batch: BatchName,
         /// The signature.
         signature: BlsSignature,
+    },
+    /// Send this member's share to the actuators of the batch, which put signatures together themselves.
+    Share {
+        /// The actuators.
+        targets: Vec<Label>,
+        /// The share.
+        share: Box<HeaderShare>,
     },
     /// Order this; only the leader is asked to.
     Propose(KeyStep),
@@ -156,6 +166,8 @@ pub struct Me {
     pub id: u32,
     /// Its identity, which signs what it says in rounds of dealing.
     pub identity: KeyPair,
+    /// Whether actuators put signatures together. Members do so too, for what is sent again and later.
+    pub to_actuators: bool,
 }
 
 /// What all parts share.
@@ -234,7 +246,7 @@ impl Quorum {
                 let began = common.leader != leader && leader == Some(common.me.id);
                 (common.leader, common.voters) = (leader, voters);
                 if began {
-                    shares.check_claims(common, dealing.share(), usize::MAX, out);
+                    shares.check_claims(common, dealing.share(), shares::CHECKED_LEADING_MAX, out);
                 }
                 dealing.group_changed(common, out);
             }

@@ -3,7 +3,7 @@
 //!
 //! - Every member sends its share to the aggregator; the aggregator sends the signature to all.
 //! - The member that leads checks a signature at once, because it sends it on. The others check theirs when there is
-//!   time, and all of them when they begin to lead: until then they are claims.
+//!   time: until then they are claims.
 //! - A batch without a signature after [`PATIENCE_MS`] is taken to the next member round the ring, and everybody is asked
 //!   for its signature: that is how a member which slept or restarted gets old ones.
 //! - Batches that nobody holds any more are forgotten, also unsigned ones.
@@ -13,7 +13,7 @@ use crate::core::{BatchName, DecidedHeader};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use weir_base::codec::encode;
-use weir_model::signed::{BatchHeader, BlsSignature};
+use weir_model::signed::{BatchHeader, BlsSignature, HeaderShare};
 use weir_trust::identity::Context;
 use weir_trust::threshold::{Collector, Fault, FaultKind, GroupVerifier, MemberSecret, ShareSignature};
 
@@ -28,8 +28,10 @@ const COLLECTING_MAX: usize = 8_192;
 const EARLY_MAX: usize = 8_192;
 /// Batches taken to the next aggregator at one tick.
 const PASSED_ON_MAX: usize = 256;
-/// Claims checked at one tick.
+/// Claims checked at one tick by a member that follows: about a third of a core.
 const CHECKED_MAX: usize = 8;
+/// Claims checked at one tick by the member that leads, which needs them.
+pub(super) const CHECKED_LEADING_MAX: usize = 64;
 
 /// A batch whose signature is not there.
 struct Wanted {
@@ -60,6 +62,12 @@ pub struct Shares {
     passed_over: BTreeMap<u32, bool>,
     phase: u64,
     verifier: Option<GroupVerifier>,
+}
+
+/// A share as actuators want it.
+fn share_of(common: &Common, phase: u64, header: &BatchHeader, share: &ShareSignature) -> HeaderShare {
+    let threshold = common.keys.group().map_or(0, |group| group.threshold() as u32);
+    HeaderShare { header: header.clone(), phase, threshold, member: share.member, signature: share.signature }
 }
 
 impl Shares {
@@ -142,10 +150,14 @@ impl Shares {
         if phase != common.keys.phase() {
             return;
         }
-        wanted.asked = Some(aggregator);
+        let first = wanted.asked.replace(aggregator).is_none();
         match secret.sign(Context::Batch, &encode(&header.header)) {
             Ok(share) => {
                 common.counters.shares_made += 1;
+                if first && common.me.to_actuators && !header.targets.is_empty() {
+                    let share = share_of(common, phase, &header.header, &share);
+                    out.push(Output::Share { targets: header.targets.clone(), share: Box::new(share) });
+                }
                 let header = header.header.clone();
                 common.tell(aggregator, PeerMessage::Share { phase, header, share }, out);
             }
@@ -364,7 +376,8 @@ impl Shares {
         for (name, header) in self.unclaimed(late, PASSED_ON_MAX) {
             self.pass_on(common, name, &header, share, out);
         }
-        self.check_claims(common, share, CHECKED_MAX, out);
+        let limit = if common.leads() { CHECKED_LEADING_MAX } else { CHECKED_MAX };
+        self.check_claims(common, share, limit, out);
     }
 
     /// Goes to the next aggregator with a batch, and asks everybody for its signature.

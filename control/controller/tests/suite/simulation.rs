@@ -254,6 +254,7 @@ impl Simulation {
                 | Output::Applied { .. }
                 | Output::Finished(_)
                 | Output::Sign(_)
+                | Output::SendUnsigned { .. }
                 | Output::KeysChanged => {}
             }
         }

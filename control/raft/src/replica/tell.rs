@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::{Inner, RaftOf, Replica};
 use crate::net::message::{Request, TELL_BYTES_MAX};
@@ -33,40 +33,28 @@ fn address(raft: &RaftOf, to: u64) -> Option<Address> {
     nodes.find(|(id, _)| **id == to).map(|(_, address)| address.clone())
 }
 
-/// Sends what comes, to each replica in the order in which it came.
+/// Sends what comes. Messages may overtake each other.
 pub(super) async fn tell_all(
     inner: Arc<Inner>,
     raft: RaftOf,
     network: Network,
     mut tells: mpsc::Receiver<Tell>,
 ) {
-    let mut queues: BTreeMap<u64, mpsc::Sender<(Address, Bytes)>> = BTreeMap::new();
+    let mut places: BTreeMap<u64, Arc<Semaphore>> = BTreeMap::new();
     while let Some((to, bytes)) = tells.recv().await {
-        let sent = address(&raft, to).is_some_and(|address| {
-            let queue = queues.entry(to).or_insert_with(|| {
-                let (queue, waiting) = mpsc::channel(ON_THE_WAY_MAX);
-                spawn(tell_one(Arc::clone(&inner), network.clone(), to, waiting));
-                queue
-            });
-            queue.try_send((address, bytes)).is_ok()
+        let place = places.entry(to).or_insert_with(|| Arc::new(Semaphore::new(ON_THE_WAY_MAX)));
+        let place = Arc::clone(place).try_acquire_owned();
+        let (Some(address), Ok(place)) = (address(&raft, to), place) else {
+            count(&inner.counts.tells_lost, 1);
+            continue;
+        };
+        let (inner, client) = (Arc::clone(&inner), network.client(to, &address, Lane::Peers));
+        spawn(async move {
+            if client.ask(&Request::Tell { bytes }, LIMIT).await.is_err() {
+                count(&inner.counts.tells_lost, 1);
+            }
+            drop(place);
         });
-        if !sent {
-            count(&inner.counts.tells_lost, 1);
-        }
-    }
-}
-
-async fn tell_one(
-    inner: Arc<Inner>,
-    network: Network,
-    to: u64,
-    mut waiting: mpsc::Receiver<(Address, Bytes)>,
-) {
-    while let Some((address, bytes)) = waiting.recv().await {
-        let client = network.client(to, &address, Lane::Peers);
-        if client.ask(&Request::Tell { bytes }, LIMIT).await.is_err() {
-            count(&inner.counts.tells_lost, 1);
-        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! one that asked: states come in the order in which they were asked for, and the number of a question says whose it is.
 
 use super::renewal::{self, LOOK_S, Renewal};
+use super::shares::{Combined, Shares};
 use super::stream::{Stream, StreamEvent, TO_CONTROLLER_MAX};
 use super::{Counters, Input, Output, Report, Session, Settings};
 use crate::config::check_controllers;
@@ -62,6 +63,7 @@ struct Driver {
     plan: Plan,
     sessions: Vec<One>,
     next_number: u64,
+    shares: Shares,
     /// Number of the list of controllers that is followed.
     list: u64,
     started: Instant,
@@ -115,11 +117,13 @@ impl Driver {
     fn new(shared: Arc<Shared>, plan: Plan, stream_events: mpsc::Sender<(u64, StreamEvent)>) -> Driver {
         let renewal = Renewal::new(plan.state_dir.clone(), shared.actuator.clone());
         let controllers = plan.settings.controllers.clone();
+        let shares = Shares::new(join::group_key(&plan.state_dir).as_ref());
         let mut driver = Driver {
             shared,
             plan,
             sessions: Vec::new(),
             next_number: 0,
+            shares,
             list: 0,
             started: Instant::now(),
             switch: None,
@@ -227,23 +231,53 @@ impl Driver {
     fn step(&mut self, number: u64, input: Input) {
         let mut inputs = vec![input];
         let mut learnt = None;
+        let mut combined = Vec::new();
         while let Some(input) = inputs.pop() {
             let now_ms = self.started.elapsed().as_millis() as u64;
             let mut out = Vec::new();
             let Some(at) = self.sessions.iter().position(|one| one.number == number) else { return };
             self.sessions[at].session.step(now_ms, input, &mut out);
             for output in out {
-                if let Output::Controllers { number, sessions } = output {
-                    learnt = Some((number, sessions));
-                } else if let Some(reason) = self.act(at, output) {
+                let output = match output {
+                    Output::Controllers { number, sessions } => {
+                        learnt = Some((number, sessions));
+                        continue;
+                    }
+                    Output::Unsigned(updates) => {
+                        combined.push(self.shares.unsigned(updates));
+                        continue;
+                    }
+                    Output::Share(share) => {
+                        combined.push(self.shares.share(number, share));
+                        continue;
+                    }
+                    other => other,
+                };
+                if let Some(reason) = self.act(at, output) {
                     self.sessions[at].stream = None;
                     inputs = vec![Input::Closed(reason)];
                 }
             }
         }
+        combined.into_iter().for_each(|combined| self.combined(combined));
         self.publish();
         if let Some((number, controllers)) = learnt {
             self.learn(number, controllers);
+        }
+    }
+
+    /// What shares led to. A frame that the switch does not take now is sent again by the controller that leads.
+    fn combined(&mut self, combined: Combined) {
+        for updates in combined.updates {
+            let frame = ToSwitch::Updates(updates);
+            if !self.switch.as_ref().is_some_and(|switch| switch.try_send(frame).is_ok()) {
+                self.shares.counters.dropped += 1;
+            }
+        }
+        for session in combined.bad {
+            let one = self.sessions.iter().find(|one| one.number == session);
+            let controller = one.map_or("one that is gone", |one| &one.address);
+            tracing::warn!(controller, "its share of a signature is bad");
         }
     }
 
@@ -295,7 +329,7 @@ impl Driver {
                 tracing::warn!("{report}");
             }
             Output::Report(report @ Report::Lost { .. }) => tracing::warn!("{report}"),
-            Output::Controllers { .. } => {}
+            Output::Controllers { .. } | Output::Unsigned(_) | Output::Share(_) => {}
         }
         None
     }
@@ -371,5 +405,8 @@ impl Driver {
         metrics.session_questions_refused.set(counters.questions_refused);
         metrics.session_questions_expired.set(counters.questions_expired);
         metrics.session_switch_resets.set(counters.switch_resets);
+        metrics.shares_combined.set(self.shares.counters.combined);
+        metrics.shares_bad.set(self.shares.counters.bad);
+        metrics.shares_dropped.set(self.shares.counters.dropped);
     }
 }

@@ -8,7 +8,7 @@ use super::keys::Keys;
 use super::state::State;
 use crate::cli::Failure;
 use clap::Args;
-use config::{ControllerConfig, Given, Signatures};
+use config::{Consistency, ControllerConfig, Given, Signatures};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,6 +21,7 @@ use weir_api::tls::{Peer, TlsListener};
 use weir_apps::fabric::{Fabric, FabricSettings};
 use weir_base::world::{RealClock, RealDisk};
 use weir_controller::core::SharedApp;
+use weir_controller::core::scheduler::Mode;
 use weir_controller::driver::{
     Controller, ControllerHandle, ControllerSettings, SessionAccess, Signing, serve_sessions,
 };
@@ -86,6 +87,7 @@ impl ControllerArguments {
             session: self.session,
             advertise: self.advertise,
             certificate_days: self.certificate_days,
+            consistency: None,
             group: None,
         };
         let mut given = options.over(file);
@@ -115,6 +117,11 @@ fn start(
     };
     let mut settings = ControllerSettings::new(config.domain.clone(), name, Arc::new(identity));
     settings.registry = super::store::registry();
+    settings.scheduler.mode = match config.consistency {
+        Consistency::Dependent => Mode::Dependent,
+        Consistency::Linear => Mode::Linear,
+        Consistency::None => Mode::None,
+    };
     let clock = Arc::new(RealClock::new());
     let single = || Box::new(SingleSigner(state.group_key()));
     let apps: Vec<SharedApp> = vec![Arc::new(Fabric::new(FabricSettings::default()))];
@@ -125,6 +132,8 @@ fn start(
         let controller = Controller::open(settings, Arc::new(disk), clock, single(), apps);
         return Ok((controller.map_err(|error| wrong(&error))?, None));
     };
+    let at_switches = group.signatures == Signatures::SharesAtSwitches;
+    settings.scheduler.send_unsigned = at_switches;
     // All that a group can have: who is in it must not change what is right in the order.
     settings.peers = (1..=MEMBER_NUMBER_MAX)
         .filter(|id| *id != group.id)
@@ -136,8 +145,9 @@ fn start(
     let (founding, mut opening) = group::open(group, &config.state_dir, state)?;
     let signing = match group.signatures {
         Signatures::SharedKey => Signing::Key(single()),
-        Signatures::Shares => {
-            let (thread, members) = opening.sign_with_shares(&config.state_dir, &config.domain)?;
+        Signatures::Shares | Signatures::SharesAtSwitches => {
+            let (thread, members) =
+                opening.sign_with_shares(&config.state_dir, &config.domain, at_switches)?;
             Signing::Shares(thread, members)
         }
     };

@@ -94,6 +94,8 @@ pub struct SchedulerSettings {
     pub tombstones_max: usize,
     /// Updates whose progress is followed by version.
     pub followed_max: usize,
+    /// Send updates before their batch is signed: actuators put the signature together from shares (row C4).
+    pub send_unsigned: bool,
 }
 
 impl Default for SchedulerSettings {
@@ -107,6 +109,7 @@ impl Default for SchedulerSettings {
             state_ms: 30_000,
             tombstones_max: weir_trust::gate::TOMBSTONES_MAX,
             followed_max: 1_000_000,
+            send_unsigned: false,
         }
     }
 }

@@ -1,10 +1,15 @@
 //! Releasing: which update may go, what is sent, what is sent again.
 
+use super::frames::Packed;
 use super::slot::{Held, Sent};
 use super::{Mode, Node, Scheduler, frames};
 use crate::core::Output;
 use std::collections::BTreeSet;
+use weir_model::signed::{SignedUpdates, UnsignedUpdates};
 use weir_model::{Dependency, Key, Label};
+
+/// An update that was sent without a signature is sent with it after so long, milliseconds.
+const UNSIGNED_RESEND_MS: u64 = 200;
 
 impl Scheduler {
     /// Looks whether an update of a node may go: enters it into its actuator's queue, or waits for
@@ -30,6 +35,11 @@ impl Scheduler {
         }
     }
 
+    /// Whether its signature is there, or is not waited for.
+    fn may_go(&self, held: &Held) -> bool {
+        held.is_signed() || self.settings.send_unsigned
+    }
+
     /// The newest update of a node that may go, as its index in the slot; else, for each that could
     /// go, the first dependency that is missing.
     pub(super) fn candidate(&self, node: &Node) -> Result<usize, Vec<Dependency>> {
@@ -43,7 +53,7 @@ impl Scheduler {
             if Some(held.version()) <= floor {
                 break;
             }
-            if Some(held.version()) == refused || !held.is_signed() {
+            if Some(held.version()) == refused || !self.may_go(held) {
                 continue;
             }
             match self.first_missing(held) {
@@ -122,7 +132,7 @@ impl Scheduler {
         let Some((node, at)) = first else { return };
         let target = &self.targets[&node.0];
         let slot = &target.slots[&node.1];
-        if !target.is_ready() || slot.refused.is_some() || !slot.held[at].is_signed() {
+        if !target.is_ready() || slot.refused.is_some() || !self.may_go(&slot.held[at]) {
             return;
         }
         let released = self.release(&node, at);
@@ -138,7 +148,8 @@ impl Scheduler {
         let slot = target.slots.get_mut(&node.1)?;
         let superseded: Vec<Held> = slot.held.drain(..at).collect();
         let held = slot.held.first()?.clone();
-        slot.sent = Some(Sent { version: held.version(), at_ms: now_ms, bytes: held.bytes });
+        let (version, signed, bytes) = (held.version(), held.is_signed(), held.bytes);
+        slot.sent = Some(Sent { version, at_ms: now_ms, bytes, signed });
         target.in_flight.insert(node.1.clone());
         target.in_flight_bytes += held.bytes;
         for old in &superseded {
@@ -149,8 +160,15 @@ impl Scheduler {
 
     fn emit(&self, label: &Label, released: Vec<Held>, out: &mut Vec<Output>) {
         let Some(session) = self.targets.get(label).and_then(|target| target.session) else { return };
-        for updates in frames::pack(released) {
-            out.push(Output::Send { target: label.clone(), session, updates });
+        for Packed { header, updates } in frames::pack(released) {
+            let target = label.clone();
+            out.push(match header.to_signed() {
+                Some(header) => Output::Send { target, session, updates: SignedUpdates { header, updates } },
+                None => {
+                    let updates = UnsignedUpdates { header: header.header.clone(), updates };
+                    Output::SendUnsigned { target, session, updates }
+                }
+            });
         }
     }
 
@@ -192,12 +210,16 @@ impl Scheduler {
         let mut replaced = BTreeSet::new();
         for key in &target.in_flight {
             let Some(slot) = target.slots.get_mut(key) else { continue };
-            let Some(sent) = slot.sent.as_mut().filter(|sent| now_ms - sent.at_ms > resend_ms) else {
+            let Some(sent) = slot.sent.as_mut() else { continue };
+            // Shares are sent once: with the whole signature there is no need to wait for them.
+            let whole = !sent.signed && slot.held.first().is_some_and(Held::is_signed);
+            let patience_ms = if whole { resend_ms.min(UNSIGNED_RESEND_MS) } else { resend_ms };
+            if now_ms - sent.at_ms <= patience_ms {
                 continue;
-            };
+            }
             match slot.held.iter().find(|held| held.version() == sent.version) {
                 Some(held) => {
-                    sent.at_ms = now_ms;
+                    (sent.at_ms, sent.signed) = (now_ms, held.is_signed());
                     again.push(held.clone());
                 }
                 None => drop(replaced.insert(key.clone())),

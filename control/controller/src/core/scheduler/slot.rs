@@ -57,6 +57,8 @@ pub(crate) struct Sent {
     pub version: Version,
     pub at_ms: u64,
     pub bytes: usize,
+    /// Whether the group's signature went with it.
+    pub signed: bool,
 }
 
 /// One key of one actuator.

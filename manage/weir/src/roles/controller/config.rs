@@ -7,12 +7,13 @@
 //! session: 0.0.0.0:7444                 # where hosts and gateways connect
 //! advertise: 192.0.2.10                 # address under which they reach this machine
 //! certificateDays: 90                   # life of a host's certificate; it renews by itself
+//! consistency: dependent                # dependent, linear or none: what an update of a switch waits for
 //! group:                                # absent: this controller is alone
 //!   id: 1                               # its number in the group, from 1
 //!   listen: 192.0.2.10:7445             # where the other controllers connect
 //!   keys: /etc/weir/domain-keys.json    # the domain's secrets, the same for all ('weir group keys')
 //!   wide: false                         # true: the controllers are in different places
-//!   signatures: shares                  # shares: several must sign; shared-key: each can sign alone. The same on all
+//!   signatures: shares                  # how changes are signed: shares, shares-at-switches or shared-key; the same on all
 //!   founders:                           # the same on all that found it; absent on one that is added later
 //!     - { id: 1, replica: "192.0.2.10:7445", api: "192.0.2.10:7443", session: "192.0.2.10:7444" }
 //!     - { id: 2, replica: "192.0.2.11:7445", api: "192.0.2.11:7443", session: "192.0.2.11:7444" }
@@ -52,6 +53,8 @@ pub struct Given {
     pub advertise: Option<String>,
     /// Life of a host's certificate, days.
     pub certificate_days: Option<u32>,
+    /// What an update of a switch waits for.
+    pub consistency: Option<Consistency>,
     /// The group that it is in.
     pub group: Option<GivenGroup>,
 }
@@ -78,6 +81,19 @@ pub struct GivenGroup {
     pub founders: Vec<GivenFounder>,
 }
 
+/// What an update of a switch waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Consistency {
+    /// For what must come before it, by its plan; all else goes in parallel.
+    #[default]
+    Dependent,
+    /// For every update that was decided before it, anywhere: one at a time.
+    Linear,
+    /// For nothing. Intermediate states may be wrong: to measure, not to use.
+    None,
+}
+
 /// How a group signs what it decides. All its controllers must be set the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -85,6 +101,8 @@ pub enum Signatures {
     /// Each controller has a share of a key, and several must sign.
     #[default]
     Shares,
+    /// The same, and switches put the shares together instead of a controller.
+    SharesAtSwitches,
     /// All have the same key, and each can sign alone: the group survives crashes only.
     SharedKey,
 }
@@ -137,6 +155,8 @@ pub struct ControllerConfig {
     pub advertise: IpAddr,
     /// Life of a host's certificate, days.
     pub certificate_days: u32,
+    /// What an update of a switch waits for.
+    pub consistency: Consistency,
     /// The group that it is in; `None`: it is alone.
     pub group: Option<GroupConfig>,
 }
@@ -223,6 +243,7 @@ impl Given {
             session: self.session.or(below.session),
             advertise: self.advertise.or(below.advertise),
             certificate_days: self.certificate_days.or(below.certificate_days),
+            consistency: self.consistency.or(below.consistency),
             group: self.group.or(below.group),
         }
     }
@@ -249,8 +270,17 @@ impl Given {
         if !CERTIFICATE_DAYS.contains(&certificate_days) {
             return Err(wrong("certificateDays", certificate_days, "use 1 to 3650 days"));
         }
-        let config =
-            ControllerConfig { domain, state_dir, api, session, advertise, certificate_days, group: None };
+        let consistency = self.consistency.unwrap_or_default();
+        let config = ControllerConfig {
+            domain,
+            state_dir,
+            api,
+            session,
+            advertise,
+            certificate_days,
+            consistency,
+            group: None,
+        };
         Ok((config, self.advertise.is_some()))
     }
 

@@ -45,7 +45,7 @@ impl Peers for ReplicaPeers {
 pub fn open(
     state_dir: &Path,
     domain: &Label,
-    id: u64,
+    (id, to_actuators): (u64, bool),
     peers: Arc<dyn Peers>,
 ) -> Result<(MembersThread, Members), Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Input(error.to_string());
@@ -56,7 +56,7 @@ pub fn open(
     let identity = kept_key::<32>(dir.join("identity")).map_err(|error| wrong(&error))?;
     let disk = RealDisk::open(&dir).map_err(Failure::io(named))?;
     let id = u32::try_from(id).map_err(|error| wrong(&error))?;
-    let me = Me { domain: domain.clone(), id, identity: KeyPair::from_seed(&identity) };
+    let me = Me { domain: domain.clone(), id, identity: KeyPair::from_seed(&identity), to_actuators };
     let randomness = |bytes: &mut [u8]| {
         // It gave some for the identity, and does not cease to.
         assert!(getrandom::fill(bytes).is_ok(), "the system gives no randomness");

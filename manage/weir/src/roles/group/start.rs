@@ -136,9 +136,10 @@ impl Opening {
         &mut self,
         state_dir: &Path,
         domain: &Label,
+        at_switches: bool,
     ) -> Result<(MembersThread, Members), Failure> {
         let peers = Arc::new(ReplicaPeers(self.started.clone()));
-        let (thread, members) = signing::open(state_dir, domain, self.settings.id, peers)?;
+        let (thread, members) = signing::open(state_dir, domain, (self.settings.id, at_switches), peers)?;
         self.members = Some(members.clone());
         Ok((thread, members))
     }
