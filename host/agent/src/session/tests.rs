@@ -418,7 +418,10 @@ fn any_conversation_keeps_the_machine_sane() {
                     Output::ToController(_) => assert!(stream && switch_up),
                     Output::ToSwitch(_) => assert!(switch_up),
                     Output::ResetSwitch => assert!(switch_up),
-                    Output::Certificate(_) | Output::Controllers { .. } => assert!(stream && switch_up),
+                    Output::Certificate(_)
+                    | Output::Controllers { .. }
+                    | Output::Unsigned(_)
+                    | Output::Share(_) => assert!(stream && switch_up),
                     Output::Report(_) => {}
                 }
             }
