@@ -407,6 +407,8 @@ impl Host {
                 vec![ToController::Answer { id, answer: Answer::Error("a simulated host".into()) }]
             }
             ToActuator::Ping { id } => vec![ToController::Pong { id }],
+            // This bench's controller signs alone.
+            ToActuator::Unsigned(_) | ToActuator::Share(_) => Vec::new(),
             ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) | ToActuator::Controllers { .. } => {
                 Vec::new()
             }
