@@ -72,7 +72,7 @@ fn several_sign_and_shares_are_dealt_anew_under_the_same_key() {
     assert!(traced.contains("threshold key"), "{traced}");
 }
 
-/// The controllers' own processes, with switches that put shares together.
+/// Starts every controller anew, with switches that put shares together.
 fn start_at_switches(lab: &Lab, extra: &Extra) {
     for (id, one) in (1..).zip(CONTROLLERS) {
         lab.kill(one);
@@ -88,6 +88,8 @@ fn start_at_switches(lab: &Lab, extra: &Extra) {
             .args(["--config".to_string(), file])
             .netns(&lab.netns(one));
         extra.start(&format!("at-switches-{one}"), &program);
+        // One after the other: agents that lose all controllers at once come back after a growing pause.
+        wait_whole(lab);
     }
 }
 
@@ -106,7 +108,6 @@ fn switches_may_put_the_shares_together() {
     {
         let extra = Extra::begin();
         start_at_switches(&lab, &extra);
-        wait_whole(&lab);
         for number in 10..13 {
             newcomer(&lab, &extra, number);
         }
