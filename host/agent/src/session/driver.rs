@@ -270,7 +270,7 @@ impl Driver {
     fn combined(&mut self, combined: Combined) {
         for updates in combined.updates {
             let frame = ToSwitch::Updates(updates);
-            if !self.switch.as_ref().is_some_and(|switch| switch.try_send(frame).is_ok()) {
+            if self.switch.as_ref().is_none_or(|switch| switch.try_send(frame).is_err()) {
                 self.shares.counters.dropped += 1;
             }
         }
