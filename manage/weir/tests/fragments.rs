@@ -60,7 +60,7 @@ fn large_pings(from: &Netns, to: IpAddr) {
 
 /// A datagram goes there and back, whole.
 fn there_and_back(from: &UdpSocket, to: SocketAddr, server: &UdpSocket) {
-    let sent: Vec<u8> = (0..DATAGRAM_BYTES).map(|at| (at * 31 >> 3) as u8).collect();
+    let sent: Vec<u8> = (0..DATAGRAM_BYTES).map(|at| ((at * 31) >> 3) as u8).collect();
     let (mut there, mut back) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     wait(&format!("a large datagram to {to}, and back"), || {
         // While the way is new it may have no MTU yet, or no neighbour.
