@@ -1,7 +1,7 @@
 //! A real guest under QEMU's emulator: its tasks are read from its memory, with address randomisation on; its own `/proc` is
 //! the oracle; an idle guest lives and a stopped one does not.
 
-use crate::cage::until;
+use crate::cage::{Watched, until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -10,7 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weir_monitor::detector::{Decision, Detector, Settings, State};
+use weir_monitor::audit::{GuestAlarm, What};
 use weir_monitor::guest::Guest;
+use weir_monitor::guest::qmp::Qmp;
 use weir_monitor::kernel::comm_text;
 use weir_sensor::now_ns;
 
@@ -22,8 +24,14 @@ const INIT: &str = "#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t devtmpfs dev /dev
 for n in 1 2 3; do /bin/busybox sleep 100000 & done
+# Whoever opens the second port has the kernel listen to its interrupts.
+/bin/busybox sleep 100000 < /dev/ttyS1 &
 echo READY
 while read line; do
+  case $line in
+    panic) echo c > /proc/sysrq-trigger ;;
+    multiply) for n in $(/bin/busybox seq 150); do /bin/busybox sleep 100000 & done ;;
+  esac
   echo \"LIST $(/bin/busybox ls /proc | /bin/busybox grep -E '^[0-9]+$' | /bin/busybox tr '\\n' ' ') END\"
 done
 ";
@@ -72,7 +80,7 @@ struct Vm {
     qemu: Child,
     memory: PathBuf,
     console: Arc<Mutex<String>>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Vm {
@@ -95,6 +103,7 @@ impl Vm {
         std::fs::write(&root, archive(&files)).map_err(|error| error.to_string())?;
         let backend =
             format!("memory-backend-file,id=ram,size={MEMORY},mem-path={},share=on", memory.display());
+        let socket = |name: &str| format!("unix:{},server=on,wait=off", folder.path().join(name).display());
         let mut qemu = Command::new("qemu-system-x86_64")
             .args([
                 "-accel",
@@ -109,9 +118,10 @@ impl Vm {
             .args(["-object", &backend, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
             .args([
                 "-append",
-                "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check mitigations=off rdinit=/init",
+                "console=ttyS0 quiet panic=0 tsc=reliable no_timer_check mitigations=off rdinit=/init",
             ])
-            .args(["-serial", "stdio", "-kernel"])
+            .args(["-serial", "stdio", "-serial", &socket("console")])
+            .args(["-qmp", &socket("qmp"), "-qmp", &socket("qmp-of-test"), "-kernel"])
             .arg(&kernel)
             .arg("-initrd")
             .arg(&root)
@@ -128,7 +138,7 @@ impl Vm {
                 shared.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..length]));
             }
         });
-        let vm = Vm { qemu, memory, console, _folder: folder };
+        let vm = Vm { qemu, memory, console, folder };
         let limit = Instant::now() + Duration::from_secs(180);
         while !vm.console.lock().unwrap().contains("READY") {
             if Instant::now() > limit {
@@ -140,7 +150,11 @@ impl Vm {
     }
 
     fn type_line(&mut self) {
-        self.qemu.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        self.say("");
+    }
+
+    fn say(&mut self, line: &str) {
+        self.qemu.stdin.as_mut().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
     /// The processes as the guest itself sees them.
@@ -242,4 +256,107 @@ fn a_guest_is_read_from_outside_and_its_end_is_noticed() {
         vm.type_line();
         detector.observe(now_ns(), guest.progress().unwrap()) == Decision::Recovered
     });
+}
+
+/// The alarms about guests, in order.
+fn alarms(watched: &Watched) -> Vec<GuestAlarm> {
+    let recent = watched.monitor.recent().into_iter();
+    recent
+        .filter_map(|entry| match entry.what {
+            What::Guest(alarm) => Some(alarm),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_guest_under_a_policy_is_stimulated_fenced_and_failed_over() {
+    const NAME: &str = "a_guest_under_a_policy_is_stimulated_fenced_and_failed_over";
+    let mut vm = match Vm::boot() {
+        Ok(vm) => vm,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    let at = |name: &str| vm.folder.path().join(name).display().to_string();
+    let fail_over = vm.folder.path().join("fail-over");
+    std::fs::write(&fail_over, format!("#!/bin/sh\necho \"$1\" >> {}\n", at("failed-over"))).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&fail_over, executable).unwrap();
+    // Generous times: other tests may have both processors.
+    let text = format!(
+        "kind: guest\nname: vm\nmemory-file: {}\nqmp: {}\nstimulus: console:{}\nperiod-ms: 50\nperiods: 3\n\
+         watch-ms: 20000\naction: pause\ndry-run: false\nfail-over: {}\n---\n\
+         kind: guest\nname: many\nmemory-file: {}\nstimulus: none\nperiod-ms: 50\nperiods: 100000\n\
+         cooldown-ms: 3600000\nwhen: {{ tasks: 200 }}\n",
+        vm.memory.display(),
+        at("qmp"),
+        at("console"),
+        fail_over.display(),
+        vm.memory.display(),
+    );
+    let watched = match Watched::start(&text, false) {
+        Ok(watched) => watched,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    let row = || watched.monitor.status().guests[0].clone();
+    until("its kernel", || !row().release.is_empty());
+    // An idle guest lives: it is stimulated again and again, and each time it moves.
+    until("some stimuli", || row().stimuli >= 5);
+    assert_eq!(alarms(&watched), [], "an idle guest is no failure");
+
+    // One that a person stops is no failure either, however long that takes.
+    let mut qmp = Qmp::connect(&vm.folder.path().join("qmp-of-test")).unwrap();
+    qmp.command("stop", serde_json::Value::Null).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let stimuli = row().stimuli;
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(row().stimuli, stimuli, "a stopped guest is not stimulated");
+    qmp.command("cont", serde_json::Value::Null).unwrap();
+    until("stimuli again", || row().stimuli > stimuli);
+    assert_eq!(alarms(&watched), []);
+
+    // Too many tasks are counted from outside.
+    vm.say("multiply");
+    until("the alarm about tasks", || alarms(&watched).len() == 1);
+    let alarm = alarms(&watched).remove(0);
+    assert_eq!((alarm.measure.as_str(), alarm.outcome.as_str(), alarm.fenced), ("tasks", "reported", None));
+    assert!(alarm.found >= 200 && (alarm.program == "busybox" || alarm.program == "sleep"), "{alarm:?}");
+
+    // A panic: it is fenced, and only then failed over.
+    vm.say("panic");
+    until("the alarm about the panic", || alarms(&watched).len() == 2);
+    let alarm = alarms(&watched).remove(1);
+    assert_eq!((alarm.measure.as_str(), alarm.outcome.as_str()), ("panic", "acted"), "{alarm:?}");
+    assert_eq!((alarm.fenced, alarm.failed_over), (Some(true), Some(true)), "{alarm:?}");
+    assert!(!qmp.running().unwrap(), "it is stopped");
+    assert_eq!(std::fs::read_to_string(at("failed-over")).unwrap(), "vm\n");
+    assert!(row().failed);
+}
+
+#[test]
+fn a_guest_whose_emulator_hangs_is_fenced_by_its_process_and_ended() {
+    const NAME: &str = "a_guest_whose_emulator_hangs_is_fenced_by_its_process_and_ended";
+    let mut vm = match Vm::boot() {
+        Ok(vm) => vm,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    let at = |name: &str| vm.folder.path().join(name).display().to_string();
+    let text = format!(
+        "kind: guest\nname: vm\nmemory-file: {}\nqmp: {}\nstimulus: console:{}\nperiod-ms: 50\nwatch-ms: 2000\n\
+         action: quit\ndry-run: false\n",
+        vm.memory.display(),
+        at("qmp"),
+        at("console"),
+    );
+    let watched = match Watched::start(&text, false) {
+        Ok(watched) => watched,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    let row = || watched.monitor.status().guests[0].clone();
+    until("its kernel and a stimulus", || row().stimuli > 0);
+    vm.signal(Signal::STOP);
+    until("the alarm", || !alarms(&watched).is_empty());
+    let alarm = alarms(&watched).remove(0);
+    assert_eq!((alarm.measure.as_str(), alarm.outcome.as_str()), ("silent-ns", "acted"), "{alarm:?}");
+    assert_eq!((alarm.fenced, alarm.failed_over), (Some(true), None), "{alarm:?}");
+    until("the end of its process", || vm.qemu.try_wait().unwrap().is_some());
 }

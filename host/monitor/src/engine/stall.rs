@@ -1,6 +1,7 @@
 //! Applications that make no progress: a counter of their box stands still.
 
 use super::Engine;
+use crate::dataplane;
 use crate::detector::{Decision, Detector, Settings};
 use crate::incident::{Note, Reason};
 use crate::policy::Stalled;
@@ -13,12 +14,32 @@ pub(super) struct Stall {
     periods: u32,
     period_ms: Option<u64>,
     attached: Option<(View, u32, Detector)>,
+    reader: Option<Reader>,
+}
+
+/// What the reader in the packet core tells of this policy.
+#[derive(Debug)]
+struct Reader {
+    view: View,
+    slots: u32,
+    told: u32,
+    /// Failures told up to now.
+    seen: u64,
 }
 
 impl Stall {
     pub(super) fn new(policy: &Stalled) -> Stall {
         let Stalled { sensor, periods, period_ms, .. } = policy.clone();
-        Stall { sensor, periods, period_ms, attached: None }
+        Stall { sensor, periods, period_ms, attached: None, reader: None }
+    }
+
+    /// Takes the box of the reader in the packet core.
+    pub(super) fn attach_reader(&mut self, policy: usize, view: View) {
+        let (slots, told) = (view.find(dataplane::SLOTS), view.find(&dataplane::sensor(policy)));
+        if let (Some(slots), Some(told)) = (slots, told) {
+            let seen = view.value(told).unwrap_or(0);
+            self.reader = Some(Reader { view, slots, told, seen });
+        }
     }
 
     /// Takes a box if it has the sensor. The period of the policy wins over that of the box.
@@ -33,17 +54,26 @@ impl Stall {
 
 impl Engine {
     pub(super) fn judge_stall(&mut self, at: usize, now: u64) {
-        let Some((view, slot, detector)) =
-            self.armed[at].stall.as_mut().and_then(|stall| stall.attached.as_mut())
-        else {
-            return;
-        };
+        let Some(stall) = self.armed[at].stall.as_mut() else { return };
+        let Some((view, slot, detector)) = stall.attached.as_mut() else { return };
         // Who has closed a box has stopped of its own will.
         if view.closed() {
             return;
         }
         let limit = detector.silence_ns_max();
-        match detector.observe(now, view.value(*slot).unwrap_or(0)) {
+        let mut decision = detector.observe(now, view.value(*slot).unwrap_or(0));
+        if let Some(reader) = stall.reader.as_mut().filter(|reader| dataplane::fresh(&reader.view, reader.slots, now))
+        {
+            let told = reader.view.value(reader.told).unwrap_or(0);
+            let more = told > std::mem::replace(&mut reader.seen, told);
+            decision = match decision {
+                _ if more => Decision::Failed,
+                // It is the reader's to say.
+                Decision::Failed => Decision::Nothing,
+                other => other,
+            };
+        }
+        match decision {
             Decision::Failed => {
                 let process = u32::try_from(view.process()).unwrap_or(0);
                 let place = self.tree.find(process);
