@@ -75,9 +75,8 @@ pub struct HealthReport {
 impl HealthReport {
     /// What is over a limit, if something is.
     pub fn problem(&self) -> Option<&'static str> {
-        let long = |note: &HealthNote| {
-            note.text.len() > TEXT_BYTES_MAX || note.policy.len() > POLICY_BYTES_MAX
-        };
+        let long =
+            |note: &HealthNote| note.text.len() > TEXT_BYTES_MAX || note.policy.len() > POLICY_BYTES_MAX;
         if self.notes.len() > NOTES_MAX {
             return Some("it has more notes than a report may have");
         }
@@ -135,7 +134,9 @@ pub fn cgroup_problem(path: &str) -> Option<&'static str> {
         return Some("a cgroup's path has 1 to 255 bytes");
     }
     if path.starts_with('/') || path.split('/').any(odd) || path.chars().any(char::is_control) {
-        return Some("write a cgroup's path below the mount, such as machines/web, without '.', '..' or empty parts");
+        return Some(
+            "write a cgroup's path below the mount, such as machines/web, without '.', '..' or empty parts",
+        );
     }
     None
 }

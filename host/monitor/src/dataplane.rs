@@ -38,7 +38,7 @@ const ROWS_MAX: usize = 64;
 /// A reader that gave no sign for so long is none, ns.
 const STALE_NS: u64 = 1_000_000_000;
 
-/// The name of the sensor for a policy.
+/// The name of the sensor for a policy: it counts failures and recoveries, so it is odd while the application is taken for failed.
 pub fn sensor(policy: usize) -> String {
     format!("failed-{policy}")
 }
@@ -53,6 +53,7 @@ struct Row {
     periods: u32,
     attached: Option<(View, u32, Detector)>,
     told: SensorId,
+    failed: bool,
 }
 
 /// The reader.
@@ -103,7 +104,13 @@ impl Reader {
         for (at, stalled) in wanted {
             let told = own.add(&sensor(at), Kind::Counter)?;
             names.push((stalled.sensor_box.clone(), stalled.sensor.clone()));
-            rows.push(Row { period_ms: stalled.period_ms, periods: stalled.periods, attached: None, told });
+            rows.push(Row {
+                period_ms: stalled.period_ms,
+                periods: stalled.periods,
+                attached: None,
+                told,
+                failed: false,
+            });
         }
         own.export(sensors)?;
         let (tell, boxes) = sync_channel(ROWS_MAX);
@@ -143,6 +150,10 @@ impl Reader {
             let row = &mut self.rows[at];
             let period_ns = row.period_ms.map_or(view.period_ns(), |ms| ms.saturating_mul(1_000_000));
             let detector = Detector::new(Settings { period_ns, periods: row.periods, watch_ns: 0 });
+            if std::mem::take(&mut row.failed) {
+                // Another process has taken its place, and has not failed.
+                self.own.count(row.told, 1);
+            }
             if let Some((old, ..)) = row.attached.replace((view, slot, detector)) {
                 // If there is no room, it is let go of here.
                 drop(self.spent.try_send(old));
@@ -154,7 +165,9 @@ impl Reader {
             if view.closed() {
                 continue;
             }
-            if detector.observe(now, view.value(*slot).unwrap_or(0)) == Decision::Failed {
+            let decision = detector.observe(now, view.value(*slot).unwrap_or(0));
+            if matches!(decision, Decision::Failed | Decision::Recovered) {
+                row.failed = decision == Decision::Failed;
                 self.own.count(row.told, 1);
             }
         }

@@ -74,10 +74,7 @@ fn guest_line(alarm: &GuestAlarm) -> String {
             alarm.program
         ),
         "panic" => "the guest's kernel has panicked".to_string(),
-        _ => format!(
-            "the guest made no progress for {} ms, also after it was stimulated",
-            found / 1_000_000
-        ),
+        _ => format!("the guest made no progress for {} ms, also after it was stimulated", found / 1_000_000),
     };
     let fenced = match alarm.fenced {
         None => "",
@@ -131,7 +128,9 @@ pub fn line(entry: &Entry) -> String {
             format!("{order} of cgroup {cgroup} was ordered (version {version}) and carried out")
         }
         What::Ordered { cgroup, order, version, problem: Some(problem) } => {
-            format!("{order} of cgroup {cgroup} was ordered (version {version}) and NOT carried out: {problem}")
+            format!(
+                "{order} of cgroup {cgroup} was ordered (version {version}) and NOT carried out: {problem}"
+            )
         }
         What::Guest(alarm) => guest_line(alarm),
         What::Stopped => "stopped".to_string(),

@@ -29,7 +29,8 @@ pub fn message(prometheus: &str, started_ns: u64, now_ns: u64) -> Value {
     for line in prometheus.lines() {
         if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
             families.entry(name).or_default().help = help.to_string();
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
             families.entry(name).or_default().counter = kind == "counter";
         } else if let Some((name, labels, value)) = point(line) {
             let attributes: Vec<Value> = labels

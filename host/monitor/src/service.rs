@@ -187,8 +187,7 @@ impl Monitor {
         };
         lock(&shared.writer).log.write(unix_ms(), None, started)?;
         let loop_thread = start_loop(engine, settings, shared.clone(), ordered, spent)?;
-        let mut slow =
-            Slow { shared: shared.clone(), orders, returned, attached: BTreeMap::new() };
+        let mut slow = Slow { shared: shared.clone(), orders, returned, attached: BTreeMap::new() };
         let slow_thread = spawn("monitor-log", move || slow.run(&heard))?;
         Ok(Monitor { shared, threads: vec![loop_thread, slow_thread] })
     }

@@ -235,7 +235,12 @@ impl Status {
         };
         let failed = guests(|guest| f64::from(u8::from(guest.failed)));
         family("guest_failed", "gauge", "1 when a guest is taken for failed, or fenced", &failed);
-        family("guest_suspicion_level", "gauge", "How unlikely the silence of a guest is", &guests(|g| g.level));
+        family(
+            "guest_suspicion_level",
+            "gauge",
+            "How unlikely the silence of a guest is",
+            &guests(|g| g.level),
+        );
         family("query_value", "gauge", "Value of a query, where it is a number", &queries);
         text
     }

@@ -2,8 +2,8 @@
 
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, GroupStatus,
-    RepairRequest, RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
-    WatchEvent,
+    RepairRequest, RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse,
+    TraceRequest, TraceResponse, WatchEvent,
 };
 use std::future::Future;
 use std::pin::Pin;

@@ -2,8 +2,8 @@
 
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, GroupMember,
-    GroupStatus, NOT_LEADER, Problem, RepairRequest, RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest,
-    TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    GroupStatus, NOT_LEADER, Problem, RepairRequest, RepairResponse, ResourceList, ResourceView,
+    StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

@@ -15,6 +15,7 @@ mod extra;
 mod filewall;
 mod group;
 mod lab;
+mod monitor;
 mod namespaces;
 mod networks;
 mod policy;

@@ -21,7 +21,12 @@ fn reports_are_bounded() {
         text: "t".repeat(TEXT_BYTES_MAX),
     };
     let name = Label::new("h1").unwrap();
-    let report = HealthReport { actuator: name, kernel: "bpf".into(), alarms: 0, notes: vec![note.clone(); NOTES_MAX] };
+    let report = HealthReport {
+        actuator: name,
+        kernel: "bpf".into(),
+        alarms: 0,
+        notes: vec![note.clone(); NOTES_MAX],
+    };
     assert_eq!(report.problem(), None);
     let many = HealthReport { notes: vec![note.clone(); NOTES_MAX + 1], ..report.clone() };
     assert!(many.problem().is_some());

@@ -6,10 +6,10 @@ use super::tables::{HEALTH, REPAIRS, joined, name0, read};
 use super::work::{Work, reference, wrong_field};
 use serde::{Deserialize, Serialize};
 use weir_base::codec::encode;
+use weir_model::Label;
 use weir_model::entry::Key;
 use weir_model::health::{HealthReport, REPAIRS_MAX, RepairEntry, RepairOrder, cgroup_problem};
 use weir_model::resource::FieldError;
-use weir_model::Label;
 use weir_store::{Rejection, Store};
 
 /// What is known of a host's health.

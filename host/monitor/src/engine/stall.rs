@@ -23,8 +23,24 @@ struct Reader {
     view: View,
     slots: u32,
     told: u32,
-    /// Failures told up to now.
-    seen: u64,
+    /// Whether it told a failure and no recovery since.
+    failed: bool,
+}
+
+impl Reader {
+    /// What is to be done: what the reader says while there is one, else what this loop found.
+    fn decide(&mut self, now: u64, own: Decision) -> Decision {
+        if !dataplane::fresh(&self.view, self.slots, now) {
+            self.failed = false;
+            return own;
+        }
+        let failed = self.view.value(self.told).unwrap_or(0) % 2 == 1;
+        match (std::mem::replace(&mut self.failed, failed), failed) {
+            (false, true) => Decision::Failed,
+            (true, false) => Decision::Recovered,
+            _ => Decision::Nothing,
+        }
+    }
 }
 
 impl Stall {
@@ -37,8 +53,7 @@ impl Stall {
     pub(super) fn attach_reader(&mut self, policy: usize, view: View) {
         let (slots, told) = (view.find(dataplane::SLOTS), view.find(&dataplane::sensor(policy)));
         if let (Some(slots), Some(told)) = (slots, told) {
-            let seen = view.value(told).unwrap_or(0);
-            self.reader = Some(Reader { view, slots, told, seen });
+            self.reader = Some(Reader { view, slots, told, failed: false });
         }
     }
 
@@ -62,16 +77,8 @@ impl Engine {
         }
         let limit = detector.silence_ns_max();
         let mut decision = detector.observe(now, view.value(*slot).unwrap_or(0));
-        if let Some(reader) = stall.reader.as_mut().filter(|reader| dataplane::fresh(&reader.view, reader.slots, now))
-        {
-            let told = reader.view.value(reader.told).unwrap_or(0);
-            let more = told > std::mem::replace(&mut reader.seen, told);
-            decision = match decision {
-                _ if more => Decision::Failed,
-                // It is the reader's to say.
-                Decision::Failed => Decision::Nothing,
-                other => other,
-            };
+        if let Some(reader) = &mut stall.reader {
+            decision = reader.decide(now, decision);
         }
         match decision {
             Decision::Failed => {

@@ -56,8 +56,7 @@ impl Qmp {
         stream.set_write_timeout(Some(ANSWER_LIMIT)).map_err(failed("setting a limit"))?;
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok();
         let pid = peer.map(|peer| peer.pid);
-        let process: Option<OwnedFd> =
-            pid.and_then(|pid: Pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let process: Option<OwnedFd> = pid.and_then(|pid: Pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let number = pid.map(|pid| pid.as_raw_nonzero().get() as u32);
         let mut qmp = Qmp { stream, input: Vec::new(), events: Vec::new(), process, pid: number };
         let greeting = qmp.line(Instant::now() + ANSWER_LIMIT)?;

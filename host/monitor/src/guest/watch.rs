@@ -218,7 +218,8 @@ impl Watch {
                 true => {}
                 false => self.take_found(),
             }
-            self.view.failed = self.fenced || self.panicked || self.detector.state() == crate::detector::State::Failed;
+            self.view.failed =
+                self.fenced || self.panicked || self.detector.state() == crate::detector::State::Failed;
             self.view.level = self.detector.level(now);
             if let Ok(mut shown) = self.shown.try_lock() {
                 shown.clone_from(&self.view);
@@ -267,7 +268,8 @@ impl Watch {
         if let Stimulus::Console(path) = &self.policy.stimulus
             && self.console.is_none()
         {
-            self.console = UnixStream::connect(path).ok().filter(|stream| stream.set_nonblocking(true).is_ok());
+            self.console =
+                UnixStream::connect(path).ok().filter(|stream| stream.set_nonblocking(true).is_ok());
         }
     }
 
@@ -437,7 +439,8 @@ impl Watch {
 
     /// Does what the policy says, after the fence where it wants one.
     fn carry_out(&mut self, action: GuestAction) -> bool {
-        let process = self.qmp.as_ref().and_then(Qmp::process).and_then(|(process, _)| process.try_clone().ok());
+        let process =
+            self.qmp.as_ref().and_then(Qmp::process).and_then(|(process, _)| process.try_clone().ok());
         let Some(qmp) = &mut self.qmp else { return action == GuestAction::Pause };
         let mut run = |name: &str, arguments: Value| qmp.command(name, arguments).is_ok();
         match action {

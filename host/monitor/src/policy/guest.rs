@@ -134,7 +134,9 @@ impl GuestFields {
             None => GuestAction::Report,
             Some(said) => {
                 GuestAction::ALL.into_iter().find(|action| action.name() == said).ok_or_else(|| {
-                    format!("action '{said}' is none of a guest: use report, pause, reset, quit, oom-kill or nmi")
+                    format!(
+                        "action '{said}' is none of a guest: use report, pause, reset, quit, oom-kill or nmi"
+                    )
                 })?
             }
         };
@@ -173,9 +175,7 @@ impl GuestFields {
 }
 
 fn stimulus(said: &str) -> Result<Stimulus, String> {
-    let wrong = || {
-        format!("stimulus '{said}' is none: use none, key, console:PATH or packet:ADDRESS:PORT")
-    };
+    let wrong = || format!("stimulus '{said}' is none: use none, key, console:PATH or packet:ADDRESS:PORT");
     match said.split_once(':') {
         None if said == "none" => Ok(Stimulus::None),
         None if said == "key" => Ok(Stimulus::Key),

@@ -102,7 +102,9 @@ impl RingFile {
             return Err(wrong(format!("k {} needs at least {} hosts", file.k, file.k + 2)));
         }
         if file.responder == Context::Dataplane && file.hosts.values().any(|at| at.port() == u16::MAX) {
-            return Err(wrong("responder dataplane needs the port after that of each host: use one below 65535".into()));
+            return Err(wrong(
+                "responder dataplane needs the port after that of each host: use one below 65535".into(),
+            ));
         }
         if file.period_ms == 0 || file.periods == 0 {
             return Err(wrong("period-ms and periods must be more than 0".into()));
@@ -151,8 +153,8 @@ struct Driver {
 
 /// Reads the ring's key.
 fn read_key(path: &Path) -> Result<Vec<u8>> {
-    let key =
-        std::fs::read(path).map_err(|error| Error::io(format!("the ring's key {}", path.display()), error))?;
+    let key = std::fs::read(path)
+        .map_err(|error| Error::io(format!("the ring's key {}", path.display()), error))?;
     if key.len() < KEY_BYTES_MIN {
         let reason = format!("a key of {} bytes is too short: use at least {KEY_BYTES_MIN}", key.len());
         return Err(Error::File { path: path.to_path_buf(), reason });

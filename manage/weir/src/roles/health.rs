@@ -18,15 +18,16 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use weir_api::types::{HealthView, RepairView};
 use weir_apps::fabric;
 use weir_base::codec::{CodecError, decode, encode_frame, frame_length};
 use weir_model::entry::Vni;
 use weir_model::health::{
-    HealthNote, HealthReport, NOTES_MAX, POLICY_BYTES_MAX, RepairAction, RepairEntry, Severity, TEXT_BYTES_MAX,
+    HealthNote, HealthReport, NOTES_MAX, POLICY_BYTES_MAX, RepairAction, RepairEntry, Severity,
+    TEXT_BYTES_MAX,
 };
 use weir_model::local::{Answer, CONTROL_SOCKET, FromSwitch, Question, ToSwitch};
 use weir_model::{Entry, Key, Label};
@@ -249,7 +250,9 @@ impl Relay {
                     }
                     self.notes.push_back(note);
                     // The first is told at once, those that follow closely together.
-                    self.due = self.due.min(Instant::now() + if self.told == 0 { Duration::ZERO } else { REPORT_PAUSE });
+                    self.due = self
+                        .due
+                        .min(Instant::now() + if self.told == 0 { Duration::ZERO } else { REPORT_PAUSE });
                     self.told = 1;
                 }
                 Err(std::sync::mpsc::TryRecvError::Empty) => return true,

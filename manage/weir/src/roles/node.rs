@@ -16,7 +16,8 @@ use weir_agent::AgentError;
 use weir_agent::config::{NodeConfig, RunMonitor};
 use weir_agent::join::{Applicant, Joined, join, membership};
 use weir_agent::supervise::{
-    AGENT_LOCK, ChildSpec, MONITOR_LOCK, RunLock, SUPERVISOR_LOCK, SupervisorConfig, run as supervise, stop_on_signals,
+    AGENT_LOCK, ChildSpec, MONITOR_LOCK, RunLock, SUPERVISOR_LOCK, SupervisorConfig, run as supervise,
+    stop_on_signals,
 };
 use weir_model::Label;
 use weir_model::event::Role;
@@ -201,8 +202,7 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
         let supervisor = SupervisorConfig {
             agent: child("agent", &path),
             switch: child("switch", &switch),
-            monitor: monitor(&config, &program)
-                .map(|monitor| (monitor, config.run_dir.join(MONITOR_LOCK))),
+            monitor: monitor(&config, &program).map(|monitor| (monitor, config.run_dir.join(MONITOR_LOCK))),
             supervisor_lock: config.run_dir.join(SUPERVISOR_LOCK),
             agent_lock: config.run_dir.join(AGENT_LOCK),
             switch_lock: config.run_dir.join(SWITCH_LOCK),
@@ -221,6 +221,18 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
 fn policies(config: &Config) -> Option<PathBuf> {
     let known = Path::new(health::POLICIES);
     config.monitor.policy.clone().or_else(|| known.exists().then(|| known.to_path_buf()))
+}
+
+/// Run directory and name of the host whose settings are in a file; nothing if there is no such file.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn place(path: &Path) -> Result<Option<(PathBuf, Label)>, Failure> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let config = Config::read(path).map_err(|error| wrong(&error))?;
+    Ok(Some((config.run_dir, config.name)))
 }
 
 /// The monitor as a child, if it is to run.

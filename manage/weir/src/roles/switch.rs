@@ -29,7 +29,8 @@ impl SwitchArguments {
             serde_saphyr::from_str(&text).map_err(|error| Failure::Input(format!("{name}: {error}")))?;
         let _pid = super::node::PidFile::write(&config.run_dir, "switch")?;
         let idle = || reader(&config);
-        weir_switch::process::run_with_idle(&config, idle).map_err(|error| Failure::Input(error.to_string()))?;
+        weir_switch::process::run_with_idle(&config, idle)
+            .map_err(|error| Failure::Input(error.to_string()))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -37,7 +38,11 @@ impl SwitchArguments {
 /// The monitor's reader, if something is to be read here. What is wrong with its files is told; traffic does not depend on it.
 fn reader(config: &SwitchConfig) -> Option<Box<dyn Idle>> {
     let settings = config.idle_reader.as_ref()?;
-    match Reader::open(settings.policy.as_deref(), settings.ring.as_deref(), &weir_sensor::Directory::default()) {
+    match Reader::open(
+        settings.policy.as_deref(),
+        settings.ring.as_deref(),
+        &weir_sensor::Directory::default(),
+    ) {
         Ok(reader) => reader.map(|reader| Box::new(InIdleSlots(reader)) as Box<dyn Idle>),
         Err(error) => {
             tracing::error!(%error, "nothing is read in idle slots");

@@ -3,7 +3,10 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
 
 /// A QEMU that answers by rote: what it says to each line that it reads.
-fn qemu(folder: &Path, script: Vec<&'static str>) -> (std::path::PathBuf, std::thread::JoinHandle<Vec<String>>) {
+fn qemu(
+    folder: &Path,
+    script: Vec<&'static str>,
+) -> (std::path::PathBuf, std::thread::JoinHandle<Vec<String>>) {
     let path = folder.join("qmp");
     let listener = UnixListener::bind(&path).unwrap();
     let thread = std::thread::spawn(move || {

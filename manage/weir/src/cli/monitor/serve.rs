@@ -3,7 +3,7 @@
 use super::{AUDIT_FILE, STATUS_ADDRESS, export, failure};
 use crate::cli::Failure;
 use crate::roles::health::Relay;
-use crate::roles::node::PidFile;
+use crate::roles::node::{self, PidFile};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
@@ -83,6 +83,9 @@ pub(super) struct Serve {
     /// This host's name in the domain
     #[arg(long, value_name = "NAME", requires = "report_to")]
     report_as: Option<Label>,
+    /// Settings of this host ('weir host --config'): instead of --report-to and --report-as; a file that is not there means neither
+    #[arg(long, value_name = "FILE", conflicts_with = "report_to")]
+    node: Option<PathBuf>,
     /// Do without what the machine refuses (priority, locked memory, the status address), and say so
     #[arg(long)]
     where_possible: bool,
@@ -104,7 +107,10 @@ impl Serve {
     }
 
     /// Runs it.
-    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+    pub(super) fn run(mut self) -> Result<ExitCode, Failure> {
+        if let Some((run_dir, name)) = self.node.as_deref().map(node::place).transpose()?.flatten() {
+            (self.report_to, self.report_as) = (Some(run_dir), Some(name));
+        }
         // Of two in one place the second would write into the first one's audit log.
         let _lock = self.report_to.as_ref().map(|run_dir| {
             let taken = RunLock::take(&run_dir.join(MONITOR_LOCK), "monitor");
@@ -122,7 +128,8 @@ impl Serve {
             status = %self.status,
             "the monitor is up"
         );
-        if let (Some(run_dir), Some(name), Some(entries)) = (&self.report_to, self.report_as.clone(), entries) {
+        if let (Some(run_dir), Some(name), Some(entries)) = (&self.report_to, self.report_as.clone(), entries)
+        {
             Relay::start(&monitor, run_dir, name, self.audit.with_file_name("ordered.json"), entries)?;
         }
         if let Some(url) = &self.otlp {
