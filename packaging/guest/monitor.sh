@@ -31,7 +31,8 @@ YAML
 check "weir-monitor starts" systemctl start weir-monitor
 check "it answers" weir monitor top
 check "it hears the kernel by programs in it" sh -c "weir monitor top | grep -q 'kernel by bpf'"
-check "a pure host of cgroups version 2" sh -c '[ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]'
+pure() { [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; }
+check "a pure host of cgroups version 2" pure
 caged sleep 1000
 innocent=$!
 caged stress-ng --quiet --fork 2 --timeout 120 --temp-path /tmp
