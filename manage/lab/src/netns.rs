@@ -5,7 +5,8 @@
 
 use crate::{Result, system};
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A named network namespace. The value is a handle: dropping it leaves the namespace alone.
@@ -48,6 +49,19 @@ impl Netns {
         let mut all = vec!["-n", &self.name];
         all.extend_from_slice(args);
         system::run("ip", &all)
+    }
+
+    /// The processes in it, as `ip netns pids` finds them; without our own.
+    pub fn processes(&self) -> Vec<i32> {
+        let identity = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+        let Some(this) = identity(&self.path()) else { return Vec::new() };
+        let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+        entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(|pid| *pid != std::process::id() as i32)
+            .filter(|pid| identity(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(this))
+            .collect()
     }
 
     /// A command that will run in this namespace; `/etc/netns/<name>/` is mounted over `/etc` for it.

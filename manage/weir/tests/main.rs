@@ -13,6 +13,7 @@ mod crashes;
 mod echo;
 mod extra;
 mod filewall;
+mod fragments;
 mod group;
 mod lab;
 mod monitor;

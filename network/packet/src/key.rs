@@ -6,7 +6,8 @@
 use crate::address::IpAddress;
 use crate::headers::{Fragment, Parsed, Transport};
 
-/// The packet is a fragment: ports are 0 for every piece, the first one too, so that all take one way.
+/// The packet is a later fragment: its ports are in the first one, so they are 0 here. Who has seen the first one can
+/// make the flow's key of it.
 pub const FLAG_FRAGMENT: u8 = 1;
 /// The frame is not IP: addresses hold the Ethernet addresses, `destination_port` the ethertype.
 pub const FLAG_ETHERNET: u8 = 2;
@@ -59,9 +60,7 @@ impl FlowKey {
             protocol: parsed.protocol,
             flags: 0,
         };
-        if parsed.fragment != Fragment::Whole {
-            key.source_port = 0;
-            key.destination_port = 0;
+        if parsed.fragment == Fragment::Later {
             key.flags = FLAG_FRAGMENT;
         } else if matches!(parsed.transport, Transport::Icmpv4 | Transport::Icmpv6) {
             key.source_port = parsed.icmp_id;
@@ -92,7 +91,7 @@ impl FlowKey {
         self.flags & FLAG_ETHERNET != 0
     }
 
-    /// Whether the packet is a fragment.
+    /// Whether the packet is a later fragment, whose flow is that of its first one.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.flags & FLAG_FRAGMENT != 0

@@ -67,7 +67,6 @@ reasons! {
     NoRouterAddress, "no-router-address", "the router has no address of this family there";
     ToRouter, "to-router", "the router does not offer this";
     NoPolicy, "no-policy", "the network has no policy in force, so nothing may pass";
-    FragmentNat, "fragment-nat", "fragments cannot be translated";
     NatProtocol, "nat-protocol", "the protocol has no ports to translate";
     NatExhausted, "nat-exhausted", "no translated port is free towards this destination";
     NoExternalAccess, "no-external-access", "the network may not reach the outside";
@@ -81,6 +80,9 @@ reasons! {
     TtlExpired, "ttl-expired", "TTL or hop limit is used up";
     IcmpUnrelated, "icmp-unrelated", "an ICMP error about no connection";
     IcmpLimited, "icmp-limited", "an ICMP answer was due, but too many were sent";
+    FragmentEarly, "fragment-early", "a later fragment whose first one was not seen, did not pass, or is too long ago";
+    FragmentOverlap, "fragment-overlap", "a fragment that overlaps or contradicts another of its datagram";
+    FragmentScattered, "fragment-scattered", "the fragments of its datagram came in too much disorder to follow";
     Revoked, "revoked", "its connection is no longer allowed";
 }
 

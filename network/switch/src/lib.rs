@@ -20,6 +20,7 @@ pub mod counters;
 pub mod engine;
 pub mod flow;
 pub mod flowtable;
+pub mod fragments;
 pub mod nat;
 pub mod policy;
 pub mod ports;

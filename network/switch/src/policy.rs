@@ -3,8 +3,9 @@
 //! The first rule of a direction that matches decides, then the direction's default. Rules are looked
 //! at on a miss only: the flow table remembers the verdict.
 //!
-//! Fragments carry no ports that can be relied on. For them an allowing rule that names ports does
-//! not match and a denying one does, so that no fragment passes a port that is denied.
+//! Fragments are judged by the ports of their first one (see [`crate::fragments`]). Where those are not
+//! known, in an ICMP error about a later fragment, an allowing rule that names ports does not match and a
+//! denying one does.
 
 use crate::tables::tags::{TagId, Tags};
 use std::net::IpAddr;
@@ -26,7 +27,7 @@ const ICMPV6: u8 = 58;
 pub enum Ports {
     /// Its protocol has none.
     None,
-    /// It has some, but they cannot be seen: a fragment.
+    /// It has some, but they cannot be seen: a later fragment alone.
     Unseen,
     /// Destination port.
     Destination(u16),

@@ -19,8 +19,8 @@
 //! - TTL goes down between subnets, and at a gateway towards the outside; nowhere else.
 //!
 //! An IPv4 packet that is too large is answered with "too big" even if it may be fragmented: hosts
-//! lower their path MTU all the same, and the switch does not fragment. Fragments are a conversation of
-//! their own without ports.
+//! lower their path MTU all the same, and the switch does not fragment. A first fragment is judged as a
+//! whole packet would be; later ones come with the key of its flow, from [`crate::fragments`].
 
 mod commit;
 mod decision;
@@ -47,6 +47,7 @@ use std::net::IpAddr;
 use weir_model::local::{ConnectionStatus, PortName, PortStatus};
 use weir_model::update::Refusal;
 use weir_model::{Key, Label, Update};
+use weir_packet::Parsed;
 use weir_packet::key::FlowKey;
 use weir_trust::token::TokenKey;
 
@@ -293,6 +294,9 @@ impl TableResolver {
 
     /// Walks a frame through the stages. Changes nothing.
     pub(crate) fn decide<O: Observer>(&self, at: &mut Arrival<'_>, observer: &mut O) -> Decision {
+        if at.key.is_fragment() {
+            return Decision::drop_packet(Reason::FragmentEarly);
+        }
         let result = match *at.ingress {
             Ingress::Port(index) => {
                 let Some(port) = self.tables.port(index) else {
@@ -390,12 +394,28 @@ impl TableResolver {
     }
 }
 
+/// The key of a frame. It is made anew, for what is installed must be what the frame says; only what a later fragment
+/// does not say, ports and protocol, is taken from `known`.
+pub(crate) fn key_of(parsed: &Parsed, known: Option<&FlowKey>) -> FlowKey {
+    let key = FlowKey::new(0, parsed);
+    match known {
+        Some(known) if key.is_fragment() && known.flags == 0 => FlowKey {
+            source_port: known.source_port,
+            destination_port: known.destination_port,
+            protocol: known.protocol,
+            flags: 0,
+            ..key
+        },
+        _ => key,
+    }
+}
+
 impl Resolver for TableResolver {
     fn resolve(
         &mut self,
         now_ms: u64,
         ingress: &Ingress,
-        _key: &FlowKey,
+        key: &FlowKey,
         reason: MissReason,
         frame: &[u8],
     ) -> Resolution {
@@ -407,8 +427,7 @@ impl Resolver for TableResolver {
                 return Resolution { install: Vec::new(), outcome: crate::flow::Outcome::Drop };
             }
         };
-        // The key is made anew: what is installed must be what the frame says.
-        let key = FlowKey::new(0, &parsed);
+        let key = key_of(&parsed, Some(key));
         let mut at = Arrival { now_ms, ingress, key, reason, frame, parsed: &parsed };
         let decision = self.decide(&mut at, &mut ());
         self.commit(&at, decision)

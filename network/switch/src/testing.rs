@@ -1,8 +1,10 @@
 //! What the tests of several modules share: frames, entries, and a naive switch that obeys a resolver
 //! with a plain map for a flow table.
 
+use crate::engine::forward::is_special;
 use crate::flow::{Action, CounterIndex, FlowUse, Hop, Ingress, Invalidate, MissReason, Outcome, PortIndex};
 use crate::flow::{NO_CONNECTION, Resolver};
+use crate::fragments::Fragments;
 use crate::nat::NatPool;
 use crate::resolve::{ResolverConfig, TableResolver, perform};
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +19,7 @@ use weir_model::resource::{
 use weir_model::{Change, Entry, Key, Label, MacAddr, Update, Version};
 use weir_packet::headers::tcp_flags;
 use weir_packet::key::FlowKey;
-use weir_packet::{checksum, parse};
+use weir_packet::{Fragment, checksum, parse};
 use weir_trust::token::TokenKey;
 
 pub(crate) const SECRET: [u8; 16] = [9; 16];
@@ -49,8 +51,9 @@ pub(crate) struct Packet {
     pub ttl: u8,
     pub protocol: u8,
     pub transport: Vec<u8>,
-    /// IPv4: identification and flags with offset.
+    /// IPv4's word of flags and offset, in units of 8 bytes; makes a fragment header of IPv6 if it is not zero.
     pub fragment: u16,
+    pub identification: u16,
 }
 
 impl Packet {
@@ -64,6 +67,7 @@ impl Packet {
             protocol,
             transport,
             fragment: 0,
+            identification: 7,
         }
     }
 
@@ -87,6 +91,20 @@ impl Packet {
         self
     }
 
+    /// The packet in pieces, each of `bytes` at most, a multiple of 8, behind the IP header.
+    pub(crate) fn pieces(&self, identification: u16, bytes: usize) -> Vec<Packet> {
+        let whole = self.build();
+        let transport = &whole[whole.len() - self.transport.len()..];
+        let last = transport.len().div_ceil(bytes) - 1;
+        let piece = |(number, part): (usize, &[u8])| Packet {
+            transport: part.to_vec(),
+            fragment: (number * bytes / 8) as u16 | if number == last { 0 } else { 0x2000 },
+            identification,
+            ..self.clone()
+        };
+        transport.chunks(bytes).enumerate().map(piece).collect()
+    }
+
     pub(crate) fn build(&self) -> Vec<u8> {
         let mut frame = Vec::new();
         frame.extend(self.destination_mac.0);
@@ -95,7 +113,7 @@ impl Packet {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 frame.extend([8, 0, 0x45, 0]);
                 frame.extend(((20 + self.transport.len()) as u16).to_be_bytes());
-                frame.extend([0, 7]);
+                frame.extend(self.identification.to_be_bytes());
                 frame.extend(self.fragment.to_be_bytes());
                 frame.extend([self.ttl, self.protocol, 0, 0]);
                 frame.extend(source.octets());
@@ -103,10 +121,16 @@ impl Packet {
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-                frame.extend((self.transport.len() as u16).to_be_bytes());
-                frame.extend([self.protocol, self.ttl]);
+                let header = if self.fragment == 0 { 0 } else { 8 };
+                frame.extend(((header + self.transport.len()) as u16).to_be_bytes());
+                frame.extend([if header == 0 { self.protocol } else { 44 }, self.ttl]);
                 frame.extend(source.octets());
                 frame.extend(destination.octets());
+                if header > 0 {
+                    frame.extend([self.protocol, 0]);
+                    frame.extend((self.fragment << 3 | self.fragment >> 13 & 1).to_be_bytes());
+                    frame.extend(u32::from(self.identification).to_be_bytes());
+                }
             }
             _ => panic!("families differ"),
         }
@@ -394,6 +418,7 @@ pub(crate) struct Switch {
     pub flows: HashMap<(Zone, FlowKey), Action>,
     /// When each flow carried a packet last.
     pub last_ms: HashMap<(Zone, FlowKey), u64>,
+    pub fragments: Fragments,
     pub ports: HashMap<PortIndex, u32>,
     pub counts: BTreeMap<CounterIndex, u64>,
     pub now_ms: u64,
@@ -403,7 +428,8 @@ pub(crate) struct Switch {
 impl Switch {
     pub(crate) fn new(mind: TableResolver) -> Switch {
         let (flows, ports, counts) = (HashMap::new(), HashMap::new(), BTreeMap::new());
-        Switch { mind, flows, last_ms: HashMap::new(), ports, counts, now_ms: 1_000_000, misses: 0 }
+        let (last_ms, fragments) = (HashMap::new(), Fragments::with_limit(64));
+        Switch { mind, flows, last_ms, fragments, ports, counts, now_ms: 1_000_000, misses: 0 }
     }
 
     pub(crate) fn apply(&mut self, update: &Update) -> Vec<Invalidate> {
@@ -468,31 +494,42 @@ impl Switch {
 
     /// Takes a frame through the flow table, and through the resolver on a miss.
     pub(crate) fn take(&mut self, ingress: &Ingress, frame: &[u8]) -> Event {
-        let Ok(parsed) = parse(frame) else { return self.miss(ingress, MissReason::NoFlow, frame) };
-        let neighbor = weir_packet::headers::parse_neighbor(frame, &parsed).is_ok_and(|m| m.is_some());
-        if !parsed.is_ip() || parsed.destination_mac[0] & 1 != 0 || neighbor {
-            return self.miss(ingress, MissReason::Special, frame);
+        let some = arp(mac(1), Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, 1);
+        let Ok(parsed) = parse(frame) else {
+            let key = FlowKey::new(0, &parse(&some).unwrap());
+            return self.miss(ingress, MissReason::NoFlow, key, frame);
+        };
+        if is_special(&parsed) {
+            return self.miss(ingress, MissReason::Special, FlowKey::new(0, &parsed), frame);
         }
-        let key = FlowKey::new(0, &parsed);
-        match self.flows.get(&(zone(ingress), key)).cloned() {
-            Some(action) => self.obey(ingress, &action, frame),
-            None => self.miss(ingress, MissReason::NoFlow, frame),
+        let key = match self.fragments.take(ingress, 0, &parsed, self.now_ms as u32) {
+            Ok(followed) => followed.key,
+            Err(reason) => return self.dropped(reason as CounterIndex),
+        };
+        let misses = self.misses;
+        let event = match self.flows.get(&(zone(ingress), key)).cloned() {
+            Some(action) => self.obey(ingress, &action, key, frame),
+            None => self.miss(ingress, MissReason::NoFlow, key, frame),
+        };
+        if parsed.fragment == Fragment::First && matches!(event, Event::Answered(_)) && self.misses > misses {
+            self.fragments.first_ended(ingress, &parsed, self.now_ms as u32);
         }
+        event
     }
 
-    fn obey(&mut self, ingress: &Ingress, action: &Action, frame: &[u8]) -> Event {
+    fn obey(&mut self, ingress: &Ingress, action: &Action, key: FlowKey, frame: &[u8]) -> Event {
         let parsed = parse(frame).unwrap();
-        self.last_ms.insert((zone(ingress), FlowKey::new(0, &parsed)), self.now_ms);
+        self.last_ms.insert((zone(ingress), key), self.now_ms);
         let seen = FlowUse { packets: 1, bytes: frame.len() as u64, tcp_flags: parsed.tcp_flags };
         if action.hop == Hop::Drop {
             self.used(action, seen);
             return self.dropped(action.counter);
         }
         if parsed.l3_length() > usize::from(action.mtu) {
-            return self.miss(ingress, MissReason::TooBig(action.mtu), frame);
+            return self.miss(ingress, MissReason::TooBig(action.mtu), key, frame);
         }
         if action.routed && parsed.ttl <= 1 {
-            return self.miss(ingress, MissReason::TtlExpired, frame);
+            return self.miss(ingress, MissReason::TtlExpired, key, frame);
         }
         *self.counts.entry(action.counter).or_default() += 1;
         self.used(action, seen);
@@ -522,13 +559,9 @@ impl Switch {
         Event::Dropped(self.mind.counters().get(counter).unwrap().0.to_string())
     }
 
-    fn miss(&mut self, ingress: &Ingress, reason: MissReason, frame: &[u8]) -> Event {
+    fn miss(&mut self, ingress: &Ingress, reason: MissReason, key: FlowKey, frame: &[u8]) -> Event {
         self.misses += 1;
         let before: Vec<u64> = self.mind.counters().iter().map(|(_, _, count)| count).collect();
-        let key = parse(frame).map_or_else(
-            |_| FlowKey::new(0, &parse(&arp(mac(1), Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, 1)).unwrap()),
-            |parsed| FlowKey::new(0, &parsed),
-        );
         let resolution = self.mind.resolve(self.now_ms, ingress, &key, reason, frame);
         for (ingress, key, action) in resolution.install {
             assert_eq!(key.zone, 0);
@@ -539,7 +572,7 @@ impl Switch {
             Outcome::Reinject => {
                 let action =
                     self.flows.get(&(zone(ingress), key)).cloned().expect("a flow to put it back to");
-                self.obey(ingress, &action, frame)
+                self.obey(ingress, &action, key, frame)
             }
             Outcome::Answer(answer) => {
                 parse(&answer).unwrap();

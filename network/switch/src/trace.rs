@@ -2,11 +2,13 @@
 //! trace says is what the next such packet gets, as long as nothing changes in between.
 
 use crate::answer::Service;
+use crate::counters::Reason;
 use crate::flow::{Hop, Ingress, MissReason};
-use crate::resolve::{Arrival, Cause, Decision, Step, TableResolver, perform};
+use crate::resolve::{Arrival, Cause, Decision, Step, TableResolver, key_of, perform};
 use weir_model::local::{TraceFrom, TraceReport, TraceStep, TraceVerdict};
 use weir_model::signed::SignedHeader;
 use weir_model::{Key, Version};
+use weir_packet::Fragment;
 use weir_packet::key::FlowKey;
 
 /// Who signed what is in force: the gate knows.
@@ -22,7 +24,8 @@ impl<F: Fn(&Key) -> Option<(Version, SignedHeader)>> Proofs for F {
 }
 
 impl TableResolver {
-    /// What would happen to a frame.
+    /// What would happen to a frame. `fragment` is what would become of it if it is a fragment: the key of its flow, or
+    /// why it would be dropped.
     ///
     /// # Errors
     /// In words, when the place it comes from is not there.
@@ -31,16 +34,21 @@ impl TableResolver {
         now_ms: u64,
         from: &TraceFrom,
         frame: &[u8],
+        fragment: Option<Result<FlowKey, Reason>>,
         proofs: &impl Proofs,
     ) -> Result<TraceReport, String> {
         let ingress = self.ingress_of(from)?;
         let mut steps = Vec::new();
-        let verdict = self.walk(now_ms, &ingress, frame, &mut steps);
+        let verdict = self.walk(now_ms, &ingress, frame, fragment, &mut steps);
         let steps = steps.into_iter().map(|step| with_proof(step, proofs)).collect();
         Ok(TraceReport { actuator: self.config.name.clone(), steps, verdict })
     }
 
-    fn ingress_of(&self, from: &TraceFrom) -> Result<Ingress, String> {
+    /// Where a traced frame comes in.
+    ///
+    /// # Errors
+    /// In words, when the place is not there.
+    pub fn ingress_of(&self, from: &TraceFrom) -> Result<Ingress, String> {
         match from {
             TraceFrom::Port(name) => {
                 let network = self.tables.network_named(&name.network);
@@ -59,7 +67,14 @@ impl TableResolver {
         }
     }
 
-    fn walk(&self, now_ms: u64, ingress: &Ingress, frame: &[u8], steps: &mut Vec<Step>) -> TraceVerdict {
+    fn walk(
+        &self,
+        now_ms: u64,
+        ingress: &Ingress,
+        frame: &[u8],
+        fragment: Option<Result<FlowKey, Reason>>,
+        steps: &mut Vec<Step>,
+    ) -> TraceVerdict {
         let parsed = match weir_packet::parse(frame) {
             Ok(parsed) => parsed,
             Err(error) => {
@@ -68,7 +83,20 @@ impl TableResolver {
                 return TraceVerdict::Drop { reason: self.reason_of(&Cause::Malformed(error)) };
             }
         };
-        let key = FlowKey::new(0, &parsed);
+        let known = match fragment {
+            Some(Err(reason)) => {
+                let detail = reason.text().to_string();
+                steps.push(Step { stage: "fragment", detail, rule: None, key: None });
+                return TraceVerdict::Drop { reason: reason.as_str().to_string() };
+            }
+            Some(Ok(key)) => Some(key),
+            None => None,
+        };
+        let key = key_of(&parsed, known.as_ref());
+        if parsed.fragment == Fragment::Later {
+            let detail = "a later fragment: it goes the way of its first one".to_string();
+            steps.push(Step { stage: "fragment", detail, rule: None, key: None });
+        }
         let arrival = |reason| Arrival { now_ms, ingress, key, reason, frame, parsed: &parsed };
         let decision = self.decide(&mut arrival(MissReason::NoFlow), steps);
         if let Decision::Forward(forward) = &decision {

@@ -5,7 +5,7 @@
 //! prefix and `/etc/netns/<prefix>*`, and removes the directory. It is idempotent and is used at the start,
 //! after a failure, after ctrl-c, and by `lab-down`.
 
-use crate::process::{self, Daemon, Program};
+use crate::process::{self, Daemon, Program, Record};
 use crate::{Error, Netns, Result, interrupt, netns, system};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
@@ -147,6 +147,14 @@ impl Scope {
             }
         }
         for netns in self.namespaces() {
+            // Programs that were not started here: what ours started and left behind, or what a person runs there.
+            for pid in netns.processes() {
+                let Ok(record) = Record::of(pid, format!("process {pid} in {}", netns.name())) else { continue };
+                match record.stop(|| reap(pid)) {
+                    Ok(was_there) => cleaned.processes += usize::from(was_there),
+                    Err(error) => errors.push(error),
+                }
+            }
             match system::run("ip", &["netns", "delete", netns.name()]) {
                 Ok(_) => cleaned.namespaces += 1,
                 Err(error) => errors.push(error),

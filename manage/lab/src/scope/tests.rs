@@ -46,6 +46,20 @@ fn cleaning_ends_what_was_recorded_and_deletes_what_has_the_prefix() {
 }
 
 #[test]
+fn what_a_program_left_behind_in_a_namespace_ends_too() {
+    let Some(scope) = scope("orphan") else { return };
+    let netns = scope.netns("a").unwrap();
+    let shell = Program::new("sh").arg("-c").arg("setsid sleep 600 & exec setsid sleep 601").netns(&netns);
+    let daemon = scope.start("parent", &shell).unwrap();
+    system::wait_for("both", Duration::from_secs(20), || Ok(netns.processes().len() == 2)).unwrap();
+    daemon.record().stop(|| reap(daemon.record().pid)).unwrap();
+    let [orphan] = netns.processes()[..] else { panic!("{:?}", netns.processes()) };
+    let orphan = Record::of(orphan, "sleep".into()).unwrap();
+    assert_eq!(scope.clean().unwrap(), Cleaned { processes: 1, namespaces: 1, links: 0 });
+    assert!(!orphan.alive());
+}
+
+#[test]
 fn a_process_with_a_reused_pid_is_left_alone() {
     let Some(scope) = scope("reuse") else { return };
     let mut bystander = std::process::Command::new("sleep").arg("600").spawn().unwrap();

@@ -146,6 +146,10 @@ pub struct Parsed {
     pub identification: u32,
     /// Offset of this piece in its datagram, in bytes.
     pub fragment_offset: u16,
+    /// Offset of the first byte behind this piece in its datagram; zero of a packet that is whole.
+    pub fragment_end: u16,
+    /// Whether another piece comes behind this one.
+    pub more_fragments: bool,
     /// Start of the network header.
     pub l3_offset: usize,
     /// Start of the transport header.
@@ -293,6 +297,8 @@ fn parse_ethernet(frame: &[u8]) -> Result<Parsed, PacketError> {
         has_options: false,
         identification: 0,
         fragment_offset: 0,
+        fragment_end: 0,
+        more_fragments: false,
         l3_offset,
         l4_offset: l3_offset,
         payload_offset: l3_offset,
@@ -330,6 +336,8 @@ fn set_fragment(
     if usize::from(offset) + length > usize::from(u16::MAX) {
         return Err(PacketError::FragmentOverrun);
     }
+    parsed.fragment_end = offset + length as u16;
+    parsed.more_fragments = more;
     Ok(())
 }
 

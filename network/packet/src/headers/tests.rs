@@ -85,6 +85,9 @@ fn reads_fragments() {
     let first = [&first[..20], &[0x20, 0], &first[22..82]].concat();
     let parsed = parse(&first).unwrap();
     assert_eq!((parsed.fragment, parsed.destination_port), (Fragment::First, 80));
+    assert_eq!((parsed.fragment_offset, parsed.fragment_end, parsed.more_fragments), (0, 48, true));
+    let key = FlowKey::new(1, &parsed);
+    assert_eq!((key.destination_port, key.is_fragment()), (80, false));
 }
 
 #[test]

@@ -15,6 +15,9 @@ use crate::key::{FLAG_FRAGMENT, FlowKey, NO_VLAN};
 
 /// Bytes of the transport header that every ICMP error carries.
 const MIN_TRANSPORT_BYTES: usize = 8;
+/// Number and length of the IPv6 fragment header.
+const FRAGMENT_HEADER: u8 = 44;
+const FRAGMENT_HEADER_BYTES: usize = 8;
 
 /// Where the embedded packet is and which flow it belongs to. Offsets are from the start of the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +30,6 @@ pub struct Embedded {
     pub end: usize,
     /// IP protocol.
     pub protocol: u8,
-    /// A fragment, the first one too.
-    pub is_fragment: bool,
     /// A later fragment: no transport header.
     pub is_later_fragment: bool,
     /// Its source: the sender that the error goes to.
@@ -44,7 +45,7 @@ pub struct Embedded {
 impl Embedded {
     /// The key of the flow that the error is about, as [`FlowKey::new`] gives it for the embedded packet itself.
     pub fn key(&self, zone: u32, parsed: &Parsed) -> FlowKey {
-        let (source_port, destination_port, flags) = if self.is_fragment {
+        let (source_port, destination_port, flags) = if self.is_later_fragment {
             (0, 0, FLAG_FRAGMENT)
         } else {
             (self.source_port, self.destination_port, 0)
@@ -92,8 +93,8 @@ impl Embedded {
     }
 }
 
-/// Reads the packet inside the ICMP error `frame`. IPv6 extension headers in it are not followed: such a packet has
-/// addresses, but no ports.
+/// Reads the packet inside the ICMP error `frame`. IPv6 extension headers in it are not followed but for that of a
+/// fragment: such a packet has addresses, but no ports.
 ///
 /// # Errors
 /// `IcmpEmbedded` when it is no error, or the packet in it is missing or malformed; `FrameMismatch`.
@@ -143,7 +144,6 @@ fn embedded_v4(packet: &[u8], start: usize) -> Result<Embedded, PacketError> {
         l4_offset: start + header_length,
         end: start + packet.len(),
         protocol: packet[9],
-        is_fragment: get16(packet, 6) & 0x3fff != 0,
         is_later_fragment: get16(packet, 6) & 0x1fff != 0,
         source: IpAddress::v4(get_array(packet, 12)),
         destination: IpAddress::v4(get_array(packet, 16)),
@@ -161,13 +161,21 @@ fn embedded_v6(packet: &[u8], start: usize) -> Result<Embedded, PacketError> {
     if source.is_v4() || destination.is_v4() {
         return Err(PacketError::Ipv6MappedAddress);
     }
+    let (mut protocol, mut header_length, mut is_later_fragment) = (packet[6], IPV6_BYTES, false);
+    if protocol == FRAGMENT_HEADER {
+        if packet.len() < IPV6_BYTES + FRAGMENT_HEADER_BYTES {
+            return Err(PacketError::IcmpEmbedded);
+        }
+        protocol = packet[IPV6_BYTES];
+        header_length += FRAGMENT_HEADER_BYTES;
+        is_later_fragment = get16(packet, IPV6_BYTES + 2) & 0xfff8 != 0;
+    }
     Ok(Embedded {
         l3_offset: start,
-        l4_offset: start + IPV6_BYTES,
+        l4_offset: start + header_length,
         end: start + packet.len(),
-        protocol: packet[6],
-        is_fragment: false,
-        is_later_fragment: false,
+        protocol,
+        is_later_fragment,
         source,
         destination,
         source_port: 0,

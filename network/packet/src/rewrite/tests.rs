@@ -126,6 +126,30 @@ fn translates_the_packet_inside_an_error() {
 }
 
 #[test]
+fn the_packet_inside_an_error_may_be_a_fragment() {
+    let (frame, parsed) = read(fixtures::ICMPV6_PORT_UNREACHABLE);
+    let whole = parse_embedded(&frame, &parsed).unwrap();
+    let l4 = whole.l4_offset;
+    for (place, is_later) in [(1, false), (9, true)] {
+        let header = [whole.protocol, 0, 0, place, 0, 0, 0, 1];
+        let mut changed = [&frame[..l4], &header, &frame[l4..]].concat();
+        changed[whole.l3_offset + 6] = 44;
+        let length = u16::from_be_bytes([frame[18], frame[19]]) + 8;
+        changed[18..20].copy_from_slice(&length.to_be_bytes());
+        let parsed = parse(&changed).unwrap();
+        let embedded = parse_embedded(&changed, &parsed).unwrap();
+        let key = embedded.key(1, &parsed);
+        assert_eq!((embedded.protocol, embedded.is_later_fragment), (whole.protocol, is_later));
+        assert_eq!(key.is_fragment(), is_later);
+        assert_eq!(key.destination_port, if is_later { 0 } else { whole.destination_port });
+        changed.truncate(l4 + 7);
+        changed[18..20].copy_from_slice(&((l4 + 7 - 54) as u16).to_be_bytes());
+        let parsed = parse(&changed).unwrap();
+        assert_eq!(parse_embedded(&changed, &parsed), Err(PacketError::IcmpEmbedded));
+    }
+}
+
+#[test]
 fn refuses_malformed_embedded_packets() {
     let fails = |at: usize, value: u8| {
         let (mut frame, parsed) = read(fixtures::ICMP_PORT_UNREACHABLE);

@@ -122,6 +122,8 @@ labels! {
         Swaps, "table_swaps", "Flow tables taken over.";
         SuperFrames, "super_frames", "Super-frames joined from received segments.";
         MergedFrames, "merged_frames", "Segments in them.";
+        Fragments, "fragments", "Later fragments that followed their first one.";
+        FragmentEvictions, "fragment_evictions", "Fragmented datagrams that made room for others.";
         CaptureLost, "capture_lost", "Frames that a capture had no room for.";
     }
 }
@@ -138,13 +140,16 @@ pub struct Counters {
 
 impl Default for Counters {
     fn default() -> Counters {
-        Counters {
+        let counters = Counters {
             parse_errors: (0..PacketError::COUNT).map(|_| Pair::default()).collect(),
             drops: EngineDrop::ALL.iter().map(|_| Pair::default()).collect(),
             events: EngineEvent::ALL.iter().map(|_| Count::default()).collect(),
             ports: (0..=PORTS_MAX).map(|_| PortCounters::default()).collect(),
             rules: (0..RULE_COUNTERS_MAX / CHUNK).map(|_| OnceLock::new()).collect(),
-        }
+        };
+        // The engine counts fragments under the resolver's reasons, without a flow that names them.
+        counters.prepare_rule(0);
+        counters
     }
 }
 

@@ -71,21 +71,20 @@ impl Checked {
         }
     }
 
-    /// Whether the flow table is not for it: no IP, or about neighbours, or to many.
-    #[inline]
-    fn is_special(&self) -> bool {
-        let parsed = &self.parsed;
-        parsed.destination_mac[0] & 1 != 0
-            || !parsed.is_ip()
-            || (parsed.protocol == PROTOCOL_ICMPV6 && matches!(parsed.icmp_type, 133..=137))
-            || parsed.destination.is_multicast()
-    }
-
     /// What its checksum field holds.
     #[inline]
     fn checksum_state(&self) -> ChecksumState {
         if self.offload == Offload::Complete { ChecksumState::Full } else { ChecksumState::Partial }
     }
+}
+
+/// Whether the flow table is not for a packet: no IP, or about neighbours, or to many.
+#[inline]
+pub fn is_special(parsed: &Parsed) -> bool {
+    parsed.destination_mac[0] & 1 != 0
+        || !parsed.is_ip()
+        || (parsed.protocol == PROTOCOL_ICMPV6 && matches!(parsed.icmp_type, 133..=137))
+        || parsed.destination.is_multicast()
 }
 
 /// What becomes of a packet.
@@ -148,25 +147,25 @@ pub struct Lookup<'a> {
     pub now_ms: u32,
 }
 
-/// Looks a packet up and counts it. `zone` is `None` for a sender that no flow is known of.
+/// Looks a packet up under `key` and counts it. `zone` is that of the key, `None` for a sender that no flow is known of.
 #[inline]
 pub fn judge<'a>(
     lookup: &Lookup<'a>,
     last: &mut LastFlow,
     zone: Option<u32>,
+    key: &FlowKey,
     packet: &Checked,
     frame_bytes: usize,
 ) -> Verdict<'a> {
     let parsed = &packet.parsed;
-    if packet.is_special() {
-        return Verdict::Miss(MissReason::Special, FlowKey::new(0, parsed));
+    let missed = || FlowKey { zone: 0, ..*key };
+    if is_special(parsed) {
+        return Verdict::Miss(MissReason::Special, missed());
     }
-    let Some(zone) = zone else {
-        return Verdict::Miss(MissReason::NoFlow, FlowKey::new(0, parsed));
-    };
-    let key = FlowKey::new(zone, parsed);
-    let missed = || FlowKey { zone: 0, ..key };
-    let Some((slot, action, hash)) = last.find(lookup.tables, lookup.store, &key) else {
+    if zone.is_none() {
+        return Verdict::Miss(MissReason::NoFlow, missed());
+    }
+    let Some((slot, action, hash)) = last.find(lookup.tables, lookup.store, key) else {
         return Verdict::Miss(MissReason::NoFlow, missed());
     };
     let is_drop = action.hop == CompiledHop::Drop;

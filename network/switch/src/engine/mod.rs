@@ -30,6 +30,7 @@ pub mod sys;
 pub mod transmit;
 
 use crate::capture::Tap;
+use crate::counters::Reason;
 use crate::flow::{Ingress, MissReason, PortIndex};
 use crate::flowtable::action::Tunnel;
 use crate::flowtable::{FlowStore, Tables};
@@ -45,8 +46,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 use sys::{Poller, Wakeup};
 use weir_model::resource::Encapsulation;
-use weir_packet::FlowKey;
 use weir_packet::virtio::VirtioNetHeader;
+use weir_packet::{FlowKey, Parsed};
 
 /// Most ports.
 pub const PORTS_MAX: usize = 4096;
@@ -96,6 +97,8 @@ pub enum Inject {
     Again {
         /// Where it came in.
         ingress: Ingress,
+        /// The key that it missed under, zone zero.
+        key: FlowKey,
         /// What is left to do on it.
         virtio: VirtioNetHeader,
         /// The tables must be at least this new.
@@ -121,6 +124,8 @@ pub enum Command {
     StartCapture(Tap),
     /// Stop copying.
     StopCapture(u64),
+    /// Say what would become of a fragment.
+    LookFragment(Box<(Ingress, Parsed)>),
     /// End.
     Stop,
 }
@@ -133,6 +138,8 @@ pub enum Returned {
     Port(Box<Port>),
     /// The device of a port is gone.
     PortFailed(usize),
+    /// The key of a fragment's flow, zone zero, or why it would be dropped.
+    Fragment(Result<FlowKey, Reason>),
 }
 
 /// How many frames of each class wait for the slow path.
@@ -382,6 +389,9 @@ impl Engine {
                 Command::StopCapture(id) => {
                     self.path.taps.remove(id);
                     None
+                }
+                Command::LookFragment(asked) => {
+                    Some(Returned::Fragment(self.path.look_fragment(&asked.0, &asked.1)))
                 }
                 Command::Stop => {
                     self.stopped = true;

@@ -7,6 +7,7 @@
 //! Invariant: `transmit` is flushed before the arena or the receive buffers are used again, so the
 //! pointers that it holds are to frames that are still there.
 
+mod fragment;
 mod underlay;
 
 use super::buffer::Buffer;
@@ -20,9 +21,11 @@ use super::sys;
 use super::transmit::Transmit;
 use super::{EXTERNAL, Inject, Miss, PORTS_MAX, SENDER_CLASSES, Shared, ingress_of};
 use crate::capture::{Outer, Taps};
+use crate::counters::Reason;
 use crate::flow::{Ingress, MissReason};
 use crate::flowtable::action::Tunnel;
 use crate::flowtable::{CompiledHop, Tables, ZoneKey};
+use crate::fragments::Fragments;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,7 +34,7 @@ use weir_model::resource::Encapsulation;
 use weir_packet::encap::InnerChecksum;
 use weir_packet::segment::Segmenter;
 use weir_packet::virtio::{HEADER_BYTES, Offload, VirtioNetHeader};
-use weir_packet::{FlowKey, IpAddress, checksum, encap};
+use weir_packet::{FlowKey, IpAddress, Parsed, checksum, encap};
 
 /// Frames of one port in one turn (row A28).
 pub const PORT_FRAMES_PER_TURN: usize = 64;
@@ -63,13 +66,18 @@ struct Origin {
     ingress: Ingress,
     zone: Option<u32>,
     class: usize,
-    /// The slow path has had it.
-    again: bool,
+    /// The slow path has had it, under this key.
+    again: Option<FlowKey>,
 }
 
 impl Origin {
+    /// From another switch.
+    fn underlay(ingress: Ingress, sender: IpAddr, zone: Option<u32>) -> Origin {
+        Origin { ingress, zone, class: sender_class(sender), again: None }
+    }
+
     fn port(number: usize) -> Origin {
-        Origin { ingress: ingress_of(number), zone: Some(port_zone(number)), class: number, again: false }
+        Origin { ingress: ingress_of(number), zone: Some(port_zone(number)), class: number, again: None }
     }
 }
 
@@ -95,6 +103,7 @@ pub struct Path {
     underlay_ports: [u16; 2],
     now_ms: u32,
     last_flow: LastFlow,
+    fragments: Fragments,
     peers: Peers,
     /// Bytes read from ports and received in this turn.
     turn_bytes: u64,
@@ -125,6 +134,7 @@ impl Path {
             underlay_ports,
             now_ms: 0,
             last_flow: LastFlow::default(),
+            fragments: Fragments::default(),
             peers,
             turn_bytes: 0,
             missed: false,
@@ -134,6 +144,17 @@ impl Path {
     /// Sets the time of the turn.
     pub fn set_now(&mut self, now_ms: u32) {
         self.now_ms = now_ms;
+    }
+
+    /// What would become of a fragment: the key of its flow, or why it would be dropped.
+    ///
+    /// # Errors
+    /// The reason to drop it for.
+    pub fn look_fragment(&self, ingress: &Ingress, parsed: &Parsed) -> Result<FlowKey, Reason> {
+        if forward::is_special(parsed) {
+            return Ok(FlowKey::new(0, parsed));
+        }
+        self.fragments.look(ingress, parsed, self.now_ms).map(|followed| followed.key)
     }
 
     /// Number of the tables in use.
@@ -221,7 +242,7 @@ impl Path {
             }
         };
         let (packets, bytes) = packet.weight(length);
-        if !origin.again && origin.class <= EXTERNAL {
+        if origin.again.is_none() && origin.class <= EXTERNAL {
             counters.port(origin.class).rx.add(packets, bytes);
             if !self.taps.is_empty() {
                 self.taps.port(origin.class, &[frame], counters);
@@ -229,11 +250,20 @@ impl Path {
         }
         let (tables, store, now_ms) = (&*self.tables, &*self.shared.store, self.now_ms);
         let lookup = Lookup { tables, store, counters, now_ms };
-        match forward::judge(&lookup, &mut self.last_flow, origin.zone, &packet, length) {
+        let (fragments, parsed) = (&mut self.fragments, &packet.parsed);
+        let key = fragment::key_of(fragments, counters, now_ms, origin.zone, parsed, length, || origin);
+        let Some((key, waits)) = key else { return };
+        let verdict = match waits {
+            false => forward::judge(&lookup, &mut self.last_flow, origin.zone, &key, &packet, length),
+            true => Verdict::Miss(MissReason::NoFlow, FlowKey { zone: 0, ..key }),
+        };
+        match verdict {
             Verdict::Dropped => {}
             Verdict::Miss(reason, key) => {
                 let virtio = packet.offload.header(&packet.parsed);
-                self.missed |= hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, packets);
+                let taken = hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, packets);
+                fragment::missed(&mut self.fragments, now_ms, &origin, &packet.parsed, reason, taken);
+                self.missed |= taken;
             }
             Verdict::Forward { action, hash, .. } => {
                 if forward::alter(frame, &mut packet, action).is_err() {
@@ -369,9 +399,9 @@ impl Path {
         self.arena[at..at + length].copy_from_slice(frame);
         let counters = &self.shared.counters;
         match inject {
-            Inject::Again { ingress, virtio, .. } => {
+            Inject::Again { ingress, key, virtio, .. } => {
                 counters.event(EngineEvent::Reinjected).add(1);
-                let origin = Origin { again: true, ..self.origin(ingress) };
+                let origin = Origin { again: Some(*key), ..self.origin(ingress) };
                 self.take_frame(origin, at, length, virtio, misses);
             }
             Inject::Port(_) | Inject::Underlay(_) => {
@@ -396,7 +426,7 @@ impl Path {
             Ingress::Underlay { sender, vni, format, .. } => {
                 let key = ZoneKey { sender: (*sender).into(), vni: *vni, format: *format };
                 let zone = self.tables.zones.get(&key).copied();
-                Origin { ingress: *ingress, zone, class: sender_class(*sender), again: false }
+                Origin::underlay(*ingress, *sender, zone)
             }
         }
     }
@@ -425,7 +455,7 @@ fn hand_over(
     packets: u64,
 ) -> bool {
     let counters = &shared.counters;
-    if origin.again && matches!(reason, MissReason::NoFlow | MissReason::Special) {
+    if origin.again.is_some() && matches!(reason, MissReason::NoFlow | MissReason::Special) {
         counters.dropped(EngineDrop::MissTwice).add(packets, frame.len() as u64);
         return false;
     }

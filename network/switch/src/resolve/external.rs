@@ -79,9 +79,6 @@ impl TableResolver {
             observer.note("nat", || reason.text().to_string());
             Err(decision)
         };
-        if at.key.is_fragment() {
-            return refuse(observer, Decision::drop_flow(Reason::FragmentNat), Reason::FragmentNat);
-        }
         if !nat::is_translatable(&at.key) {
             return refuse(observer, Decision::drop_flow(Reason::NatProtocol), Reason::NatProtocol);
         }

@@ -192,7 +192,7 @@ impl TableResolver {
             Target::External => (Hop::External, None),
         };
         let mtu = if target == Target::External { self.config.external_mtu } else { entry.mtu };
-        let is_tcp = key.protocol == 6 && !key.is_fragment();
+        let is_tcp = key.protocol == 6;
         Some(Action {
             hop,
             ethernet,

@@ -1,9 +1,11 @@
 //! What the slow thread asks of the slow path's mind, besides resolving: names, figures and what must
 //! survive.
 
-use crate::flow::{CounterIndex, PortIndex, Resolver};
+use crate::counters::Reason;
+use crate::flow::{CounterIndex, Ingress, PortIndex, Resolver};
 use weir_model::Key;
 use weir_model::local::{ConnectionStatus, TraceFrom, TraceReport};
+use weir_packet::FlowKey;
 use weir_trust::gate::Gate;
 
 /// See the module.
@@ -27,7 +29,14 @@ pub trait Mind: Resolver + Send {
     /// Connections, at most `limit`.
     fn connections(&self, now_ms: u64, limit: usize) -> Vec<ConnectionStatus>;
 
-    /// What would happen to a frame. `gate` tells who signed what decided.
+    /// Where a traced frame comes in.
+    ///
+    /// # Errors
+    /// Why the question makes no sense, in words.
+    fn ingress_of(&self, from: &TraceFrom) -> Result<Ingress, String>;
+
+    /// What would happen to a frame. `fragment` is what would become of it if it is a fragment: the key of its flow, or
+    /// why it would be dropped. `gate` tells who signed what decided.
     ///
     /// # Errors
     /// Why the question makes no sense, in words.
@@ -36,6 +45,7 @@ pub trait Mind: Resolver + Send {
         now_ms: u64,
         from: &TraceFrom,
         frame: &[u8],
+        fragment: Option<Result<FlowKey, Reason>>,
         gate: &Gate,
     ) -> Result<TraceReport, String>;
 

@@ -286,6 +286,8 @@ impl<M: Mind> Slow<M> {
                 Returned::Tables(tables) => self.flows.take_back(tables),
                 Returned::Port(port) => drop(port),
                 Returned::PortFailed(number) => self.port_failed(number),
+                // Who asked did not wait so long.
+                Returned::Fragment(_) => {}
             }
         }
     }
@@ -312,6 +314,7 @@ impl<M: Mind> Slow<M> {
                 Ok(Returned::Tables(tables)) => self.flows.take_back(tables),
                 Ok(Returned::Port(port)) => drop(port),
                 Ok(Returned::PortFailed(number)) => self.port_failed(number),
+                Ok(Returned::Fragment(_)) => {}
                 Err(RecvTimeoutError::Timeout) => self.shared.engine_wake.wake(),
                 Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the engine has ended")),
             }
@@ -364,7 +367,10 @@ impl<M: Mind> Slow<M> {
 
     fn reinject(&mut self, miss: &Miss, frame: &[u8]) -> bool {
         let generation = self.flows.next_generation();
-        self.inject(Inject::Again { ingress: miss.ingress, virtio: miss.virtio, generation }, frame)
+        self.inject(
+            Inject::Again { ingress: miss.ingress, key: miss.key, virtio: miss.virtio, generation },
+            frame,
+        )
     }
 
     fn inject(&mut self, inject: Inject, frame: &[u8]) -> bool {

@@ -4,23 +4,24 @@ use super::captures::Wanted;
 use super::mind::Mind;
 use super::{Slow, SlowCounters};
 use crate::control::clients::Client;
-use crate::engine::EXTERNAL;
+use crate::counters::Reason;
 use crate::engine::counters::{EngineDrop, EngineEvent};
-use crate::flow::Effects;
+use crate::engine::{Command, EXTERNAL, Returned};
+use crate::flow::{Effects, Ingress};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weir_base::codec::encode;
 use weir_base::limits::FRAME_BYTES_MAX;
 use weir_model::event::{Event, EventBody, SourceId};
 use weir_model::health::HealthReport;
-use weir_model::local::{Answer, ENTRIES_CHUNK, FromSwitch, Question, ToSwitch};
+use weir_model::local::{Answer, ENTRIES_CHUNK, FromSwitch, Question, ToSwitch, TraceFrom, TraceReport};
 use weir_model::session::STATE_CHUNK_KEYS;
 use weir_model::signed::SignedUpdates;
 use weir_model::update::Refusal;
 use weir_model::{Change, Entry, Key, Update, Version};
-use weir_packet::PacketError;
+use weir_packet::{FlowKey, Fragment, PacketError, Parsed};
 use weir_trust::gate::{self, Gate};
 use weir_trust::identity::{sign_acks, sign_event};
 
@@ -30,6 +31,8 @@ const CONNECTIONS_MAX: usize = 10_000;
 const ENTRIES_BYTES: usize = FRAME_BYTES_MAX / 2;
 /// The next part of the state is sent to a client only when less than this waits for it, bytes.
 const STATE_WAITING_BYTES: usize = 1024 * 1024;
+/// How long the engine may take to answer a question.
+const ENGINE_ANSWER_BOUND: Duration = Duration::from_secs(1);
 
 /// How far a client has got the state in force.
 pub struct StateCursor {
@@ -224,7 +227,7 @@ impl<M: Mind> Slow<M> {
             Question::Connections { limit } => {
                 Answer::Connections(self.mind.connections(now_ms, (limit as usize).min(CONNECTIONS_MAX)))
             }
-            Question::Trace { from, frame } => match self.mind.trace(now_ms, &from, &frame, &self.gate) {
+            Question::Trace { from, frame } => match self.trace(now_ms, &from, &frame) {
                 Ok(report) => Answer::Trace(report),
                 Err(error) => Answer::Error(error),
             },
@@ -237,6 +240,33 @@ impl<M: Mind> Slow<M> {
             }
         };
         client.send(&FromSwitch::Answer { id, answer });
+    }
+
+    fn trace(&mut self, now_ms: u64, from: &TraceFrom, frame: &[u8]) -> Result<TraceReport, String> {
+        let fragment = match weir_packet::parse(frame) {
+            Ok(parsed) if parsed.fragment != Fragment::Whole => {
+                Some(self.look_fragment(self.mind.ingress_of(from)?, parsed)?)
+            }
+            _ => None,
+        };
+        self.mind.trace(now_ms, from, frame, fragment, &self.gate)
+    }
+
+    /// Asks the engine what would become of a fragment.
+    fn look_fragment(&mut self, ingress: Ingress, parsed: Parsed) -> Result<Result<FlowKey, Reason>, String> {
+        let asked = self.command(Command::LookFragment(Box::new((ingress, parsed))));
+        asked.map_err(|error| error.to_string())?;
+        loop {
+            match self.link.returned.recv_timeout(ENGINE_ANSWER_BOUND) {
+                Ok(Returned::Fragment(answer)) => return Ok(answer),
+                Ok(Returned::Tables(tables)) => self.flows.take_back(tables),
+                Ok(Returned::Port(port)) => drop(port),
+                Ok(Returned::PortFailed(number)) => self.port_failed(number),
+                Err(_) => {
+                    return Err("the engine did not say where the datagram of this fragment is".to_string());
+                }
+            }
+        }
     }
 
     fn port_statuses(&self) -> Vec<weir_model::local::PortStatus> {

@@ -3,7 +3,8 @@
 use super::mind::Mind;
 use crate::config::SwitchConfig;
 use crate::conntrack::{ConnectionRecord, Limits};
-use crate::flow::{CounterIndex, PortIndex};
+use crate::counters::Reason;
+use crate::flow::{CounterIndex, Ingress, PortIndex};
 use crate::nat::NatPool;
 use crate::resolve::{ResolverConfig, TableResolver};
 use crate::tables::Role;
@@ -12,6 +13,7 @@ use weir_base::codec::{decode, encode};
 use weir_model::Key;
 use weir_model::event;
 use weir_model::local::{ConnectionStatus, TraceFrom, TraceReport};
+use weir_packet::FlowKey;
 use weir_trust::gate::Gate;
 use weir_trust::token::TokenKey;
 
@@ -58,15 +60,20 @@ impl Mind for TableResolver {
         self.connection_status(now_ms, limit)
     }
 
+    fn ingress_of(&self, from: &TraceFrom) -> Result<Ingress, String> {
+        TableResolver::ingress_of(self, from)
+    }
+
     fn trace(
         &mut self,
         now_ms: u64,
         from: &TraceFrom,
         frame: &[u8],
+        fragment: Option<Result<FlowKey, Reason>>,
         gate: &Gate,
     ) -> Result<TraceReport, String> {
         let proof = |key: &Key| gate.get(key).map(|in_force| (in_force.version, in_force.header.clone()));
-        TableResolver::trace(self, now_ms, from, frame, &proof)
+        TableResolver::trace(self, now_ms, from, frame, fragment, &proof)
     }
 
     fn take_changes(&mut self) -> Vec<Vec<u8>> {

@@ -37,7 +37,7 @@ fn from(name: &str) -> TraceFrom {
 }
 
 fn trace(switch: &Switch, packet: &Packet) -> TraceReport {
-    switch.mind.trace(0, &from("a"), &packet.build(), &proofs).unwrap()
+    switch.mind.trace(0, &from("a"), &packet.build(), None, &proofs).unwrap()
 }
 
 fn stages(report: &TraceReport) -> Vec<&str> {
@@ -73,7 +73,7 @@ fn a_trace_changes_nothing() {
     assert_eq!(format!("{:?}", switch.mind), before);
     switch.at_port(1, "a", &syn.build());
     let reply = tcp((ip("10.0.0.6"), 80), (ip("10.0.0.5"), 4000), SYN | ACK).from(mac(6));
-    let report = switch.mind.trace(0, &from("b"), &reply.build(), &proofs).unwrap();
+    let report = switch.mind.trace(0, &from("b"), &reply.build(), None, &proofs).unwrap();
     let step = report.steps.iter().find(|step| step.stage == "connection").unwrap();
     assert_eq!(step.rule.as_deref(), Some("web"), "{}", step.detail);
 }
@@ -94,7 +94,8 @@ fn a_trace_tells_how_the_frame_goes_on() {
     assert_eq!(trace(&switch, &large).verdict, TraceVerdict::Answered { by: "too-big".to_string() });
     let query = udp((ip("10.0.0.5"), 1), (ip("10.0.0.1"), 53), 5).from(mac(5));
     assert_eq!(trace(&switch, &query).verdict, TraceVerdict::Answered { by: "dns".to_string() });
-    let TraceVerdict::Drop { reason } = switch.mind.trace(0, &from("a"), &[0; 5], &proofs).unwrap().verdict
+    let TraceVerdict::Drop { reason } =
+        switch.mind.trace(0, &from("a"), &[0; 5], None, &proofs).unwrap().verdict
     else {
         panic!()
     };
@@ -110,7 +111,7 @@ fn a_trace_goes_on_at_the_next_switch_and_outside() {
     let mut gateway = Switch::new(gateway_resolver("192.0.2.100", nat_pool()));
     gateway.apply_all(&[network(1, network_entry("red", true)), location(1, "10.0.0.5", 5, "192.0.2.1")]);
     let from = TraceFrom::Underlay { sender: ip("192.0.2.1"), vni };
-    let report = gateway.mind.trace(0, &from, &frame, &proofs).unwrap();
+    let report = gateway.mind.trace(0, &from, &frame, None, &proofs).unwrap();
     assert_eq!(stages(&report), ["network", "sender", "external-access", "nat"]);
     let TraceVerdict::External { packet } = report.verdict else { panic!("{:?}", report.verdict) };
     assert_eq!(&packet[12..16], &[198, 51, 100, 1]);
@@ -118,11 +119,32 @@ fn a_trace_goes_on_at_the_next_switch_and_outside() {
 }
 
 #[test]
+fn a_trace_of_a_fragment_says_what_its_datagram_may() {
+    let mut switch = switch();
+    let pieces = udp((ip("10.0.0.5"), 1), (ip("10.0.1.9"), 2), 500).from(mac(5)).pieces(1, 256);
+    let trace = |switch: &Switch, piece: &Packet| {
+        let frame = piece.build();
+        let parsed = weir_packet::parse(&frame).unwrap();
+        let looked = switch.fragments.look(&Ingress::Port(0), &parsed, switch.now_ms as u32);
+        let fragment = Some(looked.map(|followed| followed.key));
+        switch.mind.trace(0, &from("a"), &frame, fragment, &proofs).unwrap()
+    };
+    let early = trace(&switch, &pieces[1]);
+    assert_eq!(early.verdict, TraceVerdict::Drop { reason: "fragment-early".to_string() });
+    assert_eq!(stages(&early), ["fragment"]);
+    assert!(matches!(trace(&switch, &pieces[0]).verdict, TraceVerdict::Send { .. }));
+    switch.at_port(1, "a", &pieces[0].build());
+    let later = trace(&switch, &pieces[1]);
+    assert!(matches!(later.verdict, TraceVerdict::Send { .. }));
+    assert!(stages(&later).contains(&"connection"));
+}
+
+#[test]
 fn a_place_that_is_not_there_is_said_in_words() {
     let switch = switch();
     let frame = udp((ip("10.0.0.5"), 1), (ip("10.0.1.9"), 2), 5).build();
-    let error = switch.mind.trace(0, &from("z"), &frame, &proofs).unwrap_err();
+    let error = switch.mind.trace(0, &from("z"), &frame, None, &proofs).unwrap_err();
     assert_eq!(error, "host has no port red/z");
     let from = TraceFrom::Underlay { sender: ip("192.0.2.2"), vni: 9 };
-    assert!(switch.mind.trace(0, &from, &frame, &proofs).unwrap_err().contains("no network 9"));
+    assert!(switch.mind.trace(0, &from, &frame, None, &proofs).unwrap_err().contains("no network 9"));
 }

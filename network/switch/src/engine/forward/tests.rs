@@ -55,11 +55,12 @@ impl World {
         let (tables, store, counters) = (&*self.tables, &*self.store, &self.counters);
         let lookup = Lookup { tables, store, counters, now_ms: 9 };
         let mut last = LastFlow::default();
+        let key = FlowKey::new(zone.unwrap_or_default(), &packet.parsed);
         // The second look-up is the remembered one, and must say the same.
-        let first = judge(&lookup, &mut last, zone, packet, bytes);
+        let first = judge(&lookup, &mut last, zone, &key, packet, bytes);
         let kind = std::mem::discriminant(&first);
         let rule = counters.rule(0).map(|pair| (pair.packets.get(), pair.bytes.get()));
-        assert_eq!(kind, std::mem::discriminant(&judge(&lookup, &mut last, zone, packet, bytes)));
+        assert_eq!(kind, std::mem::discriminant(&judge(&lookup, &mut last, zone, &key, packet, bytes)));
         if let (Some(pair), Some((packets, bytes))) = (counters.rule(0), rule) {
             pair.packets.set(packets);
             pair.bytes.set(bytes);

@@ -4,7 +4,7 @@
 //! looked up, and those that differ from it only in what counts up follow it without. Flow tables and captures do not
 //! change within a message, so what was decided on the first holds for all. Each is counted.
 
-use super::{Origin, Path, hand_over, outer_of, sender_class};
+use super::{Origin, Path, fragment, hand_over, outer_of};
 use crate::capture::Outer;
 use crate::engine::counters::{EngineDrop, EngineEvent};
 use crate::engine::forward::{self, Checked, Lookup, Verdict};
@@ -13,16 +13,16 @@ use crate::engine::receive::{MESSAGE_BYTES, Message};
 use crate::engine::ring::FrameProducer;
 use crate::engine::sys;
 use crate::engine::{EXTERNAL, Miss, Shared};
-use crate::flow::{CounterIndex, Ingress};
+use crate::flow::{CounterIndex, Ingress, MissReason};
 use crate::flowtable::action::{Tunnel, wire_format};
 use crate::flowtable::{CompiledHop, ZoneKey};
 use std::os::fd::BorrowedFd;
 use weir_model::resource::Encapsulation;
-use weir_packet::checksum;
 use weir_packet::coalesce::{Checksums, CoalesceConfig, Coalescer, MAX_PARTS, Output, Part, Place, Sink};
 use weir_packet::encap::{self, InnerChecksum};
 use weir_packet::train::Train;
 use weir_packet::virtio::{HEADER_BYTES, Offload, VirtioNetHeader};
+use weir_packet::{FlowKey, checksum};
 
 /// Where a received datagram is.
 #[derive(Clone, Copy)]
@@ -202,13 +202,22 @@ impl Path {
         let frame = &mut self.receive.bytes[at.start..at.start + at.length];
         let (tables, store, now_ms) = (&*self.tables, &*self.shared.store, self.now_ms);
         let lookup = Lookup { tables, store, counters, now_ms };
-        match forward::judge(&lookup, &mut self.last_flow, zone, packet, at.length) {
+        let Ingress::Underlay { sender, .. } = ingress else { return None };
+        let origin = || Origin::underlay(ingress, sender, zone);
+        let (fragments, parsed) = (&mut self.fragments, &packet.parsed);
+        let (key, waits) = fragment::key_of(fragments, counters, now_ms, zone, parsed, at.length, origin)?;
+        let verdict = match waits {
+            false => forward::judge(&lookup, &mut self.last_flow, zone, &key, packet, at.length),
+            true => Verdict::Miss(MissReason::NoFlow, FlowKey { zone: 0, ..key }),
+        };
+        match verdict {
             Verdict::Dropped => {}
             Verdict::Miss(reason, key) => {
-                let Ingress::Underlay { sender, .. } = ingress else { return None };
-                let origin = Origin { ingress, zone, class: sender_class(sender), again: false };
                 let virtio = packet.offload.header(&packet.parsed);
-                self.missed |= hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, 1);
+                let origin = origin();
+                let taken = hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, 1);
+                fragment::missed(&mut self.fragments, now_ms, &origin, &packet.parsed, reason, taken);
+                self.missed |= taken;
             }
             Verdict::Forward { action, hash, slot } => {
                 if forward::alter(frame, packet, action).is_err() {

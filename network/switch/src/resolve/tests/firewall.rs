@@ -273,16 +273,53 @@ fn an_endpoint_may_send_errors_about_what_it_received() {
 }
 
 #[test]
-fn fragments_are_a_conversation_without_ports() {
-    let mut switch =
-        host(vec![allow_in("dns", Protocol::UDP, Some(53)), allow_in("ping", Protocol::Icmp, None)]);
-    let mut first = udp((ip("10.0.0.9"), 7), (ip("10.0.0.5"), 53), 16);
-    first.fragment = 0x2000;
-    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &first.build()), default_deny("ingress"));
-    let ping = echo(ip("10.0.0.9"), ip("10.0.0.5"), 1, true).fragment(0x2000);
-    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &ping.build())));
-    let later = Packet::new(ip("10.0.0.9"), ip("10.0.0.5"), 1, vec![0; 16]).fragment(1);
-    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &later.build())));
+fn fragments_pass_as_their_first_one_does() {
+    for (far, near) in [("10.0.0.9", "10.0.0.5"), ("fd00::9", "fd00::5")] {
+        let mut switch = host(vec![allow_in("dns", Protocol::UDP, Some(53))]);
+        let datagram =
+            |port, identification| udp((ip(far), 7), (ip(near), port), 1000).pieces(identification, 256);
+        for piece in datagram(53, 1) {
+            assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &piece.build())));
+        }
+        for piece in datagram(54, 2) {
+            assert_eq!(switch.at_underlay(OTHER_HOST, 1, &piece.build()), default_deny("ingress"));
+        }
+        for piece in &datagram(53, 3)[1..] {
+            assert_eq!(switch.at_underlay(OTHER_HOST, 1, &piece.build()), dropped("fragment-early"));
+        }
+        assert_eq!(switch.count("drops{reason=\"fragment-early\"}"), 3);
+        // The other way they are replies.
+        for piece in udp((ip(near), 53), (ip(far), 7), 1000).from(mac(5)).pieces(1, 256) {
+            assert!(matches!(switch.at_port(1, "a", &piece.build()), Event::Sent { .. }));
+        }
+    }
+}
+
+#[test]
+fn a_revoked_rule_ends_a_datagram_in_its_middle() {
+    let mut switch = host(vec![allow_in("dns", Protocol::UDP, Some(53))]);
+    let pieces = udp((ip("10.0.0.9"), 7), (ip("10.0.0.5"), 53), 1000).pieces(1, 256);
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &pieces[0].build())));
+    switch.apply(&policy(1, 2, Vec::new()));
+    assert!(switch.at_underlay(OTHER_HOST, 1, &pieces[1].build()).is_drop());
+}
+
+/// The attacks of RFC 1858 and RFC 3128: ports that are allowed in front, others laid over them.
+#[test]
+fn no_fragment_is_laid_over_the_ports_that_were_judged() {
+    let mut switch = host(vec![allow_in("web", Protocol::TCP, Some(80))]);
+    let segment = |port, flags| {
+        let packet = tcp((ip("10.0.0.9"), 7), (ip("10.0.0.5"), port), flags);
+        Packet { transport: [packet.transport.clone(), vec![0; 4]].concat(), ..packet }
+    };
+    assert!(passes(&switch.at_underlay(OTHER_HOST, 1, &segment(80, ACK).fragment(0x2000).build())));
+    let hidden = segment(22, SYN).fragment(0x2000).build();
+    assert_eq!(switch.at_underlay(OTHER_HOST, 1, &hidden), dropped("fragment-overlap"));
+    // At offset 8 of TCP it would overwrite the flags: refused by its form alone.
+    let mut tiny = segment(80, ACK).fragment(0x2002).build();
+    tiny[21] = 1;
+    let tiny = switch.at_underlay(OTHER_HOST, 1, &tiny);
+    assert_eq!(tiny, Event::Dropped("drops{reason=\"malformed\",error=\"fragment_tiny\"}".to_string()));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What holds for all tables and all frames.
 
 use super::*;
+use crate::engine::forward::is_special;
 use crate::flow::{Hop, Ingress, MissReason, Outcome, PortIndex, Resolver};
 use crate::resolve::TableResolver;
 use proptest::prelude::*;
@@ -93,15 +94,19 @@ fn two_tenants() -> Switch {
 
 fn arbitrary_packet() -> impl Strategy<Value = Packet> {
     let address = || (0..ADDRESSES.len()).prop_map(|n| ip(ADDRESSES[n]));
-    (address(), address(), 78_u16..83, 78_u16..83, 0..5_u8, any::<u8>()).prop_map(
-        |(source, destination, from, to, kind, flags)| match kind {
-            0 => tcp((source, from), (destination, to), flags),
-            1 => udp((source, from), (destination, to), 8),
-            2 => echo(source, destination, from, flags & 1 == 0),
-            3 => unreachable(source, destination, &udp((destination, from), (source, to), 8).build()),
-            _ => udp((source, from), (destination, to), 16).fragment(0x2000 | u16::from(flags & 1)),
-        },
-    )
+    // First, later and last fragments of few datagrams, so that some belong together.
+    let fragment = || prop_oneof![Just(0x2000_u16), Just(0x2002), Just(2), Just(0x2001), Just(4)];
+    let packet = (address(), address(), 78_u16..83, 78_u16..83, 0..6_u8, any::<u8>(), fragment());
+    packet.prop_map(|(source, destination, from, to, kind, flags, place)| match kind {
+        0 => tcp((source, from), (destination, to), flags),
+        1 => udp((source, from), (destination, to), 8),
+        2 => echo(source, destination, from, flags & 1 == 0),
+        3 => unreachable(source, destination, &udp((destination, from), (source, to), 8).build()),
+        _ => {
+            let datagram = udp((source, from), (destination, to), 8).fragment(place);
+            Packet { identification: u16::from(flags & 3), ..datagram }
+        }
+    })
 }
 
 #[derive(Clone, Debug)]
@@ -180,13 +185,18 @@ fn run(switch: &mut Switch, input: &Input) -> Option<(u32, Event, String, String
             (*vni, ingress, TraceFrom::Underlay { sender, vni: *vni }, packet.build())
         }
     };
-    let report = switch.mind.trace(switch.now_ms, &from, &frame, &no_proofs).unwrap();
+    let parsed = weir_packet::parse(&frame).unwrap();
+    let fragments = switch.fragments.clone();
+    let looked = fragments.look(&ingress, &parsed, switch.now_ms as u32).map(|followed| followed.key);
+    let is_fragment = parsed.fragment != weir_packet::Fragment::Whole && !is_special(&parsed);
+    let looked = is_fragment.then_some(looked);
+    let report = switch.mind.trace(switch.now_ms, &from, &frame, looked, &no_proofs).unwrap();
     let traced = traced_way(&switch.mind, &report.verdict);
     let event = switch.take(&ingress, &frame);
     // The same frame once more, with a flow table that has lost all its flows.
-    let kept = std::mem::take(&mut switch.flows);
+    let kept = (std::mem::take(&mut switch.flows), std::mem::replace(&mut switch.fragments, fragments));
     let again = way(&switch.take(&ingress, &frame));
-    switch.flows = kept;
+    (switch.flows, switch.fragments) = kept;
     Some((vni, event, traced, again))
 }
 
@@ -355,7 +365,7 @@ fn no_bytes_make_the_resolver_panic() {
                         assert!(resolution.install.iter().any(|(of, _, _)| *of == ingress));
                     }
                     let from = TraceFrom::Underlay { sender, vni: 1 };
-                    assert!(mind.trace(1, &from, frame, &no_proofs).is_ok());
+                    assert!(mind.trace(1, &from, frame, None, &no_proofs).is_ok());
                 }
             }
         },

@@ -1,4 +1,5 @@
 use super::*;
+use crate::counters::Reason;
 use crate::flow::{CounterIndex, Effects, MissReason, Nat, Outcome, Resolution, Resolver};
 use crate::ports::attach::Attacher;
 use std::sync::mpsc::channel;
@@ -39,7 +40,17 @@ impl Mind for Listener {
     fn connections(&self, _: u64, _: usize) -> Vec<ConnectionStatus> {
         Vec::new()
     }
-    fn trace(&mut self, _: u64, _: &TraceFrom, _: &[u8], _: &Gate) -> Result<TraceReport, String> {
+    fn ingress_of(&self, _: &TraceFrom) -> Result<Ingress, String> {
+        Err("not here".into())
+    }
+    fn trace(
+        &mut self,
+        _: u64,
+        _: &TraceFrom,
+        _: &[u8],
+        _: Option<Result<FlowKey, Reason>>,
+        _: &Gate,
+    ) -> Result<TraceReport, String> {
         Err("not here".into())
     }
     fn take_changes(&mut self) -> Vec<Vec<u8>> {
