@@ -296,6 +296,7 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     // The supervisor of h1 runs a monitor; it takes new policies when it is started anew.
     let policies = POLICIES.replace("CGROUP", &cage.name);
     std::fs::write(lab.folder().join("h1/policies/test.yaml"), &policies).unwrap();
+    system::wait_for("the monitor", BOUND, || Ok(lab.child("h1", "monitor").is_some())).unwrap();
     lab.crash("h1", "monitor");
     system::wait_for("its report", BOUND, || Ok(health().is_some())).unwrap();
 

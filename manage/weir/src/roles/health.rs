@@ -40,6 +40,8 @@ use weir_store::Store;
 
 /// Where the policies of a host's monitor are, unless told otherwise.
 pub const POLICIES: &str = "/etc/weir/monitor";
+/// What was done of what was ordered, beside the audit log.
+const DONE_FILE: &str = "ordered.json";
 /// Between two reports.
 const REPORT_PAUSE: Duration = Duration::from_secs(1);
 /// A report is told again after so long: the first may have been lost for want of a session. Later ones are told in the last pace.
@@ -125,9 +127,14 @@ impl Relay {
         monitor: &Arc<Monitor>,
         run_dir: &Path,
         actuator: Label,
-        done_file: PathBuf,
+        audit: &Path,
         entries: Receiver<audit::Entry>,
     ) -> Result<(), Failure> {
+        let done_file = audit.with_file_name(DONE_FILE);
+        // What was seen before this start is still worth knowing.
+        let known = audit::read(audit).unwrap_or_default();
+        let notes: Vec<HealthNote> =
+            known.iter().rev().filter_map(|(_, entry)| note(entry)).take(NOTES_MAX).collect();
         let done = match std::fs::read(&done_file) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|error| Failure::Input(format!("{}: {error}", done_file.display())))?,
@@ -145,7 +152,7 @@ impl Relay {
             actuator,
             kernel: kernel.chars().take(TEXT_BYTES_MAX / 4).collect(),
             entries,
-            notes: VecDeque::new(),
+            notes: notes.into_iter().rev().collect(),
             done_file,
             done,
             due: Instant::now(),
@@ -245,6 +252,10 @@ impl Relay {
             match self.entries.try_recv() {
                 Ok(entry) => {
                     let Some(note) = note(&entry) else { continue };
+                    // One that was written while this started is known from the log.
+                    if self.notes.back().is_some_and(|newest| newest.number >= note.number) {
+                        continue;
+                    }
                     if self.notes.len() == NOTES_MAX {
                         self.notes.pop_front();
                     }

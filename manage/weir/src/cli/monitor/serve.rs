@@ -130,7 +130,7 @@ impl Serve {
         );
         if let (Some(run_dir), Some(name), Some(entries)) = (&self.report_to, self.report_as.clone(), entries)
         {
-            Relay::start(&monitor, run_dir, name, self.audit.with_file_name("ordered.json"), entries)?;
+            Relay::start(&monitor, run_dir, name, &self.audit, entries)?;
         }
         if let Some(url) = &self.otlp {
             export::start(&monitor, url, Duration::from_secs(self.otlp_every_s))?;
