@@ -16,6 +16,7 @@ mod filewall;
 mod fragments;
 mod group;
 mod lab;
+mod monitor;
 mod namespaces;
 mod networks;
 mod policy;
