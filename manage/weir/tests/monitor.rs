@@ -100,17 +100,25 @@ struct Running {
 
 impl Running {
     fn start(policies: &str, more: &[&str]) -> Running {
+        Running::with_audit(policies, more, None)
+    }
+
+    /// One whose audit log, and what it did by order, outlives it.
+    fn with_audit(policies: &str, more: &[&str], audit: Option<&str>) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);
             std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
             path.display().to_string()
         };
-        let (policy, query) = (write("policies.yaml", policies), write("queries.txt", QUERIES));
+        // A query that fires ten times a second would leave no room for other notes.
+        let queries = if audit.is_some() { "on-demand processes = living();" } else { QUERIES };
+        let (policy, query) = (write("policies.yaml", policies), write("queries.txt", queries));
         // A port that was free a moment ago.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let status = format!("127.0.0.1:{port}");
-        let audit = folder.path().join("audit.log").display().to_string();
+        let own = folder.path().join("audit.log").display().to_string();
+        let audit = audit.map_or(own, str::to_string);
         let sensors = folder.path().join("sensors").display().to_string();
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -286,18 +294,27 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
         Ok(cage) => cage,
         Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
     };
-    let health = || lab.switches().into_iter().find(|one| one.name == "h1").unwrap().health;
+    let health_of = |host: &str| lab.switches().into_iter().find(|one| one.name == host).unwrap().health;
+    // The supervisor of h1 runs a monitor, and keeps it running.
+    system::wait_for("h1's report", BOUND, || Ok(health_of("h1").is_some())).unwrap();
+    lab.crash("h1", "monitor");
+
+    // Inside the lab's namespaces no cgroups are mounted, so that of h2 is run from outside them.
+    let health = || health_of("h2");
     let told = |wanted: &str| {
         system::wait_for(wanted, BOUND, || {
             Ok(health().is_some_and(|health| health.notes.iter().any(|note| note.text.contains(wanted))))
         })
         .unwrap_or_else(|error| panic!("{error}: {:?}", health()));
     };
-    // The supervisor of h1 runs a monitor; it takes new policies when it is started anew.
+    let run_dir = lab.run_folder("h2").display().to_string();
+    let audit = lab.folder().join("h2/audit.log").display().to_string();
     let policies = POLICIES.replace("CGROUP", &cage.name);
-    std::fs::write(lab.folder().join("h1/policies/test.yaml"), &policies).unwrap();
-    system::wait_for("the monitor", BOUND, || Ok(lab.child("h1", "monitor").is_some())).unwrap();
-    lab.crash("h1", "monitor");
+    let start = || {
+        let more = ["--ordinary", "--report-to", &run_dir, "--report-as", "h2"];
+        Running::with_audit(&policies, &more, Some(&audit))
+    };
+    let mut monitor = start();
     system::wait_for("its report", BOUND, || Ok(health().is_some())).unwrap();
 
     // What it sees and does comes to the controllers.
@@ -306,30 +323,33 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     bomb.wait().unwrap();
     assert!(health().unwrap().alarms >= 1);
     let shown = lab.ok(&["status"]);
-    assert!(shown.contains("h1: monitor:") && shown.contains("bombs:"), "{shown}");
+    assert!(shown.contains("h2: monitor:") && shown.contains("bombs:"), "{shown}");
 
     // What they order is done, for as long as it stands.
     let mut sleeper = cage.start("sleep 1000");
     system::wait_for("a process in the cage", BOUND, || Ok(!cage.empty())).unwrap();
-    lab.ok(&["monitor", "order", "h1", "freeze", &cage.name, "--wait-s", "60"]);
+    lab.ok(&["monitor", "order", "h2", "freeze", &cage.name, "--wait-s", "60"]);
     system::wait_for("the freeze", BOUND, || Ok(cage.frozen())).unwrap();
     told(&format!("freeze of cgroup {} was ordered", cage.name));
     assert_eq!(health().unwrap().repairs.len(), 1);
     // A monitor that was away does what was ordered, and undoes what was withdrawn.
-    lab.crash("h1", "monitor");
+    drop(monitor);
     assert!(cage.frozen());
-    lab.ok(&["monitor", "order", "h1", "release", &cage.name, "--wait-s", "60"]);
+    lab.ok(&["monitor", "order", "h2", "release", &cage.name, "--wait-s", "60"]);
+    assert!(cage.frozen(), "nobody is there to thaw it");
+    monitor = start();
     system::wait_for("the thaw", BOUND, || Ok(!cage.frozen())).unwrap();
     assert!(sleeper.try_wait().unwrap().is_none(), "it lives");
-    lab.ok(&["monitor", "order", "h1", "kill", &cage.name, "--wait-s", "60"]);
+    lab.ok(&["monitor", "order", "h2", "kill", &cage.name, "--wait-s", "60"]);
     sleeper.wait().unwrap();
     // It was killed once: what comes into the cage later lives, also after a restart of the monitor.
     let mut later = cage.start("sleep 1000");
     system::wait_for("a process in the cage", BOUND, || Ok(!cage.empty())).unwrap();
-    lab.crash("h1", "monitor");
+    drop(monitor);
+    let monitor = start();
     told(&format!("kill of cgroup {} was ordered", cage.name));
     assert!(later.try_wait().unwrap().is_none(), "an order is carried out once");
-    lab.ok(&["monitor", "order", "h1", "release", &cage.name, "--wait-s", "60"]);
+    lab.ok(&["monitor", "order", "h2", "release", &cage.name, "--wait-s", "60"]);
     later.kill().unwrap();
     later.wait().unwrap();
 
@@ -345,6 +365,5 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     refused(&["monitor", "order", "h1", "kill", "../above"], "cgroup's path");
     refused(&["monitor", "order", "h9", "kill", "machines"], "no host or gateway is named 'h9'");
     refused(&["monitor", "order", "h1", "release", "never-ordered"], "no repair of cgroup");
-    std::fs::remove_file(lab.folder().join("h1/policies/test.yaml")).unwrap();
-    lab.crash("h1", "monitor");
+    drop(monitor);
 }
