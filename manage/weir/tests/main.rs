@@ -19,6 +19,7 @@ mod lab;
 mod monitor;
 mod namespaces;
 mod networks;
+mod nfs_guest;
 mod policy;
 mod store;
 mod tools;
