@@ -7,7 +7,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench bench-files bench-filewall bench-flows bench-monitor bench-plan bench-trust lint fmt clean \
+.PHONY: help lab lab-down test bench bench-files bench-filewall bench-flows bench-monitor bench-plan bench-trust lint fmt clean soak-monitor \
 	install-deps lab-deps guest-kernel build require-root
 
 help: ## list the targets
@@ -34,6 +34,9 @@ bench-filewall: require-root install-deps ## FileWall beside a direct server and
 
 bench-monitor: require-root install-deps ## the monitor beside others on the same faults (root)
 	cargo run --release --locked -p weir-monitor --example bench
+
+soak-monitor: require-root install-deps ## no false alarm of the monitor in ten idle and ten busy minutes (root)
+	cargo run --release --locked -p weir-monitor --example soak
 
 bench-flows: ## the apps of packets on the store: sizes beside Botelho's Table I, throughput of each form
 	cargo bench --locked -p weir-apps --bench flows

@@ -12,7 +12,7 @@ set -euo pipefail
 suite=bookworm
 here=$(cd "$(dirname "$0")/.." && pwd)
 binary=${1:-$here/target/release/weir}
-limit_s=600
+limit_s=900
 
 die() { echo "units-in-guest: $*" >&2; exit 1; }
 say() { echo "units-in-guest: $*"; }
@@ -40,7 +40,8 @@ trap 'exit 130' INT TERM
 
 # Packages of a machine with systemd, and the kernel that Debian has for virtual machines.
 install_system() {
-  local packages=(systemd-sysv udev kmod iproute2 iputils-ping udhcpc linux-image-cloud-amd64 initramfs-tools)
+  local packages=(systemd-sysv udev kmod iproute2 iputils-ping udhcpc linux-image-cloud-amd64 initramfs-tools
+    stress-ng earlyoom systemd-oomd) # loads for the monitor, and others that act on them
   cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
   cat > "$root/etc/apt/apt.conf.d/99guest" <<'CONF'
 APT::Sandbox::User "root";
@@ -65,9 +66,13 @@ install_weir() {
   install -m 644 "$here"/packaging/examples/*.yaml "$root/etc/weir/"
   # The first start of everything is the proof's own.
   install -D -m 755 "$here/packaging/guest/proof.sh" "$root/usr/local/sbin/weir-proof"
+  install -D -m 755 "$here/packaging/guest/monitor.sh" "$root/usr/local/sbin/weir-proof-monitor"
   install -m 644 "$here/packaging/guest/proof.service" "$root/etc/systemd/system/weir-proof.service"
   install -m 644 "$here/packaging/guest/net.yaml" "$root/root/net.yaml"
   mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
+  # Others that kill hogs run only when it is their turn.
+  ln -sf /dev/null "$root/etc/systemd/system/earlyoom.service"
+  ln -sf /dev/null "$root/etc/systemd/system/systemd-oomd.service"
   # No login on the console, which the proof writes to.
   ln -sf /dev/null "$root/etc/systemd/system/serial-getty@ttyS0.service"
   ln -sf ../weir-proof.service "$root/etc/systemd/system/multi-user.target.wants/weir-proof.service"
@@ -92,6 +97,6 @@ say "installing systemd and a kernel"
 install_system
 install_weir
 boot
-tr -d '\r' < "$console" | grep -aE '^(ok|FAILED|proof):? ' || true
+tr -d '\r' < "$console" | grep -aE '^((ok|FAILED|proof):? |RESULT )' || true
 tr -d '\r' < "$console" | grep -aq '^proof: all held$' || { tail -40 "$console" >&2; die "not everything held (or the guest ended first)"; }
 say "done"

@@ -59,15 +59,18 @@ check "traffic goes on without the supervisor" ip netns exec red-a ping -c 1 -W 
 check "systemd starts a killed supervisor again" differs weir-host "$before"
 check "in step again" in_step 2
 
+# shellcheck source=packaging/guest/monitor.sh
+. /usr/local/sbin/weir-proof-monitor
+
 check "no call was refused by a unit's filter" sh -c '! journalctl --no-pager -u "weir-*" | grep -E "status=31|signal:? 31|SIGSYS"'
 check "the gateway was never restarted" [ "$(systemctl show -p NRestarts --value weir-gateway)" = 0 ]
 none_failed() { [ -z "$(systemctl --failed --no-legend --plain 'weir-*')" ]; }
 check "no unit has failed" none_failed
 weir status
-systemd-analyze security --no-pager weir-controller weir-host weir-gateway 2>/dev/null | tail -4
+systemd-analyze security --no-pager weir-controller weir-host weir-gateway weir-monitor 2>/dev/null | tail -5
 
 if [ $failed = 0 ]; then echo "proof: all held"; else
-  for unit in weir-controller weir-host weir-gateway; do show "$unit"; done
+  for unit in weir-controller weir-host weir-gateway weir-monitor; do show "$unit"; done
   echo "proof: not all held"
 fi
 sync

@@ -73,6 +73,14 @@ impl Journal {
         Ok(())
     }
 
+    /// Waits until what was appended is on the disk: for those to whom a loss of power matters too.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
     /// Replaces the whole content atomically (write aside, then rename).
     ///
     /// # Errors

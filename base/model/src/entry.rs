@@ -7,6 +7,7 @@
 //! - Members of a tag are spread over [`MEMBER_BUCKETS`] entries, so that one endpoint more costs
 //!   one small entry a host and not the whole set.
 
+use crate::health::RepairEntry;
 use crate::resource::{Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol};
 use crate::{Label, MacAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -89,13 +90,20 @@ pub enum Key {
         /// The endpoint's address.
         address: IpAddr,
     },
+    /// A repair that the monitor of a host is to carry out.
+    Repair {
+        /// The host.
+        host: Label,
+        /// Path of the cgroup below the mount.
+        cgroup: String,
+    },
 }
 
 impl Key {
     /// The network that the key belongs to, if to one.
     pub fn vni(&self) -> Option<Vni> {
         match self {
-            Key::Gateways => None,
+            Key::Gateways | Key::Repair { .. } => None,
             Key::Network { vni }
             | Key::Policy { vni }
             | Key::Members { vni, .. }
@@ -116,6 +124,7 @@ impl fmt::Display for Key {
             Key::Route { vni, prefix } => write!(f, "route/{vni}/{prefix}"),
             Key::Port { vni, endpoint } => write!(f, "port/{vni}/{endpoint}"),
             Key::Location { vni, address } => write!(f, "location/{vni}/{address}"),
+            Key::Repair { host, cgroup } => write!(f, "repair/{host}/{cgroup}"),
         }
     }
 }
@@ -148,6 +157,8 @@ pub enum Entry {
     Port(PortEntry),
     /// For [`Key::Location`].
     Location(LocationEntry),
+    /// For [`Key::Repair`].
+    Repair(RepairEntry),
 }
 
 impl Entry {
@@ -162,6 +173,7 @@ impl Entry {
                 | (Entry::Route(_), Key::Route { .. })
                 | (Entry::Port(_), Key::Port { .. })
                 | (Entry::Location(_), Key::Location { .. })
+                | (Entry::Repair(_), Key::Repair { .. })
         )
     }
 }

@@ -6,6 +6,7 @@
 //! to the scheduler (DESIGN §1), except refusals, on which an app must decide.
 
 use crate::entry::{Key, Vni};
+use crate::health::{HealthReport, RepairOrder};
 use crate::resource::ResourceId;
 use crate::signed::Signature;
 use crate::update::Refusal;
@@ -95,6 +96,10 @@ pub enum EventBody {
         /// Why.
         refusal: Refusal,
     },
+    /// What the monitor of a host saw and did (row O).
+    Health(HealthReport),
+    /// A monitor shall repair something, or no longer (row O).
+    Repair(RepairOrder),
 }
 
 /// Changes that become true together.

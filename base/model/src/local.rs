@@ -15,6 +15,7 @@
 
 use crate::entry::{Entry, Key};
 use crate::event::SignedEvent;
+use crate::health::HealthReport;
 use crate::session::StateDigest;
 use crate::signed::{SignedAcks, SignedHeader, SignedUpdates};
 use crate::{Label, Version};
@@ -70,6 +71,8 @@ pub enum ToSwitch {
         /// The question.
         question: Question,
     },
+    /// What the monitor saw and did: sign it and tell the controllers.
+    Health(HealthReport),
 }
 
 /// From the switch to the agent (or a tool).

@@ -38,6 +38,7 @@ mod compile;
 mod depend;
 mod document;
 mod entries;
+mod health;
 mod intent;
 mod marks;
 mod membership;
@@ -49,6 +50,7 @@ mod summary;
 pub mod tables;
 mod work;
 
+pub use health::{Health, health, repairs_of};
 pub use query::{
     ActuatorStatus, Led, actuator, actuators, desired, desired_entry, explain, network_of, offloads,
     resource, resource_counts, resources, vni_of,
@@ -175,6 +177,8 @@ impl App for Fabric {
             EventBody::Refused { actuator, key, version, refusal } => {
                 refusal::answer(&mut work, actuator, key, *version, refusal)?;
             }
+            EventBody::Health(report) => health::note(&mut work, report, now_ms)?,
+            EventBody::Repair(order) => health::order(&mut work, order)?,
         }
         Ok(Decision { plan: compile::plan(&mut work)? })
     }

@@ -14,6 +14,7 @@
 //!   metrics: 127.0.0.1:9471
 //!   dns: { upstream: ["192.0.2.53:53"] }
 //! supervisor: { stopSwitch: false, switchAnswerMs: 10000 }
+//! monitor: { run: auto }      # watches this machine and repairs it by policy
 //! switch: {}
 //! ```
 
@@ -59,9 +60,60 @@ pub struct NodeConfig<S> {
     /// See [`SupervisorSettings`].
     #[serde(default)]
     pub supervisor: SupervisorSettings,
+    /// See [`MonitorSettings`].
+    #[serde(default)]
+    pub monitor: MonitorSettings,
     /// The switch's own.
     #[serde(default)]
     pub switch: S,
+}
+
+/// Whether the supervisor runs a monitor too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunMonitor {
+    /// Where it can: as root, on a machine with cgroups of version 2.
+    #[default]
+    Auto,
+    /// In any case: what it lacks is told again and again.
+    On,
+    /// Not.
+    Off,
+}
+
+/// Settings of the monitor (`weir monitor`) that the supervisor runs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MonitorSettings {
+    /// Whether it runs.
+    pub run: RunMonitor,
+    /// File or folder of policies; absent means `/etc/weir/monitor` if it is there, or else a fork bomb and a lack of memory are
+    /// reported and nothing is done about them.
+    pub policy: Option<PathBuf>,
+    /// File of queries.
+    pub query: Option<PathBuf>,
+    /// File of the ring of hosts that watch each other.
+    pub ring: Option<PathBuf>,
+    /// Where it shows its status.
+    pub status: SocketAddr,
+    /// Where alarms are sent.
+    pub webhook: Option<String>,
+    /// Where metrics are sent, in OpenTelemetry's protocol.
+    pub otlp: Option<String>,
+}
+
+impl Default for MonitorSettings {
+    fn default() -> Self {
+        MonitorSettings {
+            run: RunMonitor::Auto,
+            policy: None,
+            query: None,
+            ring: None,
+            status: SocketAddr::from(([127, 0, 0, 1], 9750)),
+            webhook: None,
+            otlp: None,
+        }
+    }
 }
 
 /// Settings of the agent alone.

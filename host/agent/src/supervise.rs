@@ -1,4 +1,5 @@
-//! `weir host`: a small supervisor with two children, `weir agent` and `weir switch` (row A16).
+//! `weir host`: a small supervisor with two children, `weir agent` and `weir switch` (row A16), and perhaps a third, `weir
+//! monitor` (row O).
 //!
 //! The children are apart from it in process groups and sessions of signals, so that neither a
 //! terminal's interrupt nor the supervisor's own death reaches the switch: traffic goes on.
@@ -9,7 +10,8 @@
 //!   `<run_dir>/switch.lock`, and the supervisor waits until the lock is free before it starts one.
 //! - An agent that a former supervisor left behind is ended: two of them would take the session from
 //!   each other for ever. It holds `<run_dir>/agent.lock`, and nothing that traffic needs.
-//! - On SIGTERM or SIGINT the agent is stopped, and the switch only when `stop_switch` is set;
+//! - The monitor is treated as the agent is: nothing that traffic needs depends on it.
+//! - On SIGTERM or SIGINT agent and monitor are stopped, and the switch only when `stop_switch` is set;
 //!   otherwise it stays, and the next supervisor adopts it. Under systemd the unit needs
 //!   `KillMode=process` for that.
 
@@ -36,6 +38,8 @@ pub const LOCK_RETRY_MS: u64 = 100;
 
 /// File name in the run directory of the lock that a running agent holds.
 pub const AGENT_LOCK: &str = "agent.lock";
+/// File name in the run directory of the lock that a running monitor holds.
+pub const MONITOR_LOCK: &str = "monitor.lock";
 /// File name in the run directory of the lock that a running supervisor holds.
 pub const SUPERVISOR_LOCK: &str = "supervisor.lock";
 
@@ -81,6 +85,8 @@ pub struct SupervisorConfig {
     pub agent: ChildSpec,
     /// The switch.
     pub switch: ChildSpec,
+    /// The monitor, and the lock that it holds while it runs.
+    pub monitor: Option<(ChildSpec, PathBuf)>,
     /// The lock that a running supervisor holds.
     pub supervisor_lock: PathBuf,
     /// The lock that a running agent holds.
@@ -134,7 +140,13 @@ pub async fn run(config: SupervisorConfig, stop: watch::Receiver<bool>) -> Resul
     for parent in [&config.agent_lock, &config.switch_lock].into_iter().filter_map(|lock| lock.parent()) {
         std::fs::create_dir_all(parent).map_err(|error| AgentError::file(parent, error))?;
     }
-    tokio::join!(keep_agent(&config, stop.clone()), keep_switch(&config, stop.clone()));
+    let monitor = async {
+        if let Some((spec, lock)) = &config.monitor {
+            keep(spec, lock, &config, stop.clone()).await;
+        }
+    };
+    let agent = keep(&config.agent, &config.agent_lock, &config, stop.clone());
+    tokio::join!(agent, monitor, keep_switch(&config, stop.clone()));
     Ok(())
 }
 
@@ -223,19 +235,18 @@ async fn pause(wait_ms: u64, stop: &mut watch::Receiver<bool>) -> bool {
     }
 }
 
-async fn keep_agent(config: &SupervisorConfig, mut stop: watch::Receiver<bool>) {
+/// Keeps a child running that nothing depends on.
+async fn keep(spec: &ChildSpec, lock: &Path, config: &SupervisorConfig, mut stop: watch::Receiver<bool>) {
     let mut backoff = Backoff::new(config.backoff_min_ms, config.backoff_max_ms);
     loop {
-        if let Some(pid) = holder_if_taken(&config.agent_lock) {
-            tracing::warn!(
-                pid = pid.as_raw_pid(),
-                "a supervisor that died left its agent behind: it is ended"
-            );
-            end_holder(&config.agent_lock, &[Signal::TERM, Signal::KILL]).await;
+        if let Some(pid) = holder_if_taken(lock) {
+            let (child, pid) = (spec.name, pid.as_raw_pid());
+            tracing::warn!(child, pid, "a supervisor that died left it behind: it is ended");
+            end_holder(lock, &[Signal::TERM, Signal::KILL]).await;
         }
-        let (child, lived_ms) = run_once(&config.agent, std::future::pending(), &mut stop).await;
+        let (child, lived_ms) = run_once(spec, std::future::pending(), &mut stop).await;
         if let Some(child) = child {
-            end_child(child, config.agent.name).await;
+            end_child(child, spec.name).await;
             return;
         }
         if pause(backoff.after(lived_ms), &mut stop).await {

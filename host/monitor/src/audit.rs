@@ -6,7 +6,7 @@
 //! newest hash elsewhere: it is in the status and in the metrics' labels of `weir monitor`.
 
 use crate::error::{Error, Result};
-use crate::incident::{Incident, Note, Suspect};
+use crate::incident::{GuestIncident, Incident, Note, Suspect};
 use crate::kernel::comm_text;
 use crate::policy::Policy;
 use serde::{Deserialize, Serialize};
@@ -141,8 +141,48 @@ pub enum What {
         /// Its value then.
         value: String,
     },
+    /// A repair was ordered from above.
+    Ordered {
+        /// The cgroup.
+        cgroup: String,
+        /// What was ordered.
+        order: String,
+        /// The version of the order.
+        version: u64,
+        /// Why it could not be carried out, if it could not.
+        problem: Option<String>,
+    },
+    /// A guest hangs, or has too many tasks.
+    Guest(GuestAlarm),
     /// The monitor ends.
     Stopped,
+}
+
+/// An alarm about a guest, as it is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestAlarm {
+    /// What was measured: `silent-ns`, `panic` or `tasks`.
+    pub measure: String,
+    /// What was found.
+    pub found: u64,
+    /// What the policy allows.
+    pub limit: u64,
+    /// The program with the most tasks, where tasks were counted.
+    pub program: String,
+    /// What the policy does.
+    pub action: String,
+    /// Whether it only says so.
+    pub dry_run: bool,
+    /// Whether the guest was made sure to do no more before anything else was done; nothing if that was not tried.
+    pub fenced: Option<bool>,
+    /// What came of it: `reported`, `acted` or `unable`.
+    pub outcome: String,
+    /// Whether the program of the fail-over was run and succeeded; nothing if there is none.
+    pub failed_over: Option<bool>,
+    /// From the alarm to the fence, us.
+    pub fence_us: u64,
+    /// From the alarm to the end of it all, us.
+    pub act_us: u64,
 }
 
 /// An entry.
@@ -189,6 +229,26 @@ pub fn what(
             (None, What::HostRecovered { host: hosts.get(usize::from(*host)).cloned().unwrap_or_default() })
         }
         Note::Resynced { lost } => (None, What::Resynced { lost: *lost }),
+        Note::Guest(incident) => {
+            (name(incident.policy), What::Guest(guest_alarm(incident, policies.get(incident.policy))))
+        }
+    }
+}
+
+fn guest_alarm(incident: &GuestIncident, policy: Option<&Policy>) -> GuestAlarm {
+    let (measure, found, limit) = incident.reason.parts();
+    GuestAlarm {
+        measure: measure.to_string(),
+        found,
+        limit,
+        program: comm_text(&incident.comm),
+        action: policy.map_or("", Policy::action_name).to_string(),
+        dry_run: policy.is_none_or(|policy| policy.common().dry_run),
+        fenced: incident.fenced,
+        outcome: incident.outcome.name().to_string(),
+        failed_over: incident.failed_over,
+        fence_us: incident.fence_ns / 1000,
+        act_us: incident.act_ns / 1000,
     }
 }
 

@@ -1,7 +1,7 @@
 //! An entry of the audit log in words: what was seen, why that is an alarm, who was behind it, what was done, what came
 //! of it.
 
-use crate::audit::{Alarm, Entry, Process, What};
+use crate::audit::{Alarm, Entry, GuestAlarm, Process, What};
 use std::fmt::Write;
 
 /// What comes after an alarm is looked for among so many later entries.
@@ -66,6 +66,35 @@ fn done(alarm: &Alarm) -> String {
     }
 }
 
+fn guest_line(alarm: &GuestAlarm) -> String {
+    let GuestAlarm { found, limit, .. } = alarm;
+    let seen = match alarm.measure.as_str() {
+        "tasks" => format!(
+            "the guest has {found} tasks, most of them {}; the policy allows fewer than {limit}",
+            alarm.program
+        ),
+        "panic" => "the guest's kernel has panicked".to_string(),
+        _ => format!("the guest made no progress for {} ms, also after it was stimulated", found / 1_000_000),
+    };
+    let fenced = match alarm.fenced {
+        None => "",
+        Some(true) => ", fenced first",
+        Some(false) => ", NOT fenced",
+    };
+    let failed_over = match alarm.failed_over {
+        None => "",
+        Some(true) => ", failed over",
+        Some(false) => ", the fail-over FAILED",
+    };
+    let done = match alarm.outcome.as_str() {
+        "reported" if alarm.dry_run => format!("nothing was done: a dry run of {}", alarm.action),
+        "reported" => "the policy only reports".to_string(),
+        "unable" => format!("{} could NOT be done", alarm.action),
+        _ => format!("{}, done after {} us", alarm.action, alarm.act_us),
+    };
+    format!("{seen}; {done}{fenced}{failed_over}")
+}
+
 /// One line.
 pub fn line(entry: &Entry) -> String {
     match &entry.what {
@@ -95,6 +124,15 @@ pub fn line(entry: &Entry) -> String {
         }
         What::HostRecovered { host } => format!("host {host} answers again"),
         What::Query { query, value } => format!("query {query} fired: {value}"),
+        What::Ordered { cgroup, order, version, problem: None } => {
+            format!("{order} of cgroup {cgroup} was ordered (version {version}) and carried out")
+        }
+        What::Ordered { cgroup, order, version, problem: Some(problem) } => {
+            format!(
+                "{order} of cgroup {cgroup} was ordered (version {version}) and NOT carried out: {problem}"
+            )
+        }
+        What::Guest(alarm) => guest_line(alarm),
         What::Stopped => "stopped".to_string(),
     }
 }

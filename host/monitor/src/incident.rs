@@ -58,6 +58,15 @@ pub enum Reason {
         /// Allowed.
         limit: u64,
     },
+    /// A guest's kernel has panicked.
+    Panic,
+    /// A guest had so many tasks.
+    Tasks {
+        /// Found.
+        found: u64,
+        /// Allowed.
+        limit: u64,
+    },
 }
 
 impl Reason {
@@ -71,6 +80,8 @@ impl Reason {
             Reason::MemoryUsed { found, limit } => ("memory-used-bytes", found, limit),
             Reason::MemoryLeft { found, limit } => ("memory-left-bytes", found, limit),
             Reason::Silent { found, limit } => ("silent-ns", found, limit),
+            Reason::Panic => ("panic", 1, 1),
+            Reason::Tasks { found, limit } => ("tasks", found, limit),
         }
     }
 }
@@ -148,6 +159,27 @@ pub struct Incident {
     pub act_ns: u64,
 }
 
+/// An alarm about a guest and what was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestIncident {
+    /// Which policy, in the order of the files.
+    pub policy: usize,
+    /// Why.
+    pub reason: Reason,
+    /// The program with the most tasks, where tasks were counted.
+    pub comm: Comm,
+    /// Whether it was fenced; nothing if that was not tried.
+    pub fenced: Option<bool>,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Whether the program of the fail-over succeeded; nothing if there is none.
+    pub failed_over: Option<bool>,
+    /// From the alarm to the fence, ns.
+    pub fence_ns: u64,
+    /// From the alarm to the end of it all, ns.
+    pub act_ns: u64,
+}
+
 /// What the loop tells.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Note {
@@ -198,4 +230,6 @@ pub enum Note {
         /// Events lost, as far as is known.
         lost: u64,
     },
+    /// A guest hangs, or has too many tasks.
+    Guest(GuestIncident),
 }

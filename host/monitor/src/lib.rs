@@ -16,6 +16,7 @@
 //! - [`audit`]: the chained log. [`explain`]: an entry in words. [`status`], [`webhook`]: what is shown and sent.
 
 pub mod audit;
+pub mod dataplane;
 pub mod detector;
 pub mod engine;
 pub mod error;
@@ -25,6 +26,8 @@ pub mod incident;
 pub mod kernel;
 pub mod levers;
 pub mod local;
+pub mod ordered;
+pub mod otlp;
 pub mod policy;
 pub mod query;
 pub mod remote;

@@ -56,6 +56,17 @@ pub fn settle(settings: &Settings) -> Result<()> {
     settings.priority.map_or(Ok(()), sys::real_time)
 }
 
+/// Whether the machine grants the settings, found out in a thread that ends again.
+///
+/// # Errors
+/// As [`settle`].
+pub fn try_settings(settings: &Settings) -> Result<()> {
+    let settings = *settings;
+    let thread = std::thread::Builder::new().name("monitor-try".into()).spawn(move || settle(&settings));
+    let tried = thread.map_err(|error| crate::Error::io("starting a thread", error))?.join();
+    tried.unwrap_or_else(|_| Err(crate::Error::io("trying the settings", std::io::ErrorKind::Other)))
+}
+
 /// Runs the loop in the calling thread until `stop`. After each step `after` is called.
 pub fn run(
     engine: &mut Engine,

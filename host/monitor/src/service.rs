@@ -5,16 +5,19 @@
 //! thread, a full disk or a slow reader cannot hold up the loop.
 
 use crate::audit::{self, Entry, Log, What};
+use crate::dataplane;
 use crate::engine::{self, Engine, NOTES_MAX, Totals};
 use crate::error::{Error, Result};
+use crate::guest::watch::{GuestView, Watchers};
 use crate::incident::Note;
 use crate::kernel::Kernel;
 use crate::levers;
 use crate::local::{self, Punctuality, Settings};
-use crate::policy::{Action, POLICIES_MAX, Policy};
+use crate::ordered::{self, Ordered};
+use crate::policy::{Action, Context, GuestPolicy, POLICIES_MAX, Policy};
 use crate::query::{Answer, QUERIES_MAX, Queries, Query};
 use crate::remote::{Remote, RingFile};
-use crate::status::{BoxRow, HostRow, PolicyRow, QueryRow, SensorRow, Status};
+use crate::status::{BoxRow, GuestRow, HostRow, PolicyRow, QueryRow, SensorRow, Status};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -82,7 +85,14 @@ impl Default for Snapshot {
 enum Order {
     Redefine(usize, Vec<u64>),
     Attach(usize, View),
+    AttachReader(usize, View),
     AttachForQueries(usize, View),
+}
+
+/// The audit log, and who is told of its entries.
+struct Writer {
+    log: Log,
+    on_entry: OnEntry,
 }
 
 struct Shared {
@@ -92,13 +102,15 @@ struct Shared {
     recent: Mutex<VecDeque<Entry>>,
     alarms: [AtomicU64; POLICIES_MAX],
     audit_failed: AtomicU64,
-    audit_hash: Mutex<String>,
+    writer: Mutex<Writer>,
     policies: Vec<Policy>,
     queries: Vec<String>,
     query_kinds: Vec<&'static str>,
     query_boxes: Vec<String>,
     sensors: Directory,
     hosts: Vec<String>,
+    /// The guests' watchers; taken out at the end for the same reason.
+    guests: Mutex<Option<Watchers>>,
     /// The part in the ring; taken out at the end, because it holds the queue of notes open.
     remote: Mutex<Option<Remote>>,
     kernel: String,
@@ -122,7 +134,7 @@ impl Monitor {
     /// What is wrong with a policy, the audit log or the machine.
     pub fn start(config: Config) -> Result<Monitor> {
         let Config { policies, queries, settings, audit, sensors, ring, without_bpf, on_entry } = config;
-        let mut log = Log::open(&audit)?;
+        let log = Log::open(&audit)?;
         let hook = policies.iter().any(|policy| policy.common().action == Action::Hook);
         let kernel = if without_bpf {
             Kernel::open_connector("it was switched off".into())?
@@ -136,6 +148,15 @@ impl Monitor {
             )));
         }
         let (notes, heard) = sync_channel(NOTES_MAX);
+        let guests: Vec<(usize, GuestPolicy)> = policies
+            .iter()
+            .enumerate()
+            .filter_map(|(at, policy)| match policy {
+                Policy::Guest(guest) => Some((at, guest.clone())),
+                _ => None,
+            })
+            .collect();
+        let guests = Watchers::start(guests, settings, &notes)?;
         let remote = ring.map(|file| Remote::start(&file, settings, notes.clone())).transpose()?;
         let (orders, ordered) = sync_channel(ORDERS_MAX);
         let (spent, returned) = sync_channel(ORDERS_MAX);
@@ -146,13 +167,14 @@ impl Monitor {
             recent: Mutex::new(VecDeque::with_capacity(RECENT_MAX)),
             alarms: Default::default(),
             audit_failed: AtomicU64::new(0),
-            audit_hash: Mutex::default(),
+            writer: Mutex::new(Writer { log, on_entry }),
             policies: policies.clone(),
             queries: queries.iter().map(|query| query.name.clone()).collect(),
             query_kinds: queries.iter().map(|query| query.when.name()).collect(),
             query_boxes: Queries::new(queries.clone()).boxes().map(str::to_string).collect(),
             sensors,
             hosts: remote.as_ref().map_or(Vec::new(), |remote| remote.names.clone()),
+            guests: Mutex::new(Some(guests)),
             remote: Mutex::new(remote),
             kernel: kernel.way().name().to_string(),
             degraded: kernel.degraded.clone(),
@@ -163,10 +185,9 @@ impl Monitor {
             degraded: shared.degraded.clone(),
             policies: shared.policies.iter().map(|policy| policy.common().name.clone()).collect(),
         };
-        log.write(unix_ms(), None, started)?;
+        lock(&shared.writer).log.write(unix_ms(), None, started)?;
         let loop_thread = start_loop(engine, settings, shared.clone(), ordered, spent)?;
-        let mut slow =
-            Slow { shared: shared.clone(), log, on_entry, orders, returned, attached: BTreeMap::new() };
+        let mut slow = Slow { shared: shared.clone(), orders, returned, attached: BTreeMap::new() };
         let slow_thread = spawn("monitor-log", move || slow.run(&heard))?;
         Ok(Monitor { shared, threads: vec![loop_thread, slow_thread] })
     }
@@ -181,6 +202,13 @@ impl Monitor {
         lock(&self.shared.recent).iter().cloned().collect()
     }
 
+    /// Carries out what somebody above the host orders, and writes down what came of it.
+    pub fn carry_out(&self, version: u64, cgroup: &str, what: Ordered) {
+        let problem = ordered::carry_out(cgroup, what).err();
+        let order = what.name().to_string();
+        self.shared.write(None, What::Ordered { cgroup: cgroup.to_string(), order, version, problem });
+    }
+
     /// Ends it: the loop first, then what it told is written.
     pub fn stop(mut self) {
         self.end();
@@ -189,6 +217,7 @@ impl Monitor {
     fn end(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         drop(lock(&self.shared.remote).take());
+        drop(lock(&self.shared.guests).take());
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so itself.
             drop(thread.join());
@@ -251,6 +280,7 @@ fn obey(engine: &mut Engine, order: Order, spent: &SyncSender<Order>) {
             drop(spent.try_send(Order::Redefine(policy, cgroups)));
         }
         Order::Attach(policy, view) => engine.attach(policy, view),
+        Order::AttachReader(policy, view) => engine.attach_reader(policy, view),
         Order::AttachForQueries(at, view) => {
             if let Some(old) = engine.attach_for_queries(at, view) {
                 drop(spent.try_send(Order::AttachForQueries(at, old)));
@@ -279,8 +309,6 @@ fn unix_ms() -> u64 {
 /// The thread that may wait.
 struct Slow {
     shared: Arc<Shared>,
-    log: Log,
-    on_entry: OnEntry,
     orders: SyncSender<Order>,
     returned: Receiver<Order>,
     /// Who was handed which box: its process and time of creation.
@@ -303,12 +331,12 @@ impl Slow {
                 refreshed = std::time::Instant::now();
             }
         }
-        self.write(None, What::Stopped);
+        self.shared.write(None, What::Stopped);
     }
 
     /// Hands a box to the loop, if it is there and is another than the one that was handed over before.
-    fn attach(&mut self, to: &str, name: &str, order: impl FnOnce(View) -> Order) {
-        let Ok(view) = self.shared.sensors.discover(name) else { return };
+    fn attach(&mut self, to: &str, found: weir_sensor::Result<View>, order: impl FnOnce(View) -> Order) {
+        let Ok(view) = found else { return };
         let which = (view.process(), view.created_ns());
         if !view.closed()
             && self.attached.get(to) != Some(&which)
@@ -319,33 +347,17 @@ impl Slow {
     }
 
     fn hear(&mut self, note: &Note) {
-        if let Note::Incident(incident) = note
-            && let Some(alarms) = self.shared.alarms.get(incident.policy)
-        {
+        let alarm = match note {
+            Note::Incident(incident) => Some(incident.policy),
+            Note::Guest(incident) => Some(incident.policy),
+            _ => None,
+        };
+        if let Some(alarms) = alarm.and_then(|policy| self.shared.alarms.get(policy)) {
             alarms.fetch_add(1, Ordering::Relaxed);
         }
         let (policy, what) =
             audit::what(note, &self.shared.policies, &self.shared.queries, &self.shared.hosts);
-        self.write(policy, what);
-    }
-
-    fn write(&mut self, policy: Option<String>, what: What) {
-        match self.log.write(unix_ms(), policy, what) {
-            Ok(entry) => {
-                tracing::warn!(number = entry.number, policy = entry.policy, event = ?entry.what, "monitor");
-                (self.on_entry)(&entry);
-                let mut recent = lock(&self.shared.recent);
-                if recent.len() == RECENT_MAX {
-                    recent.pop_front();
-                }
-                recent.push_back(entry);
-            }
-            Err(error) => {
-                self.shared.audit_failed.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(%error, "an event is not in the audit log");
-            }
-        }
-        lock(&self.shared.audit_hash).clone_from(&self.log.hash().to_string());
+        self.shared.write(policy, what);
     }
 
     /// Follows cgroups and boxes that come and go. An order that finds no room is given again later.
@@ -361,16 +373,43 @@ impl Slow {
         let shared = self.shared.clone();
         for (at, policy) in shared.policies.iter().enumerate() {
             if let Policy::Stalled(stalled) = policy {
-                self.attach(&format!("policy {at}"), &stalled.sensor_box, |view| Order::Attach(at, view));
+                let found = shared.sensors.discover(&stalled.sensor_box);
+                self.attach(&format!("policy {at}"), found, |view| Order::Attach(at, view));
+                if stalled.context == Context::Dataplane {
+                    // Anybody may register a name; only a reader of this user is believed.
+                    let found = shared.sensors.discover_own(dataplane::BOX);
+                    self.attach(&format!("reader {at}"), found, |view| Order::AttachReader(at, view));
+                }
             }
         }
         for (at, name) in shared.query_boxes.iter().enumerate() {
-            self.attach(&format!("query {at}"), name, |view| Order::AttachForQueries(at, view));
+            let found = shared.sensors.discover(name);
+            self.attach(&format!("query {at}"), found, |view| Order::AttachForQueries(at, view));
         }
     }
 }
 
 impl Shared {
+    /// Writes an entry, and tells who listens.
+    fn write(&self, policy: Option<String>, what: What) {
+        let mut writer = lock(&self.writer);
+        match writer.log.write(unix_ms(), policy, what) {
+            Ok(entry) => {
+                tracing::warn!(number = entry.number, policy = entry.policy, event = ?entry.what, "monitor");
+                (writer.on_entry)(&entry);
+                let mut recent = lock(&self.recent);
+                if recent.len() == RECENT_MAX {
+                    recent.pop_front();
+                }
+                recent.push_back(entry);
+            }
+            Err(error) => {
+                self.audit_failed.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(%error, "an event is not in the audit log");
+            }
+        }
+    }
+
     fn query_rows(&self, snapshot: &Snapshot) -> Vec<QueryRow> {
         let named = self.queries.iter().zip(&self.query_kinds).zip(&snapshot.answers);
         let row = |((name, kind), answer): ((&String, &&str), &Option<Answer>)| QueryRow {
@@ -389,13 +428,26 @@ impl Shared {
             .collect()
     }
 
+    fn guest_rows(&self) -> Vec<GuestRow> {
+        let views = lock(&self.guests).as_ref().map_or(Vec::new(), Watchers::views);
+        let row = |(at, view): (usize, GuestView)| GuestRow {
+            name: self.policies[at].common().name.clone(),
+            release: view.release,
+            failed: view.failed,
+            level: view.level,
+            tasks: view.tasks,
+            stimuli: view.stimuli,
+        };
+        views.into_iter().map(row).collect()
+    }
+
     fn status(&self) -> Status {
         let snapshot = *lock(&self.snapshot);
         let totals = snapshot.totals;
         let policies = self.policies.iter().enumerate().map(|(at, policy)| PolicyRow {
             name: policy.common().name.clone(),
             kind: policy.kind().to_string(),
-            action: policy.common().action.name().to_string(),
+            action: policy.action_name().to_string(),
             dry_run: policy.common().dry_run,
             living: snapshot.living[at],
             forks: snapshot.forks[at],
@@ -418,15 +470,17 @@ impl Shared {
             events: totals.events,
             lost: totals.lost,
             resyncs: totals.resyncs,
-            alarms: totals.alarms,
+            // Those of guests are raised by threads of their own.
+            alarms: self.alarms.iter().map(|alarms| alarms.load(Ordering::Relaxed)).sum(),
             signals: totals.signals,
             notes_lost: totals.notes_lost,
-            audit: lock(&self.audit_hash).clone(),
+            audit: lock(&self.writer).log.hash().to_string(),
             audit_failed: self.audit_failed.load(Ordering::Relaxed),
             policies: policies.collect(),
             boxes: boxes(&self.sensors),
             queries: self.query_rows(&snapshot),
             hosts: self.host_rows(),
+            guests: self.guest_rows(),
         }
     }
 }

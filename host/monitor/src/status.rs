@@ -77,6 +77,23 @@ pub struct HostRow {
     pub level: Option<f64>,
 }
 
+/// A guest.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GuestRow {
+    /// The name of its policy.
+    pub name: String,
+    /// The release of its kernel; empty while that is not found.
+    pub release: String,
+    /// Whether it is taken for failed, or fenced.
+    pub failed: bool,
+    /// How unlikely its silence is: 1 is one in ten, 2 one in a hundred.
+    pub level: f64,
+    /// Tasks at the last count, where the policy counts them.
+    pub tasks: u64,
+    /// Times that it was stimulated.
+    pub stimuli: u64,
+}
+
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -130,6 +147,9 @@ pub struct Status {
     pub queries: Vec<QueryRow>,
     /// The hosts of the ring.
     pub hosts: Vec<HostRow>,
+    /// The guests.
+    #[serde(default)]
+    pub guests: Vec<GuestRow>,
 }
 
 /// A label's value as Prometheus wants it.
@@ -209,6 +229,18 @@ impl Status {
         family("host_failed", "gauge", "1 when a host of the ring is taken for failed", &failed);
         let levels = hosts(|host| host.level);
         family("host_suspicion_level", "gauge", "How unlikely the silence of a watched host is", &levels);
+        let guests = |of: fn(&GuestRow) -> f64| -> Vec<(String, f64)> {
+            let row = |guest: &GuestRow| (format!("{{guest=\"{}\"}}", label(&guest.name)), of(guest));
+            self.guests.iter().map(row).collect()
+        };
+        let failed = guests(|guest| f64::from(u8::from(guest.failed)));
+        family("guest_failed", "gauge", "1 when a guest is taken for failed, or fenced", &failed);
+        family(
+            "guest_suspicion_level",
+            "gauge",
+            "How unlikely the silence of a guest is",
+            &guests(|g| g.level),
+        );
         family("query_value", "gauge", "Value of a query, where it is a number", &queries);
         text
     }

@@ -39,10 +39,12 @@ struct Alert {
 /// The time that alertmanager writes for "not yet".
 const NOT_YET: &str = "0001-01-01T00:00:00Z";
 
-/// The message for an entry; nothing for entries that are no alarm and end none.
-pub fn message(entry: &Entry) -> Option<Message> {
-    let name = match &entry.what {
+/// The name of the alert of an entry; nothing for entries that are no alarm and end none.
+fn name(entry: &Entry) -> Option<String> {
+    Some(match &entry.what {
         What::Alarm(alarm) => format!("weir-monitor-{}", alarm.measure),
+        What::Guest(alarm) => format!("weir-monitor-guest-{}", alarm.measure),
+        What::Ordered { .. } => "weir-monitor-ordered".into(),
         What::Unsettled { .. } => "weir-monitor-unsettled".into(),
         What::Query { .. } => "weir-monitor-query".into(),
         What::HostFailed { .. } => "weir-monitor-host-failed".into(),
@@ -53,12 +55,28 @@ pub fn message(entry: &Entry) -> Option<Message> {
         | What::HostRecovered { .. }
         | What::Started { .. }
         | What::Stopped => return None,
-    };
-    let severity = match &entry.what {
+    })
+}
+
+/// How bad an entry is: `info`, `warning` or `critical`; nothing for entries that are no alarm.
+pub fn severity(entry: &Entry) -> Option<&'static str> {
+    name(entry)?;
+    Some(match &entry.what {
         What::Alarm(alarm) if alarm.outcome == "acted" || alarm.dry_run => "warning",
-        What::Resynced { .. } | What::Query { .. } => "info",
+        What::Guest(alarm) if alarm.dry_run => "warning",
+        What::Ordered { problem: None, .. } | What::Resynced { .. } | What::Query { .. } => "info",
         _ => "critical",
-    };
+    })
+}
+
+/// Whether an entry tells that something is over.
+pub fn is_end(entry: &Entry) -> bool {
+    matches!(entry.what, What::Settled { .. } | What::Recovered | What::HostRecovered { .. })
+}
+
+/// The message for an entry; nothing for entries that are no alarm and end none.
+pub fn message(entry: &Entry) -> Option<Message> {
+    let (name, severity) = (name(entry)?, severity(entry)?);
     let mut labels = BTreeMap::from([("alertname", name), ("severity", severity.to_string())]);
     if let Some(policy) = &entry.policy {
         labels.insert("policy", policy.clone());

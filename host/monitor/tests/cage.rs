@@ -18,7 +18,7 @@ const V1: &str = "/sys/fs/cgroup";
 const QUERIES: &str =
     "on-demand processes = living(); once busy = count(fork) >= 5; on-demand forkers = top(3, fork.comm);";
 /// Generous: a loaded machine is no failure.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Cage {
     pub name: String,

@@ -8,4 +8,6 @@ mod bombs;
 mod cage;
 mod guests;
 mod hogs;
+mod loads;
 mod stalls;
+mod vm;

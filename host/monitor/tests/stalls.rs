@@ -1,7 +1,10 @@
 //! An application whose counter stands still.
 
-use crate::cage::Watched;
+use crate::cage::{Watched, policies};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weir_monitor::audit::What;
+use weir_monitor::dataplane::Reader;
 use weir_sensor::{Directory, Kind, SensorBox, Shape};
 
 const POLICY: &str =
@@ -31,4 +34,61 @@ fn a_counter_that_stands_still_is_an_alarm_and_its_recovery_is_told() {
         (status.boxes[0].name.as_str(), status.boxes[0].sensors[0].name.as_str()),
         ("web", "requests")
     );
+}
+
+/// A packet core: it gives a reader its idle slots, until it is told to stop.
+struct Core(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
+
+impl Core {
+    fn start(mut reader: Reader) -> Core {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Acquire) {
+                reader.slot();
+                std::thread::sleep(reader.period());
+            }
+        });
+        Core(stop, Some(thread))
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+        self.1.take().map(|thread| thread.join());
+    }
+}
+
+#[test]
+fn what_the_packet_core_finds_is_acted_on_and_the_monitor_looks_itself_when_the_core_is_gone() {
+    const NAME: &str =
+        "what_the_packet_core_finds_is_acted_on_and_the_monitor_looks_itself_when_the_core_is_gone";
+    let text = POLICY.replace("action:", "context: dataplane\naction:");
+    let watched = match Watched::start(&text, false) {
+        Ok(watched) => watched,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    let sensors = Directory::new(watched.folder.path().join("sensors"));
+    let reader = Reader::new(&policies(&text), None, &sensors).unwrap().unwrap();
+    let core = Core::start(reader);
+    let made = SensorBox::create("web", Shape::default(), 1_000_000).unwrap();
+    let requests = made.add("requests", Kind::Counter).unwrap();
+    made.export(&sensors).unwrap();
+    let alarms = || {
+        let recent = watched.monitor.recent();
+        recent.iter().filter(|entry| matches!(entry.what, What::Alarm(_))).count()
+    };
+    let stall_and_recover = || {
+        let before = alarms();
+        crate::cage::until("an alarm", || alarms() > before);
+        let moved = watched.monitor.recent().len();
+        crate::cage::until("the recovery", || {
+            made.count(requests, 1);
+            watched.monitor.recent().iter().skip(moved).any(|entry| entry.what == What::Recovered)
+        });
+    };
+    stall_and_recover();
+    drop(core);
+    stall_and_recover();
 }

@@ -114,6 +114,17 @@ impl Directory {
         let unknown = || Error::Unknown { name: name.to_string(), folder: self.0.display().to_string() };
         self.read(name).ok_or_else(unknown)?.open()
     }
+
+    /// Finds a box by name that this user has exported, and no other.
+    ///
+    /// # Errors
+    /// As [`Directory::discover`].
+    pub fn discover_own(&self, name: &str) -> Result<View> {
+        check_name("sensor box", name, BOX_NAME_BYTES)?;
+        let own = rustix::process::geteuid().as_raw();
+        let unknown = || Error::Unknown { name: name.to_string(), folder: self.0.display().to_string() };
+        self.read(name).filter(|registration| registration.user == own).ok_or_else(unknown)?.open()
+    }
 }
 
 impl Registration {

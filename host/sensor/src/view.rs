@@ -169,6 +169,13 @@ impl View {
             .then(|| self.memory.load(self.shape.sensor_at(slot) + sensor::VALUE * 8, Ordering::Acquire))
     }
 
+    /// Time of a slot's last update, ns, as its publisher says.
+    pub fn time_ns(&self, slot: u32) -> Option<u64> {
+        let slot = u64::from(slot);
+        (slot < self.shape.sensors)
+            .then(|| self.memory.load(self.shape.sensor_at(slot) + sensor::TIME * 8, Ordering::Acquire))
+    }
+
     /// Number of updates of a slot.
     pub fn updates(&self, slot: u32) -> Option<u64> {
         let slot = u64::from(slot);

@@ -2,8 +2,8 @@
 
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, GroupStatus,
-    ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
-    WatchEvent,
+    RepairRequest, RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse,
+    TraceRequest, TraceResponse, WatchEvent,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -62,6 +62,8 @@ pub trait Backend: Send + Sync + 'static {
     fn join(&self, request: JoinRequest) -> Reply<'_, JoinResponse>;
     /// Forgets an actuator for a caller.
     fn remove_actuator(&self, caller: Caller, name: Label) -> Reply<'_, ()>;
+    /// Orders the monitor of an actuator to repair something, for a caller.
+    fn repair(&self, caller: Caller, name: Label, request: RepairRequest) -> Reply<'_, RepairResponse>;
     /// Counters of an actuator's switch, by name with labels.
     fn counters(&self, name: Label) -> Reply<'_, Vec<(String, u64)>>;
     /// Metrics of the controller, Prometheus text.

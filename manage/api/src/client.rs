@@ -2,8 +2,8 @@
 
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, GroupMember,
-    GroupStatus, NOT_LEADER, Problem, ResourceList, ResourceView, StatusResponse, TokenRequest,
-    TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    GroupStatus, NOT_LEADER, Problem, RepairRequest, RepairResponse, ResourceList, ResourceView,
+    StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -312,6 +312,14 @@ impl Client {
     /// [`ClientError`].
     pub fn counters(&self, actuator: &str) -> Result<BTreeMap<String, u64>, ClientError> {
         self.get(&format!("/v1/actuators/{actuator}/counters"))
+    }
+
+    /// `POST /v1/actuators/{name}/repairs`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn repair(&self, actuator: &str, request: &RepairRequest) -> Result<RepairResponse, ClientError> {
+        self.post(&format!("/v1/actuators/{actuator}/repairs"), request)
     }
 
     /// `DELETE /v1/actuators/{name}`.

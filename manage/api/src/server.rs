@@ -4,8 +4,8 @@ use crate::backend::{Backend, Caller, TOKEN_CALLER};
 use crate::tls::Peer;
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, BODY_BYTES_MAX, CaptureRequest, CapturedFrame,
-    GroupStatus, Problem, RESOURCES_MAX, ResourceList, ResourceView, StatusResponse, TokenRequest,
-    TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    GroupStatus, Problem, RESOURCES_MAX, RepairRequest, RepairResponse, ResourceList, ResourceView,
+    StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
@@ -131,6 +131,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(capture))
         .routes(routes!(token))
         .routes(routes!(remove_actuator))
+        .routes(routes!(repair))
         .routes(routes!(counters))
         .routes(routes!(metrics))
 }
@@ -331,6 +332,19 @@ async fn remove_actuator(
     Path(name): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     backend.remove_actuator(caller, label(name)?).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Order the monitor of a host or gateway to repair something, by an update that the group signs.
+#[utoipa::path(post, path = "/v1/actuators/{name}/repairs", params(("name" = String, Path)),
+    request_body = RepairRequest,
+    responses((status = 200, body = RepairResponse), (status = "4XX", body = Problem)))]
+async fn repair(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    Strict(request): Strict<RepairRequest>,
+) -> Result<Json<RepairResponse>, ApiError> {
+    backend.repair(caller, label(name)?, request).await.map(Json)
 }
 
 /// Counters of a host's or gateway's switch.

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_model::event::Role;
+use weir_model::health::{HealthNote, RepairAction};
 use weir_model::resource::{FieldError, Kind, Resource, ResourceId};
 
 /// Most resources of one request.
@@ -165,6 +166,61 @@ pub struct ActuatorStatus {
     pub waiting: Vec<String>,
     /// Its last refusals; at most 20.
     pub refused: Vec<String>,
+    /// What its monitor told last; absent when it never told anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthView>,
+}
+
+/// What the monitor of a host told last.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HealthView {
+    /// How it hears the kernel, and why not better.
+    pub kernel: String,
+    /// Alarms since it started.
+    pub alarms: u64,
+    /// When that was ordered, milliseconds of the Unix epoch.
+    pub told_ms: u64,
+    /// The newest notes, oldest first; at most 16.
+    pub notes: Vec<HealthNote>,
+    /// Repairs that are in force.
+    pub repairs: Vec<RepairView>,
+}
+
+/// A repair that is in force.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RepairView {
+    /// The cgroup.
+    pub cgroup: String,
+    /// What is done with it.
+    pub action: RepairAction,
+    /// The version at which it was ordered.
+    pub version: u64,
+}
+
+/// Order the monitor of a host to repair something, or no longer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RepairRequest {
+    /// Path of the cgroup (version 2) below the mount, such as `machines/web`.
+    pub cgroup: String,
+    /// What to do; absent withdraws the order, and thaws what it froze.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<RepairAction>,
+    /// Wait for the signed update to be in force at the host for so long, milliseconds.
+    #[serde(default)]
+    pub wait_ms: u32,
+}
+
+/// A repair was ordered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RepairResponse {
+    /// The version at which it was decided.
+    pub version: u64,
+    /// Whether it was in force at the host within `waitMs`.
+    pub in_force: bool,
 }
 
 /// State of the domain.

@@ -107,6 +107,12 @@ impl Backend for Rote {
     fn remove_actuator(&self, _: Caller, _: Label) -> Reply<'_, ()> {
         Box::pin(async { Ok(()) })
     }
+    fn repair(&self, _: Caller, name: Label, request: RepairRequest) -> Reply<'_, RepairResponse> {
+        Box::pin(async move {
+            assert_eq!((name.as_str(), request.cgroup.as_str()), ("h1", "machines/web"));
+            Ok(RepairResponse { version: 9, in_force: false })
+        })
+    }
     fn counters(&self, _: Label) -> Reply<'_, Vec<(String, u64)>> {
         Box::pin(async { Ok(vec![("drops".into(), 2)]) })
     }

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use weir_lab::scope::CleanOnDrop;
 use weir_lab::{Daemon, Netns, Program, Scope, system};
 
-const NEEDED: [&str; 5] = ["ganesha.nfsd", "rpcbind", "nfs-cp", "nfs-cat", "nfs-ls"];
+const NEEDED: [&str; 6] = ["ganesha.nfsd", "rpcbind", "nfs-cp", "nfs-cat", "nfs-ls", "python3"];
 const SERVER: &str = "nfs://10.9.0.2/vfs";
 const WALL: &str = "nfs://10.9.1.1/vfs";
 /// One scenario at a time: their namespaces have the same names.
@@ -75,12 +75,19 @@ impl Place {
 
     /// A process and all its children in a process namespace: they end with it.
     fn start_server(&self, name: &str) -> Daemon {
-        let conf = self.folder.path().join("ganesha.conf");
+        let daemon = self.begin_server(name, &self.server, &self.export());
+        system::wait_for("the server", BOUND, || Ok(self.list(SERVER, "").is_some())).unwrap();
+        daemon
+    }
+
+    /// The same in a namespace of choice, with a folder of choice, not waited for.
+    fn begin_server(&self, name: &str, netns: &Netns, export: &str) -> Daemon {
+        let conf = self.folder.path().join(format!("{name}.conf"));
         let text = format!(
             "NFS_CORE_PARAM {{ Protocols = 3, 4; Enable_NLM = false; Enable_RQUOTA = false; mount_path_pseudo = true; \
              MNT_Port = 20048; }}\nNFSv4 {{ Graceless = true; Only_Numeric_Owners = true; Minor_Versions = 0, 1; }}\nEXPORT {{ Export_Id = 7; Path = {}; Pseudo = /vfs; Access_Type = RW; \
              Squash = No_Root_Squash; SecType = sys; Protocols = 3, 4; FSAL {{ Name = VFS; }} }}\n",
-            self.export()
+            export
         );
         std::fs::write(&conf, text).unwrap();
         let script = format!(
@@ -90,10 +97,31 @@ impl Place {
             conf.display()
         );
         let words = ["-m", "-p", "-f", "--mount-proc", "--kill-child", "sh", "-c", script.as_str()];
-        let daemon =
-            self.scope.start(name, &Program::new("unshare").args(words).netns(&self.server)).unwrap();
-        system::wait_for("the server", BOUND, || Ok(self.list(SERVER, "").is_some())).unwrap();
-        daemon
+        self.scope.start(name, &Program::new("unshare").args(words).netns(netns)).unwrap()
+    }
+
+    /// A second server, with a folder of its own: its export on this machine, and its URL.
+    fn second_server(&self, name: &str) -> (Netns, String, String) {
+        let netns = self.scope.netns("second").unwrap();
+        netns.veth("t0", &self.wall, "t1").unwrap();
+        netns.address("t0", "10.9.2.2/24").unwrap();
+        self.wall.address("t1", "10.9.2.1/24").unwrap();
+        netns.up("t0").unwrap();
+        self.wall.up("t1").unwrap();
+        netns.route("default", "10.9.2.1").unwrap();
+        let export = self.folder.path().join("second").display().to_string();
+        std::fs::create_dir(&export).unwrap();
+        system::run("chmod", &["777", &export]).unwrap();
+        let url = "nfs://10.9.2.2/vfs".to_string();
+        self.begin_server(name, &netns, &export);
+        system::wait_for("the second server", BOUND, || Ok(self.list(&url, "").is_some())).unwrap();
+        (netns, export, url)
+    }
+
+    fn kill(&self, name: &str) {
+        let record = self.scope.programs().into_iter().find(|(known, _)| known == name).unwrap().1;
+        record.signal(weir_lab::process::Signal::KILL).unwrap();
+        system::wait_for("its end", BOUND, || Ok(!record.alive())).unwrap();
     }
 
     fn write_policy(&self, text: &str) -> String {
@@ -104,11 +132,19 @@ impl Place {
     }
 
     fn start_wall(&self, name: &str, policy: &str) -> Daemon {
-        let words = ["filewall", "--server", SERVER, "--policy", policy];
-        let program = Program::new(env!("CARGO_BIN_EXE_weir")).args(words).netns(&self.wall);
-        let daemon = self.scope.start(name, &program).unwrap();
+        self.start_wall_with(name, policy, &[])
+    }
+
+    fn start_wall_with(&self, name: &str, policy: &str, more: &[&str]) -> Daemon {
+        let daemon = self.begin_wall(name, policy, more);
         system::wait_for("FileWall", BOUND, || Ok(self.status().is_some())).unwrap();
         daemon
+    }
+
+    fn begin_wall(&self, name: &str, policy: &str, more: &[&str]) -> Daemon {
+        let words = [&["filewall", "--server", SERVER, "--policy", policy][..], more].concat();
+        let program = Program::new(env!("CARGO_BIN_EXE_weir")).args(words).netns(&self.wall);
+        self.scope.start(name, &program).unwrap()
     }
 
     fn status(&self) -> Option<serde_json::Value> {
@@ -138,6 +174,16 @@ impl Place {
         let output = self.run("nfs-cp", &[from, to]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() { Ok(()) } else { Err(text) }
+    }
+
+    /// A command of `nfs_client.py` as a user, through FileWall: what it prints, or the name of the error.
+    fn client(&self, uid: u32, arguments: &[&str]) -> Result<String, String> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nfs_client.py");
+        let uid = uid.to_string();
+        let words = [&["60", "python3", script, "10.9.1.1", "/vfs", uid.as_str()][..], arguments].concat();
+        let output = self.run("timeout", &words);
+        let text = String::from_utf8_lossy(&output.stdout).trim_end().to_string();
+        if output.status.success() { Ok(text) } else { Err(text) }
     }
 
     fn read(&self, url: &str) -> Result<Vec<u8>, String> {
@@ -306,5 +352,242 @@ fn clients_of_nfsv4_are_under_the_same_rules() {
             (Some(0), Some(0))
         );
         assert!(counters["compounds_total"].as_u64() > Some(10));
+    });
+}
+
+/// The shipped example of the case study, in a night that never ends.
+fn case_study() -> String {
+    let text = include_str!("../../../docs/operate/filewall/rbac.yaml");
+    text.replace("17:00", "00:00").replace("09:00", "24:00")
+}
+
+#[test]
+fn roles_sessions_and_the_control_folder_work_for_real_clients() {
+    scenario("roles_sessions_and_the_control_folder_work_for_real_clients", |place| {
+        for (name, uid, mode) in [("alice", 1001, 0o644), ("bob", 1002, 0o600), ("charles", 1003, 0o600)] {
+            std::fs::write(place.path(name), name).unwrap();
+            std::os::unix::fs::chown(place.path(name), Some(uid), Some(uid)).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(place.path(name), mode).unwrap();
+        }
+        let policy = place.write_policy(&case_study());
+        let mut wall = place.start_wall("wall", &policy);
+        let [root, alice, bob, charles] = [0, 1001, 1002, 1003];
+        let denied = || Err("EACCES".to_string());
+        // libnfs does not say why a WRITE fails.
+        let refused = || Err("EFAULT".to_string());
+        let ok = || Ok(String::new());
+        // The matrix: one's own files, those of other developers, and the owner's right to remove.
+        assert_eq!(place.client(alice, &["read", "/alice"]), Ok("alice".into()));
+        assert_eq!(place.client(alice, &["read", "/bob"]), denied());
+        assert_eq!(
+            place.client(charles, &["read", "/bob"]),
+            Ok("bob".into()),
+            "as bob, whose file is private"
+        );
+        assert_eq!(place.client(bob, &["remove", "/charles"]), denied());
+        let listed = place.client(alice, &["list", "/"]).unwrap();
+        assert!(listed.lines().any(|name| name == ".control"), "{listed}");
+        let mut control: Vec<String> =
+            place.client(alice, &["list", "/.control"]).unwrap().lines().map(str::to_string).collect();
+        control.sort();
+        assert_eq!(control, ["roles", "shadow", "users"]);
+        // Sessions: least privilege, separation of duty, delegation.
+        assert_eq!(place.client(bob, &["read", "/.control/users/bob/ctrl"]).unwrap(), "user\ndeveloper");
+        assert_eq!(place.client(bob, &["read", "/alice"]), denied());
+        assert_eq!(place.client(bob, &["write", "/.control/users/bob/ctrl", "admin developer"]), refused());
+        assert_eq!(place.client(bob, &["create", "/.control/users/bob/ctrl", "admin"]), ok());
+        assert_eq!(place.client(bob, &["read", "/alice"]), Ok("alice".into()));
+        assert_eq!(place.client(bob, &["write", "/.control/users/bob/ctrl", "\n"]), ok());
+        // Permissions by the shadow, and by chmod, which the shadow follows.
+        let shadow = "/.control/shadow/bob";
+        assert_eq!(place.client(alice, &["write", shadow, "READ user"]), denied());
+        assert_eq!(place.client(bob, &["write", shadow, "READ user\nGETATTR user\nACCESS user\n"]), ok());
+        assert_eq!(place.client(alice, &["read", "/bob"]), Ok("bob".into()));
+        assert!(place.client(bob, &["read", shadow]).unwrap().contains("\nREAD user\n"));
+        assert_eq!(place.client(bob, &["chmod", "/bob", "200"]), ok());
+        let text = place.client(bob, &["read", shadow]).unwrap();
+        assert!(text.contains("mode 0200") && text.contains("READ user # not by mode"), "{text}");
+        assert_eq!(place.client(alice, &["read", "/bob"]), denied());
+        assert_eq!(place.client(bob, &["chmod", shadow, "777"]), Err("EPERM".into()));
+        assert_eq!(place.client(bob, &["chmod", "/bob", "600"]), ok());
+        let mirrored = place.client(bob, &["list", "/.control/shadow"]).unwrap();
+        assert!(["alice", "bob", "charles"].iter().all(|name| mirrored.lines().any(|line| line == *name)));
+        // Who asks for what is out of reach is a threat; killed at once, FileWall forgets neither that nor permissions.
+        assert_eq!(place.client(alice, &["write", "/.control/users/alice/ctrl", "admin"]), refused());
+        wall.kill().unwrap();
+        place.start_wall("wall-again", &policy);
+        assert_eq!(place.client(alice, &["read", "/alice"]), denied());
+        assert_eq!(place.client(root, &["write", "/.control/users/root/ctrl", "admin"]), ok());
+        assert_eq!(place.client(root, &["write", "/.control/users/alice/ctrl", "enable"]), ok());
+        assert_eq!(place.client(alice, &["read", "/bob"]), Ok("bob".into()), "what bob permitted has stayed");
+        // LOG and ALARM.
+        assert_eq!(place.client(root, &["write", "/charles", "edited"]), ok());
+        let log = std::fs::read_to_string(place.folder.path().join("policies/rbac.log")).unwrap();
+        assert!(
+            log.lines().any(|line| line.contains("\"permission\":\"alarm\"") && line.contains("alice")),
+            "{log}"
+        );
+        assert!(
+            log.lines().any(|line| line.contains("\"op\":\"WRITE\"") && line.contains("\"role\":\"admin\"")),
+            "{log}"
+        );
+    });
+}
+
+#[test]
+fn a_replica_that_is_lost_is_not_noticed_and_comes_back_whole() {
+    scenario("a_replica_that_is_lost_is_not_noticed_and_comes_back_whole", |place| {
+        let (netns, other, url) = place.second_server("second-server");
+        let context = place.folder.path().join("context").display().to_string();
+        let policy = place.write_policy("kind: handles\nkey-file: key\n");
+        let mut wall = place.start_wall_with("wall", &policy, &["--replica", &url, "--context", &context]);
+        let run = |arguments: &[&str]| place.client(0, arguments);
+        let both = |name: &str| {
+            [place.path(name), format!("{other}/{name}")].map(|path| std::fs::read_to_string(path).ok())
+        };
+        assert_eq!(run(&["mkdir", "/folder"]), Ok(String::new()));
+        assert_eq!(run(&["create", "/folder/one", "first"]), Ok(String::new()));
+        assert_eq!(both("folder/one"), [Some("first".to_string()), Some("first".to_string())]);
+        let live = || {
+            let status = place.status().unwrap();
+            let all = status["replicas"].as_array().unwrap().clone();
+            all.iter().map(|replica| replica[1].as_bool().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(live(), [true, true]);
+        // The first one dies: reading and writing go on.
+        place.kill("server");
+        assert_eq!(run(&["read", "/folder/one"]), Ok("first".to_string()));
+        assert_eq!(run(&["create", "/folder/two", "second"]), Ok(String::new()));
+        assert_eq!(run(&["rename", "/folder/one", "/folder/renamed"]), Ok(String::new()));
+        assert_eq!(run(&["list", "/folder"]).unwrap().lines().count(), 2);
+        assert_eq!(live(), [false, true]);
+        assert_eq!(both("folder/two"), [None, Some("second".to_string())]);
+        // It comes back, and gets what it has missed; then the other one dies.
+        place.begin_server("server-again", &place.server, &place.export());
+        system::wait_for("the rebuild", BOUND, || Ok(live() == [true, true])).unwrap();
+        assert_eq!(both("folder/two"), [Some("second".to_string()), Some("second".to_string())]);
+        assert_eq!(both("folder/one"), [None, None]);
+        place.kill("second-server");
+        assert_eq!(run(&["read", "/folder/renamed"]), Ok("first".to_string()));
+        // Handles are numbers that outlive FileWall.
+        wall.kill().unwrap();
+        place.start_wall_with("wall-again", &policy, &["--replica", &url, "--context", &context]);
+        assert_eq!(run(&["read", "/folder/two"]), Ok("second".to_string()));
+        drop(netns);
+    });
+}
+
+#[test]
+fn a_folder_that_another_server_serves_looks_like_any_other() {
+    scenario("a_folder_that_another_server_serves_looks_like_any_other", |place| {
+        let (_netns, other, url) = place.second_server("second-server");
+        let context = place.folder.path().join("context").display().to_string();
+        let policy = place.write_policy("kind: handles\nkey-file: key\n");
+        let redirect = format!("/projects={url}");
+        place.start_wall_with("wall", &policy, &["--redirect", &redirect, "--context", &context]);
+        let run = |arguments: &[&str]| place.client(0, arguments);
+        assert_eq!(run(&["create", "/here", "here"]), Ok(String::new()));
+        assert_eq!(run(&["create", "/projects/there", "there"]), Ok(String::new()));
+        assert_eq!(std::fs::read_to_string(format!("{other}/there")).unwrap(), "there");
+        assert!(!Path::new(&place.path("projects")).exists());
+        let mut listed: Vec<String> = run(&["list", "/"]).unwrap().lines().map(str::to_string).collect();
+        listed.sort();
+        assert_eq!(listed, ["here", "projects"]);
+        assert_eq!(run(&["read", "/projects/there"]), Ok("there".to_string()));
+        assert_eq!(run(&["rename", "/here", "/projects/here"]), Err("EXDEV".to_string()));
+        assert_eq!(run(&["rename", "/projects", "/elsewhere"]), Err("EACCES".to_string()));
+    });
+}
+
+#[test]
+fn a_second_filewall_takes_over_and_nothing_happens_twice() {
+    scenario("a_second_filewall_takes_over_and_nothing_happens_twice", |place| {
+        let context = place.folder.path().join("context").display().to_string();
+        let policy = place.write_policy(&case_study());
+        let mut first = place.start_wall_with("wall", &policy, &["--context", &context]);
+        let second = place.begin_wall("second-wall", &policy, &["--context", &context, "--standby"]);
+        assert_eq!(place.client(0, &["write", "/.control/users/root/ctrl", "admin"]), Ok(String::new()));
+        assert_eq!(
+            place.client(0, &["write", "/.control/roles/developer/ctrl", "assign alice"]),
+            Ok(String::new())
+        );
+        // A client in the middle of its work: it makes, renames and removes files until it is told to stop.
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nfs_client.py");
+        let words = ["-u", script, "10.9.1.1", "/vfs", "1002", "churn", "/work", "3000"];
+        std::fs::create_dir(place.path("work")).unwrap();
+        std::os::unix::fs::chown(place.path("work"), Some(1002), Some(1002)).unwrap();
+        let mut churn = place.client.command("python3");
+        churn.args(words).stdout(std::process::Stdio::piped());
+        let churn = churn.spawn().unwrap();
+        let busy = || Ok(std::fs::read_dir(place.path("work")).unwrap().count() > 20);
+        system::wait_for("work in progress", BOUND, busy).unwrap();
+        first.kill().unwrap();
+        let output = churn.wait_with_output().unwrap();
+        // Each operation has happened exactly once: a second execution would have failed, or left something behind.
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "done");
+        assert_eq!(std::fs::read_dir(place.path("work")).unwrap().count(), 1000);
+        assert!(second.alive());
+        let members = place.client(1001, &["read", "/.control/roles/developer/members"]).unwrap();
+        assert!(members.lines().any(|name| name == "alice"), "{members}");
+    });
+}
+
+/// What a kernel's client sees that libnfs does not: its caches, its own checks, many calls at once.
+const GUEST: &str = "
+mkdir /mnt/tree
+for number in 1 2 3 4 5 6 7 8 9; do mkdir /mnt/tree/$number; echo $number > /mnt/tree/$number/file; done
+check listed \"$(ls /mnt/tree | wc -l)\" 9
+check read \"$(cat /mnt/tree/*/file | tr -d '\\n')\" 123456789
+dd if=/dev/urandom of=/tmp/data bs=64k count=8 2>/dev/null
+cp /tmp/data /mnt/tree/data
+echo 3 > /proc/sys/vm/drop_caches
+check same \"$(md5sum < /mnt/tree/data)\" \"$(md5sum < /tmp/data)\"
+mv /mnt/tree/data /mnt/tree/moved
+rm -r /mnt/tree
+check removed \"$(ls /mnt | grep -c tree)\" 0
+check own \"$(as alice 'cat /mnt/alice')\" alice
+check foreign \"$(as alice 'cat /mnt/bob' | grep -c denied)\" 1
+check control \"$(ls /mnt/.control | tr '\\n' ' ')\" 'roles shadow users '
+check roles \"$(as bob 'cat /mnt/.control/users/bob/ctrl' | tr '\\n' ' ')\" 'user developer '
+as bob 'echo admin > /mnt/.control/users/bob/ctrl'
+check administrator \"$(as bob 'cat /mnt/.control/users/bob/ctrl')\" admin
+check as-administrator \"$(as bob 'cat /mnt/alice')\" alice
+as bob 'echo user developer > /mnt/.control/users/bob/ctrl'
+as bob 'echo looks user > /mnt/.control/shadow/bob'
+as bob 'echo READ user >> /mnt/.control/shadow/bob'
+check granted \"$(as alice 'cat /mnt/bob')\" bob
+as bob 'chmod 640 /mnt/bob'
+check shadow \"$(as bob 'cat /mnt/.control/shadow/bob' | grep -c -e 'mode 0640' -e 'READ user')\" 2
+";
+
+#[test]
+fn the_kernels_own_client_works_with_roles_and_the_control_folder() {
+    let name = "the_kernels_own_client_works_with_roles_and_the_control_folder";
+    if let Some(reason) = crate::nfs_guest::missing() {
+        return println!("NOT RUN {name}: {reason}");
+    }
+    scenario(name, |place| {
+        for (name, uid) in [("alice", 1001), ("bob", 1002)] {
+            std::fs::write(place.path(name), name).unwrap();
+            std::os::unix::fs::chown(place.path(name), Some(uid), Some(uid)).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(place.path(name), mode).unwrap();
+        }
+        let policy = place.write_policy(
+            &case_study().replace("initial: [user, developer]", "initial: [user, developer, admin]").replace(
+                "exclusive: [[admin, user], [admin, developer], [admin, threat]]",
+                "exclusive: [[admin, threat]]",
+            ),
+        );
+        place.start_wall("wall", &policy);
+        let said = crate::nfs_guest::run(&place.client, place.folder.path(), GUEST);
+        assert!(said.iter().all(|line| line.ends_with(" ok")), "{said:#?}");
+        assert_eq!(said.len(), GUEST.matches("\ncheck ").count() + 1, "{said:#?}");
+        let counters = place.status().unwrap()["totals"]["counters"].clone();
+        assert_eq!(
+            (counters["bad_calls_total"].as_u64(), counters["bad_replies_total"].as_u64()),
+            (Some(0), Some(0))
+        );
     });
 }

@@ -15,8 +15,12 @@ const DATAGRAM_BYTES: usize = 20_000;
 /// The outside of the lab.
 const OUTSIDE: [&str; 2] = ["192.0.2.2", "2001:db8:2::2"];
 
-/// Echo and one port.
+/// Nothing but echo and one port.
 const RULES: &str = "---
+kind: network
+name: pieces
+ingress: deny
+---
 kind: firewall-rule
 network: pieces
 name: ping
@@ -56,7 +60,7 @@ fn large_pings(from: &Netns, to: IpAddr) {
 
 /// A datagram goes there and back, whole.
 fn there_and_back(from: &UdpSocket, to: SocketAddr, server: &UdpSocket) {
-    let sent: Vec<u8> = (0..DATAGRAM_BYTES).map(|at| (at * 31 >> 3) as u8).collect();
+    let sent: Vec<u8> = (0..DATAGRAM_BYTES).map(|at| ((at * 31) >> 3) as u8).collect();
     let (mut there, mut back) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     wait(&format!("a large datagram to {to}, and back"), || {
         // While the way is new it may have no MTU yet, or no neighbour.
@@ -84,7 +88,7 @@ fn denied_packets(lab: &Lab, switch: &str) -> u64 {
 fn large_datagrams_cross_hosts_where_their_port_is_allowed() {
     let Some(lab) = lab("fragments") else { return };
     let extra = Extra::begin();
-    let ends: Pair = pair(&lab, &extra, "pieces", "ingress: deny");
+    let ends: Pair = pair(&lab, &extra, "pieces", "");
     lab.apply(RULES);
     for address in [ip("10.7.0.12"), ip("fd00:7::12")] {
         large_pings(&ends.a, address);

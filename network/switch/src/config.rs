@@ -38,6 +38,21 @@ pub struct SwitchConfig {
     /// The engine.
     #[serde(default)]
     pub engine: EngineConfig,
+    /// What the monitor's reader does in the engine's idle slots.
+    #[serde(default)]
+    pub idle_reader: Option<IdleReader>,
+}
+
+/// Where whoever starts the switch finds what its idle slots are for. The switch itself does not read these files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IdleReader {
+    /// File or folder of the monitor's policies.
+    #[serde(default)]
+    pub policy: Option<PathBuf>,
+    /// File of the ring of hosts.
+    #[serde(default)]
+    pub ring: Option<PathBuf>,
 }
 
 /// The way outside: a device that the switch makes in its own namespace. The kernel routes from there.

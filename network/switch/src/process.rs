@@ -9,6 +9,7 @@ use crate::control::clients::ControlCounters;
 use crate::control::punt::PuntSocket;
 use crate::control::{Control, PUNT_SOCKET, REQUESTS_MAX};
 use crate::engine::counters::Counters;
+use crate::engine::idle::Idle;
 use crate::engine::port::Port;
 use crate::engine::ring::frame_ring;
 use crate::engine::sys::{self, Wakeup};
@@ -168,6 +169,18 @@ impl Switch {
         config: &SwitchConfig,
         make_mind: impl FnOnce(&SwitchConfig, TokenKey) -> M,
     ) -> Result<Switch, SwitchError> {
+        Switch::start_with_idle(config, make_mind, None)
+    }
+
+    /// Starts one with something to do in its engine's idle slots.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn start_with_idle<M: Mind + 'static>(
+        config: &SwitchConfig,
+        make_mind: impl FnOnce(&SwitchConfig, TokenKey) -> M,
+        idle: Option<Box<dyn Idle>>,
+    ) -> Result<Switch, SwitchError> {
         if let Some(problem) = config.problem() {
             return Err(SwitchError::Config(problem));
         }
@@ -182,6 +195,7 @@ impl Switch {
         let (channels, link) = channels();
         let underlay = open_underlay(config, &shared.counters)?;
         let engine = Engine::new(Arc::clone(&shared), channels, underlay, tables, config.engine.busy_poll_us)
+            .and_then(|engine| engine.with_idle(idle))
             .map_err(system("making the engine"))?;
         open_external(config, &link, &shared.engine_wake)?;
         let counters = Arc::new(ControlCounters::default());
@@ -276,7 +290,18 @@ fn spawn(
 /// # Errors
 /// [`SwitchError`].
 pub fn run(config: &SwitchConfig) -> Result<(), SwitchError> {
-    run_with(config, crate::slow::tables_mind::make)
+    run_with(config, crate::slow::tables_mind::make, || None)
+}
+
+/// The same with something to do in idle slots, which is made when signals are blocked.
+///
+/// # Errors
+/// [`SwitchError`].
+pub fn run_with_idle(
+    config: &SwitchConfig,
+    idle: impl FnOnce() -> Option<Box<dyn Idle>>,
+) -> Result<(), SwitchError> {
+    run_with(config, crate::slow::tables_mind::make, idle)
 }
 
 /// Runs a switch until the process is told to end (SIGTERM or SIGINT), or a thread ends. To be called before
@@ -287,10 +312,11 @@ pub fn run(config: &SwitchConfig) -> Result<(), SwitchError> {
 pub fn run_with<M: Mind + 'static>(
     config: &SwitchConfig,
     make_mind: impl FnOnce(&SwitchConfig, TokenKey) -> M,
+    idle: impl FnOnce() -> Option<Box<dyn Idle>>,
 ) -> Result<(), SwitchError> {
     let signals = sys::Signals::block().map_err(system("blocking signals"))?;
     let started = Instant::now();
-    let switch = Switch::start(config, make_mind)?;
+    let switch = Switch::start_with_idle(config, make_mind, idle())?;
     tracing::info!(
         name = %config.name,
         underlay = %config.underlay,

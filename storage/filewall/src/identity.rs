@@ -52,6 +52,83 @@ pub struct RoleFile {
 /// Names of roles, shared by all who have them.
 pub type Roles = Arc<[Arc<str>]>;
 
+/// Most roles: one bit each.
+pub const ROLES_MAX: usize = 64;
+
+/// Roles by number, in the order of how much they include: a role stands behind those that it inherits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lattice {
+    names: Vec<Arc<str>>,
+    includes: Vec<u64>,
+    separate: Vec<u64>,
+}
+
+impl Lattice {
+    fn compile(file: &IdentitiesFile) -> Result<Lattice, String> {
+        if file.roles.len() > ROLES_MAX {
+            return Err(format!("{} roles; at most {ROLES_MAX} are allowed", file.roles.len()));
+        }
+        let one = |role: &String| {
+            closure(file, &BTreeSet::from([role.clone()])).into_iter().map(str::to_string).collect()
+        };
+        let mut roles: Vec<(&String, BTreeSet<String>)> =
+            file.roles.keys().map(|role| (role, one(role))).collect();
+        roles.sort_by_key(|(name, included)| (included.len(), name.to_string()));
+        let names: Vec<Arc<str>> = roles.iter().map(|(name, _)| Arc::from(name.as_str())).collect();
+        let mut lattice = Lattice { names, ..Lattice::default() };
+        lattice.includes =
+            roles.iter().map(|(_, included)| lattice.bits(included.iter().map(String::as_str))).collect();
+        lattice.separate =
+            file.separate.iter().map(|set| lattice.bits(set.iter().map(String::as_str))).collect();
+        Ok(lattice)
+    }
+
+    /// Number of a role.
+    pub fn number(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|known| **known == *name)
+    }
+
+    /// Name of a role.
+    pub fn name(&self, number: usize) -> &Arc<str> {
+        &self.names[number]
+    }
+
+    /// Number of roles.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// A set of roles as bits; unknown ones are left out.
+    pub fn bits<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> u64 {
+        names.into_iter().filter_map(|name| self.number(name)).fold(0, |set, number| set | 1 << number)
+    }
+
+    /// Numbers of the roles of a set, the least privileged one first.
+    pub fn members(&self, set: u64) -> impl Iterator<Item = usize> + use<> {
+        (0..self.names.len()).filter(move |number| set & 1 << number != 0)
+    }
+
+    /// Names of the roles of a set.
+    pub fn names(&self, set: u64) -> impl Iterator<Item = &str> {
+        self.members(set).map(|number| &*self.names[number])
+    }
+
+    /// The roles of a set and all that they inherit.
+    pub fn closed(&self, set: u64) -> u64 {
+        self.members(set).fold(0, |all, number| all | self.includes[number])
+    }
+
+    /// A set of roles of which nobody may have two, if this one breaks it (static separation of duty).
+    pub fn separated(&self, set: u64) -> Option<u64> {
+        self.separate.iter().copied().find(|separate| (separate & set).count_ones() > 1)
+    }
+}
+
 /// Identities, checked and closed over inheritance.
 #[derive(Clone, Debug, Default)]
 pub struct Identities {
@@ -59,6 +136,7 @@ pub struct Identities {
     uids: BTreeMap<String, u32>,
     groups: BTreeMap<String, u32>,
     roles: BTreeSet<Arc<str>>,
+    lattice: Lattice,
 }
 
 impl Identities {
@@ -84,7 +162,18 @@ impl Identities {
             }
             identities.uids.insert(name.clone(), user.uid);
         }
+        identities.lattice = Lattice::compile(file)?;
         Ok(identities)
+    }
+
+    /// Roles by number.
+    pub fn lattice(&self) -> &Lattice {
+        &self.lattice
+    }
+
+    /// Names of the users.
+    pub fn users(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.uids.iter().map(|(name, uid)| (name.as_str(), *uid))
     }
 
     /// The number of a user that is written by name or number.
@@ -163,6 +252,20 @@ pub struct Principal {
 }
 
 impl Principal {
+    /// Somebody who does not call: for questions.
+    pub fn nobody(uid: u32) -> Principal {
+        Principal {
+            id: 0,
+            address: IpAddr::from([0, 0, 0, 0]),
+            uid,
+            gid: NOBODY,
+            groups: Box::default(),
+            name: None,
+            roles: Arc::from([]),
+            usage: Arc::default(),
+        }
+    }
+
     /// Name, or number where there is no name.
     pub fn label(&self) -> String {
         self.name.as_ref().map_or_else(|| self.uid.to_string(), ToString::to_string)

@@ -11,10 +11,12 @@
 //!
 //! - [`wire`]: ONC RPC, NFSv3, NFSv4.0 and 4.1, MOUNT, PORTMAP, decoded where they lie.
 //! - [`message`]: a call and a reply as policies see and change them.
+//! - [`cedar`]: the language of `rbac`.
 //! - [`identity`]: users, groups, roles; who is calling.
 //! - [`places`]: which handle is below which path of the policies, learnt from the messages.
 //! - [`policy`]: the policies, their files, and the chain.
 //! - [`proxy`]: listeners, sessions, the pending map, retransmissions, the way to the server.
+//! - [`replicate`]: several servers as one.
 //! - [`metrics`]: what `weir filewall top` and Prometheus show.
 //!
 //! Invariants
@@ -30,6 +32,7 @@
 //! [`proxy`] (policies run to completion one after another on the thread of their session: there are no buffers
 //! between them that could overflow).
 
+pub mod cedar;
 pub mod error;
 pub mod identity;
 pub mod message;
@@ -37,6 +40,7 @@ pub mod metrics;
 pub mod places;
 pub mod policy;
 pub mod proxy;
+pub mod replicate;
 pub mod wire;
 
 pub use error::{Error, Result};

@@ -7,10 +7,10 @@
 use crate::identity::Principal;
 use crate::places::Place;
 use crate::wire::call::Arguments;
-use crate::wire::nfs3::{Handle, Op};
+use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op};
 use crate::wire::reply::Results;
 use crate::wire::rpc::{CallHead, Credential, mark_of};
-use crate::wire::xdr::{Span, get_u32, padded, put_opaque, put_u32, set_u32};
+use crate::wire::xdr::{Span, get_u32, padded, put_opaque, put_u32, put_u64, set_u32};
 use std::sync::Arc;
 
 /// What time it is, read once for each batch of messages.
@@ -21,6 +21,32 @@ pub struct Now {
     /// Since an arbitrary moment, never going back, microseconds.
     pub steady_us: u64,
 }
+
+/// A call of FileWall's own, made on behalf of a policy that must know more before it decides (paper 4.2.3: messages are
+/// injected, and their replies filtered out).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Handle of the object, or of the directory.
+    pub handle: Handle,
+    /// The name to look up; without one, the object's attributes are asked for.
+    pub name: Option<Box<[u8]>>,
+}
+
+/// What the server answered to a [`Probe`].
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// What was asked.
+    pub probe: Probe,
+    /// `nfsstat3`.
+    pub status: u32,
+    /// Handle of the name.
+    pub handle: Option<Handle>,
+    /// `fattr3`.
+    pub attributes: Option<[u8; ATTRIBUTES_BYTES]>,
+}
+
+/// Most probes for one call.
+pub const PROBES_MAX: usize = 6;
 
 /// A call on its way to the server: one of NFSv3, or an operation of a COMPOUND of NFSv4 that has its like in NFSv3.
 #[derive(Debug)]
@@ -38,6 +64,14 @@ pub struct Call<'a> {
     /// Places of its handles where they follow from the operations before it, as in a COMPOUND of NFSv4; otherwise they are
     /// those of the handles.
     pub places: Option<[Option<Place>; 2]>,
+    /// What the server answered to the probes of this call.
+    pub told: Vec<Told>,
+    /// What a policy wants to know, with [`crate::policy::Verdict::Ask`].
+    pub probe: Option<Box<Probe>>,
+    /// Results, from the status on, of a call that a policy answers itself, with [`crate::policy::Verdict::Reply`].
+    pub results: Vec<u8>,
+    /// What a policy wants to remember until the reply comes; 0 is nothing.
+    pub note: u64,
     handles: [Option<Handle>; 2],
 }
 
@@ -51,7 +85,20 @@ impl<'a> Call<'a> {
         caller: &'a Arc<Principal>,
         now: Now,
     ) -> Self {
-        Self { record, record_bytes, head, arguments, caller, now, places: None, handles: [None; 2] }
+        Self {
+            record,
+            record_bytes,
+            head,
+            arguments,
+            caller,
+            now,
+            places: None,
+            told: Vec::new(),
+            probe: None,
+            results: Vec::new(),
+            note: 0,
+            handles: [None; 2],
+        }
     }
 
     /// Operation.
@@ -119,6 +166,19 @@ impl<'a> Call<'a> {
                 set_u32(self.record, at, group);
             }
         }
+    }
+
+    /// The cookie that a READDIR or READDIRPLUS begins behind.
+    pub fn cookie(&self) -> u64 {
+        let at = self.arguments.handles[0].padded_end();
+        u64::from(get_u32(self.record, at)) << 32 | u64::from(get_u32(self.record, at + 4))
+    }
+
+    /// Lets the server leave room for an entry of `bytes` more in a READDIR or READDIRPLUS.
+    pub fn leave_room(&mut self, bytes: u32) {
+        let last = self.record_bytes - 4;
+        let asked = get_u32(self.record, last);
+        set_u32(self.record, last, asked.saturating_sub(bytes).max(asked.min(1024)));
     }
 
     /// Bytes of data that it brings (WRITE) or asks for (READ).
@@ -199,6 +259,38 @@ pub struct Asked {
     pub maxcount: u32,
     /// True if the client's transport is UDP.
     pub datagram: bool,
+    /// What a policy wanted to remember.
+    pub note: u64,
+}
+
+/// An entry that a policy adds behind the last one of a directory.
+#[derive(Clone, Debug)]
+pub struct Extra {
+    /// Number of the file.
+    pub fileid: u64,
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// Where a listing goes on behind it.
+    pub cookie: u64,
+    /// Its attributes; READDIRPLUS only.
+    pub attributes: [u8; ATTRIBUTES_BYTES],
+    /// Its handle; READDIRPLUS only.
+    pub handle: Handle,
+}
+
+impl Extra {
+    fn put(&self, plus: bool, out: &mut Vec<u8>) {
+        put_u32(out, 1);
+        put_u64(out, self.fileid);
+        put_opaque(out, &self.name);
+        put_u64(out, self.cookie);
+        if plus {
+            put_u32(out, 1);
+            out.extend_from_slice(&self.attributes);
+            put_u32(out, 1);
+            put_opaque(out, self.handle.as_bytes());
+        }
+    }
 }
 
 /// A reply of NFSv3 on its way to the client.
@@ -210,6 +302,8 @@ pub struct Reply<'a> {
     pub results: &'a mut Results,
     handle: Option<Handle>,
     entry_handles: &'a mut Vec<Option<Handle>>,
+    /// An entry to be added where the directory ends.
+    pub extra: Option<Box<Extra>>,
 }
 
 impl<'a> Reply<'a> {
@@ -221,7 +315,7 @@ impl<'a> Reply<'a> {
         scratch: &'a mut Vec<Option<Handle>>,
     ) -> Self {
         scratch.clear();
-        Self { record, record_bytes, results, handle: None, entry_handles: scratch }
+        Self { record, record_bytes, results, handle: None, entry_handles: scratch, extra: None }
     }
 
     /// Handle of the object looked up or made.
@@ -272,6 +366,11 @@ impl<'a> Reply<'a> {
         set_u32(self.record, at, value);
     }
 
+    /// The bytes at `at`, one of the places in [`Reply::results`].
+    pub fn bytes_at(&mut self, at: usize, bytes: usize) -> &mut [u8] {
+        &mut self.record[at..at + bytes]
+    }
+
     /// Calls `change` with the place of each `fattr3` in the reply.
     pub fn each_attributes(&mut self, mut change: impl FnMut(&mut [u8], usize)) {
         for at in &self.results.attributes {
@@ -291,7 +390,7 @@ impl<'a> Reply<'a> {
     /// made longer than `results_bytes_max` (results, from the status on, at `results_at`) is cut: the client asks
     /// for the rest with the last entry's cookie. True if it was cut.
     pub fn put(&self, xid: u32, results_at: usize, results_bytes_max: usize, out: &mut Vec<u8>) -> bool {
-        if self.entry_handles.is_empty() {
+        if self.entry_handles.is_empty() && self.extra.is_none() {
             let replaced = self.handle.as_ref().and_then(|new| Some((self.results.handle?, new)));
             put_head(self.record, self.record_bytes, self.head_end(), xid, replaced.into_iter(), out);
             return false;
@@ -303,10 +402,10 @@ impl<'a> Reply<'a> {
         let begin = out.len();
         put_u32(out, 0);
         put_u32(out, xid);
-        let (Some(first), Some(end_at)) = (self.results.entries.first(), self.results.entries_end_at) else {
-            return false;
-        };
-        out.extend_from_slice(&self.record[4..first.start]);
+        // Only listings have entries.
+        let end_at = self.results.entries_end_at.unwrap_or(self.record_bytes);
+        let first = self.results.entries.first().map_or(end_at, |first| first.start);
+        out.extend_from_slice(&self.record[4..first]);
         let mut cut = false;
         for (number, entry) in self.results.entries.iter().enumerate() {
             let before = out.len();
@@ -324,8 +423,18 @@ impl<'a> Reply<'a> {
                 break;
             }
         }
+        let mut ends = !cut && end_at + 8 <= self.record_bytes && get_u32(self.record, end_at + 4) != 0;
+        if let (Some(extra), true) = (&self.extra, ends) {
+            let before = out.len();
+            extra.put(self.results.plus, out);
+            if !self.results.entries.is_empty() && out.len() - begin - 4 - results_at + 8 > results_bytes_max
+            {
+                out.truncate(before);
+                ends = false;
+            }
+        }
         put_u32(out, 0);
-        put_u32(out, if cut { 0 } else { get_u32(self.record, end_at + 4) });
+        put_u32(out, u32::from(ends));
         let bytes = out.len() - begin - 4;
         out[begin..begin + 4].copy_from_slice(&mark_of(bytes).to_be_bytes());
         cut

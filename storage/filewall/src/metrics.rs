@@ -163,6 +163,8 @@ totals! {
     retransmissions_total,
     /// Calls answered from memory because they had been carried out before.
     replayed_total,
+    /// Copies of calls of which it was found out that they had been carried out before.
+    settled_total,
     /// Calls that could not be decoded.
     bad_calls_total,
     /// Replies of the server that could not be decoded.
@@ -294,6 +296,9 @@ pub struct Status {
     pub policy_epoch: u64,
     /// Why the newest policy files are not in force, if they are not.
     pub policy_error: Option<String>,
+    /// Replicas, where there are several servers, and whether they are live.
+    #[serde(default)]
+    pub replicas: Vec<(String, bool)>,
     /// Handles whose place is known.
     pub places: usize,
     /// Policies in the order of requests.
@@ -322,6 +327,9 @@ impl Status {
         line(&mut text, "policy_epoch", "", self.policy_epoch);
         line(&mut text, "policy_refused", "", u64::from(self.policy_error.is_some()));
         line(&mut text, "places", "", self.places as u64);
+        for (server, live) in &self.replicas {
+            line(&mut text, "replica_live", &format!("server=\"{server}\""), u64::from(*live));
+        }
         for (op, totals) in &self.totals.ops {
             let label = format!("op=\"{op}\"");
             line(&mut text, "calls_total", &label, totals.row.calls);

@@ -301,3 +301,37 @@ fn sessions_are_bounded_by_client() {
     fourth.write_all(&remove(1)).unwrap();
     until("its call", || counter(&wall, "pending") == 1);
 }
+
+#[test]
+fn a_call_that_may_have_happened_is_settled_by_looking() {
+    let (address, connections) = server();
+    let (wall, _folder) = wall(address, None, Limits::default());
+    // What the server says to the question, and whether it sees the call again.
+    let gone: &[u8] = &[0, 0, 0, 2, 0, 0, 0, 0];
+    let there: &[u8] = &[0, 0, 0, 0, 0, 0, 0, 4, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0];
+    for (xid, said, again) in [(5, gone, false), (6, there, true)] {
+        let mut stream = client(&wall);
+        stream.write_all(&remove(xid)).unwrap();
+        let mut upstream = connections.recv_timeout(BOUND).unwrap();
+        read_record(&mut upstream).unwrap();
+        drop(upstream);
+        assert!(read_record(&mut stream).is_none(), "nobody knows what became of it");
+        let mut stream = client(&wall);
+        stream.write_all(&remove(xid)).unwrap();
+        let mut upstream = connections.recv_timeout(BOUND).unwrap();
+        let question = read_record(&mut upstream).unwrap();
+        assert_eq!(get_u32(&question, 20), Op::Lookup as u32);
+        upstream.write_all(&reply_to(&question, said)).unwrap();
+        if again {
+            let call = read_record(&mut upstream).unwrap();
+            assert_eq!(get_u32(&call, 20), Op::Remove as u32);
+            upstream.write_all(&reply_to(&call, &REMOVED)).unwrap();
+        }
+        let reply = read_record(&mut stream).unwrap();
+        assert_eq!((get_u32(&reply, 0), status(&reply)), (xid, 0));
+        // From then on it is answered from memory.
+        assert_eq!(status(&ask(&mut stream, &remove(xid))), 0);
+    }
+    assert_eq!((counter(&wall, "settled_total"), counter(&wall, "replayed_total")), (1, 2));
+    assert_eq!(counter(&wall, "pending"), 0);
+}

@@ -48,6 +48,7 @@ fn kind(key: &Key) -> &'static str {
         Key::Route { .. } => "routes",
         Key::Port { .. } => "ports",
         Key::Location { .. } => "locations",
+        Key::Repair { .. } => "repairs",
     }
 }
 

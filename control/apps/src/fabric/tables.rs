@@ -61,8 +61,13 @@ pub const OFFLOADS: TableName = "offload";
 /// `host 0 vni address` -> nothing: the same by host.
 pub const HOST_OFFLOADS: TableName = "host-offload";
 
+/// `name` -> [`super::Health`]: what the actuator's monitor told last.
+pub const HEALTH: TableName = "health";
+/// `actuator 0 cgroup` -> `RepairEntry`: what its monitor is to do.
+pub const REPAIRS: TableName = "repair";
+
 /// Every table.
-pub const ALL: [TableName; 21] = [
+pub const ALL: [TableName; 23] = [
     RESOURCES,
     VNIS,
     COUNTERS,
@@ -84,6 +89,8 @@ pub const ALL: [TableName; 21] = [
     DESIRED,
     OFFLOADS,
     HOST_OFFLOADS,
+    HEALTH,
+    REPAIRS,
 ];
 
 /// A resource as it is kept.

@@ -85,6 +85,9 @@ fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
     match body {
         EventBody::Usage(report) => report.actuator == *name,
         EventBody::Refused { actuator, .. } => actuator == name,
-        EventBody::Intent(_) | EventBody::Joined(_) | EventBody::Removed { .. } => false,
+        EventBody::Health(report) => report.actuator == *name,
+        EventBody::Repair(_) | EventBody::Intent(_) | EventBody::Joined(_) | EventBody::Removed { .. } => {
+            false
+        }
     }
 }

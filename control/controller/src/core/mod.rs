@@ -514,7 +514,11 @@ impl Core {
                 Arc::make_mut(&mut self.joined).remove(actuator);
                 self.scheduler.remove_target(actuator, out);
             }
-            EventBody::Intent(_) | EventBody::Usage(_) | EventBody::Refused { .. } => {}
+            EventBody::Intent(_)
+            | EventBody::Usage(_)
+            | EventBody::Refused { .. }
+            | EventBody::Health(_)
+            | EventBody::Repair(_) => {}
         }
     }
 

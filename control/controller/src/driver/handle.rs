@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{timeout, timeout_at};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId, Transaction};
+use weir_model::health::RepairOrder;
 use weir_model::local::{Answer, Question};
 use weir_model::signed::GroupKey;
 use weir_model::{Key, Label, Plan, Version};
@@ -284,6 +285,14 @@ impl ControllerHandle {
     /// As [`ControllerHandle::propose`].
     pub async fn remove(&self, actuator: Label, subject: Option<String>) -> Result<Version, Error> {
         self.submit_own(EventBody::Removed { actuator }, subject).await
+    }
+
+    /// Orders a repair by an actuator's monitor, or the end of one, for somebody whom the API authenticated.
+    ///
+    /// # Errors
+    /// As [`ControllerHandle::propose`].
+    pub async fn repair(&self, order: RepairOrder, subject: Option<String>) -> Result<Version, Error> {
+        self.submit_own(EventBody::Repair(order), subject).await
     }
 
     /// Counters and gauges as Prometheus text.

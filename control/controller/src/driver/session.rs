@@ -293,6 +293,11 @@ async fn read<S: AsyncRead>(
                         return Err(Error::Peer(text));
                     }
                 }
+                if let EventBody::Health(report) = &event.event.body
+                    && let Some(problem) = report.problem()
+                {
+                    return Err(Error::Peer(format!("a report of its health is refused: {problem}")));
+                }
                 // Every replica hears of it; the one that leads orders it. Whose it is says its signature, and not the
                 // session.
                 if handle.leads() {

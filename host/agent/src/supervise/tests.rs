@@ -43,6 +43,7 @@ impl Scene {
                     switch_lock.display()
                 ),
             ),
+            monitor: None,
             supervisor_lock: directory.path().join(SUPERVISOR_LOCK),
             agent_lock,
             switch_lock,
@@ -212,4 +213,19 @@ async fn of_two_in_one_directory_the_second_is_told() {
     stop.send(true).unwrap();
     task.await.unwrap();
     RunLock::take(&scene.config.supervisor_lock, "supervisor").unwrap();
+}
+
+#[tokio::test]
+async fn a_monitor_is_kept_and_ends_with_the_supervisor() {
+    let mut scene = Scene::new(true);
+    let at = |name: &str| scene.directory.path().join(name).display().to_string();
+    let script = format!("echo $$ >> {}; exec flock -F -n {} sleep 1000", at("monitors"), at(MONITOR_LOCK));
+    scene.config.monitor = Some((shell("monitor", script), scene.directory.path().join(MONITOR_LOCK)));
+    let (stop, task) = scene.start();
+    until("the monitor runs", || !scene.pids("monitors").is_empty()).await;
+    kill(scene.pids("monitors")[0]);
+    until("the monitor runs again", || scene.pids("monitors").len() == 2).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    assert!(!alive(scene.pids("monitors")[1]));
 }

@@ -1,7 +1,7 @@
 //! `make bench-monitor`: the monitor beside the same monitor without priority, a daemon that polls `/proc`, and earlyoom, on
 //! the same faults, interleaved in one run. Every fault is in a cage: cgroups that bound its processes and memory.
 //!
-//!   cargo run --release -p weir-monitor --example bench [ROUNDS] [bombs|full|hogs|cost]
+//!   cargo run --release -p weir-monitor --example bench [ROUNDS] [bombs|full|hogs|cost|hosts|guests]
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a step that fails ends the bench
 #![allow(clippy::zombie_processes)] // cages end what is in them
 
@@ -11,8 +11,13 @@ mod bombs;
 mod cage;
 mod cost;
 mod hogs;
+mod hosts;
 mod observer;
 mod poller;
+#[allow(dead_code)] // the tests use more of it
+#[path = "../../tests/vm.rs"]
+mod vm;
+mod vms;
 
 use std::time::Instant;
 
@@ -21,6 +26,11 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == "victim") {
         return victim();
+    }
+    match arguments.as_slice() {
+        [role, argument] if role == "member" => return hosts::member(argument),
+        [role, argument] if role == "swim" => return hosts::swim(argument),
+        _ => {}
     }
     let rounds = arguments.first().and_then(|rounds| rounds.parse().ok()).unwrap_or(5);
     let wanted = |name: &str| arguments.get(1).is_none_or(|only| only == name);
@@ -39,6 +49,12 @@ fn main() {
     }
     if wanted("hogs") {
         hogs::run(rounds);
+    }
+    if wanted("hosts") {
+        hosts::run(rounds);
+    }
+    if wanted("guests") {
+        vms::run(rounds);
     }
 }
 

@@ -133,6 +133,18 @@ impl Detector {
         }
     }
 
+    /// The stimulus was given only now: the time in which progress must come begins anew.
+    pub fn stimulated(&mut self, now_ns: u64) {
+        if let State::Watched { since_ns } = &mut self.state {
+            *since_ns = now_ns;
+        }
+    }
+
+    /// How long there has been no progress, ns.
+    pub fn silent_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.moved_ns)
+    }
+
     fn fail(&mut self) -> Decision {
         self.state = State::Failed;
         self.failures += 1;

@@ -188,6 +188,8 @@ impl Engine {
                 Policy::ForkBomb(_) => self.judge_bomb(at, now),
                 Policy::MemoryHog(_) => self.judge_hog(at, now),
                 Policy::Stalled(_) => self.judge_stall(at, now),
+                // A guest has a thread of its own.
+                Policy::Guest(_) => {}
             }
             self.follow(at);
         }
@@ -277,6 +279,13 @@ impl Engine {
         self.tree.redefine(policy, cgroups);
     }
 
+    /// Gives a policy of the kind `stalled` the box of the reader in the packet core.
+    pub fn attach_reader(&mut self, policy: usize, view: View) {
+        if let Some(stall) = self.armed.get_mut(policy).and_then(|armed| armed.stall.as_mut()) {
+            stall.attach_reader(policy, view);
+        }
+    }
+
     /// Gives a policy of the kind `stalled` the box that it watches.
     pub fn attach(&mut self, policy: usize, view: View) {
         if let Some(stall) = self.armed.get_mut(policy).and_then(|armed| armed.stall.as_mut()) {
@@ -309,7 +318,7 @@ fn add_with_ancestors(proc: &Proc, tree: &mut ForkTree, process: u32, cgroup: u6
 fn scope(policy: &Policy) -> Result<Scope> {
     let window_ns = match policy {
         Policy::ForkBomb(bomb) => bomb.when.window_ms.saturating_mul(1_000_000),
-        Policy::MemoryHog(_) | Policy::Stalled(_) => crate::tree::YOUNG_NS,
+        Policy::MemoryHog(_) | Policy::Stalled(_) | Policy::Guest(_) => crate::tree::YOUNG_NS,
     };
     let members = match &policy.common().cgroup {
         None => Members::Host,

@@ -1,6 +1,7 @@
 //! Applications that make no progress: a counter of their box stands still.
 
 use super::Engine;
+use crate::dataplane;
 use crate::detector::{Decision, Detector, Settings};
 use crate::incident::{Note, Reason};
 use crate::policy::Stalled;
@@ -13,12 +14,47 @@ pub(super) struct Stall {
     periods: u32,
     period_ms: Option<u64>,
     attached: Option<(View, u32, Detector)>,
+    reader: Option<Reader>,
+}
+
+/// What the reader in the packet core tells of this policy.
+#[derive(Debug)]
+struct Reader {
+    view: View,
+    slots: u32,
+    told: u32,
+    /// Whether it told a failure and no recovery since.
+    failed: bool,
+}
+
+impl Reader {
+    /// What is to be done: what the reader says while there is one, else what this loop found.
+    fn decide(&mut self, now: u64, own: Decision) -> Decision {
+        if !dataplane::fresh(&self.view, self.slots, now) {
+            self.failed = false;
+            return own;
+        }
+        let failed = self.view.value(self.told).unwrap_or(0) % 2 == 1;
+        match (std::mem::replace(&mut self.failed, failed), failed) {
+            (false, true) => Decision::Failed,
+            (true, false) => Decision::Recovered,
+            _ => Decision::Nothing,
+        }
+    }
 }
 
 impl Stall {
     pub(super) fn new(policy: &Stalled) -> Stall {
         let Stalled { sensor, periods, period_ms, .. } = policy.clone();
-        Stall { sensor, periods, period_ms, attached: None }
+        Stall { sensor, periods, period_ms, attached: None, reader: None }
+    }
+
+    /// Takes the box of the reader in the packet core.
+    pub(super) fn attach_reader(&mut self, policy: usize, view: View) {
+        let (slots, told) = (view.find(dataplane::SLOTS), view.find(&dataplane::sensor(policy)));
+        if let (Some(slots), Some(told)) = (slots, told) {
+            self.reader = Some(Reader { view, slots, told, failed: false });
+        }
     }
 
     /// Takes a box if it has the sensor. The period of the policy wins over that of the box.
@@ -33,17 +69,18 @@ impl Stall {
 
 impl Engine {
     pub(super) fn judge_stall(&mut self, at: usize, now: u64) {
-        let Some((view, slot, detector)) =
-            self.armed[at].stall.as_mut().and_then(|stall| stall.attached.as_mut())
-        else {
-            return;
-        };
+        let Some(stall) = self.armed[at].stall.as_mut() else { return };
+        let Some((view, slot, detector)) = stall.attached.as_mut() else { return };
         // Who has closed a box has stopped of its own will.
         if view.closed() {
             return;
         }
         let limit = detector.silence_ns_max();
-        match detector.observe(now, view.value(*slot).unwrap_or(0)) {
+        let mut decision = detector.observe(now, view.value(*slot).unwrap_or(0));
+        if let Some(reader) = &mut stall.reader {
+            decision = reader.decide(now, decision);
+        }
+        match decision {
             Decision::Failed => {
                 let process = u32::try_from(view.process()).unwrap_or(0);
                 let place = self.tree.find(process);

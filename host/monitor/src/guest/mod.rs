@@ -17,7 +17,9 @@
 mod btf;
 mod kallsyms;
 mod memory;
+pub mod qmp;
 mod vmcoreinfo;
+pub mod watch;
 
 pub use memory::GuestMemory;
 
@@ -69,6 +71,8 @@ pub struct Guest {
     init_task: u64,
     jiffies: u64,
     forks: u64,
+    /// Where the number of the processor that panics is, in kernels that have it.
+    panic_cpu: Option<u64>,
     /// The release of its kernel.
     pub release: String,
     /// How far its kernel was moved by address randomisation, bytes.
@@ -88,6 +92,7 @@ impl Guest {
             "init_task",
             "jiffies_64",
             "total_forks",
+            "panic_cpu",
             "page_offset_base",
             "__start_BTF",
             "__stop_BTF",
@@ -112,6 +117,7 @@ impl Guest {
             init_task: need("init_task")?,
             jiffies: need("jiffies_64")?,
             forks: need("total_forks")?,
+            panic_cpu: symbols.get("panic_cpu").copied(),
             release: info.release.clone(),
             kernel_offset: info.kernel_offset,
         })
@@ -131,6 +137,12 @@ impl Guest {
     /// an interrupt comes, because Linux then catches up with its ticks.
     pub fn progress(&self) -> Option<u64> {
         Some(self.jiffies()?.wrapping_add(self.forks()?))
+    }
+
+    /// Whether its kernel has panicked, where that can be read. A kernel that has may go on ticking, and does nothing else.
+    pub fn panicked(&self) -> Option<bool> {
+        const NOBODY: u32 = u32::MAX;
+        Some(self.number(self.panic_cpu?)? != NOBODY)
     }
 
     fn number(&self, address: u64) -> Option<u32> {

@@ -130,6 +130,7 @@ fn a_guest_that_points_anywhere_harms_nobody() {
             init_task: at,
             jiffies: words.first().map_or(0, |(_, word)| *word),
             forks: at + 8,
+            panic_cpu: Some(at + 12),
             release: String::new(),
             kernel_offset: 0,
         };
@@ -137,5 +138,6 @@ fn a_guest_that_points_anywhere_harms_nobody() {
         guest.tasks(|_| count += 1);
         assert!(count <= TASKS_MAX);
         guest.progress();
+        guest.panicked();
     });
 }

@@ -1,7 +1,8 @@
 //! Reads policies from a file, or from all `.yaml` files of a folder in the order of their names.
 
+use super::guest::GuestFields;
 use super::{
-    Action, Common, ForkBomb, ForkBombWhen, MemoryHog, MemoryHogWhen, POLICIES_MAX, Policy, Stalled,
+    Action, Common, Context, ForkBomb, ForkBombWhen, MemoryHog, MemoryHogWhen, POLICIES_MAX, Policy, Stalled,
     WHITELIST_MAX, WINDOW_MS_MAX,
 };
 use crate::error::{Error, Result};
@@ -55,6 +56,37 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// What is watched where nobody wrote policies: both are only reported.
+const BUILTIN: &str = "\
+kind: fork-bomb
+name: builtin-fork-bomb
+action: report
+when: { living: 512, depth: 64, window-ms: 500 }
+---
+kind: memory-hog
+name: builtin-memory-hog
+action: report
+cooldown-ms: 60000
+when: { available-bytes: 134217728 }
+";
+
+/// The policies that hold where nobody wrote any: they report and do nothing.
+///
+/// # Errors
+/// As [`load`], if this crate is wrong.
+pub fn builtin() -> Result<Vec<Policy>> {
+    parse(BUILTIN).map_err(|reason| Error::File { path: "builtin".into(), reason })
+}
+
+fn parse_action(said: &str) -> std::result::Result<Action, String> {
+    const ACTIONS: [Action; 5] =
+        [Action::FreezeKill, Action::Freeze, Action::KillCgroup, Action::Hook, Action::Report];
+    let found = ACTIONS.into_iter().find(|action| action.name() == said);
+    found.ok_or_else(|| {
+        format!("action '{said}' is not known: use freeze-kill, freeze, kill-cgroup, hook or report")
+    })
+}
+
 /// Reads the documents of a text.
 ///
 /// # Errors
@@ -77,7 +109,7 @@ struct Document {
     #[serde(default)]
     whitelist: Vec<String>,
     #[serde(default)]
-    action: Action,
+    action: Option<String>,
     #[serde(default)]
     dry_run: Option<bool>,
     #[serde(default)]
@@ -94,11 +126,37 @@ struct Document {
     periods: Option<u32>,
     #[serde(default)]
     period_ms: Option<u64>,
+    #[serde(default)]
+    context: Option<Context>,
+    #[serde(default)]
+    memory_file: Option<PathBuf>,
+    #[serde(default)]
+    qmp: Option<PathBuf>,
+    #[serde(default)]
+    stimulus: Option<String>,
+    #[serde(default)]
+    watch_ms: Option<u64>,
+    #[serde(default)]
+    fail_over: Option<PathBuf>,
 }
 
 fn policy(value: Value) -> std::result::Result<Policy, String> {
     let document: Document = serde_json::from_value(value).map_err(|error| error.to_string())?;
     let Document { kind, name, cgroup, whitelist, action, dry_run, cooldown_ms, when, memory, .. } = document;
+    let said = action;
+    let guest = GuestFields {
+        memory_file: document.memory_file,
+        qmp: document.qmp,
+        stimulus: document.stimulus,
+        watch_ms: document.watch_ms,
+        fail_over: document.fail_over,
+    };
+    let is_guest = kind == "guest";
+    let action = match &said {
+        Some(said) if !is_guest => parse_action(said)?,
+        Some(_) => Action::Report,
+        None => Action::default(),
+    };
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
         return Err(format!("'{name}' is no name: use 1 to 63 letters, digits, '-', '_' or '.'"));
@@ -123,8 +181,14 @@ fn policy(value: Value) -> std::result::Result<Policy, String> {
     if kind != "stalled" {
         not_for(document.sensor_box.is_some(), "box")?;
         not_for(document.sensor.is_some(), "sensor")?;
+        not_for(document.context.is_some(), "context")?;
+    }
+    if kind != "stalled" && !is_guest {
         not_for(document.periods.is_some(), "periods")?;
         not_for(document.period_ms.is_some(), "period-ms")?;
+    }
+    if !is_guest && let Some(field) = guest.given() {
+        not_for(true, field)?;
     }
     if kind != "memory-hog" {
         not_for(memory.is_some(), "memory")?;
@@ -149,9 +213,14 @@ fn policy(value: Value) -> std::result::Result<Policy, String> {
                 sensor: need(document.sensor, "sensor")?,
                 periods,
                 period_ms: document.period_ms,
+                context: document.context.unwrap_or_default(),
             }))
         }
-        _ => Err(format!("kind '{kind}' is not known: use fork-bomb, memory-hog or stalled")),
+        "guest" => {
+            let times = (document.period_ms, document.periods);
+            guest.policy(common, said.as_deref(), times, when).map(Policy::Guest)
+        }
+        _ => Err(format!("kind '{kind}' is not known: use fork-bomb, memory-hog, stalled or guest")),
     }
 }
 

@@ -5,8 +5,10 @@
 //! Nothing acts unless it says `dry-run: false`: a policy is tried on a live system first.
 
 mod file;
+mod guest;
 
-pub use file::load;
+pub use file::{builtin, load};
+pub use guest::{GuestAction, GuestPolicy, Stimulus};
 
 use crate::kernel::Comm;
 use serde::Deserialize;
@@ -134,6 +136,19 @@ pub struct Stalled {
     pub periods: u32,
     /// The period, ms; that of the box if it is not said.
     pub period_ms: Option<u64>,
+    /// Who looks.
+    pub context: Context,
+}
+
+/// Where a reader runs (Bohra, table 3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Context {
+    /// In the monitor's own loop.
+    #[default]
+    Local,
+    /// In idle slots of the switch's packet core; the monitor only acts on what it finds, and looks itself while no switch does.
+    Dataplane,
 }
 
 /// A policy.
@@ -145,6 +160,8 @@ pub enum Policy {
     MemoryHog(MemoryHog),
     /// An application that makes no progress.
     Stalled(Stalled),
+    /// A virtual machine that hangs, or whose processes multiply.
+    Guest(GuestPolicy),
 }
 
 impl Policy {
@@ -154,6 +171,7 @@ impl Policy {
             Policy::ForkBomb(policy) => &policy.common,
             Policy::MemoryHog(policy) => &policy.common,
             Policy::Stalled(policy) => &policy.common,
+            Policy::Guest(policy) => &policy.common,
         }
     }
 
@@ -163,6 +181,15 @@ impl Policy {
             Policy::ForkBomb(_) => "fork-bomb",
             Policy::MemoryHog(_) => "memory-hog",
             Policy::Stalled(_) => "stalled",
+            Policy::Guest(_) => "guest",
+        }
+    }
+
+    /// What is done, as in a file.
+    pub fn action_name(&self) -> &'static str {
+        match self {
+            Policy::Guest(policy) => policy.action.name(),
+            other => other.common().action.name(),
         }
     }
 }

@@ -47,7 +47,7 @@ action: report
 #[test]
 fn what_is_wrong_is_named() {
     let cases = [
-        ("kind: nothing\nname: a", "fork-bomb, memory-hog or stalled"),
+        ("kind: nothing\nname: a", "fork-bomb, memory-hog, stalled or guest"),
         ("kind: fork-bomb\nname: a", "'when' is missing"),
         ("kind: fork-bomb\nname: a b\nwhen: { living: 1 }", "is no name"),
         ("kind: fork-bomb\nname: a\nwhen: {}", "at least one of"),
@@ -112,4 +112,51 @@ fn the_examples_of_the_documentation_are_sound() {
         policies.iter().all(|policy| policy.common().dry_run || policy.common().action == Action::Report)
     );
     assert!(crate::query::load(&folder.join("queries.txt")).unwrap().len() >= 5);
+}
+
+#[test]
+fn guests_are_read_and_what_is_wrong_with_them_is_named() {
+    let text = "
+kind: guest
+name: vm1
+memory-file: /dev/shm/vm1
+qmp: /run/vm1.qmp
+stimulus: key
+action: reset
+dry-run: false
+period-ms: 20
+when: { tasks: 500 }
+fail-over: /usr/local/sbin/fail-over
+";
+    let policies = parse(text).unwrap();
+    let Policy::Guest(guest) = &policies[0] else { panic!("{policies:?}") };
+    assert_eq!((guest.action, &guest.stimulus, guest.watch_ms), (GuestAction::Reset, &Stimulus::Key, 200));
+    assert_eq!((guest.period_ms, guest.periods, guest.tasks), (20, 3, Some(500)));
+    assert_eq!((policies[0].kind(), policies[0].action_name()), ("guest", "reset"));
+    let base = "kind: guest\nname: a\nmemory-file: /m\n";
+    let cases = [
+        ("", "'stimulus' is missing"),
+        ("stimulus: wish\n", "console:PATH"),
+        ("stimulus: packet:nowhere\n", "packet:ADDRESS:PORT"),
+        ("stimulus: key\n", "needs the field 'qmp'"),
+        ("stimulus: none\naction: pause\n", "needs the field 'qmp'"),
+        ("stimulus: none\naction: freeze-kill\n", "none of a guest"),
+        ("stimulus: none\nwhen: { tasks: 0 }\n", "0 tasks"),
+        ("stimulus: none\nperiod-ms: 0\n", "period-ms"),
+        ("stimulus: none\nbox: b\n", "does not belong to kind guest"),
+    ];
+    for (rest, reason) in cases {
+        let error = parse(&format!("{base}{rest}")).unwrap_err();
+        assert!(error.contains(reason), "{rest}: {error}");
+    }
+    let error = parse("kind: fork-bomb\nname: a\nqmp: /q\nwhen: { living: 5 }").unwrap_err();
+    assert!(error.contains("'qmp' does not belong"), "{error}");
+}
+
+#[test]
+fn the_builtin_policies_only_report() {
+    for policy in builtin().unwrap() {
+        assert_eq!(policy.common().action, Action::Report);
+        assert!(policy.common().dry_run);
+    }
 }

@@ -4,7 +4,9 @@ use super::parse::{Binary, Expression, Part, Statement, Unary};
 use super::{Query, WINDOW_NS, When};
 use crate::error::{Error, Result};
 use crate::kernel::{Event, What};
-use crate::summary::{Bloom, CountMin, Counts, Heaviest, Key, Samples, TOP_MAX, key_of_number, key_of_text};
+use crate::summary::{
+    Bloom, CountMin, Counts, Heaviest, Key, LockOrder, Samples, TOP_MAX, key_of_number, key_of_text,
+};
 
 /// A stream of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +99,7 @@ pub(super) enum Step {
     Seen { stream: Stream, field: Field, key: Key, filter: Box<Bloom> },
     Frequency { stream: Stream, field: Field, key: Key, counts: Box<CountMin> },
     Top { stream: Stream, field: Field, rows: usize, heaviest: Box<Heaviest> },
+    Locks { now: bool, sensor_box: String, sensor: String, slot: Option<u32>, order: Box<LockOrder> },
     Sensor { of: Of, sensor_box: String, sensor: String, samples: Box<Samples>, last: Option<u64> },
     Not(usize),
     Minus(usize),
@@ -111,6 +114,7 @@ impl Step {
             Step::Frequency { .. } => CountMin::BYTES,
             Step::Top { .. } => Heaviest::BYTES,
             Step::Sensor { .. } => size_of::<Samples>(),
+            Step::Locks { .. } => LockOrder::BYTES,
             _ => 0,
         };
         own + size_of::<Step>()
@@ -124,7 +128,9 @@ impl Code {
 
     pub(super) fn sensors(&self) -> impl Iterator<Item = (&str, &str)> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Sensor { sensor_box, sensor, .. } => Some((sensor_box.as_str(), sensor.as_str())),
+            Step::Sensor { sensor_box, sensor, .. } | Step::Locks { sensor_box, sensor, .. } => {
+                Some((sensor_box.as_str(), sensor.as_str()))
+            }
             _ => None,
         })
     }
@@ -251,6 +257,12 @@ fn call(expression: &Expression, name: &str, given: &[Expression], code: &mut Co
         ("top", _) => return Err(usage("top(ROWS, STREAM.FIELD), such as top(5, fork.parent)")),
         ("value", [sensor_box, sensor]) => (sensor_step(Of::Value, sensor_box, sensor, None)?, Type::Number),
         ("value", _) => return Err(usage("value(\"BOX\", \"SENSOR\")")),
+        ("cycles" | "deadlocked", [sensor_box, sensor]) => {
+            let (sensor_box, sensor) = (text(sensor_box)?, text(sensor)?);
+            let order = Box::default();
+            (Step::Locks { now: name == "deadlocked", sensor_box, sensor, slot: None, order }, Type::Number)
+        }
+        ("cycles" | "deadlocked", _) => return Err(usage(&format!("{name}(\"BOX\", \"SENSOR\")"))),
         ("average" | "least" | "most" | "slope", [sensor_box, sensor, over]) => {
             let of = match name {
                 "average" => Of::Average,
@@ -264,11 +276,19 @@ fn call(expression: &Expression, name: &str, given: &[Expression], code: &mut Co
             return Err(usage(&format!("{name}(\"BOX\", \"SENSOR\", WINDOW)")));
         }
         _ => {
-            let known = "living, count, rate, seen, frequency, top, value, average, least, most, slope";
+            let known = "living, count, rate, seen, frequency, top, value, average, least, most, slope, \
+                         cycles, deadlocked";
             return Err(wrong(expression, format!("'{name}' is no function: there are {known}")));
         }
     };
     Ok(put(code, made.0, made.1))
+}
+
+fn text(expression: &Expression) -> Result<String> {
+    match &expression.part {
+        Part::Text(text) => Ok(text.clone()),
+        _ => Err(wrong(expression, "a name in quotes is wanted here")),
+    }
 }
 
 fn sensor_step(
@@ -277,10 +297,6 @@ fn sensor_step(
     sensor: &Expression,
     over: Option<&Expression>,
 ) -> Result<Step> {
-    let text = |expression: &Expression| match &expression.part {
-        Part::Text(text) => Ok(text.clone()),
-        _ => Err(wrong(expression, "a name in quotes is wanted here")),
-    };
     let window_ns = over.map_or(Ok(*WINDOW_NS.start()), window)?;
     Ok(Step::Sensor {
         of,

@@ -131,7 +131,12 @@ impl Queries {
 
     /// Reads the boxes.
     fn sample(&mut self, now_ns: u64) {
-        let boxes = std::mem::take(&mut self.boxes);
+        let mut boxes = std::mem::take(&mut self.boxes);
+        for (name, view) in &mut boxes {
+            if let Some(view) = view {
+                self.follow_locks(name, view);
+            }
+        }
         for step in self.codes().flat_map(|code| &mut code.steps) {
             let Step::Sensor { sensor_box, sensor, samples, last, .. } = step else { continue };
             let view = boxes.iter().find(|(name, _)| name == sensor_box).and_then(|(_, view)| view.as_ref());
@@ -141,6 +146,34 @@ impl Queries {
             }
         }
         self.boxes = boxes;
+    }
+
+    /// Takes the events of a box's locks; each is fetched once, for all who ask.
+    fn follow_locks(&mut self, name: &str, view: &mut View) {
+        let wants = |step: &Step| matches!(step, Step::Locks { sensor_box, .. } if sensor_box == name);
+        if !self.codes().any(|code| code.steps.iter().any(wants)) {
+            return;
+        }
+        let found = view.fetch(|record| {
+            for step in self.codes().flat_map(|code| &mut code.steps) {
+                if let Step::Locks { sensor_box, slot: Some(slot), order, .. } = step
+                    && sensor_box == name
+                    && *slot == record.sensor
+                {
+                    order.take(record.words[0], record.words[1], record.words[2]);
+                }
+            }
+        });
+        for step in self.codes().flat_map(|code| &mut code.steps) {
+            if let Step::Locks { sensor_box, sensor, slot, order, .. } = step
+                && sensor_box == name
+            {
+                *slot = view.find(sensor);
+                if found.lost + found.lies > 0 {
+                    order.forget_holders();
+                }
+            }
+        }
     }
 
     /// One period: samples, evaluates what is due, and calls `fired` for what fires. `living` is the number of living
@@ -254,6 +287,8 @@ impl Step {
                 }
                 Value::Table { rows: table, length, text: field.is_text() }
             }
+            Step::Locks { now: false, order, .. } => Value::Number(order.cycles() as f64),
+            Step::Locks { now: true, order, .. } => Value::Number(order.deadlocked() as f64),
             Step::Sensor { of, samples, last, .. } => match of {
                 Of::Value => known(*last),
                 Of::Average => Value::Number(samples.average(now_ns).unwrap_or(f64::NAN)),

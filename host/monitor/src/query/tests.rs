@@ -215,3 +215,30 @@ fn any_text_is_refused_or_evaluated_without_harm() {
         run(&format!("on-demand x = {};", words.join(" ")));
     });
 }
+
+#[test]
+fn the_order_of_locks_is_asked_of_a_box() {
+    let text = "on-demand may = cycles(\"app\", \"locks\"); once now = deadlocked(\"app\", \"locks\") > 0;";
+    let mut queries = Queries::new(compile(text).unwrap());
+    let made = weir_sensor::SensorBox::create("app", weir_sensor::Shape::default(), 1_000_000).unwrap();
+    let locks = made.add("locks", weir_sensor::Kind::Event).unwrap();
+    let view = weir_sensor::View::of_process("app", made.memory()).unwrap();
+    queries.attach(0, view);
+    let tell = |thread: u64, lock: u64, operation: u64| {
+        let bytes: Vec<u8> = [thread, lock, operation].into_iter().flat_map(u64::to_ne_bytes).collect();
+        made.record(locks, &bytes);
+    };
+    queries.step(1, 0, |_, _| panic!("nothing yet"));
+    for (thread, lock, operation) in [(1, 10, 2), (2, 20, 2), (1, 20, 1)] {
+        tell(thread, lock, operation);
+    }
+    queries.step(2, 0, |_, _| panic!("only an order"));
+    assert_eq!(queries.answer(0).unwrap().value, Value::Number(0.0));
+    tell(2, 10, 1);
+    let mut fired = Vec::new();
+    queries.step(3, 0, |query, value| fired.push((query, value)));
+    assert_eq!(fired, [(1, Value::Truth(true))]);
+    assert_eq!(queries.answer(0).unwrap().value, Value::Number(1.0));
+    let error = compile("on-demand a = cycles(\"app\");").unwrap_err().to_string();
+    assert!(error.contains("cycles(\"BOX\", \"SENSOR\")"), "{error}");
+}

@@ -1,7 +1,8 @@
 //! The remote context (Bohra, table 3.1) and the driver of the [ring](crate::ring): hosts answer each other's probes over UDP.
 //!
 //! It is not one-sided: there is no RDMA here, so a thread of the probed host answers, pinned and of real-time priority like the
-//! loop. A host whose kernel has stopped does not answer; one that is merely busy does.
+//! loop, or (`responder: dataplane`) the engine of its switch, in its packet core. A host whose kernel has stopped does not answer; one that is merely busy does.
+//! Where the switch answers it has the host's port, and the monitors speak to each other on the next one.
 //!
 //! ```text
 //! packet, 56 bytes, little-endian: magic u32, version u16, kind u16, from u16, about u16, suspects u32, nonce u64, progress u64,
@@ -14,13 +15,16 @@
 //! success is told as `fenced`.
 
 mod packet;
+mod responder;
 
 pub use packet::{Kind, PACKET_BYTES, Packet};
+pub use responder::Responder;
 
 use crate::detector::Settings;
 use crate::error::{Error, Result};
 use crate::incident::Note;
 use crate::local;
+use crate::policy::Context;
 use crate::ring::{HOSTS_MAX, Host, Input, Output, Ring};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -61,6 +65,9 @@ pub struct RingFile {
     /// Program that fences a host; it is given the host's name.
     #[serde(default)]
     pub fence: Option<PathBuf>,
+    /// Who answers probes, the same on all hosts: the monitor (`local`), or the switch (`dataplane`).
+    #[serde(default)]
+    pub responder: Context,
 }
 
 fn one() -> usize {
@@ -93,6 +100,11 @@ impl RingFile {
         }
         if file.k + 1 >= file.hosts.len() {
             return Err(wrong(format!("k {} needs at least {} hosts", file.k, file.k + 2)));
+        }
+        if file.responder == Context::Dataplane && file.hosts.values().any(|at| at.port() == u16::MAX) {
+            return Err(wrong(
+                "responder dataplane needs the port after that of each host: use one below 65535".into(),
+            ));
         }
         if file.period_ms == 0 || file.periods == 0 {
             return Err(wrong("period-ms and periods must be more than 0".into()));
@@ -127,6 +139,8 @@ struct Driver {
     own: Host,
     socket: UdpSocket,
     addresses: Vec<SocketAddr>,
+    /// Where probes go.
+    probed: Vec<SocketAddr>,
     names: Vec<String>,
     key: Vec<u8>,
     nonces: BTreeMap<Host, u64>,
@@ -137,20 +151,30 @@ struct Driver {
     dropped: u64,
 }
 
+/// Reads the ring's key.
+fn read_key(path: &Path) -> Result<Vec<u8>> {
+    let key = std::fs::read(path)
+        .map_err(|error| Error::io(format!("the ring's key {}", path.display()), error))?;
+    if key.len() < KEY_BYTES_MIN {
+        let reason = format!("a key of {} bytes is too short: use at least {KEY_BYTES_MIN}", key.len());
+        return Err(Error::File { path: path.to_path_buf(), reason });
+    }
+    Ok(key)
+}
+
 impl Remote {
     /// Joins a ring. What it declares goes to `notes`.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::File`] for a key that is too short.
     pub fn start(file: &RingFile, settings: local::Settings, notes: SyncSender<Note>) -> Result<Remote> {
-        let key = std::fs::read(&file.key_file)
-            .map_err(|error| Error::io(format!("the ring's key {}", file.key_file.display()), error))?;
-        if key.len() < KEY_BYTES_MIN {
-            let reason = format!("a key of {} bytes is too short: use at least {KEY_BYTES_MIN}", key.len());
-            return Err(Error::File { path: file.key_file.clone(), reason });
-        }
+        let key = read_key(&file.key_file)?;
         let names: Vec<String> = file.hosts.keys().cloned().collect();
-        let addresses: Vec<SocketAddr> = file.hosts.values().copied().collect();
+        let probed: Vec<SocketAddr> = file.hosts.values().copied().collect();
+        let mut addresses = probed.clone();
+        if file.responder == Context::Dataplane {
+            addresses.iter_mut().for_each(|address| address.set_port(address.port().saturating_add(1)));
+        }
         let own = names.iter().position(|name| *name == file.own).unwrap_or(0) as Host;
         let period = Duration::from_millis(file.period_ms);
         let failed = |error| Error::io(format!("listening at {}", addresses[usize::from(own)]), error);
@@ -162,6 +186,7 @@ impl Remote {
             own,
             socket,
             addresses,
+            probed,
             names: names.clone(),
             key,
             nonces: BTreeMap::new(),
@@ -233,7 +258,8 @@ impl Driver {
     }
 
     fn send(&mut self, to: Host, packet: Packet) {
-        if let Some(address) = self.addresses.get(usize::from(to)) {
+        let addresses = if packet.kind == Kind::Probe { &self.probed } else { &self.addresses };
+        if let Some(address) = addresses.get(usize::from(to)) {
             // Who cannot be reached is found by the detector.
             drop(self.socket.send_to(&packet.encode(&self.key), address));
         }

@@ -82,6 +82,7 @@ fn a_host_that_ends_is_fenced_and_declared_and_taken_back() {
         .collect();
     drop(sockets);
     let file = |own: &str| RingFile {
+        responder: Context::Local,
         own: own.into(),
         hosts: hosts.clone(),
         key_file: key_file.clone(),

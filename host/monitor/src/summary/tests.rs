@@ -67,3 +67,75 @@ proptest! {
         prop_assert!(u64::from(over) <= keys.len() as u64, "{over}");
     }
 }
+
+#[test]
+fn locks_taken_in_two_orders_are_a_cycle_before_they_ever_block() {
+    let mut order = LockOrder::default();
+    for (thread, lock, operation) in [(1, 10, 2), (1, 20, 2), (1, 20, 3), (1, 10, 3)] {
+        order.take(thread, lock, operation);
+    }
+    assert_eq!((order.cycles(), order.deadlocked()), (0, 0));
+    for (lock, operation) in [(20, 2), (10, 2), (10, 3), (20, 3)] {
+        order.take(2, lock, operation);
+    }
+    assert_eq!((order.cycles(), order.deadlocked()), (1, 0), "it may come");
+    order.take(1, 10, 2);
+    order.take(2, 20, 2);
+    order.take(1, 20, 1);
+    assert_eq!(order.deadlocked(), 0);
+    order.take(2, 10, 1);
+    order.take(3, 10, 1);
+    assert_eq!((order.cycles(), order.deadlocked()), (1, 2), "it has come, and the third only waits");
+    order.forget_holders();
+    assert_eq!((order.cycles(), order.deadlocked()), (1, 0));
+}
+
+/// Whether there is a cycle, found by taking away what nothing leads to.
+fn has_cycle(edges: &std::collections::BTreeSet<(u64, u64)>) -> bool {
+    let mut edges = edges.clone();
+    loop {
+        let targets: std::collections::BTreeSet<u64> = edges.iter().map(|(_, to)| *to).collect();
+        let before = edges.len();
+        edges.retain(|(from, _)| targets.contains(from));
+        if edges.len() == before {
+            return !edges.is_empty();
+        }
+    }
+}
+
+#[test]
+fn cycles_are_those_of_a_plain_graph_and_any_events_are_taken() {
+    bolero::check!().with_type::<Vec<(u8, u8, u8)>>().for_each(|events| {
+        let mut order = LockOrder::default();
+        let mut held: std::collections::BTreeMap<u64, Vec<u64>> = std::collections::BTreeMap::new();
+        let mut edges = std::collections::BTreeSet::new();
+        for (thread, lock, operation) in events {
+            let (thread, lock) = (u64::from(*thread % 4), u64::from(*lock % 6));
+            order.take(thread, lock, u64::from(*operation % 5));
+            let held = held.entry(thread).or_default();
+            match operation % 5 {
+                1 | 2 => {
+                    edges.extend(held.iter().filter(|before| **before != lock).map(|before| (*before, lock)));
+                    if operation % 5 == 2 && !held.contains(&lock) {
+                        held.push(lock);
+                    }
+                }
+                3 => held.retain(|other| *other != lock),
+                _ => {}
+            }
+            assert_eq!(order.cycles() > 0, has_cycle(&edges), "{events:?}");
+            assert!(order.deadlocked() <= 4);
+        }
+    });
+}
+
+#[test]
+fn more_locks_and_threads_than_there_is_room_for_are_left_out() {
+    let mut order = LockOrder::default();
+    for number in 0..1000 {
+        order.take(number, number, 2);
+        order.take(0, number, 2);
+    }
+    assert!(order.refused > 0);
+    assert_eq!(order.cycles(), 0);
+}

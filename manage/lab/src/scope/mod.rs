@@ -149,7 +149,9 @@ impl Scope {
         for netns in self.namespaces() {
             // Programs that were not started here: what ours started and left behind, or what a person runs there.
             for pid in netns.processes() {
-                let Ok(record) = Record::of(pid, format!("process {pid} in {}", netns.name())) else { continue };
+                let Ok(record) = Record::of(pid, format!("process {pid} in {}", netns.name())) else {
+                    continue;
+                };
                 match record.stop(|| reap(pid)) {
                     Ok(was_there) => cleaned.processes += usize::from(was_there),
                     Err(error) => errors.push(error),

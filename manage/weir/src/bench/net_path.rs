@@ -183,7 +183,7 @@ impl Ground {
         let role = if name == "g1" { "gateway" } else { "host" };
         let settings = format!(
             "name: {name}\nrole: {role}\nunderlay: {underlay}\nstateDir: {0}\nrunDir: {0}/run\n\
-             supervisor: {{stopSwitch: true}}\nswitch: {{engine: {{cpu: {cpu}}}}}\n",
+             supervisor: {{stopSwitch: true}}\nmonitor: {{run: \"off\"}}\nswitch: {{engine: {{cpu: {cpu}}}}}\n",
             folder.display()
         );
         let file = folder.join("settings.yaml");

@@ -8,8 +8,11 @@ use serde_json::Value;
 use std::process::ExitCode;
 use std::time::Duration;
 use weir_api::client::{Client, ClientError};
-use weir_api::types::{ActuatorStatus, ResourceView, StatusResponse, TokenRequest, WatchEvent};
+use weir_api::types::{ActuatorStatus, HealthView, ResourceView, StatusResponse, TokenRequest, WatchEvent};
 use weir_model::resource::{Kind, Resource};
+
+/// Notes of a host's monitor that `status` shows; `-o json` has all.
+const NOTES_SHOWN: usize = 3;
 
 #[derive(Debug, Args)]
 pub(super) struct Get {
@@ -306,6 +309,21 @@ fn show_status(status: &StatusResponse) {
         for line in actuator.refused.iter().take(5) {
             println!("{}: refused: {line}", actuator.name);
         }
+        if let Some(health) = &actuator.health {
+            show_health(&actuator.name, health);
+        }
+    }
+}
+
+/// What a host's monitor told: the newest notes, and what it is ordered to do.
+fn show_health(name: &str, health: &HealthView) {
+    println!("{name}: monitor: {} alarms, kernel by {}", health.alarms, health.kernel);
+    for repair in &health.repairs {
+        println!("{name}: ordered: {} of cgroup {} (v{})", repair.action, repair.cgroup, repair.version);
+    }
+    for note in health.notes.iter().rev().take(NOTES_SHOWN) {
+        let policy = if note.policy.is_empty() { String::new() } else { format!("{}: ", note.policy) };
+        println!("{name}: {} (event {}): {policy}{}", note.severity, note.number, note.text);
     }
 }
 

@@ -254,7 +254,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Switch(role) => role.run(),
         Command::Filewall(command) => command.run(),
         Command::Fs(command) => command.run(),
-        Command::Monitor(command) => command.run(),
+        Command::Monitor(command) => command.run(connect),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

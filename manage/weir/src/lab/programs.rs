@@ -109,6 +109,14 @@ fn group_settings(scope: &Scope, place: Place, one: &Member) -> String {
     text
 }
 
+/// The host of a lab that runs a monitor.
+const MONITORED: &str = "h1";
+
+/// The folder of the policies of a member's monitor.
+fn policies(scope: &Scope, member: &Member) -> PathBuf {
+    scope.folder().join(member.name).join("policies")
+}
+
 /// A host or a gateway. A joined one needs no token.
 fn member(scope: &Scope, place: Place, member: &Member, token: Option<String>) -> Result<Program, Error> {
     let is_gateway = *member == GATEWAY;
@@ -119,6 +127,10 @@ fn member(scope: &Scope, place: Place, member: &Member, token: Option<String>) -
         .arg("--run")
         .arg(run(scope, member))
         .args(["--metrics", METRICS_ADDRESS])
+        // One machine needs one monitor; that of the first host is it, with the policies that a scenario gives it.
+        .args(["--monitor", if member.name == MONITORED { "on" } else { "off" }])
+        .arg("--monitor-policy")
+        .arg(policies(scope, member))
         .netns(&place.netns(member.netns));
     if is_gateway {
         program = program.args(["--external-address".to_string(), EXTERNAL_V4.to_string()]);
@@ -189,6 +201,7 @@ pub fn start_members(scope: &Scope, place: Place, client: &Client) -> Result<(),
     for one in members() {
         make_folder(&state(scope, one))?;
         make_folder(&run(scope, one))?;
+        make_folder(&policies(scope, one))?;
         daemons.push(scope.start(one.name, &member(scope, place, one, Some(token.clone()))?)?);
     }
     for daemon in &daemons {
@@ -249,7 +262,7 @@ pub fn start_again(
 pub fn end_orphans(scope: &Scope) -> Result<usize, Error> {
     let mut ended = 0;
     for one in members() {
-        for role in ["agent", "switch"] {
+        for role in ["agent", "switch", "monitor"] {
             if let Some(record) = child(scope, one, role) {
                 ended += usize::from(record.stop(|| ())?);
             }

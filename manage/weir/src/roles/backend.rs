@@ -1,6 +1,7 @@
 //! Joins the API to the controller: requests become events, tables become answers.
 
 use super::group::Group;
+use super::health;
 use super::state::State;
 use super::trace::{Described, follow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,8 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use weir_api::types::{
     ActuatorStatus, AddMember, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, Effect,
-    GroupStatus, KindCount, PlannedEntry, ResourceChange, ResourceList, ResourceView, StatusResponse,
-    TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    GroupStatus, KindCount, PlannedEntry, RepairRequest, RepairResponse, ResourceChange, ResourceList,
+    ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use weir_api::{ApiError, Backend, Caller, Reply};
 use weir_apps::fabric::{self, Stored};
@@ -20,6 +21,7 @@ use weir_controller::core::scheduler::{Reached, TargetStatus, WaitState, Waiting
 use weir_controller::driver::{ControllerHandle, Published};
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Mutation, Transaction, Wanted};
+use weir_model::health::RepairOrder;
 use weir_model::join::{JoinRequest, JoinResponse, from_hex, to_hex};
 use weir_model::local::{Answer, PortName, Question, TraceFrom};
 use weir_model::resource::{Kind, Resource, ResourceId};
@@ -230,6 +232,7 @@ impl Controlled {
                         .map(|seen| seen.acked.0),
                     waiting: waiting.map(explain).collect(),
                     refused: refused.collect(),
+                    health: health::view(&published.store, &name),
                     name: name.to_string(),
                 }
             })
@@ -541,6 +544,22 @@ impl Backend for Controlled {
             self.barrier().await?;
             self.known(&name)?;
             self.handle.remove(name, Some(caller.0)).await.map(|_| ()).map_err(|error| self.failed(error))
+        })
+    }
+
+    fn repair(&self, caller: Caller, name: Label, request: RepairRequest) -> Reply<'_, RepairResponse> {
+        Box::pin(async move {
+            self.barrier().await?;
+            self.known(&name)?;
+            let order = RepairOrder { actuator: name, cgroup: request.cgroup, action: request.action };
+            let ordered = self.handle.repair(order, Some(caller.0)).await;
+            let version = ordered.map_err(|error| self.failed(error))?;
+            let mut in_force = false;
+            if request.wait_ms > 0 {
+                let wait = Duration::from_millis(u64::from(request.wait_ms.min(WAIT_MAX_MS)));
+                in_force = self.handle.wait(version, wait).await.map_err(api_error)? == Reached::All;
+            }
+            Ok(RepairResponse { version: version.0, in_force })
         })
     }
 

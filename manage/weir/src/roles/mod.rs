@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod controller;
 pub mod group;
+pub mod health;
 pub mod keys;
 pub mod node;
 pub mod state;

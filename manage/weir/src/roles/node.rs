@@ -3,18 +3,21 @@
 //! Settings come from a file (`--config`) or from the command line. What they come to is written to
 //! the state directory, so that the second start needs neither.
 
+use super::health;
 use crate::cli::Failure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use weir_agent::AgentError;
-use weir_agent::config::NodeConfig;
+use weir_agent::config::{NodeConfig, RunMonitor};
 use weir_agent::join::{Applicant, Joined, join, membership};
 use weir_agent::supervise::{
-    AGENT_LOCK, ChildSpec, RunLock, SUPERVISOR_LOCK, SupervisorConfig, run as supervise, stop_on_signals,
+    AGENT_LOCK, ChildSpec, MONITOR_LOCK, RunLock, SUPERVISOR_LOCK, SupervisorConfig, run as supervise,
+    stop_on_signals,
 };
 use weir_model::Label;
 use weir_model::event::Role;
@@ -70,6 +73,12 @@ pub struct NodeArguments {
     /// Where the agent serves metrics
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<String>,
+    /// Watch this machine and repair it by policy too ('weir monitor'): auto (where root and cgroups allow it), on or off
+    #[arg(long, value_name = "auto|on|off", value_parser = ["auto", "on", "off"])]
+    monitor: Option<String>,
+    /// File or folder of the monitor's policies; /etc/weir/monitor unless told otherwise, and without that it only reports
+    #[arg(long, value_name = "PATH")]
+    monitor_policy: Option<PathBuf>,
 }
 
 /// `weir host`.
@@ -193,6 +202,7 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
         let supervisor = SupervisorConfig {
             agent: child("agent", &path),
             switch: child("switch", &switch),
+            monitor: monitor(&config, &program).map(|monitor| (monitor, config.run_dir.join(MONITOR_LOCK))),
             supervisor_lock: config.run_dir.join(SUPERVISOR_LOCK),
             agent_lock: config.run_dir.join(AGENT_LOCK),
             switch_lock: config.run_dir.join(SWITCH_LOCK),
@@ -205,6 +215,55 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
         supervise(supervisor, stop).await.map_err(|error| wrong(&error))
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The policies of the monitor; nothing means those that are built in.
+fn policies(config: &Config) -> Option<PathBuf> {
+    let known = Path::new(health::POLICIES);
+    config.monitor.policy.clone().or_else(|| known.exists().then(|| known.to_path_buf()))
+}
+
+/// Run directory and name of the host whose settings are in a file; nothing if there is no such file.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn place(path: &Path) -> Result<Option<(PathBuf, Label)>, Failure> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let config = Config::read(path).map_err(|error| wrong(&error))?;
+    Ok(Some((config.run_dir, config.name)))
+}
+
+/// The monitor as a child, if it is to run.
+fn monitor(config: &Config, program: &Path) -> Option<ChildSpec> {
+    let settings = &config.monitor;
+    match (settings.run, health::obstacle()) {
+        (RunMonitor::Off, _) => return None,
+        (RunMonitor::Auto, Some(obstacle)) => {
+            tracing::warn!(obstacle, "no monitor runs here");
+            return None;
+        }
+        (RunMonitor::Auto | RunMonitor::On, _) => {}
+    }
+    let mut arguments: Vec<OsString> = vec!["monitor".into(), "--where-possible".into()];
+    let mut option = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+    option("--policy", policies(config).map_or("builtin".into(), Into::into));
+    for (name, path) in [("--query", &settings.query), ("--ring", &settings.ring)] {
+        if let Some(path) = path {
+            option(name, path.into());
+        }
+    }
+    for (name, url) in [("--webhook", &settings.webhook), ("--otlp", &settings.otlp)] {
+        if let Some(url) = url {
+            option(name, url.into());
+        }
+    }
+    option("--audit", config.state_dir.join("monitor/audit.log").into());
+    option("--status", settings.status.to_string().into());
+    option("--report-to", config.run_dir.clone().into());
+    option("--report-as", config.name.to_string().into());
+    Some(ChildSpec { name: "monitor", program: program.to_path_buf(), arguments })
 }
 
 fn word(role: Role) -> &'static str {
@@ -264,6 +323,10 @@ fn document(
     if let Some(metrics) = &arguments.metrics {
         agent["metrics"] = json!(metrics);
     }
+    let mut monitor = json!({ "run": arguments.monitor.as_deref().unwrap_or("auto") });
+    if let Some(policy) = &arguments.monitor_policy {
+        monitor["policy"] = json!(absolute(policy)?);
+    }
     let switch =
         if external.is_empty() { json!({}) } else { json!({ "external": { "addresses": external } }) };
     Ok(json!({
@@ -273,6 +336,7 @@ fn document(
         "stateDir": absolute(&arguments.state)?,
         "runDir": absolute(&arguments.run)?,
         "agent": agent,
+        "monitor": monitor,
         "switch": switch,
     }))
 }
@@ -338,6 +402,10 @@ fn write_switch_settings(config: &Config) -> Result<PathBuf, Failure> {
         "trustFile": config.state_dir.join(TRUST_FILE),
         "identityFile": config.state_dir.join(IDENTITY_FILE),
         "engine": config.switch.engine,
+        "idleReader": monitor(config, Path::new("")).map(|_| json!({
+            "policy": policies(config),
+            "ring": config.monitor.ring,
+        })),
     });
     let mut settings: SwitchConfig =
         serde_json::from_value(defaults).map_err(|error| Failure::Input(format!("switch: {error}")))?;
@@ -367,6 +435,8 @@ mod tests {
             run: dir.join("run"),
             dns_upstream: vec!["192.0.2.53:53".to_string()],
             metrics: Some("127.0.0.1:9471".to_string()),
+            monitor: Some("off".to_string()),
+            monitor_policy: Some(dir.join("policies")),
         }
     }
 
@@ -377,8 +447,26 @@ mod tests {
         let (path, config) = settings(&arguments(dir.path()), Role::Gateway, outside.clone()).unwrap();
         assert_eq!(config.switch.external.as_ref().unwrap().addresses, outside);
         assert_eq!(config.agent.dns.upstream.len(), 1);
+        assert_eq!(config.monitor.run, RunMonitor::Off);
+        assert_eq!(config.monitor.policy, Some(dir.path().join("policies")));
+        assert_eq!(monitor(&config, Path::new("weir")), None);
         let later = NodeArguments { name: None, underlay: None, ..arguments(dir.path()) };
         assert_eq!(settings(&later, Role::Gateway, Vec::new()).unwrap(), (path, config));
+    }
+
+    #[test]
+    fn the_monitor_is_told_where_to_report() {
+        let dir = tempfile::tempdir().unwrap();
+        let on = NodeArguments { monitor: Some("on".into()), ..arguments(dir.path()) };
+        let (_, config) = settings(&on, Role::Host, Vec::new()).unwrap();
+        let child = monitor(&config, Path::new("/usr/bin/weir")).unwrap();
+        let words: Vec<String> =
+            child.arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let after = |name: &str| words[words.iter().position(|word| word == name).unwrap() + 1].clone();
+        assert_eq!(after("--report-as"), "h1");
+        assert_eq!(after("--report-to"), config.run_dir.display().to_string());
+        assert_eq!(after("--policy"), dir.path().join("policies").display().to_string());
+        assert!(after("--audit").starts_with(&config.state_dir.display().to_string()));
     }
 
     #[test]

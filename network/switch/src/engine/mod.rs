@@ -9,7 +9,7 @@
 //! - [`forward`]: the decision about one packet.
 //! - [`path`]: a packet's way from where it comes in to where it goes out.
 //! - [`transmit`], [`receive`]: the underlay. [`port`]: the devices. [`peers`]: what other switches take. [`polling`]: when it sleeps.
-//! - [`buffer`]: the memory.
+//! - [`buffer`]: the memory. [`idle`]: what else its processor may do.
 //! - [`ring`]: frames to and from the slow thread. [`counters`]: what is counted.
 //!
 //! Departure from the paper: the engine polls only for a few microseconds, and only while that pays ([`polling`]), because
@@ -19,6 +19,7 @@
 pub mod buffer;
 pub mod counters;
 pub mod forward;
+pub mod idle;
 pub mod path;
 pub mod peers;
 pub mod polling;
@@ -72,6 +73,7 @@ const EVENTS: usize = 64;
 
 const TOKEN_WAKE: u64 = 1 << 32;
 const TOKEN_UNDERLAY: u64 = 1 << 33;
+const TOKEN_IDLE: u64 = 1 << 34;
 
 /// A frame for the slow path.
 #[derive(Clone, Copy, Debug)]
@@ -227,6 +229,7 @@ pub struct Engine {
     path: Path,
     poller: Poller,
     polling: Polling,
+    slots: idle::Slots,
     stopped: bool,
 }
 
@@ -258,8 +261,21 @@ impl Engine {
             path,
             poller,
             polling: Polling::new(Duration::from_micros(u64::from(busy_poll_us)), Instant::now()),
+            slots: idle::Slots::new(None),
             stopped: false,
         })
+    }
+
+    /// With something to do in its idle slots.
+    ///
+    /// # Errors
+    /// When the kernel does not watch its socket.
+    pub fn with_idle(mut self, work: Option<Box<dyn idle::Idle>>) -> io::Result<Engine> {
+        if let Some(socket) = work.as_ref().and_then(|work| work.socket()) {
+            self.poller.add(socket, TOKEN_IDLE)?;
+        }
+        self.slots = idle::Slots::new(work);
+        Ok(self)
     }
 
     /// Moves packets until it is told to stop.
@@ -270,12 +286,18 @@ impl Engine {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         while !self.stopped {
             let looks = self.polling.enabled() && self.polling.looks(Instant::now());
-            let timeout_ms = if looks || self.is_behind() { 0 } else { -1 };
+            let timeout_ms = if looks || self.is_behind() { 0 } else { self.slots.sleep_ms() };
             let count = self.poller.wait(&mut events, timeout_ms)?;
-            if looks && count == 0 && !self.is_behind() {
-                std::thread::yield_now();
-                continue;
+            if count == 0 && !self.is_behind() {
+                let gave = self.slots.idle();
+                if looks || gave || timeout_ms >= 0 {
+                    if looks {
+                        std::thread::yield_now();
+                    }
+                    continue;
+                }
             }
+            self.slots.busy();
             self.path.set_now(self.shared.now_ms() as u32);
             self.count_turn(timeout_ms);
             if self.polling.enabled() {
@@ -310,6 +332,7 @@ impl Engine {
                 self.shared.engine_wake.clear();
                 self.take_commands();
             }
+            TOKEN_IDLE => self.slots.readable(),
             token if token >= TOKEN_UNDERLAY => self.serve_underlay((token - TOKEN_UNDERLAY) as usize),
             port => self.serve_port(port as usize),
         }

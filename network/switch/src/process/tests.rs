@@ -16,6 +16,7 @@ fn config(dir: &Path) -> SwitchConfig {
         trust_file: dir.join("trust.json"),
         identity_file: dir.join("identity.seed"),
         external: None,
+        idle_reader: None,
         engine: crate::config::EngineConfig::default(),
     }
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use weir_base::codec::encode;
 use weir_base::limits::FRAME_BYTES_MAX;
 use weir_model::event::{Event, EventBody, SourceId};
+use weir_model::health::HealthReport;
 use weir_model::local::{Answer, ENTRIES_CHUNK, FromSwitch, Question, ToSwitch, TraceFrom, TraceReport};
 use weir_model::session::STATE_CHUNK_KEYS;
 use weir_model::signed::SignedUpdates;
@@ -72,6 +73,7 @@ impl<M: Mind> Slow<M> {
                 }
                 ToSwitch::Attach { key } => self.attach_again(&key),
                 ToSwitch::Ask { id, question } => self.take_question(&client, id, question),
+                ToSwitch::Health(report) => self.take_health(report),
             }
         }
         // More may wait: look again without sleeping.
@@ -151,6 +153,15 @@ impl<M: Mind> Slow<M> {
             };
             self.tell(&FromSwitch::Changed { key: update.key, version: update.version, entry });
         }
+    }
+
+    /// Signs what the monitor tells of this host, and of no other.
+    fn take_health(&mut self, report: HealthReport) {
+        if report.actuator != self.identity.name || report.problem().is_some() {
+            self.counters.health_refused += 1;
+            return;
+        }
+        self.tell_event(EventBody::Health(report));
     }
 
     /// Sends an event to all subscribers, numbered and signed: whoever carries it cannot change it.
@@ -343,6 +354,7 @@ impl<M: Mind> Slow<M> {
             journal_errors,
             checkpoint_errors,
             events_unnumbered,
+            health_refused,
             attach_failures,
             update_us_max,
         } = self.counters;
@@ -364,6 +376,7 @@ impl<M: Mind> Slow<M> {
             ("journal_cut_bytes", self.journal.cut_bytes),
             ("checkpoint_errors", checkpoint_errors),
             ("events_unnumbered", events_unnumbered),
+            ("health_refused", health_refused),
             ("attach_failures", attach_failures),
             ("update_us_max", update_us_max),
             ("usage_left_out", self.usage.left_out),

@@ -51,6 +51,8 @@ impl Tables {
         let effects = match (&update.key, &update.change) {
             (Key::Gateways, Change::Put(Entry::Gateways(gateways))) => self.put_gateways(gateways),
             (Key::Gateways, Change::Delete) => self.put_gateways(&[]),
+            // For the monitor, which reads it here because it was verified here; packets have nothing to do with it.
+            (Key::Repair { .. }, Change::Put(Entry::Repair(_)) | Change::Delete) => Ok(Effects::default()),
             (key, change) => {
                 let vni = key.vni().unwrap_or(Vni(0));
                 if !self.networks.contains_key(&vni.0) {

@@ -216,6 +216,7 @@ impl Lab {
             trust_file: base.join("trust.json"),
             identity_file: base.join("identity.seed"),
             external: None,
+            idle_reader: None,
             engine: EngineConfig::default(),
         };
         std::fs::write(&config.trust_file, serde_json::to_string(&trust).expect("JSON")).expect("written");

@@ -22,6 +22,7 @@ fn prometheus_gets_cumulative_classes() {
     let status = Status {
         policy_epoch: 2,
         policy_error: None,
+        replicas: vec![("10.0.0.1:2049/export".to_string(), true)],
         places: 0,
         policies: vec![PolicyRow {
             name: "p".into(),

@@ -65,6 +65,18 @@ pub enum Outcome {
         /// By the policy of this number; `None` for the core.
         by: Option<usize>,
     },
+    /// The server must be asked what the call's probe says.
+    Ask {
+        /// The policy that it is shown to then.
+        from: usize,
+        /// Policies that let it go on so far.
+        handled: u64,
+    },
+    /// It is answered with the results that the policy has put into the call.
+    Reply {
+        /// Policies that let it go on so far.
+        handled: u64,
+    },
     /// It waits.
     Wait {
         /// How long, µs.
@@ -140,6 +152,8 @@ impl Chain {
                     entry.counters.delayed.fetch_add(1, Ordering::Relaxed);
                     return Outcome::Wait { wait_us, from: number, handled };
                 }
+                Verdict::Ask => return Outcome::Ask { from: number, handled },
+                Verdict::Reply => return Outcome::Reply { handled },
                 Verdict::Answer(status) => {
                     entry.counters.answered.fetch_add(1, Ordering::Relaxed);
                     self.tell_answered(call, &entry.name, status, handled);
@@ -182,6 +196,11 @@ impl Chain {
         if reply.results.status == 0 {
             self.learn(asked, reply);
         }
+        self.show(asked, reply, handled, latency_us);
+    }
+
+    /// Shows a reply that a policy has made to those before it.
+    pub fn show(&self, asked: &Asked, reply: &mut Reply<'_>, handled: u64, latency_us: u64) {
         let context = self.context();
         for (number, entry) in self.entries.iter().enumerate().rev() {
             if handled & 1 << number != 0 {

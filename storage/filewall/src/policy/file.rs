@@ -12,8 +12,10 @@ use super::chain::{Chain, Entry, POLICIES_MAX};
 use super::freeze::{Freeze, FreezeFile};
 use super::handles::{Handles, HandlesFile};
 use super::machines::{Machines, MachinesFile};
+use super::module::{ModuleFile, ModulePolicy};
 use super::quota::{Quota, QuotaFile};
 use super::rate::{Rate, RateFile};
+use super::rbac::{Rbac, RbacFile};
 use super::remap::{Remap, RemapFile};
 use super::statistics::{Statistics, StatisticsFile};
 use crate::error::{Error, Result};
@@ -28,7 +30,7 @@ use std::path::{Path, PathBuf};
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Most files in a folder of policies.
 pub const FILES_MAX: usize = 256;
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 13] = [
     "identities",
     "handles",
     "access",
@@ -40,6 +42,8 @@ const KINDS: [&str; 11] = [
     "alarm",
     "statistics",
     "audit",
+    "rbac",
+    "module",
 ];
 
 /// One document and where it stands.
@@ -156,6 +160,9 @@ fn compile(documents: &[Document], folder: &Path, before: Option<&Chain>) -> Res
         let old = before.and_then(|chain| chain.entries().iter().find(|entry| entry.name == document.name));
         let old = old.filter(|entry| entry.policy.kind() == document.kind);
         let policy = policy(document, folder, &identities, &mut zones, old)?;
+        if policy.kind() == "rbac" && entries.iter().any(|entry| entry.policy.kind() == "rbac") {
+            return Err(document.wrong("'rbac' is there already; one policy of this kind has all rules"));
+        }
         if policy.kind() == "handles" && entries.iter().any(|entry| entry.policy.needs_handles()) {
             return Err(document.wrong(
                 "a policy before this one looks at paths, which only the server's handles tell: put 'handles' first",
@@ -190,6 +197,13 @@ fn policy(
             Box::new(Machines::compile(&document.body::<MachinesFile>()?, dynamic()).map_err(wrong)?)
         }
         "alarm" => Box::new(Alarm::compile(&document.body::<AlarmFile>()?, dynamic()).map_err(wrong)?),
+        "rbac" => Box::new(
+            Rbac::compile(&document.body::<RbacFile>()?, folder, identities, zones, dynamic())
+                .map_err(wrong)?,
+        ),
+        "module" => Box::new(
+            ModulePolicy::compile(&document.body::<ModuleFile>()?, folder, dynamic()).map_err(wrong)?,
+        ),
         "statistics" => {
             document.body::<StatisticsFile>()?;
             Box::new(Statistics)

@@ -258,6 +258,12 @@ impl Policy for Handles {
                 reply.set_handle(sealed);
             }
         }
+        if let Some(extra) = &mut reply.extra {
+            let sealed = self.seal_or_count(extra.handle.as_bytes(), address);
+            if let Some(sealed) = sealed.or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX])) {
+                extra.handle = sealed;
+            }
+        }
         for number in 0..reply.results.entries.len() {
             if let Some(handle) = reply.entry_handle(number) {
                 let sealed =

@@ -2,7 +2,7 @@
 //!
 //! - [`file`]: the files that administrators write; loading, checking, and what a wrong file says.
 //! - [`chain`]: policies in order, their contexts, and what core and policies know of paths.
-//! - The policies: [`statistics`], [`handles`], [`access`], [`freeze`], [`remap`], [`rate`], [`quota`], [`machines`], [`alarm`], [`audit`].
+//! - The policies: [`statistics`], [`handles`], [`access`], [`freeze`], [`remap`], [`rate`], [`rbac`], [`quota`], [`machines`], [`module`], [`alarm`], [`audit`].
 //! - [`time`]: windows of the day and week. - [`explain`]: which policy decides on a call that nobody has made.
 //!
 //! A policy sees a call before the server does and may change it ([`Call`]), let it go on, answer it, or delay it. It sees the
@@ -21,9 +21,11 @@ pub mod file;
 pub mod freeze;
 pub mod handles;
 pub mod machines;
+pub mod module;
 pub mod ops;
 pub mod quota;
 pub mod rate;
+pub mod rbac;
 pub mod remap;
 pub mod statistics;
 pub mod time;
@@ -59,6 +61,10 @@ pub enum Verdict {
     Answer(Status),
     /// Kept, and shown to this policy again after that time, µs.
     Wait(u64),
+    /// Kept, until the server has answered what [`Call::probe`] asks; then shown to this policy again.
+    Ask,
+    /// Back to the client with the results that the policy has put into [`Call::results`].
+    Reply,
 }
 
 /// What core knows and policies may ask.

@@ -1,14 +1,17 @@
 //! What happens to calls: decode, ask the chain, forward, answer, hold, or leave to a helper.
 
+use super::asking;
 use super::flow::{BadRecord, Source};
 use super::mounter::Job;
 use super::pending::{Entry, Question};
 use super::retransmit::{self, Known, Waiter};
 use super::session::{Client, Held, Session};
-use super::worker::{Env, SessionKey};
+use super::settle::{self, Settled};
+use super::worker::{Delivery, Env, SessionKey};
 use crate::identity::Principal;
 use crate::message::{Asked, Call};
 use crate::metrics::Totals;
+use crate::policy::chain::POLICIES_MAX;
 use crate::policy::{Chain, Mount, Outcome};
 use crate::wire::call::{Arguments, arguments};
 use crate::wire::nfs3::{self, Handle, Op, Status};
@@ -211,7 +214,7 @@ impl Session {
         if held.is_none() {
             self.renew_chain(env);
         }
-        let Session { c2s, callers, chain, pending, address, key, .. } = self;
+        let Session { c2s, callers, chain, pending, address, key, answers, .. } = self;
         let (record, record_bytes, output) = c2s.record(source);
         let mut reader = Reader::new(record, record_bytes);
         let found = match reader.take(head.arguments_at).and_then(|_| arguments(&mut reader, op)) {
@@ -242,8 +245,10 @@ impl Session {
         let maxcount = held.as_ref().map_or(found.count, |held| held.maxcount);
         let (from, handled) = held.as_ref().map_or((0, 0), |held| (held.from, held.handled));
         let mut call = Call::new(record, record_bytes, head, found, &caller, env.now);
-        if let Some(held) = &held {
+        if let Some(held) = held {
             call.restore_handles(held.handles);
+            call.told = held.told;
+            call.note = held.note;
         }
         match chain.request(&mut call, from, handled) {
             Outcome::Wait { wait_us, from, handled } => {
@@ -251,14 +256,76 @@ impl Session {
                 self.held = Some(Held { once, maxcount, ..hold });
                 Done::Hold
             }
+            Outcome::Ask { from, handled } => {
+                let Some(entry) = asking::question(&mut call, &chain) else {
+                    answer::put(answers, head.xid, op, Status::ServerFault);
+                    return Done::Skip;
+                };
+                let hold = Session::hold(&call, 0, from, handled, &chain);
+                self.held = Some(Held { once, maxcount, until_us: u64::MAX, ..hold });
+                let xid = pending.insert(entry);
+                if let Some(entry) = pending.get(xid) {
+                    output.head(|out| asking::put_question(entry, xid, out));
+                }
+                env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                Done::Hold
+            }
+            Outcome::Reply { handled } => {
+                let made = std::mem::take(&mut call.results);
+                let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
+                asking::put_made(&made, head.xid, &asked, (&chain, handled), answers, env);
+                Done::Skip
+            }
             Outcome::Answer { status, .. } => {
                 env.shared.totals.denied(op);
-                answer::put(&mut self.answers, head.xid, op, status);
+                answer::put(answers, head.xid, op, status);
                 Done::Skip
             }
             Outcome::Forward { handled } => {
-                if known(once, *key, &mut self.answers, env) {
-                    return Done::Skip;
+                let settling = from == POLICIES_MAX;
+                let unknown = settling
+                    || match known(once, *key, answers, env) {
+                        Passed::New => false,
+                        Passed::Unknown => true,
+                        Passed::Dealt => return Done::Skip,
+                    };
+                if let (true, Some(once)) = (unknown, once) {
+                    match settle::settle(&call) {
+                        Settled::Again => {}
+                        Settled::Ask(probe) => {
+                            call.probe = Some(probe);
+                            let Some(mut entry) = asking::question(&mut call, &chain) else {
+                                answer::put(answers, head.xid, op, Status::ServerFault);
+                                return Done::Skip;
+                            };
+                            // If the session ends now, it is unknown again.
+                            entry.once = Some(once);
+                            let hold = Session::hold(&call, 0, POLICIES_MAX, handled, &chain);
+                            self.held = Some(Held { once: Some(once), maxcount, until_us: u64::MAX, ..hold });
+                            let xid = pending.insert(entry);
+                            if let Some(entry) = pending.get(xid) {
+                                output.head(|out| asking::put_question(entry, xid, out));
+                            }
+                            env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                            return Done::Hold;
+                        }
+                        Settled::Done(made) => {
+                            Totals::count(&env.shared.totals.settled_total);
+                            let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
+                            let begin = answers.len();
+                            asking::put_made(&made, head.xid, &asked, (&chain, handled), answers, env);
+                            let reply = answers[begin..].to_vec();
+                            super::replies::tell_waiters(once, &reply, env);
+                            return Done::Skip;
+                        }
+                        Settled::Later => {
+                            for waiter in env.shared.retransmits.abandoned(once, env.now.steady_us) {
+                                env.shared.deliver(waiter.worker, Delivery::End { session: waiter.session });
+                            }
+                            answer::put(answers, head.xid, op, Status::Jukebox);
+                            return Done::Skip;
+                        }
+                    }
                 }
                 let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
                 let head_end = call.head_end();
@@ -278,24 +345,36 @@ impl Session {
     }
 }
 
-/// True if a call that must happen once was carried out before, or is pending: then it is answered from memory, or waits.
+/// What is to be done with a call that must happen once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passed {
+    /// It goes on.
+    New,
+    /// It was sent to the server before, and nobody knows what became of it.
+    Unknown,
+    /// It was carried out before, or is pending: it was answered from memory, or waits.
+    Dealt,
+}
+
+/// Looks a call up that must happen once.
 pub(super) fn known(
     once: Option<retransmit::Key>,
     session: SessionKey,
     answers: &mut Vec<u8>,
     env: &Env<'_>,
-) -> bool {
-    let Some(once) = once else { return false };
+) -> Passed {
+    let Some(once) = once else { return Passed::New };
     let waiter = Waiter { worker: env.worker, session };
     match env.shared.retransmits.begin(once, waiter, env.now.steady_us) {
-        Known::New => return false,
+        Known::New => return Passed::New,
+        Known::Unknown => return Passed::Unknown,
         Known::Answered(reply) => {
             Totals::count(&env.shared.totals.replayed_total);
             answers.extend_from_slice(&reply);
         }
         Known::Pending | Known::Crowded => Totals::count(&env.shared.totals.retransmissions_total),
     }
-    true
+    Passed::Dealt
 }
 
 /// What must be known of a call when its reply comes.
@@ -313,5 +392,6 @@ fn remember(call: &Call<'_>, caller: Arc<Principal>, maxcount: u32, datagram: bo
         name_to: name(1),
         maxcount,
         datagram,
+        note: call.note,
     }
 }

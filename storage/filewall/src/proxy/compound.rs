@@ -13,7 +13,7 @@
 //! - No way leads from the server to the client past the policies: there are no callbacks, hence no delegations; no layouts;
 //!   no addresses of other servers; LOOKUPP is not served.
 
-use super::calls::{Done, known};
+use super::calls::{Done, Passed, known};
 use super::flow::{RECORD_BYTES_MAX, Source};
 use super::pending::{Entry, Question};
 use super::session::{Held, Session};
@@ -373,6 +373,8 @@ impl Walk<'_, '_> {
         };
         match outcome {
             Outcome::Wait { wait_us, from, handled } => Err(Step::Wait { wait_us, from, handled }),
+            // No policy that serves NFSv4 asks or makes results.
+            Outcome::Ask { .. } | Outcome::Reply { .. } => Err(Status::ServerFault.into()),
             Outcome::Answer { status, .. } => {
                 self.env.shared.totals.denied(rule);
                 Err(status.into())
@@ -391,6 +393,7 @@ impl Walk<'_, '_> {
                     name_to: name(1),
                     maxcount: argument.count,
                     datagram: false,
+                    note: call.note,
                 };
                 Ok((asked, handled))
             }
@@ -494,6 +497,8 @@ impl Session {
                         caller: caller.clone(),
                         handles: [None; 2],
                         maxcount: 0,
+                        told: Vec::new(),
+                        note: 0,
                         once,
                         passed,
                     });
@@ -510,7 +515,8 @@ impl Session {
             put_answer(answers, head.xid, &tag, status, Some(number));
             return Done::Skip;
         }
-        if known(once, *key, answers, env) {
+        // A COMPOUND of which nobody knows what became goes to the server once more, as without FileWall.
+        if known(once, *key, answers, env) == Passed::Dealt {
             return Done::Skip;
         }
         let forwarded = ops.len();

@@ -2,9 +2,10 @@
 //!
 //! - [`buffer`], [`flow`]: bytes in and out, records, bodies that are not copied.
 //! - [`session`], [`calls`], [`replies`]: a client, and what happens to its calls.
+//! - [`asking`]: calls of our own, and answers that policies make.
 //! - [`compound`], [`compound_replies`]: the same for NFSv4.
 //! - [`pending`]: the pending map. - [`retransmit`]: operations that must happen once.
-//! - [`server`]: the server's address and connections to it. - [`mounter`]: mounts.
+//! - [`settle`]: what nobody knows the outcome of. - [`server`]: the server's address and connections to it. - [`mounter`]: mounts.
 //! - [`worker`]: threads. - [`reload`]: policies that change while calls go on.
 //!
 //! A session has its own connection to the server, so that its calls are answered as if it spoke to it directly, and one
@@ -16,6 +17,7 @@
 //! nothing is dropped between policies; the pending map belongs to a session, not to the whole process, so that it needs no lock
 //! and one client cannot fill another's.
 
+mod asking;
 pub mod buffer;
 mod calls;
 mod compound;
@@ -28,6 +30,7 @@ mod replies;
 pub mod retransmit;
 pub mod server;
 pub mod session;
+mod settle;
 pub mod worker;
 
 pub use server::Server;
@@ -35,6 +38,7 @@ pub use server::Server;
 use crate::error::{Error, Result};
 use crate::metrics::{PrincipalRow, Status, Totals};
 use crate::policy::{self, Chain};
+use crate::replicate::{Plan, Router};
 use crate::wire::portmap::Ports;
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
@@ -120,6 +124,10 @@ pub struct Shared {
     policy_error: Mutex<Option<String>>,
     inboxes: Vec<Inbox>,
     clients: Mutex<HashMap<IpAddr, usize>>,
+    /// The servers behind, where there are several.
+    router: Option<Arc<Router>>,
+    /// Held while the context is ours.
+    _lock: Option<std::fs::File>,
 }
 
 impl Shared {
@@ -223,6 +231,32 @@ impl FileWall {
     /// # Errors
     /// [`Error`]: a policy is wrong, or the system refuses something.
     pub fn start(config: Config) -> Result<FileWall> {
+        Self::start_group(config, &Plan::default())
+    }
+
+    /// Like [`FileWall::start`], in front of several servers.
+    ///
+    /// # Errors
+    /// [`Error`]: a policy or the plan is wrong, or the system refuses something.
+    pub fn start_group(mut config: Config, plan: &Plan) -> Result<FileWall> {
+        let (retransmits, lock) = match &plan.context {
+            None => (Retransmits::default(), None),
+            Some(folder) => {
+                let lock = take_over(folder, plan.standby)?;
+                let path = folder.join("once");
+                let retransmits = Retransmits::open(&path)
+                    .map_err(|error| Error::io(format!("open {}", path.display()), error))?;
+                (retransmits, Some(lock))
+            }
+        };
+        let mut router = None;
+        if !plan.is_empty() {
+            let (started, address) = Router::start(&config.server, plan)?;
+            config.server.address = address.ip();
+            config.server.nfs_port = address.port();
+            config.server.mount_port = Some(address.port());
+            router = Some(started);
+        }
         let chain = match &config.policy {
             Some(path) => policy::load(path, None)?,
             None => Chain::new(Vec::new(), Default::default(), Default::default(), None),
@@ -248,7 +282,7 @@ impl FileWall {
             ports,
             chain: Arc::new(ArcSwap::from_pointee(chain)),
             totals: Totals::default(),
-            retransmits: Retransmits::default(),
+            retransmits,
             mounter,
             stop: AtomicBool::new(false),
             listen: config.listen,
@@ -256,6 +290,8 @@ impl FileWall {
             policy_error: Mutex::default(),
             inboxes,
             clients: Mutex::default(),
+            router,
+            _lock: lock,
         });
         let mut wall =
             FileWall { shared, address, portmap_address, listeners: Vec::new(), threads: Vec::new() };
@@ -308,6 +344,7 @@ impl FileWall {
         Status {
             policy_epoch: chain.epoch(),
             policy_error: self.shared.policy_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            replicas: self.shared.router.as_ref().map(|router| router.members()).unwrap_or_default(),
             places: chain.places_known(),
             policies: chain.rows(),
             principals: chain.principals().all().iter().map(principal).collect(),
@@ -319,6 +356,9 @@ impl FileWall {
 impl Drop for FileWall {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(router) = &self.shared.router {
+            router.stop();
+        }
         self.shared.inboxes.iter().for_each(Inbox::ring);
         for address in &self.listeners {
             // A connection wakes the thread that accepts.
@@ -332,6 +372,28 @@ impl Drop for FileWall {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+/// Makes the context ours. With `standby`, waits until the one that has it ends.
+fn take_over(folder: &std::path::Path, standby: bool) -> Result<std::fs::File> {
+    let wrong = |error: std::io::Error| Error::io(format!("context {}", folder.display()), error);
+    std::fs::create_dir_all(folder).map_err(wrong)?;
+    let lock =
+        std::fs::OpenOptions::new().create(true).append(true).open(folder.join("lock")).map_err(wrong)?;
+    if standby {
+        tracing::info!(context = %folder.display(), "standing by");
+        lock.lock().map_err(wrong)?;
+        tracing::info!("taking over");
+        return Ok(lock);
+    }
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(std::fs::TryLockError::WouldBlock) => Err(wrong(std::io::Error::new(
+            std::io::ErrorKind::AddrInUse,
+            "another FileWall has it; --standby waits for its end",
+        ))),
+        Err(std::fs::TryLockError::Error(error)) => Err(wrong(error)),
     }
 }
 

@@ -10,7 +10,7 @@
 
 use super::compound::CompoundAsked;
 use super::retransmit;
-use crate::message::Asked;
+use crate::message::{Asked, Probe};
 use crate::policy::Chain;
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub enum Question {
     Call(Asked, u64),
     /// A COMPOUND of NFSv4.
     Compound(Box<CompoundAsked>),
+    /// What a policy must know before it decides on the client's call of the same number, which is held.
+    Own(Box<Probe>),
 }
 
 /// A forwarded call.

@@ -70,6 +70,7 @@ impl Session {
         };
         let asked = match &entry.asked {
             Question::Compound(_) => return self.compound_reply(source, head, env),
+            Question::Own(_) => return self.own_reply(source, head, env),
             Question::Call(asked, _) => asked,
         };
         let op = asked.op;

@@ -5,16 +5,21 @@
 //! (transaction number, credentials, arguments): while it is pending, a copy waits for the same reply; after that, it is answered
 //! from memory.
 //!
-//! What is not covered: when the connection to the server breaks, nobody knows whether the server has carried out what was
-//! pending. The call is then forgotten and the client's retransmission goes to the server, whose own memory of replies
-//! decides, as without FileWall.
+//! When the connection to the server breaks, or FileWall ends, nobody knows whether the server has carried out what was
+//! pending. A copy of such a call is settled by looking ([`super::settle`]). With a file, all this outlives the process, so that a
+//! second FileWall takes over what the first one had begun: a call is written down before it is forwarded, its reply before
+//! it is sent. It is not synced: it is for the end of a process, not of a machine.
 
+use super::server::random;
 use super::worker::SessionKey;
+use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use weir_base::journal::Journal;
 
 /// Most calls that are remembered; the oldest answered ones are forgotten first.
 pub const REMEMBERED_MAX: usize = 65_536;
@@ -49,11 +54,14 @@ pub enum Known {
     Crowded,
     /// It was answered with this record.
     Answered(Arc<[u8]>),
+    /// It was forwarded once, and nobody knows what became of it; it is pending from now on.
+    Unknown,
 }
 
 #[derive(Debug)]
 enum State {
     Pending(Vec<Waiter>),
+    Unknown(u64),
     Answered(Arc<[u8]>, u64),
 }
 
@@ -66,23 +74,114 @@ struct Shard {
 /// The memory.
 #[derive(Debug)]
 pub struct Retransmits {
-    seeds: (RandomState, RandomState),
+    seeds: (FixedState, FixedState),
     shards: Vec<Mutex<Shard>>,
+    journal: Option<Mutex<Journal>>,
+    seed: Key,
+}
+
+/// Length at which the file is written anew, bytes.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+const IS_SEED: u8 = 0;
+const IS_PENDING: u8 = 1;
+const IS_ANSWERED: u8 = 2;
+
+fn line(kind: u8, key: Key, rest: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind];
+    bytes.extend_from_slice(&key.0.to_le_bytes());
+    bytes.extend_from_slice(&key.1.to_le_bytes());
+    bytes.extend_from_slice(rest);
+    bytes
+}
+
+fn unline(bytes: &[u8]) -> Option<(u8, Key, &[u8])> {
+    let (head, rest) = bytes.split_at_checked(17)?;
+    let word = |at: usize| Some(u64::from_le_bytes(head[at..at + 8].try_into().ok()?));
+    Some((head[0], (word(1)?, word(9)?), rest))
 }
 
 impl Default for Retransmits {
     fn default() -> Self {
+        let seed = || u64::from(random()) << 32 | u64::from(random());
         Self {
-            seeds: (RandomState::new(), RandomState::new()),
+            seeds: (FixedState::with_seed(seed()), FixedState::with_seed(seed())),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            journal: None,
+            seed: (0, 0),
         }
     }
 }
 
 impl Retransmits {
+    /// A memory that outlives the process. What was pending when the one before ended is unknown now.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(path: &Path) -> std::io::Result<Retransmits> {
+        let (mut journal, lines) = Journal::open(path)?;
+        let mut memory = Retransmits::default();
+        let found = lines.iter().find_map(|bytes| unline(bytes).filter(|(kind, ..)| *kind == IS_SEED));
+        let seeds = match found {
+            Some((_, seeds, _)) => seeds,
+            None => {
+                let seed = || u64::from(random()) << 32 | u64::from(random());
+                let seeds = (seed(), seed());
+                journal.append(&[line(IS_SEED, seeds, b"")])?;
+                seeds
+            }
+        };
+        memory.seed = seeds;
+        memory.seeds = (FixedState::with_seed(seeds.0), FixedState::with_seed(seeds.1));
+        for (kind, key, rest) in lines.iter().filter_map(|bytes| unline(bytes)) {
+            let state = match kind {
+                IS_PENDING => State::Unknown(0),
+                IS_ANSWERED => State::Answered(rest.into(), 0),
+                _ => continue,
+            };
+            memory.with(key, |shard| {
+                if shard.calls.insert(key, state).is_none() {
+                    shard.answered.push_back((key, 0));
+                }
+            });
+        }
+        let mut kept = vec![line(IS_SEED, seeds, b"")];
+        kept.extend(memory.lines());
+        journal.rewrite(kept.iter().map(Vec::as_slice))?;
+        memory.journal = Some(Mutex::new(journal));
+        Ok(memory)
+    }
+
+    /// Everything that is remembered, as lines of the file.
+    fn lines(&self) -> Vec<Vec<u8>> {
+        let mut lines = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.extend(shard.calls.iter().map(|(key, state)| match state {
+                State::Answered(reply, _) => line(IS_ANSWERED, *key, reply),
+                State::Pending(_) | State::Unknown(_) => line(IS_PENDING, *key, b""),
+            }));
+        }
+        lines
+    }
+
+    /// Writes a line. One that is lost costs the certainty about one call, which is said.
+    fn write(&self, bytes: Vec<u8>) {
+        let Some(journal) = &self.journal else { return };
+        let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = journal.append(&[bytes]);
+        if journal.length_bytes > FILE_BYTES_MAX {
+            let mut lines = vec![line(IS_SEED, self.seed, b"")];
+            lines.extend(self.lines());
+            done = done.and(journal.rewrite(lines.iter().map(Vec::as_slice)));
+        }
+        if let Err(error) = done {
+            tracing::error!(%error, "what happens once cannot be written down");
+        }
+    }
+
     /// The name of a call: its record as the client sent it.
     pub fn key(&self, client: IpAddr, record: &[u8]) -> Key {
-        let hash = |seed: &RandomState| {
+        let hash = |seed: &FixedState| {
             let mut hasher = seed.build_hasher();
             client.hash(&mut hasher);
             record.hash(&mut hasher);
@@ -98,12 +197,16 @@ impl Retransmits {
 
     /// What is known of a call; one that is new is pending from now on.
     pub fn begin(&self, key: Key, waiter: Waiter, now_us: u64) -> Known {
-        self.with(key, |shard| {
+        let known = self.with(key, |shard| {
             shard.forget(now_us);
             match shard.calls.get_mut(&key) {
                 None => {
                     shard.calls.insert(key, State::Pending(Vec::new()));
                     Known::New
+                }
+                Some(state @ State::Unknown(_)) => {
+                    *state = State::Pending(Vec::new());
+                    Known::Unknown
                 }
                 Some(State::Answered(reply, _)) => Known::Answered(reply.clone()),
                 Some(State::Pending(waiters)) if waiters.len() < WAITERS_MAX => {
@@ -112,7 +215,11 @@ impl Retransmits {
                 }
                 Some(State::Pending(_)) => Known::Crowded,
             }
-        })
+        });
+        if known == Known::New {
+            self.write(line(IS_PENDING, key, b""));
+        }
+        known
     }
 
     /// A pending call was answered; returns the copies that wait.
@@ -125,6 +232,9 @@ impl Retransmits {
             shard.answered.push_back((key, now_us));
             shard.calls.insert(key, State::Answered(reply.clone(), now_us))
         });
+        if self.journal.is_some() && reply.len() <= REPLY_BYTES_MAX {
+            self.write(line(IS_ANSWERED, key, &reply));
+        }
         match waiters {
             Some(State::Pending(waiters)) => (reply, waiters),
             _ => (reply, Vec::new()),
@@ -132,8 +242,12 @@ impl Retransmits {
     }
 
     /// Nobody knows what became of a pending call; returns the copies that wait.
-    pub fn abandoned(&self, key: Key) -> Vec<Waiter> {
-        match self.with(key, |shard| shard.calls.remove(&key)) {
+    pub fn abandoned(&self, key: Key, now_us: u64) -> Vec<Waiter> {
+        let before = self.with(key, |shard| {
+            shard.answered.push_back((key, now_us));
+            shard.calls.insert(key, State::Unknown(now_us))
+        });
+        match before {
             Some(State::Pending(waiters)) => waiters,
             _ => Vec::new(),
         }
@@ -158,7 +272,11 @@ impl Shard {
                 break;
             }
             self.answered.pop_front();
-            if matches!(self.calls.get(&key), Some(State::Answered(_, since)) if *since == at) {
+            let since = match self.calls.get(&key) {
+                Some(State::Answered(_, since) | State::Unknown(since)) => Some(*since),
+                _ => None,
+            };
+            if since == Some(at) {
                 self.calls.remove(&key);
             }
         }

@@ -91,6 +91,14 @@ impl Server {
         begin_connect(self.nfs())
     }
 
+    /// Connects to NFS, waiting.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn connect(&self) -> std::io::Result<TcpStream> {
+        connect_reserved(self.nfs())
+    }
+
     /// Asks the server for the handle of a path, waiting. The inner error is the status that it refuses with.
     ///
     /// # Errors

@@ -10,13 +10,13 @@
 //!   again what it has no answer to, as it would to a server that came back.
 
 use super::flow::{BACKLOG_BYTES_MAX, Came, Flow};
-use super::pending::Pending;
+use super::pending::{Pending, Question};
 use super::worker::{Delivery, Env, SessionKey};
 use crate::identity::Principal;
-use crate::message::Call;
+use crate::message::{Call, Told};
 use crate::metrics::Totals;
 use crate::policy::Chain;
-use crate::wire::nfs3::Handle;
+use crate::wire::nfs3::{Handle, Status};
 use crate::wire::rpc::record_mark;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -67,6 +67,10 @@ pub struct Held {
     pub handles: [Option<Handle>; 2],
     /// Its `maxcount` as the client gave it.
     pub maxcount: u32,
+    /// What the server answered to its probes.
+    pub told: Vec<Told>,
+    /// What a policy wants to remember until the reply comes.
+    pub note: u64,
     /// Its name for retransmissions.
     pub once: Option<super::retransmit::Key>,
     /// For a COMPOUND: policies that the operations before the delayed one have passed, as bits.
@@ -328,7 +332,7 @@ impl Session {
         let entries = self.pending.drain();
         Totals::down(&env.shared.totals.pending, entries.len() as u64);
         for key in entries.into_iter().filter_map(|entry| entry.once) {
-            for waiter in env.shared.retransmits.abandoned(key) {
+            for waiter in env.shared.retransmits.abandoned(key, env.now.steady_us) {
                 env.shared.deliver(waiter.worker, Delivery::End { session: waiter.session });
             }
         }
@@ -341,7 +345,17 @@ impl Session {
         Totals::down(&env.shared.totals.pending, late.len() as u64);
         for entry in late {
             Totals::count(&env.shared.totals.timeouts_total);
-            let waiters = entry.once.map(|key| env.shared.retransmits.abandoned(key)).unwrap_or_default();
+            if let Question::Own(probe) = entry.asked {
+                self.told(Told {
+                    probe: *probe,
+                    status: Status::Jukebox.number(),
+                    handle: None,
+                    attributes: None,
+                });
+                continue;
+            }
+            let waiters =
+                entry.once.map(|key| env.shared.retransmits.abandoned(key, now_us)).unwrap_or_default();
             for waiter in waiters {
                 env.shared.deliver(waiter.worker, Delivery::End { session: waiter.session });
             }
@@ -356,6 +370,14 @@ impl Session {
             self.up = Up::Idle;
         }
         self.run(env);
+    }
+
+    /// The server has answered a probe of the call that is held; it goes on.
+    pub(super) fn told(&mut self, told: Told) {
+        if let Some(held) = &mut self.held {
+            held.told.push(told);
+            held.until_us = 0;
+        }
     }
 
     /// When [`Session::tick`] is wanted at the latest, µs; `None` if nothing waits for a time.
@@ -417,6 +439,8 @@ impl Session {
             caller: call.caller.clone(),
             handles: call.replaced_handles(),
             maxcount: call.arguments.count,
+            told: call.told.clone(),
+            note: call.note,
             once: None,
             passed: Vec::new(),
         }

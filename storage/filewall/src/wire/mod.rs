@@ -6,6 +6,7 @@
 //! - [`xdr`]: the strict reader. - [`rpc`]: record marks, call and reply headers, answers without a server.
 //! - [`nfs3`]: operations and status codes. - [`call`], [`reply`]: arguments and results. - [`answer`]: a proper
 //!   answer to every call that is not forwarded. - [`mount`], [`portmap`]: the two helper protocols.
+//! - [`make`]: results for objects that no server has.
 //! - [`build`]: small calls, for requests that FileWall itself makes, and for tests and benches.
 //!
 //! Invariants
@@ -17,6 +18,7 @@
 pub mod answer;
 pub mod build;
 pub mod call;
+pub mod make;
 pub mod mount;
 pub mod nfs3;
 pub mod nfs4;

@@ -214,18 +214,32 @@ pub enum Status {
     Ok = 0,
     /// Only the owner may.
     Perm = 1,
+    /// There is no such name.
+    Noent = 2,
     /// Access denied.
     Acces = 13,
+    /// It is there already.
+    Exist = 17,
     /// Two file systems, or what looks like two.
     Xdev = 18,
-    /// Over quota.
-    Dquot = 69,
+    /// It is no folder.
+    Notdir = 20,
+    /// It is a folder.
+    Isdir = 21,
+    /// The argument makes no sense.
+    Inval = 22,
+    /// No space is left.
+    Nospc = 28,
     /// The file system is read-only.
     Rofs = 30,
+    /// Over quota.
+    Dquot = 69,
     /// The handle is known no more.
     Stale = 70,
     /// The handle is none of ours.
     BadHandle = 10001,
+    /// It cannot be done here.
+    Notsupp = 10004,
     /// Something failed.
     ServerFault = 10006,
     /// Try again later.
@@ -236,6 +250,24 @@ impl Status {
     /// Number on the wire.
     pub fn number(self) -> u32 {
         self as u32
+    }
+
+    /// The status of a number of a server's; [`Status::ServerFault`] for one that FileWall has no use for.
+    pub fn of(number: u32) -> Status {
+        const KNOWN: [Status; 11] = [
+            Status::Perm,
+            Status::Noent,
+            Status::Acces,
+            Status::Exist,
+            Status::Notdir,
+            Status::Isdir,
+            Status::Rofs,
+            Status::Stale,
+            Status::BadHandle,
+            Status::Notsupp,
+            Status::Jukebox,
+        ];
+        KNOWN.into_iter().find(|status| status.number() == number).unwrap_or(Status::ServerFault)
     }
 }
 
@@ -257,6 +289,8 @@ pub mod access {
 
 /// Types of `ftype3`.
 pub mod ftype {
+    /// File.
+    pub const REGULAR: u32 = 1;
     /// Directory.
     pub const DIRECTORY: u32 = 2;
 }

@@ -44,10 +44,14 @@ pub struct Results {
     pub fsinfo_at: Option<usize>,
     /// Entries of a directory.
     pub entries: Vec<Entry>,
+    /// True for READDIRPLUS.
+    pub plus: bool,
     /// Where the boolean behind the last entry stands; `eof` follows.
     pub entries_end_at: Option<usize>,
     /// Data of a READ.
     pub payload: Option<Span>,
+    /// Target of a symbolic link.
+    pub path: Option<Span>,
     /// Bytes read or written, as the server says.
     pub count: u32,
 }
@@ -117,6 +121,7 @@ impl Results {
 
     fn directory(&mut self, reader: &mut Reader<'_>, plus: bool) -> Read<()> {
         self.object = self.after(reader)?;
+        self.plus = plus;
         reader.take(8)?;
         loop {
             let start = reader.at();
@@ -169,7 +174,7 @@ fn success(reader: &mut Reader<'_>, op: Op, found: &mut Results) -> Read<()> {
         }
         Op::Readlink => {
             found.object = found.after(reader)?;
-            reader.opaque(PATH_BYTES_MAX)?;
+            found.path = Some(reader.opaque(PATH_BYTES_MAX)?);
         }
         Op::Read => read(reader, found)?,
         Op::Write => {

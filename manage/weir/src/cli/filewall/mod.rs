@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use weir_filewall::proxy::{Config, FileWall, Limits, Server};
+use weir_filewall::replicate::Plan;
 
 /// Where a FileWall shows what it does, unless another address is given.
 const STATUS_ADDRESS: &str = "127.0.0.1:9749";
@@ -71,6 +72,18 @@ struct Serve {
     /// Most connections of one client address
     #[arg(long, default_value_t = Limits::default().sessions_per_client)]
     sessions_per_client: usize,
+    /// Another server with the same content, as --server: changes go to all, and any of them may fail (NFSv3 only). Repeat for more
+    #[arg(long = "replica", value_name = "URL")]
+    replicas: Vec<String>,
+    /// A folder of the export that another server serves: /FOLDER=nfs://ADDRESS/EXPORT (NFSv3 only). Repeat for more
+    #[arg(long = "redirect", value_name = "FOLDER=URL")]
+    redirects: Vec<String>,
+    /// Folder of what a second FileWall needs to take over; must be kept, with --replica and --redirect
+    #[arg(long, value_name = "FOLDER")]
+    context: Option<PathBuf>,
+    /// Wait until the FileWall that has the context ends, then take over
+    #[arg(long, requires = "context")]
+    standby: bool,
     /// Address of /metrics and /status, which `weir filewall top` reads. It shows who does what: keep it private
     #[arg(long, default_value = STATUS_ADDRESS)]
     status: SocketAddr,
@@ -122,10 +135,36 @@ impl Serve {
         })
     }
 
+    fn plan(&self) -> Result<Plan, Failure> {
+        let redirect = |text: &String| {
+            let (path, url) = text.split_once('=').ok_or_else(|| {
+                Failure::Input(format!("--redirect '{text}': write it as /FOLDER=nfs://ADDRESS/EXPORT"))
+            })?;
+            Ok((path.to_string(), url.parse().map_err(failure)?))
+        };
+        let plan = Plan {
+            replicas: self
+                .replicas
+                .iter()
+                .map(|url| url.parse().map_err(failure))
+                .collect::<Result<_, _>>()?,
+            redirects: self.redirects.iter().map(redirect).collect::<Result<_, Failure>>()?,
+            state_file: self.context.clone().unwrap_or_default().join("names"),
+            context: self.context.clone(),
+            standby: self.standby,
+        };
+        if !plan.is_empty() && self.context.is_none() {
+            return Err(Failure::Input(
+                "--replica and --redirect need a folder: --context FOLDER".to_string(),
+            ));
+        }
+        Ok(plan)
+    }
+
     fn run(self) -> Result<ExitCode, Failure> {
         let config = self.config()?;
         let server = config.server.clone();
-        let wall = Arc::new(FileWall::start(config).map_err(failure)?);
+        let wall = Arc::new(FileWall::start_group(config, &self.plan()?).map_err(failure)?);
         tracing::info!(
             address = %wall.address,
             portmap = wall.portmap_address.map(|address| address.to_string()),

@@ -41,7 +41,7 @@ impl Check {
             for policy in weir_monitor::policy::load(path).map_err(failure)? {
                 let common = policy.common();
                 let mode = if common.dry_run { "dry run" } else { "in earnest" };
-                println!("policy {}: {}, {}, {mode}", common.name, policy.kind(), common.action.name());
+                println!("policy {}: {}, {}, {mode}", common.name, policy.kind(), policy.action_name());
             }
         }
         if let Some(path) = &self.query {

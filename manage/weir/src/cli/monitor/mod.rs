@@ -1,12 +1,15 @@
 //! `weir monitor`: watches a host and repairs it, and looks at what a monitor does.
 
 mod ask;
+mod export;
+mod order;
 mod serve;
 mod top;
 
 use super::Failure;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
+use weir_api::client::Client;
 
 /// Where a monitor shows what it does, unless another address is given.
 const STATUS_ADDRESS: &str = "127.0.0.1:9750";
@@ -37,6 +40,8 @@ enum Command {
     Explain(ask::Explain),
     /// Check that nothing in the audit log was changed (exit code 4 when something was)
     Audit(ask::Audit),
+    /// Have the controllers order the monitor of a host to freeze or kill a cgroup
+    Order(order::Order),
 }
 
 impl MonitorArguments {
@@ -44,7 +49,7 @@ impl MonitorArguments {
     ///
     /// # Errors
     /// [`Failure`].
-    pub fn run(self) -> Result<ExitCode, Failure> {
+    pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
         match self.command {
             None => self.serve.run(),
             Some(Command::Check(command)) => command.run(),
@@ -53,6 +58,7 @@ impl MonitorArguments {
             Some(Command::Events(command)) => command.run(),
             Some(Command::Explain(command)) => command.run(),
             Some(Command::Audit(command)) => command.run(),
+            Some(Command::Order(command)) => command.run(&connect()?),
         }
     }
 }

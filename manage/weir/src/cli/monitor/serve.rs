@@ -1,25 +1,32 @@
 //! Runs a monitor and serves its status.
 
-use super::{AUDIT_FILE, STATUS_ADDRESS, failure};
+use super::{AUDIT_FILE, STATUS_ADDRESS, export, failure};
 use crate::cli::Failure;
+use crate::roles::health::Relay;
+use crate::roles::node::{self, PidFile};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
 use axum::routing::get;
 use clap::Args;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
+use weir_agent::supervise::{MONITOR_LOCK, RunLock};
+use weir_model::Label;
 use weir_monitor::audit::Entry;
-use weir_monitor::local::Settings;
+use weir_monitor::local::{self, Settings};
+use weir_monitor::remote::RingFile;
 use weir_monitor::service::{Config, Monitor, OnEntry};
 use weir_monitor::webhook;
 
 /// Most entries that wait to be sent to the webhook; more are lost there, not in the audit log.
 const WEBHOOK_QUEUE_MAX: usize = 256;
+/// Most entries that wait to be told to the controllers.
+const RELAY_QUEUE_MAX: usize = 256;
 /// How long one try takes at most.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often an entry is tried.
@@ -28,7 +35,7 @@ const WEBHOOK_TRIES: u32 = 3;
 /// What to watch, how.
 #[derive(Debug, Args)]
 pub(super) struct Serve {
-    /// File or folder of policies; without it nothing is judged, only shown
+    /// File or folder of policies, or 'builtin', which only reports; without it nothing is judged, only shown
     #[arg(long, value_name = "PATH")]
     policy: Option<PathBuf>,
     /// File of queries
@@ -64,6 +71,24 @@ pub(super) struct Serve {
     /// Where alarms are sent, in the form that alertmanager sends to its webhooks
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
+    /// OpenTelemetry collector that metrics are sent to, by HTTP with JSON (such as http://127.0.0.1:4318)
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
+    /// Time between two sendings to it, s
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    otlp_every_s: u64,
+    /// Run directory of this host's switch: what is seen is told to the controllers, what they order is carried out
+    #[arg(long, value_name = "DIR", requires = "report_as")]
+    report_to: Option<PathBuf>,
+    /// This host's name in the domain
+    #[arg(long, value_name = "NAME", requires = "report_to")]
+    report_as: Option<Label>,
+    /// Settings of this host ('weir host --config'): instead of --report-to and --report-as; a file that is not there means neither
+    #[arg(long, value_name = "FILE", conflicts_with = "report_to")]
+    node: Option<PathBuf>,
+    /// Do without what the machine refuses (priority, locked memory, the status address), and say so
+    #[arg(long)]
+    where_possible: bool,
 }
 
 impl Serve {
@@ -82,24 +107,19 @@ impl Serve {
     }
 
     /// Runs it.
-    pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        let policies =
-            self.policy.as_deref().map_or(Ok(Vec::new()), weir_monitor::policy::load).map_err(failure)?;
-        let queries =
-            self.query.as_deref().map_or(Ok(Vec::new()), weir_monitor::query::load).map_err(failure)?;
-        let ring =
-            self.ring.as_deref().map(weir_monitor::remote::RingFile::load).transpose().map_err(failure)?;
-        let monitor = Monitor::start(Config {
-            ring,
-            policies,
-            queries,
-            settings: self.settings(),
-            audit: self.audit.clone(),
-            sensors: weir_sensor::Directory::new(&self.sensors),
-            without_bpf: self.without_bpf,
-            on_entry: on_entry(self.webhook.clone())?,
-        })
-        .map_err(failure)?;
+    pub(super) fn run(mut self) -> Result<ExitCode, Failure> {
+        if let Some((run_dir, name)) = self.node.as_deref().map(node::place).transpose()?.flatten() {
+            (self.report_to, self.report_as) = (Some(run_dir), Some(name));
+        }
+        // Of two in one place the second would write into the first one's audit log.
+        let _lock = self.report_to.as_ref().map(|run_dir| {
+            let taken = RunLock::take(&run_dir.join(MONITOR_LOCK), "monitor");
+            let pid = PidFile::write(run_dir, "monitor");
+            taken.map_err(|error| Failure::Input(error.to_string())).and_then(|lock| Ok((lock, pid?)))
+        });
+        let _lock = _lock.transpose()?;
+        let (sinks, entries) = self.sinks()?;
+        let monitor = Arc::new(self.start(sinks)?);
         let status = monitor.status();
         tracing::info!(
             kernel = status.kernel,
@@ -108,21 +128,82 @@ impl Serve {
             status = %self.status,
             "the monitor is up"
         );
+        if let (Some(run_dir), Some(name), Some(entries)) = (&self.report_to, self.report_as.clone(), entries)
+        {
+            Relay::start(&monitor, run_dir, name, &self.audit, entries)?;
+        }
+        if let Some(url) = &self.otlp {
+            export::start(&monitor, url, Duration::from_secs(self.otlp_every_s))?;
+        }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(Failure::io("starting the status service"))?;
-        runtime.block_on(serve_status(Arc::new(monitor), self.status))?;
+        runtime.block_on(serve_status(monitor, self.status, self.where_possible))?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Who is told of entries: whoever of the webhook and the controllers is wanted.
+    fn sinks(&self) -> Result<(Vec<OnEntry>, Option<Receiver<Entry>>), Failure> {
+        let mut sinks = Vec::new();
+        if let Some(url) = self.webhook.clone() {
+            sinks.push(queue("the webhook", WEBHOOK_QUEUE_MAX, move |entries| send_all(&url, &entries))?);
+        }
+        let entries = self.report_to.as_ref().map(|_| {
+            let (queue, entries) = sync_channel(RELAY_QUEUE_MAX);
+            sinks.push(sink("the controllers", queue));
+            entries
+        });
+        Ok((sinks, entries))
+    }
+
+    /// Starts the monitor, perhaps with less than was wanted.
+    fn start(&self, sinks: Vec<OnEntry>) -> Result<Monitor, Failure> {
+        let settings = self.settings();
+        let obstacle = local::try_settings(&settings).err();
+        let settings = match obstacle {
+            Some(error) if self.where_possible => {
+                tracing::warn!(%error, "DEGRADED: the monitor runs like any other program");
+                Settings { cpu: None, priority: None, lock_memory: false, ..settings }
+            }
+            _ => settings,
+        };
+        let policies = match self.policy.as_deref() {
+            None => Ok(Vec::new()),
+            Some(path) if path == Path::new("builtin") => weir_monitor::policy::builtin(),
+            Some(path) => weir_monitor::policy::load(path),
+        };
+        let load = |path: &PathBuf| weir_monitor::query::load(path);
+        let config = Config {
+            ring: self.ring.as_deref().map(RingFile::load).transpose().map_err(failure)?,
+            policies: policies.map_err(failure)?,
+            queries: self.query.as_ref().map_or(Ok(Vec::new()), load).map_err(failure)?,
+            settings,
+            audit: self.audit.clone(),
+            sensors: weir_sensor::Directory::new(&self.sensors),
+            without_bpf: self.without_bpf,
+            on_entry: tell_each(sinks),
+        };
+        Monitor::start(config).map_err(failure)
     }
 }
 
 /// Serves until SIGTERM or ctrl-c.
-async fn serve_status(monitor: Arc<Monitor>, address: SocketAddr) -> Result<(), Failure> {
+async fn serve_status(
+    monitor: Arc<Monitor>,
+    address: SocketAddr,
+    where_possible: bool,
+) -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let failed = |what: &str| Failure::io(what.to_string());
-    let listener =
-        tokio::net::TcpListener::bind(address).await.map_err(failed("listening for the status"))?;
+    let listener = match tokio::net::TcpListener::bind(address).await {
+        Ok(listener) => Some(listener),
+        Err(error) if where_possible => {
+            tracing::warn!(%address, %error, "DEGRADED: the monitor shows its status nowhere");
+            None
+        }
+        Err(error) => return Err(failed("listening for the status")(error)),
+    };
     let routes = Router::new()
         .route("/metrics", get(metrics))
         .route(
@@ -141,26 +222,48 @@ async fn serve_status(monitor: Arc<Monitor>, address: SocketAddr) -> Result<(), 
             _ = tokio::signal::ctrl_c() => {}
         }
     };
-    axum::serve(listener, routes).with_graceful_shutdown(stop).await.map_err(failed("serving the status"))
+    match listener {
+        Some(listener) => axum::serve(listener, routes)
+            .with_graceful_shutdown(stop)
+            .await
+            .map_err(failed("serving the status")),
+        None => {
+            stop.await;
+            Ok(())
+        }
+    }
 }
 
 async fn metrics(State(monitor): State<Arc<Monitor>>) -> impl axum::response::IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], monitor.status().prometheus())
 }
 
-/// Who is told of entries: nobody, or a thread that sends them on.
-fn on_entry(url: Option<String>) -> Result<OnEntry, Failure> {
-    let Some(url) = url else { return Ok(Box::new(|_| ())) };
-    let (queue, entries): (SyncSender<Entry>, Receiver<Entry>) = sync_channel(WEBHOOK_QUEUE_MAX);
-    std::thread::Builder::new()
-        .name("monitor-webhook".into())
-        .spawn(move || send_all(&url, &entries))
-        .map_err(Failure::io("starting the thread of the webhook"))?;
-    Ok(Box::new(move |entry| {
+/// Tells each of them.
+fn tell_each(mut sinks: Vec<OnEntry>) -> OnEntry {
+    Box::new(move |entry| sinks.iter_mut().for_each(|sink| sink(entry)))
+}
+
+/// Puts entries into a queue; those that find it full are lost there, not in the audit log.
+fn sink(whom: &'static str, queue: SyncSender<Entry>) -> OnEntry {
+    Box::new(move |entry| {
         if queue.try_send(entry.clone()).is_err() {
-            tracing::error!(number = entry.number, "an event was not sent to the webhook: its queue is full");
+            tracing::error!(number = entry.number, "an event is not told to {whom}: the queue is full");
         }
-    }))
+    })
+}
+
+/// A sink that a thread of its own empties.
+fn queue(
+    whom: &'static str,
+    most: usize,
+    work: impl FnOnce(Receiver<Entry>) + Send + 'static,
+) -> Result<OnEntry, Failure> {
+    let (queue, entries) = sync_channel(most);
+    std::thread::Builder::new()
+        .name("monitor-sink".into())
+        .spawn(move || work(entries))
+        .map_err(Failure::io(format!("starting the thread of {whom}")))?;
+    Ok(sink(whom, queue))
 }
 
 fn send_all(url: &str, entries: &Receiver<Entry>) {

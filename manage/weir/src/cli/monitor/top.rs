@@ -67,6 +67,9 @@ fn show(status: &Status) {
         println!("DEGRADED: {reason}");
     }
     println!("\n{}\n\n{}", policies(status), sensors(status));
+    if !status.guests.is_empty() {
+        println!("\n{}", guests(status));
+    }
     if !status.hosts.is_empty() {
         println!("\n{}", hosts(status));
     }
@@ -94,6 +97,26 @@ fn hosts(status: &Status) -> comfy_table::Table {
         let state = if row.failed { "FAILED" } else { "alive" }.to_string();
         let level = row.level.map_or("-".to_string(), |level| format!("{level:.1}"));
         shown.add_row([row.name.clone(), state, level]);
+    }
+    shown
+}
+
+fn guests(status: &Status) -> comfy_table::Table {
+    let mut shown = table(&["guest", "kernel", "state", "suspicion", "tasks", "stimuli"]);
+    for row in &status.guests {
+        let state = match (row.failed, row.release.is_empty()) {
+            (true, _) => "FAILED",
+            (false, true) => "looked for",
+            (false, false) => "alive",
+        };
+        shown.add_row([
+            row.name.clone(),
+            row.release.clone(),
+            state.to_string(),
+            format!("{:.1}", row.level),
+            row.tasks.to_string(),
+            row.stimuli.to_string(),
+        ]);
     }
     shown
 }

@@ -57,6 +57,7 @@ fn reply_through(chain: &Chain, handled: u64) {
         name_to: None,
         maxcount: 0,
         datagram: false,
+        note: 0,
     };
     let (mut record, mut results, mut scratch) = (vec![0; 8], Results::default(), Vec::new());
     chain.reply(&asked, &mut Reply::new(&mut record, 8, &mut results, &mut scratch), handled, 1);

@@ -26,8 +26,28 @@ fn what_was_abandoned_may_be_tried_again() {
     let key = memory.key([10, 0, 0, 1].into(), b"remove x");
     memory.begin(key, waiter(1), 0);
     memory.begin(key, waiter(2), 0);
-    assert_eq!(memory.abandoned(key), [waiter(2)]);
-    assert_eq!(memory.begin(key, waiter(2), 0), Known::New);
+    assert_eq!(memory.abandoned(key, 0), [waiter(2)]);
+    assert_eq!(memory.begin(key, waiter(2), 0), Known::Unknown, "it must be settled first");
+    assert_eq!(memory.begin(key, waiter(3), 0), Known::Pending);
+}
+
+#[test]
+fn a_second_process_knows_what_the_first_one_had_begun_and_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("once");
+    let address = [10, 0, 0, 1].into();
+    let first = Retransmits::open(&path).unwrap();
+    let (ended, begun) = (first.key(address, b"remove x"), first.key(address, b"remove y"));
+    first.begin(ended, waiter(1), 0);
+    first.answered(ended, b"done", 1);
+    first.begin(begun, waiter(1), 2);
+    for number in 0..2 {
+        let second = Retransmits::open(&path).unwrap();
+        assert_eq!(second.key(address, b"remove x"), ended);
+        assert_eq!(second.begin(ended, waiter(1), 0), Known::Answered(Arc::from(&b"done"[..])));
+        assert_eq!(second.begin(begun, waiter(1), 0), Known::Unknown);
+        assert_eq!(second.begin(second.key(address, &[number]), waiter(1), 0), Known::New);
+    }
 }
 
 #[test]

@@ -1,0 +1,146 @@
+//! Metrics in OpenTelemetry's protocol (OTLP 1.x, metrics, JSON over HTTP): `ExportMetricsServiceRequest`.
+//!
+//! They are made from the text that Prometheus reads, so that both show the same values under the same names. That text is our own:
+//! lines that are not understood would be a fault of ours and are left out. No crate is used: the message is a few lines of JSON,
+//! and the crates of OpenTelemetry bring an own runtime of exporters.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A counter counts from here on, and what is told is its whole value.
+const CUMULATIVE: u32 = 2;
+
+/// Nanoseconds of the Unix epoch.
+pub fn unix_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+#[derive(Default)]
+struct Family {
+    counter: bool,
+    help: String,
+    points: Vec<Value>,
+}
+
+/// The message for a text of metrics.
+pub fn message(prometheus: &str, started_ns: u64, now_ns: u64) -> Value {
+    let mut families: BTreeMap<&str, Family> = BTreeMap::new();
+    for line in prometheus.lines() {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            families.entry(name).or_default().help = help.to_string();
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
+            families.entry(name).or_default().counter = kind == "counter";
+        } else if let Some((name, labels, value)) = point(line) {
+            let attributes: Vec<Value> = labels
+                .into_iter()
+                .map(|(key, value)| json!({ "key": key, "value": { "stringValue": value } }))
+                .collect();
+            // 64-bit numbers are strings in this JSON.
+            families.entry(name).or_default().points.push(json!({
+                "attributes": attributes,
+                "startTimeUnixNano": started_ns.to_string(),
+                "timeUnixNano": now_ns.to_string(),
+                "asDouble": value,
+            }));
+        }
+    }
+    let metric = |(name, family): (&str, Family)| {
+        let mut metric = json!({ "name": name, "description": family.help });
+        match family.counter {
+            true => {
+                metric["sum"] = json!({
+                    "aggregationTemporality": CUMULATIVE,
+                    "isMonotonic": true,
+                    "dataPoints": family.points,
+                });
+            }
+            false => metric["gauge"] = json!({ "dataPoints": family.points }),
+        }
+        metric
+    };
+    let told = families.into_iter().filter(|(_, family)| !family.points.is_empty());
+    let metrics: Vec<Value> = told.map(metric).collect();
+    let service = json!({ "key": "service.name", "value": { "stringValue": "weir-monitor" } });
+    json!({ "resourceMetrics": [{
+        "resource": { "attributes": [service] },
+        "scopeMetrics": [{ "scope": { "name": "weir-monitor", "version": env!("CARGO_PKG_VERSION") }, "metrics": metrics }],
+    }] })
+}
+
+/// Name, labels and value of a line such as `name{a="b"} 5`.
+fn point(line: &str) -> Option<(&str, Vec<(String, String)>, f64)> {
+    if line.starts_with('#') {
+        return None;
+    }
+    let (left, value) = line.rsplit_once(' ')?;
+    let value: f64 = value.parse().ok()?;
+    if !value.is_finite() {
+        return None;
+    }
+    match left.split_once('{') {
+        None => Some((left, Vec::new(), value)),
+        Some((name, labels)) => Some((name, pairs(labels.strip_suffix('}')?)?, value)),
+    }
+}
+
+/// Labels, of which values may hold anything, escaped.
+fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (key, after) = rest.split_once("=\"")?;
+        let mut value = String::new();
+        let mut letters = after.char_indices();
+        let end = loop {
+            match letters.next()? {
+                (_, '\\') => match letters.next()?.1 {
+                    'n' => value.push('\n'),
+                    other => value.push(other),
+                },
+                (at, '"') => break at,
+                (_, other) => value.push(other),
+            }
+        };
+        found.push((key.to_string(), value));
+        rest = after[end + 1..].trim_start_matches(',');
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{PolicyRow, Status};
+
+    #[test]
+    fn the_message_has_all_that_the_text_has() {
+        let odd = "a \"b\\c\n}{=,";
+        let policy = PolicyRow { name: odd.into(), alarms: 3, ..PolicyRow::default() };
+        let status = Status { forks: 7, processes: 5, policies: vec![policy], ..Status::default() };
+        let message = message(&status.prometheus(), 1, 2);
+        let metrics = message["resourceMetrics"][0]["scopeMetrics"][0]["metrics"].as_array().unwrap();
+        let named = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap();
+        let forks = &named("weir_monitor_forks_total")["sum"];
+        assert_eq!((&forks["isMonotonic"], &forks["dataPoints"][0]["asDouble"]), (&json!(true), &json!(7.0)));
+        assert_eq!(forks["dataPoints"][0]["timeUnixNano"], "2");
+        assert_eq!(named("weir_monitor_processes")["gauge"]["dataPoints"][0]["asDouble"], 5.0);
+        let alarms = &named("weir_monitor_policy_alarms_total")["sum"]["dataPoints"][0];
+        assert_eq!(alarms["attributes"][0]["value"]["stringValue"], odd);
+        let lines = status.prometheus().lines().filter(|line| !line.starts_with('#')).count();
+        let points = |metric: &Value| {
+            let data = metric.get("sum").or(metric.get("gauge")).unwrap();
+            data["dataPoints"].as_array().unwrap().len()
+        };
+        assert_eq!(metrics.iter().map(points).sum::<usize>(), lines);
+    }
+
+    #[test]
+    fn any_text_is_taken() {
+        bolero::check!().with_type::<String>().for_each(|text| {
+            message(text, 0, 0);
+            pairs(text);
+        });
+    }
+}

@@ -1,0 +1,186 @@
+//! A guest under QEMU's emulator with a shell on its console, a second serial port that listens, and two QMP sockets: one for a monitor,
+//! one for the test.
+
+use crate::cage::until;
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Where `scripts/guest-kernel` puts a kernel.
+const KERNELS: [&str; 2] = ["/var/cache/weir/guest/boot", "/boot"];
+const MEMORY: &str = "384M";
+/// It lists the processes for each line that it is given.
+const INIT: &str = "#!/bin/busybox sh
+/bin/busybox mount -t proc proc /proc
+/bin/busybox mount -t devtmpfs dev /dev
+for n in 1 2 3; do /bin/busybox sleep 100000 & done
+# Whoever opens the second port has the kernel listen to its interrupts.
+/bin/busybox sleep 100000 < /dev/ttyS1 &
+echo READY
+while read line; do
+  case $line in
+    panic) echo c > /proc/sysrq-trigger ;;
+    busy) while true; do true; done & ;;
+    multiply) for n in $(/bin/busybox seq 150); do /bin/busybox sleep 100000 & done ;;
+  esac
+  echo \"LIST $(/bin/busybox ls /proc | /bin/busybox grep -E '^[0-9]+$' | /bin/busybox tr '\\n' ' ') END\"
+done
+";
+
+/// An archive in the format `newc`, which Linux unpacks as its first root.
+fn archive(files: &[(&str, u32, &[u8])]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    let end: (&str, u32, &[u8]) = ("TRAILER!!!", 0, &[]);
+    for (number, (name, mode, content)) in files.iter().chain([&end]).enumerate() {
+        let fields = [
+            number as u32 + 1,
+            *mode,
+            0,
+            0,
+            1,
+            0,
+            content.len() as u32,
+            0,
+            0,
+            0,
+            0,
+            name.len() as u32 + 1,
+            0,
+        ];
+        archive.extend(b"070701");
+        for field in fields {
+            archive.extend(format!("{field:08x}").bytes());
+        }
+        archive.extend(name.bytes().chain([0]));
+        archive.resize(archive.len().next_multiple_of(4), 0);
+        archive.extend(*content);
+        archive.resize(archive.len().next_multiple_of(4), 0);
+    }
+    archive
+}
+
+fn kernel() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("WEIR_GUEST_KERNEL") {
+        return Some(PathBuf::from(path));
+    }
+    let kernels = KERNELS.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    kernels.map(|entry| entry.path()).find(|path| path.to_string_lossy().contains("vmlinuz-"))
+}
+
+/// A guest that runs.
+pub struct Vm {
+    pub qemu: Child,
+    /// The file of its memory.
+    pub memory: PathBuf,
+    console: Arc<Mutex<String>>,
+    /// Its sockets: `qmp`, `qmp-of-test`, `console`.
+    pub folder: tempfile::TempDir,
+}
+
+impl Vm {
+    /// Boots one, or says why that is not possible here.
+    pub fn boot() -> Result<Vm, String> {
+        let kernel = kernel().ok_or("no kernel for guests: run scripts/guest-kernel")?;
+        let busybox = std::fs::read("/bin/busybox").map_err(|error| format!("/bin/busybox: {error}"))?;
+        if !Path::new("/dev/shm").is_dir() {
+            return Err("there is no /dev/shm".into());
+        }
+        let folder = tempfile::tempdir_in("/dev/shm").map_err(|error| error.to_string())?;
+        let memory = folder.path().join("memory");
+        let root = folder.path().join("root");
+        let files: [(&str, u32, &[u8]); 5] = [
+            ("bin", 0o40755, &[]),
+            ("dev", 0o40755, &[]),
+            ("proc", 0o40755, &[]),
+            ("bin/busybox", 0o100_755, &busybox),
+            ("init", 0o100_755, INIT.as_bytes()),
+        ];
+        std::fs::write(&root, archive(&files)).map_err(|error| error.to_string())?;
+        let backend =
+            format!("memory-backend-file,id=ram,size={MEMORY},mem-path={},share=on", memory.display());
+        let socket = |name: &str| format!("unix:{},server=on,wait=off", folder.path().join(name).display());
+        let mut qemu = Command::new("qemu-system-x86_64")
+            .args([
+                "-accel",
+                "tcg,tb-size=128",
+                "-cpu",
+                "max",
+                "-M",
+                "q35,usb=off,memory-backend=ram",
+                "-m",
+                MEMORY,
+            ])
+            .args(["-object", &backend, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+            .args([
+                "-append",
+                "console=ttyS0 quiet panic=0 tsc=reliable no_timer_check mitigations=off rdinit=/init",
+            ])
+            .args(["-serial", "stdio", "-serial", &socket("console")])
+            .args(["-qmp", &socket("qmp"), "-qmp", &socket("qmp-of-test"), "-kernel"])
+            .arg(&kernel)
+            .arg("-initrd")
+            .arg(&root)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("qemu-system-x86_64: {error}"))?;
+        let console = Arc::new(Mutex::new(String::new()));
+        let (mut output, shared) = (qemu.stdout.take().unwrap(), console.clone());
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = output.read(&mut buffer) {
+                shared.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..length]));
+            }
+        });
+        let vm = Vm { qemu, memory, console, folder };
+        let limit = Instant::now() + Duration::from_secs(180);
+        while !vm.console.lock().unwrap().contains("READY") {
+            if Instant::now() > limit {
+                return Err(format!("the guest did not boot: {}", vm.console.lock().unwrap()));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(vm)
+    }
+
+    /// An empty line on its console: an interrupt.
+    pub fn type_line(&mut self) {
+        self.say("");
+    }
+
+    /// A line on its console.
+    pub fn say(&mut self, line: &str) {
+        self.qemu.stdin.as_mut().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
+    /// The processes as the guest itself sees them.
+    pub fn processes(&mut self) -> BTreeSet<u32> {
+        self.console.lock().unwrap().clear();
+        self.type_line();
+        let mut listed = None;
+        until("the guest's own list", || {
+            let console = self.console.lock().unwrap();
+            let list = console.split("LIST ").nth(1).and_then(|rest| rest.split_once(" END"));
+            listed = list.map(|(list, _)| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect());
+            listed.is_some()
+        });
+        listed.unwrap()
+    }
+
+    /// A signal to its QEMU.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.qemu), signal).unwrap();
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        drop(self.qemu.kill());
+        drop(self.qemu.wait());
+    }
+}

@@ -1,0 +1,29 @@
+use super::*;
+use weir_monitor::audit::What;
+
+fn entry(what: What) -> audit::Entry {
+    audit::Entry { number: 7, unix_ms: 1000, policy: Some("p".into()), what }
+}
+
+#[test]
+fn what_is_told_is_bounded_and_what_is_of_no_interest_is_not_told() {
+    let failed = entry(What::HostFailed { host: "ä".repeat(400), fenced: Some(true) });
+    let told = note(&failed).unwrap();
+    assert_eq!((told.number, told.severity), (7, Severity::Critical));
+    assert!(told.text.len() <= TEXT_BYTES_MAX && told.text.len() > TEXT_BYTES_MAX - 4, "{}", told.text.len());
+    assert!(note(&entry(What::Settled { took_us: 5, again: 0 })).is_some());
+    assert_eq!(note(&entry(What::Stopped)), None);
+    let report = HealthReport {
+        actuator: Label::new("h1").unwrap(),
+        kernel: String::new(),
+        alarms: 1,
+        notes: vec![told; NOTES_MAX],
+    };
+    assert_eq!(report.problem(), None);
+}
+
+#[test]
+fn all_repairs_come_after_all_other_keys() {
+    let repair = Key::Repair { host: Label::new("0").unwrap(), cgroup: String::new() };
+    assert!(last_of_others() < repair && Key::Gateways < last_of_others());
+}

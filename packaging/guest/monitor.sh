@@ -1,0 +1,103 @@
+# shellcheck shell=bash
+# Sourced by proof.sh: the monitor's unit, on a host that has nothing but cgroups of version 2, against loads that others wrote; and beside
+# others that kill memory hogs.
+cage=/sys/fs/cgroup/cage
+
+events() { # a pattern that one line of the newest events matches
+  weir monitor events -o json | tr -d '\n' | tr '{' '\n' | grep -qE "$1"
+}
+caged() { sh -c 'echo $$ > /sys/fs/cgroup/cage/cgroup.procs; exec "$@"' caged "$@" >/dev/null 2>&1 & }
+frozen() { grep -q "frozen $1" $cage/cgroup.events; }
+empty() { grep -q 'populated 0' $cage/cgroup.events; }
+
+mkdir -p $cage /etc/weir/monitor
+for controller in memory pids; do echo "+$controller" > /sys/fs/cgroup/cgroup.subtree_control; done
+echo 200 > $cage/pids.max
+echo 200M > $cage/memory.max
+cat > /etc/weir/monitor/cage.yaml <<'YAML'
+kind: fork-bomb
+name: cage-forks
+cgroup: cage
+dry-run: false
+when: { forks: 100, window-ms: 10000 }
+---
+kind: memory-hog
+name: cage-memory
+cgroup: cage
+dry-run: false
+cooldown-ms: 100
+when: { used-percent: 60 }
+YAML
+check "weir-monitor starts" systemctl start weir-monitor
+check "it answers" weir monitor top
+check "it hears the kernel by programs in it" sh -c "weir monitor top | grep -q 'kernel by bpf'"
+pure() { [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; }
+check "a pure host of cgroups version 2" pure
+caged sleep 1000
+innocent=$!
+caged stress-ng --quiet --fork 2 --timeout 120 --temp-path /tmp
+check "stress-ng's forks are seen and ended" events '"measure": *"forks".*"outcome": *"acted"'
+kill %% 2>/dev/null
+caged stress-ng --quiet --bigheap 1 --timeout 120 --temp-path /tmp
+check "stress-ng's heap is seen and ended" events '"measure": *"memory-used-bytes".*"outcome": *"acted"'
+kill %% 2>/dev/null
+caged stress-ng --quiet --vm 1 --vm-bytes 180M --vm-keep --timeout 120 --temp-path /tmp
+check "stress-ng's memory workers are seen and ended" events '"policy": *"cage-memory"'
+kill %% 2>/dev/null
+check "the innocent process lives" kill -0 "$innocent"
+check "the controllers are told" sh -c "weir status | grep -q 'host-1: monitor: [1-9]'"
+check "they order a freeze" weir monitor order host-1 freeze cage
+check "it is frozen" frozen 1
+check "they withdraw it" weir monitor order host-1 release cage
+check "it is thawed" frozen 0
+check "they order it killed" weir monitor order host-1 kill cage
+check "it is empty" empty
+before=$(main_pid weir-monitor)
+kill -9 "$before"
+check "systemd starts a killed monitor again" differs weir-monitor "$before"
+check "it answers again" weir monitor top
+check "its log is whole" weir monitor audit
+
+# Who ends a hog of the whole machine how soon, from the moment that a tenth of its memory is left. An emulated machine: only relations count.
+total_kb=$(awk '/MemTotal/ { print $2 }' /proc/meminfo)
+available_kb() { local name rest; while read -r name kb rest; do [ "$name" = MemAvailable: ] && return; done < /proc/meminfo; }
+hog() { # who
+  local line=$((total_kb / 10)) passed='' end=$((SECONDS + 60)) kb=0
+  systemd-run --quiet --scope -p ManagedOOMMemoryPressure=kill -p ManagedOOMMemoryPressureLimit=5% \
+    stress-ng --quiet --oomable --vm 1 --vm-bytes "$((total_kb * 98 / 100))k" --vm-keep --timeout 70 --temp-path /tmp >/dev/null 2>&1 &
+  while [ $SECONDS -lt $end ]; do
+    available_kb
+    if [ -z "$passed" ]; then
+      [ "$kb" -lt "$line" ] && passed=$EPOCHREALTIME
+    elif [ "$kb" -gt $((line * 3)) ]; then
+      local now=$EPOCHREALTIME
+      echo "RESULT guest hog_ended $1=$(((${now/./} - ${passed/./}) / 1000))ms"
+      break
+    fi
+  done
+  [ -n "$passed" ] || echo "RESULT guest hog_ended $1=line_not_reached"
+  [ $SECONDS -lt $end ] || echo "RESULT guest hog_ended $1=not_in_60s"
+  kill %% 2>/dev/null
+  wait %% 2>/dev/null
+}
+cat > /etc/weir/monitor/host.yaml <<YAML
+kind: memory-hog
+name: host-memory
+whitelist: [systemd, systemd-journal, weir]
+dry-run: false
+when: { available-bytes: $((total_kb * 1024 / 10)) }
+YAML
+systemctl restart weir-monitor
+check "it answers with another policy" weir monitor top
+hog weir
+systemctl stop weir-monitor
+earlyoom -m 10 -r 0 >/dev/null 2>&1 &
+hog earlyoom
+kill %earlyoom 2>/dev/null
+rm -f /etc/systemd/system/systemd-oomd.service
+systemctl daemon-reload
+systemctl start systemd-oomd 2>/dev/null
+hog systemd-oomd
+systemctl stop systemd-oomd 2>/dev/null
+rm /etc/weir/monitor/host.yaml
+check "weir-monitor starts again" systemctl start weir-monitor

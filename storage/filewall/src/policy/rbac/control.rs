@@ -1,0 +1,669 @@
+//! The virtual control namespace (paper 4.5.2): a folder in the root of the export that no server has.
+//!
+//! ```text
+//! <control>/users/<user>/ctrl       read: active roles; write: the roles to be active (empty: those at the beginning)
+//!                       /<role>     one for each role that the user may activate now: `active` or `available`
+//!          /roles/<role>/ctrl       write (administrators): `assign USER`, `revoke USER`, `enable USER` (a threat no more)
+//!                       /members    who is assigned, /inherits
+//!          /shadow/…                mirrors the export; reading a file shows its permissions, writing changes them (its owner)
+//! ```
+//!
+//! Calls on virtual objects are answered here; listings of shadow folders go to the server as listings of the real ones
+//! (operation and attribute rewriting), so the mirror is always whole and needs no memory.
+//!
+//! Invariants
+//! - A virtual handle carries a hash of what the object shows. When that changes, the handle is another one and the old one
+//!   is stale, so a client's cache cannot show what is no more. A write may still name the one that it has read.
+//! - No attribute of a virtual object can be changed; setting the length is accepted and does nothing, for shells do so before
+//!   they write.
+//! - What was written is on the disk before it is acknowledged.
+
+use super::nodes::Node;
+use super::objects::Object;
+use super::sessions::Session;
+use super::{Judged, Rbac};
+use crate::identity::Principal;
+use crate::message::{Asked, Call, Extra, Reply};
+use crate::places::Zones;
+use crate::policy::{Context as Core, Verdict};
+use crate::wire::make::{Attributes, Made};
+use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, NAME_BYTES_MAX, Op, Status, access};
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::Ordering;
+
+/// Beginning of virtual handles. A server whose handles begin like that has not been seen.
+const MAGIC: [u8; 8] = *b"\xf1weirVCN";
+const HANDLE_BYTES: usize = 8 + 1 + 8 + 2 + 4 + 4;
+/// Longest text that is written at once, bytes.
+const TEXT_BYTES_MAX: usize = 16 << 10;
+/// Where a listing of the root goes on behind the control folder.
+const COOKIE: u64 = 0x7ff0_7765_6972_0001;
+/// Room that the control folder needs in a listing of the root, besides its name, bytes.
+const EXTRA_BYTES: u32 = 220;
+/// Notes for the reply.
+const NOTE_SHADOW: u64 = 1;
+const NOTE_ROOT: u64 = 2;
+
+/// The namespace.
+#[derive(Debug)]
+pub struct Control {
+    name: Box<[u8]>,
+    boot: u32,
+    seconds: u32,
+    seed: foldhash::quality::FixedState,
+}
+
+/// What an object shows.
+struct Shown {
+    node: Node,
+    /// Empty for a folder.
+    text: Vec<u8>,
+    owner: u32,
+    group: u32,
+    mode: u32,
+    folder: bool,
+    version: u32,
+}
+
+/// For replies, which do not say when their calls came.
+fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+type Answered = Result<Option<Verdict>, Verdict>;
+
+fn refuse<T>(status: Status) -> Result<T, Verdict> {
+    Err(Verdict::Answer(status))
+}
+
+fn reply(call: &mut Call<'_>, made: Made) -> Answered {
+    call.results = made.0;
+    Ok(Some(Verdict::Reply))
+}
+
+impl Control {
+    /// Checks the folder's name.
+    ///
+    /// # Errors
+    /// What is wrong, as text.
+    pub fn compile(name: &str) -> Result<Control, String> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('/') || name == "." || name == ".."
+        {
+            return Err(format!("control: '{name}' is no name of a folder"));
+        }
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let boot = crate::proxy::server::random();
+        Ok(Control {
+            name: name.as_bytes().into(),
+            boot,
+            seconds: u32::try_from(since.as_secs()).unwrap_or(u32::MAX),
+            seed: foldhash::quality::FixedState::with_seed(u64::from(boot)),
+        })
+    }
+
+    fn handle(&self, node: Node, version: u32) -> Handle {
+        let (kind, number, role) = node.parts();
+        let mut bytes = Vec::with_capacity(HANDLE_BYTES);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.push(kind);
+        bytes.extend_from_slice(&number.to_be_bytes());
+        bytes.extend_from_slice(&role.to_be_bytes());
+        bytes.extend_from_slice(&version.to_be_bytes());
+        bytes.extend_from_slice(&self.boot.to_be_bytes());
+        Handle::new(&bytes).unwrap_or(Handle::EMPTY)
+    }
+
+    /// Object and version of a virtual handle; `None` for a server's, `Err` for one of another process.
+    fn open(&self, handle: &[u8]) -> Result<Option<(Node, u32)>, Verdict> {
+        if !handle.starts_with(&MAGIC) {
+            return Ok(None);
+        }
+        let Ok(bytes) = <[u8; HANDLE_BYTES]>::try_from(handle) else { return refuse(Status::BadHandle) };
+        let number = bytes[9..17].iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let role = u16::from_be_bytes([bytes[17], bytes[18]]);
+        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if word(23) != self.boot {
+            return refuse(Status::Stale);
+        }
+        let node = Node::of(bytes[8], number, role).ok_or(Verdict::Answer(Status::BadHandle))?;
+        Ok(Some((node, word(19))))
+    }
+
+    fn hash(&self, parts: &[&[u8]]) -> u32 {
+        let mut hasher = self.seed.build_hasher();
+        parts.iter().for_each(|part| {
+            hasher.write_usize(part.len());
+            hasher.write(part);
+        });
+        hasher.finish() as u32
+    }
+
+    /// Deals with a call if it is about the namespace.
+    pub(super) fn request(&self, rbac: &Rbac, call: &mut Call<'_>, core: &Core<'_>) -> Answered {
+        for number in 1..call.arguments.handle_count {
+            if call.handle(number).starts_with(&MAGIC) {
+                return refuse(Status::Xdev);
+            }
+        }
+        if let Some((node, version)) = self.open(call.handle(0))? {
+            return self.inside(rbac, call, core, node, version);
+        }
+        self.at_root(rbac, call)
+    }
+
+    fn is_root(rbac: &Rbac, handle: &[u8]) -> bool {
+        rbac.kept.context.tables().root.is_some_and(|root| root.as_bytes() == handle)
+    }
+
+    /// Calls on the root of the export, which has one entry more than the server knows.
+    fn at_root(&self, rbac: &Rbac, call: &mut Call<'_>) -> Answered {
+        let names = 0..call.arguments.name_count;
+        let named = names.into_iter().any(|number| {
+            let folder = call.arguments.handle_count.min(number + 1) - 1;
+            // The name of a LINK belongs to its second handle.
+            let folder = if call.op() == Op::Link { 1 } else { folder };
+            call.name(number) == &*self.name && Self::is_root(rbac, call.handle(folder))
+        });
+        let listing = matches!(call.op(), Op::Readdir | Op::Readdirplus);
+        let listing = listing && Self::is_root(rbac, call.handle(0));
+        if !named && !listing {
+            return Ok(None);
+        }
+        if listing {
+            if call.cookie() == COOKIE {
+                return reply(call, Made::ok().after(None).u64(0).u32(0).u32(1));
+            }
+            call.leave_room(EXTRA_BYTES + self.name.len() as u32);
+            call.note = NOTE_ROOT;
+            return Ok(None);
+        }
+        if call.op() != Op::Lookup {
+            return refuse(Status::Acces);
+        }
+        let root = Handle::new(call.handle(0)).ok_or(Verdict::Answer(Status::BadHandle))?;
+        let object = rbac.object(call, root)?;
+        let top = self.show(rbac, Node::Top, call.caller, call.now.unix_ms)?;
+        self.found(call, top, object.fsid)
+    }
+
+    fn shown_folder(&self, node: Node, names: &str) -> Shown {
+        let version = self.hash(&[names.as_bytes()]);
+        Shown { node, text: Vec::new(), owner: 0, group: 0, mode: 0o555, folder: true, version }
+    }
+
+    fn attributes(&self, shown: &Shown, fsid: u64) -> Attributes {
+        let (kind, number, role) = shown.node.parts();
+        let fileid = self.seed.hash_one((kind, number, role, shown.version)) | 1 << 63;
+        Attributes {
+            folder: shown.folder,
+            mode: shown.mode,
+            uid: shown.owner,
+            gid: shown.group,
+            size: if shown.folder { 4096 } else { shown.text.len() as u64 },
+            fsid,
+            fileid,
+            time: (self.seconds, shown.version % 1_000_000_000),
+        }
+    }
+
+    fn found(&self, call: &mut Call<'_>, shown: Shown, fsid: u64) -> Answered {
+        let attributes = self.attributes(&shown, fsid).bytes();
+        let handle = self.handle(shown.node, shown.version);
+        if call.op() == Op::Create {
+            let made = Made::ok().u32(1).opaque(handle.as_bytes()).after(Some(&attributes));
+            return reply(call, made.u32(0).u32(0));
+        }
+        reply(call, Made::ok().opaque(handle.as_bytes()).after(Some(&attributes)).after(None))
+    }
+
+    /// What a virtual object other than a mirrored one shows to a caller.
+    fn show(&self, rbac: &Rbac, node: Node, caller: &Principal, unix_ms: u64) -> Result<Shown, Verdict> {
+        let (assignment, context) = (&rbac.assignment, &rbac.kept.context);
+        let lattice = &assignment.lattice;
+        let moment = assignment.moment(unix_ms);
+        let file = |text: String, owner: u32, mode: u32| {
+            let version = self.hash(&[text.as_bytes()]);
+            Shown { node, text: text.into_bytes(), owner, group: 0, mode, folder: false, version }
+        };
+        let lines =
+            |names: &mut dyn Iterator<Item = &str>| names.map(|name| format!("{name}\n")).collect::<String>();
+        let role = |role: u16| {
+            if usize::from(role) < lattice.len() { Ok(usize::from(role)) } else { refuse(Status::Stale) }
+        };
+        Ok(match node {
+            Node::UserControl(uid) if uid == caller.uid => {
+                let session = rbac.session(caller, unix_ms);
+                file(lines(&mut lattice.names(session.active)), uid, 0o600)
+            }
+            Node::UserControl(uid) => {
+                let line = |(address, session): (std::net::IpAddr, Session)| {
+                    let names: Vec<&str> = lattice.names(session.active).collect();
+                    format!("{address} {}\n", names.join(" "))
+                };
+                file(rbac.kept.sessions.of(uid).into_iter().map(line).collect(), uid, 0o600)
+            }
+            Node::UserRole(uid, number) => {
+                let active =
+                    uid == caller.uid && rbac.session(caller, unix_ms).active & 1 << role(number)? != 0;
+                if assignment.available(uid, context, &moment) & 1 << role(number)? == 0 {
+                    return refuse(Status::Stale);
+                }
+                file(if active { "active\n" } else { "available\n" }.to_string(), uid, 0o444)
+            }
+            Node::RoleControl(_) => file(String::new(), 0, 0o600),
+            Node::RoleMembers(number) => {
+                let number = role(number)?;
+                let mut names: Vec<&str> = assignment
+                    .users()
+                    .filter(|(uid, _)| assignment.assigned(*uid, context) & 1 << number != 0)
+                    .map(|(_, name)| name)
+                    .collect();
+                names.sort_unstable();
+                file(lines(&mut names.into_iter()), 0, 0o444)
+            }
+            Node::RoleInherits(number) => {
+                let number = role(number)?;
+                let set = lattice.closed(1 << number) & !(1 << number);
+                file(lines(&mut lattice.names(set)), 0, 0o444)
+            }
+            folder => {
+                let names: Vec<String> =
+                    self.children(rbac, folder, unix_ms)?.into_iter().map(|(name, _)| name).collect();
+                self.shown_folder(folder, &names.join("/"))
+            }
+        })
+    }
+
+    /// Names in a virtual folder other than a mirrored one.
+    fn children(&self, rbac: &Rbac, node: Node, unix_ms: u64) -> Result<Vec<(String, Node)>, Verdict> {
+        let assignment = &rbac.assignment;
+        let lattice = &assignment.lattice;
+        let number = |role: usize| u16::try_from(role).unwrap_or(u16::MAX);
+        Ok(match node {
+            Node::Top => {
+                let mut all = vec![("users".to_string(), Node::Users), ("roles".to_string(), Node::Roles)];
+                if let Some(root) = rbac.kept.context.tables().root {
+                    all.push(("shadow".to_string(), Node::Shadow(rbac.kept.shadows.number(&root))));
+                }
+                all
+            }
+            Node::Users => {
+                let mut users: Vec<_> =
+                    assignment.users().map(|(uid, name)| (name.to_string(), Node::User(uid))).collect();
+                users.sort_by(|a, b| a.0.cmp(&b.0));
+                users
+            }
+            Node::User(uid) => {
+                let set = assignment.available(uid, &rbac.kept.context, &assignment.moment(unix_ms));
+                let roles = lattice
+                    .members(set)
+                    .map(|role| (lattice.name(role).to_string(), Node::UserRole(uid, number(role))));
+                std::iter::once(("ctrl".to_string(), Node::UserControl(uid))).chain(roles).collect()
+            }
+            Node::Roles => (0..lattice.len())
+                .map(|role| (lattice.name(role).to_string(), Node::Role(number(role))))
+                .collect(),
+            Node::Role(role) => vec![
+                ("ctrl".to_string(), Node::RoleControl(role)),
+                ("members".to_string(), Node::RoleMembers(role)),
+                ("inherits".to_string(), Node::RoleInherits(role)),
+            ],
+            _ => return refuse(Status::Notdir),
+        })
+    }
+
+    /// What the mirror of an object shows.
+    fn shadow(&self, rbac: &Rbac, real: &Handle, object: &Object, zones: &Zones, unix_ms: u64) -> Shown {
+        let node = Node::Shadow(rbac.kept.shadows.number(real));
+        if object.folder {
+            return Shown {
+                node,
+                text: Vec::new(),
+                owner: object.uid,
+                group: object.gid,
+                mode: 0o555,
+                folder: true,
+                version: 0,
+            };
+        }
+        let grants = rbac.grants(real.as_bytes());
+        let text = rbac.shadow_text(object, grants.as_deref(), zones, unix_ms).into_bytes();
+        let version = self.hash(&[&text]);
+        Shown { node, text, owner: object.uid, group: object.gid, mode: 0o644, folder: false, version }
+    }
+
+    /// A call on a virtual object.
+    fn inside(
+        &self,
+        rbac: &Rbac,
+        call: &mut Call<'_>,
+        core: &Core<'_>,
+        node: Node,
+        version: u32,
+    ) -> Answered {
+        let now = call.now.unix_ms;
+        let session = rbac.session(call.caller, now);
+        if session.threat {
+            return refuse(Status::Acces);
+        }
+        if let Node::Shadow(number) = node {
+            let real = rbac.kept.shadows.real(number).ok_or(Verdict::Answer(Status::Stale))?;
+            let object = rbac.object(call, real)?;
+            if object.folder {
+                return self.in_mirror(rbac, call, core, &session, (real, object));
+            }
+            let shown = self.shadow(rbac, &real, &object, core.zones, now);
+            let administrator = session.active & rbac.assignment.administrators != 0;
+            let writer = administrator || call.caller.uid == object.uid;
+            return self.on_file(rbac, call, (shown, version), object.fsid, writer, |rbac, text| {
+                rbac.write_shadow(&real, text)
+            });
+        }
+        let shown = self.show(rbac, node, call.caller, now)?;
+        let root = rbac.kept.context.tables().root.ok_or(Verdict::Answer(Status::Stale))?;
+        let fsid = rbac.object(call, root)?.fsid;
+        if shown.folder {
+            return self.on_folder(rbac, call, (shown, version), fsid);
+        }
+        let administrator = session.active & rbac.assignment.administrators != 0;
+        let caller = call.caller.clone();
+        let (reader, writer) = match node {
+            Node::UserControl(uid) | Node::UserRole(uid, _) if uid != caller.uid => {
+                (administrator, administrator)
+            }
+            Node::UserControl(_) => (true, true),
+            Node::RoleControl(_) => (true, administrator),
+            _ => (true, false),
+        };
+        if !reader && call.op() == Op::Read {
+            return refuse(Status::Acces);
+        }
+        self.on_file(rbac, call, (shown, version), fsid, writer, |rbac, text| match node {
+            Node::UserControl(uid) if uid == caller.uid => rbac.write_session(&caller, text, now),
+            Node::UserControl(uid) => rbac.write_user(uid, text),
+            Node::RoleControl(role) => rbac.write_role(usize::from(role), text),
+            _ => Err(Status::Acces),
+        })
+    }
+
+    fn granted(call: &Call<'_>, bits: u32) -> u32 {
+        call.arguments.access_at.map_or(0, |at| call.word(at)) & bits
+    }
+
+    /// Operations that every virtual object answers alike; `None` for others.
+    fn common(call: &mut Call<'_>, attributes: &[u8; ATTRIBUTES_BYTES], bits: u32) -> Answered {
+        let made = match call.op() {
+            Op::Getattr => Made::ok().attributes(attributes),
+            Op::Access => Made::ok().after(Some(attributes)).u32(Self::granted(call, bits)),
+            Op::Fsstat => (0..6).fold(Made::ok().after(Some(attributes)), |made, _| made.u64(0)).u32(0),
+            Op::Fsinfo => {
+                let text = TEXT_BYTES_MAX as u32;
+                let sizes = [text, text, 1, text, text, 1, text];
+                let made = sizes.into_iter().fold(Made::ok().after(Some(attributes)), Made::u32);
+                made.u64(TEXT_BYTES_MAX as u64).u32(0).u32(1).u32(0x1b)
+            }
+            Op::Pathconf => {
+                let made = Made::ok().after(Some(attributes)).u32(1).u32(NAME_BYTES_MAX as u32);
+                [1, 1, 0, 1].into_iter().fold(made, Made::u32)
+            }
+            _ => return Ok(None),
+        };
+        reply(call, made)
+    }
+
+    fn on_folder(
+        &self,
+        rbac: &Rbac,
+        call: &mut Call<'_>,
+        (shown, version): (Shown, u32),
+        fsid: u64,
+    ) -> Answered {
+        let now = call.now.unix_ms;
+        if version != shown.version && !matches!(call.op(), Op::Lookup | Op::Create) {
+            return refuse(Status::Stale);
+        }
+        let attributes = self.attributes(&shown, fsid).bytes();
+        if let Some(verdict) =
+            Self::common(call, &attributes, access::READ | access::LOOKUP | access::EXECUTE)?
+        {
+            return Ok(Some(verdict));
+        }
+        match call.op() {
+            // Making a file that is there opens it.
+            Op::Lookup | Op::Create => match call.name(0) {
+                b"." => self.found(call, shown, fsid),
+                b".." => self.above(rbac, call, shown.node, fsid),
+                name => {
+                    let name = String::from_utf8_lossy(name).into_owned();
+                    let children = self.children(rbac, shown.node, now)?;
+                    let Some((_, child)) = children.into_iter().find(|(known, _)| *known == name) else {
+                        return refuse(if call.op() == Op::Create { Status::Acces } else { Status::Noent });
+                    };
+                    self.found_child(rbac, call, child, fsid)
+                }
+            },
+            Op::Readdir | Op::Readdirplus => self.list(rbac, call, &shown, fsid),
+            Op::Read | Op::Write | Op::Commit => refuse(Status::Isdir),
+            _ => refuse(Status::Acces),
+        }
+    }
+
+    fn found_child(&self, rbac: &Rbac, call: &mut Call<'_>, child: Node, fsid: u64) -> Answered {
+        let now = call.now.unix_ms;
+        let shown = match child {
+            // Only the root of the mirror is reached like this.
+            Node::Shadow(_) => Shown {
+                node: child,
+                text: Vec::new(),
+                owner: 0,
+                group: 0,
+                mode: 0o555,
+                folder: true,
+                version: 0,
+            },
+            child => self.show(rbac, child, call.caller, now)?,
+        };
+        self.found(call, shown, fsid)
+    }
+
+    fn above(&self, rbac: &Rbac, call: &mut Call<'_>, node: Node, fsid: u64) -> Answered {
+        let parent = match node {
+            Node::Top => {
+                let root = rbac.kept.context.tables().root.ok_or(Verdict::Answer(Status::Stale))?;
+                return reply(call, Made::ok().opaque(root.as_bytes()).after(None).after(None));
+            }
+            Node::User(_) => Node::Users,
+            Node::Role(_) => Node::Roles,
+            _ => Node::Top,
+        };
+        self.found_child(rbac, call, parent, fsid)
+    }
+
+    fn list(&self, rbac: &Rbac, call: &mut Call<'_>, shown: &Shown, fsid: u64) -> Answered {
+        let now = call.now.unix_ms;
+        let plus = call.op() == Op::Readdirplus;
+        let mut names = vec![(".".to_string(), shown.node), ("..".to_string(), shown.node)];
+        names.extend(self.children(rbac, shown.node, now)?);
+        let from = usize::try_from(call.cookie()).unwrap_or(usize::MAX).min(names.len());
+        let last = call.record_bytes() - 4;
+        let limit = (call.word(last) as usize).clamp(1024, TEXT_BYTES_MAX * 4);
+        let attributes = self.attributes(shown, fsid).bytes();
+        let mut made = Made::ok().after(Some(&attributes)).u64(u64::from(shown.version));
+        let mut ends = true;
+        for (number, (name, node)) in names.iter().enumerate().skip(from) {
+            let (handle, attributes) = match node {
+                Node::Shadow(_) => (self.handle(*node, 0), None),
+                node => {
+                    let child = self.show(rbac, *node, call.caller, now)?;
+                    (self.handle(*node, child.version), Some(self.attributes(&child, fsid)))
+                }
+            };
+            if made.0.len() + name.len() + 220 > limit && number > from {
+                ends = false;
+                break;
+            }
+            let fileid = attributes.as_ref().map_or(u64::MAX, |attributes| attributes.fileid);
+            made = made.u32(1).u64(fileid).opaque(name.as_bytes()).u64(number as u64 + 1);
+            if plus {
+                let bytes = attributes.map(|attributes| attributes.bytes());
+                made = made.after(bytes.as_ref()).u32(1).opaque(handle.as_bytes());
+            }
+        }
+        reply(call, made.u32(0).u32(u32::from(ends)))
+    }
+
+    /// A call on a virtual file; `write` takes what is written to it.
+    fn on_file(
+        &self,
+        rbac: &Rbac,
+        call: &mut Call<'_>,
+        (shown, version): (Shown, u32),
+        fsid: u64,
+        writer: bool,
+        write: impl FnOnce(&Rbac, &str) -> Result<(), Status>,
+    ) -> Answered {
+        let attributes = self.attributes(&shown, fsid).bytes();
+        let op = call.op();
+        if version != shown.version && !matches!(op, Op::Write | Op::Commit | Op::Setattr) {
+            return refuse(Status::Stale);
+        }
+        let bits = access::READ | if writer { access::MODIFY | access::EXTEND } else { 0 };
+        if let Some(verdict) = Self::common(call, &attributes, bits)? {
+            return Ok(Some(verdict));
+        }
+        match op {
+            Op::Read => {
+                let from = usize::try_from(call.arguments.offset).unwrap_or(usize::MAX).min(shown.text.len());
+                let bytes = (call.arguments.count as usize).min(shown.text.len() - from);
+                let ends = u32::from(from + bytes == shown.text.len());
+                let made = Made::ok().after(Some(&attributes)).u32(bytes as u32).u32(ends);
+                reply(call, made.opaque(&shown.text[from..from + bytes]))
+            }
+            Op::Setattr => {
+                let set = call.arguments.set;
+                if set.mode_at.or(set.uid_at).or(set.gid_at).is_some() {
+                    return refuse(Status::Perm);
+                }
+                if !writer {
+                    return refuse(Status::Acces);
+                }
+                reply(call, Made::ok().change(&attributes))
+            }
+            Op::Write => {
+                if !writer {
+                    rbac.kept.counts.refused.fetch_add(1, Ordering::Relaxed);
+                    return refuse(Status::Acces);
+                }
+                let count = call.arguments.count;
+                if count as usize > TEXT_BYTES_MAX || call.payload(count as usize).len() < count as usize {
+                    return refuse(if count as usize > TEXT_BYTES_MAX {
+                        Status::Inval
+                    } else {
+                        Status::Jukebox
+                    });
+                }
+                let text = String::from_utf8(call.payload(count as usize).to_vec());
+                let text = text.map_err(|_| Verdict::Answer(Status::Inval))?;
+                write(rbac, &text).map_err(Verdict::Answer)?;
+                reply(call, Made::ok().change(&attributes).u32(count).u32(2).u64(0))
+            }
+            Op::Commit => reply(call, Made::ok().change(&attributes).u64(0)),
+            Op::Lookup | Op::Readdir | Op::Readdirplus => refuse(Status::Notdir),
+            _ => refuse(Status::Acces),
+        }
+    }
+
+    /// A call on a folder of the mirror.
+    fn in_mirror(
+        &self,
+        rbac: &Rbac,
+        call: &mut Call<'_>,
+        core: &Core<'_>,
+        session: &Session,
+        (real, object): (Handle, Object),
+    ) -> Answered {
+        let now = call.now.unix_ms;
+        let shown = self.shadow(rbac, &real, &object, core.zones, now);
+        let attributes = self.attributes(&shown, object.fsid).bytes();
+        if let Some(verdict) =
+            Self::common(call, &attributes, access::READ | access::LOOKUP | access::EXECUTE)?
+        {
+            return Ok(Some(verdict));
+        }
+        match call.op() {
+            Op::Readdir | Op::Readdirplus => {
+                call.set_handle(0, real);
+                call.note = NOTE_SHADOW;
+                Ok(None)
+            }
+            Op::Lookup if call.name(0) == b".." && Self::is_root(rbac, real.as_bytes()) => {
+                self.found_child(rbac, call, Node::Top, object.fsid)
+            }
+            Op::Lookup | Op::Create => {
+                let node = rbac.node(core, real.as_bytes())?;
+                let decision = rbac.decision(call.caller, session, &object, node, core.zones, now);
+                let grants = rbac.grants(real.as_bytes());
+                let judged = Judged { object, decision };
+                if rbac.may(call.caller, session, &judged, grants.as_deref(), Op::Lookup).is_none() {
+                    return refuse(Status::Acces);
+                }
+                let name = call.name(0).to_vec();
+                if name == *self.name && Self::is_root(rbac, real.as_bytes()) {
+                    return refuse(Status::Noent);
+                }
+                let Some((handle, object)) = rbac.named(call, real, &name)? else {
+                    return refuse(Status::Noent);
+                };
+                let shown = self.shadow(rbac, &handle, &object, core.zones, now);
+                self.found(call, shown, object.fsid)
+            }
+            Op::Read | Op::Write | Op::Commit => refuse(Status::Isdir),
+            _ => refuse(Status::Acces),
+        }
+    }
+
+    /// Changes replies to listings of the root and of mirrored folders.
+    pub(super) fn reply(&self, rbac: &Rbac, asked: &Asked, reply: &mut Reply<'_>, core: &Core<'_>) {
+        match asked.note {
+            NOTE_ROOT if reply.results.entries_end_at.is_some() => {
+                let fsid = rbac.kept.objects.get(asked.handle.as_bytes()).map_or(0, |object| object.fsid);
+                let Ok(shown) = self.show(rbac, Node::Top, &asked.caller, unix_ms()) else { return };
+                let attributes = self.attributes(&shown, fsid);
+                reply.extra = Some(Box::new(Extra {
+                    fileid: attributes.fileid,
+                    name: self.name.clone(),
+                    cookie: COOKIE,
+                    attributes: attributes.bytes(),
+                    handle: self.handle(Node::Top, shown.version),
+                }));
+            }
+            NOTE_SHADOW => self.mirror(rbac, asked, reply, core.zones),
+            _ => {}
+        }
+    }
+
+    /// The listing of a real folder becomes that of its mirror.
+    fn mirror(&self, rbac: &Rbac, asked: &Asked, reply: &mut Reply<'_>, zones: &Zones) {
+        let unix_ms = unix_ms();
+        if let (Some(at), Some(object)) =
+            (reply.results.object, rbac.kept.objects.get(asked.handle.as_bytes()))
+        {
+            let shown = self.shadow(rbac, &asked.handle, &object, zones, unix_ms);
+            self.attributes(&shown, object.fsid).overwrite(reply.bytes_at(at, ATTRIBUTES_BYTES));
+        }
+        for number in 0..reply.results.entries.len() {
+            let entry = reply.results.entries[number];
+            let real = reply.entry_handle(number).and_then(Handle::new);
+            let object = real.and_then(|real| rbac.kept.objects.get(real.as_bytes()));
+            let (Some(real), Some(object)) = (real, object) else { continue };
+            let shown = self.shadow(rbac, &real, &object, zones, unix_ms);
+            let attributes = self.attributes(&shown, object.fsid);
+            if let Some(at) = entry.attributes {
+                attributes.overwrite(reply.bytes_at(at, ATTRIBUTES_BYTES));
+            }
+            reply.bytes_at(entry.start + 4, 8).copy_from_slice(&attributes.fileid.to_be_bytes());
+            reply.set_entry_handle(number, self.handle(shown.node, shown.version));
+        }
+    }
+}

@@ -1,0 +1,608 @@
+//! `kind: rbac`: access control by roles (paper 4.5, the case study; Algorithm 2).
+//!
+//! - [`sessions`]: a user on a machine and its active roles; assignment, delegation, separation of duty, threats.
+//! - [`decide`]: rules in Cedar, compiled to bitmasks for a session and a class of objects.
+//! - [`objects`]: owners and modes, learnt from replies. - [`context`]: what must outlive FileWall.
+//! - [`control`]: the virtual control namespace; [`nodes`]: its objects; `orders`: what is written to it. - [`record`]: the log of LOG and ALARM.
+//!
+//! A call that is allowed goes to the server as its object's owner (Algorithm 2, line 19), so the server's own permission bits
+//! for the owner hold. Calls on names (REMOVE, RENAME) are judged by the object that is named, and go as the owner of the
+//! folder.
+//!
+//! Invariants
+//! - Nothing is decided about an object whose owner is not known: the server is asked first ([`crate::message::Probe`]).
+//! - A rule that forbids holds whatever a file's own permissions say.
+//!
+//! Departures: what is made (CREATE, MKDIR, …) stays the caller's where the server lets the caller write in that folder, and
+//! belongs to the folder's owner otherwise (unless that is root); the paper gives everything to the folder's owner. An administrator who is root stays
+//! root, else nobody could change owners. NFSv4 is refused while this policy is in force, for it has no operation that shows
+//! one object alone.
+
+pub mod context;
+pub mod control;
+pub mod decide;
+pub mod nodes;
+pub mod objects;
+mod orders;
+pub mod record;
+pub mod sessions;
+
+use super::access::access_bits;
+use super::explain::{Question, Step};
+use super::{Context as Core, Mount, Policy, Verdict};
+use crate::identity::{Identities, Principal};
+use crate::message::{Asked, Call, Probe, Reply};
+use crate::places::{Node, ROOT, Zones};
+use crate::policy::time::WindowFile;
+use crate::wire::nfs3::{ALL_OPS, ATTRIBUTES_BYTES, Handle, Op, Status};
+use context::{Change, Context, Grant, Grants, hexadecimal};
+use control::Control;
+use decide::{Compiled, Decision, NO_ROLE};
+use hashbrown::HashMap;
+use objects::{Object, Objects};
+use record::Record;
+use serde::Deserialize;
+use sessions::{Assignment, Session, Sessions};
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most decisions that are remembered; all are forgotten when there are more.
+pub const DECISIONS_MAX: usize = 65_536;
+
+/// The file. Users, roles, hierarchy and static separation of duty are in `kind: identities`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RbacFile {
+    /// Rules in Cedar.
+    pub rules: String,
+    /// Where changes are kept. A relative path begins at the folder of policies.
+    pub state_file: PathBuf,
+    /// Name of the control folder in the root of the export; without it there is none.
+    #[serde(default)]
+    pub control: Option<String>,
+    /// Roles that are active when a session begins, of those that the user has.
+    pub initial: BTreeSet<String>,
+    /// Roles that may change what others have.
+    #[serde(default)]
+    pub administrators: BTreeSet<String>,
+    /// Sets of roles of which a session may have one active (dynamic separation of duty).
+    #[serde(default)]
+    pub exclusive: Vec<BTreeSet<String>>,
+    /// Roles that others may take over at times.
+    #[serde(default)]
+    pub delegations: Vec<DelegationFile>,
+    /// What makes a user a threat.
+    #[serde(default)]
+    pub threat: Option<ThreatFile>,
+    /// Machines that users work from; a user elsewhere has no role.
+    #[serde(default)]
+    pub machines: BTreeMap<String, Vec<String>>,
+    /// Time zone of windows; the system's if there is none.
+    #[serde(default)]
+    pub timezone: Option<String>,
+    /// Log of LOG and ALARM.
+    #[serde(default)]
+    pub log_file: Option<PathBuf>,
+}
+
+/// A role that others may take over.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DelegationFile {
+    /// The role.
+    pub role: String,
+    /// Roles whose members may take it over.
+    pub to: BTreeSet<String>,
+    /// When; always if there are no windows.
+    #[serde(default)]
+    pub time: Vec<WindowFile>,
+}
+
+/// What makes a user a threat.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ThreatFile {
+    /// The only role of a threat.
+    pub role: String,
+    /// Roles for which asking is enough, if the user may never have them.
+    #[serde(default)]
+    pub escalation: BTreeSet<String>,
+    /// So many denied calls within the window.
+    #[serde(default)]
+    pub denials: Option<u32>,
+    /// The window, seconds.
+    #[serde(default = "minute")]
+    pub window_s: u64,
+}
+
+fn minute() -> u64 {
+    60
+}
+
+/// What survives a reload.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    path: PathBuf,
+    pub(crate) context: Context,
+    pub(crate) sessions: Sessions,
+    pub(crate) objects: Objects,
+    pub(crate) shadows: nodes::Shadows,
+    record: Option<Record>,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    logged: AtomicU64,
+    alarms: AtomicU64,
+    probes: AtomicU64,
+    rewritten: AtomicU64,
+    control: AtomicU64,
+    activated: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// Session, owner, node, folder.
+type Class = (u64, u32, Node, bool);
+
+/// The policy.
+#[derive(Debug)]
+pub struct Rbac {
+    pub(crate) assignment: Assignment,
+    compiled: Compiled,
+    pub(crate) control: Option<Control>,
+    pub(crate) kept: Arc<Kept>,
+    decisions: Mutex<HashMap<Class, (u64, Decision), foldhash::fast::RandomState>>,
+    needs_places: bool,
+}
+
+/// What an object is to a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Judged {
+    pub object: Object,
+    pub decision: Decision,
+}
+
+impl Rbac {
+    /// Checks and compiles a file; folders of its rules are added to `zones`. The state is opened, unless the policy before
+    /// has it.
+    ///
+    /// # Errors
+    /// What is wrong, as text.
+    pub fn compile(
+        file: &RbacFile,
+        folder: &Path,
+        identities: &Identities,
+        zones: &mut Zones,
+        before: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<Rbac, String> {
+        let assignment = Assignment::compile(file, identities)?;
+        let compiled = Compiled::compile(&file.rules, &assignment, zones)
+            .map_err(|reason| format!("rules: {reason}"))?;
+        let control = file.control.as_deref().map(Control::compile).transpose()?;
+        let path = folder.join(&file.state_file);
+        let before =
+            before.and_then(|before| before.downcast::<Kept>().ok()).filter(|kept| kept.path == path);
+        let kept = match before {
+            Some(kept) => {
+                kept.sessions.clear();
+                kept
+            }
+            None => Arc::new(Kept {
+                context: Context::open(&path)?,
+                path,
+                sessions: Sessions::default(),
+                objects: Objects::default(),
+                shadows: nodes::Shadows::default(),
+                record: file.log_file.as_ref().map(|log| Record::open(&folder.join(log))).transpose()?,
+                counts: Counts::default(),
+            }),
+        };
+        let needs_places = !compiled.folders.is_empty();
+        Ok(Rbac { assignment, compiled, control, kept, decisions: Mutex::default(), needs_places })
+    }
+
+    pub(crate) fn session(&self, caller: &Principal, unix_ms: u64) -> Session {
+        self.kept.sessions.get(caller, unix_ms, &self.assignment, &self.kept.context)
+    }
+
+    /// What holds for a session and a class of objects, remembered until the minute ends.
+    pub(crate) fn decision(
+        &self,
+        caller: &Principal,
+        session: &Session,
+        object: &Object,
+        node: Node,
+        zones: &Zones,
+        unix_ms: u64,
+    ) -> Decision {
+        let class = (session.number, object.uid, node, object.folder);
+        let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, decision)) = decisions.get(&class).filter(|(until, _)| unix_ms < *until) {
+            return *decision;
+        }
+        if decisions.len() >= DECISIONS_MAX {
+            decisions.clear();
+        }
+        let owner_roles = self.assignment.assigned(object.uid, &self.kept.context);
+        let owner = (&self.assignment, owner_roles);
+        let decision = self.compiled.decide(caller, session, object, (node, zones), unix_ms, owner);
+        decisions.insert(class, (self.assignment.moment(unix_ms).until_unix_ms, decision));
+        decision
+    }
+
+    /// Forgets all decisions: what users are assigned has changed.
+    pub(crate) fn forget_decisions(&self) {
+        self.decisions.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// The object of a handle, as far as it is known; otherwise `Err` says what to do.
+    pub(crate) fn object(&self, call: &mut Call<'_>, handle: Handle) -> Result<Object, Verdict> {
+        if let Some(object) = self.kept.objects.get(handle.as_bytes()) {
+            return Ok(object);
+        }
+        let probe = Probe { handle, name: None };
+        match call.told.iter().find(|told| told.probe == probe) {
+            Some(told) => match told.attributes {
+                Some(attributes) if told.status == 0 => {
+                    self.kept.objects.learn(handle.as_bytes(), &attributes);
+                    Object::of(&attributes).ok_or(Verdict::Answer(Status::ServerFault))
+                }
+                _ => Err(Verdict::Answer(Status::of(told.status))),
+            },
+            None => Err(self.ask(call, probe)),
+        }
+    }
+
+    fn ask(&self, call: &mut Call<'_>, probe: Probe) -> Verdict {
+        self.kept.counts.probes.fetch_add(1, Ordering::Relaxed);
+        call.probe = Some(Box::new(probe));
+        Verdict::Ask
+    }
+
+    /// The handle and object of a name in a folder; `None` if there is none.
+    pub(crate) fn named(
+        &self,
+        call: &mut Call<'_>,
+        folder: Handle,
+        name: &[u8],
+    ) -> Result<Option<(Handle, Object)>, Verdict> {
+        let probe = Probe { handle: folder, name: Some(name.into()) };
+        let told = call.told.iter().find(|told| told.probe == probe);
+        let (handle, attributes) = match told {
+            None => return Err(self.ask(call, probe)),
+            Some(told) if told.status == Status::Noent.number() => return Ok(None),
+            Some(told) if told.status != 0 => return Err(Verdict::Answer(Status::of(told.status))),
+            Some(told) => (told.handle, told.attributes),
+        };
+        let handle = handle.ok_or(Verdict::Answer(Status::ServerFault))?;
+        if let Some(attributes) = attributes {
+            self.kept.objects.learn(handle.as_bytes(), &attributes);
+        }
+        Ok(Some((handle, self.object(call, handle)?)))
+    }
+
+    pub(crate) fn grants(&self, handle: &[u8]) -> Option<Arc<Grants>> {
+        let tables = self.kept.context.tables();
+        if tables.files.is_empty() { None } else { tables.files.get(handle).cloned() }
+    }
+
+    /// Whether a session may do an operation on an object (Algorithm 2, lines 14 to 24), and as which role.
+    pub(crate) fn may(
+        &self,
+        caller: &Principal,
+        session: &Session,
+        judged: &Judged,
+        grants: Option<&Grants>,
+        op: Op,
+    ) -> Option<u8> {
+        let Judged { object, decision } = judged;
+        if decision.forbid & op.bit() != 0 {
+            return None;
+        }
+        let lattice = &self.assignment.lattice;
+        let administrator = session.active & self.assignment.administrators;
+        let highest = || lattice.members(session.active).last().and_then(|role| u8::try_from(role).ok());
+        match grants.map_or(&Grant::Policy, |grants| &grants[op.index()]) {
+            Grant::Policy => (decision.allow & op.bit() != 0).then_some(decision.role[op.index()]),
+            Grant::Nobody => None,
+            Grant::Owner => {
+                let owner = caller.uid == object.uid && session.active != 0 && !session.threat;
+                if owner || administrator != 0 { highest() } else { None }
+            }
+            Grant::Role(role) => {
+                let number = lattice.number(role)?;
+                let has = |active: &usize| lattice.closed(1 << active) & 1 << number != 0;
+                lattice.members(session.active).find(has).and_then(|role| u8::try_from(role).ok())
+            }
+        }
+    }
+
+    /// Judges an operation on an object: `Ok` if it is allowed.
+    fn judge(
+        &self,
+        call: &Call<'_>,
+        session: &Session,
+        (handle, object): (Handle, Object),
+        node: Node,
+        op: Op,
+        core: &Core<'_>,
+    ) -> Result<Judged, Verdict> {
+        let now = call.now.unix_ms;
+        let decision = self.decision(call.caller, session, &object, node, core.zones, now);
+        let judged = Judged { object, decision };
+        let grants = self.grants(handle.as_bytes());
+        match self.may(call.caller, session, &judged, grants.as_deref(), op) {
+            Some(role) => {
+                if decision.log & op.bit() != 0 {
+                    self.note(call, session, Some(role), "log");
+                }
+                Ok(judged)
+            }
+            None => {
+                if decision.alarm & op.bit() != 0 || session.active == 0 {
+                    self.note(call, session, None, "alarm");
+                }
+                self.kept.sessions.denied(call.caller, now, &self.assignment, &self.kept.context);
+                Err(Verdict::Answer(Status::Acces))
+            }
+        }
+    }
+
+    fn note(&self, call: &Call<'_>, session: &Session, role: Option<u8>, what: &'static str) {
+        let counts = &self.kept.counts;
+        if what == "alarm" {
+            counts.alarms.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(user = call.caller.label(), client = %call.caller.address, op = %call.op(), "alarm");
+        } else {
+            counts.logged.fetch_add(1, Ordering::Relaxed);
+        }
+        let lattice = &self.assignment.lattice;
+        let role =
+            role.filter(|role| *role != NO_ROLE).map(|role| lattice.name(usize::from(role)).to_string());
+        if let Some(record) = &self.kept.record {
+            record.put(&record::Line {
+                unix_ms: call.now.unix_ms,
+                permission: what,
+                client: call.caller.address.to_string(),
+                user: self.assignment.user_name(call.caller.uid),
+                roles: lattice.names(session.active).map(str::to_string).collect(),
+                role,
+                op: call.op().name(),
+                file: hexadecimal(call.handle(0)),
+                name: (call.arguments.name_count > 0)
+                    .then(|| String::from_utf8_lossy(call.name(0)).into_owned()),
+            });
+        }
+    }
+
+    fn node(&self, core: &Core<'_>, handle: &[u8]) -> Result<Node, Verdict> {
+        if !self.needs_places {
+            return Ok(ROOT.node);
+        }
+        core.places.get(handle).map(|place| place.node).ok_or(Verdict::Answer(Status::Stale))
+    }
+
+    fn node_of_name(&self, core: &Core<'_>, folder: &[u8], name: &[u8]) -> Result<Node, Verdict> {
+        if !self.needs_places {
+            return Ok(ROOT.node);
+        }
+        let place = core.places.get(folder).ok_or(Verdict::Answer(Status::Stale))?;
+        Ok(core.zones.step(place, name).unwrap_or(place).node)
+    }
+
+    fn handle_of(call: &Call<'_>, number: usize) -> Result<Handle, Verdict> {
+        Handle::new(call.handle(number)).ok_or(Verdict::Answer(Status::BadHandle))
+    }
+
+    /// Algorithm 2 for objects of the server.
+    fn enforce(&self, call: &mut Call<'_>, core: &Core<'_>) -> Result<Verdict, Verdict> {
+        let session = self.session(call.caller, call.now.unix_ms);
+        let op = call.op();
+        let handle = Self::handle_of(call, 0)?;
+        let object = self.object(call, handle)?;
+        let node = self.node(core, call.handle(0))?;
+        let mut folder = object;
+        let judged = match op {
+            Op::Remove | Op::Rmdir | Op::Rename => {
+                let name = call.name(0).to_vec();
+                // What is not there is the server's to say.
+                let Some(named) = self.named(call, handle, &name)? else {
+                    return Ok(Verdict::Answer(Status::Noent));
+                };
+                let inner = self.node_of_name(core, handle.as_bytes(), &name)?;
+                if op == Op::Rename {
+                    self.target(call, &session, core)?;
+                }
+                self.judge(call, &session, named, inner, op, core)?
+            }
+            Op::Link => {
+                folder = self.target(call, &session, core)?;
+                self.judge(call, &session, (handle, object), node, op, core)?
+            }
+            _ => self.judge(call, &session, (handle, object), node, op, core)?,
+        };
+        if let Some(at) = call.arguments.access_at {
+            let grants = self.grants(handle.as_bytes());
+            let allowed = Op::ALL
+                .into_iter()
+                .filter(|op| self.may(call.caller, &session, &judged, grants.as_deref(), *op).is_some())
+                .fold(0, |set, op| set | op.bit());
+            let asked = call.word(at);
+            call.set_word(at, asked & access_bits(allowed));
+        }
+        self.rewrite(call, &session, &folder);
+        Ok(Verdict::Forward)
+    }
+
+    /// Judges what a RENAME or LINK does where it leads to. Returns that folder.
+    fn target(&self, call: &mut Call<'_>, session: &Session, core: &Core<'_>) -> Result<Object, Verdict> {
+        let handle = Self::handle_of(call, 1)?;
+        let folder = self.object(call, handle)?;
+        let name = call.name(if call.op() == Op::Link { 0 } else { 1 }).to_vec();
+        let node = self.node(core, handle.as_bytes())?;
+        self.judge(call, session, (handle, folder), node, Op::Create, core)?;
+        if call.op() == Op::Rename
+            && let Some(replaced) = self.named(call, handle, &name)?
+        {
+            let inner = self.node_of_name(core, handle.as_bytes(), &name)?;
+            let op = if replaced.1.folder { Op::Rmdir } else { Op::Remove };
+            self.judge(call, session, replaced, inner, op, core)?;
+        }
+        Ok(folder)
+    }
+
+    /// The call goes on as the owner (Algorithm 2, line 19).
+    fn rewrite(&self, call: &mut Call<'_>, session: &Session, owner: &Object) {
+        let caller = call.caller;
+        if caller.uid == owner.uid || caller.uid == 0 && session.active & self.assignment.administrators != 0
+        {
+            return;
+        }
+        let makes = matches!(call.op(), Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod | Op::Link);
+        // Never as root: the policy says who may make something, not that it may belong to root.
+        if makes && (owner.uid == 0 || may_write(caller, owner)) {
+            return;
+        }
+        self.kept.counts.rewritten.fetch_add(1, Ordering::Relaxed);
+        call.set_user(owner.uid, owner.gid);
+    }
+
+    fn learn(&self, asked: &Asked, reply: &mut Reply<'_>) {
+        let objects = &self.kept.objects;
+        if let Some(at) = reply.results.object {
+            let attributes: [u8; ATTRIBUTES_BYTES] = match reply.bytes_at(at, ATTRIBUTES_BYTES).try_into() {
+                Ok(attributes) => attributes,
+                Err(_) => return,
+            };
+            let own = !matches!(asked.op, Op::Lookup | Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod);
+            let handle = if own { Some(asked.handle.as_bytes()) } else { reply.handle() };
+            if let Some(handle) = handle {
+                objects.learn(handle, &attributes);
+            }
+        }
+        for number in 0..reply.results.entries.len() {
+            let Some(at) = reply.results.entries[number].attributes else { continue };
+            let attributes: Option<[u8; ATTRIBUTES_BYTES]> =
+                reply.bytes_at(at, ATTRIBUTES_BYTES).try_into().ok();
+            if let (Some(attributes), Some(handle)) = (attributes, reply.entry_handle(number)) {
+                objects.learn(handle, &attributes);
+            }
+        }
+    }
+}
+
+/// Whether the server would let the caller write into a folder.
+fn may_write(caller: &Principal, folder: &Object) -> bool {
+    let shift = match () {
+        () if caller.uid == folder.uid => 6,
+        () if caller.in_group(folder.gid) => 3,
+        () => 0,
+    };
+    folder.mode >> shift & 0o3 == 0o3
+}
+
+impl Policy for Rbac {
+    fn kind(&self) -> &'static str {
+        "rbac"
+    }
+
+    fn ops(&self) -> u32 {
+        ALL_OPS & !Op::Null.bit()
+    }
+
+    fn needs_handles(&self) -> bool {
+        true
+    }
+
+    fn serves_nfs4(&self) -> bool {
+        false
+    }
+
+    fn request(&self, call: &mut Call<'_>, core: &Core<'_>) -> Verdict {
+        let virtual_call = match &self.control {
+            Some(control) => control.request(self, call, core),
+            None => Ok(None),
+        };
+        match virtual_call {
+            Ok(Some(verdict)) | Err(verdict) => {
+                self.kept.counts.control.fetch_add(1, Ordering::Relaxed);
+                return verdict;
+            }
+            Ok(None) => {}
+        }
+        self.enforce(call, core).unwrap_or_else(|verdict| verdict)
+    }
+
+    fn reply(&self, asked: &Asked, reply: &mut Reply<'_>, _latency_us: u64, core: &Core<'_>) {
+        self.learn(asked, reply);
+        if let Some(control) = &self.control {
+            control.reply(self, asked, reply, core);
+        }
+    }
+
+    fn mounted(&self, mount: &Mount, handle: &mut Handle) {
+        let tables = self.kept.context.tables();
+        if mount.place == ROOT && mount.path.iter().all(|byte| *byte == b'/') && tables.root != Some(*handle)
+        {
+            let change = Change::Root { handle: hexadecimal(handle.as_bytes()) };
+            if let Err(error) = self.kept.context.commit(&[change]) {
+                tracing::error!(error, "the root of the export cannot be written down");
+            }
+        }
+    }
+
+    fn dynamic(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(self.kept.clone())
+    }
+
+    fn details(&self) -> BTreeMap<String, u64> {
+        let counts = &self.kept.counts;
+        let tables = self.kept.context.tables();
+        let mut details: BTreeMap<String, u64> = [
+            ("logged", &counts.logged),
+            ("alarms", &counts.alarms),
+            ("probes", &counts.probes),
+            ("sent_as_owner", &counts.rewritten),
+            ("control_calls", &counts.control),
+            ("activations", &counts.activated),
+            ("activations_refused", &counts.refused),
+        ]
+        .into_iter()
+        .map(|(name, count)| (name.to_string(), count.load(Ordering::Relaxed)))
+        .collect();
+        details.insert("sessions".to_string(), self.kept.sessions.count() as u64);
+        details.insert("threats".to_string(), tables.threats.len() as u64);
+        details.insert("files_with_permissions".to_string(), tables.files.len() as u64);
+        details
+    }
+
+    fn explain(&self, question: &Question, core: &Core<'_>) -> Step {
+        let caller = &question.caller;
+        let session = self.session(caller, question.unix_ms);
+        let says = |uid: u32| {
+            let object = Object { uid, gid: 0, mode: 0, folder: false, fsid: 0 };
+            let decision =
+                self.decision(caller, &session, &object, question.place.node, core.zones, question.unix_ms);
+            (decision.allow & question.op.bit() != 0).then(|| decision.role[question.op.index()])
+        };
+        let lattice = &self.assignment.lattice;
+        let roles: Vec<&str> = lattice.names(session.active).collect();
+        let active = format!("with the roles {}", roles.join(", "));
+        let role = |role: u8| if role == NO_ROLE { "" } else { &**lattice.name(usize::from(role)) };
+        // Nobody has this number.
+        match (says(caller.uid), says(u32::MAX)) {
+            (_, Some(least)) => Step::forward(format!("as {}, {active}, whoever owns it", role(least))),
+            (Some(least), None) => {
+                Step::forward(format!("as {}, {active}, on files of one's own", role(least)))
+            }
+            (None, None) => Step::answer(Status::Acces, format!("no rule allows it {active}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

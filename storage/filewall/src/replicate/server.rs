@@ -1,0 +1,180 @@
+//! One server of a group: connections to it, and calls on them.
+
+use crate::proxy::Server;
+use crate::proxy::server::random;
+use crate::wire::build::{Caller, Record};
+use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op};
+use crate::wire::reply::{Results, results};
+use crate::wire::rpc::{record_mark, reply_head};
+use crate::wire::xdr::{Reader, get_u32, set_u32};
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Who speaks when nobody in particular does.
+pub const ROOT: Caller<'static> = Caller { uid: 0, gid: 0, groups: &[] };
+/// How long a server may take to answer before it counts as lost.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections kept for later.
+const IDLE_MAX: usize = 32;
+/// Longest reply, bytes.
+const REPLY_BYTES_MAX: usize = (1 << 20) + (64 << 10);
+
+/// What a server is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// It has everything.
+    Live,
+    /// It cannot be reached, or has missed something: it must be rebuilt first.
+    Behind,
+}
+
+/// A server and its connections.
+#[derive(Debug)]
+pub struct Member {
+    /// Number, over all groups.
+    pub number: usize,
+    /// Its address.
+    pub server: Server,
+    state: AtomicU8,
+    idle: Mutex<Vec<TcpStream>>,
+}
+
+/// A reply: the record without its mark, and where its fields are.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The record.
+    pub record: Vec<u8>,
+    /// Its results.
+    pub results: Results,
+}
+
+impl Answer {
+    /// The handle of the object that was found or made.
+    pub fn handle(&self) -> Option<&[u8]> {
+        self.results.handle.map(|span| span.of(&self.record))
+    }
+
+    /// Attributes of the object.
+    pub fn attributes(&self) -> Option<&[u8]> {
+        self.results.object.map(|at| &self.record[at..at + ATTRIBUTES_BYTES])
+    }
+}
+
+impl Member {
+    /// A server that was not spoken to yet.
+    pub fn new(number: usize, server: Server) -> Member {
+        Member { number, server, state: AtomicU8::new(State::Live as u8), idle: Mutex::default() }
+    }
+
+    /// What it is good for.
+    pub fn state(&self) -> State {
+        if self.state.load(Ordering::SeqCst) == State::Live as u8 { State::Live } else { State::Behind }
+    }
+
+    /// It is behind, or has everything again.
+    pub fn set_state(&self, state: State) {
+        let before = self.state.swap(state as u8, Ordering::SeqCst);
+        if before != state as u8 {
+            tracing::warn!(server = %self.server.nfs(), ?state, "a replica has changed");
+        }
+        if state == State::Behind {
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+
+    /// The handle of its root.
+    ///
+    /// # Errors
+    /// What the system or the server says.
+    pub fn mount(&self) -> Result<Handle> {
+        let mounted = self.server.mount(self.server.path.as_bytes(), &ROOT)?;
+        mounted.map_err(|status| Error::other(format!("the server refuses the mount with {status}")))
+    }
+
+    fn connection(&self) -> Result<(TcpStream, bool)> {
+        if let Some(stream) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            return Ok((stream, true));
+        }
+        let stream = self.server.connect()?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        Ok((stream, false))
+    }
+
+    /// Makes a call: `record` has its mark, its number is replaced.
+    ///
+    /// # Errors
+    /// What the system says; nobody knows then whether the call was carried out.
+    pub fn call(&self, op: Op, record: &[u8]) -> Result<Answer> {
+        let mut record = record.to_vec();
+        let xid = random();
+        set_u32(&mut record, 4, xid);
+        loop {
+            let (mut stream, used) = self.connection()?;
+            match exchange(&mut stream, &record, xid) {
+                Ok(reply) => {
+                    let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+                    if idle.len() < IDLE_MAX {
+                        idle.push(stream);
+                    }
+                    drop(idle);
+                    return understood(op, reply);
+                }
+                // A connection that was kept may have been closed since; what only looks may be asked once more.
+                Err(_) if used && !op.changes() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// GETATTR or LOOKUP, as root.
+    ///
+    /// # Errors
+    /// As [`Member::call`].
+    pub fn look(&self, folder: &Handle, name: Option<&[u8]>) -> Result<Answer> {
+        let op = if name.is_some() { Op::Lookup } else { Op::Getattr };
+        let record = Record::nfs3(0, op, &ROOT).opaque(folder.as_bytes());
+        self.call(op, &name.iter().fold(record, |record, name| record.opaque(name)).finish())
+    }
+}
+
+fn exchange(stream: &mut TcpStream, call: &[u8], xid: u32) -> Result<Vec<u8>> {
+    stream.write_all(call)?;
+    let mut record = Vec::new();
+    loop {
+        let mut mark = [0; 4];
+        stream.read_exact(&mut mark)?;
+        let (bytes, last) = record_mark(u32::from_be_bytes(mark));
+        let begin = record.len();
+        if begin + bytes > REPLY_BYTES_MAX {
+            return Err(Error::new(ErrorKind::InvalidData, "a reply that is too long"));
+        }
+        record.resize(begin + bytes, 0);
+        stream.read_exact(&mut record[begin..])?;
+        if last {
+            break;
+        }
+    }
+    if record.len() < 4 || get_u32(&record, 0) != xid {
+        return Err(Error::new(ErrorKind::InvalidData, "a reply to another call"));
+    }
+    Ok(record)
+}
+
+fn understood(op: Op, record: Vec<u8>) -> Result<Answer> {
+    let invalid = |reason: String| Error::new(ErrorKind::InvalidData, reason);
+    let mut reader = Reader::whole(&record);
+    let head = reply_head(&mut reader).map_err(|wrong| invalid(wrong.to_string()))?;
+    let at = head.results_at.ok_or_else(|| invalid("the server refuses the call".to_string()))?;
+    let mut found = Results::default();
+    let mut reader = Reader::whole(&record);
+    reader
+        .take(at)
+        .and_then(|_| results(&mut reader, op, &mut found))
+        .map_err(|wrong| invalid(wrong.to_string()))?;
+    Ok(Answer { record, results: found })
+}
