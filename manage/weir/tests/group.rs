@@ -19,7 +19,7 @@ use weir_rpc::Error;
 use weir_rpc::client::{Client, ClientSettings};
 use weir_store::{Operation, Outcome, Query, Select, TableOptions};
 
-pub const CONTROLLERS: [&str; 3] = ["c1", "c2", "c3"];
+const CONTROLLERS: [&str; 3] = ["c1", "c2", "c3"];
 
 /// Replicas behind which no barrier passes have no say here: only one that leads answers for the group.
 fn group(lab: &Lab) -> Option<GroupStatus> {

@@ -6,8 +6,8 @@
 
 use crate::echo::ping_all;
 use crate::extra::{Extra, configure, endpoint, ip};
-use crate::group::{CONTROLLERS, leader, wait_whole};
-use crate::lab::{Lab, SWITCHES, group_lab, text};
+use crate::group::{leader, wait_whole};
+use crate::lab::{Lab, SWITCHES, group_lab};
 use crate::namespaces::{enter, wait};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use weir_api::pki::{self, Authority};
 use weir_api::types::GroupSigning;
 use weir_base::codec::{decode, encode};
 use weir_controller::quorum::PeerMessage;
-use weir_lab::Program;
 use weir_model::signed::BlsSignature;
 use weir_raft::driver::{Identity, Listener, TlsListener, TlsTransport, replica_name};
 use weir_raft::net::message::{Hello, Request, Response, decode_request, encode_request, encode_response};
@@ -70,53 +69,6 @@ fn several_sign_and_shares_are_dealt_anew_under_the_same_key() {
     assert!(listed.contains("Signed by any 2 of controllers 1, 2, 3 with shares of key"), "{listed}");
     let traced = lab.ok(&["trace", "red/app", "db", "--protocol", "tcp", "--port", "5432"]);
     assert!(traced.contains("threshold key"), "{traced}");
-}
-
-/// Starts every controller anew, with switches that put shares together.
-fn start_at_switches(lab: &Lab, extra: &Extra) {
-    for (id, one) in (1..).zip(CONTROLLERS) {
-        lab.kill(one);
-        let settings = std::fs::read_to_string(lab.folder().join(one).join("controller.yaml")).unwrap();
-        let settings = settings.replace("group:\n", "group:\n  signatures: shares-at-switches\n");
-        let file = extra.file(&format!("{one}.yaml"));
-        std::fs::write(&file, settings).unwrap();
-        let at = |port: u16| format!("198.18.{}.{id}:{port}", 77 + 10 + 9);
-        let program = Program::new(env!("CARGO_BIN_EXE_weir"))
-            .args(["controller", "--domain", "lab", "--state"])
-            .arg(lab.folder().join(one).join("state"))
-            .args(["--api".to_string(), at(7443), "--session".to_string(), at(7444)])
-            .args(["--config".to_string(), file])
-            .netns(&lab.netns(one));
-        extra.start(&format!("at-switches-{one}"), &program);
-        // One after the other: agents that lose all controllers at once come back after a growing pause.
-        wait_whole(lab);
-    }
-}
-
-#[test]
-fn switches_may_put_the_shares_together() {
-    let Some(lab) = group_lab("quorum_at_switches") else { return };
-    wait_whole(&lab);
-    let combined = || -> u64 {
-        let metrics = lab.netns("h1").command("curl").args(["-sf", "http://127.0.0.1:9471/metrics"]).output();
-        let text = text(&metrics.unwrap().stdout);
-        let line =
-            text.lines().find_map(|line| line.strip_prefix("weir_agent_shares_total{result=\"combined\"} "));
-        line.unwrap().parse().unwrap()
-    };
-    let before = combined();
-    {
-        let extra = Extra::begin();
-        start_at_switches(&lab, &extra);
-        for number in 10..13 {
-            newcomer(&lab, &extra, number);
-        }
-        wait("signatures put together by an agent", || combined() > before);
-    }
-    for one in CONTROLLERS {
-        lab.start(one);
-    }
-    wait_whole(&lab);
 }
 
 /// A member that lies.
