@@ -85,7 +85,7 @@ fn serve(stream: UnixStream, state: &Mutex<State>) {
 
 fn reply(frame: ToSwitch, state: &mut State) -> Vec<FromSwitch> {
     match frame {
-        ToSwitch::Subscribe => vec![],
+        ToSwitch::Subscribe | ToSwitch::Health(_) => vec![],
         ToSwitch::Attach { key } => {
             state.attached.push(key);
             vec![]

@@ -69,8 +69,11 @@ pub fn message(prometheus: &str, started_ns: u64, now_ns: u64) -> Value {
     }] })
 }
 
+/// Labels with their values.
+type Labels = Vec<(String, String)>;
+
 /// Name, labels and value of a line such as `name{a="b"} 5`.
-fn point(line: &str) -> Option<(&str, Vec<(String, String)>, f64)> {
+fn point(line: &str) -> Option<(&str, Labels, f64)> {
     if line.starts_with('#') {
         return None;
     }
@@ -86,7 +89,7 @@ fn point(line: &str) -> Option<(&str, Vec<(String, String)>, f64)> {
 }
 
 /// Labels, of which values may hold anything, escaped.
-fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+fn pairs(text: &str) -> Option<Labels> {
     let mut found = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {

@@ -159,6 +159,9 @@ impl Agent {
             ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) | ToActuator::Controllers { .. } => {
                 Vec::new()
             }
+            ToActuator::Unsigned(_) | ToActuator::Share(_) => {
+                return Err(Error::Peer("a controller that is alone signs itself".into()));
+            }
         })
     }
 

@@ -304,7 +304,7 @@ impl Watch {
             return self.act(now, Reason::Panic, [0; 16]);
         }
         self.looks += 1;
-        if self.looks % COUNT_PERIODS == 0 && self.policy.tasks.is_some() {
+        if self.looks.is_multiple_of(COUNT_PERIODS) && self.policy.tasks.is_some() {
             self.count_tasks(now);
         }
         match self.detector.observe(now, progress) {

@@ -60,7 +60,7 @@ fn updates_go_as_soon_as_enough_shares_are_there_in_any_order() {
                 let member = if at > updates_come_at { at - 1 } else { at };
                 shares.share(member as u64, share(&secrets[member], 1, 1))
             };
-            assert_eq!(combined.bad, []);
+            assert!(combined.bad.is_empty(), "{:?}", combined.bad);
             for updates in &combined.updates {
                 let GroupSignature::Threshold(signature) = &updates.header.signature else { panic!() };
                 let verifier = Shares::new(Some(&key)).key.unwrap();
