@@ -46,6 +46,7 @@ impl Programs {
         let Some(object) = OBJECT else {
             return Err(Error::Kernel("this was built without clang".into()));
         };
+        super::check_numbers()?;
         let refused = |what: &str| {
             let what = what.to_string();
             move |error: &dyn std::fmt::Display| Error::Kernel(format!("{what}: {error}"))

@@ -119,6 +119,25 @@ pub struct Kernel {
     pub degraded: Option<String>,
 }
 
+/// Inode of the first pid namespace (`PROC_PID_INIT_INO` of linux/proc_ns.h).
+const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// The kernel tells of processes by their numbers in the first pid namespace: elsewhere these name others, or nobody.
+///
+/// # Errors
+/// [`crate::Error::Kernel`] in another one.
+fn check_numbers() -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    match std::fs::metadata("/proc/self/ns/pid") {
+        Ok(namespace) if namespace.ino() != FIRST_PID_NAMESPACE => Err(crate::Error::Kernel(
+            "this is a pid namespace of its own, and the kernel tells the numbers that processes have outside it: \
+             run it on the host"
+                .into(),
+        )),
+        _ => Ok(()),
+    }
+}
+
 #[derive(Debug)]
 enum Inner {
     Bpf(Box<bpf::Programs>),
@@ -145,6 +164,7 @@ impl Kernel {
     /// # Errors
     /// [`crate::Error::Io`].
     pub fn open_connector(reason: String) -> Result<Kernel> {
+        check_numbers()?;
         let connector = connector::Connector::open()?;
         Ok(Kernel { inner: Inner::Connector(connector), degraded: Some(reason) })
     }

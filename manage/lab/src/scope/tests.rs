@@ -49,7 +49,7 @@ fn cleaning_ends_what_was_recorded_and_deletes_what_has_the_prefix() {
 fn what_a_program_left_behind_in_a_namespace_ends_too() {
     let Some(scope) = scope("orphan") else { return };
     let netns = scope.netns("a").unwrap();
-    let shell = Program::new("sh").arg("-c").arg("setsid sleep 600 & exec setsid sleep 601").netns(&netns);
+    let shell = Program::new("sh").arg("-c").arg("setsid sleep 600 & exec sleep 601").netns(&netns);
     let daemon = scope.start("parent", &shell).unwrap();
     system::wait_for("both", Duration::from_secs(20), || Ok(netns.processes().len() == 2)).unwrap();
     daemon.record().stop(|| reap(daemon.record().pid)).unwrap();

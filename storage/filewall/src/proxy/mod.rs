@@ -375,6 +375,10 @@ impl Drop for FileWall {
     }
 }
 
+/// How long a second FileWall waits when the first has ended: what that one sent is carried out by the server meanwhile, so that
+/// what it did not live to answer is settled by what has happened, and not overtaken by it.
+const BEFORE_TAKING_OVER: std::time::Duration = std::time::Duration::from_millis(500);
+
 /// Makes the context ours. With `standby`, waits until the one that has it ends.
 fn take_over(folder: &std::path::Path, standby: bool) -> Result<std::fs::File> {
     let wrong = |error: std::io::Error| Error::io(format!("context {}", folder.display()), error);
@@ -385,6 +389,7 @@ fn take_over(folder: &std::path::Path, standby: bool) -> Result<std::fs::File> {
         tracing::info!(context = %folder.display(), "standing by");
         lock.lock().map_err(wrong)?;
         tracing::info!("taking over");
+        std::thread::sleep(BEFORE_TAKING_OVER);
         return Ok(lock);
     }
     match lock.try_lock() {
