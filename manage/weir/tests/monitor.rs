@@ -204,6 +204,8 @@ fn a_person_checks_runs_asks_and_understands_a_monitor() {
     system::wait_for("the end of the bomb", BOUND, || Ok(cage.empty())).unwrap();
 
     // The three kinds of queries.
+    monitor.wait_for_event("", |event| event["event"] == "query" && event["query"] == "first_forks");
+    monitor.wait_for_event("", |event| event["event"] == "query" && event["query"] == "forkers");
     let queries = monitor.ask("query").unwrap();
     let row = |name: &str| {
         let rows = queries.as_array().unwrap();
@@ -211,8 +213,6 @@ fn a_person_checks_runs_asks_and_understands_a_monitor() {
     };
     assert!(row("processes")["value"].as_str().unwrap().parse::<u64>().unwrap() > 0, "{queries}");
     assert_eq!((&row("first_forks")["fired"], &row("first_forks")["kind"]), (&1.into(), &"once".into()));
-    monitor.wait_for_event("", |event| event["event"] == "query" && event["query"] == "first_forks");
-    monitor.wait_for_event("", |event| event["event"] == "query" && event["query"] == "forkers");
     assert!(row("forkers")["fired"].as_u64().unwrap() >= 1, "{queries}");
     let one = weir(&["monitor", "query", "processes", "--status", &monitor.status]);
     assert!(one.status.success() && text(&one.stdout).contains("on-demand"), "{}", text(&one.stdout));
