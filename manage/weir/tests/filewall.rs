@@ -501,39 +501,6 @@ fn a_folder_that_another_server_serves_looks_like_any_other() {
     });
 }
 
-#[test]
-fn a_second_filewall_takes_over_and_nothing_happens_twice() {
-    scenario("a_second_filewall_takes_over_and_nothing_happens_twice", |place| {
-        let context = place.folder.path().join("context").display().to_string();
-        let policy = place.write_policy(&case_study());
-        let mut first = place.start_wall_with("wall", &policy, &["--context", &context]);
-        let second = place.begin_wall("second-wall", &policy, &["--context", &context, "--standby"]);
-        assert_eq!(place.client(0, &["write", "/.control/users/root/ctrl", "admin"]), Ok(String::new()));
-        assert_eq!(
-            place.client(0, &["write", "/.control/roles/developer/ctrl", "assign alice"]),
-            Ok(String::new())
-        );
-        // A client in the middle of its work: it makes, renames and removes files until it is told to stop.
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nfs_client.py");
-        let words = ["-u", script, "10.9.1.1", "/vfs", "1002", "churn", "/work", "3000"];
-        std::fs::create_dir(place.path("work")).unwrap();
-        std::os::unix::fs::chown(place.path("work"), Some(1002), Some(1002)).unwrap();
-        let mut churn = place.client.command("python3");
-        churn.args(words).stdout(std::process::Stdio::piped());
-        let churn = churn.spawn().unwrap();
-        let busy = || Ok(std::fs::read_dir(place.path("work")).unwrap().count() > 20);
-        system::wait_for("work in progress", BOUND, busy).unwrap();
-        first.kill().unwrap();
-        let output = churn.wait_with_output().unwrap();
-        // Each operation has happened exactly once: a second execution would have failed, or left something behind.
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "done");
-        assert_eq!(std::fs::read_dir(place.path("work")).unwrap().count(), 1000);
-        assert!(second.alive());
-        let members = place.client(1001, &["read", "/.control/roles/developer/members"]).unwrap();
-        assert!(members.lines().any(|name| name == "alice"), "{members}");
-    });
-}
-
 /// What a kernel's client sees that libnfs does not: its caches, its own checks, many calls at once.
 const GUEST: &str = "
 mkdir /mnt/tree

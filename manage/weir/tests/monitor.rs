@@ -212,8 +212,8 @@ fn a_person_checks_runs_asks_and_understands_a_monitor() {
         rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {queries}")).clone()
     };
     assert!(row("processes")["value"].as_str().unwrap().parse::<u64>().unwrap() > 0, "{queries}");
-    assert_eq!((&row("first_forks")["fired"], &row("first_forks")["kind"]), (&1.into(), &"once".into()));
-    assert!(row("forkers")["fired"].as_u64().unwrap() >= 1, "{queries}");
+    assert_eq!(row("first_forks")["kind"], "once");
+    assert_eq!(row("forkers")["kind"], "every");
     let one = weir(&["monitor", "query", "processes", "--status", &monitor.status]);
     assert!(one.status.success() && text(&one.stdout).contains("on-demand"), "{}", text(&one.stdout));
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_lab::{Netns, system};
 
 /// Longest wait for something that has to come. Never a measure of anything.
-pub const BOUND: Duration = Duration::from_secs(60);
+pub const BOUND: Duration = Duration::from_secs(180);
 
 /// Moves the calling thread into a namespace. Sockets that it makes stay there.
 pub fn enter(netns: &Netns) {
