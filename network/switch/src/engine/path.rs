@@ -231,6 +231,9 @@ impl Path {
             let Ok(virtio) = VirtioNetHeader::decode(header, HEADER_BYTES) else { continue };
             let length = read - HEADER_BYTES;
             let gaps = shape.filter(|shape| length > shape.first());
+            if shape.is_some() && gaps.is_none() {
+                self.shapes.small(number);
+            }
             self.take_frame(Origin::port(number), at, length, gaps, &virtio, misses);
         }
         Served::Done

@@ -32,6 +32,9 @@ const GAP_BYTES_MAX: usize = 224;
 const PAYLOAD_BYTES_MIN: usize = FRAME_BYTES_MAX.div_ceil(SEGMENTS_MAX);
 /// Super-frames of one shape that a port must have given before it is read with gaps.
 const AGREED: u8 = 2;
+/// Small frames in a row after which a port is read without gaps again until its next super-frame: a read of many pieces
+/// costs most of a microsecond, which requests and replies would feel.
+const SMALL_MAX: u8 = 4;
 /// Most pieces of a frame.
 const PIECES_MAX: usize = SEGMENTS_MAX + 1;
 /// Most bytes that a frame takes, gaps included.
@@ -145,6 +148,8 @@ pub(super) struct Shapes(Box<[Guess]>);
 struct Guess {
     shape: Option<Shape>,
     agreed: u8,
+    /// Small frames since the last super-frame.
+    small: u8,
 }
 
 impl Default for Shapes {
@@ -167,8 +172,19 @@ impl Shapes {
         let guess = &mut self.0[port];
         if guess.shape == shape {
             guess.agreed = guess.agreed.saturating_add(1);
+            guess.small = 0;
         } else {
-            *guess = Guess { shape, agreed: 0 };
+            *guess = Guess { shape, agreed: 0, small: 0 };
+        }
+    }
+
+    /// A port that was read with gaps gave a frame that has no use for them.
+    #[inline]
+    pub(super) fn small(&mut self, port: usize) {
+        let guess = &mut self.0[port];
+        guess.small += 1;
+        if guess.small >= SMALL_MAX {
+            (guess.agreed, guess.small) = (AGREED - 1, 0);
         }
     }
 

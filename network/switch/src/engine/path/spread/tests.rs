@@ -90,6 +90,15 @@ fn a_port_must_agree_with_itself_before_it_is_foretold() {
     shapes.saw(7, one);
     assert_eq!(shapes.of_port(7), one);
     assert_eq!(shapes.of_port(8), None);
+    // Small frames alone make it be read plainly, until the next super-frame.
+    for _ in 1..SMALL_MAX {
+        shapes.small(7);
+        assert_eq!(shapes.of_port(7), one);
+    }
+    shapes.small(7);
+    assert_eq!(shapes.of_port(7), None);
+    shapes.saw(7, one);
+    assert_eq!(shapes.of_port(7), one);
     shapes.saw(7, other);
     assert_eq!(shapes.of_port(7), None);
     for _ in 0..=AGREED {
