@@ -20,7 +20,7 @@ use weir_store::{
     TableOptions, Write,
 };
 
-const TABLE: &str = "network";
+const TABLE: &str = "unison/routes";
 const ROUTE: &str = "h1-h2";
 const SEEDS: u64 = 2_000;
 /// Bound on the turns of a run.
