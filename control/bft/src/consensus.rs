@@ -5,14 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use commonware_actor::Feedback;
-use commonware_codec::{Decode, Encode, ReadExt};
+use commonware_codec::{Copying, Decode, DecodeExt, Encode};
 use commonware_consensus::simplex::scheme::ed25519::Scheme;
 use commonware_consensus::simplex::types::{Activity, Context, Finalization};
 use commonware_consensus::simplex::{Plan, config};
 use commonware_consensus::types::{Epoch, Round, ViewDelta};
-use commonware_consensus::{
-    Automaton, CertifiableAutomaton, Epochable, Relay, Reporter, Viewable, simplex,
-};
+use commonware_consensus::{Automaton, CertifiableAutomaton, Epochable, Relay, Reporter, Viewable, simplex};
 use commonware_cryptography::certificate::Verifier as _;
 use commonware_cryptography::ed25519::{PrivateKey, PublicKey, Signature};
 use commonware_cryptography::{Signer, Verifier, sha256};
@@ -54,7 +52,7 @@ impl Identity {
     }
 
     pub(crate) fn key(&self) -> Result<PrivateKey, Error> {
-        PrivateKey::read(&mut &self.secret[..])
+        PrivateKey::decode(Copying(&self.secret))
             .map_err(|error| Error::Members { what: format!("the secret of member {}: {error}", self.id) })
     }
 }
@@ -70,8 +68,8 @@ pub struct KeyRing {
     by_id: BTreeMap<u32, PublicKey>,
     by_key: BTreeMap<PublicKey, u32>,
     namespace: Vec<u8>,
-    scheme: Scheme,
-    epoch: Epoch,
+    pub(crate) scheme: Scheme,
+    pub(crate) epoch: Epoch,
     rng: ChaCha20Rng,
 }
 
@@ -105,7 +103,8 @@ impl KeyRing {
         }
         let mut by_id = BTreeMap::new();
         for (id, key) in &members.0 {
-            let key = PublicKey::read(&mut &key[..]).map_err(|error| wrong(format!("the key of member {id}: {error}")))?;
+            let key = PublicKey::decode(Copying(key))
+                .map_err(|error| wrong(format!("the key of member {id}: {error}")))?;
             by_id.insert(*id, key);
         }
         let by_key: BTreeMap<PublicKey, u32> = by_id.iter().map(|(id, key)| (key.clone(), *id)).collect();
@@ -165,7 +164,8 @@ impl Keys for KeyRing {
 
     fn is_right(&self, origin: u32, digest: &Digest, signature: &[u8; 64]) -> bool {
         let Some(key) = self.by_id.get(&origin) else { return false };
-        Signature::read(&mut &signature[..]).is_ok_and(|signature| key.verify(&self.namespace, digest, &signature))
+        Signature::decode(Copying(signature))
+            .is_ok_and(|signature| key.verify(&self.namespace, digest, &signature))
     }
 
     fn certified(&mut self, certificate: &Bytes) -> Option<(u64, Digest)> {
@@ -179,11 +179,29 @@ impl Keys for KeyRing {
 
 /// What consensus asks or says.
 pub(crate) enum Question {
-    Propose { parent: Digest, answer: oneshot::Sender<Payload> },
-    Verify { leader: PublicKey, parent: Digest, payload: Digest, answer: oneshot::Sender<bool> },
-    Certify { payload: Digest, answer: oneshot::Sender<bool> },
-    Relay { payload: Digest, to: Recipients<PublicKey> },
-    Final { view: u64, payload: Digest, certificate: Bytes },
+    Propose {
+        parent: Digest,
+        answer: oneshot::Sender<Payload>,
+    },
+    Verify {
+        leader: PublicKey,
+        parent: Digest,
+        payload: Digest,
+        answer: oneshot::Sender<bool>,
+    },
+    Certify {
+        payload: Digest,
+        answer: oneshot::Sender<bool>,
+    },
+    Relay {
+        payload: Digest,
+        to: Recipients<PublicKey>,
+    },
+    Final {
+        view: u64,
+        payload: Digest,
+        certificate: Bytes,
+    },
     /// A member signed two things that exclude each other.
     Fault,
 }
@@ -258,9 +276,9 @@ impl Reporter for Mailbox {
                 let (payload, certificate) = (finalization.proposal.payload.0, finalization.encode());
                 self.ask(Question::Final { view, payload, certificate })
             }
-            Activity::ConflictingNotarize(_) | Activity::ConflictingFinalize(_) | Activity::NullifyFinalize(_) => {
-                self.ask(Question::Fault)
-            }
+            Activity::ConflictingNotarize(_)
+            | Activity::ConflictingFinalize(_)
+            | Activity::NullifyFinalize(_) => self.ask(Question::Fault),
             _ => Feedback::Ok,
         }
     }
@@ -272,6 +290,7 @@ pub(crate) fn config<B: Blocker<PublicKey = PublicKey>>(
     keys: &KeyRing,
     mailbox: Mailbox,
     blocker: B,
+    partition: &str,
 ) -> config::Config<Scheme, simplex::elector::RoundRobin, B, Payload, Mailbox, Mailbox, Mailbox, Sequential> {
     let timers = &settings.timers;
     config::Config {
@@ -284,7 +303,7 @@ pub(crate) fn config<B: Blocker<PublicKey = PublicKey>>(
         reporter: mailbox,
         track_historical_votes: false,
         strategy: Sequential,
-        partition: format!("votes-{}", keys.epoch.get()),
+        partition: format!("{partition}-{}", keys.epoch.get()),
         mailbox_size: NZUsize!(1024),
         epoch: keys.epoch,
         floor: config::Floor::Genesis(sha256::Digest(keys.genesis())),
@@ -295,10 +314,7 @@ pub(crate) fn config<B: Blocker<PublicKey = PublicKey>>(
         certification_timeout: timers.certification,
         timeout_retry: timers.certification,
         view_retention: ViewDelta::new(64),
-        skip: config::SkipPolicy::Enabled {
-            timeout: timers.skip,
-            budget: config::SkipBudget::Participants,
-        },
+        skip: config::SkipPolicy::Enabled { timeout: timers.skip, budget: config::SkipBudget::Participants },
         fetch_timeout: NonZeroDuration::new_panic(timers.ask),
         fetch_retry_delay: timers.ask / 10,
         forward: config::ForwardPolicy::SilentLeader,

@@ -121,8 +121,7 @@ impl BftEngine {
         let addresses = addresses(&keys, &places)?;
         let network = network_config(&settings, identity, &places)?;
         make_folder(&places.votes)?;
-        let opened =
-            open(Arc::clone(&disk), settings, identity, members, sink, now.as_nanos() as u64, seed)?;
+        let opened = open(Arc::clone(&disk), settings, identity, members, sink, now.as_nanos() as u64, seed)?;
         let Opened { replica, run, writer, lock, .. } = opened;
         let runtime = tokio::Config::new()
             .with_worker_threads(places.threads.max(1))
@@ -136,12 +135,14 @@ impl BftEngine {
                 let quota = Quota::per_second(NZU32!(MESSAGES_PER_S));
                 let channels = CHANNELS.map(|number| network.register(number, quota));
                 network.start();
-                run.run(context.child("replica"), channels, oracle).await;
+                run.run(context.child("replica"), channels, oracle, "votes").await;
             });
         })?;
         let journal = spawn_thread("bft-journal", move || {
             // A full channel means one is being made.
-            writer.run(|| drop(spares.try_send(())));
+            writer.run(|| {
+                let _full = spares.try_send(());
+            });
             drop(lock);
         })?;
         let spare = spawn_thread("bft-spare", move || {

@@ -19,13 +19,11 @@ use commonware_consensus::simplex;
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_cryptography::sha256;
 use commonware_p2p::{Blocker, Receiver, Recipients, Sender};
-use commonware_runtime::{BufferPooler, Clock, IoBuf, Metrics, Spawner, Storage};
+use commonware_runtime::{Clock, IoBuf, Metrics, Spawner, Storage};
 use commonware_utils::channel::{mpsc, oneshot, watch};
 use rand_chacha::rand_core::CryptoRng;
 use weir_base::world::{Disk, DiskLock, LockOutcome};
-use weir_order::{
-    Completion, Engine, Error, LogCounters, Position, Recovery, Sink, SnapshotInfo, Status,
-};
+use weir_order::{Completion, Engine, Error, LogCounters, Position, Recovery, Sink, SnapshotInfo, Status};
 
 use crate::consensus::{Identity, KeyRing, Mailbox, Members, Question, config};
 use crate::core::{Beginning, Core, CoreCounters, Output, To};
@@ -310,16 +308,21 @@ impl JournalWriter {
 }
 
 impl Run {
-    /// Runs until the replica is stopped or cannot go on.
-    pub async fn run<E, S, R, B>(mut self, context: E, channels: [Channel<S, R>; 4], blocker: B)
-    where
-        E: Clock + CryptoRng + Spawner + Storage + Metrics + BufferPooler,
+    /// Runs until the replica is stopped or cannot go on. `partition` names consensus's own journal in the storage of `context`.
+    pub async fn run<E, S, R, B>(
+        mut self,
+        context: E,
+        channels: [Channel<S, R>; 4],
+        blocker: B,
+        partition: &str,
+    ) where
+        E: Clock + CryptoRng + Spawner + Storage + Metrics,
         S: Sender<PublicKey = PublicKey>,
         R: Receiver<PublicKey = PublicKey>,
         B: Blocker<PublicKey = PublicKey>,
     {
         let inner = Arc::clone(&self.inner);
-        if let Err(failure) = self.work(context, channels, blocker).await {
+        if let Err(failure) = self.work(context, channels, blocker, partition).await {
             tracing::error!(replica = inner.id, failure, "the replica stops");
             locked(&inner.seen).status.failure = Some(failure);
         } else {
@@ -332,9 +335,10 @@ impl Run {
         context: E,
         channels: [Channel<S, R>; 4],
         blocker: B,
+        partition: &str,
     ) -> Result<(), String>
     where
-        E: Clock + CryptoRng + Spawner + Storage + Metrics + BufferPooler,
+        E: Clock + CryptoRng + Spawner + Storage + Metrics,
         S: Sender<PublicKey = PublicKey>,
         R: Receiver<PublicKey = PublicKey>,
         B: Blocker<PublicKey = PublicKey>,
@@ -342,10 +346,13 @@ impl Run {
         let [votes, certificates, fetches, (mut sender, mut receiver)] = channels;
         let (questions, mut asked) = mpsc::unbounded_channel();
         let mailbox = Mailbox { questions, view: Arc::clone(&self.inner.view) };
-        let config = config(&self.inner.settings, &self.keys, mailbox, blocker);
+        let config = config(&self.inner.settings, &self.keys, mailbox, blocker, partition);
         let engine = simplex::Engine::new(context.child("consensus"), config);
         let mut engine = engine.start(votes, certificates, fetches);
-        let mut out = Vec::new();
+        let (mut out, mut stopped) = (Vec::new(), self.stopped.clone());
+        if *stopped.borrow_and_update() {
+            return Ok(());
+        }
         loop {
             self.clock(&context);
             if self.core.wake_at_ms(self.now_ms) <= self.now_ms {
@@ -356,7 +363,7 @@ impl Run {
             tokio::select! {
                 biased;
                 // Also when no handle is left: nobody is there to serve.
-                _ = self.stopped.wait_for(|stop| *stop) => return Ok(()),
+                changed = stopped.changed() => if changed.is_err() || *stopped.borrow() { return Ok(()) },
                 ended = &mut engine => return Err(format!("consensus ended: {ended:?}")),
                 question = asked.recv() => match question {
                     Some(question) => self.question(question, &mut out),

@@ -62,8 +62,9 @@ fn events(body: &Bytes) -> Option<Vec<SignedEvent>> {
 /// Whether a batch is made of rightly signed events. Depends on nothing but the batch, so the answer may be kept.
 pub fn is_admissible(admission: Option<&Admission>, body: &Bytes) -> bool {
     let Some(admission) = admission else { return true };
-    events(body)
-        .is_some_and(|events| !events.is_empty() && events.iter().all(|event| admission.verify.is_right(event)))
+    events(body).is_some_and(|events| {
+        !events.is_empty() && events.iter().all(|event| admission.verify.is_right(event))
+    })
 }
 
 impl Tables {

@@ -110,7 +110,8 @@ impl Core {
         self.catching.helper = None;
         // What came meanwhile by other ways is left out.
         let own = self.tip.height;
-        let skip: usize = blocks.iter().filter(|block| block.height <= own).map(|block| block.refs.len()).sum();
+        let skip: usize =
+            blocks.iter().filter(|block| block.height <= own).map(|block| block.refs.len()).sum();
         let fresh: Vec<Block> = blocks.into_iter().filter(|block| block.height > own).collect();
         let batches: Vec<Batch> = batches.into_iter().skip(skip).collect();
         if fresh.is_empty() {

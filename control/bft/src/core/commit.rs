@@ -136,7 +136,8 @@ impl Core {
         for digest in gone {
             let Some(held) = self.let_go(&digest) else { continue };
             let name = held.batch.name;
-            let own = if name.origin == self.me { self.own.remove(&(name.life, name.sequence)) } else { None };
+            let own =
+                if name.origin == self.me { self.own.remove(&(name.life, name.sequence)) } else { None };
             let Some(own) = own else { continue };
             // Under another name it may still be fresh: a leader had put a later one first.
             let mut overlay = Overlay::default();

@@ -42,7 +42,8 @@ impl Needs {
 impl Core {
     /// Needs what an ancestry lacks: the one or the other.
     pub(super) fn need(&mut self, digest: Digest, prefer: u32, now_ms: u64) {
-        let named = self.blocks.values().any(|known| known.block.refs.iter().any(|named| named.digest == digest));
+        let named =
+            self.blocks.values().any(|known| known.block.refs.iter().any(|named| named.digest == digest));
         let kind = if named { Kind::Batch } else { Kind::Block };
         self.add_need(digest, kind, Some(prefer), now_ms);
     }

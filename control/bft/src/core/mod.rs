@@ -256,7 +256,11 @@ struct Target {
 
 /// What lies behind a block.
 enum Ancestry {
-    Known { overlay: Box<Overlay>, height: u64, index: u64 },
+    Known {
+        overlay: Box<Overlay>,
+        height: u64,
+        index: u64,
+    },
     Missing(Digest),
     /// It does not follow what is committed.
     Dead,
@@ -361,7 +365,9 @@ impl Core {
             let digest = batch.digest(&core.group);
             core.hold(digest, batch, number);
         }
-        for (number, block) in beginning.blocks.into_iter().filter(|(_, block)| block.height > core.tip.height) {
+        for (number, block) in
+            beginning.blocks.into_iter().filter(|(_, block)| block.height > core.tip.height)
+        {
             let known = Known { number, from: core.me, judged: false, block };
             core.blocks.insert(known.block.digest(), known);
         }
@@ -838,8 +844,12 @@ impl Core {
     pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         self.retry(now_ms, out);
         let patience_ms = self.settings.timers.patience.as_millis() as u64;
-        let late: Vec<(u64, u64)> =
-            self.own.iter().filter(|(_, own)| own.told_ms + patience_ms <= now_ms).map(|(at, _)| *at).collect();
+        let late: Vec<(u64, u64)> = self
+            .own
+            .iter()
+            .filter(|(_, own)| own.told_ms + patience_ms <= now_ms)
+            .map(|(at, _)| *at)
+            .collect();
         for name in late {
             let Some(own) = self.own.get_mut(&name) else { continue };
             own.told_ms = now_ms;

@@ -100,7 +100,11 @@ impl Journal {
 
     fn read(&self, number: u64, tag: Tag) -> Result<Bytes, Error> {
         let (header, body) = self.reader.read(self.place(number)?)?;
-        if header.tag == tag as u8 { Ok(body) } else { Err(damaged(format!("record {number} is no {tag:?}"))) }
+        if header.tag == tag as u8 {
+            Ok(body)
+        } else {
+            Err(damaged(format!("record {number} is no {tag:?}")))
+        }
     }
 
     fn batch(&self, number: u64) -> Result<Batch, Error> {
@@ -121,7 +125,11 @@ impl Journal {
             }
             let skip = (above + 1 - first.height) as usize;
             let durable = |chained: &&Chained| {
-                chained.batches.iter().chain([&chained.block]).all(|number| ledger.places.contains_key(number))
+                chained
+                    .batches
+                    .iter()
+                    .chain([&chained.block])
+                    .all(|number| ledger.places.contains_key(number))
             };
             ledger.chain.iter().skip(skip).take_while(durable).take(RANGE_BLOCKS_MAX).cloned().collect()
         };
@@ -145,8 +153,8 @@ impl Journal {
         let Some((blocks_count, batches_count, number)) = good else { return Ok(None) };
         blocks.truncate(blocks_count);
         batches.truncate(batches_count);
-        let (_, _, certificate) = crate::core::decode_final(self.read(number, Tag::Final)?)
-            .map_err(|error| damaged(error.0))?;
+        let (_, _, certificate) =
+            crate::core::decode_final(self.read(number, Tag::Final)?).map_err(|error| damaged(error.0))?;
         Ok(Some(Message::Range { blocks, batches, certificate }))
     }
 }

@@ -75,7 +75,8 @@ impl Seen {
 
     /// The committed blocks above `base`, lowest first.
     fn chain(&self, base: &Tip) -> Vec<Chained> {
-        'finals: for (_, (digest, _)) in self.finals.iter().rev().take_while(|(height, _)| **height > base.height)
+        'finals: for (_, (digest, _)) in
+            self.finals.iter().rev().take_while(|(height, _)| **height > base.height)
         {
             let (mut path, mut at) = (Vec::new(), *digest);
             while at != base.digest {
@@ -114,14 +115,15 @@ pub fn open(
 ) -> Result<OpenedJournal, Error> {
     let snapshots = SnapshotStore::open(Arc::clone(disk))?;
     let mut seen = Seen::default();
-    let mut visit = |header: &weir_order::log::record::RecordHeader, place: Place, body: &[u8]| match header.kind {
-        Kind::Entry => {
-            seen.places.insert(header.index, place);
-            seen.record(group, header.index, header.tag, Bytes::copy_from_slice(body))
-        }
-        Kind::Mark => Ok(()),
-        _ => Err("a record of another engine's log, which this engine does not read".to_owned()),
-    };
+    let mut visit =
+        |header: &weir_order::log::record::RecordHeader, place: Place, body: &[u8]| match header.kind {
+            Kind::Entry => {
+                seen.places.insert(header.index, place);
+                seen.record(group, header.index, header.tag, Bytes::copy_from_slice(body))
+            }
+            Kind::Mark => Ok(()),
+            _ => Err("a record of another engine's log, which this engine does not read".to_owned()),
+        };
     let (log, recovery) = Log::open_visited(Arc::clone(disk), settings, 0, &mut visit)?;
     let (reader, last_number) = (log.reader(), log.last().index);
     let genesis = Tip { height: 0, digest: genesis, index: 0 };

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use weir_base::world::{Disk, DiskFile};
+use weir_base::world::DiskFile;
 use weir_order::snapshot::{self, Decoder, SNAPSHOTS_KEPT, SnapshotReader};
 use weir_order::{Error, Position, SnapshotInfo};
 
@@ -46,11 +46,7 @@ fn preamble(base: &Base) -> Bytes {
 }
 
 /// Reads the engine's part from the front of a state; what follows is the application's.
-pub fn read_preamble(
-    state: &mut dyn Read,
-    at: Position,
-    admission: Option<&Admission>,
-) -> io::Result<Base> {
+pub fn read_preamble(state: &mut dyn Read, at: Position, admission: Option<&Admission>) -> io::Result<Base> {
     let mut length = [0; 4];
     state.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
@@ -98,7 +94,8 @@ impl Journal {
         let mut snapshots = locked(&self.snapshots);
         let base = self.base_of(at)?;
         let front = preamble(&base);
-        let info = snapshots.save(Position { term: self.epoch, index: at.index }, &mut (&front[..]).chain(state))?;
+        let info =
+            snapshots.save(Position { term: self.epoch, index: at.index }, &mut (&front[..]).chain(state))?;
         let mut ledger = locked(&self.ledger);
         if snapshots.good().len() >= SNAPSHOTS_KEPT {
             ledger.forget_height = ledger.base.tip.height;
@@ -154,7 +151,8 @@ impl Journal {
     pub fn offers(&self) -> Message {
         let snapshots = locked(&self.snapshots);
         let offers = snapshots.good().iter().filter_map(|info| {
-            let file = self.disk.open(&snapshot::file_name(info.at.index)).and_then(|file| file.len()).ok()?;
+            let file =
+                self.disk.open(&snapshot::file_name(info.at.index)).and_then(|file| file.len()).ok()?;
             let (index, state_bytes, sha256) = (info.at.index, info.bytes, info.sha256);
             Some(Offer { index, state_bytes, sha256, file_bytes: file })
         });
@@ -199,7 +197,8 @@ impl Journal {
         let info = Decoder::new(FileAt { file: Arc::clone(&file), offset: 0 })
             .and_then(Decoder::verify)
             .map_err(failed)?;
-        let same = info.at.index == offer.index && info.bytes == offer.state_bytes && info.sha256 == offer.sha256;
+        let same =
+            info.at.index == offer.index && info.bytes == offer.state_bytes && info.sha256 == offer.sha256;
         if !same || info.at.term != self.epoch {
             return Err(damaged("the state is not the one that was offered"));
         }
