@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
@@ -27,10 +28,10 @@ use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status
 use crate::consensus::{Identity, KeyRing, Members, namespace};
 use crate::journal::locked;
 use crate::replica::{CHANNELS, FIRST_EPOCH, Opened, Replica, message_bytes_max, open};
-use crate::settings::{MEMBERS_MAX, Settings};
+use crate::settings::Settings;
 
 /// Messages of one member on one channel that are taken in a second.
-const MESSAGES_PER_S: u32 = 16_384;
+const MESSAGES_PER_S: u32 = 4096;
 
 /// Where a replica is, and where the others are.
 #[derive(Debug, Clone)]
@@ -75,6 +76,7 @@ fn network_config(
     settings: &Settings,
     identity: &Identity,
     places: &Places,
+    count: NonZeroUsize,
 ) -> Result<lookup::Config<Links>, crate::Error> {
     let handshake = Cups::<_, ChaCha20Poly1305>::new(
         Sake {
@@ -89,7 +91,7 @@ fn network_config(
         handshake,
         &namespace(&settings.group),
         places.listen,
-        NZUsize!(MEMBERS_MAX),
+        count,
         message_bytes_max(settings) as u32,
         NZUsize!(1024),
     );
@@ -119,7 +121,8 @@ impl BftEngine {
         let (seed, segment_bytes) = (random_seed()?, settings.log.segment_bytes);
         let keys = KeyRing::new(&settings.group, FIRST_EPOCH, identity, members, seed)?;
         let addresses = addresses(&keys, &places)?;
-        let network = network_config(&settings, identity, &places)?;
+        let count = NonZeroUsize::new(members.0.len()).unwrap_or(NonZeroUsize::MIN);
+        let network = network_config(&settings, identity, &places, count)?;
         make_folder(&places.votes)?;
         let opened = open(Arc::clone(&disk), settings, identity, members, sink, now.as_nanos() as u64, seed)?;
         let Opened { replica, run, writer, lock, .. } = opened;

@@ -21,6 +21,8 @@
 //!
 //! **Membership.** The members are fixed for the life of a group: simplex runs one engine an epoch, and there is one epoch so far.
 //!
+//! **Clocks** matter for nothing but new links: two members whose clocks differ by more than 10 s do not connect.
+//!
 //! **A lost disk.** A replica that lost its votes may vote again where it had voted, so until it has caught up it is one of the f.
 //!
 //! Departures: RoSCo and Botelho et al. order with BFT-SMaRt, which has a stable leader and batches of requests in its proposals. Here the

@@ -133,10 +133,7 @@ impl Core {
             }
             last = block.digest();
             self.needs.met(&last);
-            if !self.blocks.contains_key(&last) {
-                let number = self.store(Tag::Block, block.encode(), out);
-                self.blocks.insert(last, Known { block, number, from, judged: true });
-            }
+            self.blocks.entry(last).or_insert(Known { block, number: None, from, judged: true });
         }
         // A target above stays what is wanted next.
         let above = self.target.take().filter(|target| target.view > view);

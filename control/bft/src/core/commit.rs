@@ -70,8 +70,9 @@ impl Core {
         }
         self.target = None;
         for digest in path.into_iter().rev() {
+            let Some(number) = self.keep_block(&digest, out) else { continue };
             let Some(known) = self.blocks.remove(&digest) else { continue };
-            self.commit(digest, known, now_ms, out);
+            self.commit(digest, known, number, now_ms, out);
         }
         let number = self.store(Tag::Final, encode_final(self.tip.height, &digest, &certificate), out);
         if let Some(Output::Chained(chained)) =
@@ -82,8 +83,8 @@ impl Core {
         self.after_commit(now_ms, out);
     }
 
-    fn commit(&mut self, digest: Digest, known: Known, now_ms: u64, out: &mut Vec<Output>) {
-        let Known { block, number, .. } = known;
+    fn commit(&mut self, digest: Digest, known: Known, number: u64, now_ms: u64, out: &mut Vec<Output>) {
+        let block = known.block;
         let mut batches = Vec::with_capacity(block.refs.len());
         for (index, named) in (block.first_index..).zip(&block.refs) {
             let Some(held) = self.let_go(&named.digest) else { continue };

@@ -13,8 +13,6 @@
 mod catch_up;
 mod commit;
 mod fetch;
-#[cfg(test)]
-mod tests;
 
 pub use commit::{decode_final, encode_final};
 
@@ -25,7 +23,7 @@ use weir_order::{Entry, Error, Position};
 
 use crate::rules::{Judgement, Overlay, Tables, is_admissible};
 use crate::settings::Settings;
-use crate::wire::{Batch, Block, Digest, Message, Name, Offer, Ref};
+use crate::wire::{Batch, Block, CHUNK_BYTES, Digest, Message, Name, Offer, Ref};
 
 /// Committed blocks whose digests are remembered.
 const RECENT_MAX: usize = 4096;
@@ -33,6 +31,12 @@ const RECENT_MAX: usize = 4096;
 const WAITING_MAX: usize = 256;
 /// Blocks of one member that are kept and that nobody asked for.
 const BLOCKS_OF_ONE_MAX: usize = 64;
+
+/// Bytes of answers to one member in [`ANSWERS_MS`].
+const ANSWERS_BYTES_MAX: usize = 16 << 20;
+const ANSWERS_MS: u64 = 100;
+/// What any answer costs at least.
+const ANSWER_BYTES_LEAST: usize = 16 << 10;
 
 /// Signs, and checks what others signed.
 pub trait Keys: Send {
@@ -200,6 +204,8 @@ pub struct CoreCounters {
     pub renamed: u64,
     /// Batches and blocks of others dropped, because that member has too many.
     pub dropped: u64,
+    /// Answers that a member did not get, because it asks for too much.
+    pub withheld: u64,
     /// Batches and blocks asked for.
     pub asked: u64,
     /// Ranges taken over from others.
@@ -218,7 +224,8 @@ struct Held {
 
 struct Known {
     block: Block,
-    number: u64,
+    /// Its record, once it was asked about: what nobody asks about is not worth the disk.
+    number: Option<u64>,
     from: u32,
     judged: bool,
 }
@@ -294,6 +301,8 @@ pub struct Core {
     certifying: VecDeque<Certifying>,
     target: Option<Target>,
     needs: fetch::Needs,
+    /// When each member's account of answers began, and what was spent since.
+    answered: BTreeMap<u32, (u64, usize)>,
     catching: catch_up::Catching,
     next_number: u64,
     stored: u64,
@@ -355,6 +364,7 @@ impl Core {
             certifying: VecDeque::new(),
             target: None,
             needs: fetch::Needs::default(),
+            answered: BTreeMap::new(),
             catching: catch_up::Catching::default(),
             next_number: beginning.last_number + 1,
             stored: beginning.last_number,
@@ -368,7 +378,7 @@ impl Core {
         for (number, block) in
             beginning.blocks.into_iter().filter(|(_, block)| block.height > core.tip.height)
         {
-            let known = Known { number, from: core.me, judged: false, block };
+            let known = Known { number: Some(number), from: core.me, judged: false, block };
             core.blocks.insert(known.block.digest(), known);
         }
         core
@@ -392,7 +402,7 @@ impl Core {
     /// The lowest number of a record that is still needed and is not of a committed block.
     pub fn lowest_number(&self) -> u64 {
         let batches = self.batches.values().map(|held| held.number);
-        batches.chain(self.blocks.values().map(|known| known.number)).min().unwrap_or(self.next_number)
+        batches.chain(self.blocks.values().filter_map(|known| known.number)).min().unwrap_or(self.next_number)
     }
 
     fn remember(&mut self, digest: Digest, parent: Option<Digest>) {
@@ -505,7 +515,8 @@ impl Core {
         let digest = match block {
             Some(block) => {
                 let (digest, number) = (block.digest(), self.store(Tag::Block, block.encode(), out));
-                self.blocks.insert(digest, Known { block, number, from: self.me, judged: true });
+                let known = Known { block, number: Some(number), from: self.me, judged: true };
+                self.blocks.insert(digest, known);
                 digest
             }
             // Nothing to order: the parent once more, which costs neither a block nor a record.
@@ -611,6 +622,9 @@ impl Core {
             match self.judge(&waiting, now_ms) {
                 Some(right) => {
                     self.counters.refused += u64::from(!right);
+                    if right {
+                        self.keep_block(&waiting.payload, out);
+                    }
                     out.push(Output::Verdict { ticket: waiting.ticket, right });
                 }
                 None => self.verifying.push_back(waiting),
@@ -691,12 +705,25 @@ impl Core {
     fn try_certify(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         for _ in 0..self.certifying.len() {
             let Some(waiting) = self.certifying.pop_front() else { return };
+            self.keep_block(&waiting.payload, out);
             if self.is_durable(&waiting.payload, now_ms) {
                 out.push(Output::Verdict { ticket: waiting.ticket, right: true });
             } else {
                 self.certifying.push_back(waiting);
             }
         }
+    }
+
+    /// Writes a block down, if that was not done yet, and gives its record.
+    fn keep_block(&mut self, digest: &Digest, out: &mut Vec<Output>) -> Option<u64> {
+        let known = self.blocks.get(digest)?;
+        let body = match known.number {
+            Some(number) => return Some(number),
+            None => known.block.encode(),
+        };
+        let number = self.store(Tag::Block, body, out);
+        self.blocks.get_mut(digest)?.number = Some(number);
+        Some(number)
     }
 
     fn is_durable(&mut self, payload: &Digest, now_ms: u64) -> bool {
@@ -707,7 +734,8 @@ impl Core {
             self.need_block(*payload, None, now_ms);
             return false;
         };
-        let (from, mut durable) = (known.from, known.number <= self.stored);
+        let mut durable = known.number.is_some_and(|number| number <= self.stored);
+        let from = known.from;
         let missing: Vec<Digest> = known
             .block
             .refs
@@ -749,28 +777,52 @@ impl Core {
             Message::Block(block) => self.block(from, block, now_ms, out),
             Message::WantBatches(digests) => {
                 for digest in digests {
-                    if let Some(held) = self.batches.get(&digest) {
-                        let message = Message::Batch(held.batch.clone());
-                        out.push(Output::Send { to: To::One(from), message });
+                    let Some(held) = self.batches.get(&digest) else { continue };
+                    let batch = held.batch.clone();
+                    if self.may_answer(from, batch.body.len(), now_ms) {
+                        out.push(Output::Send { to: To::One(from), message: Message::Batch(batch) });
                     }
                 }
             }
-            Message::WantBlock(digest) => self.relay(&digest, To::One(from), out),
+            Message::WantBlock(digest) if self.may_answer(from, 0, now_ms) => {
+                self.relay(&digest, To::One(from), out);
+            }
             Message::Tip { height } => self.heard_tip(from, height, now_ms),
-            Message::WantRange { above } if above < self.tip.height => {
+            Message::WantRange { above }
+                if above < self.tip.height && self.may_answer(from, 1 << 20, now_ms) =>
+            {
                 out.push(Output::ServeRange { to: from, above });
             }
-            Message::WantRange { .. } => {}
+            Message::WantRange { .. } | Message::WantBlock(_) => {}
             Message::Range { blocks, batches, certificate } => {
                 self.range(from, blocks, batches, certificate, now_ms, out);
             }
-            Message::WantOffers => out.push(Output::ServeOffers { to: from }),
+            Message::WantOffers => {
+                if self.may_answer(from, 0, now_ms) {
+                    out.push(Output::ServeOffers { to: from });
+                }
+            }
             Message::Offers(offers) => self.offers(from, offers, now_ms, out),
             Message::WantChunk { index, offset } => {
-                out.push(Output::ServeChunk { to: from, index, offset });
+                if self.may_answer(from, CHUNK_BYTES, now_ms) {
+                    out.push(Output::ServeChunk { to: from, index, offset });
+                }
             }
             Message::Chunk { index, offset, bytes } => self.chunk(from, index, offset, bytes, now_ms, out),
         }
+    }
+
+    /// Whether a member may have another answer of so many bytes now: who asks for more than a disk and a link give would
+    /// keep this replica from its work.
+    fn may_answer(&mut self, who: u32, bytes: usize, now_ms: u64) -> bool {
+        let (since_ms, spent) = self.answered.entry(who).or_default();
+        if *since_ms + ANSWERS_MS <= now_ms {
+            (*since_ms, *spent) = (now_ms, 0);
+        }
+        *spent += bytes + ANSWER_BYTES_LEAST;
+        let may = *spent <= ANSWERS_BYTES_MAX;
+        self.counters.withheld += u64::from(!may);
+        may
     }
 
     fn batch(&mut self, from: u32, batch: Batch, now_ms: u64, out: &mut Vec<Output>) {
@@ -820,8 +872,7 @@ impl Core {
                 self.counters.dropped += 1;
             }
         }
-        let number = self.store(Tag::Block, block.encode(), out);
-        self.blocks.insert(digest, Known { block, number, from, judged: false });
+        self.blocks.insert(digest, Known { block, number: None, from, judged: false });
         self.retry(now_ms, out);
     }
 

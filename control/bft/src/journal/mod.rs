@@ -22,7 +22,7 @@ use bytes::Bytes;
 use weir_base::world::Disk;
 use weir_order::log::{Place, RecordReader};
 use weir_order::snapshot::SnapshotStore;
-use weir_order::{Error, LogCounters};
+use weir_order::{Error, LogCounters, SnapshotInfo};
 
 pub use open::{Loose, OpenedJournal, open};
 pub use snapshots::{Base, read_preamble};
@@ -58,7 +58,10 @@ pub struct Journal {
     admission: Option<Admission>,
     epoch: u64,
     ledger: Mutex<Ledger>,
+    /// Locked as long as a state is written or taken over.
     snapshots: Mutex<SnapshotStore>,
+    /// The good states. Never locked for long.
+    good: Mutex<Vec<SnapshotInfo>>,
     counters: Mutex<LogCounters>,
 }
 

@@ -164,6 +164,7 @@ pub fn open(
         admission,
         epoch,
         ledger: Mutex::new(ledger),
+        good: Mutex::new(snapshots.good().to_vec()),
         snapshots: Mutex::new(snapshots),
         counters: Mutex::new(LogCounters::default()),
     });

@@ -96,6 +96,7 @@ impl Journal {
         let front = preamble(&base);
         let info =
             snapshots.save(Position { term: self.epoch, index: at.index }, &mut (&front[..]).chain(state))?;
+        *locked(&self.good) = snapshots.good().to_vec();
         let mut ledger = locked(&self.ledger);
         if snapshots.good().len() >= SNAPSHOTS_KEPT {
             ledger.forget_height = ledger.base.tip.height;
@@ -149,8 +150,8 @@ impl Journal {
 
     /// What there is to give to a replica that is too far behind.
     pub fn offers(&self) -> Message {
-        let snapshots = locked(&self.snapshots);
-        let offers = snapshots.good().iter().filter_map(|info| {
+        let good = locked(&self.good).clone();
+        let offers = good.iter().filter_map(|info| {
             let file =
                 self.disk.open(&snapshot::file_name(info.at.index)).and_then(|file| file.len()).ok()?;
             let (index, state_bytes, sha256) = (info.at.index, info.bytes, info.sha256);
@@ -161,7 +162,7 @@ impl Journal {
 
     /// A piece of a state's file; None when there is none.
     pub fn chunk(&self, index: u64, offset: u64) -> Option<Message> {
-        let known = locked(&self.snapshots).good().iter().any(|info| info.at.index == index);
+        let known = locked(&self.good).iter().any(|info| info.at.index == index);
         let file = self.disk.open(&snapshot::file_name(index)).ok().filter(|_| known)?;
         let mut bytes = vec![0; CHUNK_BYTES];
         let mut reader = FileAt { file, offset };
@@ -207,6 +208,7 @@ impl Journal {
         let base = read_preamble(&mut state, info.at, admission).map_err(failed)?;
         let mut snapshots = locked(&self.snapshots);
         snapshots.adopt(INCOMING)?;
+        *locked(&self.good) = snapshots.good().to_vec();
         let mut reader = snapshots.read(info.at.index)?;
         read_preamble(&mut reader, info.at, admission).map_err(failed)?;
         let mut ledger = locked(&self.ledger);
