@@ -68,6 +68,16 @@ impl Group {
         child.wait().unwrap();
     }
 
+    /// The largest resident memory of a replica, now.
+    fn memory_mb(&self) -> f64 {
+        let of = |pid: u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap().to_owned();
+            line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+        };
+        self.children.iter().flatten().map(|child| of(child.id())).fold(0.0, f64::max)
+    }
+
     /// CPU time of all replicas so far.
     fn cpu(&self) -> Duration {
         let pids = self.children.iter().flatten().map(Child::id);
@@ -152,6 +162,7 @@ fn bench(in_memory: bool) {
             );
         }
     }
+    println!("RESULT bft journal={journal} memory of a replica={:.0}MB", group.memory_mb());
     let (start, cpu) = (Instant::now(), group.cpu());
     thread::sleep(WINDOW);
     let idle = (group.cpu() - cpu).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;

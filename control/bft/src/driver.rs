@@ -33,6 +33,10 @@ use crate::settings::Settings;
 /// Messages of one member on one channel that are taken in a second.
 const MESSAGES_PER_S: u32 = 4096;
 
+/// How often, and for how long each time, a state waits for records that are not written yet.
+const UNWRITTEN_TRIES: usize = 1000;
+const UNWRITTEN_WAIT: Duration = Duration::from_millis(5);
+
 /// Where a replica is, and where the others are.
 #[derive(Debug, Clone)]
 pub struct Places {
@@ -202,7 +206,15 @@ impl Engine for BftEngine {
         self.replica.status()
     }
 
+    /// As the replica does it, but waits for records that are on their way to the disk.
     fn save_snapshot(&self, at: Position, state: &mut dyn Read) -> Result<SnapshotInfo, Error> {
+        for _ in 0..UNWRITTEN_TRIES {
+            match self.replica.save_snapshot(at, state) {
+                // Nothing of `state` was read yet.
+                Err(Error::Overloaded { .. }) => thread::sleep(UNWRITTEN_WAIT),
+                result => return result,
+            }
+        }
         self.replica.save_snapshot(at, state)
     }
 }

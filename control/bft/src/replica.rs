@@ -468,9 +468,7 @@ impl Run {
             return Err(error.to_string());
         }
         self.inner.journal.placed(&written.places);
-        if let Some((last, _)) = written.places.last() {
-            self.core.stored(*last, self.now_ms, out);
-        }
+        self.core.stored(written.durable, self.now_ms, out);
         Ok(())
     }
 
@@ -508,8 +506,8 @@ impl Run {
         let journal = Arc::clone(&self.inner.journal);
         match output {
             Output::Send { to, message } => self.send(sender, to, &message),
-            Output::Store { number, tag, body } => {
-                let write = Write::Append { number, tag, body };
+            Output::Store { number, tag, body, sync } => {
+                let write = Write::Append { number, tag, body, sync };
                 self.unwritten += write.bytes();
                 self.writes.send(write).map_err(|_| "the journal ended".to_owned())?;
             }
@@ -661,6 +659,7 @@ impl Engine for Replica {
         }
     }
 
+    /// [`Error::Overloaded`] when records that the state covers are still on their way to the disk; nothing was read then.
     fn save_snapshot(&self, at: Position, state: &mut dyn Read) -> Result<SnapshotInfo, Error> {
         if locked(&self.inner.seen).status.failure.is_some() {
             return Err(Error::Stopped);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use weir_order::Error;
 use weir_order::log::LogSettings;
+use weir_order::{BatcherSettings, Error};
 
 use crate::rules::Admission;
 use crate::wire::REFS_MAX;
@@ -51,6 +51,17 @@ impl Timers {
     };
 }
 
+/// What suits this engine in a batcher in front of it (row R9): a round takes several syncs on several machines, so it pays to wait a
+/// little for those who are answered together.
+pub fn batcher() -> BatcherSettings {
+    BatcherSettings {
+        linger_ns: 1_000_000,
+        linger_above_operations: 3,
+        in_flight_max: 4,
+        ..BatcherSettings::default()
+    }
+}
+
 /// Settings of a replica.
 #[derive(Clone)]
 pub struct Settings {
@@ -83,7 +94,7 @@ impl Settings {
             group: group.to_owned(),
             timers: Timers::LAN,
             log: LogSettings { batch_bytes_max: 1 << 20, ..LogSettings::default() },
-            block_batches_max: 64,
+            block_batches_max: 128,
             block_bytes_max: 1 << 20,
             proposals_max: 1024,
             held_batches_max: 1024,

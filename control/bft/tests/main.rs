@@ -1,6 +1,6 @@
 //! Groups of replicas: simulated from a seed, and as real processes.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod suite {
     mod admission;

@@ -114,6 +114,8 @@ pub enum Output {
         tag: Tag,
         /// Its body.
         body: Bytes,
+        /// Whether somebody waits for it to be durable; else it becomes so with the next for which somebody does.
+        sync: bool,
     },
     /// Answer consensus with the digest to propose.
     Proposed {
@@ -426,9 +428,14 @@ impl Core {
     }
 
     fn store(&mut self, tag: Tag, body: Bytes, out: &mut Vec<Output>) -> u64 {
+        // A block is written down when it is voted for, behind its batches; so one sync serves them all.
+        self.store_now(tag, body, tag == Tag::Block, out)
+    }
+
+    fn store_now(&mut self, tag: Tag, body: Bytes, sync: bool, out: &mut Vec<Output>) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
-        out.push(Output::Store { number, tag, body });
+        out.push(Output::Store { number, tag, body, sync });
         number
     }
 
@@ -850,7 +857,8 @@ impl Core {
         if !self.keys.is_right(origin, &digest, &batch.signature) {
             return self.blame(from, "a batch with a forged signature", out);
         }
-        let number = self.store(Tag::Batch, batch.encode(), out);
+        // Asked for by a block that may be durable already.
+        let number = self.store_now(Tag::Batch, batch.encode(), asked, out);
         self.hold(digest, batch, number);
         self.retry(now_ms, out);
     }

@@ -86,7 +86,7 @@ impl Journal {
         locked(&self.ledger).chain.len()
     }
 
-    /// Where records are, once they are durable.
+    /// Where records are, once they are written.
     pub fn placed(&self, written: &[(u64, Place)]) {
         locked(&self.ledger).places.extend(written.iter().copied());
     }
@@ -127,14 +127,14 @@ impl Journal {
                 return Ok(None);
             }
             let skip = (above + 1 - first.height) as usize;
-            let durable = |chained: &&Chained| {
+            let written = |chained: &&Chained| {
                 chained
                     .batches
                     .iter()
                     .chain([&chained.block])
                     .all(|number| ledger.places.contains_key(number))
             };
-            ledger.chain.iter().skip(skip).take_while(durable).take(RANGE_BLOCKS_MAX).cloned().collect()
+            ledger.chain.iter().skip(skip).take_while(written).take(RANGE_BLOCKS_MAX).cloned().collect()
         };
         let (mut blocks, mut batches, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut good = None;

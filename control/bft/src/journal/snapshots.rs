@@ -115,6 +115,16 @@ impl Journal {
             });
             (ledger.base.clone(), path.cloned().collect())
         };
+        let unwritten = {
+            let ledger = locked(&self.ledger);
+            let batches = path.iter().flat_map(|chained| &chained.batches);
+            batches.filter(|number| !ledger.places.contains_key(number)).count() as u64
+        };
+        if unwritten > 0 {
+            // Members may finalize a block before it is on this one's disk.
+            let what = "records that the state covers and that are not written yet";
+            return Err(Error::Overloaded { what, waiting: unwritten, limit: 0 });
+        }
         for chained in path {
             for number in &chained.batches {
                 base.tables.ordered(&self.batch(*number)?);

@@ -81,7 +81,7 @@ fn write(opened: &mut OpenedJournal, chain: &mut Chain, blocks: u64) -> bool {
         let mut writes = Vec::new();
         let mut append = |tag, body| {
             opened.last_number += 1;
-            writes.push(Write::Append { number: opened.last_number, tag, body });
+            writes.push(Write::Append { number: opened.last_number, tag, body, sync: true });
             opened.last_number
         };
         let numbers: Vec<u64> = batches.iter().map(|batch| append(Tag::Batch, batch.encode())).collect();

@@ -17,6 +17,8 @@ pub enum Write {
         tag: Tag,
         /// Its body.
         body: Bytes,
+        /// Whether it must be durable now.
+        sync: bool,
     },
     /// Forget records below this number.
     Forget {
@@ -35,11 +37,13 @@ impl Write {
     }
 }
 
-/// What was written and is durable.
+/// What was written.
 #[derive(Debug)]
 pub struct Written {
     /// The records and where they are.
     pub places: Vec<(u64, Place)>,
+    /// The last record that is durable, with all before it; 0 when none of this life is.
+    pub durable: u64,
     /// Bytes of what was asked.
     pub bytes: usize,
     /// The log's counts.
@@ -52,12 +56,13 @@ pub struct Written {
 pub struct Writer {
     log: Log,
     epoch: u64,
+    durable: u64,
     failure: Option<Error>,
 }
 
 impl Writer {
     pub(super) fn new(log: Log, epoch: u64) -> Writer {
-        Writer { log, epoch, failure: None }
+        Writer { log, epoch, durable: 0, failure: None }
     }
 
     /// Whether a spare segment should be made now.
@@ -75,10 +80,11 @@ impl Writer {
         self.log.close()
     }
 
-    /// Does all of `writes` and makes it durable.
+    /// Does all of `writes`, and makes it durable when that is asked of any.
     pub fn drain(&mut self, writes: &mut Vec<Write>) -> Written {
         let mut written = Written {
             places: Vec::new(),
+            durable: 0,
             bytes: writes.iter().map(Write::bytes).sum(),
             counters: LogCounters::default(),
             failure: None,
@@ -96,6 +102,7 @@ impl Writer {
             self.failure = Some(error);
         }
         written.failure.clone_from(&self.failure);
+        written.durable = self.durable;
         written.counters = self.log.counters();
         written
     }
@@ -104,7 +111,7 @@ impl Writer {
         let appends: Vec<(Position, u8, &Bytes)> = writes
             .iter()
             .filter_map(|write| match write {
-                Write::Append { number, tag, body } => {
+                Write::Append { number, tag, body, .. } => {
                     Some((Position { term: self.epoch, index: *number }, *tag as u8, body))
                 }
                 Write::Forget { .. } => None,
@@ -117,8 +124,9 @@ impl Writer {
             places.extend(rest[..count].iter().map(|(at, _, _)| at.index).zip(found));
             rest = &rest[count..];
         }
-        if !appends.is_empty() {
+        if writes.iter().any(|write| matches!(write, Write::Append { sync: true, .. })) {
             self.log.sync()?;
+            self.durable = self.log.last().index;
         }
         let forget = writes.iter().rev().find_map(|write| match write {
             Write::Forget { below } => Some(*below),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::io::{self, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -60,12 +60,24 @@ fn identity(id: u32) -> Identity {
     Identity { id, secret: [id as u8; 32] }
 }
 
+fn batcher_settings() -> BatcherSettings {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let mut settings = weir_bft::settings::batcher();
+    if let Some(us) = number("LINGER_US") {
+        settings.linger_ns = us * 1000;
+    }
+    if let Some(n) = number("IN_FLIGHT") {
+        settings.in_flight_max = n as usize;
+    }
+    settings
+}
+
 type Kept = (Position, Vec<u8>);
 
 /// Remembers the ids of all operations.
 struct Ids {
     ids: Arc<Mutex<BTreeSet<u64>>>,
-    states: Sender<Kept>,
+    states: SyncSender<Kept>,
 }
 
 impl Sink for Ids {
@@ -76,8 +88,8 @@ impl Sink for Ids {
         }
         if entry.position.index.is_multiple_of(STATE_EVERY) {
             let bytes = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-            // Nobody keeps states while the replica reads its own disk.
-            let _none = self.states.send((entry.position, bytes));
+            // One is left out while another is written.
+            let _busy = self.states.try_send((entry.position, bytes));
         }
     }
 
@@ -105,7 +117,7 @@ pub fn run(place: &Place, id: u32) {
         threads: 2,
     };
     let ids: Arc<Mutex<BTreeSet<u64>>> = Arc::default();
-    let (states, to_keep) = channel::<Kept>();
+    let (states, to_keep) = sync_channel::<Kept>(1);
     let sink = Box::new(Ids { ids: Arc::clone(&ids), states });
     let timers = if place.patient { Timers::WAN } else { Timers::LAN };
     let settings = Settings { timers, ..Settings::new("processes") };
@@ -124,7 +136,7 @@ pub fn run(place: &Place, id: u32) {
     let submitter = Submitter::new(
         Arc::clone(&engine) as Arc<dyn Engine>,
         Arc::new(RealClock::new()),
-        BatcherSettings::default(),
+        batcher_settings(),
     );
     let submitter = Arc::new(submitter.unwrap());
     for stream in service.incoming().flatten() {

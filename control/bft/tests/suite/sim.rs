@@ -335,8 +335,9 @@ impl Sim {
         let bytes: Vec<u8> = list[..index as usize].iter().flat_map(|id| id.to_le_bytes()).collect();
         let at = Position { term: FIRST_EPOCH, index };
         match replica.save_snapshot(at, &mut &bytes[..]) {
-            // It has a newer one, or its disk is dead.
-            Ok(_) | Err(Error::Index { .. } | Error::Stopped | Error::Io { .. }) => {}
+            // It has a newer one, has not written all of it yet, or its disk is dead.
+            Ok(_)
+            | Err(Error::Index { .. } | Error::Stopped | Error::Io { .. } | Error::Overloaded { .. }) => {}
             Err(error) => {
                 self.witness.lock().unwrap().violation(format!("member {id} keeps no state: {error}"))
             }
