@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_base::world::{RealClock, RealDisk};
 use weir_bft::{BftEngine, Identity, Members, Places, Settings, Timers};
-use weir_order::{BatcherSettings, Engine, Entry, Error, Position, Sink, Submitter, batcher};
+use weir_order::{Engine, Entry, Error, Position, Sink, Submitter, batcher};
 
 /// Orders the rest as an operation; its first 8 bytes are its id.
 pub const PUT: u8 = 1;
@@ -58,18 +58,6 @@ impl Place {
 
 fn identity(id: u32) -> Identity {
     Identity { id, secret: [id as u8; 32] }
-}
-
-fn batcher_settings() -> BatcherSettings {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let mut settings = weir_bft::settings::batcher();
-    if let Some(us) = number("LINGER_US") {
-        settings.linger_ns = us * 1000;
-    }
-    if let Some(n) = number("IN_FLIGHT") {
-        settings.in_flight_max = n as usize;
-    }
-    settings
 }
 
 type Kept = (Position, Vec<u8>);
@@ -136,7 +124,7 @@ pub fn run(place: &Place, id: u32) {
     let submitter = Submitter::new(
         Arc::clone(&engine) as Arc<dyn Engine>,
         Arc::new(RealClock::new()),
-        batcher_settings(),
+        weir_bft::settings::batcher(),
     );
     let submitter = Arc::new(submitter.unwrap());
     for stream in service.incoming().flatten() {
