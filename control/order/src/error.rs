@@ -133,6 +133,9 @@ pub enum Error {
         /// What is wrong with them.
         what: &'static str,
     },
+    /// What a replicated engine was asked to order holds an event that was ordered already.
+    #[error("an event in the batch was ordered already: propose what is left of it")]
+    Stale,
     /// The state to snapshot could not be read.
     #[error("reading the state to snapshot failed: {source}")]
     SnapshotSource {

@@ -16,7 +16,7 @@
 //!
 //! Row R1: the order is total because one log gives the indices; that updates of one event end before the next
 //! one's start is the scheduler's part. Row B1: this is the mode without replication; replicated engines
-//! implement the same trait (`weir_raft`).
+//! implement the same trait (`weir_raft`, `weir_bft`).
 
 pub mod batcher;
 mod counters;

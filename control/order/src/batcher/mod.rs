@@ -35,6 +35,9 @@ pub struct BatcherSettings {
     pub operation_bytes_max: usize,
     /// How long an operation may wait for its batch to fill, in ns. 0: not at all.
     pub linger_ns: u64,
+    /// Lets operations wait only after a batch that had more operations than this: a lone caller then waits for nobody, while
+    /// many, who are all answered at once and come back at once, share a batch. 0: always.
+    pub linger_above_operations: usize,
     /// Batches proposed and not yet answered.
     pub in_flight_max: usize,
     /// Operations that may wait.
@@ -50,6 +53,7 @@ impl Default for BatcherSettings {
             batch_bytes_max: 512 << 10,
             operation_bytes_max: 4 << 20,
             linger_ns: 0,
+            linger_above_operations: 0,
             in_flight_max: 2,
             queue_operations_max: 65_536,
             queue_bytes_max: 64 << 20,
@@ -126,6 +130,8 @@ pub struct Batcher<T> {
     queue_bytes: usize,
     in_flight: VecDeque<(u64, Vec<T>)>,
     next_batch: u64,
+    /// Operations of the last batch that was answered.
+    last_operations: usize,
     counters: BatcherCounters,
 }
 
@@ -139,6 +145,7 @@ impl<T> Batcher<T> {
             queue_bytes: 0,
             in_flight,
             next_batch: 0,
+            last_operations: 0,
             counters: BatcherCounters::default(),
         }
     }
@@ -155,7 +162,7 @@ impl<T> Batcher<T> {
 
     /// When to send [`Input::Tick`], if nothing else comes before: the end of a linger.
     pub fn wake_at_ns(&self) -> Option<u64> {
-        let may_propose = self.settings.linger_ns > 0 && self.in_flight.len() < self.settings.in_flight_max;
+        let may_propose = self.lingers() && self.in_flight.len() < self.settings.in_flight_max;
         let oldest = self.queue.front().filter(|_| may_propose)?;
         Some(oldest.since_ns.saturating_add(self.settings.linger_ns))
     }
@@ -201,6 +208,11 @@ impl<T> Batcher<T> {
         Err(Error::Overloaded { what, waiting: waiting as u64, limit: limit as u64 })
     }
 
+    fn lingers(&self) -> bool {
+        let above = self.settings.linger_above_operations;
+        self.settings.linger_ns > 0 && (above == 0 || self.last_operations > above)
+    }
+
     fn is_due(&self, now_ns: u64) -> bool {
         let Some(oldest) = self.queue.front() else { return false };
         if self.in_flight.len() >= self.settings.in_flight_max {
@@ -210,7 +222,7 @@ impl<T> Batcher<T> {
         self.queue.len() >= self.settings.operations_max
             || self.queue_bytes + overhead >= self.settings.batch_bytes_max
             // Threads read the clock before they queue here, so `now_ns` may be a little before `since_ns`.
-            || self.settings.linger_ns == 0
+            || !self.lingers()
             || oldest.since_ns.saturating_add(self.settings.linger_ns) <= now_ns
     }
 
@@ -243,6 +255,7 @@ impl<T> Batcher<T> {
         let Some((_, tickets)) = found.and_then(|at| self.in_flight.remove(at)) else {
             unreachable!("batch {batch} was answered twice or never proposed");
         };
+        self.last_operations = tickets.len();
         if result.is_err() {
             self.counters.failed += tickets.len() as u64;
         }

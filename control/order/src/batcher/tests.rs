@@ -6,6 +6,7 @@ fn settings() -> BatcherSettings {
         batch_bytes_max: 100,
         operation_bytes_max: 200,
         linger_ns: 0,
+        linger_above_operations: 0,
         in_flight_max: 2,
         queue_operations_max: 5,
         queue_bytes_max: 500,
@@ -115,4 +116,24 @@ fn batches_decode_to_what_they_hold_and_nothing_else() {
         assert!(matches!(decode(&longer), Err(Error::Batch { .. })));
     }
     assert!(decode(&[255, 255, 255, 255, 0, 0, 0, 0]).is_err());
+}
+
+#[test]
+fn a_lone_caller_waits_for_nobody_and_many_share_a_batch() {
+    let mut batcher =
+        Batcher::new(BatcherSettings { linger_ns: 10, linger_above_operations: 1, ..settings() });
+    assert_eq!(text(&offer(&mut batcher, 1, 1, 0)), "p0:1");
+    assert_eq!(text(&offer(&mut batcher, 2, 1, 1)), "p1:2");
+    assert_eq!(text(&offer(&mut batcher, 3, 1, 2)), "");
+    assert_eq!(text(&offer(&mut batcher, 4, 1, 3)), "");
+    assert_eq!(text(&finish(&mut batcher, 0, ok(1))), "1@1.0 p2:3,4");
+    assert_eq!(text(&finish(&mut batcher, 1, ok(2))), "2@2.0");
+    // After two in one batch, the next wait for each other.
+    assert_eq!(text(&finish(&mut batcher, 2, ok(3))), "3@3.0 4@3.1");
+    assert_eq!(text(&offer(&mut batcher, 5, 1, 20)), "");
+    assert_eq!(batcher.wake_at_ns(), Some(30));
+    assert_eq!(text(&offer(&mut batcher, 6, 1, 25)), "");
+    let mut out = Vec::new();
+    batcher.step(Input::Tick { now_ns: 30 }, &mut out);
+    assert_eq!(text(&out), "p3:5,6");
 }

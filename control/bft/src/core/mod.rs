@@ -1,0 +1,924 @@
+//! The pure core of a replica around consensus: which batches wait, which blocks are right, what is committed, who is asked for
+//! what is missing. It knows no network, disk, clock or task: it is told what happens and says what to do.
+//!
+//! Invariants
+//! - A block is voted for only when it follows its parent, names batches that this replica has, and all of them are fresh there
+//!   ([`crate::rules`]); it is certified, and so can be finalized, only when block and batches are durable here. So what 2f+1 members
+//!   finalize is on the disks of f+1 honest ones before anybody takes it as committed.
+//! - Blocks are committed in the order of their parents, each once, and only below a certificate of 2f+1 members.
+//! - What others send is bounded: per member so many batches, bytes and blocks that nobody asked for.
+//! - What a member sends is believed only when it is signed by its origin (a batch), hashes to what was asked for (a block),
+//!   ends in a certificate (a range), or f+1 members say the same (a state).
+
+mod catch_up;
+mod commit;
+mod fetch;
+
+pub use commit::{decode_final, encode_final};
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use weir_order::{Entry, Error, Position};
+
+use crate::rules::{Judgement, Overlay, Tables, is_admissible};
+use crate::settings::Settings;
+use crate::wire::{Batch, Block, CHUNK_BYTES, Digest, Message, Name, Offer, Ref};
+
+/// Committed blocks whose digests are remembered.
+const RECENT_MAX: usize = 4096;
+/// Questions of consensus that may wait for data.
+const WAITING_MAX: usize = 256;
+/// Blocks of one member that are kept and that nobody asked for.
+const BLOCKS_OF_ONE_MAX: usize = 64;
+
+/// Bytes of answers to one member in [`ANSWERS_MS`].
+const ANSWERS_BYTES_MAX: usize = 16 << 20;
+const ANSWERS_MS: u64 = 100;
+/// What any answer costs at least.
+const ANSWER_BYTES_LEAST: usize = 16 << 10;
+
+/// Signs, and checks what others signed.
+pub trait Keys: Send {
+    /// This member's signature over a batch's digest.
+    fn sign(&self, digest: &Digest) -> [u8; 64];
+    /// Whether `origin` signed the digest.
+    fn is_right(&self, origin: u32, digest: &Digest, signature: &[u8; 64]) -> bool;
+    /// The view and the block that 2f+1 members finalized, when `certificate` shows so.
+    fn certified(&mut self, certificate: &Bytes) -> Option<(u64, Digest)>;
+}
+
+/// The last committed block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tip {
+    /// Its height; 0 before the first.
+    pub height: u64,
+    /// Its digest, or the genesis.
+    pub digest: Digest,
+    /// The place of its last batch; 0 before the first.
+    pub index: u64,
+}
+
+/// To whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    /// All other members.
+    All,
+    /// One of them.
+    One(u32),
+}
+
+/// What a record of the journal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tag {
+    /// A batch.
+    Batch = 0,
+    /// A block.
+    Block = 1,
+    /// A block's height and digest, and the certificate that committed it.
+    Final = 2,
+}
+
+/// A block that was committed, by the numbers of its records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chained {
+    /// Its height.
+    pub height: u64,
+    /// Its digest.
+    pub digest: Digest,
+    /// The place of its first batch.
+    pub first_index: u64,
+    /// The record of the block.
+    pub block: u64,
+    /// The records of its batches.
+    pub batches: Vec<u64>,
+    /// The record of its certificate, when it has one of its own.
+    pub certificate: Option<u64>,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub enum Output {
+    /// Say something.
+    Send {
+        /// To whom.
+        to: To,
+        /// What.
+        message: Message,
+    },
+    /// Append a record to the journal. Numbers follow each other.
+    Store {
+        /// The record's number.
+        number: u64,
+        /// What it is.
+        tag: Tag,
+        /// Its body.
+        body: Bytes,
+        /// Whether somebody waits for it to be durable; else it becomes so with the next for which somebody does.
+        sync: bool,
+    },
+    /// Answer consensus with the digest to propose.
+    Proposed {
+        /// The question.
+        ticket: u64,
+        /// The digest.
+        digest: Digest,
+    },
+    /// Answer consensus whether it may go on.
+    Verdict {
+        /// The question.
+        ticket: u64,
+        /// The answer.
+        right: bool,
+    },
+    /// Hand an entry to the application.
+    Committed {
+        /// The entry.
+        entry: Entry,
+    },
+    /// Remember where a committed block is.
+    Chained(Chained),
+    /// Tell a proposer its batch's fate.
+    Done {
+        /// The proposal.
+        ticket: u64,
+        /// Its fate.
+        result: Result<Position, Error>,
+    },
+    /// Answer a replica that is behind.
+    ServeRange {
+        /// Who.
+        to: u32,
+        /// The last height that it has.
+        above: u64,
+    },
+    /// Say which states there are.
+    ServeOffers {
+        /// Who asks.
+        to: u32,
+    },
+    /// Send a piece of a state.
+    ServeChunk {
+        /// Who asks.
+        to: u32,
+        /// Which state.
+        index: u64,
+        /// Where in its file.
+        offset: u64,
+    },
+    /// Write a piece of a state that comes.
+    WriteChunk {
+        /// Where; 0 begins anew.
+        offset: u64,
+        /// The piece.
+        bytes: Bytes,
+    },
+    /// The state is complete: check it and take it over.
+    Adopt {
+        /// What it must be.
+        offer: Offer,
+    },
+    /// A member sent what no honest one sends.
+    Blame {
+        /// Who.
+        who: u32,
+        /// What it did.
+        what: &'static str,
+    },
+}
+
+/// Counts since the replica was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CoreCounters {
+    /// Blocks committed.
+    pub blocks: u64,
+    /// Batches committed.
+    pub committed: u64,
+    /// Own proposals that failed.
+    pub failed: u64,
+    /// Own proposals refused, because too many were open.
+    pub overloads: u64,
+    /// Proposals of others refused by a vote.
+    pub refused: u64,
+    /// Own proposals told to the others again.
+    pub repeated: u64,
+    /// Own proposals that needed another name, because a leader had passed them by.
+    pub renamed: u64,
+    /// Batches and blocks of others dropped, because that member has too many.
+    pub dropped: u64,
+    /// Answers that a member did not get, because it asks for too much.
+    pub withheld: u64,
+    /// Batches and blocks asked for.
+    pub asked: u64,
+    /// Ranges taken over from others.
+    pub ranges: u64,
+    /// States taken over from others.
+    pub states: u64,
+    /// Times that a member sent what no honest one sends.
+    pub lies: u64,
+}
+
+struct Held {
+    batch: Batch,
+    number: u64,
+    admissible: bool,
+}
+
+struct Known {
+    block: Block,
+    /// Its record, once it was asked about: what nobody asks about is not worth the disk.
+    number: Option<u64>,
+    from: u32,
+    judged: bool,
+}
+
+struct Own {
+    ticket: u64,
+    digest: Digest,
+    told_ms: u64,
+}
+
+struct Leading {
+    ticket: u64,
+    parent: Digest,
+    until_ms: u64,
+}
+
+struct Verifying {
+    ticket: u64,
+    leader: u32,
+    parent: Digest,
+    payload: Digest,
+}
+
+struct Certifying {
+    ticket: u64,
+    payload: Digest,
+}
+
+/// The highest block that is known to be final and is not committed yet.
+struct Target {
+    view: u64,
+    digest: Digest,
+    certificate: Bytes,
+}
+
+/// What lies behind a block.
+enum Ancestry {
+    Known {
+        overlay: Box<Overlay>,
+        height: u64,
+        index: u64,
+    },
+    Missing(Digest),
+    /// It does not follow what is committed.
+    Dead,
+}
+
+/// A replica's core.
+pub struct Core {
+    me: u32,
+    members: Vec<u32>,
+    group: Vec<u8>,
+    settings: Settings,
+    keys: Box<dyn Keys>,
+    epoch: u64,
+    life: u64,
+    next_sequence: u64,
+    tip: Tip,
+    tables: Tables,
+    /// The last batch that the application has: a state taken over may end within a block.
+    applied: u64,
+    recent: VecDeque<Digest>,
+    /// The parents of the last committed blocks; none when it is not known.
+    parents: BTreeMap<Digest, Option<Digest>>,
+    batches: BTreeMap<Digest, Held>,
+    pool: BTreeMap<u32, BTreeMap<(u64, u64, Digest), u32>>,
+    blocks: BTreeMap<Digest, Known>,
+    unasked: BTreeMap<u32, VecDeque<Digest>>,
+    /// Own proposals whose fate is open, by life and sequence.
+    own: BTreeMap<(u64, u64), Own>,
+    leading: Option<Leading>,
+    verifying: VecDeque<Verifying>,
+    certifying: VecDeque<Certifying>,
+    target: Option<Target>,
+    needs: fetch::Needs,
+    /// When each member's account of answers began, and what was spent since.
+    answered: BTreeMap<u32, (u64, usize)>,
+    catching: catch_up::Catching,
+    next_number: u64,
+    stored: u64,
+    counters: CoreCounters,
+}
+
+/// What a core begins with.
+pub struct Beginning {
+    /// This member.
+    pub me: u32,
+    /// All members.
+    pub members: Vec<u32>,
+    /// Signs and checks.
+    pub keys: Box<dyn Keys>,
+    /// The group's epoch.
+    pub epoch: u64,
+    /// Larger than in every earlier life of this member.
+    pub life: u64,
+    /// The last committed block.
+    pub tip: Tip,
+    /// The tables after it.
+    pub tables: Tables,
+    /// The last batch that the application has.
+    pub applied: u64,
+    /// The last committed blocks and their parents, oldest first; at least the tip.
+    pub recent: Vec<(Digest, Option<Digest>)>,
+    /// The number of the journal's last record.
+    pub last_number: u64,
+    /// Batches in the journal that are not committed.
+    pub batches: Vec<(u64, Batch)>,
+    /// Blocks in the journal that are not committed.
+    pub blocks: Vec<(u64, Block)>,
+}
+
+impl Core {
+    /// A core that goes on from what the journal has.
+    pub fn new(settings: Settings, beginning: Beginning) -> Core {
+        let mut core = Core {
+            me: beginning.me,
+            members: beginning.members,
+            group: settings.group.clone().into_bytes(),
+            settings,
+            keys: beginning.keys,
+            epoch: beginning.epoch,
+            life: beginning.life,
+            next_sequence: 1,
+            tip: beginning.tip,
+            tables: beginning.tables,
+            applied: beginning.applied,
+            recent: VecDeque::new(),
+            parents: BTreeMap::new(),
+            batches: BTreeMap::new(),
+            pool: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            unasked: BTreeMap::new(),
+            own: BTreeMap::new(),
+            leading: None,
+            verifying: VecDeque::new(),
+            certifying: VecDeque::new(),
+            target: None,
+            needs: fetch::Needs::default(),
+            answered: BTreeMap::new(),
+            catching: catch_up::Catching::default(),
+            next_number: beginning.last_number + 1,
+            stored: beginning.last_number,
+            counters: CoreCounters::default(),
+        };
+        beginning.recent.into_iter().for_each(|(digest, parent)| core.remember(digest, parent));
+        for (number, batch) in beginning.batches {
+            let digest = batch.digest(&core.group);
+            core.hold(digest, batch, number);
+        }
+        for (number, block) in
+            beginning.blocks.into_iter().filter(|(_, block)| block.height > core.tip.height)
+        {
+            let known = Known { number: Some(number), from: core.me, judged: false, block };
+            core.blocks.insert(known.block.digest(), known);
+        }
+        core
+    }
+
+    /// The last committed block.
+    pub fn tip(&self) -> Tip {
+        self.tip
+    }
+
+    /// The last batch that the application has.
+    pub fn applied(&self) -> Position {
+        Position { term: if self.applied == 0 { 0 } else { self.epoch }, index: self.applied }
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> CoreCounters {
+        self.counters
+    }
+
+    /// The lowest number of a record that is still needed and is not of a committed block.
+    pub fn lowest_number(&self) -> u64 {
+        let batches = self.batches.values().map(|held| held.number);
+        batches.chain(self.blocks.values().filter_map(|known| known.number)).min().unwrap_or(self.next_number)
+    }
+
+    fn remember(&mut self, digest: Digest, parent: Option<Digest>) {
+        if self.parents.insert(digest, parent).is_none() {
+            self.recent.push_back(digest);
+        }
+        if self.recent.len() > RECENT_MAX
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            self.parents.remove(&oldest);
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = u32> + '_ {
+        self.members.iter().copied().filter(|member| *member != self.me)
+    }
+
+    /// Members that may lie.
+    pub fn faulty_max(&self) -> usize {
+        (self.members.len() - 1) / 3
+    }
+
+    fn store(&mut self, tag: Tag, body: Bytes, out: &mut Vec<Output>) -> u64 {
+        // A block is written down when it is voted for, behind its batches; so one sync serves them all.
+        self.store_now(tag, body, tag == Tag::Block, out)
+    }
+
+    fn store_now(&mut self, tag: Tag, body: Bytes, sync: bool, out: &mut Vec<Output>) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        out.push(Output::Store { number, tag, body, sync });
+        number
+    }
+
+    fn blame(&mut self, who: u32, what: &'static str, out: &mut Vec<Output>) {
+        self.counters.lies += 1;
+        out.push(Output::Blame { who, what });
+    }
+
+    fn hold(&mut self, digest: Digest, batch: Batch, number: u64) {
+        let name = batch.name;
+        let admissible = is_admissible(self.settings.admission.as_ref(), &batch.body);
+        let key = (name.life, name.sequence, digest);
+        self.pool.entry(name.origin).or_default().insert(key, batch.body.len() as u32);
+        self.batches.insert(digest, Held { batch, number, admissible });
+    }
+
+    fn let_go(&mut self, digest: &Digest) -> Option<Held> {
+        let held = self.batches.remove(digest)?;
+        let name = &held.batch.name;
+        if let Some(of_origin) = self.pool.get_mut(&name.origin) {
+            of_origin.remove(&(name.life, name.sequence, *digest));
+        }
+        Some(held)
+    }
+
+    /// Somebody here wants `body` ordered.
+    pub fn propose(&mut self, ticket: u64, body: Bytes, now_ms: u64, out: &mut Vec<Output>) {
+        let (waiting, limit) = (self.own.len() as u64, self.settings.proposals_max as u64);
+        let limit_bytes = self.settings.proposal_bytes_max();
+        let refused = if waiting >= limit {
+            self.counters.overloads += 1;
+            Some(Error::Overloaded { what: "batches", waiting, limit })
+        } else if body.len() as u64 > limit_bytes {
+            Some(Error::TooLarge { what: "the batch", bytes: body.len() as u64, limit_bytes })
+        } else if !is_admissible(self.settings.admission.as_ref(), &body) {
+            Some(Error::Batch { what: "it must hold signed events of the intake, and nothing else" })
+        } else {
+            None
+        };
+        match refused {
+            Some(error) => out.push(Output::Done { ticket, result: Err(error) }),
+            None => {
+                self.name_and_tell(ticket, body, now_ms, out);
+                self.try_lead(now_ms, out);
+            }
+        }
+    }
+
+    fn name_and_tell(&mut self, ticket: u64, body: Bytes, now_ms: u64, out: &mut Vec<Output>) {
+        let (life, _) = self.tables.last_of(&Overlay::default(), self.me);
+        if life > self.life {
+            // The clock went back, or the disk was lost with what it knew: names below can never be ordered.
+            self.life = life + 1;
+            self.next_sequence = 1;
+        }
+        let name = Name { origin: self.me, life: self.life, sequence: self.next_sequence };
+        self.next_sequence += 1;
+        let digest = Batch::digest_of(&self.group, &name, &body);
+        let batch = Batch { name, signature: self.keys.sign(&digest), body };
+        out.push(Output::Send { to: To::All, message: Message::Batch(batch.clone()) });
+        let number = self.store(Tag::Batch, batch.encode(), out);
+        self.hold(digest, batch, number);
+        self.own.insert((name.life, name.sequence), Own { ticket, digest, told_ms: now_ms });
+    }
+
+    /// Consensus asks this replica to propose behind `parent`.
+    pub fn lead(&mut self, ticket: u64, parent: Digest, now_ms: u64, out: &mut Vec<Output>) {
+        let until_ms = now_ms + self.settings.timers.idle.as_millis() as u64;
+        self.leading = Some(Leading { ticket, parent, until_ms });
+        self.try_lead(now_ms, out);
+    }
+
+    fn try_lead(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        let Some(leading) = &self.leading else { return };
+        let (ticket, parent, until_ms) = (leading.ticket, leading.parent, leading.until_ms);
+        let block = match self.ancestry(&parent) {
+            Ancestry::Known { overlay, height, index } => self.build(parent, *overlay, height, index),
+            Ancestry::Missing(digest) => {
+                self.need(digest, self.me, now_ms);
+                None
+            }
+            Ancestry::Dead => None,
+        };
+        let digest = match block {
+            Some(block) => {
+                let (digest, number) = (block.digest(), self.store(Tag::Block, block.encode(), out));
+                let known = Known { block, number: Some(number), from: self.me, judged: true };
+                self.blocks.insert(digest, known);
+                digest
+            }
+            // Nothing to order: the parent once more, which costs neither a block nor a record.
+            None if now_ms >= until_ms => parent,
+            None => return,
+        };
+        self.leading = None;
+        out.push(Output::Proposed { ticket, digest });
+    }
+
+    /// A block of what waits, the oldest of each member first, one of each in turn.
+    fn build(&mut self, parent: Digest, mut overlay: Overlay, height: u64, index: u64) -> Option<Block> {
+        let mut queues: Vec<_> =
+            self.pool.values().map(|of_origin| of_origin.keys().copied().collect::<VecDeque<_>>()).collect();
+        // Each block begins with another member, so that none is always last.
+        let turn = if queues.is_empty() { 0 } else { height as usize % queues.len() };
+        queues.rotate_left(turn);
+        let (mut refs, mut bytes) = (Vec::new(), 0);
+        while refs.len() < self.settings.block_batches_max {
+            let mut any = false;
+            for queue in &mut queues {
+                let Some((_, _, digest)) = queue.pop_front() else { continue };
+                any = true;
+                let Some(held) = self.batches.get(&digest).filter(|held| held.admissible) else { continue };
+                let size = held.batch.body.len();
+                let fits = refs.len() < self.settings.block_batches_max
+                    && (refs.is_empty() || bytes + size <= self.settings.block_bytes_max);
+                if !fits {
+                    queue.clear();
+                    continue;
+                }
+                let name = held.batch.name;
+                if self.tables.judge(&mut overlay, &name, &held.batch.body) == Judgement::Fresh {
+                    bytes += size;
+                    refs.push(Ref { digest, name, bytes: size as u32 });
+                }
+            }
+            if !any {
+                break;
+            }
+        }
+        (!refs.is_empty()).then(|| Block { parent, height: height + 1, first_index: index + 1, refs })
+    }
+
+    /// Consensus tells this replica to make its proposal known.
+    pub fn relay(&mut self, digest: &Digest, to: To, out: &mut Vec<Output>) {
+        if let Some(known) = self.blocks.get(digest) {
+            out.push(Output::Send { to, message: Message::Block(known.block.clone()) });
+        }
+    }
+
+    /// What blocks that are not committed add, up to and with `digest`.
+    fn ancestry(&self, digest: &Digest) -> Ancestry {
+        let mut path: Vec<&Known> = Vec::new();
+        let mut at = *digest;
+        while at != self.tip.digest {
+            match self.blocks.get(&at) {
+                Some(known) if known.block.height > self.tip.height => {
+                    path.push(known);
+                    at = known.block.parent;
+                }
+                Some(_) => return Ancestry::Dead,
+                None if self.parents.contains_key(&at) => return Ancestry::Dead,
+                None => return Ancestry::Missing(at),
+            }
+        }
+        let mut overlay = Overlay::default();
+        let (mut height, mut index) = (self.tip.height, self.tip.index);
+        for known in path.into_iter().rev() {
+            for named in &known.block.refs {
+                let Some(held) = self.batches.get(&named.digest) else {
+                    return Ancestry::Missing(named.digest);
+                };
+                // Blocks on the way were judged by 2f+1 members; this only repeats what they add.
+                self.tables.judge(&mut overlay, &named.name, &held.batch.body);
+            }
+            height = known.block.height;
+            index = known.block.last_index();
+        }
+        Ancestry::Known { overlay: Box::new(overlay), height, index }
+    }
+
+    /// Consensus asks whether `payload`, which `leader` proposes behind `parent`, is right.
+    pub fn verify(
+        &mut self,
+        ticket: u64,
+        leader: u32,
+        parent: Digest,
+        payload: Digest,
+        now_ms: u64,
+        out: &mut Vec<Output>,
+    ) {
+        if self.verifying.len() >= WAITING_MAX {
+            self.verifying.pop_front();
+        }
+        self.verifying.push_back(Verifying { ticket, leader, parent, payload });
+        self.try_verify(now_ms, out);
+    }
+
+    fn try_verify(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        for _ in 0..self.verifying.len() {
+            let Some(waiting) = self.verifying.pop_front() else { return };
+            match self.judge(&waiting, now_ms) {
+                Some(right) => {
+                    self.counters.refused += u64::from(!right);
+                    if right {
+                        self.keep_block(&waiting.payload, out);
+                    }
+                    out.push(Output::Verdict { ticket: waiting.ticket, right });
+                }
+                None => self.verifying.push_back(waiting),
+            }
+        }
+    }
+
+    /// None as long as something is missing.
+    fn judge(&mut self, waiting: &Verifying, now_ms: u64) -> Option<bool> {
+        let Verifying { leader, parent, payload, .. } = *waiting;
+        // The parent once more: nothing was there to order.
+        if payload == parent {
+            return Some(true);
+        }
+        // It was committed meanwhile; or it is an old block put behind another, which must not be.
+        if let Some(was_behind) = self.parents.get(&payload) {
+            return Some(*was_behind == Some(parent));
+        }
+        let Some(known) = self.blocks.get(&payload) else {
+            self.need_block(payload, Some(leader), now_ms);
+            return None;
+        };
+        let block = known.block.clone();
+        if block.parent != parent {
+            return Some(false);
+        }
+        let bytes: u64 = block.refs.iter().map(|named| u64::from(named.bytes)).sum();
+        let fits = block.refs.len() == 1 || bytes <= self.settings.block_bytes_max as u64;
+        if !fits || block.refs.len() > self.settings.block_batches_max {
+            return Some(false);
+        }
+        let (mut overlay, height, index) = match self.ancestry(&parent) {
+            Ancestry::Known { overlay, height, index } => (*overlay, height, index),
+            Ancestry::Missing(digest) => {
+                self.need(digest, leader, now_ms);
+                return None;
+            }
+            Ancestry::Dead => return Some(false),
+        };
+        if block.height != height + 1 || block.first_index != index + 1 {
+            return Some(false);
+        }
+        let mut missing = false;
+        for named in &block.refs {
+            if !self.batches.contains_key(&named.digest) {
+                self.need_batch(named.digest, leader, now_ms);
+                missing = true;
+            }
+        }
+        if missing {
+            return None;
+        }
+        for named in &block.refs {
+            let held = self.batches.get(&named.digest)?;
+            let same = held.batch.name == named.name && held.batch.body.len() == named.bytes as usize;
+            if !same
+                || !held.admissible
+                || self.tables.judge(&mut overlay, &named.name, &held.batch.body) != Judgement::Fresh
+            {
+                return Some(false);
+            }
+        }
+        if let Some(known) = self.blocks.get_mut(&payload) {
+            known.judged = true;
+        }
+        Some(true)
+    }
+
+    /// Consensus asks whether `payload`, which 2f+1 members hold right, may be finalized.
+    pub fn certify(&mut self, ticket: u64, payload: Digest, now_ms: u64, out: &mut Vec<Output>) {
+        if self.certifying.len() >= WAITING_MAX {
+            self.certifying.pop_front();
+        }
+        self.certifying.push_back(Certifying { ticket, payload });
+        self.try_certify(now_ms, out);
+    }
+
+    fn try_certify(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        for _ in 0..self.certifying.len() {
+            let Some(waiting) = self.certifying.pop_front() else { return };
+            self.keep_block(&waiting.payload, out);
+            if self.is_durable(&waiting.payload, now_ms) {
+                out.push(Output::Verdict { ticket: waiting.ticket, right: true });
+            } else {
+                self.certifying.push_back(waiting);
+            }
+        }
+    }
+
+    /// Writes a block down, if that was not done yet, and gives its record.
+    fn keep_block(&mut self, digest: &Digest, out: &mut Vec<Output>) -> Option<u64> {
+        let known = self.blocks.get(digest)?;
+        let body = match known.number {
+            Some(number) => return Some(number),
+            None => known.block.encode(),
+        };
+        let number = self.store(Tag::Block, body, out);
+        self.blocks.get_mut(digest)?.number = Some(number);
+        Some(number)
+    }
+
+    fn is_durable(&mut self, payload: &Digest, now_ms: u64) -> bool {
+        if self.parents.contains_key(payload) {
+            return true;
+        }
+        let Some(known) = self.blocks.get(payload) else {
+            self.need_block(*payload, None, now_ms);
+            return false;
+        };
+        let mut durable = known.number.is_some_and(|number| number <= self.stored);
+        let from = known.from;
+        let missing: Vec<Digest> = known
+            .block
+            .refs
+            .iter()
+            .filter(|named| match self.batches.get(&named.digest) {
+                Some(held) => {
+                    durable &= held.number <= self.stored;
+                    false
+                }
+                None => true,
+            })
+            .map(|named| named.digest)
+            .collect();
+        for digest in &missing {
+            self.need_batch(*digest, from, now_ms);
+        }
+        durable && missing.is_empty()
+    }
+
+    /// Records up to `number` are durable.
+    pub fn stored(&mut self, number: u64, now_ms: u64, out: &mut Vec<Output>) {
+        self.stored = self.stored.max(number);
+        self.try_certify(now_ms, out);
+    }
+
+    /// Consensus no longer waits for these.
+    pub fn forget(&mut self, is_gone: impl Fn(u64) -> bool) {
+        self.verifying.retain(|waiting| !is_gone(waiting.ticket));
+        self.certifying.retain(|waiting| !is_gone(waiting.ticket));
+        if self.leading.as_ref().is_some_and(|leading| is_gone(leading.ticket)) {
+            self.leading = None;
+        }
+    }
+
+    /// Another member says something.
+    pub fn heard(&mut self, from: u32, message: Message, now_ms: u64, out: &mut Vec<Output>) {
+        match message {
+            Message::Batch(batch) => self.batch(from, batch, now_ms, out),
+            Message::Block(block) => self.block(from, block, now_ms, out),
+            Message::WantBatches(digests) => {
+                for digest in digests {
+                    let Some(held) = self.batches.get(&digest) else { continue };
+                    let batch = held.batch.clone();
+                    if self.may_answer(from, batch.body.len(), now_ms) {
+                        out.push(Output::Send { to: To::One(from), message: Message::Batch(batch) });
+                    }
+                }
+            }
+            Message::WantBlock(digest) if self.may_answer(from, 0, now_ms) => {
+                self.relay(&digest, To::One(from), out);
+            }
+            Message::Tip { height } => self.heard_tip(from, height, now_ms),
+            Message::WantRange { above }
+                if above < self.tip.height && self.may_answer(from, 1 << 20, now_ms) =>
+            {
+                out.push(Output::ServeRange { to: from, above });
+            }
+            Message::WantRange { .. } | Message::WantBlock(_) => {}
+            Message::Range { blocks, batches, certificate } => {
+                self.range(from, blocks, batches, certificate, now_ms, out);
+            }
+            Message::WantOffers => {
+                if self.may_answer(from, 0, now_ms) {
+                    out.push(Output::ServeOffers { to: from });
+                }
+            }
+            Message::Offers(offers) => self.offers(from, offers, now_ms, out),
+            Message::WantChunk { index, offset } => {
+                if self.may_answer(from, CHUNK_BYTES, now_ms) {
+                    out.push(Output::ServeChunk { to: from, index, offset });
+                }
+            }
+            Message::Chunk { index, offset, bytes } => self.chunk(from, index, offset, bytes, now_ms, out),
+        }
+    }
+
+    /// Whether a member may have another answer of so many bytes now: who asks for more than a disk and a link give would
+    /// keep this replica from its work.
+    fn may_answer(&mut self, who: u32, bytes: usize, now_ms: u64) -> bool {
+        let (since_ms, spent) = self.answered.entry(who).or_default();
+        if *since_ms + ANSWERS_MS <= now_ms {
+            (*since_ms, *spent) = (now_ms, 0);
+        }
+        *spent += bytes + ANSWER_BYTES_LEAST;
+        let may = *spent <= ANSWERS_BYTES_MAX;
+        self.counters.withheld += u64::from(!may);
+        may
+    }
+
+    fn batch(&mut self, from: u32, batch: Batch, now_ms: u64, out: &mut Vec<Output>) {
+        let digest = batch.digest(&self.group);
+        let asked = self.needs.met(&digest);
+        if self.batches.contains_key(&digest) {
+            return;
+        }
+        let origin = batch.name.origin;
+        if !self.members.contains(&origin) || batch.body.len() as u64 > self.settings.proposal_bytes_max() {
+            return self.blame(from, "a batch of nobody, or one that is too large", out);
+        }
+        if !asked {
+            let passed = self.tables.is_passed(&Overlay::default(), &batch.name);
+            let (held, bytes) = self.pool.get(&origin).map_or((0, 0), |of_origin| {
+                (of_origin.len(), of_origin.values().map(|bytes| *bytes as usize).sum::<usize>())
+            });
+            let full = held >= self.settings.held_batches_max
+                || bytes + batch.body.len() > self.settings.held_bytes_max;
+            if passed || full {
+                self.counters.dropped += 1;
+                return;
+            }
+        }
+        if !self.keys.is_right(origin, &digest, &batch.signature) {
+            return self.blame(from, "a batch with a forged signature", out);
+        }
+        // Asked for by a block that may be durable already.
+        let number = self.store_now(Tag::Batch, batch.encode(), asked, out);
+        self.hold(digest, batch, number);
+        self.retry(now_ms, out);
+    }
+
+    fn block(&mut self, from: u32, block: Block, now_ms: u64, out: &mut Vec<Output>) {
+        let digest = block.digest();
+        let asked = self.needs.met(&digest);
+        if self.blocks.contains_key(&digest) || block.height <= self.tip.height {
+            return;
+        }
+        if !asked {
+            let of_one = self.unasked.entry(from).or_default();
+            of_one.push_back(digest);
+            if of_one.len() > BLOCKS_OF_ONE_MAX
+                && let Some(oldest) = of_one.pop_front()
+                && self.blocks.get(&oldest).is_some_and(|known| !known.judged)
+            {
+                self.blocks.remove(&oldest);
+                self.counters.dropped += 1;
+            }
+        }
+        self.blocks.insert(digest, Known { block, number: None, from, judged: false });
+        self.retry(now_ms, out);
+    }
+
+    /// Something came: whatever waited may go on.
+    fn retry(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        self.try_verify(now_ms, out);
+        self.try_certify(now_ms, out);
+        self.try_commit(now_ms, out);
+        self.try_lead(now_ms, out);
+    }
+
+    /// When [`Core::tick`] is to be called at the latest, in ms.
+    pub fn wake_at_ms(&self, now_ms: u64) -> u64 {
+        let leading = self.leading.as_ref().map(|leading| leading.until_ms);
+        let needs = self.needs.wake_at_ms();
+        leading.into_iter().chain(needs).min().unwrap_or(u64::MAX).min(now_ms + 20)
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        self.retry(now_ms, out);
+        let patience_ms = self.settings.timers.patience.as_millis() as u64;
+        let late: Vec<(u64, u64)> = self
+            .own
+            .iter()
+            .filter(|(_, own)| own.told_ms + patience_ms <= now_ms)
+            .map(|(at, _)| *at)
+            .collect();
+        for name in late {
+            let Some(own) = self.own.get_mut(&name) else { continue };
+            own.told_ms = now_ms;
+            let digest = own.digest;
+            if let Some(held) = self.batches.get(&digest) {
+                self.counters.repeated += 1;
+                out.push(Output::Send { to: To::All, message: Message::Batch(held.batch.clone()) });
+            }
+        }
+        self.ask_for_needs(now_ms, out);
+        self.catch_up(now_ms, out);
+    }
+}

@@ -1,0 +1,24 @@
+//! What can go wrong with a group that must survive lies, beside what every order knows ([`weir_order::Error`]).
+
+/// Why a replica cannot be opened or go on.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The order's own failure.
+    #[error(transparent)]
+    Order(#[from] weir_order::Error),
+    /// The members make no group.
+    #[error("the members make no group: {what}")]
+    Members {
+        /// What is wrong and what would be right.
+        what: String,
+    },
+    /// The journal says something that this program did not write.
+    #[error(
+        "the journal of this replica is not one of its group: {what}; move the directory aside and let the replica \
+         catch up from the others"
+    )]
+    Journal {
+        /// What was found.
+        what: String,
+    },
+}

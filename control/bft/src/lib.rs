@@ -1,0 +1,49 @@
+//! The replicated engine for Byzantine faults: [`weir_order::Engine`] over commonware's simplex (rows B1, R1, R4, R9).
+//!
+//! A group of 3f+1 replicas gives batches one order although f of them do whatever they like. Consensus is simplex with a rotating leader
+//! and ed25519 votes; it orders digests of 32 bytes. What is ours is around it, from the bottom up:
+//!
+//! - [`wire`]: the bytes of batches, blocks and messages.
+//! - [`rules`]: what may be ordered next; what was ordered is refused by the vote, batch or signed event.
+//! - [`core`]: the pure core: pool of batches, judging and building blocks, committing, fetching, catching up.
+//! - [`journal`]: batches, blocks and certificates on the durable log of `weir_order`, states beside it.
+//! - [`consensus`]: adapters to simplex, and the members' keys.
+//! - [`replica`]: joins them, on any runtime and network.
+//! - [`driver`]: threads, tokio and TCP. Everything else runs in a simulation as it does in production.
+//!
+//! **A proposal's way.** The replica that is asked signs the batch, sends it to all and writes it down; so do the others. Whoever leads the
+//! next view names the batches that it has in a block. The others vote when they hold the block right, and finalize when it is on
+//! their disks, which it mostly is by then. With 2f+1 finalizing votes it is committed. A leader that has nothing to order
+//! proposes the parent's digest once more after [`settings::Timers::idle`], so an idle group writes no blocks.
+//!
+//! **Every replica takes proposals**, and each batch is ordered once: a name (origin, life, sequence) is used up when it or a higher one of
+//! its origin is ordered. A batch that a leader passed by gets another name from its origin.
+//!
+//! **Membership.** The members are fixed for the life of a group: simplex runs one engine an epoch, and there is one epoch so far.
+//!
+//! **Clocks** matter for nothing but new links: two members whose clocks differ by more than 10 s do not connect.
+//!
+//! **A lost disk.** A replica that lost its votes may vote again where it had voted, so until it has caught up it is one of the f.
+//!
+//! Departures: RoSCo and Botelho et al. order with BFT-SMaRt, which has a stable leader and batches of requests in its proposals. Here the
+//! leader rotates and batches travel apart from proposals, so no leader can leave a source out for longer than its view, and a
+//! leader's upload is not what limits the group.
+//!
+//! A crate of its own because the generic types of the library take a minute to compile: others see the trait alone.
+//! `docs/decisions/0015-byzantine-order-on-commonware.md` says why this library, and what it costs.
+
+pub mod consensus;
+pub mod core;
+pub mod driver;
+mod error;
+pub mod journal;
+pub mod replica;
+pub mod rules;
+pub mod settings;
+pub mod wire;
+
+pub use consensus::{Identity, Members};
+pub use driver::{BftEngine, Places};
+pub use error::Error;
+pub use replica::{Replica, ReplicaCounters, ReplicaStatus};
+pub use settings::{Settings, Timers};

@@ -1,0 +1,13 @@
+//! Groups of replicas: simulated from a seed, and as real processes.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod suite {
+    mod admission;
+    mod node;
+    mod process;
+    mod sim;
+    mod simulation;
+    mod traitor;
+    mod wire;
+}

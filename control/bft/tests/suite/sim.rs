@@ -1,0 +1,364 @@
+//! A whole group in one thread: replicas on commonware's deterministic runtime and simulated network, their disks those of
+//! `weir_base`, and a witness that sees what every application is given.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use commonware_cryptography::ed25519::PublicKey;
+use commonware_p2p::simulated::{Config, Link, Network, Oracle, Receiver, Sender};
+use commonware_runtime::deterministic::Context;
+use commonware_runtime::{Clock, Handle, Quota, Spawner, Supervisor};
+use commonware_utils::channel::oneshot;
+use commonware_utils::{NZUsize, Probability};
+use weir_base::world::{Disk, Rng, SimDisk};
+use weir_bft::consensus::KeyRing;
+use weir_bft::replica::{CHANNELS, FIRST_EPOCH, Opened, message_bytes_max, open};
+use weir_bft::settings::{Settings, Timers};
+use weir_bft::{Identity, Members, Replica};
+use weir_order::log::LogSettings;
+use weir_order::{Completion, Engine, Entry, Error, Position, Sink};
+
+pub const MEMBERS: u32 = 4;
+
+pub type Channels = [(Sender<PublicKey, Context>, Receiver<PublicKey>); 4];
+
+/// What became of a proposal.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fate {
+    Committed(u64),
+    Refused,
+    Unknown,
+}
+
+/// Sees what every application is given, and says what must not be.
+#[derive(Default)]
+pub struct Witness {
+    /// The proposal at each index.
+    pub order: BTreeMap<u64, u64>,
+    places: BTreeMap<u64, u64>,
+    pub violations: Vec<String>,
+}
+
+impl Witness {
+    pub fn violation(&mut self, what: String) {
+        self.violations.push(what);
+    }
+
+    fn saw(&mut self, member: u32, index: u64, id: u64) {
+        if let Some(other) = self.order.insert(index, id)
+            && other != id
+        {
+            self.violation(format!("member {member} has {id} at {index}, another has {other}"));
+        }
+        if let Some(other) = self.places.insert(id, index)
+            && other != index
+        {
+            self.violation(format!("member {member} has {id} at {index} and it was at {other}"));
+        }
+    }
+}
+
+/// An application: the list of all proposals.
+struct App {
+    member: u32,
+    applied: u64,
+    list: Arc<Mutex<Vec<u64>>>,
+    witness: Arc<Mutex<Witness>>,
+    /// For the canary: leaves this one out.
+    skips: Option<u64>,
+}
+
+pub fn id_of(batch: &Bytes) -> u64 {
+    u64::from_le_bytes(batch[..8].try_into().unwrap())
+}
+
+pub fn batch_of(id: u64, bytes: usize) -> Bytes {
+    let mut out = id.to_le_bytes().to_vec();
+    out.resize(8 + bytes, id as u8);
+    Bytes::from(out)
+}
+
+impl Sink for App {
+    fn committed(&mut self, entry: &Entry) {
+        let (index, id) = (entry.position.index, id_of(&entry.batch));
+        if self.skips == Some(index) {
+            return;
+        }
+        let mut witness = self.witness.lock().unwrap();
+        if index != self.applied + 1 {
+            witness.violation(format!("member {} is given {index} after {}", self.member, self.applied));
+        }
+        self.applied = index;
+        witness.saw(self.member, index, id);
+        self.list.lock().unwrap().push(id);
+    }
+
+    fn install(&mut self, at: Position, state: &mut dyn Read) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
+        state.read_to_end(&mut bytes)?;
+        let list: Vec<u64> =
+            bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        let mut witness = self.witness.lock().unwrap();
+        if list.len() as u64 != at.index {
+            witness.violation(format!(
+                "member {} is given a state of {} at {}",
+                self.member,
+                list.len(),
+                at.index
+            ));
+        }
+        for (index, id) in (1..).zip(&list) {
+            witness.saw(self.member, index, *id);
+        }
+        self.applied = at.index;
+        *self.list.lock().unwrap() = list;
+        Ok(())
+    }
+}
+
+pub struct Machine {
+    pub identity: Identity,
+    pub key: PublicKey,
+    pub disk: SimDisk,
+    pub lives: u64,
+    pub replica: Option<Replica>,
+    pub list: Arc<Mutex<Vec<u64>>>,
+    /// Votes survive in the storage of the runtime; a lost disk gets another name there.
+    votes: u64,
+    tasks: Vec<Handle<()>>,
+}
+
+pub struct Sim {
+    pub context: Context,
+    pub oracle: Oracle<PublicKey, Context>,
+    pub machines: BTreeMap<u32, Machine>,
+    pub members: Members,
+    pub witness: Arc<Mutex<Witness>>,
+    pub settings: Settings,
+    pub rng: Rng,
+    pub canary: bool,
+    cut: BTreeSet<(u32, u32)>,
+}
+
+pub fn identity(id: u32) -> Identity {
+    Identity { id, secret: [id as u8; 32] }
+}
+
+pub fn settings() -> Settings {
+    let log = LogSettings { segment_bytes: 256 << 10, batch_bytes_max: 64 << 10, log_id_if_new: 7 };
+    let timers = Timers {
+        idle: Duration::from_millis(50),
+        leader: Duration::from_millis(200),
+        certification: Duration::from_millis(400),
+        skip: Duration::from_millis(1000),
+        ask: Duration::from_millis(100),
+        patience: Duration::from_millis(300),
+    };
+    Settings { log, timers, block_batches_max: 8, held_batches_max: 64, ..Settings::new("simulated") }
+}
+
+impl Sim {
+    pub async fn new(context: Context, seed: u64, settings: Settings) -> Sim {
+        let identities: Vec<Identity> = (1..=MEMBERS).map(identity).collect();
+        let members = Members(identities.iter().map(|one| (one.id, one.public().unwrap())).collect());
+        let config = Config {
+            max_size: message_bytes_max(&settings) as u32,
+            max_peers_per_set: NZUsize!(MEMBERS as usize),
+            disconnect_on_block: false,
+            tracked_peer_sets: NZUsize!(1),
+        };
+        let ring = KeyRing::new(&settings.group, FIRST_EPOCH, &identities[0], &members, [0; 32]).unwrap();
+        let keys: Vec<PublicKey> = ring.ids().iter().map(|id| ring.key_of(*id).unwrap().clone()).collect();
+        let (network, oracle) = Network::new_with_peers(context.child("network"), config, keys.clone()).await;
+        network.start();
+        let machines = identities.into_iter().zip(keys).map(|(identity, key)| {
+            let disk = SimDisk::new(seed ^ u64::from(identity.id) << 32);
+            let id = identity.id;
+            let machine = Machine {
+                identity,
+                key,
+                disk,
+                lives: 0,
+                replica: None,
+                list: Arc::default(),
+                votes: 0,
+                tasks: Vec::new(),
+            };
+            (id, machine)
+        });
+        let machines = machines.collect();
+        let mut sim = Sim {
+            context,
+            oracle,
+            machines,
+            members,
+            witness: Arc::default(),
+            settings,
+            rng: Rng::new(seed),
+            canary: false,
+            cut: BTreeSet::new(),
+        };
+        sim.link_all(1, 0, 1000).await;
+        sim
+    }
+
+    /// Links all members anew. Parts in a thousand of the messages arrive.
+    pub async fn link_all(&mut self, latency_ms: u64, jitter_ms: u64, arrive: u64) {
+        let pairs: Vec<(u32, u32)> = (1..=MEMBERS)
+            .flat_map(|from| (1..=MEMBERS).map(move |to| (from, to)))
+            .filter(|(from, to)| from != to)
+            .collect();
+        for (from, to) in pairs {
+            let (a, b) = (self.machines[&from].key.clone(), self.machines[&to].key.clone());
+            let _none = self.oracle.remove_link(a.clone(), b.clone()).await;
+            if self.cut.contains(&(from, to)) {
+                continue;
+            }
+            let link = Link {
+                latency: Duration::from_millis(latency_ms),
+                jitter: Duration::from_millis(jitter_ms),
+                success_rate: Probability::new(arrive, 1000).unwrap(),
+            };
+            self.oracle.add_link(a, b, link).await.unwrap();
+        }
+    }
+
+    /// Cuts the links between two sides; one way only when `both` is false.
+    pub async fn cut(&mut self, left: &[u32], right: &[u32], both: bool) {
+        for a in left {
+            for b in right {
+                self.cut.insert((*a, *b));
+                if both {
+                    self.cut.insert((*b, *a));
+                }
+            }
+        }
+        self.link_all(1, 1, 1000).await;
+    }
+
+    pub async fn heal(&mut self) {
+        self.cut.clear();
+        self.link_all(1, 0, 1000).await;
+    }
+
+    pub async fn channels(&self, id: u32) -> Channels {
+        let quota = Quota::per_second(commonware_utils::NZU32!(1_000_000));
+        let control = self.oracle.control(self.machines[&id].key.clone());
+        let mut channels = Vec::new();
+        for number in CHANNELS {
+            channels.push(control.register(number, quota).await.unwrap());
+        }
+        channels.try_into().ok().unwrap()
+    }
+
+    pub async fn start(&mut self, id: u32) -> Result<(), String> {
+        let channels = self.channels(id).await;
+        let now_ns = self.context.current().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let (mut rng, canary) = (Rng::new(self.rng.next_u64()), self.canary);
+        let machine = self.machines.get_mut(&id).unwrap();
+        machine.disk = machine.disk.restart();
+        machine.lives += 1;
+        machine.list.lock().unwrap().clear();
+        let app = App {
+            member: id,
+            applied: 0,
+            list: Arc::clone(&machine.list),
+            witness: Arc::clone(&self.witness),
+            skips: (canary && id == 2).then_some(5),
+        };
+        let disk: Arc<dyn Disk> = Arc::new(machine.disk.clone());
+        let opened = open(
+            disk,
+            self.settings.clone(),
+            &machine.identity,
+            &self.members,
+            Box::new(app),
+            now_ns,
+            [1; 32],
+        );
+        let Opened { replica, run, writer, lock, .. } = opened.map_err(|error| error.to_string())?;
+        machine.replica = Some(replica);
+        let context =
+            self.context.child("machine").with_attribute("member", id).with_attribute("life", machine.lives);
+        let control = self.oracle.control(machine.key.clone());
+        let partition = format!("member-{id}-{}", machine.votes);
+        machine.tasks.push(context.child("replica").spawn(move |context| async move {
+            run.run(context, channels, control, &partition).await;
+        }));
+        machine.tasks.push(context.child("writer").spawn(move |context| async move {
+            let slow = Mutex::new(Rng::new(rng.next_u64()));
+            let time = move || Duration::from_micros(200 + slow.lock().unwrap().below(3000));
+            writer.run_as_task(context, time).await;
+            drop(lock);
+        }));
+        Ok(())
+    }
+
+    /// Ends a member as it is; with `power`, what its journal had not synced is gone or torn.
+    pub async fn crash(&mut self, id: u32, power: bool) {
+        let machine = self.machines.get_mut(&id).unwrap();
+        for task in machine.tasks.drain(..) {
+            task.abort();
+            let _aborted = task.await;
+        }
+        machine.replica = None;
+        if power { machine.disk.cut_power() } else { machine.disk.kill() }
+    }
+
+    /// The member comes back with empty disks.
+    pub async fn lose_disk(&mut self, id: u32) {
+        self.crash(id, false).await;
+        let seed = self.rng.next_u64();
+        let machine = self.machines.get_mut(&id).unwrap();
+        machine.disk = SimDisk::new(seed);
+        machine.votes += 1;
+    }
+
+    pub fn up(&self) -> Vec<u32> {
+        self.machines.iter().filter(|(_, machine)| machine.replica.is_some()).map(|(id, _)| *id).collect()
+    }
+
+    pub fn replica(&self, id: u32) -> Option<Replica> {
+        self.machines[&id].replica.clone()
+    }
+
+    /// Keeps the application's state of a member at `index`, which it must have reached.
+    pub fn snapshot(&self, id: u32, index: u64) {
+        let machine = &self.machines[&id];
+        let (Some(replica), list) = (&machine.replica, machine.list.lock().unwrap().clone()) else { return };
+        if (list.len() as u64) < index {
+            return;
+        }
+        let bytes: Vec<u8> = list[..index as usize].iter().flat_map(|id| id.to_le_bytes()).collect();
+        let at = Position { term: FIRST_EPOCH, index };
+        match replica.save_snapshot(at, &mut &bytes[..]) {
+            // It has a newer one, has not written all of it yet, or its disk is dead.
+            Ok(_)
+            | Err(Error::Index { .. } | Error::Stopped | Error::Io { .. } | Error::Overloaded { .. }) => {}
+            Err(error) => {
+                self.witness.lock().unwrap().violation(format!("member {id} keeps no state: {error}"))
+            }
+        }
+    }
+}
+
+/// Proposes on a replica and waits for the fate.
+pub async fn propose(context: &Context, replica: &Replica, id: u64, bytes: usize) -> Fate {
+    let (answer, answered) = oneshot::channel();
+    let done = Completion::new(move |result| drop(answer.send(result)));
+    if let Err(error) = replica.propose(batch_of(id, bytes), done) {
+        return if error.is_definite() { Fate::Refused } else { Fate::Unknown };
+    }
+    tokio::select! {
+        biased;
+        result = answered => match result {
+            Ok(Ok(position)) => Fate::Committed(position.index),
+            Ok(Err(error)) if error.is_definite() => Fate::Refused,
+            _ => Fate::Unknown,
+        },
+        () = context.sleep(Duration::from_secs(20)) => Fate::Unknown,
+    }
+}

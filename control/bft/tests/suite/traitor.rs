@@ -1,0 +1,326 @@
+//! A member that betrays the group: it has its key and its links, and does one kind of wrong as often as it can.
+//!
+//! It follows the votes of the others, so it knows the view, the parent and the blocks, and sends its wrongs in every view: also in
+//! those in which it leads, where they hurt.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use commonware_codec::{Copying, DecodeExt, Encode};
+use commonware_consensus::simplex::scheme::ed25519::Scheme;
+use commonware_consensus::simplex::types::{Finalize, Notarize, Nullify, Proposal, Vote};
+use commonware_consensus::types::{Epoch, Round, View};
+use commonware_cryptography::ed25519::{PrivateKey, PublicKey};
+use commonware_cryptography::sha256::Digest as Payload;
+use commonware_p2p::{Receiver as _, Recipients};
+use commonware_runtime::deterministic::Context;
+use commonware_runtime::{Clock, IoBuf, Spawner, Supervisor};
+use commonware_utils::ordered::Set;
+use weir_base::world::Rng;
+use weir_bft::consensus::KeyRing;
+use weir_bft::core::Keys;
+use weir_bft::replica::FIRST_EPOCH;
+use weir_bft::wire::{Batch, Block, Digest, Message, Name, Offer, Ref};
+
+use super::sim::{Channels, Sim, batch_of, identity};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    Silent,
+    Equivocates,
+    Forges,
+    Repeats,
+    Floods,
+    LiesInTransfer,
+}
+
+const GROUP: &str = "simulated";
+
+struct Traitor {
+    me: u32,
+    kind: Kind,
+    keys: KeyRing,
+    scheme: Scheme,
+    others: Vec<PublicKey>,
+    rng: Rng,
+    blocks: BTreeMap<Digest, Block>,
+    batches: Vec<(Digest, Name, u32)>,
+    sequence: u64,
+    view: u64,
+}
+
+pub fn betray(sim: &Sim, me: u32, kind: Kind, channels: Channels, seed: u64) {
+    if kind == Kind::Silent {
+        return;
+    }
+    let who = identity(me);
+    let keys = KeyRing::new(GROUP, FIRST_EPOCH, &who, &sim.members, [2; 32]).unwrap();
+    let all: Vec<PublicKey> = sim.machines.values().map(|machine| machine.key.clone()).collect();
+    let secret = PrivateKey::decode(Copying(&who.secret)).unwrap();
+    let namespace = [b"weir bft ", GROUP.as_bytes()].concat();
+    let scheme = Scheme::signer(&namespace, Set::from_iter_dedup(all), secret).unwrap();
+    let others =
+        sim.machines.iter().filter(|(id, _)| **id != me).map(|(_, machine)| machine.key.clone()).collect();
+    let traitor = Traitor {
+        me,
+        kind,
+        keys,
+        scheme,
+        others,
+        rng: Rng::new(seed),
+        blocks: BTreeMap::new(),
+        batches: Vec::new(),
+        sequence: 0,
+        view: 0,
+    };
+    sim.context.child("traitor").spawn(move |context| traitor.run(context, channels));
+}
+
+impl Traitor {
+    async fn run(mut self, context: Context, channels: Channels) {
+        let [
+            (mut votes, mut voted),
+            (_certificates, mut certified),
+            (_fetches, mut fetched),
+            (mut own, mut heard),
+        ] = channels;
+        loop {
+            tokio::select! {
+                biased;
+                vote = voted.recv() => match vote {
+                    Ok((_, bytes)) => self.vote(bytes.into(), &mut votes, &mut own),
+                    Err(_) => return,
+                },
+                message = heard.recv() => match message {
+                    Ok((from, bytes)) => self.heard(&from, bytes.into(), &mut own),
+                    Err(_) => return,
+                },
+                certificate = certified.recv() => if certificate.is_err() { return },
+                fetch = fetched.recv() => if fetch.is_err() { return },
+                () = context.sleep(Duration::from_millis(20)) => self.idle(&mut own),
+            }
+        }
+    }
+
+    fn say<S: commonware_p2p::Sender<PublicKey = PublicKey>>(
+        &self,
+        to: Recipients<PublicKey>,
+        own: &mut S,
+        message: &Message,
+    ) {
+        let _sent = own.send(to, IoBuf::from(message.encode()), false);
+    }
+
+    fn cast<S: commonware_p2p::Sender<PublicKey = PublicKey>>(
+        &self,
+        to: &[PublicKey],
+        votes: &mut S,
+        vote: Vote<Scheme, Payload>,
+    ) {
+        let _sent = votes.send(Recipients::Some(to.to_vec()), IoBuf::from(vote.encode()), true);
+    }
+
+    fn vote<S: commonware_p2p::Sender<PublicKey = PublicKey>>(
+        &mut self,
+        bytes: Bytes,
+        votes: &mut S,
+        own: &mut S,
+    ) {
+        let Ok(Vote::Notarize(notarize)) = Vote::<Scheme, Payload>::decode(Copying(&bytes)) else { return };
+        let seen = notarize.proposal;
+        let view = seen.round.view().get();
+        if view <= self.view {
+            return;
+        }
+        self.view = view;
+        let next = Round::new(Epoch::new(FIRST_EPOCH), View::new(view + 1));
+        let sides: (Vec<PublicKey>, Vec<PublicKey>) = (self.others[..1].to_vec(), self.others[1..].to_vec());
+        match self.kind {
+            Kind::Equivocates => {
+                let wrong = Payload(self.random());
+                let other = Proposal::new(seen.round, seen.parent, wrong);
+                self.cast(
+                    &sides.0,
+                    votes,
+                    Vote::Notarize(Notarize::sign(&self.scheme, seen.clone()).unwrap()),
+                );
+                self.cast(
+                    &sides.1,
+                    votes,
+                    Vote::Notarize(Notarize::sign(&self.scheme, other.clone()).unwrap()),
+                );
+                self.cast(&sides.0, votes, Vote::Finalize(Finalize::sign(&self.scheme, other).unwrap()));
+                self.cast(
+                    &sides.1,
+                    votes,
+                    Vote::Finalize(Finalize::sign(&self.scheme, seen.clone()).unwrap()),
+                );
+                let nullify = Nullify::sign::<Payload>(&self.scheme, seen.round).unwrap();
+                self.cast(&sides.1, votes, Vote::Nullify(nullify));
+                // Two blocks for the next view.
+                for to in [&sides.0, &sides.1] {
+                    let batch = self.batch(self.me, true);
+                    self.say(Recipients::All, own, &Message::Batch(batch.clone()));
+                    let block = self.block(seen.payload.0, vec![self.named(&batch)]);
+                    self.propose(to, next, seen.round.view(), &block, votes, own);
+                }
+            }
+            Kind::Repeats => {
+                let count = 1 + self.rng.below(4) as usize;
+                let old: Vec<Ref> = (0..count)
+                    .filter_map(|_| {
+                        let at = self.rng.below(self.batches.len() as u64) as usize;
+                        self.batches.get(at).map(|(digest, name, bytes)| Ref {
+                            digest: *digest,
+                            name: *name,
+                            bytes: *bytes,
+                        })
+                    })
+                    .collect();
+                if !old.is_empty() {
+                    let block = self.block(seen.payload.0, old);
+                    self.propose(&self.others.clone(), next, seen.round.view(), &block, votes, own);
+                } else if let Some(old) = self.blocks.keys().next().copied() {
+                    let proposal = Proposal::new(next, seen.round.view(), Payload(old));
+                    let vote = Vote::Notarize(Notarize::sign(&self.scheme, proposal).unwrap());
+                    self.cast(&self.others.clone(), votes, vote);
+                }
+            }
+            Kind::Forges => {
+                let origin = 1 + self.rng.below(3) as u32;
+                let forged = self.batch(origin, false);
+                self.say(Recipients::All, own, &Message::Batch(forged.clone()));
+                let mut block = self.block(seen.payload.0, vec![self.named(&forged)]);
+                self.propose(&sides.0, next, seen.round.view(), &block, votes, own);
+                let good = self.batch(self.me, true);
+                self.say(Recipients::All, own, &Message::Batch(good.clone()));
+                block = self.block(seen.payload.0, vec![self.named(&good)]);
+                block.first_index += 1 + self.rng.below(3);
+                self.propose(&sides.1, next, seen.round.view(), &block, votes, own);
+            }
+            Kind::Silent | Kind::Floods | Kind::LiesInTransfer => {}
+        }
+    }
+
+    fn propose<S: commonware_p2p::Sender<PublicKey = PublicKey>>(
+        &self,
+        to: &[PublicKey],
+        round: Round,
+        parent: View,
+        block: &Block,
+        votes: &mut S,
+        own: &mut S,
+    ) {
+        self.say(Recipients::Some(to.to_vec()), own, &Message::Block(block.clone()));
+        let proposal = Proposal::new(round, parent, Payload(block.digest()));
+        self.cast(to, votes, Vote::Notarize(Notarize::sign(&self.scheme, proposal).unwrap()));
+    }
+
+    fn heard<S: commonware_p2p::Sender<PublicKey = PublicKey>>(
+        &mut self,
+        from: &PublicKey,
+        bytes: Bytes,
+        own: &mut S,
+    ) {
+        let Ok(message) = Message::decode(bytes) else { return };
+        let to = Recipients::One(from.clone());
+        match message {
+            Message::Block(block) => {
+                self.blocks.insert(block.digest(), block);
+            }
+            Message::Batch(batch) => {
+                let digest = batch.digest(GROUP.as_bytes());
+                self.batches.push((digest, batch.name, batch.body.len() as u32));
+            }
+            Message::WantRange { above } if self.kind == Kind::LiesInTransfer => {
+                let block = Block {
+                    parent: self.random(),
+                    height: above + 1,
+                    first_index: above + 1,
+                    refs: Vec::new(),
+                };
+                let batch = self.batch(self.me, true);
+                let block = Block { refs: vec![self.named(&batch)], ..block };
+                let lie = match self.rng.below(3) {
+                    0 => Message::Range {
+                        blocks: vec![block],
+                        batches: vec![batch],
+                        certificate: Bytes::from_static(&[7; 90]),
+                    },
+                    1 => Message::Offers(vec![self.offer()]),
+                    _ => return,
+                };
+                self.say(to, own, &lie);
+            }
+            Message::WantOffers if self.kind == Kind::LiesInTransfer => {
+                let offers = Message::Offers(vec![self.offer()]);
+                self.say(to, own, &offers);
+            }
+            // Says what the others say, to be asked for it, and then sends something else.
+            Message::Offers(offers) if self.kind == Kind::LiesInTransfer => {
+                self.say(Recipients::All, own, &Message::Offers(offers));
+            }
+            Message::WantChunk { index, offset } if self.kind == Kind::LiesInTransfer => {
+                let bytes = Bytes::from(vec![9; self.rng.below(3000) as usize]);
+                self.say(to, own, &Message::Chunk { index, offset, bytes });
+            }
+            _ => {}
+        }
+    }
+
+    fn idle<S: commonware_p2p::Sender<PublicKey = PublicKey>>(&mut self, own: &mut S) {
+        match self.kind {
+            Kind::LiesInTransfer => {
+                self.say(Recipients::All, own, &Message::Tip { height: u64::MAX });
+                self.say(Recipients::All, own, &Message::WantOffers);
+            }
+            Kind::Floods => {
+                for _ in 0..20 {
+                    let batch = self.batch(self.me, true);
+                    self.say(Recipients::All, own, &Message::Batch(batch));
+                    let parent = self.random();
+                    let digest = self.random();
+                    let named = Ref { digest, name: Name { origin: 1, life: 1, sequence: 1 }, bytes: 1 };
+                    let block = Block { parent, height: u64::MAX - 1, first_index: 1, refs: vec![named] };
+                    self.say(Recipients::All, own, &Message::Block(block));
+                    self.say(Recipients::All, own, &Message::WantBatches(vec![digest; 256]));
+                    self.say(Recipients::All, own, &Message::WantRange { above: 0 });
+                    let junk = IoBuf::from(self.random().to_vec());
+                    let _sent = own.send(Recipients::All, junk, false);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn random(&mut self) -> Digest {
+        let mut out = [0; 32];
+        self.rng.fill(&mut out);
+        out
+    }
+
+    fn offer(&mut self) -> Offer {
+        Offer { index: 1_000_000, state_bytes: 10, sha256: self.random(), file_bytes: 1000 }
+    }
+
+    /// A batch of its own, or one in another's name that it cannot sign.
+    fn batch(&mut self, origin: u32, right: bool) -> Batch {
+        self.sequence += 1;
+        let name = Name { origin, life: 1 + u64::from(!right) * 1000, sequence: self.sequence };
+        let body = batch_of((1 << 60) + self.sequence, 30);
+        let digest = Batch::digest_of(GROUP.as_bytes(), &name, &body);
+        Batch { name, signature: self.keys.sign(&digest), body }
+    }
+
+    fn named(&self, batch: &Batch) -> Ref {
+        Ref { digest: batch.digest(GROUP.as_bytes()), name: batch.name, bytes: batch.body.len() as u32 }
+    }
+
+    /// A block behind `parent`, with the right place when that is known.
+    fn block(&self, parent: Digest, refs: Vec<Ref>) -> Block {
+        let (height, index) =
+            self.blocks.get(&parent).map_or((0, 0), |block| (block.height, block.last_index()));
+        Block { parent, height: height + 1, first_index: index + 1, refs }
+    }
+}
