@@ -40,4 +40,9 @@ make_root() {
   rm -f "$root/etc/apt/sources.list"
   # One entry a line, each with its own suite, so that security and point updates are those of a real machine.
   awk '{ print "deb " $0 }' <<< "$sources" > "$root/etc/apt/sources.list.d/debian.list"
+  # What an installed Debian has and debootstrap leaves out: nfs-ganesha finds no file system without mtab, and names of this
+  # machine would be asked of the network without hosts.
+  [ -e "$root/etc/mtab" ] || ln -s ../proc/self/mounts "$root/etc/mtab"
+  [ -e "$root/etc/hosts" ] ||
+    printf '127.0.0.1\tlocalhost\n127.0.1.1\t%s\n::1\tlocalhost ip6-localhost ip6-loopback\n' "$(hostname)" > "$root/etc/hosts"
 }
