@@ -36,7 +36,7 @@ bench-monitor: require-root install-deps ## the monitor beside others on the sam
 	cargo run --release --locked -p weir-monitor --example bench
 
 soak-monitor: require-root install-deps ## no false alarm of the monitor in ten idle and ten busy minutes (root)
-	cargo run --release --locked -p weir-monitor --example soak
+	cargo run --release --locked -p weir-monitor --example bench -- 600 soak
 
 bench-files: require-root install-deps ## files of a mount, accelerated and not, beside the kernel's (root)
 	cargo run --release --locked -p weir-userfs --example files_bench

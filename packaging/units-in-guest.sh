@@ -41,7 +41,7 @@ trap 'exit 130' INT TERM
 # Packages of a machine with systemd, and the kernel that Debian has for virtual machines.
 install_system() {
   local packages=(systemd-sysv udev kmod iproute2 iputils-ping udhcpc linux-image-cloud-amd64 initramfs-tools
-    stress-ng earlyoom systemd-oomd) # loads for the monitor, and others that act on them
+    stress-ng earlyoom systemd-oomd dbus) # loads for the monitor, and others that act on them; systemd-oomd ends without dbus
   cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
   cat > "$root/etc/apt/apt.conf.d/99guest" <<'CONF'
 APT::Sandbox::User "root";

@@ -4,7 +4,8 @@
 cage=/sys/fs/cgroup/cage
 
 events() { # a pattern that one line of the newest events matches
-  weir monitor events -o json | tr -d '\n' | tr '{' '\n' | grep -qE "$1"
+  weir monitor events -o json | tr -d '\n' | sed 's/{ *"event"/\n&/g; s/{ *"number"/\n&/g' > /tmp/events
+  grep -qE "$1" /tmp/events || { tail -n 3 /tmp/events; false; }
 }
 caged() { sh -c 'echo $$ > /sys/fs/cgroup/cage/cgroup.procs; exec "$@"' caged "$@" >/dev/null 2>&1 & }
 frozen() { grep -q "frozen $1" $cage/cgroup.events; }
@@ -28,7 +29,8 @@ dry-run: false
 cooldown-ms: 100
 when: { used-percent: 60 }
 YAML
-check "weir-monitor starts" systemctl start weir-monitor
+# It came up with the host's unit, before there were policies.
+check "weir-monitor starts with policies" systemctl restart weir-monitor
 check "it answers" weir monitor top
 check "it hears the kernel by programs in it" sh -c "weir monitor top | grep -q 'kernel by bpf'"
 pure() { [ "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs ]; }
@@ -59,10 +61,12 @@ check "it answers again" weir monitor top
 check "its log is whole" weir monitor audit
 
 # Who ends a hog of the whole machine how soon, from the moment that a tenth of its memory is left. An emulated machine: only relations count.
+# Each in its best mode: earlyoom looks up to ten times a second; systemd-oomd waits for a second of pressure, not thirty.
+rounds=3
 total_kb=$(awk '/MemTotal/ { print $2 }' /proc/meminfo)
 available_kb() { local name rest; while read -r name kb rest; do [ "$name" = MemAvailable: ] && return; done < /proc/meminfo; }
 hog() { # who
-  local line=$((total_kb / 10)) passed='' end=$((SECONDS + 60)) kb=0
+  local line=$((total_kb / 10)) passed='' ended='' end=$((SECONDS + 60)) kb=0
   systemd-run --quiet --scope -p ManagedOOMMemoryPressure=kill -p ManagedOOMMemoryPressureLimit=5% \
     stress-ng --quiet --oomable --vm 1 --vm-bytes "$((total_kb * 98 / 100))k" --vm-keep --timeout 70 --temp-path /tmp >/dev/null 2>&1 &
   while [ $SECONDS -lt $end ]; do
@@ -71,12 +75,12 @@ hog() { # who
       [ "$kb" -lt "$line" ] && passed=$EPOCHREALTIME
     elif [ "$kb" -gt $((line * 3)) ]; then
       local now=$EPOCHREALTIME
-      echo "RESULT guest hog_ended $1=$(((${now/./} - ${passed/./}) / 1000))ms"
+      ended=$(((${now/./} - ${passed/./}) / 1000))ms
       break
     fi
   done
-  [ -n "$passed" ] || echo "RESULT guest hog_ended $1=line_not_reached"
-  [ $SECONDS -lt $end ] || echo "RESULT guest hog_ended $1=not_in_60s"
+  [ -n "$passed" ] || ended=line_not_reached
+  echo "RESULT guest hog_ended $1=${ended:-not_in_60s}"
   kill %% 2>/dev/null
   wait %% 2>/dev/null
 }
@@ -87,17 +91,22 @@ whitelist: [systemd, systemd-journal, weir]
 dry-run: false
 when: { available-bytes: $((total_kb * 1024 / 10)) }
 YAML
-systemctl restart weir-monitor
-check "it answers with another policy" weir monitor top
-hog weir
-systemctl stop weir-monitor
-earlyoom -m 10 -r 0 >/dev/null 2>&1 &
-hog earlyoom
-kill %earlyoom 2>/dev/null
 rm -f /etc/systemd/system/systemd-oomd.service
+mkdir -p /etc/systemd/oomd.conf.d
+printf '[OOM]\nDefaultMemoryPressureDurationSec=1s\n' > /etc/systemd/oomd.conf.d/best.conf
 systemctl daemon-reload
-systemctl start systemd-oomd 2>/dev/null
-hog systemd-oomd
-systemctl stop systemd-oomd 2>/dev/null
+for ((round = 0; round < rounds; round++)); do
+  check "it answers with another policy" sh -c 'systemctl restart weir-monitor && sleep 1 && weir monitor top'
+  hog weir
+  systemctl stop weir-monitor
+  earlyoom -m 10 -r 0 >/dev/null 2>&1 &
+  hog earlyoom
+  kill %earlyoom 2>/dev/null
+  check "systemd-oomd runs" sh -c 'systemctl start systemd-oomd && sleep 1 && systemctl is-active systemd-oomd'
+  hog systemd-oomd
+  systemctl stop systemd-oomd 2>/dev/null
+done
+# What it did not end itself the kernel did.
+echo "systemd-oomd: $(journalctl --no-pager -o cat -u systemd-oomd | grep -ci killed) kills of $rounds"
 rm /etc/weir/monitor/host.yaml
 check "weir-monitor starts again" systemctl start weir-monitor

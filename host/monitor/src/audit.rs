@@ -169,6 +169,9 @@ pub struct GuestAlarm {
     pub limit: u64,
     /// The program with the most tasks, where tasks were counted.
     pub program: String,
+    /// The process, as the guest numbers it, whose tree holds half of them; 0 if there is none.
+    #[serde(default)]
+    pub process: u32,
     /// What the policy does.
     pub action: String,
     /// Whether it only says so.
@@ -242,6 +245,7 @@ fn guest_alarm(incident: &GuestIncident, policy: Option<&Policy>) -> GuestAlarm 
         found,
         limit,
         program: comm_text(&incident.comm),
+        process: incident.process,
         action: policy.map_or("", Policy::action_name).to_string(),
         dry_run: policy.is_none_or(|policy| policy.common().dry_run),
         fenced: incident.fenced,

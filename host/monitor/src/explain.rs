@@ -69,10 +69,16 @@ fn done(alarm: &Alarm) -> String {
 fn guest_line(alarm: &GuestAlarm) -> String {
     let GuestAlarm { found, limit, .. } = alarm;
     let seen = match alarm.measure.as_str() {
-        "tasks" => format!(
-            "the guest has {found} tasks, most of them {}; the policy allows fewer than {limit}",
-            alarm.program
-        ),
+        "tasks" => {
+            let below = match alarm.process {
+                0 => String::new(),
+                process => format!(", half of them below its process {process}"),
+            };
+            let program = &alarm.program;
+            format!(
+                "the guest has {found} tasks, most of them {program}{below}; the policy allows fewer than {limit}"
+            )
+        }
         "panic" => "the guest's kernel has panicked".to_string(),
         _ => format!("the guest made no progress for {} ms, also after it was stimulated", found / 1_000_000),
     };

@@ -168,6 +168,8 @@ pub struct GuestIncident {
     pub reason: Reason,
     /// The program with the most tasks, where tasks were counted.
     pub comm: Comm,
+    /// The process whose tree holds half of them; 0 if there is none.
+    pub process: u32,
     /// Whether it was fenced; nothing if that was not tried.
     pub fenced: Option<bool>,
     /// What came of it.

@@ -17,7 +17,6 @@
 
 pub mod audit;
 pub mod dataplane;
-pub mod detector;
 pub mod engine;
 pub mod error;
 pub mod explain;
@@ -40,3 +39,4 @@ pub mod tree;
 pub mod webhook;
 
 pub use error::{Error, Result};
+pub use weir_base::detector;

@@ -437,6 +437,8 @@ impl Shared {
             level: view.level,
             tasks: view.tasks,
             stimuli: view.stimuli,
+            stopped: view.stopped,
+            looks: view.looks,
         };
         views.into_iter().map(row).collect()
     }
@@ -509,7 +511,11 @@ fn box_row(registration: &Registration) -> BoxRow {
 fn sensor_rows(view: &View) -> Vec<SensorRow> {
     let now = now_ns();
     let row = |sensor: weir_sensor::Sensor| SensorRow {
-        value: if sensor.kind == Kind::Event { sensor.updates } else { sensor.value },
+        value: match sensor.kind {
+            Kind::Event => sensor.updates,
+            Kind::Reference => view.follow(sensor.slot).unwrap_or(0),
+            Kind::Counter | Kind::Gauge => sensor.value,
+        },
         age_ms: (sensor.updates > 0).then(|| now.saturating_sub(sensor.time_ns) / 1_000_000),
         kind: sensor.kind.name().to_string(),
         updates: sensor.updates,

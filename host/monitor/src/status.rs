@@ -92,6 +92,12 @@ pub struct GuestRow {
     pub tasks: u64,
     /// Times that it was stimulated.
     pub stimuli: u64,
+    /// Whether somebody has stopped it, or it has shut down: then its silence says nothing.
+    #[serde(default)]
+    pub stopped: bool,
+    /// Periods that it was watched in.
+    #[serde(default)]
+    pub looks: u64,
 }
 
 /// All of it.

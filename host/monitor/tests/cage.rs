@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use weir_monitor::audit::{Entry, What};
 use weir_monitor::levers;
 use weir_monitor::local::Settings;
 use weir_monitor::policy::{self, Policy};
@@ -91,11 +90,6 @@ impl Cage {
         };
         text.lines().filter_map(|line| line.parse().ok()).filter(lives).collect()
     }
-
-    /// Waits until `count` processes are inside.
-    pub fn wait_for(&self, count: usize) {
-        until("processes in the cage", || self.processes().len() >= count);
-    }
 }
 
 impl Drop for Cage {
@@ -153,24 +147,5 @@ impl Watched {
         })
         .map_err(|error| error.to_string())?;
         Ok(Watched { monitor, folder })
-    }
-
-    /// Waits for an entry.
-    pub fn wait_for(&self, what: &str, mut wanted: impl FnMut(&Entry) -> bool) -> Entry {
-        let mut found = None;
-        until(what, || {
-            found = self.monitor.recent().into_iter().find(&mut wanted);
-            found.is_some()
-        });
-        found.unwrap()
-    }
-
-    /// Waits for an alarm of a policy.
-    pub fn wait_for_alarm(&self, policy: &str) -> weir_monitor::audit::Alarm {
-        let entry = self.wait_for("an alarm", |entry| {
-            entry.policy.as_deref() == Some(policy) && matches!(entry.what, What::Alarm(_))
-        });
-        let What::Alarm(alarm) = entry.what else { unreachable!("it was asked for") };
-        *alarm
     }
 }

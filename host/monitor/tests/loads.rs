@@ -43,12 +43,13 @@ fn is_ended(name: &str, load: &str, policy: fn(&Cage) -> String, measure: &str) 
         Ok(cage) => cage,
         Err(reason) => return println!("NOT RUN {name}: {reason}"),
     };
-    let mut innocent = cage.start("exec sleep 1000");
-    cage.wait_for(1);
     let watched = match Watched::start(&policy(&cage), false) {
         Ok(watched) => watched,
         Err(reason) => return println!("NOT RUN {name}: {reason}"),
     };
+    // As young as the load: its age does not save it.
+    let mut innocent = cage.start("exec sleep 1000");
+    cage.wait_for(1);
     let mut stress = cage.start(load);
     let alarm = watched.wait_for_alarm("cage");
     assert_eq!(alarm.measure, measure, "{alarm:?}");
@@ -56,6 +57,9 @@ fn is_ended(name: &str, load: &str, policy: fn(&Cage) -> String, measure: &str) 
     until("the end of the load", || stress.try_wait().unwrap().is_some() || cage.processes().len() <= 1);
     until("the innocent alone", || cage.processes().len() == 1);
     assert!(!acted(&watched).is_empty());
+    // The load is gone, and nobody else is blamed for it.
+    let steps = watched.monitor.status().steps;
+    until("more looks", || watched.monitor.status().steps >= steps + 100);
     assert!(innocent.try_wait().unwrap().is_none(), "the innocent process was killed");
     innocent.kill().unwrap();
     innocent.wait().unwrap();

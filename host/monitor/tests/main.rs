@@ -9,5 +9,7 @@ mod cage;
 mod guests;
 mod hogs;
 mod loads;
+mod oracle;
 mod stalls;
 mod vm;
+mod waiting;

@@ -2,7 +2,7 @@
 
 use crate::cage::{Watched, policies};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_monitor::audit::What;
 use weir_monitor::dataplane::Reader;
 use weir_sensor::{Directory, Kind, SensorBox, Shape};
@@ -34,6 +34,26 @@ fn a_counter_that_stands_still_is_an_alarm_and_its_recovery_is_told() {
         (status.boxes[0].name.as_str(), status.boxes[0].sensors[0].name.as_str()),
         ("web", "requests")
     );
+}
+
+#[test]
+fn a_counter_that_is_only_referred_to_is_watched_without_any_update() {
+    const NAME: &str = "a_counter_that_is_only_referred_to_is_watched_without_any_update";
+    let watched = match Watched::start(POLICY, false) {
+        Ok(watched) => watched,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    let requests = AtomicU64::new(1);
+    let made = SensorBox::create("web", Shape::default(), 1_000_000).unwrap();
+    made.refer("requests", (&raw const requests) as u64).unwrap();
+    made.export(&Directory::new(watched.folder.path().join("sensors"))).unwrap();
+    watched.wait_for_alarm("web");
+    watched.wait_for("the recovery", |entry| {
+        requests.fetch_add(1, Ordering::Relaxed);
+        entry.what == What::Recovered
+    });
+    let shown = watched.monitor.status().boxes[0].sensors[0].value;
+    assert!(shown > 1 && shown <= requests.load(Ordering::Relaxed), "{shown}");
 }
 
 /// A packet core: it gives a reader its idle slots, until it is told to stop.

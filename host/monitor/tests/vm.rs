@@ -1,9 +1,7 @@
-//! A guest under QEMU's emulator with a shell on its console, a second serial port that listens, and two QMP sockets: one for a monitor,
-//! one for the test.
+//! A guest under QEMU's emulator with a shell on its console, a second serial port that listens, a third behind which its hook is, and
+//! two QMP sockets: one for a monitor, one for the test.
 
-use crate::cage::until;
 use rustix::process::{Pid, Signal, kill_process};
-use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,16 +18,26 @@ const INIT: &str = "#!/bin/busybox sh
 for n in 1 2 3; do /bin/busybox sleep 100000 & done
 # Whoever opens the second port has the kernel listen to its interrupts.
 /bin/busybox sleep 100000 < /dev/ttyS1 &
+/bin/busybox sh /hook < /dev/ttyS2 > /dev/ttyS2 2> /dev/null &
+# Keys may make the kernel kill, and an interrupt that nobody expects makes it crash, as for a dump.
+echo 1 > /proc/sys/kernel/sysrq
+echo 1 > /proc/sys/kernel/unknown_nmi_panic
+echo \"TEXT $(/bin/busybox grep -w _text /proc/kallsyms)\"
 echo READY
 while read line; do
   case $line in
     panic) echo c > /proc/sysrq-trigger ;;
     busy) while true; do true; done & ;;
-    multiply) for n in $(/bin/busybox seq 150); do /bin/busybox sleep 100000 & done ;;
+    multiply) (for n in $(/bin/busybox seq 150); do /bin/busybox sleep 100000 & done; wait) & ;;
+    fat) /bin/busybox mkfifo /pipe; /bin/busybox sleep 100000 < /pipe & /bin/dd if=/dev/zero of=/pipe bs=64M count=1 & ;;
   esac
-  echo \"LIST $(/bin/busybox ls /proc | /bin/busybox grep -E '^[0-9]+$' | /bin/busybox tr '\\n' ' ') END\"
+  echo LIST
+  /bin/busybox cat /proc/[0-9]*/stat
+  echo END
 done
 ";
+/// What the guest exports for repairs from outside: the example for people.
+const HOOK: &str = include_str!("../../../docs/operate/monitor/guest-hook.sh");
 
 /// An archive in the format `newc`, which Linux unpacks as its first root.
 fn archive(files: &[(&str, u32, &[u8])]) -> Vec<u8> {
@@ -76,8 +84,8 @@ pub struct Vm {
     pub qemu: Child,
     /// The file of its memory.
     pub memory: PathBuf,
-    console: Arc<Mutex<String>>,
-    /// Its sockets: `qmp`, `qmp-of-test`, `console`.
+    pub console: Arc<Mutex<String>>,
+    /// Its sockets: `qmp`, `qmp-of-test`, `console`, `hook`.
     pub folder: tempfile::TempDir,
 }
 
@@ -92,11 +100,13 @@ impl Vm {
         let folder = tempfile::tempdir_in("/dev/shm").map_err(|error| error.to_string())?;
         let memory = folder.path().join("memory");
         let root = folder.path().join("root");
-        let files: [(&str, u32, &[u8]); 5] = [
+        let files: [(&str, u32, &[u8]); 7] = [
             ("bin", 0o40755, &[]),
             ("dev", 0o40755, &[]),
             ("proc", 0o40755, &[]),
             ("bin/busybox", 0o100_755, &busybox),
+            ("bin/dd", 0o120_777, b"busybox"),
+            ("hook", 0o100_644, HOOK.as_bytes()),
             ("init", 0o100_755, INIT.as_bytes()),
         ];
         std::fs::write(&root, archive(&files)).map_err(|error| error.to_string())?;
@@ -114,12 +124,12 @@ impl Vm {
                 "-m",
                 MEMORY,
             ])
-            .args(["-object", &backend, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+            .args(["-object", &backend, "-nodefaults", "-no-user-config", "-display", "none"])
             .args([
                 "-append",
                 "console=ttyS0 quiet panic=0 tsc=reliable no_timer_check mitigations=off rdinit=/init",
             ])
-            .args(["-serial", "stdio", "-serial", &socket("console")])
+            .args(["-serial", "stdio", "-serial", &socket("console"), "-serial", &socket("hook")])
             .args(["-qmp", &socket("qmp"), "-qmp", &socket("qmp-of-test"), "-kernel"])
             .arg(&kernel)
             .arg("-initrd")
@@ -134,7 +144,8 @@ impl Vm {
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(length @ 1..) = output.read(&mut buffer) {
-                shared.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..length]));
+                let text = String::from_utf8_lossy(&buffer[..length]).replace('\r', "");
+                shared.lock().unwrap().push_str(&text);
             }
         });
         let vm = Vm { qemu, memory, console, folder };
@@ -148,28 +159,9 @@ impl Vm {
         Ok(vm)
     }
 
-    /// An empty line on its console: an interrupt.
-    pub fn type_line(&mut self) {
-        self.say("");
-    }
-
     /// A line on its console.
     pub fn say(&mut self, line: &str) {
         self.qemu.stdin.as_mut().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
-    }
-
-    /// The processes as the guest itself sees them.
-    pub fn processes(&mut self) -> BTreeSet<u32> {
-        self.console.lock().unwrap().clear();
-        self.type_line();
-        let mut listed = None;
-        until("the guest's own list", || {
-            let console = self.console.lock().unwrap();
-            let list = console.split("LIST ").nth(1).and_then(|rest| rest.split_once(" END"));
-            listed = list.map(|(list, _)| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect());
-            listed.is_some()
-        });
-        listed.unwrap()
     }
 
     /// A signal to its QEMU.

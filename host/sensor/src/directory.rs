@@ -149,6 +149,19 @@ impl Registration {
         let same = format!("/proc/self/fd/{}", place.as_raw_fd());
         let memory = rustix::fs::openat(CWD, &same, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(failed)?;
-        View::of_process(&self.name, memory)
+        Ok(View::of_process(&self.name, memory)?.with_target(self.target()))
+    }
+
+    /// The memory of the process that registered the box, where references lead. A registration may name any process: this
+    /// one must be of the user whose file it is, or a box could show its maker what other users keep in memory. What is
+    /// opened stays that process's: the memory of whatever follows it, by exec or under its number, is another.
+    fn target(&self) -> Option<OwnedFd> {
+        let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let process =
+            rustix::fs::openat(CWD, format!("/proc/{}", self.process), folder, Mode::empty()).ok()?;
+        let is_theirs = || rustix::fs::fstat(&process).is_ok_and(|status| status.st_uid == self.user);
+        let memory = is_theirs()
+            .then(|| rustix::fs::openat(&process, "mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))?;
+        memory.ok().filter(|_| is_theirs())
     }
 }

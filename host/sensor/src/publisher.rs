@@ -154,7 +154,8 @@ impl SensorBox {
     }
 
     /// Adds a sensor whose value lies elsewhere in the target's memory and is fetched from there (the paper's implicit
-    /// update). `address` means what the monitor's context knows: an offset into this box, an address in a guest.
+    /// update): `address` is that of a word of this process, which must stay where it is for as long as the sensor is there.
+    /// See [`crate::View::follow`].
     ///
     /// # Errors
     /// As [`SensorBox::add`].

@@ -5,7 +5,7 @@ use crate::layout::{
     HEADER_BYTES, Kind, MAGIC, Shape, VALUE_BYTES, VALUE_WORDS, VERSION, header, record, sensor,
 };
 use crate::memory::Memory;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
 use std::sync::atomic::{Ordering, fence};
 
@@ -67,6 +67,8 @@ pub struct Fetched {
 #[derive(Debug)]
 pub struct View {
     memory: Memory,
+    /// All memory of the publisher's process, where that is known to be the one that registered the box.
+    target: Option<OwnedFd>,
     shape: Shape,
     name: String,
     period_ns: u64,
@@ -124,7 +126,12 @@ impl View {
         let memory = Memory::map(&file, offset, shape.bytes(), false)?;
         let said = memory.text(header::NAME * 8, 8);
         let period_ns = memory.load(header::PERIOD * 8, Ordering::Relaxed);
-        Ok(View { memory, shape, name: said, period_ns, next: 0, waited: 0 })
+        Ok(View { memory, target: None, shape, name: said, period_ns, next: 0, waited: 0 })
+    }
+
+    /// With the memory of the process that references lead into.
+    pub(crate) fn with_target(self, target: Option<OwnedFd>) -> View {
+        View { target, ..self }
     }
 
     /// What the box calls itself.
@@ -167,6 +174,26 @@ impl View {
         let slot = u64::from(slot);
         (slot < self.shape.sensors)
             .then(|| self.memory.load(self.shape.sensor_at(slot) + sensor::VALUE * 8, Ordering::Acquire))
+    }
+
+    /// The value of a slot; that of a reference is the word which it leads to in its publisher's memory, read without the
+    /// publisher's help (the paper's implicit update). Nothing if it leads nowhere. A reference costs one system call.
+    pub fn follow(&self, slot: u32) -> Option<u64> {
+        let value = self.value(slot)?;
+        if !self.is_reference(slot) {
+            return Some(value);
+        }
+        let mut word = [0; 8];
+        let read = rustix::io::pread(self.target.as_ref()?, &mut word[..], value).ok()?;
+        (read == word.len()).then(|| u64::from_ne_bytes(word))
+    }
+
+    /// Whether a slot is a reference.
+    pub fn is_reference(&self, slot: u32) -> bool {
+        let slot = u64::from(slot);
+        slot < self.shape.sensors
+            && self.memory.load(self.shape.sensor_at(slot) + sensor::KIND * 8, Ordering::Acquire)
+                == Kind::Reference as u64
     }
 
     /// Time of a slot's last update, ns, as its publisher says.
@@ -215,9 +242,9 @@ impl View {
         })
     }
 
-    /// The value of the first sensor of a name.
+    /// The value of the first sensor of a name; references are followed.
     pub fn value_of(&self, name: &str) -> Option<u64> {
-        self.value(self.find(name)?)
+        self.follow(self.find(name)?)
     }
 
     /// Hands out the records that came since the last fetch, oldest first, each exactly once. At most a whole ring is

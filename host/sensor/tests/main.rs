@@ -4,4 +4,5 @@
 
 mod c_header;
 mod hostile;
+mod implicit;
 mod racing;

@@ -42,4 +42,9 @@ pub enum PeerMessage {
         /// The signature.
         signature: BlsSignature,
     },
+    /// I am here.
+    Alive {
+        /// Are you?
+        ask: bool,
+    },
 }

@@ -17,6 +17,7 @@
 //!   goes with the signature that the members put together.
 //! - [`dealing`]: the key is made, and reshared when members change or on command, over the order
 //!   ([`crate::core::keys`]); deals and acks go between members directly, over their authenticated links.
+//! - [`liveness`]: which of the others are there.
 //! - [`kept`]: what must be on disk before it is said: the seed of what is dealt, the deals that were acknowledged, the
 //!   share.
 //!
@@ -31,13 +32,14 @@
 //! Threshold: 2f+1 of 3f+1 and more than half (`weir_trust::threshold`), whatever engine orders. With raft, which
 //! survives crashes only, seven members go on ordering with three gone and signing with two.
 //!
-//! Departures from Cicero: members sign the root of a batch and not each rule; a member that is absent is skipped after a
-//! time without signature instead of by a failure detector of its own, as raft has one for members already. The order
-//! below is raft's, so a member that lies can still order what it likes while it leads; what it cannot is have
+//! Departures from Cicero: members sign the root of a batch and not each rule; a member that is absent is skipped when
+//! the failure detector says so, or sooner, after a time without signature. Nobody is put out of the group for its silence:
+//! that an operator does. The order below is raft's, so a member that lies can still order what it likes while it leads; what it cannot is have
 //! something signed that the others did not decide.
 
 pub mod dealing;
 pub mod kept;
+pub mod liveness;
 mod message;
 pub mod shares;
 #[cfg(test)]
@@ -49,6 +51,7 @@ use crate::core::keys::{GroupKeys, KeyStep};
 use crate::core::{BatchName, DecidedHeader};
 use dealing::Dealing;
 use kept::Kept;
+use liveness::Liveness;
 use shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -139,6 +142,8 @@ pub struct QuorumCounters {
     pub dropped: u64,
     /// Bad shares, wrong signatures, and faults of dealers.
     pub faults: u64,
+    /// Times that a member did not answer.
+    pub failed: u64,
 }
 
 /// What it shows of itself.
@@ -150,6 +155,8 @@ pub struct QuorumStatus {
     pub aggregator: Option<u32>,
     /// Members not asked as aggregators now, and whether because of a lie.
     pub passed_over: BTreeMap<u32, bool>,
+    /// How unlikely the silence of each other member is, in thousandths of the accrual level: 1000 is one in ten.
+    pub suspicion: BTreeMap<u32, u64>,
     /// Batches that wait for a signature.
     pub waiting: usize,
     /// What members were found to have done here, with the phase, oldest first.
@@ -211,6 +218,7 @@ pub struct Quorum {
     common: Common,
     shares: Shares,
     dealing: Dealing,
+    liveness: Liveness,
 }
 
 impl Quorum {
@@ -226,7 +234,12 @@ impl Quorum {
             faults: VecDeque::new(),
             counters: QuorumCounters::default(),
         };
-        Quorum { common, shares: Shares::default(), dealing: Dealing::new(kept, randomness) }
+        Quorum {
+            common,
+            shares: Shares::default(),
+            dealing: Dealing::new(kept, randomness),
+            liveness: Liveness::default(),
+        }
     }
 
     /// The next step.
@@ -234,7 +247,7 @@ impl Quorum {
     /// # Errors
     /// The disk's: nothing was said that rests on it, and the member must not go on.
     pub fn step(&mut self, input: Input, out: &mut Vec<Output>) -> std::io::Result<()> {
-        let Quorum { common, shares, dealing } = self;
+        let Quorum { common, shares, dealing, liveness } = self;
         match input {
             Input::Sign(header) => shares.decided(common, header, dealing.share(), out),
             Input::Keys(keys) => {
@@ -257,6 +270,9 @@ impl Quorum {
             Input::Refresh => dealing.refresh(common, out),
             Input::Tick { now_ms } => {
                 common.now_ms = common.now_ms.max(now_ms);
+                for failed in liveness.tick(common, out) {
+                    shares.failed(failed);
+                }
                 shares.tick(common, dealing.share(), out);
                 dealing.tick(common, out)?;
             }
@@ -269,8 +285,9 @@ impl Quorum {
     }
 
     fn heard(&mut self, from: u32, message: PeerMessage, out: &mut Vec<Output>) -> std::io::Result<()> {
-        let Quorum { common, shares, dealing } = self;
+        let Quorum { common, shares, dealing, liveness } = self;
         shares.heard_of(from);
+        liveness.heard_of(from);
         match message {
             PeerMessage::Identity { key, phase } => dealing.identity(common, from, (key, phase), out),
             PeerMessage::Deal(deal) if deal.dealer == from => dealing.dealt(common, *deal, out)?,
@@ -283,6 +300,7 @@ impl Quorum {
             PeerMessage::Share { phase, header, share } if share.member == from => {
                 shares.share(common, phase, header, &share, out);
             }
+            PeerMessage::Alive { ask } => Liveness::asked(common, from, ask, out),
             PeerMessage::Want { batch } => shares.want(common, from, batch, out),
             PeerMessage::Signature { batch, signature } => {
                 shares.signature(common, (from, dealing.share()), (batch, signature), out);
@@ -302,6 +320,7 @@ impl Quorum {
             share_phase: self.dealing.share().map_or(0, |(phase, _)| phase),
             aggregator: self.shares.aggregator(common),
             passed_over: self.shares.passed_over().clone(),
+            suspicion: self.liveness.suspicion(common.now_ms),
             waiting: self.shares.waiting(),
             faults: common.faults.iter().cloned().collect(),
             counters: common.counters,

@@ -103,6 +103,14 @@ impl Shares {
         }
     }
 
+    /// A member does not answer: it is not asked, and what it was asked for is taken to the next one.
+    pub(super) fn failed(&mut self, member: u32) {
+        self.passed_over.entry(member).or_insert(false);
+        for wanted in self.wanted.values_mut().filter(|wanted| wanted.asked == Some(member)) {
+            wanted.since_ms = 0;
+        }
+    }
+
     /// The core decided a batch, or took over a state that holds it.
     pub(super) fn decided(
         &mut self,

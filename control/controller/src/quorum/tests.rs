@@ -498,6 +498,43 @@ fn an_aggregator_that_is_gone_is_replaced() {
 }
 
 #[test]
+fn a_group_that_is_idle_suspects_nobody_and_knows_who_is_gone_before_it_needs_it() {
+    let mut world = World::new(450, 4);
+    world.lead(3);
+    world.form();
+    let status = |world: &World, id: u32| world.members[&id].quorum.as_ref().unwrap().status();
+    let idle = |world: &mut World, ms: u64| {
+        let until_ms = world.now_ms + ms;
+        while world.now_ms < until_ms {
+            world.pass();
+        }
+    };
+    idle(&mut world, 60_000);
+    for id in 1..=4 {
+        let status = status(&world, id);
+        assert_eq!((status.counters.failed, status.passed_over.len()), (0, 0), "{status:?}");
+    }
+    let passed_on = status(&world, 3).counters.passed_on;
+    world.crash(1);
+    world.until("the others know", |world| {
+        [2, 3, 4].iter().all(|id| {
+            let status = status(world, *id);
+            status.aggregator == Some(2)
+                && status.suspicion[&1] >= 1000
+                && status.passed_over == BTreeMap::from([(1, false)])
+        })
+    });
+    world.sign(3);
+    assert_eq!(status(&world, 3).counters.passed_on, passed_on, "no batch waited for who is gone");
+    world.start(1);
+    world.until("it is known to be back", |world| {
+        [2, 3, 4].iter().all(|id| status(world, *id).aggregator == Some(1))
+    });
+    world.sign(3);
+    assert_eq!(world.named(), BTreeSet::new());
+}
+
+#[test]
 fn a_leader_may_go_in_the_middle_of_a_round() {
     for seed in 500..508 {
         let mut world = World::new(seed, 4);

@@ -15,6 +15,8 @@ use weir_sensor::{Directory, now_ns};
 
 /// Most processes of a bomb.
 const CAP: u32 = 500;
+/// As many as a bomb is let have before it is repaired, where that is measured.
+const GROWN: u64 = 400;
 /// The bomb: it doubles and stays, and each spins.
 const BOMB: &str = "f() { f & f & while :; do :; done; }; f";
 
@@ -30,7 +32,7 @@ pub enum Variant {
 
 /// A monitor of one policy, and its entries.
 pub struct Running {
-    _monitor: Monitor,
+    monitor: Monitor,
     pub entries: Receiver<Entry>,
     _folder: tempfile::TempDir,
 }
@@ -54,22 +56,53 @@ pub fn monitor(text: &str, ordinary: bool) -> Running {
         on_entry: Box::new(move |entry| drop(tell.send(entry.clone()))),
     })
     .unwrap();
-    Running { _monitor: monitor, entries, _folder: folder }
+    Running { monitor, entries, _folder: folder }
+}
+
+/// What came of an alarm.
+pub struct Repair {
+    pub alarm: Alarm,
+    /// From the alarm to the end of the last process, us.
+    pub took_us: u64,
+    /// Processes that were signalled again.
+    again: u32,
 }
 
 impl Running {
-    /// The first alarm and how long its culprit's tree took to go, us.
-    pub fn alarm(&self) -> (Alarm, u64) {
+    /// The first alarm, once its culprit's tree is gone.
+    pub fn repair(&self) -> Repair {
         let mut alarm = None;
         let limit = Instant::now() + PATIENCE;
         while let Ok(entry) = self.entries.recv_timeout(limit.saturating_duration_since(Instant::now())) {
             match (entry.what, &alarm) {
                 (What::Alarm(found), None) => alarm = Some(found),
-                (What::Settled { took_us, .. }, Some(found)) => return ((**found).clone(), took_us),
+                (What::Settled { took_us, again }, Some(found)) => {
+                    return Repair { alarm: (**found).clone(), took_us, again };
+                }
                 _ => {}
             }
         }
         panic!("no alarm that settled: {alarm:?}");
+    }
+
+    /// What may have held a repair up.
+    fn circumstances(&self, repair: &Repair) -> String {
+        let (status, alarm) = (self.monitor.status(), &repair.alarm);
+        format!(
+            "{} ms: {} members, {} signalled, {} again; frozen {} after {} us, acted {} us; {} events lost, {} periods \
+             skipped, at most {} us late, longest step {} us",
+            repair.took_us / 1000,
+            alarm.members,
+            alarm.signalled,
+            repair.again,
+            alarm.frozen,
+            alarm.freeze_us,
+            alarm.act_us,
+            status.lost,
+            status.skipped,
+            status.late_us_max,
+            status.step_us_max
+        )
     }
 }
 
@@ -102,13 +135,13 @@ fn one(variant: Variant) -> Measured {
         Variant::Poller | Variant::Nobody => None,
     };
     let poller = (variant == Variant::Poller).then(|| Poller::start(&cage, 24, u64::MAX));
-    let observer = Observer::start(&cage, u64::MAX);
+    let observer = Observer::start(&cage, 24, u64::MAX);
     let victim = victim();
     std::thread::sleep(Duration::from_millis(100));
     let mut bomb = cage.start(BOMB);
     let mut noticed_ns = 0;
     if let Some(running) = &running {
-        noticed_ns = running.alarm().0.time_ns;
+        noticed_ns = running.repair().alarm.time_ns;
     } else {
         let limit = Instant::now() + Duration::from_secs(1);
         while variant == Variant::Nobody && Instant::now() < limit {
@@ -156,6 +189,7 @@ pub fn early(rounds: usize) {
 pub fn full(rounds: usize) {
     for count in [100_u32, 500, 1000, 1500] {
         let mut took: [Vec<f64>; 2] = Default::default();
+        let mut slowest = (0, String::new());
         for _ in 0..rounds {
             for (at, action) in ["freeze-kill", "kill-cgroup"].into_iter().enumerate() {
                 let cage = Cage::new(count + 10, 2 << 30).unwrap();
@@ -166,13 +200,47 @@ pub fn full(rounds: usize) {
                 );
                 let running = monitor(&text, false);
                 let mut bomb = cage.start(BOMB);
-                took[at].push(running.alarm().1 as f64 / 1e3);
+                let repair = running.repair();
+                took[at].push(repair.took_us as f64 / 1e3);
+                if at == 0 && repair.took_us > slowest.0 {
+                    slowest = (repair.took_us, running.circumstances(&repair));
+                }
                 bomb.wait().unwrap();
             }
         }
         result(&format!("repair_{count}_processes"), "ms", &took[0], "cgroup_kill", &took[1]);
+        println!("  slowest repair of {count}: {}", slowest.1);
         if count == 1500 {
             figure("repair_1500_processes", "ms", &took[0], 300.0);
         }
+    }
+}
+
+/// A bomb that is let grow to [`GROWN`] spinning processes before it is a fault: what the slowest of a hundred repairs is like,
+/// with priority and without. Times are from the fork by which there were too many.
+pub fn tail(rounds: usize) {
+    let (mut noticed, mut gone): ([Vec<f64>; 2], [Vec<f64>; 2]) = Default::default();
+    for _ in 0..rounds {
+        for (at, ordinary) in [false, true].into_iter().enumerate() {
+            let cage = Cage::new(CAP, 1 << 30).unwrap();
+            let text = format!(
+                "kind: fork-bomb\nname: cage\ncgroup: {}\ndry-run: false\nwhen: {{ living: {GROWN}, window-ms: 60000 }}\n",
+                cage.folder.display()
+            );
+            let running = monitor(&text, ordinary);
+            // The shell that enters the cage is one of them and was not forked there.
+            let observer = Observer::start(&cage, GROWN - 1, u64::MAX);
+            let mut bomb = cage.start(BOMB);
+            let repair = running.repair();
+            let limit_ns = observer.seen.limit_fork_ns.load(Ordering::Acquire);
+            let since = |ns: u64| ns.saturating_sub(limit_ns) as f64 / 1e6;
+            noticed[at].push(since(repair.alarm.time_ns));
+            gone[at].push(since(repair.alarm.time_ns + repair.took_us * 1000));
+            bomb.wait().unwrap();
+        }
+    }
+    for (metric, [weir, ordinary]) in [("grown_bomb_noticed", noticed), ("grown_bomb_gone", gone)] {
+        result(metric, "ms", &weir, "ordinary", &ordinary);
+        crate::tail(metric, "ms", &weir, "ordinary", &ordinary);
     }
 }

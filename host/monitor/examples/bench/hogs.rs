@@ -28,13 +28,13 @@ fn one(by: &str) -> Option<(f64, f64)> {
         cage.folder.display(),
         cage.memory().display()
     );
-    let observer = Observer::start(&cage, LINE_BYTES);
+    let observer = Observer::start(&cage, u64::MAX, LINE_BYTES);
     let running = (by == "weir").then(|| monitor(&text, false));
     let poller = (by == "poller").then(|| Poller::start(&cage, usize::MAX, LINE_BYTES / 4096));
     let earlyoom = if by == "earlyoom" { Some(EarlyOom::start()?) } else { None };
     let mut hogs = cage.start(HOGS);
     let noticed_ns = match (&running, &poller, &earlyoom) {
-        (Some(running), ..) => running.alarm().0.time_ns,
+        (Some(running), ..) => running.repair().alarm.time_ns,
         (_, Some(poller), _) => {
             hogs.wait().unwrap();
             poller.noticed_ns.load(Ordering::Acquire)

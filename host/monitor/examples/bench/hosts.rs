@@ -39,15 +39,15 @@ impl Network {
         drop(Network);
         let made = Network;
         let mut good =
-            ip(&format!("netns add {PREFIX}0")) && ip(&format!("-n {PREFIX}0 link add b type bridge"));
-        good = good && ip(&format!("-n {PREFIX}0 link set b up"));
+            ip(&format!("netns add {PREFIX}0")) && ip(&format!("-n {PREFIX}0 link add name br0 type bridge"));
+        good = good && ip(&format!("-n {PREFIX}0 link set dev br0 up"));
         for host in 1..=HOSTS {
             let name = format!("{PREFIX}{host}");
             good = good
                 && ip(&format!("netns add {name}"))
                 && ip(&format!("-n {name} link set lo up"))
                 && ip(&format!("-n {name} link add e0 type veth peer name p{host} netns {PREFIX}0"))
-                && ip(&format!("-n {PREFIX}0 link set p{host} master b up"))
+                && ip(&format!("-n {PREFIX}0 link set dev p{host} master br0 up"))
                 && ip(&format!("-n {name} address add 10.77.0.{host}/24 dev e0"))
                 && ip(&format!("-n {name} link set e0 up"));
         }
@@ -229,32 +229,36 @@ fn swim_row() -> f64 {
 
 fn corosync(folder: &Path) -> f64 {
     let nodes: Vec<String> = (1..=HOSTS)
-        .map(|host| format!("node {{ nodeid: {host}\n name: h{host}\n ring0_addr: 10.77.0.{host}\n }}\n"))
+        .map(|host| {
+            format!(" node {{\n  nodeid: {host}\n  name: h{host}\n  ring0_addr: 10.77.0.{host}\n }}\n")
+        })
         .collect();
     let start = |host: usize| {
         let state = folder.join(format!("corosync-{host}"));
         std::fs::create_dir_all(&state).unwrap();
         let conf = state.join("corosync.conf");
+        // A brace ends its line there.
         let text = format!(
-            "totem {{ version: 2\n cluster_name: wxhealth\n transport: udpu\n }}\nnodelist {{\n{} }}\n\
-             logging {{ to_stderr: yes\n to_logfile: no\n to_syslog: no\n }}\nsystem {{ state_dir: {}\n }}\n",
+            "totem {{\n version: 2\n cluster_name: wxhealth\n transport: udpu\n}}\nnodelist {{\n{}}}\n\
+             logging {{\n to_stderr: yes\n to_logfile: no\n to_syslog: no\n}}\nsystem {{\n state_dir: {}\n}}\n",
             nodes.concat(),
             state.display()
         );
         std::fs::write(&conf, text).unwrap();
         let mut command = within(host);
-        // It says what it does on its standard error.
-        command.args(["sh", "-c", "exec corosync -f -c \"$0\" 2>&1", &conf.display().to_string()]);
+        // One a machine is what it allows itself, by a file in /run. It says what it does on its standard error.
+        let shell = "mount -t tmpfs tmpfs /run && exec corosync -f -c \"$0\" 2>&1";
+        command.args(["sh", "-c", shell, &conf.display().to_string()]);
         command
     };
     let members = Members::start(start);
-    let formed = |line: &str| line.contains("Members[4]: 1 2 3 4") || line.contains("members[4]: 1 2 3 4");
+    let formed = |line: &str| line.contains("embers[4]: 1 2 3 4");
     if members.wait((1..=HOSTS).collect(), formed).is_none() {
         let failed = members.fail_one(|_| true);
         return failed * f64::NAN;
     }
     std::thread::sleep(Duration::from_secs(2));
-    members.fail_one(|line| line.contains("Members[3]") || line.contains("members[3]"))
+    members.fail_one(|line| line.contains("embers[3]: 1 2 4"))
 }
 
 /// All rows.

@@ -1,12 +1,13 @@
-//! `make bench-monitor`: the monitor beside the same monitor without priority, a daemon that polls `/proc`, and earlyoom, on
-//! the same faults, interleaved in one run. Every fault is in a cage: cgroups that bound its processes and memory.
+//! `make bench-monitor`: the monitor beside the same monitor without priority, a daemon that polls `/proc`, earlyoom, a SWIM
+//! library and corosync, on the same faults, interleaved in one run. Every fault is in a cage: cgroups that bound its
+//! processes and memory. `make soak-monitor`: what is no fault raises no alarm.
 //!
-//!   cargo run --release -p weir-monitor --example bench [ROUNDS] [bombs|full|hogs|cost|hosts|guests]
+//!   cargo run --release -p weir-monitor --example bench [ROUNDS] [bombs|full|tail|hogs|cost|hosts|guests]
+//!   cargo run --release -p weir-monitor --example bench SECONDS soak
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a step that fails ends the bench
 #![allow(clippy::zombie_processes)] // cages end what is in them
 
 mod bombs;
-#[allow(dead_code)] // the tests use more of it
 #[path = "../../tests/cage.rs"]
 mod cage;
 mod cost;
@@ -14,12 +15,15 @@ mod hogs;
 mod hosts;
 mod observer;
 mod poller;
-#[allow(dead_code)] // the tests use more of it
+mod soak;
 #[path = "../../tests/vm.rs"]
 mod vm;
 mod vms;
 
 use std::time::Instant;
+
+/// Rounds of the row that shows the slowest of a hundred, for each round of the others.
+const TAIL_ROUNDS: usize = 20;
 
 /// Runs the bench.
 fn main() {
@@ -30,6 +34,7 @@ fn main() {
     match arguments.as_slice() {
         [role, argument] if role == "member" => return hosts::member(argument),
         [role, argument] if role == "swim" => return hosts::swim(argument),
+        [seconds, role] if role == "soak" => return soak::run(seconds.parse().expect("seconds")),
         _ => {}
     }
     let rounds = arguments.first().and_then(|rounds| rounds.parse().ok()).unwrap_or(5);
@@ -46,6 +51,9 @@ fn main() {
     }
     if wanted("full") {
         bombs::full(rounds);
+    }
+    if wanted("tail") {
+        bombs::tail(rounds * TAIL_ROUNDS);
     }
     if wanted("hogs") {
         hogs::run(rounds);
@@ -89,6 +97,29 @@ fn result(metric: &str, unit: &str, weir: &[f64], peer: &str, other: &[f64]) {
         weir.len(),
         other.len()
     );
+}
+
+/// Of a hundred runs the slowest but one; of fewer the slowest.
+fn p99(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (sorted.len() * 99).div_ceil(100).max(1) - 1;
+    sorted.get(at).copied().unwrap_or(f64::NAN)
+}
+
+/// Prints the 99th percentiles of a row, and all values, so that several runs can be put together.
+fn tail(metric: &str, unit: &str, weir: &[f64], peer: &str, other: &[f64]) {
+    let (ours, theirs) = (p99(weir), p99(other));
+    println!(
+        "RESULT monitor {metric}_p99 weir={ours:.2}{unit} {peer}={theirs:.2}{unit} ratio={:.2}   # {} and {} runs",
+        ours / theirs,
+        weir.len(),
+        other.len()
+    );
+    for (who, values) in [("weir", weir), (peer, other)] {
+        let listed: Vec<String> = values.iter().map(|value| format!("{value:.2}")).collect();
+        println!("SAMPLES monitor {metric} {who} {}", listed.join(" "));
+    }
 }
 
 /// Prints a figure of Weir's own beside its goal.

@@ -14,6 +14,8 @@ use weir_sensor::now_ns;
 pub struct Seen {
     /// The first fork in the cage after the start, ns.
     pub first_fork_ns: AtomicU64,
+    /// The fork by which it had as many processes as the policy allows, ns.
+    pub limit_fork_ns: AtomicU64,
     /// When its memory passed the line, ns.
     pub passed_ns: AtomicU64,
     /// Processes forked in the cage.
@@ -27,8 +29,8 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Observes a cage; `line_bytes` of memory are the line.
-    pub fn start(cage: &Cage, line_bytes: u64) -> Observer {
+    /// Observes a cage; so many `forks` and `line_bytes` of memory are the lines.
+    pub fn start(cage: &Cage, forks: u64, line_bytes: u64) -> Observer {
         use std::os::unix::fs::MetadataExt;
         let cgroup = std::fs::metadata(&cage.folder).unwrap().ino();
         let usage = ["memory.current", "memory.usage_in_bytes"].map(|name| cage.memory().join(name));
@@ -43,7 +45,9 @@ impl Observer {
             while !shared.stop.load(Ordering::Acquire) {
                 kernel.fetch(|event| {
                     if matches!(event.what, What::Fork { .. }) && event.cgroup == cgroup {
-                        shared.forks.fetch_add(1, Ordering::Relaxed);
+                        if shared.forks.fetch_add(1, Ordering::Relaxed) + 1 == forks {
+                            shared.limit_fork_ns.store(event.time_ns, Ordering::Release);
+                        }
                         let first = &shared.first_fork_ns;
                         let _ = first.compare_exchange(0, event.time_ns, Ordering::AcqRel, Ordering::Relaxed);
                     }

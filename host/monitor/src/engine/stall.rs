@@ -76,8 +76,9 @@ impl Engine {
             return;
         }
         let limit = detector.silence_ns_max();
-        let mut decision = detector.observe(now, view.value(*slot).unwrap_or(0));
-        if let Some(reader) = &mut stall.reader {
+        let mut decision = detector.observe(now, view.follow(*slot).unwrap_or(0));
+        // A packet core follows no references.
+        if let Some(reader) = stall.reader.as_mut().filter(|_| !view.is_reference(*slot)) {
             decision = reader.decide(now, decision);
         }
         match decision {

@@ -185,10 +185,19 @@ impl Engine {
         let in_scope = |node: &Node| node.scopes >> at & 1 == 1;
         let young = |node: &Node| node.born_ns >= since;
         tree.culprit(
-            |place, node| match (in_scope(node), hog) {
-                (false, _) => 0,
-                (true, true) => pages[place.at as usize],
-                (true, false) => u32::from(young(node)),
+            |place, node| match reason {
+                _ if !in_scope(node) => 0,
+                // Who forks one after the other has few that live, and an innocent may be as young as they are.
+                Reason::Forks { .. } => {
+                    if node.forked_ns >= since {
+                        node.forks
+                    } else {
+                        0
+                    }
+                }
+                _ if !node.alive => 0,
+                _ if hog => pages[place.at as usize],
+                _ => u32::from(young(node)),
             },
             |node| match node.alive {
                 true if is_protected(protected, armed, node) || !in_scope(node) => Choice::Never,
@@ -217,7 +226,10 @@ impl Engine {
             again: 0,
             action: Action::FreezeKill,
         });
-        if incident.outcome != Outcome::Acted {
+        if incident.outcome == Outcome::Acted {
+            // Else its forks would be laid at the door of whoever is left when it is gone.
+            self.tree.forgive(at, place);
+        } else {
             self.armed[at].following = None;
         }
     }
@@ -290,6 +302,7 @@ impl Engine {
         };
         if gone || took_ns > FOLLOW_NS_MAX {
             self.armed[at].following = None;
+            self.tree.forgive(at, following.place);
             if following.action == Action::Hook
                 && let Some(levers) = self.levers(at)
             {

@@ -14,7 +14,10 @@
 //!
 //! Only x86-64 guests with `CONFIG_KALLSYMS_ALL`, BTF and vmcoreinfo with kallsyms (Linux 6.0 and later; Debian's kernels have all).
 
+mod blame;
 mod btf;
+mod finder;
+mod hook;
 mod kallsyms;
 mod memory;
 pub mod qmp;
@@ -39,6 +42,8 @@ const BTF_BYTES_MAX: u64 = 64 << 20;
 /// A task of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
+    /// Where its `task_struct` is, a virtual address of the guest's kernel.
+    pub address: u64,
     /// Its number.
     pub pid: u32,
     /// Its process.
@@ -49,6 +54,8 @@ pub struct Task {
     pub comm: Comm,
     /// Times that it gave the processor away or lost it.
     pub switches: u64,
+    /// Whether it has ended, and waits only for its parent to ask for its status.
+    pub ended: bool,
 }
 
 /// Where fields of `task_struct` are, bytes.
@@ -60,6 +67,7 @@ struct Fields {
     comm: u64,
     parent: u64,
     switches: [u64; 2],
+    exit_state: u64,
 }
 
 /// A guest whose kernel was found.
@@ -80,15 +88,37 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Finds the kernel in a guest's memory; to be done once after each boot, it takes some tenths of a second.
+    /// Finds the kernel in a guest's memory; to be done once after each boot, it takes some tenths of a second. In memory
+    /// in which several have run it may be one that is gone: see [`Guest::find_all`].
     ///
     /// # Errors
     /// [`Error::Guest`] when there is no Linux kernel (yet) that can be understood.
     pub fn find(path: &Path) -> Result<Guest> {
-        let memory = GuestMemory::open(path)?;
-        let info = VmCoreInfo::find(&memory)?;
-        let mut space = Space::new(&info)?;
-        let symbols = Kallsyms::find(&memory, &space, &info)?.addresses(&[
+        Ok(Guest::find_all(path)?.swap_remove(0))
+    }
+
+    /// Finds all kernels that can be understood, at least one. Which of them runs shows only in that it moves: what ran
+    /// before a reset stays in memory until something else is written there.
+    ///
+    /// # Errors
+    /// As [`Guest::find`].
+    pub fn find_all(path: &Path) -> Result<Vec<Guest>> {
+        let (mut guests, mut problem) = (Vec::new(), None);
+        for info in VmCoreInfo::find(&GuestMemory::open(path)?)? {
+            match Guest::read(GuestMemory::open(path)?, &info) {
+                Ok(guest) => guests.push(guest),
+                Err(error) => problem = Some(error),
+            }
+        }
+        match problem {
+            Some(problem) if guests.is_empty() => Err(problem),
+            _ => Ok(guests),
+        }
+    }
+
+    fn read(memory: GuestMemory, info: &VmCoreInfo) -> Result<Guest> {
+        let mut space = Space::new(info)?;
+        let symbols = Kallsyms::find(&memory, &space, info)?.addresses(&[
             "init_task",
             "jiffies_64",
             "total_forks",
@@ -145,6 +175,11 @@ impl Guest {
         Some(self.number(self.panic_cpu?)? != NOBODY)
     }
 
+    /// The physical address of a virtual one of its kernel, if it is mapped.
+    pub fn physical(&self, address: u64) -> Option<u64> {
+        self.memory.physical(&self.space, address)
+    }
+
     fn number(&self, address: u64) -> Option<u32> {
         let mut bytes = [0; 4];
         self.memory.read(&self.space, address, &mut bytes).then(|| u32::from_le_bytes(bytes))
@@ -160,11 +195,13 @@ impl Guest {
         let switches =
             fields.switches.map(|field| self.memory.word(&self.space, at.wrapping_add(field)).unwrap_or(0));
         Some(Task {
+            address: at,
             pid: self.number(at.wrapping_add(fields.pid))?,
             tgid: self.number(at.wrapping_add(fields.tgid))?,
             parent: self.number(parent.wrapping_add(fields.tgid)).unwrap_or(0),
             comm,
             switches: switches[0].wrapping_add(switches[1]),
+            ended: self.number(at.wrapping_add(fields.exit_state))? != 0,
         })
     }
 
@@ -199,6 +236,7 @@ fn fields(btf: &Btf<'_>) -> Result<Fields> {
         comm: need("comm")?,
         parent: need("real_parent")?,
         switches: [need("nvcsw")?, need("nivcsw")?],
+        exit_state: need("exit_state")?,
     })
 }
 

@@ -121,7 +121,8 @@ fn a_guest_that_points_anywhere_harms_nobody() {
             words.iter().take(200).map(|(at, word)| (usize::from(*at) % 2048 * 8, *word)).collect();
         let (_file, memory) = memory(4, &places);
         let space = Space { page_tables: 0, levels: 5, direct_map: 0x1000_0000 };
-        let fields = Fields { tasks: 0, pid: 8, tgid: 12, comm: 16, parent: 32, switches: [40, 48] };
+        let fields =
+            Fields { tasks: 0, pid: 8, tgid: 12, comm: 16, parent: 32, switches: [40, 48], exit_state: 56 };
         let at = 0x1000_0000;
         let guest = Guest {
             memory,

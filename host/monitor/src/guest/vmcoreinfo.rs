@@ -9,6 +9,8 @@ const PAGE: usize = 4096;
 const START: &[u8] = b"OSRELEASE=";
 /// Most lines that are kept.
 const LINES_MAX: usize = 1024;
+/// Most notes that are looked at: kernels that ran before leave theirs.
+const NOTES_MAX: usize = 8;
 
 /// The lines.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +21,9 @@ pub(super) struct VmCoreInfo {
 }
 
 impl VmCoreInfo {
-    /// Looks for it, page by page.
-    pub(super) fn find(memory: &GuestMemory) -> Result<VmCoreInfo> {
+    /// Looks for it, page by page. A machine that began anew may hold those of kernels that are gone.
+    pub(super) fn find(memory: &GuestMemory) -> Result<Vec<VmCoreInfo>> {
+        let mut found = Vec::new();
         let mut page = [0; PAGE];
         let mut start = [0; START.len()];
         // Above 4 GiB there is more in large guests, but the kernel keeps this early page low.
@@ -28,12 +31,16 @@ impl VmCoreInfo {
             if memory.read_physical(at, &mut start) && start == START && memory.read_physical(at, &mut page) {
                 let info = VmCoreInfo::parse(&page);
                 // A stale copy of an earlier kernel lacks the lines at the end.
-                if info.number("SYMBOL(kallsyms_names)").is_ok() {
-                    return Ok(info);
+                if info.number("SYMBOL(kallsyms_names)").is_ok() && found.len() < NOTES_MAX {
+                    found.push(info);
                 }
             }
         }
-        Err(Error::Guest("no Linux kernel of 6.0 or later has written its vmcoreinfo: is it booting?".into()))
+        if found.is_empty() {
+            let reason = "no Linux kernel of 6.0 or later has written its vmcoreinfo: is it booting?";
+            return Err(Error::Guest(reason.into()));
+        }
+        Ok(found)
     }
 
     pub(super) fn parse(page: &[u8]) -> VmCoreInfo {

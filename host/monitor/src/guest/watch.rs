@@ -10,10 +10,12 @@
 //! - A false alarm does no harm: what is not fenced is not failed over, and a fenced guest does nothing more.
 //! - A guest that a person has stopped, that begins anew or has shut down is no failure; QEMU tells so (`qmp`).
 //! - The fence is QEMU's `stop`; where QEMU does not answer, its cgroup is frozen if the policy names one, else its process is stopped.
-//! - The kernel of a guest is looked for by a thread of ordinary priority, since that takes tenths of a second.
+//! - The kernel of a guest is looked for by a thread of ordinary priority, since that takes tenths of a second ([`super::finder`]).
 
-use super::Guest;
+use super::finder::{Candidates, Finder, inode};
+use super::hook::{self, Asked};
 use super::qmp::{Event, Qmp};
+use super::{Guest, TASKS_MAX, Task, blame};
 use crate::detector::{Decision, Detector, Settings};
 use crate::error::{Error, Result};
 use crate::incident::{GuestIncident, Note, Outcome, Reason};
@@ -25,23 +27,21 @@ use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::net::UdpSocket;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use weir_sensor::now_ns;
 
-/// Between two looks for a kernel.
-const FIND_PAUSE: Duration = Duration::from_millis(200);
 /// Between two tries to reach QEMU, and two looks whether the file is still that guest's, ns.
 const RETRY_NS: u64 = 500_000_000;
 /// Programs whose tasks are counted apart, in one count.
 const PROGRAMS_MAX: usize = 64;
+/// The room for tasks is not kept from one count to the next above so many.
+const TASKS_KEPT: usize = 4096;
 /// Tasks are counted each so many periods.
 const COUNT_PERIODS: u64 = 4;
 
@@ -58,6 +58,10 @@ pub struct GuestView {
     pub tasks: u64,
     /// Times that it was stimulated.
     pub stimuli: u64,
+    /// A person has stopped it, or it has shut down.
+    pub stopped: bool,
+    /// Periods that it was watched in.
+    pub looks: u64,
 }
 
 /// The watchers of all guests.
@@ -115,43 +119,11 @@ impl Drop for Watchers {
     }
 }
 
-/// A guest, and the file that it was found in.
-type Found = (Guest, u64);
-
-/// What looks for a kernel, for as long as one is wanted.
-#[derive(Debug)]
-struct Finder {
-    wanted: Arc<AtomicBool>,
-    found: Receiver<Found>,
-}
-
-impl Finder {
-    fn start(memory: PathBuf, stop: Arc<AtomicBool>) -> Result<(Finder, JoinHandle<()>)> {
-        let wanted = Arc::new(AtomicBool::new(true));
-        let (tell, found) = sync_channel(1);
-        let asked = wanted.clone();
-        let look = move || {
-            while !stop.load(Ordering::Acquire) {
-                let file = inode(&memory).filter(|_| asked.load(Ordering::Acquire));
-                if let Some(file) = file
-                    && let Ok(guest) = Guest::find(&memory)
-                {
-                    asked.store(false, Ordering::Release);
-                    if tell.send((guest, file)).is_err() {
-                        return;
-                    }
-                }
-                std::thread::sleep(FIND_PAUSE);
-            }
-        };
-        let thread = std::thread::Builder::new().name("monitor-finder".into()).spawn(look);
-        let thread = thread.map_err(|error| Error::io("starting a finder of guests", error))?;
-        Ok((Finder { wanted, found }, thread))
-    }
-}
-
-fn inode(path: &Path) -> Option<u64> {
-    std::fs::metadata(path).ok().map(|status| status.ino())
+/// Who is behind too many tasks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Blamed {
+    program: Comm,
+    process: u32,
 }
 
 struct Watch {
@@ -160,7 +132,12 @@ struct Watch {
     finder: Finder,
     notes: SyncSender<Note>,
     shown: Arc<Mutex<GuestView>>,
-    guest: Option<Found>,
+    /// It, and the file that it was found in.
+    guest: Option<(Guest, u64)>,
+    /// Kernels of which it is not known yet which one runs.
+    candidates: Option<Candidates>,
+    /// It began anew while it was watched: an earlier kernel of it may still be in its memory.
+    anew: bool,
     detector: Detector,
     qmp: Option<Qmp>,
     qmp_due_ns: u64,
@@ -174,7 +151,10 @@ struct Watch {
     panicked: bool,
     quiet_until_ns: u64,
     view: GuestView,
-    looks: u64,
+    /// The tasks at the last count.
+    tasks: Vec<Task>,
+    /// Questions to the guest's hook.
+    asked: u64,
 }
 
 impl Watch {
@@ -193,6 +173,8 @@ impl Watch {
             notes,
             shown,
             guest: None,
+            candidates: None,
+            anew: false,
             detector,
             qmp: None,
             qmp_due_ns: 0,
@@ -203,7 +185,8 @@ impl Watch {
             panicked: false,
             quiet_until_ns: 0,
             view: GuestView::default(),
-            looks: 0,
+            tasks: Vec::new(),
+            asked: 0,
         }
     }
 
@@ -216,11 +199,13 @@ impl Watch {
             match self.guest.is_some() {
                 true if !self.halted && !self.fenced => self.look(now),
                 true => {}
-                false => self.take_found(),
+                false => self.take_found(now),
             }
             self.view.failed =
                 self.fenced || self.panicked || self.detector.state() == crate::detector::State::Failed;
             self.view.level = self.detector.level(now);
+            self.view.stopped = self.halted && !self.fenced;
+            self.view.looks += 1;
             if let Ok(mut shown) = self.shown.try_lock() {
                 shown.clone_from(&self.view);
             }
@@ -228,22 +213,28 @@ impl Watch {
         }
     }
 
-    fn take_found(&mut self) {
-        if let Ok(found) = self.finder.found.try_recv() {
+    fn take_found(&mut self, now: u64) {
+        if let Some(found) = self.finder.take() {
+            self.candidates = Some(Candidates::new(found, now));
+        }
+        let Some(candidates) = &mut self.candidates else { return };
+        if let Some(found) = candidates.running(self.anew) {
             self.view.release.clone_from(&found.0.release);
             self.guest = Some(found);
+            self.candidates = None;
             self.panicked = false;
             self.detector = detector(&self.policy);
+        } else if candidates.expired(now) {
+            self.forget();
         }
     }
 
     /// Its kernel is another one from now on.
     fn forget(&mut self) {
         self.guest = None;
+        self.candidates = None;
         self.view.release.clear();
-        // One that was found meanwhile may be the old one.
-        while self.finder.found.try_recv().is_ok() {}
-        self.finder.wanted.store(true, Ordering::Release);
+        self.finder.look_again();
     }
 
     /// Connects to QEMU, the console and the network again where that is due.
@@ -256,7 +247,7 @@ impl Watch {
             && inode(&self.policy.memory_file) != Some(*file)
         {
             self.forget();
-            self.fenced = false;
+            (self.fenced, self.anew) = (false, false);
         }
         if let Some(path) = &self.policy.qmp
             && self.qmp.is_none()
@@ -285,7 +276,10 @@ impl Watch {
             match event {
                 Event::Stopped | Event::Shutdown => self.halted = true,
                 Event::Resumed => (self.halted, self.fenced) = (false, false),
-                Event::Reset => self.forget(),
+                Event::Reset => {
+                    self.anew = true;
+                    self.forget();
+                }
             }
         }
         if self.guest.is_some() && self.halted {
@@ -301,10 +295,9 @@ impl Watch {
         let panicked = guest.panicked() == Some(true);
         if panicked && !self.panicked {
             self.panicked = true;
-            return self.act(now, Reason::Panic, [0; 16]);
+            return self.act(now, Reason::Panic, Blamed::default());
         }
-        self.looks += 1;
-        if self.looks.is_multiple_of(COUNT_PERIODS) && self.policy.tasks.is_some() {
+        if self.view.looks.is_multiple_of(COUNT_PERIODS) && self.policy.tasks.is_some() {
             self.count_tasks(now);
         }
         match self.detector.observe(now, progress) {
@@ -316,7 +309,8 @@ impl Watch {
             }
             Decision::Failed => {
                 let limit = self.detector.silence_ns_max();
-                self.act(now, Reason::Silent { found: self.detector.silent_ns(now), limit }, [0; 16]);
+                let found = self.detector.silent_ns(now);
+                self.act(now, Reason::Silent { found, limit }, Blamed::default());
             }
             Decision::Recovered => self.tell(Note::Recovered { policy: self.number }),
         }
@@ -355,22 +349,25 @@ impl Watch {
 
     fn count_tasks(&mut self, now: u64) {
         let (Some((guest, _)), Some(limit)) = (&self.guest, self.policy.tasks) else { return };
-        let mut programs: Vec<(Comm, u64)> = Vec::with_capacity(PROGRAMS_MAX);
-        let mut found = 0;
+        self.tasks.clear();
+        self.tasks.shrink_to(TASKS_KEPT);
+        let tasks = &mut self.tasks;
         guest.tasks(|task| {
-            found += 1;
-            match programs.iter().position(|(comm, _)| *comm == task.comm) {
-                Some(at) => programs[at].1 += 1,
-                None if programs.len() < PROGRAMS_MAX => programs.push((task.comm, 1)),
-                None => {}
+            // What has ended is no danger, and nobody is to blame for it any more.
+            if !task.ended {
+                tasks.push(*task);
             }
         });
+        debug_assert!(tasks.len() <= TASKS_MAX, "a walk is bounded");
+        let found = tasks.len() as u64;
         self.view.tasks = found;
         if found >= limit && now >= self.quiet_until_ns {
             let cooldown_ns = self.policy.common.cooldown_ms.saturating_mul(1_000_000);
             self.quiet_until_ns = now.saturating_add(cooldown_ns);
-            let most = programs.iter().max_by_key(|(_, count)| *count).map_or([0; 16], |(comm, _)| *comm);
-            self.act(now, Reason::Tasks { found, limit }, most);
+            let culprit = blame::culprit(&self.tasks);
+            let blamed =
+                Blamed { program: most_frequent(&self.tasks), process: culprit.map_or(0, |task| task.tgid) };
+            self.act(now, Reason::Tasks { found, limit }, blamed);
         }
     }
 
@@ -380,12 +377,13 @@ impl Watch {
         }
     }
 
-    fn act(&mut self, now: u64, reason: Reason, comm: Comm) {
+    fn act(&mut self, now: u64, reason: Reason, blamed: Blamed) {
         let action = self.policy.action;
         let mut incident = GuestIncident {
             policy: self.number,
             reason,
-            comm,
+            comm: blamed.program,
+            process: blamed.process,
             fenced: None,
             outcome: Outcome::Reported,
             failed_over: None,
@@ -398,7 +396,11 @@ impl Watch {
             if action.fences() {
                 incident.fenced = Some(fenced);
             }
-            let done = fenced && self.carry_out(action);
+            let done = fenced
+                && match action {
+                    GuestAction::Hook => self.ask_hook(&incident),
+                    _ => self.carry_out(action),
+                };
             incident.outcome = if done { Outcome::Acted } else { Outcome::Unable };
             if fenced && action.fences() {
                 incident.failed_over = self.fail_over();
@@ -406,6 +408,16 @@ impl Watch {
         }
         incident.act_ns = now_ns().saturating_sub(now);
         self.tell(Note::Guest(incident));
+    }
+
+    /// Has the guest's own hook repair it.
+    fn ask_hook(&mut self, incident: &GuestIncident) -> bool {
+        let Some(path) = &self.policy.hook else { return false };
+        self.asked += 1;
+        let (measure, ..) = incident.reason.parts();
+        let asked = Asked { number: self.asked, measure, process: incident.process, program: incident.comm };
+        let done = hook::ask(path, &asked, hook::ANSWER_LIMIT);
+        done.inspect_err(|error| tracing::warn!(policy = self.policy.common.name, %error, "a repair")).is_ok()
     }
 
     /// Makes sure that the guest does no more.
@@ -444,7 +456,7 @@ impl Watch {
         let Some(qmp) = &mut self.qmp else { return action == GuestAction::Pause };
         let mut run = |name: &str, arguments: Value| qmp.command(name, arguments).is_ok();
         match action {
-            GuestAction::Report | GuestAction::Pause => true,
+            GuestAction::Report | GuestAction::Pause | GuestAction::Hook => true,
             GuestAction::Nmi => run("inject-nmi", Value::Null),
             GuestAction::OomKill => {
                 let key = |name: &str| json!({ "type": "qcode", "data": name });
@@ -453,7 +465,7 @@ impl Watch {
             GuestAction::Reset => {
                 let done = run("system_reset", Value::Null) && run("cont", Value::Null);
                 if done {
-                    (self.fenced, self.halted) = (false, false);
+                    (self.fenced, self.halted, self.anew) = (false, false, true);
                     self.forget();
                 }
                 done
@@ -470,6 +482,19 @@ impl Watch {
         let status = Command::new(program).arg(&self.policy.common.name).status();
         Some(status.is_ok_and(|status| status.success()))
     }
+}
+
+/// The program of the most tasks; those beyond [`PROGRAMS_MAX`] different ones are not counted.
+fn most_frequent(tasks: &[Task]) -> Comm {
+    let mut programs: Vec<(Comm, u64)> = Vec::with_capacity(PROGRAMS_MAX);
+    for task in tasks {
+        match programs.iter().position(|(comm, _)| *comm == task.comm) {
+            Some(at) => programs[at].1 += 1,
+            None if programs.len() < PROGRAMS_MAX => programs.push((task.comm, 1)),
+            None => {}
+        }
+    }
+    programs.iter().max_by_key(|(_, count)| *count).map_or([0; 16], |(comm, _)| *comm)
 }
 
 fn detector(policy: &GuestPolicy) -> Detector {

@@ -133,6 +133,8 @@ struct Document {
     #[serde(default)]
     qmp: Option<PathBuf>,
     #[serde(default)]
+    hook: Option<PathBuf>,
+    #[serde(default)]
     stimulus: Option<String>,
     #[serde(default)]
     watch_ms: Option<u64>,
@@ -147,6 +149,7 @@ fn policy(value: Value) -> std::result::Result<Policy, String> {
     let guest = GuestFields {
         memory_file: document.memory_file,
         qmp: document.qmp,
+        hook: document.hook,
         stimulus: document.stimulus,
         watch_ms: document.watch_ms,
         fail_over: document.fail_over,

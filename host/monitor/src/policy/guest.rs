@@ -25,16 +25,19 @@ pub enum GuestAction {
     OomKill,
     /// Have it crash and write its dump (a non-maskable interrupt), for diagnosis.
     Nmi,
+    /// Have the hook that it exports end the culprit's tree.
+    Hook,
 }
 
 impl GuestAction {
-    const ALL: [GuestAction; 6] = [
+    const ALL: [GuestAction; 7] = [
         GuestAction::Report,
         GuestAction::Pause,
         GuestAction::Reset,
         GuestAction::Quit,
         GuestAction::OomKill,
         GuestAction::Nmi,
+        GuestAction::Hook,
     ];
 
     /// As in a file.
@@ -46,6 +49,7 @@ impl GuestAction {
             GuestAction::Quit => "quit",
             GuestAction::OomKill => "oom-kill",
             GuestAction::Nmi => "nmi",
+            GuestAction::Hook => "hook",
         }
     }
 
@@ -79,6 +83,8 @@ pub struct GuestPolicy {
     pub memory_file: PathBuf,
     /// The Unix socket of QEMU's monitor protocol.
     pub qmp: Option<PathBuf>,
+    /// The Unix socket of the port behind which the guest exports a hook.
+    pub hook: Option<PathBuf>,
     /// What makes it move.
     pub stimulus: Stimulus,
     /// The period, ms.
@@ -98,6 +104,7 @@ pub struct GuestPolicy {
 pub(super) struct GuestFields {
     pub(super) memory_file: Option<PathBuf>,
     pub(super) qmp: Option<PathBuf>,
+    pub(super) hook: Option<PathBuf>,
     pub(super) stimulus: Option<String>,
     pub(super) watch_ms: Option<u64>,
     pub(super) fail_over: Option<PathBuf>,
@@ -115,6 +122,7 @@ impl GuestFields {
         let fields = [
             (self.memory_file.is_some(), "memory-file"),
             (self.qmp.is_some(), "qmp"),
+            (self.hook.is_some(), "hook"),
             (self.stimulus.is_some(), "stimulus"),
             (self.watch_ms.is_some(), "watch-ms"),
             (self.fail_over.is_some(), "fail-over"),
@@ -135,7 +143,7 @@ impl GuestFields {
             Some(said) => {
                 GuestAction::ALL.into_iter().find(|action| action.name() == said).ok_or_else(|| {
                     format!(
-                        "action '{said}' is none of a guest: use report, pause, reset, quit, oom-kill or nmi"
+                        "action '{said}' is none of a guest: use report, pause, reset, quit, oom-kill, nmi or hook"
                     )
                 })?
             }
@@ -155,7 +163,13 @@ impl GuestFields {
         let missing = "field 'stimulus' is missing: an idle guest stands still, and only what it does when it is \
                        stimulated tells that it lives; 'none' lets silence decide";
         let stimulus = stimulus(self.stimulus.as_deref().ok_or(missing)?)?;
-        if self.qmp.is_none() && (stimulus == Stimulus::Key || action != GuestAction::Report) {
+        if action == GuestAction::Hook && self.hook.is_none() {
+            return Err(
+                "action hook needs the field 'hook': the socket of a port on which the guest listens".into(),
+            );
+        }
+        let by_qemu = !matches!(action, GuestAction::Report | GuestAction::Hook);
+        if self.qmp.is_none() && (stimulus == Stimulus::Key || by_qemu) {
             return Err(format!("action {} with this stimulus needs the field 'qmp'", action.name()));
         }
         let default_ms = if stimulus == Stimulus::None { 0 } else { 200 };
@@ -164,6 +178,7 @@ impl GuestFields {
             action,
             memory_file,
             qmp: self.qmp,
+            hook: self.hook,
             stimulus,
             period_ms,
             periods,

@@ -141,6 +141,7 @@ fail-over: /usr/local/sbin/fail-over
         ("stimulus: key\n", "needs the field 'qmp'"),
         ("stimulus: none\naction: pause\n", "needs the field 'qmp'"),
         ("stimulus: none\naction: freeze-kill\n", "none of a guest"),
+        ("stimulus: none\naction: hook\n", "needs the field 'hook'"),
         ("stimulus: none\nwhen: { tasks: 0 }\n", "0 tasks"),
         ("stimulus: none\nperiod-ms: 0\n", "period-ms"),
         ("stimulus: none\nbox: b\n", "does not belong to kind guest"),

@@ -182,6 +182,10 @@ impl Ring {
             self.suspicions.remove(&(about, from));
             self.judge(about, out);
         }
+        // Who was suspected only by hosts that failed themselves has lost those votes, and nobody speaks of it any more.
+        for about in self.failed.clone() {
+            self.judge(about, out);
+        }
     }
 
     fn tell(&self, about: Host, suspects: bool, out: &mut Vec<Output>) {

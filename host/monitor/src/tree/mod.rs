@@ -24,6 +24,8 @@ use scope::{SCOPES_MAX, Scope};
 pub const NODES_MAX: usize = 1 << 16;
 /// A process is a link of a young chain for so long after its birth, ns.
 pub const YOUNG_NS: u64 = 10_000_000_000;
+/// What a process has forked counts half after so long, ns: a burst weighs more than a long life.
+const FORKS_HALVED_NS: u64 = 10_000_000_000;
 /// Longest chain that is followed upwards.
 const CHAIN_MAX: u32 = 4096;
 /// No node.
@@ -50,6 +52,11 @@ pub struct Node {
     pub children: u32,
     /// Length of the chain of young processes that ends in it.
     pub chain: u32,
+    /// Its forks, and those of processes below it that have ended; halved each [`FORKS_HALVED_NS`].
+    pub forks: u32,
+    /// When it forked last, ns; 0 if never.
+    pub forked_ns: u64,
+    halved_ns: u64,
     /// The scopes that it belongs to, one bit each.
     pub scopes: u16,
     /// Different for every process that the tree ever held.
@@ -69,6 +76,9 @@ const EMPTY: Node = Node {
     alive: false,
     children: 0,
     chain: 0,
+    forks: 0,
+    forked_ns: 0,
+    halved_ns: 0,
     scopes: 0,
     serial: 0,
     parent: NONE,
@@ -76,6 +86,26 @@ const EMPTY: Node = Node {
     next: NONE,
     before: NONE,
 };
+
+impl Node {
+    fn forked(&mut self, now_ns: u64) {
+        let halvings = now_ns.saturating_sub(self.halved_ns) / FORKS_HALVED_NS;
+        if halvings > 0 {
+            self.forks = self.forks.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
+            self.halved_ns = now_ns;
+        }
+        self.forks = self.forks.saturating_add(1);
+        self.forked_ns = now_ns;
+    }
+
+    fn inherit(&mut self, from: &Node) {
+        if from.forks > 0 {
+            self.forks = self.forks.saturating_add(from.forks);
+            self.forked_ns = self.forked_ns.max(from.forked_ns);
+            self.halved_ns = self.halved_ns.max(from.halved_ns);
+        }
+    }
+}
 
 /// Whether a node may be the culprit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +264,7 @@ impl ForkTree {
                 self.end(event.process);
                 let mut cgroup = event.cgroup;
                 if let Some(at) = self.index.get(parent) {
+                    self.node_mut(at).forked(event.time_ns);
                     if cgroup == 0 {
                         cgroup = self.node(at).cgroup;
                     } else {
@@ -360,12 +391,16 @@ impl ForkTree {
     /// Takes out a joint that joins nothing, and then perhaps the one above it.
     fn tidy(&mut self, mut at: u32) {
         while at != ROOT && !self.node(at).alive {
-            let Node { parent, first, .. } = *self.node(at);
+            let node = *self.node(at);
+            let Node { parent, first, .. } = node;
+            // What it forked is not forgotten with it: it goes to the branch's last survivor, or else to who is above.
             if first == NONE {
+                self.node_mut(parent).inherit(&node);
                 self.unhang(at);
                 self.release(at);
                 at = parent;
             } else if self.node(first).next == NONE {
+                self.node_mut(first).inherit(&node);
                 self.unhang(at);
                 self.hang(first, parent);
                 let living = u32::from(self.node(first).alive);
@@ -441,7 +476,7 @@ impl ForkTree {
 
     /// Finds who is behind a mass of processes: the paper's culprit, whose whole tree is to go.
     ///
-    /// `weight` says how much a living process counts. From the root the walk goes down into the child that holds at
+    /// `weight` says how much a process, or a joint, counts by itself. From the root the walk goes down into the child that holds at
     /// least half of all weight, as long as there is one. `choose` says for each node on this way whether it is the
     /// culprit at once, or if nothing below it is, or never; what is never chosen protects what is above it too.
     pub fn culprit(
@@ -478,7 +513,7 @@ impl ForkTree {
         while let Some(here) = at {
             let node = self.nodes[here as usize];
             let place = Place { at: here, serial: node.serial };
-            let own = if here != ROOT && node.alive { weight(place, &node) } else { 0 };
+            let own = if here == ROOT { 0 } else { weight(place, &node) };
             all += u64::from(own);
             let sum = self.weights[here as usize].saturating_add(own);
             self.weights[here as usize] = sum;
@@ -500,6 +535,21 @@ impl ForkTree {
             child = self.node(child).next;
         }
         None
+    }
+
+    /// What was forked up to now counts no more against a tree, nor in a policy's scope: it was dealt with.
+    pub fn forgive(&mut self, policy: usize, place: Place) {
+        if let Some(scope) = self.scopes.get_mut(policy) {
+            scope.forgive();
+        }
+        if self.get(place).is_none() {
+            return;
+        }
+        let mut at = Some(self.lowest(place.at));
+        while let Some(here) = at {
+            self.node_mut(here).forks = 0;
+            at = self.after(here, place.at);
+        }
     }
 
     /// Calls `each` for every living process.

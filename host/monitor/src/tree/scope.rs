@@ -102,6 +102,13 @@ impl Scope {
         }
     }
 
+    /// Forks up to now count no more; the living do.
+    pub(super) fn forgive(&mut self) {
+        for part in &mut self.parts {
+            part.forks = 0;
+        }
+    }
+
     fn sum(&self, now_ns: u64, of: impl Fn(&Part) -> u32) -> u64 {
         let newest = now_ns.checked_div(self.part_ns).unwrap_or(0);
         let counts = |part: &&Part| part.number + PARTS >= newest && part.number <= newest.max(self.newest);

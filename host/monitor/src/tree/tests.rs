@@ -31,7 +31,7 @@ fn tree() -> ForkTree {
 }
 
 fn young(since: u64) -> impl FnMut(Place, &Node) -> u32 {
-    move |_, node| u32::from(node.born_ns >= since)
+    move |_, node| u32::from(node.alive && node.born_ns >= since)
 }
 
 /// Young processes are taken at once; those that are named never.
@@ -108,6 +108,43 @@ fn who_may_not_be_chosen_is_passed_over() {
     assert_eq!(tree.get(place).unwrap().process, 20);
     assert_eq!(tree.culprit(young(1000), sparing(1000, &[20])), None);
     assert_eq!(tree.culprit(young(u64::MAX), sparing(1000, &[])), None);
+}
+
+#[test]
+fn who_forks_one_after_the_other_is_blamed_and_no_innocent_of_the_same_age() {
+    let mut tree = tree();
+    let forked = |tree: &mut ForkTree| tree.culprit(|_, node| node.forks, sparing(1000, &[1, 10]));
+    // A worker below a master, and an innocent as young, all by the same shell.
+    for (parent, process) in [(10, 100), (100, 101), (10, 300)] {
+        tree.apply(&fork(2000, parent, process));
+    }
+    for _ in 0..50 {
+        tree.apply(&fork(2000, 101, 102));
+        tree.apply(&exit(102));
+    }
+    let (place, weight) = forked(&mut tree).unwrap();
+    assert_eq!((tree.get(place).unwrap().process, weight), (100, 51));
+    // A chain in which each ends after its fork: the last one stands for all.
+    for process in 400..450 {
+        tree.apply(&fork(2000, if process == 400 { 10 } else { process - 1 }, process));
+        if process > 400 {
+            tree.apply(&exit(process - 1));
+        }
+    }
+    assert!(tree.get(tree.find(449).unwrap()).unwrap().forks >= 48);
+    // It is dealt with: its end makes nobody else guilty.
+    tree.forgive(0, place);
+    for process in [101, 100] {
+        tree.apply(&exit(process));
+    }
+    tree.forgive(0, tree.find(449).unwrap());
+    assert!(tree.get(tree.find(10).unwrap()).unwrap().forks < 10);
+    // Of a long life only the last counts.
+    for second in 0..100 {
+        tree.apply(&fork(1_000_000_000 * second, 300, 500));
+        tree.apply(&exit(500));
+    }
+    assert!(tree.get(tree.find(300).unwrap()).unwrap().forks < 30);
 }
 
 #[test]

@@ -76,8 +76,13 @@ pub fn obstacle() -> Option<&'static str> {
     weir_monitor::levers::mount().is_none().then_some("no cgroups of version 2 are mounted")
 }
 
-/// A note for the controllers from an entry of the audit log; nothing for what is of no interest to them.
+/// A note for the controllers from an entry of the audit log; nothing for what is of no interest to them. They are told
+/// of faults and repairs only: a query that fires says what somebody asked this host for, and one that fires often would
+/// push all faults out of the few notes that are kept.
 pub fn note(entry: &audit::Entry) -> Option<HealthNote> {
+    if matches!(entry.what, audit::What::Query { .. }) {
+        return None;
+    }
     let severity = match webhook::severity(entry) {
         Some("critical") => Severity::Critical,
         Some("warning") => Severity::Warning,

@@ -19,6 +19,7 @@ use weir_agent::supervise::{MONITOR_LOCK, RunLock};
 use weir_model::Label;
 use weir_monitor::audit::Entry;
 use weir_monitor::local::{self, Settings};
+use weir_monitor::policy::Policy;
 use weir_monitor::remote::RingFile;
 use weir_monitor::service::{Config, Monitor, OnEntry};
 use weir_monitor::webhook;
@@ -171,7 +172,7 @@ impl Serve {
         let policies = match self.policy.as_deref() {
             None => Ok(Vec::new()),
             Some(path) if path == Path::new("builtin") => weir_monitor::policy::builtin(),
-            Some(path) => weir_monitor::policy::load(path),
+            Some(path) => weir_monitor::policy::load(path).and_then(or_builtin),
         };
         let load = |path: &PathBuf| weir_monitor::query::load(path);
         let config = Config {
@@ -186,6 +187,15 @@ impl Serve {
         };
         Monitor::start(config).map_err(failure)
     }
+}
+
+/// A folder in which nobody wrote any policy yet is no reason to notice nothing.
+fn or_builtin(found: Vec<Policy>) -> weir_monitor::Result<Vec<Policy>> {
+    if found.is_empty() {
+        tracing::warn!("no policies were written: those that are built in only report");
+        return weir_monitor::policy::builtin();
+    }
+    Ok(found)
 }
 
 /// Serves until SIGTERM or ctrl-c.

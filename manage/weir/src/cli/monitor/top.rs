@@ -104,10 +104,11 @@ fn hosts(status: &Status) -> comfy_table::Table {
 fn guests(status: &Status) -> comfy_table::Table {
     let mut shown = table(&["guest", "kernel", "state", "suspicion", "tasks", "stimuli"]);
     for row in &status.guests {
-        let state = match (row.failed, row.release.is_empty()) {
-            (true, _) => "FAILED",
-            (false, true) => "looked for",
-            (false, false) => "alive",
+        let state = match row {
+            row if row.failed => "FAILED",
+            row if row.stopped => "stopped",
+            row if row.release.is_empty() => "looked for",
+            _ => "alive",
         };
         shown.add_row([
             row.name.clone(),

@@ -81,6 +81,7 @@ impl Group {
         let status = self.members.as_ref()?.status();
         let keys = handle.group_keys();
         let why = |lied: bool| if lied { "it lied in this dealing" } else { "it is silent" };
+        let level = |id: &u32| status.suspicion.get(id).copied().unwrap_or(0) as f64 / 1000.0;
         let passed_over = status.passed_over.iter();
         let faults = keys.faults().iter().chain(&status.faults);
         Some(GroupSigning {
@@ -91,7 +92,9 @@ impl Group {
             dealing: keys.open().map(|open| open.round().phase()),
             own_share: status.share_phase,
             aggregator: status.aggregator,
-            passed_over: passed_over.map(|(id, lied)| format!("controller {id}: {}", why(*lied))).collect(),
+            passed_over: passed_over
+                .map(|(id, lied)| format!("controller {id}: {} (suspicion {:.1})", why(*lied), level(id)))
+                .collect(),
             waiting: status.waiting as u64,
             faults: faults.map(|(phase, fault)| format!("in dealing {phase}, {fault}")).collect(),
         })

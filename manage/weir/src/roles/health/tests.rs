@@ -13,6 +13,9 @@ fn what_is_told_is_bounded_and_what_is_of_no_interest_is_not_told() {
     assert!(told.text.len() <= TEXT_BYTES_MAX && told.text.len() > TEXT_BYTES_MAX - 4, "{}", told.text.len());
     assert!(note(&entry(What::Settled { took_us: 5, again: 0 })).is_some());
     assert_eq!(note(&entry(What::Stopped)), None);
+    let fired = entry(What::Query { query: "forkers".into(), value: "5".into() });
+    assert_eq!(note(&fired), None, "a query that fires is no fault");
+    assert!(webhook::severity(&fired).is_some(), "who asked to be told by a webhook is told");
     let report = HealthReport {
         actuator: Label::new("h1").unwrap(),
         kernel: String::new(),

@@ -16,7 +16,8 @@
 //! speed against false alarms reads it and takes a threshold of its own. Flapping is damped: each recovery doubles the
 //! periods that the next failure needs, up to [`DAMP_MAX`] doublings, and each quiet [`CALM_PERIODS`] undo one.
 //!
-//! It is a step machine: time and values come in, decisions go out; it knows no clock.
+//! It is a step machine: time and values come in, decisions go out; it knows no clock. Monitors of hosts use it for hosts,
+//! guests and applications, controllers of a group for each other.
 
 /// Most doublings of the periods.
 pub const DAMP_MAX: u32 = 4;

@@ -1,17 +1,8 @@
 //! `make soak-monitor`: no false alarm. A monitor watches the host, an application's counter and a guest for ten minutes in which nothing
 //! happens, and ten in which every processor is busy, there and in the guest.
-//!
-//!   cargo run --release -p weir-monitor --example soak [SECONDS of each]
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a step that fails ends the run
 
-#[allow(dead_code)] // the tests use more of it
-#[path = "../tests/cage.rs"]
-mod cage;
-#[allow(dead_code)] // the tests use more of it
-#[path = "../tests/vm.rs"]
-mod vm;
-
-use cage::{Cage, Watched};
+use crate::cage::{Cage, Watched};
+use crate::vm;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -38,8 +29,8 @@ period-ms: 200
 action: report
 ";
 
-fn main() {
-    let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(600);
+/// So many seconds of each.
+pub fn run(seconds: u64) {
     let mut text = POLICIES.to_string();
     let mut guest = vm::Vm::boot().inspect_err(|reason| println!("NOT RUN soak guest: {reason}")).ok();
     if let Some(guest) = &guest {
