@@ -37,6 +37,8 @@ make_root() {
       { tail -20 "$work/debootstrap.log" >&2; die "debootstrap failed"; }
     if [ -n "${WEIR_FRESH_CACHE:-}" ]; then tar -C "$root" -cpf "$WEIR_FRESH_CACHE" .; fi
   fi
+  # A machine that has started once has it; nfs-ganesha finds the file systems of its exports by it.
+  ln -sf ../proc/self/mounts "$root/etc/mtab"
   rm -f "$root/etc/apt/sources.list"
   # One entry a line, each with its own suite, so that security and point updates are those of a real machine.
   awk '{ print "deb " $0 }' <<< "$sources" > "$root/etc/apt/sources.list.d/debian.list"

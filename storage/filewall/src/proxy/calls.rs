@@ -12,7 +12,7 @@ use crate::identity::Principal;
 use crate::message::{Asked, Call};
 use crate::metrics::Totals;
 use crate::policy::chain::POLICIES_MAX;
-use crate::policy::{Chain, Mount, Outcome};
+use crate::policy::{Mount, Outcome};
 use crate::wire::call::{Arguments, arguments};
 use crate::wire::nfs3::{self, Handle, Op, Status};
 use crate::wire::nfs4;
@@ -272,8 +272,9 @@ impl Session {
             }
             Outcome::Reply { handled } => {
                 let made = std::mem::take(&mut call.results);
-                let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
-                asking::put_made(&made, head.xid, &asked, (&chain, handled), answers, env);
+                let asked = remember(&call, caller.clone(), maxcount, datagram, chain.needs_names());
+                let maker = asking::Maker::Policy;
+                asking::put_made(&made, maker, head.xid, &asked, (&chain, handled), answers, env);
                 Done::Skip
             }
             Outcome::Answer { status, .. } => {
@@ -311,9 +312,11 @@ impl Session {
                         }
                         Settled::Done(made) => {
                             Totals::count(&env.shared.totals.settled_total);
-                            let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
+                            let names = chain.needs_names();
+                            let asked = remember(&call, caller.clone(), maxcount, datagram, names);
                             let begin = answers.len();
-                            asking::put_made(&made, head.xid, &asked, (&chain, handled), answers, env);
+                            let maker = asking::Maker::Server;
+                            asking::put_made(&made, maker, head.xid, &asked, (&chain, handled), answers, env);
                             let reply = answers[begin..].to_vec();
                             super::replies::tell_waiters(once, &reply, env);
                             return Done::Skip;
@@ -327,11 +330,14 @@ impl Session {
                         }
                     }
                 }
-                let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
+                let resent = unknown && settle::shows(&call);
+                let names = resent || chain.needs_names();
+                let asked = remember(&call, caller.clone(), maxcount, datagram, names);
                 let head_end = call.head_end();
                 let entry = Entry {
                     client_xid: head.xid,
                     asked: Question::Call(asked, handled),
+                    resent,
                     chain: chain.clone(),
                     since_us: env.now.steady_us,
                     once,
@@ -378,9 +384,8 @@ pub(super) fn known(
 }
 
 /// What must be known of a call when its reply comes.
-fn remember(call: &Call<'_>, caller: Arc<Principal>, maxcount: u32, datagram: bool, chain: &Chain) -> Asked {
+fn remember(call: &Call<'_>, caller: Arc<Principal>, maxcount: u32, datagram: bool, names: bool) -> Asked {
     let Arguments { op, handle_count, name_count, .. } = call.arguments;
-    let names = chain.needs_names();
     let name = |number: usize| (names && number < name_count).then(|| Box::from(call.name(number)));
     let handle = |number: usize| Handle::new(call.handle(number));
     Asked {

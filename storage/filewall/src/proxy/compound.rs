@@ -528,6 +528,7 @@ impl Session {
         let entry = Entry {
             client_xid: head.xid,
             asked: Question::Compound(Box::new(asked)),
+            resent: false,
             chain: chain.clone(),
             since_us: env.now.steady_us,
             once,

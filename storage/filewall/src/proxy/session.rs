@@ -96,6 +96,8 @@ pub struct Session {
     pub s2c: Flow,
     /// Our own answers, whole records, to go out at the next boundary.
     pub answers: Vec<u8>,
+    /// Questions of our own that a reply gave rise to, whole records, to go out at the next boundary.
+    pub questions: Vec<u8>,
     /// Forwarded calls.
     pub pending: Pending,
     /// A call that a policy delays.
@@ -133,6 +135,7 @@ impl Session {
             c2s: Flow::default(),
             s2c: Flow::default(),
             answers: Vec::new(),
+            questions: Vec::new(),
             pending: Pending::new(super::server::random()),
             held: None,
             chain,
@@ -250,6 +253,10 @@ impl Session {
         };
         if failed {
             return self.client_gone(env);
+        }
+        if !self.questions.is_empty() && self.c2s.at_boundary() {
+            let questions = std::mem::take(&mut self.questions);
+            self.c2s.output.head(|out| out.extend_from_slice(&questions));
         }
         if self.c2s.output.is_empty() {
             return;

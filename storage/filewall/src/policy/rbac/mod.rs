@@ -209,7 +209,7 @@ impl Rbac {
         self.kept.sessions.get(caller, unix_ms, &self.assignment, &self.kept.context)
     }
 
-    /// What holds for a session and a class of objects, remembered until the minute ends.
+    /// What holds for a session and a class of objects, remembered until the minute ends where rules speak of the time.
     pub(crate) fn decision(
         &self,
         caller: &Principal,
@@ -230,7 +230,9 @@ impl Rbac {
         let owner_roles = self.assignment.assigned(object.uid, &self.kept.context);
         let owner = (&self.assignment, owner_roles);
         let decision = self.compiled.decide(caller, session, object, (node, zones), unix_ms, owner);
-        decisions.insert(class, (self.assignment.moment(unix_ms).until_unix_ms, decision));
+        let until_unix_ms =
+            if self.compiled.timed { self.assignment.moment(unix_ms).until_unix_ms } else { u64::MAX };
+        decisions.insert(class, (until_unix_ms, decision));
         decision
     }
 
