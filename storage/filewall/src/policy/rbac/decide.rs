@@ -413,3 +413,6 @@ fn facts(
     ])
     .map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests;
