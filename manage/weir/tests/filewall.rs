@@ -8,6 +8,7 @@
 
 mod adversaries;
 mod peers;
+mod service;
 mod takeover;
 
 use crate::namespaces::BOUND;

@@ -275,6 +275,7 @@ fn wall(port: u16, policy: PathBuf) -> Result<(), Failure> {
         udp: false,
         workers: WORKERS,
         policy: Some(policy),
+        watch: true,
         limits: Limits::default(),
     };
     let _wall = FileWall::start(config).map_err(|error| Failure(error.to_string()))?;
