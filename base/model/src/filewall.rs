@@ -62,7 +62,9 @@ pub fn files_problem(files: &[PolicyFile]) -> Option<&'static str> {
         return Some("an order has 1 to 32 files");
     }
     if !files.iter().all(named) {
-        return Some("a file's name ends in .yaml, .yml or .wat and has at most 63 letters, digits, '.', '-' and '_'");
+        return Some(
+            "a file's name ends in .yaml, .yml or .wat and has at most 63 letters, digits, '.', '-' and '_'",
+        );
     }
     if !files.is_sorted_by(|a, b| a.name < b.name) {
         return Some("files are in the order of their names, each name once");

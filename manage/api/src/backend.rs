@@ -2,9 +2,8 @@
 
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, FileWallRequest,
-    FileWallResponse, GroupStatus,
-    RepairRequest, RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse,
-    TraceRequest, TraceResponse, WatchEvent,
+    FileWallResponse, GroupStatus, RepairRequest, RepairResponse, ResourceList, ResourceView, StatusResponse,
+    TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use std::future::Future;
 use std::pin::Pin;

@@ -2,9 +2,9 @@
 
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, FileWallRequest,
-    FileWallResponse, GroupMember,
-    GroupStatus, NOT_LEADER, Problem, RepairRequest, RepairResponse, ResourceList, ResourceView,
-    StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    FileWallResponse, GroupMember, GroupStatus, NOT_LEADER, Problem, RepairRequest, RepairResponse,
+    ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    WatchEvent,
 };
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

@@ -4,9 +4,9 @@ use crate::backend::{Backend, Caller, TOKEN_CALLER};
 use crate::tls::Peer;
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, BODY_BYTES_MAX, CaptureRequest, CapturedFrame,
-    FileWallRequest, FileWallResponse,
-    GroupStatus, Problem, RESOURCES_MAX, RepairRequest, RepairResponse, ResourceList, ResourceView,
-    StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    FileWallRequest, FileWallResponse, GroupStatus, Problem, RESOURCES_MAX, RepairRequest, RepairResponse,
+    ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    WatchEvent,
 };
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};

@@ -1,12 +1,12 @@
 //! Actuators that join, join again with other facts, or are forgotten.
 
 use super::compile;
-use super::{filewall, health};
 use super::marks::route_keys;
 use super::tables::{
     ADDRESSES, DESIRED, GATEWAYS, HOST_OFFLOADS, LOADS, Member, PLACED, Parts, STATUS, VNIS, name0,
 };
 use super::work::{Count, Work, reference};
+use super::{filewall, health};
 use std::net::IpAddr;
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Role};

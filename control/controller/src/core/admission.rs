@@ -88,8 +88,8 @@ fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
         EventBody::Health(report) => report.actuator == *name,
         EventBody::Repair(_)
         | EventBody::FileWall(_)
-        | EventBody::Intent(_) | EventBody::Joined(_) | EventBody::Removed { .. } => {
-            false
-        }
+        | EventBody::Intent(_)
+        | EventBody::Joined(_)
+        | EventBody::Removed { .. } => false,
     }
 }

@@ -11,9 +11,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use weir_api::types::{
     ActuatorStatus, AddMember, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, Effect,
-    FileWallRequest, FileWallResponse,
-    GroupStatus, KindCount, PlannedEntry, RepairRequest, RepairResponse, ResourceChange, ResourceList,
-    ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    FileWallRequest, FileWallResponse, GroupStatus, KindCount, PlannedEntry, RepairRequest, RepairResponse,
+    ResourceChange, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
+    TraceResponse, WatchEvent,
 };
 use weir_api::{ApiError, Backend, Caller, Reply};
 use weir_apps::fabric::{self, Stored};

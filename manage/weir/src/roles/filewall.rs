@@ -106,7 +106,10 @@ impl Orders {
                         match self.take(set, || wall.reload()) {
                             Ok(()) => wall.ordered(seen),
                             Err(reason) => {
-                                tracing::error!(reason, "the ordered policies are refused; those before stay");
+                                tracing::error!(
+                                    reason,
+                                    "the ordered policies are refused; those before stay"
+                                );
                             }
                         }
                     }

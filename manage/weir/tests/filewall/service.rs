@@ -63,7 +63,8 @@ fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
         for controller in ["c1", "c2", "c3"] {
             lab.start(controller);
         }
-        system::wait_for("the next order", BOUND, || Ok(order("kind: statistics\n").status.success())).unwrap();
+        system::wait_for("the next order", BOUND, || Ok(order("kind: statistics\n").status.success()))
+            .unwrap();
         system::wait_for("what was ordered", BOUND, || Ok(status("policy_order") != second)).unwrap();
         assert_eq!(place.client(0, &["create", "/late", "late"]), Ok(String::new()));
         assert!(lab.weir(&["filewall", "order", "h1", "wall", "--withdraw"]).status.success());

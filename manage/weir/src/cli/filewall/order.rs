@@ -41,8 +41,7 @@ impl Order {
     pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
         let files = self.folder.as_deref().map(files_of).transpose()?;
         let wait_ms = self.wait_s.saturating_mul(1000);
-        let response =
-            connect()?.filewall(&self.host, &self.wall, &FileWallRequest { files, wait_ms })?;
+        let response = connect()?.filewall(&self.host, &self.wall, &FileWallRequest { files, wait_ms })?;
         print(self.output, &response, || {
             let there = match response.in_force {
                 true => "the host has it; 'weir filewall top' there shows what is in force",

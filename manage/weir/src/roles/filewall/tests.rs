@@ -62,5 +62,8 @@ fn wrong_policies_leave_the_last_good_ones_and_the_machines_own_files() {
     assert_eq!(names(&orders), ["a.yaml", "b.yaml", "key"]);
     let fewer = set(10, &[("b.yaml", "kind: read-only")]);
     orders.take(&fewer, load).unwrap();
-    assert_eq!((names(&orders), orders.begin().unwrap()), (vec!["b.yaml".to_string(), "key".to_string()], 10));
+    assert_eq!(
+        (names(&orders), orders.begin().unwrap()),
+        (vec!["b.yaml".to_string(), "key".to_string()], 10)
+    );
 }

@@ -15,7 +15,8 @@ const NOON_MS: u64 = 1_767_614_400_000;
 fn assignment() -> Assignment {
     let identities: IdentitiesFile = serde_saphyr::from_str(ROLES).unwrap();
     let file: RbacFile =
-        serde_saphyr::from_str("{rules: '', state-file: s, initial: [user, developer], timezone: UTC}").unwrap();
+        serde_saphyr::from_str("{rules: '', state-file: s, initial: [user, developer], timezone: UTC}")
+            .unwrap();
     Assignment::compile(&file, &Identities::compile(&identities).unwrap()).unwrap()
 }
 
@@ -101,7 +102,10 @@ fn what_is_wrong_is_said_with_its_line() {
         ("\npermit(principal, action, resource) when { resource.secret };", &["line 2", "secret"]),
         ("\n\npermit(principal, action, resource) when { context.hour < \"1\" };", &["line 3", "Long"]),
         ("permit(principal is Robot, action, resource);", &["Robot"]),
-        ("// remark\npermit(principal in Role::\"root\", action, resource);", &["line 2", "none of the roles"]),
+        (
+            "// remark\npermit(principal in Role::\"root\", action, resource);",
+            &["line 2", "none of the roles"],
+        ),
         ("permit(principal, action == Action::\"TWIRL\", resource);", &["no operation and no group"]),
         ("@permission(\"lag\") permit(principal, action, resource);", &["@permission is one of"]),
     ] {
@@ -119,7 +123,11 @@ fn texts_that_nest_without_end_are_refused_or_read() {
         let _ = compiled(&rule(format!("{}true", part.repeat(20_000))));
     }
     let _ = compiled(&rule(format!("principal{}", ".name".repeat(20_000))));
-    assert!(compiled(&"permit(principal, action, resource);".repeat(RULES_MAX + 1)).unwrap_err().contains("rules"));
+    assert!(
+        compiled(&"permit(principal, action, resource);".repeat(RULES_MAX + 1))
+            .unwrap_err()
+            .contains("rules")
+    );
 }
 
 #[test]
