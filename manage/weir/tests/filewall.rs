@@ -7,6 +7,7 @@
 //! Clients name no ports: FileWall answers PORTMAP and MOUNT itself.
 
 mod adversaries;
+mod examples;
 mod peers;
 mod service;
 mod takeover;
@@ -283,6 +284,9 @@ fn rules_hold_for_real_clients_and_change_without_a_restart() {
         assert!(place.copy(&source, &to("/open/alice?uid=1001")).unwrap_err().contains("NFS3ERR_ACCES"));
         assert!(place.read(&to("/open/file?uid=1002")).is_err(), "a user that the rules do not know");
         assert!(place.list(WALL, "/../../etc").is_none(), "a path outside the export");
+        // A link leads nowhere that the rules do not see: the server is not asked to follow it.
+        std::os::unix::fs::symlink("../secret", place.path("open/link")).unwrap();
+        assert!(place.read(&to("/open/link/file")).is_err(), "a way around a rule by a mount of a link");
         let log = std::fs::read_to_string(place.folder.path().join("policies/audit.log")).unwrap();
         let frozen = log.lines().find(|line| line.contains("/frozen/new")).unwrap();
         assert!(frozen.contains("\"denied_by\":\"access\"") && frozen.contains("\"status\":30"), "{frozen}");

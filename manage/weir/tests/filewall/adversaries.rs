@@ -6,12 +6,12 @@ use std::io::{BufRead, Write};
 use std::process::Stdio;
 use weir_lab::system;
 
-const GOOD: &str = "10.9.1.2";
-const BAD: &str = "10.9.1.3";
+pub const GOOD: &str = "10.9.1.2";
+pub const BAD: &str = "10.9.1.3";
 /// What FileWall may have in memory with a client that asks for all it can and takes nothing, KiB.
 const MEMORY_KIB_MAX: u64 = 256 << 10;
 
-fn adversary(place: &Place, source: &str, uid: u32, arguments: &[&str]) -> std::process::Command {
+pub fn adversary(place: &Place, source: &str, uid: u32, arguments: &[&str]) -> std::process::Command {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nfs_adversary.py");
     let mut command = place.client.command("python3");
     command.args(["-u", script, "10.9.1.1", "/vfs", source, &uid.to_string()]).args(arguments);
@@ -27,7 +27,7 @@ fn attempt(place: &Place, source: &str, uid: u32, arguments: &[&str]) -> Vec<Str
 }
 
 /// A second machine, as far as FileWall can tell.
-fn second_client(place: &Place) {
+pub fn second_client(place: &Place) {
     place.client.ip(&["address", "add", "10.9.1.3/24", "dev", "c0"]).unwrap();
 }
 

@@ -40,11 +40,13 @@ fn another_server_is_behind_the_same_policies() {
             (0..2_000_000u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let source = place.folder.path().join("source").display().to_string();
         std::fs::write(&source, &data).unwrap();
-        // This server gives the root of its export whatever is mounted, so folders are reached from there.
-        let copy = format!("{WALL}/copy");
+        // This server gives the root of its export whatever is mounted; FileWall goes down to the folder that was meant.
+        let copy = format!("{WALL}/open/copy");
         place.copy(&source, &copy).unwrap();
-        assert!(std::fs::read(export.join("copy")).unwrap() == data, "written through FileWall");
+        assert!(std::fs::read(export.join("open/copy")).unwrap() == data, "written through FileWall");
         assert!(place.read(&copy).unwrap() == data, "read through FileWall");
+        assert!(place.copy(&source, &format!("{WALL}/frozen/copy")).unwrap_err().contains("NFS3ERR_ROFS"));
+        assert!(place.read(&format!("{WALL}/secret/file")).is_err());
         let (root, alice) =
             (|words: &[&str]| place.client(0, words), |words: &[&str]| place.client(1001, words));
         let done = || Ok(String::new());

@@ -181,14 +181,7 @@ impl Session {
             Some(wanted) => self.chain.mount(wanted).err(),
         };
         if let (Some(mount), None) = (wanted, refused) {
-            let job = Job {
-                worker: env.worker,
-                session: self.key,
-                xid,
-                server_path: path.to_vec(),
-                mount,
-                chain: self.chain.clone(),
-            };
+            let job = Job { worker: env.worker, session: self.key, xid, mount, chain: self.chain.clone() };
             match env.shared.mounter.try_send(job) {
                 Ok(()) => self.mounts += 1,
                 Err(_) => mount::put_refused(&mut self.answers, xid, mount::FAULT),
