@@ -37,9 +37,12 @@ make_root() {
       { tail -20 "$work/debootstrap.log" >&2; die "debootstrap failed"; }
     if [ -n "${WEIR_FRESH_CACHE:-}" ]; then tar -C "$root" -cpf "$WEIR_FRESH_CACHE" .; fi
   fi
-  # A machine that has started once has it; nfs-ganesha finds the file systems of its exports by it.
-  ln -sf ../proc/self/mounts "$root/etc/mtab"
   rm -f "$root/etc/apt/sources.list"
   # One entry a line, each with its own suite, so that security and point updates are those of a real machine.
   awk '{ print "deb " $0 }' <<< "$sources" > "$root/etc/apt/sources.list.d/debian.list"
+  # What an installed Debian has and debootstrap leaves out: nfs-ganesha finds no file system without mtab, and names of this
+  # machine would be asked of the network without hosts.
+  [ -e "$root/etc/mtab" ] || ln -s ../proc/self/mounts "$root/etc/mtab"
+  [ -e "$root/etc/hosts" ] ||
+    printf '127.0.0.1\tlocalhost\n127.0.1.1\t%s\n::1\tlocalhost ip6-localhost ip6-loopback\n' "$(hostname)" > "$root/etc/hosts"
 }

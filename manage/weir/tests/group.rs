@@ -2,14 +2,17 @@
 //! that was acknowledged is lost, traffic goes on, new endpoints come up under whoever leads, and no switch is
 //! programmed differently.
 
+use crate::checker::{Event, is_linearizable};
 use crate::echo::{Echo, ping_all};
 use crate::extra::{Extra, configure, endpoint, ip};
+use crate::history::{Moments, call};
 use crate::lab::{Lab, SWITCHES, group_lab, text};
 use crate::namespaces::wait;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use weir_api::client::Context;
 use weir_api::pki::client_config;
 use weir_api::types::GroupStatus;
@@ -139,6 +142,51 @@ impl Writer {
     }
 }
 
+/// Callers who put, get and swap the same few keys, whatever happens to the group; what they saw must be linearizable.
+struct Callers {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Vec<(u64, Event)>>>,
+}
+
+/// Keys that callers share.
+const KEYS: u64 = 6;
+const CALLERS: u64 = 4;
+/// Between two calls of one caller: the checker's work grows with the square of a history.
+const CALLER_PAUSE: Duration = Duration::from_millis(20);
+
+impl Callers {
+    fn begin(lab: &Lab, name: &str) -> Callers {
+        let (context, table) = (lab.context_of("c1"), format!("test/history-{name}"));
+        let create = Operation::CreateTable { table: table.clone(), options: TableOptions::default() };
+        let made = runtime().block_on(async { store(&context).submit(create).await });
+        assert!(matches!(made, Ok(Outcome::Written { .. })), "{made:?}");
+        let (stop, moments) = (Arc::new(AtomicBool::new(false)), Arc::new(Moments::default()));
+        let caller = |number: u64| {
+            let (context, table) = (context.clone(), table.clone());
+            let (stop, moments) = (stop.clone(), moments.clone());
+            std::thread::spawn(move || {
+                runtime().block_on(async {
+                    call(store(&context), &table, number, KEYS, CALLER_PAUSE, stop, moments).await
+                })
+            })
+        };
+        let threads = (0..CALLERS).map(caller).collect();
+        Callers { stop, threads }
+    }
+
+    fn ends(self) {
+        self.stop.store(true, Ordering::Release);
+        let mut histories: Vec<Vec<Event>> = vec![Vec::new(); KEYS as usize];
+        for (number, event) in self.threads.into_iter().flat_map(|thread| thread.join().unwrap()) {
+            histories[number as usize].push(event);
+        }
+        for (number, history) in histories.iter().enumerate() {
+            assert!(history.len() > 20, "key {number} has only {} events", history.len());
+            assert!(is_linearizable(history), "key {number}: {history:?}");
+        }
+    }
+}
+
 /// The digest of the store at every controller is the same, when nothing is ordered.
 fn same_state(lab: &Lab) {
     wait("the same state everywhere", || {
@@ -178,6 +226,7 @@ fn the_leader_may_be_killed_and_stopped() {
     let echo = connection(&lab);
     let (before, repeated) = (lab.programmed(), lab.repeated());
     let writer = Writer::begin(&lab, "leader");
+    let callers = Callers::begin(&lab, "leader");
 
     let first = leader(&lab, "");
     lab.kill(&first);
@@ -200,6 +249,7 @@ fn the_leader_may_be_killed_and_stopped() {
     assert_eq!(leader(&lab, ""), third, "who was stopped follows");
 
     echo.goes_on();
+    callers.ends();
     writer.ends();
     same_state(&lab);
     lab.restore();
@@ -221,6 +271,7 @@ fn members_may_be_cut_off() {
     let extra = Extra::begin();
     let before = lab.programmed();
     let writer = Writer::begin(&lab, "cut");
+    let callers = Callers::begin(&lab, "cut");
     let link = |name: &str, state: &str| {
         let netns = lab.netns(name);
         netns.sysctl("net.ipv6.conf.eth0.keep_addr_on_down", "1").unwrap();
@@ -244,6 +295,7 @@ fn members_may_be_cut_off() {
     wait_whole(&lab);
     assert_ne!(second, first);
 
+    callers.ends();
     writer.ends();
     same_state(&lab);
     let after = lab.programmed();

@@ -9,12 +9,18 @@
 #![allow(clippy::unwrap_used)] // a failed step of a scenario ends it; helpers are no #[test] that clippy knows
 
 mod chaos;
+/// The checker of histories, shared with the store's own tests.
+#[path = "../../../control/rpc/tests/suite/checker.rs"]
+mod checker;
 mod crashes;
 mod echo;
 mod extra;
 mod filewall;
 mod fragments;
 mod group;
+/// Callers whose histories are checked, shared with the store's own tests.
+#[path = "../../../control/rpc/tests/suite/history.rs"]
+mod history;
 mod lab;
 mod monitor;
 mod namespaces;

@@ -53,6 +53,26 @@ impl<'a> Segmenter<'a> {
     /// `VirtioGsoType`, `VirtioGsoSize`, `VirtioHeaderLength`, `FrameMismatch`.
     pub fn new(frame: &'a [u8], parsed: &Parsed, segmentation: &Segmentation) -> Result<Self, PacketError> {
         parsed.check(frame)?;
+        Self::prepare(frame, parsed, segmentation)
+    }
+
+    /// Prepares to cut a super-frame of which only the headers, Ethernet to transport, are at hand: its payload is where the
+    /// caller knows. Transport checksums stay partial, so nobody has to read it.
+    ///
+    /// # Errors
+    /// As [`Segmenter::new`]; `FrameMismatch` if `header` is shorter than the headers that `parsed` tells of.
+    pub fn of_header(
+        header: &'a [u8],
+        parsed: &Parsed,
+        segmentation: &Segmentation,
+    ) -> Result<Self, PacketError> {
+        if header.len() < parsed.payload_offset {
+            return Err(PacketError::FrameMismatch);
+        }
+        Ok(Self::prepare(header, parsed, segmentation)?.leave_partial(parsed))
+    }
+
+    fn prepare(frame: &'a [u8], parsed: &Parsed, segmentation: &Segmentation) -> Result<Self, PacketError> {
         let is_udp = segmentation.gso_type == GSO_UDP_L4;
         if parsed.transport != if is_udp { Transport::Udp } else { Transport::Tcp } {
             return Err(PacketError::VirtioGsoType);

@@ -2,6 +2,7 @@ mod access;
 mod cached;
 mod checker;
 mod following;
+mod history;
 mod kill;
 mod path;
 mod python;

@@ -1,5 +1,6 @@
 //! `weir bench`: comparisons with other systems, interleaved in one run. Losing rows are shown.
 
+mod flows;
 mod net;
 mod net_path;
 mod order;
@@ -28,6 +29,10 @@ enum Command {
     Order(order::Order),
     /// How long writes stand still when the leader of a group goes, beside etcd
     Failover(order::Failover),
+    /// The apps of packets on the store of a group of three controllers, in each form
+    Flows(flows::Flows),
+    /// Memory and disk of a group of three over a million writes, beside etcd
+    Growth(order::Growth),
     /// All of them
     All,
 }
@@ -43,11 +48,15 @@ impl Bench {
             Command::Scale(bench) => bench.run(),
             Command::Order(bench) => bench.run(),
             Command::Failover(bench) => bench.run(),
+            Command::Flows(bench) => bench.run(),
+            Command::Growth(bench) => bench.run(),
             Command::All => {
                 net::Net::usual().run()?;
                 scale::Scale::usual().run()?;
                 order::Order::usual().run()?;
-                order::Failover::usual().run()
+                order::Failover::usual().run()?;
+                flows::Flows::usual().run()?;
+                order::Growth::usual().run()
             }
         }
     }

@@ -23,9 +23,9 @@ use weir_store::{Batch, Change, HistoryError, Outcome, Query, Registry};
 /// How often it is looked whether an entry goes.
 const EXPIRY_LOOK: Duration = Duration::from_millis(100);
 
-/// The procedures that clients may call.
+/// The procedures that clients may call: those of the apps of packets, and what an operator loads.
 pub fn registry() -> Arc<Registry> {
-    Arc::new(Registry::new().with_loader(Arc::new(WasmLoader::new())))
+    Arc::new(weir_apps::flows::procedures(Registry::new().with_loader(Arc::new(WasmLoader::new()))))
 }
 
 /// The route of the store, to stand beside the API's.

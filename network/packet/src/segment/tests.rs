@@ -78,3 +78,32 @@ fn refuses_what_cannot_be_cut() {
     let mut segmenter = Segmenter::new(&frame, &parsed, &segmentation).unwrap();
     assert_eq!(segmenter.next_into(&mut [0; 41]), None);
 }
+
+/// With the headers alone, the same segments come out as with the whole frame, checksums left partial.
+#[test]
+fn headers_alone_are_enough_for_partial_checksums() {
+    let kinds = [
+        (fixtures::TCP_DATA, GSO_TCPV4, 7),
+        (fixtures::UDP_V4, GSO_UDP_L4, 2),
+        (fixtures::UDP_V6, GSO_UDP_L4, 3),
+    ];
+    for (hex, gso_type, payload_bytes) in kinds {
+        let frame = bytes(hex);
+        let parsed = parse(&frame).unwrap();
+        let segmentation = Segmentation { gso_type, payload_bytes, segments: 1 };
+        let headers = &frame[..parsed.payload_offset];
+        let mut short = Segmenter::of_header(headers, &parsed, &segmentation).unwrap();
+        let mut whole = Segmenter::new(&frame, &parsed, &segmentation).unwrap().leave_partial(&parsed);
+        let mut rooms = [[0; MAX_SEGMENT_HEADER_BYTES]; 2];
+        loop {
+            let range = whole.next_into(&mut rooms[0]);
+            assert_eq!(short.next_into(&mut rooms[1]), range);
+            assert_eq!(rooms[0], rooms[1]);
+            if range.is_none() {
+                break;
+            }
+        }
+        let missing = Segmenter::of_header(&headers[1..], &parsed, &segmentation);
+        assert_eq!(missing.map(|_| ()), Err(PacketError::FrameMismatch));
+    }
+}

@@ -122,6 +122,8 @@ labels! {
         Swaps, "table_swaps", "Flow tables taken over.";
         SuperFrames, "super_frames", "Super-frames joined from received segments.";
         MergedFrames, "merged_frames", "Segments in them.";
+        SpreadFrames, "spread_frames", "Super-frames read with room for the headers of their segments, and sent so.";
+        GapsClosed, "gaps_closed", "Frames read with such room that were of another shape, and were closed up.";
         Fragments, "fragments", "Later fragments that followed their first one.";
         FragmentEvictions, "fragment_evictions", "Fragmented datagrams that made room for others.";
         CaptureLost, "capture_lost", "Frames that a capture had no room for.";

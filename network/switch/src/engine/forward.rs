@@ -47,6 +47,12 @@ impl Checked {
         Ok(Checked { parsed, offload: Offload::Checksum { start: parsed.l4_offset, field } })
     }
 
+    /// Whether it is to be cut.
+    #[inline]
+    pub fn is_super_frame(&self) -> bool {
+        matches!(self.offload, Offload::Segment(_))
+    }
+
     /// How many packets it is, and their bytes, when it is cut.
     #[inline]
     pub fn weight(&self, frame_bytes: usize) -> (u64, u64) {

@@ -1,13 +1,14 @@
 //! The way of a packet from where it comes in to where it goes out.
 //!
 //! Frames of ports are read into the arena, one behind the other, until the messages that point to them
-//! are sent. Frames of the underlay stay in their receive buffers, and are joined from there into
+//! are sent; super-frames with room for the headers of their segments where that can be foretold ([`spread`]). Frames of the underlay stay in their receive buffers, and are joined from there into
 //! super-frames for a port, or sent on from there.
 //!
 //! Invariant: `transmit` is flushed before the arena or the receive buffers are used again, so the
 //! pointers that it holds are to frames that are still there.
 
 mod fragment;
+mod spread;
 mod underlay;
 
 use super::buffer::Buffer;
@@ -26,6 +27,7 @@ use crate::flow::{Ingress, MissReason};
 use crate::flowtable::action::Tunnel;
 use crate::flowtable::{CompiledHop, Tables, ZoneKey};
 use crate::fragments::Fragments;
+use spread::{SPREAD_BYTES_MAX, Shape, Shapes};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,8 +35,8 @@ use underlay::Joiner;
 use weir_model::resource::Encapsulation;
 use weir_packet::encap::InnerChecksum;
 use weir_packet::segment::Segmenter;
-use weir_packet::virtio::{HEADER_BYTES, Offload, VirtioNetHeader};
-use weir_packet::{FlowKey, IpAddress, Parsed, checksum, encap};
+use weir_packet::virtio::{HEADER_BYTES, MAX_SEGMENT_HEADER_BYTES, Offload, Segmentation, VirtioNetHeader};
+use weir_packet::{FlowKey, IpAddress, PacketError, Parsed, checksum, encap};
 
 /// Frames of one port in one turn (row A28).
 pub const PORT_FRAMES_PER_TURN: usize = 64;
@@ -54,6 +56,7 @@ const EXTERNAL_ZONE: u32 = EXTERNAL as u32;
 pub const UNDERLAY_ZONES: u32 = 1 << 31;
 
 const _: () = assert!(encap::MAX_ENCAP_BYTES <= HEADROOM && HEADER_BYTES <= HEADROOM);
+const _: () = assert!(2 * (HEADROOM + SPREAD_BYTES_MAX) < ARENA_BYTES);
 
 /// Zone of a port.
 pub fn port_zone(port: usize) -> u32 {
@@ -105,6 +108,7 @@ pub struct Path {
     last_flow: LastFlow,
     fragments: Fragments,
     peers: Peers,
+    shapes: Shapes,
     /// Bytes read from ports and received in this turn.
     turn_bytes: u64,
     missed: bool,
@@ -136,6 +140,7 @@ impl Path {
             last_flow: LastFlow::default(),
             fragments: Fragments::default(),
             peers,
+            shapes: Shapes::default(),
             turn_bytes: 0,
             missed: false,
         }
@@ -190,7 +195,7 @@ impl Path {
             self.arena_used = 0;
         }
         self.arena_used = self.arena_used.next_multiple_of(CACHE_LINE_BYTES);
-        if self.arena_used + HEADROOM + FRAME_BYTES_MAX > self.arena.len() {
+        if self.arena_used + HEADROOM + SPREAD_BYTES_MAX > self.arena.len() {
             self.flush();
         }
         self.arena_used + HEADROOM
@@ -206,8 +211,13 @@ impl Path {
             }
             let at = self.arena_place();
             let Some(device) = self.ports.device(number) else { return Served::Done };
-            let room = &mut self.arena[at - HEADER_BYTES..at + FRAME_BYTES_MAX];
-            let read = match sys::read(device, room) {
+            // A capture sees whole frames.
+            let shape = self.shapes.of_port(number).filter(|_| self.taps.is_empty());
+            let result = match shape {
+                Some(shape) => shape.read(device, &mut self.arena, at),
+                None => sys::read(device, &mut self.arena[at - HEADER_BYTES..at + FRAME_BYTES_MAX]),
+            };
+            let read = match result {
                 Ok(read) => read,
                 Err(error) if is_gone(&error) => return Served::Failed,
                 Err(_) => {
@@ -217,30 +227,62 @@ impl Path {
             };
             self.turn_bytes += read as u64;
             self.shared.counters.event(EngineEvent::PortReads).add(1);
-            let Ok(virtio) = VirtioNetHeader::decode(&room[..read], HEADER_BYTES) else { continue };
-            self.take_frame(Origin::port(number), at, read - HEADER_BYTES, &virtio, misses);
+            let header = &self.arena[at - HEADER_BYTES..at - HEADER_BYTES + read.min(HEADER_BYTES)];
+            let Ok(virtio) = VirtioNetHeader::decode(header, HEADER_BYTES) else { continue };
+            let length = read - HEADER_BYTES;
+            let gaps = shape.filter(|shape| length > shape.first());
+            if shape.is_some() && gaps.is_none() {
+                self.shapes.small(number);
+            }
+            self.take_frame(Origin::port(number), at, length, gaps, &virtio, misses);
         }
         Served::Done
     }
 
-    /// Takes a frame that is in the arena.
+    /// Parses a frame of the arena that was read with gaps or without. One whose gaps are not where its segments' headers go
+    /// is closed up; returns the gaps that are left.
+    #[inline]
+    fn check_frame(
+        &mut self,
+        port: usize,
+        at: usize,
+        length: usize,
+        gaps: Option<Shape>,
+        virtio: &VirtioNetHeader,
+    ) -> Result<(Checked, Option<Shape>), PacketError> {
+        let result = Checked::new(&self.arena[at..at + length], virtio);
+        let Some(shape) = gaps else { return result.map(|packet| (packet, None)) };
+        if let Ok(packet) = &result
+            && shape.fits(packet, length)
+        {
+            return result.map(|packet| (packet, gaps));
+        }
+        // What was parsed may have been bytes of a gap.
+        self.shapes.forget(port);
+        self.shared.counters.event(EngineEvent::GapsClosed).add(1);
+        shape.close(&mut self.arena, at, length);
+        Checked::new(&self.arena[at..at + length], virtio).map(|packet| (packet, None))
+    }
+
+    /// Takes a frame that is in the arena, with gaps if it was read with some.
     fn take_frame(
         &mut self,
         origin: Origin,
         at: usize,
         length: usize,
+        gaps: Option<Shape>,
         virtio: &VirtioNetHeader,
         misses: &mut FrameProducer<Miss>,
     ) {
-        let counters = &self.shared.counters;
-        let frame = &mut self.arena[at..at + length];
-        let mut packet = match Checked::new(frame, virtio) {
-            Ok(packet) => packet,
+        let (mut packet, gaps) = match self.check_frame(origin.class, at, length, gaps, virtio) {
+            Ok(checked) => checked,
             Err(reason) => {
-                counters.parse_error(reason).add(1, length as u64);
+                self.shared.counters.parse_error(reason).add(1, length as u64);
                 return;
             }
         };
+        let counters = &self.shared.counters;
+        let frame = &mut self.arena[at..at + length];
         let (packets, bytes) = packet.weight(length);
         if origin.again.is_none() && origin.class <= EXTERNAL {
             counters.port(origin.class).rx.add(packets, bytes);
@@ -261,6 +303,10 @@ impl Path {
             Verdict::Dropped => {}
             Verdict::Miss(reason, key) => {
                 let virtio = packet.offload.header(&packet.parsed);
+                if let Some(shape) = gaps {
+                    shape.close(&mut self.arena, at, length);
+                }
+                let frame = &self.arena[at..at + length];
                 let taken = hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, packets);
                 fragment::missed(&mut self.fragments, now_ms, &origin, &packet.parsed, reason, taken);
                 self.missed |= taken;
@@ -270,14 +316,24 @@ impl Path {
                     counters.dropped(EngineDrop::NotTranslatable).add(packets, bytes);
                     return;
                 }
-                match action.hop {
-                    CompiledHop::Port(port) => self.send_to_port(usize::from(port), at, length, &packet),
-                    CompiledHop::External => self.send_to_port(EXTERNAL, at, length, &packet),
+                let port = match action.hop {
+                    CompiledHop::Port(port) => usize::from(port),
+                    CompiledHop::External => EXTERNAL,
                     CompiledHop::Underlay(tunnel) => {
-                        self.send_to_underlay(&tunnel, hash, at, length, &packet)
+                        let shape = self.send_to_underlay(&tunnel, hash, at, length, gaps, &packet);
+                        if origin.again.is_none() && packet.is_super_frame() {
+                            self.shapes.saw(origin.class, shape);
+                        }
+                        return;
                     }
-                    CompiledHop::Drop => {}
+                    CompiledHop::Drop => return,
+                };
+                if let Some(shape) = gaps {
+                    // It is not sent to another switch, and the next one is likely not either.
+                    shape.close(&mut self.arena, at, length);
+                    self.shapes.forget(origin.class);
                 }
+                self.send_to_port(port, at, length, &packet);
             }
         }
     }
@@ -301,13 +357,39 @@ impl Path {
         port::write(&self.ports, counters, number, frame, packets, bytes);
     }
 
-    /// Gathers a frame of the arena for another switch.
-    fn send_to_underlay(&mut self, tunnel: &Tunnel, hash: u64, at: usize, length: usize, packet: &Checked) {
+    /// Gathers a frame of the arena for another switch. Returns the shape to read the next one of its port with.
+    fn send_to_underlay(
+        &mut self,
+        tunnel: &Tunnel,
+        hash: u64,
+        at: usize,
+        length: usize,
+        gaps: Option<Shape>,
+        packet: &Checked,
+    ) -> Option<Shape> {
         let inner = self.inner_checksum(tunnel, &packet.offload);
         match packet.offload {
             Offload::Segment(cut) => {
-                self.segments_to_underlay(tunnel, inner, hash, at, length, packet, &cut);
-                return;
+                let shape = match inner {
+                    InnerChecksum::Partial => Shape::of(packet, tunnel.header(inner).len()),
+                    // Somebody must read the payload.
+                    InnerChecksum::Accepts | InnerChecksum::Full => None,
+                };
+                match gaps {
+                    Some(gaps) if shape == Some(gaps) => {
+                        self.spread_to_underlay(tunnel, hash, at, length, gaps, packet, &cut);
+                    }
+                    _ => {
+                        if let Some(gaps) = gaps {
+                            gaps.close(&mut self.arena, at, length);
+                        }
+                        self.segments_to_underlay(tunnel, inner, hash, at, length, packet, &cut);
+                    }
+                }
+                if cut.segments >= SEGMENTS_TO_FLUSH {
+                    self.flush();
+                }
+                return shape;
             }
             Offload::Checksum { start, field } if inner != InnerChecksum::Partial => {
                 let end = packet.parsed.payload_end;
@@ -330,6 +412,7 @@ impl Path {
         unsafe {
             self.transmit.append(tunnel, hash, packet.parsed.ecn(), 0, datagram);
         }
+        None
     }
 
     /// What a packet to another switch says of its checksum: partial if it is, and the other takes that.
@@ -353,7 +436,7 @@ impl Path {
         at: usize,
         length: usize,
         packet: &Checked,
-        cut: &weir_packet::virtio::Segmentation,
+        cut: &Segmentation,
     ) {
         let frame = &self.arena[at..at + length];
         let Ok(mut segmenter) = Segmenter::new(frame, &packet.parsed, cut) else { return };
@@ -380,8 +463,41 @@ impl Path {
                 self.transmit.append(tunnel, hash, ecn, tunnel_bytes + inner_bytes, payload);
             }
         }
-        if cut.segments >= SEGMENTS_TO_FLUSH {
-            self.flush();
+    }
+
+    /// Gathers a super-frame whose payload was read with gaps: the headers go into them.
+    #[allow(clippy::too_many_arguments)]
+    fn spread_to_underlay(
+        &mut self,
+        tunnel: &Tunnel,
+        hash: u64,
+        at: usize,
+        length: usize,
+        gaps: Shape,
+        packet: &Checked,
+        cut: &Segmentation,
+    ) {
+        let header = tunnel.header(InnerChecksum::Partial);
+        let mut inner = [0; MAX_SEGMENT_HEADER_BYTES];
+        let inner = &mut inner[..packet.parsed.payload_offset];
+        inner.copy_from_slice(&self.arena[at..at + packet.parsed.payload_offset]);
+        let Ok(mut segmenter) = Segmenter::of_header(inner, &packet.parsed, cut) else { return };
+        let first = at - gaps.tunnel();
+        let (mut to, mut payload_bytes) = (first, 0);
+        while payload_bytes < length - inner.len() {
+            let room = &mut self.arena[to..to + gaps.gap()];
+            room[..header.len()].copy_from_slice(&header);
+            let Some(payload) = segmenter.next_into(&mut room[header.len()..]) else { break };
+            to += gaps.gap() + payload.len();
+            payload_bytes += payload.len();
+        }
+        self.arena_used = to;
+        self.shared.counters.event(EngineEvent::SpreadFrames).add(1);
+        let datagrams = &self.arena[first..to];
+        // SAFETY: the arena up to `arena_used` stays as it is until `flush`, which sends first.
+        #[allow(unsafe_code)]
+        unsafe {
+            self.transmit.append_run(tunnel, hash, packet.parsed.ecn(), datagrams, gaps.datagram());
         }
     }
 
@@ -402,7 +518,7 @@ impl Path {
             Inject::Again { ingress, key, virtio, .. } => {
                 counters.event(EngineEvent::Reinjected).add(1);
                 let origin = Origin { again: Some(*key), ..self.origin(ingress) };
-                self.take_frame(origin, at, length, virtio, misses);
+                self.take_frame(origin, at, length, None, virtio, misses);
             }
             Inject::Port(_) | Inject::Underlay(_) => {
                 counters.event(EngineEvent::Answers).add(1);
@@ -412,7 +528,9 @@ impl Path {
                 };
                 match inject {
                     Inject::Port(number) => self.send_to_port((*number).min(EXTERNAL), at, length, &packet),
-                    Inject::Underlay(tunnel) => self.send_to_underlay(tunnel, 0, at, length, &packet),
+                    Inject::Underlay(tunnel) => {
+                        self.send_to_underlay(tunnel, 0, at, length, None, &packet);
+                    }
                     Inject::Again { .. } => {}
                 }
             }

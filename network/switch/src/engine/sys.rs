@@ -287,6 +287,20 @@ pub fn read(device: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     checked_size(result)
 }
 
+/// Reads one frame into pieces, one behind the other.
+///
+/// # Errors
+/// `WouldBlock` when there is none.
+///
+/// # Safety
+/// Every piece must be memory that nobody else uses during the call.
+#[inline]
+#[allow(unsafe_code)]
+pub unsafe fn read_pieces(device: BorrowedFd<'_>, pieces: &[libc::iovec]) -> io::Result<usize> {
+    // SAFETY: the caller's promise.
+    checked_size(unsafe { libc::readv(device.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
+}
+
 /// Writes one frame.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 //!
 //! A message goes to one receiver and has datagrams of one size, but for a shorter last one. Small frames of
 //! equal size share a message whatever their flow. Nothing of a frame is copied: a message is a list of
-//! pointers to tunnel headers and into the frames.
+//! pointers to tunnel headers and into the frames, or to whole runs of datagrams that lie one behind the other.
 //!
 //! Invariants
 //! - Frames to one receiver by one socket leave in the order in which they came.
@@ -190,6 +190,50 @@ impl Transmit {
         self.headers_used += header_bytes;
     }
 
+    /// Appends datagrams that lie one behind the other, of `segment_bytes` each but for a shorter last: one piece for
+    /// the kernel, however many they are.
+    ///
+    /// # Safety
+    /// `datagrams` must stay as they are until the next flush, also when this call flushes.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub unsafe fn append_run(
+        &mut self,
+        tunnel: &Tunnel,
+        flow_hash: u64,
+        ecn: u8,
+        datagrams: &[u8],
+        segment_bytes: usize,
+    ) {
+        let bytes_max = self.bytes_max();
+        let failed = match segment_bytes {
+            _ if tunnel.receiver.is_ipv6() != self.is_v6 => Some(EngineDrop::UnderlayFamily),
+            bytes if bytes == 0 || bytes > bytes_max => Some(EngineDrop::UnderlayTooBig),
+            _ => None,
+        };
+        if let Some(reason) = failed {
+            let packets = datagrams.len().div_ceil(segment_bytes.max(1)) as u64;
+            self.counters.dropped(reason).add(packets, datagrams.len() as u64);
+            return;
+        }
+        let mut rest = datagrams;
+        while !rest.is_empty() {
+            let first = rest.len().min(segment_bytes);
+            let unit = self.unit_for(tunnel, flow_hash, ecn, first, 0);
+            let unit = &mut self.units[unit];
+            let room = (SEGMENTS_MAX - unit.segments).min((bytes_max - unit.bytes) / first);
+            // A shorter one than those that are there ends the message.
+            let count = if first < unit.segment_bytes { 1 } else { room };
+            let (now, later) = rest.split_at(rest.len().min(count * first));
+            unit.pieces[unit.pieces_used] = sys::piece(now);
+            unit.pieces_used += 1;
+            unit.closed = now.len() % unit.segment_bytes != 0;
+            unit.segments += now.len().div_ceil(first);
+            unit.bytes += now.len();
+            rest = later;
+        }
+    }
+
     /// The unit that a datagram goes into: the newest of its receiver and socket if it takes it, else a new one.
     #[inline]
     fn unit_for(
@@ -328,21 +372,33 @@ fn send_singly(fd: BorrowedFd<'_>, unit: &Unit, is_v6: bool, counters: &Counters
     let mut control = Control::default();
     let control_bytes = control.for_send(None, unit.ecn, is_v6);
     let mut address = unit.address;
-    let mut at = 0;
+    // A datagram is a header and a payload, one of them, or a part of a run.
+    let (mut at, mut offset) = (0, 0);
     for number in 0..unit.segments {
         let left = unit.bytes - number * unit.segment_bytes;
         let wanted = left.min(unit.segment_bytes);
-        let (mut pieces, mut length) = (0, 0);
-        while length < wanted && at + pieces < unit.pieces_used {
-            length += unit.pieces[at + pieces].iov_len;
-            pieces += 1;
+        let (mut pieces, mut used, mut length) = ([sys::piece(&[]); 2], 0, 0);
+        while length < wanted && used < pieces.len() && at < unit.pieces_used {
+            let piece = &unit.pieces[at];
+            let bytes = (piece.iov_len - offset).min(wanted - length);
+            // The place is within the piece, so the sum is within the same memory.
+            pieces[used] = libc::iovec {
+                iov_base: piece.iov_base.cast::<u8>().wrapping_add(offset).cast(),
+                iov_len: bytes,
+            };
+            used += 1;
+            length += bytes;
+            offset += bytes;
+            if offset == piece.iov_len {
+                (at, offset) = (at + 1, 0);
+            }
         }
         let mut message = [sys::empty_message()];
         let header = &mut message[0].msg_hdr;
         header.msg_name = (&raw mut address).cast();
         header.msg_namelen = address.length();
-        header.msg_iov = unit.pieces[at..].as_ptr().cast_mut();
-        header.msg_iovlen = pieces;
+        header.msg_iov = pieces.as_mut_ptr();
+        header.msg_iovlen = used;
         if control_bytes > 0 {
             header.msg_control = (&raw mut control).cast();
             header.msg_controllen = control_bytes;
@@ -356,7 +412,6 @@ fn send_singly(fd: BorrowedFd<'_>, unit: &Unit, is_v6: bool, counters: &Counters
             }
             Err(error) => count_failed(counters, 1, length, &error),
         }
-        at += pieces;
     }
 }
 

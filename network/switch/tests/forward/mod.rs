@@ -67,6 +67,25 @@ fn geneve_carries_ping_tcp_and_udp_of_every_size() {
     assert_eq!(lab.hosts[0].counters()["engine_segmentation_fallbacks"], 0);
 }
 
+/// Super-frames of one shape are read with gaps, those of another are closed up, and a capture sees them whole.
+#[test]
+fn super_frames_spread_for_their_headers_arrive_whole() {
+    let Some(lab) = pair("spread", Encapsulation::Geneve, false, 1500) else { return };
+    lab.run("a", "ping -c 3 -i 0.05 -W 5 10.0.0.2");
+    bulk(&lab, 50);
+    let counters = lab.hosts[0].counters();
+    assert!(counters["engine_spread_frames"] > 100, "{counters:?}");
+    // Another connection of the same port has smaller segments.
+    let _sink = lab.python("b", TCP_SINK, &["7004"]);
+    lab.run("a", "ip route change 10.0.0.0/24 dev t0 advmss 1200");
+    lab.run("b", "ip route change 10.0.0.0/24 dev t0 advmss 1200");
+    let out = lab.run_python("a", TCP_SOURCE, &["10.0.0.2", "7004", "20", "0"]);
+    assert_eq!(out.trim(), "equal");
+    let after = lab.hosts[0].counters();
+    assert!(after["engine_gaps_closed"] > counters["engine_gaps_closed"], "{after:?}");
+    assert!(after["engine_spread_frames"] > counters["engine_spread_frames"], "{after:?}");
+}
+
 /// What TCP of `a` to `b` and back makes the two hosts put into their Geneve headers: a line each with address and
 /// options. Checks that no endpoint met a wrong checksum.
 fn options_of_bulk(lab: &Lab) -> Vec<String> {

@@ -8,13 +8,15 @@
 //! `weir bench failover`: how long no write is acknowledged after the leader was killed or stopped, and whether an
 //! acknowledged write is missing afterwards.
 
-mod client;
+pub(super) mod client;
 mod etcd;
 mod failover;
-mod servers;
+mod growth;
+pub(super) mod servers;
 
 pub use client::tool;
 pub use failover::Failover;
+pub use growth::Growth;
 
 use crate::cli::Failure;
 use clap::Args;
@@ -67,7 +69,7 @@ fn cells() -> Vec<Cell> {
     puts.chain(CALLERS.map(|callers| Cell { reads: true, bytes: BYTES[0], callers })).collect()
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

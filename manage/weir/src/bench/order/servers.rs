@@ -35,7 +35,7 @@ fn wrong(error: impl std::fmt::Display) -> Failure {
     Failure::Input(error.to_string())
 }
 
-pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -192,6 +192,21 @@ impl Servers {
         self.children.iter().flatten().filter_map(ticks).sum::<f64>() * TICK_US
     }
 
+    /// Resident memory of the one that has most, bytes.
+    pub fn memory_bytes(&self) -> f64 {
+        let resident = |child: &Child| {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+            line.trim().strip_suffix(" kB")?.parse::<f64>().ok()
+        };
+        self.children.iter().flatten().filter_map(resident).fold(0.0, f64::max) * 1024.0
+    }
+
+    /// Allocated disk of the one that has most, bytes.
+    pub fn disk_bytes(&self) -> f64 {
+        (1..=self.children.len()).map(|number| allocated(&self.state(number))).fold(0.0, f64::max)
+    }
+
     /// The process of one.
     pub fn pid(&self, number: usize) -> Option<u32> {
         self.children[number - 1].as_ref().map(Child::id)
@@ -203,6 +218,17 @@ impl Servers {
         child.kill().and_then(|()| child.wait()).map_err(Failure::io("killing a server"))?;
         Ok(())
     }
+}
+
+/// What a folder takes on its disk, bytes. A file that goes meanwhile takes nothing.
+fn allocated(path: &Path) -> f64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(metadata) = path.symlink_metadata() else { return 0.0 };
+    if !metadata.is_dir() {
+        // `st_blocks` counts 512 bytes on every file system.
+        return metadata.blocks() as f64 * 512.0;
+    }
+    std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| allocated(&entry.path())).sum()
 }
 
 fn own() -> Result<PathBuf, Failure> {

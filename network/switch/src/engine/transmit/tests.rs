@@ -18,6 +18,15 @@ fn pair() -> (Transmit, UdpSocket, Arc<Counters>) {
     (transmit, receiver, counters)
 }
 
+/// Sends datagrams that lie one behind the other.
+fn send_run(transmit: &mut Transmit, tunnel: &Tunnel, datagrams: &[u8], segment_bytes: usize) {
+    // SAFETY: the callers keep the datagrams until they have flushed.
+    #[allow(unsafe_code)]
+    unsafe {
+        transmit.append_run(tunnel, 0, 0, datagrams, segment_bytes);
+    }
+}
+
 fn send(transmit: &mut Transmit, tunnel: &Tunnel, header: &[u8], payload: &[u8]) {
     transmit.header_room(header.len()).copy_from_slice(header);
     // SAFETY: the callers keep the payloads until they have flushed.
@@ -53,6 +62,64 @@ proptest! {
         }
         prop_assert_eq!(counters.event(EngineEvent::UnderlaySegments).get(), frames.len() as u64);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    /// Runs and single datagrams, mixed, arrive in order and in their pieces, sent together or one by one.
+    #[test]
+    fn runs_arrive_whole_and_in_order(
+        runs in proptest::collection::vec((0_usize..3000, prop_oneof![Just(100_usize), 1..1400_usize]), 1..30),
+        together in any::<bool>(),
+    ) {
+        let (mut transmit, receiver, counters) = pair();
+        let tunnel = tunnel("127.0.0.1");
+        let byte = |run: usize, at: usize| (run * 31 + at) as u8;
+        let runs: Vec<(Vec<u8>, usize)> = runs
+            .iter()
+            .enumerate()
+            .map(|(run, (length, size))| ((0..*length).map(|at| byte(run, at)).collect(), *size))
+            .collect();
+        for (bytes, size) in &runs {
+            send_run(&mut transmit, &tunnel, bytes, *size);
+            send(&mut transmit, &tunnel, &[1; 20], &bytes[..bytes.len().min(80)]);
+        }
+        if together {
+            transmit.flush();
+        } else {
+            // What has not left by itself goes one by one.
+            let fd = transmit.sockets[0].fds[0].as_fd();
+            for unit in &transmit.units[..transmit.units_used] {
+                send_singly(fd, unit, false, &counters);
+            }
+        }
+        let mut got = [0; 2000];
+        for (bytes, size) in &runs {
+            for datagram in bytes.chunks(*size) {
+                let length = receiver.recv(&mut got).unwrap();
+                prop_assert_eq!(&got[..length], datagram);
+            }
+            prop_assert_eq!(receiver.recv(&mut got).unwrap(), 20 + bytes.len().min(80));
+        }
+    }
+}
+
+/// A run longer than a message holds makes several, each as full as it can be.
+#[test]
+fn a_long_run_is_several_messages() {
+    let (mut transmit, receiver, counters) = pair();
+    let here = tunnel("127.0.0.1");
+    let (long, large) = (vec![5; 2 * SEGMENTS_MAX * 100 + 50], vec![6; 70 * 1400]);
+    send_run(&mut transmit, &here, &long, 100);
+    send_run(&mut transmit, &here, &large, 1400);
+    transmit.flush();
+    assert_eq!(counters.event(EngineEvent::UnderlaySends).get(), 3 + 2);
+    let total = (0..2 * SEGMENTS_MAX + 1 + 70).map(|_| receiver.recv(&mut [0; 2000]).unwrap()).sum::<usize>();
+    assert_eq!(total, long.len() + large.len());
+    send_run(&mut transmit, &tunnel("2001:db8::1"), &long, 100);
+    send_run(&mut transmit, &here, &vec![0; 70_000], 70_000);
+    assert_eq!(counters.dropped(EngineDrop::UnderlayFamily).packets.get(), 2 * SEGMENTS_MAX as u64 + 1);
+    assert_eq!(counters.dropped(EngineDrop::UnderlayTooBig).packets.get(), 1);
 }
 
 #[test]

@@ -1,27 +1,48 @@
-//! The three apps of packets on a store of one process: gRPC on loopback, durable log (Botelho et al. §VII).
+//! `weir bench flows`: the three apps of packets on the store of a group of three controllers (Botelho et al. §VII, rows B10
+//! and B11).
 //!
-//!     cargo bench -p weir-apps --bench flows [-- SECONDS CALLERS ROUNDS]        (make bench-flows)
-//!
-//! First sizes: for each workload and form the bytes of each request and reply, beside the paper's Table I.
-//! Then throughput: closed-loop callers, forms taking turns within each round; medians over rounds of
-//! flows a second and of the 90th percentile of latency, each form beside the plain one.
+//! The replicas are processes of their own on loopback, which sync every write to disk; what handles packets is this process,
+//! with two clients as two controllers would be. First sizes: for each workload and form the bytes of each request and reply, beside the
+//! paper's Table I. Then throughput: closed-loop callers, forms taking turns within each round; medians over rounds of flows
+//! a second and of the 90th percentile of latency, each form beside the plain one.
 
-#![allow(clippy::unwrap_used)]
-
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use super::order::{client, servers};
+use crate::cli::Failure;
+use clap::Args;
+use client::weir_client;
+use servers::{Peer, Servers, runtime};
+use std::fmt::Display;
+use std::net::Ipv4Addr;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
 use weir_apps::flows::balancer::{self, Member, Vip};
 use weir_apps::flows::{Data, Form, PacketIn, devices, learning};
-use weir_base::world::{RealClock, RealDisk};
 use weir_model::MacAddr;
-use weir_rpc::access::Identity;
 use weir_rpc::cache::Cache;
-use weir_rpc::client::{Client, ClientSettings};
-use weir_rpc::local::{LocalSettings, LocalStore};
+use weir_rpc::client::Client;
 use weir_rpc::{Error, sizes};
-use weir_store::{Answer, Condition, Operation, Outcome, Query, Registry};
+use weir_store::{Answer, Condition, Operation, Outcome, Query};
+
+#[derive(Debug, Args)]
+pub struct Flows {
+    /// How often each workload is measured in each form
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=21))]
+    rounds: u32,
+    /// How long each time, milliseconds
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    window_ms: u64,
+    /// Packets that are handled at the same time
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    callers: u32,
+    /// Only this workload, such as ls-ucast
+    #[arg(long)]
+    workload: Option<String>,
+}
+
+fn wrong(error: impl Display) -> Failure {
+    Failure::Input(error.to_string())
+}
 
 /// Hosts that send, virtual addresses, members of each.
 const HOSTS: u32 = 4_096;
@@ -44,7 +65,7 @@ struct Controller {
 impl Controller {
     fn note(&self, sizes: impl FnOnce() -> (usize, usize)) {
         if let Some(all) = &self.sizes {
-            all.lock().unwrap().push(sizes());
+            all.lock().unwrap_or_else(PoisonError::into_inner).push(sizes());
         }
     }
 }
@@ -72,8 +93,8 @@ impl Data for Controller {
     }
 
     async fn put(&self, table: &str, key: &[u8], value: Vec<u8>) -> Result<(), Error> {
-        let written = self.cache.put(table, key, Condition::Always, &value).await?;
-        assert!(written.is_ok(), "a write without a condition met one");
+        // A write without a condition meets none.
+        let _written = self.cache.put(table, key, Condition::Always, &value).await?;
         Ok(())
     }
 }
@@ -142,22 +163,29 @@ impl Work {
     }
 
     /// Handles one packet; `number` tells packets apart.
-    async fn flow(self, data: &Controller, form: Form, number: u32) {
+    async fn flow(self, data: &Controller, form: Form, number: u32) -> Result<(), Failure> {
         let packet = packet(self, number);
         let stale = STALENESS_MS;
-        match self {
-            Work::LsBcast | Work::LsUcast => _ = learning::forward(data, form, stale, &packet).await.unwrap(),
+        let found = match self {
+            Work::LsBcast | Work::LsUcast => {
+                learning::forward(data, form, stale, &packet).await.map_err(wrong)?;
+                true
+            }
             Work::LbArp => {
-                assert!(balancer::resolve(data, form, stale, vip(number).address).await.unwrap().is_some())
+                balancer::resolve(data, form, stale, vip(number).address).await.map_err(wrong)?.is_some()
             }
             Work::LbVip => {
-                assert!(balancer::choose(data, form, stale, vip(number).address).await.unwrap().is_some())
+                balancer::choose(data, form, stale, vip(number).address).await.map_err(wrong)?.is_some()
             }
             Work::DmKnown | Work::DmUnknown => {
-                let seen = devices::seen(data, form, stale, &packet).await.unwrap();
-                assert_eq!(seen.new, self == Work::DmUnknown, "packet {number}");
-                assert!(seen.target.is_some(), "packet {number}");
+                let seen = devices::seen(data, form, stale, &packet).await.map_err(wrong)?;
+                seen.new == (self == Work::DmUnknown) && seen.target.is_some()
             }
+        };
+        if found {
+            Ok(())
+        } else {
+            Err(wrong(format!("{}: packet {number} was handled wrongly", self.name())))
         }
     }
 }
@@ -193,10 +221,10 @@ fn vip(number: u32) -> Vip {
     Vip { id: id.into(), name, address, mac: mac(0x4000_0000 | id), port: 443, pool: id.into() }
 }
 
-async fn fill(data: &Controller) {
-    weir_apps::flows::create_tables(data).await.unwrap();
+async fn fill(data: &Controller) -> Result<(), Failure> {
+    weir_apps::flows::create_tables(data).await.map_err(wrong)?;
     for id in 0..VIPS {
-        let vip = (0..).map(vip).find(|vip| vip.id == u64::from(id)).unwrap();
+        let Some(vip) = (0..u32::MAX).map(vip).find(|vip| vip.id == u64::from(id)) else { continue };
         let member = |at: u64| Member {
             id: u64::from(id) * MEMBERS + at,
             name: format!("server-{id}-{at}.example"),
@@ -204,15 +232,18 @@ async fn fill(data: &Controller) {
             mac: mac(0x5000_0000 | (id << 8) | at as u32),
             port: 8443,
         };
-        balancer::configure(data, &vip, &(0..MEMBERS).map(member).collect::<Vec<_>>()).await.unwrap();
+        balancer::configure(data, &vip, &(0..MEMBERS).map(member).collect::<Vec<_>>())
+            .await
+            .map_err(wrong)?;
     }
     for host in 0..HOSTS {
         let addresses = Some((Ipv4Addr::from(0x0A00_0000 | host), Ipv4Addr::new(10, 0, 0, 1)));
         let target = MacAddr::BROADCAST;
         let packet = PacketIn { switch: 1, port: host % 48, source: mac(host), target, addresses, now_ms: 0 };
-        learning::forward(data, Form::Plain, 0, &packet).await.unwrap();
-        devices::seen(data, Form::Procedures, 0, &packet).await.unwrap();
+        learning::forward(data, Form::Plain, 0, &packet).await.map_err(wrong)?;
+        devices::seen(data, Form::Procedures, 0, &packet).await.map_err(wrong)?;
     }
+    Ok(())
 }
 
 fn text(sizes: &[(usize, usize)]) -> String {
@@ -231,86 +262,80 @@ impl Numbers {
     }
 }
 
-async fn print_sizes(data: &Controller, numbers: &mut Numbers) {
+async fn print_sizes(data: &Controller, works: &[Work], numbers: &mut Numbers) -> Result<(), Failure> {
     println!(
         "{:<11}{:<6}request and reply bytes of each operation = sum; the paper's below",
         "workload", "form"
     );
-    for work in Work::ALL {
+    for work in works {
         for form in &Form::ALL[..5] {
-            let all = Arc::new(Mutex::new(Vec::new()));
+            let all = Sizes::default();
             let data = Controller { sizes: Some(all.clone()), ..data.clone() };
-            work.flow(&data, *form, numbers.take(1)).await;
-            println!("{:<11}{:<6}{}", work.name(), form.word(), text(&all.lock().unwrap()));
+            work.flow(&data, *form, numbers.take(1)).await?;
+            let all = all.lock().unwrap_or_else(PoisonError::into_inner);
+            println!("{:<11}{:<6}{}", work.name(), form.word(), text(&all));
             println!("{:<11}{:<6}{}", "", "paper", text(work.paper(*form)));
         }
     }
+    Ok(())
 }
 
-/// One window: flows a second, and the 90th percentile of latency, milliseconds.
-async fn window(
-    data: &[Controller],
-    work: Work,
-    form: Form,
-    callers: u32,
-    window: Duration,
-    first: u32,
-) -> (f64, f64) {
-    let begun = Instant::now();
-    let end = begun + window;
-    let tasks: Vec<_> = (0..callers)
-        .map(|caller| {
-            let data = data[caller as usize % data.len()].clone();
-            tokio::spawn(async move {
-                let mut taken_us = Vec::new();
-                for number in (first + caller..).step_by(callers as usize) {
-                    let begun = Instant::now();
-                    if begun >= end {
-                        break;
-                    }
-                    work.flow(&data, form, number).await;
-                    taken_us.push(begun.elapsed().as_micros() as u64);
-                }
-                taken_us
-            })
-        })
-        .collect();
-    let mut all = Vec::new();
-    for task in tasks {
-        all.extend(task.await.unwrap());
+/// Flows a second, and the 90th percentile of latency, milliseconds.
+type Measured = (f64, f64);
+
+impl Flows {
+    /// With the usual options.
+    pub fn usual() -> Flows {
+        Flows { rounds: 5, window_ms: 500, callers: 64, workload: None }
     }
-    all.sort_unstable();
-    let p90 = all[all.len() * 9 / 10] as f64 / 1_000.0;
-    (all.len() as f64 / begun.elapsed().as_secs_f64(), p90)
-}
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let works: Vec<Work> = Work::ALL
+            .into_iter()
+            .filter(|work| self.workload.as_deref().is_none_or(|name| name == work.name()))
+            .collect();
+        if works.is_empty() {
+            let names = Work::ALL.map(Work::name).join(", ");
+            return Err(wrong(format!(
+                "there is no workload '{}': they are {names}",
+                self.workload.unwrap_or_default()
+            )));
+        }
+        let servers = Servers::start(Peer::Weir)?;
+        let (context, leader) = (servers.context()?, servers.leader_address()?);
+        runtime()?.block_on(async {
+            let controller = || -> Result<Controller, Failure> {
+                let client = weir_client(&context, std::slice::from_ref(&leader))?;
+                Ok(Controller { cache: Cache::new(client.clone(), 100_000), client, sizes: None })
+            };
+            let controllers = [controller()?, controller()?];
+            fill(&controllers[0]).await?;
+            let mut numbers = Numbers(0);
+            print_sizes(&controllers[0], &works, &mut numbers).await?;
+            for work in works {
+                self.measure(&controllers, work, &mut numbers).await?;
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
 
-async fn print_throughput(
-    data: &[Controller],
-    seconds: f64,
-    callers: u32,
-    rounds: usize,
-    numbers: &mut Numbers,
-) {
-    for work in Work::ALL {
-        let mut measured = vec![Vec::new(); Form::ALL.len()];
-        for _ in 0..rounds {
-            for (at, &form) in Form::ALL.iter().enumerate() {
+    async fn measure(&self, data: &[Controller], work: Work, numbers: &mut Numbers) -> Result<(), Failure> {
+        let mut measured: Vec<Vec<Measured>> = vec![Vec::new(); Form::ALL.len()];
+        for _ in 0..self.rounds {
+            for (form, measured) in Form::ALL.into_iter().zip(&mut measured) {
                 // More numbers than a window can use, so that no packet comes twice.
-                let first = numbers.take(4_000_000);
-                measured[at]
-                    .push(window(data, work, form, callers, Duration::from_secs_f64(seconds), first).await);
+                measured.push(self.window(data, work, form, numbers.take(4_000_000)).await?);
             }
         }
-        let of = |at: usize, part: fn(&(f64, f64)) -> f64| median(measured[at].iter().map(part).collect());
+        let of = |at: usize, part: fn(&Measured) -> f64| super::order::median(measured[at].iter().map(part));
+        let (plain, plain_p90) = (of(0, |one| one.0), of(0, |one| one.1));
         for (at, form) in Form::ALL.iter().enumerate() {
             let (name, word) = (work.name(), form.word());
-            let ((flows, p90), (plain, plain_p90)) =
-                ((of(at, |m| m.0), of(at, |m| m.1)), (of(0, |m| m.0), of(0, |m| m.1)));
+            let (flows, p90) = (of(at, |one| one.0), of(at, |one| one.1));
             println!(
                 "RESULT flows {name}-{word}-throughput weir={flows:.0}/s init={plain:.0}/s ratio={:.2}",
                 flows / plain
@@ -320,35 +345,42 @@ async fn print_throughput(
                 p90 / plain_p90
             );
         }
+        Ok(())
     }
-}
 
-fn main() {
-    let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse::<f64>().ok());
-    let seconds = numbers.next().unwrap_or(0.5);
-    let callers = numbers.next().unwrap_or(64.0) as u32;
-    let rounds = numbers.next().unwrap_or(5.0) as usize;
-    let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(RealDisk::open(dir.path()).unwrap());
-    let registry = Arc::new(weir_apps::flows::procedures(Registry::new()));
-    let store = Arc::new(
-        LocalStore::open(disk, Arc::new(RealClock::new()), registry, LocalSettings::default()).unwrap(),
-    );
-    let server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let listener = server.block_on(TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let anybody =
-        Arc::new(|_: &tonic::Extensions, _: &tonic::metadata::MetadataMap| Ok(Identity::admin("bench")));
-    server.spawn(weir_rpc::server::serve(listener, None, store, anybody, std::future::pending()));
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let controller = || {
-            let client = Client::new(ClientSettings::new([address.clone()])).unwrap();
-            Controller { cache: Cache::new(client.clone(), 100_000), client, sizes: None }
-        };
-        let controllers = [controller(), controller()];
-        fill(&controllers[0]).await;
-        let mut numbers = Numbers(0);
-        print_sizes(&controllers[0], &mut numbers).await;
-        print_throughput(&controllers, seconds, callers.max(1), rounds.max(1), &mut numbers).await;
-    });
+    async fn window(
+        &self,
+        data: &[Controller],
+        work: Work,
+        form: Form,
+        first: u32,
+    ) -> Result<Measured, Failure> {
+        let begun = Instant::now();
+        let end = begun + Duration::from_millis(self.window_ms);
+        let callers = self.callers;
+        let tasks: Vec<_> = (0..callers)
+            .map(|caller| {
+                let data = data[caller as usize % data.len()].clone();
+                tokio::spawn(async move {
+                    let mut taken_us = Vec::new();
+                    for number in (first + caller..).step_by(callers as usize) {
+                        let begun = Instant::now();
+                        if begun >= end {
+                            break;
+                        }
+                        work.flow(&data, form, number).await?;
+                        taken_us.push(begun.elapsed().as_micros() as u64);
+                    }
+                    Ok::<_, Failure>(taken_us)
+                })
+            })
+            .collect();
+        let mut all = Vec::new();
+        for task in tasks {
+            all.extend(task.await.map_err(wrong)??);
+        }
+        all.sort_unstable();
+        let p90 = all.get(all.len() * 9 / 10).map_or(f64::NAN, |us| *us as f64 / 1_000.0);
+        Ok((all.len() as f64 / begun.elapsed().as_secs_f64(), p90))
+    }
 }
