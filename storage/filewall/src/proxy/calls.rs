@@ -232,7 +232,13 @@ impl Session {
             Some(held) => held.once,
             None => op.once().then(|| env.shared.retransmits.key(address.ip(), record)),
         };
+        let mut unknown_before = held.as_ref().is_some_and(|held| held.unknown);
         if held.is_none() {
+            match recalled(once, *key, answers, env) {
+                Passed::New => {}
+                Passed::Unknown => unknown_before = true,
+                Passed::Dealt => return Done::Skip,
+            }
             env.shared.totals.call(op);
         }
         let maxcount = held.as_ref().map_or(found.count, |held| held.maxcount);
@@ -242,7 +248,9 @@ impl Session {
             call.restore_handles(held.handles);
             call.told = held.told;
             call.note = held.note;
+            call.unless = held.unless;
         }
+        call.unknown = unknown_before && settle::shows(&call);
         match chain.request(&mut call, from, handled) {
             Outcome::Wait { wait_us, from, handled } => {
                 let hold = Session::hold(&call, wait_us, from, handled, &chain);
@@ -285,7 +293,14 @@ impl Session {
                     };
                 if let (true, Some(once)) = (unknown, once) {
                     match settle::settle(&call) {
-                        Settled::Again => {}
+                        Settled::Again if call.unless.is_none() => {}
+                        Settled::Again => {
+                            let status = call.unless.unwrap_or(Status::ServerFault);
+                            let begin = answers.len();
+                            answer::put(answers, head.xid, op, status);
+                            super::replies::tell_waiters(once, &answers[begin..], env);
+                            return Done::Skip;
+                        }
                         Settled::Ask(probe) => {
                             call.probe = Some(probe);
                             let Some(mut entry) = asking::question(&mut call, &chain) else {
@@ -323,6 +338,17 @@ impl Session {
                         }
                     }
                 }
+                if let Some(status) = call.unless {
+                    // It is forgotten meanwhile that it was sent before.
+                    for waiter in once
+                        .map(|once| env.shared.retransmits.abandoned(once, env.now.steady_us))
+                        .unwrap_or_default()
+                    {
+                        env.shared.deliver(waiter.worker, Delivery::End { session: waiter.session });
+                    }
+                    answer::put(answers, head.xid, op, status);
+                    return Done::Skip;
+                }
                 let resent = unknown && settle::shows(&call);
                 let names = resent || chain.needs_names();
                 let asked = remember(&call, caller.clone(), maxcount, datagram, names);
@@ -355,7 +381,7 @@ pub(super) enum Passed {
     Dealt,
 }
 
-/// Looks a call up that must happen once.
+/// Looks a call up that must happen once; one that is new is pending from now on.
 pub(super) fn known(
     once: Option<retransmit::Key>,
     session: SessionKey,
@@ -364,7 +390,24 @@ pub(super) fn known(
 ) -> Passed {
     let Some(once) = once else { return Passed::New };
     let waiter = Waiter { worker: env.worker, session };
-    match env.shared.retransmits.begin(once, waiter, env.now.steady_us) {
+    passed(env.shared.retransmits.begin(once, waiter, env.now.steady_us), answers, env)
+}
+
+/// The same before policies have seen it: what was carried out before, or is pending, is not theirs to judge again (a name that
+/// it has removed is gone). What is new, or unknown, stays so.
+fn recalled(
+    once: Option<retransmit::Key>,
+    session: SessionKey,
+    answers: &mut Vec<u8>,
+    env: &Env<'_>,
+) -> Passed {
+    let Some(once) = once else { return Passed::New };
+    let waiter = Waiter { worker: env.worker, session };
+    passed(env.shared.retransmits.recall(once, waiter, env.now.steady_us), answers, env)
+}
+
+fn passed(known: Known, answers: &mut Vec<u8>, env: &Env<'_>) -> Passed {
+    match known {
         Known::New => return Passed::New,
         Known::Unknown => return Passed::Unknown,
         Known::Answered(reply) => {

@@ -500,6 +500,8 @@ impl Session {
                         told: Vec::new(),
                         note: 0,
                         once,
+                        unknown: false,
+                        unless: None,
                         passed,
                     });
                     return Done::Hold;

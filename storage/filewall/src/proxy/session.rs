@@ -73,6 +73,10 @@ pub struct Held {
     pub note: u64,
     /// Its name for retransmissions.
     pub once: Option<super::retransmit::Key>,
+    /// As in [`Call`].
+    pub unknown: bool,
+    /// As in [`Call`].
+    pub unless: Option<Status>,
     /// For a COMPOUND: policies that the operations before the delayed one have passed, as bits.
     pub passed: Vec<u64>,
 }
@@ -449,6 +453,8 @@ impl Session {
             told: call.told.clone(),
             note: call.note,
             once: None,
+            unknown: call.unknown,
+            unless: call.unless,
             passed: Vec::new(),
         }
     }

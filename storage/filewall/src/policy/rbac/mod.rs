@@ -411,8 +411,12 @@ impl Rbac {
         let judged = match op {
             Op::Remove | Op::Rmdir | Op::Rename => {
                 let name = call.name(0).to_vec();
-                // What is not there is the server's to say.
                 let Some(named) = self.named(call, handle, &name)? else {
+                    if call.unknown {
+                        // Perhaps it is gone because this call has happened.
+                        call.unless = Some(Status::Noent);
+                        return Ok(Verdict::Forward);
+                    }
                     return Ok(Verdict::Answer(Status::Noent));
                 };
                 let inner = self.node_of_name(core, handle.as_bytes(), &name)?;
