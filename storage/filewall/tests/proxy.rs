@@ -428,7 +428,7 @@ fn a_policy_that_looks_for_names_does_not_take_a_copy_for_a_new_call() {
     let serve = |upstream: &mut std::net::TcpStream, looked: &[u8]| loop {
         let call = read_record(upstream).unwrap();
         let results = match get_u32(&call, 20) {
-            number if number == Op::Getattr as u32 => &of_folder,
+            number if number == Op::Getattr as u32 => &of_folder[..],
             number if number == Op::Lookup as u32 => looked,
             _ => return call,
         };
