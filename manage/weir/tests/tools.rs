@@ -20,6 +20,43 @@ fn the_lab_holds_what_it_checks() {
     assert!(said.contains(" 0 failed") && !said.contains("FAILED"));
 }
 
+/// The commands of the README's first tour do what it says of them.
+#[test]
+fn the_tour_of_the_readme_works() {
+    let Some(lab) = lab("readme_tour") else { return };
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+    let tour = readme.split("## A first tour").nth(1).unwrap().split("```").nth(1).unwrap();
+    let resources = lab.folder().join("net.yaml").display().to_string();
+    let mut commands = 0;
+    for line in tour.lines().filter(|line| line.starts_with("weir ")) {
+        let (command, _says) = line.split_once('#').unwrap_or((line, ""));
+        let command = command.replace("labs/two-tenants/net.yaml", &resources);
+        let mut words: Vec<&str> = command.split('|').next().unwrap().split_whitespace().skip(1).collect();
+        if matches!(words[0], "apply" | "delete") {
+            words.push("--yes");
+        }
+        commands += 1;
+        if words[0] == "capture" {
+            let mut capture = lab.command();
+            let mut child = capture.args(&words).stdout(Stdio::piped()).spawn().unwrap();
+            let mut frames = PcapReader::new(child.stdout.take().unwrap()).unwrap();
+            assert!(ping_all(&lab.netns("red-app"), lab.v4("red-web")));
+            let frame = frames.next_packet().map(|frame| frame.is_ok());
+            system::run("kill", &[&child.id().to_string()]).unwrap();
+            child.wait().unwrap();
+            assert_eq!(frame, Some(true), "{line}");
+            continue;
+        }
+        let output = lab.weir(&words);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success(), "{line}: {said}");
+        assert!(!said.is_empty(), "{line} says nothing");
+    }
+    assert!(commands >= 7, "the tour was not found");
+    lab.restore();
+    lab.wait_in_step();
+}
+
 /// What a command answers: exit code, and all that it says.
 fn answer(lab: &Lab, arguments: &[&str], input: &str) -> (Option<i32>, String) {
     let output = lab.weir_with_input(arguments, input);
