@@ -8,7 +8,7 @@ WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
 .PHONY: help lab lab-down test bench bench-files bench-filewall bench-monitor bench-plan bench-trust lint fmt clean simulate soak-monitor \
-	install-deps lab-deps guest-kernel build require-root
+	install-deps lab-deps guest-kernel nfs-peer build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -71,6 +71,9 @@ install-deps: ## install the Debian packages that building, labs and benches nee
 
 guest-kernel: ## fetch the kernel of the guests that tests boot
 	@scripts/guest-kernel
+
+nfs-peer: ## build a second NFS server, for FileWall's tests
+	@scripts/nfs-peer
 
 build:
 	cargo build --release --locked -p weir

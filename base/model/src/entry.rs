@@ -7,6 +7,7 @@
 //! - Members of a tag are spread over [`MEMBER_BUCKETS`] entries, so that one endpoint more costs
 //!   one small entry a host and not the whole set.
 
+use crate::filewall::PolicySet;
 use crate::health::RepairEntry;
 use crate::resource::{Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol};
 use crate::{Label, MacAddr};
@@ -97,13 +98,20 @@ pub enum Key {
         /// Path of the cgroup below the mount.
         cgroup: String,
     },
+    /// The policies of a FileWall of a host.
+    FileWall {
+        /// The host.
+        host: Label,
+        /// Name of the FileWall.
+        wall: Label,
+    },
 }
 
 impl Key {
     /// The network that the key belongs to, if to one.
     pub fn vni(&self) -> Option<Vni> {
         match self {
-            Key::Gateways | Key::Repair { .. } => None,
+            Key::Gateways | Key::Repair { .. } | Key::FileWall { .. } => None,
             Key::Network { vni }
             | Key::Policy { vni }
             | Key::Members { vni, .. }
@@ -125,6 +133,7 @@ impl fmt::Display for Key {
             Key::Port { vni, endpoint } => write!(f, "port/{vni}/{endpoint}"),
             Key::Location { vni, address } => write!(f, "location/{vni}/{address}"),
             Key::Repair { host, cgroup } => write!(f, "repair/{host}/{cgroup}"),
+            Key::FileWall { host, wall } => write!(f, "filewall/{host}/{wall}"),
         }
     }
 }
@@ -159,6 +168,8 @@ pub enum Entry {
     Location(LocationEntry),
     /// For [`Key::Repair`].
     Repair(RepairEntry),
+    /// For [`Key::FileWall`].
+    FileWall(PolicySet),
 }
 
 impl Entry {
@@ -174,6 +185,7 @@ impl Entry {
                 | (Entry::Port(_), Key::Port { .. })
                 | (Entry::Location(_), Key::Location { .. })
                 | (Entry::Repair(_), Key::Repair { .. })
+                | (Entry::FileWall(_), Key::FileWall { .. })
         )
     }
 }

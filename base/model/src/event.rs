@@ -6,6 +6,7 @@
 //! to the scheduler (DESIGN §1), except refusals, on which an app must decide.
 
 use crate::entry::{Key, Vni};
+use crate::filewall::PolicyOrder;
 use crate::health::{HealthReport, RepairOrder};
 use crate::resource::ResourceId;
 use crate::signed::Signature;
@@ -100,6 +101,8 @@ pub enum EventBody {
     Health(HealthReport),
     /// A monitor shall repair something, or no longer (row O).
     Repair(RepairOrder),
+    /// A FileWall shall have these policies, or is no longer told which (row F).
+    FileWall(PolicyOrder),
 }
 
 /// Changes that become true together.

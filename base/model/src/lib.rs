@@ -10,6 +10,7 @@
 
 pub mod entry;
 pub mod event;
+pub mod filewall;
 pub mod health;
 pub mod join;
 pub mod local;

@@ -38,6 +38,7 @@ mod compile;
 mod depend;
 mod document;
 mod entries;
+mod filewall;
 mod health;
 mod intent;
 mod marks;
@@ -50,6 +51,7 @@ mod summary;
 pub mod tables;
 mod work;
 
+pub use filewall::policies_of;
 pub use health::{Health, health, repairs_of};
 pub use query::{
     ActuatorStatus, Led, actuator, actuators, desired, desired_entry, explain, network_of, offloads,
@@ -179,6 +181,7 @@ impl App for Fabric {
             }
             EventBody::Health(report) => health::note(&mut work, report, now_ms)?,
             EventBody::Repair(order) => health::order(&mut work, order)?,
+            EventBody::FileWall(order) => filewall::order(&mut work, order)?,
         }
         Ok(Decision { plan: compile::plan(&mut work)? })
     }

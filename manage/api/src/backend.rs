@@ -1,9 +1,9 @@
 //! What the server needs of a controller.
 
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, GroupStatus,
-    RepairRequest, RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse,
-    TraceRequest, TraceResponse, WatchEvent,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, FileWallRequest,
+    FileWallResponse, GroupStatus, RepairRequest, RepairResponse, ResourceList, ResourceView, StatusResponse,
+    TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -64,6 +64,15 @@ pub trait Backend: Send + Sync + 'static {
     fn remove_actuator(&self, caller: Caller, name: Label) -> Reply<'_, ()>;
     /// Orders the monitor of an actuator to repair something, for a caller.
     fn repair(&self, caller: Caller, name: Label, request: RepairRequest) -> Reply<'_, RepairResponse>;
+
+    /// Orders the policies of a FileWall, or the end of such an order, for a caller.
+    fn filewall(
+        &self,
+        caller: Caller,
+        name: Label,
+        wall: Label,
+        request: FileWallRequest,
+    ) -> Reply<'_, FileWallResponse>;
     /// Counters of an actuator's switch, by name with labels.
     fn counters(&self, name: Label) -> Reply<'_, Vec<(String, u64)>>;
     /// Metrics of the controller, Prometheus text.

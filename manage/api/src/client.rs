@@ -1,9 +1,10 @@
 //! The client: what the command line and tests speak to a controller with.
 
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, GroupMember,
-    GroupStatus, NOT_LEADER, Problem, RepairRequest, RepairResponse, ResourceList, ResourceView,
-    StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, FileWallRequest,
+    FileWallResponse, GroupMember, GroupStatus, NOT_LEADER, Problem, RepairRequest, RepairResponse,
+    ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    WatchEvent,
 };
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -320,6 +321,19 @@ impl Client {
     /// [`ClientError`].
     pub fn repair(&self, actuator: &str, request: &RepairRequest) -> Result<RepairResponse, ClientError> {
         self.post(&format!("/v1/actuators/{actuator}/repairs"), request)
+    }
+
+    /// `POST /v1/actuators/{name}/filewalls/{wall}`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn filewall(
+        &self,
+        actuator: &str,
+        wall: &str,
+        request: &FileWallRequest,
+    ) -> Result<FileWallResponse, ClientError> {
+        self.post(&format!("/v1/actuators/{actuator}/filewalls/{wall}"), request)
     }
 
     /// `DELETE /v1/actuators/{name}`.

@@ -4,8 +4,9 @@ use crate::backend::{Backend, Caller, TOKEN_CALLER};
 use crate::tls::Peer;
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, BODY_BYTES_MAX, CaptureRequest, CapturedFrame,
-    GroupStatus, Problem, RESOURCES_MAX, RepairRequest, RepairResponse, ResourceList, ResourceView,
-    StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    FileWallRequest, FileWallResponse, GroupStatus, Problem, RESOURCES_MAX, RepairRequest, RepairResponse,
+    ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    WatchEvent,
 };
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
@@ -132,6 +133,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(token))
         .routes(routes!(remove_actuator))
         .routes(routes!(repair))
+        .routes(routes!(filewall))
         .routes(routes!(counters))
         .routes(routes!(metrics))
 }
@@ -345,6 +347,19 @@ async fn repair(
     Strict(request): Strict<RepairRequest>,
 ) -> Result<Json<RepairResponse>, ApiError> {
     backend.repair(caller, label(name)?, request).await.map(Json)
+}
+
+/// Order the policies of a FileWall on a host or gateway, by an update that the group signs.
+#[utoipa::path(post, path = "/v1/actuators/{name}/filewalls/{wall}",
+    params(("name" = String, Path), ("wall" = String, Path)), request_body = FileWallRequest,
+    responses((status = 200, body = FileWallResponse), (status = "4XX", body = Problem)))]
+async fn filewall(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Path((name, wall)): Path<(String, String)>,
+    Strict(request): Strict<FileWallRequest>,
+) -> Result<Json<FileWallResponse>, ApiError> {
+    backend.filewall(caller, label(name)?, label(wall)?, request).await.map(Json)
 }
 
 /// Counters of a host's or gateway's switch.

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_model::event::Role;
+use weir_model::filewall::PolicyFile;
 use weir_model::health::{HealthNote, RepairAction};
 use weir_model::resource::{FieldError, Kind, Resource, ResourceId};
 
@@ -220,6 +221,28 @@ pub struct RepairResponse {
     /// The version at which it was decided.
     pub version: u64,
     /// Whether it was in force at the host within `waitMs`.
+    pub in_force: bool,
+}
+
+/// Order the policies of a FileWall, or no longer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FileWallRequest {
+    /// All its files, in the order of their names; absent withdraws the order, and the FileWall keeps what it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<Vec<PolicyFile>>,
+    /// Wait for the signed update to be in force at the host for so long, milliseconds.
+    #[serde(default)]
+    pub wait_ms: u32,
+}
+
+/// Policies were ordered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FileWallResponse {
+    /// The version at which it was decided.
+    pub version: u64,
+    /// Whether the host had it within `waitMs`.
     pub in_force: bool,
 }
 

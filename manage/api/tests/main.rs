@@ -113,6 +113,19 @@ impl Backend for Rote {
             Ok(RepairResponse { version: 9, in_force: false })
         })
     }
+    fn filewall(
+        &self,
+        _: Caller,
+        name: Label,
+        wall: Label,
+        request: FileWallRequest,
+    ) -> Reply<'_, FileWallResponse> {
+        Box::pin(async move {
+            assert_eq!((name.as_str(), wall.as_str()), ("h1", "wall"));
+            assert_eq!(request.files.unwrap()[0].name, "a.yaml");
+            Ok(FileWallResponse { version: 10, in_force: true })
+        })
+    }
     fn counters(&self, _: Label) -> Reply<'_, Vec<(String, u64)>> {
         Box::pin(async { Ok(vec![("drops".into(), 2)]) })
     }

@@ -11,7 +11,6 @@
 //!
 //! - [`wire`]: ONC RPC, NFSv3, NFSv4.0 and 4.1, MOUNT, PORTMAP, decoded where they lie.
 //! - [`message`]: a call and a reply as policies see and change them.
-//! - [`cedar`]: the language of `rbac`.
 //! - [`identity`]: users, groups, roles; who is calling.
 //! - [`places`]: which handle is below which path of the policies, learnt from the messages.
 //! - [`policy`]: the policies, their files, and the chain.
@@ -32,7 +31,6 @@
 //! [`proxy`] (policies run to completion one after another on the thread of their session: there are no buffers
 //! between them that could overflow).
 
-pub mod cedar;
 pub mod error;
 pub mod identity;
 pub mod message;

@@ -7,7 +7,7 @@
 use crate::identity::Principal;
 use crate::places::Place;
 use crate::wire::call::Arguments;
-use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op};
+use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status};
 use crate::wire::reply::Results;
 use crate::wire::rpc::{CallHead, Credential, mark_of};
 use crate::wire::xdr::{Span, get_u32, padded, put_opaque, put_u32, put_u64, set_u32};
@@ -72,6 +72,10 @@ pub struct Call<'a> {
     pub results: Vec<u8>,
     /// What a policy wants to remember until the reply comes; 0 is nothing.
     pub note: u64,
+    /// It was sent to the server before, and nobody knows what became of it.
+    pub unknown: bool,
+    /// What a policy answers such a call with, unless it turns out to have happened; it must not reach the server then.
+    pub unless: Option<Status>,
     handles: [Option<Handle>; 2],
 }
 
@@ -97,6 +101,8 @@ impl<'a> Call<'a> {
             probe: None,
             results: Vec::new(),
             note: 0,
+            unknown: false,
+            unless: None,
             handles: [None; 2],
         }
     }

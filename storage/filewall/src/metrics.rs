@@ -294,6 +294,9 @@ pub struct PrincipalRow {
 pub struct Status {
     /// Number of the policy chain in force: 1 for the first since the start.
     pub policy_epoch: u64,
+    /// Version of the controllers' order that they come from; 0 for files that a person has put there.
+    #[serde(default)]
+    pub policy_order: u64,
     /// Why the newest policy files are not in force, if they are not.
     pub policy_error: Option<String>,
     /// Replicas, where there are several servers, and whether they are live.
@@ -325,6 +328,7 @@ impl Status {
             line(&mut text, name, "", *value);
         }
         line(&mut text, "policy_epoch", "", self.policy_epoch);
+        line(&mut text, "policy_order", "", self.policy_order);
         line(&mut text, "policy_refused", "", u64::from(self.policy_error.is_some()));
         line(&mut text, "places", "", self.places as u64);
         for (server, live) in &self.replicas {

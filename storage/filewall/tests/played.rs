@@ -57,6 +57,7 @@ pub fn wall(server: SocketAddr, policy: Option<&str>, limits: Limits) -> (FileWa
         udp: true,
         workers: 2,
         policy: policy.map(|_| folder.path().to_path_buf()),
+        watch: true,
         limits,
     };
     (FileWall::start(config).unwrap(), folder)

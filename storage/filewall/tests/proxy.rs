@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::net::UdpSocket;
 use weir_filewall::proxy::{FileWall, Limits, pending::PENDING_MAX};
 use weir_filewall::wire::build::Record;
+use weir_filewall::wire::make::Attributes;
 use weir_filewall::wire::nfs3::Op;
 use weir_filewall::wire::xdr::get_u32;
 
@@ -334,4 +335,129 @@ fn a_call_that_may_have_happened_is_settled_by_looking() {
     }
     assert_eq!((counter(&wall, "settled_total"), counter(&wall, "replayed_total")), (1, 2));
     assert_eq!(counter(&wall, "pending"), 0);
+}
+
+/// NOENT and EXIST, in the shape of a REMOVE or MKDIR, and of a RENAME.
+fn failed(status: u32, words: usize) -> Vec<u8> {
+    [status.to_be_bytes().to_vec(), vec![0; words * 4]].concat()
+}
+
+#[test]
+fn a_copy_that_its_first_one_has_overtaken_is_settled_by_a_second_look() {
+    let (address, connections) = server();
+    let (wall, _folder) = wall(address, None, Limits::default());
+    let gone: &[u8] = &[0, 0, 0, 2, 0, 0, 0, 0];
+    let there: &[u8] = &[0, 0, 0, 0, 0, 0, 0, 4, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0];
+    let call = |xid: u32, op: Op| {
+        let record = Record::nfs3(xid, op, &CALLER).opaque(b"handle").opaque(b"name");
+        match op {
+            Op::Mkdir => (0..6).fold(record, |record, _| record.u32(0)).finish(),
+            Op::Rename => record.opaque(b"other").opaque(b"new").finish(),
+            _ => record.finish(),
+        }
+    };
+    // What the first look shows, what the server says to the copy, what the second look shows, what the client gets.
+    for (xid, (op, first, said, second, status_wanted)) in [
+        (Op::Remove, there, failed(2, 2), gone, 0),
+        (Op::Remove, there, failed(2, 2), there, 2),
+        (Op::Mkdir, gone, failed(17, 2), there, 0),
+        (Op::Mkdir, gone, failed(17, 2), gone, 17),
+        (Op::Rename, there, failed(2, 4), there, 0),
+        (Op::Rename, there, failed(2, 4), gone, 2),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let xid = xid as u32 + 100;
+        let mut stream = client(&wall);
+        stream.write_all(&call(xid, op)).unwrap();
+        let mut upstream = connections.recv_timeout(BOUND).unwrap();
+        read_record(&mut upstream).unwrap();
+        drop(upstream);
+        assert!(read_record(&mut stream).is_none(), "nobody knows what became of it");
+        let mut stream = client(&wall);
+        stream.write_all(&call(xid, op)).unwrap();
+        // Behind it comes a WRITE whose data is not there yet: the second look must not get into it.
+        let write = write_call(1000 + xid, &[7; 4000]);
+        stream.write_all(&write[..1000]).unwrap();
+        let mut upstream = connections.recv_timeout(BOUND).unwrap();
+        let question = read_record(&mut upstream).unwrap();
+        assert_eq!(get_u32(&question, 20), Op::Lookup as u32);
+        upstream.write_all(&reply_to(&question, first)).unwrap();
+        let copy = read_record(&mut upstream).unwrap();
+        assert_eq!(get_u32(&copy, 20), op as u32);
+        upstream.write_all(&reply_to(&copy, &said)).unwrap();
+        stream.write_all(&write[1000..]).unwrap();
+        let mut seen = [read_record(&mut upstream).unwrap(), read_record(&mut upstream).unwrap()];
+        seen.sort_by_key(|record| get_u32(record, 20));
+        let [question, written] = seen;
+        assert_eq!((get_u32(&question, 20), get_u32(&written, 20)), (Op::Lookup as u32, Op::Write as u32));
+        assert!(written.ends_with(&[7; 4000]));
+        upstream.write_all(&reply_to(&question, second)).unwrap();
+        let reply = read_record(&mut stream).unwrap();
+        assert_eq!((get_u32(&reply, 0), status(&reply)), (xid, status_wanted), "{op}");
+        // From then on it is answered from memory.
+        assert_eq!(status(&ask(&mut stream, &call(xid, op))), status_wanted);
+    }
+    assert_eq!(counter(&wall, "settled_total"), 3);
+}
+
+const ROLES: &str = "
+kind: identities
+users: {dev: {uid: 1001, roles: [developer]}}
+roles: {developer: {}}
+---
+kind: rbac
+state-file: rbac.state
+initial: [developer]
+rules: 'permit (principal in Role::\"developer\", action, resource);'
+";
+
+#[test]
+fn a_policy_that_looks_for_names_does_not_take_a_copy_for_a_new_call() {
+    let (address, connections) = server();
+    let (wall, _folder) = wall(address, Some(ROLES), Limits::default());
+    let attributes = |folder: bool| {
+        let mode = 0o755;
+        Attributes { folder, mode, uid: 1001, gid: 100, size: 3, fsid: 7, fileid: 5, time: (1, 1) }.bytes()
+    };
+    let of_folder = [vec![0; 4], attributes(true).to_vec()].concat();
+    let there = [&[0, 0, 0, 0, 0, 0, 0, 4, 1, 2, 3, 4, 0, 0, 0, 1][..], &attributes(false), &[0; 4]].concat();
+    let gone = vec![0, 0, 0, 2, 0, 0, 0, 0];
+    // Answers what is asked, until the call itself comes.
+    let serve = |upstream: &mut std::net::TcpStream, looked: &[u8]| loop {
+        let call = read_record(upstream).unwrap();
+        let results = match get_u32(&call, 20) {
+            number if number == Op::Getattr as u32 => &of_folder[..],
+            number if number == Op::Lookup as u32 => looked,
+            _ => return call,
+        };
+        upstream.write_all(&reply_to(&call, results)).unwrap();
+    };
+    // Its answer is lost on the way to the client: the copy gets the same, although the name is gone.
+    let mut stream = client(&wall);
+    stream.write_all(&remove(5)).unwrap();
+    let mut upstream = connections.recv_timeout(BOUND).unwrap();
+    let call = serve(&mut upstream, &there);
+    upstream.write_all(&reply_to(&call, &REMOVED)).unwrap();
+    assert_eq!(status(&read_record(&mut stream).unwrap()), 0);
+    assert_eq!(status(&ask(&mut client(&wall), &remove(5))), 0);
+    // Nobody knows what became of it, and it has happened.
+    stream.write_all(&remove(6)).unwrap();
+    serve(&mut upstream, &there);
+    drop(upstream);
+    assert!(read_record(&mut stream).is_none());
+    let mut stream = client(&wall);
+    stream.write_all(&remove(6)).unwrap();
+    let mut upstream = connections.recv_timeout(BOUND).unwrap();
+    let question = read_record(&mut upstream).unwrap();
+    assert_eq!(get_u32(&question, 20), Op::Lookup as u32);
+    upstream.write_all(&reply_to(&question, &gone)).unwrap();
+    assert_eq!(status(&read_record(&mut stream).unwrap()), 0, "it has happened");
+    assert_eq!((counter(&wall, "settled_total"), counter(&wall, "replayed_total")), (1, 1));
+    // A new one for a name that is not there.
+    stream.write_all(&remove(7)).unwrap();
+    let question = read_record(&mut upstream).unwrap();
+    upstream.write_all(&reply_to(&question, &gone)).unwrap();
+    assert_eq!(status(&read_record(&mut stream).unwrap()), 2);
 }

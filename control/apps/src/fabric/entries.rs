@@ -39,6 +39,7 @@ impl Work<'_, '_> {
             Key::Port { vni, endpoint } => self.port_entry(*vni, endpoint).map(Entry::Port),
             Key::Location { vni, address } => self.location_entry(*vni, *address).map(Entry::Location),
             Key::Repair { host, cgroup } => self.repair_entry(host, cgroup).map(Entry::Repair),
+            Key::FileWall { host, wall } => self.policy_set(host, wall).map(Entry::FileWall),
         })
     }
 
@@ -47,7 +48,7 @@ impl Work<'_, '_> {
         let Some(role) = self.member(actuator).map(|member| member.facts.role) else { return false };
         match (role, key) {
             (_, Key::Gateways) => true,
-            (_, Key::Repair { host, .. }) => host == actuator,
+            (_, Key::Repair { host, .. } | Key::FileWall { host, .. }) => host == actuator,
             (Role::Gateway, Key::Network { .. } | Key::Route { .. } | Key::Location { .. }) => true,
             (Role::Gateway, Key::Policy { .. } | Key::Members { .. } | Key::Port { .. }) => false,
             (Role::Host, Key::Network { vni } | Key::Policy { vni } | Key::Route { vni, .. }) => {

@@ -1,12 +1,12 @@
 //! Actuators that join, join again with other facts, or are forgotten.
 
 use super::compile;
-use super::health;
 use super::marks::route_keys;
 use super::tables::{
     ADDRESSES, DESIRED, GATEWAYS, HOST_OFFLOADS, LOADS, Member, PLACED, Parts, STATUS, VNIS, name0,
 };
 use super::work::{Count, Work, reference};
+use super::{filewall, health};
 use std::net::IpAddr;
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Role};
@@ -74,6 +74,7 @@ pub(super) fn remove(work: &mut Work<'_, '_>, name: &Label) -> Result<(), Reject
     work.view.delete(LOADS, key);
     work.view.delete(STATUS, key);
     health::forget(work, name);
+    filewall::forget(work, name);
     work.count_down(Count::Actuators, b"")?;
     work.delete_member(name);
     match member.facts.role {

@@ -49,6 +49,7 @@ fn kind(key: &Key) -> &'static str {
         Key::Port { .. } => "ports",
         Key::Location { .. } => "locations",
         Key::Repair { .. } => "repairs",
+        Key::FileWall { .. } => "policies of FileWalls",
     }
 }
 

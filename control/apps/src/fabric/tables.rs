@@ -65,9 +65,11 @@ pub const HOST_OFFLOADS: TableName = "host-offload";
 pub const HEALTH: TableName = "health";
 /// `actuator 0 cgroup` -> `RepairEntry`: what its monitor is to do.
 pub const REPAIRS: TableName = "repair";
+/// `actuator 0 wall` -> `PolicySet`: the policies of a FileWall there.
+pub const FILEWALLS: TableName = "filewall";
 
 /// Every table.
-pub const ALL: [TableName; 23] = [
+pub const ALL: [TableName; 24] = [
     RESOURCES,
     VNIS,
     COUNTERS,
@@ -91,6 +93,7 @@ pub const ALL: [TableName; 23] = [
     HOST_OFFLOADS,
     HEALTH,
     REPAIRS,
+    FILEWALLS,
 ];
 
 /// A resource as it is kept.

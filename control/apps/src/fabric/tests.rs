@@ -11,6 +11,7 @@ use weir_store::Store;
 
 mod allocation;
 mod documents;
+mod filewall;
 mod health;
 mod order;
 mod reports;

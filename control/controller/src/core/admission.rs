@@ -86,8 +86,10 @@ fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
         EventBody::Usage(report) => report.actuator == *name,
         EventBody::Refused { actuator, .. } => actuator == name,
         EventBody::Health(report) => report.actuator == *name,
-        EventBody::Repair(_) | EventBody::Intent(_) | EventBody::Joined(_) | EventBody::Removed { .. } => {
-            false
-        }
+        EventBody::Repair(_)
+        | EventBody::FileWall(_)
+        | EventBody::Intent(_)
+        | EventBody::Joined(_)
+        | EventBody::Removed { .. } => false,
     }
 }

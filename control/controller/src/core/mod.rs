@@ -518,7 +518,8 @@ impl Core {
             | EventBody::Usage(_)
             | EventBody::Refused { .. }
             | EventBody::Health(_)
-            | EventBody::Repair(_) => {}
+            | EventBody::Repair(_)
+            | EventBody::FileWall(_) => {}
         }
     }
 

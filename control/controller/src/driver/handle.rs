@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{timeout, timeout_at};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId, Transaction};
+use weir_model::filewall::PolicyOrder;
 use weir_model::health::RepairOrder;
 use weir_model::local::{Answer, Question};
 use weir_model::signed::GroupKey;
@@ -293,6 +294,14 @@ impl ControllerHandle {
     /// As [`ControllerHandle::propose`].
     pub async fn repair(&self, order: RepairOrder, subject: Option<String>) -> Result<Version, Error> {
         self.submit_own(EventBody::Repair(order), subject).await
+    }
+
+    /// Orders the policies of a FileWall, or the end of such an order, for somebody whom the API authenticated.
+    ///
+    /// # Errors
+    /// As [`ControllerHandle::propose`].
+    pub async fn filewall(&self, order: PolicyOrder, subject: Option<String>) -> Result<Version, Error> {
+        self.submit_own(EventBody::FileWall(order), subject).await
     }
 
     /// Counters and gauges as Prometheus text.

@@ -252,7 +252,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Gateway(role) => role.run(),
         Command::Agent(role) => role.run(),
         Command::Switch(role) => role.run(),
-        Command::Filewall(command) => command.run(),
+        Command::Filewall(command) => command.run(connect),
         Command::Fs(command) => command.run(),
         Command::Monitor(command) => command.run(connect),
         Command::Completions { shell } => {

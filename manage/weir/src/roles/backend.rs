@@ -11,8 +11,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use weir_api::types::{
     ActuatorStatus, AddMember, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, Effect,
-    GroupStatus, KindCount, PlannedEntry, RepairRequest, RepairResponse, ResourceChange, ResourceList,
-    ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    FileWallRequest, FileWallResponse, GroupStatus, KindCount, PlannedEntry, RepairRequest, RepairResponse,
+    ResourceChange, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
+    TraceResponse, WatchEvent,
 };
 use weir_api::{ApiError, Backend, Caller, Reply};
 use weir_apps::fabric::{self, Stored};
@@ -21,6 +22,7 @@ use weir_controller::core::scheduler::{Reached, TargetStatus, WaitState, Waiting
 use weir_controller::driver::{ControllerHandle, Published};
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Mutation, Transaction, Wanted};
+use weir_model::filewall::PolicyOrder;
 use weir_model::health::RepairOrder;
 use weir_model::join::{JoinRequest, JoinResponse, from_hex, to_hex};
 use weir_model::local::{Answer, PortName, Question, TraceFrom};
@@ -560,6 +562,28 @@ impl Backend for Controlled {
                 in_force = self.handle.wait(version, wait).await.map_err(api_error)? == Reached::All;
             }
             Ok(RepairResponse { version: version.0, in_force })
+        })
+    }
+
+    fn filewall(
+        &self,
+        caller: Caller,
+        name: Label,
+        wall: Label,
+        request: FileWallRequest,
+    ) -> Reply<'_, FileWallResponse> {
+        Box::pin(async move {
+            self.barrier().await?;
+            self.known(&name)?;
+            let order = PolicyOrder { actuator: name, wall, files: request.files };
+            let ordered = self.handle.filewall(order, Some(caller.0)).await;
+            let version = ordered.map_err(|error| self.failed(error))?;
+            let mut in_force = false;
+            if request.wait_ms > 0 {
+                let wait = Duration::from_millis(u64::from(request.wait_ms.min(WAIT_MAX_MS)));
+                in_force = self.handle.wait(version, wait).await.map_err(api_error)? == Reached::All;
+            }
+            Ok(FileWallResponse { version: version.0, in_force })
         })
     }
 

@@ -335,35 +335,35 @@ impl Relay {
     }
 }
 
-/// The last key that sorts before those of repairs.
-fn last_of_others() -> Key {
+/// The last key that sorts before those of repairs and of FileWalls' policies.
+pub(super) fn last_of_others() -> Key {
     Key::Location { vni: Vni(u32::MAX), address: IpAddr::V6(Ipv6Addr::from(u128::MAX)) }
 }
 
-fn ask_after(key: Key) -> ToSwitch {
+pub(super) fn ask_after(key: Key) -> ToSwitch {
     ToSwitch::Ask { id: 1, question: Question::Entries { after: Some(key) } }
 }
 
 /// A connection to the switch's socket.
-struct Switch {
+pub(super) struct Switch {
     stream: UnixStream,
     input: Vec<u8>,
 }
 
 impl Switch {
-    fn connect(socket: &Path) -> std::io::Result<Switch> {
+    pub(super) fn connect(socket: &Path) -> std::io::Result<Switch> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(READ_PAUSE))?;
         stream.set_write_timeout(Some(WRITE_LIMIT))?;
         Ok(Switch { stream, input: Vec::new() })
     }
 
-    fn send(&mut self, frame: &ToSwitch) -> Result<(), CodecError> {
+    pub(super) fn send(&mut self, frame: &ToSwitch) -> Result<(), CodecError> {
         Ok(self.stream.write_all(&encode_frame(frame)?)?)
     }
 
     /// The next frame, if one comes within the read's pause.
-    fn receive(&mut self) -> Result<Option<FromSwitch>, CodecError> {
+    pub(super) fn receive(&mut self) -> Result<Option<FromSwitch>, CodecError> {
         loop {
             if let Some(header) = self.input.first_chunk::<4>() {
                 let end = 4 + frame_length(*header)?;

@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod controller;
+pub mod filewall;
 pub mod group;
 pub mod health;
 pub mod keys;

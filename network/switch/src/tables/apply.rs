@@ -53,6 +53,10 @@ impl Tables {
             (Key::Gateways, Change::Delete) => self.put_gateways(&[]),
             // For the monitor, which reads it here because it was verified here; packets have nothing to do with it.
             (Key::Repair { .. }, Change::Put(Entry::Repair(_)) | Change::Delete) => Ok(Effects::default()),
+            // The same for FileWalls.
+            (Key::FileWall { .. }, Change::Put(Entry::FileWall(_)) | Change::Delete) => {
+                Ok(Effects::default())
+            }
             (key, change) => {
                 let vni = key.vni().unwrap_or(Vni(0));
                 if !self.networks.contains_key(&vni.0) {

@@ -4,7 +4,8 @@
 //!  client ──┬───────────────────────────────── ganesha (VFS on a tmpfs)       direct
 //!           ├── tunnel that copies ──────────────┤                            tunnel: the paper's baseline
 //!           ├── tunnel that splices ─────────────┤                            splice
-//!           ├── FileWall: handles + rules by role┤                            weir
+//!           ├── FileWall: handles + rules by role┤                            rules
+//!           ├── FileWall: handles + RBAC (Cedar) ┤                            weir
 //!           └── FileWall: N rules policies ──────┘                            chain of N
 //! ```
 //!
@@ -112,8 +113,35 @@ fn result(metric: &str, unit: &str, peers: &[Peer], figures: &[f64]) {
     }
 }
 
+/// Handles, roles with sessions and the control folder: the case study (paper 4.5), for the same office.
+const RBAC: &str = "
+kind: identities
+users: {dev: {uid: 1001, roles: [developer]}, ann: {uid: 1002, roles: [admin]}, tom: {uid: 1003, roles: [guest]}}
+roles: {guest: {}, employee: {inherits: [guest]}, developer: {inherits: [employee]}, admin: {inherits: [employee]}}
+---
+kind: handles
+key-file: key
+---
+kind: rbac
+state-file: rbac.state
+log-file: rbac.log
+control: .control
+initial: [guest, employee, developer]
+administrators: [admin]
+exclusive: [[admin, developer]]
+delegations: [{role: admin, to: [developer], time: [{from: '17:00', to: '09:00'}]}]
+rules: |
+  permit (principal in Role::\"developer\", action, resource);
+  permit (principal in Role::\"admin\", action, resource);
+  permit (principal in Role::\"guest\", action in [Action::\"looks\", Action::\"reads\"], resource)
+  when { context.hour >= 9 && context.hour < 17 };
+  forbid (principal, action, resource in Folder::\"/secret\") unless { principal in Role::\"admin\" };
+  forbid (principal, action in Action::\"changes\", resource in Folder::\"/released\");
+  @permission(\"log\") permit (principal in Role::\"admin\", action in Action::\"changes\", resource);
+";
+
 /// Handles and rules by role, as an office would have them.
-const POLICY: &str = "
+const RULES: &str = "
 kind: identities
 users: {dev: {uid: 1001, roles: [developer]}, ann: {uid: 1002, roles: [admin]}, tom: {uid: 1003, roles: [guest]}}
 roles: {guest: {}, employee: {inherits: [guest]}, developer: {inherits: [employee]}, admin: {inherits: [employee]}}
@@ -152,9 +180,11 @@ fn all(part: &str) -> Result<(), Failure> {
         let process = place.role(&[kind, &port.to_string()])?;
         peers.push(Peer::new(kind, &place::server(Some(port)), Some(process))?);
     }
-    let port = PORT_FIRST + 2;
-    let process = place.wall("weir", port, POLICY)?;
-    peers.push(Peer::new("weir", &place::behind_wall(port), Some(process))?);
+    for (number, (name, policy)) in [("rules", RULES), ("weir", RBAC)].into_iter().enumerate() {
+        let port = PORT_FIRST + 2 + number as u16;
+        let process = place.wall(name, port, policy)?;
+        peers.push(Peer::new(name, &place::behind_wall(port), Some(process))?);
+    }
     if wants("ops") {
         operations(&mut peers)?;
     }
@@ -275,6 +305,7 @@ fn wall(port: u16, policy: PathBuf) -> Result<(), Failure> {
         udp: false,
         workers: WORKERS,
         policy: Some(policy),
+        watch: true,
         limits: Limits::default(),
     };
     let _wall = FileWall::start(config).map_err(|error| Failure(error.to_string()))?;

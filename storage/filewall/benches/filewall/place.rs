@@ -60,7 +60,13 @@ impl Place {
         );
         std::fs::write(&conf, text).map_err(failed("write a file"))?;
         place.start("rpcbind", &["-f"])?;
-        std::thread::sleep(Duration::from_millis(200));
+        let limit = Instant::now() + BOUND;
+        while !Path::new("/run/rpcbind.sock").exists() {
+            if Instant::now() > limit {
+                return Err(Failure("rpcbind does not start".to_string()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
         let log = place.path("ganesha.log").display().to_string();
         let conf = conf.display().to_string();
         place.start("ganesha.nfsd", &["-F", "-f", &conf, "-L", &log, "-p", "/run/ganesha.pid"])?;

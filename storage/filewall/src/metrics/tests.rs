@@ -21,6 +21,7 @@ fn prometheus_gets_cumulative_classes() {
     totals.reply(Op::Write, 1 << 40);
     let status = Status {
         policy_epoch: 2,
+        policy_order: 0,
         policy_error: None,
         replicas: vec![("10.0.0.1:2049/export".to_string(), true)],
         places: 0,

@@ -8,9 +8,10 @@
 //! - Questions change nothing: GETATTR and LOOKUP, as root.
 
 use super::flow::Source;
-use super::pending::{Entry, Question};
+use super::pending::{Entry, Overtaken, Question};
 use super::replies;
 use super::session::Session;
+use super::settle;
 use super::worker::Env;
 use crate::message::{Asked, Call, PROBES_MAX, Probe, Reply, Told};
 use crate::metrics::Totals;
@@ -50,19 +51,32 @@ pub(super) fn question(call: &mut Call<'_>, chain: &Arc<Chain>) -> Option<Entry>
         chain: chain.clone(),
         since_us: call.now.steady_us,
         once: None,
+        resent: false,
     })
 }
 
 /// Appends the record of a question.
 pub(super) fn put_question(entry: &Entry, xid: u32, out: &mut Vec<u8>) {
-    if let Question::Own(probe) = &entry.asked {
-        out.extend_from_slice(&probe.record(xid));
+    match &entry.asked {
+        Question::Own(probe) => out.extend_from_slice(&probe.record(xid)),
+        Question::Overtaken(overtaken) => out.extend_from_slice(&overtaken.probe.record(xid)),
+        Question::Call(..) | Question::Compound(_) => {}
     }
 }
 
-/// Answers a call with the results that a policy has made, as those before it let them through.
+/// Who has made results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Maker {
+    /// A policy, of an object that the server does not have.
+    Policy,
+    /// The server, in answer to other questions.
+    Server,
+}
+
+/// Answers a call with results that were made, as the policies that saw it let them through.
 pub(super) fn put_made(
     made: &[u8],
+    maker: Maker,
     xid: u32,
     asked: &Asked,
     (chain, handled): (&Chain, u64),
@@ -82,7 +96,10 @@ pub(super) fn put_made(
         return;
     }
     let mut reply = Reply::new(record, bytes, env.results, env.entry_handles);
-    chain.show(asked, &mut reply, handled, 0);
+    match maker {
+        Maker::Policy => chain.show(asked, &mut reply, handled, 0),
+        Maker::Server => chain.reply(asked, &mut reply, handled, 0),
+    }
     let limit = usize::try_from(asked.maxcount).unwrap_or(usize::MAX);
     reply.put(xid, results_at, limit, answers);
     let head_end = reply.head_end();
@@ -90,15 +107,41 @@ pub(super) fn put_made(
 }
 
 impl Session {
+    /// The server has answered a copy of a call with unknown fate as if the first one had happened: it is asked.
+    pub(super) fn look_again(&mut self, xid: u32, status: Status, probe: Probe, env: &mut Env<'_>) {
+        let Some(Entry { asked: Question::Call(asked, handled), client_xid, chain, once, .. }) =
+            self.pending.take(xid)
+        else {
+            return;
+        };
+        let overtaken = Overtaken { asked, handled, status, probe };
+        let xid = self.pending.insert(Entry {
+            client_xid,
+            asked: Question::Overtaken(Box::new(overtaken)),
+            resent: false,
+            chain,
+            since_us: env.now.steady_us,
+            once,
+        });
+        if let Some(entry) = self.pending.get(xid) {
+            put_question(entry, xid, &mut self.questions);
+        }
+    }
+
     /// The server's reply to a question of our own.
     pub(super) fn own_reply(&mut self, source: Source, head: ReplyHead, env: &mut Env<'_>) -> replies::Done {
         if !self.s2c.is_whole(source) {
             return replies::Done::More;
         }
-        let Some(Entry { asked: Question::Own(probe), .. }) = self.pending.take(head.xid) else {
+        let Some(Entry { asked, client_xid, chain, once, .. }) = self.pending.take(head.xid) else {
             return replies::Done::Skip;
         };
         Totals::down(&env.shared.totals.pending, 1);
+        let probe = match &asked {
+            Question::Own(probe) => (**probe).clone(),
+            Question::Overtaken(overtaken) => overtaken.probe.clone(),
+            Question::Call(..) | Question::Compound(_) => return replies::Done::Skip,
+        };
         let (record, record_bytes, _) = self.s2c.record(source);
         let mut reader = Reader::new(record, record_bytes);
         let read = match head.results_at {
@@ -111,14 +154,30 @@ impl Session {
                 let attributes =
                     found.object.and_then(|at| record.get(at..at + ATTRIBUTES_BYTES)?.try_into().ok());
                 let handle = found.handle.and_then(|span| Handle::new(span.of(record)));
-                Told { probe: *probe, status: found.status, handle, attributes }
+                Told { probe, status: found.status, handle, attributes }
             }
             Err(_) => {
                 Totals::count(&env.shared.totals.bad_replies_total);
-                Told { probe: *probe, status: Status::ServerFault.number(), handle: None, attributes: None }
+                Told { probe, status: Status::ServerFault.number(), handle: None, attributes: None }
             }
         };
-        self.told(told);
+        let Question::Overtaken(overtaken) = asked else {
+            self.told(told);
+            return replies::Done::Skip;
+        };
+        let Overtaken { asked, handled, status, .. } = *overtaken;
+        let made = match settle::happened(asked.op, &told) {
+            Some(made) => {
+                Totals::count(&env.shared.totals.settled_total);
+                made
+            }
+            None => answer::results(asked.op, status),
+        };
+        let begin = self.answers.len();
+        put_made(&made, Maker::Server, client_xid, &asked, (&chain, handled), &mut self.answers, env);
+        if let Some(once) = once {
+            replies::tell_waiters(once, &self.answers[begin..], env);
+        }
         replies::Done::Skip
     }
 }

@@ -12,7 +12,7 @@ use crate::identity::Principal;
 use crate::message::{Asked, Call};
 use crate::metrics::Totals;
 use crate::policy::chain::POLICIES_MAX;
-use crate::policy::{Chain, Mount, Outcome};
+use crate::policy::{Mount, Outcome};
 use crate::wire::call::{Arguments, arguments};
 use crate::wire::nfs3::{self, Handle, Op, Status};
 use crate::wire::nfs4;
@@ -181,14 +181,7 @@ impl Session {
             Some(wanted) => self.chain.mount(wanted).err(),
         };
         if let (Some(mount), None) = (wanted, refused) {
-            let job = Job {
-                worker: env.worker,
-                session: self.key,
-                xid,
-                server_path: path.to_vec(),
-                mount,
-                chain: self.chain.clone(),
-            };
+            let job = Job { worker: env.worker, session: self.key, xid, mount, chain: self.chain.clone() };
             match env.shared.mounter.try_send(job) {
                 Ok(()) => self.mounts += 1,
                 Err(_) => mount::put_refused(&mut self.answers, xid, mount::FAULT),
@@ -239,7 +232,13 @@ impl Session {
             Some(held) => held.once,
             None => op.once().then(|| env.shared.retransmits.key(address.ip(), record)),
         };
+        let mut unknown_before = held.as_ref().is_some_and(|held| held.unknown);
         if held.is_none() {
+            match recalled(once, *key, answers, env) {
+                Passed::New => {}
+                Passed::Unknown => unknown_before = true,
+                Passed::Dealt => return Done::Skip,
+            }
             env.shared.totals.call(op);
         }
         let maxcount = held.as_ref().map_or(found.count, |held| held.maxcount);
@@ -249,7 +248,9 @@ impl Session {
             call.restore_handles(held.handles);
             call.told = held.told;
             call.note = held.note;
+            call.unless = held.unless;
         }
+        call.unknown = unknown_before && settle::shows(&call);
         match chain.request(&mut call, from, handled) {
             Outcome::Wait { wait_us, from, handled } => {
                 let hold = Session::hold(&call, wait_us, from, handled, &chain);
@@ -272,8 +273,9 @@ impl Session {
             }
             Outcome::Reply { handled } => {
                 let made = std::mem::take(&mut call.results);
-                let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
-                asking::put_made(&made, head.xid, &asked, (&chain, handled), answers, env);
+                let asked = remember(&call, caller.clone(), maxcount, datagram, chain.needs_names());
+                let maker = asking::Maker::Policy;
+                asking::put_made(&made, maker, head.xid, &asked, (&chain, handled), answers, env);
                 Done::Skip
             }
             Outcome::Answer { status, .. } => {
@@ -291,7 +293,14 @@ impl Session {
                     };
                 if let (true, Some(once)) = (unknown, once) {
                     match settle::settle(&call) {
-                        Settled::Again => {}
+                        Settled::Again if call.unless.is_none() => {}
+                        Settled::Again => {
+                            let status = call.unless.unwrap_or(Status::ServerFault);
+                            let begin = answers.len();
+                            answer::put(answers, head.xid, op, status);
+                            super::replies::tell_waiters(once, &answers[begin..], env);
+                            return Done::Skip;
+                        }
                         Settled::Ask(probe) => {
                             call.probe = Some(probe);
                             let Some(mut entry) = asking::question(&mut call, &chain) else {
@@ -311,9 +320,11 @@ impl Session {
                         }
                         Settled::Done(made) => {
                             Totals::count(&env.shared.totals.settled_total);
-                            let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
+                            let names = chain.needs_names();
+                            let asked = remember(&call, caller.clone(), maxcount, datagram, names);
                             let begin = answers.len();
-                            asking::put_made(&made, head.xid, &asked, (&chain, handled), answers, env);
+                            let maker = asking::Maker::Server;
+                            asking::put_made(&made, maker, head.xid, &asked, (&chain, handled), answers, env);
                             let reply = answers[begin..].to_vec();
                             super::replies::tell_waiters(once, &reply, env);
                             return Done::Skip;
@@ -327,11 +338,25 @@ impl Session {
                         }
                     }
                 }
-                let asked = remember(&call, caller.clone(), maxcount, datagram, &chain);
+                if let Some(status) = call.unless {
+                    // It is forgotten meanwhile that it was sent before.
+                    for waiter in once
+                        .map(|once| env.shared.retransmits.abandoned(once, env.now.steady_us))
+                        .unwrap_or_default()
+                    {
+                        env.shared.deliver(waiter.worker, Delivery::End { session: waiter.session });
+                    }
+                    answer::put(answers, head.xid, op, status);
+                    return Done::Skip;
+                }
+                let resent = unknown && settle::shows(&call);
+                let names = resent || chain.needs_names();
+                let asked = remember(&call, caller.clone(), maxcount, datagram, names);
                 let head_end = call.head_end();
                 let entry = Entry {
                     client_xid: head.xid,
                     asked: Question::Call(asked, handled),
+                    resent,
                     chain: chain.clone(),
                     since_us: env.now.steady_us,
                     once,
@@ -356,7 +381,7 @@ pub(super) enum Passed {
     Dealt,
 }
 
-/// Looks a call up that must happen once.
+/// Looks a call up that must happen once; one that is new is pending from now on.
 pub(super) fn known(
     once: Option<retransmit::Key>,
     session: SessionKey,
@@ -365,7 +390,24 @@ pub(super) fn known(
 ) -> Passed {
     let Some(once) = once else { return Passed::New };
     let waiter = Waiter { worker: env.worker, session };
-    match env.shared.retransmits.begin(once, waiter, env.now.steady_us) {
+    passed(env.shared.retransmits.begin(once, waiter, env.now.steady_us), answers, env)
+}
+
+/// The same before policies have seen it: what was carried out before, or is pending, is not theirs to judge again (a name that
+/// it has removed is gone). What is new, or unknown, stays so.
+fn recalled(
+    once: Option<retransmit::Key>,
+    session: SessionKey,
+    answers: &mut Vec<u8>,
+    env: &Env<'_>,
+) -> Passed {
+    let Some(once) = once else { return Passed::New };
+    let waiter = Waiter { worker: env.worker, session };
+    passed(env.shared.retransmits.recall(once, waiter, env.now.steady_us), answers, env)
+}
+
+fn passed(known: Known, answers: &mut Vec<u8>, env: &Env<'_>) -> Passed {
+    match known {
         Known::New => return Passed::New,
         Known::Unknown => return Passed::Unknown,
         Known::Answered(reply) => {
@@ -378,9 +420,8 @@ pub(super) fn known(
 }
 
 /// What must be known of a call when its reply comes.
-fn remember(call: &Call<'_>, caller: Arc<Principal>, maxcount: u32, datagram: bool, chain: &Chain) -> Asked {
+fn remember(call: &Call<'_>, caller: Arc<Principal>, maxcount: u32, datagram: bool, names: bool) -> Asked {
     let Arguments { op, handle_count, name_count, .. } = call.arguments;
-    let names = chain.needs_names();
     let name = |number: usize| (names && number < name_count).then(|| Box::from(call.name(number)));
     let handle = |number: usize| Handle::new(call.handle(number));
     Asked {

@@ -500,6 +500,8 @@ impl Session {
                         told: Vec::new(),
                         note: 0,
                         once,
+                        unknown: false,
+                        unless: None,
                         passed,
                     });
                     return Done::Hold;
@@ -528,6 +530,7 @@ impl Session {
         let entry = Entry {
             client_xid: head.xid,
             asked: Question::Compound(Box::new(asked)),
+            resent: false,
             chain: chain.clone(),
             since_us: env.now.steady_us,
             once,

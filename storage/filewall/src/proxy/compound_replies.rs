@@ -150,7 +150,7 @@ impl Session {
             return Done::More;
         }
         let Session { s2c, pending, client, .. } = self;
-        let Some(Entry { asked: Question::Compound(asked), client_xid, chain, since_us, once }) =
+        let Some(Entry { asked: Question::Compound(asked), client_xid, chain, since_us, once, .. }) =
             pending.take(head.xid)
         else {
             return Done::Skip;

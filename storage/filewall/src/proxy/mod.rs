@@ -46,7 +46,7 @@ use mounter::Job;
 use retransmit::Retransmits;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -96,6 +96,8 @@ pub struct Config {
     pub workers: usize,
     /// File or folder of policies; without it everything is let through.
     pub policy: Option<PathBuf>,
+    /// Whether changes of them are put in force by themselves, or by [`FileWall::reload`] alone.
+    pub watch: bool,
     /// Bounds.
     pub limits: Limits,
 }
@@ -122,6 +124,7 @@ pub struct Shared {
     listen: IpAddr,
     policy: Option<PathBuf>,
     policy_error: Mutex<Option<String>>,
+    policy_order: AtomicU64,
     inboxes: Vec<Inbox>,
     clients: Mutex<HashMap<IpAddr, usize>>,
     /// The servers behind, where there are several.
@@ -288,6 +291,7 @@ impl FileWall {
             listen: config.listen,
             policy: config.policy,
             policy_error: Mutex::default(),
+            policy_order: AtomicU64::new(0),
             inboxes,
             clients: Mutex::default(),
             router,
@@ -311,7 +315,7 @@ impl FileWall {
             wall.listeners.extend(listener.local_addr().ok());
             wall.spawn("filewall-accept".to_string(), move |shared| accept(&listener, shared))?;
         }
-        if wall.shared.policy.is_some() {
+        if wall.shared.policy.is_some() && config.watch {
             wall.spawn("filewall-reload".to_string(), reload::watch)?;
         }
         Ok(wall)
@@ -332,6 +336,11 @@ impl FileWall {
         reload::reload(&self.shared)
     }
 
+    /// Notes the version of the order that the policies in force come from, to be shown.
+    pub fn ordered(&self, version: u64) {
+        self.shared.policy_order.store(version, Ordering::Relaxed);
+    }
+
     /// What it has done.
     pub fn status(&self) -> Status {
         let chain = self.shared.chain.load();
@@ -343,6 +352,7 @@ impl FileWall {
         };
         Status {
             policy_epoch: chain.epoch(),
+            policy_order: self.shared.policy_order.load(Ordering::Relaxed),
             policy_error: self.shared.policy_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             replicas: self.shared.router.as_ref().map(|router| router.members()).unwrap_or_default(),
             places: chain.places_known(),

@@ -22,8 +22,6 @@ pub struct Job {
     pub session: SessionKey,
     /// The client's transaction number.
     pub xid: u32,
-    /// Path as the server knows it.
-    pub server_path: Vec<u8>,
     /// What policies were told.
     pub mount: Mount,
     /// The chain that allowed it.
@@ -48,9 +46,9 @@ pub struct Mounted {
 /// Works off jobs until nobody can send more.
 pub fn run(jobs: &Receiver<Job>, shared: &Shared) {
     while let Ok(job) = jobs.recv() {
-        let Job { worker, session, xid, server_path, mount, chain } = job;
+        let Job { worker, session, xid, mount, chain } = job;
         let caller = Caller { uid: mount.caller.uid, gid: mount.caller.gid, groups: &mount.caller.groups };
-        let result = shared.server.mount(&server_path, &caller).unwrap_or_else(|error| {
+        let result = shared.server.mount_below(&mount.path, &caller).unwrap_or_else(|error| {
             tracing::warn!(%error, "the server cannot be asked for a mount");
             Err(mount::FAULT)
         });

@@ -12,6 +12,7 @@ use super::compound::CompoundAsked;
 use super::retransmit;
 use crate::message::{Asked, Probe};
 use crate::policy::Chain;
+use crate::wire::nfs3::Status;
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -29,6 +30,21 @@ pub enum Question {
     Compound(Box<CompoundAsked>),
     /// What a policy must know before it decides on the client's call of the same number, which is held.
     Own(Box<Probe>),
+    /// Whether a call has happened whose copy the server has answered as if it had.
+    Overtaken(Box<Overtaken>),
+}
+
+/// A copy of a call with unknown fate, answered by the server as if the first one had happened.
+#[derive(Debug)]
+pub struct Overtaken {
+    /// The call.
+    pub asked: Asked,
+    /// The policies that let it go on, as bits.
+    pub handled: u64,
+    /// What the server answered.
+    pub status: Status,
+    /// What it is asked now.
+    pub probe: Probe,
 }
 
 /// A forwarded call.
@@ -38,6 +54,8 @@ pub struct Entry {
     pub client_xid: u32,
     /// What was asked.
     pub asked: Question,
+    /// It was sent to the server before, and nobody knows what became of it; that shows in a folder.
+    pub resent: bool,
     /// The chain that they belong to.
     pub chain: Arc<Chain>,
     /// When it was forwarded, µs.

@@ -4,6 +4,7 @@ use super::flow::{BadRecord, Source};
 use super::pending::{Entry, Question};
 use super::retransmit;
 use super::session::{Client, Session};
+use super::settle;
 use super::worker::{Delivery, Env};
 use crate::message::Reply;
 use crate::metrics::Totals;
@@ -70,7 +71,7 @@ impl Session {
         };
         let asked = match &entry.asked {
             Question::Compound(_) => return self.compound_reply(source, head, env),
-            Question::Own(_) => return self.own_reply(source, head, env),
+            Question::Own(_) | Question::Overtaken(_) => return self.own_reply(source, head, env),
             Question::Call(asked, _) => asked,
         };
         let op = asked.op;
@@ -85,7 +86,16 @@ impl Session {
         if matches!(read, Err(Wrong::Incomplete)) {
             return Done::More;
         }
-        let Some(Entry { asked: Question::Call(asked, handled), client_xid, chain, since_us, once }) =
+        if entry.resent
+            && head.results_at.is_some()
+            && read.is_ok()
+            && let Some(probe) = settle::overtaken(asked, env.results.status)
+        {
+            let status = Status::of(env.results.status);
+            self.look_again(head.xid, status, probe, env);
+            return Done::Skip;
+        }
+        let Some(Entry { asked: Question::Call(asked, handled), client_xid, chain, since_us, once, .. }) =
             pending.take(head.xid)
         else {
             return Done::Skip;

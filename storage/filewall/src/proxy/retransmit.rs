@@ -222,6 +222,23 @@ impl Retransmits {
         known
     }
 
+    /// What is known of a call, before it is decided whether it goes on: one that is new, or unknown, stays so.
+    pub fn recall(&self, key: Key, waiter: Waiter, now_us: u64) -> Known {
+        self.with(key, |shard| {
+            shard.forget(now_us);
+            match shard.calls.get_mut(&key) {
+                None => Known::New,
+                Some(State::Unknown(_)) => Known::Unknown,
+                Some(State::Answered(reply, _)) => Known::Answered(reply.clone()),
+                Some(State::Pending(waiters)) if waiters.len() < WAITERS_MAX => {
+                    waiters.push(waiter);
+                    Known::Pending
+                }
+                Some(State::Pending(_)) => Known::Crowded,
+            }
+        })
+    }
+
     /// A pending call was answered; returns the copies that wait.
     pub fn answered(&self, key: Key, reply: &[u8], now_us: u64) -> (Arc<[u8]>, Vec<Waiter>) {
         let reply: Arc<[u8]> = reply.into();

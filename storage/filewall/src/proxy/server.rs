@@ -2,10 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::wire::build::{Caller, Record};
-use crate::wire::mount;
-use crate::wire::nfs3::Handle;
+use crate::wire::nfs3::{Handle, Op, Status, ftype};
 use crate::wire::rpc::{self, program};
-use crate::wire::xdr::Reader;
+use crate::wire::xdr::{Reader, get_u32};
+use crate::wire::{make, mount, reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -122,6 +122,60 @@ impl Server {
                 Handle::new(span.of(&record)).map(Ok).ok_or_else(|| invalid("a handle above 64 bytes"))
             }
         }
+    }
+
+    /// Asks the server for the handle of a folder below the export, waiting, as [`Server::mount`]. The way there is gone down name
+    /// by name: a server that is asked to mount the whole path may follow links on it, or not look at it at all, and
+    /// then policies would take one folder for another.
+    ///
+    /// # Errors
+    /// As [`Server::mount`].
+    pub fn mount_below(
+        &self,
+        below: &[u8],
+        caller: &Caller<'_>,
+    ) -> std::io::Result<std::result::Result<Handle, u32>> {
+        let mut found = self.mount(self.path.as_bytes(), caller)?;
+        for name in below.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+            let Ok(folder) = found else { break };
+            found = match name {
+                b".." => Err(mount::DENIED),
+                name => self.lookup_folder(&folder, name, caller)?,
+            };
+        }
+        Ok(found)
+    }
+
+    fn lookup_folder(
+        &self,
+        folder: &Handle,
+        name: &[u8],
+        caller: &Caller<'_>,
+    ) -> std::io::Result<std::result::Result<Handle, u32>> {
+        let call = Record::nfs3(1, Op::Lookup, caller).opaque(folder.as_bytes()).opaque(name).finish();
+        let record = exchange(self.nfs(), &call)?;
+        let mut reader = Reader::whole(&record);
+        results(&mut reader)?;
+        let mut found = reply::Results::default();
+        reply::results(&mut reader, Op::Lookup, &mut found).map_err(invalid)?;
+        let kind = found.object.map(|at| get_u32(&record, at + make::at::KIND));
+        match Status::of(found.status) {
+            Status::Ok => {}
+            Status::Perm
+            | Status::Noent
+            | Status::Io
+            | Status::Acces
+            | Status::Notdir
+            | Status::Inval
+            | Status::Nametoolong => return Ok(Err(found.status)),
+            // MOUNT has no other numbers.
+            _ => return Ok(Err(mount::FAULT)),
+        }
+        if kind.is_some_and(|kind| kind != ftype::DIRECTORY) {
+            return Ok(Err(mount::NOT_A_FOLDER));
+        }
+        let handle = found.handle.and_then(|span| Handle::new(span.of(&record)));
+        handle.map(Ok).ok_or_else(|| invalid("a LOOKUP without a handle"))
     }
 
     fn port_of(&self, program_number: u32, version: u32) -> std::io::Result<u16> {

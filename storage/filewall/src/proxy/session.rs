@@ -73,6 +73,10 @@ pub struct Held {
     pub note: u64,
     /// Its name for retransmissions.
     pub once: Option<super::retransmit::Key>,
+    /// As in [`Call`].
+    pub unknown: bool,
+    /// As in [`Call`].
+    pub unless: Option<Status>,
     /// For a COMPOUND: policies that the operations before the delayed one have passed, as bits.
     pub passed: Vec<u64>,
 }
@@ -96,6 +100,8 @@ pub struct Session {
     pub s2c: Flow,
     /// Our own answers, whole records, to go out at the next boundary.
     pub answers: Vec<u8>,
+    /// Questions of our own that a reply gave rise to, whole records, to go out at the next boundary.
+    pub questions: Vec<u8>,
     /// Forwarded calls.
     pub pending: Pending,
     /// A call that a policy delays.
@@ -133,6 +139,7 @@ impl Session {
             c2s: Flow::default(),
             s2c: Flow::default(),
             answers: Vec::new(),
+            questions: Vec::new(),
             pending: Pending::new(super::server::random()),
             held: None,
             chain,
@@ -250,6 +257,10 @@ impl Session {
         };
         if failed {
             return self.client_gone(env);
+        }
+        if !self.questions.is_empty() && self.c2s.at_boundary() {
+            let questions = std::mem::take(&mut self.questions);
+            self.c2s.output.head(|out| out.extend_from_slice(&questions));
         }
         if self.c2s.output.is_empty() {
             return;
@@ -442,6 +453,8 @@ impl Session {
             told: call.told.clone(),
             note: call.note,
             once: None,
+            unknown: call.unknown,
+            unless: call.unless,
             passed: Vec::new(),
         }
     }

@@ -12,6 +12,8 @@ pub const MOUNT_PATH_BYTES_MAX: usize = 1024;
 const FLAVORS_MAX: usize = 64;
 /// Access denied.
 pub const DENIED: u32 = 13;
+/// What shall be mounted is no folder.
+pub const NOT_A_FOLDER: u32 = 20;
 /// Something failed.
 pub const FAULT: u32 = 10006;
 

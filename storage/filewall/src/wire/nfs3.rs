@@ -206,42 +206,88 @@ pub const LOOKS: u32 =
 /// All operations.
 pub const ALL_OPS: u32 = (1 << OPS) - 1;
 
-/// `nfsstat3`: the ones that FileWall itself answers with or looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Status {
+/// Declares [`Status`] once: the numbers, their names, and the list that numbers of servers are looked up in cannot differ.
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        /// `nfsstat3`: all of RFC 1813 but those of version 2 that no server of version 3 answers with.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Status {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl Status {
+            /// All.
+            pub const ALL: &'static [Status] = &[$(Status::$name,)*];
+
+            /// The status of a number of a server's; [`Status::ServerFault`] for one that is none.
+            pub fn of(number: u32) -> Status {
+                match number {
+                    $($number => Status::$name,)*
+                    _ => Status::ServerFault,
+                }
+            }
+        }
+    };
+}
+
+statuses! {
     /// Done.
     Ok = 0,
     /// Only the owner may.
     Perm = 1,
     /// There is no such name.
     Noent = 2,
+    /// The disk does not answer.
+    Io = 5,
+    /// There is no such device.
+    Nxio = 6,
     /// Access denied.
     Acces = 13,
     /// It is there already.
     Exist = 17,
     /// Two file systems, or what looks like two.
     Xdev = 18,
+    /// There is no such device.
+    Nodev = 19,
     /// It is no folder.
     Notdir = 20,
     /// It is a folder.
     Isdir = 21,
     /// The argument makes no sense.
     Inval = 22,
+    /// The file would be too long.
+    Fbig = 27,
     /// No space is left.
     Nospc = 28,
     /// The file system is read-only.
     Rofs = 30,
+    /// It has too many names.
+    Mlink = 31,
+    /// The name is too long.
+    Nametoolong = 63,
+    /// The folder is not empty.
+    Notempty = 66,
     /// Over quota.
     Dquot = 69,
     /// The handle is known no more.
     Stale = 70,
+    /// Too many hops to the file.
+    Remote = 71,
     /// The handle is none of ours.
     BadHandle = 10001,
+    /// It was changed meanwhile.
+    NotSync = 10002,
+    /// The listing cannot go on from there.
+    BadCookie = 10003,
     /// It cannot be done here.
     Notsupp = 10004,
+    /// There is too little room for the answer.
+    Toosmall = 10005,
     /// Something failed.
     ServerFault = 10006,
+    /// There are no such objects here.
+    Badtype = 10007,
     /// Try again later.
     Jukebox = 10008,
 }
@@ -250,24 +296,6 @@ impl Status {
     /// Number on the wire.
     pub fn number(self) -> u32 {
         self as u32
-    }
-
-    /// The status of a number of a server's; [`Status::ServerFault`] for one that FileWall has no use for.
-    pub fn of(number: u32) -> Status {
-        const KNOWN: [Status; 11] = [
-            Status::Perm,
-            Status::Noent,
-            Status::Acces,
-            Status::Exist,
-            Status::Notdir,
-            Status::Isdir,
-            Status::Rofs,
-            Status::Stale,
-            Status::BadHandle,
-            Status::Notsupp,
-            Status::Jukebox,
-        ];
-        KNOWN.into_iter().find(|status| status.number() == number).unwrap_or(Status::ServerFault)
     }
 }
 
@@ -293,6 +321,8 @@ pub mod ftype {
     pub const REGULAR: u32 = 1;
     /// Directory.
     pub const DIRECTORY: u32 = 2;
+    /// Symbolic link.
+    pub const LINK: u32 = 5;
 }
 
 /// A file handle by value, of either version.

@@ -1,9 +1,11 @@
 //! `weir filewall`: runs a FileWall, and looks at one.
 
 mod ask;
+mod order;
 mod top;
 
 use super::Failure;
+use crate::roles::filewall::Orders;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header;
@@ -13,8 +15,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use weir_api::client::Client;
 use weir_filewall::proxy::{Config, FileWall, Limits, Server};
 use weir_filewall::replicate::Plan;
+use weir_model::Label;
 
 /// Where a FileWall shows what it does, unless another address is given.
 const STATUS_ADDRESS: &str = "127.0.0.1:9749";
@@ -37,6 +41,8 @@ enum Command {
     Explain(ask::Explain),
     /// Show operations, latencies and denials by client, user, role and policy
     Top(top::Top),
+    /// Have the controllers order the policies of a FileWall on a host, in an update that they sign
+    Order(order::Order),
 }
 
 /// What to serve, where, under which policies.
@@ -84,6 +90,16 @@ struct Serve {
     /// Wait until the FileWall that has the context ends, then take over
     #[arg(long, requires = "context")]
     standby: bool,
+    /// Take policies that the controllers order for NAME on the host of --host: run directory of that host's switch.
+    /// They are put into the folder of --policy and stay there
+    #[arg(long, value_name = "DIR", requires_all = ["host", "name", "policy"])]
+    orders_from: Option<PathBuf>,
+    /// Name of the host that the orders are for
+    #[arg(long, requires = "orders_from")]
+    host: Option<Label>,
+    /// Name of this FileWall among those of the host
+    #[arg(long, requires = "orders_from")]
+    name: Option<Label>,
     /// Address of /metrics and /status, which `weir filewall top` reads. It shows who does what: keep it private
     #[arg(long, default_value = STATUS_ADDRESS)]
     status: SocketAddr,
@@ -94,8 +110,9 @@ impl FileWallArguments {
     ///
     /// # Errors
     /// [`Failure`].
-    pub fn run(self) -> Result<ExitCode, Failure> {
+    pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
         match (self.command, self.serve) {
+            (Some(Command::Order(command)), _) => command.run(connect),
             (Some(Command::Check(command)), _) => command.run(),
             (Some(Command::Explain(command)), _) => command.run(),
             (Some(Command::Top(command)), _) => command.run(),
@@ -127,6 +144,8 @@ impl Serve {
             udp: !self.no_udp,
             workers: self.workers.unwrap_or(cores),
             policy: self.policy.clone(),
+            // Ordered policies are put in force as a whole, not file by file.
+            watch: self.orders_from.is_none(),
             limits: Limits {
                 sessions: self.sessions,
                 sessions_per_client: self.sessions_per_client,
@@ -161,10 +180,24 @@ impl Serve {
         Ok(plan)
     }
 
+    fn orders(&self) -> Option<Orders> {
+        Some(Orders {
+            run_dir: self.orders_from.clone()?,
+            host: self.host.clone()?,
+            wall: self.name.clone()?,
+            folder: self.policy.clone()?,
+        })
+    }
+
     fn run(self) -> Result<ExitCode, Failure> {
         let config = self.config()?;
         let server = config.server.clone();
+        let orders = self.orders();
+        let version = orders.as_ref().map(Orders::begin).transpose()?;
         let wall = Arc::new(FileWall::start_group(config, &self.plan()?).map_err(failure)?);
+        if let (Some(orders), Some(version)) = (orders, version) {
+            orders.start(wall.clone(), version)?;
+        }
         tracing::info!(
             address = %wall.address,
             portmap = wall.portmap_address.map(|address| address.to_string()),

@@ -57,6 +57,9 @@ impl Top {
 
 fn show(status: &Status, before: Option<&Status>, every_s: Option<u64>) {
     println!("policies: number {} since the start, {} of them", status.policy_epoch, status.policies.len());
+    if status.policy_order > 0 {
+        println!("ordered by the controllers at v{}", status.policy_order);
+    }
     if let Some(error) = &status.policy_error {
         println!("the newest files are NOT in force: {error}");
     }

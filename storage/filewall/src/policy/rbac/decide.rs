@@ -1,21 +1,47 @@
 //! From rules to bitmasks: for a session and a class of objects (their owner, their place, file or folder), all operations at
 //! once (paper, Algorithm 2, lines 11 to 24; the search of the hierarchy is done when roles are compiled).
 //!
+//! Rules are policies in Cedar (<https://docs.cedarpolicy.com>), in place of the paper's XACML. They are checked against a schema
+//! of what FileWall tells ([`SCHEMA`]) when they are loaded. A decision asks Cedar some 22 times or more; what comes of it is
+//! a [`Decision`], and the calls of a client cost a look at its bits.
+//!
 //! Rules with the annotation `@permission("log")` say what is logged when it is allowed, those with `@permission("alarm")`
 //! what raises an alarm when it is denied; all others say what is allowed (the paper's PERMS).
+//!
+//! Invariants
+//! - A rule whose condition fails (an overflow, say) does not count, as in Cedar.
+//! - Where Cedar cannot be asked, nothing is allowed.
 
 use super::objects::Object;
 use super::sessions::{Assignment, Session};
-use crate::cedar::{Entity, Request, Rule, Rules, Scope, Uid, Value};
 use crate::identity::Principal;
 use crate::places::{Node, Zones};
 use crate::policy::ops::GROUPS;
 use crate::wire::nfs3::{OPS, Op};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use cedar_policy::{
+    Authorizer, Context, Entities, Entity, EntityId, EntityTypeName, EntityUid, Policy, PolicySet, Request,
+    RestrictedExpression, Schema, ValidationMode, Validator,
+};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt::Write;
 
 /// No role allows it.
 pub const NO_ROLE: u8 = u8::MAX;
+/// Longest text of rules, bytes.
+pub const TEXT_BYTES_MAX: usize = 1 << 20;
+/// Most rules.
+pub const RULES_MAX: usize = 1024;
+/// Deepest nesting of brackets in the text: the parser's work grows with it.
+pub const DEPTH_MAX: usize = 64;
+
+/// What rules may speak of, but for the operations and their groups.
+pub const SCHEMA: &str = "
+    entity Role;
+    entity User in [Role] { name: String, uid: Long, machine: ipaddr };
+    entity Folder in [Folder] { owner: String, ownerUid: Long, ownerRoles: Set<String>, path: String };
+    entity File in [Folder] { owner: String, ownerUid: Long, ownerRoles: Set<String>, path: String };
+    type Facts = { machine: ipaddr, hour: Long, minute: Long, weekday: Long, roles: Set<String> };
+";
 
 /// What holds for a session and a class of objects, for all operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,19 +58,114 @@ pub struct Decision {
     pub role: [u8; OPS],
 }
 
+impl Decision {
+    const NOTHING: Decision = Decision { allow: 0, forbid: 0, log: 0, alarm: 0, role: [NO_ROLE; OPS] };
+}
+
+#[derive(Debug)]
+struct Kinds {
+    user: EntityTypeName,
+    role: EntityTypeName,
+    action: EntityTypeName,
+    folder: EntityTypeName,
+    file: EntityTypeName,
+}
+
+impl Kinds {
+    fn new() -> Result<Kinds, String> {
+        let kind = |name: &str| name.parse::<EntityTypeName>().map_err(|error| error.to_string());
+        Ok(Kinds {
+            user: kind("User")?,
+            role: kind("Role")?,
+            action: kind("Action")?,
+            folder: kind("Folder")?,
+            file: kind("File")?,
+        })
+    }
+}
+
+fn uid(kind: &EntityTypeName, id: &str) -> EntityUid {
+    EntityUid::from_type_name_and_id(kind.clone(), EntityId::new(id))
+}
+
 /// Rules, with what they speak of.
 #[derive(Debug)]
 pub struct Compiled {
-    rules: Rules,
-    actions: Vec<Entity>,
+    allow: PolicySet,
+    log: PolicySet,
+    alarm: PolicySet,
+    authorizer: Authorizer,
+    kinds: Kinds,
+    actions: Vec<EntityUid>,
+    /// The operations and their groups.
+    operations: Entities,
+    /// True if what rules say changes with the time.
+    pub timed: bool,
     /// Folders that rules speak of, and their nodes.
     pub folders: Vec<Node>,
 }
 
 const PERMISSIONS: [&str; 3] = ["allow", "log", "alarm"];
 
-fn permission(rule: &Rule) -> &str {
-    rule.annotations.get("permission").map_or("allow", String::as_str)
+fn permission(rule: &Policy) -> &str {
+    rule.annotation("permission").unwrap_or("allow")
+}
+
+/// The line of what a diagnostic points at.
+fn line_of(text: &str, diagnostic: &dyn miette::Diagnostic) -> Option<usize> {
+    let label = diagnostic.labels()?.next()?;
+    let before = text.get(..label.offset())?;
+    Some(before.matches('\n').count() + 1)
+}
+
+fn with_line(text: &str, diagnostic: &dyn miette::Diagnostic) -> String {
+    let help = diagnostic.help().map(|help| format!(" ({help})")).unwrap_or_default();
+    match line_of(text, diagnostic) {
+        Some(line) => format!("line {line}: {diagnostic}{help}"),
+        None => format!("{diagnostic}{help}"),
+    }
+}
+
+/// Bounds the work of Cedar's parser, which knows no bound of its own but the stack.
+fn check_bounds(text: &str) -> Result<(), String> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(format!("longer than {TEXT_BYTES_MAX} bytes"));
+    }
+    let mut depth = 0usize;
+    for (line, content) in text.lines().enumerate() {
+        for sign in content.chars() {
+            match sign {
+                '(' | '[' | '{' => depth += 1,
+                ')' | ']' | '}' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth > DEPTH_MAX {
+                return Err(format!("line {}: nested more than {DEPTH_MAX} deep", line + 1));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn schema() -> Result<Schema, String> {
+    let mut text = SCHEMA.to_string();
+    for (group, _) in GROUPS {
+        let _ = writeln!(text, "action \"{group}\";");
+    }
+    for op in Op::ALL {
+        let groups: Vec<String> = groups_of(op).map(|group| format!("\"{group}\"")).collect();
+        let _ = writeln!(
+            text,
+            "action \"{}\" in [{}] appliesTo {{ principal: [User], resource: [File, Folder], context: Facts }};",
+            op.name(),
+            groups.join(", ")
+        );
+    }
+    Schema::from_cedarschema_str(&text).map(|(schema, _)| schema).map_err(|error| error.to_string())
+}
+
+fn groups_of(op: Op) -> impl Iterator<Item = &'static str> {
+    GROUPS.iter().filter(move |(_, set)| set & op.bit() != 0).map(|(name, _)| *name)
 }
 
 impl Compiled {
@@ -53,35 +174,79 @@ impl Compiled {
     /// # Errors
     /// What is wrong, as text.
     pub fn compile(text: &str, assignment: &Assignment, zones: &mut Zones) -> Result<Compiled, String> {
-        let rules: Rules = text.parse()?;
-        let actions: Vec<Entity> = Op::ALL.into_iter().map(action).collect();
+        check_bounds(text)?;
+        let rules: PolicySet =
+            text.parse().map_err(|errors: cedar_policy::ParseErrors| with_line(text, &errors))?;
+        if rules.num_of_templates() > 0 {
+            return Err("templates ('?principal', '?resource') are not served".to_string());
+        }
+        if rules.num_of_policies() > RULES_MAX {
+            return Err(format!("more than {RULES_MAX} rules"));
+        }
+        let kinds = Kinds::new()?;
         let mut folders = BTreeSet::new();
-        for rule in &rules.0 {
-            let wrong = |reason: String| format!("the rule of line {}: {reason}", rule.line);
-            if !PERMISSIONS.contains(&permission(rule)) {
-                return Err(wrong(format!("@permission is one of {}", PERMISSIONS.join(", "))));
-            }
-            for uid in mentioned(rule) {
-                match &*uid.kind {
-                    "Role" if assignment.lattice.number(&uid.id).is_none() => {
-                        return Err(wrong(format!("Role::\"{}\" is none of the roles", uid.id)));
-                    }
-                    "Action"
-                        if !actions.iter().any(|known| known.uid == *uid || known.within.contains(uid)) =>
-                    {
-                        return Err(wrong(format!("Action::\"{}\" is no operation and no group", uid.id)));
-                    }
-                    "Folder" => drop(folders.insert(zones.add(&uid.id).map_err(wrong)?)),
-                    "Role" | "Action" | "User" => {}
-                    other => {
-                        return Err(wrong(format!(
-                            "there are User, Role, Action, Folder and File, no '{other}'"
-                        )));
-                    }
+        let mut compiled = Compiled {
+            allow: PolicySet::new(),
+            log: PolicySet::new(),
+            alarm: PolicySet::new(),
+            authorizer: Authorizer::new(),
+            actions: Op::ALL.into_iter().map(|op| uid(&kinds.action, op.name())).collect(),
+            operations: operations(&kinds)?,
+            timed: false,
+            folders: Vec::new(),
+            kinds,
+        };
+        for rule in rules.policies() {
+            compiled.check(rule, text, assignment, zones, &mut folders)?;
+            let set = match permission(rule) {
+                "log" => &mut compiled.log,
+                "alarm" => &mut compiled.alarm,
+                _ => &mut compiled.allow,
+            };
+            set.add(rule.clone()).map_err(|error| error.to_string())?;
+            // Nothing but these names leads to the time; the JSON form has them without escapes.
+            let plain = rule.to_json().map_err(|error| error.to_string())?.to_string();
+            compiled.timed |= ["hour", "minute", "weekday"].iter().any(|name| plain.contains(name));
+        }
+        let result = Validator::new(schema()?).validate(&rules, ValidationMode::Strict);
+        if let Some(error) = result.validation_errors().next() {
+            return Err(with_line(text, error));
+        }
+        compiled.folders = folders.into_iter().collect();
+        Ok(compiled)
+    }
+
+    /// What Cedar does not check: names of roles and operations, folders, our annotation.
+    fn check(
+        &self,
+        rule: &Policy,
+        text: &str,
+        assignment: &Assignment,
+        zones: &mut Zones,
+        folders: &mut BTreeSet<Node>,
+    ) -> Result<(), String> {
+        let wrong = |reason: String| {
+            let begin = rule.to_cedar().and_then(|own| text.find(own.trim()));
+            let line = begin.map_or(1, |begin| text[..begin].matches('\n').count() + 1);
+            format!("the rule of line {line}: {reason}")
+        };
+        if !PERMISSIONS.contains(&permission(rule)) {
+            return Err(wrong(format!("@permission is one of {}", PERMISSIONS.join(", "))));
+        }
+        for named in rule.entity_literals() {
+            let id: &str = named.id().unescaped();
+            match named.type_name() {
+                kind if *kind == self.kinds.role && assignment.lattice.number(id).is_none() => {
+                    return Err(wrong(format!("Role::\"{id}\" is none of the roles")));
                 }
+                kind if *kind == self.kinds.action && self.operations.get(&named).is_none() => {
+                    return Err(wrong(format!("Action::\"{id}\" is no operation and no group")));
+                }
+                kind if *kind == self.kinds.folder => drop(folders.insert(zones.add(id).map_err(wrong)?)),
+                _ => {}
             }
         }
-        Ok(Compiled { rules, actions, folders: folders.into_iter().collect() })
+        Ok(())
     }
 
     /// What holds for a session and an object at a place, whose owner has these roles.
@@ -94,136 +259,140 @@ impl Compiled {
         unix_ms: u64,
         (assignment, owner_roles): (&Assignment, u64),
     ) -> Decision {
-        let asked = Asked {
-            resource: resource(object, node, zones, assignment, owner_roles),
-            context: facts(caller, session, unix_ms, assignment),
-        };
-        let everything = principal(caller, session.active, assignment);
-        let mut decision = Decision { allow: 0, forbid: 0, log: 0, alarm: 0, role: [NO_ROLE; OPS] };
-        let single: Vec<(usize, Entity)> = assignment
-            .lattice
-            .members(session.active)
-            .map(|role| (role, principal(caller, 1 << role, assignment)))
-            .collect();
-        for op in Op::ALL {
-            let says = |who: &Entity, what: &str| {
-                let request = Request {
-                    principal: who,
-                    action: &self.actions[op.index()],
-                    resource: &asked.resource,
-                    context: &asked.context,
-                };
-                self.rules.decide(&request, |rule| permission(rule) == what)
+        let asked = || -> Result<Decision, String> {
+            let resource = self.resource(object, &zones.path(node), assignment, owner_roles)?;
+            let context = facts(caller, session, unix_ms, assignment)?;
+            let asked = |active: u64| {
+                let principal = self.principal(caller, active, assignment)?;
+                let who = principal.uid();
+                let entities = self.operations.clone().add_entities([principal, resource.clone()], None);
+                let entities = entities.map_err(|error| error.to_string())?;
+                Ok::<_, String>(Asked { who, what: resource.uid(), entities, context: context.clone() })
             };
-            match says(&everything, "allow") {
-                Err(Some(_)) => decision.forbid |= op.bit(),
-                Err(None) => {}
-                Ok(_) => {
-                    decision.allow |= op.bit();
-                    let least = single.iter().find(|(_, who)| says(who, "allow").is_ok());
-                    let highest = single.last().map(|(role, _)| *role);
-                    let role = least.map(|(role, _)| *role).or(highest);
-                    decision.role[op.index()] =
-                        role.and_then(|role| u8::try_from(role).ok()).unwrap_or(NO_ROLE);
+            let everything = asked(session.active)?;
+            let single: Vec<(usize, Asked)> = assignment
+                .lattice
+                .members(session.active)
+                .map(|role| Ok((role, asked(1 << role)?)))
+                .collect::<Result<_, String>>()?;
+            let mut decision = Decision::NOTHING;
+            for op in Op::ALL {
+                match self.says(&self.allow, &everything, op)? {
+                    Said::Forbidden => decision.forbid |= op.bit(),
+                    Said::Nothing => {}
+                    Said::Permitted => {
+                        decision.allow |= op.bit();
+                        let mut role = single.last().map(|(role, _)| *role);
+                        for (least, asked) in &single {
+                            if self.says(&self.allow, asked, op)? == Said::Permitted {
+                                role = Some(*least);
+                                break;
+                            }
+                        }
+                        decision.role[op.index()] =
+                            role.and_then(|role| u8::try_from(role).ok()).unwrap_or(NO_ROLE);
+                    }
+                }
+                for (rules, set) in [(&self.log, &mut decision.log), (&self.alarm, &mut decision.alarm)] {
+                    if !rules.is_empty() && self.says(rules, &everything, op)? == Said::Permitted {
+                        *set |= op.bit();
+                    }
                 }
             }
-            for (what, set) in [("log", &mut decision.log), ("alarm", &mut decision.alarm)] {
-                if says(&everything, what).is_ok() {
-                    *set |= op.bit();
-                }
+            Ok(decision)
+        };
+        asked().unwrap_or_else(|error| {
+            tracing::error!(error, "rules cannot be asked: nothing is allowed");
+            Decision::NOTHING
+        })
+    }
+
+    fn says(&self, rules: &PolicySet, asked: &Asked, op: Op) -> Result<Said, String> {
+        let (who, what) = (asked.who.clone(), asked.what.clone());
+        let request = Request::new(who, self.actions[op.index()].clone(), what, asked.context.clone(), None)
+            .map_err(|error| error.to_string())?;
+        let response = self.authorizer.is_authorized(&request, rules, &asked.entities);
+        Ok(match response.decision() {
+            cedar_policy::Decision::Allow => Said::Permitted,
+            // A denial with a reason is a rule that forbids.
+            cedar_policy::Decision::Deny if response.diagnostics().reason().next().is_some() => {
+                Said::Forbidden
             }
-        }
-        decision
+            cedar_policy::Decision::Deny => Said::Nothing,
+        })
+    }
+
+    fn principal(&self, caller: &Principal, active: u64, assignment: &Assignment) -> Result<Entity, String> {
+        let name = assignment.user_name(caller.uid);
+        let lattice = &assignment.lattice;
+        let roles = lattice.names(lattice.closed(active)).map(|role| uid(&self.kinds.role, role)).collect();
+        let attributes = [
+            ("name", RestrictedExpression::new_string(name.clone())),
+            ("uid", RestrictedExpression::new_long(i64::from(caller.uid))),
+            ("machine", RestrictedExpression::new_ip(caller.address.to_string())),
+        ];
+        entity(uid(&self.kinds.user, &name), attributes, roles)
+    }
+
+    fn resource(
+        &self,
+        object: &Object,
+        path: &str,
+        assignment: &Assignment,
+        owner_roles: u64,
+    ) -> Result<Entity, String> {
+        let mut within: HashSet<EntityUid> =
+            path.match_indices('/').skip(1).map(|(at, _)| uid(&self.kinds.folder, &path[..at])).collect();
+        within.insert(uid(&self.kinds.folder, "/"));
+        within.insert(uid(&self.kinds.folder, path));
+        let own = uid(if object.folder { &self.kinds.folder } else { &self.kinds.file }, path);
+        // Everything is in itself anyway.
+        within.remove(&own);
+        let roles = assignment.lattice.names(owner_roles);
+        let roles = roles.map(|role| RestrictedExpression::new_string(role.to_string()));
+        let attributes = [
+            ("owner", RestrictedExpression::new_string(assignment.user_name(object.uid))),
+            ("ownerUid", RestrictedExpression::new_long(i64::from(object.uid))),
+            ("ownerRoles", RestrictedExpression::new_set(roles)),
+            ("path", RestrictedExpression::new_string(path.to_string())),
+        ];
+        entity(own, attributes, within)
     }
 }
 
+/// A question but for its operation.
 struct Asked {
-    resource: Entity,
-    context: BTreeMap<Arc<str>, Value>,
+    who: EntityUid,
+    what: EntityUid,
+    entities: Entities,
+    context: Context,
 }
 
-/// Entities that the scopes of a rule, and `in` in its conditions, name.
-fn mentioned(rule: &Rule) -> Vec<&Uid> {
-    let mut found = Vec::new();
-    for scope in rule.action.iter().chain([&rule.principal, &rule.resource]) {
-        match scope {
-            Scope::Is(uid) | Scope::In(uid) | Scope::Kind(_, Some(uid)) => found.push(uid),
-            Scope::Any | Scope::Kind(_, None) => {}
-        }
-    }
-    rule.conditions.iter().for_each(|(_, condition)| literals(condition, &mut found));
-    found
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Permitted,
+    Forbidden,
+    Nothing,
 }
 
-fn literals<'e>(expression: &'e crate::cedar::Expression, found: &mut Vec<&'e Uid>) {
-    use crate::cedar::Expression as E;
-    match expression {
-        E::Literal(Value::Entity(uid)) => found.push(uid),
-        E::Literal(_) | E::Variable(_) => {}
-        E::Not(inner)
-        | E::Negative(inner)
-        | E::Field(inner, _)
-        | E::Has(inner, _)
-        | E::Like(inner, _)
-        | E::Address(inner) => {
-            literals(inner, found);
-        }
-        E::Binary(_, left, right) => {
-            literals(left, found);
-            literals(right, found);
-        }
-        E::If(parts) => parts.iter().for_each(|part| literals(part, found)),
-        E::Kind(inner, _, parent) => {
-            literals(inner, found);
-            parent.iter().for_each(|parent| literals(parent, found));
-        }
-        E::Set(all) | E::Call(_, all) => all.iter().for_each(|one| literals(one, found)),
-        E::Record(fields) => fields.iter().for_each(|(_, field)| literals(field, found)),
-    }
+fn entity<const N: usize>(
+    own: EntityUid,
+    attributes: [(&str, RestrictedExpression); N],
+    within: HashSet<EntityUid>,
+) -> Result<Entity, String> {
+    let attributes: HashMap<String, RestrictedExpression> =
+        attributes.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+    Entity::new(own, attributes, within).map_err(|error| error.to_string())
 }
 
-fn action(op: Op) -> Entity {
-    let groups = GROUPS.iter().filter(|(_, set)| set & op.bit() != 0);
-    Entity {
-        uid: Uid::new("Action", op.name()),
-        within: groups.map(|(name, _)| Uid::new("Action", name)).collect(),
-        attributes: BTreeMap::new(),
-    }
-}
-
-fn principal(caller: &Principal, active: u64, assignment: &Assignment) -> Entity {
-    let name = assignment.user_name(caller.uid);
-    let lattice = &assignment.lattice;
-    Entity {
-        uid: Uid::new("User", &name),
-        within: lattice.names(lattice.closed(active)).map(|role| Uid::new("Role", role)).collect(),
-        attributes: [
-            ("name".into(), Value::text(&name)),
-            ("uid".into(), Value::Long(i64::from(caller.uid))),
-            ("machine".into(), Value::Address(caller.address.into())),
-        ]
-        .into(),
-    }
-}
-
-fn resource(object: &Object, node: Node, zones: &Zones, assignment: &Assignment, owner_roles: u64) -> Entity {
-    let path = zones.path(node);
-    let mut within = vec![Uid::new("Folder", "/")];
-    for (at, _) in path.match_indices('/').skip(1) {
-        within.push(Uid::new("Folder", &path[..at]));
-    }
-    within.push(Uid::new("Folder", &path));
-    Entity {
-        uid: Uid::new(if object.folder { "Folder" } else { "File" }, &path),
-        within,
-        attributes: [
-            ("owner".into(), Value::text(&assignment.user_name(object.uid))),
-            ("ownerUid".into(), Value::Long(i64::from(object.uid))),
-            ("ownerRoles".into(), Value::texts(assignment.lattice.names(owner_roles))),
-            ("path".into(), Value::text(&path)),
-        ]
-        .into(),
-    }
+fn operations(kinds: &Kinds) -> Result<Entities, String> {
+    let groups =
+        GROUPS.iter().map(|(name, _)| Entity::new_no_attrs(uid(&kinds.action, name), HashSet::new()));
+    let ops = Op::ALL.into_iter().map(|op| {
+        let groups = groups_of(op).map(|group| uid(&kinds.action, group)).collect();
+        Entity::new_no_attrs(uid(&kinds.action, op.name()), groups)
+    });
+    Entities::from_entities(groups.chain(ops), None).map_err(|error| error.to_string())
 }
 
 fn facts(
@@ -231,14 +400,19 @@ fn facts(
     session: &Session,
     unix_ms: u64,
     assignment: &Assignment,
-) -> BTreeMap<Arc<str>, Value> {
+) -> Result<Context, String> {
     let moment = assignment.moment(unix_ms);
-    [
-        ("machine".into(), Value::Address(caller.address.into())),
-        ("hour".into(), Value::Long(i64::from(moment.minute / 60))),
-        ("minute".into(), Value::Long(i64::from(moment.minute % 60))),
-        ("weekday".into(), Value::Long(i64::from(moment.day))),
-        ("roles".into(), Value::texts(assignment.lattice.names(session.active))),
-    ]
-    .into()
+    let roles = assignment.lattice.names(session.active);
+    let roles = roles.map(|role| RestrictedExpression::new_string(role.to_string()));
+    Context::from_pairs([
+        ("machine".to_string(), RestrictedExpression::new_ip(caller.address.to_string())),
+        ("hour".to_string(), RestrictedExpression::new_long(i64::from(moment.minute / 60))),
+        ("minute".to_string(), RestrictedExpression::new_long(i64::from(moment.minute % 60))),
+        ("weekday".to_string(), RestrictedExpression::new_long(i64::from(moment.day))),
+        ("roles".to_string(), RestrictedExpression::new_set(roles)),
+    ])
+    .map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -209,7 +209,7 @@ impl Rbac {
         self.kept.sessions.get(caller, unix_ms, &self.assignment, &self.kept.context)
     }
 
-    /// What holds for a session and a class of objects, remembered until the minute ends.
+    /// What holds for a session and a class of objects, remembered until the minute ends where rules speak of the time.
     pub(crate) fn decision(
         &self,
         caller: &Principal,
@@ -230,7 +230,9 @@ impl Rbac {
         let owner_roles = self.assignment.assigned(object.uid, &self.kept.context);
         let owner = (&self.assignment, owner_roles);
         let decision = self.compiled.decide(caller, session, object, (node, zones), unix_ms, owner);
-        decisions.insert(class, (self.assignment.moment(unix_ms).until_unix_ms, decision));
+        let until_unix_ms =
+            if self.compiled.timed { self.assignment.moment(unix_ms).until_unix_ms } else { u64::MAX };
+        decisions.insert(class, (until_unix_ms, decision));
         decision
     }
 
@@ -409,8 +411,12 @@ impl Rbac {
         let judged = match op {
             Op::Remove | Op::Rmdir | Op::Rename => {
                 let name = call.name(0).to_vec();
-                // What is not there is the server's to say.
                 let Some(named) = self.named(call, handle, &name)? else {
+                    if call.unknown {
+                        // Perhaps it is gone because this call has happened.
+                        call.unless = Some(Status::Noent);
+                        return Ok(Verdict::Forward);
+                    }
                     return Ok(Verdict::Answer(Status::Noent));
                 };
                 let inner = self.node_of_name(core, handle.as_bytes(), &name)?;

@@ -18,7 +18,7 @@ fn entry(client_xid: u32, since_us: u64) -> Entry {
         note: 0,
     };
     let asked = Question::Call(asked, 0);
-    Entry { client_xid, asked, chain: Arc::new(chain), since_us, once: None }
+    Entry { client_xid, asked, chain: Arc::new(chain), since_us, once: None, resent: false }
 }
 
 #[test]

@@ -1,0 +1,98 @@
+//! `weir filewall order`: policies that the controllers order. They travel as an update that the group signs, and the switch of
+//! the host verifies it before the FileWall sees it.
+
+use super::failure;
+use crate::cli::output::{Format, print};
+use crate::cli::{Failure, NO};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use weir_api::client::Client;
+use weir_api::types::FileWallRequest;
+use weir_filewall::policy;
+use weir_model::filewall::{PolicyFile, files_problem};
+
+/// `weir filewall order`
+#[derive(Debug, Args)]
+pub struct Order {
+    /// The host or gateway
+    host: String,
+    /// Name of the FileWall there
+    wall: String,
+    /// Folder of policies: its .yaml, .yml and .wat files
+    #[arg(required_unless_present = "withdraw", conflicts_with = "withdraw")]
+    folder: Option<PathBuf>,
+    /// Withdraw the order; the FileWall keeps the policies that it has
+    #[arg(long)]
+    withdraw: bool,
+    /// Wait so long for the host to have it; exit code 4 when it has not
+    #[arg(long, default_value_t = 10)]
+    wait_s: u32,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+impl Order {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
+        let files = self.folder.as_deref().map(files_of).transpose()?;
+        let wait_ms = self.wait_s.saturating_mul(1000);
+        let response = connect()?.filewall(&self.host, &self.wall, &FileWallRequest { files, wait_ms })?;
+        print(self.output, &response, || {
+            let there = match response.in_force {
+                true => "the host has it; 'weir filewall top' there shows what is in force",
+                false => "the host does not have it yet",
+            };
+            println!("ordered at v{}: {there}", response.version);
+        })?;
+        Ok(if response.in_force || self.wait_s == 0 { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+    }
+}
+
+/// The files of a folder, as they are sent; what is wrong with them is said here and now.
+fn files_of(folder: &Path) -> Result<Vec<PolicyFile>, Failure> {
+    let shown = || Failure::io(folder.display().to_string());
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(shown())? {
+        let path = entry.map_err(shown())?.path();
+        let kind = path.extension().and_then(|kind| kind.to_str());
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_string();
+        if matches!(kind, Some("yaml" | "yml" | "wat")) {
+            let text = std::fs::read_to_string(&path).map_err(Failure::io(path.display().to_string()))?;
+            files.push(PolicyFile { name, text });
+        }
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(problem) = files_problem(&files) {
+        return Err(Failure::Input(format!("{}: {problem}", folder.display())));
+    }
+    // Keys and states that policies make belong to the host, so they are checked in a folder that goes away.
+    let aside = Aside::new()?;
+    for file in &files {
+        std::fs::write(aside.0.join(&file.name), &file.text).map_err(shown())?;
+    }
+    policy::load(&aside.0, None).map_err(failure)?;
+    Ok(files)
+}
+
+/// A folder that goes away.
+struct Aside(PathBuf);
+
+impl Aside {
+    fn new() -> Result<Aside, Failure> {
+        let path = std::env::temp_dir().join(format!("weir-policies-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(Failure::io(path.display().to_string()))?;
+        Ok(Aside(path))
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        // What cannot be removed is left to whoever cleans the folder of temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,233 @@
+//! A FileWall in the one loop (row F): the controllers order its policies, in an entry that the gate of the host's switch has
+//! verified; it is read there, put in force, and kept.
+//!
+//! ```text
+//!  FileWall ◄─ Changed ── switch ◄─ signed update ── agent ◄── controllers ◄── order ◄── `weir filewall order`
+//! ```
+//!
+//! Invariants
+//! - Nothing is served before there are policies: without any that were kept, the first order is waited for.
+//! - Policies are put in force as a whole or not at all. Those that are wrong are refused, and the last good ones stay.
+//! - The last good ones are on the disk before they count as such ([`KEPT_FILE`]), and are in force after a restart, with or without
+//!   a switch, an agent and controllers.
+//! - A withdrawn order changes nothing: what is in force stays.
+
+use super::health::{Switch, ask_after, last_of_others};
+use crate::cli::Failure;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use weir_base::codec::CodecError;
+use weir_filewall::policy;
+use weir_filewall::proxy::FileWall;
+use weir_model::filewall::{PolicyFile, PolicySet, files_problem};
+use weir_model::local::{Answer, CONTROL_SOCKET, FromSwitch, ToSwitch};
+use weir_model::{Entry, Key, Label};
+
+/// The last good policies, in the folder of policies.
+const KEPT_FILE: &str = ".ordered.json";
+/// Those that are being put in force: if they did not become the last good ones, their files are removed at the next start.
+const NEXT_FILE: &str = ".ordered.next.json";
+/// Between two tries to reach the switch.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What was in force last.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    version: u64,
+    files: Vec<PolicyFile>,
+}
+
+/// Orders for a FileWall.
+#[derive(Debug)]
+pub struct Orders {
+    /// Run directory of the host's switch.
+    pub run_dir: PathBuf,
+    /// The host.
+    pub host: Label,
+    /// Name of the FileWall there.
+    pub wall: Label,
+    /// Folder of policies.
+    pub folder: PathBuf,
+}
+
+impl Orders {
+    /// Makes the folder what it was when policies were in force last; without any, waits for the first order that is sound.
+    /// Returns its version.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn begin(&self) -> Result<u64, Failure> {
+        std::fs::create_dir_all(&self.folder).map_err(Failure::io(self.folder.display().to_string()))?;
+        let kept = self.read(KEPT_FILE)?;
+        if let Some(next) = self.read(NEXT_FILE)? {
+            self.put(kept.as_ref().map_or(&[], |kept| &kept.files), &next.files)?;
+        }
+        if let Some(kept) = kept {
+            self.put(&kept.files, &[])?;
+            return Ok(kept.version);
+        }
+        tracing::info!(host = %self.host, wall = %self.wall, "waiting for the first order of policies");
+        let mut version = 0;
+        while version == 0 {
+            // It ends with an error when the switch is gone: it may come back.
+            let _ = self.follow(|set| {
+                match self.take(set, || policy::load(&self.folder, None).map(drop)) {
+                    Ok(()) => version = set.version.0,
+                    Err(reason) => tracing::error!(reason, "the ordered policies are refused"),
+                }
+                version == 0
+            });
+            if version == 0 {
+                std::thread::sleep(RETRY);
+            }
+        }
+        Ok(version)
+    }
+
+    /// Puts in force what is ordered, in a thread of its own, for as long as the process lives.
+    ///
+    /// # Errors
+    /// [`Failure::Io`].
+    pub fn start(self, wall: Arc<FileWall>, version: u64) -> Result<(), Failure> {
+        wall.ordered(version);
+        let work = move || {
+            let mut seen = version;
+            let mut complained = false;
+            loop {
+                let result = self.follow(|set| {
+                    complained = false;
+                    // What was refused is not tried again; a later order has a later version.
+                    if set.version.0 > seen {
+                        seen = set.version.0;
+                        match self.take(set, || wall.reload()) {
+                            Ok(()) => wall.ordered(seen),
+                            Err(reason) => {
+                                tracing::error!(
+                                    reason,
+                                    "the ordered policies are refused; those before stay"
+                                );
+                            }
+                        }
+                    }
+                    true
+                });
+                if let (Err(error), false) = (result, complained) {
+                    complained = true;
+                    tracing::warn!(%error, "no orders from the switch; the policies stay as they are");
+                }
+                std::thread::sleep(RETRY);
+            }
+        };
+        let thread = std::thread::Builder::new().name("filewall-orders".into());
+        thread.spawn(work).map(drop).map_err(Failure::io("starting the thread of orders"))
+    }
+
+    /// Shows each order to `work` for as long as it wants more.
+    fn follow(&self, mut work: impl FnMut(&PolicySet) -> bool) -> Result<(), CodecError> {
+        let mut switch = Switch::connect(&self.run_dir.join(CONTROL_SOCKET))?;
+        switch.send(&ToSwitch::Subscribe)?;
+        switch.send(&ask_after(last_of_others()))?;
+        loop {
+            let mut found = Vec::new();
+            match switch.receive()? {
+                Some(FromSwitch::Answer { answer: Answer::Entries { entries, last }, .. }) => {
+                    if let (Some((key, ..)), false) = (entries.last(), last) {
+                        switch.send(&ask_after(key.clone()))?;
+                    }
+                    found.extend(entries.into_iter().map(|(key, _, entry, _)| (key, Some(entry))));
+                }
+                Some(FromSwitch::Changed { key, entry, .. }) => found.push((key, entry)),
+                _ => {}
+            }
+            for (key, entry) in found {
+                if !matches!(&key, Key::FileWall { host, wall } if *host == self.host && *wall == self.wall) {
+                    continue;
+                }
+                match entry {
+                    Some(Entry::FileWall(set)) if !work(&set) => return Ok(()),
+                    Some(_) => {}
+                    None => tracing::warn!("the order of policies is withdrawn; they stay as they are"),
+                }
+            }
+        }
+    }
+
+    /// Puts policies into the folder and has them loaded; if they are wrong, those before are there again.
+    fn take(&self, set: &PolicySet, load: impl FnOnce() -> weir_filewall::Result<()>) -> Result<(), String> {
+        if let Some(problem) = files_problem(&set.files) {
+            return Err(problem.to_string());
+        }
+        let text = |failure: Failure| failure.to_string();
+        let before = self.read(KEPT_FILE).map_err(text)?.map(|kept| kept.files).unwrap_or_default();
+        let next = Kept { version: set.version.0, files: set.files.clone() };
+        let done = self
+            .keep(NEXT_FILE, &next)
+            .and_then(|()| self.put(&set.files, &before))
+            .map_err(text)
+            .and_then(|()| load().map_err(|error| error.to_string()));
+        match done {
+            Ok(()) => {
+                tracing::info!(version = %set.version, files = set.files.len(), "ordered policies are in force");
+                self.keep(KEPT_FILE, &next).map_err(text)
+            }
+            Err(reason) => {
+                self.put(&before, &set.files).map_err(text)?;
+                Err(reason)
+            }
+        }
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Kept>, Failure> {
+        let path = self.folder.join(name);
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(|error| Failure::Input(format!("{}: {error}", path.display()))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Failure::io(path.display().to_string())(error)),
+        }
+    }
+
+    fn keep(&self, name: &str, kept: &Kept) -> Result<(), Failure> {
+        let path = self.folder.join(name);
+        let bytes = serde_json::to_vec(kept).unwrap_or_default();
+        write(&path, &bytes).map_err(Failure::io(path.display().to_string()))
+    }
+
+    /// Writes files, and removes those that are in `others` alone. What else is in the folder (keys, logs, states, files of
+    /// the machine's own) is left alone.
+    fn put(&self, files: &[PolicyFile], others: &[PolicyFile]) -> Result<(), Failure> {
+        let names: BTreeSet<&str> = files.iter().map(|file| file.name.as_str()).collect();
+        for file in files {
+            let path = self.folder.join(&file.name);
+            write(&path, file.text.as_bytes()).map_err(Failure::io(path.display().to_string()))?;
+        }
+        for other in others.iter().filter(|other| !names.contains(other.name.as_str())) {
+            let path = self.folder.join(&other.name);
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(Failure::io(path.display().to_string())(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file is there whole, or as it was before.
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    let mut file = std::fs::File::create(&aside)?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    std::fs::rename(&aside, path)
+}
+
+#[cfg(test)]
+mod tests;

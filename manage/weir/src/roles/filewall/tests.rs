@@ -1,0 +1,69 @@
+//! What is kept of ordered policies, and that orders sort where they are looked for.
+
+use super::*;
+use weir_model::Version;
+
+fn orders(folder: &Path) -> Orders {
+    Orders {
+        run_dir: folder.join("run"),
+        host: Label::new("h1").unwrap(),
+        wall: Label::new("wall").unwrap(),
+        folder: folder.join("policies"),
+    }
+}
+
+fn set(version: u64, files: &[(&str, &str)]) -> PolicySet {
+    let files = files.iter().map(|(name, text)| PolicyFile { name: (*name).into(), text: (*text).into() });
+    PolicySet { version: Version(version), files: files.collect() }
+}
+
+fn names(orders: &Orders) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(&orders.folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| !name.starts_with('.'))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn orders_sort_behind_what_is_asked_for() {
+    let key = Key::FileWall { host: Label::new("a").unwrap(), wall: Label::new("a").unwrap() };
+    assert!(last_of_others() < key);
+}
+
+#[test]
+fn wrong_policies_leave_the_last_good_ones_and_the_machines_own_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let orders = orders(folder.path());
+    std::fs::create_dir(&orders.folder).unwrap();
+    std::fs::write(orders.folder.join("key"), "secret").unwrap();
+    let load = || policy::load(&orders.folder, None).map(drop);
+    let good = set(7, &[("a.yaml", "kind: statistics"), ("b.yaml", "kind: read-only")]);
+    orders.take(&good, load).unwrap();
+    assert_eq!(names(&orders), ["a.yaml", "b.yaml", "key"]);
+    for wrong in [
+        set(8, &[("a.yaml", "kind: read-only"), ("c.yaml", "kind: nonsense")]),
+        set(9, &[("../a.yaml", "kind: read-only")]),
+    ] {
+        assert!(orders.take(&wrong, load).is_err());
+        assert_eq!(names(&orders), ["a.yaml", "b.yaml", "key"]);
+        assert_eq!(std::fs::read_to_string(orders.folder.join("a.yaml")).unwrap(), "kind: statistics");
+    }
+    // A kill in the middle of a change: the folder is mended at the next start, without a switch.
+    std::fs::write(orders.folder.join("a.yaml"), "kind: nonsense").unwrap();
+    std::fs::remove_file(orders.folder.join("b.yaml")).unwrap();
+    std::fs::write(orders.folder.join("d.yaml"), "kind: read-only").unwrap();
+    let next = PolicyFile { name: "d.yaml".into(), text: "kind: read-only".into() };
+    orders.keep(NEXT_FILE, &Kept { version: 11, files: vec![next] }).unwrap();
+    assert_eq!(orders.begin().unwrap(), 7);
+    load().unwrap();
+    assert_eq!(names(&orders), ["a.yaml", "b.yaml", "key"]);
+    let fewer = set(10, &[("b.yaml", "kind: read-only")]);
+    orders.take(&fewer, load).unwrap();
+    assert_eq!(
+        (names(&orders), orders.begin().unwrap()),
+        (vec!["b.yaml".to_string(), "key".to_string()], 10)
+    );
+}

@@ -1,0 +1,127 @@
+//! Another server and other clients than the ones that the rest of these tests use.
+
+use super::{BOUND, Place, SERVER, WALL, scenario};
+use std::path::Path;
+use weir_lab::{Program, system};
+
+/// What `scripts/nfs-peer` has built: a server of NFSv3 in Go.
+const PEER: &str = "/var/cache/weir/nfs-peer/osnfs";
+
+impl Place {
+    /// Runs a program on the client; what it printed.
+    fn told(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.run(program, arguments);
+        let (said, error) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{program} {arguments:?}: {said}{error}");
+        said.into_owned()
+    }
+}
+
+#[test]
+fn another_server_is_behind_the_same_policies() {
+    let name = "another_server_is_behind_the_same_policies";
+    if !Path::new(PEER).exists() {
+        return println!("NOT RUN {name}: there is no second server: run scripts/nfs-peer");
+    }
+    scenario(name, |place| {
+        let export = place.folder.path().join("peer");
+        for folder in ["frozen", "secret", "open"] {
+            std::fs::create_dir_all(export.join(folder)).unwrap();
+            std::fs::write(export.join(folder).join("file"), folder).unwrap();
+        }
+        let words = [export.display().to_string(), "12049".to_string()];
+        place.scope.start("peer", &Program::new(PEER).args(words).netns(&place.server)).unwrap();
+        let policy = place.write_policy(super::RULES);
+        let url = "nfs://10.9.0.2/vfs?nfsport=12049&mountport=12049";
+        place.begin_wall_at("wall", url, &policy, &[]);
+        system::wait_for("FileWall and the server", BOUND, || Ok(place.list(WALL, "").is_some())).unwrap();
+        let data: Vec<u8> =
+            (0..2_000_000u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let source = place.folder.path().join("source").display().to_string();
+        std::fs::write(&source, &data).unwrap();
+        // This server gives the root of its export whatever is mounted; FileWall goes down to the folder that was meant.
+        let copy = format!("{WALL}/open/copy");
+        place.copy(&source, &copy).unwrap();
+        assert!(std::fs::read(export.join("open/copy")).unwrap() == data, "written through FileWall");
+        assert!(place.read(&copy).unwrap() == data, "read through FileWall");
+        assert!(place.copy(&source, &format!("{WALL}/frozen/copy")).unwrap_err().contains("NFS3ERR_ROFS"));
+        assert!(place.read(&format!("{WALL}/secret/file")).is_err());
+        let (root, alice) =
+            (|words: &[&str]| place.client(0, words), |words: &[&str]| place.client(1001, words));
+        let done = || Ok(String::new());
+        assert_eq!(root(&["create", "/frozen/new", "new"]), Err("EROFS".to_string()));
+        assert_eq!(root(&["read", "/frozen/file"]), Ok("frozen".to_string()));
+        assert_eq!(root(&["read", "/secret/file"]), Err("EACCES".to_string()));
+        assert_eq!(alice(&["read", "/open/file"]), Ok("open".to_string()));
+        assert_eq!(alice(&["create", "/open/alice", "alice"]), Err("EACCES".to_string()));
+        assert_eq!(root(&["mkdir", "/open/folder"]), done());
+        assert_eq!(root(&["create", "/open/one", "one"]), done());
+        assert_eq!(root(&["rename", "/open/one", "/open/folder/two"]), done());
+        assert_eq!(root(&["list", "/open/folder"]), Ok("two".to_string()));
+        assert_eq!(root(&["read", "/open/folder/two"]), Ok("one".to_string()));
+        assert_eq!(root(&["remove", "/open/folder/two"]), done());
+        let counters = place.status().unwrap()["totals"]["counters"].clone();
+        assert_eq!(
+            (counters["bad_calls_total"].as_u64(), counters["bad_replies_total"].as_u64()),
+            (Some(0), Some(0))
+        );
+    });
+}
+
+#[test]
+fn qemus_own_client_keeps_a_disk_behind_filewall() {
+    let name = "qemus_own_client_keeps_a_disk_behind_filewall";
+    if let Err(error) = system::require_installed(&["qemu-img", "qemu-io"]) {
+        return println!("NOT RUN {name}: {error}");
+    }
+    scenario(name, |place| {
+        let policy = place.write_policy("kind: handles\nkey-file: key\n---\nkind: statistics\n");
+        place.start_wall("wall", &policy);
+        let disk = |server: &str| format!("{server}/disk.qcow2");
+        place.told("qemu-img", &["create", "-q", "-f", "qcow2", &disk(WALL), "64M"]);
+        place.told(
+            "qemu-io",
+            &["-c", "write -P 7 1M 3M", "-c", "write -P 9 60M 64k", "-c", "flush", &disk(WALL)],
+        );
+        place.told(
+            "qemu-io",
+            &["-r", "-c", "read -P 7 1M 3M", "-c", "read -P 0 4M 1M", "-c", "read -P 9 60M 64k", &disk(WALL)],
+        );
+        place.told("qemu-img", &["check", "-q", &disk(WALL)]);
+        // What is behind FileWall is what the server has.
+        let copy = place.folder.path().join("copy.raw").display().to_string();
+        place.told("qemu-img", &["convert", "-O", "raw", &disk(WALL), &copy]);
+        place.told("qemu-img", &["compare", "-q", &copy, &place.path("disk.qcow2")]);
+        place.told("qemu-img", &["compare", "-q", &disk(SERVER), &disk(WALL)]);
+        assert_eq!(place.status().unwrap()["totals"]["counters"]["bad_calls_total"], 0);
+    });
+}
+
+/// `mv` of a kernel's client: what cannot be renamed between servers is copied and removed.
+const MOVE: &str = "
+echo moved > /mnt/here
+mv /mnt/here /mnt/projects/there
+check mv $? 0
+check there \"$(cat /mnt/projects/there)\" moved
+check listed \"$(ls /mnt | tr '\\n' ' ')\" 'projects '
+";
+
+#[test]
+fn a_move_to_a_folder_of_another_server_copies() {
+    let name = "a_move_to_a_folder_of_another_server_copies";
+    if let Some(reason) = crate::nfs_guest::missing() {
+        return println!("NOT RUN {name}: {reason}");
+    }
+    scenario(name, |place| {
+        let (_netns, other, url) = place.second_server("second-server");
+        let context = place.folder.path().join("context").display().to_string();
+        let policy = place.write_policy("kind: handles\nkey-file: key\n");
+        let redirect = format!("/projects={url}");
+        place.start_wall_with("wall", &policy, &["--redirect", &redirect, "--context", &context]);
+        let said = crate::nfs_guest::run(&place.client, place.folder.path(), MOVE);
+        assert_eq!(said, ["mount ok", "mv ok", "there ok", "listed ok"]);
+        assert_eq!(std::fs::read_to_string(format!("{other}/there")).unwrap(), "moved\n");
+        assert!(!Path::new(&place.path("here")).exists());
+    });
+}

@@ -1,0 +1,72 @@
+//! FileWall as a service of Weir: its policies come from a group of controllers.
+
+use super::{BOUND, scenario};
+use crate::lab::{group_lab, text};
+use weir_api::types::FileWallRequest;
+use weir_lab::system;
+use weir_model::filewall::PolicyFile;
+
+#[test]
+fn ordered_policies_are_in_force_and_stay_when_control_is_gone() {
+    const NAME: &str = "ordered_policies_are_in_force_and_stay_when_control_is_gone";
+    let Some(lab) = group_lab(NAME) else { return };
+    scenario(NAME, |place| {
+        std::fs::write(place.path("file"), b"content").unwrap();
+        let run_dir = lab.run_folder("h1").display().to_string();
+        let source = place.folder.path().join("to-order");
+        std::fs::create_dir(&source).unwrap();
+        let policies = place.folder.path().join("ordered").display().to_string();
+        let words = ["--orders-from", run_dir.as_str(), "--host", "h1", "--name", "wall"];
+        let order = |policy: &str| {
+            std::fs::write(source.join("policy.yaml"), policy).unwrap();
+            let folder = source.display().to_string();
+            lab.weir(&["filewall", "order", "h1", "wall", &folder, "--wait-s", "60"])
+        };
+        let status = |field: &str| place.status().map(|status| status[field].clone()).unwrap_or_default();
+
+        // Without policies nothing is served.
+        let mut wall = place.begin_wall("wall", &policies, &words);
+        assert!(place.list(super::WALL, "").is_none());
+        assert!(order("kind: statistics\n").status.success());
+        system::wait_for("FileWall", BOUND, || Ok(place.status().is_some())).unwrap();
+        assert_eq!(place.client(0, &["create", "/new", "new"]), Ok(String::new()));
+        let first = status("policy_order").as_u64().unwrap();
+
+        // A later order takes the place of the one before.
+        assert!(order("kind: read-only\n").status.success());
+        system::wait_for("the order", BOUND, || Ok(status("policy_order").as_u64() > Some(first))).unwrap();
+        let second = status("policy_order");
+        let frozen = || {
+            assert_eq!(place.client(0, &["read", "/file"]), Ok("content".to_string()));
+            assert_eq!(place.client(0, &["create", "/late", "late"]), Err("EROFS".to_string()));
+            assert_eq!(status("policy_order"), second);
+        };
+        frozen();
+
+        // What is wrong is refused where it is ordered; what gets past that, where it would be in force.
+        let refused = order("kind: nonsense\n");
+        assert!(!refused.status.success() && text(&refused.stderr).contains("nonsense"), "{refused:?}");
+        let files = vec![PolicyFile { name: "policy.yaml".into(), text: "kind: nonsense\n".into() }];
+        let request = FileWallRequest { files: Some(files), wait_ms: 60_000 };
+        assert!(lab.client().filewall("h1", "wall", &request).unwrap().in_force, "the host has it");
+        system::wait_for("the refusal", BOUND, || Ok(status("policy_error").is_string())).unwrap();
+        frozen();
+
+        // Without controllers, and after a restart, the last good ones hold.
+        for controller in ["c1", "c2", "c3"] {
+            lab.kill(controller);
+        }
+        frozen();
+        wall.kill().unwrap();
+        place.start_wall_with("wall-again", &policies, &words);
+        frozen();
+        for controller in ["c1", "c2", "c3"] {
+            lab.start(controller);
+        }
+        system::wait_for("the next order", BOUND, || Ok(order("kind: statistics\n").status.success()))
+            .unwrap();
+        system::wait_for("what was ordered", BOUND, || Ok(status("policy_order") != second)).unwrap();
+        assert_eq!(place.client(0, &["create", "/late", "late"]), Ok(String::new()));
+        assert!(lab.weir(&["filewall", "order", "h1", "wall", "--withdraw"]).status.success());
+    });
+}
