@@ -286,7 +286,7 @@ impl App for TestApp {
             EventBody::Usage(report) => {
                 view.put("usage", &encode(&report.actuator), encode(report))?;
             }
-            EventBody::Health(_) | EventBody::Repair(_) => {}
+            EventBody::Health(_) | EventBody::Repair(_) | EventBody::FileWall(_) => {}
         }
         let mut plan = Plan::default();
         for network in touched {
