@@ -866,7 +866,8 @@ impl Core {
     fn block(&mut self, from: u32, block: Block, now_ms: u64, out: &mut Vec<Output>) {
         let digest = block.digest();
         let asked = self.needs.met(&digest);
-        if self.blocks.contains_key(&digest) || block.height <= self.tip.height {
+        // One with a place that is taken is kept too, as long as there is room: it may be asked about, and then be refused.
+        if self.blocks.contains_key(&digest) || self.parents.contains_key(&digest) {
             return;
         }
         if !asked {

@@ -155,7 +155,7 @@ fn the_vote_refuses_what_must_not_be_ordered() {
     );
     assert_eq!(vote(&mut core(), (GENESIS, 4, 0), &good).1, Some(false), "a wrong height");
     assert_eq!(vote(&mut core(), (GENESIS, 0, 7), &good).1, Some(false), "a wrong place");
-    let many: Vec<(Name, Bytes)> = (1..=70).map(|at| (name(2, at), body(&[(at as u8, 1)]))).collect();
+    let many: Vec<(Name, Bytes)> = (1..=140).map(|at| (name(2, at), body(&[(at as u8, 1)]))).collect();
     assert_eq!(vote(&mut core(), genesis, &many).1, Some(false), "more batches than a block may have");
 }
 

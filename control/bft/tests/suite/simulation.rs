@@ -15,7 +15,7 @@ use super::sim::{Fate, MEMBERS, Sim, propose, settings};
 use super::traitor::{Kind, betray};
 
 /// Seeds of each kind in the tests.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 2;
 /// Every so many batches each member keeps its state.
 const STATE_EVERY: u64 = 16;
 /// The member that betrays.

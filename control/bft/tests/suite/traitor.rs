@@ -88,12 +88,13 @@ impl Traitor {
         loop {
             tokio::select! {
                 biased;
-                vote = voted.recv() => match vote {
-                    Ok((_, bytes)) => self.vote(bytes.into(), &mut votes, &mut own),
-                    Err(_) => return,
-                },
+                // Blocks before votes: what is built behind a block needs its place.
                 message = heard.recv() => match message {
                     Ok((from, bytes)) => self.heard(&from, bytes.into(), &mut own),
+                    Err(_) => return,
+                },
+                vote = voted.recv() => match vote {
+                    Ok((_, bytes)) => self.vote(bytes.into(), &mut votes, &mut own),
                     Err(_) => return,
                 },
                 certificate = certified.recv() => if certificate.is_err() { return },
