@@ -31,6 +31,8 @@ pub const NO_ROLE: u8 = u8::MAX;
 pub const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Most rules.
 pub const RULES_MAX: usize = 1024;
+/// Most words and signs of a rule.
+pub const WORDS_MAX: usize = 1024;
 /// Deepest nesting of brackets in the text: the parser's work grows with it.
 pub const DEPTH_MAX: usize = 64;
 
@@ -126,22 +128,42 @@ fn with_line(text: &str, diagnostic: &dyn miette::Diagnostic) -> String {
     }
 }
 
-/// Bounds the work of Cedar's parser, which knows no bound of its own but the stack.
+/// Bounds what Cedar's parser builds, which knows no bound of its own but the stack: a chain of operators nests as brackets do.
 fn check_bounds(text: &str) -> Result<(), String> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(format!("longer than {TEXT_BYTES_MAX} bytes"));
     }
-    let mut depth = 0usize;
-    for (line, content) in text.lines().enumerate() {
-        for sign in content.chars() {
-            match sign {
-                '(' | '[' | '{' => depth += 1,
-                ')' | ']' | '}' => depth = depth.saturating_sub(1),
-                _ => {}
+    let (mut depth, mut words, mut line) = (0usize, 0usize, 1usize);
+    let mut in_name = false;
+    let mut rest = text.chars().peekable();
+    while let Some(sign) = rest.next() {
+        let name = sign.is_alphanumeric() || sign == '_';
+        words += usize::from(!sign.is_whitespace() && !(name && in_name));
+        in_name = name;
+        match sign {
+            '\n' => line += 1,
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            ';' => words = 0,
+            '/' if rest.peek() == Some(&'/') => while rest.next_if(|sign| *sign != '\n').is_some() {},
+            '"' => {
+                // To the end of the text, over what is escaped in it.
+                while let Some(inner) = rest.next() {
+                    match inner {
+                        '\n' => line += 1,
+                        '\\' => drop(rest.next()),
+                        '"' => break,
+                        _ => {}
+                    }
+                }
             }
-            if depth > DEPTH_MAX {
-                return Err(format!("line {}: nested more than {DEPTH_MAX} deep", line + 1));
-            }
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return Err(format!("line {line}: nested more than {DEPTH_MAX} deep"));
+        }
+        if words > WORDS_MAX {
+            return Err(format!("line {line}: a rule of more than {WORDS_MAX} words and signs"));
         }
     }
     Ok(())

@@ -120,9 +120,16 @@ fn texts_that_nest_without_end_are_refused_or_read() {
     let deep = rule(format!("{}true{}", "(".repeat(5000), ")".repeat(5000)));
     assert!(compiled(&deep).unwrap_err().contains("nested"));
     for part in ["true && ", "true || ", "!", "-", "1 + ", "if true then true else ", "principal in "] {
-        let _ = compiled(&rule(format!("{}true", part.repeat(20_000))));
+        let long = compiled(&rule(format!("{}true", part.repeat(20_000)))).unwrap_err();
+        assert!(long.contains("words and signs"), "{part}: {long}");
+        // As long as may be: whatever comes of it, it comes back.
+        // A word counts once, each sign of an operator by itself.
+        let count = |word: &str| if word.starts_with(char::is_alphabetic) { 1 } else { word.len() };
+        let each: usize = part.split_whitespace().map(count).sum();
+        let _ = compiled(&rule(format!("{}true", part.repeat((WORDS_MAX - 40) / each))));
     }
-    let _ = compiled(&rule(format!("principal{}", ".name".repeat(20_000))));
+    assert!(compiled(&rule(format!("principal{}", ".name".repeat(20_000)))).is_err());
+    let _ = compiled(&rule(format!("principal{}", ".name".repeat((WORDS_MAX - 40) / 2))));
     assert!(
         compiled(&"permit(principal, action, resource);".repeat(RULES_MAX + 1))
             .unwrap_err()
