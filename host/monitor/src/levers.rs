@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_sensor::now_ns;
 
-/// Longest wait for a cgroup to be frozen, ns. Each of its processes must run once for that, which takes long on a busy
-/// processor; but from the order on none of them can fork, so not to wait is no great loss.
-pub const FREEZE_NS_MAX: u64 = 10_000_000;
+/// Longest wait for a cgroup to be frozen, ns. Each of its processes must run once for that: 1,500 that spin on two
+/// processors need 10 to 15 ms. A kill that comes before they are all frozen finds some that spin on among those that wake
+/// up to die, and then the last was gone only after 1.5 s.
+pub const FREEZE_NS_MAX: u64 = 50_000_000;
 /// Where cgroups of version 2 are mounted, tried in order.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
 

@@ -15,8 +15,8 @@ use weir_sensor::{Directory, now_ns};
 
 /// Most processes of a bomb.
 const CAP: u32 = 500;
-/// As many as a bomb is let have before it is repaired, where that is measured.
-const GROWN: u64 = 400;
+/// As many processes as a bomb is let have before it is repaired, where that is measured.
+const GROWN: [u32; 2] = [400, 1400];
 /// The bomb: it doubles and stays, and each spins.
 const BOMB: &str = "f() { f & f & while :; do :; done; }; f";
 
@@ -216,20 +216,26 @@ pub fn full(rounds: usize) {
     }
 }
 
-/// A bomb that is let grow to [`GROWN`] spinning processes before it is a fault: what the slowest of a hundred repairs is like,
+/// A bomb that is let grow to a mass ([`GROWN`]) of spinning processes before it is a fault: what the slowest of a hundred repairs is like,
 /// with priority and without. Times are from the fork by which there were too many.
 pub fn tail(rounds: usize) {
+    for grown in GROWN {
+        tail_of(grown, rounds);
+    }
+}
+
+fn tail_of(grown: u32, rounds: usize) {
     let (mut noticed, mut gone): ([Vec<f64>; 2], [Vec<f64>; 2]) = Default::default();
     for _ in 0..rounds {
         for (at, ordinary) in [false, true].into_iter().enumerate() {
-            let cage = Cage::new(CAP, 1 << 30).unwrap();
+            let cage = Cage::new(grown + 100, 2 << 30).unwrap();
             let text = format!(
-                "kind: fork-bomb\nname: cage\ncgroup: {}\ndry-run: false\nwhen: {{ living: {GROWN}, window-ms: 60000 }}\n",
+                "kind: fork-bomb\nname: cage\ncgroup: {}\ndry-run: false\nwhen: {{ living: {grown}, window-ms: 60000 }}\n",
                 cage.folder.display()
             );
             let running = monitor(&text, ordinary);
             // The shell that enters the cage is one of them and was not forked there.
-            let observer = Observer::start(&cage, GROWN - 1, u64::MAX);
+            let observer = Observer::start(&cage, u64::from(grown) - 1, u64::MAX);
             let mut bomb = cage.start(BOMB);
             let repair = running.repair();
             let limit_ns = observer.seen.limit_fork_ns.load(Ordering::Acquire);
@@ -239,8 +245,9 @@ pub fn tail(rounds: usize) {
             bomb.wait().unwrap();
         }
     }
-    for (metric, [weir, ordinary]) in [("grown_bomb_noticed", noticed), ("grown_bomb_gone", gone)] {
-        result(metric, "ms", &weir, "ordinary", &ordinary);
-        crate::tail(metric, "ms", &weir, "ordinary", &ordinary);
+    for (metric, [weir, ordinary]) in [("noticed", noticed), ("gone", gone)] {
+        let metric = format!("bomb_of_{grown}_{metric}");
+        result(&metric, "ms", &weir, "ordinary", &ordinary);
+        crate::tail(&metric, "ms", &weir, "ordinary", &ordinary);
     }
 }

@@ -95,6 +95,10 @@ impl Candidates {
             if let (Some(old), Some(new)) = (std::mem::replace(before, progress), progress) {
                 *steps = step(old, new, *steps);
             }
+            // One that has panicked is the one that was reset: it may tick on until then.
+            if guest.panicked() == Some(true) {
+                *steps = 0;
+            }
         }
         let proven = self.guests.iter().position(|(_, _, steps)| alone || *steps >= STEPS)?;
         Some((self.guests.swap_remove(proven).0, self.file))
