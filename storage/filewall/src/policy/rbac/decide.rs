@@ -138,7 +138,7 @@ fn check_bounds(text: &str) -> Result<(), String> {
     let mut rest = text.chars().peekable();
     while let Some(sign) = rest.next() {
         let name = sign.is_alphanumeric() || sign == '_';
-        words += usize::from(!sign.is_whitespace() && !(name && in_name));
+        words += usize::from(!(sign.is_whitespace() || name && in_name));
         in_name = name;
         match sign {
             '\n' => line += 1,
