@@ -393,7 +393,10 @@ fn any_datagram_is_answered_or_dropped() {
     let host = service("127.0.0.1:9".parse().unwrap(), vec![]);
     let seed = query_bytes("web.red.weir.internal.", RecordType::A, Some(1232));
     let asked = question("web.red.weir.internal.", RecordType::A);
+    // A panic ends the test, so nobody sees what it left.
+    let host = std::panic::AssertUnwindSafe(host);
     bolero::check!().for_each(|bytes: &[u8]| {
+        let host = &host;
         let mutated: Vec<u8> =
             seed.iter().zip(bytes.iter().chain(std::iter::repeat(&0))).map(|(a, b)| a ^ b).collect();
         for payload in [bytes, &mutated, &[&seed[..12], bytes].concat()] {
