@@ -75,7 +75,14 @@ pub async fn call(
                 Err(Error::Uncertain(_)) => (Deed::Put(value), false),
                 Err(_) => continue,
             },
-            _ => match put(Condition::Value(last.to_be_bytes().into())).await {
+            // What is not there is 0 in histories.
+            _ => match put(if last == 0 {
+                Condition::Absent
+            } else {
+                Condition::Value(last.to_be_bytes().into())
+            })
+            .await
+            {
                 Ok(took) => (Deed::Swap(last, value, Some(took.is_ok())), true),
                 Err(Error::Uncertain(_)) => (Deed::Swap(last, value, None), false),
                 Err(_) => continue,

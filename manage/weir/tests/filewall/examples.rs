@@ -94,12 +94,12 @@ fn the_shipped_examples_hold_for_real_clients() {
         assert!(place.status().unwrap()["policies"][0]["delayed"].as_u64() > Some(0));
 
         // The paper's templates as modules.
-        put(place, "kind: module\nfile: remap.wat\n");
+        put(place, "kind: module\nfile: remap.wat\nops: [all]\n");
         assert_eq!(place.client(5000, &["create", "/by-module", "x"]), done());
         assert_eq!(owner("by-module"), 1001);
-        put(place, "kind: module\nfile: closed.wat\n");
+        put(place, "kind: module\nfile: closed.wat\nops: [all]\n");
         assert_eq!(place.client(0, &["read", "/file"]), Err("EACCES".to_string()));
-        put(place, "kind: module\nfile: statistics.wat\n");
+        put(place, "kind: module\nfile: statistics.wat\nops: [all]\n");
         assert_eq!(place.client(0, &["read", "/file"]), content());
         assert!(place.status().unwrap()["policies"][0]["details"]["keys"].as_u64() > Some(0));
     });
