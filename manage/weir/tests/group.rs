@@ -212,6 +212,21 @@ fn newcomer(lab: &Lab, extra: &Extra, number: u8) {
     assert!(ping_all(&lab.netns("red-app"), ip(&address)), "a new endpoint comes up");
 }
 
+/// Every controller, not only the one that leads, knows that every switch has what it shall have: who leads next sends
+/// nothing again then.
+fn wait_known(lab: &Lab) {
+    wait("every controller to know what is in force", || {
+        CONTROLLERS.iter().all(|one| {
+            let context = Context { others: vec![], ..lab.context_of(one) };
+            let status = weir_api::client::Client::new(context).unwrap().status_here();
+            status.is_ok_and(|status| {
+                !status.actuators.is_empty()
+                    && status.actuators.iter().all(|switch| switch.acked_entries == switch.desired_entries)
+            })
+        })
+    });
+}
+
 fn connection(lab: &Lab) -> Echo {
     // The rule lets in port 5432, and there nginx listens.
     lab.kill("nginx-red-db");
@@ -224,6 +239,7 @@ fn the_leader_may_be_killed_and_stopped() {
     wait_whole(&lab);
     let extra = Extra::begin();
     let echo = connection(&lab);
+    wait_known(&lab);
     let (before, repeated) = (lab.programmed(), lab.repeated());
     let writer = Writer::begin(&lab, "leader");
     let callers = Callers::begin(&lab, "leader");
