@@ -115,6 +115,25 @@ impl CheckedKey {
     }
 }
 
+/// Verifies signatures over headers of any domain: for who examines, and obeys nothing.
+#[derive(Debug)]
+pub struct HeaderVerifier(CheckedKey);
+
+impl HeaderVerifier {
+    /// For a group's key.
+    pub fn new(key: &GroupKey) -> HeaderVerifier {
+        HeaderVerifier(CheckedKey::new(key))
+    }
+
+    /// Whether the group signed a header.
+    ///
+    /// # Errors
+    /// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
+    pub fn verify(&self, header: &BatchHeader, signature: &GroupSignature) -> Result<(), TrustError> {
+        self.0.verify(&encode(header), signature)
+    }
+}
+
 /// Verifies updates of one domain.
 #[derive(Debug)]
 pub struct Verifier {

@@ -6,7 +6,7 @@
 use crate::TrustError;
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 use sha2::{Digest as _, Sha256};
-use weir_model::event::{Event, SUBJECT_BYTES_MAX, SignedEvent};
+use weir_model::event::{Event, SUBJECT_BYTES_MAX, SignedEvent, SourceId};
 use weir_model::signed::{Signature, SignedAcks};
 use weir_model::{Ack, Label};
 
@@ -23,6 +23,8 @@ pub enum Context {
     DealAck,
     /// What a dealer of a group's key publishes.
     DealLog,
+    /// A member's statement that a share of a signature is its own.
+    Share,
 }
 
 impl Context {
@@ -33,6 +35,7 @@ impl Context {
             Context::Event => b"weir/event/1\0",
             Context::DealAck => b"weir/deal-ack/1\0",
             Context::DealLog => b"weir/deal-log/1\0",
+            Context::Share => b"weir/share/1\0",
         }
     }
 }
@@ -106,8 +109,18 @@ pub fn verify_acks(public: &[u8; 32], acks: &SignedAcks) -> Result<(), TrustErro
 /// Signed is the hash of the body and not the body: a transaction may have megabytes, and ed25519 hashes what it
 /// signs twice. The domain is under the signature, so that an event counts in one domain only.
 fn event_message(domain: &Label, event: &Event, subject: Option<&str>) -> Vec<u8> {
-    let body: [u8; 32] = Sha256::digest(weir_base::codec::encode(&event.body)).into();
-    weir_base::codec::encode(&(domain, &event.source, event.sequence, subject, body))
+    let body = Sha256::digest(weir_base::codec::encode(&event.body)).into();
+    digested_message(domain, &event.source, event.sequence, subject, body)
+}
+
+fn digested_message(
+    domain: &Label,
+    source: &SourceId,
+    sequence: u64,
+    subject: Option<&str>,
+    body: [u8; 32],
+) -> Vec<u8> {
+    weir_base::codec::encode(&(domain, source, sequence, subject, body))
 }
 
 /// Signs an event as its source, for a domain.
@@ -127,4 +140,19 @@ pub fn verify_event(public: &[u8; 32], domain: &Label, signed: &SignedEvent) -> 
         return Err(TrustError::LongSubject(length));
     }
     verify(public, Context::Event, &event_message(domain, &signed.event, subject), &signed.signature)
+}
+
+/// As [`verify_event`], of an event of whose body only the SHA-256 is known.
+///
+/// # Errors
+/// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
+pub fn verify_digested_event(
+    public: &[u8; 32],
+    domain: &Label,
+    (source, sequence, subject): (&SourceId, u64, Option<&str>),
+    body: [u8; 32],
+    signature: &Signature,
+) -> Result<(), TrustError> {
+    let message = digested_message(domain, source, sequence, subject, body);
+    verify(public, Context::Event, &message, signature)
 }

@@ -7,8 +7,10 @@
 //! - [`core`]: the step machine; no socket, thread or wall clock.
 //! - [`core::scheduler`]: what is desired and acked of each actuator, and when each update may go.
 //! - [`quorum`]: a member's part in the group's signatures: shares, and how the members get them.
+//! - [`audit`]: what was said, decided, signed and acknowledged, as a chain of hashes.
 //! - [`driver`]: threads, the order engine, TLS sessions with actuators, and the handle for the API.
 
+pub mod audit;
 pub mod core;
 pub mod driver;
 mod error;

@@ -1,9 +1,9 @@
 //! What the server needs of a controller.
 
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, FileWallRequest,
-    FileWallResponse, GroupStatus, RepairRequest, RepairResponse, ResourceList, ResourceView, StatusResponse,
-    TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame,
+    FileWallRequest, FileWallResponse, GroupStatus, RepairRequest, RepairResponse, ResourceList,
+    ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -43,6 +43,8 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `not-found`: this controller is alone.
     fn group(&self) -> Result<GroupStatus, ApiError>;
+    /// Links of this controller's audit from a number on, at most `limit`.
+    fn audit(&self, from: u64, limit: usize) -> Reply<'_, AuditPage>;
     /// Adds a controller to the group; returns when it has caught up and votes.
     fn add_member(&self, member: AddMember) -> Reply<'_, ()>;
     /// Removes a controller from the group.

@@ -1,10 +1,10 @@
 //! The client: what the command line and tests speak to a controller with.
 
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, FileWallRequest,
-    FileWallResponse, GroupMember, GroupStatus, NOT_LEADER, Problem, RepairRequest, RepairResponse,
-    ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
-    WatchEvent,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame,
+    FileWallRequest, FileWallResponse, GroupMember, GroupStatus, NOT_LEADER, Problem, RepairRequest,
+    RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
+    TraceResponse, WatchEvent,
 };
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// All controllers, the one that is asked first.
-    fn servers(&self) -> Vec<String> {
+    pub fn servers(&self) -> Vec<String> {
         let mut servers = vec![self.server()];
         for server in std::iter::once(&self.context.server).chain(&self.context.others) {
             let server = server.trim_end_matches('/').to_string();
@@ -350,6 +350,14 @@ impl Client {
     /// [`ClientError`].
     pub fn status_here(&self) -> Result<StatusResponse, ClientError> {
         self.get_from(&self.server(), "/v1/status", PROBE_TIMEOUT)
+    }
+
+    /// `GET /v1/audit`, of one controller.
+    ///
+    /// # Errors
+    /// [`ClientError`]; `not-found` where it keeps none.
+    pub fn audit(&self, server: &str, from: u64) -> Result<AuditPage, ClientError> {
+        self.get_from(server, &format!("/v1/audit?from={from}&limit=4096"), TIMEOUT)
     }
 
     /// `GET /v1/group`, of the controller that leads where one does.

@@ -3,10 +3,10 @@
 use crate::backend::{Backend, Caller, TOKEN_CALLER};
 use crate::tls::Peer;
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, BODY_BYTES_MAX, CaptureRequest, CapturedFrame,
-    FileWallRequest, FileWallResponse, GroupStatus, Problem, RESOURCES_MAX, RepairRequest, RepairResponse,
-    ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
-    WatchEvent,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, BODY_BYTES_MAX, CaptureRequest,
+    CapturedFrame, FileWallRequest, FileWallResponse, GroupStatus, Problem, RESOURCES_MAX, RepairRequest,
+    RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
+    TraceResponse, WatchEvent,
 };
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
@@ -27,6 +27,9 @@ use utoipa_axum::routes;
 use weir_model::Label;
 use weir_model::join::{JoinRequest, JoinResponse};
 use weir_model::resource::{Kind, ResourceId};
+
+/// Links of an answer unless asked for more or fewer.
+const AUDIT_LINKS: usize = 1_000;
 
 type Shared = State<Arc<dyn Backend>>;
 
@@ -125,6 +128,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(watch))
         .routes(routes!(status))
         .routes(routes!(group))
+        .routes(routes!(audit))
         .routes(routes!(add_member))
         .routes(routes!(remove_member))
         .routes(routes!(refresh_group))
@@ -271,6 +275,23 @@ async fn status(backend: Shared) -> Result<Json<StatusResponse>, ApiError> {
     responses((status = 200, body = GroupStatus), (status = "4XX", body = Problem)))]
 async fn group(backend: Shared) -> Result<Json<GroupStatus>, ApiError> {
     backend.group().map(Json)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Links {
+    /// Number of the first link; one that is gone stands for the oldest that is left.
+    #[serde(default)]
+    from: u64,
+    /// How many, at most.
+    limit: Option<usize>,
+}
+
+/// Read the audit of the controller that is asked: links of its chain of hashes.
+#[utoipa::path(get, path = "/v1/audit", params(Links),
+    responses((status = 200, body = AuditPage), (status = "4XX", body = Problem)))]
+async fn audit(backend: Shared, Query(links): Query<Links>) -> Result<Json<AuditPage>, ApiError> {
+    backend.audit(links.from, links.limit.unwrap_or(AUDIT_LINKS)).await.map(Json)
 }
 
 /// Add a controller to the group, once it runs: answers when it has caught up and votes.

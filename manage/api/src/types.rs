@@ -296,6 +296,26 @@ pub struct GroupStatus {
     pub signing: Option<GroupSigning>,
 }
 
+/// Some links of a controller's audit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditPage {
+    /// The controller that answers, as a source of events.
+    pub controller: String,
+    /// Number of the first link below; 0 when there is none.
+    pub from: u64,
+    /// The links in their order, base64 of the bytes that are hashed (`docs/protocol/audit.md`).
+    pub links: Vec<String>,
+    /// Number of the oldest link that is left.
+    pub first: u64,
+    /// Number of the newest.
+    pub last: u64,
+    /// Hash of the newest, hexadecimal.
+    pub head: String,
+    /// Whether writing failed, so that nothing is kept of what happens now.
+    pub failed: bool,
+}
+
 /// A group's threshold key, as one of its controllers knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

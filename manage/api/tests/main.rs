@@ -49,6 +49,13 @@ impl Backend for Rote {
             })
         })
     }
+    fn audit(&self, from: u64, limit: usize) -> Reply<'_, AuditPage> {
+        Box::pin(async move {
+            let links = (from..=2).take(limit).map(|number| format!("link {number}")).collect();
+            let (controller, head) = ("controller/c1".to_owned(), "00".to_owned());
+            Ok(AuditPage { controller, from, links, first: 1, last: 2, head, failed: false })
+        })
+    }
     fn list(&self, _: Option<Kind>, _: Option<Label>, _: bool) -> Reply<'_, ResourceList> {
         Box::pin(async {
             match &self.0 {

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed step of a scenario ends it; helpers are no #[test] that clippy knows
 
+mod audit;
 mod chaos;
 /// The checker of histories, shared with the store's own tests.
 #[path = "../../../control/rpc/tests/suite/checker.rs"]

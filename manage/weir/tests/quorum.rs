@@ -19,7 +19,7 @@ use weir_api::pki::{self, Authority};
 use weir_api::types::GroupSigning;
 use weir_base::codec::{decode, encode};
 use weir_controller::quorum::PeerMessage;
-use weir_model::signed::BlsSignature;
+use weir_model::signed::{BlsSignature, Signature};
 use weir_raft::driver::{Identity, Listener, TlsListener, TlsTransport, replica_name};
 use weir_raft::net::message::{Hello, Request, Response, decode_request, encode_request, encode_response};
 use weir_raft::net::{Lane, Link, PROTOCOL, Transport};
@@ -138,7 +138,9 @@ async fn live(id: u8, others: Vec<u8>, identity: Identity, (stop, lies): (Arc<At
                 let lie = ShareSignature { member: u32::from(id), signature: wrong };
                 for (to, link) in &mut outgoing {
                     say(&transport, id, *to, link, PeerMessage::Signature { batch, signature: wrong }).await;
-                    let share = PeerMessage::Share { phase, header: header.clone(), share: lie.clone() };
+                    // It has no key of the member's identity, so nobody else is convinced by this.
+                    let statement = Signature { r: [1; 32], s: [2; 32] };
+                    let share = PeerMessage::Share { phase, header: header.clone(), share: lie.clone(), statement };
                     say(&transport, id, *to, link, share).await;
                 }
                 lies.fetch_add(1, Ordering::AcqRel);
@@ -156,7 +158,7 @@ async fn hear(mut link: Link, heard: mpsc::Sender<(u64, weir_model::signed::Batc
         let Ok((number, request)) = decode_request(frame) else { return };
         let response = match request {
             Request::Tell { bytes } => {
-                if let Ok(PeerMessage::Share { phase, header, share }) = decode(&bytes) {
+                if let Ok(PeerMessage::Share { phase, header, share, .. }) = decode(&bytes) {
                     let _full = heard.try_send((phase, header, share));
                 }
                 Response::Ok

@@ -152,13 +152,29 @@ pub enum Input {
 pub enum Output {
     /// An event was decided: answer who proposed it.
     Decided {
-        /// The event's source.
-        source: SourceId,
-        /// The event's number.
-        sequence: u64,
+        /// The event.
+        event: Box<SignedEvent>,
         /// How it ended.
         outcome: Outcome,
     },
+    /// Keys of an actuator were decided anew.
+    Repaired {
+        /// The actuator.
+        target: Label,
+        /// At which version.
+        version: Version,
+        /// How many.
+        keys: u64,
+    },
+    /// Updates of a batch were decided, those under one root, in its order. The header may have no signature yet.
+    Prepared {
+        /// What is signed.
+        header: Arc<DecidedHeader>,
+        /// The updates.
+        updates: Vec<Arc<ProvenUpdate>>,
+    },
+    /// Acks came with the signature of their actuator.
+    Acked(Box<SignedAcks>),
     /// The store changed.
     Committed(Arc<CommittedChange>),
     /// Send updates.
@@ -389,7 +405,7 @@ impl Core {
             Input::State { actuator, session, entries, last } => {
                 self.scheduler.state(&actuator, session, entries, last, out);
             }
-            Input::Acks { session, acks } => self.acks(session, &acks, out),
+            Input::Acks { session, acks } => self.acks(session, acks, out),
             Input::Signed { batch, signature } => self.scheduler.signed(batch, signature),
             Input::Lead(leads) => self.scheduler.lead(leads, out),
             Input::Tick { now_ms } => self.scheduler.tick(now_ms, out),
@@ -397,13 +413,14 @@ impl Core {
         self.scheduler.pump(out);
     }
 
-    fn acks(&mut self, session: u64, acks: &SignedAcks, out: &mut Vec<Output>) {
+    fn acks(&mut self, session: u64, acks: SignedAcks, out: &mut Vec<Output>) {
         let verified = match self.joined.get(&acks.actuator) {
-            Some(facts) => verify_acks(&facts.identity, acks).is_ok(),
+            Some(facts) => verify_acks(&facts.identity, &acks).is_ok(),
             None => false,
         };
         if verified {
             self.scheduler.acks(&acks.actuator, session, &acks.acks, out);
+            out.push(Output::Acked(Box::new(acks)));
         } else {
             self.counters.acks_forged += 1;
             tracing::warn!(actuator = %acks.actuator, "acks without the signature of the actuator's identity");
@@ -426,12 +443,11 @@ impl Core {
                 Item::Event { now_ms, event } => {
                     self.now_ms = self.now_ms.max(now_ms);
                     let outcome = self.decide(&event, &mut planned, out);
-                    let Event { source, sequence, .. } = event.event;
-                    out.push(Output::Decided { source, sequence, outcome });
+                    out.push(Output::Decided { event: Box::new(event), outcome });
                 }
                 Item::Repair { now_ms, actuator, found } => {
                     self.now_ms = self.now_ms.max(now_ms);
-                    self.repair(&actuator, &found, &mut planned);
+                    self.repair(&actuator, &found, &mut planned, out);
                 }
                 Item::Keys { now_ms, step } => {
                     self.now_ms = self.now_ms.max(now_ms);
@@ -526,7 +542,13 @@ impl Core {
     /// Decides keys of an actuator anew that cannot be mended by sending what is desired: a key that is
     /// newer there than desired gets its value again, a key that nobody desires is deleted, both at
     /// a fresh version. Tombstones are treated as absent because they are forgotten out of order.
-    fn repair(&mut self, actuator: &Label, found: &[(Key, Version)], planned: &mut Vec<PlannedUpdate>) {
+    fn repair(
+        &mut self,
+        actuator: &Label,
+        found: &[(Key, Version)],
+        planned: &mut Vec<PlannedUpdate>,
+        out: &mut Vec<Output>,
+    ) {
         self.scheduler.repaired(actuator, found);
         if !self.scheduler.has_target(actuator) {
             return;
@@ -551,6 +573,7 @@ impl Core {
         }
         order_deletes(&mut updates);
         self.counters.repairs += updates.len() as u64;
+        out.push(Output::Repaired { target: actuator.clone(), version, keys: updates.len() as u64 });
         self.store.commit(version, Vec::new());
         planned.extend(updates);
     }
@@ -572,13 +595,15 @@ impl Core {
                 return;
             }
             let (header, proven) = self.sign_chunk(index, updates);
+            let proven: Vec<Arc<ProvenUpdate>> = proven.into_iter().map(Arc::new).collect();
+            out.push(Output::Prepared { header: header.clone(), updates: proven.clone() });
             if header.signature().is_none() {
                 out.push(Output::Sign(header.clone()));
             }
             for (proven, after) in proven.into_iter().zip(after) {
                 let bytes = encoded_bytes(&proven.update);
-                let (proven, after) = (Arc::new(proven), after.into());
-                self.scheduler.insert(Held { header: header.clone(), proven, after, bytes }, out);
+                self.scheduler
+                    .insert(Held { header: header.clone(), proven, after: after.into(), bytes }, out);
             }
         }
     }

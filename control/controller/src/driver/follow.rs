@@ -98,6 +98,7 @@ impl Controller {
         core.step(Input::Lead(false), &mut Vec::new());
         let feed = Feed::new(settings.feed, core.store().version());
         let (inbox, commands) = mpsc::channel(settings.inbox_max);
+        let (keeper, observer, audit_thread) = super::audit(&settings, &clock, &keys, group_key.as_ref())?;
         let engine = start(Box::new(ToCore(inbox.clone())))?;
         let submitter = Submitter::new(engine.clone(), clock.clone(), settings.batcher)?;
         let shared = Arc::new(Shared::new(Parts {
@@ -114,9 +115,10 @@ impl Controller {
             engine: engine.clone(),
             leads: false,
             inbox: inbox.clone(),
+            audit: keeper.clone(),
         }));
         let handle = ControllerHandle::new(shared.clone(), inbox.clone());
-        let (jobs, snapshot_thread) = snapshots::start(engine, inbox.clone())?;
+        let (jobs, snapshot_thread) = snapshots::start(engine, inbox.clone(), keeper)?;
         let nothing = Position { term: 0, index: 0 };
         let mut threads = vec![snapshot_thread];
         let mut fed = None;
@@ -124,8 +126,8 @@ impl Controller {
             threads.push(thread.start(shared.clone(), inbox.clone())?);
             fed = Some(members);
         }
-        let runner = Runner::new(core, commands, shared.clone(), (jobs, fed), &settings, nothing);
-        Controller::run(handle, shared, runner, threads, inbox, Recovered::default())
+        let runner = Runner::new(core, commands, shared.clone(), (jobs, fed), observer, &settings, nothing);
+        Controller::run(handle, shared, runner, (threads, audit_thread), inbox, Recovered::default())
     }
 }
 

@@ -3,6 +3,7 @@
 use super::runner::Command;
 use super::shared::{Published, Shared};
 use crate::Error;
+use crate::audit::{AuditPage, AuditStatus};
 use crate::core::keys::GroupKeys;
 use crate::core::scheduler::{KeyStatus, Reached, TargetStatus, Waiting};
 use crate::core::{CommittedChange, Core, Input, dry_run};
@@ -66,6 +67,11 @@ pub struct ControllerHandle {
 impl ControllerHandle {
     pub(super) fn new(shared: Arc<Shared>, inbox: mpsc::Sender<Command>) -> ControllerHandle {
         ControllerHandle { shared, inbox }
+    }
+
+    /// Under which name this controller sends events.
+    pub fn source(&self) -> &SourceId {
+        self.shared.source()
     }
 
     /// Name of the domain.
@@ -302,6 +308,17 @@ impl ControllerHandle {
     /// As [`ControllerHandle::propose`].
     pub async fn filewall(&self, order: PolicyOrder, subject: Option<String>) -> Result<Version, Error> {
         self.submit_own(EventBody::FileWall(order), subject).await
+    }
+
+    /// Links of the audit from a number on, or from the oldest that is left, and how the audit is; none where no audit is
+    /// kept.
+    ///
+    /// # Errors
+    /// [`Error::Order`]: its files are damaged. [`Error::Stopped`].
+    pub async fn audit(&self, from: u64, limit: usize) -> Result<Option<(AuditPage, AuditStatus)>, Error> {
+        let Some(keeper) = self.shared.audit() else { return Ok(None) };
+        let read = move || Ok((keeper.read(from, limit)?, keeper.status()));
+        tokio::task::spawn_blocking(read).await.map_err(|_| Error::Stopped)?.map(Some)
     }
 
     /// Counters and gauges as Prometheus text.

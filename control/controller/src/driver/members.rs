@@ -6,6 +6,7 @@
 use super::runner::Command;
 use super::shared::Shared;
 use crate::Error;
+use crate::audit::Record;
 use crate::core::{Input as CoreInput, Item};
 use crate::quorum::{Input, Output, PeerMessage, Quorum, QuorumStatus};
 use arc_swap::ArcSwap;
@@ -146,6 +147,11 @@ impl Running {
                 Output::Propose(step) => {
                     let now_ms = self.shared.ordered_now_ms();
                     self.shared.offer_item(&Item::Keys { now_ms, step });
+                }
+                Output::FoundOut(fault) => {
+                    if let Some(audit) = self.shared.audit() {
+                        audit.seen(Record::Fault(fault));
+                    }
                 }
             }
         }

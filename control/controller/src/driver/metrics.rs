@@ -1,6 +1,7 @@
 //! Counters and gauges of the controller as Prometheus text.
 
 use super::shared::Shared;
+use crate::audit::AuditStatus;
 use crate::core::admission::Unauthentic;
 use crate::core::scheduler::{SchedulerCounters, TargetStatus};
 use crate::core::{Core, CoreCounters};
@@ -80,6 +81,7 @@ pub(super) fn text(shared: &Shared) -> String {
     targets(&mut text, &gauges.targets);
     driver(&mut text, shared);
     order(&mut text, shared);
+    audit(&mut text, shared);
     text
 }
 
@@ -204,4 +206,25 @@ fn order(text: &mut String, shared: &Shared) {
         ];
         put(text, "batcher_total", "counter", "What the batcher did.", &by("what", &batcher));
     }
+}
+
+fn audit(text: &mut String, shared: &Shared) {
+    let Some(audit) = shared.audit() else { return };
+    let status = audit.status();
+    let one = |value| vec![(String::new(), value)];
+    let help = "Whether the audit is kept; 0 asks for a look at the disk and a restart.";
+    put(text, "audit_healthy", "gauge", help, &one(u64::from(!status.failed)));
+    put(text, "audit_links", "gauge", "Links of the audit on disk.", &one(kept(&status)));
+    let done = [
+        ("links", status.links),
+        ("records", status.records),
+        ("bytes", status.bytes),
+        ("syncs", status.syncs),
+        ("waits", status.waits),
+    ];
+    put(text, "audit_total", "counter", "What the audit wrote.", &by("what", &done));
+}
+
+fn kept(status: &AuditStatus) -> u64 {
+    if status.last == 0 { 0 } else { status.last + 1 - status.first }
 }

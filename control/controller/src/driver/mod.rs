@@ -43,6 +43,7 @@ pub use session::{Renewer, SessionAccess, serve_sessions};
 pub use shared::Published;
 
 use crate::Error;
+use crate::audit::{AuditPlace, Keeper, Observer, Record};
 use crate::core::admission::SourceKeys;
 use crate::core::scheduler::SchedulerSettings;
 use crate::core::{Core, CoreSettings, Feed, FeedSettings, Input, Output, SharedApp, Signer, decode_batch};
@@ -57,6 +58,7 @@ use weir_base::numbers::Numbers;
 use weir_base::world::{Clock, Disk};
 use weir_model::Label;
 use weir_model::event::SourceId;
+use weir_model::signed::GroupKey;
 use weir_order::{BatcherSettings, Entry, OpenedLocal, Position, Submitter};
 use weir_trust::batch::GroupSigner;
 use weir_trust::identity::KeyPair;
@@ -153,6 +155,8 @@ pub struct ControllerSettings {
     pub proposals_max: usize,
     /// Procedures that clients of the store may call.
     pub registry: Arc<weir_store::Registry>,
+    /// Where the audit is kept; none: nowhere.
+    pub audit: Option<AuditPlace>,
 }
 
 impl ControllerSettings {
@@ -178,6 +182,7 @@ impl ControllerSettings {
             inbox_max: 4_096,
             proposals_max: 16_384,
             registry: Arc::default(),
+            audit: None,
         }
     }
 }
@@ -226,7 +231,8 @@ impl Controller {
         let mut core = load(&opened, core_settings, signer, apps.clone())?;
         core.set_registry(settings.registry.clone());
         let mut feed = Feed::new(settings.feed, core.store().version());
-        let (last, replayed) = replay(&opened, &mut core, &mut feed)?;
+        let (keeper, mut observer, audit_thread) = audit(&settings, &clock, &keys, Some(&group_key))?;
+        let (last, replayed) = replay(&opened, &mut core, &mut feed, &mut observer)?;
         let recovered = Recovered { opening: Some(opened.opening().clone()), replayed };
         tracing::info!(version = %core.store().version(), replayed, "the controller recovered its state");
 
@@ -254,18 +260,21 @@ impl Controller {
             engine: engine.clone(),
             leads: true,
             inbox: inbox.clone(),
+            audit: keeper.clone(),
         }));
         let handle = ControllerHandle::new(shared.clone(), inbox.clone());
-        let (snapshots, snapshot_thread) = snapshots::start(engine, inbox.clone())?;
-        let runner = Runner::new(core, commands, shared.clone(), (snapshots, None), &settings, last);
-        Controller::run(handle, shared, runner, vec![snapshot_thread], inbox, recovered)
+        let (snapshots, snapshot_thread) = snapshots::start(engine, inbox.clone(), keeper)?;
+        let runner =
+            Runner::new(core, commands, shared.clone(), (snapshots, None), observer, &settings, last);
+        let threads = (vec![snapshot_thread], audit_thread);
+        Controller::run(handle, shared, runner, threads, inbox, recovered)
     }
 
     fn run(
         handle: ControllerHandle,
         shared: Arc<Shared>,
         runner: Runner,
-        mut threads: Vec<JoinHandle<()>>,
+        (mut threads, audit): (Vec<JoinHandle<()>>, Option<JoinHandle<()>>),
         inbox: mpsc::Sender<Command>,
         recovered: Recovered,
     ) -> Result<Controller, Error> {
@@ -279,6 +288,8 @@ impl Controller {
         let ticked = shared.clone();
         let ticker = spawn("controller-tick", Box::new(move || tick(&ticked, &inbox)))?;
         threads.extend([core_thread, ticker]);
+        // The last: it ends when nobody is left who gives it records.
+        threads.extend(audit);
         Ok(Controller { handle, shared, threads, recovered })
     }
 
@@ -334,13 +345,42 @@ fn load(
     Core::from_snapshot(settings, signer, apps, &bytes)
 }
 
-fn replay(opened: &OpenedLocal, core: &mut Core, feed: &mut Feed) -> Result<(Position, u64), Error> {
+/// The handle of an audit, who feeds it, and its thread.
+type Audit = (Option<Keeper>, Observer, Option<JoinHandle<()>>);
+
+/// Opens the audit, if one is wanted, and says in it who begins.
+fn audit(
+    settings: &ControllerSettings,
+    clock: &Arc<dyn Clock>,
+    keys: &SourceKeys,
+    group_key: Option<&GroupKey>,
+) -> Result<Audit, Error> {
+    let Some(place) = &settings.audit else { return Ok((None, Observer::default(), None)) };
+    let (keeper, thread, complete) = Keeper::open(place, clock.clone())?;
+    tracing::info!(links = keeper.status().last, complete, "the audit goes on");
+    keeper.seen(Record::Began {
+        domain: settings.domain.clone(),
+        controller: SourceId::of_controller(&settings.name),
+        software: env!("CARGO_PKG_VERSION").to_owned(),
+        sources: keys.iter().map(|(source, key)| (source.clone(), *key)).collect(),
+        group_key: group_key.cloned(),
+    });
+    Ok((Some(keeper.clone()), Observer::new(Some(keeper)), Some(thread)))
+}
+
+fn replay(
+    opened: &OpenedLocal,
+    core: &mut Core,
+    feed: &mut Feed,
+    observer: &mut Observer,
+) -> Result<(Position, u64), Error> {
     let mut last = opened.opening().snapshot.map_or(Position { term: 0, index: 0 }, |info| info.at);
     let mut replayed = 0;
     let mut out = Vec::new();
     for entry in opened.replay()? {
         let entry = entry?;
         core.step(Input::Ordered(decode_batch(&entry.batch)?), &mut out);
+        observer.ordered(entry.position.index, &out, core.group_keys());
         for output in out.drain(..) {
             if let Output::Committed(change) = output {
                 feed.push(change);

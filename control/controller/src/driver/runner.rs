@@ -5,6 +5,7 @@ use super::shared::Shared;
 use super::snapshots::Job;
 use super::{ControllerSettings, Members, SnapshotPolicy};
 use crate::Error;
+use crate::audit::Observer;
 use crate::core::scheduler::Reached;
 use crate::core::{Core, FeedSettings, Input, Item, Outcome, Output, decode_batch};
 use crate::quorum;
@@ -51,6 +52,7 @@ pub(super) struct Runner {
     shared: Arc<Shared>,
     snapshots: SyncSender<Job>,
     members: Option<Members>,
+    observer: Observer,
     policy: SnapshotPolicy,
     feed: FeedSettings,
     digest_every: u64,
@@ -78,6 +80,7 @@ impl Runner {
         commands: mpsc::Receiver<Command>,
         shared: Arc<Shared>,
         (snapshots, members): (SyncSender<Job>, Option<Members>),
+        observer: Observer,
         settings: &ControllerSettings,
         last: Position,
     ) -> Runner {
@@ -89,6 +92,7 @@ impl Runner {
             shared,
             snapshots,
             members,
+            observer,
             policy: settings.snapshots,
             last,
             entries_since: 0,
@@ -131,7 +135,11 @@ impl Runner {
     }
 
     fn committed(&mut self, entry: &Entry) -> Result<(), Error> {
-        self.step(Input::Ordered(decode_batch(&entry.batch)?));
+        let mut out = Vec::new();
+        self.core.step(Input::Ordered(decode_batch(&entry.batch)?), &mut out);
+        self.observer.ordered(entry.position.index, &out, self.core.group_keys());
+        self.shared.publish(&self.core);
+        self.obey_all(out);
         self.last = entry.position;
         self.entries_since += 1;
         self.bytes_since += entry.batch.len() as u64;
@@ -148,6 +156,7 @@ impl Runner {
         self.entries_since = 0;
         self.bytes_since = 0;
         tracing::info!(index = at.index, version = %self.core.store().version(), "took over a state");
+        self.observer.took_over(at.index, self.core.store().version(), self.core.group_keys());
         self.shared.replaced(&self.core, self.feed);
         self.keys_changed();
         if let Some(members) = &self.members {
@@ -179,13 +188,20 @@ impl Runner {
         }
     }
 
+    /// Anything but an entry of the order.
     fn step(&mut self, input: Input) {
-        let ordered = matches!(input, Input::Ordered(_));
+        if let Input::Signed { batch, signature } = &input
+            && let Some(header) = self.core.scheduler().unsigned(batch)
+        {
+            self.observer.signed(&header, signature, self.core.group_keys());
+        }
         let mut out = Vec::new();
         self.core.step(input, &mut out);
-        if ordered {
-            self.shared.publish(&self.core);
-        }
+        self.observer.seen(&out);
+        self.obey_all(out);
+    }
+
+    fn obey_all(&mut self, out: Vec<Output>) {
         for output in out {
             self.obey(output);
         }
@@ -193,7 +209,8 @@ impl Runner {
 
     fn obey(&mut self, output: Output) {
         match output {
-            Output::Decided { source, sequence, outcome } => {
+            Output::Decided { event, outcome } => {
+                let (source, sequence) = (event.event.source, event.event.sequence);
                 let sender = || source.0.clone();
                 let result = match outcome {
                     Outcome::Committed(version) | Outcome::Duplicate(version) => Ok(version),
@@ -237,6 +254,8 @@ impl Runner {
                 }
             }
             Output::KeysChanged => self.keys_changed(),
+            // For the audit only.
+            Output::Repaired { .. } | Output::Prepared { .. } | Output::Acked(_) => {}
             Output::Finished(version) => {
                 let waiters = self.waiters.remove(&version).unwrap_or_default();
                 self.waiters_count -= waiters.len();

@@ -6,6 +6,7 @@ use super::runner::Command;
 use super::sessions::Sessions;
 use super::{ControllerSettings, Order, SessionSettings};
 use crate::Error;
+use crate::audit::Keeper;
 use crate::core::admission::{SourceKeys, admit};
 use crate::core::keys::GroupKeys;
 use crate::core::{CommittedChange, Core, Feed, FeedSettings, Item, SharedApp, was_decided};
@@ -76,6 +77,8 @@ pub(super) struct Shared {
     stopped: AtomicBool,
     failed: AtomicBool,
     inbox: mpsc::Sender<Command>,
+    /// The audit, until the controller stops.
+    audit: ArcSwapOption<Keeper>,
 }
 
 /// What [`Shared`] is made of.
@@ -94,6 +97,7 @@ pub(super) struct Parts<'a> {
     /// False: a replica of a group, which follows at first.
     pub leads: bool,
     pub inbox: mpsc::Sender<Command>,
+    pub audit: Option<Keeper>,
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -134,6 +138,7 @@ impl Shared {
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             inbox: parts.inbox,
+            audit: ArcSwapOption::from(parts.audit.map(Arc::new)),
         }
     }
 
@@ -193,6 +198,15 @@ impl Shared {
     /// The order, until the controller stops.
     pub fn engine(&self) -> Option<Arc<dyn Order>> {
         self.engine.load_full().map(|engine| (*engine).clone())
+    }
+
+    pub fn source(&self) -> &SourceId {
+        &self.source
+    }
+
+    /// The audit, if there is one, until the controller stops.
+    pub fn audit(&self) -> Option<Arc<Keeper>> {
+        self.audit.load_full()
     }
 
     pub fn fresh_at(&self) -> Option<Instant> {
@@ -330,6 +344,7 @@ impl Shared {
         self.stopped.store(true, Ordering::SeqCst);
         self.submitter.store(None);
         self.engine.store(None);
+        self.audit.store(None);
         self.leads.store(false, Ordering::SeqCst);
         // Only to wake the core thread; when its queue is full it is awake.
         let _ = self.inbox.try_send(Command::Wake);

@@ -3,6 +3,7 @@
 use super::Order;
 use super::runner::Command;
 use crate::Error;
+use crate::audit::Keeper;
 use crate::core::CoreSnapshot;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -17,12 +18,17 @@ pub(super) type Job = (Position, CoreSnapshot);
 pub(super) fn start(
     engine: Arc<dyn Order>,
     inbox: mpsc::Sender<Command>,
+    audit: Option<Keeper>,
 ) -> Result<(SyncSender<Job>, JoinHandle<()>), Error> {
     let (jobs, queue) = sync_channel::<Job>(1);
     let run = move || {
         while let Ok((at, snapshot)) = queue.recv() {
             let version = snapshot.version();
             let bytes = snapshot.to_bytes();
+            if let Some(audit) = &audit {
+                // The order forgets what is below the snapshot.
+                audit.flush(at.index);
+            }
             let saved = engine.save_snapshot(at, &mut &bytes[..]);
             match &saved {
                 Ok(info) => tracing::info!(%version, index = at.index, bytes = info.bytes, "snapshot saved"),

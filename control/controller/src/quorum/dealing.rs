@@ -262,7 +262,7 @@ impl Dealing {
                 }
                 common.tell(ack.dealer, PeerMessage::DealAck(ack), out);
             }
-            Err(fault) => common.fault(fault),
+            Err(fault) => common.fault(fault, None),
         }
         Ok(())
     }
@@ -272,7 +272,7 @@ impl Dealing {
         let Some(part) = self.part.as_mut().filter(|part| part.id == ack.round) else { return };
         let Some(dealer) = &mut part.dealer else { return };
         if let Err(fault) = dealer.take_ack(ack) {
-            common.fault(fault);
+            common.fault(fault, None);
         } else if dealer.missing().next().is_none() {
             self.publish(common, out);
         }

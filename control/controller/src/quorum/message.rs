@@ -2,7 +2,7 @@
 
 use crate::core::BatchName;
 use serde::{Deserialize, Serialize};
-use weir_model::signed::{BatchHeader, BlsSignature};
+use weir_model::signed::{BatchHeader, BlsSignature, Signature};
 use weir_trust::threshold::{Deal, DealAck, DealLog, ShareSignature};
 
 /// See the module.
@@ -29,6 +29,9 @@ pub enum PeerMessage {
         header: BatchHeader,
         /// The share.
         share: ShareSignature,
+        /// The member's signature with its identity that this is its share: who sends a bad one is found out before
+        /// everybody.
+        statement: Signature,
     },
     /// Send me the group's signature, if you have it.
     Want {

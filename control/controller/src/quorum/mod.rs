@@ -47,6 +47,7 @@ mod tests;
 
 pub use message::PeerMessage;
 
+use crate::audit::{BadShare, SeenFault};
 use crate::core::keys::{GroupKeys, KeyStep};
 use crate::core::{BatchName, DecidedHeader};
 use dealing::Dealing;
@@ -119,6 +120,8 @@ pub enum Output {
     },
     /// Order this; only the leader is asked to.
     Propose(KeyStep),
+    /// A member was found out: keep it.
+    FoundOut(Box<SeenFault>),
 }
 
 /// What the machine counted.
@@ -187,6 +190,8 @@ struct Common {
     /// Messages to this member itself.
     to_self: VecDeque<PeerMessage>,
     faults: VecDeque<(u64, Fault)>,
+    /// Faults to be told.
+    found_out: Vec<SeenFault>,
     counters: QuorumCounters,
 }
 
@@ -203,8 +208,12 @@ impl Common {
         }
     }
 
-    fn fault(&mut self, fault: Fault) {
-        tracing::warn!(%fault, phase = self.keys.phase(), "a member was found out");
+    /// A member was found out, with what convinces others of it, where there is such a thing.
+    fn fault(&mut self, fault: Fault, proof: Option<BadShare>) {
+        let phase = self.keys.phase();
+        tracing::warn!(%fault, phase, proven = proof.is_some(), "a member was found out");
+        let (member, what) = (fault.member, fault.what);
+        self.found_out.push(SeenFault { phase, member, what, proof });
         self.counters.faults += 1;
         if self.faults.len() == FAULTS_MAX {
             self.faults.pop_front();
@@ -232,6 +241,7 @@ impl Quorum {
             keys: Arc::default(),
             to_self: VecDeque::new(),
             faults: VecDeque::new(),
+            found_out: Vec::new(),
             counters: QuorumCounters::default(),
         };
         Quorum {
@@ -281,6 +291,7 @@ impl Quorum {
             let own = self.common.me.id;
             self.heard(own, message, out)?;
         }
+        out.extend(self.common.found_out.drain(..).map(|fault| Output::FoundOut(Box::new(fault))));
         Ok(())
     }
 
@@ -297,8 +308,8 @@ impl Quorum {
                     out.push(Output::Propose(KeyStep::Log(*log)));
                 }
             }
-            PeerMessage::Share { phase, header, share } if share.member == from => {
-                shares.share(common, phase, header, &share, out);
+            PeerMessage::Share { phase, header, share, statement } if share.member == from => {
+                shares.share(common, phase, header, (share, statement), out);
             }
             PeerMessage::Alive { ask } => Liveness::asked(common, from, ask, out),
             PeerMessage::Want { batch } => shares.want(common, from, batch, out),

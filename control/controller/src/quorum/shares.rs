@@ -9,11 +9,13 @@
 //! - Batches that nobody holds any more are forgotten, also unsigned ones.
 
 use super::{Common, Output, PeerMessage};
+use crate::audit::BadShare;
+use crate::audit::record::statement;
 use crate::core::{BatchName, DecidedHeader};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use weir_base::codec::encode;
-use weir_model::signed::{BatchHeader, BlsSignature, HeaderShare};
+use weir_model::signed::{BatchHeader, BlsSignature, HeaderShare, Signature};
 use weir_trust::identity::Context;
 use weir_trust::threshold::{Collector, Fault, FaultKind, GroupVerifier, MemberSecret, ShareSignature};
 
@@ -46,6 +48,14 @@ struct Wanted {
 
 /// Phase and encoding of a header.
 type Collecting = (u64, Vec<u8>);
+/// A share with the statement of its member.
+type Stated = (ShareSignature, Signature);
+
+/// Shares of a header that come together, and what their members said of them.
+struct Collected {
+    collector: Collector,
+    stated: BTreeMap<u32, Stated>,
+}
 
 /// See the module.
 #[derive(Default)]
@@ -53,7 +63,7 @@ pub struct Shares {
     wanted: BTreeMap<BatchName, Wanted>,
     signed: BTreeMap<BatchName, Weak<DecidedHeader>>,
     signed_after_look: usize,
-    collecting: BTreeMap<Collecting, Collector>,
+    collecting: BTreeMap<Collecting, Collected>,
     /// What each member was the first to send a share of, oldest first.
     opened: BTreeMap<u32, VecDeque<Collecting>>,
     early: BTreeMap<BatchName, (u32, BlsSignature)>,
@@ -167,7 +177,9 @@ impl Shares {
                     out.push(Output::Share { targets: header.targets.clone(), share: Box::new(share) });
                 }
                 let header = header.header.clone();
-                common.tell(aggregator, PeerMessage::Share { phase, header, share }, out);
+                let said = statement(phase, &header, &share);
+                let statement = common.me.identity.sign(Context::Share, &said);
+                common.tell(aggregator, PeerMessage::Share { phase, header, share, statement }, out);
             }
             Err(error) => tracing::error!(%error, "this member's share signs nothing"),
         }
@@ -179,7 +191,7 @@ impl Shares {
         common: &mut Common,
         phase: u64,
         header: BatchHeader,
-        share: &ShareSignature,
+        (share, statement): Stated,
         out: &mut Vec<Output>,
     ) {
         let keys = common.keys.clone();
@@ -198,13 +210,24 @@ impl Shares {
         if !self.collecting.contains_key(&key) {
             self.open(common, share.member, &key);
         }
-        let Some(collector) = self.collecting.get_mut(&key) else { return };
-        let before = collector.checks;
-        let collected = collector.add(group, share);
-        common.counters.checks += collector.checks - before;
+        let Some(collecting) = self.collecting.get_mut(&key) else { return };
+        let before = collecting.collector.checks;
+        // The first counts, as with the collector.
+        let stated = (share.clone(), statement);
+        collecting.stated.entry(share.member).or_insert(stated);
+        let collected = collecting.collector.add(group, &share);
+        common.counters.checks += collecting.collector.checks - before;
         for fault in collected.faults {
             self.passed_over.insert(fault.member, true);
-            common.fault(fault);
+            let stated = collecting.stated.get(&fault.member).cloned();
+            let proof =
+                stated.map(|(share, statement)| BadShare { header: header.clone(), share, statement });
+            // Only what convinces is kept as a proof; the check is the one that others make.
+            let members = keys.made_by().map(|made_by| made_by.round().players());
+            let proof = proof.filter(|proof| {
+                members.is_some_and(|members| proof.convinces(phase, fault.member, members, group))
+            });
+            common.fault(fault, proof);
         }
         let Some(signature) = collected.signature else { return };
         self.collecting.remove(&key);
@@ -229,7 +252,8 @@ impl Shares {
             common.counters.dropped += u64::from(self.collecting.remove(&oldest).is_some());
         }
         opened.push_back(key.clone());
-        self.collecting.insert(key.clone(), Collector::new(Context::Batch, key.1.clone()));
+        let collector = Collector::new(Context::Batch, key.1.clone());
+        self.collecting.insert(key.clone(), Collected { collector, stated: BTreeMap::new() });
     }
 
     fn come_early(&mut self, common: &mut Common, name: BatchName, from: u32, signature: BlsSignature) {
@@ -297,7 +321,7 @@ impl Shares {
         }
         wanted.claim = None;
         self.passed_over.insert(from, true);
-        common.fault(Fault { member: from, what: FaultKind::BadGroupSignature });
+        common.fault(Fault { member: from, what: FaultKind::BadGroupSignature }, None);
         let aggregator = self.aggregator(common);
         self.ask(common, name, &header, aggregator, share, out);
     }

@@ -4,13 +4,14 @@
 //! lied, and nobody else, is named.
 
 use super::*;
+use crate::audit::record::statement;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_base::codec::encode;
 use weir_base::world::{Disk, Rng, SimDisk};
 use weir_model::Version;
-use weir_model::signed::{BatchHeader, BlsKey, GroupKey, GroupSignature};
+use weir_model::signed::{BatchHeader, BlsKey, GroupKey, GroupSignature, Signature};
 use weir_trust::identity::Context;
-use weir_trust::threshold::{FaultKind, combine, verify_group};
+use weir_trust::threshold::{FaultKind, ShareSignature, combine, verify_group};
 
 const STEP_MS: u64 = 5;
 const TICK_MS: u64 = 20;
@@ -84,6 +85,8 @@ struct World {
     loss: u64,
     key: Option<BlsKey>,
     batches: u64,
+    /// Faults that were told with a proof.
+    proofs: u64,
 }
 
 impl World {
@@ -100,6 +103,7 @@ impl World {
             loss: 0,
             key: None,
             batches: 0,
+            proofs: 0,
         };
         (1..=count).for_each(|id| world.add(id));
         world
@@ -161,9 +165,18 @@ impl World {
                 Output::Propose(step) if id == self.leader && !self.lost() => {
                     self.order.push(Entry::Key(step))
                 }
+                Output::FoundOut(fault) => self.found_out(&fault),
                 Output::Propose(_) | Output::Share { .. } => {}
             }
         }
+    }
+
+    /// What convinces others is true: its member is a traitor.
+    fn found_out(&mut self, fault: &SeenFault) {
+        let Some(proof) = &fault.proof else { return };
+        assert!(self.traitors.contains_key(&fault.member), "an honest member was proven to lie: {fault:?}");
+        assert_eq!(proof.share.member, fault.member);
+        self.proofs += 1;
     }
 
     fn lost(&mut self) -> bool {
@@ -188,9 +201,10 @@ impl World {
 
     fn corrupt(&mut self, from: u32, message: PeerMessage) -> Option<PeerMessage> {
         match (self.traitors.get(&from), message) {
-            (Some(Traitor::WrongShares), PeerMessage::Share { phase, header, mut share }) => {
+            (Some(Traitor::WrongShares), PeerMessage::Share { phase, header, mut share, .. }) => {
                 share.signature = self.garbage(share.signature);
-                Some(PeerMessage::Share { phase, header, share })
+                let statement = self.stated(from, phase, &header, &share);
+                Some(PeerMessage::Share { phase, header, share, statement })
             }
             (Some(Traitor::LyingAggregator), PeerMessage::Signature { batch, signature }) => {
                 Some(PeerMessage::Signature { batch, signature: self.garbage(signature) })
@@ -228,6 +242,12 @@ impl World {
         self.order.push(Entry::Batch(header));
     }
 
+    /// What a member says of its share.
+    fn stated(&self, from: u32, phase: u64, header: &BatchHeader, share: &ShareSignature) -> Signature {
+        let identity = KeyPair::from_seed(&self.members[&from].identity);
+        identity.sign(Context::Share, &statement(phase, header, share))
+    }
+
     /// A forger sends a share of a batch that nobody decided.
     fn forge(&mut self, from: u32) {
         let group = self.members[&from].keys.clone();
@@ -237,7 +257,8 @@ impl World {
         let quorum = self.members[&from].quorum.as_ref();
         let Some(share) = quorum.and_then(|quorum| quorum.dealing.share()) else { return };
         let share = share.1.sign(Context::Batch, &encode(&header)).unwrap();
-        let message = PeerMessage::Share { phase: group.phase(), header, share };
+        let statement = self.stated(from, group.phase(), &header, &share);
+        let message = PeerMessage::Share { phase: group.phase(), header, share, statement };
         for to in self.voters.clone() {
             self.network.push((self.now_ms + 1, from, to, encode(&message)));
         }

@@ -227,7 +227,9 @@ impl Simulation {
     fn carry(&mut self, out: Vec<Output>) {
         for output in out {
             match output {
-                Output::Decided { source, sequence, outcome } => self.decided(source, sequence, outcome),
+                Output::Decided { event, outcome } => {
+                    self.decided(event.event.source, event.event.sequence, outcome);
+                }
                 Output::Send { target, session, updates } => {
                     self.post(&target, session, ToActuator::Updates(updates));
                 }
@@ -254,6 +256,9 @@ impl Simulation {
                 | Output::Applied { .. }
                 | Output::Finished(_)
                 | Output::Sign(_)
+                | Output::Repaired { .. }
+                | Output::Prepared { .. }
+                | Output::Acked(_)
                 | Output::SendUnsigned { .. }
                 | Output::KeysChanged => {}
             }

@@ -262,6 +262,11 @@ impl Log {
         self.sealed.first().unwrap_or(&self.active.header).first_index
     }
 
+    /// The first index of every segment, oldest first.
+    pub fn segment_starts(&self) -> Vec<u64> {
+        self.sealed.iter().chain([&self.active.header]).map(|segment| segment.first_index).collect()
+    }
+
     /// What was counted since the log was opened.
     pub fn counters(&self) -> LogCounters {
         self.counters

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod apply;
+mod audit;
 mod context;
 mod explain;
 mod filewall;
@@ -77,6 +78,9 @@ enum Command {
     /// Show and change the group of controllers
     #[command(subcommand)]
     Group(group::Group),
+    /// Ask who said, decided and signed what, and check that nobody changed the answer
+    #[command(subcommand)]
+    Audit(audit::Audit),
     /// Make a token for `weir host --join` and `weir gateway --join`
     Token(inspect::Token),
     /// Forget a host or gateway that is gone for good
@@ -235,6 +239,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Store(command) => command.run(&context::load(arguments.global.context.as_deref())?),
         Command::Group(group::Group::Keys(command)) => command.run(),
         Command::Group(command) => command.run(&connect()?),
+        Command::Audit(command) => command.run(connect),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),
         Command::Lab(command) => command.run(),

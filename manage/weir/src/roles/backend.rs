@@ -4,13 +4,15 @@ use super::group::Group;
 use super::health;
 use super::state::State;
 use super::trace::{Described, follow};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use weir_api::types::{
-    ActuatorStatus, AddMember, ApplyRequest, ApplyResponse, CaptureRequest, CapturedFrame, Effect,
+    ActuatorStatus, AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, Effect,
     FileWallRequest, FileWallResponse, GroupStatus, KindCount, PlannedEntry, RepairRequest, RepairResponse,
     ResourceChange, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
     TraceResponse, WatchEvent,
@@ -491,6 +493,24 @@ impl Backend for Controlled {
 
     fn group(&self) -> Result<GroupStatus, ApiError> {
         self.in_group().map(|group| self.status_of(group))
+    }
+
+    fn audit(&self, from: u64, limit: usize) -> Reply<'_, AuditPage> {
+        Box::pin(async move {
+            let read = self.handle.audit(from, limit).await.map_err(api_error)?;
+            let (page, status) = read.ok_or_else(|| {
+                ApiError::not_found("this controller keeps no audit: 'auditMebibytes' in its settings is 0")
+            })?;
+            Ok(AuditPage {
+                controller: self.handle.source().0.clone(),
+                from: page.from,
+                links: page.links.iter().map(|link| BASE64_STANDARD.encode(link)).collect(),
+                first: status.first,
+                last: status.last,
+                head: to_hex(&status.head),
+                failed: status.failed,
+            })
+        })
     }
 
     fn add_member(&self, member: AddMember) -> Reply<'_, ()> {

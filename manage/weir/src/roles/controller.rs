@@ -20,6 +20,7 @@ use weir_api::server::{Admins, router};
 use weir_api::tls::{Peer, TlsListener};
 use weir_apps::fabric::{Fabric, FabricSettings};
 use weir_base::world::{RealClock, RealDisk};
+use weir_controller::audit::AuditPlace;
 use weir_controller::core::SharedApp;
 use weir_controller::core::scheduler::Mode;
 use weir_controller::driver::{
@@ -88,6 +89,7 @@ impl ControllerArguments {
             advertise: self.advertise,
             certificate_days: self.certificate_days,
             consistency: None,
+            audit_mebibytes: None,
             group: None,
         };
         let mut given = options.over(file);
@@ -117,6 +119,7 @@ fn start(
     };
     let mut settings = ControllerSettings::new(config.domain.clone(), name, Arc::new(identity));
     settings.registry = super::store::registry();
+    settings.audit = audit(config)?;
     settings.scheduler.mode = match config.consistency {
         Consistency::Dependent => Mode::Dependent,
         Consistency::Linear => Mode::Linear,
@@ -157,6 +160,17 @@ fn start(
     let controller = controller.map_err(|error| wrong(&error))?;
     let group = started().ok_or_else(|| Failure::Input("the replica did not start".into()))?;
     Ok((controller, Some((group, founding))))
+}
+
+/// Where the audit is kept.
+fn audit(config: &ControllerConfig) -> Result<Option<AuditPlace>, Failure> {
+    if config.audit_bytes == 0 {
+        return Ok(None);
+    }
+    let folder = config.state_dir.join("audit");
+    std::fs::create_dir_all(&folder).map_err(Failure::io(folder.display().to_string()))?;
+    let disk = RealDisk::open(&folder).map_err(Failure::io(folder.display().to_string()))?;
+    Ok(Some(AuditPlace { disk: Arc::new(disk), bytes_max: config.audit_bytes }))
 }
 
 /// Under which name a member of a group signs its events.

@@ -34,6 +34,11 @@ impl Unsigned {
 }
 
 impl Scheduler {
+    /// The header of a batch that waits for its signature.
+    pub fn unsigned(&self, batch: &BatchName) -> Option<Arc<DecidedHeader>> {
+        self.unsigned.batches.get(batch).and_then(|(header, _)| header.upgrade())
+    }
+
     /// The group signed a batch: its updates may go.
     pub fn signed(&mut self, batch: BatchName, signature: GroupSignature) {
         let Some((header, nodes)) = self.unsigned.batches.remove(&batch) else { return };

@@ -8,6 +8,7 @@
 //! advertise: 192.0.2.10                 # address under which they reach this machine
 //! certificateDays: 90                   # life of a host's certificate; it renews by itself
 //! consistency: dependent                # dependent, linear or none: what an update of a switch waits for
+//! auditMebibytes: 1024                  # how much of the audit is kept; 0: none
 //! group:                                # absent: this controller is alone
 //!   id: 1                               # its number in the group, from 1
 //!   listen: 192.0.2.10:7445             # where the other controllers connect
@@ -37,6 +38,11 @@ const CERTIFICATE_DAYS: std::ops::RangeInclusive<u32> = 1..=3650;
 /// Life of a host's certificate unless told otherwise, days.
 const CERTIFICATE_DAYS_DEFAULT: u32 = 90;
 
+/// Sizes of the audit that are allowed, MiB; 0, for none, beside them.
+const AUDIT_MEBIBYTES: std::ops::RangeInclusive<u64> = 32..=1 << 20;
+/// Size of the audit unless told otherwise, MiB.
+const AUDIT_MEBIBYTES_DEFAULT: u64 = 1024;
+
 /// Settings that may be absent, from the file or from the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -55,6 +61,8 @@ pub struct Given {
     pub certificate_days: Option<u32>,
     /// What an update of a switch waits for.
     pub consistency: Option<Consistency>,
+    /// Size of the audit on disk, MiB.
+    pub audit_mebibytes: Option<u64>,
     /// The group that it is in.
     pub group: Option<GivenGroup>,
 }
@@ -157,6 +165,8 @@ pub struct ControllerConfig {
     pub certificate_days: u32,
     /// What an update of a switch waits for.
     pub consistency: Consistency,
+    /// Size of the audit on disk, bytes, at most; 0: none is kept.
+    pub audit_bytes: u64,
     /// The group that it is in; `None`: it is alone.
     pub group: Option<GroupConfig>,
 }
@@ -244,6 +254,7 @@ impl Given {
             advertise: self.advertise.or(below.advertise),
             certificate_days: self.certificate_days.or(below.certificate_days),
             consistency: self.consistency.or(below.consistency),
+            audit_mebibytes: self.audit_mebibytes.or(below.audit_mebibytes),
             group: self.group.or(below.group),
         }
     }
@@ -271,6 +282,10 @@ impl Given {
             return Err(wrong("certificateDays", certificate_days, "use 1 to 3650 days"));
         }
         let consistency = self.consistency.unwrap_or_default();
+        let audit = self.audit_mebibytes.unwrap_or(AUDIT_MEBIBYTES_DEFAULT);
+        if audit != 0 && !AUDIT_MEBIBYTES.contains(&audit) {
+            return Err(wrong("auditMebibytes", audit, "use 32 to 1048576 MiB, or 0 to keep no audit"));
+        }
         let config = ControllerConfig {
             domain,
             state_dir,
@@ -279,6 +294,7 @@ impl Given {
             advertise,
             certificate_days,
             consistency,
+            audit_bytes: audit << 20,
             group: None,
         };
         Ok((config, self.advertise.is_some()))

@@ -1,0 +1,363 @@
+//! Checks a chain from its bytes: that it is whole, and that everything in it was said by who is said to have said it.
+//!
+//! It needs nothing of the controller whose chain it is. What it trusts is given to it ([`Trusted`]); where nothing is
+//! given it takes the keys that the chain itself tells, and says so.
+
+use super::link::{GENESIS, Link, LinkHash, hash};
+use super::record::{Body, Ended, EventRecord, KeysRecord, Record, SeenFault};
+use std::collections::BTreeMap;
+use weir_base::codec::encode;
+use weir_model::event::{EventBody, SourceId};
+use weir_model::signed::{BatchHeader, Digest, GroupKey, GroupSignature, SignedAcks};
+use weir_model::{Label, Update};
+use weir_trust::TrustError;
+use weir_trust::batch::HeaderVerifier;
+use weir_trust::identity::{verify_acks, verify_digested_event};
+use weir_trust::merkle::{Tree, leaf_hash};
+
+/// Findings that are kept, the first ones; all are counted.
+pub const FINDINGS_MAX: usize = 1_000;
+/// Batches whose updates did not all come yet, at most.
+const OPEN_MAX: usize = 64;
+
+/// What an auditor knows beforehand.
+#[derive(Clone, Debug, Default)]
+pub struct Trusted {
+    /// The group's public key, from elsewhere than the chain.
+    pub group_key: Option<GroupKey>,
+    /// The hash of a link that was noted earlier, with its number: the chain must still have it.
+    pub noted: Option<(u64, LinkHash)>,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Number of the link.
+    pub link: u64,
+    /// What.
+    pub what: String,
+}
+
+/// What was checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Links.
+    pub links: u64,
+    /// Number of the first.
+    pub first: u64,
+    /// Number of the last.
+    pub last: u64,
+    /// Hash of the last.
+    pub head: LinkHash,
+    /// Events whose source's signature verifies.
+    pub events: u64,
+    /// Events of sources whose key the chain does not tell: their `Joined` is older than its first link.
+    pub events_unchecked: u64,
+    /// Batches whose updates hash to the root that the group signs.
+    pub batches: u64,
+    /// Signatures of the group that verify.
+    pub signatures: u64,
+    /// Frames of acks that verify.
+    pub acks: u64,
+    /// Acks of actuators whose key the chain does not tell.
+    pub acks_unchecked: u64,
+    /// Faults of members that are proven.
+    pub faults_proven: u64,
+    /// Faults of members that only this controller saw.
+    pub faults_seen: u64,
+    /// Places where a state was taken over, so that the chain lacks what was ordered between.
+    pub gaps: u64,
+    /// Whether the group's key was given, and not taken from the chain.
+    pub key_given: bool,
+    /// What is wrong.
+    pub findings: Vec<Finding>,
+    /// How much is wrong in all.
+    pub findings_total: u64,
+}
+
+fn with_verifier(key: GroupKey) -> (GroupKey, HeaderVerifier) {
+    let verifier = HeaderVerifier::new(&key);
+    (key, verifier)
+}
+
+/// A batch whose updates come in parts.
+struct Open {
+    leaves: Vec<Digest>,
+    count: u32,
+}
+
+/// See the module.
+pub struct Auditor {
+    trusted: Trusted,
+    domain: Option<Label>,
+    next: Option<u64>,
+    head: LinkHash,
+    group_key: Option<(GroupKey, HeaderVerifier)>,
+    sources: BTreeMap<SourceId, [u8; 32]>,
+    actuators: BTreeMap<Label, [u8; 32]>,
+    phases: BTreeMap<u64, Box<KeysRecord>>,
+    open: BTreeMap<Digest, Open>,
+    /// Whether the first updates of a batch were seen: what comes before may lack those that are gone with older links.
+    begun: bool,
+    checked: Checked,
+}
+
+impl Auditor {
+    /// For one chain.
+    pub fn new(trusted: Trusted) -> Auditor {
+        let checked = Checked { key_given: trusted.group_key.is_some(), ..Checked::default() };
+        Auditor {
+            group_key: trusted.group_key.clone().map(with_verifier),
+            trusted,
+            domain: None,
+            next: None,
+            head: GENESIS,
+            sources: BTreeMap::new(),
+            actuators: BTreeMap::new(),
+            phases: BTreeMap::new(),
+            open: BTreeMap::new(),
+            begun: false,
+            checked,
+        }
+    }
+
+    /// Takes the next link. Gives it when it can be read.
+    pub fn take(&mut self, number: u64, bytes: &[u8]) -> Option<Link> {
+        if let Some(next) = self.next.filter(|next| *next != number) {
+            self.finding(number, format!("link {next} should come here"));
+        }
+        let link = match Link::from_bytes(bytes) {
+            Ok(link) => link,
+            Err(error) => {
+                self.finding(number, format!("its bytes are no link: {error}"));
+                self.passed(number, bytes);
+                return None;
+            }
+        };
+        let before = match (self.next, number) {
+            (Some(_), _) => Some(self.head),
+            (None, 1) => Some(GENESIS),
+            // The links before the first are gone, so nobody can say.
+            (None, _) => None,
+        };
+        if before.is_some_and(|before| before != link.previous) {
+            self.finding(number, "it does not follow the link before: one of the two was changed".into());
+        }
+        self.passed(number, bytes);
+        for record in &link.records {
+            self.record(number, record);
+        }
+        Some(link)
+    }
+
+    fn passed(&mut self, number: u64, bytes: &[u8]) {
+        self.head = hash(number, bytes);
+        self.next = Some(number + 1);
+        let checked = &mut self.checked;
+        if checked.links == 0 {
+            checked.first = number;
+        }
+        checked.links += 1;
+        checked.last = number;
+        checked.head = self.head;
+        if self.trusted.noted.is_some_and(|(noted, hash)| noted == number && hash != self.head) {
+            self.finding(number, "its hash is not the one that was noted: the chain was rewritten".into());
+        }
+    }
+
+    fn finding(&mut self, link: u64, what: String) {
+        self.checked.findings_total += 1;
+        if self.checked.findings.len() < FINDINGS_MAX {
+            self.checked.findings.push(Finding { link, what });
+        }
+    }
+
+    /// What was found, when all links were taken.
+    pub fn finish(mut self) -> Checked {
+        if let Some((noted, _)) = self.trusted.noted
+            && self.next.is_none_or(|next| noted >= next)
+        {
+            let last = self.checked.last;
+            self.finding(
+                last,
+                format!("the chain ends here, but link {noted} was noted: its end was cut off"),
+            );
+        }
+        self.checked
+    }
+
+    fn record(&mut self, number: u64, record: &Record) {
+        match record {
+            Record::Began { domain, sources, group_key, .. } => {
+                self.domain = Some(domain.clone());
+                self.sources.extend(sources.iter().cloned());
+                if self.group_key.is_none() {
+                    self.group_key = group_key.clone().map(with_verifier);
+                }
+            }
+            Record::Event(event) => self.event(number, event),
+            Record::Batch { header, first_leaf, updates, .. } => {
+                self.batch(number, header, *first_leaf, updates);
+            }
+            Record::Signed { header, signature, .. } => self.signed(number, header, signature),
+            Record::Acks(acks) => self.acks(number, acks),
+            Record::Keys(keys) => self.keys(number, keys),
+            Record::Fault(fault) => self.fault(number, fault),
+            Record::TookOver { .. } => {
+                self.checked.gaps += 1;
+                self.open.clear();
+            }
+            Record::Repair { .. } | Record::TooLarge { .. } | Record::Reached { .. } => {}
+        }
+    }
+
+    fn event(&mut self, number: u64, event: &EventRecord) {
+        let key = self.key_of(event);
+        let verified = match (&self.domain, key) {
+            (Some(domain), Some(key)) => {
+                let said = (&event.source, event.sequence, event.subject.as_deref());
+                verify_digested_event(&key, domain, said, event.body.sha256(), &event.signature)
+            }
+            _ => {
+                self.checked.events_unchecked += 1;
+                self.joins(event);
+                return;
+            }
+        };
+        let decided = matches!(event.ended, Ended::Decided(_));
+        match verified {
+            Ok(()) => self.checked.events += 1,
+            // It was dropped for that.
+            Err(_) if matches!(event.ended, Ended::Unauthentic(_)) => {}
+            Err(error) => {
+                let (source, sequence) = (&event.source.0, event.sequence);
+                self.finding(number, format!("event {sequence} of {source} is not its source's: {error}"));
+                return;
+            }
+        }
+        if decided {
+            self.joins(event);
+        }
+    }
+
+    fn key_of(&self, event: &EventRecord) -> Option<[u8; 32]> {
+        let joined = || {
+            let actuator = Label::new(event.source.actuator()?).ok()?;
+            self.actuators.get(&actuator).copied()
+        };
+        self.sources.get(&event.source).copied().or_else(joined)
+    }
+
+    fn joins(&mut self, event: &EventRecord) {
+        match (&event.body, &event.ended) {
+            (Body::Whole(EventBody::Joined(facts)), Ended::Decided(_)) => {
+                self.actuators.insert(facts.name.clone(), facts.identity);
+            }
+            (Body::Whole(EventBody::Removed { actuator }), Ended::Decided(_)) => {
+                self.actuators.remove(actuator);
+            }
+            _ => {}
+        }
+    }
+
+    fn batch(&mut self, number: u64, header: &BatchHeader, first_leaf: u32, updates: &[Update]) {
+        if first_leaf == 0 {
+            self.begun = true;
+            // The parts of a decision come again when a crash kept only some of them.
+            self.open.insert(header.root, Open { leaves: Vec::new(), count: header.count });
+            if self.open.len() > OPEN_MAX {
+                self.open.pop_first();
+            }
+        }
+        let Some(open) = self.open.get_mut(&header.root) else {
+            if self.begun || self.checked.first == 1 {
+                let version = header.index;
+                self.finding(
+                    number,
+                    format!("the first updates of the batch of version {version} are missing"),
+                );
+            }
+            return;
+        };
+        if open.leaves.len() != first_leaf as usize {
+            self.open.remove(&header.root);
+            self.finding(number, format!("updates of the batch of version {} are missing", header.index));
+            return;
+        }
+        open.leaves.extend(updates.iter().map(|update| leaf_hash(&encode(update))));
+        if open.leaves.len() < open.count as usize {
+            return;
+        }
+        let Some(open) = self.open.remove(&header.root) else { return };
+        let right = open.leaves.len() == open.count as usize && Tree::new(open.leaves).root() == header.root;
+        if right {
+            self.checked.batches += 1;
+        } else {
+            let version = header.index;
+            self.finding(
+                number,
+                format!("the updates of version {version} are not those under the signed root"),
+            );
+        }
+    }
+
+    fn signed(&mut self, number: u64, header: &BatchHeader, signature: &GroupSignature) {
+        let verified = match &self.group_key {
+            Some((_, verifier)) => verifier.verify(header, signature),
+            None => Err(TrustError::BadKey),
+        };
+        match verified {
+            Ok(()) => self.checked.signatures += 1,
+            Err(error) => {
+                let version = header.index;
+                self.finding(
+                    number,
+                    format!("the signature over the batch of version {version} is not the group's: {error}"),
+                );
+            }
+        }
+    }
+
+    fn acks(&mut self, number: u64, acks: &SignedAcks) {
+        match self.actuators.get(&acks.actuator) {
+            Some(key) if verify_acks(key, acks).is_ok() => self.checked.acks += 1,
+            Some(_) => self.finding(number, format!("acks of {} are not signed by it", acks.actuator)),
+            None => self.checked.acks_unchecked += 1,
+        }
+    }
+
+    fn keys(&mut self, number: u64, keys: &KeysRecord) {
+        let key = GroupKey::Threshold(keys.group.key());
+        match &self.group_key {
+            None => self.group_key = Some(with_verifier(key)),
+            Some((known, _)) if *known != key => {
+                self.finding(
+                    number,
+                    format!("in phase {} the group has another key: it never changes", keys.phase),
+                );
+            }
+            Some(_) => {}
+        }
+        self.phases.insert(keys.phase, Box::new(keys.clone()));
+    }
+
+    fn fault(&mut self, number: u64, fault: &SeenFault) {
+        let Some(proof) = &fault.proof else {
+            self.checked.faults_seen += 1;
+            return;
+        };
+        match self.phases.get(&fault.phase) {
+            Some(keys) if proof.convinces(fault.phase, fault.member, &keys.members, &keys.group) => {
+                self.checked.faults_proven += 1;
+            }
+            Some(_) => {
+                let member = fault.member;
+                self.finding(
+                    number,
+                    format!("what is said to prove that member {member} lied does not prove it"),
+                );
+            }
+            None => self.checked.faults_seen += 1,
+        }
+    }
+}

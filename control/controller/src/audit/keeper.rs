@@ -1,0 +1,449 @@
+//! The thread that writes the chain, and the handle to it.
+//!
+//! What comes within [`GATHER`] becomes links, one write and one sync (group commit); a flush and a reader do not wait. The position of a link in the log's records
+//! carries the place in the order up to which the chain is complete, so opening it tells which entries of a replay
+//! are there already.
+
+use super::link::{GENESIS, Link, LinkHash, hash};
+use super::record::Record;
+use crate::Error;
+use bytes::Bytes;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weir_base::codec::encoded_bytes;
+use weir_base::world::{Clock, Disk, DiskLock, LockOutcome};
+use weir_model::{Update, Version};
+use weir_order::log::{Log, LogSettings, Replay};
+use weir_order::{Entry, Position};
+
+/// What may wait for the thread.
+const INBOX_MAX: usize = 1_024;
+/// Bytes of records in a link, about: a larger decision becomes several links.
+const LINK_BYTES: usize = 1 << 20;
+/// How long records may wait for others, so that the audit costs few syncs of a disk that the order needs.
+const GATHER: Duration = Duration::from_millis(50);
+/// Bytes of records that wait, about.
+const GATHER_BYTES: usize = 4 << 20;
+/// Bytes of one record, at most; of a larger one only the digest is kept.
+const RECORD_BYTES_MAX: usize = 3 << 20;
+/// Size of a segment of the log.
+const SEGMENT_BYTES: u64 = 8 << 20;
+/// The largest link, with some room above [`RECORD_BYTES_MAX`].
+const BATCH_BYTES_MAX: u64 = 5 << 20;
+/// The least size on disk that can be asked for.
+pub const BYTES_MIN: u64 = 4 * SEGMENT_BYTES;
+/// Links of a page, at most.
+pub const PAGE_LINKS_MAX: usize = 4_096;
+/// Bytes of a page, about.
+const PAGE_BYTES: usize = 4 << 20;
+
+/// Where an audit is kept, and how much of it.
+#[derive(Clone)]
+pub struct AuditPlace {
+    /// A directory of its own.
+    pub disk: Arc<dyn Disk>,
+    /// Bytes on disk, at most: the oldest links go then. At least [`BYTES_MIN`].
+    pub bytes_max: u64,
+}
+
+impl std::fmt::Debug for AuditPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AuditPlace({}, {} bytes)", self.disk.describe(), self.bytes_max)
+    }
+}
+
+enum Job {
+    /// Records of an entry of the order.
+    Ordered { index: u64, records: Vec<Record> },
+    /// Records of what is not ordered.
+    Seen(Record),
+    /// The order was followed up to here; answered when that is durable.
+    Flush { index: u64, done: SyncSender<()> },
+    /// A state was taken over.
+    TookOver { index: u64, version: Version },
+    /// Somebody reads from a link on.
+    Read { from: u64, reply: Sender<Result<Option<Replay>, weir_order::Error>> },
+}
+
+#[derive(Default)]
+struct Shared {
+    links: AtomicU64,
+    records: AtomicU64,
+    bytes: AtomicU64,
+    syncs: AtomicU64,
+    first: AtomicU64,
+    last: AtomicU64,
+    segments: AtomicU64,
+    waits: AtomicU64,
+    failed: AtomicBool,
+    head: Mutex<LinkHash>,
+}
+
+/// How the audit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuditStatus {
+    /// Number of the oldest link that is left; 0 when there is none yet.
+    pub first: u64,
+    /// Number of the newest.
+    pub last: u64,
+    /// Its hash.
+    pub head: LinkHash,
+    /// Links written since the start.
+    pub links: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Syncs of the disk since the start.
+    pub syncs: u64,
+    /// Segment files.
+    pub segments: u64,
+    /// Times that who gave records had to wait for room.
+    pub waits: u64,
+    /// Whether writing failed: nothing more is kept until the controller starts anew.
+    pub failed: bool,
+}
+
+/// Some links, as bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditPage {
+    /// Number of the first link of `links`.
+    pub from: u64,
+    /// The links' bytes.
+    pub links: Vec<Bytes>,
+}
+
+/// The handle. Clones are the same; the thread ends with the last one.
+#[derive(Clone)]
+pub struct Keeper {
+    inbox: SyncSender<Job>,
+    shared: Arc<Shared>,
+}
+
+impl Keeper {
+    /// Opens the chain, or begins one, and starts its thread. Tells the place in the order up to which it is complete.
+    ///
+    /// # Errors
+    /// [`Error::Order`] for a damaged or foreign log, [`Error::System`].
+    pub fn open(place: &AuditPlace, clock: Arc<dyn Clock>) -> Result<(Keeper, JoinHandle<()>, u64), Error> {
+        let disk = place.disk.clone();
+        let lock = match disk.lock("lock", "the controller's audit") {
+            Ok(LockOutcome::Held(lock)) => lock,
+            Ok(LockOutcome::Busy { holder }) => {
+                let what = format!("{} is in use by {holder}", disk.describe());
+                return Err(Error::system("opening the audit")(std::io::Error::other(what)));
+            }
+            Err(error) => return Err(Error::system("locking the audit")(error)),
+        };
+        let settings = LogSettings {
+            segment_bytes: SEGMENT_BYTES,
+            batch_bytes_max: BATCH_BYTES_MAX,
+            ..LogSettings::default()
+        };
+        let (log, _) = Log::open(disk, settings, 0)?;
+        let last = log.last();
+        let head = match last.index {
+            0 => GENESIS,
+            index => match log.replay(index)?.next() {
+                Some(entry) => hash(index, &entry?.batch),
+                None => GENESIS,
+            },
+        };
+        let (inbox, jobs) = sync_channel(INBOX_MAX);
+        let shared = Arc::new(Shared::default());
+        let segments_max = (place.bytes_max.max(BYTES_MIN) / SEGMENT_BYTES) as usize;
+        let mut writer = Writer { log, head, clock, segments_max, shared: shared.clone(), failed: false };
+        writer.publish();
+        let run = move || {
+            writer.run(&jobs);
+            drop::<DiskLock>(lock);
+        };
+        let thread = std::thread::Builder::new().name("controller-audit".into()).spawn(run);
+        let thread = thread.map_err(Error::system("starting a thread"))?;
+        Ok((Keeper { inbox, shared }, thread, last.term))
+    }
+
+    fn give(&self, job: Job) {
+        if let Err(std::sync::mpsc::TrySendError::Full(job)) = self.inbox.try_send(job) {
+            self.shared.waits.fetch_add(1, Ordering::Relaxed);
+            // Fails only when the thread panicked, which its log tells.
+            let _ended = self.inbox.send(job);
+        }
+    }
+
+    /// Keeps the records of an entry of the order. Those of an entry that the chain has are passed over.
+    pub fn ordered(&self, index: u64, records: Vec<Record>) {
+        if !records.is_empty() {
+            self.give(Job::Ordered { index, records });
+        }
+    }
+
+    /// Keeps what is not ordered.
+    pub fn seen(&self, record: Record) {
+        self.give(Job::Seen(record));
+    }
+
+    /// A state was taken over that stands behind an entry of the order.
+    pub fn took_over(&self, index: u64, version: Version) {
+        self.give(Job::TookOver { index, version });
+    }
+
+    /// Returns when everything up to an entry of the order is on disk, or never will be.
+    pub fn flush(&self, index: u64) {
+        let (done, flushed) = sync_channel(1);
+        self.give(Job::Flush { index, done });
+        // Ends with an error when the thread has ended.
+        let _ended = flushed.recv();
+    }
+
+    /// How it is.
+    pub fn status(&self) -> AuditStatus {
+        let shared = &self.shared;
+        let get = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        AuditStatus {
+            first: get(&shared.first),
+            last: get(&shared.last),
+            head: *shared.head.lock().unwrap_or_else(PoisonError::into_inner),
+            links: get(&shared.links),
+            records: get(&shared.records),
+            bytes: get(&shared.bytes),
+            syncs: get(&shared.syncs),
+            segments: get(&shared.segments),
+            waits: get(&shared.waits),
+            failed: shared.failed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Links from a number on, or from the oldest that is left; at most `limit`. Reads files: call it where that may
+    /// block.
+    ///
+    /// # Errors
+    /// [`Error::Order`]: the files are damaged. [`Error::Stopped`].
+    pub fn read(&self, from: u64, limit: usize) -> Result<AuditPage, Error> {
+        let (reply, answer) = channel();
+        self.give(Job::Read { from, reply });
+        let replay = answer.recv().map_err(|_| Error::Stopped)??;
+        let mut page = AuditPage::default();
+        let mut bytes = 0;
+        for entry in replay.into_iter().flatten() {
+            let entry = entry?;
+            if page.links.is_empty() {
+                page.from = entry.position.index;
+            }
+            bytes += entry.batch.len();
+            page.links.push(entry.batch);
+            if page.links.len() >= limit.min(PAGE_LINKS_MAX) || bytes >= PAGE_BYTES {
+                break;
+            }
+        }
+        Ok(page)
+    }
+}
+
+struct Writer {
+    log: Log,
+    head: LinkHash,
+    clock: Arc<dyn Clock>,
+    segments_max: usize,
+    shared: Arc<Shared>,
+    failed: bool,
+}
+
+impl Writer {
+    fn run(&mut self, jobs: &Receiver<Job>) {
+        while let Ok(first) = jobs.recv() {
+            let mut flushed = Vec::new();
+            let mut links = Links::after(self.log.last(), self.head, self.clock.wall_ms());
+            let mut read = None;
+            let until = Instant::now() + GATHER;
+            let mut next = Some(first);
+            while let Some(job) = next {
+                match job {
+                    Job::Ordered { index, records } => links.ordered(index, records),
+                    Job::Seen(record) => links.add(record),
+                    Job::TookOver { index, version } => links.took_over(index, version),
+                    Job::Flush { index, done } => {
+                        links.reached(index);
+                        flushed.push(done);
+                        break;
+                    }
+                    // What was given before is to be seen.
+                    Job::Read { from, reply } => {
+                        read = Some((from, reply));
+                        break;
+                    }
+                }
+                if links.bytes > GATHER_BYTES {
+                    break;
+                }
+                next = jobs.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+            }
+            self.write(links);
+            drop(flushed);
+            if let Some((from, reply)) = read {
+                let from = from.max(self.log.first_index());
+                let none = self.log.last().index == 0 || from > self.log.last().index;
+                let replay = if none { Ok(None) } else { self.log.replay(from).map(Some) };
+                // Who asked may have given up.
+                let _unheard = reply.send(replay);
+            }
+        }
+        if let Err(error) = self.log.close() {
+            tracing::warn!(%error, "the audit could not be closed cleanly");
+        }
+    }
+
+    fn write(&mut self, links: Links) {
+        let (entries, records, head) = links.finish();
+        if entries.is_empty() || self.failed {
+            return;
+        }
+        let bytes: usize = entries.iter().map(|entry| entry.batch.len()).sum();
+        let mut rest = &entries[..];
+        let mut written = Ok(());
+        while !rest.is_empty() && written.is_ok() {
+            match self.log.append(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) => written = Err(error),
+            }
+        }
+        let kept = written.and_then(|()| self.log.sync()).and_then(|()| self.forget());
+        if let Err(error) = kept {
+            tracing::error!(%error, "the audit stops: nothing is kept of what happens from now on");
+            self.failed = true;
+            self.shared.failed.store(true, Ordering::Relaxed);
+            return;
+        }
+        self.log.mark();
+        self.head = head;
+        let shared = &self.shared;
+        shared.links.fetch_add(entries.len() as u64, Ordering::Relaxed);
+        shared.records.fetch_add(records, Ordering::Relaxed);
+        shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.publish();
+    }
+
+    /// Removes the oldest segments when there are too many.
+    fn forget(&mut self) -> Result<(), weir_order::Error> {
+        let starts = self.log.segment_starts();
+        let surplus = starts.len().saturating_sub(self.segments_max);
+        match starts.get(surplus) {
+            Some(first) if surplus > 0 => self.log.truncate_below(first - 1),
+            _ => Ok(()),
+        }
+    }
+
+    fn publish(&mut self) {
+        let shared = &self.shared;
+        let last = self.log.last().index;
+        shared.first.store(if last == 0 { 0 } else { self.log.first_index() }, Ordering::Relaxed);
+        shared.last.store(last, Ordering::Relaxed);
+        shared.syncs.store(self.log.counters().syncs, Ordering::Relaxed);
+        shared.segments.store(self.log.segment_starts().len() as u64, Ordering::Relaxed);
+        *shared.head.lock().unwrap_or_else(PoisonError::into_inner) = self.head;
+    }
+}
+
+/// Links that are being made.
+struct Links {
+    /// The last link that is whole, and the place in the order up to which the chain is complete with it.
+    last: Position,
+    head: LinkHash,
+    wall_ms: u64,
+    open: Vec<Record>,
+    open_bytes: usize,
+    whole: Vec<Entry>,
+    records: u64,
+    bytes: usize,
+}
+
+impl Links {
+    fn after(last: Position, head: LinkHash, wall_ms: u64) -> Links {
+        let (open, whole) = (Vec::new(), Vec::new());
+        Links { last, head, wall_ms, open, open_bytes: 0, whole, records: 0, bytes: 0 }
+    }
+
+    fn add(&mut self, record: Record) {
+        let (record, size) = record.bounded(RECORD_BYTES_MAX);
+        if self.open_bytes + size > LINK_BYTES {
+            self.close();
+        }
+        self.open.push(record);
+        self.open_bytes += size;
+        self.records += 1;
+        self.bytes += size;
+    }
+
+    fn ordered(&mut self, index: u64, records: Vec<Record>) {
+        if index <= self.last.term {
+            return;
+        }
+        records.into_iter().for_each(|record| self.add(record));
+        self.complete(index);
+    }
+
+    fn reached(&mut self, index: u64) {
+        if index > self.last.term {
+            self.add(Record::Reached { index });
+            self.complete(index);
+        }
+    }
+
+    fn took_over(&mut self, index: u64, version: Version) {
+        if index > self.last.term {
+            self.add(Record::TookOver { after: self.last.term, index, version });
+            self.complete(index);
+        }
+    }
+
+    /// The chain has everything up to a place in the order with what is open. Links of a decision before its last say the
+    /// place before it: if a crash keeps only these, all of the decision comes again.
+    fn complete(&mut self, index: u64) {
+        self.last.term = index;
+        self.close();
+    }
+
+    fn close(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        self.open_bytes = 0;
+        let link =
+            Link { previous: self.head, wall_ms: self.wall_ms, records: std::mem::take(&mut self.open) };
+        self.last.index += 1;
+        let batch = Bytes::from(link.to_bytes());
+        self.head = hash(self.last.index, &batch);
+        self.whole.push(Entry { position: self.last, batch });
+    }
+
+    fn finish(mut self) -> (Vec<Entry>, u64, LinkHash) {
+        self.close();
+        (self.whole, self.records, self.head)
+    }
+}
+
+/// Records of a batch's updates, in parts that fit into links.
+pub fn batch_records<'u>(
+    index: u64,
+    header: &weir_model::signed::BatchHeader,
+    updates: impl Iterator<Item = &'u Update>,
+) -> Vec<Record> {
+    let mut records = Vec::new();
+    let (mut part, mut bytes, mut first_leaf): (Vec<Update>, usize, u32) = (Vec::new(), 0, 0);
+    let whole = |first_leaf, updates| Record::Batch { index, header: header.clone(), first_leaf, updates };
+    for update in updates {
+        let size = encoded_bytes(update);
+        if !part.is_empty() && bytes + size > LINK_BYTES / 2 {
+            let count = part.len() as u32;
+            records.push(whole(first_leaf, std::mem::take(&mut part)));
+            (bytes, first_leaf) = (0, first_leaf + count);
+        }
+        bytes += size;
+        part.push(update.clone());
+    }
+    records.push(whole(first_leaf, part));
+    records
+}

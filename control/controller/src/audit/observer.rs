@@ -1,0 +1,105 @@
+//! From what the core says to records: one for the core thread.
+
+use super::keeper::{Keeper, batch_records};
+use super::record::{EventRecord, KeysRecord, Record, SeenFault};
+use crate::core::keys::GroupKeys;
+use crate::core::{DecidedHeader, Output};
+use weir_model::Version;
+use weir_model::signed::GroupSignature;
+use weir_trust::threshold::Fault;
+
+/// Gives the keeper what happens. Without a keeper it does nothing.
+#[derive(Default)]
+pub struct Observer {
+    keeper: Option<Keeper>,
+    /// The phase whose keys were recorded last.
+    phase: u64,
+    /// Faults of dealers that were recorded, as far as they are remembered.
+    faults: Vec<(u64, Fault)>,
+}
+
+impl Observer {
+    /// For a keeper, if there is one.
+    pub fn new(keeper: Option<Keeper>) -> Observer {
+        Observer { keeper, ..Observer::default() }
+    }
+
+    /// The core took an entry of the order, and says this.
+    pub fn ordered(&mut self, index: u64, outputs: &[Output], keys: &GroupKeys) {
+        if self.keeper.is_none() {
+            return;
+        }
+        let mut records: Vec<Record> = Vec::new();
+        for output in outputs {
+            match output {
+                Output::Decided { event, outcome } => {
+                    records.push(Record::Event(Box::new(EventRecord::new(index, event, outcome))));
+                }
+                Output::Repaired { target, version, keys } => {
+                    let (actuator, version, keys) = (target.clone(), *version, *keys);
+                    records.push(Record::Repair { index, actuator, version, keys });
+                }
+                Output::Prepared { header, updates } => {
+                    let updates = updates.iter().map(|proven| &proven.update);
+                    records.extend(batch_records(index, &header.header, updates));
+                    if let Some(signature) = header.signature() {
+                        records.push(signed(header, signature.clone(), 0));
+                    }
+                }
+                Output::KeysChanged => records.extend(self.keys(index, keys)),
+                _ => {}
+            }
+        }
+        if let Some(keeper) = &self.keeper {
+            keeper.ordered(index, records);
+        }
+    }
+
+    /// The core says this of something that is not ordered.
+    pub fn seen(&self, outputs: &[Output]) {
+        let Some(keeper) = &self.keeper else { return };
+        for output in outputs {
+            if let Output::Acked(acks) = output {
+                keeper.seen(Record::Acks((**acks).clone()));
+            }
+        }
+    }
+
+    /// The group's signature over a batch came.
+    pub fn signed(&self, header: &DecidedHeader, signature: &GroupSignature, keys: &GroupKeys) {
+        if let Some(keeper) = &self.keeper {
+            keeper.seen(signed(header, signature.clone(), keys.phase()));
+        }
+    }
+
+    /// A state was taken over.
+    pub fn took_over(&mut self, index: u64, version: Version, keys: &GroupKeys) {
+        let records = self.keys(index, keys);
+        if let Some(keeper) = &self.keeper {
+            keeper.took_over(index, version);
+            records.into_iter().for_each(|record| keeper.seen(record));
+        }
+    }
+
+    fn keys(&mut self, index: u64, keys: &GroupKeys) -> Vec<Record> {
+        let mut records = Vec::new();
+        for (phase, fault) in keys.faults().iter().filter(|fault| !self.faults.contains(fault)) {
+            let fault = SeenFault { phase: *phase, member: fault.member, what: fault.what, proof: None };
+            records.push(Record::Fault(Box::new(fault)));
+        }
+        self.faults = keys.faults().to_vec();
+        if let (Some(group), Some(made_by)) = (keys.group(), keys.made_by())
+            && keys.phase() != self.phase
+        {
+            self.phase = keys.phase();
+            let members = made_by.round().players().clone();
+            let record = KeysRecord { index, phase: self.phase, members, group: group.clone() };
+            records.push(Record::Keys(Box::new(record)));
+        }
+        records
+    }
+}
+
+fn signed(header: &DecidedHeader, signature: GroupSignature, phase: u64) -> Record {
+    Record::Signed { header: header.header.clone(), signature, phase }
+}

@@ -1,0 +1,464 @@
+//! `weir audit`: who said, decided and signed what.
+//!
+//! Controllers give the links of their chains as bytes; everything is read and checked here, by whoever asks.
+
+mod chain;
+mod compare;
+mod custody;
+
+use super::output::{self, paint};
+use super::{Failure, NO, Output};
+use chain::Chain;
+use clap::{Args, Subcommand};
+use comfy_table::{Cell, Color};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use weir_api::client::Client;
+use weir_controller::audit::{Auditor, Checked, Ended, Record, SeenFault, Trusted};
+use weir_model::Change;
+use weir_model::event::{EventBody, Wanted};
+use weir_model::join::{from_hex, to_hex};
+use weir_model::signed::GroupKey;
+
+/// Most records listed.
+const RECORDS_MAX: usize = 10_000;
+/// Most updates of a batch told in a line.
+const UPDATES_TOLD_MAX: usize = 3;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Audit {
+    /// List what happened, the newest last
+    List(List),
+    /// Who signed a rule of a switch, from which event it came, and when the switch acknowledged it
+    Rule(custody::Rule),
+    /// What members of the group were found to have done, and which of it is proven to others
+    Faults(Faults),
+    /// Check the chain, and every signature in it (exit code 4 when something is wrong)
+    Verify(Verify),
+    /// Compare what the controllers say of the same places in the order (exit code 4 when they differ)
+    Compare(compare::Compare),
+    /// Write the chain to a file, to keep it elsewhere or to check it without a controller
+    Export(Export),
+}
+
+/// Which chain.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Whose {
+    /// The controller whose audit it is: its address for tools; without it, the one that the context names first
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "file")]
+    controller: Option<String>,
+    /// A file that 'weir audit export' wrote, instead of a controller
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct List {
+    #[command(flatten)]
+    whose: Whose,
+    /// Only these kinds: began, event, repair, batch, signed, acks, keys, fault, reached, took-over
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    kind: Vec<String>,
+    /// Only what names this: a source, a host, a resource, a key of a switch, a subject
+    #[arg(long, value_name = "TEXT")]
+    about: Option<String>,
+    /// How many, at most, the newest
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=RECORDS_MAX as i64))]
+    last: u32,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Faults {
+    #[command(flatten)]
+    whose: Whose,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Verify {
+    #[command(flatten)]
+    whose: Whose,
+    /// The group's public key, from elsewhere than the controller that is examined ('weir status' shows it)
+    #[arg(long, value_name = "HEX")]
+    group_key: Option<String>,
+    /// What an earlier check printed as the chain's head: the chain must still have it
+    #[arg(long, value_name = "NUMBER:HASH")]
+    noted: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Export {
+    /// The controller whose audit it is
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    controller: Option<String>,
+    /// The file to write: a line of JSON for each link
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+/// A record in words.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Line {
+    link: u64,
+    time: String,
+    kind: &'static str,
+    what: String,
+}
+
+impl Audit {
+    pub(super) fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
+        match self {
+            Audit::List(list) => list.run(connect),
+            Audit::Rule(rule) => rule.run(connect),
+            Audit::Faults(faults) => faults.run(connect),
+            Audit::Verify(verify) => verify.run(connect),
+            Audit::Compare(compare) => compare.run(connect()?),
+            Audit::Export(export) => export.run(&connect()?),
+        }
+    }
+}
+
+fn print_lines(lines: &VecDeque<Line>) {
+    let mut table = output::table(&["link", "time", "what", ""]);
+    for line in lines {
+        let kind = match line.kind {
+            "fault" => paint(line.kind, Color::Red),
+            kind => Cell::new(kind),
+        };
+        table.add_row(vec![Cell::new(line.link), Cell::new(&line.time), kind, Cell::new(&line.what)]);
+    }
+    println!("{table}");
+}
+
+impl List {
+    fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
+        const KINDS: [&str; 11] = [
+            "began",
+            "event",
+            "repair",
+            "batch",
+            "signed",
+            "acks",
+            "keys",
+            "fault",
+            "reached",
+            "took-over",
+            "too-large",
+        ];
+        if let Some(unknown) = self.kind.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
+            return Err(Failure::Input(format!("--kind: '{unknown}' is none: use {}", KINDS.join(", "))));
+        }
+        let mut lines: VecDeque<Line> = VecDeque::new();
+        let mut chain = Chain::of(&self.whose, connect)?;
+        while let Some((number, link)) = chain.next_link()? {
+            for record in &link.records {
+                let kind = record.kind();
+                if !self.kind.is_empty() && !self.kind.iter().any(|wanted| wanted == kind) {
+                    continue;
+                }
+                let what = describe(record);
+                let named = |about: &String| what.contains(about.as_str()) || names(record, about);
+                if self.about.as_ref().is_some_and(|about| !named(about)) {
+                    continue;
+                }
+                if lines.len() == self.last as usize {
+                    lines.pop_front();
+                }
+                lines.push_back(Line { link: number, time: time(link.wall_ms), kind, what });
+            }
+        }
+        output::print(self.output.output, &lines, || print_lines(&lines))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Whether a record names something that its line leaves out.
+fn names(record: &Record, about: &str) -> bool {
+    match record {
+        Record::Batch { updates, .. } => updates
+            .iter()
+            .any(|update| update.target.as_str().contains(about) || update.key.to_string().contains(about)),
+        _ => false,
+    }
+}
+
+impl Faults {
+    fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
+        let mut lines: VecDeque<Line> = VecDeque::new();
+        let mut chain = Chain::of(&self.whose, connect)?;
+        let mut phases = std::collections::BTreeMap::new();
+        while let Some((number, link)) = chain.next_link()? {
+            for record in link.records {
+                match record {
+                    Record::Keys(keys) => drop(phases.insert(keys.phase, keys)),
+                    Record::Fault(fault) => {
+                        let proven = fault.proof.as_ref().zip(phases.get(&fault.phase)).is_some_and(
+                            |(proof, keys)| {
+                                proof.convinces(fault.phase, fault.member, &keys.members, &keys.group)
+                            },
+                        );
+                        let proof = if proven {
+                            "proven: it signed the share, and the share does not verify under its key"
+                        } else {
+                            "seen by this controller; nothing proves it to others"
+                        };
+                        let what = format!("{} ({proof})", fault_text(&fault));
+                        lines.push_back(Line { link: number, time: time(link.wall_ms), kind: "fault", what });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if lines.is_empty() {
+            eprintln!("No member was found to have lied.");
+        }
+        output::print(self.output.output, &lines, || {
+            if !lines.is_empty() {
+                print_lines(&lines);
+            }
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What a check found, for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Verified {
+    controller: String,
+    first: u64,
+    last: u64,
+    head: String,
+    links: u64,
+    events: u64,
+    events_unchecked: u64,
+    batches: u64,
+    signatures: u64,
+    acks: u64,
+    acks_unchecked: u64,
+    faults_proven: u64,
+    faults_seen: u64,
+    gaps: u64,
+    group_key_given: bool,
+    problems: u64,
+    findings: Vec<String>,
+}
+
+impl Verified {
+    fn new(controller: &str, checked: Checked) -> Verified {
+        let finding =
+            |finding: &weir_controller::audit::Finding| format!("link {}: {}", finding.link, finding.what);
+        Verified {
+            controller: controller.to_owned(),
+            first: checked.first,
+            last: checked.last,
+            head: to_hex(&checked.head),
+            links: checked.links,
+            events: checked.events,
+            events_unchecked: checked.events_unchecked,
+            batches: checked.batches,
+            signatures: checked.signatures,
+            acks: checked.acks,
+            acks_unchecked: checked.acks_unchecked,
+            faults_proven: checked.faults_proven,
+            faults_seen: checked.faults_seen,
+            gaps: checked.gaps,
+            group_key_given: checked.key_given,
+            problems: checked.findings_total,
+            findings: checked.findings.iter().map(finding).collect(),
+        }
+    }
+
+    fn print(&self) {
+        println!(
+            "Chain of {}: links {} to {}, head {}:{}",
+            self.controller, self.first, self.last, self.last, self.head
+        );
+        println!(
+            "  {} events with their sources' signatures ({} of sources that the chain does not know)",
+            self.events, self.events_unchecked
+        );
+        println!(
+            "  {} batches under the root that the group signs, {} signatures of the group",
+            self.batches, self.signatures
+        );
+        println!(
+            "  {} frames of acks with their switches' signatures ({} not checked)",
+            self.acks, self.acks_unchecked
+        );
+        println!(
+            "  {} faults of members proven, {} seen by this controller only",
+            self.faults_proven, self.faults_seen
+        );
+        if self.gaps > 0 {
+            println!(
+                "  {} times a state was taken over: what was ordered before is in other controllers' chains",
+                self.gaps
+            );
+        }
+        if !self.group_key_given {
+            println!(
+                "  The group's key was taken from the chain: give --group-key to check under one that you know."
+            );
+        }
+        for finding in &self.findings {
+            println!("{}", output::ansi(finding, 31));
+        }
+        match self.problems {
+            0 => println!("{}", output::ansi("Nothing is wrong.", 32)),
+            problems => println!("{}", output::ansi(&format!("{problems} things are wrong."), 31)),
+        }
+    }
+}
+
+impl Verify {
+    fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
+        let group_key = self.group_key.as_deref().map(|text| {
+            GroupKey::from_hex(text).ok_or_else(|| {
+                Failure::Input(format!("--group-key: '{text}' is no key: 64 or 192 hexadecimal digits"))
+            })
+        });
+        let noted = self.noted.as_deref().map(|text| {
+            let parts = text.split_once(':');
+            let parsed = parts.and_then(|(number, hash)| Some((number.parse().ok()?, from_hex::<32>(hash)?)));
+            parsed.ok_or_else(|| {
+                Failure::Input(format!(
+                    "--noted: '{text}' is no head: NUMBER:HASH, as an earlier check printed it"
+                ))
+            })
+        });
+        let trusted = Trusted { group_key: group_key.transpose()?, noted: noted.transpose()? };
+        let mut auditor = Auditor::new(trusted);
+        let mut chain = Chain::of(&self.whose, connect)?;
+        while let Some((number, bytes)) = chain.next_bytes()? {
+            // A link that cannot be read is a finding.
+            let _link = auditor.take(number, &bytes);
+        }
+        let verified = Verified::new(chain.controller(), auditor.finish());
+        output::print(self.output.output, &verified, || verified.print())?;
+        Ok(if verified.problems == 0 { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+    }
+}
+
+impl Export {
+    fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        let count = chain::export(client, self.controller.as_deref(), &self.out)?;
+        println!("{count} links written to {}.", self.out.display());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A time as people write it, in UTC.
+fn time(wall_ms: u64) -> String {
+    let time = i64::try_from(wall_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    time.map_or_else(|| format!("{wall_ms} ms"), |time| time.to_string())
+}
+
+fn fault_text(fault: &SeenFault) -> String {
+    format!("controller {} in phase {}: {}", fault.member, fault.phase, fault.what)
+}
+
+/// What an event wants, in a few words.
+fn wants(body: &EventBody) -> String {
+    match body {
+        EventBody::Intent(transaction) => {
+            let mut parts: Vec<String> = transaction
+                .mutations
+                .iter()
+                .take(UPDATES_TOLD_MAX)
+                .map(|mutation| match mutation.wanted {
+                    Wanted::Document(_) => mutation.id.to_string(),
+                    Wanted::Absent => format!("{} gone", mutation.id),
+                })
+                .collect();
+            let more = transaction.mutations.len().saturating_sub(UPDATES_TOLD_MAX);
+            if more > 0 {
+                parts.push(format!("{more} more"));
+            }
+            parts.join(", ")
+        }
+        EventBody::Joined(facts) => format!("{} as {:?} at {}", facts.name, facts.role, facts.underlay),
+        EventBody::Removed { actuator } => actuator.to_string(),
+        EventBody::Refused { actuator, key, version, refusal } => {
+            format!("{key} {version} at {actuator}: {refusal}")
+        }
+        _ => String::new(),
+    }
+}
+
+/// A record in words.
+fn describe(record: &Record) -> String {
+    match record {
+        Record::Began { controller, software, .. } => format!("{} with software {software}", controller.0),
+        Record::Event(event) => {
+            let what = match &event.body {
+                weir_controller::audit::Body::Whole(body) => wants(body),
+                weir_controller::audit::Body::Digest { bytes, .. } => format!("{bytes} bytes"),
+            };
+            let subject = event.subject.as_ref().map_or(String::new(), |subject| format!(" for {subject}"));
+            let ended = match &event.ended {
+                Ended::Decided(version) => format!("decided as version {version}"),
+                Ended::Duplicate(version) => format!("decided before, as version {version}"),
+                Ended::TooOld => "too old to say whether it was decided before".to_owned(),
+                Ended::Rejected(why) => format!("rejected: {why}"),
+                Ended::Unauthentic(why) => format!("dropped: {why}"),
+            };
+            let (source, sequence, kind) = (&event.source.0, event.sequence, event.body.kind());
+            format!("{kind} {what}; number {sequence} of {source}{subject}; {ended}")
+        }
+        Record::Repair { actuator, version, keys, .. } => {
+            format!("{keys} keys of {actuator} decided anew as version {version}")
+        }
+        Record::Batch { header, first_leaf, updates, .. } => {
+            let mut parts: Vec<String> = updates
+                .iter()
+                .take(UPDATES_TOLD_MAX)
+                .map(|update| match update.change {
+                    Change::Put(_) => format!("{} at {}", update.key, update.target),
+                    Change::Delete => format!("{} gone at {}", update.key, update.target),
+                })
+                .collect();
+            let more = (header.count as usize).saturating_sub(*first_leaf as usize + parts.len());
+            if more > 0 {
+                parts.push(format!("{more} more"));
+            }
+            format!("version {}: {} updates: {}", header.index, header.count, parts.join(", "))
+        }
+        Record::Signed { header, phase, .. } => {
+            let by = if *phase == 0 {
+                "the group's one key".to_owned()
+            } else {
+                format!("shares of phase {phase}")
+            };
+            format!("version {} by {by}; root {}", header.index, &to_hex(&header.root)[..16])
+        }
+        Record::Acks(acks) => {
+            let highest = acks.acks.iter().map(|ack| ack.version).max().unwrap_or_default();
+            format!("{} keys by {}, up to version {highest}", acks.acks.len(), acks.actuator)
+        }
+        Record::Keys(keys) => {
+            let members: Vec<String> = keys.members.keys().map(u32::to_string).collect();
+            format!(
+                "phase {}: controllers {} have shares, {} must sign",
+                keys.phase,
+                members.join(", "),
+                keys.group.threshold()
+            )
+        }
+        Record::Fault(fault) => fault_text(fault),
+        Record::TooLarge { kind, bytes, .. } => format!("{kind} of {bytes} bytes: only its digest is kept"),
+        Record::Reached { index } => format!("the order was followed up to {index}"),
+        Record::TookOver { after, index, version } => {
+            format!(
+                "the state after {index} was taken over, version {version}; what came behind {after} is not here"
+            )
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! `weir audit compare`: the chains of all controllers beside each other. What was ordered must be the same in all.
+
+use super::chain::{Chain, server_of};
+use crate::cli::output::{self};
+use crate::cli::{Failure, NO, Output};
+use clap::Args;
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::rc::Rc;
+use weir_api::client::Client;
+use weir_base::codec::encode;
+use weir_controller::audit::Record;
+use weir_model::signed::Digest;
+
+/// Differences told, the first.
+const TOLD_MAX: usize = 20;
+
+#[derive(Debug, Args)]
+pub(super) struct Compare {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What a chain says of the order: a digest for each place, and from where on it is without gaps.
+struct Said {
+    controller: String,
+    whole_from: u64,
+    last: u64,
+    places: BTreeMap<u64, Digest>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Compared {
+    controllers: Vec<String>,
+    unreachable: Vec<String>,
+    places: u64,
+    from: u64,
+    to: u64,
+    differences: Vec<String>,
+    differences_total: u64,
+}
+
+fn place(record: &Record) -> Option<u64> {
+    match record {
+        Record::Event(event) => Some(event.index),
+        Record::Repair { index, .. } | Record::Batch { index, .. } => Some(*index),
+        _ => None,
+    }
+}
+
+fn read(mut chain: Chain) -> Result<Said, Failure> {
+    let mut said = Said { controller: String::new(), whole_from: 0, last: 0, places: BTreeMap::new() };
+    let mut records: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
+    let mut first = true;
+    while let Some((number, link)) = chain.next_link()? {
+        for record in &link.records {
+            match record {
+                Record::Reached { index } => said.last = said.last.max(*index),
+                Record::TookOver { index, .. } => {
+                    (said.whole_from, said.last) = (*index + 1, said.last.max(*index));
+                }
+                _ => {}
+            }
+            let Some(index) = place(record) else { continue };
+            if first && number > 1 {
+                // The oldest place that is left may have lost its first links.
+                said.whole_from = index + 1;
+            }
+            first = false;
+            said.last = said.last.max(index);
+            let bytes = encode(record);
+            let known = records.entry(index).or_default();
+            // A decision of which a crash kept a part comes again, whole.
+            if !known.contains(&bytes) {
+                known.push(bytes);
+            }
+        }
+    }
+    said.controller = chain.controller().to_owned();
+    said.places = records
+        .into_iter()
+        .map(|(index, records)| {
+            let mut hash = Sha256::new();
+            records.iter().for_each(|record| hash.update(record));
+            (index, hash.finalize().into())
+        })
+        .collect();
+    Ok(said)
+}
+
+impl Compare {
+    pub(super) fn run(self, client: Client) -> Result<ExitCode, Failure> {
+        let client = Rc::new(client);
+        let (mut chains, mut unreachable) = (Vec::new(), Vec::new());
+        for server in client.servers() {
+            let chain = Chain::of_controller(client.clone(), server_of(&client, Some(&server)));
+            match read(chain) {
+                Ok(said) => chains.push(said),
+                Err(Failure::Client(error)) => unreachable.push(error.to_string()),
+                Err(error) => return Err(error),
+            }
+        }
+        if chains.len() < 2 {
+            let why = unreachable.first().map_or(String::new(), |error| format!(": {error}"));
+            return Err(Failure::Input(format!(
+                "comparing needs the audits of two controllers or more{why}"
+            )));
+        }
+        let compared = compare(&chains, unreachable);
+        output::print(self.output.output, &compared, || {
+            println!(
+                "{} controllers ({}), places {} to {} of the order, {} with something decided",
+                chains.len(),
+                compared.controllers.join(", "),
+                compared.from,
+                compared.to,
+                compared.places
+            );
+            for error in &compared.unreachable {
+                println!("not compared: {error}");
+            }
+            for difference in &compared.differences {
+                println!("{}", output::ansi(difference, 31));
+            }
+            match compared.differences_total {
+                0 => println!("{}", output::ansi("All say the same.", 32)),
+                total => println!("{}", output::ansi(&format!("They differ at {total} places."), 31)),
+            }
+        })?;
+        Ok(if compared.differences_total == 0 { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+    }
+}
+
+fn compare(chains: &[Said], unreachable: Vec<String>) -> Compared {
+    let from = chains.iter().map(|said| said.whole_from).max().unwrap_or_default();
+    let to = chains.iter().map(|said| said.last).min().unwrap_or_default();
+    let mut compared = Compared {
+        controllers: chains.iter().map(|said| said.controller.clone()).collect(),
+        unreachable,
+        places: 0,
+        from,
+        to,
+        differences: Vec::new(),
+        differences_total: 0,
+    };
+    if from > to {
+        return compared;
+    }
+    let all: std::collections::BTreeSet<u64> =
+        chains.iter().flat_map(|said| said.places.range(from..=to).map(|(index, _)| *index)).collect();
+    for index in all {
+        compared.places += 1;
+        let mut votes: BTreeMap<Option<&Digest>, Vec<&str>> = BTreeMap::new();
+        for said in chains {
+            votes.entry(said.places.get(&index)).or_default().push(&said.controller);
+        }
+        if votes.len() == 1 {
+            continue;
+        }
+        compared.differences_total += 1;
+        if compared.differences.len() < TOLD_MAX {
+            let mut groups: Vec<String> = votes.into_values().map(|who| who.join(" and ")).collect();
+            groups.sort_by_key(String::len);
+            let what =
+                format!("place {index} of the order: {} do not say the same", groups.join(" against "));
+            compared.differences.push(what);
+        }
+    }
+    compared
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(name: &str, whole_from: u64, last: u64, places: &[(u64, u8)]) -> Said {
+        let places = places.iter().map(|(index, digest)| (*index, [*digest; 32])).collect();
+        Said { controller: name.into(), whole_from, last, places }
+    }
+
+    #[test]
+    fn the_one_that_differs_is_named_where_all_are_whole() {
+        let chains = [
+            said("a", 0, 9, &[(1, 1), (3, 3), (7, 7)]),
+            said("b", 2, 8, &[(3, 3), (7, 7)]),
+            said("c", 0, 7, &[(1, 9), (3, 4), (7, 7)]),
+        ];
+        let compared = compare(&chains, Vec::new());
+        assert_eq!((compared.from, compared.to, compared.places), (2, 7, 2));
+        assert_eq!(compared.differences_total, 1);
+        assert_eq!(compared.differences, ["place 3 of the order: c against a and b do not say the same"]);
+    }
+
+    #[test]
+    fn what_one_leaves_out_is_a_difference() {
+        let chains = [said("a", 0, 9, &[(4, 1)]), said("b", 0, 9, &[])];
+        assert_eq!(compare(&chains, Vec::new()).differences_total, 1);
+    }
+
+    #[test]
+    fn chains_without_a_common_place_have_nothing_to_compare() {
+        let chains = [said("a", 8, 9, &[(8, 1)]), said("b", 0, 3, &[(2, 2)])];
+        let compared = compare(&chains, Vec::new());
+        assert_eq!((compared.places, compared.differences_total), (0, 0));
+    }
+}
