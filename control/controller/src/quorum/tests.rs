@@ -420,6 +420,9 @@ fn who_lies_is_named_and_stops_nothing() {
             if let Some(expected) = expected {
                 assert!(named.contains(&(liar, expected)), "{traitor:?} by {liar}: {named:?}");
             }
+            if expected == Some(FaultKind::BadSignatureShare) {
+                assert!(world.proofs > 0, "its own statement convinces others");
+            }
             assert!(world.phase() > 0);
         }
     }
