@@ -52,6 +52,16 @@ static THREE_CONTROLLERS: Kind = Kind {
     lifeline: OnceLock::new(),
 };
 
+static FOUR_CONTROLLERS: Kind = Kind {
+    name: "four-controllers",
+    prefix: "wf9-",
+    folder: "/run/weir-lab/four-controllers-9",
+    lock: "/run/weir-lab/tests-of-weir-byzantine.lock",
+    controllers: &["c1", "c2", "c3", "c4"],
+    brought_up: OnceLock::new(),
+    lifeline: OnceLock::new(),
+};
+
 /// How long another run may take.
 const OTHER_RUN_BOUND: Duration = Duration::from_secs(900);
 /// Hosts and gateway.
@@ -75,6 +85,11 @@ pub fn lab(scenario: &str) -> Option<Lab> {
 /// The lab with a group of controllers, as [`lab`].
 pub fn group_lab(scenario: &str) -> Option<Lab> {
     lab_of(&THREE_CONTROLLERS, scenario)
+}
+
+/// The lab with a group of which one may lie, as [`lab`].
+pub fn byzantine_lab(scenario: &str) -> Option<Lab> {
+    lab_of(&FOUR_CONTROLLERS, scenario)
 }
 
 fn lab_of(kind: &'static Kind, scenario: &str) -> Option<Lab> {
@@ -215,6 +230,11 @@ impl Lab {
     pub fn context_of(&self, controller: &str) -> Context {
         let path = self.folder().join(controller).join("state/admin.json");
         serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    /// Its controllers.
+    pub fn controllers(&self) -> &'static [&'static str] {
+        self.kind.controllers
     }
 
     /// Its run directory.

@@ -39,7 +39,7 @@ fn samples() -> Vec<Message> {
         Message::Block(block.clone()),
         Message::WantBatches(vec![[1; 32], [2; 32]]),
         Message::WantBlock([3; 32]),
-        Message::Tip { height: 12 },
+        Message::Tip { height: 12, serves: true },
         Message::WantRange { above: 13 },
         Message::Range {
             blocks: vec![block],
