@@ -222,7 +222,8 @@ pub fn newcomer(lab: &Lab, extra: &Extra, number: u8) {
     let address = format!("10.1.0.{}", 200 + number);
     lab.apply(&endpoint("red", &name, "h1", &[&address], &netns));
     configure(&netns, &format!("{address}/24"), "10.1.0.1");
-    assert!(ping_all(&lab.netns("red-app"), ip(&address)), "a new endpoint comes up");
+    // What is in force is there at once; a machine under load may still lose a packet.
+    wait("a new endpoint to be reached", || ping_all(&lab.netns("red-app"), ip(&address)));
 }
 
 /// Every controller, not only the one that leads, knows that every switch has what it shall have: who leads next sends

@@ -150,6 +150,10 @@ fn bring_up(kind: &Kind) -> Result<(), String> {
 impl Lab {
     /// Starts what an earlier scenario left ended, and brings the resources back to those of the lab.
     fn make_whole(&self) {
+        for program in self.kind.controllers {
+            // One that a scenario which failed left stopped. Who is gone is started below.
+            let _gone = self.program(program).map(|record| record.signal(Signal::CONT));
+        }
         for program in self.kind.controllers.iter().chain(&SWITCHES).chain(&["nginx-red-db"]) {
             if self.program(program).is_none_or(|record| !record.alive()) {
                 self.start(program);
