@@ -3,7 +3,7 @@
 use super::metrics::Gauges;
 use super::shared::Shared;
 use super::snapshots::Job;
-use super::{ControllerSettings, Members, SnapshotPolicy};
+use super::{ControllerSettings, Members, SnapshotPolicy, TICK};
 use crate::Error;
 use crate::audit::Observer;
 use crate::core::scheduler::Reached;
@@ -42,6 +42,9 @@ pub(super) enum Command {
     Wait { version: Version, reply: oneshot::Sender<Result<Reached, Error>> },
     /// A snapshot was saved or failed.
     SnapshotDone { saved: bool },
+    /// The state rots: see [`weir_store::Store::rot`].
+    #[cfg(debug_assertions)]
+    Rot,
     /// Nothing, but look whether the controller stops.
     Wake,
 }
@@ -63,6 +66,12 @@ pub(super) struct Runner {
     waiters: BTreeMap<Version, Vec<oneshot::Sender<Result<Reached, Error>>>>,
     waiters_count: usize,
     ticks: u64,
+    /// When the core is told the time next, ns.
+    tick_at_ns: u64,
+    /// States are taken after the same batches as on the other replicas.
+    agreed_states: bool,
+    /// The last batch whose state was taken.
+    taken: u64,
 }
 
 /// However the core thread ends, nobody may wait for an answer that never comes.
@@ -86,6 +95,7 @@ impl Runner {
     ) -> Runner {
         Runner {
             digest_every: shared.engine().map_or(0, |engine| engine.digest_every()),
+            agreed_states: shared.engine().is_some_and(|engine| engine.is_everywhere()),
             feed: settings.feed,
             core,
             commands,
@@ -101,6 +111,8 @@ impl Runner {
             waiters: BTreeMap::new(),
             waiters_count: 0,
             ticks: 0,
+            tick_at_ns: 0,
+            taken: 0,
         }
     }
 
@@ -122,11 +134,17 @@ impl Runner {
                 }
                 Command::Lead { leads, reply } => self.lead(leads, reply),
                 Command::Input(input) => self.step(input),
-                Command::Tick => self.tick(),
                 Command::Inspect(look) => look(&self.core),
                 Command::Wait { version, reply } => self.wait(version, reply),
                 Command::SnapshotDone { saved } => self.snapshot_done(saved),
-                Command::Wake => {}
+                #[cfg(debug_assertions)]
+                Command::Rot => self.core.rot(),
+                // Only to wake this thread.
+                Command::Tick | Command::Wake => {}
+            }
+            // By the clock and not by a command: a queue that is always full has no room for one.
+            if self.shared.clock.now_ns() >= self.tick_at_ns {
+                self.tick();
             }
             if self.shared.is_stopped() {
                 break;
@@ -135,11 +153,14 @@ impl Runner {
     }
 
     fn committed(&mut self, entry: &Entry) -> Result<(), Error> {
-        let mut out = Vec::new();
-        self.core.step(Input::Ordered(decode_batch(&entry.batch)?), &mut out);
-        self.observer.ordered(entry.position.index, &out, self.core.group_keys());
-        self.shared.publish(&self.core);
-        self.obey_all(out);
+        // An empty one only brings the order on.
+        if !entry.batch.is_empty() {
+            let mut out = Vec::new();
+            self.core.step(Input::Ordered(decode_batch(&entry.batch)?), &mut out);
+            self.observer.ordered(entry.position.index, &out, self.core.group_keys());
+            self.shared.publish(&self.core);
+            self.obey_all(out);
+        }
         self.last = entry.position;
         self.entries_since += 1;
         self.bytes_since += entry.batch.len() as u64;
@@ -155,8 +176,12 @@ impl Runner {
         self.last = at;
         self.entries_since = 0;
         self.bytes_since = 0;
+        self.taken = at.index;
         tracing::info!(index = at.index, version = %self.core.store().version(), "took over a state");
         self.observer.took_over(at.index, self.core.store().version(), self.core.group_keys());
+        if self.digest_every > 0 {
+            self.report_digest();
+        }
         self.shared.replaced(&self.core, self.feed);
         self.keys_changed();
         if let Some(members) = &self.members {
@@ -266,6 +291,8 @@ impl Runner {
 
     fn tick(&mut self) {
         self.ticks += 1;
+        self.tick_at_ns = self.shared.clock.now_ns() + TICK.as_nanos() as u64;
+        self.take_snapshot();
         self.step(Input::Tick { now_ms: self.shared.clock.now_ns() / 1_000_000 });
         if self.ticks.is_multiple_of(TICKS_PER_LOOK) {
             self.look_at_waiters();
@@ -306,12 +333,20 @@ impl Runner {
     }
 
     fn take_snapshot(&mut self) {
-        let due = self.entries_since >= self.policy.entries || self.bytes_since >= self.policy.bytes;
-        if !due || self.saving {
+        let index = self.last.index;
+        let due = match self.agreed_states {
+            // Whatever each has had since its start: the same places everywhere.
+            true => index > 0 && index.is_multiple_of(self.policy.entries.max(1)),
+            false => self.entries_since >= self.policy.entries || self.bytes_since >= self.policy.bytes,
+        };
+        let wanted = || self.shared.engine().is_some_and(|engine| engine.wants_state(index));
+        if self.saving || index <= self.taken || !(due || wanted()) {
             return;
         }
-        match self.snapshots.try_send((self.last, self.core.snapshot())) {
+        let snapshot = if self.agreed_states { self.core.agreed_snapshot() } else { self.core.snapshot() };
+        match self.snapshots.try_send((self.last, snapshot)) {
             Ok(()) => {
+                self.taken = index;
                 self.saving = true;
                 self.entries_since = 0;
                 self.bytes_since = 0;
