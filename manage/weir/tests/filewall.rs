@@ -9,6 +9,7 @@
 mod adversaries;
 mod examples;
 mod peers;
+mod roles;
 mod service;
 mod takeover;
 
@@ -545,11 +546,25 @@ as bob 'echo READ user >> /mnt/.control/shadow/bob'
 check granted \"$(as alice 'cat /mnt/bob')\" bob
 as bob 'chmod 640 /mnt/bob'
 check shadow \"$(as bob 'cat /mnt/.control/shadow/bob' | grep -c -e 'mode 0640' -e 'READ user')\" 2
+as bob 'echo all policy > /mnt/.control/shadow/bob; chmod 600 /mnt/bob'
+check taken-back \"$(as alice 'cat /mnt/bob' | grep -c denied)\" 1
+umount /mnt
+check unmounted $? 0
 ";
 
 #[test]
 fn the_kernels_own_client_works_with_roles_and_the_control_folder() {
-    let name = "the_kernels_own_client_works_with_roles_and_the_control_folder";
+    kernel_client("the_kernels_own_client_works_with_roles_and_the_control_folder", &["3"]);
+}
+
+#[test]
+fn the_kernels_own_client_of_nfsv4_works_with_roles_and_the_control_folder() {
+    let name = "the_kernels_own_client_of_nfsv4_works_with_roles_and_the_control_folder";
+    kernel_client(name, &["4.0", "4.1"]);
+}
+
+/// Mounts with each version in turn, in one guest.
+fn kernel_client(name: &str, versions: &[&str]) {
     if let Some(reason) = crate::nfs_guest::missing() {
         return println!("NOT RUN {name}: {reason}");
     }
@@ -567,9 +582,11 @@ fn the_kernels_own_client_works_with_roles_and_the_control_folder() {
             ),
         );
         place.start_wall("wall", &policy);
-        let said = crate::nfs_guest::run(&place.client, place.folder.path(), GUEST);
+        let script: String =
+            versions.iter().map(|version| crate::nfs_guest::mount(version) + GUEST).collect();
+        let said = crate::nfs_guest::run(&place.client, place.folder.path(), &script);
         assert!(said.iter().all(|line| line.ends_with(" ok")), "{said:#?}");
-        assert_eq!(said.len(), GUEST.matches("\ncheck ").count() + 1, "{said:#?}");
+        assert_eq!(said.len(), versions.len() * (GUEST.matches("\ncheck ").count() + 1), "{said:#?}");
         let counters = place.status().unwrap()["totals"]["counters"].clone();
         assert_eq!(
             (counters["bad_calls_total"].as_u64(), counters["bad_replies_total"].as_u64()),

@@ -11,7 +11,7 @@ use weir_lab::Netns;
 
 const CACHE: &str = "/var/cache/weir/guest";
 /// In the order in which they need each other.
-const MODULES: [&str; 16] = [
+const MODULES: [&str; 18] = [
     "failover",
     "net_failover",
     "virtio_ring",
@@ -28,6 +28,8 @@ const MODULES: [&str; 16] = [
     "nfs_acl",
     "nfs",
     "nfsv3",
+    "dns_resolver",
+    "nfsv4",
 ];
 /// An emulated processor on a loaded machine is slow.
 const BOUND: Duration = Duration::from_secs(400);
@@ -45,8 +47,6 @@ ip address add 10.0.2.15/24 dev eth0
 ip route add default via 10.0.2.2
 as() { su -s /bin/sh \"$1\" -c \"$2\" 2>&1; }
 check() { if [ \"$2\" = \"$3\" ]; then echo \"CHECK $1 ok\"; else echo \"CHECK $1 wrong: '$2' is not '$3'\"; fi; }
-mount -i -t nfs -o vers=3,nolock,sync,proto=tcp,mountproto=tcp,addr=10.9.1.1,mountaddr=10.9.1.1,port=2049,mountport=2049 10.9.1.1:/vfs /mnt
-check mount $? 0
 SCRIPT
 echo THE-END
 while true; do sleep 1000; done
@@ -54,7 +54,7 @@ while true; do sleep 1000; done
 
 /// What is missing here for a guest, if anything is.
 pub fn missing() -> Option<String> {
-    if !Path::new(CACHE).join("modules/nfsv3.ko").exists() || kernel().is_none() {
+    if !Path::new(CACHE).join("modules/nfsv4.ko").exists() || kernel().is_none() {
         return Some("no kernel with an NFS client for guests: run scripts/guest-kernel".into());
     }
     let programs = ["qemu-system-x86_64", "busybox"];
@@ -92,7 +92,19 @@ impl Drop for Ended {
     }
 }
 
-/// Boots a guest in a namespace, and returns what its script says of each check; `script` finds the export in `/mnt`.
+/// Mounts FileWall at `/mnt`, over NFSv3 or a minor version of NFSv4.
+pub fn mount(version: &str) -> String {
+    let (kind, more) = match version {
+        "3" => ("nfs", "nolock,mountproto=tcp,mountaddr=10.9.1.1,mountport=2049"),
+        _ => ("nfs4", "clientaddr=10.0.2.15"),
+    };
+    format!(
+        "mount -i -t {kind} -o vers={version},sync,proto=tcp,addr=10.9.1.1,port=2049,{more} 10.9.1.1:/vfs /mnt\n\
+         check mount-{version} $? 0\n"
+    )
+}
+
+/// Boots a guest in a namespace, and returns what its script says of each check; `script` mounts for itself ([`mount`]).
 pub fn run(netns: &Netns, folder: &Path, script: &str) -> Vec<String> {
     let folders = ["bin", "dev", "proc", "sys", "mnt", "modules", "etc", "tmp"];
     let mut files: Vec<(String, u32, Vec<u8>)> =

@@ -48,6 +48,17 @@ pub struct Told {
 /// Most probes for one call.
 pub const PROBES_MAX: usize = 6;
 
+/// What a call is besides, where it is an operation of a COMPOUND of NFSv4.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InCompound {
+    /// The cookie that a READDIR begins behind.
+    pub cookie: u64,
+    /// It is on a file that a policy made up, which is open under this handle.
+    pub open: bool,
+    /// Who the server shall think is calling, user and group: the COMPOUND has one credential for all its operations.
+    pub user: Option<(u32, u32)>,
+}
+
 /// A call on its way to the server: one of NFSv3, or an operation of a COMPOUND of NFSv4 that has its like in NFSv3.
 #[derive(Debug)]
 pub struct Call<'a> {
@@ -64,6 +75,8 @@ pub struct Call<'a> {
     /// Places of its handles where they follow from the operations before it, as in a COMPOUND of NFSv4; otherwise they are
     /// those of the handles.
     pub places: Option<[Option<Place>; 2]>,
+    /// Set for an operation of a COMPOUND.
+    pub compound: Option<InCompound>,
     /// What the server answered to the probes of this call.
     pub told: Vec<Told>,
     /// What a policy wants to know, with [`crate::policy::Verdict::Ask`].
@@ -72,6 +85,8 @@ pub struct Call<'a> {
     pub results: Vec<u8>,
     /// What a policy wants to remember until the reply comes; 0 is nothing.
     pub note: u64,
+    /// A policy lets others go first for so long, µs.
+    pub aside_us: u64,
     /// It was sent to the server before, and nobody knows what became of it.
     pub unknown: bool,
     /// What a policy answers such a call with, unless it turns out to have happened; it must not reach the server then.
@@ -97,10 +112,12 @@ impl<'a> Call<'a> {
             caller,
             now,
             places: None,
+            compound: None,
             told: Vec::new(),
             probe: None,
             results: Vec::new(),
             note: 0,
+            aside_us: 0,
             unknown: false,
             unless: None,
             handles: [None; 2],
@@ -157,6 +174,10 @@ impl<'a> Call<'a> {
 
     /// Changes who the server shall think is calling; nothing happens without AUTH_SYS.
     pub fn set_user(&mut self, uid: u32, gid: u32) {
+        if let Some(compound) = &mut self.compound {
+            compound.user = Some((uid, gid));
+            return;
+        }
         if let Credential::Sys(sys) = &self.head.credential {
             set_u32(self.record, sys.uid_at, uid);
             set_u32(self.record, sys.uid_at + 4, gid);
@@ -176,15 +197,29 @@ impl<'a> Call<'a> {
 
     /// The cookie that a READDIR or READDIRPLUS begins behind.
     pub fn cookie(&self) -> u64 {
+        if let Some(compound) = &self.compound {
+            return compound.cookie;
+        }
         let at = self.arguments.handles[0].padded_end();
         u64::from(get_u32(self.record, at)) << 32 | u64::from(get_u32(self.record, at + 4))
     }
 
     /// Lets the server leave room for an entry of `bytes` more in a READDIR or READDIRPLUS.
     pub fn leave_room(&mut self, bytes: u32) {
-        let last = self.record_bytes - 4;
+        let last = self.listing_bytes_at();
         let asked = get_u32(self.record, last);
         set_u32(self.record, last, asked.saturating_sub(bytes).max(asked.min(1024)));
+    }
+
+    /// Where the longest reply to a READDIR or READDIRPLUS stands: at the end, or where the COMPOUND has it.
+    fn listing_bytes_at(&self) -> usize {
+        let last = self.record_bytes - 4;
+        if self.compound.is_some() { self.arguments.maxcount_at.unwrap_or(last) } else { last }
+    }
+
+    /// The longest reply to a READDIR or READDIRPLUS, bytes.
+    pub fn listing_bytes(&self) -> u32 {
+        get_u32(self.record, self.listing_bytes_at())
     }
 
     /// Bytes of data that it brings (WRITE) or asks for (READ).

@@ -175,6 +175,12 @@ totals! {
     compounds_total,
     /// COMPOUNDs that were cut at an operation that is denied or not served.
     compounds_cut_total,
+    /// WRITEs that were set aside so that others could go first.
+    set_aside_total,
+    /// Calls that went before a WRITE that had come first.
+    overtaken_total,
+    /// Files of control folders that were open over NFSv4 and forgotten because there were too many.
+    control_opens_forgotten_total,
     /// Calls of programs and versions that are not served.
     unserved_total,
     /// Calls with credentials that are not taken.

@@ -5,3 +5,5 @@
 mod compound;
 mod played;
 mod proxy;
+mod reorder;
+mod roles4;

@@ -18,7 +18,7 @@ const MODULES: [(&str, &str); 3] = [
 ];
 
 /// A window of a whole day, or one that is hours away.
-fn window(open: bool) -> String {
+pub(super) fn window(open: bool) -> String {
     let hours = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 3600;
     let away = (hours + 6) % 24;
     match open {
@@ -27,8 +27,9 @@ fn window(open: bool) -> String {
     }
 }
 
-fn put(place: &Place, policy: &str) {
-    let epoch = || place.status().unwrap()["policy_epoch"].as_u64();
+pub(super) fn put(place: &Place, policy: &str) {
+    let epoch = || place.status().and_then(|status| status["policy_epoch"].as_u64());
+    system::wait_for("an answer of FileWall", BOUND, || Ok(epoch().is_some())).unwrap();
     let before = epoch();
     place.write_policy(policy);
     system::wait_for("the policy", BOUND, || Ok(epoch() > before)).unwrap();

@@ -10,7 +10,7 @@ use crate::identity::{Identities, Principals};
 use crate::message::{Asked, Call, Reply};
 use crate::metrics::{PolicyCounters, PolicyRow};
 use crate::places::{Directory, Place, Places, Zones};
-use crate::wire::nfs3::{Handle, Op, Status};
+use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,6 +48,8 @@ pub struct Chain {
     zones: Zones,
     places: Arc<Places>,
     names: bool,
+    judges: bool,
+    reorders: bool,
 }
 
 /// What becomes of a call.
@@ -99,7 +101,9 @@ impl Chain {
             None => (1, Principals::default(), Arc::default()),
         };
         let names = entries.iter().any(|entry| entry.policy.needs_names());
-        Chain { entries, epoch, identities, principals, zones, places, names }
+        let reorders = entries.iter().any(|entry| entry.policy.reorders());
+        let judges = entries.iter().any(|entry| entry.policy.judges_objects());
+        Chain { entries, epoch, identities, principals, zones, places, names, judges, reorders }
     }
 
     /// Places are good for another chain only if the paths are the same, for nodes are numbered by them.
@@ -266,6 +270,32 @@ impl Chain {
     /// True if COMPOUNDs of NFSv4 may pass.
     pub fn serves_nfs4(&self) -> bool {
         self.entries.iter().all(|entry| entry.policy.serves_nfs4())
+    }
+
+    /// True if WRITEs may be set aside.
+    pub fn reorders(&self) -> bool {
+        self.reorders
+    }
+
+    /// True if the objects of COMPOUNDs must be known.
+    pub fn judges_objects(&self) -> bool {
+        self.judges
+    }
+
+    /// Tells the policies the handle of the export's root in NFSv4.
+    pub fn entered(&self, root: &Handle) {
+        self.learn_name(root.as_bytes(), None, crate::places::ROOT, b"");
+        self.entries.iter().for_each(|entry| entry.policy.entered(root));
+    }
+
+    /// True if a policy has made up the object of a handle.
+    pub fn makes_up(&self, handle: &[u8]) -> bool {
+        self.judges && self.entries.iter().any(|entry| entry.policy.makes_up(handle))
+    }
+
+    /// Tells the policies the attributes of an object of NFSv4.
+    pub fn object_seen(&self, handle: &[u8], attributes: Option<&[u8; ATTRIBUTES_BYTES]>) {
+        self.entries.iter().for_each(|entry| entry.policy.object_seen(handle, attributes));
     }
 
     /// The server's handle for one that a client of NFSv4 uses.

@@ -17,6 +17,7 @@ use super::quota::{Quota, QuotaFile};
 use super::rate::{Rate, RateFile};
 use super::rbac::{Rbac, RbacFile};
 use super::remap::{Remap, RemapFile};
+use super::reorder::{Reorder, ReorderFile};
 use super::statistics::{Statistics, StatisticsFile};
 use crate::error::{Error, Result};
 use crate::identity::{Identities, IdentitiesFile};
@@ -30,7 +31,7 @@ use std::path::{Path, PathBuf};
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Most files in a folder of policies.
 pub const FILES_MAX: usize = 256;
-const KINDS: [&str; 13] = [
+const KINDS: [&str; 14] = [
     "identities",
     "handles",
     "access",
@@ -44,6 +45,7 @@ const KINDS: [&str; 13] = [
     "audit",
     "rbac",
     "module",
+    "reorder",
 ];
 
 /// One document and where it stands.
@@ -204,6 +206,7 @@ fn policy(
         "module" => Box::new(
             ModulePolicy::compile(&document.body::<ModuleFile>()?, folder, dynamic()).map_err(wrong)?,
         ),
+        "reorder" => Box::new(Reorder::compile(&document.body::<ReorderFile>()?).map_err(wrong)?),
         "statistics" => {
             document.body::<StatisticsFile>()?;
             Box::new(Statistics)

@@ -2,7 +2,7 @@
 //!
 //! - [`file`]: the files that administrators write; loading, checking, and what a wrong file says.
 //! - [`chain`]: policies in order, their contexts, and what core and policies know of paths.
-//! - The policies: [`statistics`], [`handles`], [`access`], [`freeze`], [`remap`], [`rate`], [`rbac`], [`quota`], [`machines`], [`module`], [`alarm`], [`audit`].
+//! - The policies: [`statistics`], [`handles`], [`access`], [`freeze`], [`remap`], [`rate`], [`reorder`], [`rbac`], [`quota`], [`machines`], [`module`], [`alarm`], [`audit`].
 //! - [`time`]: windows of the day and week. - [`explain`]: which policy decides on a call that nobody has made.
 //!
 //! A policy sees a call before the server does and may change it ([`Call`]), let it go on, answer it, or delay it. It sees the
@@ -27,6 +27,7 @@ pub mod quota;
 pub mod rate;
 pub mod rbac;
 pub mod remap;
+pub mod reorder;
 pub mod statistics;
 pub mod time;
 
@@ -36,7 +37,7 @@ pub use file::load;
 use crate::identity::Principal;
 use crate::message::{Asked, Call, Now, Reply};
 use crate::places::{Place, Places, ROOT, Zones};
-use crate::wire::nfs3::{Handle, Op, Status};
+use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -153,6 +154,27 @@ pub trait Policy: Send + Sync + Debug {
     fn serves_nfs4(&self) -> bool {
         true
     }
+
+    /// True if it has calls set aside so that others go first.
+    fn reorders(&self) -> bool {
+        false
+    }
+
+    /// True if it must know the object of every operation: names in COMPOUNDs are resolved before it is asked.
+    fn judges_objects(&self) -> bool {
+        false
+    }
+
+    /// Hears the handle of the export's root in NFSv4, which has no MOUNT.
+    fn entered(&self, _root: &Handle) {}
+
+    /// True if a handle is that of an object that it makes up.
+    fn makes_up(&self, _handle: &[u8]) -> bool {
+        false
+    }
+
+    /// Hears the attributes of an object of NFSv4, as those of NFSv3; `None` if they have changed and are not known.
+    fn object_seen(&self, _handle: &[u8], _attributes: Option<&[u8; ATTRIBUTES_BYTES]>) {}
 
     /// The handle that stands behind one that a client of NFSv4 uses; `Err` is the status to refuse with.
     fn open_handle(&self, handle: OpenHandle, _client: IpAddr) -> Result<OpenHandle, Status> {

@@ -60,7 +60,7 @@ pub(super) fn put_question(entry: &Entry, xid: u32, out: &mut Vec<u8>) {
     match &entry.asked {
         Question::Own(probe) => out.extend_from_slice(&probe.record(xid)),
         Question::Overtaken(overtaken) => out.extend_from_slice(&overtaken.probe.record(xid)),
-        Question::Call(..) | Question::Compound(_) => {}
+        Question::Call(..) | Question::Compound(_) | Question::Own4(_) => {}
     }
 }
 
@@ -140,7 +140,7 @@ impl Session {
         let probe = match &asked {
             Question::Own(probe) => (**probe).clone(),
             Question::Overtaken(overtaken) => overtaken.probe.clone(),
-            Question::Call(..) | Question::Compound(_) => return replies::Done::Skip,
+            Question::Call(..) | Question::Compound(_) | Question::Own4(_) => return replies::Done::Skip,
         };
         let (record, record_bytes, _) = self.s2c.record(source);
         let mut reader = Reader::new(record, record_bytes);

@@ -207,7 +207,12 @@ impl Session {
         if held.is_none() {
             self.renew_chain(env);
         }
-        let Session { c2s, callers, chain, pending, address, key, answers, .. } = self;
+        // What may be set aside must be there as a whole.
+        if op == Op::Write && !datagram && self.chain.reorders() && !self.c2s.is_whole(source) {
+            self.held = held;
+            return Done::More;
+        }
+        let Session { c2s, callers, chain, pending, address, key, answers, asides, .. } = self;
         let (record, record_bytes, output) = c2s.record(source);
         let mut reader = Reader::new(record, record_bytes);
         let found = match reader.take(head.arguments_at).and_then(|_| arguments(&mut reader, op)) {
@@ -353,6 +358,14 @@ impl Session {
                 let names = resent || chain.needs_names();
                 let asked = remember(&call, caller.clone(), maxcount, datagram, names);
                 let head_end = call.head_end();
+                let aside_us = if datagram || !asides.has_room(record_bytes) { 0 } else { call.aside_us };
+                if aside_us == 0 && !asides.is_empty() {
+                    if asides.may_pass(&call) {
+                        Totals::count(&env.shared.totals.overtaken_total);
+                    } else {
+                        asides.release(output);
+                    }
+                }
                 let entry = Entry {
                     client_xid: head.xid,
                     asked: Question::Call(asked, handled),
@@ -363,6 +376,15 @@ impl Session {
                 };
                 let xid = pending.insert(entry);
                 env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                if aside_us > 0 {
+                    let handle = Handle::new(call.handle(0)).unwrap_or(Handle::EMPTY);
+                    let mut bytes = Vec::with_capacity(record_bytes + 72);
+                    call.put(xid, &mut bytes);
+                    bytes.extend_from_slice(&record[head_end..]);
+                    let totals = &env.shared.totals;
+                    asides.push(bytes, handle, env.now.steady_us + aside_us, totals);
+                    return Done::Skip;
+                }
                 output.head(|out| call.put(xid, out));
                 Done::Forward(head_end)
             }
@@ -395,7 +417,7 @@ pub(super) fn known(
 
 /// The same before policies have seen it: what was carried out before, or is pending, is not theirs to judge again (a name that
 /// it has removed is gone). What is new, or unknown, stays so.
-fn recalled(
+pub(super) fn recalled(
     once: Option<retransmit::Key>,
     session: SessionKey,
     answers: &mut Vec<u8>,

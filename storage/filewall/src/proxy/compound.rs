@@ -7,36 +7,45 @@
 //! A client of NFSv4 does not mount: it walks down from the server's root. On the way to the export nothing else can be
 //! reached, and the step into it is what MOUNT is in NFSv3.
 //!
+//! - [`walk`]: from operation to operation. - [`judged`]: the same where objects must be known: resolving names, OPEN, whose
+//!   credentials. - [`made_up`]: operations on objects that a policy makes up; [`states`]: what is open of them.
+//! - [`question`]: what FileWall asks the server itself, which holds the client's call meanwhile.
+//!
 //! Invariants
 //! - The first operation that is denied, or not served, ends the COMPOUND: the server gets those before it, and its reply is
 //!   completed with the refusal. So a sequence number or slot is used up as the client expects.
+//! - Where a policy must know objects ([`crate::policy::Policy::judges_objects`]), each operation is judged with the handle that it
+//!   is about: names are asked for first, and the server gets the handle that was judged in place of the name.
 //! - No way leads from the server to the client past the policies: there are no callbacks, hence no delegations; no layouts;
 //!   no addresses of other servers; LOOKUPP is not served.
 
-use super::calls::{Done, Passed, known};
-use super::flow::{RECORD_BYTES_MAX, Source};
+mod judged;
+mod made_up;
+mod question;
+mod states;
+mod walk;
+
+pub(super) use question::{Answer4, Question4, fattr3, keeps_sequence};
+pub use states::Shared4;
+pub use walk::Course;
+
+use super::calls::{Done, Passed, known, recalled};
+use super::flow::Source;
 use super::pending::{Entry, Question};
 use super::session::{Held, Session};
 use super::worker::Env;
 use crate::identity::Principal;
-use crate::message::{Asked, Call, Now};
+use crate::message::Asked;
 use crate::metrics::Totals;
-use crate::places::{Place, ROOT};
-use crate::policy::{Chain, Mount, Outcome};
-use crate::wire::call::Arguments;
-use crate::wire::nfs3::{Handle, NAME_BYTES_MAX, Op, Status};
-use crate::wire::nfs4::arguments::{self, Argument, CompoundHead};
+use crate::places::Place;
+use crate::wire::nfs3::{Handle, Op};
+use crate::wire::nfs4::arguments::{self, CompoundHead};
 use crate::wire::nfs4::{COMPOUND, MINOR_MAX, Op4, status};
-use crate::wire::rpc::{CallHead, Refusal, mark_of, put_success};
-use crate::wire::xdr::{Reader, get_u32, padded, put_opaque, put_u32, set_u32};
+use crate::wire::rpc::{CallHead, Credential, Refusal, mark_of, put_success};
+use crate::wire::xdr::{Reader, padded, put_opaque, put_u32, set_u32};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Flag of CREATE_SESSION that asks for callbacks on the same connection.
-const FLAG_CALLBACKS: u32 = 2;
-/// BIND_CONN_TO_SESSION: calls of the client only, or callbacks only.
-const DIRECTION_FORE: u32 = 1;
-const DIRECTION_BACK: u32 = 2;
+use walk::{Stop, Walk};
 
 /// Where the cursor is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +76,25 @@ pub struct Cursor {
     pub handle: Option<Handle>,
     /// The directory that it was found in, if its handle is known, and its name there.
     pub name: Option<(Option<Handle>, Box<[u8]>)>,
+    /// True if it is that of an object that a policy makes up: the server never gets it.
+    pub made_up: bool,
+}
+
+/// What the server gets for an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The operation.
+    Same,
+    /// Another one whose result has the same form: a name that was looked up is not looked up again.
+    As(Op4),
+    /// It is one of ours, before the client's next one.
+    Hidden,
+    /// One that must fail, so that its owner's sequence number is used up; the client gets this status.
+    Refused(u32),
+    /// The operation, which shall make a file where there was none; it is asked for again if there is one meanwhile.
+    Guarded,
+    /// Nothing: this is its result.
+    Made(Vec<u8>),
 }
 
 /// What must be known of an operation when its result comes.
@@ -75,11 +103,15 @@ pub struct OpAsked {
     /// Which one.
     pub op: Op4,
     /// What policies were shown, and which of them let it go on, as bits.
-    pub asked: Option<(Asked, u64)>,
+    pub asked: Vec<(Asked, u64)>,
+    /// What the server gets.
+    pub sent: Sent,
     /// The cursor, for operations whose results bring handles.
     pub cursor: Option<Box<Cursor>>,
     /// `maxcount` of READDIR as the client gave it, bytes.
     pub maxcount: u32,
+    /// Words of the bitmap of the attributes that a READDIR asks for.
+    pub wanted: Box<[u8]>,
 }
 
 /// What must be known of a COMPOUND when its reply comes.
@@ -91,10 +123,12 @@ pub struct CompoundAsked {
     pub cut: Option<(u32, u32)>,
     /// Who called.
     pub caller: Arc<Principal>,
+    /// True if the COMPOUND goes on when these are done; its call is held.
+    pub segment: bool,
 }
 
 /// Bytes that are replaced in a record.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Edit {
     /// Which ones.
     pub range: Range<usize>,
@@ -103,7 +137,7 @@ pub(super) struct Edit {
 }
 
 /// New bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Piece {
     /// None: they are left out.
     Nothing,
@@ -137,8 +171,13 @@ pub(super) fn put_edited(
     let added: usize = edits.iter().map(|edit| edit.new.bytes()).sum();
     put_u32(out, mark_of(record_bytes + added - removed));
     put_u32(out, xid);
-    let mut from = 4;
-    for edit in edits {
+    put_region(record, 4..end, edits, out);
+}
+
+/// Appends a part of a record with the edits in it.
+pub(super) fn put_region(record: &[u8], region: Range<usize>, edits: &[Edit], out: &mut Vec<u8>) {
+    let mut from = region.start;
+    for edit in edits.iter().filter(|edit| edit.range.start >= region.start && edit.range.end <= region.end) {
         out.extend_from_slice(&record[from..edit.range.start]);
         match &edit.new {
             Piece::Nothing => {}
@@ -147,7 +186,7 @@ pub(super) fn put_edited(
         }
         from = edit.range.end;
     }
-    out.extend_from_slice(&record[from..end]);
+    out.extend_from_slice(&record[from..region.end]);
 }
 
 /// Appends the result of an operation that is not carried out.
@@ -159,245 +198,58 @@ pub(super) fn put_refused(out: &mut Vec<u8>, number: u32, status: u32) {
     }
 }
 
-/// Appends a whole reply whose only result, if any, is a refusal.
-fn put_answer(out: &mut Vec<u8>, xid: u32, tag: &[u8], status: u32, refused: Option<u32>) {
-    let mut results = Vec::new();
-    put_u32(&mut results, status);
-    put_opaque(&mut results, tag);
-    put_u32(&mut results, u32::from(refused.is_some()));
+/// Appends a whole reply: `results` are `count` of them, and the last one may be a refusal.
+fn put_answer(
+    out: &mut Vec<u8>,
+    xid: u32,
+    tag: &[u8],
+    (count, results): (u32, &[u8]),
+    (status, refused): (u32, Option<u32>),
+) {
+    let mut bytes = Vec::with_capacity(results.len() + tag.len() + 32);
+    put_u32(&mut bytes, status);
+    put_opaque(&mut bytes, tag);
+    put_u32(&mut bytes, count + u32::from(refused.is_some()));
+    bytes.extend_from_slice(results);
     if let Some(number) = refused {
-        put_refused(&mut results, number, status);
+        put_refused(&mut bytes, number, status);
     }
-    put_success(out, xid, results.len());
-    out.extend_from_slice(&results);
+    put_success(out, xid, bytes.len());
+    out.extend_from_slice(&bytes);
 }
 
-/// What becomes of one operation.
-enum Step {
-    On,
-    Cut(u32),
-    Wait { wait_us: u64, from: usize, handled: u64 },
-}
-
-impl From<Status> for Step {
-    fn from(status: Status) -> Step {
-        Step::Cut(status.number())
-    }
-}
-
-struct Walk<'w, 'e> {
-    record: &'w mut [u8],
-    record_bytes: usize,
+/// Everything of a COMPOUND that is under way but its record.
+struct Way<'s> {
     head: CallHead,
-    caller: &'w Arc<Principal>,
-    chain: &'w Chain,
-    env: &'w Env<'e>,
-    /// From the policies that a call was delayed by: what was passed before.
-    held: Option<Held>,
-    current: Cursor,
-    saved: Cursor,
-    edits: Vec<Edit>,
-    ops: Vec<OpAsked>,
+    compound: &'s CompoundHead,
+    caller: Arc<Principal>,
+    chain: Arc<crate::policy::Chain>,
+    once: Option<super::retransmit::Key>,
+    unknown: bool,
 }
 
-impl Walk<'_, '_> {
-    fn step(&mut self, argument: &Argument) -> Step {
-        for (at, bit) in argument.locations() {
-            let word = get_u32(self.record, at);
-            set_u32(self.record, at, word & !bit);
-        }
-        let mut asked = None;
-        if let Position::Above(level) = self.current.position
-            && (argument.rule.is_some() || argument.op == Op4::Open)
-        {
-            match self.above(argument, level) {
-                Step::On => {}
-                other => return other,
-            }
-        } else if let Some(rule) = argument.rule {
-            match self.ask(argument, rule) {
-                Ok(answer) => asked = Some(answer),
-                Err(step) => return step,
-            }
-            if matches!(argument.op, Op4::Lookup | Op4::Open | Op4::Create) && argument.name_count > 0 {
-                self.descend(argument);
-            }
-        } else if let Step::Cut(status) = self.other(argument) {
-            return Step::Cut(status);
-        }
-        let cursor = matches!(argument.op, Op4::GetFh | Op4::GetAttr | Op4::ReadDir)
-            .then(|| Box::new(self.current.clone()));
-        self.ops.push(OpAsked { op: argument.op, asked, cursor, maxcount: argument.count });
-        Step::On
-    }
-
-    /// An operation above the export: it can look, and go down to the export.
-    fn above(&mut self, argument: &Argument, level: usize) -> Step {
-        match argument.op {
-            Op4::GetAttr | Op4::Access | Op4::ReadDir | Op4::Verify | Op4::NVerify => Step::On,
-            Op4::Lookup | Op4::SecInfo => {
-                let name = argument.names[0].of(self.record);
-                if self.env.shared.server.way().nth(level) != Some(name) {
-                    return Step::Cut(match name.len() {
-                        0 => status::INVAL,
-                        1..=NAME_BYTES_MAX => status::NOENT,
-                        _ => status::NAMETOOLONG,
-                    });
-                }
-                if argument.op == Op4::SecInfo {
-                    return Step::On;
-                }
-                self.current = Cursor::default();
-                self.enter(level + 1)
-            }
-            _ => Step::Cut(status::ACCES),
+impl Way<'_> {
+    fn hold(self, until_us: u64, course: Course) -> Held {
+        Held {
+            until_us,
+            from: 0,
+            handled: 0,
+            chain: self.chain,
+            caller: self.caller,
+            handles: [None; 2],
+            maxcount: 0,
+            told: Vec::new(),
+            note: 0,
+            once: self.once,
+            unknown: self.unknown,
+            unless: None,
+            course: Some(Box::new(course)),
         }
     }
 
-    /// The cursor is so many steps below the server's root; where the export begins, policies are asked as for a mount.
-    fn enter(&mut self, level: usize) -> Step {
-        if level < self.env.shared.server.way().count() {
-            self.current.position = Position::Above(level);
-            return Step::On;
-        }
-        let mount = Mount { caller: self.caller.clone(), path: Vec::new(), place: ROOT, now: self.env.now };
-        if let Err(status) = self.chain.mount(&mount) {
-            Totals::count(&self.env.shared.totals.mounts_refused_total);
-            return status.into();
-        }
-        self.current.position = Position::Inside(ROOT);
-        Step::On
-    }
-
-    /// Operations that rules do not speak of.
-    fn other(&mut self, argument: &Argument) -> Step {
-        match argument.op {
-            Op4::PutRootFh => {
-                self.current = Cursor::default();
-                return self.enter(0);
-            }
-            Op4::PutFh => return self.put_handle(argument),
-            Op4::SaveFh => self.saved = self.current.clone(),
-            Op4::RestoreFh => self.current = self.saved.clone(),
-            _ => {}
-        }
-        for at in argument.sizes_at.into_iter().flat_map(|at| [at, at + 4]) {
-            let bytes = u32::try_from(RECORD_BYTES_MAX).unwrap_or(u32::MAX);
-            set_u32(self.record, at, get_u32(self.record, at).min(bytes));
-        }
-        let Some(at) = argument.callback_at else { return Step::On };
-        let word = get_u32(self.record, at);
-        let word = match argument.op {
-            Op4::SetClientId => 0,
-            Op4::CreateSession => word & !FLAG_CALLBACKS,
-            _ if word == DIRECTION_BACK => return Step::Cut(status::NOTSUPP),
-            _ => DIRECTION_FORE,
-        };
-        set_u32(self.record, at, word);
-        Step::On
-    }
-
-    fn put_handle(&mut self, argument: &Argument) -> Step {
-        let Some(span) = argument.handle else { return Step::On };
-        let Some(handle) = Handle::new(span.of(self.record)) else { return Status::BadHandle.into() };
-        let open = match self.chain.open_handle(handle, self.caller.address) {
-            Ok(open) => open,
-            Err(status) => return status.into(),
-        };
-        let context = self.chain.context();
-        let bytes = open.handle.as_bytes();
-        let position = match (context.places.above(bytes), open.above) {
-            (Some(level), _) => Position::Above(level),
-            // It leads down to the export, but nobody knows any more from where.
-            (None, true) => return Status::Stale.into(),
-            (None, false) if context.zones.trivial() => Position::Inside(ROOT),
-            (None, false) => context.places.get(bytes).map_or(Position::Unknown, Position::Inside),
-        };
-        if open.handle != handle {
-            let range = span.start - 4..span.padded_end();
-            self.edits.push(Edit { range, new: Piece::Handle(open.handle) });
-        }
-        self.current = Cursor { position, handle: Some(open.handle), name: None };
-        Step::On
-    }
-
-    fn descend(&mut self, argument: &Argument) {
-        let name = argument.names[0].of(self.record);
-        let place =
-            self.current.position.place().and_then(|place| self.chain.context().zones.step(place, name));
-        let from = (self.current.handle, Box::from(name));
-        self.current = Cursor {
-            position: place.map_or(Position::Unknown, Position::Inside),
-            handle: None,
-            name: Some(from),
-        };
-    }
-
-    /// Shows an operation to the policies, as the one of NFSv3 that it is like.
-    fn ask(&mut self, argument: &Argument, rule: Op) -> Result<(Asked, u64), Step> {
-        let number = self.ops.len();
-        let (mut from, mut handled) = (0, 0);
-        if let Some(held) = &self.held {
-            match held.passed.get(number) {
-                Some(passed) => (from, handled) = (usize::MAX, *passed),
-                None if held.passed.len() == number => (from, handled) = (held.from, held.handled),
-                None => {}
-            }
-        }
-        let two = matches!(rule, Op::Rename | Op::Link);
-        let nowhere = Cursor::default();
-        let cursors = if two { [&self.saved, &self.current] } else { [&self.current, &nowhere] };
-        let handles = cursors.map(|cursor| cursor.handle);
-        let places = cursors.map(|cursor| cursor.position.place());
-        let arguments = Arguments {
-            names: argument.names,
-            name_count: argument.name_count,
-            access_at: argument.access_at,
-            maxcount_at: argument.maxcount_at,
-            offset: argument.offset,
-            count: argument.count,
-            payload: argument.payload,
-            ..Arguments::new(rule)
-        };
-        let now: Now = self.env.now;
-        let mut call = Call::new(self.record, self.record_bytes, self.head, arguments, self.caller, now);
-        call.restore_handles(handles.map(|handle| Some(handle.unwrap_or(Handle::EMPTY))));
-        call.places = Some(places);
-        if self.held.is_none() {
-            self.env.shared.totals.call(rule);
-        }
-        let outcome = if from == usize::MAX {
-            Outcome::Forward { handled }
-        } else {
-            self.chain.request(&mut call, from, handled)
-        };
-        match outcome {
-            Outcome::Wait { wait_us, from, handled } => Err(Step::Wait { wait_us, from, handled }),
-            // No policy that serves NFSv4 asks or makes results.
-            Outcome::Ask { .. } | Outcome::Reply { .. } => Err(Status::ServerFault.into()),
-            Outcome::Answer { status, .. } => {
-                self.env.shared.totals.denied(rule);
-                Err(status.into())
-            }
-            Outcome::Forward { handled } => {
-                let names = self.chain.needs_names();
-                let name = |number: usize| {
-                    (names && number < argument.name_count).then(|| Box::from(call.name(number)))
-                };
-                let asked = Asked {
-                    op: rule,
-                    caller: self.caller.clone(),
-                    handle: handles[0].unwrap_or(Handle::EMPTY),
-                    handle_to: if two { Some(handles[1].unwrap_or(Handle::EMPTY)) } else { None },
-                    name: name(0),
-                    name_to: name(1),
-                    maxcount: argument.count,
-                    datagram: false,
-                    note: call.note,
-                };
-                Ok((asked, handled))
-            }
-        }
+    fn entry(&self, asked: Question, since_us: u64, once: Option<super::retransmit::Key>) -> Entry {
+        let chain = self.chain.clone();
+        Entry { client_xid: self.head.xid, asked, resent: false, chain, since_us, once }
     }
 }
 
@@ -431,13 +283,16 @@ impl Session {
         let Ok(compound) = read else { return self.refuse(head.xid, Refusal::GarbageArguments, env) };
         if compound.minor > MINOR_MAX {
             let tag = compound.tag.of(record).to_vec();
-            put_answer(&mut self.answers, head.xid, &tag, status::MINOR_VERSION_MISMATCH, None);
+            let mismatch = (status::MINOR_VERSION_MISMATCH, None);
+            put_answer(&mut self.answers, head.xid, &tag, (0, &[]), mismatch);
             return Done::Skip;
         }
         if arguments::operations(&mut reader, &compound, env.compound).is_err() {
             return self.refuse(head.xid, Refusal::GarbageArguments, env);
         }
-        Totals::count(&env.shared.totals.compounds_total);
+        if self.held.is_none() {
+            Totals::count(&env.shared.totals.compounds_total);
+        }
         self.compound(source, head, &compound, env)
     }
 
@@ -448,102 +303,112 @@ impl Session {
         compound: &CompoundHead,
         env: &mut Env<'_>,
     ) -> Done {
-        let held = self.held.take();
-        let Session { c2s, callers, chain, pending, address, key, answers, .. } = self;
+        let mut held = self.held.take();
+        let Session { c2s, callers, chain, pending, address, key, answers, asides, .. } = self;
         let (record, record_bytes, output) = c2s.record(source);
+        asides.release(output);
         let caller = match &held {
             Some(held) => Some(held.caller.clone()),
             None => Session::caller(chain, callers, address.ip(), record, &head),
         };
         let Some(caller) = caller else { return self.refuse(head.xid, Refusal::CredentialTooWeak, env) };
         let chain = held.as_ref().map_or_else(|| chain.clone(), |held| held.chain.clone());
+        let judges = chain.judges_objects();
         let once = match &held {
             Some(held) => held.once,
-            // From 4.1 on the server's sessions see to it.
-            None => (compound.minor == 0
+            // From 4.1 on the server's sessions see to it, unless policies look for names before it is asked.
+            None => ((compound.minor == 0 || judges)
                 && env.compound.ops.iter().any(|argument| argument.rule.is_some_and(Op::once)))
             .then(|| env.shared.retransmits.key(address.ip(), record)),
         };
-        let tag = compound.tag.of(record).to_vec();
-        let mut walk = Walk {
-            record,
-            record_bytes,
-            head,
-            caller: &caller,
-            chain: &chain,
-            env,
-            held,
-            current: Cursor::default(),
-            saved: Cursor::default(),
-            edits: Vec::new(),
-            ops: Vec::with_capacity(env.compound.ops.len()),
-        };
-        let mut cut = None;
-        for argument in &env.compound.ops {
-            match walk.step(argument) {
-                Step::On => {}
-                Step::Cut(status) => {
-                    cut = Some((argument.op.number(), status, argument.start));
-                    break;
-                }
-                Step::Wait { wait_us, from, handled } => {
-                    let passed =
-                        walk.ops.iter().map(|op| op.asked.as_ref().map_or(0, |asked| asked.1)).collect();
-                    self.held = Some(Held {
-                        until_us: env.now.steady_us + wait_us,
-                        from,
-                        handled,
-                        chain: chain.clone(),
-                        caller: caller.clone(),
-                        handles: [None; 2],
-                        maxcount: 0,
-                        told: Vec::new(),
-                        note: 0,
-                        once,
-                        unknown: false,
-                        unless: None,
-                        passed,
-                    });
-                    return Done::Hold;
-                }
+        let mut unknown = held.as_ref().is_some_and(|held| held.unknown);
+        if held.is_none() && judges {
+            match recalled(once, *key, answers, env) {
+                Passed::New => {}
+                Passed::Unknown => unknown = true,
+                Passed::Dealt => return Done::Skip,
             }
         }
-        let cut = cut.or(env.compound.refused);
-        let Walk { record, edits, ops, .. } = walk;
+        let tag = compound.tag.of(record).to_vec();
+        let course =
+            held.as_mut().and_then(|held| held.course.take()).map_or_else(Course::default, |course| *course);
+        let way = Way { head, compound, caller, chain, once, unknown };
+        let mut walk = Walk::new(record, record_bytes, &way, env, course);
+        let stopped = walk.run(&env.compound.ops, env.compound.refused);
+        let Walk { record, mut course, .. } = walk;
+        let now_us = env.now.steady_us;
+        let end = match stopped {
+            Stop::Wait(wait_us) => {
+                self.held = Some(way.hold(now_us + wait_us, course));
+                return Done::Hold;
+            }
+            Stop::Ask(question) => {
+                if !course.may_ask() {
+                    tracing::warn!(client = %way.caller.address, "a COMPOUND needs more questions than are allowed");
+                    let refused = Some(env.compound.ops.get(course.next).map_or(0, |op| op.op.number()));
+                    let results = (course.count, course.results.as_slice());
+                    put_answer(answers, head.xid, &tag, results, (status::RESOURCE, refused));
+                    return Done::Skip;
+                }
+                let xid = pending.insert(way.entry(Question::Own4(question.clone()), now_us, None));
+                env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                output.head(|out| out.extend_from_slice(&question.record(xid, &env.shared.server)));
+                self.held = Some(way.hold(u64::MAX, course));
+                return Done::Hold;
+            }
+            Stop::Flush(end) => {
+                let (edits, ops) = (std::mem::take(&mut course.edits), std::mem::take(&mut course.ops));
+                let sent = ops.iter().filter(|op| !matches!(op.sent, Sent::Made(_))).count();
+                let user = course.user.take().and_then(|(user, _)| user);
+                let asked = CompoundAsked { ops, cut: None, caller: way.caller.clone(), segment: true };
+                let xid = pending.insert(way.entry(Question::Compound(Box::new(asked)), now_us, None));
+                env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                // The record stays as it is, for the rest of it is walked through later.
+                let mut part = record.to_vec();
+                set_u32(&mut part, compound.count_at, u32::try_from(sent).unwrap_or(0));
+                set_user(&mut part, &head, user);
+                output.head(|out| put_edited(&part, end, end, xid, &edits, out));
+                self.held = Some(way.hold(u64::MAX, course));
+                return Done::Hold;
+            }
+            Stop::End(end) => end,
+            Stop::Cut(_) => record_bytes,
+        };
+        let cut = course.cut;
         if cut.is_some() {
             Totals::count(&env.shared.totals.compounds_cut_total);
         }
-        if let (Some((number, status, _)), true) = (cut, ops.is_empty()) {
-            put_answer(answers, head.xid, &tag, status, Some(number));
+        if course.ops.is_empty() {
+            let status = cut.map_or(course.status, |(_, status)| status);
+            let results = (course.count, course.results.as_slice());
+            put_answer(answers, head.xid, &tag, results, (status, cut.map(|(number, _)| number)));
             return Done::Skip;
         }
         // A COMPOUND of which nobody knows what became goes to the server once more, as without FileWall.
         if known(once, *key, answers, env) == Passed::Dealt {
             return Done::Skip;
         }
-        let forwarded = ops.len();
-        let asked = CompoundAsked {
-            ops,
-            cut: cut.map(|(number, status, _)| (number, status)),
-            caller: caller.clone(),
-        };
-        let entry = Entry {
-            client_xid: head.xid,
-            asked: Question::Compound(Box::new(asked)),
-            resent: false,
-            chain: chain.clone(),
-            since_us: env.now.steady_us,
-            once,
-        };
-        let xid = pending.insert(entry);
+        set_user(record, &head, course.user.and_then(|(user, _)| user));
+        let forwarded = course.ops.len();
+        let asked = CompoundAsked { ops: course.ops, cut, caller: way.caller.clone(), segment: false };
+        let xid = pending.insert(way.entry(Question::Compound(Box::new(asked)), now_us, once));
         env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if let Some((_, _, end)) = cut {
-            set_u32(record, compound.count_at, u32::try_from(forwarded).unwrap_or(0));
+        let edits = course.edits;
+        set_u32(record, compound.count_at, u32::try_from(forwarded).unwrap_or(0));
+        if end < record_bytes {
             output.head(|out| put_edited(record, end, end, xid, &edits, out));
             return Done::Skip;
         }
-        let head_end = edits.last().map_or(4, |edit| edit.range.end);
+        let head_end = edits.last().map_or(compound.count_at + 4, |edit| edit.range.end);
         output.head(|out| put_edited(record, record_bytes, head_end, xid, &edits, out));
         Done::Forward(head_end)
+    }
+}
+
+/// Changes who the server shall think is calling.
+fn set_user(record: &mut [u8], head: &CallHead, user: Option<(u32, u32)>) {
+    if let (Some((uid, gid)), Credential::Sys(sys)) = (user, &head.credential) {
+        set_u32(record, sys.uid_at, uid);
+        set_u32(record, sys.uid_at + 4, gid);
     }
 }

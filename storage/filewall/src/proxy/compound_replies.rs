@@ -1,21 +1,25 @@
 //! Results of COMPOUNDs on their way to the client: handles are replaced, what they tell of places is learnt, policies see
 //! what they have let go on, and a COMPOUND that was cut gets the result that is missing.
 
-use super::compound::{CompoundAsked, Cursor, Edit, OpAsked, Piece, Position, put_edited, put_refused};
+use super::compound::{
+    Answer4, CompoundAsked, Cursor, Edit, OpAsked, Piece, Position, Sent, fattr3, keeps_sequence, put_edited,
+    put_refused, put_region,
+};
 use super::flow::Source;
 use super::pending::{Entry, Question};
 use super::replies::{Done, tell_waiters};
 use super::session::{Client, Session};
 use super::worker::Env;
-use crate::message::Reply;
+use crate::message::{Extra, Reply};
 use crate::metrics::Totals;
 use crate::places::ROOT;
 use crate::policy::{Chain, OpenHandle};
 use crate::wire::nfs3::{Handle, PAYLOAD_BYTES_MAX};
+use crate::wire::nfs4::made::{Object4, failed};
 use crate::wire::nfs4::results::{Entry4, Found, Outcome4, Results4, results};
 use crate::wire::nfs4::{Op4, status};
 use crate::wire::rpc::{Refusal, ReplyHead, put_refusal};
-use crate::wire::xdr::{Reader, get_u32, padded, set_u32};
+use crate::wire::xdr::{Reader, get_u32, padded, put_opaque, put_u32, put_u64, set_u32};
 use std::net::IpAddr;
 
 /// Flags of SEQUENCE that say that callbacks do not reach the client, which it would try to mend.
@@ -31,10 +35,45 @@ struct Rewrite<'r> {
     client: IpAddr,
     way: Vec<&'r [u8]>,
     edits: Vec<Edit>,
+    /// Entries that policies add to listings, by the number of their result.
+    extras: Vec<(usize, Box<Extra>)>,
+    fsid: (u64, u64),
+    /// Status of the last result, as the client gets it.
+    status: u32,
+    /// Results that the client does not get.
+    hidden: u32,
 }
 
 impl Rewrite<'_> {
-    fn outcome(&mut self, outcome: &Outcome4, asked: &OpAsked, all: &Results4) {
+    /// The result of what the server got in place of an operation becomes that of the operation.
+    fn translate(&mut self, outcome: &Outcome4, asked: &OpAsked, next: Option<&OpAsked>) {
+        let mut says = outcome.status;
+        match &asked.sent {
+            Sent::As(_) => set_u32(self.record, outcome.start, asked.op.number()),
+            Sent::Hidden if says == status::OK => {
+                self.edits.push(Edit { range: outcome.start..outcome.end, new: Piece::Nothing });
+                self.hidden += 1;
+            }
+            Sent::Hidden => {
+                let op = next.map_or(asked.op, |next| next.op);
+                set_u32(self.record, outcome.start, op.number());
+            }
+            Sent::Guarded if says == status::EXIST => says = status::DELAY,
+            Sent::Refused(_) if says == status::OK => {
+                says = status::SERVERFAULT;
+                let new = Piece::Bytes(failed(asked.op, says));
+                self.edits.push(Edit { range: outcome.start..outcome.end, new });
+            }
+            Sent::Refused(with) if !keeps_sequence(says) => says = *with,
+            _ => {}
+        }
+        if says != outcome.status {
+            set_u32(self.record, outcome.start + 4, says);
+        }
+        self.status = says;
+    }
+
+    fn outcome(&mut self, number: usize, outcome: &Outcome4, asked: &OpAsked, all: &Results4) {
         if let Some(at) = outcome.flags_at {
             let flags = get_u32(self.record, at);
             let flags = match outcome.op {
@@ -57,7 +96,8 @@ impl Rewrite<'_> {
             self.seal(found, above);
         }
         if outcome.op == Op4::ReadDir && outcome.status == status::OK {
-            self.directory(outcome, &all.entries[outcome.entries.0..outcome.entries.1], asked, cursor);
+            let entries = &all.entries[outcome.entries.0..outcome.entries.1];
+            self.directory(number, outcome, entries, asked, cursor);
         }
     }
 
@@ -96,7 +136,16 @@ impl Rewrite<'_> {
 
     /// Above the export only what leads to it is shown. Entries that no longer fit because of their handles are left out: the
     /// client asks for them with the last one's cookie.
-    fn directory(&mut self, outcome: &Outcome4, entries: &[Entry4], asked: &OpAsked, cursor: &Cursor) {
+    fn directory(
+        &mut self,
+        number: usize,
+        outcome: &Outcome4,
+        entries: &[Entry4],
+        asked: &OpAsked,
+        cursor: &Cursor,
+    ) {
+        let extra =
+            self.extras.iter().position(|(of, _)| *of == number).map(|at| self.extras.swap_remove(at).1);
         let only =
             if let Position::Above(level) = cursor.position { self.way.get(level).copied() } else { None };
         let above = matches!(cursor.position, Position::Above(level) if level + 1 < self.way.len());
@@ -123,6 +172,22 @@ impl Rewrite<'_> {
                 return;
             }
         }
+        let Some(extra) = extra.filter(|_| get_u32(self.record, outcome.entries_end_at + 4) != 0) else {
+            return;
+        };
+        let mut added = Vec::new();
+        put_u32(&mut added, 1);
+        put_u64(&mut added, extra.cookie);
+        put_opaque(&mut added, &extra.name);
+        let object =
+            Object4 { attributes: Some(&extra.attributes), handle: extra.handle.as_bytes(), fsid: self.fsid };
+        object.put(&asked.wanted, &mut added);
+        if shown > 0 && bytes + added.len() as isize > asked.maxcount as isize {
+            set_u32(self.record, outcome.entries_end_at + 4, 0);
+            return;
+        }
+        let at = outcome.entries_end_at;
+        self.edits.push(Edit { range: at..at, new: Piece::Bytes(added) });
     }
 
     fn learn_entry(&self, found: Found, entry: &Entry4, cursor: &Cursor) {
@@ -149,7 +214,7 @@ impl Session {
         if !self.s2c.is_whole(source) {
             return Done::More;
         }
-        let Session { s2c, pending, client, .. } = self;
+        let Session { s2c, pending, client, held, .. } = self;
         let Some(Entry { asked: Question::Compound(asked), client_xid, chain, since_us, once, .. }) =
             pending.take(head.xid)
         else {
@@ -160,26 +225,53 @@ impl Session {
         let (record, record_bytes, output) = s2c.record(source);
         let begin = output.heads_bytes();
         let mut reader = Reader::new(record, record_bytes);
+        env.results4.objects = chain.judges_objects();
         let read = match head.results_at {
             None => Ok(false),
             Some(at) => reader.take(at).and_then(|_| results(&mut reader, env.results4)).map(|()| true),
         };
         let fits = |found: &Results4| {
-            found.outcomes.len() <= asked.ops.len()
-                && found.outcomes.iter().zip(&asked.ops).all(|(outcome, asked)| outcome.op == asked.op)
+            let mut sent = asked.ops.iter().filter_map(|op| match &op.sent {
+                Sent::Made(_) => None,
+                Sent::As(other) => Some(*other),
+                _ => Some(op.op),
+            });
+            // A server that knows an operation not answers with the number of ILLEGAL.
+            found.outcomes.iter().all(|outcome| sent.next() == Some(outcome.op))
         };
         let mut head_end = record_bytes;
         match read {
-            Ok(false) => {
-                output.head(|out| put_edited(record, record_bytes, record_bytes, client_xid, &[], out))
-            }
             Ok(true) if fits(env.results4) => {
-                show_policies(&asked, &chain, record, env, since_us);
-                let (edits, cut) = rewrite(record, record_bytes, &asked, &chain, env);
+                let extras = show_policies(&asked, &chain, record, env, since_us);
+                let (edits, status, cut) = rewrite(record, record_bytes, &asked, &chain, extras, env);
+                if asked.segment {
+                    if let Some(course) = held.as_mut().and_then(|held| held.course.as_mut()) {
+                        course.count +=
+                            put_results(record, &asked, &edits, env.results4, &mut course.results);
+                        course.status = status;
+                    }
+                    self.resume();
+                    return Done::Skip;
+                }
                 if once.is_none() && !cut {
                     head_end = edits.last().map_or(4, |edit| edit.range.end);
                 }
                 output.head(|out| put_edited(record, record_bytes, head_end, client_xid, &edits, out));
+            }
+            // The call that is held is answered with what the server says, or fails.
+            _ if asked.segment => {
+                tracing::warn!("the server does not carry out a part of a COMPOUND");
+                if let Some(course) = held.as_mut().and_then(|held| held.course.as_mut()) {
+                    let op = asked.ops.first().map_or(Op4::PutFh, |op| op.op);
+                    course.results.extend_from_slice(&failed(op, status::SERVERFAULT));
+                    course.count += 1;
+                    course.status = status::SERVERFAULT;
+                }
+                self.resume();
+                return Done::Skip;
+            }
+            Ok(false) => {
+                output.head(|out| put_edited(record, record_bytes, record_bytes, client_xid, &[], out))
             }
             other => {
                 Totals::count(&totals.bad_replies_total);
@@ -196,44 +288,186 @@ impl Session {
         }
         if head_end < record_bytes { Done::Forward(head_end) } else { Done::Skip }
     }
-}
 
-/// Shows the results to the policies that let their operations go on.
-fn show_policies(asked: &CompoundAsked, chain: &Chain, record: &mut [u8], env: &mut Env<'_>, since_us: u64) {
-    let latency_us = env.now.steady_us.saturating_sub(since_us);
-    let record_bytes = record.len();
-    for (outcome, op) in env.results4.outcomes.iter().zip(&asked.ops) {
-        let Some((asked, handled)) = &op.asked else { continue };
-        env.shared.totals.reply(asked.op, latency_us);
-        env.results.clear();
-        env.results.status = outcome.status;
-        env.results.count = outcome.count;
-        let mut reply = Reply::new(record, record_bytes, env.results, env.entry_handles);
-        chain.reply(asked, &mut reply, *handled, latency_us);
+    /// The server's answer to a question about a COMPOUND that is held.
+    pub(super) fn answered(&mut self, source: Source, head: ReplyHead, env: &mut Env<'_>) -> Done {
+        if !self.s2c.is_whole(source) {
+            return Done::More;
+        }
+        let Some(Entry { asked: Question::Own4(question), chain, .. }) = self.pending.take(head.xid) else {
+            return Done::Skip;
+        };
+        Totals::down(&env.shared.totals.pending, 1);
+        let (record, record_bytes, _) = self.s2c.record(source);
+        let mut reader = Reader::new(record, record_bytes);
+        env.results4.objects = true;
+        let read = match head.results_at {
+            Some(at) => reader.take(at).and_then(|_| results(&mut reader, env.results4)).is_ok(),
+            None => false,
+        };
+        if !read {
+            Totals::count(&env.shared.totals.bad_replies_total);
+            tracing::warn!(?question, "the server has no answer in NFSv4.0 to a question of FileWall's own");
+        }
+        let answer = question.answer(record, read.then_some(&*env.results4), chain.identities());
+        if let Some(course) = self.held.as_mut().and_then(|held| held.course.as_mut()) {
+            match answer {
+                Answer4::Told(told) => course.told.push(told),
+                Answer4::Listed(status, bytes) => course.listed = Some((status, bytes)),
+                Answer4::UsedUp(status) => course.used_up = Some(status),
+                Answer4::Root(Ok(root)) => env.shared.four.set_root(Some(root)),
+                Answer4::Root(Err(status)) => {
+                    tracing::warn!(status, "the root of the export cannot be looked up over NFSv4");
+                    course.fail(status);
+                }
+            }
+        }
+        self.resume();
+        Done::Skip
+    }
+
+    /// The COMPOUND that is held goes on.
+    fn resume(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.until_us = 0;
+        }
     }
 }
 
-/// What is replaced in a reply, and whether a result was added.
+/// Shows the results to the policies that let their operations go on, and tells them what is learnt of objects. Returns what they
+/// add to listings, by the number of the result.
+fn show_policies(
+    asked: &CompoundAsked,
+    chain: &Chain,
+    record: &mut [u8],
+    env: &mut Env<'_>,
+    since_us: u64,
+) -> Vec<(usize, Box<Extra>)> {
+    let latency_us = env.now.steady_us.saturating_sub(since_us);
+    let record_bytes = record.len();
+    let mut extras = Vec::new();
+    let mut fresh = None;
+    let sent = asked.ops.iter().filter(|op| !matches!(op.sent, Sent::Made(_)));
+    for (number, (outcome, op)) in env.results4.outcomes.iter().zip(sent).enumerate() {
+        if chain.judges_objects() && outcome.status == status::OK {
+            learn_object(outcome, op, &mut fresh, chain, record);
+        }
+        for (asked, handled) in &op.asked {
+            env.shared.totals.reply(asked.op, latency_us);
+            env.results.clear();
+            env.results.status = outcome.status;
+            env.results.count = outcome.count;
+            if op.op == Op4::ReadDir && outcome.status == status::OK {
+                env.results.entries_end_at = Some(outcome.entries_end_at);
+            }
+            let mut reply = Reply::new(record, record_bytes, env.results, env.entry_handles);
+            chain.reply(asked, &mut reply, *handled, latency_us);
+            if let Some(extra) = reply.extra.take() {
+                extras.push((number, extra));
+            }
+        }
+    }
+    extras
+}
+
+/// What a result tells of an object; `fresh` is the handle of what the COMPOUND has made.
+fn learn_object(
+    outcome: &Outcome4,
+    asked: &OpAsked,
+    fresh: &mut Option<Handle>,
+    chain: &Chain,
+    record: &[u8],
+) {
+    let Some(cursor) = asked.cursor.as_deref() else { return };
+    if outcome.op == Op4::GetFh && cursor.handle.is_none() {
+        *fresh = outcome.found.and_then(|found| Handle::new(found.handle.of(record)));
+    }
+    let Some(handle) = cursor.handle.or(*fresh) else { return };
+    match (outcome.op, &outcome.known) {
+        (Op4::GetAttr, Some(known)) => {
+            let attributes = fattr3(known, record, chain.identities());
+            chain.object_seen(handle.as_bytes(), attributes.as_ref());
+        }
+        (Op4::SetAttr, _) => chain.object_seen(handle.as_bytes(), None),
+        _ => {}
+    }
+}
+
+/// What is replaced in a reply, its status, and whether a result was added.
 fn rewrite(
     record: &mut [u8],
     record_bytes: usize,
     asked: &CompoundAsked,
     chain: &Chain,
+    extras: Vec<(usize, Box<Extra>)>,
     env: &Env<'_>,
-) -> (Vec<Edit>, bool) {
+) -> (Vec<Edit>, u32, bool) {
     let found = &*env.results4;
     let way = env.shared.server.way().collect();
-    let mut rewrite = Rewrite { record, chain, client: asked.caller.address, way, edits: Vec::new() };
-    for (outcome, asked) in found.outcomes.iter().zip(&asked.ops) {
-        rewrite.outcome(outcome, asked, found);
+    let mut rewrite = Rewrite {
+        record,
+        chain,
+        client: asked.caller.address,
+        way,
+        edits: Vec::new(),
+        extras,
+        fsid: env.shared.four.root().map_or((0, 0), |root| root.fsid),
+        status: found.status,
+        hidden: 0,
+    };
+    let mut sent = asked.ops.iter().filter(|op| !matches!(op.sent, Sent::Made(_))).peekable();
+    let mut count = 0;
+    for (number, outcome) in found.outcomes.iter().enumerate() {
+        let Some(asked) = sent.next() else { break };
+        count += 1;
+        rewrite.outcome(number, outcome, asked, found);
+        rewrite.translate(outcome, asked, sent.peek().copied());
     }
-    let Rewrite { record, mut edits, .. } = rewrite;
-    let complete = found.status == status::OK && found.outcomes.len() == asked.ops.len();
-    let (Some((number, status)), true) = (asked.cut, complete) else { return (edits, false) };
+    let complete = found.status == status::OK && sent.next().is_none();
+    let Rewrite { record, mut edits, status: mut says, hidden, .. } = rewrite;
+    if count == 0 {
+        says = found.status;
+    }
+    if says != found.status {
+        set_u32(record, found.status_at, says);
+    }
+    if hidden > 0 {
+        set_u32(record, found.count_at, get_u32(record, found.count_at) - hidden);
+    }
+    let (Some((number, status)), true) = (asked.cut, complete) else { return (edits, says, false) };
     set_u32(record, found.status_at, status);
     set_u32(record, found.count_at, get_u32(record, found.count_at) + 1);
     let mut refused = Vec::new();
     put_refused(&mut refused, number, status);
     edits.push(Edit { range: record_bytes..record_bytes, new: Piece::Bytes(refused) });
-    (edits, true)
+    (edits, says, true)
+}
+
+/// Appends the results of a part of a COMPOUND, those that were made among them; returns their number.
+fn put_results(
+    record: &[u8],
+    asked: &CompoundAsked,
+    edits: &[Edit],
+    found: &Results4,
+    out: &mut Vec<u8>,
+) -> u32 {
+    let mut count = 0;
+    let mut outcomes = found.outcomes.iter();
+    for op in &asked.ops {
+        match &op.sent {
+            Sent::Made(bytes) => out.extend_from_slice(bytes),
+            sent => {
+                let Some(outcome) = outcomes.next() else { break };
+                put_region(record, outcome.start..outcome.end, edits, out);
+                if *sent == Sent::Hidden && outcome.status == status::OK {
+                    continue;
+                }
+                if outcome.status != status::OK {
+                    return count + 1;
+                }
+            }
+        }
+        count += 1;
+    }
+    count
 }

@@ -17,6 +17,7 @@
 //! nothing is dropped between policies; the pending map belongs to a session, not to the whole process, so that it needs no lock
 //! and one client cannot fill another's.
 
+mod aside;
 mod asking;
 pub mod buffer;
 mod calls;
@@ -117,6 +118,8 @@ pub struct Shared {
     pub totals: Totals,
     /// Operations that must happen once.
     pub retransmits: Retransmits,
+    /// What is known of NFSv4.
+    pub four: compound::Shared4,
     /// Jobs for the MOUNT helper.
     pub mounter: SyncSender<Job>,
     /// Told to stop.
@@ -286,6 +289,7 @@ impl FileWall {
             chain: Arc::new(ArcSwap::from_pointee(chain)),
             totals: Totals::default(),
             retransmits,
+            four: compound::Shared4::default(),
             mounter,
             stop: AtomicBool::new(false),
             listen: config.listen,

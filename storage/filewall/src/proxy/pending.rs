@@ -8,7 +8,7 @@
 //!   have to be that late to be mistaken).
 //! - At most [`PENDING_MAX`] calls are pending; when the map is full the session stops reading.
 
-use super::compound::CompoundAsked;
+use super::compound::{CompoundAsked, Question4};
 use super::retransmit;
 use crate::message::{Asked, Probe};
 use crate::policy::Chain;
@@ -30,6 +30,8 @@ pub enum Question {
     Compound(Box<CompoundAsked>),
     /// What a policy must know before it decides on the client's call of the same number, which is held.
     Own(Box<Probe>),
+    /// What must be known before it is decided on the client's COMPOUND of the same number, which is held.
+    Own4(Box<Question4>),
     /// Whether a call has happened whose copy the server has answered as if it had.
     Overtaken(Box<Overtaken>),
 }

@@ -71,6 +71,7 @@ impl Session {
         };
         let asked = match &entry.asked {
             Question::Compound(_) => return self.compound_reply(source, head, env),
+            Question::Own4(_) => return self.answered(source, head, env),
             Question::Own(_) | Question::Overtaken(_) => return self.own_reply(source, head, env),
             Question::Call(asked, _) => asked,
         };

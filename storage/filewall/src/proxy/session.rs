@@ -9,6 +9,7 @@
 //! - When the connection to the server is lost with calls pending, the client's is closed too: it connects again and sends
 //!   again what it has no answer to, as it would to a server that came back.
 
+use super::aside::Asides;
 use super::flow::{BACKLOG_BYTES_MAX, Came, Flow};
 use super::pending::{Pending, Question};
 use super::worker::{Delivery, Env, SessionKey};
@@ -77,8 +78,8 @@ pub struct Held {
     pub unknown: bool,
     /// As in [`Call`].
     pub unless: Option<Status>,
-    /// For a COMPOUND: policies that the operations before the delayed one have passed, as bits.
-    pub passed: Vec<u64>,
+    /// For a COMPOUND: where it is.
+    pub course: Option<Box<super::compound::Course>>,
 }
 
 /// A session.
@@ -104,6 +105,8 @@ pub struct Session {
     pub questions: Vec<u8>,
     /// Forwarded calls.
     pub pending: Pending,
+    /// Calls that others may go before.
+    pub asides: Asides,
     /// A call that a policy delays.
     pub held: Option<Held>,
     /// Chain of the callers below.
@@ -141,6 +144,7 @@ impl Session {
             answers: Vec::new(),
             questions: Vec::new(),
             pending: Pending::new(super::server::random()),
+            asides: Asides::default(),
             held: None,
             chain,
             callers: Vec::new(),
@@ -246,6 +250,7 @@ impl Session {
         if self.ended {
             return;
         }
+        self.settle_asides(env);
         self.settle_answers(env);
         let failed = match &mut self.client {
             Client::Tcp(stream) if !self.s2c.output.is_empty() => self.s2c.flush(stream).is_err(),
@@ -272,6 +277,17 @@ impl Session {
             && self.c2s.flush(stream).is_err()
         {
             self.server_lost(env);
+        }
+    }
+
+    /// Calls that were set aside go out when nothing that could go first is waiting, or their time is over.
+    fn settle_asides(&mut self, env: &Env<'_>) {
+        if self.asides.is_empty() || !self.c2s.at_boundary() {
+            return;
+        }
+        let over = self.asides.until_us().is_some_and(|until_us| until_us <= env.now.steady_us);
+        if over || self.c2s.output.is_empty() && !self.stalled {
+            self.asides.release(&mut self.c2s.output);
         }
     }
 
@@ -354,8 +370,16 @@ impl Session {
         let now_us = env.now.steady_us;
         let late = self.pending.expire(now_us.saturating_sub(env.shared.limits.call_timeout_us));
         Totals::down(&env.shared.totals.pending, late.len() as u64);
+        let mut stuck = false;
         for entry in late {
             Totals::count(&env.shared.totals.timeouts_total);
+            // The call that waits for it cannot go on: the client connects again, and sends it again.
+            if matches!(entry.asked, Question::Own4(_))
+                || matches!(&entry.asked, Question::Compound(asked) if asked.segment)
+            {
+                stuck = true;
+                continue;
+            }
             if let Question::Own(probe) = entry.asked {
                 self.told(Told {
                     probe: *probe,
@@ -370,6 +394,9 @@ impl Session {
             for waiter in waiters {
                 env.shared.deliver(waiter.worker, Delivery::End { session: waiter.session });
             }
+        }
+        if stuck {
+            return self.end(env);
         }
         if self.datagram() && self.pending.is_empty() && self.mounts == 0 {
             let idle_us = now_us.saturating_sub(self.seen_us);
@@ -398,7 +425,7 @@ impl Session {
             Up::Waiting(at_us) if !self.c2s.output.is_empty() => Some(at_us),
             _ => None,
         };
-        [held, retry].into_iter().flatten().min()
+        [held, retry, self.asides.until_us()].into_iter().flatten().min()
     }
 
     /// True if bytes from the client are wanted.
@@ -455,7 +482,7 @@ impl Session {
             once: None,
             unknown: call.unknown,
             unless: call.unless,
-            passed: Vec::new(),
+            course: None,
         }
     }
 }

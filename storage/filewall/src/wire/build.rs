@@ -63,6 +63,12 @@ impl Record {
         self
     }
 
+    /// Bytes that are encoded already.
+    pub fn raw(mut self, bytes: &[u8]) -> Self {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
     /// The record with its mark.
     pub fn finish(mut self) -> Vec<u8> {
         let mark = mark_of(self.bytes.len() - 4);

@@ -1,7 +1,8 @@
 //! Results of NFSv3 calls: where attributes and handles are, so that they can be rewritten.
 
 use super::nfs3::{
-    ATTRIBUTES_BYTES, HANDLE_BYTES_MAX, NAME_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX,
+    ATTRIBUTES_BYTES, HANDLE_BYTES_MAX, HANDLE4_BYTES_MAX, NAME_BYTES_MAX, Op, PATH_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
 };
 use super::xdr::{Read, Reader, Span, Wrong};
 
@@ -30,6 +31,8 @@ pub struct Entry {
 /// Where the fields of a reply's results are. Reused from reply to reply, so that entries need no allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Results {
+    /// Says before reading that entries may have handles as long as those of NFSv4.
+    pub long_handles: bool,
     /// `nfsstat3`.
     pub status: u32,
     /// All `fattr3`, in the order of the reply, without those of entries.
@@ -111,7 +114,8 @@ impl Results {
                 entry.attributes = Some(at);
             }
             if reader.bool()? {
-                entry.handle = Some(reader.opaque(HANDLE_BYTES_MAX)?);
+                let limit = if self.long_handles { HANDLE4_BYTES_MAX } else { HANDLE_BYTES_MAX };
+                entry.handle = Some(reader.opaque(limit)?);
             }
         }
         entry.end = reader.at();

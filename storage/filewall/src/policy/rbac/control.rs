@@ -71,6 +71,11 @@ fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// True for the handle of a virtual object.
+pub(super) fn makes_up(handle: &[u8]) -> bool {
+    handle.starts_with(&MAGIC)
+}
+
 type Answered = Result<Option<Verdict>, Verdict>;
 
 fn refuse<T>(status: Status) -> Result<T, Verdict> {
@@ -141,10 +146,8 @@ impl Control {
 
     /// Deals with a call if it is about the namespace.
     pub(super) fn request(&self, rbac: &Rbac, call: &mut Call<'_>, core: &Core<'_>) -> Answered {
-        for number in 1..call.arguments.handle_count {
-            if call.handle(number).starts_with(&MAGIC) {
-                return refuse(Status::Xdev);
-            }
+        if call.handle(1).starts_with(&MAGIC) {
+            return refuse(Status::Xdev);
         }
         if let Some((node, version)) = self.open(call.handle(0))? {
             return self.inside(rbac, call, core, node, version);
@@ -153,16 +156,17 @@ impl Control {
     }
 
     fn is_root(rbac: &Rbac, handle: &[u8]) -> bool {
-        rbac.kept.context.tables().root.is_some_and(|root| root.as_bytes() == handle)
+        [false, true].into_iter().any(|four| {
+            rbac.root(four).is_some_and(|root| super::bare(root.as_bytes()) == super::bare(handle))
+        })
     }
 
     /// Calls on the root of the export, which has one entry more than the server knows.
     fn at_root(&self, rbac: &Rbac, call: &mut Call<'_>) -> Answered {
         let names = 0..call.arguments.name_count;
         let named = names.into_iter().any(|number| {
-            let folder = call.arguments.handle_count.min(number + 1) - 1;
             // The name of a LINK belongs to its second handle.
-            let folder = if call.op() == Op::Link { 1 } else { folder };
+            let folder = if call.op() == Op::Link { 1 } else { number };
             call.name(number) == &*self.name && Self::is_root(rbac, call.handle(folder))
         });
         let listing = matches!(call.op(), Op::Readdir | Op::Readdirplus);
@@ -192,9 +196,12 @@ impl Control {
         Shown { node, text: Vec::new(), owner: 0, group: 0, mode: 0o555, folder: true, version }
     }
 
+    fn fileid(&self, node: Node, version: u32) -> u64 {
+        let (kind, number, role) = node.parts();
+        self.seed.hash_one((kind, number, role, version)) | 1 << 63
+    }
+
     fn attributes(&self, shown: &Shown, fsid: u64) -> Attributes {
-        let (kind, number, role) = shown.node.parts();
-        let fileid = self.seed.hash_one((kind, number, role, shown.version)) | 1 << 63;
         Attributes {
             folder: shown.folder,
             mode: shown.mode,
@@ -202,7 +209,7 @@ impl Control {
             gid: shown.group,
             size: if shown.folder { 4096 } else { shown.text.len() as u64 },
             fsid,
-            fileid,
+            fileid: self.fileid(shown.node, shown.version),
             time: (self.seconds, shown.version % 1_000_000_000),
         }
     }
@@ -269,21 +276,27 @@ impl Control {
             }
             folder => {
                 let names: Vec<String> =
-                    self.children(rbac, folder, unix_ms)?.into_iter().map(|(name, _)| name).collect();
+                    self.children(rbac, folder, unix_ms, false)?.into_iter().map(|(name, _)| name).collect();
                 self.shown_folder(folder, &names.join("/"))
             }
         })
     }
 
     /// Names in a virtual folder other than a mirrored one.
-    fn children(&self, rbac: &Rbac, node: Node, unix_ms: u64) -> Result<Vec<(String, Node)>, Verdict> {
+    fn children(
+        &self,
+        rbac: &Rbac,
+        node: Node,
+        unix_ms: u64,
+        four: bool,
+    ) -> Result<Vec<(String, Node)>, Verdict> {
         let assignment = &rbac.assignment;
         let lattice = &assignment.lattice;
         let number = |role: usize| u16::try_from(role).unwrap_or(u16::MAX);
         Ok(match node {
             Node::Top => {
                 let mut all = vec![("users".to_string(), Node::Users), ("roles".to_string(), Node::Roles)];
-                if let Some(root) = rbac.kept.context.tables().root {
+                if let Some(root) = rbac.root(four) {
                     all.push(("shadow".to_string(), Node::Shadow(rbac.kept.shadows.number(&root))));
                 }
                 all
@@ -361,7 +374,7 @@ impl Control {
             });
         }
         let shown = self.show(rbac, node, call.caller, now)?;
-        let root = rbac.kept.context.tables().root.ok_or(Verdict::Answer(Status::Stale))?;
+        let root = rbac.root(call.compound.is_some()).ok_or(Verdict::Answer(Status::Stale))?;
         let fsid = rbac.object(call, root)?.fsid;
         if shown.folder {
             return self.on_folder(rbac, call, (shown, version), fsid);
@@ -436,7 +449,7 @@ impl Control {
                 b".." => self.above(rbac, call, shown.node, fsid),
                 name => {
                     let name = String::from_utf8_lossy(name).into_owned();
-                    let children = self.children(rbac, shown.node, now)?;
+                    let children = self.children(rbac, shown.node, now, call.compound.is_some())?;
                     let Some((_, child)) = children.into_iter().find(|(known, _)| *known == name) else {
                         return refuse(if call.op() == Op::Create { Status::Acces } else { Status::Noent });
                     };
@@ -484,10 +497,9 @@ impl Control {
         let now = call.now.unix_ms;
         let plus = call.op() == Op::Readdirplus;
         let mut names = vec![(".".to_string(), shown.node), ("..".to_string(), shown.node)];
-        names.extend(self.children(rbac, shown.node, now)?);
+        names.extend(self.children(rbac, shown.node, now, call.compound.is_some())?);
         let from = usize::try_from(call.cookie()).unwrap_or(usize::MAX).min(names.len());
-        let last = call.record_bytes() - 4;
-        let limit = (call.word(last) as usize).clamp(1024, TEXT_BYTES_MAX * 4);
+        let limit = (call.listing_bytes() as usize).clamp(1024, TEXT_BYTES_MAX * 4);
         let attributes = self.attributes(shown, fsid).bytes();
         let mut made = Made::ok().after(Some(&attributes)).u64(u64::from(shown.version));
         let mut ends = true;
@@ -523,11 +535,17 @@ impl Control {
         writer: bool,
         write: impl FnOnce(&Rbac, &str) -> Result<(), Status>,
     ) -> Answered {
-        let attributes = self.attributes(&shown, fsid).bytes();
         let op = call.op();
-        if version != shown.version && !matches!(op, Op::Write | Op::Commit | Op::Setattr) {
+        let open = call.compound.is_some_and(|compound| compound.open);
+        if version != shown.version && !open && !matches!(op, Op::Write | Op::Commit | Op::Setattr) {
             return refuse(Status::Stale);
         }
+        let mut attributes = self.attributes(&shown, fsid);
+        if open {
+            // It stays the file that the client has opened until it closes it.
+            attributes.fileid = self.fileid(shown.node, version);
+        }
+        let attributes = attributes.bytes();
         let bits = access::READ | if writer { access::MODIFY | access::EXTEND } else { 0 };
         if let Some(verdict) = Self::common(call, &attributes, bits)? {
             return Ok(Some(verdict));

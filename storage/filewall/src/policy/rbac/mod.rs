@@ -15,8 +15,7 @@
 //!
 //! Departures: what is made (CREATE, MKDIR, …) stays the caller's where the server lets the caller write in that folder, and
 //! belongs to the folder's owner otherwise (unless that is root); the paper gives everything to the folder's owner. An administrator who is root stays
-//! root, else nobody could change owners. NFSv4 is refused while this policy is in force, for it has no operation that shows
-//! one object alone.
+//! root, else nobody could change owners.
 
 pub mod context;
 pub mod control;
@@ -35,6 +34,7 @@ use crate::message::{Asked, Call, Probe, Reply};
 use crate::places::{Node, ROOT, Zones};
 use crate::policy::time::WindowFile;
 use crate::wire::nfs3::{ALL_OPS, ATTRIBUTES_BYTES, Handle, Op, Status};
+use arc_swap::ArcSwapOption;
 use context::{Change, Context, Grant, Grants, hexadecimal};
 use control::Control;
 use decide::{Compiled, Decision, NO_ROLE};
@@ -130,6 +130,8 @@ pub(crate) struct Kept {
     pub(crate) sessions: Sessions,
     pub(crate) objects: Objects,
     pub(crate) shadows: nodes::Shadows,
+    /// The root of the export in NFSv4.
+    root4: ArcSwapOption<Handle>,
     record: Option<Record>,
     counts: Counts,
 }
@@ -197,6 +199,7 @@ impl Rbac {
                 sessions: Sessions::default(),
                 objects: Objects::default(),
                 shadows: nodes::Shadows::default(),
+                root4: ArcSwapOption::empty(),
                 record: file.log_file.as_ref().map(|log| Record::open(&folder.join(log))).transpose()?,
                 counts: Counts::default(),
             }),
@@ -243,7 +246,9 @@ impl Rbac {
 
     /// The object of a handle, as far as it is known; otherwise `Err` says what to do.
     pub(crate) fn object(&self, call: &mut Call<'_>, handle: Handle) -> Result<Object, Verdict> {
-        if let Some(object) = self.kept.objects.get(handle.as_bytes()) {
+        // What was learnt from NFSv4 lacks the file system's number of NFSv3, which the control folder shows there.
+        let known = self.kept.objects.get(handle.as_bytes());
+        if let Some(object) = known.filter(|known| call.compound.is_some() || known.fsid != 0) {
             return Ok(object);
         }
         let probe = Probe { handle, name: None };
@@ -287,9 +292,22 @@ impl Rbac {
         Ok(Some((handle, self.object(call, handle)?)))
     }
 
+    fn root_is(&self, handle: &Handle) {
+        let change = Change::Root { handle: hexadecimal(handle.as_bytes()) };
+        if let Err(error) = self.kept.context.commit(&[change]) {
+            tracing::error!(error, "the root of the export cannot be written down");
+        }
+    }
+
+    /// The handle of the export's root in the version of NFS that is meant.
+    fn root(&self, four: bool) -> Option<Handle> {
+        let root4 = if four { self.kept.root4.load().as_deref().copied() } else { None };
+        root4.or(self.kept.context.tables().root)
+    }
+
     pub(crate) fn grants(&self, handle: &[u8]) -> Option<Arc<Grants>> {
         let tables = self.kept.context.tables();
-        if tables.files.is_empty() { None } else { tables.files.get(handle).cloned() }
+        if tables.files.is_empty() { None } else { tables.files.get(bare(handle)).cloned() }
     }
 
     /// Whether a session may do an operation on an object (Algorithm 2, lines 14 to 24), and as which role.
@@ -501,6 +519,11 @@ impl Rbac {
     }
 }
 
+/// A server's handle without zeros at its end: servers pad the same handle differently in NFSv3 and NFSv4.
+pub(crate) fn bare(handle: &[u8]) -> &[u8] {
+    handle.iter().rposition(|byte| *byte != 0).map_or(&[], |last| &handle[..=last])
+}
+
 /// Whether the server would let the caller write into a folder.
 fn may_write(caller: &Principal, folder: &Object) -> bool {
     let shift = match () {
@@ -524,8 +547,29 @@ impl Policy for Rbac {
         true
     }
 
-    fn serves_nfs4(&self) -> bool {
-        false
+    fn judges_objects(&self) -> bool {
+        true
+    }
+
+    fn entered(&self, root: &Handle) {
+        if self.kept.root4.load().as_deref() == Some(root) {
+            return;
+        }
+        self.kept.root4.store(Some(Arc::new(*root)));
+        if self.kept.context.tables().root.is_none() {
+            self.root_is(root);
+        }
+    }
+
+    fn makes_up(&self, handle: &[u8]) -> bool {
+        self.control.is_some() && control::makes_up(handle)
+    }
+
+    fn object_seen(&self, handle: &[u8], attributes: Option<&[u8; ATTRIBUTES_BYTES]>) {
+        match attributes {
+            Some(attributes) => self.kept.objects.learn(handle, attributes),
+            None => self.kept.objects.forget(handle),
+        }
     }
 
     fn request(&self, call: &mut Call<'_>, core: &Core<'_>) -> Verdict {
@@ -554,10 +598,7 @@ impl Policy for Rbac {
         let tables = self.kept.context.tables();
         if mount.place == ROOT && mount.path.iter().all(|byte| *byte == b'/') && tables.root != Some(*handle)
         {
-            let change = Change::Root { handle: hexadecimal(handle.as_bytes()) };
-            if let Err(error) = self.kept.context.commit(&[change]) {
-                tracing::error!(error, "the root of the export cannot be written down");
-            }
+            self.root_is(handle);
         }
     }
 

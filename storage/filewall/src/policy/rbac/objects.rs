@@ -68,6 +68,7 @@ impl Default for Objects {
 
 impl Objects {
     fn with<T>(&self, handle: &[u8], work: impl FnOnce(&mut Generations, Key) -> T) -> T {
+        let handle = super::bare(handle);
         let key = (self.seeds.0.hash_one(handle), self.seeds.1.hash_one(handle));
         let shard = &self.shards[usize::try_from(key.0).unwrap_or(0) % SHARDS];
         work(&mut shard.lock().unwrap_or_else(PoisonError::into_inner), key)
@@ -85,10 +86,24 @@ impl Objects {
         })
     }
 
-    /// Notes the attributes of an object.
+    /// What was known of an object has changed.
+    pub fn forget(&self, handle: &[u8]) {
+        self.with(handle, |generations, key| {
+            generations.young.remove(&key);
+            generations.old.remove(&key);
+        });
+    }
+
+    /// Notes the attributes of an object. Those of NFSv4 do not say its file system in the numbers of NFSv3.
     pub fn learn(&self, handle: &[u8], attributes: &[u8]) {
-        if let Some(object) = Object::of(attributes) {
-            self.with(handle, |generations, key| generations.insert(key, object));
+        if let Some(mut object) = Object::of(attributes) {
+            self.with(handle, |generations, key| {
+                if object.fsid == 0 {
+                    let known = generations.young.get(&key).or_else(|| generations.old.get(&key));
+                    object.fsid = known.map_or(0, |known| known.fsid);
+                }
+                generations.insert(key, object);
+            });
         }
     }
 }

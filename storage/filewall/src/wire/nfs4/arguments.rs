@@ -1,8 +1,8 @@
 //! Arguments of a COMPOUND: where the fields are that FileWall looks at.
 
 use super::{
-    ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LOCATIONS, NAME_BYTES_MAX, OPAQUE_BYTES_MAX, OPS_MAX, Op4,
-    SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, as_nfs3, bitmap, refusal_of, status,
+    ATTRIBUTE_SIZE, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LOCATIONS, NAME_BYTES_MAX, OPAQUE_BYTES_MAX, OPS_MAX,
+    Op4, SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, as_nfs3, bitmap, has, refusal_of, status,
 };
 use crate::wire::nfs3::{HANDLE4_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::wire::rpc::{AUTH_BYTES_MAX, GROUPS_MAX, MACHINE_BYTES_MAX};
@@ -33,6 +33,27 @@ pub fn head(reader: &mut Reader<'_>) -> Read<CompoundHead> {
     Ok(CompoundHead { tag, minor, count_at, count })
 }
 
+/// What an OPEN says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenAt {
+    /// Where the access stands that is wanted: 1 is reading, 2 is writing.
+    pub access_at: usize,
+    /// That access.
+    pub access: u32,
+    /// Its owner, a client's number and an opaque name.
+    pub owner: Span,
+    /// Where it stands how a file is made, if one is made.
+    pub how_at: Option<usize>,
+    /// How: 0 is as it comes, 1 only if there is none, 2 and 3 exclusively.
+    pub how: u32,
+    /// True if the length is set.
+    pub sized: bool,
+    /// Where the claim begins.
+    pub claim_at: usize,
+    /// The claim: 0 is a name, 1 and 4 are the current file.
+    pub claim: u32,
+}
+
 /// One operation of a call. Fields that it does not have are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
@@ -58,6 +79,14 @@ pub struct Argument {
     pub access_at: Option<usize>,
     /// Where `maxcount` of READDIR stands; `dircount` stands before it.
     pub maxcount_at: Option<usize>,
+    /// Cookie of READDIR.
+    pub cookie: u64,
+    /// What an OPEN says.
+    pub open: Option<OpenAt>,
+    /// The state that it is about.
+    pub state: Option<Span>,
+    /// The attributes that are set: where the words of the bitmap are.
+    pub set: Option<Span>,
     /// The attributes that are asked for: where the words of the bitmap are.
     pub wanted: Option<Span>,
     /// Data of a WRITE.
@@ -119,6 +148,10 @@ impl Argument {
             count: 0,
             access_at: None,
             maxcount_at: None,
+            cookie: 0,
+            open: None,
+            state: None,
+            set: None,
             wanted: None,
             payload: None,
             sizes_at: None,
@@ -149,10 +182,15 @@ impl Argument {
             }
             Op4::Create => self.create(reader),
             Op4::Open => self.open(reader),
-            Op4::NVerify | Op4::Verify => attributes(reader),
+            Op4::NVerify | Op4::Verify => attributes(reader).map(|_| ()),
             Op4::SetAttr => {
-                reader.take(STATE_BYTES)?;
-                attributes(reader)
+                self.state(reader)?;
+                self.set = Some(attributes(reader)?);
+                Ok(())
+            }
+            Op4::Close => {
+                reader.u32()?;
+                self.state(reader)
             }
             Op4::Lock | Op4::LockTest | Op4::Unlock => lock(self.op, reader),
             Op4::SetClientId | Op4::ExchangeId | Op4::CreateSession | Op4::BindConnection => {
@@ -160,6 +198,11 @@ impl Argument {
             }
             _ => fixed(self.op, reader),
         }
+    }
+
+    fn state(&mut self, reader: &mut Reader<'_>) -> Read<()> {
+        self.state = Some(Span { start: reader.at(), bytes: STATE_BYTES });
+        reader.take(STATE_BYTES).map(|_| ())
     }
 
     fn data(&mut self, reader: &mut Reader<'_>) -> Read<()> {
@@ -171,18 +214,18 @@ impl Argument {
             Op4::Commit => (self.offset, self.count) = (reader.u64()?, reader.u32()?),
             Op4::GetAttr => self.wanted = Some(bitmap(reader)?),
             Op4::Read => {
-                reader.take(STATE_BYTES)?;
+                self.state(reader)?;
                 (self.offset, self.count) = (reader.u64()?, reader.u32()?);
             }
             Op4::ReadDir => {
-                reader.take(16)?;
-                reader.u32()?;
+                self.cookie = reader.u64()?;
+                reader.take(12)?;
                 self.maxcount_at = Some(reader.at());
                 self.count = reader.u32()?;
                 self.wanted = Some(bitmap(reader)?);
             }
             _ => {
-                reader.take(STATE_BYTES)?;
+                self.state(reader)?;
                 self.offset = reader.u64()?;
                 reader.one_of(2)?;
                 let payload = reader.opaque(PAYLOAD_BYTES_MAX)?;
@@ -207,27 +250,40 @@ impl Argument {
             _ => Op::Mknod,
         });
         self.name(reader)?;
-        attributes(reader)
+        self.set = Some(attributes(reader)?);
+        Ok(())
     }
 
     /// An OPEN is to rules what it is for: making a file, writing it, or looking it up.
     fn open(&mut self, reader: &mut Reader<'_>) -> Read<()> {
         reader.u32()?;
-        let writes = reader.u32()? & 2 != 0;
+        let access_at = reader.at();
+        let access = reader.u32()?;
+        let writes = access & 2 != 0;
         reader.u32()?;
+        let owner_at = reader.at();
         owner(reader)?;
+        let owner = Span { start: owner_at, bytes: reader.at() - owner_at };
         let makes = reader.bool()?;
+        let mut how_at = None;
+        let mut how = 0;
         if makes {
-            match reader.one_of(3)? {
-                0 | 1 => attributes(reader)?,
+            how_at = Some(reader.at());
+            how = reader.one_of(3)?;
+            match how {
+                0 | 1 => self.set = Some(attributes(reader)?),
                 2 => reader.take(8).map(|_| ())?,
                 _ => {
                     reader.take(8)?;
-                    attributes(reader)?;
+                    self.set = Some(attributes(reader)?);
                 }
             }
         }
-        match reader.one_of(6)? {
+        let sized = self.set.is_some_and(|set| has(reader, set, ATTRIBUTE_SIZE));
+        let claim_at = reader.at();
+        let claim = reader.one_of(6)?;
+        self.open = Some(OpenAt { access_at, access, owner, how_at, how, sized, claim_at, claim });
+        match claim {
             0 | 3 => self.name(reader)?,
             1 => reader.u32().map(|_| ())?,
             2 => {
@@ -303,7 +359,6 @@ impl Argument {
 /// Operations whose arguments nobody looks at and which have a fixed length, or nearly.
 fn fixed(op: Op4, reader: &mut Reader<'_>) -> Read<()> {
     let bytes = match op {
-        Op4::Close => 4 + STATE_BYTES,
         Op4::DelegPurge | Op4::Renew | Op4::DestroyClientId => 8,
         Op4::DelegReturn | Op4::FreeState => STATE_BYTES,
         Op4::OpenConfirm => STATE_BYTES + 4,
@@ -354,10 +409,11 @@ fn owner(reader: &mut Reader<'_>) -> Read<()> {
     reader.opaque(OPAQUE_BYTES_MAX).map(|_| ())
 }
 
-/// `fattr4` whose values nobody looks at.
-fn attributes(reader: &mut Reader<'_>) -> Read<()> {
-    bitmap(reader)?;
-    reader.opaque(ATTRIBUTES_BYTES_MAX).map(|_| ())
+/// `fattr4` whose values nobody looks at; which ones they are.
+fn attributes(reader: &mut Reader<'_>) -> Read<Span> {
+    let bits = bitmap(reader)?;
+    reader.opaque(ATTRIBUTES_BYTES_MAX)?;
+    Ok(bits)
 }
 
 /// `nfs_impl_id4<1>`.

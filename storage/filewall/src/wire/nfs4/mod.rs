@@ -1,12 +1,13 @@
 //! NFSv4.0 and 4.1 (RFC 7530, RFC 8881): COMPOUND, decoded where it lies.
 //!
-//! - [`arguments`]: the operations of a call. - [`results`]: their results.
+//! - [`arguments`]: the operations of a call. - [`results`]: their results. - [`made`]: results that FileWall makes.
 //!
 //! Decoding is strict: every field of every operation is stepped over under its limit, for the next operation begins where
 //! this one ends. An operation that is not known, or not served, ends the list: what stands behind it cannot be reached,
 //! and the server would not carry it out either.
 
 pub mod arguments;
+pub mod made;
 pub mod results;
 
 use super::nfs3::Op;
@@ -35,6 +36,22 @@ pub const STATE_BYTES: usize = 16;
 /// Length of a session identifier, bytes.
 pub const SESSION_BYTES: usize = 16;
 
+/// Numbers of attributes.
+pub const ATTRIBUTE_KIND: u32 = 1;
+/// Length.
+pub const ATTRIBUTE_SIZE: u32 = 4;
+/// File system.
+pub const ATTRIBUTE_FSID: u32 = 8;
+/// Why an entry has no others.
+pub const ATTRIBUTE_ERROR: u32 = 11;
+/// Number in the file system.
+pub const ATTRIBUTE_FILEID: u32 = 20;
+/// Permission bits.
+pub const ATTRIBUTE_MODE: u32 = 33;
+/// Owner, as text.
+pub const ATTRIBUTE_OWNER: u32 = 36;
+/// Group, as text.
+pub const ATTRIBUTE_GROUP: u32 = 37;
 /// Number of the attribute that is the object's handle.
 pub const ATTRIBUTE_HANDLE: u32 = 19;
 /// Numbers of the attributes that are the longest READ and WRITE.
@@ -58,6 +75,32 @@ pub mod status {
     pub const NOTSUPP: u32 = 10004;
     /// More than the server has room for.
     pub const RESOURCE: u32 = 10018;
+    /// Ask again later.
+    pub const DELAY: u32 = 10008;
+    /// The client has been silent for too long.
+    pub const EXPIRED: u32 = 10011;
+    /// The server has started again, and states are claimed back.
+    pub const GRACE: u32 = 10013;
+    /// It is there already.
+    pub const EXIST: u32 = 17;
+    /// It is a folder.
+    pub const ISDIR: u32 = 21;
+    /// The handle is that of something that is gone.
+    pub const STALE: u32 = 70;
+    /// Nobody knows why.
+    pub const SERVERFAULT: u32 = 10006;
+    /// There is no current handle.
+    pub const NOFILEHANDLE: u32 = 10020;
+    /// A client's number of another life of the server.
+    pub const STALE_CLIENTID: u32 = 10022;
+    /// A state of another life of the server.
+    pub const STALE_STATEID: u32 = 10023;
+    /// A state that there is not.
+    pub const BAD_STATEID: u32 = 10025;
+    /// An owner's sequence number that is not the next one.
+    pub const BAD_SEQID: u32 = 10026;
+    /// More operations than can be carried out at once (NFSv4.1).
+    pub const TOO_MANY_OPS: u32 = 10070;
     /// Another minor version is wanted.
     pub const MINOR_VERSION_MISMATCH: u32 = 10021;
     /// Arguments that cannot be decoded.
@@ -142,7 +185,11 @@ fn bitmap(reader: &mut Reader<'_>) -> Read<Span> {
 
 /// True if a bitmap has an attribute.
 fn has(reader: &Reader<'_>, bitmap: Span, attribute: u32) -> bool {
-    let words = reader.slice(bitmap);
+    has_bit(reader.slice(bitmap), attribute)
+}
+
+/// True if the words of a bitmap have an attribute.
+pub fn has_bit(words: &[u8], attribute: u32) -> bool {
     let at = 4 * (attribute / 32) as usize;
     let Some(word) = words.get(at..at + 4) else { return false };
     u32::from_be_bytes([word[0], word[1], word[2], word[3]]) & 1 << (attribute % 32) != 0

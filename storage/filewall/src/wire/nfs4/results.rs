@@ -2,8 +2,10 @@
 
 use super::arguments::{channel, implementation};
 use super::{
-    ATTRIBUTE_HANDLE, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LIMITS, BITMAP_WORDS_MAX, NAME_BYTES_MAX,
-    OPAQUE_BYTES_MAX, OPS_MAX, Op4, SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, bitmap, has, status,
+    ATTRIBUTE_FILEID, ATTRIBUTE_FSID, ATTRIBUTE_GROUP, ATTRIBUTE_HANDLE, ATTRIBUTE_KIND, ATTRIBUTE_MODE,
+    ATTRIBUTE_OWNER, ATTRIBUTE_SIZE, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LIMITS, BITMAP_WORDS_MAX,
+    NAME_BYTES_MAX, OPAQUE_BYTES_MAX, OPS_MAX, Op4, SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, bitmap, has,
+    status,
 };
 use crate::wire::nfs3::{HANDLE4_BYTES_MAX, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::wire::reply::ENTRIES_MAX;
@@ -18,6 +20,25 @@ pub struct Found {
     pub length_at: Option<usize>,
 }
 
+/// What a server says of an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// `nfs_ftype4`, which has the numbers of `ftype3`.
+    pub kind: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Length, bytes.
+    pub size: u64,
+    /// File system.
+    pub fsid: (u64, u64),
+    /// Number.
+    pub fileid: u64,
+    /// Owner, as text.
+    pub owner: Span,
+    /// Group, as text.
+    pub group: Span,
+}
+
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry4 {
@@ -29,6 +50,8 @@ pub struct Entry4 {
     pub name: Span,
     /// Its handle, if it was asked for.
     pub found: Option<Found>,
+    /// What is said of it, if [`Results4::objects`] asks for that.
+    pub known: Option<Known>,
 }
 
 /// One result.
@@ -38,6 +61,10 @@ pub struct Outcome4 {
     pub op: Op4,
     /// Where it begins: at its number.
     pub start: usize,
+    /// Where the next one begins.
+    pub end: usize,
+    /// What GETATTR says, if [`Results4::objects`] asks for that.
+    pub known: Option<Known>,
     /// Status.
     pub status: u32,
     /// The handle that it brings.
@@ -59,11 +86,14 @@ pub struct Outcome4 {
 struct Attributes {
     found: Option<Found>,
     limits_at: [Option<usize>; 2],
+    known: Option<Known>,
 }
 
 /// The results of a COMPOUND. Reused from reply to reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Results4 {
+    /// Says before reading whether owners and modes are looked for.
+    pub objects: bool,
     /// Where the status of the whole stands, which is that of the last operation.
     pub status_at: usize,
     /// That status.
@@ -95,6 +125,8 @@ pub fn results(reader: &mut Reader<'_>, found: &mut Results4) -> Read<()> {
         let mut outcome = Outcome4 {
             op,
             start,
+            end: 0,
+            known: None,
             status,
             found: None,
             entries: (0, 0),
@@ -104,10 +136,11 @@ pub fn results(reader: &mut Reader<'_>, found: &mut Results4) -> Read<()> {
             limits_at: [None; 2],
         };
         if status == status::OK {
-            outcome.done(reader, &mut found.entries)?;
+            outcome.done(reader, &mut found.entries, found.objects)?;
         } else {
             failed(op, status, reader)?;
         }
+        outcome.end = reader.at();
         found.outcomes.push(outcome);
     }
     reader.end()
@@ -130,11 +163,11 @@ fn failed(op: Op4, status: u32, reader: &mut Reader<'_>) -> Read<()> {
 }
 
 impl Outcome4 {
-    fn done(&mut self, reader: &mut Reader<'_>, entries: &mut Vec<Entry4>) -> Read<()> {
+    fn done(&mut self, reader: &mut Reader<'_>, entries: &mut Vec<Entry4>, objects: bool) -> Read<()> {
         match self.op {
             Op4::GetAttr => {
-                let read = attributes(reader)?;
-                (self.found, self.limits_at) = (read.found, read.limits_at);
+                let read = attributes(reader, objects)?;
+                (self.found, self.limits_at, self.known) = (read.found, read.limits_at, read.known);
             }
             Op4::GetFh => {
                 self.found = Some(Found { handle: reader.opaque(HANDLE4_BYTES_MAX)?, length_at: None })
@@ -148,7 +181,7 @@ impl Outcome4 {
                 self.count = reader.u32()?;
                 reader.take(12)?;
             }
-            Op4::ReadDir => self.directory(reader, entries)?,
+            Op4::ReadDir => self.directory(reader, entries, objects)?,
             Op4::ReadLink => reader.opaque(PATH_BYTES_MAX).map(|_| ())?,
             Op4::Open => open(reader)?,
             Op4::Create => {
@@ -181,7 +214,7 @@ impl Outcome4 {
         Ok(())
     }
 
-    fn directory(&mut self, reader: &mut Reader<'_>, entries: &mut Vec<Entry4>) -> Read<()> {
+    fn directory(&mut self, reader: &mut Reader<'_>, entries: &mut Vec<Entry4>, objects: bool) -> Read<()> {
         reader.take(8)?;
         self.entries.0 = entries.len();
         loop {
@@ -196,8 +229,8 @@ impl Outcome4 {
             }
             reader.u64()?;
             let name = reader.opaque(NAME_BYTES_MAX)?;
-            let found = attributes(reader)?.found;
-            entries.push(Entry4 { start, end: reader.at(), name, found });
+            let Attributes { found, known, .. } = attributes(reader, objects)?;
+            entries.push(Entry4 { start, end: reader.at(), name, found, known });
         }
     }
 }
@@ -264,13 +297,19 @@ fn security(reader: &mut Reader<'_>) -> Read<()> {
 }
 
 /// `fattr4`; what of it is looked for.
-fn attributes(reader: &mut Reader<'_>) -> Read<Attributes> {
+fn attributes(reader: &mut Reader<'_>, objects: bool) -> Read<Attributes> {
     let bits = bitmap(reader)?;
     let length_at = reader.at();
     let bytes = reader.length(ATTRIBUTES_BYTES_MAX)?;
     let start = reader.at();
     let mut read = Attributes::default();
-    let wanted = ATTRIBUTES_LIMITS.into_iter().chain([ATTRIBUTE_HANDLE]);
+    let objects = objects
+        && [ATTRIBUTE_KIND, ATTRIBUTE_MODE, ATTRIBUTE_OWNER, ATTRIBUTE_GROUP]
+            .into_iter()
+            .all(|attribute| has(reader, bits, attribute));
+    let mut known = Known::default();
+    let group = objects.then_some(ATTRIBUTE_GROUP);
+    let wanted = ATTRIBUTES_LIMITS.into_iter().chain([ATTRIBUTE_HANDLE]).chain(group);
     let last = wanted.filter(|attribute| has(reader, bits, *attribute)).max();
     for attribute in last.map_or(0..0, |last| 0..last + 1) {
         if !has(reader, bits, attribute) {
@@ -281,6 +320,13 @@ fn attributes(reader: &mut Reader<'_>) -> Read<Attributes> {
                 let handle = reader.opaque(HANDLE4_BYTES_MAX)?;
                 read.found = Some(Found { handle, length_at: Some(length_at) });
             }
+            ATTRIBUTE_KIND if objects => known.kind = reader.u32()?,
+            ATTRIBUTE_SIZE if objects => known.size = reader.u64()?,
+            ATTRIBUTE_FSID if objects => known.fsid = (reader.u64()?, reader.u64()?),
+            ATTRIBUTE_FILEID if objects => known.fileid = reader.u64()?,
+            ATTRIBUTE_MODE if objects => known.mode = reader.u32()?,
+            ATTRIBUTE_OWNER if objects => known.owner = reader.opaque(OPAQUE_BYTES_MAX)?,
+            ATTRIBUTE_GROUP if objects => known.group = reader.opaque(OPAQUE_BYTES_MAX)?,
             _ => {
                 if let Some(number) = ATTRIBUTES_LIMITS.iter().position(|limit| *limit == attribute) {
                     read.limits_at[number] = Some(reader.at());
@@ -292,6 +338,7 @@ fn attributes(reader: &mut Reader<'_>) -> Read<Attributes> {
     let done = reader.at() - start;
     let rest = padded(bytes).checked_sub(done).ok_or(Wrong::Long { at: start, bytes: done, limit: bytes })?;
     reader.take(rest)?;
+    read.known = objects.then_some(known);
     Ok(read)
 }
 
@@ -304,6 +351,10 @@ fn skip(reader: &mut Reader<'_>, attribute: u32) -> Read<()> {
         }
         3 | 4 | 20..=23 | 27 | 30 | 31 => 8,
         8 => 16,
+        32 => {
+            reader.opaque(OPAQUE_BYTES_MAX)?;
+            0
+        }
         12 => {
             for _ in 0..reader.length(OPAQUE_BYTES_MAX)? {
                 access_entry(reader)?;
