@@ -47,6 +47,7 @@ caged stress-ng --quiet --vm 1 --vm-bytes 180M --vm-keep --timeout 120 --temp-pa
 check "stress-ng's memory workers are seen and ended" events '"policy": *"cage-memory"'
 kill %% 2>/dev/null
 check "the innocent process lives" kill -0 "$innocent"
+check "the packet core of the switch is seen to go on" sh -c "weir monitor top | grep -q 'switch-host-1.*slots'"
 check "the controllers are told" sh -c "weir status | grep -q 'host-1: monitor: [1-9]'"
 check "they order a freeze" weir monitor order host-1 freeze cage
 check "it is frozen" frozen 1
@@ -59,6 +60,33 @@ kill -9 "$before"
 check "systemd starts a killed monitor again" differs weir-monitor "$before"
 check "it answers again" weir monitor top
 check "its log is whole" weir monitor audit
+
+# A unit that crashes is started again, by systemctl out of the confined monitor.
+cat > /etc/systemd/system/crashing.service <<'UNIT'
+[Service]
+ExecStart=/bin/sleep 100000
+UNIT
+cat > /etc/weir/monitor/service.yaml <<'YAML'
+kind: service
+name: crashing
+unit: crashing.service
+dry-run: false
+restart: { command: [/usr/bin/systemctl, restart, crashing.service], start-ms: 60000 }
+YAML
+systemctl daemon-reload
+systemctl start crashing
+check "it answers with a policy for a unit" sh -c 'systemctl restart weir-monitor && sleep 1 && weir monitor top'
+is_main() { weir monitor top -o json | tr -d ' \n' | grep -q "\"main\":$(main_pid crashing)[,}]"; }
+check "the unit's main process is followed" is_main
+before=$(main_pid crashing)
+kill -SEGV "$before"
+check "its crash is told" events '"event": *"crashed".*"signal": *11'
+check "it is started again" differs crashing "$before"
+check "that is told" events '"event": *"restarted"'
+check "the new main process is followed" is_main
+systemctl stop crashing
+rm /etc/weir/monitor/service.yaml
+check "it answers without that policy" sh -c 'systemctl restart weir-monitor && sleep 1 && weir monitor top'
 
 # Who ends a hog of the whole machine how soon, from the moment that a tenth of its memory is left. An emulated machine: only relations count.
 # Each in its best mode: earlyoom looks up to ten times a second; systemd-oomd waits for a second of pressure, not thirty.

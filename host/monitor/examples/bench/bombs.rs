@@ -226,6 +226,7 @@ pub fn tail(rounds: usize) {
 
 fn tail_of(grown: u32, rounds: usize) {
     let (mut noticed, mut gone): ([Vec<f64>; 2], [Vec<f64>; 2]) = Default::default();
+    let mut slowest: [(u64, String); 2] = Default::default();
     for _ in 0..rounds {
         for (at, ordinary) in [false, true].into_iter().enumerate() {
             let cage = Cage::new(grown + 100, 2 << 30).unwrap();
@@ -242,8 +243,14 @@ fn tail_of(grown: u32, rounds: usize) {
             let since = |ns: u64| ns.saturating_sub(limit_ns) as f64 / 1e6;
             noticed[at].push(since(repair.alarm.time_ns));
             gone[at].push(since(repair.alarm.time_ns + repair.took_us * 1000));
+            if repair.took_us >= slowest[at].0 {
+                slowest[at] = (repair.took_us, running.circumstances(&repair));
+            }
             bomb.wait().unwrap();
         }
+    }
+    for (who, (_, circumstances)) in ["weir", "ordinary"].into_iter().zip(slowest) {
+        println!("  slowest repair of {grown}, {who}: {circumstances}");
     }
     for (metric, [weir, ordinary]) in [("noticed", noticed), ("gone", gone)] {
         let metric = format!("bomb_of_{grown}_{metric}");

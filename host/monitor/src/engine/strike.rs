@@ -1,8 +1,9 @@
 //! Acting on an alarm: freeze, look again, kill the culprit's tree, thaw; then follow until it is gone (Bohra, 3.5.2).
 //!
 //! The freeze is the paper's remote lock of the target: nothing is born while the tree is being killed, and the killed do
-//! not compete with the spinning. Without a cgroup that can be frozen, the tree is stopped process by process until a
-//! round finds no new one.
+//! not compete with the spinning. It is asked for and not waited for: from then on nobody forks, and to wait until the last of
+//! 1,500 has run once, so as to stop, costs as much as to kill them. Without a cgroup that can be frozen, the tree is stopped process
+//! by process until a round finds no new one.
 
 use super::innocent::{self, Blamed, Extent, is_manager, old_ns};
 use super::{Armed, Engine};
@@ -16,8 +17,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::time::Duration;
 use weir_sensor::now_ns;
 
-/// Most rounds of stopping a tree that goes on forking.
-const STOP_ROUNDS_MAX: u32 = 16;
+/// Most rounds of stopping, or killing, a tree that goes on forking.
+const ROUNDS_MAX: u32 = 16;
 /// How long an incident is followed, ns.
 pub const FOLLOW_NS_MAX: u64 = 5_000_000_000;
 /// How long between two signals to what is still there, ns.
@@ -93,7 +94,7 @@ impl Engine {
         // Weighing memory takes time, in which a hog grows: it is frozen first.
         let early = acts && action == Action::FreezeKill && self.is_hog(at);
         if early {
-            self.freeze(at, &mut incident);
+            self.freeze(at, &mut incident, Levers::ask_freeze);
         }
         match self.find_culprit(at, now, reason, known) {
             // That an application stands still is worth a report whoever it is.
@@ -139,18 +140,18 @@ impl Engine {
         self.armed[at].levers.as_ref()
     }
 
-    fn freeze(&mut self, at: usize, incident: &mut Incident) {
-        incident.frozen = self.levers(at).is_some_and(Levers::freeze);
+    fn freeze(&mut self, at: usize, incident: &mut Incident, how: fn(&Levers) -> bool) {
+        incident.frozen = self.levers(at).is_some_and(how);
         incident.freeze_ns = now_ns().saturating_sub(incident.time_ns);
         self.gather();
     }
 
     fn freeze_or_stop(&mut self, at: usize, blamed: Blamed, incident: &mut Incident) {
         if self.levers(at).is_some_and(Levers::can_freeze) {
-            self.freeze(at, incident);
+            self.freeze(at, incident, Levers::ask_freeze);
             return;
         }
-        for _ in 0..STOP_ROUNDS_MAX {
+        for _ in 0..ROUNDS_MAX {
             self.collect(at, blamed.place, blamed.extent);
             if self.signal_members(Signal::STOP, STOPPED) == 0 {
                 break;
@@ -393,16 +394,32 @@ impl Engine {
         self.signal_members(Signal::KILL, KILLED)
     }
 
+    /// Kills the members, and those of their tree that were born meanwhile.
+    fn kill_all(&mut self, at: usize) -> u32 {
+        let mut killed = self.kill_members();
+        for _ in 0..ROUNDS_MAX {
+            let Some(Following { place, extent, .. }) = self.armed[at].following else { break };
+            self.take_events();
+            self.collect(at, place, extent);
+            let more = self.kill_members();
+            killed += more;
+            if more == 0 {
+                break;
+            }
+        }
+        killed
+    }
+
     fn act(&mut self, at: usize, action: Action, incident: &mut Incident) {
         let done = match action {
             Action::Report => true,
             Action::FreezeKill => {
-                incident.signalled = self.kill_members();
+                incident.signalled = self.kill_all(at);
                 true
             }
             Action::Freeze => {
                 self.armed[at].following = None;
-                self.freeze(at, incident);
+                self.freeze(at, incident, Levers::freeze);
                 incident.frozen
             }
             Action::KillCgroup => self.levers(at).is_some_and(Levers::kill),
