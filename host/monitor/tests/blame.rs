@@ -81,8 +81,9 @@ fn an_old_shell_and_its_old_children_outlive_the_hogs_that_it_started() {
     let culprit = alarm.culprit.as_ref().map_or("", |culprit| culprit.program.as_str());
     assert_eq!(culprit, "tail", "the heaviest: {alarm:?}");
     watched.wait_for("the end of a hog", |entry| matches!(entry.what, What::Settled { .. }));
-    assert!(cage.processes().contains(&child), "the old child was killed");
-    assert!(shell.try_wait().unwrap().is_none(), "the shell was killed");
+    let recent = watched.monitor.recent();
+    assert!(cage.processes().contains(&child), "the old child was killed: {recent:?}");
+    assert!(shell.try_wait().unwrap().is_none(), "the shell was killed: {recent:?}");
     shell.kill().unwrap();
     shell.wait().unwrap();
 }

@@ -32,6 +32,8 @@ const HELD_MAX: usize = 64;
 pub(super) struct Following {
     place: Place,
     extent: Extent,
+    /// The first of those that were killed.
+    listed: [u32; LISTED_MAX],
     since_ns: u64,
     again_ns: u64,
     again: u32,
@@ -322,6 +324,7 @@ impl Engine {
         self.armed[at].following = Some(Following {
             place,
             extent,
+            listed: incident.listed,
             since_ns: incident.time_ns,
             again_ns: incident.time_ns,
             again: 0,
@@ -437,6 +440,15 @@ impl Engine {
         }
     }
 
+    /// Whether processes that end have given their memory back. Their end is told before that; who looked in between would find
+    /// memory short still, and blame the next.
+    fn have_given_back(&self, listed: &[u32]) -> bool {
+        let ended = |process: &u32| {
+            self.proc.stat(*process).is_none_or(|stat| stat.state == b'Z' || stat.state == b'X')
+        };
+        listed.iter().take_while(|process| **process != 0).all(ended)
+    }
+
     /// Follows what was killed until it is gone; what was born meanwhile is killed too. Then the next alarm may come.
     pub(super) fn follow(&mut self, at: usize) {
         let Some(following) = self.armed[at].following else { return };
@@ -445,7 +457,7 @@ impl Engine {
         let took_ns = now.saturating_sub(following.since_ns);
         let gone = match following.action {
             Action::KillCgroup | Action::Hook => !self.levers(at).is_some_and(Levers::populated),
-            _ => self.members.is_empty(),
+            _ => self.members.is_empty() && (!self.is_hog(at) || self.have_given_back(&following.listed)),
         };
         if gone || took_ns > FOLLOW_NS_MAX {
             self.armed[at].following = None;
