@@ -7,7 +7,10 @@ events() { # a pattern that one line of the newest events matches
   weir monitor events -o json | tr -d '\n' | sed 's/{ *"event"/\n&/g; s/{ *"number"/\n&/g' > /tmp/events
   grep -qE "$1" /tmp/events || { tail -n 3 /tmp/events; false; }
 }
+# $! is the process itself: a job's number would be another's once it has ended.
 caged() { sh -c 'echo $$ > /sys/fs/cgroup/cage/cgroup.procs; exec "$@"' caged "$@" >/dev/null 2>&1 & }
+# Once: on a slow machine it takes longer to come up than one would wait before trying again. The old one answers no more.
+restart_monitor() { systemctl stop weir-monitor; systemctl start weir-monitor; }
 frozen() { grep -q "frozen $1" $cage/cgroup.events; }
 empty() { grep -q 'populated 0' $cage/cgroup.events; }
 
@@ -38,15 +41,19 @@ check "a pure host of cgroups version 2" pure
 caged sleep 1000
 innocent=$!
 caged stress-ng --quiet --fork 2 --timeout 120 --temp-path /tmp
+load=$!
 check "stress-ng's forks are seen and ended" events '"measure": *"forks".*"outcome": *"acted"'
-kill %% 2>/dev/null
+kill "$load" 2>/dev/null
 caged stress-ng --quiet --bigheap 1 --timeout 120 --temp-path /tmp
+load=$!
 check "stress-ng's heap is seen and ended" events '"measure": *"memory-used-bytes".*"outcome": *"acted"'
-kill %% 2>/dev/null
+kill "$load" 2>/dev/null
 caged stress-ng --quiet --vm 1 --vm-bytes 180M --vm-keep --timeout 120 --temp-path /tmp
+load=$!
 check "stress-ng's memory workers are seen and ended" events '"policy": *"cage-memory"'
-kill %% 2>/dev/null
+kill "$load" 2>/dev/null
 check "the innocent process lives" kill -0 "$innocent"
+check "the packet core of the switch is seen to go on" sh -c "weir monitor top | grep -q 'switch-host-1.*slots'"
 check "the controllers are told" sh -c "weir status | grep -q 'host-1: monitor: [1-9]'"
 check "they order a freeze" weir monitor order host-1 freeze cage
 check "it is frozen" frozen 1
@@ -60,6 +67,35 @@ check "systemd starts a killed monitor again" differs weir-monitor "$before"
 check "it answers again" weir monitor top
 check "its log is whole" weir monitor audit
 
+# A unit that crashes is started again, by systemctl out of the confined monitor.
+cat > /etc/systemd/system/crashing.service <<'UNIT'
+[Service]
+ExecStart=/bin/sleep 100000
+UNIT
+cat > /etc/weir/monitor/service.yaml <<'YAML'
+kind: service
+name: crashing
+unit: crashing.service
+dry-run: false
+restart: { command: [/usr/bin/systemctl, restart, crashing.service], start-ms: 60000 }
+YAML
+systemctl daemon-reload
+systemctl start crashing
+restart_monitor
+check "it answers with a policy for a unit" weir monitor top
+is_main() { weir monitor top -o json | tr -d ' \n' | grep -q "\"main\":$(main_pid crashing)[,}]"; }
+check "the unit's main process is followed" is_main
+before=$(main_pid crashing)
+kill -SEGV "$before"
+check "its crash is told" events '"event": *"crashed".*"signal": *11'
+check "it is started again" differs crashing "$before"
+check "that is told" events '"event": *"restarted"'
+check "the new main process is followed" is_main
+systemctl stop crashing
+rm /etc/weir/monitor/service.yaml
+restart_monitor
+check "it answers without that policy" weir monitor top
+
 # Who ends a hog of the whole machine how soon, from the moment that a tenth of its memory is left. An emulated machine: only relations count.
 # Each in its best mode: earlyoom looks up to ten times a second; systemd-oomd waits for a second of pressure, not thirty.
 rounds=3
@@ -69,6 +105,7 @@ hog() { # who
   local line=$((total_kb / 10)) passed='' ended='' end=$((SECONDS + 60)) kb=0
   systemd-run --quiet --scope -p ManagedOOMMemoryPressure=kill -p ManagedOOMMemoryPressureLimit=5% \
     stress-ng --quiet --oomable --vm 1 --vm-bytes "$((total_kb * 98 / 100))k" --vm-keep --timeout 70 --temp-path /tmp >/dev/null 2>&1 &
+  local load=$!
   while [ $SECONDS -lt $end ]; do
     available_kb
     if [ -z "$passed" ]; then
@@ -81,8 +118,8 @@ hog() { # who
   done
   [ -n "$passed" ] || ended=line_not_reached
   echo "RESULT guest hog_ended $1=${ended:-not_in_60s}"
-  kill %% 2>/dev/null
-  wait %% 2>/dev/null
+  kill "$load" 2>/dev/null
+  wait "$load" 2>/dev/null
 }
 cat > /etc/weir/monitor/host.yaml <<YAML
 kind: memory-hog
@@ -96,7 +133,8 @@ mkdir -p /etc/systemd/oomd.conf.d
 printf '[OOM]\nDefaultMemoryPressureDurationSec=1s\n' > /etc/systemd/oomd.conf.d/best.conf
 systemctl daemon-reload
 for ((round = 0; round < rounds; round++)); do
-  check "it answers with another policy" sh -c 'systemctl restart weir-monitor && sleep 1 && weir monitor top'
+  restart_monitor
+  check "it answers with another policy" weir monitor top
   hog weir
   systemctl stop weir-monitor
   earlyoom -m 10 -r 0 >/dev/null 2>&1 &

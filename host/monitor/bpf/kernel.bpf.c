@@ -20,6 +20,7 @@ typedef unsigned long long uint64_t;
 #define BPF_MAP_TYPE_ARRAY 2
 #define BPF_F_MMAPABLE 1024
 #define SIGKILL 9
+#define SIGNAL_GROUP_EXIT 4
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static uint64_t (*bpf_ktime_get_ns)(void) = (void *)5;
@@ -32,10 +33,12 @@ struct signal_struct {
 	struct {
 		int counter;
 	} live;
+	unsigned int flags;
+	int group_exit_code;
 } __attribute__((preserve_access_index));
 
 struct task_struct {
-	int pid, tgid;
+	int pid, tgid, exit_code;
 	char comm[16];
 	struct signal_struct *signal;
 } __attribute__((preserve_access_index));
@@ -152,7 +155,11 @@ int on_exit(uint64_t *context)
 	/* A process ends with its last thread. */
 	if (!in || task->signal->live.counter > 0)
 		return 0;
-	value[0] = (uint64_t)(uint32_t)task->tgid << 32;
+	/* How it ended, as wait() tells its parent. */
+	value[0] = (uint32_t)task->exit_code;
+	if (task->signal->flags & SIGNAL_GROUP_EXIT)
+		value[0] = (uint32_t)task->signal->group_exit_code;
+	value[0] |= (uint64_t)(uint32_t)task->tgid << 32;
 	value[2] = bpf_get_current_cgroup_id();
 	publish(in, WEIR_KERNEL_EXIT, value);
 	return 0;

@@ -5,6 +5,7 @@
 //! the first) and the JSON. What the chain cannot show is that lines at the end were cut off; who needs that copies the
 //! newest hash elsewhere: it is in the status and in the metrics' labels of `weir monitor`.
 
+use crate::crash::{CrashEntry, NotRestarted, crash, not_restarted};
 use crate::error::{Error, Result};
 use crate::incident::{GuestIncident, Incident, Note, Suspect};
 use crate::kernel::comm_text;
@@ -37,7 +38,7 @@ pub struct Process {
 }
 
 impl Process {
-    fn of(suspect: &Suspect) -> Option<Process> {
+    pub(crate) fn of(suspect: &Suspect) -> Option<Process> {
         (suspect.process != 0).then(|| Process {
             process: suspect.process,
             program: comm_text(&suspect.comm),
@@ -154,6 +155,19 @@ pub enum What {
     },
     /// A guest hangs, or has too many tasks.
     Guest(GuestAlarm),
+    /// A process of a service crashed.
+    Crashed(CrashEntry),
+    /// A service that was started again is up.
+    Restarted {
+        /// The attempt, counted from 1.
+        attempt: u32,
+        /// From the command to the main process, us.
+        took_us: u64,
+        /// The main process.
+        process: u32,
+    },
+    /// A service that was started again is not up.
+    NotRestarted(NotRestarted),
     /// The monitor ends.
     Stopped,
 }
@@ -232,6 +246,14 @@ pub fn what(
             (None, What::HostRecovered { host: hosts.get(usize::from(*host)).cloned().unwrap_or_default() })
         }
         Note::Resynced { lost } => (None, What::Resynced { lost: *lost }),
+        Note::Crashed(found) => (name(found.policy), What::Crashed(crash(found))),
+        Note::Restarted { policy, attempt, took_ns, process } => {
+            let (attempt, process) = (*attempt, *process);
+            (name(*policy), What::Restarted { attempt, took_us: took_ns / 1000, process })
+        }
+        Note::NotRestarted { policy, attempt, why, next } => {
+            (name(*policy), What::NotRestarted(not_restarted(*attempt, *why, *next)))
+        }
         Note::Guest(incident) => {
             (name(incident.policy), What::Guest(guest_alarm(incident, policies.get(incident.policy))))
         }

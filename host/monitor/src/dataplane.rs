@@ -10,12 +10,15 @@
 //! allocation. Boxes are found, and let go of, by an ordinary thread that hands them over. What the reader finds it publishes; the
 //! monitor acts on it, and looks itself while no reader publishes ([`fresh`]).
 //!
+//! The other way round, the packet core shows by its own box `switch-NAME` that it goes on ([`Pulse`]): a monitor that sees the
+//! counter stand still knows that no packet is moved, also when the process as a whole still answers.
+//!
 //! The responder makes the remote context of the ring (`responder: dataplane`): it is pinned where the packets are, but it is not
 //! one-sided, since a processor of the target answers.
 
 use crate::detector::{Decision, Detector, Settings};
 use crate::error::Result;
-use crate::policy::{self, Context, Policy, Stalled};
+use crate::policy::{self, Action, Common, Context, NAME_CHARS_MAX, Policy, Stalled};
 use crate::remote::{Responder, RingFile};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -33,6 +36,8 @@ pub const SLOTS: &str = "slots";
 const PERIOD: Duration = Duration::from_millis(10);
 /// Time between two looks for boxes.
 const REFRESH: Duration = Duration::from_millis(250);
+/// So many periods of a pulse without progress are reported by the policy that is built in: a switch that was killed is back sooner.
+const PERIODS: u32 = 20;
 /// Policies that one reader takes.
 const ROWS_MAX: usize = 64;
 /// A reader that gave no sign for so long is none, ns.
@@ -46,6 +51,62 @@ pub fn sensor(policy: usize) -> String {
 /// Whether a reader publishes here and now.
 pub fn fresh(view: &View, slots: u32, now_ns: u64) -> bool {
     !view.closed() && view.time_ns(slots).is_some_and(|time_ns| now_ns.saturating_sub(time_ns) < STALE_NS)
+}
+
+/// The progress of a packet core: a counter that grows with each of its idle slots, which it gives also when it is never idle.
+#[derive(Debug)]
+pub struct Pulse {
+    own: SensorBox,
+    slots: SensorId,
+}
+
+impl Pulse {
+    /// Time between two slots.
+    pub const PERIOD: Duration = Duration::from_millis(20);
+    /// A core that is never idle gives its slots so much later; the box says that as its period.
+    const PERIOD_BUSY: Duration = Duration::from_millis(100);
+
+    /// The box of the switch of a name.
+    pub fn name(of: &str) -> String {
+        format!("switch-{of}")
+    }
+
+    /// Publishes the box.
+    ///
+    /// # Errors
+    /// What is wrong with the name, the folder or the machine.
+    pub fn new(of: &str, sensors: &Directory) -> Result<Pulse> {
+        let shape = Shape { sensors: 1, records: 16 };
+        let own = SensorBox::create(&Pulse::name(of), shape, Pulse::PERIOD_BUSY.as_nanos() as u64)?;
+        let slots = own.add(SLOTS, Kind::Counter)?;
+        own.export(sensors)?;
+        Ok(Pulse { own, slots })
+    }
+
+    /// One slot.
+    pub fn beat(&self) {
+        self.own.count(self.slots, 1);
+    }
+
+    /// The policy by which a host's own monitor reports a packet core that stands still, where nobody wrote another one.
+    pub fn policy(of: &str) -> Policy {
+        let name = format!("builtin-{}", Pulse::name(of));
+        Policy::Stalled(Stalled {
+            common: Common {
+                name: name.chars().take(NAME_CHARS_MAX).collect(),
+                cgroup: None,
+                whitelist: Vec::new(),
+                action: Action::Report,
+                dry_run: true,
+                cooldown_ms: 1000,
+            },
+            sensor_box: Pulse::name(of),
+            sensor: SLOTS.to_string(),
+            periods: PERIODS,
+            period_ms: None,
+            context: Context::Local,
+        })
+    }
 }
 
 struct Row {

@@ -139,6 +139,11 @@ pub fn line(entry: &Entry) -> String {
             )
         }
         What::Guest(alarm) => guest_line(alarm),
+        What::Crashed(crash) => crash.line(),
+        What::Restarted { attempt, took_us, process } => {
+            format!("up again as process {process} {took_us} us after the command (attempt {attempt})")
+        }
+        What::NotRestarted(not) => not.line(),
         What::Stopped => "stopped".to_string(),
     }
 }

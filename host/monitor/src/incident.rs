@@ -2,6 +2,7 @@
 
 use crate::kernel::Comm;
 use crate::query::Value;
+use crate::restart::Next;
 
 /// Most processes that a note lists by number.
 pub const LISTED_MAX: usize = 32;
@@ -182,9 +183,63 @@ pub struct GuestIncident {
     pub act_ns: u64,
 }
 
+/// The end of a process of a service, by a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crash {
+    /// Which policy, in the order of the files.
+    pub policy: usize,
+    /// Who.
+    pub process: Suspect,
+    /// How, as `wait` tells; nothing if events were lost and nobody saw it.
+    pub status: Option<u32>,
+    /// Whether it was the main process: the service is down.
+    pub main: bool,
+    /// From its fork to its end, ns; nothing if it was there before the monitor.
+    pub lived_ns: Option<u64>,
+    /// Crashes of other processes of the service that were not told each.
+    pub more: u64,
+    /// What comes next.
+    pub next: Next,
+}
+
+/// Why a service did not come up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotUp {
+    /// The command could not be run.
+    NotRun,
+    /// The command ended so, as `wait` tells.
+    Command(u32),
+    /// No main process was seen in time.
+    Late,
+}
+
 /// What the loop tells.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Note {
+    /// A process of a service crashed.
+    Crashed(Crash),
+    /// A service that was started again is up.
+    Restarted {
+        /// Which policy.
+        policy: usize,
+        /// The attempt, counted from 1.
+        attempt: u32,
+        /// From the command to the main process, ns.
+        took_ns: u64,
+        /// The main process.
+        process: u32,
+    },
+    /// A service that was started again is not up.
+    NotRestarted {
+        /// Which policy.
+        policy: usize,
+        /// The attempt.
+        attempt: u32,
+        /// Why.
+        why: NotUp,
+        /// What comes next.
+        next: Next,
+    },
     /// An alarm.
     Incident(Incident),
     /// The culprit's tree of the newest incident of a policy is gone.

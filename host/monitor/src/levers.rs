@@ -12,8 +12,7 @@ use std::time::Duration;
 use weir_sensor::now_ns;
 
 /// Longest wait for a cgroup to be frozen, ns. Each of its processes must run once for that: 1,500 that spin on two
-/// processors need 10 to 15 ms. A kill that comes before they are all frozen finds some that spin on among those that wake
-/// up to die, and then the last was gone only after 1.5 s.
+/// processors need 10 to 15 ms, and 50 beside others that compute.
 pub const FREEZE_NS_MAX: u64 = 50_000_000;
 /// Where cgroups of version 2 are mounted, tried in order.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
@@ -72,13 +71,19 @@ impl Levers {
         self.kill.is_some()
     }
 
-    /// Freezes it, and waits until it is, or [`FREEZE_NS_MAX`] has passed. Returns whether it is.
-    pub fn freeze(&self) -> bool {
-        let asked = match (&self.freeze, &self.state) {
+    /// Asks for a freeze, and does not wait. From now on none of its processes runs in user mode or forks: those that run are
+    /// interrupted, the others find it when they would run next. Returns whether the kernel took it.
+    pub fn ask_freeze(&self) -> bool {
+        match (&self.freeze, &self.state) {
             (Some(file), _) => put(file, b"1"),
             (None, Some(file)) => put(file, b"FROZEN"),
             (None, None) => false,
-        };
+        }
+    }
+
+    /// Freezes it, and waits until it is, or [`FREEZE_NS_MAX`] has passed. Returns whether it is.
+    pub fn freeze(&self) -> bool {
+        let asked = self.ask_freeze();
         let limit = now_ns().saturating_add(FREEZE_NS_MAX);
         if !asked {
             return false;

@@ -9,13 +9,15 @@
 //!
 //! - [`kernel`]: events of processes, by programs in the kernel or, degraded, by a socket.
 //! - [`tree`]: who forked whom; counts by scope; the culprit.
-//! - [`policy`]: the files. [`engine`]: one step of the loop. [`levers`]: freezing and killing cgroups.
+//! - [`pace`]: how often it looks. [`policy`]: the files. [`engine`]: one step of the loop. [`levers`]: freezing and killing cgroups.
+//! - [`restart`]: when a service that crashed is started again; [`runner`]: by whom.
 //! - [`detector`]: failure by missing progress. [`ring`], [`remote`]: hosts that watch each other. [`local`]: the thread that nothing starves. [`service`]: all together.
 //! - [`guest`]: a virtual machine, read through its memory.
 //! - [`summary`], [`query`]: what is kept of the events, and what may be asked of it.
 //! - [`audit`]: the chained log. [`explain`]: an entry in words. [`status`], [`webhook`]: what is shown and sent.
 
 pub mod audit;
+pub mod crash;
 pub mod dataplane;
 pub mod engine;
 pub mod error;
@@ -27,10 +29,13 @@ pub mod levers;
 pub mod local;
 pub mod ordered;
 pub mod otlp;
+pub mod pace;
 pub mod policy;
 pub mod query;
 pub mod remote;
+pub mod restart;
 pub mod ring;
+pub mod runner;
 pub mod service;
 pub mod status;
 pub mod summary;

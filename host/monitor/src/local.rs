@@ -5,6 +5,7 @@
 
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::pace::Pace;
 use crate::sys;
 use rustix::thread::{ClockId, Timespec, clock_nanosleep_absolute};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use weir_sensor::now_ns;
 pub struct Settings {
     /// Time between two steps, ns; at least [`PERIOD_NS_MIN`].
     pub period_ns: u64,
+    /// Time between two steps while there are signs of trouble, ns ([`crate::pace`]).
+    pub quick_period_ns: u64,
     /// The processor that it is pinned to.
     pub cpu: Option<usize>,
     /// Its real-time priority, 1 to 99.
@@ -29,17 +32,43 @@ pub const PERIOD_NS_MIN: u64 = 100_000;
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { period_ns: 10_000_000, cpu: None, priority: Some(50), lock_memory: true }
+        Settings {
+            period_ns: 10_000_000,
+            quick_period_ns: 1_000_000,
+            cpu: None,
+            priority: Some(50),
+            lock_memory: true,
+        }
     }
 }
+
+/// Upper bounds of the classes of lateness, us; one more class is for what is later.
+pub const LATE_BOUNDS_US: [u64; 12] =
+    [50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 1_000_000];
 
 /// How punctual the loop is.
 #[derive(Debug, Default)]
 pub struct Punctuality {
     /// Longest time that a step began after it should have, ns.
     pub late_ns_max: AtomicU64,
+    /// All lateness together, ns.
+    pub late_ns: AtomicU64,
+    /// Steps by their lateness: [`LATE_BOUNDS_US`].
+    pub late: [AtomicU64; LATE_BOUNDS_US.len() + 1],
     /// Periods that were skipped because a step began or ended too late.
     pub skipped: AtomicU64,
+    /// Steps after which the next was due at the quick pace.
+    pub quick: AtomicU64,
+}
+
+impl Punctuality {
+    /// Notes that a step began so late.
+    pub fn began(&self, late_ns: u64) {
+        self.late_ns_max.fetch_max(late_ns, Ordering::Relaxed);
+        self.late_ns.fetch_add(late_ns, Ordering::Relaxed);
+        let class = LATE_BOUNDS_US.partition_point(|bound_us| bound_us * 1000 < late_ns);
+        self.late[class].fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Makes the calling thread what the settings say.
@@ -75,13 +104,17 @@ pub fn run(
     punctuality: &Arc<Punctuality>,
     mut after: impl FnMut(&mut Engine, u64),
 ) {
-    let period_ns = settings.period_ns.max(PERIOD_NS_MIN);
+    let longest_ns = settings.period_ns.max(PERIOD_NS_MIN);
+    let mut pace = Pace::new(longest_ns, settings.quick_period_ns.max(PERIOD_NS_MIN));
     let mut due = now_ns();
     while !stop.load(Ordering::Acquire) {
         let now = now_ns();
-        punctuality.late_ns_max.fetch_max(now.saturating_sub(due), Ordering::Relaxed);
+        let late_ns = now.saturating_sub(due);
+        punctuality.began(late_ns);
         engine.step(now);
         after(engine, now);
+        let period_ns = pace.look(now, engine.signs(late_ns));
+        punctuality.quick.fetch_add(u64::from(pace.is_quick()), Ordering::Relaxed);
         due += period_ns;
         let behind = now_ns().saturating_sub(due) / period_ns;
         if behind > 0 {
@@ -91,5 +124,22 @@ pub fn run(
         let until = Timespec { tv_sec: (due / 1_000_000_000) as i64, tv_nsec: (due % 1_000_000_000) as i64 };
         // A signal wakes it early; the next step is then early too, and harmless.
         let _ = clock_nanosleep_absolute(ClockId::Monotonic, &until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lateness_is_sorted_into_its_class() {
+        let punctuality = Punctuality::default();
+        for late_us in [0, 50, 51, 1_000_000, 1_000_001] {
+            punctuality.began(late_us * 1000);
+        }
+        let found: Vec<u64> = punctuality.late.iter().map(|class| class.load(Ordering::Relaxed)).collect();
+        assert_eq!(found, [2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(punctuality.late_ns_max.load(Ordering::Relaxed), 1_000_001_000);
+        assert_eq!(punctuality.late_ns.load(Ordering::Relaxed), 2_000_102_000);
     }
 }

@@ -21,6 +21,46 @@ struct Family {
     counter: bool,
     help: String,
     points: Vec<Value>,
+    histogram: Option<Histogram>,
+}
+
+/// A histogram without labels of its own. The text counts all below each bound; the message wants the classes apart.
+#[derive(Default)]
+struct Histogram {
+    below: Vec<(f64, u64)>,
+    sum: f64,
+    count: u64,
+}
+
+impl Histogram {
+    fn take(&mut self, part: &str, labels: &Labels, value: f64) {
+        match (part, labels.iter().find(|(key, _)| key == "le")) {
+            // The class without an upper bound is what the others leave of the count.
+            ("bucket", Some((_, bound))) if bound != "+Inf" => {
+                self.below.extend(bound.parse().ok().map(|bound: f64| (bound, value as u64)));
+            }
+            ("sum", _) => self.sum = value,
+            ("count", _) => self.count = value as u64,
+            _ => {}
+        }
+    }
+
+    fn point(&self, started_ns: u64, now_ns: u64) -> Value {
+        let mut before = 0;
+        let ends = self.below.iter().map(|(_, below)| *below).chain([self.count]);
+        let classes: Vec<String> = ends
+            .map(|below| below.saturating_sub(std::mem::replace(&mut before, below)).to_string())
+            .collect();
+        let bounds: Vec<f64> = self.below.iter().map(|(bound, _)| *bound).collect();
+        json!({
+            "startTimeUnixNano": started_ns.to_string(),
+            "timeUnixNano": now_ns.to_string(),
+            "count": self.count.to_string(),
+            "sum": self.sum,
+            "bucketCounts": classes,
+            "explicitBounds": bounds,
+        })
+    }
 }
 
 /// The message for a text of metrics.
@@ -31,8 +71,16 @@ pub fn message(prometheus: &str, started_ns: u64, now_ns: u64) -> Value {
             families.entry(name).or_default().help = help.to_string();
         } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
         {
-            families.entry(name).or_default().counter = kind == "counter";
+            let family = families.entry(name).or_default();
+            family.counter = kind == "counter";
+            family.histogram = (kind == "histogram").then(Histogram::default);
         } else if let Some((name, labels, value)) = point(line) {
+            if let Some((base, part)) = name.rsplit_once('_')
+                && let Some(histogram) = families.get_mut(base).and_then(|family| family.histogram.as_mut())
+            {
+                histogram.take(part, &labels, value);
+                continue;
+            }
             let attributes: Vec<Value> = labels
                 .into_iter()
                 .map(|(key, value)| json!({ "key": key, "value": { "stringValue": value } }))
@@ -48,6 +96,13 @@ pub fn message(prometheus: &str, started_ns: u64, now_ns: u64) -> Value {
     }
     let metric = |(name, family): (&str, Family)| {
         let mut metric = json!({ "name": name, "description": family.help });
+        if let Some(histogram) = &family.histogram {
+            metric["histogram"] = json!({
+                "aggregationTemporality": CUMULATIVE,
+                "dataPoints": [histogram.point(started_ns, now_ns)],
+            });
+            return metric;
+        }
         match family.counter {
             true => {
                 metric["sum"] = json!({
@@ -60,7 +115,8 @@ pub fn message(prometheus: &str, started_ns: u64, now_ns: u64) -> Value {
         }
         metric
     };
-    let told = families.into_iter().filter(|(_, family)| !family.points.is_empty());
+    let told =
+        families.into_iter().filter(|(_, family)| !family.points.is_empty() || family.histogram.is_some());
     let metrics: Vec<Value> = told.map(metric).collect();
     let service = json!({ "key": "service.name", "value": { "stringValue": "weir-monitor" } });
     json!({ "resourceMetrics": [{
@@ -121,7 +177,15 @@ mod tests {
     fn the_message_has_all_that_the_text_has() {
         let odd = "a \"b\\c\n}{=,";
         let policy = PolicyRow { name: odd.into(), alarms: 3, ..PolicyRow::default() };
-        let status = Status { forks: 7, processes: 5, policies: vec![policy], ..Status::default() };
+        let late = vec![3, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        let status = Status {
+            forks: 7,
+            processes: 5,
+            policies: vec![policy],
+            late,
+            late_us: 2_000_000,
+            ..Status::default()
+        };
         let message = message(&status.prometheus(), 1, 2);
         let metrics = message["resourceMetrics"][0]["scopeMetrics"][0]["metrics"].as_array().unwrap();
         let named = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap();
@@ -131,10 +195,16 @@ mod tests {
         assert_eq!(named("weir_monitor_processes")["gauge"]["dataPoints"][0]["asDouble"], 5.0);
         let alarms = &named("weir_monitor_policy_alarms_total")["sum"]["dataPoints"][0];
         assert_eq!(alarms["attributes"][0]["value"]["stringValue"], odd);
-        let lines = status.prometheus().lines().filter(|line| !line.starts_with('#')).count();
+        let late = &named("weir_monitor_late_seconds")["histogram"]["dataPoints"][0];
+        assert_eq!((&late["count"], &late["sum"]), (&json!("6"), &json!(2.0)));
+        let classes = ["3", "0", "2", "0", "0", "0", "0", "0", "0", "0", "0", "0", "1"];
+        assert_eq!(late["bucketCounts"], json!(classes));
+        assert_eq!(late["explicitBounds"].as_array().unwrap().len(), classes.len() - 1);
+        let is_line = |line: &&str| !line.starts_with('#') && !line.starts_with("weir_monitor_late_seconds");
+        let lines = status.prometheus().lines().filter(is_line).count();
         let points = |metric: &Value| {
-            let data = metric.get("sum").or(metric.get("gauge")).unwrap();
-            data["dataPoints"].as_array().unwrap().len()
+            let data = metric.get("sum").or(metric.get("gauge"));
+            data.map_or(0, |data| data["dataPoints"].as_array().unwrap().len())
         };
         assert_eq!(metrics.iter().map(points).sum::<usize>(), lines);
     }

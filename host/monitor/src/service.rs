@@ -14,12 +14,14 @@ use crate::kernel::Kernel;
 use crate::levers;
 use crate::local::{self, Punctuality, Settings};
 use crate::ordered::{self, Ordered};
-use crate::policy::{Action, Context, GuestPolicy, POLICIES_MAX, Policy};
+use crate::policy::{Action, Context, GuestPolicy, Main, POLICIES_MAX, Policy};
 use crate::query::{Answer, QUERIES_MAX, Queries, Query};
 use crate::remote::{Remote, RingFile};
+use crate::runner::{self, Work};
 use crate::status::{BoxRow, GuestRow, HostRow, PolicyRow, QueryRow, SensorRow, Status};
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +37,8 @@ const ORDERS_MAX: usize = 64;
 const SNAPSHOT_NS: u64 = 50_000_000;
 /// Time between two looks at cgroups and boxes.
 const REFRESH: Duration = Duration::from_millis(250);
+/// So much of a pid file is read.
+const PID_FILE_BYTES_MAX: u64 = 64;
 /// Most boxes that are shown.
 pub const BOXES_MAX: usize = 256;
 
@@ -67,6 +71,7 @@ struct Snapshot {
     totals: Totals,
     living: [u64; POLICIES_MAX],
     forks: [u64; POLICIES_MAX],
+    mains: [u32; POLICIES_MAX],
     answers: [Option<Answer>; QUERIES_MAX],
 }
 
@@ -76,6 +81,7 @@ impl Default for Snapshot {
             totals: Totals::default(),
             living: [0; POLICIES_MAX],
             forks: [0; POLICIES_MAX],
+            mains: [0; POLICIES_MAX],
             answers: [None; QUERIES_MAX],
         }
     }
@@ -87,6 +93,7 @@ enum Order {
     Attach(usize, View),
     AttachReader(usize, View),
     AttachForQueries(usize, View),
+    Claim(usize, u32),
 }
 
 /// The audit log, and who is told of its entries.
@@ -101,6 +108,8 @@ struct Shared {
     punctuality: Arc<Punctuality>,
     recent: Mutex<VecDeque<Entry>>,
     alarms: [AtomicU64; POLICIES_MAX],
+    crashes: [AtomicU64; POLICIES_MAX],
+    restarts: [AtomicU64; POLICIES_MAX],
     audit_failed: AtomicU64,
     writer: Mutex<Writer>,
     policies: Vec<Policy>,
@@ -166,6 +175,8 @@ impl Monitor {
             punctuality: Arc::default(),
             recent: Mutex::new(VecDeque::with_capacity(RECENT_MAX)),
             alarms: Default::default(),
+            crashes: Default::default(),
+            restarts: Default::default(),
             audit_failed: AtomicU64::new(0),
             writer: Mutex::new(Writer { log, on_entry }),
             policies: policies.clone(),
@@ -179,7 +190,8 @@ impl Monitor {
             kernel: kernel.way().name().to_string(),
             degraded: kernel.degraded.clone(),
         });
-        let engine = Engine::new(kernel, policies, queries, notes)?;
+        let (commands, ran) = runner::start(policies.len(), works(&policies))?;
+        let engine = Engine::new(kernel, policies, queries, notes)?.with_runners(commands, ran);
         let started = What::Started {
             kernel: shared.kernel.clone(),
             degraded: shared.degraded.clone(),
@@ -187,7 +199,13 @@ impl Monitor {
         };
         lock(&shared.writer).log.write(unix_ms(), None, started)?;
         let loop_thread = start_loop(engine, settings, shared.clone(), ordered, spent)?;
-        let mut slow = Slow { shared: shared.clone(), orders, returned, attached: BTreeMap::new() };
+        let mut slow = Slow {
+            shared: shared.clone(),
+            orders,
+            returned,
+            attached: BTreeMap::new(),
+            claims: BTreeMap::new(),
+        };
         let slow_thread = spawn("monitor-log", move || slow.run(&heard))?;
         Ok(Monitor { shared, threads: vec![loop_thread, slow_thread] })
     }
@@ -281,6 +299,7 @@ fn obey(engine: &mut Engine, order: Order, spent: &SyncSender<Order>) {
         }
         Order::Attach(policy, view) => engine.attach(policy, view),
         Order::AttachReader(policy, view) => engine.attach_reader(policy, view),
+        Order::Claim(policy, process) => engine.claim(policy, process),
         Order::AttachForQueries(at, view) => {
             if let Some(old) = engine.attach_for_queries(at, view) {
                 drop(spent.try_send(Order::AttachForQueries(at, old)));
@@ -296,6 +315,7 @@ fn show(engine: &Engine, now: u64, shared: &Shared) {
         let scope = engine.tree().scope(at);
         snapshot.living[at] = scope.living(now);
         snapshot.forks[at] = scope.forks(now);
+        snapshot.mains[at] = engine.main_process(at);
     }
     for at in 0..engine.queries().len() {
         snapshot.answers[at] = engine.queries().answer(at);
@@ -313,6 +333,8 @@ struct Slow {
     returned: Receiver<Order>,
     /// Who was handed which box: its process and time of creation.
     attached: BTreeMap<String, (u64, u64)>,
+    /// What pid files said last: the process, and when they were written.
+    claims: BTreeMap<usize, (u32, SystemTime)>,
 }
 
 impl Slow {
@@ -347,13 +369,26 @@ impl Slow {
     }
 
     fn hear(&mut self, note: &Note) {
+        let count = |of: &[AtomicU64; POLICIES_MAX], policy: usize, more: u64| {
+            if let Some(counter) = of.get(policy) {
+                counter.fetch_add(more, Ordering::Relaxed);
+            }
+        };
         let alarm = match note {
             Note::Incident(incident) => Some(incident.policy),
             Note::Guest(incident) => Some(incident.policy),
+            Note::Crashed(crash) => {
+                count(&self.shared.crashes, crash.policy, 1 + crash.more);
+                crash.main.then_some(crash.policy)
+            }
+            Note::Restarted { policy, .. } => {
+                count(&self.shared.restarts, *policy, 1);
+                None
+            }
             _ => None,
         };
-        if let Some(alarms) = alarm.and_then(|policy| self.shared.alarms.get(policy)) {
-            alarms.fetch_add(1, Ordering::Relaxed);
+        if let Some(policy) = alarm {
+            count(&self.shared.alarms, policy, 1);
         }
         let (policy, what) =
             audit::what(note, &self.shared.policies, &self.shared.queries, &self.shared.hosts);
@@ -382,11 +417,45 @@ impl Slow {
                 }
             }
         }
+        for (at, policy) in shared.policies.iter().enumerate() {
+            if let Policy::Service(service) = policy
+                && let Main::PidFile(path) = &service.main
+                && let Some(claim) = read_pid_file(path)
+                && self.claims.get(&at) != Some(&claim)
+                && self.orders.try_send(Order::Claim(at, claim.0)).is_ok()
+            {
+                self.claims.insert(at, claim);
+            }
+        }
         for (at, name) in shared.query_boxes.iter().enumerate() {
             let found = shared.sensors.discover(name);
             self.attach(&format!("query {at}"), found, |view| Order::AttachForQueries(at, view));
         }
     }
+}
+
+/// The process that a file names, and when that was written.
+fn read_pid_file(path: &Path) -> Option<(u32, SystemTime)> {
+    let mut text = String::new();
+    let mut file = std::fs::File::open(path).ok()?;
+    let written = file.metadata().ok()?.modified().ok()?;
+    std::io::Read::by_ref(&mut file).take(PID_FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+    let process = text.split_whitespace().next()?.parse().ok().filter(|process| *process > 1)?;
+    Some((process, written))
+}
+
+/// The commands that start services again, of policies that act.
+fn works(policies: &[Policy]) -> Vec<Work> {
+    let work = |(policy, of): (usize, &Policy)| match of {
+        Policy::Service(service) if !service.common.dry_run => {
+            let restart = service.restart.as_ref()?;
+            let cgroup = service.common.cgroup.as_ref().filter(|_| restart.enters);
+            let cgroup = cgroup.map(|cgroup| levers::folder(cgroup));
+            Some(Work { policy, command: restart.command.clone(), cgroup })
+        }
+        _ => None,
+    };
+    policies.iter().enumerate().filter_map(work).collect()
 }
 
 impl Shared {
@@ -454,6 +523,9 @@ impl Shared {
             living: snapshot.living[at],
             forks: snapshot.forks[at],
             alarms: self.alarms[at].load(Ordering::Relaxed),
+            crashes: self.crashes[at].load(Ordering::Relaxed),
+            restarts: self.restarts[at].load(Ordering::Relaxed),
+            main: Some(snapshot.mains[at]).filter(|process| *process != 0),
         });
         Status {
             kernel: self.kernel.clone(),
@@ -462,7 +534,10 @@ impl Shared {
             step_us: totals.step_ns / 1000,
             step_us_max: totals.step_ns_max / 1000,
             late_us_max: self.punctuality.late_ns_max.load(Ordering::Relaxed) / 1000,
+            late_us: self.punctuality.late_ns.load(Ordering::Relaxed) / 1000,
+            late: self.punctuality.late.iter().map(|class| class.load(Ordering::Relaxed)).collect(),
             skipped: self.punctuality.skipped.load(Ordering::Relaxed),
+            quick: self.punctuality.quick.load(Ordering::Relaxed),
             processes: totals.tree.living,
             forks: totals.tree.forks,
             exits: totals.tree.exits,

@@ -1,5 +1,6 @@
 //! What a running monitor shows: to `weir monitor top`, and to Prometheus.
 
+use crate::local::LATE_BOUNDS_US;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -20,6 +21,15 @@ pub struct PolicyRow {
     pub forks: u64,
     /// Alarms since the start.
     pub alarms: u64,
+    /// Processes of the service that ended by a fault.
+    #[serde(default)]
+    pub crashes: u64,
+    /// Times that the service was brought up again.
+    #[serde(default)]
+    pub restarts: u64,
+    /// The main process of the service, while it is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub main: Option<u32>,
 }
 
 /// A sensor of a box.
@@ -115,8 +125,17 @@ pub struct Status {
     pub step_us_max: u64,
     /// Longest time that a step began too late, us.
     pub late_us_max: u64,
+    /// All lateness together, us.
+    #[serde(default)]
+    pub late_us: u64,
+    /// Steps by their lateness: the classes of [`LATE_BOUNDS_US`], and one for what is later.
+    #[serde(default)]
+    pub late: Vec<u64>,
     /// Periods that were skipped.
     pub skipped: u64,
+    /// Steps after which the next was due at the quick pace.
+    #[serde(default)]
+    pub quick: u64,
     /// Processes that live.
     pub processes: u64,
     /// Processes forked.
@@ -180,6 +199,7 @@ impl Status {
             ("degraded", "gauge", "1 when the kernel is not heard the best way", degraded),
             ("steps_total", "counter", "Steps of the loop", self.steps),
             ("late_microseconds_max", "gauge", "Longest time that a step began too late", self.late_us_max),
+            ("quick_steps_total", "counter", "Steps after which the next was due soon", self.quick),
             ("skipped_periods_total", "counter", "Periods that were skipped", self.skipped),
             ("processes", "gauge", "Processes that live", self.processes),
             ("forks_total", "counter", "Processes forked", self.forks),
@@ -203,6 +223,10 @@ impl Status {
             self.policies.iter().map(row).collect()
         };
         family("policy_alarms_total", "counter", "Alarms of a policy", &by_policy(|row| row.alarms));
+        let crashes = by_policy(|row| row.crashes);
+        family("policy_crashes_total", "counter", "Processes of a service that ended by a fault", &crashes);
+        let restarts = by_policy(|row| row.restarts);
+        family("policy_restarts_total", "counter", "Times that a service was brought up again", &restarts);
         family(
             "policy_living",
             "gauge",
@@ -248,7 +272,26 @@ impl Status {
             &guests(|g| g.level),
         );
         family("query_value", "gauge", "Value of a query, where it is a number", &queries);
+        self.lateness(&mut text);
         text
+    }
+
+    /// The histogram of lateness.
+    fn lateness(&self, text: &mut String) {
+        const NAME: &str = "weir_monitor_late_seconds";
+        let mut below = 0;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "# HELP {NAME} How much too late a step of the loop began\n# TYPE {NAME} histogram"
+        );
+        for (at, bound_us) in LATE_BOUNDS_US.iter().enumerate() {
+            below += self.late.get(at).unwrap_or(&0);
+            let _ = writeln!(text, "{NAME}_bucket{{le=\"{}\"}} {below}", *bound_us as f64 / 1e6);
+        }
+        let all: u64 = self.late.iter().sum();
+        let _ = writeln!(text, "{NAME}_bucket{{le=\"+Inf\"}} {all}");
+        let _ = writeln!(text, "{NAME}_sum {}\n{NAME}_count {all}", self.late_us as f64 / 1e6);
     }
 }
 

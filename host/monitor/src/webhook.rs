@@ -44,6 +44,9 @@ fn name(entry: &Entry) -> Option<String> {
     Some(match &entry.what {
         What::Alarm(alarm) => format!("weir-monitor-{}", alarm.measure),
         What::Guest(alarm) => format!("weir-monitor-guest-{}", alarm.measure),
+        What::Crashed(crash) if crash.main => "weir-monitor-crashed".into(),
+        What::Crashed(_) => "weir-monitor-worker-crashed".into(),
+        What::NotRestarted(_) => "weir-monitor-not-restarted".into(),
         What::Ordered { .. } => "weir-monitor-ordered".into(),
         What::Unsettled { .. } => "weir-monitor-unsettled".into(),
         What::Query { .. } => "weir-monitor-query".into(),
@@ -52,6 +55,7 @@ fn name(entry: &Entry) -> Option<String> {
         // The end of an alarm must carry the labels of its start, of which the measure is not known here.
         What::Settled { .. }
         | What::Recovered
+        | What::Restarted { .. }
         | What::HostRecovered { .. }
         | What::Started { .. }
         | What::Stopped => return None,
@@ -64,6 +68,9 @@ pub fn severity(entry: &Entry) -> Option<&'static str> {
     Some(match &entry.what {
         What::Alarm(alarm) if alarm.outcome == "acted" || alarm.dry_run => "warning",
         What::Guest(alarm) if alarm.dry_run => "warning",
+        // It will be started again, or its main process sees to it.
+        What::Crashed(crash) if !crash.main || crash.restart_in_ms.is_some() => "warning",
+        What::NotRestarted(not) if not.again_in_ms.is_some() => "warning",
         What::Ordered { problem: None, .. } | What::Resynced { .. } | What::Query { .. } => "info",
         _ => "critical",
     })
@@ -71,7 +78,10 @@ pub fn severity(entry: &Entry) -> Option<&'static str> {
 
 /// Whether an entry tells that something is over.
 pub fn is_end(entry: &Entry) -> bool {
-    matches!(entry.what, What::Settled { .. } | What::Recovered | What::HostRecovered { .. })
+    matches!(
+        entry.what,
+        What::Settled { .. } | What::Recovered | What::Restarted { .. } | What::HostRecovered { .. }
+    )
 }
 
 /// The message for an entry; nothing for entries that are no alarm and end none.

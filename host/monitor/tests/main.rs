@@ -4,12 +4,14 @@
 #![allow(clippy::zombie_processes)] // an early return is a NOT RUN; the cage ends what is in it
 
 mod allocation;
+mod blame;
 mod bombs;
 mod cage;
 mod guests;
 mod hogs;
 mod loads;
 mod oracle;
+mod services;
 mod stalls;
 mod vm;
 mod waiting;

@@ -11,7 +11,7 @@
  *     updatesensor(box, requests, &one, sizeof one);
  *
  * Functions return a number from 0 on, or a negative errno. Any thread may call updatesensor; creating, adding, removing
- * and destroying are for one thread at a time. Monitors use the Rust crate weir-sensor.
+ * and destroying are for one thread at a time. Monitors use weir_sensor_reader.h, or the Rust crate weir-sensor.
  */
 #ifndef WEIR_SENSOR_H
 #define WEIR_SENSOR_H
@@ -202,8 +202,17 @@ static inline int sbdestroy(int sbid)
 	if (!box)
 		return -EBADF;
 	uint64_t bytes = box->header->bytes;
+	char own[64], found[64];
 	__atomic_store_n(&box->header->closed, 1, __ATOMIC_RELEASE);
-	unlink(box->path);
+	/* Another box may have taken the name meanwhile: its registration stays. */
+	int length = snprintf(own, sizeof own, "%d %d\n", (int)getpid(), box->memory);
+	int file = open(box->path, O_RDONLY | O_CLOEXEC);
+	if (file >= 0) {
+		ssize_t got = read(file, found, sizeof found);
+		close(file);
+		if (got == length && memcmp(own, found, (size_t)got) == 0)
+			unlink(box->path);
+	}
 	munmap(box->header, bytes);
 	close(box->memory);
 	box->header = NULL;

@@ -27,6 +27,11 @@ pub const REGISTRATIONS_MAX: usize = 4096;
 #[derive(Clone, Debug)]
 pub struct Directory(PathBuf);
 
+/// What a registration says.
+fn claim(memory: &OwnedFd) -> String {
+    format!("{} {}\n", rustix::process::getpid().as_raw_nonzero(), memory.as_raw_fd())
+}
+
 impl Default for Directory {
     fn default() -> Directory {
         Directory(PathBuf::from(FOLDER))
@@ -65,11 +70,16 @@ impl Directory {
         let aside = self.0.join(format!(".{name}.{process}"));
         let write = |aside: &Path| -> std::io::Result<()> {
             let mut file = std::fs::File::create(aside)?;
-            writeln!(file, "{process} {}", memory.as_raw_fd())
+            file.write_all(claim(memory).as_bytes())
         };
         write(&aside).map_err(|error| Error::io(failed("writing", &aside), error))?;
         std::fs::rename(&aside, &path).map_err(|error| Error::io(failed("registering", &path), error))?;
         Ok(path)
+    }
+
+    /// Whether a registration is still the one of this memory, in this process.
+    pub(crate) fn says(path: &Path, memory: &OwnedFd) -> bool {
+        std::fs::read_to_string(path).is_ok_and(|text| text == claim(memory))
     }
 
     /// What is registered, by name. Files that are no registrations are passed over.

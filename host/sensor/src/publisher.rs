@@ -240,7 +240,10 @@ impl Drop for SensorBox {
     fn drop(&mut self) {
         self.header(header::CLOSED).store(1, Ordering::Release);
         let registered = self.registered.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(path) = registered.as_ref() {
+        // Another box may have taken the name meanwhile: its registration stays.
+        if let Some(path) = registered.as_ref()
+            && Directory::says(path, &self.file)
+        {
             drop(std::fs::remove_file(path));
         }
     }

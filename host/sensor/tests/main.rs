@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod c_header;
+mod c_reader;
 mod hostile;
 mod implicit;
 mod racing;

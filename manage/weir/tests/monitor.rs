@@ -21,6 +21,10 @@ kind: fork-bomb
 name: tried
 cgroup: CGROUP
 when: { living: 12, window-ms: 2000 }
+---
+kind: service
+name: caged
+cgroup: CGROUP
 ";
 const QUERIES: &str = "\
 on-demand processes = living();
@@ -105,6 +109,11 @@ impl Running {
 
     /// One whose audit log, and what it did by order, outlives it.
     fn with_audit(policies: &str, more: &[&str], audit: Option<&str>) -> Running {
+        Running::with_sensors(policies, more, audit, None)
+    }
+
+    /// One that looks for boxes in another folder than its own.
+    fn with_sensors(policies: &str, more: &[&str], audit: Option<&str>, sensors: Option<&str>) -> Running {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);
@@ -117,7 +126,8 @@ impl Running {
         let status = format!("127.0.0.1:{port}");
         let own = folder.path().join("audit.log").display().to_string();
         let audit = audit.map_or(own, str::to_string);
-        let sensors = folder.path().join("sensors").display().to_string();
+        let own_sensors = folder.path().join("sensors").display().to_string();
+        let sensors = sensors.map_or(own_sensors, str::to_string);
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(["monitor", "--policy", &policy, "--query", &query, "--audit", &audit]);
@@ -184,6 +194,7 @@ fn a_person_checks_runs_asks_and_understands_a_monitor() {
     for line in [
         "bombs: fork-bomb, freeze-kill, in earnest",
         "tried: fork-bomb, freeze-kill, dry run",
+        "caged: service, report, dry run",
         "processes: on-demand",
         "first_forks: once",
         "forkers: every",
@@ -344,6 +355,8 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     assert!(sleeper.try_wait().unwrap().is_none(), "it lives");
     lab.ok(&["monitor", "order", "h2", "kill", &cage.name, "--wait-s", "60"]);
     sleeper.wait().unwrap();
+    // Somebody killed what ran there, whoever that was.
+    told("the main process of the service, was ended by SIGKILL");
     // It was killed once: what comes into the cage later lives, also after a restart of the monitor.
     let mut later = cage.start("sleep 1000");
     system::wait_for("a process in the cage", BOUND, || Ok(!cage.empty())).unwrap();
@@ -368,4 +381,48 @@ fn a_hosts_monitor_tells_the_controllers_and_obeys_their_signed_orders() {
     refused(&["monitor", "order", "h9", "kill", "machines"], "no host or gateway is named 'h9'");
     refused(&["monitor", "order", "h1", "release", "never-ordered"], "no repair of cgroup");
     drop(monitor);
+}
+
+/// The packet core of a switch shows that it goes on; one that stands still is told by its host's monitor.
+#[test]
+fn a_packet_core_that_stands_still_is_told() {
+    const NAME: &str = "a_packet_core_that_stands_still_is_told";
+    let Some(lab) = crate::lab::lab(NAME) else { return };
+    let policy = "kind: stalled\nname: core\nbox: switch-h2\nsensor: slots\nperiods: 3\naction: report\n";
+    let monitor = Running::with_sensors(policy, &["--ordinary"], None, Some(weir_sensor::FOLDER));
+    let slots = |process: i32| {
+        let status = monitor.ask("top")?;
+        let found = status["boxes"].as_array()?.iter().find(|row| row["name"] == "switch-h2")?.clone();
+        (found["process"] == process).then(|| found["sensors"][0]["value"].as_u64())?
+    };
+    // It counts; a switch of a test that was there before may have left its name to this one.
+    let mut seen = None;
+    system::wait_for("the counter of h2's packet core", BOUND, || {
+        let Some(switch) = lab.child("h2", "switch") else { return Ok(false) };
+        let Some(now) = slots(switch.pid) else { return Ok(false) };
+        Ok(seen.replace((switch.pid, now)).is_some_and(|(pid, before)| pid == switch.pid && now > before))
+    })
+    .unwrap();
+    // It hangs. Its supervisor replaces it after a while, perhaps before the monitor has looked: then the next one hangs.
+    let alarm = |event: &Value| event["event"] == "alarm" && event["measure"] == "silent-ns";
+    system::wait_for("the alarm", BOUND, || {
+        if let Some(switch) = lab.child("h2", "switch")
+            && slots(switch.pid).is_some()
+        {
+            // It may have been replaced just now.
+            let _ = switch.signal(weir_lab::process::Signal::STOP);
+        }
+        let events = monitor.ask("events");
+        Ok(events.is_some_and(|events| events.as_array().is_some_and(|events| events.iter().any(alarm))))
+    })
+    .unwrap();
+    // The next switch counts again.
+    let mut seen = None;
+    system::wait_for("a packet core that goes on", BOUND, || {
+        let Some(switch) = lab.child("h2", "switch") else { return Ok(false) };
+        let Some(now) = slots(switch.pid) else { return Ok(false) };
+        Ok(seen.replace((switch.pid, now)).is_some_and(|(pid, before)| pid == switch.pid && now > before))
+    })
+    .unwrap();
+    lab.wait_in_step();
 }

@@ -225,7 +225,9 @@ pub fn tail(rounds: usize) {
 }
 
 fn tail_of(grown: u32, rounds: usize) {
-    let (mut noticed, mut gone): ([Vec<f64>; 2], [Vec<f64>; 2]) = Default::default();
+    let (mut noticed, mut acted, mut gone): ([Vec<f64>; 2], [Vec<f64>; 2], [Vec<f64>; 2]) =
+        Default::default();
+    let mut slowest: [(u64, String); 2] = Default::default();
     for _ in 0..rounds {
         for (at, ordinary) in [false, true].into_iter().enumerate() {
             let cage = Cage::new(grown + 100, 2 << 30).unwrap();
@@ -241,11 +243,19 @@ fn tail_of(grown: u32, rounds: usize) {
             let limit_ns = observer.seen.limit_fork_ns.load(Ordering::Acquire);
             let since = |ns: u64| ns.saturating_sub(limit_ns) as f64 / 1e6;
             noticed[at].push(since(repair.alarm.time_ns));
+            // All that a monitor can do: what follows is the kernel's, which ends them one by one.
+            acted[at].push(since(repair.alarm.time_ns + repair.alarm.act_us * 1000));
             gone[at].push(since(repair.alarm.time_ns + repair.took_us * 1000));
+            if repair.took_us >= slowest[at].0 {
+                slowest[at] = (repair.took_us, running.circumstances(&repair));
+            }
             bomb.wait().unwrap();
         }
     }
-    for (metric, [weir, ordinary]) in [("noticed", noticed), ("gone", gone)] {
+    for (who, (_, circumstances)) in ["weir", "ordinary"].into_iter().zip(slowest) {
+        println!("  slowest repair of {grown}, {who}: {circumstances}");
+    }
+    for (metric, [weir, ordinary]) in [("noticed", noticed), ("acted", acted), ("gone", gone)] {
         let metric = format!("bomb_of_{grown}_{metric}");
         result(&metric, "ms", &weir, "ordinary", &ordinary);
         crate::tail(&metric, "ms", &weir, "ordinary", &ordinary);

@@ -95,3 +95,24 @@ fn the_responder_answers_probes_of_its_ring_and_nothing_else() {
     assert_eq!((answer.kind, answer.from, answer.nonce), (What::Answer, 0, 5));
     assert_eq!(reader.responder.as_ref().unwrap().dropped, 2);
 }
+
+#[test]
+fn a_pulse_is_published_and_watched_by_the_policy_that_is_built_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let sensors = Directory::new(folder.path().join("sensors"));
+    let pulse = Pulse::new("h1", &sensors).unwrap();
+    let view = sensors.discover("switch-h1").unwrap();
+    let slots = view.find(SLOTS).unwrap();
+    pulse.beat();
+    pulse.beat();
+    assert_eq!((view.value(slots), view.period_ns()), (Some(2), 100_000_000));
+    let Policy::Stalled(policy) = Pulse::policy("h1") else { panic!("it is watched for progress") };
+    assert_eq!((policy.sensor_box.as_str(), policy.sensor.as_str()), (view.name(), SLOTS));
+    assert_eq!((policy.common.name.as_str(), policy.common.action), ("builtin-switch-h1", Action::Report));
+    // Another switch of that name has taken its place: the end of the first does not take that away.
+    let other = Pulse::new("h1", &sensors).unwrap();
+    drop(pulse);
+    assert!(sensors.discover("switch-h1").is_ok());
+    drop(other);
+    assert!(sensors.discover("switch-h1").is_err());
+}

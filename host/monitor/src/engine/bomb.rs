@@ -20,7 +20,7 @@ impl Armed {
             let found = tree.living_chain(child);
             if found >= limit {
                 let reason = Reason::Depth { found: found.into(), limit: limit.into() };
-                self.marked = Some((reason, tree.chain_start(child)));
+                self.marked = Some((reason, child));
             }
         }
         if let Some(limit) = bomb.when.breadth

@@ -15,6 +15,35 @@ use std::path::{Path, PathBuf};
 pub(super) struct Usage {
     file: OwnedFd,
     limit: Limit,
+    trend: Trend,
+}
+
+/// How fast the limit comes nearer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Trend {
+    time_ns: u64,
+    left_bytes: u64,
+    /// Bytes a millisecond that the room to the limit became smaller lately; half of it is as old as the last look.
+    shrinks_per_ms: u64,
+}
+
+impl Trend {
+    /// Takes the room that is left to the limit.
+    pub(super) fn take(&mut self, now_ns: u64, left_bytes: u64) {
+        let took_ns = now_ns.saturating_sub(self.time_ns);
+        if self.time_ns != 0 && took_ns > 0 {
+            let shrunk = u128::from(self.left_bytes.saturating_sub(left_bytes));
+            let per_ms = shrunk * 1_000_000 / u128::from(took_ns);
+            self.shrinks_per_ms =
+                (self.shrinks_per_ms / 2).saturating_add(u64::try_from(per_ms / 2).unwrap_or(u64::MAX));
+        }
+        (self.time_ns, self.left_bytes) = (now_ns, left_bytes);
+    }
+
+    /// When nothing is left at this slope, ns from the last look; nothing while the room does not shrink.
+    pub(super) fn short_in_ns(&self) -> Option<u64> {
+        self.left_bytes.checked_div(self.shrinks_per_ms).map(|ms| ms.saturating_mul(1_000_000))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +62,11 @@ impl Usage {
             })
         };
         if let Some(bytes) = hog.when.available_bytes {
-            return Ok(Usage { file: open(Path::new("/proc/meminfo"))?, limit: Limit::Available(bytes) });
+            return Ok(Usage {
+                file: open(Path::new("/proc/meminfo"))?,
+                limit: Limit::Available(bytes),
+                trend: Trend::default(),
+            });
         }
         let folder: PathBuf = match (&hog.memory, &hog.common.cgroup) {
             (Some(memory), _) => memory.clone(),
@@ -58,24 +91,33 @@ impl Usage {
                 number64(&text).ok_or_else(no_limit)? / 100 * percent.unwrap_or(100)
             }
         };
-        Ok(Usage { file: open(&current)?, limit: Limit::Used(limit) })
+        Ok(Usage { file: open(&current)?, limit: Limit::Used(limit), trend: Trend::default() })
     }
 
     /// Why memory is short now, if it is.
-    fn look(&self) -> Option<Reason> {
+    fn look(&mut self, now_ns: u64) -> Option<Reason> {
         let mut buffer = [0; 512];
         let length = rustix::io::pread(&self.file, &mut buffer[..], 0).ok()?;
         let text = &buffer[..length];
         match self.limit {
             Limit::Used(limit) => {
                 let found = number64(text)?;
+                self.trend.take(now_ns, limit.saturating_sub(found));
                 (found >= limit).then_some(Reason::MemoryUsed { found, limit })
             }
             Limit::Available(limit) => {
                 let found = available_bytes(text)?;
+                self.trend.take(now_ns, found.saturating_sub(limit));
                 (found < limit).then_some(Reason::MemoryLeft { found, limit })
             }
         }
+    }
+}
+
+impl Usage {
+    /// When memory will be short at its present slope, ns from the last look.
+    pub(super) fn short_in_ns(&self) -> Option<u64> {
+        self.trend.short_in_ns()
     }
 }
 
@@ -87,11 +129,12 @@ pub(super) fn available_bytes(text: &[u8]) -> Option<u64> {
 
 impl Engine {
     pub(super) fn judge_hog(&mut self, at: usize, now: u64) {
-        let armed = &self.armed[at];
+        let armed = &mut self.armed[at];
+        let short = armed.usage.as_mut().and_then(|usage| usage.look(now));
         if now < armed.quiet_until_ns || armed.following.is_some() {
             return;
         }
-        if let Some(reason) = armed.usage.as_ref().and_then(Usage::look) {
+        if let Some(reason) = short {
             self.strike(at, now, reason, None);
         }
     }
@@ -123,5 +166,29 @@ impl Engine {
     /// Whether a policy looks at memory.
     pub(super) fn is_hog(&self, at: usize) -> bool {
         matches!(self.armed[at].policy, Policy::MemoryHog(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_to_the_limit_follows_the_slope() {
+        const MS: u64 = 1_000_000;
+        let mut trend = Trend::default();
+        trend.take(10 * MS, 1000);
+        assert_eq!(trend.short_in_ns(), None, "one look is no slope");
+        trend.take(20 * MS, 1000);
+        assert_eq!(trend.short_in_ns(), None, "it does not shrink");
+        for step in 3..20 {
+            trend.take(step * 10 * MS, 100_000 - step * 1000);
+        }
+        let short = trend.short_in_ns().unwrap();
+        assert!((800 * MS..=900 * MS).contains(&short), "81,000 left at 100 a ms: {short}");
+        for step in 20..40 {
+            trend.take(step * 10 * MS, 200_000);
+        }
+        assert_eq!(trend.short_in_ns(), None, "it was given back");
     }
 }

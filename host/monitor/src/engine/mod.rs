@@ -15,18 +15,21 @@
 
 mod bomb;
 mod hog;
+mod innocent;
+mod service;
 mod stall;
 mod strike;
 
 use crate::error::Result;
 use crate::incident::{Incident, Note, Reason};
 use crate::kernel::proc::{Listing, Proc};
-use crate::kernel::{Event, Kernel, Way};
+use crate::kernel::{Event, Kernel, Way, What};
 use crate::levers::{self, Levers};
+use crate::pace::Signs;
 use crate::policy::{Action, Policy, Whitelist};
 use crate::query::{Queries, Query};
 use crate::tree::scope::{Members, Scope};
-use crate::tree::{Counters, ForkTree, NODES_MAX, Place};
+use crate::tree::{Counters, ForkTree, NODES_MAX, Node, Place};
 use std::path::Path;
 use std::sync::mpsc::SyncSender;
 use weir_sensor::{View, now_ns};
@@ -71,10 +74,13 @@ struct Armed {
     levers: Option<Levers>,
     usage: Option<hog::Usage>,
     stall: Option<stall::Stall>,
+    watch: Option<service::Watch>,
     /// A chain or a breadth over its limit, seen while events were applied.
     marked: Option<(Reason, Place)>,
     quiet_until_ns: u64,
     following: Option<strike::Following>,
+    /// Who was spared when a branch below it was killed for its memory, and when, ns.
+    spared: Option<(Place, u64)>,
 }
 
 /// What a step works with.
@@ -88,7 +94,10 @@ pub struct Engine {
     queries: Queries,
     /// This process and those above it.
     protected: Vec<u32>,
-    members: Vec<u32>,
+    members: Vec<(Place, u32)>,
+    runners: Option<service::Runners>,
+    /// Whether processes were stopped that are not killed yet.
+    stopped: bool,
     pages: Box<[u32]>,
     notes: SyncSender<Note>,
     /// What was counted.
@@ -129,6 +138,8 @@ impl Engine {
             armed,
             queries: Queries::new(queries),
             members: Vec::with_capacity(NODES_MAX),
+            runners: None,
+            stopped: false,
             pages: vec![0; NODES_MAX].into_boxed_slice(),
             notes,
             totals: Totals::default(),
@@ -183,11 +194,13 @@ impl Engine {
     /// One period's work. `now_ns` is [`now_ns`] of the caller.
     pub fn step(&mut self, now: u64) {
         self.gather();
+        self.hear_runners(now);
         for at in 0..self.armed.len() {
             match self.armed[at].policy {
                 Policy::ForkBomb(_) => self.judge_bomb(at, now),
                 Policy::MemoryHog(_) => self.judge_hog(at, now),
                 Policy::Stalled(_) => self.judge_stall(at, now),
+                Policy::Service(_) => self.judge_service(at, now),
                 // A guest has a thread of its own.
                 Policy::Guest(_) => {}
             }
@@ -201,14 +214,47 @@ impl Engine {
         self.totals.step_ns_max = self.totals.step_ns_max.max(took);
     }
 
+    /// What this step saw that may be a sign of trouble. `late_ns` is how much too late it began.
+    pub fn signs(&self, late_ns: u64) -> Signs {
+        let short_in = |armed: &Armed| armed.usage.as_ref().and_then(hog::Usage::short_in_ns);
+        Signs {
+            forks: self.tree.counters.forks,
+            memory_short_in_ns: self.armed.iter().filter_map(short_in).min(),
+            late_ns,
+            repairing: self.armed.iter().any(|armed| armed.following.is_some()),
+        }
+    }
+
     /// Fetches what happened and applies it.
     fn gather(&mut self) {
+        self.take_events();
+        if self.kernel.way() == Way::Connector {
+            self.look_into_cgroups();
+        }
+    }
+
+    /// The same, where it does not matter who moved to which cgroup.
+    fn take_events(&mut self) {
         let (tree, armed, queries) = (&mut self.tree, &mut self.armed, &mut self.queries);
         let found = self.kernel.fetch(|event: &Event| {
             queries.take(event);
+            if let What::Exit { status } = event.what {
+                for (at, armed) in armed.iter_mut().enumerate() {
+                    if let Some(watch) = &mut armed.watch {
+                        watch.ends(at, tree, event, status);
+                    }
+                }
+            }
             if let Some(child) = tree.apply(event) {
                 for (at, armed) in armed.iter_mut().enumerate() {
                     armed.mark(at, tree, child);
+                }
+            }
+            if matches!(event.what, What::Fork { .. } | What::Exec) {
+                for (at, armed) in armed.iter_mut().enumerate() {
+                    if let Some(watch) = &mut armed.watch {
+                        watch.stirs(at, tree, event.process);
+                    }
                 }
             }
         });
@@ -217,9 +263,6 @@ impl Engine {
         self.totals.lies += found.lies;
         if found.lost > 0 || found.lies > 0 {
             self.resync(found.lost);
-        }
-        if self.kernel.way() == Way::Connector {
-            self.look_into_cgroups();
         }
     }
 
@@ -234,8 +277,13 @@ impl Engine {
     /// Mends the tree after a loss.
     fn resync(&mut self, lost: u64) {
         let (proc, tree) = (&self.proc, &mut self.tree);
-        let lives =
-            |process: u32| proc.stat(process).is_some_and(|stat| stat.state != b'Z' && stat.state != b'X');
+        let asleep_ns = crate::kernel::proc::asleep_ns();
+        // One that ended meanwhile may have left its number to another.
+        let lives = |node: &Node| {
+            proc.stat(node.process).is_some_and(|stat| {
+                stat.state != b'Z' && stat.state != b'X' && stat.may_be_born(node.born_ns, asleep_ns)
+            })
+        };
         tree.retain(lives);
         let now = now_ns();
         proc.for_each(&mut self.listing, |process| add_with_ancestors(proc, tree, process, 0, now));
@@ -277,6 +325,9 @@ impl Engine {
     /// Replaces the cgroups of a policy's scope: they come and go.
     pub fn redefine(&mut self, policy: usize, cgroups: &[u64]) {
         self.tree.redefine(policy, cgroups);
+        if let Some(watch) = self.armed.get_mut(policy).and_then(|armed| armed.watch.as_mut()) {
+            watch.stir();
+        }
     }
 
     /// Gives a policy of the kind `stalled` the box of the reader in the packet core.
@@ -318,10 +369,17 @@ fn add_with_ancestors(proc: &Proc, tree: &mut ForkTree, process: u32, cgroup: u6
 fn scope(policy: &Policy) -> Result<Scope> {
     let window_ns = match policy {
         Policy::ForkBomb(bomb) => bomb.when.window_ms.saturating_mul(1_000_000),
-        Policy::MemoryHog(_) | Policy::Stalled(_) | Policy::Guest(_) => crate::tree::YOUNG_NS,
+        Policy::MemoryHog(_) | Policy::Stalled(_) | Policy::Guest(_) | Policy::Service(_) => {
+            crate::tree::YOUNG_NS
+        }
     };
     let members = match &policy.common().cgroup {
+        None if matches!(policy, Policy::Service(_)) => Members::Nobody,
         None => Members::Host,
+        // That of a unit comes and goes with it.
+        Some(cgroup) if matches!(policy, Policy::Service(_)) => {
+            Members::Cgroups(cgroups_below(&levers::folder(cgroup)).unwrap_or_default())
+        }
         Some(cgroup) => Members::Cgroups(cgroups_below(&levers::folder(cgroup))?),
     };
     Ok(Scope::new(members, window_ns))
@@ -357,7 +415,11 @@ pub fn cgroups_below(folder: &Path) -> Result<Vec<u64>> {
 fn arm(policy: Policy) -> Result<Armed> {
     let common = policy.common();
     let whitelist = Whitelist::new(&common.whitelist);
-    let levers = common.cgroup.as_ref().map(|cgroup| Levers::open(&levers::folder(cgroup))).transpose()?;
+    let levers = common.cgroup.as_ref().map(|cgroup| Levers::open(&levers::folder(cgroup)));
+    let levers = match &policy {
+        Policy::Service(_) => levers.and_then(Result::ok),
+        _ => levers.transpose()?,
+    };
     let can = |wanted: bool, what: &str| {
         let reason =
             || std::io::Error::other(format!("the cgroup of policy '{}' cannot be {what}", common.name));
@@ -376,5 +438,20 @@ fn arm(policy: Policy) -> Result<Armed> {
         Policy::Stalled(stalled) => Some(stall::Stall::new(stalled)),
         _ => None,
     };
-    Ok(Armed { policy, whitelist, levers, usage, stall, marked: None, quiet_until_ns: 0, following: None })
+    let watch = match &policy {
+        Policy::Service(service) => Some(service::Watch::new(service)),
+        _ => None,
+    };
+    Ok(Armed {
+        policy,
+        whitelist,
+        levers,
+        usage,
+        stall,
+        watch,
+        marked: None,
+        quiet_until_ns: 0,
+        following: None,
+        spared: None,
+    })
 }

@@ -94,8 +94,8 @@ pub fn parse(message: &[u8]) -> Option<Event> {
         }
         EXEC => Some(event(What::Exec, word(20)?)),
         EXIT => {
-            let (thread, process) = (word(16)?, word(20)?);
-            (thread == process).then(|| event(What::Exit, process))
+            let (thread, process, status) = (word(16)?, word(20)?, word(24)?);
+            (thread == process).then(|| event(What::Exit { status }, process))
         }
         _ => None,
     }

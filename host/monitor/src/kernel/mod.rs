@@ -42,7 +42,10 @@ pub enum What {
     /// A process became another program.
     Exec,
     /// A process ended.
-    Exit,
+    Exit {
+        /// How, as `wait` tells its parent: the signal, 128 more if it left a core, or 256 times the exit code.
+        status: u32,
+    },
     /// The out-of-memory killer chose a process.
     Victim,
 }
@@ -71,7 +74,7 @@ impl Event {
         let what = match record.sensor {
             0 => What::Fork { parent: pids as u32 },
             1 => What::Exec,
-            2 => What::Exit,
+            2 => What::Exit { status: pids as u32 },
             3 => What::Victim,
             _ => return None,
         };

@@ -29,6 +29,29 @@ pub struct Stat {
     pub start_ticks: u64,
 }
 
+/// Nanoseconds of a tick of `/proc/PID/stat` (USER_HZ is 100 on all that we run on).
+const TICK_NS: u64 = 10_000_000;
+/// Two times of birth that differ by less may be the same, ns: one is rounded, and the kernel takes them at two moments.
+const SAME_NS: u64 = 1_000_000_000;
+
+impl Stat {
+    /// Whether the process may be the one that was forked at `born_ns` of the monotonic clock, where 0 means that nobody knows.
+    /// `asleep_ns` is [`asleep_ns`].
+    pub fn may_be_born(&self, born_ns: u64, asleep_ns: u64) -> bool {
+        let start_ns = self.start_ticks.saturating_mul(TICK_NS).saturating_sub(asleep_ns);
+        born_ns == 0 || start_ns.abs_diff(born_ns) < SAME_NS
+    }
+}
+
+/// How long the machine slept since its boot, ns: what the clock of `/proc` is ahead of the monotonic one.
+pub fn asleep_ns() -> u64 {
+    let ns = |clock| {
+        let time = rustix::time::clock_gettime(clock);
+        (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+    };
+    ns(rustix::time::ClockId::Boottime).saturating_sub(ns(rustix::time::ClockId::Monotonic))
+}
+
 /// An open `/proc`.
 #[derive(Debug)]
 pub struct Proc {

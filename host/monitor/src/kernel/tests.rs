@@ -14,7 +14,7 @@ fn hears_a_program(kernel: &mut Kernel) {
         kernel.fetch(|event| match event.what {
             What::Fork { parent } if event.process == process => forked = Some(parent),
             What::Exec if event.process == process => exec = true,
-            What::Exit if event.process == process => exited = true,
+            What::Exit { .. } if event.process == process => exited = true,
             _ => {}
         });
         assert!(Instant::now() < limit, "fork {forked:?}, exec {exec}, exit {exited}");
@@ -32,6 +32,44 @@ fn programs_in_the_kernel_tell_forks_execs_and_exits() {
             hears_a_program(&mut Kernel { inner: Inner::Bpf(Box::new(programs)), degraded: None });
         }
         Err(reason) => println!("NOT RUN programs_in_the_kernel_tell_forks_execs_and_exits: {reason}"),
+    }
+}
+
+/// Ends in three ways; each is told as `wait` tells it.
+fn hears_how_programs_end(kernel: &mut Kernel) {
+    for (command, wanted) in [("exit 3", 3 << 8), ("kill -TERM $$", 15), ("exit 0", 0)] {
+        let mut child = Command::new("sh").args(["-c", command]).spawn().unwrap();
+        let process = child.id();
+        child.wait().unwrap();
+        let limit = Instant::now() + Duration::from_secs(20);
+        let mut found = None;
+        while found.is_none() {
+            kernel.fetch(|event| match event.what {
+                What::Exit { status } if event.process == process => found = Some(status),
+                _ => {}
+            });
+            assert!(Instant::now() < limit, "{command}: its end is not told");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(found, Some(wanted), "{command}");
+    }
+}
+
+#[test]
+fn programs_in_the_kernel_tell_how_programs_end() {
+    match bpf::Programs::load(false) {
+        Ok(programs) => {
+            hears_how_programs_end(&mut Kernel { inner: Inner::Bpf(Box::new(programs)), degraded: None });
+        }
+        Err(reason) => println!("NOT RUN programs_in_the_kernel_tell_how_programs_end: {reason}"),
+    }
+}
+
+#[test]
+fn the_connector_tells_how_programs_end() {
+    match Kernel::open_connector("a test".into()) {
+        Ok(mut kernel) => hears_how_programs_end(&mut kernel),
+        Err(reason) => println!("NOT RUN the_connector_tells_how_programs_end: {reason}"),
     }
 }
 

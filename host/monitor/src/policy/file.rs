@@ -1,9 +1,10 @@
 //! Reads policies from a file, or from all `.yaml` files of a folder in the order of their names.
 
 use super::guest::GuestFields;
+use super::service::ServiceFields;
 use super::{
-    Action, Common, Context, ForkBomb, ForkBombWhen, MemoryHog, MemoryHogWhen, POLICIES_MAX, Policy, Stalled,
-    WHITELIST_MAX, WINDOW_MS_MAX,
+    Action, Common, Context, ForkBomb, ForkBombWhen, MemoryHog, MemoryHogWhen, NAME_CHARS_MAX, POLICIES_MAX,
+    Policy, Stalled, WHITELIST_MAX, WINDOW_MS_MAX,
 };
 use crate::error::{Error, Result};
 use serde::Deserialize;
@@ -140,6 +141,16 @@ struct Document {
     watch_ms: Option<u64>,
     #[serde(default)]
     fail_over: Option<PathBuf>,
+    #[serde(default)]
+    unit: Option<String>,
+    #[serde(default)]
+    pid_file: Option<PathBuf>,
+    #[serde(default)]
+    program: Option<String>,
+    #[serde(default)]
+    clean_exits: Option<Vec<u32>>,
+    #[serde(default)]
+    restart: Option<Value>,
 }
 
 fn policy(value: Value) -> std::result::Result<Policy, String> {
@@ -154,6 +165,13 @@ fn policy(value: Value) -> std::result::Result<Policy, String> {
         watch_ms: document.watch_ms,
         fail_over: document.fail_over,
     };
+    let service = ServiceFields {
+        unit: document.unit,
+        pid_file: document.pid_file,
+        program: document.program,
+        clean_exits: document.clean_exits,
+        restart: document.restart,
+    };
     let is_guest = kind == "guest";
     let action = match &said {
         Some(said) if !is_guest => parse_action(said)?,
@@ -161,7 +179,7 @@ fn policy(value: Value) -> std::result::Result<Policy, String> {
         None => Action::default(),
     };
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.len() > 63 || !name.chars().all(fits) {
+    if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(fits) {
         return Err(format!("'{name}' is no name: use 1 to 63 letters, digits, '-', '_' or '.'"));
     }
     if whitelist.len() > WHITELIST_MAX {
@@ -191,6 +209,11 @@ fn policy(value: Value) -> std::result::Result<Policy, String> {
         not_for(document.period_ms.is_some(), "period-ms")?;
     }
     if !is_guest && let Some(field) = guest.given() {
+        not_for(true, field)?;
+    }
+    if kind != "service"
+        && let Some(field) = service.given()
+    {
         not_for(true, field)?;
     }
     if kind != "memory-hog" {
@@ -223,7 +246,12 @@ fn policy(value: Value) -> std::result::Result<Policy, String> {
             let times = (document.period_ms, document.periods);
             guest.policy(common, said.as_deref(), times, when).map(Policy::Guest)
         }
-        _ => Err(format!("kind '{kind}' is not known: use fork-bomb, memory-hog, stalled or guest")),
+        "service" => {
+            not_for(when.is_some(), "when")?;
+            not_for(said.is_some(), "action")?;
+            service.policy(common).map(Policy::Service)
+        }
+        _ => Err(format!("kind '{kind}' is not known: use fork-bomb, memory-hog, stalled, guest or service")),
     }
 }
 

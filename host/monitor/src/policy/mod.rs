@@ -6,9 +6,12 @@
 
 mod file;
 mod guest;
+mod service;
 
 pub use file::{builtin, load};
 pub use guest::{GuestAction, GuestPolicy, Stimulus};
+pub(crate) use service::is_fault;
+pub use service::{Main, Restart, ServicePolicy};
 
 use crate::kernel::Comm;
 use serde::Deserialize;
@@ -16,6 +19,8 @@ use std::path::PathBuf;
 
 /// Most policies.
 pub const POLICIES_MAX: usize = crate::tree::scope::SCOPES_MAX;
+/// Longest name of a policy.
+pub const NAME_CHARS_MAX: usize = 63;
 /// Most names of a whitelist.
 pub const WHITELIST_MAX: usize = 256;
 /// Longest window, ms.
@@ -162,6 +167,8 @@ pub enum Policy {
     Stalled(Stalled),
     /// A virtual machine that hangs, or whose processes multiply.
     Guest(GuestPolicy),
+    /// A service that crashes.
+    Service(ServicePolicy),
 }
 
 impl Policy {
@@ -172,6 +179,7 @@ impl Policy {
             Policy::MemoryHog(policy) => &policy.common,
             Policy::Stalled(policy) => &policy.common,
             Policy::Guest(policy) => &policy.common,
+            Policy::Service(policy) => &policy.common,
         }
     }
 
@@ -182,6 +190,7 @@ impl Policy {
             Policy::MemoryHog(_) => "memory-hog",
             Policy::Stalled(_) => "stalled",
             Policy::Guest(_) => "guest",
+            Policy::Service(_) => "service",
         }
     }
 
@@ -189,6 +198,7 @@ impl Policy {
     pub fn action_name(&self) -> &'static str {
         match self {
             Policy::Guest(policy) => policy.action.name(),
+            Policy::Service(policy) => policy.action_name(),
             other => other.common().action.name(),
         }
     }

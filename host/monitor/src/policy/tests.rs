@@ -47,7 +47,7 @@ action: report
 #[test]
 fn what_is_wrong_is_named() {
     let cases = [
-        ("kind: nothing\nname: a", "fork-bomb, memory-hog, stalled or guest"),
+        ("kind: nothing\nname: a", "fork-bomb, memory-hog, stalled, guest or service"),
         ("kind: fork-bomb\nname: a", "'when' is missing"),
         ("kind: fork-bomb\nname: a b\nwhen: { living: 1 }", "is no name"),
         ("kind: fork-bomb\nname: a\nwhen: {}", "at least one of"),
@@ -56,6 +56,18 @@ fn what_is_wrong_is_named() {
         ("kind: fork-bomb\nname: a\nwhen: { alive: 5 }", "alive"),
         ("kind: fork-bomb\nname: a\naction: hook\nwhen: { living: 5 }", "needs a cgroup"),
         ("kind: fork-bomb\nname: a\nbox: b\nwhen: { living: 5 }", "does not belong to kind fork-bomb"),
+        ("kind: fork-bomb\nname: a\nunit: b.service\nwhen: { living: 5 }", "field 'unit' does not belong"),
+        ("kind: service\nname: a", "one of unit, cgroup, pid-file, program"),
+        ("kind: service\nname: a\nunit: b.service\npid-file: /p", "not several"),
+        ("kind: service\nname: a\nunit: web", "whole name"),
+        ("kind: service\nname: a\nunit: b.service\ncgroup: c", "its own cgroup"),
+        ("kind: service\nname: a\nprogram: /usr/bin/x", "no name of a program"),
+        ("kind: service\nname: a\nprogram: x\naction: report", "field 'action' does not belong"),
+        ("kind: service\nname: a\nprogram: x\nclean-exits: [256]", "0 to 255"),
+        ("kind: service\nname: a\nprogram: x\nrestart: { command: [] }", "a program and its arguments"),
+        ("kind: service\nname: a\nprogram: x\nrestart: { command: [web], limit: 0 }", "limit must be from 1"),
+        ("kind: service\nname: a\nprogram: x\nrestart: { command: [web], start-ms: 0 }", "start-ms"),
+        ("kind: service\nname: a\nprogram: x\nrestart: { command: [web], backoff-max-ms: 5 }", "less than"),
         ("kind: memory-hog\nname: a\nwhen: { used-bytes: 5 }", "need a cgroup"),
         ("kind: memory-hog\nname: a\ncgroup: x\nwhen: { used-percent: 101 }", "1 to 100"),
         ("kind: memory-hog\nname: a\nwhen: { used-bytes: 5, available-bytes: 5 }", "give used-bytes or"),
@@ -160,4 +172,29 @@ fn the_builtin_policies_only_report() {
         assert_eq!(policy.common().action, Action::Report);
         assert!(policy.common().dry_run);
     }
+}
+
+#[test]
+fn a_service_is_known_by_its_unit_cgroup_pid_file_or_program() {
+    let service = |more: &str| {
+        let parsed = parse(&format!("kind: service\nname: a\n{more}")).unwrap();
+        let [Policy::Service(service)] = parsed.as_slice() else { panic!("{parsed:?}") };
+        service.clone()
+    };
+    let unit =
+        service("unit: web.service\nrestart: { command: [systemctl, restart, web.service], limit: 3 }");
+    assert_eq!(unit.common.cgroup, Some(PathBuf::from("system.slice/web.service")));
+    let restart = unit.restart.as_ref().unwrap();
+    assert_eq!(
+        (restart.enters, restart.settings.limit, restart.settings.backoff_ns),
+        (false, 3, 100_000_000)
+    );
+    assert_eq!((unit.main.clone(), unit.action_name()), (Main::Topmost, "restart"));
+    let caged = service("cgroup: web\npid-file: /run/web.pid\nrestart: { command: [web] }");
+    assert!(caged.restart.unwrap().enters);
+    assert_eq!(caged.main, Main::PidFile("/run/web.pid".into()));
+    let named = service("program: web\nclean-exits: [0, 3]");
+    assert_eq!((named.action_name(), named.main.clone()), ("report", Main::Program("web".into())));
+    let crashes = [0, 3 << 8, 15, 1, 4 << 8, 11, 11 | 0x80, 9].map(|status| named.is_crash(status));
+    assert_eq!(crashes, [false, false, false, false, true, true, true, true]);
 }

@@ -22,7 +22,7 @@ impl Stream {
         match event.what {
             What::Fork { .. } => Stream::Fork,
             What::Exec => Stream::Exec,
-            What::Exit => Stream::Exit,
+            What::Exit { .. } => Stream::Exit,
             What::Victim => Stream::Victim,
         }
     }

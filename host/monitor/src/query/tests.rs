@@ -38,7 +38,7 @@ fn on_demand_queries_follow_the_stream() {
     for n in 0..20 {
         queries.take(&event(n * 10 * MS, What::Fork { parent: 1 }, 100 + n as u32, "a"));
     }
-    queries.take(&event(200 * MS, What::Exit, 100, ""));
+    queries.take(&event(200 * MS, What::Exit { status: 0 }, 100, ""));
     queries.take(&event(200 * MS, What::Exec, 101, "sh"));
     queries.step(500 * MS, 7, |_, _| panic!("on-demand queries do not fire"));
     assert_eq!((number(&queries, 0), number(&queries, 1), number(&queries, 2)), (19.0, 20.0, 1.0));

@@ -12,10 +12,18 @@ fn metrics_are_escaped_and_whole() {
             QueryRow { name: "q".into(), value: "1.5".into(), ..QueryRow::default() },
             QueryRow { name: "table".into(), value: "a 1\nb 2".into(), ..QueryRow::default() },
         ],
+        late: vec![3, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+        late_us: 2_000_000,
         ..Status::default()
     };
     let text = status.prometheus();
     for line in [
+        "weir_monitor_late_seconds_bucket{le=\"0.00005\"} 3",
+        "weir_monitor_late_seconds_bucket{le=\"0.00025\"} 5",
+        "weir_monitor_late_seconds_bucket{le=\"1\"} 5",
+        "weir_monitor_late_seconds_bucket{le=\"+Inf\"} 6",
+        "weir_monitor_late_seconds_sum 2",
+        "weir_monitor_late_seconds_count 6",
         "weir_monitor_forks_total 12",
         "weir_monitor_degraded 0",
         "weir_monitor_policy_alarms_total{policy=\"containers\"} 2",

@@ -28,6 +28,10 @@ pub const YOUNG_NS: u64 = 10_000_000_000;
 const FORKS_HALVED_NS: u64 = 10_000_000_000;
 /// Longest chain that is followed upwards.
 const CHAIN_MAX: u32 = 4096;
+/// A process that was sent SIGKILL.
+pub const KILLED: u8 = 1;
+/// A process that was sent SIGSTOP.
+pub const STOPPED: u8 = 2;
 /// No node.
 const NONE: u32 = u32::MAX;
 /// The node above all others; it stands for no process.
@@ -54,6 +58,10 @@ pub struct Node {
     pub chain: u32,
     /// Its forks, and those of processes below it that have ended; halved each [`FORKS_HALVED_NS`].
     pub forks: u32,
+    /// Of these, the forks of others.
+    pub inherited: u32,
+    /// Signals that it was sent, one bit each: [`KILLED`], [`STOPPED`].
+    pub signals: u8,
     /// When it forked last, ns; 0 if never.
     pub forked_ns: u64,
     halved_ns: u64,
@@ -77,6 +85,8 @@ const EMPTY: Node = Node {
     children: 0,
     chain: 0,
     forks: 0,
+    inherited: 0,
+    signals: 0,
     forked_ns: 0,
     halved_ns: 0,
     scopes: 0,
@@ -91,7 +101,9 @@ impl Node {
     fn forked(&mut self, now_ns: u64) {
         let halvings = now_ns.saturating_sub(self.halved_ns) / FORKS_HALVED_NS;
         if halvings > 0 {
-            self.forks = self.forks.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
+            let halve =
+                |number: u32| number.checked_shr(u32::try_from(halvings).unwrap_or(u32::MAX)).unwrap_or(0);
+            (self.forks, self.inherited) = (halve(self.forks), halve(self.inherited));
             self.halved_ns = now_ns;
         }
         self.forks = self.forks.saturating_add(1);
@@ -101,6 +113,7 @@ impl Node {
     fn inherit(&mut self, from: &Node) {
         if from.forks > 0 {
             self.forks = self.forks.saturating_add(from.forks);
+            self.inherited = self.inherited.saturating_add(from.forks);
             self.forked_ns = self.forked_ns.max(from.forked_ns);
             self.halved_ns = self.halved_ns.max(from.halved_ns);
         }
@@ -284,7 +297,7 @@ impl ForkTree {
                 }
                 None
             }
-            What::Exit => {
+            What::Exit { .. } => {
                 self.counters.exits += 1;
                 self.end(event.process);
                 None
@@ -419,16 +432,28 @@ impl ForkTree {
         self.counters.nodes -= 1;
     }
 
-    /// Living young processes above and including this one, without a gap.
+    /// Whether a node was forked so soon after the one above it that both are links of one chain.
+    fn is_link(&self, above: u32, at: u32) -> bool {
+        let (over, node) = (self.node(above), self.node(at));
+        above != ROOT
+            && over.alive
+            && over.born_ns != 0
+            && node.born_ns.saturating_sub(over.born_ns) < YOUNG_NS
+    }
+
+    /// Living processes above and including this one, each forked soon after the one before.
     pub fn living_chain(&self, place: Place) -> u32 {
         let (mut length, mut at) = (0, place.at);
-        while at != ROOT && at != NONE && length < CHAIN_MAX {
-            let node = self.node(at);
-            if !node.alive || node.born_ns == 0 {
+        if at == ROOT || !self.node(at).alive || self.node(at).born_ns == 0 {
+            return 0;
+        }
+        while length < CHAIN_MAX {
+            length += 1;
+            let above = self.node(at).parent;
+            if above == NONE || !self.is_link(above, at) {
                 break;
             }
-            length += 1;
-            at = node.parent;
+            at = above;
         }
         length
     }
@@ -561,23 +586,61 @@ impl ForkTree {
         }
     }
 
-    /// The first of the young living processes that lead to `place`, each forked by the one before.
-    pub fn chain_start(&self, place: Place) -> Place {
+    /// The first of the living processes that lead to `place`, each forked soon after the one before. It is not above one that
+    /// may not be blamed.
+    pub fn chain_start(&self, place: Place, may_be_blamed: impl Fn(&Node) -> bool) -> Place {
         let mut start = place;
         for _ in 0..CHAIN_MAX {
             match self.parent(start) {
-                Some(above) if self.node(above.at).alive && self.node(above.at).born_ns != 0 => start = above,
+                Some(above) if self.is_link(above.at, start.at) && may_be_blamed(self.node(above.at)) => {
+                    start = above;
+                }
                 _ => break,
             }
         }
         start
     }
 
+    /// The heaviest of a node's branches whose first process, or joint, fits, by the weights of the last [`ForkTree::culprit`].
+    pub fn heaviest_branch(&self, place: Place, fits: impl Fn(&Node) -> bool) -> Option<(Place, u64)> {
+        self.get(place)?;
+        let mut heaviest: Option<(Place, u64)> = None;
+        let mut child = self.node(place.at).first;
+        while child != NONE {
+            let (node, weight) = (self.node(child), u64::from(self.weights[child as usize]));
+            if weight > heaviest.map_or(0, |(_, weight)| weight) && fits(node) {
+                heaviest = Some((Place { at: child, serial: node.serial }, weight));
+            }
+            child = node.next;
+        }
+        heaviest
+    }
+
+    /// Calls `each` for the nodes right below one.
+    pub fn children(&self, place: Place, mut each: impl FnMut(&Node)) {
+        if self.get(place).is_none() {
+            return;
+        }
+        let mut child = self.node(place.at).first;
+        while child != NONE {
+            each(self.node(child));
+            child = self.node(child).next;
+        }
+    }
+
+    /// Notes that a process was sent a signal, or takes that back.
+    pub fn mark(&mut self, place: Place, signal: u8, sent: bool) {
+        if self.get(place).is_some() {
+            let signals = &mut self.node_mut(place.at).signals;
+            *signals = if sent { *signals | signal } else { *signals & !signal };
+        }
+    }
+
     /// Compares with what really lives and mends: `lives` is asked for every process of the tree.
-    pub fn retain(&mut self, mut lives: impl FnMut(u32) -> bool) {
+    pub fn retain(&mut self, mut lives: impl FnMut(&Node) -> bool) {
         for at in 1..self.nodes.len() {
             let node = self.nodes[at];
-            if node.alive && !lives(node.process) {
+            if node.alive && !lives(&node) {
                 self.end(node.process);
             }
         }

@@ -14,7 +14,7 @@ fn fork(time_ns: u64, parent: u32, process: u32) -> Event {
 }
 
 fn exit(process: u32) -> Event {
-    Event { time_ns: 0, what: What::Exit, process, user: 0, cgroup: 0, comm: [0; 16] }
+    Event { time_ns: 0, what: What::Exit { status: 0 }, process, user: 0, cgroup: 0, comm: [0; 16] }
 }
 
 /// init (1) with a shell (10) and a server (20) that has children of its own.
@@ -236,7 +236,7 @@ proptest! {
         let mut tree = ForkTree::new(24);
         tree.define(0, Scope::new(Members::Host, 100));
         for (time, (a, b, what)) in events.into_iter().enumerate() {
-            let what = match what { 0 | 1 => What::Fork { parent: a }, 2 => What::Exit, _ => What::Exec };
+            let what = match what { 0 | 1 => What::Fork { parent: a }, 2 => What::Exit { status: 0 }, _ => What::Exec };
             tree.apply(&Event { time_ns: time as u64 + 1, what, process: b, user: 0, cgroup: u64::from(a), comm: [0; 16] });
             let mut seen = 0;
             let mut at = Some(tree.lowest(ROOT));

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use weir_monitor::dataplane::Reader;
+use weir_monitor::dataplane::{Pulse, Reader};
 use weir_switch::config::SwitchConfig;
 use weir_switch::engine::idle::Idle;
 
@@ -28,42 +28,56 @@ impl SwitchArguments {
         let config: SwitchConfig =
             serde_saphyr::from_str(&text).map_err(|error| Failure::Input(format!("{name}: {error}")))?;
         let _pid = super::node::PidFile::write(&config.run_dir, "switch")?;
-        let idle = || reader(&config);
+        let idle = || {
+            Some(Box::new(InIdleSlots { pulse: pulse(&config), reader: reader(&config) }) as Box<dyn Idle>)
+        };
         weir_switch::process::run_with_idle(&config, idle)
             .map_err(|error| Failure::Input(error.to_string()))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// The monitor's reader, if something is to be read here. What is wrong with its files is told; traffic does not depend on it.
-fn reader(config: &SwitchConfig) -> Option<Box<dyn Idle>> {
-    let settings = config.idle_reader.as_ref()?;
-    match Reader::open(
-        settings.policy.as_deref(),
-        settings.ring.as_deref(),
-        &weir_sensor::Directory::default(),
-    ) {
-        Ok(reader) => reader.map(|reader| Box::new(InIdleSlots(reader)) as Box<dyn Idle>),
-        Err(error) => {
-            tracing::error!(%error, "nothing is read in idle slots");
-            None
-        }
-    }
+/// The counter by which a monitor sees that packets move. Traffic does not depend on it either.
+fn pulse(config: &SwitchConfig) -> Option<Pulse> {
+    Pulse::new(config.name.as_str(), &weir_sensor::Directory::default())
+        .inspect_err(|error| tracing::warn!(%error, "no monitor sees whether the packet core stands still"))
+        .ok()
 }
 
-struct InIdleSlots(Reader);
+/// The monitor's reader, if something is to be read here. What is wrong with its files is told; traffic does not depend on it.
+fn reader(config: &SwitchConfig) -> Option<Reader> {
+    let settings = config.idle_reader.as_ref()?;
+    let sensors = weir_sensor::Directory::default();
+    Reader::open(settings.policy.as_deref(), settings.ring.as_deref(), &sensors).unwrap_or_else(|error| {
+        tracing::error!(%error, "nothing is read in idle slots");
+        None
+    })
+}
+
+/// What the packet core does when no packet waits.
+struct InIdleSlots {
+    pulse: Option<Pulse>,
+    reader: Option<Reader>,
+}
 
 impl Idle for InIdleSlots {
     fn period(&self) -> Duration {
-        self.0.period()
+        self.reader.as_ref().map_or(Pulse::PERIOD, Reader::period)
     }
     fn slot(&mut self) {
-        self.0.slot();
+        if let Some(pulse) = &self.pulse {
+            pulse.beat();
+        }
+        if let Some(reader) = &mut self.reader {
+            reader.slot();
+        }
     }
     fn socket(&self) -> Option<BorrowedFd<'_>> {
-        self.0.socket()
+        self.reader.as_ref().and_then(Reader::socket)
     }
     fn readable(&mut self) {
-        self.0.answer();
+        if let Some(reader) = &mut self.reader {
+            reader.answer();
+        }
     }
 }

@@ -18,8 +18,9 @@ use std::time::Duration;
 use weir_agent::supervise::{MONITOR_LOCK, RunLock};
 use weir_model::Label;
 use weir_monitor::audit::Entry;
+use weir_monitor::dataplane::Pulse;
 use weir_monitor::local::{self, Settings};
-use weir_monitor::policy::Policy;
+use weir_monitor::policy::{POLICIES_MAX, Policy};
 use weir_monitor::remote::RingFile;
 use weir_monitor::service::{Config, Monitor, OnEntry};
 use weir_monitor::webhook;
@@ -45,6 +46,9 @@ pub(super) struct Serve {
     /// Time between two looks, ms
     #[arg(long, default_value_t = 10)]
     period_ms: u64,
+    /// The same while there are signs of trouble: many forks, memory that is filling up, a loop that is late
+    #[arg(long, default_value_t = 1)]
+    quick_period_ms: u64,
     /// Processor to stay on; the last one if it is not given
     #[arg(long)]
     cpu: Option<usize>,
@@ -94,13 +98,15 @@ pub(super) struct Serve {
 
 impl Serve {
     fn settings(&self) -> Settings {
-        let period_ns = self.period_ms.max(1).saturating_mul(1_000_000);
+        let ns = |ms: u64| ms.max(1).saturating_mul(1_000_000);
+        let (period_ns, quick_period_ns) = (ns(self.period_ms), ns(self.quick_period_ms));
         if self.ordinary {
-            return Settings { period_ns, cpu: None, priority: None, lock_memory: false };
+            return Settings { period_ns, quick_period_ns, cpu: None, priority: None, lock_memory: false };
         }
         let last = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
         Settings {
             period_ns,
+            quick_period_ns,
             cpu: Some(self.cpu.unwrap_or(last)),
             priority: Some(self.priority),
             lock_memory: true,
@@ -174,10 +180,12 @@ impl Serve {
             Some(path) if path == Path::new("builtin") => weir_monitor::policy::builtin(),
             Some(path) => weir_monitor::policy::load(path).and_then(or_builtin),
         };
+        let mut policies = policies.map_err(failure)?;
+        self.watch_switch(&mut policies);
         let load = |path: &PathBuf| weir_monitor::query::load(path);
         let config = Config {
             ring: self.ring.as_deref().map(RingFile::load).transpose().map_err(failure)?,
-            policies: policies.map_err(failure)?,
+            policies,
             queries: self.query.as_ref().map_or(Ok(Vec::new()), load).map_err(failure)?,
             settings,
             audit: self.audit.clone(),
@@ -186,6 +194,19 @@ impl Serve {
             on_entry: tell_each(sinks),
         };
         Monitor::start(config).map_err(failure)
+    }
+}
+
+impl Serve {
+    /// The monitor of a host watches its switch, unless a policy does so already.
+    fn watch_switch(&self, policies: &mut Vec<Policy>) {
+        let Some(name) = &self.report_as else { return };
+        let own = Pulse::name(name.as_str());
+        let watched =
+            |policy: &Policy| matches!(policy, Policy::Stalled(stalled) if stalled.sensor_box == own);
+        if !policies.iter().any(watched) && policies.len() < POLICIES_MAX {
+            policies.push(Pulse::policy(name.as_str()));
+        }
     }
 }
 

@@ -56,12 +56,13 @@ fn show(status: &Status) {
         status.signals
     );
     println!(
-        "loop: {} steps of {} us on average, longest {} us, at most {} us late, {} periods skipped",
+        "loop: {} steps of {} us on average, longest {} us, at most {} us late, {} periods skipped, {} quick",
         status.steps,
         status.step_us.checked_div(status.steps).unwrap_or(0),
         status.step_us_max,
         status.late_us_max,
-        status.skipped
+        status.skipped,
+        status.quick
     );
     if let Some(reason) = &status.degraded {
         println!("DEGRADED: {reason}");
