@@ -99,6 +99,8 @@ fn entries() -> Vec<(Key, Entry)> {
                 state: PortState::Up,
                 netns: Some("red-web".into()),
                 device: "eth0".into(),
+                kind: weir_model::resource::AttachmentKind::Tap,
+                queue_pairs: 1,
                 subnet: label("a"),
                 dhcp: DhcpOptions::default(),
                 policy_min: Version(299),
