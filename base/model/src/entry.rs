@@ -9,7 +9,9 @@
 
 use crate::filewall::PolicySet;
 use crate::health::RepairEntry;
-use crate::resource::{Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol};
+use crate::resource::{
+    Action, AttachmentKind, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
+};
 use crate::{Label, MacAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
@@ -302,8 +304,12 @@ pub struct PortEntry {
     pub state: PortState,
     /// Network namespace of the device; absent means the host's own.
     pub netns: Option<String>,
-    /// Name of the device.
+    /// Name of the device, or path of a virtual machine's socket.
     pub device: String,
+    /// Which of them it is.
+    pub kind: AttachmentKind,
+    /// Pairs of queues that a virtual machine may use.
+    pub queue_pairs: u16,
     /// Name of its subnet in the network's entry.
     pub subnet: Label,
     /// What DHCP tells it.

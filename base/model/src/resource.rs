@@ -25,6 +25,10 @@ pub const ADDRESSES_MAX: usize = 16;
 pub const RULE_ITEMS_MAX: usize = 64;
 /// Smallest MTU a network may have: IPv6 needs it (RFC 8200).
 pub const MTU_MIN: u16 = 1280;
+/// Most pairs of queues of one virtual machine's port.
+pub const QUEUE_PAIRS_MAX: u16 = 8;
+/// Longest path of a socket, bytes: what `sockaddr_un` holds.
+pub const SOCKET_BYTES_MAX: usize = 107;
 /// Largest MTU a network may have: with the overlay's headers it must fit in one UDP datagram.
 pub const MTU_MAX: u16 = 65_000;
 
@@ -301,16 +305,57 @@ pub enum PortState {
     Down,
 }
 
-/// Where the host makes the endpoint's device.
+/// What connects an endpoint to its host's switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum AttachmentKind {
+    /// A network device that the host makes: for containers, and for programs of the host.
+    #[default]
+    Tap,
+    /// A virtual machine's queues in shared memory; the switch listens on the socket.
+    VhostUser,
+    /// The same; the virtual machine monitor listens, and the switch connects.
+    VhostUserClient,
+}
+
+impl AttachmentKind {
+    /// Whether it is a network device.
+    pub fn is_tap(&self) -> bool {
+        *self == AttachmentKind::Tap
+    }
+}
+
+/// Where the host makes the endpoint's device, or meets its virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Attachment {
-    /// Named network namespace on the host; absent means the host's own.
+    /// What it is.
+    #[serde(default, skip_serializing_if = "AttachmentKind::is_tap")]
+    pub kind: AttachmentKind,
+    /// Named network namespace of the device on the host; absent means the host's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
-    /// Name of the device, at most 15 bytes.
+    /// Name of the device, at most 15 bytes; needed for a `tap`, and only there.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub device: String,
+    /// Path of the virtual machine's socket on the host, at most 107 bytes; needed for `vhost-user` and
+    /// `vhost-user-client`, and only there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+    /// Pairs of queues that the virtual machine may use, 1 to 8.
+    #[serde(default = "one_pair", skip_serializing_if = "is_one_pair")]
+    pub queue_pairs: u16,
+}
+
+fn one_pair() -> u16 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde wants it so
+fn is_one_pair(pairs: &u16) -> bool {
+    *pairs == 1
 }
 
 /// A virtual machine's or container's port.

@@ -180,6 +180,8 @@ impl Keeper {
             .shared
             .mirror()
             .ports()
+            // A virtual machine has no device here: the switch meets it at its socket.
+            .filter(|port| port.port.kind.is_tap())
             .map(|port| (Key::Port { vni: port.vni, endpoint: port.endpoint.clone() }, spec_of(&port)))
             .collect();
         if !self.started {

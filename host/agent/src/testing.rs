@@ -38,6 +38,8 @@ pub(crate) fn port_entry(addresses: &[&str]) -> PortEntry {
         state: PortState::Up,
         netns: None,
         device: "web0".to_string(),
+        kind: weir_model::resource::AttachmentKind::Tap,
+        queue_pairs: 1,
         subnet: label("front"),
         dhcp: DhcpOptions::default(),
         policy_min: Version::ZERO,

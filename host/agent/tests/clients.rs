@@ -170,6 +170,8 @@ fn entries(netns: &str) -> Vec<(Key, Entry)> {
         state: PortState::Up,
         netns: Some(netns.to_string()),
         device: "eth0".into(),
+        kind: weir_model::resource::AttachmentKind::Tap,
+        queue_pairs: 1,
         subnet: label("front"),
         dhcp: DhcpOptions::default(),
         policy_min: Version::ZERO,

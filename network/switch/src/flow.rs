@@ -5,7 +5,7 @@
 //! its packets. The slow path makes actions on a miss; the engine only obeys and counts.
 
 use std::net::IpAddr;
-use weir_model::resource::Encapsulation;
+use weir_model::resource::{AttachmentKind, Encapsulation};
 use weir_model::update::Refusal;
 use weir_model::{MacAddr, Update};
 use weir_packet::key::FlowKey;
@@ -178,8 +178,12 @@ pub enum PortEffect {
         vni: u32,
         /// Namespace of the device; `None` means the process's own.
         netns: Option<String>,
-        /// Name of the device.
+        /// Name of the device, or path of a virtual machine's socket.
         device: String,
+        /// Which of them it is.
+        kind: AttachmentKind,
+        /// Pairs of queues that a virtual machine may use.
+        queue_pairs: u16,
         /// Whether it shall carry traffic now: wanted up, and its policy in force (pain 8).
         up: bool,
         /// Why not, when not.

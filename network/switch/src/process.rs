@@ -10,7 +10,7 @@ use crate::control::punt::PuntSocket;
 use crate::control::{Control, PUNT_SOCKET, REQUESTS_MAX};
 use crate::engine::counters::Counters;
 use crate::engine::idle::Idle;
-use crate::engine::port::Port;
+use crate::engine::port::{Device, Port};
 use crate::engine::ring::frame_ring;
 use crate::engine::sys::{self, Wakeup};
 use crate::engine::transmit::Transmit;
@@ -23,7 +23,7 @@ use crate::ports::attach::Attacher;
 use crate::ports::{self, PortError};
 use crate::slow::flows::FlowBook;
 use crate::slow::mind::Mind;
-use crate::slow::ports::PortBook;
+use crate::slow::ports::{Arrived, PortBook};
 use crate::slow::requests::with_suffix;
 use crate::slow::{EngineLink, Identity, Parts, Slow};
 use std::io::{self, Read};
@@ -397,14 +397,16 @@ fn open_journal(config: &SwitchConfig) -> Result<(Journal, Vec<Vec<u8>>), Switch
 }
 
 fn port_book(shared: &Arc<Shared>) -> Result<PortBook, SwitchError> {
-    let (sender, attached) = channel();
+    let (sender, arrived) = channel();
     let wake = Arc::clone(shared);
-    let attacher = Attacher::start(move |result| {
+    let tell: Arc<dyn Fn(Arrived) + Send + Sync> = Arc::new(move |what| {
         // The receiver lives as long as the slow thread.
-        let _ = sender.send(result);
+        let _ = sender.send(what);
         wake.slow_wake.wake();
     });
-    Ok(PortBook::new(attacher.map_err(system("starting the attaching thread"))?, attached))
+    let told = Arc::clone(&tell);
+    let attacher = Attacher::start(move |result| told(result.into()));
+    Ok(PortBook::new(attacher.map_err(system("starting the attaching thread"))?, tell, arrived))
 }
 
 /// Makes the device of the outside, and gives it to the engine. The engine looks at its commands when it is woken:
@@ -415,7 +417,7 @@ fn open_external(config: &SwitchConfig, link: &EngineLink, engine_wake: &Wakeup)
     let (device, mac) = ports::create_external(&external.device, external.mtu, &external.addresses)?;
     // The kernel takes a frame for its own by the destination alone.
     let router = [0x02, 0x57, 0x52, 0, 0, 0];
-    let port = Port { device: Arc::new(device), up: true, ethernet: Some((mac, router)) };
+    let port = Port { device: Device::Tap(Arc::new(device)), up: true, ethernet: Some((mac, router)) };
     let sent = link.commands.send(Command::SetPort(EXTERNAL, Box::new(port)));
     engine_wake.wake();
     sent.map_err(|_| SwitchError::Ended { thread: "engine", reason: "before it began".into() })

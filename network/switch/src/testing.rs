@@ -264,6 +264,8 @@ pub(crate) fn port_entry(last: u8, device: &str, addresses: &[&str], tags: &[&st
         state: PortState::Up,
         netns: None,
         device: device.to_string(),
+        kind: weir_model::resource::AttachmentKind::Tap,
+        queue_pairs: 1,
         subnet: label("front"),
         dhcp: DhcpOptions::default(),
         policy_min: Version(1),

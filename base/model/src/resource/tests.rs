@@ -103,3 +103,35 @@ fn a_wrong_document_gets_the_field_the_value_and_what_is_allowed() {
     let right = serde_json::json!({"kind": "network", "name": "red"});
     assert_eq!(Resource::from_document(&right).unwrap().id().to_string(), "network/red");
 }
+
+#[test]
+fn a_virtual_machine_has_a_socket_and_a_container_a_device() {
+    let with = |attachment: &str| {
+        format!(r#"{{"kind":"endpoint","network":"red","name":"a","subnet":"s","attachment":{attachment}}}"#)
+    };
+    for right in [
+        r#"{"device":"eth0"}"#,
+        r#"{"kind":"tap","device":"eth0","netns":"a","queuePairs":1}"#,
+        r#"{"kind":"vhost-user","socket":"/run/weir/a.sock"}"#,
+        r#"{"kind":"vhost-user-client","socket":"/run/weir/a.sock","queuePairs":8}"#,
+    ] {
+        let read = Resource::from_text(&with(right)).unwrap();
+        let again = serde_json::to_string(&read).unwrap();
+        assert_eq!(Resource::from_text(&again).unwrap(), read, "{again}");
+    }
+    for (wrong, field) in [
+        (r#"{"kind":"tap"}"#, "attachment.device"),
+        (r#"{"kind":"wire","device":"a"}"#, "attachment.kind"),
+        (r#"{"device":"a","socket":"/a"}"#, "attachment.socket"),
+        (r#"{"device":"a","queuePairs":2}"#, "attachment.queuePairs"),
+        (r#"{"kind":"vhost-user"}"#, "attachment.socket"),
+        (r#"{"kind":"vhost-user","socket":"a.sock"}"#, "attachment.socket"),
+        (r#"{"kind":"vhost-user","socket":"/run/../a"}"#, "attachment.socket"),
+        (r#"{"kind":"vhost-user","socket":"/a","device":"b"}"#, "attachment.device"),
+        (r#"{"kind":"vhost-user","socket":"/a","netns":"b"}"#, "attachment.netns"),
+        (r#"{"kind":"vhost-user","socket":"/a","queuePairs":0}"#, "attachment.queuePairs"),
+        (r#"{"kind":"vhost-user","socket":"/a","queuePairs":9}"#, "attachment.queuePairs"),
+    ] {
+        assert_eq!(Resource::from_text(&with(wrong)).unwrap_err().field, field, "{wrong}");
+    }
+}

@@ -95,26 +95,43 @@ fn validate_endpoint(endpoint: &Endpoint) -> Result<(), FieldError> {
         check(seen.insert(*address), "addresses", address, "each address once")?;
     }
     check(endpoint.tags.len() <= TAGS_MAX, "tags", endpoint.tags.len(), "at most 32 tags")?;
-    if let Some(attachment) = &endpoint.attachment {
+    endpoint.attachment.as_ref().map_or(Ok(()), validate_attachment)
+}
+
+fn validate_attachment(attachment: &Attachment) -> Result<(), FieldError> {
+    let (pairs, is_tap) = (attachment.queue_pairs, attachment.kind.is_tap());
+    let right = if is_tap { pairs == 1 } else { (1..=QUEUE_PAIRS_MAX).contains(&pairs) };
+    check(right, "attachment.queuePairs", pairs, "1 for a tap, 1 to 8 for a virtual machine")?;
+    if is_tap {
+        let socket = attachment.socket.as_deref().unwrap_or_default();
+        check(attachment.socket.is_none(), "attachment.socket", socket, "none for a tap: give a device")?;
         let device = &attachment.device;
-        let right = (1..=15).contains(&device.len())
+        check(!device.is_empty(), "attachment.device", device, "it must be given")?;
+        let right = device.len() <= 15
             && device != "."
             && device != ".."
             && device.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && b != b':' && b != b'%');
         check(right, "attachment.device", device, "1 to 15 printable characters without '/', ':' and '%'")?;
-        if let Some(netns) = &attachment.netns {
-            let right = (1..=64).contains(&netns.len())
-                && !netns.starts_with('.')
-                && netns.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-            check(
-                right,
-                "attachment.netns",
-                netns,
-                "the name of a network namespace: letters, digits, '-', '_' and '.'",
-            )?;
-        }
+        let netns = attachment.netns.as_deref().unwrap_or("x");
+        let right = (1..=64).contains(&netns.len())
+            && !netns.starts_with('.')
+            && netns.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+        let wanted = "the name of a network namespace: letters, digits, '-', '_' and '.'";
+        return check(right, "attachment.netns", netns, wanted);
     }
-    Ok(())
+    let device = &attachment.device;
+    check(device.is_empty(), "attachment.device", device, "none for a virtual machine: give a socket")?;
+    let netns = attachment.netns.as_deref().unwrap_or_default();
+    check(attachment.netns.is_none(), "attachment.netns", netns, "none for a virtual machine")?;
+    let socket = attachment.socket.as_deref().unwrap_or_default();
+    check(!socket.is_empty(), "attachment.socket", socket, "it must be given")?;
+    let right = socket.len() <= SOCKET_BYTES_MAX
+        && socket.starts_with('/')
+        && !socket.ends_with('/')
+        && socket.split('/').all(|part| part != "..")
+        && socket.bytes().all(|b| b.is_ascii_graphic());
+    let wanted = "an absolute path without '..', at most 107 printable characters";
+    check(right, "attachment.socket", socket, wanted)
 }
 
 fn validate_rule(rule: &FirewallRule) -> Result<(), FieldError> {

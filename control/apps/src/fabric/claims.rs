@@ -345,11 +345,12 @@ fn device_key(host: &Label, endpoint: &Endpoint, device: &str) -> Vec<u8> {
     joined(joined(name0(host.as_str()), &name0(netns)), device.as_bytes())
 }
 
-/// The device of an endpoint: what is asked for, or its name, cut and marked when it is too long.
+/// The device of an endpoint: what is asked for, of a virtual machine its socket; or its name, cut and marked when it
+/// is too long.
 fn device_name(endpoint: &Endpoint) -> String {
     let name = endpoint.name.as_str();
     match &endpoint.attachment {
-        Some(attachment) => attachment.device.clone(),
+        Some(attachment) => attachment.socket.clone().unwrap_or_else(|| attachment.device.clone()),
         None if name.len() <= DEVICE_BYTES_MAX => name.to_string(),
         None => format!("{}-{:06x}", &name[..8], fnv(&[name.as_bytes()]) & 0xff_ffff),
     }

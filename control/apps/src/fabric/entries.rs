@@ -195,6 +195,8 @@ impl Work<'_, '_> {
             state: endpoint.state,
             netns: endpoint.attachment.as_ref().and_then(|attachment| attachment.netns.clone()),
             device: stored.allocated.device.clone()?,
+            kind: endpoint.attachment.as_ref().map(|attachment| attachment.kind).unwrap_or_default(),
+            queue_pairs: endpoint.attachment.as_ref().map_or(1, |attachment| attachment.queue_pairs),
             subnet: endpoint.subnet.clone(),
             dhcp: subnet.dhcp.clone(),
             policy_min: Version::ZERO,

@@ -152,6 +152,8 @@ impl Tenant {
             state: endpoint.state,
             netns: endpoint.attachment.as_ref().and_then(|a| a.netns.clone()),
             device: endpoint.attachment.as_ref().map_or(endpoint.name.to_string(), |a| a.device.clone()),
+            kind: endpoint.attachment.as_ref().map(|a| a.kind).unwrap_or_default(),
+            queue_pairs: endpoint.attachment.as_ref().map_or(1, |a| a.queue_pairs),
             subnet: endpoint.subnet.clone(),
             dhcp: subnet.dhcp.clone(),
             policy_min: Version::ZERO,

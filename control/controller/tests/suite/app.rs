@@ -160,6 +160,8 @@ fn port_entry(name: &Label, policy_min: Version) -> Entry {
         state: PortState::Up,
         netns: None,
         device: "eth0".into(),
+        kind: weir_model::resource::AttachmentKind::Tap,
+        queue_pairs: 1,
         subnet: label("s"),
         dhcp: DhcpOptions::default(),
         policy_min,

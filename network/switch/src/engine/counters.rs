@@ -126,6 +126,10 @@ labels! {
         GapsClosed, "gaps_closed", "Frames read with such room that were of another shape, and were closed up.";
         Fragments, "fragments", "Later fragments that followed their first one.";
         FragmentEvictions, "fragment_evictions", "Fragmented datagrams that made room for others.";
+        GuestInterrupts, "guest_interrupts", "Interrupts of virtual machines.";
+        GuestNonsense, "guest_nonsense", "Chains of descriptors of virtual machines that made no sense; each costs its own frame.";
+        GuestQueuesBroken, "guest_queues_broken", "Queues of virtual machines with an index that cannot be; no more is read from them.";
+        GuestMemoryLost, "guest_memory_lost", "Virtual machines that took back the memory that they had lent; the port waits for a new connection.";
         CaptureLost, "capture_lost", "Frames that a capture had no room for.";
     }
 }

@@ -306,6 +306,7 @@ impl Engine {
             for event in &events[..count] {
                 self.serve(event.u64);
             }
+            self.serve_guests();
             self.take_injects();
             self.end_turn();
             if self.polling.enabled() {
@@ -321,9 +322,9 @@ impl Engine {
         counters.event(EngineEvent::Sleeps).add(u64::from(timeout_ms != 0));
     }
 
-    /// Whether frames of the slow path were left over.
+    /// Whether frames of the slow path were left over, or a guest may have more.
     fn is_behind(&self) -> bool {
-        self.channels.injects.peek().is_some()
+        self.path.ports.has_hot() || self.channels.injects.peek().is_some()
     }
 
     fn serve(&mut self, token: u64) {
@@ -339,11 +340,27 @@ impl Engine {
     }
 
     fn serve_port(&mut self, port: usize) {
+        if self.path.ports.heat(port) {
+            return;
+        }
         if self.path.serve_port(port, &mut self.channels.misses) == port::Served::Failed {
             self.path.ports.unwatch(port, &self.poller);
             let _ = self.channels.returned.try_send(Returned::PortFailed(port));
             self.shared.slow_wake.wake();
         }
+    }
+
+    fn serve_guests(&mut self) {
+        if !self.path.ports.has_hot() {
+            return;
+        }
+        let (poller, returned, slow_wake) = (&self.poller, &self.channels.returned, &self.shared.slow_wake);
+        self.path.serve_guests(&mut self.channels.misses, |path, port| {
+            path.ports.unwatch(port, poller);
+            path.ports.set_up(port, false, poller);
+            let _ = returned.try_send(Returned::PortFailed(port));
+            slow_wake.wake();
+        });
     }
 
     fn serve_underlay(&mut self, number: usize) {

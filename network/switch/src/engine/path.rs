@@ -8,6 +8,7 @@
 //! pointers that it holds are to frames that are still there.
 
 mod fragment;
+mod guest;
 mod spread;
 mod underlay;
 
@@ -176,6 +177,7 @@ impl Path {
     /// Sends what is gathered. Returns whether the slow thread has something new to do.
     pub fn end_turn(&mut self) -> bool {
         self.flush();
+        self.ports.publish(&self.shared.counters);
         std::mem::take(&mut self.missed)
     }
 
@@ -210,7 +212,7 @@ impl Path {
                 self.flush();
             }
             let at = self.arena_place();
-            let Some(device) = self.ports.device(number) else { return Served::Done };
+            let Some(device) = self.ports.tap(number) else { return Served::Done };
             // A capture sees whole frames.
             let shape = self.shapes.of_port(number).filter(|_| self.taps.is_empty());
             let result = match shape {

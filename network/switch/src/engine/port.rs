@@ -1,18 +1,36 @@
 //! The ports of the engine: devices with their state.
+//!
+//! A device is a TAP, or the queues of a virtual machine. Which one is a branch, taken once a frame; nothing is called by
+//! pointer.
+//!
+//! A guest that had something is looked at in every turn and asked not to kick, until a turn finds nothing (it is *hot*
+//! meanwhile). What guests were sent is shown to them at the end of the turn, at once (row A20).
 
 use super::counters::{Counters, EngineDrop, EngineEvent};
 use super::sys::{self, Poller};
 use super::{EXTERNAL, PORTS_MAX};
+use crate::ports::vhost::guest::{Guest, Refused};
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use weir_packet::address::Mac;
+use weir_packet::virtio::HEADER_BYTES;
 
-/// A device that the engine reads and writes frames with virtio headers on.
+/// What the engine reads and writes frames with virtio headers on.
+#[derive(Debug)]
+pub enum Device {
+    /// The descriptor of a TAP, which must not block.
+    Tap(Arc<OwnedFd>),
+    /// A virtual machine.
+    Guest(Box<RefCell<Guest>>),
+}
+
+/// A device with its state.
 #[derive(Debug)]
 pub struct Port {
-    /// The descriptor, which must not block.
-    pub device: Arc<OwnedFd>,
+    /// The device.
+    pub device: Device,
     /// Whether it carries traffic.
     pub up: bool,
     /// Ethernet addresses (destination, source) of every frame written to it, where the flow does not say:
@@ -34,11 +52,20 @@ pub struct Ports {
     ports: Box<[Option<Box<Port>>]>,
     /// The port whose last turn gave at most one frame, of those that were served last.
     single: Option<usize>,
+    /// Guests to look at in the next turn. Each is in it once, so it has at most `PORTS_MAX`.
+    hot: Vec<usize>,
+    /// Guests that were sent something which is not shown yet; each is in it once.
+    dirty: RefCell<Vec<usize>>,
 }
 
 impl Default for Ports {
     fn default() -> Ports {
-        Ports { ports: (0..=PORTS_MAX).map(|_| None).collect(), single: None }
+        Ports {
+            ports: (0..=PORTS_MAX).map(|_| None).collect(),
+            single: None,
+            hot: Vec::new(),
+            dirty: RefCell::default(),
+        }
     }
 }
 
@@ -57,31 +84,130 @@ impl Ports {
     pub fn set_up(&mut self, number: usize, up: bool, poller: &Poller) {
         let Some(Some(port)) = self.ports.get_mut(number) else { return };
         port.up = up;
-        poller.remove(port.device.as_fd());
-        if up {
-            // It fails only for a device that is gone, which the next write tells.
-            let _ = poller.add(port.device.as_fd(), number as u64);
+        match &port.device {
+            Device::Tap(device) => {
+                poller.remove(device.as_fd());
+                if up {
+                    // It fails only for a device that is gone, which the next write tells.
+                    let _ = poller.add(device.as_fd(), number as u64);
+                }
+            }
+            Device::Guest(guest) => {
+                for kick in guest.borrow().kicks() {
+                    poller.remove(kick);
+                    if up {
+                        // It fails for the second queue of those that share one.
+                        let _ = poller.add_edges(kick, number as u64);
+                    }
+                }
+                if up {
+                    // It may have something whose kick was before.
+                    self.heat(number);
+                }
+            }
+        }
+    }
+
+    /// Has a guest looked at in the next turn. Returns whether the port is a guest's.
+    #[inline]
+    pub fn heat(&mut self, number: usize) -> bool {
+        let Some(guest) = guest_of(&self.ports, number) else { return false };
+        let mut guest = guest.borrow_mut();
+        if !guest.hot {
+            guest.hot = true;
+            guest.ask_for_kicks(false);
+            self.hot.push(number);
+        }
+        true
+    }
+
+    /// Whether there are guests to look at.
+    #[inline]
+    pub fn has_hot(&self) -> bool {
+        !self.hot.is_empty()
+    }
+
+    /// The guest to look at that is `at` in the list.
+    #[inline]
+    pub fn hot(&self, at: usize) -> Option<usize> {
+        self.hot.get(at).copied()
+    }
+
+    /// The guest that is `at` in the list had nothing: waits for its kick, unless there is something by now. Returns whether
+    /// it is in the list no more.
+    pub fn cool(&mut self, at: usize) -> bool {
+        let Some(number) = self.hot(at) else { return true };
+        if let Some(guest) = self.guest(number) {
+            let mut guest = guest.borrow_mut();
+            if guest.ask_for_kicks(true) {
+                guest.ask_for_kicks(false);
+                return false;
+            }
+            guest.hot = false;
+        } else if let Some(guest) = guest_of(&self.ports, number) {
+            // It does not carry traffic.
+            guest.borrow_mut().hot = false;
+        }
+        self.hot.swap_remove(at);
+        true
+    }
+
+    /// The guest of a port that carries traffic.
+    #[inline]
+    pub fn guest(&self, number: usize) -> Option<&RefCell<Guest>> {
+        match self.device(number) {
+            Some(Device::Guest(guest)) => Some(guest),
+            _ => None,
+        }
+    }
+
+    /// Shows guests what they were sent.
+    #[inline]
+    pub fn publish(&mut self, counters: &Counters) {
+        while let Some(number) = self.dirty.get_mut().pop() {
+            let Some(guest) = guest_of(&self.ports, number) else { continue };
+            let mut guest = guest.borrow_mut();
+            counters.event(EngineEvent::GuestInterrupts).add(guest.publish());
+            let ails = guest.is_lost() || guest.has_broken();
+            drop(guest);
+            if ails {
+                // Whoever looks at it sees why.
+                self.heat(number);
+            }
         }
     }
 
     /// Stops watching a port.
     pub fn unwatch(&mut self, number: usize, poller: &Poller) {
-        if let Some(Some(port)) = self.ports.get(number) {
-            poller.remove(port.device.as_fd());
+        match self.ports.get(number).and_then(|port| port.as_ref()).map(|port| &port.device) {
+            Some(Device::Tap(device)) => poller.remove(device.as_fd()),
+            Some(Device::Guest(guest)) => guest.borrow().kicks().for_each(|kick| poller.remove(kick)),
+            None => {}
         }
     }
 
     /// Takes a port out.
     pub fn remove(&mut self, number: usize, poller: &Poller) -> Option<Box<Port>> {
         self.unwatch(number, poller);
+        self.hot.retain(|hot| *hot != number);
+        self.dirty.borrow_mut().retain(|dirty| *dirty != number);
         self.ports.get_mut(number)?.take()
     }
 
     /// The device of a port that carries traffic.
     #[inline]
-    pub fn device(&self, number: usize) -> Option<BorrowedFd<'_>> {
+    pub fn device(&self, number: usize) -> Option<&Device> {
         match &self.ports[number] {
-            Some(port) if port.up => Some(port.device.as_fd()),
+            Some(port) if port.up => Some(&port.device),
+            _ => None,
+        }
+    }
+
+    /// The TAP of a port that carries traffic.
+    #[inline]
+    pub fn tap(&self, number: usize) -> Option<BorrowedFd<'_>> {
+        match self.device(number) {
+            Some(Device::Tap(device)) => Some(device.as_fd()),
             _ => None,
         }
     }
@@ -102,6 +228,15 @@ impl Ports {
     #[inline]
     pub fn ethernet(&self, number: usize) -> Option<(Mac, Mac)> {
         self.ports[number].as_ref().and_then(|port| port.ethernet)
+    }
+}
+
+/// The guest of a port, whether it carries traffic or not.
+#[inline]
+fn guest_of(ports: &[Option<Box<Port>>], number: usize) -> Option<&RefCell<Guest>> {
+    match &ports.get(number)?.as_ref()?.device {
+        Device::Guest(guest) => Some(guest),
+        Device::Tap(_) => None,
     }
 }
 
@@ -135,7 +270,94 @@ pub fn count_absent(counters: &Counters, number: usize, packets: u64, bytes: u64
 #[inline]
 pub fn write(ports: &Ports, counters: &Counters, number: usize, frame: &[u8], packets: u64, bytes: u64) {
     match ports.device(number) {
-        Some(device) => count_write(counters, number, &sys::write(device, frame), packets, bytes),
+        Some(Device::Tap(device)) => {
+            count_write(counters, number, &sys::write(device.as_fd(), frame), packets, bytes);
+        }
+        Some(Device::Guest(guest)) => {
+            let (header, frame) = frame.split_at(HEADER_BYTES);
+            send(ports, counters, number, guest, header, &[sys::piece(frame)], packets, bytes);
+        }
         None => count_absent(counters, number, packets, bytes),
     }
+}
+
+/// Sends a frame, virtio header in front, to a guest.
+#[allow(clippy::too_many_arguments)]
+#[inline]
+pub fn send(
+    ports: &Ports,
+    counters: &Counters,
+    number: usize,
+    guest: &RefCell<Guest>,
+    header: &[u8],
+    pieces: &[libc::iovec],
+    packets: u64,
+    bytes: u64,
+) {
+    let mut guest = guest.borrow_mut();
+    let was_dirty = guest.dirty;
+    let result = guest.send(header, pieces, || flow_of(pieces));
+    if guest.dirty && !was_dirty {
+        ports.dirty.borrow_mut().push(number);
+    }
+    match result {
+        Ok(lost) => {
+            counters.event(EngineEvent::PortWrites).add(1);
+            counters
+                .port(number)
+                .tx
+                .add(packets.saturating_sub(lost.packets), bytes.saturating_sub(lost.bytes));
+            if lost.packets > 0 {
+                counters.dropped(EngineDrop::PortFull).add(lost.packets, lost.bytes);
+            }
+        }
+        Err(refused) => {
+            let reason = match refused {
+                Refused::Full => EngineDrop::PortFull,
+                Refused::TooLarge => EngineDrop::PortWrite,
+                Refused::Nonsense => {
+                    counters.event(EngineEvent::GuestNonsense).add(1);
+                    EngineDrop::PortWrite
+                }
+                Refused::Broken => EngineDrop::PortDown,
+            };
+            counters.dropped(reason).add(packets, bytes);
+        }
+    }
+}
+
+/// A number that is the same for all frames of a flow: addresses and ports, summed. It needs not spread well against
+/// somebody's will: a guest's own queues are all that it chooses among.
+fn flow_of(pieces: &[libc::iovec]) -> u32 {
+    const ETHERNET_BYTES: usize = 14;
+    let mut head = [0_u8; 64];
+    let mut used = 0;
+    for piece in pieces {
+        let now = piece.iov_len.min(head.len() - used);
+        // SAFETY: the pieces are live memory of ours, as whoever sends them promises.
+        #[allow(unsafe_code)]
+        let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>().cast_const(), now) };
+        head[used..used + now].copy_from_slice(bytes);
+        used += now;
+    }
+    let (addresses, protocol, transport) = match [head[12], head[13]] {
+        [0x08, 0x00] => {
+            let header = usize::from(head[ETHERNET_BYTES] & 0xf) * 4;
+            // Fragments have no ports, or only the first has.
+            let is_fragment = (head[20] & 0x3f) | head[21] != 0;
+            (26..34, if is_fragment { 0 } else { head[23] }, ETHERNET_BYTES + header)
+        }
+        [0x86, 0xdd] => (22..54, head[20], 54),
+        _ => return 0,
+    };
+    let mut sum = 0_u32;
+    for word in head[addresses].chunks_exact(2) {
+        sum = sum.wrapping_mul(31).wrapping_add(u32::from(word[0]) << 8 | u32::from(word[1]));
+    }
+    if matches!(protocol, 6 | 17) && transport + 4 <= head.len() {
+        for word in head[transport..transport + 4].chunks_exact(2) {
+            sum = sum.wrapping_mul(31).wrapping_add(u32::from(word[0]) << 8 | u32::from(word[1]));
+        }
+    }
+    sum ^ sum >> 16
 }

@@ -358,6 +358,14 @@ impl Poller {
         self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, token)
     }
 
+    /// Watches a descriptor for further input: each that comes is told once, and need not be read.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn add_edges(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, (libc::EPOLLIN | libc::EPOLLET) as u32, token)
+    }
+
     /// Watches a descriptor for input, and for output too if `output`.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
-//! Devices of the ports: TAPs with virtio-net headers, in the endpoints' network namespaces.
+//! Devices of the ports: TAPs with virtio-net headers, in the endpoints' network namespaces, and the queues of virtual
+//! machines ([`vhost`]).
 //!
-//! A port's device is persistent and belongs to the host's agent, who makes it ([`create_device`]). The
+//! A TAP is persistent and belongs to the host's agent, who makes it ([`create_device`]). The
 //! switch attaches to it, and the device outlives the switch: after a crash the next one attaches
 //! again, and nothing changes for the endpoint.
 //!
@@ -10,6 +11,7 @@
 pub mod attach;
 pub mod netlink;
 pub mod tap;
+pub mod vhost;
 
 use std::io;
 use std::net::IpAddr;

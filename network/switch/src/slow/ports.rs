@@ -2,28 +2,78 @@
 
 use super::Slow;
 use super::mind::Mind;
-use crate::engine::port::Port;
+use crate::engine::port::{Device, Port};
 use crate::engine::{Command, PORTS_MAX};
 use crate::flow::{PortEffect, PortIndex};
 use crate::ports::attach::{Attached, Attacher, Target};
-use crate::ports::tap;
+use crate::ports::vhost::session::{Session, Told};
+use crate::ports::vhost::{Socket, guest::Guest};
+use crate::ports::{PortError, tap};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use weir_model::local::{FromSwitch, PortName, PortStatus};
+use weir_model::resource::AttachmentKind;
 use weir_model::{Entry, Key, Label, Update, Version};
 use weir_trust::gate::Gate;
+
+/// What a port's frames come from and go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Tap(Target),
+    Guest(Socket),
+}
+
+impl Place {
+    fn name(&self) -> String {
+        match self {
+            Place::Tap(target) => target.device.clone(),
+            Place::Guest(socket) => socket.path.display().to_string(),
+        }
+    }
+}
+
+/// What of it the engine has.
+#[derive(Clone, Debug)]
+enum Given {
+    Tap(Arc<OwnedFd>),
+    Guest,
+}
+
+/// What came of trying to have a port's device.
+#[derive(Debug)]
+pub struct Arrived {
+    port: PortIndex,
+    /// Number of the wish that led to it: of an older one it is void.
+    wish: u64,
+    what: Arrival,
+}
+
+#[derive(Debug)]
+enum Arrival {
+    Tap(Result<OwnedFd, PortError>),
+    Guest(Told),
+}
+
+impl From<Attached> for Arrived {
+    fn from(attached: Attached) -> Arrived {
+        Arrived { port: attached.port, wish: attached.wish, what: Arrival::Tap(attached.result) }
+    }
+}
 
 /// One port.
 struct PortState {
     key: Key,
-    target: Target,
+    place: Place,
+    /// The socket of a virtual machine.
+    session: Option<Session>,
     /// Whether it shall carry traffic.
     wanted: bool,
     /// Why it shall not.
     reason: String,
-    device: Option<Arc<OwnedFd>>,
+    device: Option<Given>,
     /// Number of the newest wish to attach.
     wish: u64,
     /// Why there is no device.
@@ -35,19 +85,25 @@ pub struct PortBook {
     states: HashMap<PortIndex, PortState>,
     numbers: HashMap<Key, PortIndex>,
     attacher: Attacher,
-    attached: Receiver<Attached>,
+    tell: Arc<dyn Fn(Arrived) + Send + Sync>,
+    arrived: Receiver<Arrived>,
     wishes: u64,
     changed: bool,
 }
 
 impl PortBook {
-    /// No ports.
-    pub fn new(attacher: Attacher, attached: Receiver<Attached>) -> PortBook {
+    /// No ports. `tell` hands over what arrives, from any thread, and wakes the slow one.
+    pub fn new(
+        attacher: Attacher,
+        tell: Arc<dyn Fn(Arrived) + Send + Sync>,
+        arrived: Receiver<Arrived>,
+    ) -> PortBook {
         PortBook {
             states: HashMap::new(),
             numbers: HashMap::new(),
             attacher,
-            attached,
+            tell,
+            arrived,
             wishes: 0,
             changed: false,
         }
@@ -75,9 +131,21 @@ impl PortBook {
 
     fn wish(&mut self, port: PortIndex) {
         self.wishes += 1;
-        if let Some(state) = self.states.get_mut(&port) {
-            state.wish = self.wishes;
-            self.attacher.attach(port, state.wish, state.target.clone());
+        let wish = self.wishes;
+        let Some(state) = self.states.get_mut(&port) else { return };
+        state.wish = wish;
+        match &state.place {
+            Place::Tap(target) => self.attacher.attach(port, wish, target.clone()),
+            Place::Guest(socket) => {
+                let tell = Arc::clone(&self.tell);
+                let tell = move |told| tell(Arrived { port, wish, what: Arrival::Guest(told) });
+                // The one before ends first: both want the same socket.
+                state.session = None;
+                match Session::start(socket.clone(), Arc::new(tell)) {
+                    Ok(session) => state.session = Some(session),
+                    Err(error) => state.trouble = format!("no thread for a virtual machine: {error}"),
+                }
+            }
         }
     }
 
@@ -144,15 +212,23 @@ impl<M: Mind> Slow<M> {
     pub(super) fn port_effect(&mut self, update: &Update, effect: PortEffect) {
         self.ports.changed = true;
         match effect {
-            PortEffect::Set { port, vni: _, netns, device, up, reason, mtu: _ } => {
+            PortEffect::Set { port, vni: _, netns, device, kind, queue_pairs, up, reason, mtu: _ } => {
                 let key = self.mind.port_key(port).unwrap_or_else(|| update.key.clone());
-                self.set_port(port, key, Target { netns, device }, up, reason);
+                let place = match kind {
+                    AttachmentKind::Tap => Place::Tap(Target { netns, device }),
+                    AttachmentKind::VhostUser | AttachmentKind::VhostUserClient => Place::Guest(Socket {
+                        path: device.into(),
+                        listens: kind == AttachmentKind::VhostUser,
+                        pairs: queue_pairs,
+                    }),
+                };
+                self.set_port(port, key, place, up, reason);
             }
             PortEffect::Remove { port } => {
                 self.ports.attacher.forget(port);
                 if let Some(state) = self.ports.states.remove(&port) {
                     self.ports.numbers.remove(&state.key);
-                    if let Some(device) = state.device {
+                    if let Some(Given::Tap(device)) = state.device {
                         let _ = tap::set_carrier(device.as_fd(), false);
                     }
                     let _ = self.command(Command::RemovePort(usize::from(port)));
@@ -161,23 +237,24 @@ impl<M: Mind> Slow<M> {
         }
     }
 
-    fn set_port(&mut self, port: PortIndex, key: Key, target: Target, wanted: bool, reason: String) {
+    fn set_port(&mut self, port: PortIndex, key: Key, place: Place, wanted: bool, reason: String) {
         if usize::from(port) >= PORTS_MAX {
             tracing::error!(port, limit = PORTS_MAX, "too many ports: this one carries no traffic");
             return;
         }
         let old = self.ports.states.remove(&port);
         self.ports.numbers.insert(key.clone(), port);
-        let (device, kept) = match old {
-            Some(old) if old.target == target => (old.device, Some((old.wish, old.trouble))),
+        let (device, session, kept) = match old {
+            Some(old) if old.place == place => (old.device, old.session, Some((old.wish, old.trouble))),
             Some(_) => {
+                self.ports.attacher.forget(port);
                 let _ = self.command(Command::RemovePort(usize::from(port)));
-                (None, None)
+                (None, None, None)
             }
-            None => (None, None),
+            None => (None, None, None),
         };
         let (wish, trouble) = kept.clone().unwrap_or((0, "not attached to its device yet".into()));
-        let state = PortState { key, target, wanted, reason, device, wish, trouble };
+        let state = PortState { key, place, session, wanted, reason, device, wish, trouble };
         let has_device = state.device.is_some();
         self.ports.states.insert(port, state);
         if has_device {
@@ -190,7 +267,8 @@ impl<M: Mind> Slow<M> {
 
     fn show_carrier(&self, port: PortIndex) {
         let Some(state) = self.ports.states.get(&port) else { return };
-        if let Some(device) = &state.device
+        // A virtual machine monitor has no way to be told.
+        if let Some(Given::Tap(device)) = &state.device
             && let Err(error) = tap::set_carrier(device.as_fd(), state.wanted)
         {
             tracing::warn!(key = %state.key, %error, "the carrier cannot be set");
@@ -199,26 +277,55 @@ impl<M: Mind> Slow<M> {
 
     /// Takes devices that were attached to since the last time.
     pub(super) fn take_attached(&mut self) {
-        while let Ok(attached) = self.ports.attached.try_recv() {
-            let Some(state) = self.ports.states.get_mut(&attached.port) else { continue };
-            if attached.wish != state.wish {
+        while let Ok(Arrived { port, wish, what }) = self.ports.arrived.try_recv() {
+            let Some(state) = self.ports.states.get_mut(&port) else { continue };
+            if wish != state.wish {
                 continue;
             }
             self.ports.changed = true;
-            match attached.result {
-                Ok(device) => {
+            match what {
+                Arrival::Tap(Ok(device)) => {
                     let device = Arc::new(device);
-                    state.trouble = String::new();
-                    state.device = Some(Arc::clone(&device));
-                    let port = Port { device, up: state.wanted, ethernet: None };
-                    self.show_carrier(attached.port);
-                    let _ = self.command(Command::SetPort(usize::from(attached.port), Box::new(port)));
+                    state.device = Some(Given::Tap(Arc::clone(&device)));
+                    self.give(port, Device::Tap(device));
                 }
-                Err(error) => {
-                    self.counters.attach_failures += 1;
-                    state.trouble = error.to_string();
+                Arrival::Guest(Told::Runs(guest)) => {
+                    state.device = Some(Given::Guest);
+                    self.give_guest(port, *guest);
                 }
+                Arrival::Guest(Told::Waits(reason)) => self.take_guest(port, reason),
+                Arrival::Tap(Err(error)) => self.not_arrived(port, error.to_string()),
+                Arrival::Guest(Told::Failed(reason)) => self.not_arrived(port, reason),
             }
+        }
+    }
+
+    fn give(&mut self, port: PortIndex, device: Device) {
+        let Some(state) = self.ports.states.get_mut(&port) else { return };
+        state.trouble = String::new();
+        let given = Port { device, up: state.wanted, ethernet: None };
+        self.show_carrier(port);
+        let _ = self.command(Command::SetPort(usize::from(port), Box::new(given)));
+    }
+
+    fn give_guest(&mut self, port: PortIndex, guest: Guest) {
+        tracing::info!(port, pairs = guest.pairs(), "a virtual machine's queues run");
+        self.give(port, Device::Guest(Box::new(RefCell::new(guest))));
+    }
+
+    /// The virtual machine of a port wants its queues back, or is not there.
+    fn take_guest(&mut self, port: PortIndex, reason: String) {
+        let Some(state) = self.ports.states.get_mut(&port) else { return };
+        state.trouble = reason;
+        if state.device.take().is_some() {
+            let _ = self.command(Command::RemovePort(usize::from(port)));
+        }
+    }
+
+    fn not_arrived(&mut self, port: PortIndex, reason: String) {
+        self.counters.attach_failures += 1;
+        if let Some(state) = self.ports.states.get_mut(&port) {
+            state.trouble = reason;
         }
     }
 
@@ -229,8 +336,15 @@ impl<M: Mind> Slow<M> {
         if state.device.take().is_none() {
             return;
         }
-        state.trouble = format!("device '{}' is gone", state.target.device);
+        state.trouble = format!("device '{}' is gone", state.place.name());
         self.ports.changed = true;
+        if let Some(session) = &state.session {
+            // It goes on with the next virtual machine by itself.
+            state.trouble = format!("the virtual machine at '{}' took its memory back", state.place.name());
+            session.disconnect();
+            let _ = self.command(Command::RemovePort(number));
+            return;
+        }
         let _ = self.command(Command::RemovePort(number));
         self.ports.wish(port);
     }
@@ -240,8 +354,10 @@ impl<M: Mind> Slow<M> {
         let Some(port) = self.ports.number(key) else { return };
         let Some(state) = self.ports.states.get(&port) else { return };
         match &state.device {
-            Some(device) if tap::is_alive(device.as_fd()) => {}
-            Some(_) => self.port_failed(usize::from(port)),
+            Some(Given::Guest) => {}
+            None if state.session.is_some() => {}
+            Some(Given::Tap(device)) if tap::is_alive(device.as_fd()) => {}
+            Some(Given::Tap(_)) => self.port_failed(usize::from(port)),
             None => self.ports.wish(port),
         }
     }

@@ -13,7 +13,9 @@ use std::net::IpAddr;
 use weir_model::entry::{
     GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, VNI_MAX, Vni,
 };
-use weir_model::resource::{ADDRESSES_MAX, MTU_MAX, MTU_MIN, PortState, TAGS_MAX};
+use weir_model::resource::{
+    ADDRESSES_MAX, MTU_MAX, MTU_MIN, PortState, QUEUE_PAIRS_MAX, SOCKET_BYTES_MAX, TAGS_MAX,
+};
 use weir_model::update::Refusal;
 use weir_model::{Change, Entry, Key, Label, MacAddr, Update, Version};
 
@@ -323,6 +325,7 @@ impl Tables {
         let same_device = old.as_ref().is_some_and(|old| {
             (old.up, &old.reason) == (new.up, &new.reason)
                 && (&old.entry.netns, &old.entry.device) == (&new.entry.netns, &new.entry.device)
+                && (old.entry.kind, old.entry.queue_pairs) == (new.entry.kind, new.entry.queue_pairs)
         });
         let ports = if same_device { Vec::new() } else { vec![set_effect(&new, mtu)] };
         self.port_by_name.insert((vni.0, new.name.clone()), index);
@@ -406,6 +409,8 @@ fn set_effect(port: &Port, mtu: u16) -> PortEffect {
         vni: port.vni.0,
         netns: port.entry.netns.clone(),
         device: port.entry.device.clone(),
+        kind: port.entry.kind,
+        queue_pairs: port.entry.queue_pairs,
         up: port.up,
         reason: port.reason.clone(),
         mtu,
@@ -520,6 +525,17 @@ fn check_port(name: &Label, entry: &PortEntry) -> Result<(), Refusal> {
         return failed(format!("port {name} has {wrong}, which is no endpoint's address"));
     }
     let device = entry.device.as_str();
+    if !entry.kind.is_tap() {
+        let is_path = device.starts_with('/') && device.len() <= SOCKET_BYTES_MAX && !device.contains('\0');
+        if !is_path || !(1..=QUEUE_PAIRS_MAX).contains(&entry.queue_pairs) {
+            return failed(format!(
+                "port {name} of a virtual machine wants a socket with an absolute path of at most \
+                 {SOCKET_BYTES_MAX} bytes and 1 to {QUEUE_PAIRS_MAX} pairs of queues, and has '{device}' and {}",
+                entry.queue_pairs
+            ));
+        }
+        return Ok(());
+    }
     if device.is_empty() || device.len() > DEVICE_BYTES_MAX || device.contains(['/', '\0', ' ']) {
         return failed(format!(
             "device '{device}' of port {name} is no name of 1 to {DEVICE_BYTES_MAX} bytes"

@@ -272,6 +272,8 @@ impl Lab {
             state: PortState::Up,
             netns: Some(netns),
             device: "t0".into(),
+            kind: weir_model::resource::AttachmentKind::Tap,
+            queue_pairs: 1,
             subnet: label("s"),
             dhcp: DhcpOptions::default(),
             policy_min: Version::ZERO,

@@ -8,7 +8,7 @@ use super::{Origin, Path, fragment, hand_over, outer_of};
 use crate::capture::Outer;
 use crate::engine::counters::{EngineDrop, EngineEvent};
 use crate::engine::forward::{self, Checked, Lookup, Verdict};
-use crate::engine::port::{self, Ports};
+use crate::engine::port::{self, Device, Ports};
 use crate::engine::receive::{MESSAGE_BYTES, Message};
 use crate::engine::ring::FrameProducer;
 use crate::engine::sys;
@@ -16,7 +16,7 @@ use crate::engine::{EXTERNAL, Miss, Shared};
 use crate::flow::{CounterIndex, Ingress, MissReason};
 use crate::flowtable::action::{Tunnel, wire_format};
 use crate::flowtable::{CompiledHop, ZoneKey};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use weir_model::resource::Encapsulation;
 use weir_packet::coalesce::{Checksums, CoalesceConfig, Coalescer, MAX_PARTS, Output, Part, Place, Sink};
 use weir_packet::encap::{self, InnerChecksum};
@@ -374,9 +374,20 @@ impl Sink for DeviceSink<'_> {
             let start = part.buffer as usize * MESSAGE_BYTES + part.start as usize;
             *piece = sys::piece(&self.bytes[start..start + part.length as usize]);
         }
-        // SAFETY: the pieces are of the header and of the receive buffers, borrowed during this call.
-        #[allow(unsafe_code)]
-        let result = unsafe { sys::write_pieces(device, &pieces[..=parts]) };
-        port::count_write(&self.shared.counters, self.number, &result, packets, bytes);
+        match device {
+            Device::Tap(device) => {
+                // SAFETY: the pieces are of the header and of the receive buffers, borrowed during this call.
+                #[allow(unsafe_code)]
+                let result = unsafe { sys::write_pieces(device.as_fd(), &pieces[..=parts]) };
+                port::count_write(&self.shared.counters, self.number, &result, packets, bytes);
+            }
+            Device::Guest(guest) => {
+                let (virtio, headers) = output.header.split_at(HEADER_BYTES);
+                // The first piece has the frame's headers alone: the virtio header goes by itself.
+                pieces[0] = sys::piece(headers);
+                let (ports, counters) = (self.ports, &self.shared.counters);
+                port::send(ports, counters, self.number, guest, virtio, &pieces[..=parts], packets, bytes);
+            }
+        }
     }
 }

@@ -74,9 +74,11 @@ struct World {
 fn world() -> World {
     let store = Arc::new(FlowStore::new([3, 4]));
     let (book, engine) = FlowBook::new(Arc::clone(&store));
-    let (sender, attached) = channel();
-    let attacher = Attacher::start(move |result| drop(sender.send(result))).unwrap();
-    World { book, engine: Some(engine), ports: PortBook::new(attacher, attached), store }
+    let (sender, arrived) = channel();
+    let tell = sender.clone();
+    let attacher = Attacher::start(move |result| drop(sender.send(result.into()))).unwrap();
+    let ports = PortBook::new(attacher, Arc::new(move |what| drop(tell.send(what))), arrived);
+    World { book, engine: Some(engine), ports, store }
 }
 
 impl World {

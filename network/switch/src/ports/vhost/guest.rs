@@ -1,0 +1,491 @@
+//! The queues of a virtual machine's port, as the engine reads and writes frames with them.
+//!
+//! A frame of the guest is copied once, into the engine's own memory, and only that copy is parsed, judged and sent: what the
+//! guest writes over its own afterwards changes nothing (row A29). A frame for the guest is copied once, into its buffers. Whole
+//! batches are read ahead, and shown to the guest with one write and at most one interrupt (row A20).
+//!
+//! What the guest did not negotiate it does not get: then checksums are completed and super-frames cut here.
+
+use super::feature;
+use super::memory::Memory;
+use super::ring::{Nonsense, Queue};
+use crate::engine::forward::Checked;
+use crate::engine::sys;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use weir_packet::checksum;
+use weir_packet::segment::Segmenter;
+use weir_packet::virtio::{
+    FLAG_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, HEADER_BYTES,
+    MAX_SEGMENT_HEADER_BYTES, MERGEABLE_HEADER_BYTES, Offload, Segmentation, VirtioNetHeader,
+};
+
+/// Largest frame for a guest, virtio header included, bytes.
+const FRAME_BYTES_MAX: usize = 65_535 + 18 + MERGEABLE_HEADER_BYTES;
+/// Place of the number of buffers in the header.
+const NUMBER_OF_BUFFERS: usize = 10;
+
+/// Why a guest did not get a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It has no room, or no queue yet.
+    Full,
+    /// Its buffers are too small for it.
+    TooLarge,
+    /// It wrote nonsense where the frame should go.
+    Nonsense,
+    /// Its queue is broken.
+    Broken,
+}
+
+/// What a guest gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A frame behind its virtio header; all bytes.
+    Frame(usize),
+    /// Something that is no frame; it is given back.
+    Nonsense,
+    /// Nothing.
+    Nothing,
+}
+
+/// Of a frame that was sent to a guest, what did not get there: more than nothing only when it had to be cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Frames.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A pair of queues that runs.
+#[derive(Debug)]
+pub struct Pair {
+    /// To the guest.
+    pub receive: Queue,
+    /// Interrupts the guest for it.
+    pub receive_call: Option<Arc<OwnedFd>>,
+    /// From the guest.
+    pub transmit: Queue,
+    /// Interrupts the guest for it.
+    pub transmit_call: Option<Arc<OwnedFd>>,
+    /// The guest's kicks for it.
+    pub transmit_kick: Arc<OwnedFd>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Guest {
+    memory: Arc<Memory>,
+    pairs: Vec<Pair>,
+    features: u64,
+    header_bytes: usize,
+    /// For frames that must be changed for this guest.
+    scratch: Vec<u8>,
+    /// Whether the engine looks at it in every turn.
+    pub(crate) hot: bool,
+    /// Whether something was written that is not shown yet.
+    pub(crate) dirty: bool,
+    /// Broken queues that were told of.
+    broken_told: usize,
+    /// Tells the session that nobody works with the queues any more.
+    _held: Option<Sender<()>>,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.publish();
+    }
+}
+
+impl Guest {
+    /// Of queues that lie in `memory`; `held` is dropped with it.
+    pub fn new(memory: Arc<Memory>, pairs: Vec<Pair>, features: u64, held: Option<Sender<()>>) -> Guest {
+        let is_long = features & (feature::VERSION_1 | feature::MRG_RXBUF) != 0;
+        let header_bytes = if is_long { MERGEABLE_HEADER_BYTES } else { HEADER_BYTES };
+        let mut guest = Guest {
+            memory,
+            pairs,
+            features,
+            header_bytes,
+            scratch: Vec::new(),
+            hot: false,
+            dirty: false,
+            broken_told: 0,
+            _held: held,
+        };
+        for pair in &mut guest.pairs {
+            // What it gets is filled in when there is something: it need not say that there is room.
+            pair.receive.ask_for_kicks(false);
+        }
+        guest
+    }
+
+    /// Number of pairs of queues.
+    pub fn pairs(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Bytes of the virtio header in front of each of its frames.
+    pub fn header_bytes(&self) -> usize {
+        self.header_bytes
+    }
+
+    /// Descriptors that become readable when the guest has something new.
+    pub fn kicks(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.pairs.iter().map(|pair| pair.transmit_kick.as_fd())
+    }
+
+    /// Whether its memory was taken away: what was read since the last time is void.
+    pub fn is_lost(&self) -> bool {
+        self.memory.is_lost()
+    }
+
+    fn broken(&self) -> usize {
+        let broken =
+            |pair: &Pair| usize::from(pair.receive.is_broken()) + usize::from(pair.transmit.is_broken());
+        self.pairs.iter().map(broken).sum()
+    }
+
+    /// Whether queues broke that were not told of.
+    pub fn has_broken(&self) -> bool {
+        self.broken() > self.broken_told
+    }
+
+    /// Queues that broke since the last time.
+    pub fn take_broken(&mut self) -> usize {
+        let now = self.broken();
+        now - std::mem::replace(&mut self.broken_told, now)
+    }
+
+    /// Reads ahead in a queue of the guest; returns how many chains there are.
+    #[inline]
+    pub fn begin(&mut self, pair: usize) -> usize {
+        self.pairs[pair].transmit.read_ahead(&self.memory)
+    }
+
+    /// Takes the next frame of those that were read ahead, into the beginning of `room`.
+    #[inline]
+    pub fn take(&mut self, pair: usize, room: &mut [u8]) -> Taken {
+        let queue = &mut self.pairs[pair].transmit;
+        let Some((head, mut chain)) = queue.take_ahead() else { return Taken::Nothing };
+        let mut used = 0;
+        let result = loop {
+            let (address, length) = match chain.next(&self.memory) {
+                Ok(Some(piece)) => piece,
+                Ok(None) => break Ok(()),
+                Err(nonsense) => break Err(nonsense),
+            };
+            if let Err(nonsense) = copy_in(&self.memory, address, length, room, &mut used) {
+                break Err(nonsense);
+            }
+        };
+        queue.give_back(0, head, 0);
+        queue.advance(1);
+        match result {
+            Ok(()) if used > self.header_bytes => Taken::Frame(used),
+            _ => Taken::Nonsense,
+        }
+    }
+
+    /// Shows the guest that its frames were taken; returns whether it was interrupted.
+    #[inline]
+    pub fn finish(&mut self, pair: usize) -> bool {
+        let pair = &mut self.pairs[pair];
+        let wanted = pair.transmit.publish();
+        wanted && interrupt(pair.transmit_call.as_ref())
+    }
+
+    /// Asks for kicks again, or for none. Returns whether there is something already.
+    pub fn ask_for_kicks(&mut self, wanted: bool) -> bool {
+        self.pairs.iter_mut().fold(false, |any, pair| pair.transmit.ask_for_kicks(wanted) || any)
+    }
+
+    /// Sends a frame: its virtio header of [`HEADER_BYTES`], then its pieces. `flow` chooses among several queues.
+    ///
+    /// # Errors
+    /// Why the guest did not get it.
+    #[inline]
+    pub fn send(
+        &mut self,
+        header: &[u8],
+        pieces: &[libc::iovec],
+        flow: impl FnOnce() -> u32,
+    ) -> Result<Lost, Refused> {
+        let pair = match self.pairs.len() {
+            0 => return Err(Refused::Full),
+            1 => 0,
+            several => flow() as usize % several,
+        };
+        let mut long = [0; MERGEABLE_HEADER_BYTES];
+        long[..HEADER_BYTES].copy_from_slice(&header[..HEADER_BYTES]);
+        if self.takes(long[0], long[1]) {
+            return self.put(pair, &long, pieces).map(|()| Lost::default());
+        }
+        self.send_plainer(pair, &long, pieces)
+    }
+
+    /// Whether the guest negotiated what the header asks of it.
+    #[inline]
+    fn takes(&self, flags: u8, gso_type: u8) -> bool {
+        if flags & FLAG_NEEDS_CSUM == 0 && gso_type == GSO_NONE {
+            return true;
+        }
+        let needed = match gso_type & !GSO_ECN {
+            GSO_NONE => 0,
+            GSO_TCPV4 => feature::GUEST_TSO4,
+            GSO_TCPV6 => feature::GUEST_TSO6,
+            GSO_UDP_L4 => feature::GUEST_USO4 | feature::GUEST_USO6,
+            _ => return false,
+        };
+        let marked = if gso_type & GSO_ECN != 0 { feature::GUEST_ECN } else { 0 };
+        let needed = needed | marked | feature::GUEST_CSUM;
+        self.features & needed == needed
+    }
+
+    /// Completes or cuts a frame for a guest that would not understand it.
+    #[cold]
+    fn send_plainer(&mut self, pair: usize, header: &[u8], pieces: &[libc::iovec]) -> Result<Lost, Refused> {
+        let mut frame = std::mem::take(&mut self.scratch);
+        frame.clear();
+        for piece in pieces {
+            // SAFETY: the caller's pieces are live memory of ours.
+            #[allow(unsafe_code)]
+            frame.extend_from_slice(unsafe {
+                std::slice::from_raw_parts(piece.iov_base.cast::<u8>().cast_const(), piece.iov_len)
+            });
+        }
+        let checked =
+            VirtioNetHeader::decode(header, HEADER_BYTES).and_then(|virtio| Checked::new(&frame, &virtio));
+        let result = match checked {
+            Ok(packet) => match packet.offload {
+                Offload::Segment(cut) => self.cut(pair, &frame, &packet, &cut),
+                Offload::Checksum { start, field } => {
+                    // The places were checked against the frame.
+                    let _ = checksum::complete(&mut frame, start, field, packet.parsed.payload_end);
+                    self.put(pair, &[0; MERGEABLE_HEADER_BYTES], &[sys::piece(&frame)])
+                        .map(|()| Lost::default())
+                }
+                Offload::Complete => self
+                    .put(pair, &[0; MERGEABLE_HEADER_BYTES], &[sys::piece(&frame)])
+                    .map(|()| Lost::default()),
+            },
+            // The engine made it, so it is right; a guest's own never comes here unchecked.
+            Err(_) => Err(Refused::TooLarge),
+        };
+        self.scratch = frame;
+        result
+    }
+
+    fn cut(
+        &mut self,
+        pair: usize,
+        frame: &[u8],
+        packet: &Checked,
+        cut: &Segmentation,
+    ) -> Result<Lost, Refused> {
+        let Ok(mut segmenter) = Segmenter::new(frame, &packet.parsed, cut) else {
+            return Err(Refused::TooLarge);
+        };
+        let mut header = [0; MERGEABLE_HEADER_BYTES];
+        if self.features & feature::GUEST_CSUM != 0 {
+            segmenter = segmenter.leave_partial(&packet.parsed);
+            let virtio = VirtioNetHeader {
+                gso_type: GSO_NONE,
+                gso_size: 0,
+                hdr_len: 0,
+                ..packet.offload.header(&packet.parsed)
+            };
+            // It has room for it.
+            let _ = virtio.encode(&mut header, HEADER_BYTES);
+        }
+        let mut headers = [0; MAX_SEGMENT_HEADER_BYTES];
+        let headers = &mut headers[..packet.parsed.payload_offset];
+        let mut lost = Lost::default();
+        while let Some(payload) = segmenter.next_into(headers) {
+            let payload = &frame[payload];
+            let bytes = (headers.len() + payload.len()) as u64;
+            if self.put(pair, &header, &[sys::piece(headers), sys::piece(payload)]).is_err() {
+                lost.packets += 1;
+                lost.bytes += bytes;
+            }
+        }
+        Ok(lost)
+    }
+
+    /// Copies a frame into the guest's next buffers.
+    #[inline]
+    fn put(
+        &mut self,
+        pair: usize,
+        header: &[u8; MERGEABLE_HEADER_BYTES],
+        pieces: &[libc::iovec],
+    ) -> Result<(), Refused> {
+        let header = &header[..self.header_bytes];
+        let total = header.len() + pieces.iter().map(|piece| piece.iov_len).sum::<usize>();
+        if total > FRAME_BYTES_MAX {
+            return Err(Refused::TooLarge);
+        }
+        let queue = &mut self.pairs[pair].receive;
+        let merges = self.features & feature::MRG_RXBUF != 0;
+        let mut source = Source { header, pieces, piece: 0, offset: 0 };
+        let (mut done, mut chains, mut first) = (0, 0_u16, std::ptr::null_mut::<u8>());
+        while done < total {
+            if chains >= queue.waiting() && queue.look() <= chains {
+                return Err(if queue.is_broken() { Refused::Broken } else { Refused::Full });
+            }
+            if chains > 0 && !merges {
+                return Err(Refused::TooLarge);
+            }
+            let (head, mut chain) = queue.chain_to_write(chains);
+            let before = done;
+            let result = loop {
+                if done == total {
+                    break Ok(());
+                }
+                let (address, length) = match chain.next(&self.memory) {
+                    Ok(Some(piece)) => piece,
+                    Ok(None) => break Ok(()),
+                    Err(nonsense) => break Err(nonsense),
+                };
+                let bytes = (length as usize).min(total - done);
+                if done == 0 {
+                    match self.memory.at(address, length) {
+                        Some((start, there)) if there >= header.len() => first = start,
+                        _ => break Err(Nonsense),
+                    }
+                }
+                if copy_out(&self.memory, address, bytes, &mut source).is_err() {
+                    break Err(Nonsense);
+                }
+                done += bytes;
+            };
+            let written = (done - before) as u32;
+            queue.give_back(chains, head, written);
+            chains += 1;
+            if result.is_err() || written == 0 {
+                return Err(spoil(queue, chains));
+            }
+        }
+        if self.header_bytes == MERGEABLE_HEADER_BYTES {
+            // SAFETY: the first piece has the whole header in lent memory, checked above.
+            #[allow(unsafe_code)]
+            unsafe {
+                first.add(NUMBER_OF_BUFFERS).cast::<u16>().write_unaligned(chains.to_le());
+            }
+        }
+        queue.advance(chains);
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// Shows the guest what it got; returns how many interrupts that took.
+    pub fn publish(&mut self) -> u64 {
+        self.dirty = false;
+        let mut interrupts = 0;
+        for pair in &mut self.pairs {
+            if pair.receive.publish() {
+                interrupts += u64::from(interrupt(pair.receive_call.as_ref()));
+            }
+        }
+        interrupts
+    }
+}
+
+/// Gives back chains that led to nonsense, empty.
+#[cold]
+fn spoil(queue: &mut Queue, chains: u16) -> Refused {
+    for ahead in 0..chains {
+        let (head, _) = queue.chain_to_write(ahead);
+        queue.give_back(ahead, head, 0);
+    }
+    queue.advance(chains);
+    Refused::Nonsense
+}
+
+/// Interrupts the guest, if it has a way for it.
+fn interrupt(call: Option<&Arc<OwnedFd>>) -> bool {
+    // It fails only when interrupts are pending that nobody took.
+    call.is_some_and(|call| sys::write(call.as_fd(), &1_u64.to_ne_bytes()).is_ok())
+}
+
+/// A frame that is being copied out.
+struct Source<'a> {
+    header: &'a [u8],
+    pieces: &'a [libc::iovec],
+    /// 0: the header, else the piece before it.
+    piece: usize,
+    offset: usize,
+}
+
+impl Source<'_> {
+    /// Copies the next `bytes` bytes, which there are.
+    #[inline]
+    fn copy(&mut self, mut to: *mut u8, mut bytes: usize) {
+        while bytes > 0 {
+            let (start, length) = match self.piece {
+                0 => (self.header.as_ptr(), self.header.len()),
+                piece => {
+                    let piece = &self.pieces[piece - 1];
+                    (piece.iov_base.cast::<u8>().cast_const(), piece.iov_len)
+                }
+            };
+            let now = (length - self.offset).min(bytes);
+            // SAFETY: the source is live memory of ours, the target lent memory that the caller checked; they do not overlap.
+            #[allow(unsafe_code)]
+            unsafe {
+                std::ptr::copy_nonoverlapping(start.add(self.offset), to, now);
+            }
+            to = to.wrapping_add(now);
+            bytes -= now;
+            self.offset += now;
+            if self.offset == length {
+                (self.piece, self.offset) = (self.piece + 1, 0);
+            }
+        }
+    }
+}
+
+#[inline]
+fn copy_out(
+    memory: &Memory,
+    mut address: u64,
+    mut bytes: usize,
+    source: &mut Source<'_>,
+) -> Result<(), Nonsense> {
+    while bytes > 0 {
+        let (to, there) = memory.at(address, bytes as u32).ok_or(Nonsense)?;
+        source.copy(to, there);
+        address = address.wrapping_add(there as u64);
+        bytes -= there;
+    }
+    Ok(())
+}
+
+#[inline]
+fn copy_in(
+    memory: &Memory,
+    mut address: u64,
+    mut length: u32,
+    room: &mut [u8],
+    used: &mut usize,
+) -> Result<(), Nonsense> {
+    if length as usize > room.len() - *used {
+        return Err(Nonsense);
+    }
+    while length > 0 {
+        let (from, there) = memory.at(address, length).ok_or(Nonsense)?;
+        let to = &mut room[*used..*used + there];
+        // SAFETY: `at` checked the source, the slice is the target; our own memory is never lent. The guest may write there
+        // meanwhile: then these bytes are some mixture, and are judged as they were copied.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), there);
+        }
+        *used += there;
+        address = address.wrapping_add(there as u64);
+        length -= there as u32;
+    }
+    Ok(())
+}

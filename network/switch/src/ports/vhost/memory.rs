@@ -1,0 +1,159 @@
+//! A guest's memory as it was lent: files, mapped here.
+//!
+//! Only files in memory are taken (`memfd`, hugetlbfs, tmpfs): a page of another file system may keep whoever touches it waiting for
+//! as long as its owner likes.
+//!
+//! Invariant: no reference to this memory is ever made, because the guest changes it at any time. It is read and written by
+//! raw copies and single atomic loads and stores, inside of what [`Memory::at`] allows.
+
+use super::guard::Guarded;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// Most regions of one guest: what a message of the protocol holds.
+pub const REGIONS_MAX: usize = 32;
+
+const TMPFS: libc::c_long = 0x0102_1994;
+const HUGETLBFS: libc::c_long = 0x9584_58f6;
+
+/// A region as the virtual machine monitor describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lent {
+    /// Address in the guest.
+    pub guest: u64,
+    /// Address in the monitor, by which it tells where queues are.
+    pub user: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Where it begins in the file.
+    pub offset: u64,
+}
+
+#[derive(Debug)]
+struct Region {
+    guest: u64,
+    user: u64,
+    length: u64,
+    /// Where its first byte is here.
+    host: usize,
+    /// The mapping, which begins with the file.
+    mapping: usize,
+    mapped: usize,
+    guarded: Option<Guarded>,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.guarded = None;
+        // SAFETY: mapped in `map`; whoever has pointers into it holds the memory.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::munmap(self.mapping as *mut libc::c_void, self.mapped);
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Memory(Vec<Region>);
+
+fn wrong(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+impl Memory {
+    /// Maps regions.
+    ///
+    /// # Errors
+    /// What is wrong with one of them, in words; what the kernel says.
+    pub fn map(lent: Vec<(Lent, OwnedFd)>) -> io::Result<Memory> {
+        if lent.is_empty() || lent.len() > REGIONS_MAX {
+            return Err(wrong(format!(
+                "{} regions of memory are lent: 1 to {REGIONS_MAX} can be",
+                lent.len()
+            )));
+        }
+        let mut regions = lent.iter().map(|(lent, file)| map(lent, file)).collect::<io::Result<Vec<_>>>()?;
+        regions.sort_by_key(|region| std::cmp::Reverse(region.length));
+        Ok(Memory(regions))
+    }
+
+    /// Whether memory was taken away that is lent.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.0.iter().any(|region| region.guarded.as_ref().is_some_and(Guarded::is_lost))
+    }
+
+    /// Where a guest's address is here, and how many of the `length` bytes lie there in one piece. `None` if it was not lent.
+    #[inline]
+    pub fn at(&self, guest: u64, length: u32) -> Option<(*mut u8, usize)> {
+        // The largest region is the first.
+        self.0.iter().find_map(|region| {
+            let offset = guest.wrapping_sub(region.guest);
+            let there = (offset < region.length).then(|| u64::from(length).min(region.length - offset))?;
+            Some(((region.host + offset as usize) as *mut u8, there as usize))
+        })
+    }
+
+    /// Where `length` bytes at an address of the monitor are here, in one piece and aligned.
+    pub fn user(&self, user: u64, length: usize, align: usize) -> Option<*mut u8> {
+        self.0.iter().find_map(|region| {
+            let offset = user.wrapping_sub(region.user);
+            let fits = offset < region.length && length as u64 <= region.length - offset;
+            let host = region.host + offset as usize * usize::from(fits);
+            (fits && host.is_multiple_of(align)).then_some(host as *mut u8)
+        })
+    }
+}
+
+fn map(lent: &Lent, file: &OwnedFd) -> io::Result<Region> {
+    let status = rustix::fs::fstatfs(file.as_fd())?;
+    if !matches!(status.f_type as libc::c_long, TMPFS | HUGETLBFS) {
+        return Err(wrong(
+            "the lent memory is no memory file: use a memfd, or a file on tmpfs or hugetlbfs, and share it"
+                .into(),
+        ));
+    }
+    let whole = lent.offset.checked_add(lent.length).filter(|end| *end <= isize::MAX as u64 / 2);
+    let ends = [lent.guest, lent.user].map(|start| start.checked_add(lent.length));
+    let (Some(whole), [Some(_), Some(_)], true) = (whole, ends, lent.length > 0) else {
+        return Err(wrong(format!("a region of lent memory has no proper bounds: {lent:?}")));
+    };
+    let file_bytes = rustix::fs::fstat(file.as_fd())?.st_size as u64;
+    if whole > file_bytes {
+        return Err(wrong(format!("{whole} bytes of a memory file are lent that has {file_bytes}")));
+    }
+    // Of huge pages the length is a multiple; of small ones too.
+    let page = (status.f_bsize as u64).max(4096);
+    let mapped =
+        usize::try_from(whole.next_multiple_of(page)).map_err(|_| wrong("too much memory".into()))?;
+    // SAFETY: a new mapping of a live descriptor; nothing else is touched.
+    #[allow(unsafe_code)]
+    let mapping = unsafe {
+        let mapping = libc::mmap(
+            std::ptr::null_mut(),
+            mapped,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_NORESERVE,
+            file.as_raw_fd(),
+            0,
+        );
+        if mapping == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // A guest's memory has no place in a core file of ours.
+        libc::madvise(mapping, mapped, libc::MADV_DONTDUMP);
+        mapping as usize
+    };
+    let mut region = Region {
+        guest: lent.guest,
+        user: lent.user,
+        length: lent.length,
+        host: mapping + lent.offset as usize,
+        mapping,
+        mapped,
+        guarded: None,
+    };
+    region.guarded = Some(Guarded::new(mapping, mapped)?);
+    Ok(region)
+}
