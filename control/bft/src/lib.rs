@@ -19,6 +19,11 @@
 //! **Every replica takes proposals**, and each batch is ordered once: a name (origin, life, sequence) is used up when it or a higher one of
 //! its origin is ordered. A batch that a leader passed by gets another name from its origin.
 //!
+//! **Reads.** A barrier orders an empty batch for all reads that wait, so that what they see hangs on no other member's word.
+//!
+//! **Digests.** Members compare the digests of their states; whose differs from that of 2f+1 serves nothing until it has theirs
+//! ([`replica::health`]).
+//!
 //! **Membership.** The members are fixed for the life of a group: simplex runs one engine an epoch, and there is one epoch so far.
 //!
 //! **Clocks** matter for nothing but new links: two members whose clocks differ by more than 10 s do not connect.
@@ -45,5 +50,5 @@ pub mod wire;
 pub use consensus::{Identity, Members};
 pub use driver::{BftEngine, Places};
 pub use error::Error;
-pub use replica::{Replica, ReplicaCounters, ReplicaStatus};
+pub use replica::{PeerSink, Replica, ReplicaCounters, ReplicaStatus};
 pub use settings::{Settings, Timers};

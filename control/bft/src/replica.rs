@@ -8,10 +8,14 @@
 //! - [`Error::Stopped`], [`Error::LeaderLost`]: it may be in the order or come into it.
 //! - everything else: it is not in the order and never will be.
 
-use std::collections::BTreeMap;
-use std::io::Read;
+mod care;
+mod handle;
+pub mod health;
+pub mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -23,20 +27,30 @@ use commonware_runtime::{Clock, IoBuf, Metrics, Spawner, Storage};
 use commonware_utils::channel::{mpsc, oneshot, watch};
 use rand_chacha::rand_core::CryptoRng;
 use weir_base::world::{Disk, DiskLock, LockOutcome};
-use weir_order::{Completion, Engine, Error, LogCounters, Position, Recovery, Sink, SnapshotInfo, Status};
+use weir_order::{Completion, Error, Position, Recovery, Sink};
 
 use crate::consensus::{Identity, KeyRing, Mailbox, Members, Question, config};
-use crate::core::{Beginning, Core, CoreCounters, Output, To};
+use crate::core::{Beginning, Core, CoreCounters, Output, Seen as SeenMember, To};
 use crate::journal::{self, Journal, OpenedJournal, Write, Writer, Written, locked};
 use crate::rules::Overlay;
 use crate::settings::Settings;
 use crate::wire::{MESSAGE_OVERHEAD_BYTES, Message};
+use health::Health;
+use words::Word;
+
+pub use handle::PeerSink;
 
 const LOCK: &str = "lock";
 /// Bytes that may wait to be written; beyond, nothing more is taken from the network.
 const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
 /// Blocks of the largest size in an answer to a replica that is behind.
 const RANGE_STRETCH: usize = 4;
+/// Empty batches for barriers that may be on their way: what is asked meanwhile waits for the next.
+const BARRIERS_IN_FLIGHT_MAX: usize = 4;
+/// How long a caller waits, in times of [`crate::Timers::ask`].
+const UNANSWERED_ASKS: u32 = 40;
+/// Time passes in steps of at most so much, ms.
+const TICK_MS: u64 = 20;
 
 /// What a replica says of itself, beside [`Status`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,6 +65,10 @@ pub struct ReplicaStatus {
     pub height: u64,
     /// The last batch that the sink saw.
     pub applied: Position,
+    /// What is known of the other members.
+    pub others: BTreeMap<u32, SeenMember>,
+    /// Why it serves nothing, when its state differs from that of the others.
+    pub fenced: Option<String>,
     /// Why it has stopped, when it could not go on.
     pub failure: Option<String>,
 }
@@ -66,12 +84,26 @@ pub struct ReplicaCounters {
     pub unsendable: u64,
     /// Pairs of votes of one member that exclude each other.
     pub faults: u64,
+    /// Barriers passed.
+    pub reads: u64,
+    /// Empty batches for them.
+    pub read_checks: u64,
+    /// Digests that agreed with those of 2f+1 members.
+    pub digests_agreed: u64,
+    /// Times that its state differed.
+    pub divergences: u64,
+    /// Times that it was repaired.
+    pub repairs: u64,
+    /// Wishes for a state that were not followed.
+    pub wishes_refused: u64,
 }
 
 #[derive(Default)]
 struct Seen {
     status: ReplicaStatus,
     counters: ReplicaCounters,
+    /// Places of which other members need the state.
+    wanted: BTreeSet<u64>,
 }
 
 struct Inner {
@@ -81,12 +113,17 @@ struct Inner {
     journal: Arc<Journal>,
     seen: Mutex<Seen>,
     open: AtomicU64,
+    barriers: AtomicU64,
+    peers: OnceLock<Box<PeerSink>>,
     view: Arc<AtomicU64>,
     stop: watch::Sender<bool>,
 }
 
 enum Command {
     Propose { batch: Bytes, done: Completion },
+    Barrier { done: Completion },
+    Digest { index: u64, digest: [u8; 32] },
+    Tell { to: u32, bytes: Bytes },
     Saved,
 }
 
@@ -131,13 +168,18 @@ pub struct Run {
     answers: Answers,
     unwritten: usize,
     now_ms: u64,
+    ticked_ms: u64,
+    health: Health,
+    /// Reads that wait for the next empty batch.
+    barriers: Vec<Completion>,
+    barriers_in_flight: usize,
 }
 
 /// A channel of the network between the members: one for each number in [`CHANNELS`].
 pub type Channel<S, R> = (S, R);
 
-/// The channels: votes, certificates, what consensus fetches, and the engine's own.
-pub const CHANNELS: [u64; 4] = [0, 1, 2, 3];
+/// The channels: votes, certificates, what consensus fetches, the engine's own, and words.
+pub const CHANNELS: [u64; 5] = [0, 1, 2, 3, 4];
 
 /// The largest message on any channel.
 pub fn message_bytes_max(settings: &Settings) -> usize {
@@ -148,7 +190,12 @@ pub fn message_bytes_max(settings: &Settings) -> usize {
 enum Answer {
     Propose(oneshot::Sender<sha256::Digest>),
     Verdict(oneshot::Sender<bool>),
-    Done(Completion),
+    /// A proposer, and since when it waits.
+    Done(Completion, u64),
+    /// Those who wait for an empty batch, and since when.
+    Barrier(Vec<Completion>, u64),
+    /// Nobody: the batch only brings the order on.
+    Pumped,
 }
 
 /// Who waits for what. Whoever waits when the replica ends is told so by the end of its channel or completion.
@@ -169,7 +216,7 @@ impl Answers {
         match self.waiting.get(&ticket) {
             Some(Answer::Propose(answer)) => answer.is_closed(),
             Some(Answer::Verdict(answer)) => answer.is_closed(),
-            Some(Answer::Done(_)) => false,
+            Some(Answer::Done(..) | Answer::Barrier(..) | Answer::Pumped) => false,
             None => true,
         }
     }
@@ -228,6 +275,7 @@ pub fn open(
         batches: loose.batches,
         blocks: loose.blocks,
     };
+    let health = Health::new(identity.id, &keys.ids(), settings.digest_every);
     let core = Core::new(settings.clone(), beginning);
     let (commands, commanded) = mpsc::unbounded_channel();
     let (writes, to_write) = mpsc::unbounded_channel();
@@ -240,6 +288,8 @@ pub fn open(
         journal,
         seen: Mutex::default(),
         open: AtomicU64::new(0),
+        barriers: AtomicU64::new(0),
+        peers: OnceLock::new(),
         view: Arc::default(),
         stop,
     });
@@ -255,6 +305,10 @@ pub fn open(
         answers: Answers::default(),
         unwritten: 0,
         now_ms: 0,
+        ticked_ms: 0,
+        health,
+        barriers: Vec::new(),
+        barriers_in_flight: 0,
     };
     run.publish();
     let writer = JournalWriter { writer, writes: to_write, written };
@@ -312,7 +366,7 @@ impl Run {
     pub async fn run<E, S, R, B>(
         mut self,
         context: E,
-        channels: [Channel<S, R>; 4],
+        channels: [Channel<S, R>; 5],
         blocker: B,
         partition: &str,
     ) where
@@ -333,7 +387,7 @@ impl Run {
     async fn work<E, S, R, B>(
         &mut self,
         context: E,
-        channels: [Channel<S, R>; 4],
+        channels: [Channel<S, R>; 5],
         blocker: B,
         partition: &str,
     ) -> Result<(), String>
@@ -343,7 +397,7 @@ impl Run {
         R: Receiver<PublicKey = PublicKey>,
         B: Blocker<PublicKey = PublicKey>,
     {
-        let [votes, certificates, fetches, (mut sender, mut receiver)] = channels;
+        let [votes, certificates, fetches, (mut sender, mut receiver), (mut words, mut worded)] = channels;
         let (questions, mut asked) = mpsc::unbounded_channel();
         let mailbox = Mailbox { questions, view: Arc::clone(&self.inner.view) };
         let config = config(&self.inner.settings, &self.keys, mailbox, blocker, partition);
@@ -355,8 +409,10 @@ impl Run {
         }
         loop {
             self.clock(&context);
-            if self.core.wake_at_ms(self.now_ms) <= self.now_ms {
+            // Before anything that may always be there, so that no load keeps time from passing.
+            if self.core.wake_at_ms(self.now_ms) <= self.now_ms || self.now_ms >= self.ticked_ms + TICK_MS {
                 self.tick(&mut out);
+                self.look_after(&mut out, &mut words);
             }
             self.perform(&mut out, &mut sender)?;
             let wait = Duration::from_millis(self.core.wake_at_ms(self.now_ms).saturating_sub(self.now_ms));
@@ -373,15 +429,20 @@ impl Run {
                     Some(written) => self.was_written(written, &mut out)?,
                     None => return Err("the journal ended".to_owned()),
                 },
+                word = worded.recv() => match word {
+                    Ok((from, bytes)) => self.heard_word(&from, bytes.into()),
+                    Err(error) => return Err(format!("the network ended: {error}")),
+                },
                 command = self.commands.recv() => match command {
-                    Some(command) => self.command(command, &mut out),
+                    Some(command) => self.command(command, &mut out, &mut words),
                     None => return Ok(()),
                 },
                 message = receiver.recv(), if self.unwritten < UNWRITTEN_BYTES_MAX => match message {
                     Ok((from, bytes)) => self.heard(&from, bytes.into(), &mut out),
                     Err(error) => return Err(format!("the network ended: {error}")),
                 },
-                () = context.sleep(wait) => self.tick_at(&context, &mut out),
+                // The next round ticks.
+                () = context.sleep(wait) => {}
             }
         }
     }
@@ -392,20 +453,42 @@ impl Run {
         self.now_ms = self.now_ms.max(now.as_millis() as u64);
     }
 
-    fn tick_at<E: Clock>(&mut self, context: &E, out: &mut Vec<Output>) {
-        self.clock(context);
-        self.tick(out);
-    }
-
     fn tick(&mut self, out: &mut Vec<Output>) {
+        self.ticked_ms = self.now_ms;
         let answers = &mut self.answers;
         self.core.forget(|ticket| answers.is_gone(ticket));
         answers.waiting.retain(|_, answer| match answer {
             Answer::Propose(answer) => !answer.is_closed(),
             Answer::Verdict(answer) => !answer.is_closed(),
-            Answer::Done(_) => true,
+            Answer::Done(..) | Answer::Barrier(..) | Answer::Pumped => true,
         });
         self.core.tick(self.now_ms, out);
+        self.give_up(out);
+    }
+
+    /// Tells those who have waited too long that nobody knows: who has no quorum around it must not keep its callers from others.
+    fn give_up(&mut self, out: &mut Vec<Output>) {
+        let limit_ms = (UNANSWERED_ASKS * self.inner.settings.timers.ask).as_millis() as u64;
+        let now_ms = self.now_ms;
+        let late: Vec<u64> = self
+            .answers
+            .waiting
+            .iter()
+            .filter(|(_, answer)| match answer {
+                Answer::Done(_, since_ms) | Answer::Barrier(_, since_ms) => since_ms + limit_ms <= now_ms,
+                _ => false,
+            })
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        for ticket in late {
+            // A read did nothing, a proposal may be ordered yet.
+            let error = match self.answers.waiting.get(&ticket) {
+                Some(Answer::Barrier(..)) => Error::NoQuorum,
+                _ => Error::Unanswered,
+            };
+            self.done(ticket, Err(error));
+        }
+        self.pass_barriers(out);
     }
 
     fn question(&mut self, question: Question, out: &mut Vec<Output>) {
@@ -441,11 +524,32 @@ impl Run {
         }
     }
 
-    fn command(&mut self, command: Command, out: &mut Vec<Output>) {
+    fn command<S: Sender<PublicKey = PublicKey>>(
+        &mut self,
+        command: Command,
+        out: &mut Vec<Output>,
+        words: &mut S,
+    ) {
         match command {
             Command::Propose { batch, done } => {
-                let ticket = self.answers.add(Answer::Done(done));
+                let ticket = self.answers.add(Answer::Done(done, self.now_ms));
                 self.core.propose(ticket, batch, self.now_ms, out);
+            }
+            Command::Barrier { done } => {
+                self.barriers.push(done);
+                self.pass_barriers(out);
+            }
+            Command::Digest { index, digest } => {
+                let mut todo = Vec::new();
+                self.health.own(index, digest, &mut todo);
+                self.obey(todo, out, words);
+            }
+            Command::Tell { to, bytes } => {
+                if let Some(key) = self.keys.key_of(to) {
+                    // What does not get through is said again by whom it matters to.
+                    let to = Recipients::One(key.clone());
+                    let _reached = words.send(to, IoBuf::from(Word::Tell(bytes).encode()), false);
+                }
             }
             Command::Saved => self.forget(),
         }
@@ -528,10 +632,8 @@ impl Run {
             }
             Output::Chained(chained) => journal.chained(chained),
             Output::Done { ticket, result } => {
-                if let Some(Answer::Done(done)) = self.answers.waiting.remove(&ticket) {
-                    self.inner.open.fetch_sub(1, Ordering::Relaxed);
-                    done.finish(result);
-                }
+                self.done(ticket, result);
+                self.pass_barriers(out);
             }
             Output::ServeRange { to, above } => {
                 let range = journal.range(above).map_err(|error| error.to_string())?;
@@ -550,25 +652,33 @@ impl Run {
             Output::WriteChunk { offset, bytes } => {
                 journal.write_chunk(offset, &bytes).map_err(|error| error.to_string())?;
             }
-            Output::Adopt { offer } => match journal.adopt(&offer) {
-                Ok((base, mut state)) => {
-                    let at = Position { term: self.inner.epoch, index: base.applied };
-                    self.sink.install(at, &mut state).map_err(|error| error.to_string())?;
-                    locked(&self.inner.seen).status.applied = at;
-                    tracing::info!(replica = self.inner.id, index = at.index, "took over a state");
-                    self.core.adopted(base.tip, base.tables, base.applied, self.now_ms, out);
-                    self.forget();
-                }
-                Err(error) => {
-                    tracing::warn!(replica = self.inner.id, %error, "a state that came is not taken over");
-                    self.core.adopt_failed(self.now_ms, out);
-                }
-            },
+            Output::Adopt { offer } => self.adopt(&offer, out)?,
             Output::Blame { who, what } => {
                 tracing::warn!(replica = self.inner.id, who, what, "a member sent what no honest one sends");
             }
         }
         Ok(())
+    }
+
+    fn done(&mut self, ticket: u64, result: Result<Position, Error>) {
+        match self.answers.waiting.remove(&ticket) {
+            Some(Answer::Done(done, _)) => {
+                self.inner.open.fetch_sub(1, Ordering::Relaxed);
+                done.finish(result);
+            }
+            Some(Answer::Barrier(waiting, _)) => {
+                self.barriers_in_flight -= 1;
+                self.inner.barriers.fetch_sub(waiting.len() as u64, Ordering::Relaxed);
+                // Fenced meanwhile: what was applied is not what it should be.
+                let result = match self.health.fence() {
+                    Some(what) => Err(Error::Fenced { what }),
+                    None => result,
+                };
+                locked(&self.inner.seen).counters.reads += waiting.len() as u64;
+                waiting.into_iter().for_each(|done| done.finish(result.clone()));
+            }
+            _ => {}
+        }
     }
 
     fn send<S: Sender<PublicKey = PublicKey>>(&mut self, sender: &mut S, to: To, message: &Message) {
@@ -596,82 +706,5 @@ impl Run {
         seen.status.height = self.core.tip().height;
         seen.status.applied = self.core.applied();
         seen.counters.core = self.core.counters();
-    }
-}
-
-impl Replica {
-    /// Stops the replica. Its disk is whole at any time.
-    pub fn stop(&self) {
-        self.inner.stop.send_replace(true);
-    }
-
-    /// Everything that the replica knows of itself.
-    pub fn replica_status(&self) -> ReplicaStatus {
-        locked(&self.inner.seen).status.clone()
-    }
-
-    /// What was counted.
-    pub fn counters(&self) -> ReplicaCounters {
-        locked(&self.inner.seen).counters
-    }
-
-    /// Counts of the journal.
-    pub fn log_counters(&self) -> LogCounters {
-        self.inner.journal.counters()
-    }
-}
-
-impl Engine for Replica {
-    fn propose(&self, batch: Bytes, done: Completion) -> Result<(), Error> {
-        let refuse = |done: Completion, error| {
-            done.disarm();
-            Err(error)
-        };
-        let (bytes, limit_bytes) = (batch.len() as u64, self.inner.settings.proposal_bytes_max());
-        if bytes > limit_bytes {
-            return refuse(done, Error::TooLarge { what: "the batch", bytes, limit_bytes });
-        }
-        if locked(&self.inner.seen).status.failure.is_some() {
-            return refuse(done, Error::Stopped);
-        }
-        let limit = self.inner.settings.proposals_max as u64;
-        let waiting = self.inner.open.fetch_add(1, Ordering::Relaxed);
-        if waiting >= limit {
-            self.inner.open.fetch_sub(1, Ordering::Relaxed);
-            return refuse(done, Error::Overloaded { what: "batches", waiting, limit });
-        }
-        match self.commands.send(Command::Propose { batch, done }) {
-            Ok(()) => Ok(()),
-            Err(refused) => match refused.0 {
-                Command::Propose { done, .. } => refuse(done, Error::Stopped),
-                Command::Saved => Err(Error::Stopped),
-            },
-        }
-    }
-
-    /// Every replica takes proposals, so each says that it leads.
-    fn status(&self) -> Status {
-        let seen = locked(&self.inner.seen);
-        Status {
-            committed: seen.status.applied,
-            leader: Some(u64::from(self.inner.id)),
-            healthy: seen.status.failure.is_none(),
-        }
-    }
-
-    /// [`Error::Overloaded`] when records that the state covers are still on their way to the disk; nothing was read then.
-    fn save_snapshot(&self, at: Position, state: &mut dyn Read) -> Result<SnapshotInfo, Error> {
-        if locked(&self.inner.seen).status.failure.is_some() {
-            return Err(Error::Stopped);
-        }
-        let committed = self.status().committed.index;
-        if at.index > committed {
-            let right = format!("at most {committed}, which is committed");
-            return Err(Error::Index { index: at.index, right });
-        }
-        let info = self.inner.journal.save(at, state)?;
-        // A replica that ends has nothing to forget.
-        let _unheard = self.commands.send(Command::Saved);
-        Ok(info)
     }
 }

@@ -1,11 +1,13 @@
 //! What an operator may set.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use weir_order::log::LogSettings;
 use weir_order::{BatcherSettings, Error};
 
-use crate::rules::Admission;
+use crate::rules::{Admission, is_admissible};
 use crate::wire::REFS_MAX;
 
 /// Members that a group may ever have had.
@@ -62,6 +64,9 @@ pub fn batcher() -> BatcherSettings {
     }
 }
 
+/// Judges a batch; may look at this machine's clock, as votes need not be the same everywhere.
+pub type Reasonable = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
+
 /// Settings of a replica.
 #[derive(Clone)]
 pub struct Settings {
@@ -83,6 +88,11 @@ pub struct Settings {
     pub held_bytes_max: usize,
     /// What operations must be; without, anything that the proposer calls a batch.
     pub admission: Option<Admission>,
+    /// Whether this replica, now, would have a batch ordered: it refuses by its vote what it would not. The empty batch, which
+    /// only brings the order on, is never asked about.
+    pub reasonable: Option<Reasonable>,
+    /// After how many batches the application tells its digest (`Replica::report_digest`); 0: never.
+    pub digest_every: u64,
     /// Bytes of a state that this replica would take over.
     pub state_bytes_max: u64,
 }
@@ -100,6 +110,8 @@ impl Settings {
             held_batches_max: 1024,
             held_bytes_max: 32 << 20,
             admission: None,
+            reasonable: None,
+            digest_every: 0,
             state_bytes_max: 16 << 30,
         }
     }
@@ -134,6 +146,12 @@ impl Settings {
             return refuse("proposals_max, held_batches_max or held_bytes_max", 0, "at least 1");
         }
         Ok(())
+    }
+
+    /// Whether a batch is one that this replica votes for.
+    pub fn is_admissible(&self, body: &Bytes) -> bool {
+        is_admissible(self.admission.as_ref(), body)
+            && (body.is_empty() || self.reasonable.as_ref().is_none_or(|judge| judge(body)))
     }
 
     /// Bytes of a proposal, at most: what a record of the journal takes beside it does not count.

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 pub type Digest = [u8; 32];
 
 /// The first byte of every message.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Batches that a block may name.
 pub const REFS_MAX: usize = 256;
 /// Blocks in an answer to a replica that is behind.
@@ -214,6 +214,8 @@ pub enum Message {
     Tip {
         /// The height of its last committed block.
         height: u64,
+        /// Whether it serves: its state is not known to differ from that of the others.
+        serves: bool,
     },
     /// Asks for committed blocks above a height.
     WantRange {
@@ -275,9 +277,10 @@ impl Message {
                 out.put_u8(3);
                 out.put_slice(digest);
             }
-            Message::Tip { height } => {
+            Message::Tip { height, serves } => {
                 out.put_u8(4);
                 out.put_u64_le(*height);
+                out.put_u8(u8::from(*serves));
             }
             Message::WantRange { above } => {
                 out.put_u8(5);
@@ -333,7 +336,15 @@ impl Message {
                 Message::WantBatches((0..count).map(|_| from.array()).collect::<Result<_, _>>()?)
             }
             3 => Message::WantBlock(from.array()?),
-            4 => Message::Tip { height: from.u64()? },
+            4 => {
+                let height = from.u64()?;
+                let serves = match from.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(Malformed("whether it serves is 0 or 1")),
+                };
+                Message::Tip { height, serves }
+            }
             5 => Message::WantRange { above: from.u64()? },
             6 => {
                 let count = from.count(RANGE_BLOCKS_MAX, "too many blocks")?;

@@ -97,6 +97,12 @@ pub enum Error {
         "the leader was lost before the batch was known to be committed: it may or may not be in the order; ask, or          propose it again under the same identity"
     )]
     LeaderLost,
+    /// Too few replicas answered in time.
+    #[error(
+        "too few replicas answered in time: it may or may not come into the order; ask, or propose it again under the same \
+         identity"
+    )]
+    Unanswered,
     /// A majority of the replicas did not answer.
     #[error("a majority of the replicas did not answer in time; nothing was done, try again later")]
     NoQuorum,
@@ -157,6 +163,7 @@ impl Error {
             Error::Poisoned { .. }
                 | Error::Stopped
                 | Error::LeaderLost
+                | Error::Unanswered
                 | Error::Io { .. }
                 | Error::Corrupt { .. }
         )

@@ -12,6 +12,7 @@
 //! - [`local`]: the pure core that gives indices and keeps answers in order.
 //! - [`batcher`]: the pure core that gathers operations into batches, above any engine.
 //! - [`intake`]: takes signed events from their sources on every replica, so that each is ordered once.
+//! - [`digests`]: compares the states of replicas.
 //! - [`driver`]: threads and channels around the two cores.
 //!
 //! Row R1: the order is total because one log gives the indices; that updates of one event end before the next
@@ -20,6 +21,7 @@
 
 pub mod batcher;
 mod counters;
+pub mod digests;
 pub mod driver;
 mod engine;
 mod error;

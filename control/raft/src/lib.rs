@@ -7,7 +7,6 @@
 //! - [`machine`]: hands committed batches to the application's sink, and the state to and from snapshots.
 //! - [`net`]: requests between replicas over a transport's links, entries pipelined, snapshots in chunks that can be resumed.
 //! - [`replica`]: proposals, barriers for reads, membership, status, fencing of a replica that diverged.
-//! - [`digest`]: the comparison of running digests (row B1).
 //! - [`runtime`]: tokio for openraft, made repeatable by a seed.
 //! - [`driver`]: threads, TCP and TLS. Everything else runs in a simulation as it does in production.
 //!
@@ -18,7 +17,6 @@
 //! are ordered one by one; here the batcher of `weir_order` makes one entry of what waits.
 
 mod codec;
-pub mod digest;
 pub mod driver;
 mod error;
 pub mod log;

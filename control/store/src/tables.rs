@@ -213,6 +213,15 @@ impl Store {
         self.write(version, &writes);
     }
 
+    /// Changes something behind everybody's back, at no new version, as a bad memory cell would: to see that it is noticed. In
+    /// builds for tests only.
+    #[cfg(debug_assertions)]
+    pub fn rot(&mut self) {
+        let (table, value) = (Arc::from("debug/rot"), Some(Arc::from(&b"rotten"[..])));
+        let write = Changed { table, key: b"cell"[..].into(), value, expires_ms: 0 };
+        self.write(self.version, &[write]);
+    }
+
     fn write(&mut self, version: Version, writes: &[Changed]) {
         for group in writes.chunk_by(|a, b| a.table == b.table) {
             let name = &group[0].table;

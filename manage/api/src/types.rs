@@ -277,11 +277,15 @@ pub struct StatusResponse {
 pub struct GroupStatus {
     /// The one that answers.
     pub id: u64,
+    /// What the order survives: `raft`, that some crash; `bft`, that some lie. There every controller takes changes, and the
+    /// leader is the one that sends to switches.
+    #[serde(default)]
+    pub order: String,
     /// What it is: `leader`, `follower`, `candidate`, `learner` or `stopped`.
     pub role: String,
     /// Who leads, when known.
     pub leader: Option<u64>,
-    /// The term.
+    /// The term; with `bft` the view.
     pub term: u64,
     /// The last batch of the order that it has.
     pub applied: u64,

@@ -52,6 +52,16 @@ static THREE_CONTROLLERS: Kind = Kind {
     lifeline: OnceLock::new(),
 };
 
+static FOUR_CONTROLLERS: Kind = Kind {
+    name: "four-controllers",
+    prefix: "wf9-",
+    folder: "/run/weir-lab/four-controllers-9",
+    lock: "/run/weir-lab/tests-of-weir-byzantine.lock",
+    controllers: &["c1", "c2", "c3", "c4"],
+    brought_up: OnceLock::new(),
+    lifeline: OnceLock::new(),
+};
+
 /// How long another run may take.
 const OTHER_RUN_BOUND: Duration = Duration::from_secs(900);
 /// Hosts and gateway.
@@ -75,6 +85,11 @@ pub fn lab(scenario: &str) -> Option<Lab> {
 /// The lab with a group of controllers, as [`lab`].
 pub fn group_lab(scenario: &str) -> Option<Lab> {
     lab_of(&THREE_CONTROLLERS, scenario)
+}
+
+/// The lab with a group of which one may lie, as [`lab`].
+pub fn byzantine_lab(scenario: &str) -> Option<Lab> {
+    lab_of(&FOUR_CONTROLLERS, scenario)
 }
 
 fn lab_of(kind: &'static Kind, scenario: &str) -> Option<Lab> {
@@ -135,6 +150,10 @@ fn bring_up(kind: &Kind) -> Result<(), String> {
 impl Lab {
     /// Starts what an earlier scenario left ended, and brings the resources back to those of the lab.
     fn make_whole(&self) {
+        for program in self.kind.controllers {
+            // One that a scenario which failed left stopped. Who is gone is started below.
+            let _gone = self.program(program).map(|record| record.signal(Signal::CONT));
+        }
         for program in self.kind.controllers.iter().chain(&SWITCHES).chain(&["nginx-red-db"]) {
             if self.program(program).is_none_or(|record| !record.alive()) {
                 self.start(program);
@@ -215,6 +234,11 @@ impl Lab {
     pub fn context_of(&self, controller: &str) -> Context {
         let path = self.folder().join(controller).join("state/admin.json");
         serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    /// Its controllers.
+    pub fn controllers(&self) -> &'static [&'static str] {
+        self.kind.controllers
     }
 
     /// Its run directory.

@@ -2,12 +2,13 @@
 //! `NOT RUN`.
 //!
 //! One instance of `weir lab two-tenants` (the ninth, so that a person's own lab is left alone), and one of `weir lab
-//! three-controllers`, is brought up by the first scenario that wants it and shared. Scenarios take turns. Each finds the lab whole: every program runs, and the resources are
+//! three-controllers` and of `weir lab four-controllers`, is brought up by the first scenario that wants it and shared. Scenarios take turns. Each finds the lab whole: every program runs, and the resources are
 //! those of `net.yaml`. What a scenario adds has its own prefix and goes with it. The lab goes when this process ends,
 //! however it ends.
 
 #![allow(clippy::unwrap_used)] // a failed step of a scenario ends it; helpers are no #[test] that clippy knows
 
+mod byzantine;
 mod chaos;
 /// The checker of histories, shared with the store's own tests.
 #[path = "../../../control/rpc/tests/suite/checker.rs"]
@@ -28,5 +29,6 @@ mod networks;
 mod nfs_guest;
 mod policy;
 mod quorum;
+mod rot;
 mod store;
 mod tools;

@@ -14,10 +14,29 @@ use super::{Core, Known, Output, Tag, Tip, To};
 use crate::rules::Tables;
 use crate::wire::{Batch, Block, CHUNK_BYTES, Digest, Message, Offer};
 
+/// Blocks that may be on their way to a member that is not behind.
+const ON_THE_WAY: u64 = 4;
+
 #[derive(Debug, Clone, Copy)]
 struct Heard {
     height: u64,
     since_ms: u64,
+    last_ms: u64,
+    serves: bool,
+    behind: u64,
+}
+
+/// What is known of another member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// The height of its last committed block, as it says.
+    pub height: u64,
+    /// How many blocks it was behind this one then, what was on its way left out.
+    pub behind: u64,
+    /// How long ago it said so, ms.
+    pub silent_ms: u64,
+    /// Whether it serves, as it says.
+    pub serves: bool,
 }
 
 #[derive(Debug)]
@@ -41,6 +60,10 @@ pub(super) struct Catching {
     told_ms: u64,
     offers: BTreeMap<u32, Vec<Offer>>,
     transfer: Option<Transfer>,
+    /// States after this batch or a later one are taken over although this replica is not behind: its own is rotten.
+    repair: Option<u64>,
+    offers_asked_ms: u64,
+    silent: bool,
 }
 
 impl Catching {
@@ -50,20 +73,55 @@ impl Catching {
 }
 
 impl Core {
-    pub(super) fn heard_tip(&mut self, from: u32, height: u64, now_ms: u64) {
+    pub(super) fn heard_tip(&mut self, from: u32, (height, serves): (u64, bool), now_ms: u64) {
         let own = self.tip.height;
-        let heard = self.catching.heard.entry(from).or_insert(Heard { height, since_ms: now_ms });
+        let behind = own.saturating_sub(height.saturating_add(ON_THE_WAY));
+        let first = Heard { height, since_ms: now_ms, last_ms: now_ms, serves, behind };
+        let heard = self.catching.heard.entry(from).or_insert(first);
         if heard.height <= own {
             heard.since_ms = now_ms;
         }
-        heard.height = height;
+        (heard.height, heard.last_ms, heard.serves, heard.behind) = (height, now_ms, serves, behind);
+    }
+
+    /// What is known of the other members that said anything.
+    pub fn seen(&self, now_ms: u64) -> BTreeMap<u32, Seen> {
+        let of = |heard: &Heard| {
+            let silent_ms = now_ms.saturating_sub(heard.last_ms);
+            Seen { height: heard.height, behind: heard.behind, silent_ms, serves: heard.serves }
+        };
+        self.catching.heard.iter().map(|(who, heard)| (*who, of(heard))).collect()
+    }
+
+    /// Whether this replica serves, which it tells the others.
+    pub fn set_serves(&mut self, serves: bool) {
+        self.catching.silent = !serves;
+    }
+
+    /// The application's state is rotten: one after `place` or later is taken over, though nothing is missing here.
+    pub fn repair(&mut self, place: u64, now_ms: u64, out: &mut Vec<Output>) {
+        let ask_ms = 5 * self.settings.timers.ask.as_millis() as u64;
+        let catching = &mut self.catching;
+        catching.repair = Some(place);
+        if catching.transfer.is_none() && catching.offers_asked_ms + ask_ms <= now_ms {
+            catching.offers_asked_ms = now_ms;
+            catching.offers.clear();
+            out.push(Output::Send { to: To::All, message: Message::WantOffers });
+        }
+    }
+
+    /// The rotten state was replaced, or could not be.
+    pub fn repaired(&mut self) {
+        self.catching.repair = None;
+        self.catching.transfer = None;
+        self.counters.states += 1;
     }
 
     pub(super) fn catch_up(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         let ask_ms = self.settings.timers.ask.as_millis() as u64;
         if self.catching.told_ms + 2 * ask_ms <= now_ms {
             self.catching.told_ms = now_ms;
-            let message = Message::Tip { height: self.tip.height };
+            let message = Message::Tip { height: self.tip.height, serves: !self.catching.silent };
             out.push(Output::Send { to: To::All, message });
         }
         if self.catching.transfer.is_some() {
@@ -173,7 +231,7 @@ impl Core {
         if self.catching.helper == Some(from) {
             self.catching.helper = None;
         }
-        if first {
+        if first && self.catching.repair.is_none() {
             out.push(Output::Send { to: To::All, message: Message::WantOffers });
         }
         // One honest member at least says so.
@@ -187,9 +245,10 @@ impl Core {
                 }
             }
         }
-        let (applied, bytes_max) = (self.applied, self.settings.state_bytes_max);
+        let above = self.catching.repair.map_or(self.applied, |place| place.saturating_sub(1));
+        let bytes_max = self.settings.state_bytes_max;
         let good = who.into_iter().rev().find(|(offer, helpers)| {
-            offer.index > applied && offer.file_bytes <= bytes_max && helpers.len() >= enough
+            offer.index > above && offer.file_bytes <= bytes_max && helpers.len() >= enough
         });
         let Some((offer, helpers)) = good else { return };
         self.catching.offers.clear();
@@ -263,9 +322,15 @@ impl Core {
         self.next_helper(now_ms, out);
     }
 
+    /// The state that came is right, and cannot be taken over yet: it is asked for again.
+    pub fn adopt_failed_here(&mut self) {
+        self.catching.transfer = None;
+    }
+
     /// The state was taken over: it stands after `tip`, within the next block up to `applied`.
     pub fn adopted(&mut self, tip: Tip, tables: Tables, applied: u64, now_ms: u64, out: &mut Vec<Output>) {
         self.catching.transfer = None;
+        self.catching.repair = None;
         self.counters.states += 1;
         self.tip = tip;
         self.tables = tables;

@@ -10,10 +10,12 @@
 //! - What a member sends is believed only when it is signed by its origin (a batch), hashes to what was asked for (a block),
 //!   ends in a certificate (a range), or f+1 members say the same (a state).
 
+mod blocks;
 mod catch_up;
 mod commit;
 mod fetch;
 
+pub use catch_up::Seen;
 pub use commit::{decode_final, encode_final};
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,9 +23,9 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use weir_order::{Entry, Error, Position};
 
-use crate::rules::{Judgement, Overlay, Tables, is_admissible};
+use crate::rules::{Overlay, Tables};
 use crate::settings::Settings;
-use crate::wire::{Batch, Block, CHUNK_BYTES, Digest, Message, Name, Offer, Ref};
+use crate::wire::{Batch, Block, CHUNK_BYTES, Digest, Message, Name, Offer};
 
 /// Committed blocks whose digests are remembered.
 const RECENT_MAX: usize = 4096;
@@ -446,7 +448,7 @@ impl Core {
 
     fn hold(&mut self, digest: Digest, batch: Batch, number: u64) {
         let name = batch.name;
-        let admissible = is_admissible(self.settings.admission.as_ref(), &batch.body);
+        let admissible = self.settings.is_admissible(&batch.body);
         let key = (name.life, name.sequence, digest);
         self.pool.entry(name.origin).or_default().insert(key, batch.body.len() as u32);
         self.batches.insert(digest, Held { batch, number, admissible });
@@ -470,8 +472,8 @@ impl Core {
             Some(Error::Overloaded { what: "batches", waiting, limit })
         } else if body.len() as u64 > limit_bytes {
             Some(Error::TooLarge { what: "the batch", bytes: body.len() as u64, limit_bytes })
-        } else if !is_admissible(self.settings.admission.as_ref(), &body) {
-            Some(Error::Batch { what: "it must hold signed events of the intake, and nothing else" })
+        } else if !self.settings.is_admissible(&body) {
+            Some(Error::Batch { what: "the group's members would refuse it by their votes" })
         } else {
             None
         };
@@ -501,282 +503,6 @@ impl Core {
         self.own.insert((name.life, name.sequence), Own { ticket, digest, told_ms: now_ms });
     }
 
-    /// Consensus asks this replica to propose behind `parent`.
-    pub fn lead(&mut self, ticket: u64, parent: Digest, now_ms: u64, out: &mut Vec<Output>) {
-        let until_ms = now_ms + self.settings.timers.idle.as_millis() as u64;
-        self.leading = Some(Leading { ticket, parent, until_ms });
-        self.try_lead(now_ms, out);
-    }
-
-    fn try_lead(&mut self, now_ms: u64, out: &mut Vec<Output>) {
-        let Some(leading) = &self.leading else { return };
-        let (ticket, parent, until_ms) = (leading.ticket, leading.parent, leading.until_ms);
-        let block = match self.ancestry(&parent) {
-            Ancestry::Known { overlay, height, index } => self.build(parent, *overlay, height, index),
-            Ancestry::Missing(digest) => {
-                self.need(digest, self.me, now_ms);
-                None
-            }
-            Ancestry::Dead => None,
-        };
-        let digest = match block {
-            Some(block) => {
-                let (digest, number) = (block.digest(), self.store(Tag::Block, block.encode(), out));
-                let known = Known { block, number: Some(number), from: self.me, judged: true };
-                self.blocks.insert(digest, known);
-                digest
-            }
-            // Nothing to order: the parent once more, which costs neither a block nor a record.
-            None if now_ms >= until_ms => parent,
-            None => return,
-        };
-        self.leading = None;
-        out.push(Output::Proposed { ticket, digest });
-    }
-
-    /// A block of what waits, the oldest of each member first, one of each in turn.
-    fn build(&mut self, parent: Digest, mut overlay: Overlay, height: u64, index: u64) -> Option<Block> {
-        let mut queues: Vec<_> =
-            self.pool.values().map(|of_origin| of_origin.keys().copied().collect::<VecDeque<_>>()).collect();
-        // Each block begins with another member, so that none is always last.
-        let turn = if queues.is_empty() { 0 } else { height as usize % queues.len() };
-        queues.rotate_left(turn);
-        let (mut refs, mut bytes) = (Vec::new(), 0);
-        while refs.len() < self.settings.block_batches_max {
-            let mut any = false;
-            for queue in &mut queues {
-                let Some((_, _, digest)) = queue.pop_front() else { continue };
-                any = true;
-                let Some(held) = self.batches.get(&digest).filter(|held| held.admissible) else { continue };
-                let size = held.batch.body.len();
-                let fits = refs.len() < self.settings.block_batches_max
-                    && (refs.is_empty() || bytes + size <= self.settings.block_bytes_max);
-                if !fits {
-                    queue.clear();
-                    continue;
-                }
-                let name = held.batch.name;
-                if self.tables.judge(&mut overlay, &name, &held.batch.body) == Judgement::Fresh {
-                    bytes += size;
-                    refs.push(Ref { digest, name, bytes: size as u32 });
-                }
-            }
-            if !any {
-                break;
-            }
-        }
-        (!refs.is_empty()).then(|| Block { parent, height: height + 1, first_index: index + 1, refs })
-    }
-
-    /// Consensus tells this replica to make its proposal known.
-    pub fn relay(&mut self, digest: &Digest, to: To, out: &mut Vec<Output>) {
-        if let Some(known) = self.blocks.get(digest) {
-            out.push(Output::Send { to, message: Message::Block(known.block.clone()) });
-        }
-    }
-
-    /// What blocks that are not committed add, up to and with `digest`.
-    fn ancestry(&self, digest: &Digest) -> Ancestry {
-        let mut path: Vec<&Known> = Vec::new();
-        let mut at = *digest;
-        while at != self.tip.digest {
-            match self.blocks.get(&at) {
-                Some(known) if known.block.height > self.tip.height => {
-                    path.push(known);
-                    at = known.block.parent;
-                }
-                Some(_) => return Ancestry::Dead,
-                None if self.parents.contains_key(&at) => return Ancestry::Dead,
-                None => return Ancestry::Missing(at),
-            }
-        }
-        let mut overlay = Overlay::default();
-        let (mut height, mut index) = (self.tip.height, self.tip.index);
-        for known in path.into_iter().rev() {
-            for named in &known.block.refs {
-                let Some(held) = self.batches.get(&named.digest) else {
-                    return Ancestry::Missing(named.digest);
-                };
-                // Blocks on the way were judged by 2f+1 members; this only repeats what they add.
-                self.tables.judge(&mut overlay, &named.name, &held.batch.body);
-            }
-            height = known.block.height;
-            index = known.block.last_index();
-        }
-        Ancestry::Known { overlay: Box::new(overlay), height, index }
-    }
-
-    /// Consensus asks whether `payload`, which `leader` proposes behind `parent`, is right.
-    pub fn verify(
-        &mut self,
-        ticket: u64,
-        leader: u32,
-        parent: Digest,
-        payload: Digest,
-        now_ms: u64,
-        out: &mut Vec<Output>,
-    ) {
-        if self.verifying.len() >= WAITING_MAX {
-            self.verifying.pop_front();
-        }
-        self.verifying.push_back(Verifying { ticket, leader, parent, payload });
-        self.try_verify(now_ms, out);
-    }
-
-    fn try_verify(&mut self, now_ms: u64, out: &mut Vec<Output>) {
-        for _ in 0..self.verifying.len() {
-            let Some(waiting) = self.verifying.pop_front() else { return };
-            match self.judge(&waiting, now_ms) {
-                Some(right) => {
-                    self.counters.refused += u64::from(!right);
-                    if right {
-                        self.keep_block(&waiting.payload, out);
-                    }
-                    out.push(Output::Verdict { ticket: waiting.ticket, right });
-                }
-                None => self.verifying.push_back(waiting),
-            }
-        }
-    }
-
-    /// None as long as something is missing.
-    fn judge(&mut self, waiting: &Verifying, now_ms: u64) -> Option<bool> {
-        let Verifying { leader, parent, payload, .. } = *waiting;
-        // The parent once more: nothing was there to order.
-        if payload == parent {
-            return Some(true);
-        }
-        // It was committed meanwhile; or it is an old block put behind another, which must not be.
-        if let Some(was_behind) = self.parents.get(&payload) {
-            return Some(*was_behind == Some(parent));
-        }
-        let Some(known) = self.blocks.get(&payload) else {
-            self.need_block(payload, Some(leader), now_ms);
-            return None;
-        };
-        let block = known.block.clone();
-        if block.parent != parent {
-            return Some(false);
-        }
-        let bytes: u64 = block.refs.iter().map(|named| u64::from(named.bytes)).sum();
-        let fits = block.refs.len() == 1 || bytes <= self.settings.block_bytes_max as u64;
-        if !fits || block.refs.len() > self.settings.block_batches_max {
-            return Some(false);
-        }
-        let (mut overlay, height, index) = match self.ancestry(&parent) {
-            Ancestry::Known { overlay, height, index } => (*overlay, height, index),
-            Ancestry::Missing(digest) => {
-                self.need(digest, leader, now_ms);
-                return None;
-            }
-            Ancestry::Dead => return Some(false),
-        };
-        if block.height != height + 1 || block.first_index != index + 1 {
-            return Some(false);
-        }
-        let mut missing = false;
-        for named in &block.refs {
-            if !self.batches.contains_key(&named.digest) {
-                self.need_batch(named.digest, leader, now_ms);
-                missing = true;
-            }
-        }
-        if missing {
-            return None;
-        }
-        for named in &block.refs {
-            let held = self.batches.get(&named.digest)?;
-            let same = held.batch.name == named.name && held.batch.body.len() == named.bytes as usize;
-            if !same
-                || !held.admissible
-                || self.tables.judge(&mut overlay, &named.name, &held.batch.body) != Judgement::Fresh
-            {
-                return Some(false);
-            }
-        }
-        if let Some(known) = self.blocks.get_mut(&payload) {
-            known.judged = true;
-        }
-        Some(true)
-    }
-
-    /// Consensus asks whether `payload`, which 2f+1 members hold right, may be finalized.
-    pub fn certify(&mut self, ticket: u64, payload: Digest, now_ms: u64, out: &mut Vec<Output>) {
-        if self.certifying.len() >= WAITING_MAX {
-            self.certifying.pop_front();
-        }
-        self.certifying.push_back(Certifying { ticket, payload });
-        self.try_certify(now_ms, out);
-    }
-
-    fn try_certify(&mut self, now_ms: u64, out: &mut Vec<Output>) {
-        for _ in 0..self.certifying.len() {
-            let Some(waiting) = self.certifying.pop_front() else { return };
-            self.keep_block(&waiting.payload, out);
-            if self.is_durable(&waiting.payload, now_ms) {
-                out.push(Output::Verdict { ticket: waiting.ticket, right: true });
-            } else {
-                self.certifying.push_back(waiting);
-            }
-        }
-    }
-
-    /// Writes a block down, if that was not done yet, and gives its record.
-    fn keep_block(&mut self, digest: &Digest, out: &mut Vec<Output>) -> Option<u64> {
-        let known = self.blocks.get(digest)?;
-        let body = match known.number {
-            Some(number) => return Some(number),
-            None => known.block.encode(),
-        };
-        let number = self.store(Tag::Block, body, out);
-        self.blocks.get_mut(digest)?.number = Some(number);
-        Some(number)
-    }
-
-    fn is_durable(&mut self, payload: &Digest, now_ms: u64) -> bool {
-        if self.parents.contains_key(payload) {
-            return true;
-        }
-        let Some(known) = self.blocks.get(payload) else {
-            self.need_block(*payload, None, now_ms);
-            return false;
-        };
-        let mut durable = known.number.is_some_and(|number| number <= self.stored);
-        let from = known.from;
-        let missing: Vec<Digest> = known
-            .block
-            .refs
-            .iter()
-            .filter(|named| match self.batches.get(&named.digest) {
-                Some(held) => {
-                    durable &= held.number <= self.stored;
-                    false
-                }
-                None => true,
-            })
-            .map(|named| named.digest)
-            .collect();
-        for digest in &missing {
-            self.need_batch(*digest, from, now_ms);
-        }
-        durable && missing.is_empty()
-    }
-
-    /// Records up to `number` are durable.
-    pub fn stored(&mut self, number: u64, now_ms: u64, out: &mut Vec<Output>) {
-        self.stored = self.stored.max(number);
-        self.try_certify(now_ms, out);
-    }
-
-    /// Consensus no longer waits for these.
-    pub fn forget(&mut self, is_gone: impl Fn(u64) -> bool) {
-        self.verifying.retain(|waiting| !is_gone(waiting.ticket));
-        self.certifying.retain(|waiting| !is_gone(waiting.ticket));
-        if self.leading.as_ref().is_some_and(|leading| is_gone(leading.ticket)) {
-            self.leading = None;
-        }
-    }
-
     /// Another member says something.
     pub fn heard(&mut self, from: u32, message: Message, now_ms: u64, out: &mut Vec<Output>) {
         match message {
@@ -794,7 +520,7 @@ impl Core {
             Message::WantBlock(digest) if self.may_answer(from, 0, now_ms) => {
                 self.relay(&digest, To::One(from), out);
             }
-            Message::Tip { height } => self.heard_tip(from, height, now_ms),
+            Message::Tip { height, serves } => self.heard_tip(from, (height, serves), now_ms),
             Message::WantRange { above }
                 if above < self.tip.height && self.may_answer(from, 1 << 20, now_ms) =>
             {

@@ -136,6 +136,24 @@ impl Journal {
         Ok(base)
     }
 
+    /// The records of batches above `from`, up to `upto`, with their places; none when one of them is not written yet, or not
+    /// kept.
+    pub fn batches_between(&self, from: u64, upto: u64) -> Option<Vec<(u64, u64)>> {
+        let ledger = locked(&self.ledger);
+        let mut found = Vec::new();
+        for chained in &ledger.chain {
+            found.extend((chained.first_index..).zip(chained.batches.iter().copied()));
+        }
+        found.retain(|(index, number)| *index > from && *index <= upto && ledger.places.contains_key(number));
+        let whole = found.iter().map(|(index, _)| *index).eq(from + 1..=upto);
+        whole.then_some(found)
+    }
+
+    /// The body of a batch's record.
+    pub fn body(&self, number: u64) -> Result<Bytes, Error> {
+        Ok(self.batch(number)?.body)
+    }
+
     /// Forgets blocks that the older state covers; gives the lowest record that is still needed by blocks.
     pub fn forget(&self) -> Option<u64> {
         let mut ledger = locked(&self.ledger);
@@ -222,8 +240,10 @@ impl Journal {
         let mut reader = snapshots.read(info.at.index)?;
         read_preamble(&mut reader, info.at, admission).map_err(failed)?;
         let mut ledger = locked(&self.ledger);
-        ledger.chain.clear();
-        ledger.forget_height = base.tip.height;
+        // One who repairs a rotten state has the blocks behind it.
+        let height = base.tip.height;
+        ledger.chain.retain(|chained| chained.height > height);
+        ledger.forget_height = height;
         ledger.base = base.clone();
         Ok((base, reader))
     }

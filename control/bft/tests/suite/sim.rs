@@ -23,7 +23,7 @@ use weir_order::{Completion, Engine, Entry, Error, Position, Sink};
 
 pub const MEMBERS: u32 = 4;
 
-pub type Channels = [(Sender<PublicKey, Context>, Receiver<PublicKey>); 4];
+pub type Channels = [(Sender<PublicKey, Context>, Receiver<PublicKey>); 5];
 
 /// What became of a proposal.
 #[derive(Debug, Clone, PartialEq)]

@@ -84,6 +84,7 @@ impl Traitor {
             (_certificates, mut certified),
             (_fetches, mut fetched),
             (mut own, mut heard),
+            (_words, mut worded),
         ] = channels;
         loop {
             tokio::select! {
@@ -99,6 +100,7 @@ impl Traitor {
                 },
                 certificate = certified.recv() => if certificate.is_err() { return },
                 fetch = fetched.recv() => if fetch.is_err() { return },
+                word = worded.recv() => if word.is_err() { return },
                 () = context.sleep(Duration::from_millis(20)) => self.idle(&mut own),
             }
         }
@@ -273,7 +275,7 @@ impl Traitor {
     fn idle<S: commonware_p2p::Sender<PublicKey = PublicKey>>(&mut self, own: &mut S) {
         match self.kind {
             Kind::LiesInTransfer => {
-                self.say(Recipients::All, own, &Message::Tip { height: u64::MAX });
+                self.say(Recipients::All, own, &Message::Tip { height: u64::MAX, serves: true });
                 self.say(Recipients::All, own, &Message::WantOffers);
             }
             Kind::Floods => {

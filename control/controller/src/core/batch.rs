@@ -195,3 +195,15 @@ fn break_circle(
     tracing::error!(%invalid, "a plan waits in a circle: dependencies were dropped");
     invalid
 }
+
+/// Whether a batch can be decided on and says no time after `latest_ms`: what a replica that believes no proposer would have
+/// ordered.
+pub fn is_reasonable(bytes: &[u8], latest_ms: u64) -> bool {
+    let time = |item: &Item| match item {
+        Item::Event { now_ms, .. }
+        | Item::Repair { now_ms, .. }
+        | Item::Operations { now_ms, .. }
+        | Item::Keys { now_ms, .. } => *now_ms,
+    };
+    decode_batch(bytes).is_ok_and(|items| items.iter().all(|item| time(item) <= latest_ms))
+}

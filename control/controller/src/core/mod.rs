@@ -33,7 +33,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Item, decode_batch};
+pub use batch::{Item, decode_batch, is_reasonable};
 pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW, was_decided};
 pub use feed::{CommittedChange, Feed, FeedSettings};
 pub use header::{BatchName, DecidedHeader};
@@ -342,6 +342,12 @@ impl Core {
     /// Highest number of this controller's own events in the order.
     pub fn own_sequence(&self) -> u64 {
         self.own_sequence
+    }
+
+    /// Lets the state rot: see [`Store::rot`].
+    #[cfg(debug_assertions)]
+    pub fn rot(&mut self) {
+        self.store.rot();
     }
 
     /// What replicas compare after the same batch: version, ordered time and digest of the store.

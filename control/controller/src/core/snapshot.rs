@@ -43,6 +43,8 @@ pub struct CoreSnapshot {
     actuators: Vec<ActuatorFacts>,
     targets: Vec<Label>,
     held: Vec<Held>,
+    /// Whether headers go with their signatures.
+    signed: bool,
 }
 
 impl CoreSnapshot {
@@ -79,7 +81,8 @@ impl CoreSnapshot {
         bytes.extend_from_slice(&store);
         self.actuators.iter().for_each(|facts| bytes.extend_from_slice(&encode(facts)));
         self.targets.iter().for_each(|target| bytes.extend_from_slice(&encode(target)));
-        let headers = headers.iter().map(|decided| (&decided.header, decided.signature()));
+        let signature = |decided: &DecidedHeader| decided.signature().filter(|_| self.signed).cloned();
+        let headers = headers.iter().map(|decided| (&decided.header, signature(decided)));
         headers.for_each(|header| bytes.extend_from_slice(&encode(&header)));
         for held in &self.held {
             let number = numbers[&Arc::as_ptr(&held.header)];
@@ -109,6 +112,20 @@ impl Core {
             actuators: self.joined.values().cloned().collect(),
             targets: self.scheduler.target_names().cloned().collect(),
             held: self.scheduler.held().cloned().collect(),
+            signed: true,
+        }
+    }
+
+    /// The core as it is now, but only what is a function of the order: the same bytes on every replica. Left out are
+    /// signatures, which the group makes again; updates that only this replica still waits with; and keys that were
+    /// deleted, which actuators that still have them tell.
+    pub fn agreed_snapshot(&self) -> CoreSnapshot {
+        let held = self.scheduler.desired_held().filter(|held| !held.is_delete());
+        CoreSnapshot {
+            head: (self.domain.clone(), self.epoch, self.now_ms, 0),
+            held: held.cloned().collect(),
+            signed: false,
+            ..self.snapshot()
         }
     }
 

@@ -16,6 +16,29 @@ pub trait Order: Engine {
     /// The digest of the state after the batch at `at`.
     fn report_digest(&self, at: Position, digest: [u8; 32]);
 
+    /// Whether every replica takes proposals, and none is believed: then states of replicas must be equal byte for byte, and are taken after
+    /// the same batches.
+    fn is_everywhere(&self) -> bool {
+        false
+    }
+
+    /// How many other replicas' turns come before this one's, for what has this number.
+    fn turn(&self, number: u64) -> u64 {
+        let _none = number;
+        0
+    }
+
+    /// Whether another replica needs the state after the batch at `index`, as long as it is the last one here.
+    fn wants_state(&self, index: u64) -> bool {
+        let _never = index;
+        false
+    }
+
+    /// Why this replica serves nothing, when its state differs from that of the others.
+    fn fenced(&self) -> Option<String> {
+        None
+    }
+
     /// Counters by name, for the metrics.
     fn counts(&self) -> Vec<(&'static str, u64)>;
 }

@@ -2,7 +2,8 @@
 //! who leads changes.
 
 use super::runner::{Command, Runner};
-use super::shared::{Parts, Shared};
+use super::shared::{Parts, Shared, locked};
+use super::turns::TURN_MS;
 use super::{
     Controller, ControllerHandle, ControllerSettings, Members, MembersThread, NUMBERS_FILE, NUMBERS_RESERVED,
     Order, Recovered, snapshots,
@@ -10,7 +11,7 @@ use super::{
 use crate::Error;
 use crate::core::{Core, CoreSettings, Feed, Input, SharedApp, Signer};
 use std::io::Read;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -26,18 +27,54 @@ const NUMBERS_SHIFT: u32 = 20;
 /// How often a full queue of the core is looked at.
 const ROOM_LOOK: Duration = Duration::from_micros(200);
 
+/// What an order brings while it is opened, before there is a core thread: as much as its log has behind a state.
+type Early = Arc<Mutex<Option<Vec<Command>>>>;
+
 /// Hands everything over to the core thread. It runs on the order's thread, which must not decide.
-struct ToCore(mpsc::Sender<Command>);
+struct ToCore {
+    inbox: mpsc::Sender<Command>,
+    early: Early,
+}
+
+/// Waits for room as a thread does: the order's thread may be one of a runtime, where a channel of tokio must not block.
+fn send(inbox: &mpsc::Sender<Command>, mut command: Command) {
+    while let Err(TrySendError::Full(full)) = inbox.try_send(command) {
+        command = full;
+        std::thread::sleep(ROOM_LOOK);
+    }
+    // Closed only when the core thread has ended; then nobody is answered any more.
+}
 
 impl ToCore {
-    /// Waits for room as a thread does: the order's thread may be one of a runtime, where a channel of tokio must not block.
-    fn send(&self, mut command: Command) {
-        while let Err(TrySendError::Full(full)) = self.0.try_send(command) {
-            command = full;
-            std::thread::sleep(ROOM_LOOK);
+    fn send(&self, command: Command) {
+        let mut early = locked(&self.early);
+        match &mut *early {
+            Some(waiting) => waiting.push(command),
+            None => {
+                drop(early);
+                send(&self.inbox, command);
+            }
         }
-        // Closed only when the core thread has ended; then nobody is answered any more.
     }
+}
+
+/// Hands over what came early, and lets the rest through behind it.
+fn hand_over(
+    inbox: mpsc::Sender<Command>,
+    early: Early,
+    shared: Arc<Shared>,
+) -> Result<std::thread::JoinHandle<()>, Error> {
+    let run = move || {
+        let mut early = locked(&early);
+        for command in early.take().unwrap_or_default() {
+            if shared.is_stopped() {
+                return;
+            }
+            send(&inbox, command);
+        }
+    };
+    let thread = std::thread::Builder::new().name("controller-early".into());
+    thread.spawn(run).map_err(Error::system("starting a thread"))
 }
 
 impl Sink for ToCore {
@@ -98,7 +135,8 @@ impl Controller {
         core.step(Input::Lead(false), &mut Vec::new());
         let feed = Feed::new(settings.feed, core.store().version());
         let (inbox, commands) = mpsc::channel(settings.inbox_max);
-        let engine = start(Box::new(ToCore(inbox.clone())))?;
+        let early: Early = Arc::new(Mutex::new(Some(Vec::new())));
+        let engine = start(Box::new(ToCore { inbox: inbox.clone(), early: early.clone() }))?;
         let submitter = Submitter::new(engine.clone(), clock.clone(), settings.batcher)?;
         let shared = Arc::new(Shared::new(Parts {
             settings: &settings,
@@ -118,7 +156,7 @@ impl Controller {
         let handle = ControllerHandle::new(shared.clone(), inbox.clone());
         let (jobs, snapshot_thread) = snapshots::start(engine, inbox.clone())?;
         let nothing = Position { term: 0, index: 0 };
-        let mut threads = vec![snapshot_thread];
+        let mut threads = vec![snapshot_thread, hand_over(inbox.clone(), early, shared.clone())?];
         let mut fed = None;
         if let Some((thread, members)) = members {
             threads.push(thread.start(shared.clone(), inbox.clone())?);
@@ -144,6 +182,13 @@ impl ControllerHandle {
     /// Whether this replica leads, as the core knows it. Without a group it always does.
     pub fn leads(&self) -> bool {
         self.shared.leads()
+    }
+
+    /// Whether this replica is the one to order what anybody could, such as that an entry's time is over, when it has been due for
+    /// `overdue`: the one that leads at once; where all take proposals, the others when nobody did.
+    pub fn orders_for_all(&self, overdue: Duration) -> bool {
+        let turn = || self.shared.engine().map_or(0, |engine| engine.turn(0)) + 1;
+        self.leads() || self.shared.everywhere && overdue.as_millis() as u64 >= turn() * TURN_MS
     }
 
     /// Returns when [`ControllerHandle::published`] shows all that was acknowledged before this call, by any replica.
@@ -182,6 +227,15 @@ impl ControllerHandle {
         self.barrier().await?;
         self.shared.set_fresh_at(Some(asked));
         Ok(())
+    }
+
+    /// Lets the state rot: see [`weir_store::Store::rot`].
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    #[cfg(debug_assertions)]
+    pub async fn rot(&self) -> Result<(), Error> {
+        self.send(Command::Rot).await
     }
 
     /// Tells every actuator, now and when it connects, where the controllers of the group are. Of two lists the one with

@@ -19,6 +19,9 @@ pub(super) struct DriverCounters {
     pub renewals_refused: AtomicU64,
     pub intake_accepted: AtomicU64,
     pub intake_duplicates: AtomicU64,
+    pub intake_held: AtomicU64,
+    pub intake_spared: AtomicU64,
+    pub intake_full: AtomicU64,
     intake_unknown_source: AtomicU64,
     intake_bad_signature: AtomicU64,
     intake_not_its_own: AtomicU64,
@@ -179,6 +182,9 @@ fn driver(text: &mut String, shared: &Shared) {
         ("bad_signature", load(&counters.intake_bad_signature)),
         ("unknown_source", load(&counters.intake_unknown_source)),
         ("not_its_own", load(&counters.intake_not_its_own)),
+        ("held", load(&counters.intake_held)),
+        ("spared", load(&counters.intake_spared)),
+        ("no_room", load(&counters.intake_full)),
     ];
     let help = "Events of actuators that came here, before they are ordered, by what was made of them.";
     put(text, "intake_total", "counter", help, &by("outcome", &intake));
@@ -192,6 +198,12 @@ fn order(text: &mut String, shared: &Shared) {
         put(text, "log_healthy", "gauge", help, &[(String::new(), healthy)]);
         let leads = u64::from(shared.leads());
         put(text, "leads", "gauge", "Whether this controller leads.", &[(String::new(), leads)]);
+        let fenced = u64::from(engine.fenced().is_some());
+        let help =
+            "Whether this controller serves nothing, because its state differs from that of the others.";
+        put(text, "fenced", "gauge", help, &[(String::new(), fenced)]);
+        let help = "Events of actuators that wait for this controller's turn.";
+        put(text, "intake_waiting", "gauge", help, &[(String::new(), shared.held() as u64)]);
         put(text, "log_total", "counter", "What the log did.", &by("what", &log));
     }
     if let Some(submitter) = shared.submitter.load_full() {

@@ -33,6 +33,7 @@ mod session;
 mod sessions;
 mod shared;
 mod snapshots;
+mod turns;
 
 pub use engine::Order;
 pub use follow::Signing;
@@ -314,11 +315,12 @@ impl Drop for Controller {
     }
 }
 
-fn tick(shared: &Shared, inbox: &mpsc::Sender<Command>) {
+fn tick(shared: &Arc<Shared>, inbox: &mpsc::Sender<Command>) {
     while !shared.is_stopped() {
         std::thread::sleep(TICK);
-        // When the inbox is full, the next tick tells the time as well.
+        // When the inbox is full, the core thread is awake and looks at the clock itself.
         let _ = inbox.try_send(Command::Tick);
+        shared.take_turns();
     }
 }
 

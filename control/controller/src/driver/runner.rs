@@ -3,7 +3,7 @@
 use super::metrics::Gauges;
 use super::shared::Shared;
 use super::snapshots::Job;
-use super::{ControllerSettings, Members, SnapshotPolicy};
+use super::{ControllerSettings, Members, SnapshotPolicy, TICK};
 use crate::Error;
 use crate::core::scheduler::Reached;
 use crate::core::{Core, FeedSettings, Input, Item, Outcome, Output, decode_batch};
@@ -41,6 +41,9 @@ pub(super) enum Command {
     Wait { version: Version, reply: oneshot::Sender<Result<Reached, Error>> },
     /// A snapshot was saved or failed.
     SnapshotDone { saved: bool },
+    /// The state rots: see [`weir_store::Store::rot`].
+    #[cfg(debug_assertions)]
+    Rot,
     /// Nothing, but look whether the controller stops.
     Wake,
 }
@@ -61,6 +64,12 @@ pub(super) struct Runner {
     waiters: BTreeMap<Version, Vec<oneshot::Sender<Result<Reached, Error>>>>,
     waiters_count: usize,
     ticks: u64,
+    /// When the core is told the time next, ns.
+    tick_at_ns: u64,
+    /// States are taken after the same batches as on the other replicas.
+    agreed_states: bool,
+    /// The last batch whose state was taken.
+    taken: u64,
 }
 
 /// However the core thread ends, nobody may wait for an answer that never comes.
@@ -83,6 +92,7 @@ impl Runner {
     ) -> Runner {
         Runner {
             digest_every: shared.engine().map_or(0, |engine| engine.digest_every()),
+            agreed_states: shared.engine().is_some_and(|engine| engine.is_everywhere()),
             feed: settings.feed,
             core,
             commands,
@@ -97,6 +107,8 @@ impl Runner {
             waiters: BTreeMap::new(),
             waiters_count: 0,
             ticks: 0,
+            tick_at_ns: 0,
+            taken: 0,
         }
     }
 
@@ -118,11 +130,17 @@ impl Runner {
                 }
                 Command::Lead { leads, reply } => self.lead(leads, reply),
                 Command::Input(input) => self.step(input),
-                Command::Tick => self.tick(),
                 Command::Inspect(look) => look(&self.core),
                 Command::Wait { version, reply } => self.wait(version, reply),
                 Command::SnapshotDone { saved } => self.snapshot_done(saved),
-                Command::Wake => {}
+                #[cfg(debug_assertions)]
+                Command::Rot => self.core.rot(),
+                // Only to wake this thread.
+                Command::Tick | Command::Wake => {}
+            }
+            // By the clock and not by a command: a queue that is always full has no room for one.
+            if self.shared.clock.now_ns() >= self.tick_at_ns {
+                self.tick();
             }
             if self.shared.is_stopped() {
                 break;
@@ -131,7 +149,10 @@ impl Runner {
     }
 
     fn committed(&mut self, entry: &Entry) -> Result<(), Error> {
-        self.step(Input::Ordered(decode_batch(&entry.batch)?));
+        // An empty one only brings the order on.
+        if !entry.batch.is_empty() {
+            self.step(Input::Ordered(decode_batch(&entry.batch)?));
+        }
         self.last = entry.position;
         self.entries_since += 1;
         self.bytes_since += entry.batch.len() as u64;
@@ -147,7 +168,11 @@ impl Runner {
         self.last = at;
         self.entries_since = 0;
         self.bytes_since = 0;
+        self.taken = at.index;
         tracing::info!(index = at.index, version = %self.core.store().version(), "took over a state");
+        if self.digest_every > 0 {
+            self.report_digest();
+        }
         self.shared.replaced(&self.core, self.feed);
         self.keys_changed();
         if let Some(members) = &self.members {
@@ -247,6 +272,8 @@ impl Runner {
 
     fn tick(&mut self) {
         self.ticks += 1;
+        self.tick_at_ns = self.shared.clock.now_ns() + TICK.as_nanos() as u64;
+        self.take_snapshot();
         self.step(Input::Tick { now_ms: self.shared.clock.now_ns() / 1_000_000 });
         if self.ticks.is_multiple_of(TICKS_PER_LOOK) {
             self.look_at_waiters();
@@ -287,12 +314,20 @@ impl Runner {
     }
 
     fn take_snapshot(&mut self) {
-        let due = self.entries_since >= self.policy.entries || self.bytes_since >= self.policy.bytes;
-        if !due || self.saving {
+        let index = self.last.index;
+        let due = match self.agreed_states {
+            // Whatever each has had since its start: the same places everywhere.
+            true => index > 0 && index.is_multiple_of(self.policy.entries.max(1)),
+            false => self.entries_since >= self.policy.entries || self.bytes_since >= self.policy.bytes,
+        };
+        let wanted = || self.shared.engine().is_some_and(|engine| engine.wants_state(index));
+        if self.saving || index <= self.taken || !(due || wanted()) {
             return;
         }
-        match self.snapshots.try_send((self.last, self.core.snapshot())) {
+        let snapshot = if self.agreed_states { self.core.agreed_snapshot() } else { self.core.snapshot() };
+        match self.snapshots.try_send((self.last, snapshot)) {
             Ok(()) => {
+                self.taken = index;
                 self.saving = true;
                 self.entries_since = 0;
                 self.bytes_since = 0;

@@ -298,11 +298,8 @@ async fn read<S: AsyncRead>(
                 {
                     return Err(Error::Peer(format!("a report of its health is refused: {problem}")));
                 }
-                // Every replica hears of it; the one that leads orders it. Whose it is says its signature, and not the
-                // session.
-                if handle.leads() {
-                    handle.shared.intake(event);
-                }
+                // Every replica hears of it, and one orders it. Whose it is says its signature, and not the session.
+                handle.shared.hear(event);
             }
             ToController::Answer { id, answer } => {
                 handle.shared.sessions.answered(actuator, session, id, answer)

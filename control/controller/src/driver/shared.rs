@@ -4,7 +4,7 @@ use super::metrics::{DriverCounters, Gauges};
 use super::operations::Operations;
 use super::runner::Command;
 use super::sessions::Sessions;
-use super::{ControllerSettings, Order, SessionSettings};
+use super::{ControllerSettings, Order, SessionSettings, turns};
 use crate::Error;
 use crate::core::admission::{SourceKeys, admit};
 use crate::core::keys::GroupKeys;
@@ -69,6 +69,10 @@ pub(super) struct Shared {
     pub operations: Operations,
     /// Whether others order too, so that a read needs a barrier.
     pub replicated: bool,
+    /// Whether every replica takes proposals, whoever leads.
+    pub everywhere: bool,
+    /// Events of others whose turn here has not come.
+    held: Mutex<turns::Held>,
     leads: AtomicBool,
     /// What is published has all that was acknowledged before this.
     fresh_at: Mutex<Option<Instant>>,
@@ -105,6 +109,7 @@ impl Shared {
     pub fn new(parts: Parts<'_>) -> Shared {
         let settings = parts.settings;
         let version = parts.core.store().version();
+        let everywhere = parts.engine.is_everywhere();
         Shared {
             domain: settings.domain.clone(),
             single_key: parts.group_key,
@@ -128,6 +133,8 @@ impl Shared {
             proposals_max: settings.proposals_max,
             operations: Operations::new(settings.proposals_max),
             replicated: !parts.leads,
+            everywhere,
+            held: Mutex::default(),
             leads: AtomicBool::new(parts.leads),
             fresh_at: Mutex::default(),
             ordered_ms: AtomicU64::new(parts.core.now_ms()),
@@ -223,7 +230,7 @@ impl Shared {
         self: &Arc<Self>,
         event: SignedEvent,
     ) -> Result<oneshot::Receiver<Result<Version, Error>>, Error> {
-        if !self.leads() && self.replicated {
+        if !self.leads() && self.replicated && !self.everywhere {
             // Also while it was chosen and has not decided all that was ordered yet.
             let leader = self.engine().and_then(|engine| engine.status().leader);
             return Err(weir_order::Error::NotLeader { leader }.into());
@@ -258,6 +265,54 @@ impl Shared {
             Ok(event) => self.offer_item(&Item::Event { now_ms: self.ordered_now_ms(), event }),
             Err(error) => self.offer_failed(&error),
         }
+    }
+
+    /// An event of a source elsewhere, which every replica hears: the one that leads orders it; where all take
+    /// proposals, the one whose turn it is.
+    pub fn hear(self: &Arc<Self>, event: SignedEvent) {
+        if !self.everywhere {
+            if self.leads() {
+                self.intake(event);
+            }
+            return;
+        }
+        let turn = turns::turn_of(&event.event.source, event.event.sequence);
+        let before = self.engine().map_or(0, |engine| engine.turn(turn));
+        let admitted = || {
+            let published = self.published();
+            admit(&self.domain, &self.keys, &published.joined, &event).is_ok()
+                && !was_decided(&published.store, &event.event)
+        };
+        // Forged and known ones are counted by the intake, and never held.
+        if before == 0 || !admitted() {
+            return self.intake(event);
+        }
+        let due_ms = self.clock.now_ns() / 1_000_000 + before * turns::TURN_MS;
+        let counter = match locked(&self.held).hold(event, due_ms) {
+            true => &self.counters.intake_held,
+            false => &self.counters.intake_full,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Orders what was held and was not decided when its turn came.
+    pub fn take_turns(self: &Arc<Self>) {
+        if !self.everywhere {
+            return;
+        }
+        let due = locked(&self.held).due(self.clock.now_ns() / 1_000_000);
+        for event in due {
+            if was_decided(&self.published().store, &event.event) {
+                self.counters.intake_spared.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.intake(event);
+            }
+        }
+    }
+
+    /// Events that are held.
+    pub fn held(&self) -> usize {
+        locked(&self.held).len()
     }
 
     /// Takes an event of a source elsewhere: orders it unless it is not its source's or was decided before.

@@ -3,7 +3,7 @@
 use super::app::{self, TestApp, endpoint, event, facts, label, policy, transaction};
 use std::sync::Arc;
 use weir_controller::core::scheduler::SchedulerSettings;
-use weir_controller::core::{Core, CoreSettings, Input, Item, Output};
+use weir_controller::core::{Core, CoreSettings, Input, Item, Output, Signer};
 use weir_model::event::{EventBody, Mutation, SourceId};
 use weir_model::signed::SignedUpdates;
 use weir_model::{Change, Entry, Key, Label, Update, Version};
@@ -112,6 +112,32 @@ fn a_replay_makes_the_same_bytes_from_any_snapshot() {
             assert_eq!(&again.snapshot().to_bytes(), wanted, "from snapshot {from}");
         }
         assert_eq!(again.store().digest(), whole.store().digest());
+    }
+}
+
+#[test]
+fn replicas_agree_on_their_states_byte_for_byte_whoever_sends_and_signs() {
+    let mut host = Host::new("h1");
+    let (mut sends, mut follows) = (core(), Core::new(settings(), Signer::Shares, vec![Arc::new(TestApp)]));
+    follows.step(Input::Lead(false), &mut Vec::new());
+    let mut agreed = Vec::new();
+    for batch in batches() {
+        sends.step(Input::Ordered(batch.clone()), &mut Vec::new());
+        host.reconcile(&mut sends);
+        follows.step(Input::Ordered(batch), &mut Vec::new());
+        agreed.push(sends.agreed_snapshot().to_bytes());
+        assert_eq!(agreed.last(), Some(&follows.agreed_snapshot().to_bytes()));
+    }
+    assert_ne!(sends.snapshot().to_bytes(), follows.snapshot().to_bytes(), "what each has besides differs");
+    // And one that takes such a state over goes on as they do.
+    for (from, bytes) in agreed.iter().enumerate() {
+        let mut again = Core::new(settings(), Signer::Shares, vec![Arc::new(TestApp)]);
+        again.install(bytes).unwrap();
+        for (batch, wanted) in batches()[from + 1..].iter().zip(&agreed[from + 1..]) {
+            again.step(Input::Ordered(batch.clone()), &mut Vec::new());
+            assert_eq!(&again.agreed_snapshot().to_bytes(), wanted, "from state {from}");
+        }
+        assert_eq!(again.replica_digest(), sends.replica_digest());
     }
 }
 

@@ -4,7 +4,7 @@
 //! their newest snapshot. It takes that over, applies its own log behind it once more, and serves again. Its log is
 //! sound all the while (entries have checksums and raft compares them), so it goes on voting and following.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
+use weir_order::digests::{Digests, Divergence};
 
 use super::{Inner, RaftOf, admin, locked};
-use crate::digest::{Digests, Divergence};
 use crate::machine::SnapshotFile;
 use crate::net::message::Request;
 use crate::net::{Lane, Network, Notice, Service};
@@ -23,6 +23,8 @@ use crate::types::Address;
 
 /// Between two tries to get a state.
 const REPAIR_EVERY: Duration = Duration::from_secs(1);
+/// How long the application may take to digest a state that it was given.
+const DIGEST_LIMIT: Duration = Duration::from_secs(10);
 /// How long a digest, or a wish for a state, may take to be delivered.
 const TELL_LIMIT: Duration = Duration::from_secs(2);
 
@@ -42,11 +44,17 @@ pub(super) async fn watch_over(
         service,
         fenced: None,
         asked: 0,
+        awaits: None,
     };
     let mut next_try = Instant::now();
     loop {
         tokio::select! {
             biased;
+            // First, so that no flood of notices keeps it from its turn.
+            () = sleep_until(next_try), if health.fenced.is_some() => {
+                health.ask_for_state();
+                next_try = Instant::now() + REPAIR_EVERY;
+            }
             notice = notices.recv() => {
                 let Some(notice) = notice else { return };
                 health.notice(notice).await;
@@ -54,10 +62,6 @@ pub(super) async fn watch_over(
             own = own_digests.recv() => {
                 let Some((index, digest)) = own else { return };
                 health.own(index, digest);
-            }
-            () = sleep_until(next_try), if health.fenced.is_some() => {
-                health.ask_for_state();
-                next_try = Instant::now() + REPAIR_EVERY;
             }
         }
     }
@@ -72,6 +76,9 @@ struct Health {
     fenced: Option<Divergence>,
     /// How often a state was asked for, so that each time another replica is asked.
     asked: usize,
+    /// The place of the state that was taken over, and until when its digest is waited for: what the application says
+    /// before is of the state that it had.
+    awaits: Option<(u64, Instant)>,
 }
 
 impl Health {
@@ -84,8 +91,9 @@ impl Health {
     }
 
     fn heard(&mut self, from: u64, index: u64, digest: [u8; 32]) {
-        let voters = self.raft.server_metrics().borrow_watched().membership_config.voter_ids().collect();
-        let found = self.digests.heard(from, index, digest, &voters);
+        let voters: BTreeSet<u64> =
+            self.raft.server_metrics().borrow_watched().membership_config.voter_ids().collect();
+        let found = self.digests.heard(from, index, digest, (&voters, voters.len() / 2 + 1));
         self.inner.digests_agreed.store(self.digests.agreed, Ordering::Relaxed);
         if let Some(divergence) = found.filter(|_| self.fenced.is_none()) {
             self.fence(divergence);
@@ -105,6 +113,10 @@ impl Health {
     }
 
     fn own(&mut self, index: u64, digest: [u8; 32]) {
+        match self.awaits {
+            Some((at, until)) if index != at && Instant::now() < until => return,
+            _ => self.awaits = None,
+        }
         for (id, address) in self.members() {
             let client = self.network.client(id, &address, Lane::Control);
             spawn(async move {
@@ -150,6 +162,8 @@ impl Health {
     fn send_state(&self, to: u64) {
         let Some(address) = self.members().get(&to).cloned() else { return };
         let newest = self.inner.machine.newest_file();
+        // A fresh one for the next time: there may be none, or one behind which the other's log does not reach.
+        self.inner.state_wanted.store(true, Ordering::Release);
         let Some((meta, data)) = newest.filter(|_| self.fenced.is_none()) else {
             tracing::info!(to, "was asked for a state and has no snapshot of one");
             return;
@@ -168,6 +182,7 @@ impl Health {
             return;
         }
         let (log, own) = (Arc::clone(&self.inner.log), self.inner.settings.id);
+        let taken = data.info.at.index;
         let done = self.raft.with_state_machine(move |machine| {
             let result = machine.repair(&data, &log);
             Box::pin(std::future::ready(result))
@@ -181,6 +196,7 @@ impl Health {
                 );
                 self.inner.repairs.fetch_add(1, Ordering::Relaxed);
                 self.digests.forget_own();
+                self.awaits = Some((taken, Instant::now() + DIGEST_LIMIT));
                 self.fenced = None;
                 self.service.repairing.store(false, Ordering::Release);
                 *locked(&self.inner.fence) = None;

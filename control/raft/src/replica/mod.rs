@@ -84,6 +84,8 @@ pub(crate) struct Inner {
     /// The log ended here when the replica started: what it may have acknowledged in an earlier life.
     pub(crate) start_log_index: Option<u64>,
     pub(crate) changing: AtomicBool,
+    /// Another replica needs a state.
+    pub(crate) state_wanted: AtomicBool,
     pub(crate) divergences: AtomicU64,
     pub(crate) repairs: AtomicU64,
     pub(crate) digests_agreed: AtomicU64,
@@ -194,6 +196,7 @@ pub fn open(
         failure: Mutex::default(),
         start_log_index,
         changing: AtomicBool::new(false),
+        state_wanted: AtomicBool::new(false),
         divergences: AtomicU64::new(0),
         repairs: AtomicU64::new(0),
         digests_agreed: AtomicU64::new(0),
@@ -440,8 +443,15 @@ impl Replica {
         Err(error)
     }
 
+    /// Whether another replica, whose state is rotten, needs one that is newer than this replica's snapshot: the application's after the
+    /// batch at `index`, the last one here.
+    pub fn wants_state(&self, index: u64) -> bool {
+        self.inner.state_wanted.load(Ordering::Acquire)
+            && self.inner.machine.newest().is_none_or(|meta| meta.position.index < index)
+    }
+
     /// Tells the digest of the application's state after the batch at `at`, to be compared with the others'. To be called
-    /// after every [`Settings::digest_every`]th batch, in order; a full queue loses one, which the next makes up for.
+    /// after every [`Settings::digest_every`]th batch, in order, and after a state was taken over; a full queue loses one, which the next makes up for.
     pub fn report_digest(&self, at: Position, digest: [u8; 32]) {
         // Lost when the replica is busy or stopping.
         let _lost = self.commands.try_send(Command::Digest { index: at.index, digest });
@@ -497,6 +507,7 @@ impl Engine for Replica {
             return Err(error);
         }
         let (info, purge) = self.inner.machine.save(at, state)?;
+        self.inner.state_wanted.store(false, Ordering::Release);
         // A full queue only delays the purge until the next snapshot.
         let _delayed = self.commands.try_send(Command::Saved { purge });
         Ok(info)

@@ -26,6 +26,8 @@ pub(super) enum Group {
     Refresh,
     /// Write the domain's secrets to a file, for the settings group.keys of every controller
     Keys(Keys),
+    /// Print the key by which the others know a controller, for group.founders with group.order: bft; made when it is not there
+    Identity(Identity),
 }
 
 #[derive(Debug, Args)]
@@ -68,6 +70,20 @@ pub(super) struct Keys {
     out: PathBuf,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct Identity {
+    /// State directory of the controller; made when it is not there
+    #[arg(long, value_name = "DIRECTORY")]
+    state: PathBuf,
+}
+
+impl Identity {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        println!("{}", crate::roles::group::identity(&self.state)?);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 impl Group {
     pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
         match self {
@@ -89,6 +105,7 @@ impl Group {
                 println!("Every controller has a new share; the group's key is the same.");
             }
             Group::Keys(keys) => return keys.run(),
+            Group::Identity(identity) => return identity.run(),
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -111,13 +128,17 @@ impl Keys {
 /// The group in words, as `weir status` and `weir group list` show it.
 pub(super) fn text(group: &GroupStatus) -> String {
     let leader = group.leader.map_or("nobody".to_string(), |leader| format!("controller {leader}"));
+    let (count, term) = (group.members.len(), group.term);
+    let who = match group.order.as_str() {
+        "bft" => format!(
+            "{} may lie; each takes changes; {leader} sends to switches; view {term}",
+            (count.max(1) - 1) / 3
+        ),
+        _ => format!("{leader} leads in term {term}"),
+    };
     let mut text = format!(
-        "Group of {} controllers; {leader} leads in term {}. Controller {} answers: {}, {} batches applied.",
-        group.members.len(),
-        group.term,
-        group.id,
-        group.role,
-        group.applied
+        "Group of {count} controllers; {who}. Controller {} answers: {}, {} batches applied.",
+        group.id, group.role, group.applied
     );
     for (what, reason) in [("fenced", &group.fenced), ("stopped", &group.failure)] {
         if let Some(reason) = reason {

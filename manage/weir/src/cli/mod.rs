@@ -234,6 +234,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Capture(command) => command.run(&connect()?),
         Command::Store(command) => command.run(&context::load(arguments.global.context.as_deref())?),
         Command::Group(group::Group::Keys(command)) => command.run(),
+        Command::Group(group::Group::Identity(command)) => command.run(),
         Command::Group(command) => command.run(&connect()?),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),

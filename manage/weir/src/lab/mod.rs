@@ -213,7 +213,11 @@ fn bring_up(scope: &Scope, place: Place, progress: &mut Progress) -> Result<(Cli
     progress.step("namespaces and links");
     topology::build(scope, place)?;
     guest::make_namespaces(scope, &guests)?;
-    progress.step(if place.grouped() { "three controllers" } else { "controller" });
+    progress.step(match place.founders().len() {
+        1 => "controller",
+        3 => "three controllers",
+        _ => "four controllers",
+    });
     let client = programs::start_controllers(scope, place)?;
     link_context(place, scope)?;
     progress.step("three hosts and a gateway");

@@ -37,7 +37,7 @@ pub const CONTROLLERS: [Member; 4] = [
     Member { name: "c3", netns: "c3", number: 3 },
     Member { name: "c4", netns: "c4", number: 4 },
 ];
-/// How many of them found the group.
+/// How many of them found a group that survives a crash.
 pub const FOUNDERS: usize = 3;
 /// The hosts.
 pub const HOSTS: [Member; 3] = [
@@ -70,17 +70,20 @@ pub enum Kind {
     TwoTenants,
     /// The same with a group of three.
     ThreeControllers,
+    /// The same with a group of four, of which one may lie.
+    FourControllers,
 }
 
 impl Kind {
     /// All, in the order in which they are listed.
-    pub const ALL: [Kind; 2] = [Kind::TwoTenants, Kind::ThreeControllers];
+    pub const ALL: [Kind; 3] = [Kind::TwoTenants, Kind::ThreeControllers, Kind::FourControllers];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Kind::TwoTenants => "two-tenants",
             Kind::ThreeControllers => "three-controllers",
+            Kind::FourControllers => "four-controllers",
         }
     }
 
@@ -94,6 +97,7 @@ impl Kind {
         match self {
             Kind::TwoTenants => "a controller, three hosts, a gateway; two tenants with the same addresses",
             Kind::ThreeControllers => "the same with a group of three controllers, and one more to add",
+            Kind::FourControllers => "the same with a group of four controllers, of which one may lie",
         }
     }
 }
@@ -124,7 +128,12 @@ impl Place {
 
     /// Whether its controllers are a group.
     pub fn grouped(self) -> bool {
-        self.kind == Kind::ThreeControllers
+        self.kind != Kind::TwoTenants
+    }
+
+    /// Whether its group goes on when one of it lies.
+    pub fn byzantine(self) -> bool {
+        self.kind == Kind::FourControllers
     }
 
     /// Its controllers, in the order in which they start; the last of a group is started by whoever adds it.
@@ -135,7 +144,8 @@ impl Place {
     /// Those that run from the beginning.
     pub fn founders(self) -> &'static [Member] {
         let all = self.controllers();
-        &all[..all.len().min(FOUNDERS)]
+        let founders = if self.byzantine() { all.len() } else { FOUNDERS };
+        &all[..all.len().min(founders)]
     }
 
     /// Whether it is one that commands without a context find.
@@ -153,7 +163,11 @@ impl Place {
 
     /// What the names of its namespaces and links begin with.
     pub fn prefix(self) -> String {
-        let lab = if self.grouped() { "wg" } else { "wl" };
+        let lab = match self.kind {
+            Kind::TwoTenants => "wl",
+            Kind::ThreeControllers => "wg",
+            Kind::FourControllers => "wf",
+        };
         match self.instance {
             0 => format!("{lab}-"),
             number => format!("{lab}{number}-"),
@@ -177,7 +191,12 @@ impl Place {
 
     /// Number of its underlay, which no other instance of any lab has.
     fn range(self) -> u8 {
-        self.instance + if self.grouped() { INSTANCE_MAX + 1 } else { 0 }
+        let nth = match self.kind {
+            Kind::TwoTenants => 0,
+            Kind::ThreeControllers => 1,
+            Kind::FourControllers => 2,
+        };
+        self.instance + nth * (INSTANCE_MAX + 1)
     }
 
     /// The resources with the names of this instance's namespaces.

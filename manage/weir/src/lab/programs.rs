@@ -67,7 +67,7 @@ fn controller(scope: &Scope, place: Place, one: &Member, join: bool) -> Result<P
         .netns(&place.netns(one.netns));
     if place.grouped() {
         let settings = settings_path(scope, one);
-        std::fs::write(&settings, group_settings(scope, place, one))
+        std::fs::write(&settings, group_settings(scope, place, one)?)
             .map_err(|error| Error::io(format!("write {}", settings.display()), error))?;
         program = program.arg("--config").arg(settings);
         if join || !place.founders().contains(one) {
@@ -86,7 +86,7 @@ fn keys_path(scope: &Scope) -> PathBuf {
 }
 
 /// The part `group` of a controller's settings: a few lines of YAML.
-fn group_settings(scope: &Scope, place: Place, one: &Member) -> String {
+fn group_settings(scope: &Scope, place: Place, one: &Member) -> Result<String, Error> {
     let at = |member: &Member, port: u16| format!("{}:{port}", place.v4(member.number));
     let mut text = format!(
         "group:\n  id: {}\n  listen: {}\n  keys: {}\n",
@@ -94,11 +94,19 @@ fn group_settings(scope: &Scope, place: Place, one: &Member) -> String {
         at(one, REPLICA_PORT),
         keys_path(scope).display()
     );
+    if place.byzantine() {
+        text.push_str("  order: bft\n");
+    }
     if place.founders().contains(one) {
         text.push_str("  founders:\n");
         for member in place.founders() {
+            let key = if place.byzantine() {
+                format!(", key: \"{}\"", identity(scope, member)?)
+            } else {
+                String::new()
+            };
             text.push_str(&format!(
-                "    - {{ id: {}, replica: \"{}\", api: \"{}\", session: \"{}\" }}\n",
+                "    - {{ id: {}, replica: \"{}\", api: \"{}\", session: \"{}\"{key} }}\n",
                 member.number,
                 at(member, REPLICA_PORT),
                 at(member, API_PORT),
@@ -106,7 +114,15 @@ fn group_settings(scope: &Scope, place: Place, one: &Member) -> String {
             ));
         }
     }
-    text
+    Ok(text)
+}
+
+/// The key by which a controller is known, as a person would ask for it on its machine.
+fn identity(scope: &Scope, member: &Member) -> Result<String, Error> {
+    let mut command = Command::new(own()?);
+    command.args(["group", "identity", "--state"]).arg(state(scope, member));
+    let output = system::run_ok(command, CONTROLLER_BOUND)?;
+    Ok(output.trim().to_string())
 }
 
 /// The host of a lab that runs a monitor.

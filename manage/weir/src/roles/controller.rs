@@ -8,7 +8,7 @@ use super::keys::Keys;
 use super::state::State;
 use crate::cli::Failure;
 use clap::Args;
-use config::{Consistency, ControllerConfig, Given, Signatures};
+use config::{Consistency, ControllerConfig, Given, Ordering, Signatures};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,6 +28,7 @@ use weir_controller::driver::{
 use weir_model::Label;
 use weir_model::event::SourceId;
 use weir_trust::batch::SingleSigner;
+use weir_trust::identity::KeyPair;
 
 /// How long a controller that stops tries to give leadership away.
 const RESIGN_BOUND: Duration = Duration::from_secs(2);
@@ -93,6 +94,11 @@ impl ControllerArguments {
         let mut given = options.over(file);
         if self.join_group {
             match &mut given.group {
+                Some(group) if group.order == Ordering::Bft => {
+                    let text = "--join-group: with group.order: bft controllers do not join or leave a group: its founders are \
+                                its members";
+                    return Err(Failure::Input(text.to_string()));
+                }
                 Some(group) => group.founders.clear(),
                 None => {
                     let text =
@@ -113,6 +119,9 @@ fn start(
     let wrong = |error: &dyn std::fmt::Display| Failure::Input(error.to_string());
     let (name, identity) = match &config.group {
         None => (super::label("controller"), state.event_key()),
+        Some(group) if group.order == Ordering::Bft => {
+            (member_name(group.id), KeyPair::from_seed(&group::secret(&config.state_dir)?))
+        }
         Some(group) => (member_name(group.id), state.member_event_key(group.id)),
     };
     let mut settings = ControllerSettings::new(config.domain.clone(), name, Arc::new(identity));
@@ -134,11 +143,19 @@ fn start(
     };
     let at_switches = group.signatures == Signatures::SharesAtSwitches;
     settings.scheduler.send_unsigned = at_switches;
-    // All that a group can have: who is in it must not change what is right in the order.
-    settings.peers = (1..=MEMBER_NUMBER_MAX)
-        .filter(|id| *id != group.id)
-        .map(|id| (SourceId::of_controller(&member_name(id)), state.member_event_key(id).public()))
-        .collect();
+    settings.peers = match group.order {
+        // All that a group can have: who is in it must not change what is right in the order.
+        Ordering::Raft => (1..=MEMBER_NUMBER_MAX)
+            .filter(|id| *id != group.id)
+            .map(|id| (SourceId::of_controller(&member_name(id)), state.member_event_key(id).public()))
+            .collect(),
+        // Each by its own key, so that none can speak for another.
+        Ordering::Bft => {
+            settings.snapshots.entries = group::STATE_EVERY;
+            let others = group.founder_keys.iter().filter(|(id, _)| **id != group.id);
+            others.map(|(id, key)| (SourceId::of_controller(&member_name(*id)), *key)).collect()
+        }
+    };
     let numbers = config.state_dir.join("numbers");
     std::fs::create_dir_all(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
     let numbers = RealDisk::open(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
@@ -188,6 +205,23 @@ async fn watch_group(
         group::found(&group, settings).await?;
     }
     group::watch(group, handle, state, config.state_dir.join("admin.json")).await
+}
+
+/// In builds for tests: lets the state rot when somebody puts the file `rot-state` into the state directory. Never ends.
+async fn rot_when_told(handle: ControllerHandle, state_dir: PathBuf) {
+    #[cfg(debug_assertions)]
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if std::fs::remove_file(state_dir.join("rot-state")).is_ok() {
+            tracing::warn!("the state rots, as the file rot-state told");
+            let _stops = handle.rot().await;
+        }
+    }
+    #[cfg(not(debug_assertions))]
+    {
+        drop((handle, state_dir));
+        std::future::pending::<()>().await;
+    }
 }
 
 async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
@@ -246,6 +280,7 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         }
         ended = watch_group(&config, group, controller.handle(), state) => ended,
         () = super::store::expire(controller.handle()) => Ok(()),
+        () = rot_when_told(controller.handle(), config.state_dir.clone()) => Ok(()),
         () = super::stopped() => Ok(()),
     };
     tracing::info!("the controller stops");

@@ -59,8 +59,9 @@ pub async fn expire(handle: ControllerHandle) {
         tokio::time::sleep(EXPIRY_LOOK).await;
         let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now_ms = now_ms.map_or(0, |since| since.as_millis() as u64);
-        if handle.leads()
-            && handle.published().store.next_expiry_ms().is_some_and(|expires_ms| expires_ms <= now_ms)
+        let due_ms = handle.published().store.next_expiry_ms();
+        if let Some(due_ms) = due_ms.filter(|due_ms| *due_ms <= now_ms)
+            && handle.orders_for_all(Duration::from_millis(now_ms - due_ms))
             && let Ok(applied) = handle.operate(Batch::once([]))
         {
             // One at a time; why it failed is in the order's own counters.

@@ -232,6 +232,11 @@ impl Scheduler {
         self.targets.values().flat_map(|target| target.slots.values()).flat_map(|slot| &slot.held)
     }
 
+    /// The update of each key that is desired, the last.
+    pub fn desired_held(&self) -> impl Iterator<Item = &Held> {
+        self.targets.values().flat_map(|target| target.slots.values()).map(Slot::desired)
+    }
+
     /// Names of all actuators that are known.
     pub fn target_names(&self) -> impl Iterator<Item = &Label> {
         self.targets.keys()

@@ -13,12 +13,16 @@
 //!   listen: 192.0.2.10:7445             # where the other controllers connect
 //!   keys: /etc/weir/domain-keys.json    # the domain's secrets, the same for all ('weir group keys')
 //!   wide: false                         # true: the controllers are in different places
+//!   order: raft                         # raft: some may crash; bft: some may lie, and each founder has a key
 //!   signatures: shares                  # how changes are signed: shares, shares-at-switches or shared-key; the same on all
 //!   founders:                           # the same on all that found it; absent on one that is added later
 //!     - { id: 1, replica: "192.0.2.10:7445", api: "192.0.2.10:7443", session: "192.0.2.10:7444" }
 //!     - { id: 2, replica: "192.0.2.11:7445", api: "192.0.2.11:7443", session: "192.0.2.11:7444" }
 //!     - { id: 3, replica: "192.0.2.12:7445", api: "192.0.2.12:7443", session: "192.0.2.12:7444" }
 //! ```
+//!
+//! With `order: bft` there are 4, 7, 10 … founders, and each has its identity beside its addresses, as `weir group identity`
+//! prints it: `key: "9f…"`.
 //!
 //! An unknown field is an error, and each error names field, value and what is allowed.
 
@@ -29,6 +33,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use weir_model::Label;
+use weir_model::join::from_hex;
 use weir_model::session::CONTROLLERS_MAX as MEMBERS_MAX;
 use weir_raft::Timers;
 
@@ -76,6 +81,9 @@ pub struct GivenGroup {
     /// How decided batches are signed.
     #[serde(default)]
     pub signatures: Signatures,
+    /// What the order survives.
+    #[serde(default)]
+    pub order: Ordering,
     /// Those who found the group.
     #[serde(default)]
     pub founders: Vec<GivenFounder>,
@@ -107,6 +115,17 @@ pub enum Signatures {
     SharedKey,
 }
 
+/// What a group's order survives. All its controllers must be set the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ordering {
+    /// That f of 2f+1 controllers crash.
+    #[default]
+    Raft,
+    /// That f of 3f+1 controllers do whatever they like.
+    Bft,
+}
+
 /// One who founds the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -119,6 +138,9 @@ pub struct GivenFounder {
     pub api: String,
     /// Where hosts and gateways reach it.
     pub session: String,
+    /// Its identity, hexadecimal; with `order: bft`.
+    #[serde(default)]
+    pub key: Option<String>,
 }
 
 /// The group that a controller is in, whole and checked.
@@ -132,8 +154,14 @@ pub struct GroupConfig {
     pub keys: Option<PathBuf>,
     /// How fast the loss of the leader is noticed.
     pub timers: Timers,
+    /// Whether the controllers are in different places.
+    pub wide: bool,
     /// How decided batches are signed.
     pub signatures: Signatures,
+    /// What the order survives.
+    pub order: Ordering,
+    /// Identities of the founders, where the order survives lies.
+    pub founder_keys: BTreeMap<u64, [u8; 32]>,
     /// Those who found the group; empty: it waits to be added.
     pub founders: BTreeMap<u64, MemberAddress>,
     /// Where this controller is reached.
@@ -209,8 +237,39 @@ impl GivenGroup {
             _ => {}
         }
         let timers = if self.wide { Timers::WAN } else { Timers::LAN };
+        let founder_keys = match self.order {
+            Ordering::Raft => BTreeMap::new(),
+            Ordering::Bft => self.identities()?,
+        };
         let (id, keys, signatures) = (self.id, self.keys.clone(), self.signatures);
-        Ok(GroupConfig { id, listen, keys, timers, signatures, founders, own })
+        let (wide, order) = (self.wide, self.order);
+        Ok(GroupConfig { id, listen, keys, timers, wide, signatures, order, founder_keys, founders, own })
+    }
+
+    /// What a group that survives lies must have beside: enough members, each with a key of its own.
+    fn identities(&self) -> Result<BTreeMap<u64, [u8; 32]>, Failure> {
+        let count = self.founders.len();
+        if count < 4 || count % 3 != 1 {
+            let allowed = "with order: bft a group is of 3f+1 controllers, of which f may lie: list 4, 7, 10, 13 or 16 (members \
+                           do not join or leave such a group later)";
+            return Err(wrong("group.founders", format!("{count} controllers"), allowed));
+        }
+        if self.signatures == Signatures::SharedKey {
+            let allowed = "with order: bft no controller may sign alone: use shares or shares-at-switches";
+            return Err(wrong("group.signatures", "shared-key", allowed));
+        }
+        let mut keys = BTreeMap::new();
+        for one in &self.founders {
+            let field = format!("group.founders: key of controller {}", one.id);
+            let allowed = "use the 64 hexadecimal digits that 'weir group identity --state DIRECTORY' prints on its machine";
+            let text = one.key.clone().unwrap_or_default();
+            let key = from_hex::<32>(&text).ok_or_else(|| wrong(&field, &text, allowed))?;
+            if keys.values().any(|known| *known == key) {
+                return Err(wrong(&field, &text, "another controller has it: each makes its own"));
+            }
+            keys.insert(one.id, key);
+        }
+        Ok(keys)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Who leads, and what follows from it.
 
-use super::Group;
+use super::order::Replicated;
+use super::{Engine, Group, turns};
 use crate::cli::Failure;
 use crate::roles::state::State;
 use std::path::PathBuf;
@@ -25,21 +26,27 @@ pub async fn watch(
     state: Arc<State>,
     context: PathBuf,
 ) -> Result<(), Failure> {
+    let led = async {
+        match &group.engine {
+            Engine::Raft(order) => follow_leadership(order, &group, &handle).await,
+            Engine::Bft(order) => turns::follow(order, &handle, || group.tell_members()).await,
+        }
+    };
     tokio::select! {
-        () = follow_leadership(&group, &handle) => Ok(()),
+        () = led => Ok(()),
         stopped = follow_members(&group, &handle, &state, &context) => stopped,
     }
 }
 
-async fn follow_leadership(group: &Group, handle: &ControllerHandle) {
-    let mut leadership = group.order.engine().leader();
-    let own = group.order.engine().replica_status().id;
+async fn follow_leadership(order: &Replicated, group: &Group, handle: &ControllerHandle) {
+    let mut leadership = order.engine().leader();
+    let own = order.engine().replica_status().id;
     loop {
         let now = *leadership.borrow_and_update();
         group.tell_members();
         let leads = now.leader == Some(own);
         if leads && !handle.leads() {
-            match barrier(group).await {
+            match barrier(order).await {
                 Ok(()) if !leadership.has_changed().unwrap_or(true) => {
                     tracing::info!(term = now.term, "this controller leads");
                     // Fails only when the controller stops.
@@ -64,9 +71,9 @@ async fn follow_leadership(group: &Group, handle: &ControllerHandle) {
 }
 
 /// Ends when all that was acknowledged before is in the controller's queue.
-async fn barrier(group: &Group) -> Result<(), Error> {
+async fn barrier(order: &Replicated) -> Result<(), Error> {
     let (reply, passed) = oneshot::channel();
-    group.order.barrier(Completion::new(move |result| drop(reply.send(result))))?;
+    order.barrier(Completion::new(move |result| drop(reply.send(result))))?;
     passed.await.map_err(|_| Error::Stopped)?.map(drop)
 }
 
@@ -79,12 +86,16 @@ async fn follow_members(
     let mut written = Vec::new();
     loop {
         group.tell_members();
-        let status = group.order.engine().replica_status();
-        if let Some(failure) = status.failure {
+        if let Some(failure) = group.engine.failure() {
             return Err(Failure::Input(format!("the replica has stopped: {failure}")));
         }
-        if let Some(number) = status.membership_log_index {
-            let sessions = super::members(&status).map(|(.., address)| address.session).collect();
+        let number = match &group.engine {
+            Engine::Raft(order) => order.engine().replica_status().membership_log_index,
+            // They are the same for ever.
+            Engine::Bft(_) => Some(1),
+        };
+        if let Some(number) = number {
+            let sessions = group.engine.members().into_iter().map(|(.., address)| address.session).collect();
             handle.set_controllers(number, sessions);
         }
         let apis = group.apis();

@@ -4,6 +4,9 @@
 //! replica to the controller: it is told to lead when raft says so and all that was ordered is decided; the members and
 //! their addresses become what actuators, tools and join tokens are told.
 //!
+//! Two orders. With `order: raft` one member leads and some may crash ([`order`], [`lead`]); with `order: bft` every member takes what is asked
+//! and some may lie ([`everywhere`], [`turns`]).
+//!
 //! Trust. Switches trust the group and not a member: several members must sign what is decided, each with its share of a
 //! key that nobody has ([`signing`], `weir_controller::quorum`), and the key stays when members come and go. What
 //! members still share ([`super::state::Keys`]) is the domain's authority, from which each makes certificates for itself.
@@ -13,19 +16,25 @@
 //! Invariants
 //! - A controller founds a group only with an empty log, and only the first of the founders does. One that was a member
 //!   and has lost its log does not start: its votes are lost too. It comes back by being removed and added again.
-//! - It leads only after a barrier in its own term has passed.
+//! - It leads only after a barrier has passed.
 
 mod address;
+mod everywhere;
 mod lead;
 mod order;
 mod signing;
 mod start;
+mod turns;
 
 pub use address::MemberAddress;
+pub use everywhere::{STATE_EVERY, public as identity, secret};
 pub use lead::watch;
 pub use start::{Founding, found, open};
 
+use bytes::Bytes;
+use everywhere::Everywhere;
 use order::Replicated;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_api::ApiError;
@@ -40,53 +49,145 @@ const CATCH_UP_BOUND: Duration = Duration::from_secs(60);
 /// How often it is looked whether it has.
 const CATCH_UP_LOOK: Duration = Duration::from_millis(100);
 
+/// The order below this controller.
+#[derive(Clone)]
+enum Engine {
+    /// Some may crash.
+    Raft(Arc<Replicated>),
+    /// Some may lie.
+    Bft(Arc<Everywhere>),
+}
+
 /// This controller's replica of the group.
 #[derive(Clone)]
 pub struct Group {
-    order: Arc<Replicated>,
+    engine: Engine,
     /// Where this controller is.
     own: MemberAddress,
     /// Its part in the group's signatures; none where all have the same key.
     members: Option<Members>,
 }
 
-fn members(status: &ReplicaStatus) -> impl Iterator<Item = (u64, bool, MemberAddress)> {
+type Member = (u64, bool, MemberAddress);
+
+fn members(status: &ReplicaStatus) -> impl Iterator<Item = Member> {
     let voters = status.voters.iter().map(|(id, text)| (*id, true, MemberAddress::read(text)));
     voters.chain(status.learners.iter().map(|(id, text)| (*id, false, MemberAddress::read(text))))
+}
+
+impl Engine {
+    /// All of the group, whether each votes, and where it is.
+    fn members(&self) -> Vec<Member> {
+        match self {
+            Engine::Raft(order) => members(&order.engine().replica_status()).collect(),
+            Engine::Bft(order) => {
+                order.members.iter().map(|(id, address)| (*id, true, address.clone())).collect()
+            }
+        }
+    }
+
+    fn voters(&self) -> BTreeSet<u64> {
+        self.members().into_iter().filter(|(_, voter, _)| *voter).map(|(id, ..)| id).collect()
+    }
+
+    fn leader(&self) -> Option<u64> {
+        match self {
+            Engine::Raft(order) => order.engine().leader().borrow().leader,
+            Engine::Bft(order) => order.leader(),
+        }
+    }
+
+    /// Why the replica cannot go on.
+    fn failure(&self) -> Option<String> {
+        match self {
+            Engine::Raft(order) => order.engine().replica_status().failure,
+            Engine::Bft(order) => order.engine().replica_status().failure,
+        }
+    }
+
+    /// Says something to the upper half of another member; what is lost is said again.
+    fn tell(&self, to: u32, bytes: Bytes) {
+        match self {
+            Engine::Raft(order) => order.engine().tell(u64::from(to), bytes),
+            Engine::Bft(order) => order.engine().tell(to, bytes),
+        }
+    }
+
+    fn status(&self) -> GroupStatus {
+        match self {
+            Engine::Raft(order) => of_raft(order),
+            Engine::Bft(order) => of_bft(order),
+        }
+    }
+}
+
+fn of_raft(order: &Replicated) -> GroupStatus {
+    let status = order.engine().replica_status();
+    let lag = |id: u64| status.lag.get(&id).filter(|lag| lag.heard).map(|lag| lag.entries);
+    GroupStatus {
+        id: status.id,
+        order: "raft".to_string(),
+        role: role(status.role).to_string(),
+        leader: status.leader,
+        term: status.term,
+        applied: status.applied.index,
+        members: shown(members(&status), lag),
+        fenced: status.fenced,
+        failure: status.failure,
+        signing: None,
+    }
+}
+
+fn of_bft(order: &Everywhere) -> GroupStatus {
+    let status = order.engine().replica_status();
+    let (leader, live, id) = (order.leader(), order.live(), u64::from(status.id));
+    let lag = |member: u64| {
+        let seen = u32::try_from(member).ok().and_then(|member| status.others.get(&member));
+        seen.filter(|_| live.contains(&member)).map(|seen| seen.behind)
+    };
+    let role = match &status.failure {
+        Some(_) => Role::Stopped,
+        None if leader == Some(id) => Role::Leader,
+        None => Role::Follower,
+    };
+    GroupStatus {
+        id,
+        order: "bft".to_string(),
+        role: self::role(role).to_string(),
+        leader,
+        term: status.view,
+        applied: status.applied.index,
+        members: shown(order.members.iter().map(|(id, address)| (*id, true, address.clone())), lag),
+        fenced: status.fenced,
+        failure: status.failure,
+        signing: None,
+    }
+}
+
+fn shown(members: impl Iterator<Item = Member>, lag: impl Fn(u64) -> Option<u64>) -> Vec<GroupMember> {
+    let mut all: Vec<GroupMember> = members
+        .map(|(id, voter, address)| GroupMember {
+            id,
+            voter,
+            replica: address.replica,
+            api: address.api,
+            session: address.session,
+            lag: lag(id),
+        })
+        .collect();
+    all.sort_by_key(|member| member.id);
+    all
 }
 
 impl Group {
     /// What the replica knows of itself and of the others.
     pub fn status(&self) -> GroupStatus {
-        let status = self.order.engine().replica_status();
-        let mut all: Vec<GroupMember> = members(&status)
-            .map(|(id, voter, address)| GroupMember {
-                id,
-                voter,
-                replica: address.replica,
-                api: address.api,
-                session: address.session,
-                lag: status.lag.get(&id).filter(|lag| lag.heard).map(|lag| lag.entries),
-            })
-            .collect();
-        all.sort_by_key(|member| member.id);
-        GroupStatus {
-            id: status.id,
-            role: role(status.role).to_string(),
-            leader: status.leader,
-            term: status.term,
-            applied: status.applied.index,
-            fenced: status.fenced,
-            failure: status.failure,
-            members: all,
-            signing: None,
-        }
+        self.engine.status()
     }
 
     /// Where people and tools reach a member, `ADDRESS:PORT`.
     pub fn api_of(&self, id: u64) -> Option<String> {
-        let status = self.order.engine().replica_status();
-        members(&status).find(|(member, ..)| *member == id).map(|(.., address)| address.api)
+        self.engine.members().into_iter().find(|(member, ..)| *member == id).map(|(.., address)| address.api)
     }
 
     /// Where people and tools reach the members, `ADDRESS:PORT`; this controller first, also before it is a member.
@@ -100,9 +201,8 @@ impl Group {
     }
 
     fn addresses(&self, which: impl Fn(&MemberAddress) -> &String) -> Vec<String> {
-        let status = self.order.engine().replica_status();
         let mut found = vec![which(&self.own).clone()];
-        for (.., address) in members(&status) {
+        for (.., address) in self.engine.members() {
             if !found.contains(which(&address)) {
                 found.push(which(&address).clone());
             }
@@ -112,6 +212,7 @@ impl Group {
 
     /// Adds a controller: without a vote until it has caught up, then with one.
     pub async fn add(&self, member: AddMember) -> Result<(), ApiError> {
+        let order = self.changeable()?;
         let address = MemberAddress { replica: member.replica, api: member.api, session: member.session };
         address.check().map_err(ApiError::invalid)?;
         if !(1..=MEMBER_NUMBER_MAX).contains(&member.id) {
@@ -127,7 +228,7 @@ impl Group {
         }
         let until = Instant::now() + CATCH_UP_BOUND;
         loop {
-            match self.order.engine().change(Change::Promote { id }).await {
+            match order.engine().change(Change::Promote { id }).await {
                 Ok(()) => return Ok(()),
                 Err(weir_raft::Error::Behind { .. } | weir_raft::Error::Busy) if Instant::now() < until => {
                     tokio::time::sleep(CATCH_UP_LOOK).await;
@@ -151,7 +252,18 @@ impl Group {
     }
 
     async fn change(&self, change: Change) -> Result<(), ApiError> {
-        self.order.engine().change(change).await.map_err(|error| self.refused(error))
+        self.changeable()?.engine().change(change).await.map_err(|error| self.refused(error))
+    }
+
+    /// The order whose members can change.
+    fn changeable(&self) -> Result<&Replicated, ApiError> {
+        match &self.engine {
+            Engine::Raft(order) => Ok(order),
+            Engine::Bft(_) => Err(ApiError::conflict(
+                "with group.order: bft controllers do not join or leave the group: its members are the founders in the settings. \
+                 Replace a machine under the same number, with the state directory of the one before",
+            )),
+        }
     }
 
     /// That another controller leads.
@@ -174,7 +286,10 @@ impl Group {
 
     /// Gives leadership away, if it is here and another can take it: then nobody has to wait for an election.
     pub async fn resign(&self) {
-        if self.order.engine().transfer_leadership(None).await.is_ok() {
+        // Where all take what is asked nobody waits for an election.
+        if let Engine::Raft(order) = &self.engine
+            && order.engine().transfer_leadership(None).await.is_ok()
+        {
             tracing::info!("another controller leads");
         }
     }

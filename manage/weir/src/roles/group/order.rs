@@ -51,6 +51,14 @@ impl Order for Replicated {
         self.0.report_digest(at, digest);
     }
 
+    fn wants_state(&self, index: u64) -> bool {
+        self.0.wants_state(index)
+    }
+
+    fn fenced(&self) -> Option<String> {
+        self.0.replica_status().fenced
+    }
+
     fn counts(&self) -> Vec<(&'static str, u64)> {
         let (replica, log) = (self.0.counters(), self.0.log_counters());
         vec![

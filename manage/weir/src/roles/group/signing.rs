@@ -4,8 +4,7 @@
 //! dealing; `share` and `round`, see `weir_controller::quorum::kept`. None of it is in the file of the domain's keys, and
 //! none ever leaves the machine but deals, to the member for whom each is.
 
-use super::Group;
-use super::order::Replicated;
+use super::{Engine, Group};
 use crate::cli::Failure;
 use crate::roles::state::kept_key;
 use bytes::Bytes;
@@ -28,12 +27,12 @@ const DEALING_BOUND: Duration = Duration::from_secs(45);
 const DEALING_LOOK: Duration = Duration::from_millis(50);
 
 /// The other members, over the replica's links.
-pub struct ReplicaPeers(pub Arc<OnceLock<Arc<Replicated>>>);
+pub struct ReplicaPeers(pub(super) Arc<OnceLock<Engine>>);
 
 impl Peers for ReplicaPeers {
     fn tell(&self, to: u32, message: Vec<u8>) {
-        if let Some(order) = self.0.get() {
-            order.engine().tell(u64::from(to), Bytes::from(message));
+        if let Some(engine) = self.0.get() {
+            engine.tell(to, Bytes::from(message));
         }
     }
 }
@@ -69,10 +68,9 @@ impl Group {
     /// Tells this member's part who leads and who is in the group.
     pub(super) fn tell_members(&self) {
         let Some(members) = &self.members else { return };
-        let status = self.order.engine().replica_status();
         let number = |id: u64| u32::try_from(id).ok();
-        let leader = self.order.engine().leader().borrow().leader.and_then(number);
-        let voters = status.voters.keys().copied().filter_map(number).collect();
+        let leader = self.engine.leader().and_then(number);
+        let voters = self.engine.voters().into_iter().filter_map(number).collect();
         members.input(Input::Group { leader, voters });
     }
 
@@ -108,9 +106,9 @@ impl Group {
         let until = Instant::now() + DEALING_BOUND;
         while Instant::now() < until {
             let keys = handle.group_keys();
-            let voters = self.order.engine().replica_status().voters;
+            let voters = self.engine.voters();
             let members = keys.members();
-            let same = members.iter().map(|id| u64::from(*id)).eq(voters.keys().copied());
+            let same = members.iter().map(|id| u64::from(*id)).eq(voters.iter().copied());
             if same && keys.open().is_none() && keys.phase() > after {
                 return Ok(());
             }
@@ -132,7 +130,7 @@ impl Group {
             ));
         };
         if !handle.leads() {
-            return Err(self.not_leader(self.order.engine().leader().borrow().leader));
+            return Err(self.not_leader(self.engine.leader()));
         }
         let before = handle.group_keys().phase();
         members.input(Input::Refresh);

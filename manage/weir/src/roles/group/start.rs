@@ -1,11 +1,12 @@
 //! Opening a replica, and founding a group.
 
-use super::Group;
 use super::order::{ByReplicaAddress, DIGEST_EVERY, Replicated};
 use super::signing::{self, ReplicaPeers};
+use super::{Engine, Group, everywhere};
 use crate::cli::Failure;
-use crate::roles::controller::config::GroupConfig;
+use crate::roles::controller::config::{GroupConfig, Ordering};
 use crate::roles::state::State;
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -47,15 +48,28 @@ fn look(config: &GroupConfig, state_dir: &Path, log: &Path) -> Result<Founding, 
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(Failure::io(path.display().to_string())(error)),
     };
-    let own = config.id.to_string();
+    let own = member_text(config);
     if let Some(was) = was.as_ref().filter(|was| **was != own) {
         return Err(Failure::Input(format!(
-            "group.id: {} is of controller {was} of the group, not of {own}: use its own directory for each",
+            "group.id, group.order: {} is of controller {was} of the group, not of {own}: use its own directory for each",
             state_dir.display()
         )));
     }
     let mut files = std::fs::read_dir(log).map_err(Failure::io(log.display().to_string()))?;
-    let empty = files.next().is_none();
+    // With lies to survive, votes are apart from the journal, and lost is what is lost of either.
+    let votes_lost =
+        config.order == Ordering::Bft && was.is_some() && !state_dir.join(everywhere::VOTES_FOLDER).is_dir();
+    let empty = files.next().is_none() || votes_lost;
+    if empty && was.is_some() && config.order == Ordering::Bft {
+        return Err(Failure::Input(format!(
+            "{} is empty or {} is missing, and this controller was a member of the group: without them it cannot know how it has \
+             voted, and may vote otherwise now. Bring them back; or, when all others are known to be sound, delete {}, and count \
+             this one as one that may lie until 'weir group list' shows it as not behind",
+            log.display(),
+            state_dir.join(everywhere::VOTES_FOLDER).display(),
+            path.display()
+        )));
+    }
     if empty && was.is_some() {
         return Err(Failure::Input(format!(
             "{} is empty, and this controller was a member of the group: without its log it cannot know how it has \
@@ -66,7 +80,17 @@ fn look(config: &GroupConfig, state_dir: &Path, log: &Path) -> Result<Founding, 
         )));
     }
     let first = config.founders.keys().next();
-    Ok(if empty && first == Some(&config.id) { Founding::Found } else { Founding::Nothing })
+    // Where all are founders, nobody has to say so.
+    let founds = config.order == Ordering::Raft && empty && first == Some(&config.id);
+    Ok(if founds { Founding::Found } else { Founding::Nothing })
+}
+
+/// Which member it is, and of which order.
+fn member_text(config: &GroupConfig) -> String {
+    match config.order {
+        Ordering::Raft => config.id.to_string(),
+        Ordering::Bft => format!("{} (bft)", config.id),
+    }
 }
 
 fn identity(config: &GroupConfig, state: &State) -> Result<Identity, Failure> {
@@ -87,6 +111,22 @@ pub fn open(config: &GroupConfig, state_dir: &Path, state: &State) -> Result<(Fo
     std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
     let founding = look(config, state_dir, &log)?;
     let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
+    let prepared = match config.order {
+        Ordering::Raft => Prepared::Raft(Box::new(prepare(config, state, disk)?)),
+        Ordering::Bft => Prepared::Bft(Box::new(everywhere::open(config, state_dir, state, disk)?)),
+    };
+    let opening = Opening {
+        prepared,
+        id: config.id,
+        own: config.own.clone(),
+        member: (state_dir.join(MEMBER_FILE), member_text(config)),
+        members: None,
+        started: Arc::default(),
+    };
+    Ok((founding, opening))
+}
+
+fn prepare(config: &GroupConfig, state: &State, disk: RealDisk) -> Result<RaftOpening, Failure> {
     let mut settings = Settings::new(config.id, state.domain.as_str());
     settings.timers = config.timers;
     settings.log.batch_bytes_max = BATCH_BYTES_MAX;
@@ -96,36 +136,38 @@ pub fn open(config: &GroupConfig, state_dir: &Path, state: &State) -> Result<(Fo
     let listener = TcpListener::bind(config.listen).map_err(Failure::io(listening.clone()))?;
     let listener = TlsListener::new(listener, &identity, FRAME_BYTES_MAX).map_err(Failure::io(listening))?;
     let transport = TlsTransport::new(&identity, FRAME_BYTES_MAX).map_err(wrong)?;
-    let opening = Opening {
-        disk,
-        settings,
-        transport: Arc::new(ByReplicaAddress(transport)),
-        listener,
-        own: config.own.clone(),
-        member_file: state_dir.join(MEMBER_FILE),
-        members: None,
-        started: Arc::default(),
-    };
-    Ok((founding, opening))
+    Ok(RaftOpening { disk, settings, transport: Arc::new(ByReplicaAddress(transport)), listener })
 }
 
-/// A replica that is ready to start.
-pub struct Opening {
+/// A replica of raft that is ready to start.
+struct RaftOpening {
     disk: RealDisk,
     settings: Settings,
     transport: Arc<ByReplicaAddress>,
     listener: TlsListener,
+}
+
+enum Prepared {
+    Raft(Box<RaftOpening>),
+    Bft(Box<everywhere::Opening>),
+}
+
+/// A replica that is ready to start.
+pub struct Opening {
+    prepared: Prepared,
+    id: u64,
     own: super::MemberAddress,
-    member_file: PathBuf,
+    /// The file that says which member this is, and what it says.
+    member: (PathBuf, String),
     members: Option<Members>,
-    started: Arc<OnceLock<Arc<Replicated>>>,
+    started: Arc<OnceLock<Engine>>,
 }
 
 impl Opening {
     /// Where the group will be after the start.
     pub fn group(&self) -> impl FnOnce() -> Option<Group> + use<> {
         let (started, own, members) = (self.started.clone(), self.own.clone(), self.members.clone());
-        move || started.get().map(|order| Group { order: order.clone(), own, members })
+        move || started.get().map(|engine| Group { engine: engine.clone(), own, members })
     }
 
     /// Prepares this member's part in the group's signatures, and signs with it. Comes before [`Opening::group`].
@@ -139,33 +181,50 @@ impl Opening {
         at_switches: bool,
     ) -> Result<(MembersThread, Members), Failure> {
         let peers = Arc::new(ReplicaPeers(self.started.clone()));
-        let (thread, members) = signing::open(state_dir, domain, (self.settings.id, at_switches), peers)?;
+        let (thread, members) = signing::open(state_dir, domain, (self.id, at_switches), peers)?;
         self.members = Some(members.clone());
         Ok((thread, members))
     }
 
     /// Starts it.
     pub fn start(self, sink: Box<dyn Sink>) -> Result<Arc<dyn Order>, weir_order::Error> {
-        let (listener, member) = (Box::new(self.listener), format!("{}\n", self.settings.id));
-        let engine = RaftEngine::start(Arc::new(self.disk), self.settings, self.transport, listener, sink)?;
+        let engine = match self.prepared {
+            Prepared::Raft(ready) => {
+                let RaftOpening { disk, settings, transport, listener } = *ready;
+                let engine =
+                    RaftEngine::start(Arc::new(disk), settings, transport, Box::new(listener), sink)?;
+                Engine::Raft(Arc::new(Replicated(engine)))
+            }
+            Prepared::Bft(ready) => Engine::Bft(Arc::new(ready.start(sink)?)),
+        };
         // From now on the log is not empty, and must not be again.
-        std::fs::write(&self.member_file, member).map_err(|error| weir_order::Error::Io {
+        let (path, text) = self.member;
+        std::fs::write(&path, format!("{text}\n")).map_err(|error| weir_order::Error::Io {
             action: "writing",
             file: MEMBER_FILE.to_string(),
-            dir: self.member_file.display().to_string(),
+            dir: path.display().to_string(),
             source: Arc::new(error),
         })?;
-        let order = Arc::new(Replicated(engine));
         // Set once, here.
-        let _first = self.started.set(order.clone());
-        if let Some(members) = self.members {
-            order.engine().listen(Box::new(move |from, bytes| {
+        let _first = self.started.set(engine.clone());
+        let hears = |from: u32, bytes: Bytes, members: &Members| {
+            members.input(quorum::Input::Peer { from, bytes: bytes.to_vec() });
+        };
+        match (&engine, self.members) {
+            (Engine::Raft(order), Some(members)) => order.engine().listen(Box::new(move |from, bytes| {
                 if let Ok(from) = u32::try_from(from) {
-                    members.input(quorum::Input::Peer { from, bytes: bytes.to_vec() });
+                    hears(from, bytes, &members);
                 }
-            }));
+            })),
+            (Engine::Bft(order), Some(members)) => {
+                order.engine().listen(Box::new(move |from, bytes| hears(from, bytes, &members)));
+            }
+            (_, None) => {}
         }
-        Ok(order)
+        Ok(match engine {
+            Engine::Raft(order) => order,
+            Engine::Bft(order) => order,
+        })
     }
 }
 
@@ -177,7 +236,8 @@ pub async fn found(group: &Group, config: &GroupConfig) -> Result<(), Failure> {
     let members: BTreeMap<u64, String> =
         config.founders.iter().map(|(id, address)| (*id, address.to_string())).collect();
     tracing::info!(members = members.len(), "this controller founds the group");
-    match group.order.engine().initialize(members).await {
+    let Engine::Raft(order) = &group.engine else { return Ok(()) };
+    match order.engine().initialize(members).await {
         // It was interrupted after it had founded the group.
         Ok(()) | Err(weir_raft::Error::Exists) => Ok(()),
         Err(error) => Err(wrong(error)),

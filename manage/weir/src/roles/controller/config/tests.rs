@@ -57,3 +57,41 @@ fn the_shipped_examples_are_right() {
         assert_eq!(config.switch.external.is_some(), role == Role::Gateway, "{name}");
     }
 }
+
+/// Settings of controller 1 of a group with these founders, which survives lies.
+fn byzantine(founders: usize, key: impl Fn(usize) -> String, more: &str) -> Result<ControllerConfig, String> {
+    let mut text =
+        "api: 192.0.2.1:7443\ngroup:\n  id: 1\n  listen: 192.0.2.1:7445\n  order: bft\n".to_string();
+    text.push_str(&format!("{more}  founders:\n"));
+    for id in 1..=founders {
+        let at = |port: u16| format!("192.0.2.{id}:{port}");
+        text.push_str(&format!(
+            "    - {{ id: {id}, replica: \"{}\", api: \"{}\", session: \"{}\"{} }}\n",
+            at(7445),
+            at(7443),
+            at(7444),
+            key(id)
+        ));
+    }
+    let (_file, given) = file(&text);
+    let checked = given.and_then(|given| given.check());
+    checked.map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_group_that_survives_lies_has_enough_founders_each_with_a_key() {
+    let key = |id: usize| format!(", key: \"{}\"", format!("{id:02x}").repeat(32));
+    let group = byzantine(4, key, "").unwrap().group.unwrap();
+    assert_eq!((group.order, group.founder_keys.len()), (Ordering::Bft, 4));
+    assert_eq!(group.founder_keys[&3], [3; 32]);
+    for count in [1, 3, 5, 6, 8] {
+        let error = byzantine(count, key, "").unwrap_err();
+        assert!(error.contains(&format!("{count} controllers")) && error.contains("4, 7, 10"), "{error}");
+    }
+    let error = byzantine(4, |id| if id == 2 { String::new() } else { key(id) }, "").unwrap_err();
+    assert!(error.contains("key of controller 2") && error.contains("weir group identity"), "{error}");
+    let error = byzantine(4, |_| key(7), "").unwrap_err();
+    assert!(error.contains("each makes its own"), "{error}");
+    let error = byzantine(4, key, "  signatures: shared-key\n").unwrap_err();
+    assert!(error.contains("no controller may sign alone"), "{error}");
+}

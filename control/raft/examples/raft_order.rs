@@ -1,8 +1,8 @@
 //! Measures a group of three processes on loopback, with TLS between them and every write synced: throughput, latency and
 //! CPU by the number of callers, and how long writes stand still after kill -9 of the leader.
 //!
-//!   cargo run --release -p weir-raft --example order -- bench
-//!   cargo run --release -p weir-raft --example order -- failover 5
+//!   cargo run --release -p weir-raft --example raft_order -- bench
+//!   cargo run --release -p weir-raft --example raft_order -- failover 5
 //!
 //! The clients go straight to the leader, over one connection for at most 16 callers each; operations have 100 bytes.
 
@@ -225,6 +225,6 @@ fn main() {
         }
         ["bench"] => bench(),
         ["failover", rounds] => failover(rounds.parse().unwrap()),
-        _ => eprintln!("use: order bench | order failover <rounds>"),
+        _ => eprintln!("use: raft_order bench | raft_order failover <rounds>"),
     }
 }

@@ -2,8 +2,8 @@
 //! latency and CPU by the number of callers and the size of an operation, with the journals on disk and in memory; and how long
 //! writes stand still after kill -9 of a replica.
 //!
-//!   cargo run --release -p weir-bft --example order -- bench [tmpfs]
-//!   cargo run --release -p weir-bft --example order -- failover 5
+//!   cargo run --release -p weir-bft --example byzantine_order -- bench [tmpfs]
+//!   cargo run --release -p weir-bft --example byzantine_order -- failover 5
 //!
 //! The clients are spread over the replicas, as every replica takes operations, over one connection for at most 16 callers each.
 
@@ -232,6 +232,6 @@ fn main() {
         ["bench"] => bench(false),
         ["bench", "tmpfs"] => bench(true),
         ["failover", rounds] => failover(rounds.parse().unwrap()),
-        _ => eprintln!("use: order bench [tmpfs] | order failover <rounds>"),
+        _ => eprintln!("use: byzantine_order bench [tmpfs] | byzantine_order failover <rounds>"),
     }
 }

@@ -1,0 +1,254 @@
+//! The Byzantine order as the controller wants it (`group.order: bft`, rows B1, R1, R4, R6): every member takes proposals and reads,
+//! and none is believed.
+//!
+//! **Who sends to switches.** One member does, so that switches hear everything once: the lowest that is there and serves. That is
+//! each member's own view, and no right: a member whose updates are not acked while nobody sends them begins to send as well
+//! ([`super::turns`]). The gate of a switch acks at once what it has, so two that send are as good as one.
+//!
+//! **Identity.** A member is known by an ed25519 key, in the list of founders. With it, it votes, links, and signs its events;
+//! so no member can speak for another. `weir group identity` makes and prints it.
+//!
+//! **Time.** A proposer puts its time in, and the others refuse by their votes what is more than [`AHEAD_MAX`] ahead of their own
+//! clocks: a liar cannot let leases run out.
+//!
+//! Members are those of the settings: they do not come and go yet.
+
+use super::MemberAddress;
+use crate::cli::Failure;
+use crate::roles::controller::config::GroupConfig;
+use crate::roles::state::{State, kept_key};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_base::world::RealDisk;
+use weir_bft::{BftEngine, Identity, Members, Places, Settings, Timers};
+use weir_controller::core::is_reasonable;
+use weir_controller::driver::Order;
+use weir_model::join::to_hex;
+use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status};
+use weir_trust::identity::KeyPair;
+
+/// After how many batches the members compare the digests of their states.
+const DIGEST_EVERY: u64 = 64;
+/// After how many batches each keeps its state: the same everywhere, so that one that lost its own finds enough that are equal.
+pub const STATE_EVERY: u64 = 4096;
+/// How far a proposal's time may be ahead of a member's clock.
+const AHEAD_MAX: Duration = Duration::from_secs(5);
+/// Largest batch, as that of a single controller.
+const BATCH_BYTES_MAX: u64 = 16 << 20;
+/// Threads for consensus and links.
+const THREADS: usize = 2;
+/// Where consensus keeps its votes, in the state directory.
+pub const VOTES_FOLDER: &str = "group-votes";
+/// The seed of this member's key, in the state directory.
+const IDENTITY_FILE: &str = "group.identity";
+
+/// This member's secret key, made when it is not there. The directory is made too.
+///
+/// # Errors
+/// [`Failure`].
+pub fn secret(state_dir: &Path) -> Result<[u8; 32], Failure> {
+    let named = state_dir.display().to_string();
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir);
+    made.map_err(Failure::io(named))?;
+    kept_key::<32>(state_dir.join(IDENTITY_FILE)).map_err(|error| Failure::Input(error.to_string()))
+}
+
+/// The key by which the others know this member, hexadecimal.
+///
+/// # Errors
+/// [`Failure`].
+pub fn public(state_dir: &Path) -> Result<String, Failure> {
+    Ok(to_hex(&KeyPair::from_seed(&secret(state_dir)?).public()))
+}
+
+/// See the module.
+pub struct Everywhere {
+    engine: BftEngine,
+    /// All members and where they are.
+    pub members: BTreeMap<u64, MemberAddress>,
+    own: u64,
+}
+
+/// A member that is ready to start.
+pub struct Opening {
+    disk: RealDisk,
+    settings: Settings,
+    identity: Identity,
+    keys: Members,
+    places: Places,
+    members: BTreeMap<u64, MemberAddress>,
+}
+
+fn wrong(error: impl std::fmt::Display) -> Failure {
+    Failure::Input(error.to_string())
+}
+
+/// Prepares a member whose journal is in `disk`.
+///
+/// # Errors
+/// [`Failure`].
+pub fn open(
+    config: &GroupConfig,
+    state_dir: &Path,
+    state: &State,
+    disk: RealDisk,
+) -> Result<Opening, Failure> {
+    let number = |id: u64| u32::try_from(id).map_err(wrong);
+    let identity = Identity { id: number(config.id)?, secret: secret(state_dir)? };
+    let own = identity.public().map_err(wrong)?;
+    if config.founder_keys.get(&config.id) != Some(&own) {
+        return Err(Failure::Input(format!(
+            "group.founders: the key of controller {} is not that of {}: it is {} ('weir group identity --state {}')",
+            config.id,
+            state_dir.join(IDENTITY_FILE).display(),
+            to_hex(&own),
+            state_dir.display()
+        )));
+    }
+    let mut keys = Members::default();
+    let mut reached = BTreeMap::new();
+    for (id, address) in &config.founders {
+        let key = config.founder_keys.get(id).ok_or_else(|| wrong("a founder has no key"))?;
+        keys.0.insert(number(*id)?, *key);
+        reached.insert(number(*id)?, address.replica.parse().map_err(wrong)?);
+    }
+    let mut settings = Settings::new(state.domain.as_str());
+    settings.timers = if config.wide { Timers::WAN } else { Timers::LAN };
+    settings.log.batch_bytes_max = BATCH_BYTES_MAX;
+    settings.digest_every = DIGEST_EVERY;
+    settings.reasonable = Some(Arc::new(|batch: &[u8]| {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + AHEAD_MAX;
+        is_reasonable(batch, wall.as_millis() as u64)
+    }));
+    let places = Places {
+        listen: config.listen,
+        members: reached,
+        votes: state_dir.join(VOTES_FOLDER),
+        threads: THREADS,
+    };
+    Ok(Opening { disk, settings, identity, keys, places, members: config.founders.clone() })
+}
+
+impl Opening {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`weir_order::Error`].
+    pub fn start(self, sink: Box<dyn Sink>) -> Result<Everywhere, Error> {
+        let Opening { disk, settings, identity, keys, places, members } = self;
+        let own = u64::from(identity.id);
+        let engine = BftEngine::start(Arc::new(disk), settings, &identity, &keys, places, sink);
+        let engine = engine.map_err(|error| match error {
+            weir_bft::Error::Order(error) => error,
+            other => Error::Io {
+                action: "opening",
+                file: "the journal of the group".to_owned(),
+                dir: "the state directory".to_owned(),
+                source: Arc::new(std::io::Error::other(other.to_string())),
+            },
+        })?;
+        Ok(Everywhere { engine, members, own })
+    }
+}
+
+impl Everywhere {
+    /// The engine.
+    pub fn engine(&self) -> &BftEngine {
+        &self.engine
+    }
+
+    /// The members that are there and serve, as this one sees it.
+    pub fn live(&self) -> Vec<u64> {
+        self.engine.live().into_iter().map(u64::from).collect()
+    }
+
+    /// Who sends to switches, as this member sees it.
+    pub fn leader(&self) -> Option<u64> {
+        self.live().first().copied()
+    }
+
+    /// How many of those who are there come before this member; nothing when it is not one of them.
+    pub fn rank(&self) -> Option<usize> {
+        self.live().iter().position(|id| *id == self.own)
+    }
+}
+
+impl Engine for Everywhere {
+    fn propose(&self, batch: Bytes, done: Completion) -> Result<(), Error> {
+        self.engine.propose(batch, done)
+    }
+
+    fn status(&self) -> Status {
+        Status { leader: self.leader(), ..Engine::status(&self.engine) }
+    }
+
+    fn save_snapshot(&self, at: Position, state: &mut dyn Read) -> Result<SnapshotInfo, Error> {
+        Engine::save_snapshot(&self.engine, at, state)
+    }
+}
+
+impl Order for Everywhere {
+    fn barrier(&self, done: Completion) -> Result<(), Error> {
+        self.engine.barrier(done)
+    }
+
+    fn digest_every(&self) -> u64 {
+        DIGEST_EVERY
+    }
+
+    fn report_digest(&self, at: Position, digest: [u8; 32]) {
+        self.engine.report_digest(at, digest);
+    }
+
+    fn is_everywhere(&self) -> bool {
+        true
+    }
+
+    fn turn(&self, number: u64) -> u64 {
+        let live = self.live();
+        // Who does not serve is last.
+        let Some(own) = live.iter().position(|id| *id == self.own) else { return self.members.len() as u64 };
+        let count = live.len() as u64;
+        (own as u64 + count - number % count) % count
+    }
+
+    fn wants_state(&self, index: u64) -> bool {
+        self.engine.wants_state(index)
+    }
+
+    fn fenced(&self) -> Option<String> {
+        self.engine.replica_status().fenced
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let (counters, log) = (self.engine.counters(), self.engine.log_counters());
+        let core = counters.core;
+        vec![
+            ("batches", core.committed),
+            ("blocks", core.blocks),
+            ("failed", core.failed),
+            ("appended_bytes", log.appended_bytes),
+            ("syncs", log.syncs),
+            ("failed_writes", log.failed_writes),
+            ("overloads", core.overloads),
+            ("refused", core.refused),
+            ("repeated", core.repeated),
+            ("dropped", core.dropped),
+            ("lies", core.lies + counters.faults),
+            ("malformed", counters.malformed),
+            ("ranges", core.ranges),
+            ("states", core.states),
+            ("reads", counters.reads),
+            ("read_checks", counters.read_checks),
+            ("digests_agreed", counters.digests_agreed),
+            ("divergences", counters.divergences),
+            ("repairs", counters.repairs),
+            ("wishes_refused", counters.wishes_refused),
+        ]
+    }
+}
