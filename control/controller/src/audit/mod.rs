@@ -8,7 +8,7 @@
 //!
 //! - [`record`]: what is kept.
 //! - [`link`]: links of the chain and their bytes.
-//! - [`keeper`]: the thread that writes them, and the handle to it.
+//! - [`links`]: from records to links. The thread that writes them, and the handle to it, are [`crate::driver::Keeper`].
 //! - [`auditor`]: checks a chain from its bytes alone; it shares nothing with the keeper but the format, and runs with
 //!   whoever asks and not with the controller that is examined.
 //!
@@ -30,15 +30,10 @@
 //! the order must be the same.
 
 pub mod auditor;
-pub mod keeper;
 pub mod link;
-mod observer;
+pub mod links;
 pub mod record;
-#[cfg(test)]
-mod tests;
 
 pub use auditor::{Auditor, Checked, Finding, Trusted};
-pub use keeper::{AuditPage, AuditPlace, AuditStatus, Keeper};
 pub use link::{Link, LinkHash};
-pub use observer::Observer;
 pub use record::{BadShare, Body, Ended, EventRecord, KeysRecord, Record, SeenFault};

@@ -135,7 +135,8 @@ impl Controller {
         core.step(Input::Lead(false), &mut Vec::new());
         let feed = Feed::new(settings.feed, core.store().version());
         let (inbox, commands) = mpsc::channel(settings.inbox_max);
-        let (keeper, observer, audit_thread) = super::audit(&settings, &clock, &keys, group_key.as_ref())?;
+        let (keeper, observer, audit_thread) =
+            super::open_audit(&settings, &clock, &keys, group_key.as_ref())?;
         let early: Early = Arc::new(Mutex::new(Some(Vec::new())));
         let engine = start(Box::new(ToCore { inbox: inbox.clone(), early: early.clone() }))?;
         let submitter = Submitter::new(engine.clone(), clock.clone(), settings.batcher)?;

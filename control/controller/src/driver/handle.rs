@@ -1,9 +1,9 @@
 //! The handle: what the API and the sessions use of a controller. A clone costs nothing.
 
+use super::audit::{AuditPage, AuditStatus};
 use super::runner::Command;
 use super::shared::{Published, Shared};
 use crate::Error;
-use crate::audit::{AuditPage, AuditStatus};
 use crate::core::keys::GroupKeys;
 use crate::core::scheduler::{KeyStatus, Reached, TargetStatus, Waiting};
 use crate::core::{CommittedChange, Core, Input, dry_run};

@@ -1,7 +1,7 @@
 //! Counters and gauges of the controller as Prometheus text.
 
+use super::audit::AuditStatus;
 use super::shared::Shared;
-use crate::audit::AuditStatus;
 use crate::core::admission::Unauthentic;
 use crate::core::scheduler::{SchedulerCounters, TargetStatus};
 use crate::core::{Core, CoreCounters};

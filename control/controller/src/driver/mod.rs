@@ -21,6 +21,7 @@
 //! - In a group every replica runs all of this on the same entries; only the one that leads proposes events of its own,
 //!   sends updates, and answers whoever proposes ([`follow`]).
 
+mod audit;
 mod engine;
 mod follow;
 mod frame;
@@ -35,6 +36,7 @@ mod shared;
 mod snapshots;
 mod turns;
 
+pub use audit::{AuditPage, AuditPlace, AuditStatus, BYTES_MIN as AUDIT_BYTES_MIN, Keeper};
 pub use engine::Order;
 pub use follow::Signing;
 pub use frame::{read_frame, write_frame};
@@ -44,10 +46,11 @@ pub use session::{Renewer, SessionAccess, serve_sessions};
 pub use shared::Published;
 
 use crate::Error;
-use crate::audit::{AuditPlace, Keeper, Observer, Record};
+use crate::audit::Record;
 use crate::core::admission::SourceKeys;
 use crate::core::scheduler::SchedulerSettings;
 use crate::core::{Core, CoreSettings, Feed, FeedSettings, Input, Output, SharedApp, Signer, decode_batch};
+use audit::Observer;
 use runner::{Command, Runner};
 use shared::{Parts, Shared};
 use std::io::Read;
@@ -232,7 +235,7 @@ impl Controller {
         let mut core = load(&opened, core_settings, signer, apps.clone())?;
         core.set_registry(settings.registry.clone());
         let mut feed = Feed::new(settings.feed, core.store().version());
-        let (keeper, mut observer, audit_thread) = audit(&settings, &clock, &keys, Some(&group_key))?;
+        let (keeper, mut observer, audit_thread) = open_audit(&settings, &clock, &keys, Some(&group_key))?;
         let (last, replayed) = replay(&opened, &mut core, &mut feed, &mut observer)?;
         let recovered = Recovered { opening: Some(opened.opening().clone()), replayed };
         tracing::info!(version = %core.store().version(), replayed, "the controller recovered its state");
@@ -351,7 +354,7 @@ fn load(
 type Audit = (Option<Keeper>, Observer, Option<JoinHandle<()>>);
 
 /// Opens the audit, if one is wanted, and says in it who begins.
-fn audit(
+fn open_audit(
     settings: &ControllerSettings,
     clock: &Arc<dyn Clock>,
     keys: &SourceKeys,

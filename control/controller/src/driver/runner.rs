@@ -1,11 +1,11 @@
 //! The core thread: feeds the core, and does what it says.
 
+use super::audit::Observer;
 use super::metrics::Gauges;
 use super::shared::Shared;
 use super::snapshots::Job;
 use super::{ControllerSettings, Members, SnapshotPolicy, TICK};
 use crate::Error;
-use crate::audit::Observer;
 use crate::core::scheduler::Reached;
 use crate::core::{Core, FeedSettings, Input, Item, Outcome, Output, decode_batch};
 use crate::quorum;

@@ -1,12 +1,12 @@
 //! What the core thread, the sessions and the handles share.
 
+use super::audit::Keeper;
 use super::metrics::{DriverCounters, Gauges};
 use super::operations::Operations;
 use super::runner::Command;
 use super::sessions::Sessions;
 use super::{ControllerSettings, Order, SessionSettings, turns};
 use crate::Error;
-use crate::audit::Keeper;
 use crate::core::admission::{SourceKeys, admit};
 use crate::core::keys::GroupKeys;
 use crate::core::{CommittedChange, Core, Feed, FeedSettings, Item, SharedApp, was_decided};

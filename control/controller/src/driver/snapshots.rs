@@ -1,9 +1,9 @@
 //! The thread that turns a core's snapshot into bytes and saves it, so that the core goes on meanwhile.
 
 use super::Order;
+use super::audit::Keeper;
 use super::runner::Command;
 use crate::Error;
-use crate::audit::Keeper;
 use crate::core::CoreSnapshot;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};

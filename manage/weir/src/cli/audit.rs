@@ -45,7 +45,7 @@ pub(super) enum Audit {
 
 /// Which chain.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Whose {
+pub(in crate::cli) struct Whose {
     /// The controller whose audit it is: its address for tools; without it, the one that the context names first
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "file")]
     controller: Option<String>,

@@ -20,11 +20,10 @@ use weir_api::server::{Admins, router};
 use weir_api::tls::{Peer, TlsListener};
 use weir_apps::fabric::{Fabric, FabricSettings};
 use weir_base::world::{RealClock, RealDisk};
-use weir_controller::audit::AuditPlace;
 use weir_controller::core::SharedApp;
 use weir_controller::core::scheduler::Mode;
 use weir_controller::driver::{
-    Controller, ControllerHandle, ControllerSettings, SessionAccess, Signing, serve_sessions,
+    AuditPlace, Controller, ControllerHandle, ControllerSettings, SessionAccess, Signing, serve_sessions,
 };
 use weir_model::Label;
 use weir_model::event::SourceId;

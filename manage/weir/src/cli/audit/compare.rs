@@ -18,7 +18,7 @@ use weir_model::signed::Digest;
 const TOLD_MAX: usize = 20;
 
 #[derive(Debug, Args)]
-pub(super) struct Compare {
+pub(in crate::cli) struct Compare {
     #[command(flatten)]
     output: Output,
 }

@@ -17,7 +17,7 @@ use weir_model::{Change, Label, Version};
 const VERSIONS_MAX: usize = 100;
 
 #[derive(Debug, Args)]
-pub(super) struct Rule {
+pub(in crate::cli) struct Rule {
     /// The host or gateway
     switch: Label,
     /// The key of the entry, as 'weir trace' and 'weir audit list' show it, such as policy/100

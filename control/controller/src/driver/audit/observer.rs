@@ -1,7 +1,8 @@
 //! From what the core says to records: one for the core thread.
 
-use super::keeper::{Keeper, batch_records};
-use super::record::{EventRecord, KeysRecord, Record, SeenFault};
+use super::Keeper;
+use crate::audit::links::batch_records;
+use crate::audit::{EventRecord, KeysRecord, Record, SeenFault};
 use crate::core::keys::GroupKeys;
 use crate::core::{DecidedHeader, Output};
 use weir_model::Version;

@@ -1,7 +1,8 @@
 //! Chains over crashes at any change of the disk, and what an auditor finds in chains that were changed.
 
-use super::keeper::{BYTES_MIN, batch_records};
-use super::*;
+use super::{AuditPlace, BYTES_MIN, Keeper};
+use crate::audit::links::batch_records;
+use crate::audit::{Auditor, Checked, EventRecord, Link, LinkHash, Record, Trusted, link};
 use crate::core::Outcome;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

@@ -4,34 +4,35 @@
 //! carries the place in the order up to which the chain is complete, so opening it tells which entries of a replay
 //! are there already.
 
-use super::link::{GENESIS, Link, LinkHash, hash};
-use super::record::Record;
+mod observer;
+#[cfg(test)]
+mod tests;
+
+pub use observer::Observer;
+
 use crate::Error;
+use crate::audit::link::{GENESIS, LinkHash, hash};
+use crate::audit::links::{LINK_BYTES, Links};
+use crate::audit::record::Record;
 use bytes::Bytes;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use weir_base::codec::encoded_bytes;
 use weir_base::world::{Clock, Disk, DiskLock, LockOutcome};
-use weir_model::{Update, Version};
+use weir_model::Version;
 use weir_order::log::{Log, LogSettings, Replay};
-use weir_order::{Entry, Position};
 
 /// What may wait for the thread.
 const INBOX_MAX: usize = 1_024;
-/// Bytes of records in a link, about: a larger decision becomes several links.
-const LINK_BYTES: usize = 1 << 20;
 /// How long records may wait for others, so that the audit costs few syncs of a disk that the order needs.
 const GATHER: Duration = Duration::from_millis(50);
 /// Bytes of records that wait, about.
-const GATHER_BYTES: usize = 4 << 20;
-/// Bytes of one record, at most; of a larger one only the digest is kept.
-const RECORD_BYTES_MAX: usize = 3 << 20;
+const GATHER_BYTES: usize = 4 * LINK_BYTES;
 /// Size of a segment of the log.
 const SEGMENT_BYTES: u64 = 8 << 20;
-/// The largest link, with some room above [`RECORD_BYTES_MAX`].
+/// The largest link, with some room above the largest record.
 const BATCH_BYTES_MAX: u64 = 5 << 20;
 /// The least size on disk that can be asked for.
 pub const BYTES_MIN: u64 = 4 * SEGMENT_BYTES;
@@ -345,105 +346,4 @@ impl Writer {
         shared.segments.store(self.log.segment_starts().len() as u64, Ordering::Relaxed);
         *shared.head.lock().unwrap_or_else(PoisonError::into_inner) = self.head;
     }
-}
-
-/// Links that are being made.
-struct Links {
-    /// The last link that is whole, and the place in the order up to which the chain is complete with it.
-    last: Position,
-    head: LinkHash,
-    wall_ms: u64,
-    open: Vec<Record>,
-    open_bytes: usize,
-    whole: Vec<Entry>,
-    records: u64,
-    bytes: usize,
-}
-
-impl Links {
-    fn after(last: Position, head: LinkHash, wall_ms: u64) -> Links {
-        let (open, whole) = (Vec::new(), Vec::new());
-        Links { last, head, wall_ms, open, open_bytes: 0, whole, records: 0, bytes: 0 }
-    }
-
-    fn add(&mut self, record: Record) {
-        let (record, size) = record.bounded(RECORD_BYTES_MAX);
-        if self.open_bytes + size > LINK_BYTES {
-            self.close();
-        }
-        self.open.push(record);
-        self.open_bytes += size;
-        self.records += 1;
-        self.bytes += size;
-    }
-
-    fn ordered(&mut self, index: u64, records: Vec<Record>) {
-        if index <= self.last.term {
-            return;
-        }
-        records.into_iter().for_each(|record| self.add(record));
-        self.complete(index);
-    }
-
-    fn reached(&mut self, index: u64) {
-        if index > self.last.term {
-            self.add(Record::Reached { index });
-            self.complete(index);
-        }
-    }
-
-    fn took_over(&mut self, index: u64, version: Version) {
-        if index > self.last.term {
-            self.add(Record::TookOver { after: self.last.term, index, version });
-            self.complete(index);
-        }
-    }
-
-    /// The chain has everything up to a place in the order with what is open. Links of a decision before its last say the
-    /// place before it: if a crash keeps only these, all of the decision comes again.
-    fn complete(&mut self, index: u64) {
-        self.last.term = index;
-        self.close();
-    }
-
-    fn close(&mut self) {
-        if self.open.is_empty() {
-            return;
-        }
-        self.open_bytes = 0;
-        let link =
-            Link { previous: self.head, wall_ms: self.wall_ms, records: std::mem::take(&mut self.open) };
-        self.last.index += 1;
-        let batch = Bytes::from(link.to_bytes());
-        self.head = hash(self.last.index, &batch);
-        self.whole.push(Entry { position: self.last, batch });
-    }
-
-    fn finish(mut self) -> (Vec<Entry>, u64, LinkHash) {
-        self.close();
-        (self.whole, self.records, self.head)
-    }
-}
-
-/// Records of a batch's updates, in parts that fit into links.
-pub fn batch_records<'u>(
-    index: u64,
-    header: &weir_model::signed::BatchHeader,
-    updates: impl Iterator<Item = &'u Update>,
-) -> Vec<Record> {
-    let mut records = Vec::new();
-    let (mut part, mut bytes, mut first_leaf): (Vec<Update>, usize, u32) = (Vec::new(), 0, 0);
-    let whole = |first_leaf, updates| Record::Batch { index, header: header.clone(), first_leaf, updates };
-    for update in updates {
-        let size = encoded_bytes(update);
-        if !part.is_empty() && bytes + size > LINK_BYTES / 2 {
-            let count = part.len() as u32;
-            records.push(whole(first_leaf, std::mem::take(&mut part)));
-            (bytes, first_leaf) = (0, first_leaf + count);
-        }
-        bytes += size;
-        part.push(update.clone());
-    }
-    records.push(whole(first_leaf, part));
-    records
 }
