@@ -225,8 +225,9 @@ pub fn tail(rounds: usize) {
 }
 
 fn tail_of(grown: u32, rounds: usize) {
-    let (mut noticed, mut acted, mut gone): ([Vec<f64>; 2], [Vec<f64>; 2], [Vec<f64>; 2]) =
-        Default::default();
+    // With priority and without.
+    type Both = [Vec<f64>; 2];
+    let (mut noticed, mut acted, mut gone): (Both, Both, Both) = Default::default();
     let mut slowest: [(u64, String); 2] = Default::default();
     for _ in 0..rounds {
         for (at, ordinary) in [false, true].into_iter().enumerate() {

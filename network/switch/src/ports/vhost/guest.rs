@@ -199,7 +199,11 @@ impl Guest {
 
     /// Asks for kicks again, or for none. Returns whether there is something already.
     pub fn ask_for_kicks(&mut self, wanted: bool) -> bool {
-        self.pairs.iter_mut().fold(false, |any, pair| pair.transmit.ask_for_kicks(wanted) || any)
+        let mut waits = false;
+        for pair in &mut self.pairs {
+            waits |= pair.transmit.ask_for_kicks(wanted);
+        }
+        waits
     }
 
     /// Sends a frame: its virtio header of [`HEADER_BYTES`], then its pieces. `flow` chooses among several queues.

@@ -156,7 +156,7 @@ impl Walk<'_, '_> {
     fn lookup(&mut self, argument: &Argument) -> Result<(), Stop> {
         let given = self.ask(argument, self.subject(argument, Op::Lookup))?;
         if given.results.is_some() {
-            return self.into_made_up(argument, &given);
+            return self.enter_made_up(argument, &given);
         }
         let (handle, _) = self.resolve(argument.names[0])?.ok_or(Stop::Cut(status::NOENT))?;
         let mut bytes = Vec::with_capacity(8 + handle.as_bytes().len());
@@ -170,7 +170,7 @@ impl Walk<'_, '_> {
     }
 
     /// A name that leads to what a policy makes up.
-    pub(super) fn into_made_up(&mut self, argument: &Argument, given: &Given) -> Result<(), Stop> {
+    pub(super) fn enter_made_up(&mut self, argument: &Argument, given: &Given) -> Result<(), Stop> {
         let bytes = given.results.as_deref().unwrap_or_default();
         let mut found = Results::default();
         let read = results(&mut Reader::whole(bytes), given.asked.0.op, &mut found);

@@ -73,7 +73,7 @@ impl Walk<'_, '_> {
             Op4::Close => self.close(argument)?,
             Op4::Lookup => {
                 let given = self.ask(argument, self.subject(argument, Op::Lookup))?;
-                return self.into_made_up(argument, &given);
+                return self.enter_made_up(argument, &given);
             }
             Op4::Verify | Op4::NVerify => return Err(Stop::Cut(NO_ATTRIBUTE)),
             Op4::ReadLink => return Err(Stop::Cut(status::INVAL)),
