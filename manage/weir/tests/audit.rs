@@ -47,7 +47,7 @@ fn a_rule_is_traced_to_its_event_and_a_changed_chain_is_found_out() {
     let key = port_key(&lab, &name);
     let found = rule(&lab, "h1", &key);
     let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
-    assert!(text("event").contains(&format!("intent endpoint red/{name}")), "{found}");
+    assert!(text("event").contains(&format!("intent endpoint/red/{name}")), "{found}");
     assert!(text("event").contains("controller/controller for admin"), "{found}");
     assert!(text("signed").contains("the group's one key"), "{found}");
     assert!(text("acknowledged").contains("in force"), "{found}");

@@ -404,8 +404,8 @@ fn describe(record: &Record) -> String {
             };
             let subject = event.subject.as_ref().map_or(String::new(), |subject| format!(" for {subject}"));
             let ended = match &event.ended {
-                Ended::Decided(version) => format!("decided as version {version}"),
-                Ended::Duplicate(version) => format!("decided before, as version {version}"),
+                Ended::Decided(version) => format!("decided as {version}"),
+                Ended::Duplicate(version) => format!("decided before, as {version}"),
                 Ended::TooOld => "too old to say whether it was decided before".to_owned(),
                 Ended::Rejected(why) => format!("rejected: {why}"),
                 Ended::Unauthentic(why) => format!("dropped: {why}"),
@@ -414,7 +414,7 @@ fn describe(record: &Record) -> String {
             format!("{kind} {what}; number {sequence} of {source}{subject}; {ended}")
         }
         Record::Repair { actuator, version, keys, .. } => {
-            format!("{keys} keys of {actuator} decided anew as version {version}")
+            format!("{keys} keys of {actuator} decided anew as {version}")
         }
         Record::Batch { header, first_leaf, updates, .. } => {
             let mut parts: Vec<String> = updates
@@ -429,7 +429,7 @@ fn describe(record: &Record) -> String {
             if more > 0 {
                 parts.push(format!("{more} more"));
             }
-            format!("version {}: {} updates: {}", header.index, header.count, parts.join(", "))
+            format!("{}: {} updates: {}", header.index, header.count, parts.join(", "))
         }
         Record::Signed { header, phase, .. } => {
             let by = if *phase == 0 {
@@ -437,11 +437,11 @@ fn describe(record: &Record) -> String {
             } else {
                 format!("shares of phase {phase}")
             };
-            format!("version {} by {by}; root {}", header.index, &to_hex(&header.root)[..16])
+            format!("{} by {by}; root {}", header.index, &to_hex(&header.root)[..16])
         }
         Record::Acks(acks) => {
             let highest = acks.acks.iter().map(|ack| ack.version).max().unwrap_or_default();
-            format!("{} keys by {}, up to version {highest}", acks.acks.len(), acks.actuator)
+            format!("{} keys by {}, up to {highest}", acks.acks.len(), acks.actuator)
         }
         Record::Keys(keys) => {
             let members: Vec<String> = keys.members.keys().map(u32::to_string).collect();
@@ -457,7 +457,7 @@ fn describe(record: &Record) -> String {
         Record::Reached { index } => format!("the order was followed up to {index}"),
         Record::TookOver { after, index, version } => {
             format!(
-                "the state after {index} was taken over, version {version}; what came behind {after} is not here"
+                "the state after {index} was taken over, at {version}; what came behind {after} is not here"
             )
         }
     }

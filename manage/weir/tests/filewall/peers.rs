@@ -119,8 +119,9 @@ fn a_move_to_a_folder_of_another_server_copies() {
         let policy = place.write_policy("kind: handles\nkey-file: key\n");
         let redirect = format!("/projects={url}");
         place.start_wall_with("wall", &policy, &["--redirect", &redirect, "--context", &context]);
-        let said = crate::nfs_guest::run(&place.client, place.folder.path(), MOVE);
-        assert_eq!(said, ["mount ok", "mv ok", "there ok", "listed ok"]);
+        let script = crate::nfs_guest::mount("3") + MOVE;
+        let said = crate::nfs_guest::run(&place.client, place.folder.path(), &script);
+        assert_eq!(said, ["mount-3 ok", "mv ok", "there ok", "listed ok"]);
         assert_eq!(std::fs::read_to_string(format!("{other}/there")).unwrap(), "moved\n");
         assert!(!Path::new(&place.path("here")).exists());
     });

@@ -126,7 +126,7 @@ impl Rule {
                 let or = |text: &Option<String>, none: &str| text.clone().unwrap_or_else(|| none.to_owned());
                 println!(
                     "{}",
-                    output::ansi(&format!("{} at {}, version {}", self.key, self.switch, custody.version), 1)
+                    output::ansi(&format!("{} at {}, v{}", self.key, self.switch, custody.version), 1)
                 );
                 println!("  {:<13}{}", "value", custody.change);
                 println!("  {:<13}{}", "event", or(&custody.event, "older than this audit"));
