@@ -10,6 +10,7 @@ use crate::lab::{self, Lab, PATIENCE, label, wait_for};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weir_model::entry::{PortEntry, Vni};
@@ -21,6 +22,9 @@ const A: (usize, &str, &str) = (0, "a", "10.0.0.1");
 const B: (usize, &str, &str) = (1, "b", "10.0.0.2");
 /// Memory of one testpmd, MiB: without huge pages, which a small machine may not have.
 const MEMORY_MIB: &str = "192";
+
+/// Guests started so far: each has files of DPDK of its own.
+static STARTED: AtomicU64 = AtomicU64::new(0);
 
 /// A guest of testpmd.
 struct Testpmd {
@@ -46,7 +50,7 @@ struct Counted {
 impl Testpmd {
     /// Starts one that forwards in a mode of its own, with so many pairs of queues.
     fn start(socket: &Path, listens: bool, mac: &str, pairs: u16, mode: &[&str]) -> Testpmd {
-        let name = socket.file_stem().expect("a name").to_string_lossy().into_owned();
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let server = if listens { ",server=1" } else { "" };
         let (path, queues) = (socket.display(), format!("{pairs}"));
         let device = format!("net_virtio_user0,path={path},queues={pairs},queue_size=1024,mac={mac}{server}");
@@ -54,7 +58,7 @@ impl Testpmd {
         let mut child = Command::new("stdbuf")
             .args(["-oL", "dpdk-testpmd"])
             .args(["-l", "0,1", "--no-pci", "--no-huge", "-m", MEMORY_MIB])
-            .args(["--file-prefix", &format!("weir-{}-{name}", std::process::id())])
+            .args(["--file-prefix", &format!("weir-{}-{number}", std::process::id())])
             .args(["--vdev", &device, "--", "-i", "--total-num-mbufs=8192", "--no-mlockall"])
             .args([&format!("--rxq={queues}"), &format!("--txq={queues}")])
             .args(mode)
