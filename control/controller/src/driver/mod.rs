@@ -236,6 +236,10 @@ impl Controller {
         core.set_registry(settings.registry.clone());
         let mut feed = Feed::new(settings.feed, core.store().version());
         let (keeper, mut observer, audit_thread) = open_audit(&settings, &clock, &keys, Some(&group_key))?;
+        if let Some(info) = opened.opening().snapshot {
+            // Told where the chain has not all that is below: it could not be written, or was not wanted before.
+            observer.took_over(info.at.index, core.store().version(), core.group_keys());
+        }
         let (last, replayed) = replay(&opened, &mut core, &mut feed, &mut observer)?;
         let recovered = Recovered { opening: Some(opened.opening().clone()), replayed };
         tracing::info!(version = %core.store().version(), replayed, "the controller recovered its state");

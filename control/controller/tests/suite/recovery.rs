@@ -8,7 +8,10 @@ use tokio::runtime::{Builder, Runtime};
 use weir_base::codec::encode;
 use weir_base::world::{Disk, RealClock, SimDisk};
 use weir_controller::Error;
-use weir_controller::driver::{Controller, ControllerHandle, ControllerSettings, SnapshotPolicy};
+use weir_controller::audit::{Auditor, Trusted};
+use weir_controller::driver::{
+    AUDIT_BYTES_MIN, AuditPlace, Controller, ControllerHandle, ControllerSettings, SnapshotPolicy,
+};
 use weir_model::Version;
 use weir_model::event::{Event, EventBody, MUTATIONS_MAX, SignedEvent};
 use weir_store::{App, Decision, Rejection, Store, View};
@@ -200,6 +203,62 @@ fn a_snapshot_shortens_the_replay_and_bounds_what_can_be_watched() {
     );
     assert_eq!(controller.handle().store().digest(), digest);
     assert!(matches!(controller.handle().watch(Version::ZERO), Err(Error::WatchTooOld { .. })));
+    controller.shutdown();
+}
+
+/// Submits until another snapshot was saved; gives the next number.
+fn until_snapshot(runtime: &Runtime, handle: &ControllerHandle, mut number: u64) -> u64 {
+    let until = Instant::now() + BOUND;
+    while !handle.metrics_text().contains("log_total{what=\"snapshots_saved\"} 1") {
+        assert!(Instant::now() < until, "no snapshot was saved:\n{}", handle.metrics_text());
+        runtime.block_on(handle.submit(pair(number))).unwrap();
+        number += 1;
+    }
+    number
+}
+
+#[test]
+fn an_audit_is_whole_over_snapshots_and_tells_what_it_lacks() {
+    let runtime = runtime();
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let place = AuditPlace { disk: Arc::new(SimDisk::new(2)), bytes_max: AUDIT_BYTES_MIN };
+    let mut kept = settings();
+    kept.audit = Some(place);
+    let gaps = |handle: &ControllerHandle| {
+        let mut auditor = Auditor::new(Trusted::default());
+        let mut next = 0;
+        loop {
+            let (page, _) = runtime.block_on(handle.audit(next, 100)).unwrap().unwrap();
+            if page.links.is_empty() {
+                break;
+            }
+            next = page.from + page.links.len() as u64;
+            for (number, link) in (page.from..).zip(&page.links) {
+                auditor.take(number, link);
+            }
+        }
+        let checked = auditor.finish();
+        assert_eq!(checked.findings, []);
+        assert!(checked.events > 0);
+        checked.gaps
+    };
+    let mut number = 0;
+    for _ in 0..2 {
+        let controller = open(&disk, &kept, Arc::new(TestApp)).unwrap();
+        if number > 0 {
+            assert_eq!(gaps(&controller.handle()), 0);
+        }
+        number = until_snapshot(&runtime, &controller.handle(), number);
+        assert_eq!(gaps(&controller.handle()), 0);
+        controller.shutdown();
+    }
+    // While none is kept, the order forgets.
+    let controller = open(&disk, &settings(), Arc::new(TestApp)).unwrap();
+    until_snapshot(&runtime, &controller.handle(), number);
+    assert!(runtime.block_on(controller.handle().audit(0, 1)).unwrap().is_none());
+    controller.shutdown();
+    let controller = open(&disk, &kept, Arc::new(TestApp)).unwrap();
+    assert_eq!(gaps(&controller.handle()), 1);
     controller.shutdown();
 }
 
