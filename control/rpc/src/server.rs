@@ -8,11 +8,13 @@ use crate::proto::store_server::{Store as Rpc, StoreServer};
 use crate::proto::{self as p, client_batch, server_batch};
 use crate::service::{Consistency, ServiceError, StoreService};
 use crate::tls::accept;
+use futures_util::stream::FuturesUnordered;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
@@ -203,6 +205,53 @@ impl Server {
     }
 }
 
+/// The answers of a stream, as they come. Polling it also begins what the client sends: all of a stream is one task, so
+/// that a batch costs as few wake-ups as it can. It ends behind what was begun when the client or the server ends.
+struct Answers {
+    server: Server,
+    who: Identity,
+    /// None when nothing more comes.
+    batches: Option<Streaming<p::ClientBatch>>,
+    open: FuturesUnordered<Begun>,
+    stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Answers {
+    /// Begins with what came.
+    fn begin_all(&mut self, context: &mut Context<'_>) {
+        while self.open.len() < BATCHES_OPEN_MAX
+            && let Some(batches) = &mut self.batches
+        {
+            if self.stopped.as_mut().poll(context).is_ready() {
+                self.batches = None;
+                return;
+            }
+            match Pin::new(batches).poll_next(context) {
+                Poll::Pending => return,
+                Poll::Ready(Some(Ok(batch))) => self.open.push(self.server.begin(&self.who, batch)),
+                Poll::Ready(Some(Err(status))) => {
+                    tracing::debug!(%status, "a stream ended");
+                    self.batches = None;
+                }
+                Poll::Ready(None) => self.batches = None,
+            }
+        }
+    }
+}
+
+impl Stream for Answers {
+    type Item = Result<p::ServerBatch, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.begin_all(context);
+        match Pin::new(&mut self.open).poll_next(context) {
+            Poll::Ready(Some(answer)) => Poll::Ready(Some(Ok(answer))),
+            Poll::Ready(None) if self.batches.is_none() => Poll::Ready(None),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
 type Begun = Pin<Box<dyn Future<Output = p::ServerBatch> + Send>>;
 type Sent<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -223,34 +272,14 @@ impl Rpc for Server {
         request: Request<Streaming<p::ClientBatch>>,
     ) -> Result<Response<Self::StreamStream>, Status> {
         let who = self.who(&request)?;
-        let mut batches = request.into_inner();
-        let (answers, sent) = mpsc::channel(BATCHES_OPEN_MAX);
-        let server = self.clone();
-        tokio::spawn(async move {
-            let places = Arc::new(Semaphore::new(BATCHES_OPEN_MAX));
-            while let Ok(place) = places.clone().acquire_owned().await {
-                let next = tokio::select! {
-                    next = batches.message() => next,
-                    () = answers.closed() => return,
-                    () = stopped(server.stopping.clone()) => return,
-                };
-                let batch = match next {
-                    Ok(Some(batch)) => batch,
-                    Ok(None) => return,
-                    Err(status) => {
-                        tracing::debug!(%status, "a stream ended");
-                        return;
-                    }
-                };
-                let begun = server.begin(&who, batch);
-                let answers = answers.clone();
-                tokio::spawn(async move {
-                    let _ = answers.send(Ok(begun.await)).await;
-                    drop(place);
-                });
-            }
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(sent))))
+        let answers = Answers {
+            server: self.clone(),
+            who,
+            batches: Some(request.into_inner()),
+            open: FuturesUnordered::new(),
+            stopped: Box::pin(stopped(self.stopping.clone())),
+        };
+        Ok(Response::new(Box::pin(answers)))
     }
 
     async fn submit(&self, request: Request<p::SubmitRequest>) -> Result<Response<p::SubmitReply>, Status> {

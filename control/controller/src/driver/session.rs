@@ -57,11 +57,11 @@ pub async fn serve_sessions(
 ) -> Result<(), Error> {
     let acceptor = TlsAcceptor::from(access.tls.clone());
     let places = Arc::new(Semaphore::new(handle.shared.session_settings.sessions_max));
-    let mut stopped = handle.shared.reached.subscribe();
+    let mut ends = handle.shared.ends.subscribe();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stopped.wait_for(|(_, stopped)| *stopped) => {
+            _ = ends.wait_for(|ends| *ends) => {
                 return if handle.shared.has_failed() { Err(Error::Stopped) } else { Ok(()) };
             }
         };

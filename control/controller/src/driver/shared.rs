@@ -65,6 +65,8 @@ pub(super) struct Shared {
     feed: Mutex<Feed>,
     /// The last version, and whether the controller has stopped.
     pub reached: watch::Sender<(Version, bool)>,
+    /// Whether the controller has stopped; of its own, so that who waits for it only is not woken by every version.
+    pub ends: watch::Sender<bool>,
     proposals: Mutex<HashMap<EventName, Vec<Answer>>>,
     proposals_max: usize,
     pub operations: Operations,
@@ -133,6 +135,7 @@ impl Shared {
             published: ArcSwap::from_pointee(Published::of(parts.core)),
             feed: Mutex::new(parts.feed),
             reached: watch::Sender::new((version, false)),
+            ends: watch::Sender::new(false),
             proposals: Mutex::new(HashMap::new()),
             proposals_max: settings.proposals_max,
             operations: Operations::new(settings.proposals_max),
@@ -404,6 +407,7 @@ impl Shared {
         // Only to wake the core thread; when its queue is full it is awake.
         let _ = self.inbox.try_send(Command::Wake);
         self.reached.send_modify(|(_, stopped)| *stopped = true);
+        self.ends.send_replace(true);
         locked(&self.proposals).clear();
         self.operations.clear();
         self.sessions.close_all();

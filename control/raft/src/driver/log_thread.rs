@@ -1,69 +1,81 @@
-//! The thread that writes the log, and the one that makes spare segments.
+//! The thread that writes what is queued for the log, and the one that waits for quiet: it marks the log, and makes spare segments.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::{JoinHandle, sleep};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
-use weir_base::world::{Disk, DiskLock};
+use weir_base::world::{Disk, DiskLock, RealClock};
 use weir_order::Error;
 use weir_order::log::prepare_spare;
 
 use super::spawn_thread;
-use crate::log::{WRITES_WAITING_MAX, Write, Writer};
+use crate::log::{Desk, Shared, WRITES_WAITING_MAX, Write, Writer};
+
+/// The log is marked when nothing was written for so long. A mark costs about as much as an entry without its sync, and is of use
+/// only when nothing follows.
+const QUIET: Duration = Duration::from_millis(20);
 
 /// Starts both. They end when the replica's log has no user left.
 pub(super) fn start(
     disk: Arc<dyn Disk>,
     segment_bytes: u64,
     lock: Arc<DiskLock>,
+    log: &Shared,
     writer: Writer,
     writes: mpsc::Receiver<Write>,
 ) -> Result<Vec<JoinHandle<()>>, Error> {
-    let (spares, wanted) = sync_channel(1);
+    let (unquiet, told) = sync_channel(1);
+    let desk = Arc::new(Desk::new(writer, Box::new(RealClock::new()), unquiet));
+    log.set_desk(Arc::clone(&desk));
+    let quiet = Arc::clone(&desk);
     Ok(vec![
         spawn_thread("raft-log", move || {
-            write_all(writer, writes, &spares);
+            write_all(&desk, writes);
             drop(lock);
         })?,
-        spawn_thread("raft-spare", move || make_spares(&*disk, segment_bytes, &wanted))?,
+        spawn_thread("raft-quiet", move || wait_for_quiet(&*disk, segment_bytes, &quiet, &told))?,
     ])
 }
 
-fn write_all(mut writer: Writer, mut writes: mpsc::Receiver<Write>, spares: &SyncSender<()>) {
+fn write_all(desk: &Desk, mut writes: mpsc::Receiver<Write>) {
     let mut waiting = Vec::with_capacity(WRITES_WAITING_MAX);
-    let mut spare_wanted = false;
     while let Some(first) = writes.blocking_recv() {
         waiting.push(first);
-        loop {
-            while waiting.len() < WRITES_WAITING_MAX
-                && let Ok(next) = writes.try_recv()
-            {
-                waiting.push(next);
-            }
-            if waiting.is_empty() {
-                break;
-            }
-            writer.drain(&mut waiting);
-            if !writer.wants_spare() {
-                spare_wanted = false;
-            } else if !spare_wanted {
-                // A full channel means one is being made.
-                spare_wanted = spares.try_send(()).is_ok();
-            }
+        while waiting.len() < WRITES_WAITING_MAX
+            && let Ok(next) = writes.try_recv()
+        {
+            waiting.push(next);
         }
-        writer.idle();
+        desk.write_queued(&mut waiting);
     }
-    if let Err(error) = writer.close() {
+    if let Some(mut writer) = desk.take()
+        && let Err(error) = writer.close()
+    {
         tracing::warn!(%error, "the replica's log could not be closed cleanly");
     }
 }
 
-/// A failure costs only time: the log makes the segment itself when it needs it, or says that the disk is full.
-fn make_spares(disk: &dyn Disk, segment_bytes: u64, wanted: &Receiver<()>) {
-    while wanted.recv().is_ok() {
-        if let Err(error) = prepare_spare(disk, segment_bytes) {
-            tracing::warn!(%error, "could not make a spare segment ahead of need");
+fn wait_for_quiet(disk: &dyn Disk, segment_bytes: u64, desk: &Desk, told: &Receiver<()>) {
+    let mut made = false;
+    while told.recv().is_ok() {
+        loop {
+            let before = desk.writes();
+            sleep(QUIET);
+            let wanted = desk.wants_spare();
+            // A failure costs only time: the log makes the segment itself when it needs it, or says that the disk is full.
+            if wanted
+                && !made
+                && let Err(error) = prepare_spare(disk, segment_bytes)
+            {
+                tracing::warn!(%error, "could not make a spare segment ahead of need");
+            }
+            made = wanted;
+            if desk.writes() == before {
+                break;
+            }
         }
+        desk.idle();
     }
 }

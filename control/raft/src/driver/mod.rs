@@ -61,7 +61,7 @@ impl RaftEngine {
             dir: "this process".to_owned(),
             source: Arc::new(error),
         })?;
-        let mut threads = log_thread::start(disk, segment_bytes, lock, writer, writes)?;
+        let mut threads = log_thread::start(disk, segment_bytes, lock, &replica.inner.log, writer, writes)?;
         let raft = spawn_thread("raft", move || {
             let life = Life::default();
             runtime.block_on(async {

@@ -1,7 +1,7 @@
 //! openraft's log on the durable log of `weir_order` (its bytes: `docs/protocol/log.md`, the notes: `docs/protocol/raft.md`).
 //!
 //! - One writer ([`Writer`]) owns the log. It takes all that waits, writes it, syncs once, and then calls all the
-//!   callbacks: group commit. Appends, cuts, purges and the vote go through the one queue, so they reach the disk in order.
+//!   callbacks: group commit. With a [`Desk`], a follower with nothing in the queue writes by itself. Appends, cuts, purges and the vote go through the one queue, so they reach the disk in order.
 //! - Readers see what was appended at once, from memory ([`View`]): an index of all entries (about 64 bytes each; the
 //!   purge bounds it) and the newest entries themselves up to a limit of bytes. Older ones are read back from the segments.
 //! - Nothing is overwritten. A cut suffix is a record that says which entry is the last one now; the vote and the purge
@@ -12,13 +12,14 @@
 //! Departure: the committed index is not saved. A replica that starts applies from its snapshot on as soon as it hears
 //! what is committed, and serves no linearizable read before.
 
+mod desk;
 mod store;
 #[cfg(test)]
 mod tests;
 mod view;
 mod writer;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::sync::mpsc;
@@ -27,6 +28,7 @@ use weir_order::log::record::{Kind, RecordHeader};
 use weir_order::log::{Log, LogSettings, Place, RecordReader, segment};
 use weir_order::{Error, LogCounters, Position, Recovery};
 
+pub use desk::Desk;
 pub use store::LogStore;
 pub use view::{CacheCounters, View};
 pub use writer::{Write, Writer};
@@ -84,9 +86,23 @@ pub struct Shared {
     view: Mutex<View>,
     records: RecordReader,
     counters: Mutex<LogCounters>,
+    desk: OnceLock<Arc<Desk>>,
 }
 
 impl Shared {
+    /// From now on a follower writes by itself where it may. Once, before the log is used.
+    pub fn set_desk(&self, desk: Arc<Desk>) {
+        // A second one is a mistake that changes nothing.
+        let _first = self.desk.set(desk);
+    }
+
+    /// Says whether this replica follows.
+    pub fn set_follows(&self, follows: bool) {
+        if let Some(desk) = self.desk.get() {
+            desk.set_follows(follows);
+        }
+    }
+
     /// The view, locked.
     pub fn view(&self) -> MutexGuard<'_, View> {
         // A panic elsewhere would have broken an assertion of the view; what it left is still an index of entries.
@@ -159,6 +175,7 @@ pub fn open(
         view: Mutex::new(view),
         records: log.reader(),
         counters: Mutex::new(log.counters()),
+        desk: OnceLock::new(),
     });
     let (queue, writes) = mpsc::channel(WRITES_WAITING_MAX);
     let store = LogStore::new(Arc::clone(&shared), queue);

@@ -41,7 +41,14 @@ impl LogStore {
     }
 
     async fn ask(&self, write: Write) -> io::Result<()> {
-        self.queue.send(write).await.map_err(|_| gone())
+        let Some(desk) = self.shared.desk.get() else {
+            return self.queue.send(write).await.map_err(|_| gone());
+        };
+        let Some(write) = desk.write(write) else { return Ok(()) };
+        self.queue.send(write).await.map_err(|_| {
+            desk.unqueued();
+            gone()
+        })
     }
 
     /// Makes `last` the last entry, whatever was there.

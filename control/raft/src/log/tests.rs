@@ -1,4 +1,5 @@
 mod crash;
+mod desk;
 mod suite;
 
 use bytes::Bytes;

@@ -305,6 +305,7 @@ async fn watch_leader(
         let before = inner.leadership.send_replace(now);
         let leads = now.leader == Some(own);
         let led = before.leader == Some(own);
+        inner.log.set_follows(now.leader.is_some() && !leads);
         if led && (!leads || before.term != now.term) {
             let handed = locked(&inner.pending).next;
             inner.fail_pending(handed, &Error::LeaderLost);

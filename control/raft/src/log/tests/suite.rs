@@ -144,6 +144,29 @@ fn openraft_finds_no_fault() {
     block_on(Suite::test_all(Builder(1 << 20))).unwrap();
 }
 
+/// As a follower that writes by itself.
+struct Follower;
+
+impl StoreBuilder<Types, FromOne, Plain> for Follower {
+    async fn build(&self) -> Result<((), FromOne, Plain), StorageError<Types>> {
+        let open = desk::open_with_desk(&SimDisk::new(2), weir_base::world::SimClock::new(0));
+        open.store.shared().set_follows(true);
+        let desk::Open { store, desk, mut writes, .. } = open;
+        tokio::spawn(async move {
+            let mut waiting = Vec::new();
+            while writes.recv_many(&mut waiting, 64).await > 0 {
+                desk.write_queued(&mut waiting);
+            }
+        });
+        Ok(((), FromOne(store), Plain::default()))
+    }
+}
+
+#[test]
+fn openraft_finds_no_fault_in_a_follower_that_writes_by_itself() {
+    block_on(Suite::test_all(Follower)).unwrap();
+}
+
 #[test]
 fn openraft_finds_no_fault_when_nothing_stays_in_memory() {
     block_on(Suite::test_all(Builder(0))).unwrap();
