@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
@@ -31,11 +32,12 @@ use crate::members::{MEMBERS_MAX, Member};
 use crate::replica::{CHANNELS, Opened, Replica, Tracks, message_bytes_max, open};
 use crate::settings::Settings;
 
-/// Messages of one member on one channel that are taken in a second.
-const MESSAGES_PER_S: u32 = 4096;
+/// Messages of one member that are taken in a second, on each channel. The network keeps room for so many of each member that there may be,
+/// so no channel has more than it needs.
+const MESSAGES_PER_S: [u32; CHANNELS.len()] = [4096, 2048, 256, 4096, 4096];
 
-/// Who may be linked with beside the members: who is to come, who has just gone, and members of a later epoch where this one is behind.
-const VISITORS_MAX: usize = 4;
+/// Who may be linked with beside the members: who is to come, and who has just gone.
+const VISITORS_MAX: usize = 2;
 /// How often, and for how long each time, a state waits for records that are not written yet.
 const UNWRITTEN_TRIES: usize = 1000;
 const UNWRITTEN_WAIT: Duration = Duration::from_millis(5);
@@ -143,8 +145,10 @@ impl BftEngine {
         let consensus = spawn_thread("bft", move || {
             tokio::Runner::new(runtime).start(|context| async move {
                 let (mut network, oracle) = lookup::Network::new(context.child("network"), network);
-                let quota = Quota::per_second(NZU32!(MESSAGES_PER_S));
-                let channels = CHANNELS.map(|number| network.register(number, quota));
+                let channels = CHANNELS.map(|number| {
+                    let quota = NonZeroU32::new(MESSAGES_PER_S[number as usize]).unwrap_or(NonZeroU32::MIN);
+                    network.register(number, Quota::per_second(quota))
+                });
                 network.start();
                 let (mut directory, mut set) = (oracle.clone(), 0);
                 let tracks: Tracks = Box::new(move |linked| {

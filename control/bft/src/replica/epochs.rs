@@ -19,7 +19,7 @@ use super::{Answer, Channel, Run};
 use crate::consensus::{KeyRing, Mailbox, Question, config};
 use crate::core::Output;
 use crate::journal::locked;
-use crate::members::{Approval, Change, Member};
+use crate::members::{Approval, Change, MEMBERS_MAX, Member};
 
 /// Is told what became of a change of members that was asked for here.
 pub type ChangeDone = Box<dyn FnOnce(Result<(), crate::Error>) + Send>;
@@ -147,9 +147,13 @@ impl Run {
         if let Some((id, member)) = before.into_iter().find(|(id, _)| !roster.members.contains_key(id)) {
             self.membership.gone = Some((id, member));
         }
-        // A number that changed hands between the two is the later one's.
-        let mut members = roster.members.clone();
-        members.extend(latest.members.clone());
+        // A number that changed hands between the two is the later one's, and so is room.
+        let mut members = latest.members.clone();
+        for (id, member) in &roster.members {
+            if members.len() < MEMBERS_MAX {
+                members.entry(*id).or_insert_with(|| member.clone());
+            }
+        }
         let visitors = self.membership.guest.iter().chain(&self.membership.gone);
         let visitors = visitors.filter(|(id, _)| !members.contains_key(id)).cloned().collect();
         let linked = Linked { members, visitors };

@@ -287,7 +287,7 @@ impl Sim {
     }
 
     pub async fn channels(&self, id: u32) -> Channels {
-        let quota = Quota::per_second(commonware_utils::NZU32!(1_000_000));
+        let quota = Quota::per_second(commonware_utils::NZU32!(10_000));
         let control = self.oracle.control(self.machines[&id].key.clone());
         let mut channels = Vec::new();
         for number in CHANNELS {
