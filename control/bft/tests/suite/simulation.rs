@@ -545,3 +545,10 @@ fn the_canary_is_noticed() {
     let noticed = outcome.violations.iter().any(|what| what.contains("is given 6 after 4"));
     assert!(noticed, "an application that loses a batch was not noticed: {:?}", outcome.violations);
 }
+
+#[test]
+fn a_canary_with_other_founders_is_noticed() {
+    let outcome = run(&Case { seed: 1, trouble: Trouble::Changes, traitor: None, canary: true });
+    let noticed = outcome.violations.iter().any(|what| what.contains("another has Roster { epoch: 1,"));
+    assert!(noticed, "a member of another history was not noticed: {:?}", outcome.violations);
+}
