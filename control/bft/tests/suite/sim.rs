@@ -322,7 +322,7 @@ impl Sim {
             // Another history: what it takes for the first members were never so.
             founders.0.insert(4, machine.identity.public().unwrap());
         }
-        let opened = open(disk, settings, &machine.identity, &self.members, Box::new(app), now_ns, [1; 32]);
+        let opened = open(disk, settings, &machine.identity, &founders, Box::new(app), now_ns, [1; 32]);
         let Opened { replica, run, writer, lock, .. } = opened.map_err(|error| error.to_string())?;
         // Only now: what was there before a start was compared already.
         drop(own.set(replica.clone()));
