@@ -27,6 +27,8 @@ use weir_order::{Completion, Engine, Entry, Error, Position, Sink};
 pub const MEMBERS: u32 = 4;
 /// All machines: some are to come.
 pub const MACHINES: u32 = 6;
+/// What a replica says that was removed.
+pub const NO_MEMBER: &str = "no member of the group any more";
 /// After how many batches members compare their states.
 pub const DIGEST_EVERY: u64 = 16;
 
@@ -403,7 +405,7 @@ impl Sim {
     pub async fn bury(&mut self) {
         for id in self.up() {
             let failure = self.replica(id).and_then(|replica| replica.replica_status().failure);
-            if failure.is_some_and(|what| what.contains("no member of the group any more")) {
+            if failure.is_some_and(|what| what.contains(NO_MEMBER)) {
                 self.crash(id, false).await;
                 self.machines.get_mut(&id).unwrap().follows = true;
             }

@@ -12,7 +12,7 @@ use commonware_runtime::{Clock, Runner as _, Spawner, Supervisor};
 use weir_base::world::Rng;
 use weir_bft::members::{Change, Roster};
 
-use super::sim::{Fate, MACHINES, MEMBERS, Sim, propose, settings};
+use super::sim::{Fate, MACHINES, MEMBERS, NO_MEMBER, Sim, propose, settings};
 use super::traitor::{Kind, betray};
 
 /// Seeds of each kind in the tests.
@@ -245,9 +245,16 @@ async fn nemesis(sim: &mut Sim, case: &Case, honest: &[u32], rng: &mut Rng) {
 
 async fn restart(sim: &mut Sim, honest: &[u32]) {
     for id in honest {
-        if sim.replica(*id).is_none()
-            && let Err(what) = sim.start(*id).await
-        {
+        if sim.replica(*id).is_some() {
+            continue;
+        }
+        let mut started = sim.start(*id).await;
+        if started.as_ref().is_err_and(|what| what.contains(NO_MEMBER)) {
+            // It went down after it had learnt that it was removed: an operator has it follow.
+            sim.machines.get_mut(id).unwrap().follows = true;
+            started = sim.start(*id).await;
+        }
+        if let Err(what) = started {
             sim.witness.lock().unwrap().violation(format!("member {id} does not start: {what}"));
         }
     }
