@@ -278,7 +278,7 @@ impl GivenGroup {
     fn identities(&self) -> Result<BTreeMap<u64, [u8; 32]>, Failure> {
         let count = self.founders.len();
         if count < 4 {
-            let allowed = "with order: bft a group has 4 controllers or more, of which a quarter and no third may lie: list 4 to 16, the \
+            let allowed = "with order: bft a group has 4 controllers or more, of which fewer than a third may lie: list 4 to 16, the \
                            same on all, also on one that is added later";
             return Err(wrong("group.founders", format!("{count} controllers"), allowed));
         }
