@@ -259,7 +259,7 @@ impl Roster {
     pub fn take(from: &mut Reader) -> Result<Roster, Malformed> {
         let (epoch, genesis) = (from.u64()?, from.array()?);
         let members = take_members(from)?;
-        if epoch < FIRST_EPOCH || epoch > EPOCHS_MAX {
+        if !(FIRST_EPOCH..=EPOCHS_MAX).contains(&epoch) {
             return Err(Malformed("an epoch that cannot be"));
         }
         Ok(Roster { epoch, genesis, members })

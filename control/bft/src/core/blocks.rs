@@ -76,7 +76,10 @@ impl Core {
         }
         let next = overlay.next().cloned();
         let (height, first_index) = (height + 1, index + 1);
-        (!refs.is_empty()).then(|| Block { epoch: self.epoch, parent, height, first_index, refs, next })
+        if refs.is_empty() {
+            return None;
+        }
+        Some(Block { epoch: self.epoch, parent, height, first_index, refs, next })
     }
 
     /// Consensus tells this replica to make its proposal known.

@@ -316,7 +316,7 @@ async fn settle(sim: &mut Sim, honest: &[u32], case: &Case) -> Vec<u32> {
             keep_wanted(sim, honest);
             // Digests are compared after batches only.
             if let Some(replica) = members.iter().find_map(|id| sim.replica(*id)) {
-                drop(propose(&sim.context, &replica, (1 << 50) + sim.rng.below(1 << 40), 8).await);
+                let _fate = propose(&sim.context, &replica, (1 << 50) + sim.rng.below(1 << 40), 8).await;
             }
         }
         sim.context.sleep(Duration::from_millis(50)).await;
