@@ -50,8 +50,9 @@ bench-trust: ## what signing a batch costs: a Merkle root, each update (Cicero),
 bench-%: require-root install-deps build
 	$(WEIR) bench $*
 
-simulate: ## 10,000 seeds of every simulated group of controllers (an hour; a failing seed is printed, to be kept in the test)
+simulate: ## 10,000 seeds of every simulated group of controllers, 1,000 of each kind where some lie (hours; a failing seed is printed, to be kept in the test)
 	WEIR_RAFT_SEEDS=10000 cargo test --locked -p weir-raft --test main simulation
+	WEIR_BFT_SEEDS=1000 cargo test --locked -p weir-bft --test main simulation
 	WEIR_SIM_SEEDS=10000 cargo test --locked -p weir-controller --test main simulation
 
 lint: ## format check, clippy, walls, scripts, and cargo-deny where it is installed

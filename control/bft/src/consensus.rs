@@ -25,7 +25,8 @@ use rand_chacha::rand_core::SeedableRng;
 
 use crate::core::Keys;
 use crate::error::Error;
-use crate::settings::{MEMBERS_MAX, Settings};
+use crate::members::{MEMBERS_MAX, Roster};
+use crate::settings::Settings;
 use crate::wire::Digest;
 
 /// A digest as consensus knows it.
@@ -62,14 +63,16 @@ pub(crate) fn namespace(group: &str) -> Vec<u8> {
     [b"weir bft ", group.as_bytes()].concat()
 }
 
-/// Signs with this member's key, and checks by the members' keys.
+/// Signs with this replica's key, and checks by the keys of an epoch's members. A replica that is none of them checks only.
 pub struct KeyRing {
     secret: PrivateKey,
+    group: String,
     by_id: BTreeMap<u32, PublicKey>,
     by_key: BTreeMap<PublicKey, u32>,
     namespace: Vec<u8>,
     pub(crate) scheme: Scheme,
     pub(crate) epoch: Epoch,
+    genesis: Digest,
     rng: ChaCha20Rng,
 }
 
@@ -77,33 +80,39 @@ impl Clone for KeyRing {
     fn clone(&self) -> Self {
         KeyRing {
             secret: self.secret.clone(),
+            group: self.group.clone(),
             by_id: self.by_id.clone(),
             by_key: self.by_key.clone(),
             namespace: self.namespace.clone(),
             scheme: self.scheme.clone(),
             epoch: self.epoch,
+            genesis: self.genesis,
             rng: self.rng.clone(),
         }
     }
 }
 
 impl KeyRing {
-    /// The keys of `members`, in the hands of `identity`. `seed` is for the random weights of checks in batches.
-    pub fn new(
-        group: &str,
-        epoch: u64,
-        identity: &Identity,
-        members: &Members,
-        seed: [u8; 32],
-    ) -> Result<KeyRing, Error> {
+    /// The keys of an epoch, in the hands of `identity`. `seed` is for the random weights of checks in batches.
+    pub fn new(group: &str, identity: &Identity, roster: &Roster, seed: [u8; 32]) -> Result<KeyRing, Error> {
+        let secret = identity.key()?;
+        if let Some(member) = roster.members.get(&identity.id)
+            && member.key != identity.public()?
+        {
+            return Err(Error::Members { what: format!("the secret is not that of member {}", identity.id) });
+        }
+        KeyRing::of(group, secret, roster, ChaCha20Rng::from_seed(seed))
+    }
+
+    fn of(group: &str, secret: PrivateKey, roster: &Roster, rng: ChaCha20Rng) -> Result<KeyRing, Error> {
         let wrong = |what: String| Error::Members { what };
-        let count = members.0.len();
+        let count = roster.members.len();
         if count > MEMBERS_MAX {
             return Err(wrong(format!("they are {count} and may be {MEMBERS_MAX}")));
         }
         let mut by_id = BTreeMap::new();
-        for (id, key) in &members.0 {
-            let key = PublicKey::decode(Copying(key))
+        for (id, member) in &roster.members {
+            let key = PublicKey::decode(Copying(&member.key))
                 .map_err(|error| wrong(format!("the key of member {id}: {error}")))?;
             by_id.insert(*id, key);
         }
@@ -111,16 +120,13 @@ impl KeyRing {
         if by_key.len() != count {
             return Err(wrong("two have the same key; each needs its own".to_owned()));
         }
-        let secret = identity.key()?;
-        if by_id.get(&identity.id) != Some(&secret.public_key()) {
-            return Err(wrong(format!("the secret is not that of member {}", identity.id)));
-        }
-        let namespace = namespace(group);
         let set = Set::from_iter_dedup(by_id.values().cloned());
-        let scheme = Scheme::signer(&namespace, set, secret.clone())
-            .ok_or_else(|| wrong(format!("member {} is not one of them", identity.id)))?;
-        let (epoch, rng) = (Epoch::new(epoch), ChaCha20Rng::from_seed(seed));
-        Ok(KeyRing { secret, by_id, by_key, namespace, scheme, epoch, rng })
+        let votes = roster.namespace(group);
+        let scheme = Scheme::signer(&votes, set.clone(), secret.clone());
+        let scheme = scheme.unwrap_or_else(|| Scheme::verifier(&votes, set));
+        let (group, namespace) = (group.to_owned(), namespace(group));
+        let (epoch, genesis) = (Epoch::new(roster.epoch), roster.genesis);
+        Ok(KeyRing { secret, group, by_id, by_key, namespace, scheme, epoch, genesis, rng })
     }
 
     /// The members' numbers.
@@ -138,19 +144,14 @@ impl KeyRing {
         self.by_id.get(&id)
     }
 
-    /// What the group's first block has as its parent: it binds group, epoch and members.
+    /// Signs and checks votes.
+    pub fn scheme(&self) -> &Scheme {
+        &self.scheme
+    }
+
+    /// What the epoch's first block has as its parent.
     pub fn genesis(&self) -> Digest {
-        use sha2::Digest as _;
-        let mut hash = sha2::Sha256::new();
-        hash.update(b"weir bft genesis\0");
-        hash.update((self.namespace.len() as u64).to_le_bytes());
-        hash.update(&self.namespace);
-        hash.update(self.epoch.get().to_le_bytes());
-        for (id, key) in &self.by_id {
-            hash.update(id.to_le_bytes());
-            hash.update(key.as_ref());
-        }
-        hash.finalize().into()
+        self.genesis
     }
 }
 
@@ -174,6 +175,11 @@ impl Keys for KeyRing {
         let right = finalization.epoch() == self.epoch
             && finalization.verify(&mut self.rng, &self.scheme, &Sequential);
         right.then(|| (finalization.view().get(), finalization.proposal.payload.0))
+    }
+
+    fn of_epoch(&self, roster: &Roster) -> Option<Box<dyn Keys>> {
+        let ring = KeyRing::of(&self.group, self.secret.clone(), roster, self.rng.clone());
+        ring.ok().map(|ring| Box::new(ring) as Box<dyn Keys>)
     }
 }
 

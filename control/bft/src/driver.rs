@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use commonware_codec::{Copying, DecodeExt};
 use commonware_cryptography::ChaCha20Poly1305;
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_p2p::authenticated::lookup;
-use commonware_p2p::{Address, AddressableManager};
+use commonware_p2p::{Address, AddressableManager, AddressableTrackedPeers};
 use commonware_runtime::{Quota, Runner, Supervisor, tokio};
 use commonware_stream::cups::{self, Cups};
 use commonware_stream::sake::{self, Sake};
@@ -25,14 +26,18 @@ use weir_base::world::Disk;
 use weir_order::log::prepare_spare;
 use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status};
 
-use crate::consensus::{Identity, KeyRing, Members, namespace};
+use crate::consensus::{Identity, Members, namespace};
 use crate::journal::locked;
-use crate::replica::{CHANNELS, FIRST_EPOCH, Opened, Replica, message_bytes_max, open};
+use crate::members::{MEMBERS_MAX, Member};
+use crate::replica::{CHANNELS, Opened, Replica, Tracks, message_bytes_max, open};
 use crate::settings::Settings;
 
-/// Messages of one member on one channel that are taken in a second.
-const MESSAGES_PER_S: u32 = 4096;
+/// Messages of one member that are taken in a second, on each channel. The network keeps room for so many of each member that there may be,
+/// so no channel has more than it needs.
+const MESSAGES_PER_S: [u32; CHANNELS.len()] = [4096, 2048, 256, 4096, 4096];
 
+/// Who may be linked with beside the members: who is to come, and who has just gone.
+const VISITORS_MAX: usize = 2;
 /// How often, and for how long each time, a state waits for records that are not written yet.
 const UNWRITTEN_TRIES: usize = 1000;
 const UNWRITTEN_WAIT: Duration = Duration::from_millis(5);
@@ -80,7 +85,6 @@ fn network_config(
     settings: &Settings,
     identity: &Identity,
     places: &Places,
-    count: NonZeroUsize,
 ) -> Result<lookup::Config<Links>, crate::Error> {
     let handshake = Cups::<_, ChaCha20Poly1305>::new(
         Sake {
@@ -95,10 +99,11 @@ fn network_config(
         handshake,
         &namespace(&settings.group),
         places.listen,
-        count,
+        NZUsize!(MEMBERS_MAX + VISITORS_MAX),
         message_bytes_max(settings) as u32,
         NZUsize!(1024),
     );
+    // Who has just gone is among the visitors of the next set.
     config.tracked_peer_sets = NZUsize!(1);
     config.peer_connection_cooldown = Duration::from_millis(250);
     config.dial_frequency = Duration::from_millis(100);
@@ -123,10 +128,11 @@ impl BftEngine {
     ) -> Result<BftEngine, crate::Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (seed, segment_bytes) = (random_seed()?, settings.log.segment_bytes);
-        let keys = KeyRing::new(&settings.group, FIRST_EPOCH, identity, members, seed)?;
-        let addresses = addresses(&keys, &places)?;
-        let count = NonZeroUsize::new(members.0.len()).unwrap_or(NonZeroUsize::MIN);
-        let network = network_config(&settings, identity, &places, count)?;
+        if let Some(id) = members.0.keys().find(|id| !places.members.contains_key(id)) {
+            let what = format!("member {id} has no address; give it one");
+            return Err(crate::Error::Members { what });
+        }
+        let network = network_config(&settings, identity, &places)?;
         make_folder(&places.votes)?;
         let opened = open(Arc::clone(&disk), settings, identity, members, sink, now.as_nanos() as u64, seed)?;
         let Opened { replica, run, writer, lock, .. } = opened;
@@ -135,14 +141,24 @@ impl BftEngine {
             .with_storage_directory(&places.votes)
             .with_tcp_nodelay(Some(true));
         let (spares, wanted) = sync_channel(1);
+        let founders = places.members;
         let consensus = spawn_thread("bft", move || {
             tokio::Runner::new(runtime).start(|context| async move {
-                let (mut network, mut oracle) = lookup::Network::new(context.child("network"), network);
-                oracle.track(0, addresses);
-                let quota = Quota::per_second(NZU32!(MESSAGES_PER_S));
-                let channels = CHANNELS.map(|number| network.register(number, quota));
+                let (mut network, oracle) = lookup::Network::new(context.child("network"), network);
+                let channels = CHANNELS.map(|number| {
+                    let quota = NonZeroU32::new(MESSAGES_PER_S[number as usize]).unwrap_or(NonZeroU32::MIN);
+                    network.register(number, Quota::per_second(quota))
+                });
                 network.start();
-                run.run(context.child("replica"), channels, oracle, "votes").await;
+                let (mut directory, mut set) = (oracle.clone(), 0);
+                let tracks: Tracks = Box::new(move |linked| {
+                    let members = addresses(&linked.members, &founders);
+                    let peers = AddressableTrackedPeers::new(members, addresses(&linked.visitors, &founders));
+                    // Refused only when the network has ended.
+                    let _heard = directory.track(set, peers);
+                    set += 1;
+                });
+                run.run(context.child("replica"), channels, oracle, tracks, "votes").await;
             });
         })?;
         let journal = spawn_thread("bft-journal", move || {
@@ -178,15 +194,26 @@ fn make_folder(path: &Path) -> Result<(), Error> {
     })
 }
 
-fn addresses(keys: &KeyRing, places: &Places) -> Result<Map<PublicKey, Address>, crate::Error> {
+/// Where members are: what is up to the first comma of a member's address, or the founder's in the settings.
+fn addresses(
+    members: &BTreeMap<u32, Member>,
+    founders: &BTreeMap<u32, SocketAddr>,
+) -> Map<PublicKey, Address> {
     let mut pairs = Vec::new();
-    for id in keys.ids() {
-        let (Some(key), Some(address)) = (keys.key_of(id), places.members.get(&id)) else {
-            return Err(crate::Error::Members { what: format!("member {id} has no address; give it one") });
+    for (id, member) in members {
+        let told = member.address.split(',').next().and_then(|text| text.parse::<SocketAddr>().ok());
+        let founder = founders.get(id).filter(|_| member.address.is_empty()).copied();
+        let (Ok(key), Some(address)) = (PublicKey::decode(Copying(&member.key)), told.or(founder)) else {
+            tracing::warn!(
+                member = id,
+                address = member.address,
+                "a member that cannot be reached: no address"
+            );
+            continue;
         };
-        pairs.push((key.clone(), Address::from(*address)));
+        pairs.push((key, Address::from(address)));
     }
-    Ok(Map::from_iter_dedup(pairs))
+    Map::from_iter_dedup(pairs)
 }
 
 impl std::ops::Deref for BftEngine {

@@ -5,6 +5,7 @@
 //!
 //! - [`wire`]: the bytes of batches, blocks and messages.
 //! - [`rules`]: what may be ordered next; what was ordered is refused by the vote, batch or signed event.
+//! - [`members`]: who is a member in which epoch, and the proof of it.
 //! - [`core`]: the pure core: pool of batches, judging and building blocks, committing, fetching, catching up.
 //! - [`journal`]: batches, blocks and certificates on the durable log of `weir_order`, states beside it.
 //! - [`consensus`]: adapters to simplex, and the members' keys.
@@ -24,7 +25,8 @@
 //! **Digests.** Members compare the digests of their states; whose differs from that of 2f+1 serves nothing until it has theirs
 //! ([`replica::health`]).
 //!
-//! **Membership.** The members are fixed for the life of a group: simplex runs one engine an epoch, and there is one epoch so far.
+//! **Membership** changes by one at a time: one engine of simplex an epoch, and the members of the next are ordered in the one before
+//! ([`members`]). A replica that is no member yet follows the members, by ranges and states, until it is one.
 //!
 //! **Clocks** matter for nothing but new links: two members whose clocks differ by more than 10 s do not connect.
 //!
@@ -42,6 +44,7 @@ pub mod core;
 pub mod driver;
 mod error;
 pub mod journal;
+pub mod members;
 pub mod replica;
 pub mod rules;
 pub mod settings;
@@ -50,5 +53,6 @@ pub mod wire;
 pub use consensus::{Identity, Members};
 pub use driver::{BftEngine, Places};
 pub use error::Error;
+pub use members::{Change, Member, Roster};
 pub use replica::{PeerSink, Replica, ReplicaCounters, ReplicaStatus};
 pub use settings::{Settings, Timers};

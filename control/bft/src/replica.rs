@@ -9,6 +9,7 @@
 //! - everything else: it is not in the order and never will be.
 
 mod care;
+mod epochs;
 mod handle;
 pub mod health;
 pub mod words;
@@ -19,7 +20,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use commonware_consensus::simplex;
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_cryptography::sha256;
 use commonware_p2p::{Blocker, Receiver, Recipients, Sender};
@@ -29,15 +29,18 @@ use rand_chacha::rand_core::CryptoRng;
 use weir_base::world::{Disk, DiskLock, LockOutcome};
 use weir_order::{Completion, Error, Position, Recovery, Sink};
 
-use crate::consensus::{Identity, KeyRing, Mailbox, Members, Question, config};
+use crate::consensus::{Identity, KeyRing, Members, Question};
 use crate::core::{Beginning, Core, CoreCounters, Output, Seen as SeenMember, To};
 use crate::journal::{self, Journal, OpenedJournal, Write, Writer, Written, locked};
+use crate::members::{Change, Roster};
 use crate::rules::Overlay;
 use crate::settings::Settings;
 use crate::wire::{MESSAGE_OVERHEAD_BYTES, Message};
+use epochs::{Lanes, Membership};
 use health::Health;
 use words::Word;
 
+pub use epochs::{ChangeDone, Tracks};
 pub use handle::PeerSink;
 
 const LOCK: &str = "lock";
@@ -59,6 +62,10 @@ pub struct ReplicaStatus {
     pub id: u32,
     /// The group's epoch.
     pub epoch: u64,
+    /// The members of that epoch.
+    pub roster: Roster,
+    /// Whether this replica is one of them.
+    pub member: bool,
     /// The highest view of consensus that this replica knows of.
     pub view: u64,
     /// The last committed block.
@@ -108,7 +115,6 @@ struct Seen {
 
 struct Inner {
     id: u32,
-    epoch: u64,
     settings: Settings,
     journal: Arc<Journal>,
     seen: Mutex<Seen>,
@@ -124,6 +130,7 @@ enum Command {
     Barrier { done: Completion },
     Digest { index: u64, digest: [u8; 32] },
     Tell { to: u32, bytes: Bytes },
+    Change { change: Change, done: ChangeDone },
     Saved,
 }
 
@@ -170,6 +177,8 @@ pub struct Run {
     now_ms: u64,
     ticked_ms: u64,
     health: Health,
+    identity: Identity,
+    membership: Membership,
     /// Reads that wait for the next empty batch.
     barriers: Vec<Completion>,
     barriers_in_flight: usize,
@@ -196,6 +205,8 @@ enum Answer {
     Barrier(Vec<Completion>, u64),
     /// Nobody: the batch only brings the order on.
     Pumped,
+    /// This replica's own word for a change of members.
+    Approval,
 }
 
 /// Who waits for what. Whoever waits when the replica ends is told so by the end of its channel or completion.
@@ -216,7 +227,7 @@ impl Answers {
         match self.waiting.get(&ticket) {
             Some(Answer::Propose(answer)) => answer.is_closed(),
             Some(Answer::Verdict(answer)) => answer.is_closed(),
-            Some(Answer::Done(..) | Answer::Barrier(..) | Answer::Pumped) => false,
+            Some(Answer::Done(..) | Answer::Barrier(..) | Answer::Pumped | Answer::Approval) => false,
             None => true,
         }
     }
@@ -233,9 +244,6 @@ fn lock(disk: &dyn Disk) -> Result<DiskLock, Error> {
     }
 }
 
-/// The first epoch of a group.
-pub const FIRST_EPOCH: u64 = 1;
-
 /// Opens the replica whose journal and states are in `disk`, or makes a new one. `sink` is given the newest state, every
 /// batch behind it that has a certificate here, and then every other as soon as it is committed. `now_ns` is the time since 1970, and `seed`
 /// any random bytes.
@@ -249,23 +257,30 @@ pub fn open(
     seed: [u8; 32],
 ) -> Result<Opened, crate::Error> {
     settings.check()?;
-    let keys = KeyRing::new(&settings.group, FIRST_EPOCH, identity, members, seed)?;
+    let founding = Roster::founding(&settings.group, members);
+    KeyRing::new(&settings.group, identity, &founding, seed)?;
     let lock = lock(&*disk)?;
-    let OpenedJournal { journal, writer, base, recent, loose, last_number, recovery } = journal::open(
-        &disk,
-        settings.log,
-        settings.group.as_bytes(),
-        FIRST_EPOCH,
-        keys.genesis(),
-        settings.admission.clone(),
-        &mut *sink,
-    )?;
+    let OpenedJournal { journal, writer, base, frontier, recent, loose, last_number, recovery } =
+        journal::open(
+            &disk,
+            settings.log,
+            settings.group.as_bytes(),
+            &founding,
+            settings.admission.clone(),
+            &mut *sink,
+        )?;
+    let roster = base.tables.roster().clone();
+    let keys = KeyRing::new(&settings.group, identity, &roster, seed)?;
+    let latest = if frontier.epoch > roster.epoch { &frontier } else { &roster };
+    let membership = Membership::new(latest.members.contains_key(&identity.id));
+    if !settings.follows && !latest.members.contains_key(&identity.id) {
+        return Err(epochs::no_member(identity.id, latest.epoch));
+    }
     let (last_life, _) = base.tables.last_of(&Overlay::default(), identity.id);
     let beginning = Beginning {
         me: identity.id,
-        members: keys.ids(),
         keys: Box::new(keys.clone()),
-        epoch: FIRST_EPOCH,
+        frontier,
         life: now_ns.max(last_life + 1),
         tip: base.tip,
         applied: base.applied,
@@ -283,7 +298,6 @@ pub fn open(
     let (stop, stopped) = watch::channel(false);
     let inner = Arc::new(Inner {
         id: identity.id,
-        epoch: FIRST_EPOCH,
         settings,
         journal,
         seen: Mutex::default(),
@@ -293,7 +307,7 @@ pub fn open(
         view: Arc::default(),
         stop,
     });
-    let run = Run {
+    let mut run = Run {
         inner: Arc::clone(&inner),
         keys,
         core,
@@ -307,10 +321,13 @@ pub fn open(
         now_ms: 0,
         ticked_ms: 0,
         health,
+        identity: identity.clone(),
+        membership,
         barriers: Vec::new(),
         barriers_in_flight: 0,
     };
     run.publish();
+    run.know_members();
     let writer = JournalWriter { writer, writes: to_write, written };
     Ok(Opened { replica: Replica { inner, commands }, run, writer, lock, recovery })
 }
@@ -362,12 +379,14 @@ impl JournalWriter {
 }
 
 impl Run {
-    /// Runs until the replica is stopped or cannot go on. `partition` names consensus's own journal in the storage of `context`.
+    /// Runs until the replica is stopped or cannot go on. `partition` names consensus's own journal in the storage of `context`; `tracks` is
+    /// told who may be linked with, whenever that changes.
     pub async fn run<E, S, R, B>(
         mut self,
         context: E,
         channels: [Channel<S, R>; 5],
         blocker: B,
+        tracks: Tracks,
         partition: &str,
     ) where
         E: Clock + CryptoRng + Spawner + Storage + Metrics,
@@ -376,7 +395,7 @@ impl Run {
         B: Blocker<PublicKey = PublicKey>,
     {
         let inner = Arc::clone(&self.inner);
-        if let Err(failure) = self.work(context, channels, blocker, partition).await {
+        if let Err(failure) = self.work(context, channels, blocker, tracks, partition).await {
             tracing::error!(replica = inner.id, failure, "the replica stops");
             locked(&inner.seen).status.failure = Some(failure);
         } else {
@@ -389,6 +408,7 @@ impl Run {
         context: E,
         channels: [Channel<S, R>; 5],
         blocker: B,
+        mut tracks: Tracks,
         partition: &str,
     ) -> Result<(), String>
     where
@@ -398,11 +418,9 @@ impl Run {
         B: Blocker<PublicKey = PublicKey>,
     {
         let [votes, certificates, fetches, (mut sender, mut receiver), (mut words, mut worded)] = channels;
-        let (questions, mut asked) = mpsc::unbounded_channel();
-        let mailbox = Mailbox { questions, view: Arc::clone(&self.inner.view) };
-        let config = config(&self.inner.settings, &self.keys, mailbox, blocker, partition);
-        let engine = simplex::Engine::new(context.child("consensus"), config);
-        let mut engine = engine.start(votes, certificates, fetches);
+        let mut lanes = Lanes::new(&context, [votes, certificates, fetches]);
+        tracks(&self.membership.linked());
+        let mut consensus = self.begin_epoch(&context, &mut lanes, blocker.clone(), partition).await?;
         let (mut out, mut stopped) = (Vec::new(), self.stopped.clone());
         if *stopped.borrow_and_update() {
             return Ok(());
@@ -415,13 +433,23 @@ impl Run {
                 self.look_after(&mut out, &mut words);
             }
             self.perform(&mut out, &mut sender)?;
+            if std::mem::take(&mut self.membership.moved) {
+                self.know_members();
+                tracks(&self.membership.linked());
+                self.look_after_change(&mut out);
+                self.still_member()?;
+                if consensus.epoch != self.core.roster().epoch {
+                    consensus.engine.end().await;
+                    consensus = self.begin_epoch(&context, &mut lanes, blocker.clone(), partition).await?;
+                }
+            }
             let wait = Duration::from_millis(self.core.wake_at_ms(self.now_ms).saturating_sub(self.now_ms));
             tokio::select! {
                 biased;
                 // Also when no handle is left: nobody is there to serve.
                 changed = stopped.changed() => if changed.is_err() || *stopped.borrow() { return Ok(()) },
-                ended = &mut engine => return Err(format!("consensus ended: {ended:?}")),
-                question = asked.recv() => match question {
+                ended = consensus.engine.ended() => return Err(format!("consensus ended: {ended}")),
+                question = consensus.asked.recv() => match question {
                     Some(question) => self.question(question, &mut out),
                     None => return Err("consensus ended".to_owned()),
                 },
@@ -460,9 +488,10 @@ impl Run {
         answers.waiting.retain(|_, answer| match answer {
             Answer::Propose(answer) => !answer.is_closed(),
             Answer::Verdict(answer) => !answer.is_closed(),
-            Answer::Done(..) | Answer::Barrier(..) | Answer::Pumped => true,
+            Answer::Done(..) | Answer::Barrier(..) | Answer::Pumped | Answer::Approval => true,
         });
         self.core.tick(self.now_ms, out);
+        self.look_after_change(out);
         self.give_up(out);
     }
 
@@ -545,12 +574,13 @@ impl Run {
                 self.obey(todo, out, words);
             }
             Command::Tell { to, bytes } => {
-                if let Some(key) = self.keys.key_of(to) {
+                if let Some(key) = self.membership.key_of(to) {
                     // What does not get through is said again by whom it matters to.
                     let to = Recipients::One(key.clone());
                     let _reached = words.send(to, IoBuf::from(Word::Tell(bytes).encode()), false);
                 }
             }
+            Command::Change { change, done } => self.change(change, done),
             Command::Saved => self.forget(),
         }
     }
@@ -577,7 +607,7 @@ impl Run {
     }
 
     fn heard(&mut self, from: &PublicKey, bytes: Bytes, out: &mut Vec<Output>) {
-        let Some(from) = self.keys.id_of(from) else { return };
+        let Some(from) = self.membership.id_of(from) else { return };
         match Message::decode(bytes) {
             Ok(message) => self.core.heard(from, message, self.now_ms, out),
             Err(error) => {
@@ -653,6 +683,13 @@ impl Run {
                 journal.write_chunk(offset, &bytes).map_err(|error| error.to_string())?;
             }
             Output::Adopt { offer } => self.adopt(&offer, out)?,
+            Output::Link(link) => journal.keep_link(&link).map_err(|error| error.to_string())?,
+            Output::Members => self.membership.moved = true,
+            Output::ServeLinks { to, epoch } => {
+                if let Some(message) = journal.links(epoch) {
+                    self.send(sender, To::One(to), &message);
+                }
+            }
             Output::Blame { who, what } => {
                 tracing::warn!(replica = self.inner.id, who, what, "a member sent what no honest one sends");
             }
@@ -677,6 +714,7 @@ impl Run {
                 locked(&self.inner.seen).counters.reads += waiting.len() as u64;
                 waiting.into_iter().for_each(|done| done.finish(result.clone()));
             }
+            Some(Answer::Approval) => self.approved(result),
             _ => {}
         }
     }
@@ -684,7 +722,7 @@ impl Run {
     fn send<S: Sender<PublicKey = PublicKey>>(&mut self, sender: &mut S, to: To, message: &Message) {
         let recipients = match to {
             To::All => Recipients::All,
-            To::One(id) => match self.keys.key_of(id) {
+            To::One(id) => match self.membership.key_of(id) {
                 Some(key) => Recipients::One(key.clone()),
                 None => return,
             },
@@ -701,7 +739,7 @@ impl Run {
     fn publish(&self) {
         let mut seen = locked(&self.inner.seen);
         seen.status.id = self.inner.id;
-        seen.status.epoch = self.inner.epoch;
+        seen.status.epoch = self.core.roster().epoch;
         seen.status.view = self.inner.view.load(Ordering::Relaxed);
         seen.status.height = self.core.tip().height;
         seen.status.applied = self.core.applied();

@@ -7,13 +7,12 @@ use bytes::Bytes;
 use weir_order::log::LogSettings;
 use weir_order::{BatcherSettings, Error};
 
+use crate::members::Approval;
 use crate::rules::{Admission, is_admissible};
 use crate::wire::REFS_MAX;
 
 /// Members that a group may ever have had.
 pub const MEMBERS_EVER_MAX: usize = 4096;
-/// Members of a group, at most.
-pub const MEMBERS_MAX: usize = 64;
 
 /// How long replicas wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +94,8 @@ pub struct Settings {
     pub digest_every: u64,
     /// Bytes of a state that this replica would take over.
     pub state_bytes_max: u64,
+    /// Whether a replica that is no member follows the members until it is one; else it says so and ends.
+    pub follows: bool,
 }
 
 impl Settings {
@@ -113,6 +114,7 @@ impl Settings {
             reasonable: None,
             digest_every: 0,
             state_bytes_max: 16 << 30,
+            follows: false,
         }
     }
 
@@ -150,6 +152,10 @@ impl Settings {
 
     /// Whether a batch is one that this replica votes for.
     pub fn is_admissible(&self, body: &Bytes) -> bool {
+        if Approval::is_one(body) {
+            // Whether it can be is judged where it stands.
+            return Approval::decode(body.clone()).is_ok();
+        }
         is_admissible(self.admission.as_ref(), body)
             && (body.is_empty() || self.reasonable.as_ref().is_none_or(|judge| judge(body)))
     }

@@ -4,14 +4,18 @@
 //! the batches that follow in the order; consensus votes on the block's digest alone. Nothing here depends on the types of the consensus
 //! library, so its next release reads the same bytes.
 
+use std::collections::BTreeMap;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use sha2::{Digest as _, Sha256};
+
+use crate::members::{Link, Member, put_members, take_members};
 
 /// SHA-256 of a batch or block.
 pub type Digest = [u8; 32];
 
 /// The first byte of every message.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Batches that a block may name.
 pub const REFS_MAX: usize = 256;
 /// Blocks in an answer to a replica that is behind.
@@ -20,6 +24,8 @@ pub const RANGE_BLOCKS_MAX: usize = 256;
 pub const WANTED_MAX: usize = REFS_MAX;
 /// Bytes of a certificate, at most: 64 signatures fit.
 pub const CERTIFICATE_BYTES_MAX: usize = 16 << 10;
+/// Links in an answer to a replica that knows of fewer epochs.
+pub const LINKS_MAX: usize = 16;
 /// Bytes of a piece of a state on its way.
 pub const CHUNK_BYTES: usize = 256 << 10;
 /// Bytes of a message beside the batches and pieces in it.
@@ -117,7 +123,9 @@ pub struct Ref {
 /// What consensus orders, by its digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// The block before, or the group's genesis.
+    /// The epoch whose members decide it.
+    pub epoch: u64,
+    /// The block before, or the epoch's genesis.
     pub parent: Digest,
     /// 1 for the first block, then without gaps.
     pub height: u64,
@@ -125,6 +133,8 @@ pub struct Block {
     pub first_index: u64,
     /// Its batches, in order; at least one.
     pub refs: Vec<Ref>,
+    /// The members of the next epoch, when this is the last block of its own.
+    pub next: Option<BTreeMap<u32, Member>>,
 }
 
 impl Block {
@@ -141,6 +151,7 @@ impl Block {
     }
 
     fn put(&self, out: &mut BytesMut) {
+        out.put_u64_le(self.epoch);
         out.put_slice(&self.parent);
         out.put_u64_le(self.height);
         out.put_u64_le(self.first_index);
@@ -150,9 +161,14 @@ impl Block {
             put_name(out, &named.name);
             out.put_u32_le(named.bytes);
         }
+        out.put_u8(u8::from(self.next.is_some()));
+        if let Some(next) = &self.next {
+            put_members(out, next);
+        }
     }
 
     fn take(from: &mut Reader) -> Result<Block, Malformed> {
+        let epoch = from.u64()?;
         let (parent, height, first_index) = (from.array()?, from.u64()?, from.u64()?);
         let count = from.u32()? as usize;
         if count == 0 || count > REFS_MAX {
@@ -166,7 +182,12 @@ impl Block {
             let (digest, name, bytes) = (from.array()?, from.name()?, from.u32()?);
             refs.push(Ref { digest, name, bytes });
         }
-        Ok(Block { parent, height, first_index, refs })
+        let next = match from.u8()? {
+            0 => None,
+            1 => Some(take_members(from)?),
+            _ => return Err(Malformed("whether it ends the epoch is 0 or 1")),
+        };
+        Ok(Block { epoch, parent, height, first_index, refs, next })
     }
 
     /// Reads what [`Block::encode`] wrote.
@@ -214,6 +235,8 @@ pub enum Message {
     Tip {
         /// The height of its last committed block.
         height: u64,
+        /// The last epoch that it knows of.
+        epoch: u64,
         /// Whether it serves: its state is not known to differ from that of the others.
         serves: bool,
     },
@@ -251,6 +274,13 @@ pub enum Message {
         /// The piece.
         bytes: Bytes,
     },
+    /// Asks what leads from an epoch to the present one.
+    WantLinks {
+        /// The last epoch that the sender knows of.
+        epoch: u64,
+    },
+    /// The last blocks of epochs with their certificates, without gaps.
+    Links(Vec<Link>),
 }
 
 impl Message {
@@ -277,9 +307,10 @@ impl Message {
                 out.put_u8(3);
                 out.put_slice(digest);
             }
-            Message::Tip { height, serves } => {
+            Message::Tip { height, epoch, serves } => {
                 out.put_u8(4);
                 out.put_u64_le(*height);
+                out.put_u64_le(*epoch);
                 out.put_u8(u8::from(*serves));
             }
             Message::WantRange { above } => {
@@ -318,6 +349,15 @@ impl Message {
                 out.put_u32_le(bytes.len() as u32);
                 out.put_slice(bytes);
             }
+            Message::WantLinks { epoch } => {
+                out.put_u8(11);
+                out.put_u64_le(*epoch);
+            }
+            Message::Links(links) => {
+                out.put_u8(12);
+                out.put_u32_le(links.len() as u32);
+                links.iter().for_each(|link| link.put(&mut out));
+            }
         }
         out.freeze()
     }
@@ -337,13 +377,13 @@ impl Message {
             }
             3 => Message::WantBlock(from.array()?),
             4 => {
-                let height = from.u64()?;
+                let (height, epoch) = (from.u64()?, from.u64()?);
                 let serves = match from.u8()? {
                     0 => false,
                     1 => true,
                     _ => return Err(Malformed("whether it serves is 0 or 1")),
                 };
-                Message::Tip { height, serves }
+                Message::Tip { height, epoch, serves }
             }
             5 => Message::WantRange { above: from.u64()? },
             6 => {
@@ -369,6 +409,11 @@ impl Message {
                 let (index, offset) = (from.u64()?, from.u64()?);
                 let length = from.count(CHUNK_BYTES, "the piece is too long")?;
                 Message::Chunk { index, offset, bytes: from.bytes(length)? }
+            }
+            11 => Message::WantLinks { epoch: from.u64()? },
+            12 => {
+                let count = from.count(LINKS_MAX, "too many links")?;
+                Message::Links((0..count).map(|_| Link::take(&mut from)).collect::<Result<_, _>>()?)
             }
             _ => return Err(Malformed("a message of an unknown kind")),
         };

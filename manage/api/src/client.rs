@@ -378,6 +378,14 @@ impl Client {
         Err(failed.unwrap_or_else(|| ClientError::Answer("the context names no controller".into())))
     }
 
+    /// A client of one controller of the group alone, by where people and tools reach it.
+    ///
+    /// # Errors
+    /// [`ClientError::Answer`] when the certificate is none.
+    pub fn alone(&self, api: &str) -> Result<Client, ClientError> {
+        Client::new(Context { server: format!("https://{api}"), others: Vec::new(), ..self.context.clone() })
+    }
+
     /// `POST /v1/group/members`.
     ///
     /// # Errors

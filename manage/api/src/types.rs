@@ -379,6 +379,9 @@ pub struct AddMember {
     pub api: String,
     /// Where hosts and gateways reach it, `ADDRESS:PORT`.
     pub session: String,
+    /// The key by which the others know it, 64 hexadecimal digits; in a group of which some may lie.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// How many resources of a kind there are.

@@ -1,11 +1,12 @@
 //! A group of four controllers of which one may do whatever it likes: one after the other dies, stops and is cut off while changes go on.
-//! Each time no write that was acknowledged is lost, traffic goes on, new endpoints come up, and no switch is programmed
+//! Members come and go, and are killed meanwhile. Each time no write that was acknowledged is lost, traffic goes on, new endpoints come up, and no switch is programmed
 //! differently. Any three order, decide and sign.
 
 use crate::extra::Extra;
 use crate::group::{Callers, Writer, connection, leader, link, newcomer, same_state, wait_known, wait_whole};
 use crate::lab::{Lab, byzantine_lab};
 use crate::namespaces::wait;
+use std::process::Stdio;
 use weir_api::client::{Client, Context};
 use weir_lab::process::Signal;
 
@@ -108,7 +109,7 @@ fn any_one_may_be_cut_off_while_changes_go_on() {
 }
 
 #[test]
-fn every_member_takes_what_is_asked_and_none_joins() {
+fn every_member_takes_what_is_asked_and_three_are_too_few() {
     let Some(lab) = byzantine_lab("byzantine_members") else { return };
     wait_whole(&lab);
     for one in lab.controllers() {
@@ -127,5 +128,106 @@ fn every_member_takes_what_is_asked_and_none_joins() {
     assert!(lab.ok(&["group", "list"]).contains("Group of 4 controllers; 1 may lie"));
     let refused = lab.weir(&["group", "remove", "4"]);
     let said = crate::lab::text(&refused.stderr);
-    assert!(!refused.status.success() && said.contains("do not join or leave the group"), "{said}");
+    assert!(!refused.status.success() && said.contains("3 controllers would be left"), "{said}");
+}
+
+/// The members that a controller knows; none while it does not answer.
+fn members_at(lab: &Lab, controller: &str) -> Vec<u64> {
+    let group = seen_by(lab, controller);
+    group.map(|group| group.members.iter().map(|member| member.id).collect()).unwrap_or_default()
+}
+
+/// The group's key, as soon as a controller that answers knows it.
+fn group_key(lab: &Lab) -> String {
+    let mut key = None;
+    wait("the group's key", || {
+        key = lab.client().group().ok().and_then(|group| group.signing?.key);
+        key.is_some()
+    });
+    key.unwrap()
+}
+
+/// An operator repeats a command until it has succeeded and these controllers know these members; `meanwhile` happens once, while the first
+/// try is under way.
+fn change(lab: &Lab, arguments: &[&str], members: &[u64], at: &[&str], meanwhile: impl FnOnce()) {
+    let begin = || lab.command().args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut running = begin();
+    meanwhile();
+    let mut done = false;
+    wait(&format!("weir {} to be in force", arguments.join(" ")), || {
+        if !done && let Ok(Some(status)) = running.try_wait() {
+            done = status.success();
+            if !done {
+                running = begin();
+            }
+        }
+        done && at.iter().all(|one| members_at(lab, one) == members)
+    });
+}
+
+fn addition(lab: &Lab, id: u64) -> Vec<String> {
+    let state = lab.folder().join(format!("c{id}/state"));
+    let key = lab.ok(&["group", "identity", "--state", &state.display().to_string()]).trim().to_owned();
+    // The underlay of the ninth instance, behind the twenty of the other kinds.
+    let address = |port: u16| format!("198.18.{}.{id}:{port}", 77 + 20 + 9);
+    let (replica, api, session) = (address(7445), address(7443), address(7444));
+    let text = ["group", "add", &id.to_string(), "--replica", &replica, "--api", &api, "--session", &session];
+    text.into_iter().map(str::to_owned).chain(["--key".to_owned(), key]).collect()
+}
+
+fn add(lab: &Lab, id: u64, members: &[u64], at: &[&str], meanwhile: impl FnOnce()) {
+    let arguments = addition(lab, id);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    change(lab, &arguments, members, at, meanwhile);
+}
+
+/// A program ends by itself, and its log says why.
+fn wait_ended(lab: &Lab, program: &str, why: &str) {
+    wait(&format!("{program} to end by itself"), || lab.program(program).is_none_or(|one| !one.alive()));
+    wait(&format!("the log of {program} to say why"), || {
+        std::fs::read_to_string(lab.log(program)).is_ok_and(|log| log.contains(why))
+    });
+}
+
+#[test]
+fn members_come_and_go_under_load_and_are_killed_meanwhile() {
+    let Some(lab) = byzantine_lab("byzantine_come_and_go") else { return };
+    wait_whole(&lab);
+    let extra = Extra::begin();
+    let key = group_key(&lab);
+    let writer = Writer::begin(&lab, "come-and-go");
+    let callers = Callers::begin(&lab, "come-and-go");
+
+    // A fifth.
+    lab.start("c5");
+    add(&lab, 5, &[1, 2, 3, 4, 5], &["c1", "c2", "c3", "c4", "c5"], || {});
+    writer.goes_on();
+    newcomer(&lab, &extra, 37);
+
+    // One less; another one dies meanwhile.
+    change(&lab, &["group", "remove", "3"], &[1, 2, 4, 5], &["c1", "c4", "c5"], || lab.kill("c2"));
+    writer.goes_on();
+    wait_ended(&lab, "c3", "no member of the group any more");
+    lab.start("c2");
+    wait("c2 to follow into the epoch that it missed", || members_at(&lab, "c2") == [1, 2, 4, 5]);
+    newcomer(&lab, &extra, 38);
+
+    // Who was removed comes back with all that it has; another one dies meanwhile.
+    lab.ok(&["lab", "start", "c3", "four-controllers", "--instance", "9", "--join-group"]);
+    add(&lab, 3, &[1, 2, 3, 4, 5], &["c1", "c2", "c3", "c5"], || lab.kill("c4"));
+    writer.goes_on();
+    lab.start("c4");
+    wait("c4 to follow into the epoch that it missed", || members_at(&lab, "c4") == [1, 2, 3, 4, 5]);
+
+    // And the fifth goes.
+    change(&lab, &["group", "remove", "5"], &[1, 2, 3, 4], &["c1", "c2", "c3", "c4"], || {});
+    wait_ended(&lab, "c5", "no member of the group any more");
+    wait_whole(&lab);
+    newcomer(&lab, &extra, 39);
+    callers.ends();
+    writer.ends();
+    same_state(&lab);
+    assert_eq!(group_key(&lab), key, "the group's key is what it was");
+    let metrics = alone(&lab, "c1").metrics().unwrap_or_default();
+    assert!(metrics.contains("weir_controller_log_total{what=\"epoch_pause_ms\"}"), "{metrics}");
 }

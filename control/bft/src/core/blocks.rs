@@ -66,12 +66,20 @@ impl Core {
                     bytes += size;
                     refs.push(Ref { digest, name, bytes: size as u32 });
                 }
+                if overlay.next().is_some() {
+                    break;
+                }
             }
-            if !any {
+            if !any || overlay.next().is_some() {
                 break;
             }
         }
-        (!refs.is_empty()).then(|| Block { parent, height: height + 1, first_index: index + 1, refs })
+        let next = overlay.next().cloned();
+        let (height, first_index) = (height + 1, index + 1);
+        if refs.is_empty() {
+            return None;
+        }
+        Some(Block { epoch: self.epoch, parent, height, first_index, refs, next })
     }
 
     /// Consensus tells this replica to make its proposal known.
@@ -161,7 +169,7 @@ impl Core {
             return None;
         };
         let block = known.block.clone();
-        if block.parent != parent {
+        if block.parent != parent || block.epoch != self.epoch {
             return Some(false);
         }
         let bytes: u64 = block.refs.iter().map(|named| u64::from(named.bytes)).sum();
@@ -199,6 +207,10 @@ impl Core {
             {
                 return Some(false);
             }
+        }
+        // Who ends the epoch, and with whom the next begins, follows from what was approved of.
+        if block.next.as_ref() != overlay.next() {
+            return Some(false);
         }
         if let Some(known) = self.blocks.get_mut(&payload) {
             known.judged = true;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use weir_order::Position;
 
-use super::{Core, Known, Output, Tag, Tip, To};
+use super::{Core, Known, Output, TERM, Tag, Tip, To};
 use crate::rules::Tables;
 use crate::wire::{Batch, Block, CHUNK_BYTES, Digest, Message, Offer};
 
@@ -20,6 +20,7 @@ const ON_THE_WAY: u64 = 4;
 #[derive(Debug, Clone, Copy)]
 struct Heard {
     height: u64,
+    epoch: u64,
     since_ms: u64,
     last_ms: u64,
     serves: bool,
@@ -31,6 +32,8 @@ struct Heard {
 pub struct Seen {
     /// The height of its last committed block, as it says.
     pub height: u64,
+    /// The last epoch that it knows of, as it says.
+    pub epoch: u64,
     /// How many blocks it was behind this one then, what was on its way left out.
     pub behind: u64,
     /// How long ago it said so, ms.
@@ -64,31 +67,60 @@ pub(super) struct Catching {
     repair: Option<u64>,
     offers_asked_ms: u64,
     silent: bool,
+    links_asked_ms: u64,
 }
 
 impl Catching {
     pub fn moved(&mut self, now_ms: u64) {
         self.moved_ms = now_ms;
     }
+
+    /// Whoever is asked now is asked by other members.
+    pub fn begin_anew(&mut self) {
+        self.helper = None;
+        self.offers.clear();
+    }
+
+    /// Who says that it knows of an epoch beyond `epoch`, to be asked for what leads there; nobody so soon after the last time.
+    pub fn ask_links_of(&mut self, epoch: u64, (now_ms, ask_ms): (u64, u64)) -> Option<u32> {
+        if self.links_asked_ms + ask_ms > now_ms {
+            return None;
+        }
+        let ahead: Vec<u32> =
+            self.heard.iter().filter(|(_, heard)| heard.epoch > epoch).map(|(who, _)| *who).collect();
+        if ahead.is_empty() {
+            return None;
+        }
+        self.links_asked_ms = now_ms;
+        self.turn += 1;
+        Some(ahead[self.turn % ahead.len()])
+    }
 }
 
 impl Core {
-    pub(super) fn heard_tip(&mut self, from: u32, (height, serves): (u64, bool), now_ms: u64) {
+    pub(super) fn heard_tip(&mut self, from: u32, (height, epoch, serves): (u64, u64, bool), now_ms: u64) {
         let own = self.tip.height;
         let behind = own.saturating_sub(height.saturating_add(ON_THE_WAY));
-        let first = Heard { height, since_ms: now_ms, last_ms: now_ms, serves, behind };
+        let first = Heard { height, epoch, since_ms: now_ms, last_ms: now_ms, serves, behind };
         let heard = self.catching.heard.entry(from).or_insert(first);
         if heard.height <= own {
             heard.since_ms = now_ms;
         }
-        (heard.height, heard.last_ms, heard.serves, heard.behind) = (height, now_ms, serves, behind);
+        (heard.height, heard.epoch, heard.last_ms) = (height, epoch, now_ms);
+        (heard.serves, heard.behind) = (serves, behind);
     }
 
     /// What is known of the other members that said anything.
     pub fn seen(&self, now_ms: u64) -> BTreeMap<u32, Seen> {
         let of = |heard: &Heard| {
             let silent_ms = now_ms.saturating_sub(heard.last_ms);
-            Seen { height: heard.height, behind: heard.behind, silent_ms, serves: heard.serves }
+            Seen {
+                height: heard.height,
+                epoch: heard.epoch,
+                behind: heard.behind,
+                silent_ms,
+                serves: heard.serves,
+            }
         };
         self.catching.heard.iter().map(|(who, heard)| (*who, of(heard))).collect()
     }
@@ -121,7 +153,8 @@ impl Core {
         let ask_ms = self.settings.timers.ask.as_millis() as u64;
         if self.catching.told_ms + 2 * ask_ms <= now_ms {
             self.catching.told_ms = now_ms;
-            let message = Message::Tip { height: self.tip.height, serves: !self.catching.silent };
+            let (height, epoch) = (self.tip.height, self.frontier.epoch.max(self.epoch));
+            let message = Message::Tip { height, epoch, serves: !self.catching.silent };
             out.push(Output::Send { to: To::All, message });
         }
         if self.catching.transfer.is_some() {
@@ -137,6 +170,8 @@ impl Core {
             found if stuck => self.others().chain(found.map(|(who, _)| *who)).collect(),
             found => found.map(|(who, _)| *who).collect(),
         };
+        let known: Vec<u32> = self.others().collect();
+        let helpers: Vec<u32> = helpers.into_iter().filter(|who| known.contains(who)).collect();
         self.catching.helper = None;
         if helpers.is_empty() {
             return;
@@ -195,8 +230,9 @@ impl Core {
         }
         // A target above stays what is wanted next.
         let above = self.target.take().filter(|target| target.view > view);
+        let epoch = self.epoch;
         self.finalized(view, last, certificate, now_ms, out);
-        if let Some(target) = above {
+        if let Some(target) = above.filter(|_| self.epoch == epoch) {
             self.finalized(target.view, target.digest, target.certificate, now_ms, out);
         }
         let heard = self.catching.heard.get(&from).map_or(0, |heard| heard.height);
@@ -210,7 +246,11 @@ impl Core {
         let (mut parent, mut height, mut index) = (self.tip.digest, self.tip.height, self.tip.index);
         let mut digests: Vec<Digest> = Vec::new();
         for block in blocks {
-            if block.parent != parent || block.height != height + 1 || block.first_index != index + 1 {
+            if block.epoch != self.epoch
+                || block.parent != parent
+                || block.height != height + 1
+                || block.first_index != index + 1
+            {
                 return None;
             }
             (parent, height, index) = (block.digest(), block.height, block.last_index());
@@ -234,10 +274,12 @@ impl Core {
         if first && self.catching.repair.is_none() {
             out.push(Output::Send { to: To::All, message: Message::WantOffers });
         }
-        // One honest member at least says so.
-        let enough = self.faulty_max() + 1;
+        // One honest member at least says so, of the last epoch that is known.
+        let latest = self.latest();
+        let enough = latest.faulty_max() + 1;
         let mut who: BTreeMap<Offer, Vec<u32>> = BTreeMap::new();
-        for (member, offers) in &self.catching.offers {
+        for (member, offers) in self.catching.offers.iter().filter(|(id, _)| latest.members.contains_key(id))
+        {
             for offer in offers {
                 let said = who.entry(*offer).or_default();
                 if !said.contains(member) {
@@ -335,6 +377,9 @@ impl Core {
         self.tip = tip;
         self.tables = tables;
         self.applied = applied;
+        if self.tables.roster().epoch != self.epoch {
+            self.enter(out);
+        }
         self.remember(tip.digest, None);
         self.blocks.retain(|_, known| known.block.height > tip.height);
         self.catching.moved(now_ms);
@@ -348,6 +393,6 @@ impl Core {
 
     /// The last committed place.
     pub fn committed(&self) -> Position {
-        Position { term: if self.tip.index == 0 { 0 } else { self.epoch }, index: self.tip.index }
+        Position { term: if self.tip.index == 0 { 0 } else { TERM }, index: self.tip.index }
     }
 }

@@ -3,7 +3,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use weir_order::{Entry, Error, Position};
 
-use super::{Chained, Core, Known, Output, Tag, Target, Tip};
+use super::{Chained, Core, Known, Output, TERM, Tag, Target, Tip};
+use crate::members::{Approval, Link, Roster};
 use crate::rules::{Judgement, Overlay, Tables};
 use crate::wire::{CERTIFICATE_BYTES_MAX, Digest, Malformed, Name, Reader};
 
@@ -27,6 +28,11 @@ pub fn decode_final(bytes: Bytes) -> Result<(u64, Digest, Bytes), Malformed> {
     Ok((height, digest, certificate))
 }
 
+/// What the application is given: a change of members means nothing to it, but has its place.
+pub(crate) fn of_application(body: Bytes) -> Bytes {
+    if Approval::is_one(&body) { Bytes::new() } else { body }
+}
+
 impl Core {
     /// 2f+1 members finalized `digest` in `view`: consensus says so, or the certificate was checked.
     pub fn finalized(
@@ -37,6 +43,9 @@ impl Core {
         now_ms: u64,
         out: &mut Vec<Output>,
     ) {
+        if let Some(since_ms) = self.ended_ms.take() {
+            self.counters.epoch_pause_ms += now_ms.saturating_sub(since_ms);
+        }
         let newer = self.target.as_ref().is_none_or(|target| view > target.view);
         if !newer || self.parents.contains_key(&digest) {
             return;
@@ -69,16 +78,23 @@ impl Core {
             return;
         }
         self.target = None;
+        let mut ended = None;
         for digest in path.into_iter().rev() {
             let Some(number) = self.keep_block(&digest, out) else { continue };
             let Some(known) = self.blocks.remove(&digest) else { continue };
+            ended = known.block.next.is_some().then(|| known.block.clone());
             self.commit(digest, known, number, now_ms, out);
         }
-        let number = self.store(Tag::Final, encode_final(self.tip.height, &digest, &certificate), out);
+        let record = encode_final(self.tip.height, &digest, &certificate);
+        // The last of an epoch: those who come later need it from somebody.
+        let number = self.store_now(Tag::Final, record, ended.is_some(), out);
         if let Some(Output::Chained(chained)) =
             out.iter_mut().rev().find(|output| matches!(output, Output::Chained(_)))
         {
             chained.certificate = Some(number);
+        }
+        if let Some(block) = ended {
+            self.end_epoch(Link { block, certificate }, now_ms, out);
         }
         self.after_commit(now_ms, out);
     }
@@ -90,11 +106,12 @@ impl Core {
             let Some(held) = self.let_go(&named.digest) else { continue };
             batches.push(held.number);
             self.tables.ordered(&held.batch);
-            let position = Position { term: self.epoch, index };
+            let position = Position { term: TERM, index };
             if index > self.applied {
                 self.applied = index;
                 self.counters.committed += 1;
-                out.push(Output::Committed { entry: Entry { position, batch: held.batch.body } });
+                let batch = of_application(held.batch.body);
+                out.push(Output::Committed { entry: Entry { position, batch } });
             }
             if named.name.origin == self.me
                 && let Some(own) = self.own.remove(&(named.name.life, named.name.sequence))
@@ -103,16 +120,17 @@ impl Core {
             }
         }
         self.counters.blocks += 1;
-        let first_index = block.first_index;
+        let next = Roster::behind(&self.group, &block);
         self.tip = Tip { height: block.height, digest, index: block.last_index() };
         self.remember(digest, Some(block.parent));
         out.push(Output::Chained(Chained {
             height: block.height,
             digest,
-            first_index,
+            first_index: block.first_index,
             block: number,
             batches,
             certificate: None,
+            next,
         }));
         self.catching.moved(now_ms);
     }

@@ -13,9 +13,11 @@
 mod blocks;
 mod catch_up;
 mod commit;
+mod epochs;
 mod fetch;
 
 pub use catch_up::Seen;
+pub(crate) use commit::of_application;
 pub use commit::{decode_final, encode_final};
 
 use std::collections::{BTreeMap, VecDeque};
@@ -23,6 +25,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use weir_order::{Entry, Error, Position};
 
+use crate::members::{Link, Roster};
 use crate::rules::{Overlay, Tables};
 use crate::settings::Settings;
 use crate::wire::{Batch, Block, CHUNK_BYTES, Digest, Message, Name, Offer};
@@ -37,6 +40,8 @@ const BLOCKS_OF_ONE_MAX: usize = 64;
 /// Bytes of answers to one member in [`ANSWERS_MS`].
 const ANSWERS_BYTES_MAX: usize = 16 << 20;
 const ANSWERS_MS: u64 = 100;
+/// The term of every place in the order: indices go on through all epochs.
+pub const TERM: u64 = 1;
 /// What any answer costs at least.
 const ANSWER_BYTES_LEAST: usize = 16 << 10;
 
@@ -48,6 +53,8 @@ pub trait Keys: Send {
     fn is_right(&self, origin: u32, digest: &Digest, signature: &[u8; 64]) -> bool;
     /// The view and the block that 2f+1 members finalized, when `certificate` shows so.
     fn certified(&mut self, certificate: &Bytes) -> Option<(u64, Digest)>;
+    /// The keys of another epoch in the same hands; none when a key of its members is none.
+    fn of_epoch(&self, roster: &Roster) -> Option<Box<dyn Keys>>;
 }
 
 /// The last committed block.
@@ -96,6 +103,21 @@ pub struct Chained {
     pub batches: Vec<u64>,
     /// The record of its certificate, when it has one of its own.
     pub certificate: Option<u64>,
+    /// What follows, when it is the last of its epoch.
+    pub next: Option<Roster>,
+}
+
+impl Chained {
+    /// The place of its last batch.
+    pub fn last_index(&self) -> u64 {
+        self.first_index + self.batches.len() as u64 - 1
+    }
+
+    /// Where the order stands behind it.
+    pub fn tip(&self) -> Tip {
+        let digest = self.next.as_ref().map_or(self.digest, |next| next.genesis);
+        Tip { height: self.height, digest, index: self.last_index() }
+    }
 }
 
 /// What to do.
@@ -180,6 +202,17 @@ pub enum Output {
         /// What it must be.
         offer: Offer,
     },
+    /// Keep this link for ever; before anything that is behind it is forgotten.
+    Link(Box<Link>),
+    /// Another epoch begins here, or more is known of the members: see [`Core::roster`] and [`Core::frontier`].
+    Members,
+    /// Send what leads on from an epoch.
+    ServeLinks {
+        /// Who asks.
+        to: u32,
+        /// The last epoch that it knows of.
+        epoch: u64,
+    },
     /// A member sent what no honest one sends.
     Blame {
         /// Who.
@@ -218,6 +251,12 @@ pub struct CoreCounters {
     pub states: u64,
     /// Times that a member sent what no honest one sends.
     pub lies: u64,
+    /// Epochs that began here.
+    pub epochs: u64,
+    /// Links between epochs taken over from others.
+    pub links: u64,
+    /// For how long nothing was decided between the end of an epoch and the first certificate of the next, ms in all.
+    pub epoch_pause_ms: u64,
 }
 
 struct Held {
@@ -288,6 +327,11 @@ pub struct Core {
     life: u64,
     next_sequence: u64,
     tip: Tip,
+    /// The last members that links from the founders lead to.
+    frontier: Roster,
+    frontier_keys: Box<dyn Keys>,
+    /// Since when an epoch is over and nothing of the next was certified.
+    ended_ms: Option<u64>,
     tables: Tables,
     /// The last batch that the application has: a state taken over may end within a block.
     applied: u64,
@@ -317,12 +361,10 @@ pub struct Core {
 pub struct Beginning {
     /// This member.
     pub me: u32,
-    /// All members.
-    pub members: Vec<u32>,
-    /// Signs and checks.
+    /// Signs and checks; the keys of the members in `tables`.
     pub keys: Box<dyn Keys>,
-    /// The group's epoch.
-    pub epoch: u64,
+    /// The last members that the links here lead to.
+    pub frontier: Roster,
     /// Larger than in every earlier life of this member.
     pub life: u64,
     /// The last committed block.
@@ -343,14 +385,23 @@ pub struct Beginning {
 
 impl Core {
     /// A core that goes on from what the journal has.
+    ///
+    /// # Panics
+    /// When the frontier has a key that is none: it was checked when it was taken.
+    #[allow(clippy::expect_used, reason = "links are taken only when their members have keys")]
     pub fn new(settings: Settings, beginning: Beginning) -> Core {
+        let roster = beginning.tables.roster();
+        let frontier_keys = beginning.keys.of_epoch(&beginning.frontier).expect("keys of known members");
         let mut core = Core {
             me: beginning.me,
-            members: beginning.members,
+            members: roster.ids(),
             group: settings.group.clone().into_bytes(),
             settings,
+            epoch: roster.epoch,
             keys: beginning.keys,
-            epoch: beginning.epoch,
+            frontier: beginning.frontier,
+            frontier_keys,
+            ended_ms: None,
             life: beginning.life,
             next_sequence: 1,
             tip: beginning.tip,
@@ -376,12 +427,18 @@ impl Core {
         };
         beginning.recent.into_iter().for_each(|(digest, parent)| core.remember(digest, parent));
         for (number, batch) in beginning.batches {
+            if !core.members.contains(&batch.name.origin) {
+                continue;
+            }
             let digest = batch.digest(&core.group);
             core.hold(digest, batch, number);
         }
         for (number, block) in
             beginning.blocks.into_iter().filter(|(_, block)| block.height > core.tip.height)
         {
+            if block.epoch != core.epoch {
+                continue;
+            }
             let known = Known { number: Some(number), from: core.me, judged: false, block };
             core.blocks.insert(known.block.digest(), known);
         }
@@ -395,7 +452,7 @@ impl Core {
 
     /// The last batch that the application has.
     pub fn applied(&self) -> Position {
-        Position { term: if self.applied == 0 { 0 } else { self.epoch }, index: self.applied }
+        Position { term: if self.applied == 0 { 0 } else { TERM }, index: self.applied }
     }
 
     /// What was counted.
@@ -420,8 +477,10 @@ impl Core {
         }
     }
 
+    /// All who may know more: the members here, and those of the last epoch that is known.
     fn others(&self) -> impl Iterator<Item = u32> + '_ {
-        self.members.iter().copied().filter(|member| *member != self.me)
+        let later = self.frontier.members.keys().filter(|id| !self.members.contains(id));
+        self.members.iter().chain(later).copied().filter(|member| *member != self.me)
     }
 
     /// Members that may lie.
@@ -467,7 +526,9 @@ impl Core {
     pub fn propose(&mut self, ticket: u64, body: Bytes, now_ms: u64, out: &mut Vec<Output>) {
         let (waiting, limit) = (self.own.len() as u64, self.settings.proposals_max as u64);
         let limit_bytes = self.settings.proposal_bytes_max();
-        let refused = if waiting >= limit {
+        let refused = if !self.members.contains(&self.me) {
+            Some(Error::NotLeader { leader: None })
+        } else if waiting >= limit {
             self.counters.overloads += 1;
             Some(Error::Overloaded { what: "batches", waiting, limit })
         } else if body.len() as u64 > limit_bytes {
@@ -503,8 +564,20 @@ impl Core {
         self.own.insert((name.life, name.sequence), Own { ticket, digest, told_ms: now_ms });
     }
 
-    /// Another member says something.
+    /// Another member says something, or one who was or will be: such may ask, and say how far they are.
     pub fn heard(&mut self, from: u32, message: Message, now_ms: u64, out: &mut Vec<Output>) {
+        let is_known = self.others().any(|other| other == from);
+        let says = matches!(
+            message,
+            Message::Batch(_)
+                | Message::Block(_)
+                | Message::Range { .. }
+                | Message::Offers(_)
+                | Message::Chunk { .. }
+        );
+        if says && !is_known {
+            return;
+        }
         match message {
             Message::Batch(batch) => self.batch(from, batch, now_ms, out),
             Message::Block(block) => self.block(from, block, now_ms, out),
@@ -520,7 +593,7 @@ impl Core {
             Message::WantBlock(digest) if self.may_answer(from, 0, now_ms) => {
                 self.relay(&digest, To::One(from), out);
             }
-            Message::Tip { height, serves } => self.heard_tip(from, (height, serves), now_ms),
+            Message::Tip { height, epoch, serves } => self.heard_tip(from, (height, epoch, serves), now_ms),
             Message::WantRange { above }
                 if above < self.tip.height && self.may_answer(from, 1 << 20, now_ms) =>
             {
@@ -542,6 +615,12 @@ impl Core {
                 }
             }
             Message::Chunk { index, offset, bytes } => self.chunk(from, index, offset, bytes, now_ms, out),
+            Message::WantLinks { epoch } => {
+                if self.may_answer(from, 1 << 20, now_ms) {
+                    out.push(Output::ServeLinks { to: from, epoch });
+                }
+            }
+            Message::Links(links) => self.links(from, links, out),
         }
     }
 
@@ -565,7 +644,12 @@ impl Core {
             return;
         }
         let origin = batch.name.origin;
-        if !self.members.contains(&origin) || batch.body.len() as u64 > self.settings.proposal_bytes_max() {
+        if !self.members.contains(&origin) {
+            // Of one who was a member when it was sent, or will be.
+            self.counters.dropped += 1;
+            return;
+        }
+        if batch.body.len() as u64 > self.settings.proposal_bytes_max() {
             return self.blame(from, "a batch of nobody, or one that is too large", out);
         }
         if !asked {
@@ -590,6 +674,10 @@ impl Core {
     }
 
     fn block(&mut self, from: u32, block: Block, now_ms: u64, out: &mut Vec<Output>) {
+        // Of another epoch: what was missed of it comes as a range.
+        if block.epoch != self.epoch {
+            return;
+        }
         let digest = block.digest();
         let asked = self.needs.met(&digest);
         // One with a place that is taken is kept too, as long as there is room: it may be asked about, and then be refused.
@@ -646,6 +734,7 @@ impl Core {
             }
         }
         self.ask_for_needs(now_ms, out);
+        self.ask_for_links(now_ms, out);
         self.catch_up(now_ms, out);
     }
 }

@@ -6,9 +6,11 @@
 //!   what a power cut leaves is a prefix: a certificate that is there has all that it needs.
 //! - Nothing is voted final before block and batches are durable ([`crate::core`]); the certificate itself need not be, because
 //!   2f+1 members can give it again.
+//! - What leads from epoch to epoch ([`links`]) is durable before the blocks behind it are forgotten.
 //! - A state begins with the engine's own part: the last whole block at or before it and the tables after that block. Both are the same
 //!   on every replica, so the states of all after the same batch have the same digest.
 
+mod links;
 mod open;
 mod snapshots;
 #[cfg(test)]
@@ -56,13 +58,13 @@ pub struct Journal {
     disk: Arc<dyn Disk>,
     reader: RecordReader,
     admission: Option<Admission>,
-    epoch: u64,
     ledger: Mutex<Ledger>,
     /// Locked as long as a state is written or taken over.
     snapshots: Mutex<SnapshotStore>,
     /// The good states. Never locked for long.
     good: Mutex<Vec<SnapshotInfo>>,
     counters: Mutex<LogCounters>,
+    links: Mutex<links::Links>,
 }
 
 fn damaged(what: impl Into<String>) -> Error {
@@ -148,9 +150,10 @@ impl Journal {
             let certificate = chained.certificate.filter(|number| self.place(*number).is_ok());
             if let Some(number) = certificate {
                 good = Some((blocks.len(), batches.len(), number));
-                if bytes >= RANGE_BYTES {
-                    break;
-                }
+            }
+            // A certificate proves the blocks of its own epoch.
+            if chained.next.is_some() || (certificate.is_some() && bytes >= RANGE_BYTES) {
+                break;
             }
         }
         let Some((blocks_count, batches_count, number)) = good else { return Ok(None) };

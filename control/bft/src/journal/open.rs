@@ -10,8 +10,10 @@ use weir_order::log::{Log, LogSettings, Place};
 use weir_order::snapshot::SnapshotStore;
 use weir_order::{Entry, Error, LogCounters, Position, Recovery, Sink};
 
+use super::links::Links;
 use super::{Base, Journal, Ledger, Writer, locked, read_preamble};
-use crate::core::{Chained, Tip, decode_final};
+use crate::core::{Chained, TERM, Tip, decode_final, of_application};
+use crate::members::Roster;
 use crate::rules::{Admission, Overlay, Tables};
 use crate::wire::{Batch, Block, Digest};
 
@@ -35,6 +37,8 @@ pub struct OpenedJournal {
     pub writer: Writer,
     /// Where the order stands: after the last block that has a certificate here.
     pub base: Base,
+    /// The last members that the links here lead to.
+    pub frontier: Roster,
     /// The last committed blocks and their parents, oldest first.
     pub recent: Vec<(Digest, Option<Digest>)>,
     /// What is not committed.
@@ -51,6 +55,8 @@ struct Seen {
     batches: BTreeMap<Digest, u64>,
     blocks: BTreeMap<Digest, (u64, Block)>,
     finals: BTreeMap<u64, (Digest, u64)>,
+    /// The last blocks of epochs, by the genesis of the next.
+    ends: BTreeMap<Digest, Digest>,
 }
 
 impl Seen {
@@ -62,6 +68,9 @@ impl Seen {
             }
             1 => {
                 let block = Block::decode(body).map_err(|error| error.to_string())?;
+                if let Some(next) = Roster::behind(group, &block) {
+                    self.ends.insert(next.genesis, block.digest());
+                }
                 self.blocks.insert(block.digest(), (number, block));
             }
             2 => {
@@ -74,12 +83,13 @@ impl Seen {
     }
 
     /// The committed blocks above `base`, lowest first.
-    fn chain(&self, base: &Tip) -> Vec<Chained> {
+    fn chain(&self, group: &[u8], base: &Tip) -> Vec<Chained> {
         'finals: for (_, (digest, _)) in
             self.finals.iter().rev().take_while(|(height, _)| **height > base.height)
         {
             let (mut path, mut at) = (Vec::new(), *digest);
             while at != base.digest {
+                at = self.ends.get(&at).copied().unwrap_or(at);
                 // Records from before a state was taken over may lack what is below.
                 let Some((number, block)) = self.blocks.get(&at) else { continue 'finals };
                 let batches: Option<Vec<u64>> =
@@ -93,6 +103,7 @@ impl Seen {
                     block: *number,
                     batches,
                     certificate: own.map(|(_, number)| *number),
+                    next: Roster::behind(group, block),
                 });
                 at = block.parent;
             }
@@ -108,8 +119,7 @@ pub fn open(
     disk: &Arc<dyn Disk>,
     settings: LogSettings,
     group: &[u8],
-    epoch: u64,
-    genesis: Digest,
+    founding: &Roster,
     admission: Option<Admission>,
     sink: &mut dyn Sink,
 ) -> Result<OpenedJournal, Error> {
@@ -126,8 +136,10 @@ pub fn open(
         };
     let (log, recovery) = Log::open_visited(Arc::clone(disk), settings, 0, &mut visit)?;
     let (reader, last_number) = (log.reader(), log.last().index);
-    let genesis = Tip { height: 0, digest: genesis, index: 0 };
-    let mut base = Base { tip: genesis, tables: Tables::new(admission.as_ref()), applied: 0 };
+    let genesis = Tip { height: 0, digest: founding.genesis, index: 0 };
+    let tables = Tables::new(admission.as_ref(), founding.clone());
+    let mut base = Base { tip: genesis, tables, applied: 0 };
+    let links = Links::open(disk, group, founding)?;
     if let Some(info) = snapshots.newest() {
         let mut state = snapshots.read(info.at.index)?;
         let failed = |source| Error::Io {
@@ -145,11 +157,11 @@ pub fn open(
         let older = read_preamble(&mut snapshots.read(info.at.index)?, info.at, admission.as_ref());
         oldest = older.map_or(oldest, |older| older.tip);
     }
-    let kept = seen.chain(&oldest);
+    let kept = seen.chain(group, &oldest);
     let above = if kept.last().is_some_and(|last| last.height > base.tip.height) {
         kept.iter().filter(|chained| chained.height > base.tip.height).cloned().collect()
     } else {
-        seen.chain(&base.tip)
+        seen.chain(group, &base.tip)
     };
     let chain = if kept.len() > above.len() { kept } else { above.clone() };
     let ledger = Ledger {
@@ -162,11 +174,11 @@ pub fn open(
         disk: Arc::clone(disk),
         reader,
         admission,
-        epoch,
         ledger: Mutex::new(ledger),
         good: Mutex::new(snapshots.good().to_vec()),
         snapshots: Mutex::new(snapshots),
         counters: Mutex::new(LogCounters::default()),
+        links: Mutex::new(links),
     });
     let mut recent = vec![(base.tip.digest, None)];
     for chained in &above {
@@ -174,10 +186,16 @@ pub fn open(
         let parent = seen.blocks.get(&chained.digest).map(|(_, block)| block.parent);
         recent.push((chained.digest, parent));
     }
+    journal.mend_links()?;
+    if recent.last().is_none_or(|(digest, _)| *digest != base.tip.digest) {
+        // An epoch ended: the next stands on its genesis.
+        recent.push((base.tip.digest, None));
+    }
     let recent = recent.split_off(recent.len().saturating_sub(RECENT));
     let loose = loose(&journal, &seen, &base)?;
-    let writer = Writer::new(log, epoch);
-    Ok(OpenedJournal { journal, writer, base, recent, loose, last_number, recovery })
+    let writer = Writer::new(log);
+    let frontier = locked(&journal.links).frontier().clone();
+    Ok(OpenedJournal { journal, writer, base, frontier, recent, loose, last_number, recovery })
 }
 
 fn replay(journal: &Journal, chained: &Chained, base: &mut Base, sink: &mut dyn Sink) -> Result<(), Error> {
@@ -186,12 +204,11 @@ fn replay(journal: &Journal, chained: &Chained, base: &mut Base, sink: &mut dyn 
         base.tables.ordered(&batch);
         if index > base.applied {
             base.applied = index;
-            let position = Position { term: journal.epoch, index };
-            sink.committed(&Entry { position, batch: batch.body });
+            let position = Position { term: TERM, index };
+            sink.committed(&Entry { position, batch: of_application(batch.body) });
         }
     }
-    let index = chained.first_index + chained.batches.len() as u64 - 1;
-    base.tip = Tip { height: chained.height, digest: chained.digest, index };
+    base.pass(chained);
     Ok(())
 }
 

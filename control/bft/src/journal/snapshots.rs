@@ -9,11 +9,11 @@ use weir_order::snapshot::{self, Decoder, SNAPSHOTS_KEPT, SnapshotReader};
 use weir_order::{Error, Position, SnapshotInfo};
 
 use super::{Journal, damaged, locked};
-use crate::core::{Chained, Tip};
+use crate::core::{Chained, TERM, Tip};
 use crate::rules::{Admission, Tables};
 use crate::wire::{CHUNK_BYTES, Malformed, Message, Offer, Reader};
 
-const PREAMBLE_VERSION: u8 = 1;
+const PREAMBLE_VERSION: u8 = 2;
 /// Bytes of the engine's part of a state, at most.
 const PREAMBLE_BYTES_MAX: usize = 256 << 20;
 const INCOMING: &str = "incoming.tmp";
@@ -27,6 +27,16 @@ pub struct Base {
     pub tables: Tables,
     /// The last batch whose effects the state holds; it may be within the next block.
     pub applied: u64,
+}
+
+impl Base {
+    /// Takes a block that follows, whose batches the tables have.
+    pub(super) fn pass(&mut self, chained: &Chained) {
+        self.tip = chained.tip();
+        if let Some(next) = &chained.next {
+            self.tables.enter(next.clone());
+        }
+    }
 }
 
 fn invalid(what: impl Into<String>) -> io::Error {
@@ -95,7 +105,7 @@ impl Journal {
         let base = self.base_of(at)?;
         let front = preamble(&base);
         let info =
-            snapshots.save(Position { term: self.epoch, index: at.index }, &mut (&front[..]).chain(state))?;
+            snapshots.save(Position { term: TERM, index: at.index }, &mut (&front[..]).chain(state))?;
         *locked(&self.good) = snapshots.good().to_vec();
         let mut ledger = locked(&self.ledger);
         if snapshots.good().len() >= SNAPSHOTS_KEPT {
@@ -110,9 +120,10 @@ impl Journal {
         let (mut base, path): (Base, Vec<Chained>) = {
             let ledger = locked(&self.ledger);
             let above = ledger.base.tip.height;
-            let path = ledger.chain.iter().filter(|chained| {
-                chained.height > above && chained.first_index + chained.batches.len() as u64 - 1 <= at.index
-            });
+            let path = ledger
+                .chain
+                .iter()
+                .filter(|chained| chained.height > above && chained.last_index() <= at.index);
             (ledger.base.clone(), path.cloned().collect())
         };
         let unwritten = {
@@ -129,8 +140,7 @@ impl Journal {
             for number in &chained.batches {
                 base.tables.ordered(&self.batch(*number)?);
             }
-            let index = chained.first_index + chained.batches.len() as u64 - 1;
-            base.tip = Tip { height: chained.height, digest: chained.digest, index };
+            base.pass(&chained);
         }
         base.applied = at.index;
         Ok(base)
@@ -228,7 +238,7 @@ impl Journal {
             .map_err(failed)?;
         let same =
             info.at.index == offer.index && info.bytes == offer.state_bytes && info.sha256 == offer.sha256;
-        if !same || info.at.term != self.epoch {
+        if !same || info.at.term != TERM {
             return Err(damaged("the state is not the one that was offered"));
         }
         let admission = self.admission.as_ref();

@@ -1,5 +1,6 @@
 //! The journal alone: what it gives back after kills and power cuts, and whose states it takes.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::{Arc, Mutex};
 
@@ -9,11 +10,12 @@ use weir_order::log::LogSettings;
 use weir_order::{Entry, Position, Sink};
 
 use super::{OpenedJournal, Write, open};
+use crate::consensus::{Identity, Members};
 use crate::core::{Chained, Tag, encode_final};
+use crate::members::{Change, Member, Roster};
 use crate::wire::{Batch, Block, Digest, Message, Name, Ref};
 
 const GROUP: &[u8] = b"group";
-const GENESIS: Digest = [3; 32];
 
 fn settings() -> LogSettings {
     LogSettings { segment_bytes: 64 << 10, batch_bytes_max: 16 << 10, log_id_if_new: 9 }
@@ -41,8 +43,13 @@ impl Sink for Seen {
 
 fn opened(disk: &SimDisk) -> (OpenedJournal, Seen) {
     let (disk, mut seen): (Arc<dyn Disk>, Seen) = (Arc::new(disk.clone()), Seen::default());
-    let opened = open(&disk, settings(), GROUP, 1, GENESIS, None, &mut seen).unwrap();
+    let opened = open(&disk, settings(), GROUP, &founding(), None, &mut seen).unwrap();
     (opened, seen)
+}
+
+fn founding() -> Roster {
+    let key = |id: u32| Identity { id, secret: [id as u8; 32] }.public().unwrap();
+    Roster::founding("group", &Members((1..=4).map(|id| (id, key(id))).collect()))
 }
 
 fn body(index: u64) -> Bytes {
@@ -51,9 +58,12 @@ fn body(index: u64) -> Bytes {
 
 /// A group's blocks, one batch of 8 bytes or two in each.
 struct Chain {
+    epoch: u64,
     parent: Digest,
     height: u64,
     index: u64,
+    /// The next block ends the epoch.
+    ends: Option<BTreeMap<u32, Member>>,
 }
 
 impl Chain {
@@ -68,8 +78,18 @@ impl Chain {
             .collect();
         let named = |batch: &Batch| Ref { digest: batch.digest(GROUP), name: batch.name, bytes: 8 };
         let refs = batches.iter().map(named).collect();
-        let block = Block { parent: self.parent, height: self.height + 1, first_index: self.index + 1, refs };
+        let block = Block {
+            epoch: self.epoch,
+            parent: self.parent,
+            height: self.height + 1,
+            first_index: self.index + 1,
+            refs,
+            next: self.ends.take(),
+        };
         (self.parent, self.height, self.index) = (block.digest(), block.height, block.last_index());
+        if let Some(next) = Roster::behind(GROUP, &block) {
+            (self.epoch, self.parent) = (next.epoch, next.genesis);
+        }
         (batches, block)
     }
 }
@@ -100,13 +120,14 @@ fn write(opened: &mut OpenedJournal, chain: &mut Chain, blocks: u64) -> bool {
             block: number,
             batches: numbers,
             certificate: Some(certificate),
+            next: Roster::behind(GROUP, &block),
         });
     }
     true
 }
 
 fn genesis() -> Chain {
-    Chain { parent: GENESIS, height: 0, index: 0 }
+    Chain { epoch: 1, parent: founding().genesis, height: 0, index: 0, ends: None }
 }
 
 fn state(index: u64) -> Vec<u8> {
@@ -203,4 +224,39 @@ fn a_state_is_taken_only_when_it_is_the_one_that_was_offered() {
     rest.read_to_end(&mut given).unwrap();
     assert_eq!((given, base.applied), (state(10), 10));
     assert!(base.tip.index <= 10);
+}
+
+#[test]
+fn a_journal_goes_on_through_epochs_and_gives_what_leads_there() {
+    let disk = SimDisk::new(3);
+    let (mut journal, _) = opened(&disk);
+    let mut chain = genesis();
+    assert!(write(&mut journal, &mut chain, 5));
+    let key = Identity { id: 5, secret: [5; 32] }.public().unwrap();
+    let five = Change::Add { id: 5, member: Member { key, address: "192.0.2.5:1".into() } };
+    chain.ends = Some(founding().after(&five).unwrap());
+    assert!(write(&mut journal, &mut chain, 1));
+    assert!(write(&mut journal, &mut chain, 4));
+    // The crash came before the link was kept.
+    drop(journal);
+    let (journal, seen) = opened(&disk.restart());
+    assert_eq!(seen.0.lock().unwrap().len() as u64, chain.index);
+    assert_eq!((journal.base.tip.height, journal.base.tip.digest), (10, chain.parent));
+    let roster = journal.base.tables.roster();
+    assert_eq!((roster.epoch, roster.ids()), (2, vec![1, 2, 3, 4, 5]));
+    assert_eq!(journal.frontier, *roster);
+    let Some(Message::Links(links)) = journal.journal.links(1) else { panic!("no links") };
+    assert_eq!((links.len(), links[0].block.height), (1, 6));
+    assert_eq!(journal.journal.links(2), None);
+    // A range ends with its epoch: one certificate proves it.
+    let Some(Message::Range { blocks, .. }) = journal.journal.range(2).unwrap() else { panic!("no range") };
+    assert_eq!(blocks.last().map(|block| block.height), Some(6));
+    let Some(Message::Range { blocks, .. }) = journal.journal.range(6).unwrap() else { panic!("no range") };
+    assert_eq!(blocks.first().map(|block| (block.height, block.epoch)), Some((7, 2)));
+    // A state at the end of the epoch stands on the next one's genesis.
+    let index = blocks[0].first_index - 1;
+    journal.journal.save(Position { term: 1, index }, &mut &state(index)[..]).unwrap();
+    drop(journal);
+    let (journal, _) = opened(&disk.restart());
+    assert_eq!((journal.base.tip.height, journal.base.tables.roster().epoch), (10, 2));
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use weir_order::log::{Log, Place};
 use weir_order::{Error, LogCounters, Position};
 
-use crate::core::Tag;
+use crate::core::{TERM, Tag};
 
 /// What the writer is asked, in order.
 #[derive(Debug)]
@@ -55,14 +55,13 @@ pub struct Written {
 /// Owns the log.
 pub struct Writer {
     log: Log,
-    epoch: u64,
     durable: u64,
     failure: Option<Error>,
 }
 
 impl Writer {
-    pub(super) fn new(log: Log, epoch: u64) -> Writer {
-        Writer { log, epoch, durable: 0, failure: None }
+    pub(super) fn new(log: Log) -> Writer {
+        Writer { log, durable: 0, failure: None }
     }
 
     /// Whether a spare segment should be made now.
@@ -112,7 +111,7 @@ impl Writer {
             .iter()
             .filter_map(|write| match write {
                 Write::Append { number, tag, body, .. } => {
-                    Some((Position { term: self.epoch, index: *number }, *tag as u8, body))
+                    Some((Position { term: TERM, index: *number }, *tag as u8, body))
                 }
                 Write::Forget { .. } => None,
             })

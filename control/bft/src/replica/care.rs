@@ -11,7 +11,7 @@ use weir_order::{Entry, Position};
 use super::health::Do;
 use super::words::Word;
 use super::{Answer, BARRIERS_IN_FLIGHT_MAX, Run};
-use crate::core::Output;
+use crate::core::{Output, TERM, of_application};
 use crate::journal::locked;
 use crate::wire::Offer;
 
@@ -28,7 +28,8 @@ impl Run {
     }
 
     pub(super) fn heard_word(&mut self, from: &PublicKey, bytes: Bytes) {
-        let Some(from) = self.keys.id_of(from) else { return };
+        let known = self.membership.id_of(from).filter(|from| self.core.latest().members.contains_key(from));
+        let Some(from) = known else { return };
         match Word::decode(bytes) {
             Ok(Word::Tell(bytes)) => {
                 if let Some(hears) = self.inner.peers.get() {
@@ -121,7 +122,7 @@ impl Run {
                 return Ok(());
             }
         };
-        let at = Position { term: self.inner.epoch, index: base.applied };
+        let at = Position { term: TERM, index: base.applied };
         self.sink.install(at, &mut state).map_err(|error| error.to_string())?;
         tracing::info!(replica = self.inner.id, index = at.index, "took over a state");
         if self.health.is_fenced() {
@@ -134,8 +135,8 @@ impl Run {
             return Ok(());
         };
         for (index, number) in between {
-            let batch = journal.body(number).map_err(|error| error.to_string())?;
-            self.sink.committed(&Entry { position: Position { term: self.inner.epoch, index }, batch });
+            let batch = of_application(journal.body(number).map_err(|error| error.to_string())?);
+            self.sink.committed(&Entry { position: Position { term: TERM, index }, batch });
         }
         self.core.repaired();
         self.forget();

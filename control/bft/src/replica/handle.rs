@@ -8,9 +8,10 @@ use bytes::Bytes;
 use weir_order::{Completion, Engine, Error, LogCounters, Position, SnapshotInfo, Status};
 
 use super::words::TELL_BYTES_MAX;
-use super::{Command, Replica, ReplicaCounters, ReplicaStatus};
+use super::{ChangeDone, Command, Replica, ReplicaCounters, ReplicaStatus};
 use crate::core::Seen;
 use crate::journal::locked;
+use crate::members::{Approval, Change};
 
 /// Hears what those above the order of another member say.
 pub type PeerSink = dyn Fn(u32, Bytes) + Send + Sync;
@@ -53,7 +54,7 @@ impl Replica {
         let is_there = |seen: &Seen| seen.serves && seen.silent_ms <= silent_ms;
         let others = status.others.iter().filter(|(_, seen)| is_there(seen)).map(|(id, _)| *id);
         let own = (status.fenced.is_none() && status.failure.is_none()).then_some(status.id);
-        others.chain(own).collect()
+        others.chain(own).filter(|id| status.roster.members.contains_key(id)).collect()
     }
 
     /// Why nothing is served, if so.
@@ -61,6 +62,9 @@ impl Replica {
         let seen = locked(&self.inner.seen);
         if seen.status.failure.is_some() {
             return Some(Error::Stopped);
+        }
+        if !seen.status.member {
+            return Some(Error::NotLeader { leader: None });
         }
         seen.status.fenced.clone().map(|what| Error::Fenced { what })
     }
@@ -117,6 +121,17 @@ impl Replica {
         }
     }
 
+    /// Wants a change of members, and is done when it is in force here: this replica waits until a new member has caught up, orders its
+    /// own word for the change, and waits until enough others have done so, each asked by whom it obeys. Another change that is asked for takes
+    /// its place.
+    pub fn change(&self, change: Change, done: ChangeDone) {
+        if let Err(refused) = self.commands.send(Command::Change { change, done })
+            && let Command::Change { done, .. } = refused.0
+        {
+            done(Err(crate::Error::Order(Error::Stopped)));
+        }
+    }
+
     /// What is known of the other members.
     pub fn others(&self) -> BTreeMap<u32, Seen> {
         self.replica_status().others
@@ -131,6 +146,12 @@ impl Engine for Replica {
         }
         if let Some(error) = self.refusal() {
             return refuse(done, error);
+        }
+        if Approval::is_one(&batch) {
+            return refuse(
+                done,
+                Error::Batch { what: "a change of members is not asked for by an operation" },
+            );
         }
         let limit = self.inner.settings.proposals_max as u64;
         let waiting = self.inner.open.fetch_add(1, Ordering::Relaxed);
@@ -153,8 +174,10 @@ impl Engine for Replica {
 
     /// [`Error::Overloaded`] when records that the state covers are still on their way to the disk; nothing was read then.
     fn save_snapshot(&self, at: Position, state: &mut dyn Read) -> Result<SnapshotInfo, Error> {
-        if let Some(error) = self.refusal() {
-            return Err(error);
+        match self.refusal() {
+            // One that follows keeps its state as members do.
+            None | Some(Error::NotLeader { .. }) => {}
+            Some(error) => return Err(error),
         }
         let committed = self.status().committed.index;
         if at.index > committed {

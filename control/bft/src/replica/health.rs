@@ -87,6 +87,13 @@ impl Health {
         }
     }
 
+    /// The members are others now.
+    pub fn set_members(&mut self, members: &[u32]) {
+        self.voters = members.iter().copied().map(u64::from).collect();
+        self.quorum = self.voters.len() - (self.voters.len().max(1) - 1) / 3;
+        self.wishes.retain(|id, _| members.contains(id));
+    }
+
     /// Places that were compared and agreed.
     pub fn agreed(&self) -> u64 {
         self.digests.agreed

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use weir_bft::core::{Beginning, Core, Keys, Output, Tip};
+use weir_bft::members::{Approval, Change, Member, Roster};
 use weir_bft::rules::{Admission, Judgement, Overlay, Tables, is_admissible};
 use weir_bft::settings::Settings;
 use weir_bft::wire::{Batch, Block, Digest, Message, Name, Ref};
@@ -38,7 +39,7 @@ fn name(origin: u32, sequence: u64) -> Name {
 #[test]
 fn an_event_is_fresh_once() {
     let rules = admission();
-    let mut tables = Tables::new(Some(&rules));
+    let mut tables = Tables::new(Some(&rules), roster());
     let judge =
         |tables: &Tables, name: Name, body: &Bytes| tables.judge(&mut Overlay::default(), &name, body);
     let first = body(&[(1, 1), (1, 2), (2, 1)]);
@@ -90,6 +91,19 @@ impl Keys for Names {
     fn certified(&mut self, _certificate: &Bytes) -> Option<(u64, Digest)> {
         None
     }
+
+    fn of_epoch(&self, _roster: &Roster) -> Option<Box<dyn Keys>> {
+        Some(Box::new(Names(self.0)))
+    }
+}
+
+fn member(id: u32) -> Member {
+    Member { key: super::sim::identity(id).public().unwrap(), address: format!("192.0.2.{id}:1") }
+}
+
+fn roster() -> Roster {
+    let members = (1..=4).map(|id| (id, Member { address: String::new(), ..member(id) })).collect();
+    Roster { epoch: 1, genesis: GENESIS, members }
 }
 
 const GENESIS: Digest = [0; 32];
@@ -102,12 +116,11 @@ fn core() -> Core {
         settings,
         Beginning {
             me: 1,
-            members: vec![1, 2, 3, 4],
             keys: Box::new(Names(1)),
-            epoch: 1,
+            frontier: roster(),
             life: 1,
             tip,
-            tables: Tables::new(Some(&rules)),
+            tables: Tables::new(Some(&rules), roster()),
             applied: 0,
             recent: vec![(GENESIS, None)],
             last_number: 0,
@@ -119,6 +132,15 @@ fn core() -> Core {
 
 /// What the core answers when member 2 proposes a block of these batches behind `parent`.
 fn vote(core: &mut Core, parent: (Digest, u64, u64), batches: &[(Name, Bytes)]) -> (Block, Option<bool>) {
+    vote_for(core, parent, batches, None)
+}
+
+fn vote_for(
+    core: &mut Core,
+    parent: (Digest, u64, u64),
+    batches: &[(Name, Bytes)],
+    next: Option<BTreeMap<u32, Member>>,
+) -> (Block, Option<bool>) {
     let mut out = Vec::new();
     let mut refs = Vec::new();
     for (name, body) in batches {
@@ -127,7 +149,7 @@ fn vote(core: &mut Core, parent: (Digest, u64, u64), batches: &[(Name, Bytes)]) 
         core.heard(2, Message::Batch(batch), 1, &mut out);
     }
     let (parent, height, index) = parent;
-    let block = Block { parent, height: height + 1, first_index: index + 1, refs };
+    let block = Block { epoch: 1, parent, height: height + 1, first_index: index + 1, refs, next };
     core.heard(2, Message::Block(block.clone()), 1, &mut out);
     core.verify(9, 2, parent, block.digest(), 1, &mut out);
     let verdict = out.iter().find_map(|output| match output {
@@ -175,7 +197,8 @@ fn a_block_waits_for_what_it_lacks_and_asks_for_it() {
     let missing = Batch { name: name(3, 1), signature: [3; 64], body: body(&[(1, 1)]) };
     let digest = missing.digest(b"group");
     let named = Ref { digest, name: missing.name, bytes: missing.body.len() as u32 };
-    let block = Block { parent: GENESIS, height: 1, first_index: 1, refs: vec![named] };
+    let (epoch, next) = (1, None);
+    let block = Block { epoch, parent: GENESIS, height: 1, first_index: 1, refs: vec![named], next };
     let mut out = Vec::new();
     core.heard(2, Message::Block(block.clone()), 1, &mut out);
     core.verify(9, 2, GENESIS, block.digest(), 1, &mut out);
@@ -194,4 +217,40 @@ fn a_block_waits_for_what_it_lacks_and_asks_for_it() {
     assert!(asked.contains_key(&vec![digest]), "{asked:?}");
     core.heard(4, Message::Batch(missing), 101, &mut out);
     assert!(out.iter().any(|output| matches!(output, Output::Verdict { ticket: 9, right: true })), "{out:?}");
+}
+
+#[test]
+fn a_change_needs_the_word_of_a_quorum_and_ends_its_block() {
+    let five = Change::Add { id: 5, member: member(5) };
+    let word = Approval { epoch: 1, change: five.clone() }.encode();
+    let said = |origins: &[u32]| -> Vec<(Name, Bytes)> {
+        origins.iter().map(|origin| (name(*origin, 1), word.clone())).collect()
+    };
+    let next = Some(roster().after(&five).unwrap());
+    let genesis = (GENESIS, 0, 0);
+    // Two are not enough, and a block that says they are is refused.
+    assert_eq!(vote(&mut core(), genesis, &said(&[2, 3])).1, Some(true));
+    assert_eq!(vote_for(&mut core(), genesis, &said(&[2, 3]), next.clone()).1, Some(false));
+    // Three are; the block must say so, and have nothing behind it.
+    assert_eq!(vote(&mut core(), genesis, &said(&[2, 3, 4])).1, Some(false));
+    let others = Some(roster().after(&Change::Add { id: 6, member: member(6) }).unwrap());
+    assert_eq!(vote_for(&mut core(), genesis, &said(&[2, 3, 4]), others).1, Some(false));
+    let mut good = core();
+    let (block, verdict) = vote_for(&mut good, genesis, &said(&[2, 3, 4]), next.clone());
+    assert_eq!(verdict, Some(true));
+    let more = [said(&[2, 3, 4]), vec![(name(2, 2), body(&[(1, 1)]))]].concat();
+    assert_eq!(vote_for(&mut core(), genesis, &more, next).1, Some(false));
+    // Nothing follows in that epoch, whoever wants it.
+    let behind = (block.digest(), 1, 3);
+    assert_eq!(vote(&mut good, behind, &[(name(3, 2), body(&[(1, 1)]))]).1, Some(false));
+    // One member's word counts once.
+    let same = [(name(2, 1), word.clone()), (name(2, 2), word.clone()), (name(2, 3), word.clone())];
+    assert_eq!(vote(&mut core(), genesis, &same).1, Some(true));
+    // A change that cannot be, or one of another epoch, is not ordered.
+    let three = Approval { epoch: 1, change: Change::Remove { id: 4 } }.encode();
+    assert_eq!(vote(&mut core(), genesis, &[(name(2, 1), three)]).1, Some(false));
+    for epoch in [0, 2] {
+        let other = Approval { epoch, change: five.clone() }.encode();
+        assert_eq!(vote(&mut core(), genesis, &[(name(2, 1), other)]).1, Some(false), "epoch {epoch}");
+    }
 }

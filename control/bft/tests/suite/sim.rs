@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use commonware_codec::{Copying, DecodeExt};
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_p2p::simulated::{Config, Link, Network, Oracle, Receiver, Sender};
 use commonware_runtime::deterministic::Context;
@@ -14,14 +15,22 @@ use commonware_runtime::{Clock, Handle, Quota, Spawner, Supervisor};
 use commonware_utils::channel::oneshot;
 use commonware_utils::{NZUsize, Probability};
 use weir_base::world::{Disk, Rng, SimDisk};
-use weir_bft::consensus::KeyRing;
-use weir_bft::replica::{CHANNELS, FIRST_EPOCH, Opened, message_bytes_max, open};
+use weir_bft::core::TERM;
+use weir_bft::members::{Change, Member, Roster};
+use weir_bft::replica::{CHANNELS, Opened, message_bytes_max, open};
 use weir_bft::settings::{Settings, Timers};
 use weir_bft::{Identity, Members, Replica};
 use weir_order::log::LogSettings;
 use weir_order::{Completion, Engine, Entry, Error, Position, Sink};
 
+/// Who founds the group.
 pub const MEMBERS: u32 = 4;
+/// All machines: some are to come.
+pub const MACHINES: u32 = 6;
+/// What a replica says that was removed.
+pub const NO_MEMBER: &str = "no member of the group any more";
+/// After how many batches members compare their states.
+pub const DIGEST_EVERY: u64 = 16;
 
 pub type Channels = [(Sender<PublicKey, Context>, Receiver<PublicKey>); 5];
 
@@ -39,6 +48,8 @@ pub struct Witness {
     /// The proposal at each index.
     pub order: BTreeMap<u64, u64>,
     places: BTreeMap<u64, u64>,
+    /// The members of each epoch.
+    pub epochs: BTreeMap<u64, Roster>,
     pub violations: Vec<String>,
 }
 
@@ -53,6 +64,10 @@ impl Witness {
         {
             self.violation(format!("member {member} has {id} at {index}, another has {other}"));
         }
+        // Nothing that a client wanted: it may be there often.
+        if id == 0 {
+            return;
+        }
         if let Some(other) = self.places.insert(id, index)
             && other != index
         {
@@ -63,6 +78,8 @@ impl Witness {
 
 /// An application: the list of all proposals.
 struct App {
+    replica: Arc<OnceLock<Replica>>,
+    rotten: Arc<Mutex<bool>>,
     member: u32,
     applied: u64,
     list: Arc<Mutex<Vec<u64>>>,
@@ -72,7 +89,15 @@ struct App {
 }
 
 pub fn id_of(batch: &Bytes) -> u64 {
-    u64::from_le_bytes(batch[..8].try_into().unwrap())
+    if batch.is_empty() { 0 } else { u64::from_le_bytes(batch[..8].try_into().unwrap()) }
+}
+
+/// A hash of a list, as 32 bytes.
+fn digest(list: &[u64]) -> [u8; 32] {
+    let sum = list.iter().fold(17_u64, |sum, id| (sum ^ id).wrapping_mul(0x0100_0000_01b3));
+    let mut out = [0; 32];
+    out[..8].copy_from_slice(&sum.to_le_bytes());
+    out
 }
 
 pub fn batch_of(id: u64, bytes: usize) -> Bytes {
@@ -93,7 +118,13 @@ impl Sink for App {
         }
         self.applied = index;
         witness.saw(self.member, index, id);
-        self.list.lock().unwrap().push(id);
+        let mut list = self.list.lock().unwrap();
+        list.push(id);
+        if index.is_multiple_of(DIGEST_EVERY)
+            && let Some(replica) = self.replica.get()
+        {
+            replica.report_digest(entry.position, digest(&list));
+        }
     }
 
     fn install(&mut self, at: Position, state: &mut dyn Read) -> std::io::Result<()> {
@@ -114,7 +145,11 @@ impl Sink for App {
             witness.saw(self.member, index, *id);
         }
         self.applied = at.index;
+        if let Some(replica) = self.replica.get() {
+            replica.report_digest(at, digest(&list));
+        }
         *self.list.lock().unwrap() = list;
+        *self.rotten.lock().unwrap() = false;
         Ok(())
     }
 }
@@ -124,8 +159,12 @@ pub struct Machine {
     pub key: PublicKey,
     pub disk: SimDisk,
     pub lives: u64,
+    /// Begins without being a member.
+    pub follows: bool,
     pub replica: Option<Replica>,
     pub list: Arc<Mutex<Vec<u64>>>,
+    /// Its state is not what was ordered.
+    pub rotten: Arc<Mutex<bool>>,
     /// Votes survive in the storage of the runtime; a lost disk gets another name there.
     votes: u64,
     tasks: Vec<Handle<()>>,
@@ -157,21 +196,24 @@ pub fn settings() -> Settings {
         ask: Duration::from_millis(100),
         patience: Duration::from_millis(300),
     };
-    Settings { log, timers, block_batches_max: 8, held_batches_max: 64, ..Settings::new("simulated") }
+    let digest_every = DIGEST_EVERY;
+    let settings = Settings::new("simulated");
+    Settings { log, timers, block_batches_max: 8, held_batches_max: 64, digest_every, ..settings }
 }
 
 impl Sim {
     pub async fn new(context: Context, seed: u64, settings: Settings) -> Sim {
-        let identities: Vec<Identity> = (1..=MEMBERS).map(identity).collect();
-        let members = Members(identities.iter().map(|one| (one.id, one.public().unwrap())).collect());
+        let identities: Vec<Identity> = (1..=MACHINES).map(identity).collect();
+        let founders = &identities[..MEMBERS as usize];
+        let members = Members(founders.iter().map(|one| (one.id, one.public().unwrap())).collect());
         let config = Config {
             max_size: message_bytes_max(&settings) as u32,
-            max_peers_per_set: NZUsize!(MEMBERS as usize),
+            max_peers_per_set: NZUsize!(MACHINES as usize),
             disconnect_on_block: false,
             tracked_peer_sets: NZUsize!(1),
         };
-        let ring = KeyRing::new(&settings.group, FIRST_EPOCH, &identities[0], &members, [0; 32]).unwrap();
-        let keys: Vec<PublicKey> = ring.ids().iter().map(|id| ring.key_of(*id).unwrap().clone()).collect();
+        let key = |one: &Identity| PublicKey::decode(Copying(&one.public().unwrap())).unwrap();
+        let keys: Vec<PublicKey> = identities.iter().map(key).collect();
         let (network, oracle) = Network::new_with_peers(context.child("network"), config, keys.clone()).await;
         network.start();
         let machines = identities.into_iter().zip(keys).map(|(identity, key)| {
@@ -182,8 +224,10 @@ impl Sim {
                 key,
                 disk,
                 lives: 0,
+                follows: id > MEMBERS,
                 replica: None,
                 list: Arc::default(),
+                rotten: Arc::default(),
                 votes: 0,
                 tasks: Vec::new(),
             };
@@ -207,8 +251,8 @@ impl Sim {
 
     /// Links all members anew. Parts in a thousand of the messages arrive.
     pub async fn link_all(&mut self, latency_ms: u64, jitter_ms: u64, arrive: u64) {
-        let pairs: Vec<(u32, u32)> = (1..=MEMBERS)
-            .flat_map(|from| (1..=MEMBERS).map(move |to| (from, to)))
+        let pairs: Vec<(u32, u32)> = (1..=MACHINES)
+            .flat_map(|from| (1..=MACHINES).map(move |to| (from, to)))
             .filter(|(from, to)| from != to)
             .collect();
         for (from, to) in pairs {
@@ -245,7 +289,7 @@ impl Sim {
     }
 
     pub async fn channels(&self, id: u32) -> Channels {
-        let quota = Quota::per_second(commonware_utils::NZU32!(1_000_000));
+        let quota = Quota::per_second(commonware_utils::NZU32!(10_000));
         let control = self.oracle.control(self.machines[&id].key.clone());
         let mut channels = Vec::new();
         for number in CHANNELS {
@@ -262,7 +306,11 @@ impl Sim {
         machine.disk = machine.disk.restart();
         machine.lives += 1;
         machine.list.lock().unwrap().clear();
+        *machine.rotten.lock().unwrap() = false;
+        let own: Arc<OnceLock<Replica>> = Arc::default();
         let app = App {
+            replica: Arc::clone(&own),
+            rotten: Arc::clone(&machine.rotten),
             member: id,
             applied: 0,
             list: Arc::clone(&machine.list),
@@ -270,23 +318,23 @@ impl Sim {
             skips: (canary && id == 2).then_some(5),
         };
         let disk: Arc<dyn Disk> = Arc::new(machine.disk.clone());
-        let opened = open(
-            disk,
-            self.settings.clone(),
-            &machine.identity,
-            &self.members,
-            Box::new(app),
-            now_ns,
-            [1; 32],
-        );
+        let settings = Settings { follows: machine.follows, ..self.settings.clone() };
+        let mut founders = self.members.clone();
+        if self.canary && id == 5 {
+            // Another history: what it takes for the first members were never so.
+            founders.0.insert(4, machine.identity.public().unwrap());
+        }
+        let opened = open(disk, settings, &machine.identity, &founders, Box::new(app), now_ns, [1; 32]);
         let Opened { replica, run, writer, lock, .. } = opened.map_err(|error| error.to_string())?;
+        // Only now: what was there before a start was compared already.
+        drop(own.set(replica.clone()));
         machine.replica = Some(replica);
         let context =
             self.context.child("machine").with_attribute("member", id).with_attribute("life", machine.lives);
         let control = self.oracle.control(machine.key.clone());
         let partition = format!("member-{id}-{}", machine.votes);
         machine.tasks.push(context.child("replica").spawn(move |context| async move {
-            run.run(context, channels, control, &partition).await;
+            run.run(context, channels, control, Box::new(|_| {}), &partition).await;
         }));
         machine.tasks.push(context.child("writer").spawn(move |context| async move {
             let slow = Mutex::new(Rng::new(rng.next_u64()));
@@ -325,19 +373,77 @@ impl Sim {
         self.machines[&id].replica.clone()
     }
 
+    /// Who an operator takes for the members: those of the last epoch that anybody knows; and the witness sees all of them.
+    pub fn roster(&self) -> Roster {
+        let statuses = self.up().into_iter().filter_map(|id| Some((id, self.replica(id)?.replica_status())));
+        let mut witness = self.witness.lock().unwrap();
+        for (id, status) in statuses {
+            let roster = status.roster;
+            let known = witness.epochs.entry(roster.epoch).or_insert_with(|| roster.clone()).clone();
+            if known != roster {
+                witness.violation(format!("member {id} has {roster:?}, another has {known:?}"));
+            }
+        }
+        let founding = || Roster::founding(&self.settings.group, &self.members);
+        witness.epochs.last_key_value().map_or_else(founding, |(_, roster)| roster.clone())
+    }
+
+    /// What the member of a machine is told of it.
+    pub fn member(&self, id: u32) -> Member {
+        let key = self.machines[&id].identity.public().unwrap();
+        Member { key, address: format!("192.0.2.{id}:1") }
+    }
+
+    /// An operator asks every member for a change; those that are down miss it.
+    pub fn ask_for(&self, change: &Change) {
+        for replica in self.up().into_iter().filter_map(|id| self.replica(id)) {
+            replica.change(change.clone(), Box::new(|_| {}));
+        }
+    }
+
+    /// Machines whose replica found that it was removed are stopped, and may be added again.
+    pub async fn bury(&mut self) {
+        for id in self.up() {
+            let failure = self.replica(id).and_then(|replica| replica.replica_status().failure);
+            if failure.is_some_and(|what| what.contains(NO_MEMBER)) {
+                self.crash(id, false).await;
+                self.machines.get_mut(&id).unwrap().follows = true;
+            }
+        }
+    }
+
+    pub fn is_rotten(&self, id: u32) -> bool {
+        *self.machines[&id].rotten.lock().unwrap()
+    }
+
+    /// A bit of a member's state changes by itself.
+    pub fn rot(&self, id: u32) {
+        let machine = &self.machines[&id];
+        if let Some(one) = machine.list.lock().unwrap().first_mut() {
+            *one ^= 1 << 40;
+            *machine.rotten.lock().unwrap() = true;
+        }
+    }
+
     /// Keeps the application's state of a member at `index`, which it must have reached.
     pub fn snapshot(&self, id: u32, index: u64) {
         let machine = &self.machines[&id];
         let (Some(replica), list) = (&machine.replica, machine.list.lock().unwrap().clone()) else { return };
-        if (list.len() as u64) < index {
+        if (list.len() as u64) < index || *machine.rotten.lock().unwrap() {
             return;
         }
         let bytes: Vec<u8> = list[..index as usize].iter().flat_map(|id| id.to_le_bytes()).collect();
-        let at = Position { term: FIRST_EPOCH, index };
+        let at = Position { term: TERM, index };
         match replica.save_snapshot(at, &mut &bytes[..]) {
             // It has a newer one, has not written all of it yet, or its disk is dead.
             Ok(_)
-            | Err(Error::Index { .. } | Error::Stopped | Error::Io { .. } | Error::Overloaded { .. }) => {}
+            | Err(
+                Error::Index { .. }
+                | Error::Stopped
+                | Error::Io { .. }
+                | Error::Overloaded { .. }
+                | Error::Fenced { .. },
+            ) => {}
             Err(error) => {
                 self.witness.lock().unwrap().violation(format!("member {id} keeps no state: {error}"))
             }

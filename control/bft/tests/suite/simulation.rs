@@ -10,8 +10,9 @@ use std::time::Duration;
 use commonware_runtime::deterministic::{Config, Context, Runner};
 use commonware_runtime::{Clock, Runner as _, Spawner, Supervisor};
 use weir_base::world::Rng;
+use weir_bft::members::{Change, Roster};
 
-use super::sim::{Fate, MEMBERS, Sim, propose, settings};
+use super::sim::{Fate, MACHINES, MEMBERS, NO_MEMBER, Sim, propose, settings};
 use super::traitor::{Kind, betray};
 
 /// Seeds of each kind in the tests.
@@ -55,6 +56,10 @@ struct Counts {
     ranges: u64,
     states: u64,
     renamed: u64,
+    epochs: u64,
+    links: u64,
+    divergences: u64,
+    repairs: u64,
 }
 
 impl Counts {
@@ -68,6 +73,10 @@ impl Counts {
         self.ranges += other.ranges;
         self.states += other.states;
         self.renamed += other.renamed;
+        self.epochs += other.epochs;
+        self.links += other.links;
+        self.divergences += other.divergences;
+        self.repairs += other.repairs;
     }
 }
 
@@ -86,6 +95,10 @@ fn counts(sim: &Sim, honest: &[u32]) -> Counts {
             ranges: core.ranges,
             states: core.states,
             renamed: core.renamed,
+            epochs: core.epochs,
+            links: core.links,
+            divergences: counters.divergences,
+            repairs: counters.repairs,
         });
     }
     sum
@@ -99,6 +112,18 @@ enum Trouble {
     Everything,
     /// Members lose their disks, one at a time, and the others forget.
     LostDisks,
+    /// Members come, go and take each other's place; all are there.
+    Changes,
+    /// The same among crashes, cuts and loss.
+    ChangesAndEverything,
+    /// States rot, one at a time.
+    Rot,
+}
+
+impl Trouble {
+    fn changes(self) -> bool {
+        matches!(self, Trouble::Changes | Trouble::ChangesAndEverything)
+    }
 }
 
 struct Case {
@@ -144,16 +169,62 @@ fn keep_states(sim: &Sim, honest: &[u32]) {
     }
 }
 
+/// As applications do: the state at a place that a member needs, when this one comes there.
+fn keep_wanted(sim: &Sim, honest: &[u32]) {
+    for id in honest {
+        let Some(replica) = sim.replica(*id) else { continue };
+        let length = sim.machines[id].list.lock().unwrap().len() as u64;
+        for index in (1..=length).filter(|index| replica.wants_state(*index)) {
+            sim.snapshot(*id, index);
+        }
+    }
+}
+
+/// What an operator wants next, with these members: never fewer than four, and never one that betrays gone, which would be no test.
+fn next_change(sim: &Sim, roster: &Roster, rng: &mut Rng) -> Change {
+    let inside: Vec<u32> = roster.ids().into_iter().filter(|id| *id != TRAITOR).collect();
+    let outside: Vec<u32> = (1..=MACHINES).filter(|id| !roster.members.contains_key(id)).collect();
+    let (out, id) =
+        (inside[rng.below(inside.len() as u64) as usize], outside[rng.below(outside.len() as u64) as usize]);
+    match roster.members.len() {
+        4 if rng.chance(1, 2) => Change::Replace { out, id, member: sim.member(id) },
+        4 => Change::Add { id, member: sim.member(id) },
+        _ => Change::Remove { id: out },
+    }
+}
+
+/// An operator asks all for the same change until it is there, and then for another.
+async fn operate(sim: &mut Sim, wanted: &mut Option<Change>, rng: &mut Rng) {
+    sim.bury().await;
+    let roster = sim.roster();
+    if wanted.as_ref().is_some_and(|change| roster.has(change)) {
+        *wanted = None;
+    }
+    if wanted.is_none() && rng.chance(1, 2) {
+        *wanted = Some(next_change(sim, &roster, rng));
+    }
+    if let Some(change) = wanted {
+        sim.ask_for(change);
+    }
+}
+
 async fn nemesis(sim: &mut Sim, case: &Case, honest: &[u32], rng: &mut Rng) {
     let id = honest[rng.below(honest.len() as u64) as usize];
     match case.trouble {
-        Trouble::None => {}
+        Trouble::None | Trouble::Changes => {}
+        Trouble::Rot => {
+            keep_wanted(sim, honest);
+            let sound = |id: &u32| !sim.is_rotten(*id);
+            if rng.below(4) == 0 && honest.iter().all(sound) {
+                sim.rot(id);
+            }
+        }
         Trouble::LostDisks => match rng.below(8) {
             0 if sim.up().len() == honest.len() => sim.lose_disk(id).await,
             1..4 => restart(sim, honest).await,
             _ => keep_states(sim, honest),
         },
-        Trouble::Everything => match rng.below(16) {
+        Trouble::Everything | Trouble::ChangesAndEverything => match rng.below(16) {
             0..3 => sim.crash(id, rng.chance(1, 2)).await,
             3 => {
                 for id in honest {
@@ -174,9 +245,16 @@ async fn nemesis(sim: &mut Sim, case: &Case, honest: &[u32], rng: &mut Rng) {
 
 async fn restart(sim: &mut Sim, honest: &[u32]) {
     for id in honest {
-        if sim.replica(*id).is_none()
-            && let Err(what) = sim.start(*id).await
-        {
+        if sim.replica(*id).is_some() {
+            continue;
+        }
+        let mut started = sim.start(*id).await;
+        if started.as_ref().is_err_and(|what| what.contains(NO_MEMBER)) {
+            // It went down after it had learnt that it was removed: an operator has it follow.
+            sim.machines.get_mut(id).unwrap().follows = true;
+            started = sim.start(*id).await;
+        }
+        if let Err(what) = started {
             sim.witness.lock().unwrap().violation(format!("member {id} does not start: {what}"));
         }
     }
@@ -217,6 +295,57 @@ async fn agree(sim: &Sim, honest: &[u32], tally: &Arc<Mutex<Tally>>) -> Result<(
     Err(format!("members do not catch up: {states:#?}"))
 }
 
+/// Waits until the members are in one epoch and no state is rotten; gives the honest members.
+async fn settle(sim: &mut Sim, honest: &[u32], case: &Case) -> Vec<u32> {
+    sim.context.sleep(Duration::from_secs(2)).await;
+    let mut members = Vec::new();
+    for _ in 0..600 {
+        sim.bury().await;
+        let roster = sim.roster();
+        members = honest.iter().copied().filter(|id| roster.members.contains_key(id)).collect();
+        let there = members.iter().all(|id| {
+            sim.replica(*id).is_some_and(|replica| {
+                let status = replica.replica_status();
+                status.epoch == roster.epoch && status.member && status.fenced.is_none()
+            })
+        });
+        if there && members.iter().all(|id| !sim.is_rotten(*id)) {
+            return members;
+        }
+        if case.trouble == Trouble::Rot {
+            keep_wanted(sim, honest);
+            // Digests are compared after batches only.
+            if let Some(replica) = members.iter().find_map(|id| sim.replica(*id)) {
+                let _fate = propose(&sim.context, &replica, (1 << 50) + sim.rng.below(1 << 40), 8).await;
+            }
+        }
+        sim.context.sleep(Duration::from_millis(50)).await;
+    }
+    let roster = sim.roster();
+    let states: Vec<String> = members
+        .iter()
+        .map(|id| {
+            format!(
+                "{id}: {:?}",
+                sim.replica(*id).map(|replica| (replica.replica_status(), replica.counters()))
+            )
+        })
+        .collect();
+    sim.witness.lock().unwrap().violation(format!("members do not settle in {roster:?}: {states:#?}"));
+    members
+}
+
+/// Each epoch's members differ from those before by one change, and nobody is among them whom no operator wanted.
+fn check_epochs(sim: &Sim) {
+    let mut witness = sim.witness.lock().unwrap();
+    let epochs = witness.epochs.clone();
+    for roster in epochs.values() {
+        if roster.members.len() < 4 || roster.members.keys().any(|id| *id > MACHINES) {
+            witness.violation(format!("members that nobody wanted: {roster:?}"));
+        }
+    }
+}
+
 fn check(sim: &Sim, tally: &Tally) {
     let mut witness = sim.witness.lock().unwrap();
     let order = witness.order.clone();
@@ -238,7 +367,8 @@ async fn play(context: Context, case: &Case) -> (u64, Counts, Vec<String>) {
     let mut rng = Rng::new(case.seed);
     let mut sim = Sim::new(context.child("sim"), case.seed, settings()).await;
     sim.canary = case.canary;
-    let honest: Vec<u32> = (1..=MEMBERS).filter(|id| case.traitor.is_none() || *id != TRAITOR).collect();
+    let machines = if case.trouble.changes() { MACHINES } else { MEMBERS };
+    let honest: Vec<u32> = (1..=machines).filter(|id| case.traitor.is_none() || *id != TRAITOR).collect();
     restart(&mut sim, &honest).await;
     if let Some(kind) = case.traitor {
         let channels = sim.channels(TRAITOR).await;
@@ -254,21 +384,28 @@ async fn play(context: Context, case: &Case) -> (u64, Counts, Vec<String>) {
         })
         .collect();
     let steps = if case.trouble == Trouble::None { 12 } else { 40 };
+    let mut wanted = None;
     for _ in 0..steps {
         context.sleep(Duration::from_millis(rng.below(300))).await;
         nemesis(&mut sim, case, &honest, &mut rng).await;
+        if case.trouble.changes() {
+            operate(&mut sim, &mut wanted, &mut rng).await;
+        }
         share(&sim, &honest, &replicas);
     }
     sim.heal().await;
     restart(&mut sim, &honest).await;
     clients.iter().for_each(|client| client.abort());
-    context.sleep(Duration::from_secs(2)).await;
+    let honest = settle(&mut sim, &honest, case).await;
     if let Err(what) = agree(&sim, &honest, &tally).await {
         sim.witness.lock().unwrap().violation(what);
     }
     check(&sim, &tally.lock().unwrap());
+    check_epochs(&sim);
     let witness = sim.witness.lock().unwrap();
-    (witness.order.len() as u64, counts(&sim, &honest), witness.violations.clone())
+    let counts = counts(&sim, &honest);
+    let counts = Counts { epochs: witness.epochs.keys().max().map_or(0, |epoch| epoch - 1), ..counts };
+    (witness.order.len() as u64, counts, witness.violations.clone())
 }
 
 fn run(case: &Case) -> Outcome {
@@ -352,6 +489,58 @@ fn a_member_that_helps_with_lies() {
 }
 
 #[test]
+fn members_come_and_go() {
+    let counts = run_seeds(Trouble::Changes, None, 3);
+    assert_eq!(counts.lies, 0, "an honest member was taken for a liar");
+    assert!(counts.epochs >= 3, "few changes: {counts:?}");
+}
+
+#[test]
+fn members_come_and_go_among_crashes_cuts_and_loss() {
+    let counts = run_seeds(Trouble::ChangesAndEverything, None, 6);
+    assert_eq!(counts.lies, 0, "an honest member was taken for a liar");
+    assert!(counts.epochs > 0 && counts.links > 0, "nobody was led through epochs: {counts:?}");
+}
+
+#[test]
+fn members_come_and_go_while_one_replays_votes_of_old_epochs() {
+    let counts = run_seeds(Trouble::Changes, Some(Kind::ReplaysEpochs), 2);
+    assert!(counts.epochs > 0, "no change: {counts:?}");
+}
+
+#[test]
+fn members_come_and_go_while_one_leads_joiners_astray() {
+    let counts = run_seeds(Trouble::Changes, Some(Kind::LiesInLinks), 3);
+    assert!(counts.epochs > 0 && counts.lies > 0, "nobody was lied to: {counts:?}");
+}
+
+#[test]
+fn members_come_and_go_while_one_helps_with_lies() {
+    let counts = run_seeds(Trouble::Changes, Some(Kind::LiesInTransfer), 2);
+    assert!(counts.epochs > 0 && counts.lies > 0, "nobody was lied to: {counts:?}");
+}
+
+#[test]
+fn members_come_and_go_while_one_equivocates_forges_repeats_floods_or_is_silent() {
+    for kind in [Kind::Equivocates, Kind::Forges, Kind::Repeats, Kind::Floods, Kind::Silent] {
+        let counts = run_seeds(Trouble::Changes, Some(kind), 1);
+        assert!(counts.epochs > 0, "{kind:?}: no change: {counts:?}");
+    }
+}
+
+#[test]
+fn one_member_changes_no_members() {
+    let counts = run_seeds(Trouble::None, Some(Kind::Usurps), 2);
+    assert!(counts.epochs == 0 && counts.refused > 0, "no wrong end of an epoch came to a vote: {counts:?}");
+}
+
+#[test]
+fn rotten_states_are_fenced_and_repaired() {
+    let counts = run_seeds(Trouble::Rot, None, 2);
+    assert!(counts.divergences > 0 && counts.repairs > 0, "nothing was repaired: {counts:?}");
+}
+
+#[test]
 fn a_seed_gives_the_same_run_again() {
     let case = || Case { seed: 3, trouble: Trouble::Everything, traitor: None, canary: false };
     assert_eq!(run(&case()), run(&case()));
@@ -362,4 +551,11 @@ fn the_canary_is_noticed() {
     let outcome = run(&Case { seed: 1, trouble: Trouble::None, traitor: None, canary: true });
     let noticed = outcome.violations.iter().any(|what| what.contains("is given 6 after 4"));
     assert!(noticed, "an application that loses a batch was not noticed: {:?}", outcome.violations);
+}
+
+#[test]
+fn a_canary_with_other_founders_is_noticed() {
+    let outcome = run(&Case { seed: 1, trouble: Trouble::Changes, traitor: None, canary: true });
+    let noticed = outcome.violations.iter().any(|what| what.contains("another has Roster { epoch: 1,"));
+    assert!(noticed, "a member of another history was not noticed: {:?}", outcome.violations);
 }

@@ -7,20 +7,20 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use commonware_codec::varint::UInt;
 use commonware_codec::{Copying, DecodeExt, Encode};
 use commonware_consensus::simplex::scheme::ed25519::Scheme;
 use commonware_consensus::simplex::types::{Finalize, Notarize, Nullify, Proposal, Vote};
 use commonware_consensus::types::{Epoch, Round, View};
-use commonware_cryptography::ed25519::{PrivateKey, PublicKey};
+use commonware_cryptography::ed25519::PublicKey;
 use commonware_cryptography::sha256::Digest as Payload;
 use commonware_p2p::{Receiver as _, Recipients};
 use commonware_runtime::deterministic::Context;
 use commonware_runtime::{Clock, IoBuf, Spawner, Supervisor};
-use commonware_utils::ordered::Set;
 use weir_base::world::Rng;
 use weir_bft::consensus::KeyRing;
 use weir_bft::core::Keys;
-use weir_bft::replica::FIRST_EPOCH;
+use weir_bft::members::{Approval, Change, Link, Member, Roster};
 use weir_bft::wire::{Batch, Block, Digest, Message, Name, Offer, Ref};
 
 use super::sim::{Channels, Sim, batch_of, identity};
@@ -33,6 +33,12 @@ pub enum Kind {
     Repeats,
     Floods,
     LiesInTransfer,
+    /// Votes of old epochs once more in the present one.
+    ReplaysEpochs,
+    /// Links that lead to members of its own choice.
+    LiesInLinks,
+    /// Its word for changes that nobody wants, and blocks that say that they were decided.
+    Usurps,
 }
 
 const GROUP: &str = "simulated";
@@ -41,7 +47,11 @@ struct Traitor {
     me: u32,
     kind: Kind,
     keys: KeyRing,
-    scheme: Scheme,
+    /// The epoch that it is in, and the members of all that it has heard of.
+    epoch: u64,
+    rosters: BTreeMap<u64, Roster>,
+    /// Votes of epochs that are over, with their epochs.
+    heard: Vec<(u64, Bytes)>,
     others: Vec<PublicKey>,
     rng: Rng,
     blocks: BTreeMap<Digest, Block>,
@@ -55,18 +65,17 @@ pub fn betray(sim: &Sim, me: u32, kind: Kind, channels: Channels, seed: u64) {
         return;
     }
     let who = identity(me);
-    let keys = KeyRing::new(GROUP, FIRST_EPOCH, &who, &sim.members, [2; 32]).unwrap();
-    let all: Vec<PublicKey> = sim.machines.values().map(|machine| machine.key.clone()).collect();
-    let secret = PrivateKey::decode(Copying(&who.secret)).unwrap();
-    let namespace = [b"weir bft ", GROUP.as_bytes()].concat();
-    let scheme = Scheme::signer(&namespace, Set::from_iter_dedup(all), secret).unwrap();
+    let roster = Roster::founding(GROUP, &sim.members);
+    let keys = KeyRing::new(GROUP, &who, &roster, [2; 32]).unwrap();
     let others =
         sim.machines.iter().filter(|(id, _)| **id != me).map(|(_, machine)| machine.key.clone()).collect();
     let traitor = Traitor {
         me,
         kind,
+        epoch: roster.epoch,
         keys,
-        scheme,
+        rosters: BTreeMap::from([(roster.epoch, roster)]),
+        heard: Vec::new(),
         others,
         rng: Rng::new(seed),
         blocks: BTreeMap::new(),
@@ -121,7 +130,25 @@ impl Traitor {
         votes: &mut S,
         vote: Vote<Scheme, Payload>,
     ) {
-        let _sent = votes.send(Recipients::Some(to.to_vec()), IoBuf::from(vote.encode()), true);
+        self.cast_bytes(to, votes, &vote.encode());
+    }
+
+    /// On the lane of the epoch.
+    fn cast_bytes<S: commonware_p2p::Sender<PublicKey = PublicKey>>(
+        &self,
+        to: &[PublicKey],
+        votes: &mut S,
+        vote: &[u8],
+    ) {
+        let bytes = [&UInt(self.epoch).encode()[..], vote].concat();
+        let _sent = votes.send(Recipients::Some(to.to_vec()), IoBuf::from(bytes), true);
+    }
+
+    /// Follows the others into an epoch whose members it has heard of.
+    fn enter(&mut self, epoch: u64) {
+        let Some(roster) = self.rosters.get(&epoch).filter(|_| epoch > self.epoch) else { return };
+        let Ok(keys) = KeyRing::new(GROUP, &identity(self.me), roster, [2; 32]) else { return };
+        (self.epoch, self.keys, self.view) = (epoch, keys, 0);
     }
 
     fn vote<S: commonware_p2p::Sender<PublicKey = PublicKey>>(
@@ -130,6 +157,15 @@ impl Traitor {
         votes: &mut S,
         own: &mut S,
     ) {
+        let Ok((epoch, bytes)) = commonware_p2p::utils::mux::parse(IoBuf::from(bytes)) else { return };
+        let bytes: Bytes = bytes.into();
+        self.enter(epoch);
+        if epoch != self.epoch || !self.rosters[&epoch].members.contains_key(&self.me) {
+            return;
+        }
+        if self.kind == Kind::ReplaysEpochs && self.heard.len() < 2000 {
+            self.heard.push((epoch, bytes.clone()));
+        }
         let Ok(Vote::Notarize(notarize)) = Vote::<Scheme, Payload>::decode(Copying(&bytes)) else { return };
         let seen = notarize.proposal;
         let view = seen.round.view().get();
@@ -137,7 +173,7 @@ impl Traitor {
             return;
         }
         self.view = view;
-        let next = Round::new(Epoch::new(FIRST_EPOCH), View::new(view + 1));
+        let next = Round::new(Epoch::new(self.epoch), View::new(view + 1));
         let sides: (Vec<PublicKey>, Vec<PublicKey>) = (self.others[..1].to_vec(), self.others[1..].to_vec());
         match self.kind {
             Kind::Equivocates => {
@@ -146,20 +182,24 @@ impl Traitor {
                 self.cast(
                     &sides.0,
                     votes,
-                    Vote::Notarize(Notarize::sign(&self.scheme, seen.clone()).unwrap()),
+                    Vote::Notarize(Notarize::sign(self.keys.scheme(), seen.clone()).unwrap()),
                 );
                 self.cast(
                     &sides.1,
                     votes,
-                    Vote::Notarize(Notarize::sign(&self.scheme, other.clone()).unwrap()),
+                    Vote::Notarize(Notarize::sign(self.keys.scheme(), other.clone()).unwrap()),
                 );
-                self.cast(&sides.0, votes, Vote::Finalize(Finalize::sign(&self.scheme, other).unwrap()));
+                self.cast(
+                    &sides.0,
+                    votes,
+                    Vote::Finalize(Finalize::sign(self.keys.scheme(), other).unwrap()),
+                );
                 self.cast(
                     &sides.1,
                     votes,
-                    Vote::Finalize(Finalize::sign(&self.scheme, seen.clone()).unwrap()),
+                    Vote::Finalize(Finalize::sign(self.keys.scheme(), seen.clone()).unwrap()),
                 );
-                let nullify = Nullify::sign::<Payload>(&self.scheme, seen.round).unwrap();
+                let nullify = Nullify::sign::<Payload>(self.keys.scheme(), seen.round).unwrap();
                 self.cast(&sides.1, votes, Vote::Nullify(nullify));
                 // Two blocks for the next view.
                 for to in [&sides.0, &sides.1] {
@@ -186,7 +226,7 @@ impl Traitor {
                     self.propose(&self.others.clone(), next, seen.round.view(), &block, votes, own);
                 } else if let Some(old) = self.blocks.keys().next().copied() {
                     let proposal = Proposal::new(next, seen.round.view(), Payload(old));
-                    let vote = Vote::Notarize(Notarize::sign(&self.scheme, proposal).unwrap());
+                    let vote = Vote::Notarize(Notarize::sign(self.keys.scheme(), proposal).unwrap());
                     self.cast(&self.others.clone(), votes, vote);
                 }
             }
@@ -202,7 +242,25 @@ impl Traitor {
                 block.first_index += 1 + self.rng.below(3);
                 self.propose(&sides.1, next, seen.round.view(), &block, votes, own);
             }
-            Kind::Silent | Kind::Floods | Kind::LiesInTransfer => {}
+            Kind::ReplaysEpochs => {
+                let own = Vote::Notarize(Notarize::sign(self.keys.scheme(), seen).unwrap());
+                self.heard.push((epoch, own.encode()));
+                let old: Vec<Bytes> =
+                    self.heard.iter().filter(|(of, _)| *of < epoch).map(|(_, vote)| vote.clone()).collect();
+                for _ in 0..old.len().min(8) {
+                    let nth = self.rng.below(old.len() as u64) as usize;
+                    self.cast_bytes(&self.others.clone(), votes, &old[nth]);
+                }
+            }
+            Kind::Usurps => {
+                let change = self.usurpation();
+                let word = self.word(change.clone());
+                self.say(Recipients::All, own, &Message::Batch(word.clone()));
+                let mut block = self.block(seen.payload.0, vec![self.named(&word)]);
+                block.next = self.rosters[&epoch].after(&change).ok();
+                self.propose(&self.others.clone(), next, seen.round.view(), &block, votes, own);
+            }
+            Kind::Silent | Kind::Floods | Kind::LiesInTransfer | Kind::LiesInLinks => {}
         }
     }
 
@@ -217,7 +275,7 @@ impl Traitor {
     ) {
         self.say(Recipients::Some(to.to_vec()), own, &Message::Block(block.clone()));
         let proposal = Proposal::new(round, parent, Payload(block.digest()));
-        self.cast(to, votes, Vote::Notarize(Notarize::sign(&self.scheme, proposal).unwrap()));
+        self.cast(to, votes, Vote::Notarize(Notarize::sign(self.keys.scheme(), proposal).unwrap()));
     }
 
     fn heard<S: commonware_p2p::Sender<PublicKey = PublicKey>>(
@@ -230,7 +288,19 @@ impl Traitor {
         let to = Recipients::One(from.clone());
         match message {
             Message::Block(block) => {
+                if let Some(roster) = Roster::behind(GROUP.as_bytes(), &block) {
+                    self.rosters.entry(roster.epoch).or_insert(roster);
+                }
                 self.blocks.insert(block.digest(), block);
+            }
+            Message::WantLinks { epoch } if self.kind == Kind::LiesInLinks => {
+                let roster = self.rosters.get(&epoch).or(self.rosters.get(&self.epoch)).cloned().unwrap();
+                let mut block = self.block(self.random_digest(), vec![]);
+                (block.epoch, block.next) = (epoch, Some(roster.members));
+                let batch = self.batch(self.me, true);
+                block.refs = vec![self.named(&batch)];
+                let certificate = Bytes::from_static(&[7; 90]);
+                self.say(to, own, &Message::Links(vec![Link { block, certificate }]));
             }
             Message::Batch(batch) => {
                 let digest = batch.digest(GROUP.as_bytes());
@@ -238,6 +308,8 @@ impl Traitor {
             }
             Message::WantRange { above } if self.kind == Kind::LiesInTransfer => {
                 let block = Block {
+                    epoch: self.epoch,
+                    next: None,
                     parent: self.random(),
                     height: above + 1,
                     first_index: above + 1,
@@ -275,8 +347,11 @@ impl Traitor {
     fn idle<S: commonware_p2p::Sender<PublicKey = PublicKey>>(&mut self, own: &mut S) {
         match self.kind {
             Kind::LiesInTransfer => {
-                self.say(Recipients::All, own, &Message::Tip { height: u64::MAX, serves: true });
+                self.say(Recipients::All, own, &Message::Tip { height: u64::MAX, epoch: 1, serves: true });
                 self.say(Recipients::All, own, &Message::WantOffers);
+            }
+            Kind::LiesInLinks => {
+                self.say(Recipients::All, own, &Message::Tip { height: 1, epoch: u64::MAX, serves: true });
             }
             Kind::Floods => {
                 for _ in 0..20 {
@@ -285,7 +360,8 @@ impl Traitor {
                     let parent = self.random();
                     let digest = self.random();
                     let named = Ref { digest, name: Name { origin: 1, life: 1, sequence: 1 }, bytes: 1 };
-                    let block = Block { parent, height: u64::MAX - 1, first_index: 1, refs: vec![named] };
+                    let (epoch, height, refs) = (self.epoch, u64::MAX - 1, vec![named]);
+                    let block = Block { epoch, parent, height, first_index: 1, refs, next: None };
                     self.say(Recipients::All, own, &Message::Block(block));
                     self.say(Recipients::All, own, &Message::WantBatches(vec![digest; 256]));
                     self.say(Recipients::All, own, &Message::WantRange { above: 0 });
@@ -316,6 +392,28 @@ impl Traitor {
         Batch { name, signature: self.keys.sign(&digest), body }
     }
 
+    /// A change that nobody wants: one member less, or one of its own in its place.
+    fn usurpation(&mut self) -> Change {
+        let key = identity(77).public().unwrap();
+        let member = Member { key, address: "192.0.2.77:1".to_owned() };
+        match self.rng.below(2) {
+            0 => Change::Add { id: 77, member },
+            _ => Change::Replace { out: 1, id: 77, member },
+        }
+    }
+
+    fn word(&mut self, change: Change) -> Batch {
+        self.sequence += 1;
+        let name = Name { origin: self.me, life: 1, sequence: self.sequence };
+        let body = Approval { epoch: self.epoch, change }.encode();
+        let digest = Batch::digest_of(GROUP.as_bytes(), &name, &body);
+        Batch { name, signature: self.keys.sign(&digest), body }
+    }
+
+    fn random_digest(&self) -> Digest {
+        [self.sequence as u8; 32]
+    }
+
     fn named(&self, batch: &Batch) -> Ref {
         Ref { digest: batch.digest(GROUP.as_bytes()), name: batch.name, bytes: batch.body.len() as u32 }
     }
@@ -324,6 +422,6 @@ impl Traitor {
     fn block(&self, parent: Digest, refs: Vec<Ref>) -> Block {
         let (height, index) =
             self.blocks.get(&parent).map_or((0, 0), |block| (block.height, block.last_index()));
-        Block { parent, height: height + 1, first_index: index + 1, refs }
+        Block { epoch: self.epoch, parent, height: height + 1, first_index: index + 1, refs, next: None }
     }
 }

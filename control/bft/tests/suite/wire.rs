@@ -1,6 +1,7 @@
 //! Every decoder takes any bytes without harm, and gives back what was encoded.
 
 use bytes::Bytes;
+use weir_bft::members::{Link, Member};
 use weir_bft::wire::{Batch, Block, Message, Name, Offer, Ref};
 
 #[test]
@@ -32,14 +33,18 @@ fn samples() -> Vec<Message> {
     let name = Name { origin: 3, life: 77, sequence: 5 };
     let batch = Batch { name, signature: [4; 64], body: Bytes::from_static(b"put this in order") };
     let named = Ref { digest: batch.digest(b"group"), name, bytes: 17 };
-    let block = Block { parent: [8; 32], height: 9, first_index: 21, refs: vec![named, named] };
+    let block =
+        Block { epoch: 2, parent: [8; 32], height: 9, first_index: 21, refs: vec![named, named], next: None };
+    let member = Member { key: [9; 32], address: "192.0.2.5:1".into() };
+    let last = Block { next: Some([(5, member)].into()), ..block.clone() };
+    let link = Link { block: last, certificate: Bytes::from_static(b"2f+1") };
     let offer = Offer { index: 4, state_bytes: 5, sha256: [6; 32], file_bytes: 7 };
     vec![
         Message::Batch(batch.clone()),
         Message::Block(block.clone()),
         Message::WantBatches(vec![[1; 32], [2; 32]]),
         Message::WantBlock([3; 32]),
-        Message::Tip { height: 12, serves: true },
+        Message::Tip { height: 12, epoch: 3, serves: true },
         Message::WantRange { above: 13 },
         Message::Range {
             blocks: vec![block],
@@ -50,6 +55,8 @@ fn samples() -> Vec<Message> {
         Message::WantOffers,
         Message::WantChunk { index: 14, offset: 15 },
         Message::Chunk { index: 16, offset: 17, bytes: Bytes::from_static(b"piece") },
+        Message::WantLinks { epoch: 2 },
+        Message::Links(vec![link]),
     ]
 }
 
@@ -72,7 +79,7 @@ fn messages_come_back_and_nothing_shorter_or_longer_is_taken() {
 fn the_bytes_are_what_they_were() {
     let all: Vec<u8> = samples().iter().flat_map(|message| message.encode().to_vec()).collect();
     let name = Name { origin: 1, life: 2, sequence: 3 };
-    assert_eq!(sum(&all), 3_533_777_515);
+    assert_eq!(sum(&all), 4_106_518_517);
     assert_eq!(hex(&Batch::digest_of(b"group", &name, b"body")[..8]), "34bbcc63ba2b2b0d");
 }
 

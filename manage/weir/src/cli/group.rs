@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use comfy_table::{Cell, Color};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use weir_api::client::Client;
+use weir_api::client::{Client, ClientError};
 use weir_api::types::{AddMember, GroupSigning, GroupStatus};
 use weir_model::Label;
 
@@ -49,6 +49,9 @@ pub(super) struct Add {
     /// Where hosts and gateways reach it
     #[arg(long, value_name = "ADDRESS:PORT")]
     session: String,
+    /// The key by which the others know it, in a group with order: bft: what 'weir group identity' prints on its machine
+    #[arg(long, value_name = "HEX")]
+    key: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -92,12 +95,13 @@ impl Group {
                 output::print(list.output.output, &group, || println!("{}", text(&group)))?;
             }
             Group::Add(add) => {
-                let Add { id, replica, api, session } = add;
-                client.add_member(&AddMember { id, replica, api, session })?;
+                let Add { id, replica, api, session, key } = add;
+                let member = AddMember { id, replica, api, session, key };
+                ask_members(client, |client| client.add_member(&member))?;
                 println!("Controller {id} is in the group, has caught up, and votes.");
             }
             Group::Remove(remove) => {
-                client.remove_member(remove.id)?;
+                ask_members(client, |client| client.remove_member(remove.id))?;
                 println!("Controller {} is in the group no more: stop it.", remove.id);
             }
             Group::Refresh => {
@@ -108,6 +112,39 @@ impl Group {
             Group::Identity(identity) => return identity.run(),
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Asks the one that leads; or, where none is believed, every member by itself. It is done when any of them says so: that says what the order did.
+fn ask_members(
+    client: &Client,
+    ask: impl Fn(&Client) -> Result<(), ClientError> + Sync,
+) -> Result<(), Failure> {
+    let group = client.group()?;
+    if group.order != "bft" {
+        return Ok(ask(client)?);
+    }
+    let answers: Vec<Result<(), ClientError>> = std::thread::scope(|scope| {
+        let ask = &ask;
+        let asked: Vec<_> = group
+            .members
+            .iter()
+            .map(|member| scope.spawn(move || client.alone(&member.api).and_then(|one| ask(&one))))
+            .collect();
+        // A thread that panicked has said why.
+        asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    if answers.iter().any(Result::is_ok) {
+        return Ok(());
+    }
+    // A refusal tells more than a silence.
+    let (refused, silent): (Vec<_>, Vec<_>) = answers
+        .into_iter()
+        .filter_map(Result::err)
+        .partition(|error| matches!(error, ClientError::Refused(_)));
+    match refused.into_iter().chain(silent).next() {
+        Some(error) => Err(error.into()),
+        None => Err(Failure::Input("the group has no members".to_string())),
     }
 }
 

@@ -31,11 +31,12 @@ pub struct Member {
 /// The controller of a lab with one.
 pub const CONTROLLER: Member = Member { name: "controller", netns: "ctl", number: 1 };
 /// The controllers of a lab with a group, and one more that can be added.
-pub const CONTROLLERS: [Member; 4] = [
+pub const CONTROLLERS: [Member; 5] = [
     Member { name: "c1", netns: "c1", number: 1 },
     Member { name: "c2", netns: "c2", number: 2 },
     Member { name: "c3", netns: "c3", number: 3 },
     Member { name: "c4", netns: "c4", number: 4 },
+    Member { name: "c5", netns: "c5", number: 5 },
 ];
 /// How many of them found a group that survives a crash.
 pub const FOUNDERS: usize = 3;
@@ -97,7 +98,9 @@ impl Kind {
         match self {
             Kind::TwoTenants => "a controller, three hosts, a gateway; two tenants with the same addresses",
             Kind::ThreeControllers => "the same with a group of three controllers, and one more to add",
-            Kind::FourControllers => "the same with a group of four controllers, of which one may lie",
+            Kind::FourControllers => {
+                "the same with a group of four controllers, of which one may lie, and one more to add"
+            }
         }
     }
 }
@@ -138,13 +141,17 @@ impl Place {
 
     /// Its controllers, in the order in which they start; the last of a group is started by whoever adds it.
     pub fn controllers(self) -> &'static [Member] {
-        if self.grouped() { &CONTROLLERS } else { std::slice::from_ref(&CONTROLLER) }
+        match self.kind {
+            Kind::TwoTenants => std::slice::from_ref(&CONTROLLER),
+            Kind::ThreeControllers => &CONTROLLERS[..FOUNDERS + 1],
+            Kind::FourControllers => &CONTROLLERS,
+        }
     }
 
     /// Those that run from the beginning.
     pub fn founders(self) -> &'static [Member] {
         let all = self.controllers();
-        let founders = if self.byzantine() { all.len() } else { FOUNDERS };
+        let founders = if self.byzantine() { FOUNDERS + 1 } else { FOUNDERS };
         &all[..all.len().min(founders)]
     }
 

@@ -97,7 +97,7 @@ fn group_settings(scope: &Scope, place: Place, one: &Member) -> Result<String, E
     if place.byzantine() {
         text.push_str("  order: bft\n");
     }
-    if place.founders().contains(one) {
+    if place.founders().contains(one) || place.byzantine() {
         text.push_str("  founders:\n");
         for member in place.founders() {
             let key = if place.byzantine() {

@@ -57,8 +57,8 @@ pub struct ControllerArguments {
     /// Life of a host's certificate, which renews by itself, days [default: 90]
     #[arg(long, value_name = "DAYS")]
     certificate_days: Option<u32>,
-    /// Begin without a log, and wait to be added to the group with 'weir group add'; the founders in the settings are not
-    /// used
+    /// Begin without being a member, and wait to be added to the group with 'weir group add'; the founders in the settings are not
+    /// used, but with group.order: bft, where all have the same list of them
     #[arg(long)]
     join_group: bool,
 }
@@ -95,11 +95,8 @@ impl ControllerArguments {
         let mut given = options.over(file);
         if self.join_group {
             match &mut given.group {
-                Some(group) if group.order == Ordering::Bft => {
-                    let text = "--join-group: with group.order: bft controllers do not join or leave a group: its founders are \
-                                its members";
-                    return Err(Failure::Input(text.to_string()));
-                }
+                // They are where the chain of members begins that it follows.
+                Some(group) if group.order == Ordering::Bft => group.joins = true,
                 Some(group) => group.founders.clear(),
                 None => {
                     let text =

@@ -22,8 +22,8 @@
 //!     - { id: 3, replica: "192.0.2.12:7445", api: "192.0.2.12:7443", session: "192.0.2.12:7444" }
 //! ```
 //!
-//! With `order: bft` there are 4, 7, 10 … founders, and each has its identity beside its addresses, as `weir group identity`
-//! prints it: `key: "9f…"`.
+//! With `order: bft` there are 4 founders or more, and each has its identity beside its addresses, as `weir group identity`
+//! prints it: `key: "9f…"`. One that is added later has the same list, and is not in it.
 //!
 //! An unknown field is an error, and each error names field, value and what is allowed.
 
@@ -95,6 +95,9 @@ pub struct GivenGroup {
     /// Those who found the group.
     #[serde(default)]
     pub founders: Vec<GivenFounder>,
+    /// Whether it begins without being a member: an option of the command line.
+    #[serde(skip)]
+    pub joins: bool,
 }
 
 /// What an update of a switch waits for.
@@ -170,6 +173,8 @@ pub struct GroupConfig {
     pub order: Ordering,
     /// Identities of the founders, where the order survives lies.
     pub founder_keys: BTreeMap<u64, [u8; 32]>,
+    /// Whether it begins without being a member, and waits to be added.
+    pub joins: bool,
     /// Those who found the group; empty: it waits to be added.
     pub founders: BTreeMap<u64, MemberAddress>,
     /// Where this controller is reached.
@@ -240,7 +245,7 @@ impl GivenGroup {
                     self.id
                 )));
             }
-            None if !founders.is_empty() => {
+            None if !founders.is_empty() && self.order == Ordering::Raft => {
                 let allowed = "the list must have this controller too; one that is added later has no list";
                 return Err(wrong("group.id", self.id, allowed));
             }
@@ -253,15 +258,28 @@ impl GivenGroup {
         };
         let (id, keys, signatures) = (self.id, self.keys.clone(), self.signatures);
         let (wide, order) = (self.wide, self.order);
-        Ok(GroupConfig { id, listen, keys, timers, wide, signatures, order, founder_keys, founders, own })
+        let joins = self.joins;
+        Ok(GroupConfig {
+            id,
+            listen,
+            keys,
+            timers,
+            wide,
+            signatures,
+            order,
+            founder_keys,
+            joins,
+            founders,
+            own,
+        })
     }
 
     /// What a group that survives lies must have beside: enough members, each with a key of its own.
     fn identities(&self) -> Result<BTreeMap<u64, [u8; 32]>, Failure> {
         let count = self.founders.len();
-        if count < 4 || count % 3 != 1 {
-            let allowed = "with order: bft a group is of 3f+1 controllers, of which f may lie: list 4, 7, 10, 13 or 16 (members \
-                           do not join or leave such a group later)";
+        if count < 4 {
+            let allowed = "with order: bft a group has 4 controllers or more, of which fewer than a third may lie: list 4 to 16, the \
+                           same on all, also on one that is added later";
             return Err(wrong("group.founders", format!("{count} controllers"), allowed));
         }
         if self.signatures == Signatures::SharedKey {

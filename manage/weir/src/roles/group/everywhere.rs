@@ -11,7 +11,8 @@
 //! **Time.** A proposer puts its time in, and the others refuse by their votes what is more than [`AHEAD_MAX`] ahead of their own
 //! clocks: a liar cannot let leases run out.
 //!
-//! Members are those of the settings: they do not come and go yet.
+//! **Members** begin with those of the settings and come and go by the word of a quorum of them ([`weir_bft::members`]). Each is asked by
+//! whoever may ask it: `weir group add` and `remove` ask all.
 
 use super::MemberAddress;
 use crate::cli::Failure;
@@ -25,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_base::world::RealDisk;
-use weir_bft::{BftEngine, Identity, Members, Places, Settings, Timers};
+use weir_bft::{BftEngine, Change, Identity, Member, Members, Places, Settings, Timers};
 use weir_controller::core::is_reasonable;
 use weir_controller::driver::Order;
 use weir_model::join::to_hex;
@@ -69,8 +70,8 @@ pub fn public(state_dir: &Path) -> Result<String, Failure> {
 /// See the module.
 pub struct Everywhere {
     engine: BftEngine,
-    /// All members and where they are.
-    pub members: BTreeMap<u64, MemberAddress>,
+    /// Where the founders are.
+    founders: BTreeMap<u64, MemberAddress>,
     own: u64,
 }
 
@@ -81,14 +82,14 @@ pub struct Opening {
     identity: Identity,
     keys: Members,
     places: Places,
-    members: BTreeMap<u64, MemberAddress>,
+    founders: BTreeMap<u64, MemberAddress>,
 }
 
 fn wrong(error: impl std::fmt::Display) -> Failure {
     Failure::Input(error.to_string())
 }
 
-/// Prepares a member whose journal is in `disk`.
+/// Prepares a member whose journal is in `disk`; `first`: it is started for the first time.
 ///
 /// # Errors
 /// [`Failure`].
@@ -97,11 +98,13 @@ pub fn open(
     state_dir: &Path,
     state: &State,
     disk: RealDisk,
+    first: bool,
 ) -> Result<Opening, Failure> {
     let number = |id: u64| u32::try_from(id).map_err(wrong);
     let identity = Identity { id: number(config.id)?, secret: secret(state_dir)? };
     let own = identity.public().map_err(wrong)?;
-    if config.founder_keys.get(&config.id) != Some(&own) {
+    let listed = config.founder_keys.get(&config.id);
+    if listed.is_some_and(|listed| *listed != own) && !config.joins {
         return Err(Failure::Input(format!(
             "group.founders: the key of controller {} is not that of {}: it is {} ('weir group identity --state {}')",
             config.id,
@@ -121,6 +124,7 @@ pub fn open(
     settings.timers = if config.wide { Timers::WAN } else { Timers::LAN };
     settings.log.batch_bytes_max = BATCH_BYTES_MAX;
     settings.digest_every = DIGEST_EVERY;
+    settings.follows = config.joins || (listed.is_none() && first);
     settings.reasonable = Some(Arc::new(|batch: &[u8]| {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + AHEAD_MAX;
         is_reasonable(batch, wall.as_millis() as u64)
@@ -131,7 +135,7 @@ pub fn open(
         votes: state_dir.join(VOTES_FOLDER),
         threads: THREADS,
     };
-    Ok(Opening { disk, settings, identity, keys, places, members: config.founders.clone() })
+    Ok(Opening { disk, settings, identity, keys, places, founders: config.founders.clone() })
 }
 
 impl Opening {
@@ -140,7 +144,7 @@ impl Opening {
     /// # Errors
     /// [`weir_order::Error`].
     pub fn start(self, sink: Box<dyn Sink>) -> Result<Everywhere, Error> {
-        let Opening { disk, settings, identity, keys, places, members } = self;
+        let Opening { disk, settings, identity, keys, places, founders } = self;
         let own = u64::from(identity.id);
         let engine = BftEngine::start(Arc::new(disk), settings, &identity, &keys, places, sink);
         let engine = engine.map_err(|error| match error {
@@ -152,7 +156,7 @@ impl Opening {
                 source: Arc::new(std::io::Error::other(other.to_string())),
             },
         })?;
-        Ok(Everywhere { engine, members, own })
+        Ok(Everywhere { engine, founders, own })
     }
 }
 
@@ -160,6 +164,28 @@ impl Everywhere {
     /// The engine.
     pub fn engine(&self) -> &BftEngine {
         &self.engine
+    }
+
+    /// All members and where they are, and the epoch in which they are so.
+    pub fn members(&self) -> (u64, BTreeMap<u64, MemberAddress>) {
+        let status = self.engine.replica_status();
+        let of = |(id, member): (&u32, &Member)| {
+            let id = u64::from(*id);
+            // A founder's address is in the settings of all.
+            let founder = self.founders.get(&id).filter(|_| member.address.is_empty());
+            (id, founder.cloned().unwrap_or_else(|| MemberAddress::read(&member.address)))
+        };
+        (status.epoch, status.roster.members.iter().map(of).collect())
+    }
+
+    /// Wants other members, with this one's word; returns when it is so.
+    ///
+    /// # Errors
+    /// Why it cannot be; that the replica has ended.
+    pub async fn change(&self, change: Change) -> Result<(), weir_bft::Error> {
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        self.engine.change(change, Box::new(move |result| drop(done.send(result))));
+        is_done.await.unwrap_or(Err(weir_bft::Error::Order(Error::Stopped)))
     }
 
     /// The members that are there and serve, as this one sees it.
@@ -212,7 +238,7 @@ impl Order for Everywhere {
     fn turn(&self, number: u64) -> u64 {
         let live = self.live();
         // Who does not serve is last.
-        let Some(own) = live.iter().position(|id| *id == self.own) else { return self.members.len() as u64 };
+        let Some(own) = live.iter().position(|id| *id == self.own) else { return live.len() as u64 };
         let count = live.len() as u64;
         (own as u64 + count - number % count) % count
     }
@@ -249,6 +275,9 @@ impl Order for Everywhere {
             ("divergences", counters.divergences),
             ("repairs", counters.repairs),
             ("wishes_refused", counters.wishes_refused),
+            ("epochs", core.epochs),
+            ("epoch_pause_ms", core.epoch_pause_ms),
+            ("links", core.links),
         ]
     }
 }

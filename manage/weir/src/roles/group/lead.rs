@@ -91,8 +91,7 @@ async fn follow_members(
         }
         let number = match &group.engine {
             Engine::Raft(order) => order.engine().replica_status().membership_log_index,
-            // They are the same for ever.
-            Engine::Bft(_) => Some(1),
+            Engine::Bft(order) => Some(order.members().0),
         };
         if let Some(number) = number {
             let sessions = group.engine.members().into_iter().map(|(.., address)| address.session).collect();

@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 use weir_api::ApiError;
 use weir_api::types::{AddMember, GroupMember, GroupStatus};
 use weir_controller::driver::Members;
+use weir_model::join::from_hex;
 use weir_raft::{Change, ReplicaStatus, Role};
 
 /// Highest number of a controller: the keys of so many are known in advance.
@@ -81,7 +82,7 @@ impl Engine {
         match self {
             Engine::Raft(order) => members(&order.engine().replica_status()).collect(),
             Engine::Bft(order) => {
-                order.members.iter().map(|(id, address)| (*id, true, address.clone())).collect()
+                order.members().1.into_iter().map(|(id, address)| (id, true, address)).collect()
             }
         }
     }
@@ -148,6 +149,7 @@ fn of_bft(order: &Everywhere) -> GroupStatus {
     let role = match &status.failure {
         Some(_) => Role::Stopped,
         None if leader == Some(id) => Role::Leader,
+        None if !status.member => Role::Learner,
         None => Role::Follower,
     };
     GroupStatus {
@@ -157,7 +159,7 @@ fn of_bft(order: &Everywhere) -> GroupStatus {
         leader,
         term: status.view,
         applied: status.applied.index,
-        members: shown(order.members.iter().map(|(id, address)| (*id, true, address.clone())), lag),
+        members: shown(order.members().1.into_iter().map(|(id, address)| (id, true, address)), lag),
         fenced: status.fenced,
         failure: status.failure,
         signing: None,
@@ -212,7 +214,7 @@ impl Group {
 
     /// Adds a controller: without a vote until it has caught up, then with one.
     pub async fn add(&self, member: AddMember) -> Result<(), ApiError> {
-        let order = self.changeable()?;
+        let key = member.key;
         let address = MemberAddress { replica: member.replica, api: member.api, session: member.session };
         address.check().map_err(ApiError::invalid)?;
         if !(1..=MEMBER_NUMBER_MAX).contains(&member.id) {
@@ -220,6 +222,14 @@ impl Group {
             return Err(ApiError::invalid(text));
         }
         let id = member.id;
+        let order = match &self.engine {
+            Engine::Raft(order) => order,
+            Engine::Bft(order) => {
+                let member = known_by(key.as_deref(), &address)?;
+                let id = u32::try_from(id).map_err(|error| ApiError::invalid(error.to_string()))?;
+                return change_everywhere(order, weir_bft::Change::Add { id, member }).await;
+            }
+        };
         let status = self.status();
         match status.members.iter().find(|known| known.id == id) {
             // A repetition of a request whose answer was lost.
@@ -248,22 +258,18 @@ impl Group {
 
     /// Removes a controller.
     pub async fn remove(&self, id: u64) -> Result<(), ApiError> {
-        self.change(Change::Remove { id }).await
+        match &self.engine {
+            Engine::Raft(_) => self.change(Change::Remove { id }).await,
+            Engine::Bft(order) => {
+                let id = u32::try_from(id).map_err(|error| ApiError::invalid(error.to_string()))?;
+                change_everywhere(order, weir_bft::Change::Remove { id }).await
+            }
+        }
     }
 
     async fn change(&self, change: Change) -> Result<(), ApiError> {
-        self.changeable()?.engine().change(change).await.map_err(|error| self.refused(error))
-    }
-
-    /// The order whose members can change.
-    fn changeable(&self) -> Result<&Replicated, ApiError> {
-        match &self.engine {
-            Engine::Raft(order) => Ok(order),
-            Engine::Bft(_) => Err(ApiError::conflict(
-                "with group.order: bft controllers do not join or leave the group: its members are the founders in the settings. \
-                 Replace a machine under the same number, with the state directory of the one before",
-            )),
-        }
+        let Engine::Raft(order) = &self.engine else { return Ok(()) };
+        order.engine().change(change).await.map_err(|error| self.refused(error))
     }
 
     /// That another controller leads.
@@ -292,6 +298,36 @@ impl Group {
         {
             tracing::info!("another controller leads");
         }
+    }
+}
+
+/// A controller as the members of a group of which some may lie know it.
+fn known_by(key: Option<&str>, address: &MemberAddress) -> Result<weir_bft::Member, ApiError> {
+    let key = key.and_then(from_hex::<32>).ok_or_else(|| {
+        ApiError::invalid(
+            "key: a controller of a group with order: bft needs the 64 hexadecimal digits that 'weir group identity' prints on its \
+             machine",
+        )
+    })?;
+    Ok(weir_bft::Member { key, address: address.to_string() })
+}
+
+/// Gives this member's word for a change; returns when enough others have given theirs.
+async fn change_everywhere(order: &Everywhere, change: weir_bft::Change) -> Result<(), ApiError> {
+    let changed = tokio::time::timeout(CATCH_UP_BOUND, order.change(change)).await;
+    let refused = |error: weir_bft::Error| match error {
+        weir_bft::Error::Change(refused) => ApiError::conflict(refused.to_string()),
+        error @ weir_bft::Error::Overtaken => ApiError::conflict(error.to_string()),
+        error => ApiError::unavailable(error.to_string()),
+    };
+    match changed {
+        Ok(result) => result.map_err(refused),
+        Err(_) => Err(ApiError::unavailable(format!(
+            "after {} s the change is not in force: this controller agrees to it, and waits for a new one that has not caught up (look \
+             whether it runs with --join-group and is reached), or for the word of others ('weir group add' and 'remove' ask \
+             all of them). It goes on when they are there; ask again",
+            CATCH_UP_BOUND.as_secs()
+        ))),
     }
 }
 

@@ -113,7 +113,13 @@ pub fn open(config: &GroupConfig, state_dir: &Path, state: &State) -> Result<(Fo
     let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
     let prepared = match config.order {
         Ordering::Raft => Prepared::Raft(Box::new(prepare(config, state, disk)?)),
-        Ordering::Bft => Prepared::Bft(Box::new(everywhere::open(config, state_dir, state, disk)?)),
+        Ordering::Bft => Prepared::Bft(Box::new(everywhere::open(
+            config,
+            state_dir,
+            state,
+            disk,
+            !state_dir.join(MEMBER_FILE).exists(),
+        )?)),
     };
     let opening = Opening {
         prepared,
