@@ -4,6 +4,7 @@ use crate::extra::{Extra, Pair, configure, endpoint, ip, network, pair, wait_car
 use crate::lab::{Lab, lab, text};
 use crate::namespaces::wait;
 use std::net::IpAddr;
+use std::process::Stdio;
 use weir_lab::Netns;
 use weir_lab::probe::ping;
 
@@ -125,4 +126,35 @@ fn a_flood_of_unknown_destinations_is_bounded_and_others_do_not_feel_it() {
         let nobody = lab.weir(&["trace", "leaflood/x", "10.20.64.9"]);
         (text(&nobody.stdout) + &text(&nobody.stderr)).contains("controllers")
     });
+}
+
+#[test]
+fn a_captured_trace_is_decided_alike_in_every_form_of_the_apps() {
+    let Some(lab) = lab("learned_trace") else { return };
+    let extra = Extra::begin();
+    let ends = learned_pair(&lab, &extra, "leatrace");
+    let file = extra.file("learned.pcap");
+    let mut capture = lab.command();
+    capture.args(["capture", "h1", "--port", "leatrace/a", "-w", &file, "--frames", "12", "--seconds", "60"]);
+    let mut capture = capture.stderr(Stdio::null()).spawn().unwrap();
+    wait("the end of the capture", || {
+        // A new conversation each time: another identifier, and now and then ARP.
+        let _answered = answers(&ends.a, ip("10.7.0.12"));
+        capture.try_wait().is_ok_and(|ended| ended.is_some())
+    });
+    assert!(capture.wait().unwrap().success());
+    let mut said = String::new();
+    wait("a group that decides on the trace", || {
+        let output = lab.weir(&["bench", "flows", "--pcap", &file, "--rounds", "1"]);
+        said = text(&output.stdout) + &text(&output.stderr);
+        // A group that does not come about on a busy machine is tried again; forms that differ are a fault.
+        assert!(!said.contains("decided on packet"), "{said}");
+        output.status.success()
+    });
+    assert!(said.contains("12 frames") && said.contains("the same decisions in every form"), "{said}");
+    for form in ["init", "cref", "vers", "cols", "micro", "cache"] {
+        assert!(said.contains(&format!("RESULT flows trace-{form}-throughput")), "{said}");
+    }
+    let none = lab.weir(&["bench", "flows", "--pcap", "/nowhere/at/all.pcap"]);
+    assert!(text(&none.stderr).contains("/nowhere/at/all.pcap"), "{}", text(&none.stderr));
 }

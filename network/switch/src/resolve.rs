@@ -119,8 +119,8 @@ pub struct TableResolver {
     path_counters: Vec<CounterIndex>,
     answer_counters: Vec<CounterIndex>,
     external_bucket: Bucket,
-    /// Ports of learned networks of which the controllers were told, and when.
-    heard: std::collections::BTreeMap<PortIndex, u64>,
+    /// Ports of learned networks of which the controllers were told: when, and how long not again, milliseconds.
+    heard: std::collections::BTreeMap<PortIndex, (u64, u64)>,
     /// Ports whose endpoint was told of its router, and when.
     advertised: std::collections::BTreeMap<PortIndex, u64>,
 }

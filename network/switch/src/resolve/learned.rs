@@ -1,7 +1,7 @@
 //! Learned networks (decision 0019): what the controllers are told of packets and ports.
 //!
-//! A port is told of with its first frame, and again after [`HEARD_AGAIN_MS`]: what was lost on the way is then said once
-//! more, and the device manager knows who is still there. Only what the port may say is told: its own Ethernet address
+//! A port is told of with its first frame, and with later ones that no flow takes, after a second, two, four and so on up
+//! to [`HEARD_AGAIN_MS`]: what was lost on the way is said once more, and the device manager knows who is still there. Only what the port may say is told: its own Ethernet address
 //! and its own IP addresses.
 
 use super::TableResolver;
@@ -15,8 +15,10 @@ use weir_packet::Network as Protocol;
 use weir_packet::headers::parse_arp;
 use weir_packet::key::FlowKey;
 
-/// A port that sends is told of again after so long, milliseconds.
+/// A port that sends is told of again after so long at most, milliseconds.
 pub const HEARD_AGAIN_MS: u64 = 60_000;
+/// And after so long the first time.
+const HEARD_FIRST_MS: u64 = 1_000;
 
 fn packet(port: &Port, why: Why, source: Option<IpAddr>, destination: Option<IpAddr>) -> PacketIn {
     PacketIn {
@@ -49,8 +51,8 @@ impl TableResolver {
         if !self.tables.network(port.vni.0)?.is_learned() {
             return None;
         }
-        let told = self.heard.get(&index);
-        if told.is_some_and(|told| now_ms.saturating_sub(*told) < HEARD_AGAIN_MS) {
+        let told = self.heard.get(&index).copied();
+        if told.is_some_and(|(told_ms, pause_ms)| now_ms.saturating_sub(told_ms) < pause_ms) {
             return None;
         }
         let parsed = weir_packet::parse(frame).ok()?;
@@ -66,7 +68,8 @@ impl TableResolver {
         };
         let heard = packet(port, Why::Heard, source, None);
         let vni = port.vni;
-        self.heard.insert(index, now_ms);
+        let pause_ms = told.map_or(HEARD_FIRST_MS, |(_, pause_ms)| (2 * pause_ms).min(HEARD_AGAIN_MS));
+        self.heard.insert(index, (now_ms, pause_ms));
         Some((vni, heard))
     }
 

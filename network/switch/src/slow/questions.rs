@@ -3,11 +3,12 @@
 //!
 //! Invariants
 //! - One question a destination is open, whoever sends there: who comes later waits with the first.
-//! - Open are at most [`QUESTIONS_MAX`], of them [`QUESTIONS_PER_PORT_MAX`] by one port; a port asks at most
-//!   [`ASKS_PER_S`] a second, and [`ASKS_AT_ONCE`] at once. So a port that sends to everybody takes no more than its
-//!   share of the switch, the order and the controllers.
-//! - A question holds the first [`HELD_PER_QUESTION_MAX`] frames and all of them [`HELD_BYTES_MAX`] bytes. Whatever is
-//!   not held is dropped and counted by its reason.
+//! - Open are at most [`QUESTIONS_MAX`], of them [`QUESTIONS_PER_NETWORK_MAX`] of one network and
+//!   [`QUESTIONS_PER_PORT_MAX`] by one port; a port asks at most [`ASKS_PER_S`] a second, and [`ASKS_AT_ONCE`] at once.
+//!   So a port that sends to everybody, and a tenant with many of them, take no more than their share of the switch, the
+//!   order and the controllers.
+//! - A question holds the first [`HELD_PER_QUESTION_MAX`] frames; all of a port are [`HELD_BYTES_PER_PORT_MAX`] bytes and
+//!   all of the switch [`HELD_BYTES_MAX`]. Whatever is not held is dropped and counted by its reason.
 //! - A question that is not answered is asked again, [`ASKS_MAX`] times in all, and then given up. Events may be lost
 //!   on the way, and an endpoint may begin to live only now.
 //!
@@ -21,12 +22,16 @@ use weir_model::packet_in::{PACKETS_IN_MAX, PacketIn};
 
 /// Most open questions.
 pub const QUESTIONS_MAX: usize = 1024;
+/// Most open questions of one network.
+pub const QUESTIONS_PER_NETWORK_MAX: usize = 256;
 /// Most open questions of one port.
 pub const QUESTIONS_PER_PORT_MAX: usize = 64;
 /// Most frames that wait for one answer.
 pub const HELD_PER_QUESTION_MAX: usize = 4;
 /// Most bytes of all frames that wait.
 pub const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Most bytes of the frames of one port that wait: some super-frames.
+pub const HELD_BYTES_PER_PORT_MAX: usize = 256 * 1024;
 /// New questions of one port, a second.
 pub const ASKS_PER_S: u64 = 100;
 /// New questions of one port at once.
@@ -44,11 +49,13 @@ const TELL_MAX: usize = 4096;
 pub enum Dropped {
     /// All questions of the switch are open.
     Questions,
+    /// All questions of the network are open.
+    NetworkQuestions,
     /// All questions of the port are open.
     PortQuestions,
     /// The port asks too often.
     Rate,
-    /// The question, or the switch, holds enough frames.
+    /// The question, the port, or the switch, holds enough frames.
     Held,
     /// There was no answer.
     NoAnswer,
@@ -58,8 +65,9 @@ pub enum Dropped {
 
 impl Dropped {
     /// All of them, in the order of their counters.
-    pub const ALL: [Dropped; 6] = [
+    pub const ALL: [Dropped; 7] = [
         Dropped::Questions,
+        Dropped::NetworkQuestions,
         Dropped::PortQuestions,
         Dropped::Rate,
         Dropped::Held,
@@ -71,6 +79,7 @@ impl Dropped {
     pub fn as_str(self) -> &'static str {
         match self {
             Dropped::Questions => "questions",
+            Dropped::NetworkQuestions => "network-questions",
             Dropped::PortQuestions => "port-questions",
             Dropped::Rate => "rate",
             Dropped::Held => "held",
@@ -126,7 +135,9 @@ struct Budget {
 pub struct Questions<T> {
     open: HashMap<(u32, IpAddr), Question<T>>,
     budgets: BTreeMap<PortIndex, Budget>,
+    of_networks: HashMap<u32, usize>,
     tell: VecDeque<(Vni, PacketIn)>,
+    held_of_ports: HashMap<PortIndex, usize>,
     held_bytes: usize,
     /// Counters.
     pub counters: QuestionCounters,
@@ -137,7 +148,9 @@ impl<T> Default for Questions<T> {
         Questions {
             open: HashMap::new(),
             budgets: BTreeMap::new(),
+            of_networks: HashMap::new(),
             tell: VecDeque::new(),
+            held_of_ports: HashMap::new(),
             held_bytes: 0,
             counters: QuestionCounters::default(),
         }
@@ -158,24 +171,26 @@ impl<T> Questions<T> {
     /// A frame of `bytes` bytes whose destination is not known: it is held, or dropped and counted.
     pub fn ask(&mut self, now_us: u64, asked: Asked, bytes: usize, frame: T) {
         let key = (asked.vni, asked.address);
-        if let Some(question) = self.open.get_mut(&key) {
-            if question.held.len() >= HELD_PER_QUESTION_MAX || self.held_bytes + bytes > HELD_BYTES_MAX {
+        if let Some(question) = self.open.get(&key) {
+            let full = question.held.len() >= HELD_PER_QUESTION_MAX;
+            if full || !self.hold(asked.port, bytes) {
                 return self.lose(Dropped::Held, 1);
             }
-            question.held.push((asked.port, frame, bytes));
-            self.held_bytes += bytes;
+            if let Some(question) = self.open.get_mut(&key) {
+                question.held.push((asked.port, frame, bytes));
+            }
             return;
         }
-        if let Err(dropped) = self.take_budget(now_us / 1000, asked.port) {
+        if let Err(dropped) = self.take_budget(now_us / 1000, asked.port, asked.vni) {
             return self.lose(dropped, 1);
         }
-        if self.held_bytes + bytes > HELD_BYTES_MAX {
+        if !self.hold(asked.port, bytes) {
             return self.lose(Dropped::Held, 1);
         }
         if let Some(budget) = self.budgets.get_mut(&asked.port) {
             budget.open += 1;
         }
-        self.held_bytes += bytes;
+        *self.of_networks.entry(key.0).or_default() += 1;
         self.counters.asked += 1;
         let Asked { port, packet, .. } = asked;
         self.tell(Vni(key.0), packet.clone());
@@ -184,9 +199,34 @@ impl<T> Questions<T> {
         self.open.insert(key, Question { port, packet, held, asks: 1, since_us: now_us, again_ms });
     }
 
-    fn take_budget(&mut self, now_ms: u64, port: PortIndex) -> Result<(), Dropped> {
+    fn hold(&mut self, port: PortIndex, bytes: usize) -> bool {
+        let of_port = self.held_of_ports.entry(port).or_default();
+        let room = *of_port + bytes <= HELD_BYTES_PER_PORT_MAX && self.held_bytes + bytes <= HELD_BYTES_MAX;
+        if room {
+            *of_port += bytes;
+            self.held_bytes += bytes;
+        } else if *of_port == 0 {
+            self.held_of_ports.remove(&port);
+        }
+        room
+    }
+
+    fn let_go(&mut self, port: PortIndex, bytes: usize) {
+        self.held_bytes -= bytes;
+        if let Some(of_port) = self.held_of_ports.get_mut(&port) {
+            *of_port -= bytes;
+            if *of_port == 0 {
+                self.held_of_ports.remove(&port);
+            }
+        }
+    }
+
+    fn take_budget(&mut self, now_ms: u64, port: PortIndex, vni: u32) -> Result<(), Dropped> {
         if self.open.len() >= QUESTIONS_MAX {
             return Err(Dropped::Questions);
+        }
+        if self.of_networks.get(&vni).is_some_and(|open| *open >= QUESTIONS_PER_NETWORK_MAX) {
+            return Err(Dropped::NetworkQuestions);
         }
         let full = ASKS_AT_ONCE * 1000;
         let budget = self.budgets.entry(port).or_insert(Budget { left: full, at_ms: now_ms, open: 0 });
@@ -236,12 +276,20 @@ impl<T> Questions<T> {
         let took_us = now_us.saturating_sub(question.since_us);
         self.counters.answer_us += took_us;
         self.counters.answer_us_max = self.counters.answer_us_max.max(took_us);
-        self.close(&question);
+        self.close(vni, &question);
         question.held.into_iter().map(|(_, frame, _)| frame).collect()
     }
 
-    fn close(&mut self, question: &Question<T>) {
-        self.held_bytes -= question.held.iter().map(|(_, _, bytes)| bytes).sum::<usize>();
+    fn close(&mut self, vni: u32, question: &Question<T>) {
+        for (port, _, bytes) in &question.held {
+            self.let_go(*port, *bytes);
+        }
+        if let Some(open) = self.of_networks.get_mut(&vni) {
+            *open -= 1;
+            if *open == 0 {
+                self.of_networks.remove(&vni);
+            }
+        }
         if let Some(budget) = self.budgets.get_mut(&question.port) {
             budget.open -= 1;
         }
@@ -272,7 +320,7 @@ impl<T> Questions<T> {
             if let Some(question) = self.open.remove(&key) {
                 self.counters.given_up += 1;
                 self.lose(Dropped::NoAnswer, question.held.len() as u64);
-                self.close(&question);
+                self.close(key.0, &question);
             }
         }
         let full = ASKS_AT_ONCE * 1000;
@@ -289,21 +337,20 @@ impl<T> Questions<T> {
         for key in of_port {
             if let Some(question) = self.open.remove(&key) {
                 self.lose(Dropped::PortGone, question.held.len() as u64);
-                self.close(&question);
+                self.close(key.0, &question);
             }
         }
-        let mut gone = (0, 0);
+        let mut gone = Vec::new();
         for question in self.open.values_mut() {
             question.held.retain(|(of, _, bytes)| {
-                let keep = *of != port;
-                if !keep {
-                    gone = (gone.0 + 1, gone.1 + bytes);
+                if *of == port {
+                    gone.push(*bytes);
                 }
-                keep
+                *of != port
             });
         }
-        self.lose(Dropped::PortGone, gone.0);
-        self.held_bytes -= gone.1;
+        self.lose(Dropped::PortGone, gone.len() as u64);
+        gone.into_iter().for_each(|bytes| self.let_go(port, bytes));
         self.budgets.remove(&port);
     }
 }

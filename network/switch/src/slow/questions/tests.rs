@@ -78,6 +78,26 @@ fn many_ports_together_have_a_limit_too() {
     assert!(questions.held().1 <= HELD_BYTES_MAX);
     let lost: u64 = questions.counters.dropped.iter().sum();
     assert_eq!(questions.counters.asked + lost, 64 * QUESTIONS_PER_PORT_MAX as u64);
+    assert_eq!(questions.open(), QUESTIONS_PER_NETWORK_MAX.min(29 * 9), "they are of one network");
+    // Another tenant asks, and its frames are held, as if nothing were.
+    questions.ask(0, asked(100, 8, 1), 9_000, ());
+    assert_eq!(questions.answered(0, 8, asked(100, 8, 1).address).len(), 1);
+}
+
+#[test]
+fn one_port_holds_no_more_than_its_share() {
+    let mut questions = Questions::default();
+    for last in 0..60 {
+        questions.ask(0, asked(1, 7, last), 65_000, ());
+    }
+    assert_eq!(questions.held(), (4, 260_000));
+    assert_eq!(dropped(&questions, Dropped::Held), 56);
+    questions.ask(0, asked(2, 7, 1), 65_000, ());
+    assert_eq!(questions.held().0, 5);
+    questions.port_gone(1);
+    assert_eq!((questions.held(), questions.open()), ((0, 0), 0), "the one that asked is gone");
+    questions.ask(0, asked(2, 7, 1), 65_000, ());
+    assert_eq!(questions.held(), (1, 65_000));
 }
 
 #[test]
@@ -125,6 +145,8 @@ fn every_frame_is_accounted_for() {
             let bytes: usize =
                 questions.open.values().flat_map(|q| q.held.iter().map(|(_, (), bytes)| bytes)).sum();
             assert_eq!(questions.held_bytes, bytes, "seed {seed}");
+            assert_eq!(questions.held_of_ports.values().sum::<usize>(), bytes, "seed {seed}");
+            assert_eq!(questions.of_networks.values().sum::<usize>(), questions.open.len(), "seed {seed}");
             for (port, budget) in &questions.budgets {
                 let open = questions.open.values().filter(|question| question.port == *port).count();
                 assert_eq!(open, budget.open, "seed {seed}");
