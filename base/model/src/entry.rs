@@ -10,7 +10,8 @@
 use crate::filewall::PolicySet;
 use crate::health::RepairEntry;
 use crate::resource::{
-    Action, AttachmentKind, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
+    Action, AttachmentKind, DhcpOptions, Direction, Encapsulation, Forwarding, Peer, PortRange, PortState,
+    Protocol,
 };
 use crate::{Label, MacAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -107,6 +108,13 @@ pub enum Key {
         /// Name of the FileWall.
         wall: Label,
     },
+    /// The controller asks this host whether the endpoint with an address of a learned network is here.
+    Sought {
+        /// The network.
+        vni: Vni,
+        /// The endpoint's address.
+        address: IpAddr,
+    },
 }
 
 impl Key {
@@ -119,7 +127,8 @@ impl Key {
             | Key::Members { vni, .. }
             | Key::Route { vni, .. }
             | Key::Port { vni, .. }
-            | Key::Location { vni, .. } => Some(*vni),
+            | Key::Location { vni, .. }
+            | Key::Sought { vni, .. } => Some(*vni),
         }
     }
 }
@@ -136,6 +145,7 @@ impl fmt::Display for Key {
             Key::Location { vni, address } => write!(f, "location/{vni}/{address}"),
             Key::Repair { host, cgroup } => write!(f, "repair/{host}/{cgroup}"),
             Key::FileWall { host, wall } => write!(f, "filewall/{host}/{wall}"),
+            Key::Sought { vni, address } => write!(f, "sought/{vni}/{address}"),
         }
     }
 }
@@ -172,6 +182,8 @@ pub enum Entry {
     Repair(RepairEntry),
     /// For [`Key::FileWall`].
     FileWall(PolicySet),
+    /// For [`Key::Sought`].
+    Sought,
 }
 
 impl Entry {
@@ -188,6 +200,7 @@ impl Entry {
                 | (Entry::Location(_), Key::Location { .. })
                 | (Entry::Repair(_), Key::Repair { .. })
                 | (Entry::FileWall(_), Key::FileWall { .. })
+                | (Entry::Sought, Key::Sought { .. })
         )
     }
 }
@@ -214,6 +227,8 @@ pub struct NetworkEntry {
     pub external_access: bool,
     /// Its subnets.
     pub subnets: Vec<SubnetEntry>,
+    /// How switches come to know where its endpoints are.
+    pub forwarding: Forwarding,
 }
 
 /// A subnet, as far as a switch must know it.

@@ -8,6 +8,7 @@
 use crate::entry::{Key, Vni};
 use crate::filewall::PolicyOrder;
 use crate::health::{HealthReport, RepairOrder};
+use crate::packet_in::PacketInReport;
 use crate::resource::ResourceId;
 use crate::signed::Signature;
 use crate::update::Refusal;
@@ -103,6 +104,8 @@ pub enum EventBody {
     Repair(RepairOrder),
     /// A FileWall shall have these policies, or is no longer told which (row F).
     FileWall(PolicyOrder),
+    /// Packets of a learned network that a switch has no rules for (row B10).
+    PacketIn(PacketInReport),
 }
 
 /// Changes that become true together.

@@ -16,6 +16,7 @@ pub mod join;
 pub mod local;
 pub mod mac;
 pub mod name;
+pub mod packet_in;
 pub mod resource;
 pub mod session;
 pub mod signed;

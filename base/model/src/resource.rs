@@ -178,6 +178,18 @@ pub enum Encapsulation {
     Vxlan,
 }
 
+/// How the switches of a network come to know where its endpoints are (decision 0019).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Forwarding {
+    /// They are told: gateways all places, hosts those that they use. What a host does not know goes by a gateway.
+    #[default]
+    Routed,
+    /// They ask: what a host does not know is a question to the controllers, which learn places from packets.
+    Learned,
+}
+
 /// A tenant's network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -201,6 +213,9 @@ pub struct Network {
     /// Whether endpoints reach the outside through a gateway, by source NAT.
     #[serde(default)]
     pub external_access: bool,
+    /// How switches come to know where endpoints are; it changes only while no endpoint is in the network.
+    #[serde(default)]
+    pub forwarding: Forwarding,
 }
 
 fn default_mtu() -> u16 {

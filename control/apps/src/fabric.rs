@@ -41,6 +41,7 @@ mod entries;
 mod filewall;
 mod health;
 mod intent;
+mod learned;
 mod marks;
 mod membership;
 mod offload;
@@ -53,6 +54,7 @@ mod work;
 
 pub use filewall::policies_of;
 pub use health::{Health, health, repairs_of};
+pub use learned::{SeenDevice, devices_seen};
 pub use query::{
     ActuatorStatus, Led, actuator, actuators, desired, desired_entry, explain, network_of, offloads,
     resource, resource_counts, resources, vni_of,
@@ -86,6 +88,10 @@ pub struct FabricSettings {
     pub offload_idle_ms: u64,
     /// Most direct locations of a host.
     pub offloads_per_host_max: usize,
+    /// Most hosts of a learned network that wait for the place of an address, each address counted.
+    pub waiting_per_network_max: usize,
+    /// A host that asked for an endpoint that is not heard is forgotten after so long, milliseconds of ordered time.
+    pub waiting_ms: u64,
     /// Most networks.
     pub networks_max: usize,
     /// Most subnets of a network.
@@ -122,6 +128,8 @@ impl Default for FabricSettings {
             offload_threshold_bps: 20_000,
             offload_idle_ms: 60_000,
             offloads_per_host_max: 4096,
+            waiting_per_network_max: 4096,
+            waiting_ms: 30_000,
             networks_max: 65_536,
             subnets_per_network_max: 256,
             endpoints_per_network_max: 131_072,
@@ -182,6 +190,7 @@ impl App for Fabric {
             EventBody::Health(report) => health::note(&mut work, report, now_ms)?,
             EventBody::Repair(order) => health::order(&mut work, order)?,
             EventBody::FileWall(order) => filewall::order(&mut work, order)?,
+            EventBody::PacketIn(report) => learned::hear(&mut work, report, now_ms)?,
         }
         Ok(Decision { plan: compile::plan(&mut work)? })
     }

@@ -17,12 +17,17 @@
 //! two controllers find at once is made once, and with its index entries or not at all: the paper's plain
 //! workload writes these tables one after the other, two of them without a condition.
 //!
+//! What the procedures decide is written once, over [`Beside`]: the store runs it for clients as a procedure, and the
+//! fabric runs the same code on packets of Weir's own switches ([`crate::fabric`], decision 0019).
+//!
 //! No socket, thread or clock: requests go through [`Data`], time comes with a packet.
 
 pub mod balancer;
+pub mod beside;
 pub mod devices;
 pub mod learning;
 
+pub use beside::Beside;
 use std::future::Future;
 use std::net::Ipv4Addr;
 use weir_model::{MacAddr, Version};

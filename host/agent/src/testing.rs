@@ -27,6 +27,7 @@ pub(crate) fn network(name: &str) -> NetworkEntry {
             v6: Some("fd00:a::/64".parse().unwrap()),
             router_v6: Some("fd00:a::1".parse().unwrap()),
         }],
+        forwarding: weir_model::resource::Forwarding::Routed,
     }
 }
 

@@ -41,6 +41,7 @@ pub fn network() -> NetworkEntry {
             v6: Some("fd00:a::/64".parse().unwrap()),
             router_v6: Some("fd00:a::1".parse().unwrap()),
         }],
+        forwarding: weir_model::resource::Forwarding::Routed,
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the server needs of a controller.
 
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList,
     FileWallRequest, FileWallResponse, GroupStatus, RepairRequest, RepairResponse, ResourceList,
     ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
@@ -29,6 +29,8 @@ pub trait Backend: Send + Sync + 'static {
     fn apply(&self, caller: Caller, request: ApplyRequest) -> Reply<'_, ApplyResponse>;
     /// Lists resources. A stale list may lack what was done last; else it has all that was acknowledged before.
     fn list(&self, kind: Option<Kind>, network: Option<Label>, stale: bool) -> Reply<'_, ResourceList>;
+    /// Devices that learned networks have seen, of one or of all.
+    fn devices(&self, network: Option<Label>) -> Reply<'_, DeviceList>;
     /// One resource, with all that was acknowledged before.
     fn get(&self, id: ResourceId) -> Reply<'_, ResourceView>;
     /// Changes after a version, as they happen. The receiver ends when it is too slow.

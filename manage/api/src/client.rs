@@ -1,7 +1,7 @@
 //! The client: what the command line and tests speak to a controller with.
 
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList,
     FileWallRequest, FileWallResponse, GroupMember, GroupStatus, NOT_LEADER, Problem, RepairRequest,
     RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
     TraceResponse, WatchEvent,
@@ -255,6 +255,19 @@ impl Client {
             .filter_map(|(name, value)| value.map(|value| format!("{name}={value}")))
             .collect();
         self.get(&format!("/v1/resources?{}", parts.join("&")))
+    }
+
+    /// `GET /v1/devices`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn devices(&self, network: Option<&str>) -> Result<DeviceList, ClientError> {
+        self.get(
+            &network.map_or_else(
+                || "/v1/devices".to_string(),
+                |network| format!("/v1/devices?network={network}"),
+            ),
+        )
     }
 
     /// `GET /v1/resources/…`.

@@ -4,9 +4,9 @@ use crate::backend::{Backend, Caller, TOKEN_CALLER};
 use crate::tls::Peer;
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, BODY_BYTES_MAX, CaptureRequest,
-    CapturedFrame, FileWallRequest, FileWallResponse, GroupStatus, Problem, RESOURCES_MAX, RepairRequest,
-    RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
-    TraceResponse, WatchEvent,
+    CapturedFrame, DeviceList, FileWallRequest, FileWallResponse, GroupStatus, Problem, RESOURCES_MAX,
+    RepairRequest, RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse,
+    TraceRequest, TraceResponse, WatchEvent,
 };
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
@@ -123,6 +123,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(apply))
         .routes(routes!(list))
+        .routes(routes!(devices))
         .routes(routes!(get_network))
         .routes(routes!(get_resource))
         .routes(routes!(watch))
@@ -209,6 +210,20 @@ async fn list(backend: Shared, Query(selection): Query<Selection>) -> Result<Jso
     let kind = selection.kind.as_deref().map(parse_kind).transpose()?;
     let network = selection.network.map(label).transpose()?;
     backend.list(kind, network, selection.stale.unwrap_or_default()).await.map(Json)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct OfNetwork {
+    /// Only of this network.
+    network: Option<String>,
+}
+
+/// List the devices that learned networks have seen.
+#[utoipa::path(get, path = "/v1/devices", params(OfNetwork),
+    responses((status = 200, body = DeviceList), (status = "4XX", body = Problem)))]
+async fn devices(backend: Shared, Query(of): Query<OfNetwork>) -> Result<Json<DeviceList>, ApiError> {
+    backend.devices(of.network.map(label).transpose()?).await.map(Json)
 }
 
 fn parse_kind(text: &str) -> Result<Kind, ApiError> {

@@ -130,6 +130,34 @@ pub struct ResourceList {
     pub version: u64,
 }
 
+/// A device that a learned network has seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceView {
+    /// Its network.
+    pub network: String,
+    /// Its number in the network: it never changes.
+    pub id: u64,
+    /// Its Ethernet address.
+    pub mac: String,
+    /// IPv4 addresses that it used, ascending.
+    pub addresses: Vec<String>,
+    /// The host where it was seen last; absent when that host is forgotten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// When it was seen first, milliseconds of the Unix epoch.
+    pub first_ms: u64,
+    /// When it was seen last, milliseconds of the Unix epoch.
+    pub seen_ms: u64,
+}
+
+/// Devices that learned networks have seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceList {
+    /// In order of networks and numbers.
+    pub items: Vec<DeviceView>,
+}
+
 /// One change, as a watch tells it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct WatchEvent {

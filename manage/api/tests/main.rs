@@ -64,6 +64,9 @@ impl Backend for Rote {
             }
         })
     }
+    fn devices(&self, _: Option<Label>) -> Reply<'_, DeviceList> {
+        Box::pin(async { Ok(DeviceList { items: Vec::new() }) })
+    }
     fn get(&self, id: ResourceId) -> Reply<'_, ResourceView> {
         Box::pin(async move {
             match id.name.as_str() {

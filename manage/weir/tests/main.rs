@@ -24,6 +24,7 @@ mod group;
 #[path = "../../../control/rpc/tests/suite/history.rs"]
 mod history;
 mod lab;
+mod learned;
 mod monitor;
 mod namespaces;
 mod networks;

@@ -5,6 +5,7 @@
 //! its packets. The slow path makes actions on a miss; the engine only obeys and counts.
 
 use std::net::IpAddr;
+use weir_model::packet_in::PacketIn;
 use weir_model::resource::{AttachmentKind, Encapsulation};
 use weir_model::update::Refusal;
 use weir_model::{MacAddr, Update};
@@ -132,8 +133,23 @@ pub enum Outcome {
         /// The Ethernet frame as it goes on.
         frame: Vec<u8>,
     },
+    /// Hold it, and ask the controllers where its destination is: its network is learned, and nobody told.
+    Ask(Box<Asked>),
     /// Nothing. The resolver has counted it.
     Drop,
+}
+
+/// A question to the controllers about a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The port that it came from.
+    pub port: PortIndex,
+    /// The network.
+    pub vni: u32,
+    /// Whose place is asked for.
+    pub address: IpAddr,
+    /// What the controllers are told of the frame.
+    pub packet: PacketIn,
 }
 
 /// Result of a miss.

@@ -490,17 +490,30 @@ fn log_budget(config: &SwitchConfig) {
     );
 }
 
+/// Counters that say how things are, and do not only rise.
+const GAUGES: [&str; 11] = [
+    "connections",
+    "counters",
+    "flows",
+    "journal_bytes",
+    "port_up",
+    "question_us_max",
+    "questions_held_bytes",
+    "questions_held_frames",
+    "questions_open",
+    "sender_zones",
+    "update_us_max",
+];
+
 /// Counters in the text format of Prometheus.
 pub fn metrics_text(counters: &[(String, u64)]) -> String {
     use std::fmt::Write;
-    let gauges =
-        ["connections", "counters", "flows", "journal_bytes", "port_up", "sender_zones", "update_us_max"];
     let mut sorted: Vec<&(String, u64)> = counters.iter().collect();
     sorted.sort();
     let (mut text, mut last) = (String::new(), "");
     for (name, value) in sorted {
         let metric = name.split('{').next().unwrap_or(name);
-        let is_gauge = gauges.contains(&metric);
+        let is_gauge = GAUGES.contains(&metric);
         let shown = if is_gauge { name.clone() } else { with_suffix(name, "_total") };
         if metric != last {
             let kind = if is_gauge { "gauge" } else { "counter" };

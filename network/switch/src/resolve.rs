@@ -29,6 +29,7 @@ mod firewall;
 mod from_port;
 mod from_underlay;
 mod hops;
+mod learned;
 mod perform;
 mod related;
 
@@ -118,6 +119,8 @@ pub struct TableResolver {
     path_counters: Vec<CounterIndex>,
     answer_counters: Vec<CounterIndex>,
     external_bucket: Bucket,
+    /// Ports of learned networks of which the controllers were told: when, and how long not again, milliseconds.
+    heard: std::collections::BTreeMap<PortIndex, (u64, u64)>,
     /// Ports whose endpoint was told of its router, and when.
     advertised: std::collections::BTreeMap<PortIndex, u64>,
 }
@@ -138,6 +141,7 @@ impl TableResolver {
             path_counters,
             answer_counters,
             external_bucket: Bucket::default(),
+            heard: std::collections::BTreeMap::new(),
             advertised: std::collections::BTreeMap::new(),
         }
     }
@@ -382,6 +386,7 @@ impl TableResolver {
                     self.connections.remove_if(|connection| connection.owner == owner);
                 }
                 self.advertised.remove(port);
+                self.heard.remove(port);
             }
         }
         if let Key::Network { vni } = update.key {

@@ -37,6 +37,8 @@ pub const NETWORKS_MAX: usize = 65_536;
 pub const SUBNETS_MAX: usize = 1024;
 /// Most locations of a switch.
 pub const LOCATIONS_MAX: usize = 2_000_000;
+/// Most addresses of a network that a host is asked about.
+pub const SOUGHT_MAX: usize = 4096;
 /// Most members of tags of a switch.
 pub const MEMBERS_MAX: usize = 2_000_000;
 /// Most gateways of a domain.
@@ -160,6 +162,16 @@ impl Tables {
     /// All ports, by number.
     pub fn ports(&self) -> impl Iterator<Item = &Port> {
         self.ports.iter().flatten()
+    }
+
+    /// Networks of which anything is known.
+    pub fn networks(&self) -> impl Iterator<Item = &Network> {
+        self.networks.values()
+    }
+
+    /// How many locations are in force.
+    pub fn locations(&self) -> usize {
+        self.locations
     }
 
     /// The gateways of the domain.

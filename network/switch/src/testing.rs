@@ -249,6 +249,7 @@ pub(crate) fn network_entry(name: &str, external_access: bool) -> NetworkEntry {
             subnet("front", Some("10.0.0.0/24"), Some("fd00::/64")),
             subnet("back", Some("10.0.1.0/24"), Some("fd00:0:0:1::/64")),
         ],
+        forwarding: weir_model::resource::Forwarding::Routed,
     }
 }
 
@@ -379,6 +380,8 @@ pub(crate) enum Event {
     External(Vec<u8>),
     Answered(Vec<u8>),
     Punted,
+    /// Waits until the controllers say where this address is.
+    Asked(IpAddr),
     /// Dropped, under the name of this counter.
     Dropped(String),
 }
@@ -394,7 +397,7 @@ impl Event {
             | Event::Sent { frame, .. }
             | Event::External(frame)
             | Event::Answered(frame) => frame,
-            Event::Punted | Event::Dropped(_) => panic!("{self:?} has no frame"),
+            Event::Punted | Event::Asked(_) | Event::Dropped(_) => panic!("{self:?} has no frame"),
         }
     }
 }
@@ -581,6 +584,7 @@ impl Switch {
                 Event::Answered(answer)
             }
             Outcome::Punt => Event::Punted,
+            Outcome::Ask(asked) => Event::Asked(asked.address),
             Outcome::Forward { hop, frame } => self.hop(&hop, frame),
             Outcome::Drop => {
                 let mut counted = self.mind.counters().iter().filter(|(index, _, count)| {

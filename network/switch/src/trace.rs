@@ -125,6 +125,7 @@ impl TableResolver {
             Decision::Answer { service, .. } | Decision::Punt(service) => {
                 TraceVerdict::Answered { by: service_name(service) }
             }
+            Decision::Ask(_) => TraceVerdict::Answered { by: "controllers, which are asked".to_string() },
             Decision::Drop { cause, .. } => TraceVerdict::Drop { reason: self.reason_of(&cause) },
         }
     }

@@ -1,11 +1,12 @@
 //! Entries: what a key's value is by the tables. Only presence differs between actuators, and the
 //! gateways' own empty list of gateways.
 
+use super::learned;
 use super::marks::offload_key;
 use super::tables::Stored;
 use super::tables::{
-    ACTUATORS, ADDRESSES, NETWORK_HOSTS, OFFLOADS, PREFIX_ROUTES, Parts, TAG_USERS, TAGGED, address_bytes,
-    joined, label, prefix_bytes, vni_key, vni_name0,
+    ACTUATORS, ADDRESSES, NETWORK_HOSTS, OFFLOADS, PREFIX_ROUTES, Parts, SOUGHT, TAG_USERS, TAGGED,
+    address_bytes, joined, label, prefix_bytes, vni_key, vni_name0,
 };
 use super::work::Work;
 use ipnet::IpNet;
@@ -40,6 +41,9 @@ impl Work<'_, '_> {
             Key::Location { vni, address } => self.location_entry(*vni, *address).map(Entry::Location),
             Key::Repair { host, cgroup } => self.repair_entry(host, cgroup).map(Entry::Repair),
             Key::FileWall { host, wall } => self.policy_set(host, wall).map(Entry::FileWall),
+            Key::Sought { vni, address } => {
+                self.has(SOUGHT, &vni_key(*vni, &address_bytes(*address))).then_some(Entry::Sought)
+            }
         })
     }
 
@@ -50,7 +54,10 @@ impl Work<'_, '_> {
             (_, Key::Gateways) => true,
             (_, Key::Repair { host, .. } | Key::FileWall { host, .. }) => host == actuator,
             (Role::Gateway, Key::Network { .. } | Key::Route { .. } | Key::Location { .. }) => true,
-            (Role::Gateway, Key::Policy { .. } | Key::Members { .. } | Key::Port { .. }) => false,
+            (
+                Role::Gateway,
+                Key::Policy { .. } | Key::Members { .. } | Key::Port { .. } | Key::Sought { .. },
+            ) => false,
             (Role::Host, Key::Network { vni } | Key::Policy { vni } | Key::Route { vni, .. }) => {
                 self.network_at(actuator, *vni)
             }
@@ -59,6 +66,12 @@ impl Work<'_, '_> {
             }
             (Role::Host, Key::Port { vni, endpoint }) => {
                 let stored = self.endpoint(*vni, endpoint);
+                let endpoint = stored.as_deref().and_then(as_endpoint);
+                endpoint.is_some_and(|endpoint| endpoint.host.as_ref() == Some(actuator))
+            }
+            (Role::Host, Key::Sought { vni, address }) => {
+                let owner = self.address_owner(*vni, *address);
+                let stored = owner.and_then(|owner| self.endpoint(*vni, &owner));
                 let endpoint = stored.as_deref().and_then(as_endpoint);
                 endpoint.is_some_and(|endpoint| endpoint.host.as_ref() == Some(actuator))
             }
@@ -119,6 +132,7 @@ impl Work<'_, '_> {
             encapsulation: network.encapsulation,
             external_access: network.external_access,
             subnets,
+            forwarding: network.forwarding,
         })
     }
 
@@ -212,9 +226,13 @@ impl Work<'_, '_> {
         let name = self.address_owner(vni, address)?;
         let stored = self.endpoint(vni, &name)?;
         let host = self.member_as(as_endpoint(&stored)?.host.as_ref()?, Role::Host)?;
+        let mac = stored.allocated.mac?;
+        if learned::is_learned(self, vni) && !learned::is_heard(self, vni, mac, &host.facts.name) {
+            return None;
+        }
         Some(LocationEntry {
             endpoint: name,
-            mac: stored.allocated.mac?,
+            mac,
             host: host.facts.name.clone(),
             underlay: host.facts.underlay,
         })

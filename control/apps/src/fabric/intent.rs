@@ -2,6 +2,7 @@
 
 use super::claims;
 use super::document;
+use super::learned;
 use super::tables::{
     Allocated, PREFIX_ROUTES, RESOURCES, ROUTE_USERS, SUBNET_USERS, Stored, TAG_USERS, VNIS, joined, label,
     prefix_bytes, vni_key, vni_name0, vni_name0_name,
@@ -65,6 +66,7 @@ pub(super) fn change(work: &mut Work<'_, '_>, transaction: &Transaction) -> Resu
     }
     for change in &changes {
         check_users(work, change)?;
+        forget_learned(work, change)?;
     }
     check_overlaps(work, &changes)?;
     check_policies(work, &changes)
@@ -173,11 +175,38 @@ fn put_network(work: &mut Work<'_, '_>, change: &Change, network: &Network) -> R
     };
     work.marks.networks.insert(Key::Network { vni });
     if let Some(Resource::Network(old)) = change.old_resource()
+        && old.forwarding != network.forwarding
+        && work.count(Count::Endpoints, &vni_key(vni, b"")) > 0
+    {
+        let problem = "its forwarding changes only while no endpoint is in it: delete the endpoints first, or make \
+                       another network";
+        return Err(reference(&change.id, problem));
+    }
+    if let Some(Resource::Network(old)) = change.old_resource()
         && (old.ingress, old.egress) != (network.ingress, network.egress)
     {
         work.marks.networks.insert(Key::Policy { vni });
     }
     put(work, change, Allocated { vni: Some(vni), ..Allocated::default() })
+}
+
+/// What was learned of an endpoint is void when it is gone, is placed elsewhere or has another Ethernet address.
+fn forget_learned(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
+    let (Some(old), Some(network)) = (&change.old, &change.id.network) else { return Ok(()) };
+    let Resource::Endpoint(before) = &old.resource else { return Ok(()) };
+    let Some(vni) = work.vni(network) else { return Ok(()) };
+    if !learned::is_learned(work, vni) {
+        return Ok(());
+    }
+    let new = work.stored(&change.id);
+    let mac = new.as_ref().and_then(|new| new.allocated.mac);
+    let gone = mac.is_none() || mac != old.allocated.mac;
+    let moved = match new.as_ref().map(|new| &new.resource) {
+        Some(Resource::Endpoint(after)) => after.host != before.host,
+        _ => true,
+    };
+    let readdressed = new.as_ref().is_some_and(|new| new.allocated.addresses != old.allocated.addresses);
+    if gone || moved || readdressed { learned::forget(work, vni, old, gone) } else { Ok(()) }
 }
 
 fn new_vni(work: &mut Work<'_, '_>, name: &Label) -> Result<Vni, Rejection> {
@@ -198,6 +227,7 @@ fn new_vni(work: &mut Work<'_, '_>, name: &Label) -> Result<Vni, Rejection> {
 fn delete_network(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
     let Some(vni) = work.vni(&change.id.name) else { unreachable!("{} has no VNI", change.id) };
     work.view.delete(VNIS, &vni_key(vni, b""));
+    learned::forget_network(work, vni)?;
     work.count_down(Count::Networks, b"")?;
     work.marks.networks.insert(Key::Network { vni });
     work.delete_stored(&change.id);

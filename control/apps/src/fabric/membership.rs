@@ -6,7 +6,7 @@ use super::tables::{
     ADDRESSES, DESIRED, GATEWAYS, HOST_OFFLOADS, LOADS, Member, PLACED, Parts, STATUS, VNIS, name0,
 };
 use super::work::{Count, Work, reference};
-use super::{filewall, health};
+use super::{filewall, health, learned};
 use std::net::IpAddr;
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Role};
@@ -75,6 +75,7 @@ pub(super) fn remove(work: &mut Work<'_, '_>, name: &Label) -> Result<(), Reject
     work.view.delete(STATUS, key);
     health::forget(work, name);
     filewall::forget(work, name);
+    learned::forget_host(work, name);
     work.count_down(Count::Actuators, b"")?;
     work.delete_member(name);
     match member.facts.role {

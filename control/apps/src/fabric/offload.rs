@@ -42,12 +42,18 @@ pub(super) fn weigh(work: &mut Work<'_, '_>, report: &UsageReport, now_ms: u64) 
         {
             break;
         }
-        offload(work, host, usage, now_ms)?;
+        give(work, host, usage, now_ms)?;
     }
     Ok(())
 }
 
-fn offload(work: &mut Work<'_, '_>, host: &Label, usage: &Usage, now_ms: u64) -> Result<(), Rejection> {
+/// Lets a host have the location of an address, unless it has it or nobody is there.
+pub(super) fn give(
+    work: &mut Work<'_, '_>,
+    host: &Label,
+    usage: &Usage,
+    now_ms: u64,
+) -> Result<(), Rejection> {
     let (vni, address) = (usage.vni, usage.address);
     let key = offload_key(vni, address, host);
     if !work.network_at(host, vni) || work.has(OFFLOADS, &key) {

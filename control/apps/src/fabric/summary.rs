@@ -50,6 +50,7 @@ fn kind(key: &Key) -> &'static str {
         Key::Location { .. } => "locations",
         Key::Repair { .. } => "repairs",
         Key::FileWall { .. } => "policies of FileWalls",
+        Key::Sought { .. } => "questions for endpoints",
     }
 }
 

@@ -68,8 +68,29 @@ pub const REPAIRS: TableName = "repair";
 /// `actuator 0 wall` -> `PolicySet`: the policies of a FileWall there.
 pub const FILEWALLS: TableName = "filewall";
 
+/// Switch (8 bytes: the VNI), Ethernet address -> place (4 bytes): where an endpoint of a learned network was heard, as
+/// the learning switch keeps it.
+pub const LEARNED: TableName = "learned";
+/// A byte, then: 0 `host` -> its place; 1 place (4 bytes) -> `host`; 2 -> the last place given; 3 `vni` -> when those who
+/// wait were looked through.
+pub const PLACES: TableName = "place";
+/// `vni address host` -> ordered time, milliseconds: a host that asked for an endpoint that was not heard yet.
+pub const WAITING: TableName = "waiting";
+/// `vni address` -> nothing: an address that the host of its endpoint is asked about.
+pub const SOUGHT: TableName = "sought";
+/// `vni` number (8 bytes) -> columns: a device of a learned network, as the device manager keeps it.
+pub const DEVICES_SEEN: TableName = "seen-device";
+/// `vni mac` -> number of the device.
+pub const DEVICE_MACS: TableName = "seen-mac";
+/// `vni` IPv4 address -> numbers of the devices that used it, oldest first.
+pub const DEVICE_ADDRESSES: TableName = "seen-address";
+/// `vni` name -> eight bytes: the last number given.
+pub const DEVICE_COUNTERS: TableName = "seen-counter";
+/// `vni mac` -> ordered time, milliseconds, when the device was seen first.
+pub const DEVICE_FIRST: TableName = "seen-first";
+
 /// Every table.
-pub const ALL: [TableName; 24] = [
+pub const ALL: [TableName; 33] = [
     RESOURCES,
     VNIS,
     COUNTERS,
@@ -94,6 +115,15 @@ pub const ALL: [TableName; 24] = [
     HEALTH,
     REPAIRS,
     FILEWALLS,
+    LEARNED,
+    PLACES,
+    WAITING,
+    SOUGHT,
+    DEVICES_SEEN,
+    DEVICE_MACS,
+    DEVICE_ADDRESSES,
+    DEVICE_COUNTERS,
+    DEVICE_FIRST,
 ];
 
 /// A resource as it is kept.

@@ -13,6 +13,7 @@ mod allocation;
 mod documents;
 mod filewall;
 mod health;
+mod learned;
 mod order;
 mod reports;
 

@@ -31,6 +31,7 @@ pub(super) enum Count {
     Gateways = 10,
     TagRules = 11,
     LastVni = 12,
+    Waiting = 13,
 }
 
 /// See the module.

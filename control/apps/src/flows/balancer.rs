@@ -6,7 +6,7 @@
 //! checks that it still has this pool, and the app begins anew when not (§VII-E.2).
 
 use super::{
-    ATTEMPTS_MAX, Data, Error, Form, Result, TableOptions, call, cell, columns_table, follow, get,
+    ATTEMPTS_MAX, Beside, Data, Error, Form, Result, TableOptions, call, cell, columns_table, follow, get,
     index_table, picked, put, read_columns, read_whole, some, value, write,
 };
 use std::net::Ipv4Addr;
@@ -276,18 +276,26 @@ impl Procedure for NextMember {
         let Some((address, pool)) = arguments.split_at_checked(4).filter(|(_, pool)| pool.len() == 8) else {
             return Err(Aborted::new("arguments are an address (4) and the number of a pool (8)"));
         };
-        let vip = call.follow("addresses", address, "")?;
-        if vip.as_ref().and_then(|vip| column(&vip.value, "pool")) != Some(pool) {
-            return Ok(Vec::new());
-        }
-        let Some(found) = call.get("pools", pool)? else { return Ok(Vec::new()) };
-        let (member, next) =
-            turn_of(&found.value).ok_or_else(|| Aborted::new("the pool has no members or no turn"))?;
-        call.set_column("pools", pool, "turn", &next.to_be_bytes())?;
-        let entry =
-            call.get("members", &member)?.ok_or_else(|| Aborted::new("the pool's member is not there"))?;
-        let choice = choice_of(|name| column(&entry.value, name));
-        let choice = choice.ok_or_else(|| Aborted::new("the member has no address, mac or port"))?;
+        let Some(choice) = next_member(call, address, pool)? else { return Ok(Vec::new()) };
         Ok([&choice.address.octets()[..], &choice.mac.0, &choice.port.to_be_bytes()].concat())
     }
+}
+
+/// Takes the turn of a virtual address's pool; `None` when the address has another pool, or none.
+fn next_member(
+    tables: &mut impl Beside,
+    address: &[u8],
+    pool: &[u8],
+) -> std::result::Result<Option<Choice>, Aborted> {
+    let vip = tables.follow("addresses", "vips", address)?;
+    if vip.as_deref().and_then(|vip| column(vip, "pool")) != Some(pool) {
+        return Ok(None);
+    }
+    let Some(found) = tables.get("pools", pool)? else { return Ok(None) };
+    let (member, next) = turn_of(&found).ok_or_else(|| Aborted::new("the pool has no members or no turn"))?;
+    tables.set_column("pools", pool, "turn", &next.to_be_bytes())?;
+    let entry =
+        tables.get("members", &member)?.ok_or_else(|| Aborted::new("the pool's member is not there"))?;
+    let choice = choice_of(|name| column(&entry, name));
+    choice.map(Some).ok_or_else(|| Aborted::new("the member has no address, mac or port"))
 }

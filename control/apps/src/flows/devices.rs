@@ -9,8 +9,8 @@
 //! the target is not checked).
 
 use super::{
-    ATTEMPTS_MAX, Data, Error, Form, PacketIn, Result, TableOptions, call, cell, columns_table, follow, get,
-    index_table, put, read_whole, some, transact, value, write,
+    ATTEMPTS_MAX, Beside, Data, Error, Form, PacketIn, Result, TableOptions, call, cell, columns_table,
+    follow, get, index_table, put, read_whole, some, transact, value, write,
 };
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -402,6 +402,126 @@ fn packet_of_note(mac: [u8; 6], note: &[u8]) -> std::result::Result<PacketIn, Ab
     })
 }
 
+/// Notes who sent a packet and where, and says who that and the receiver are: what [`seen`] does in
+/// [`Form::Procedures`], where nothing comes between its two calls.
+///
+/// # Errors
+/// What the tables refuse.
+pub fn seen_beside(tables: &mut impl Beside, packet: &PacketIn) -> std::result::Result<Seen, Aborted> {
+    let device = |value: Vec<u8>| {
+        if value.is_empty() { Ok(None) } else { Device::read(&value).map(Some).ok_or_else(broken) }
+    };
+    let (source, target) = pair(tables, &packet.source.0, &packet.target.0)?;
+    let (source, target) = (device(source)?, device(target)?);
+    let Some(mut source) = source else {
+        let (new, source) = enter_beside(tables, packet)?;
+        return Ok(Seen { source, new, target });
+    };
+    let expected = attachment(source.attachment);
+    if !touch(tables, source.id, &expected, |_| Ok(packet.clone()))? {
+        return Err(broken());
+    }
+    source.note(packet);
+    Ok(Seen { source, new: false, target })
+}
+
+/// Forgets a device and what the index says of it.
+///
+/// # Errors
+/// What the tables refuse.
+pub fn forget(tables: &mut impl Beside, mac: MacAddr) -> std::result::Result<(), Aborted> {
+    let Some(value) = tables.follow("macs", "devices", &mac.0)? else { return Ok(()) };
+    let device = Device::read(&value).ok_or_else(broken)?;
+    for address in &device.addresses {
+        let Some(ids) = tables.get("addresses", &address.octets())? else { continue };
+        let left: Vec<[u8; 8]> =
+            ids.as_chunks::<8>().0.iter().copied().filter(|id| *id != device.id.to_be_bytes()).collect();
+        match left.is_empty() {
+            true => tables.remove("addresses", &address.octets())?,
+            false => tables.put("addresses", &address.octets(), left.as_flattened())?,
+        }
+    }
+    tables.remove("devices", &device.id.to_be_bytes())?;
+    tables.remove("macs", &mac.0)
+}
+
+/// Reads what [`Device::value`] wrote: a row of the table of devices.
+pub fn read_device(value: &[u8]) -> Option<Device> {
+    Device::read(value)
+}
+
+fn broken() -> Aborted {
+    Aborted::new("the entry is no device")
+}
+
+/// The entries of two devices; empty when not known.
+fn pair(
+    tables: &mut impl Beside,
+    source: &[u8],
+    target: &[u8],
+) -> std::result::Result<(Vec<u8>, Vec<u8>), Aborted> {
+    let mut find = |mac: &[u8]| -> std::result::Result<Vec<u8>, Aborted> {
+        Ok(tables.follow("macs", "devices", mac)?.map(|value| value.to_vec()).unwrap_or_default())
+    };
+    Ok((find(source)?, find(target)?))
+}
+
+/// Notes a known device as seen, if it is where the caller thinks. `packet` is made from its Ethernet address.
+fn touch(
+    tables: &mut impl Beside,
+    id: u64,
+    expected: &[u8],
+    packet: impl FnOnce(MacAddr) -> std::result::Result<PacketIn, Aborted>,
+) -> std::result::Result<bool, Aborted> {
+    let key = id.to_be_bytes();
+    let Some(value) = tables.get("devices", &key)? else { return Ok(false) };
+    let mut device = Device::read(&value).ok_or_else(broken)?;
+    if attachment(device.attachment) != expected {
+        return Ok(false);
+    }
+    let had = device.addresses.len();
+    let packet = packet(device.mac)?;
+    if device.note(&packet) {
+        tables.put("devices", &key, &device.value())?;
+    } else {
+        tables.set_column("devices", &key, "seen", &device.seen_ms.to_be_bytes())?;
+    }
+    if device.addresses.len() > had {
+        index_here(tables, &packet, id)?;
+    }
+    Ok(true)
+}
+
+/// Makes a device, or finds that it is there and notes it; says which.
+fn enter_beside(tables: &mut impl Beside, packet: &PacketIn) -> std::result::Result<(bool, Device), Aborted> {
+    let mac = packet.source.0;
+    let (made, device) = match tables.follow("macs", "devices", &mac)? {
+        Some(value) => {
+            let mut device = Device::read(&value).ok_or_else(broken)?;
+            device.note(packet);
+            (false, device)
+        }
+        None => {
+            let before = tables.increment("counters", b"device")?;
+            let id = u64::try_from(before).map_err(|_| Aborted::new("the counter is below zero"))?;
+            tables.put("macs", &mac, &id.to_be_bytes())?;
+            (true, Device::new(id, packet))
+        }
+    };
+    tables.put("devices", &device.id.to_be_bytes(), &device.value())?;
+    index_here(tables, packet, device.id)?;
+    Ok((made, device))
+}
+
+fn index_here(tables: &mut impl Beside, packet: &PacketIn, id: u64) -> std::result::Result<(), Aborted> {
+    let Some((address, _)) = packet.addresses else { return Ok(()) };
+    let found = tables.get("addresses", &address.octets())?;
+    if let Some(value) = with_device(found.as_deref().unwrap_or_default(), id) {
+        tables.put("addresses", &address.octets(), &value)?;
+    }
+    Ok(())
+}
+
 /// Both devices of a packet: arguments are two Ethernet addresses; the reply is the length of the first
 /// device (4 bytes), the first and the second, each empty when it is not known.
 struct Pair;
@@ -412,8 +532,7 @@ impl Procedure for Pair {
             return Err(Aborted::new("arguments are two Ethernet addresses (6 and 6)"));
         }
         let (source, target) = arguments.split_at(6);
-        let source = call.follow("macs", source, "")?.map(|entry| entry.value.to_vec()).unwrap_or_default();
-        let target = call.follow("macs", target, "")?.map(|entry| entry.value.to_vec()).unwrap_or_default();
+        let (source, target) = pair(call, source, target)?;
         // A value has at most a mebibyte.
         Ok([&(source.len() as u32).to_be_bytes()[..], &source, &target].concat())
     }
@@ -428,22 +547,8 @@ impl Procedure for Touch {
         let wrong = || Aborted::new("arguments are a device (8), a switch (8), a port (4) and a note");
         let (id, rest) = arguments.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (expected, note) = rest.split_first_chunk::<12>().ok_or_else(wrong)?;
-        let Some(entry) = call.get("devices", id)? else { return Ok(vec![0]) };
-        let mut device = Device::read(&entry.value).ok_or_else(|| Aborted::new("the entry is no device"))?;
-        if attachment(device.attachment) != expected {
-            return Ok(vec![0]);
-        }
-        let had = device.addresses.len();
-        let packet = packet_of_note(device.mac.0, note)?;
-        if device.note(&packet) {
-            call.put("devices", id, &device.value())?;
-        } else {
-            call.set_column("devices", id, "seen", &device.seen_ms.to_be_bytes())?;
-        }
-        if device.addresses.len() > had {
-            index_here(call, &packet, u64::from_be_bytes(*id))?;
-        }
-        Ok(vec![1])
+        let seen = touch(call, u64::from_be_bytes(*id), expected, |mac| packet_of_note(mac.0, note))?;
+        Ok(vec![u8::from(seen)])
     }
 }
 
@@ -456,34 +561,7 @@ impl Procedure for Enter {
         let (mac, note) = arguments
             .split_first_chunk::<6>()
             .ok_or_else(|| Aborted::new("arguments are an Ethernet address (6) and a note"))?;
-        let packet = packet_of_note(*mac, note)?;
-        let known = call.follow("macs", mac, "")?;
-        let (made, device) = match known {
-            Some(entry) => {
-                let mut device =
-                    Device::read(&entry.value).ok_or_else(|| Aborted::new("the entry is no device"))?;
-                device.note(&packet);
-                (0, device)
-            }
-            None => {
-                let before = call.increment("counters", b"device", "", 1)?;
-                let id = u64::try_from(before).map_err(|_| Aborted::new("the counter is below zero"))?;
-                call.put("macs", mac, &id.to_be_bytes())?;
-                (1, Device::new(id, &packet))
-            }
-        };
-        let value = device.value();
-        call.put("devices", &device.id.to_be_bytes(), &value)?;
-        index_here(call, &packet, device.id)?;
-        Ok([&[made][..], &value].concat())
+        let (made, device) = enter_beside(call, &packet_of_note(*mac, note)?)?;
+        Ok([&[u8::from(made)][..], &device.value()].concat())
     }
-}
-
-fn index_here(call: &mut Call<'_, '_>, packet: &PacketIn, id: u64) -> std::result::Result<(), Aborted> {
-    let Some((address, _)) = packet.addresses else { return Ok(()) };
-    let found = call.get("addresses", &address.octets())?;
-    if let Some(value) = with_device(found.as_ref().map_or(&[][..], |found| &found.value), id) {
-        call.put("addresses", &address.octets(), &value)?;
-    }
-    Ok(())
 }

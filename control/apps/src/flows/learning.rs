@@ -3,7 +3,9 @@
 //! Each switch has one controller at a time, so a cached port is as the store has it (§VII-E.1): who
 //! takes a switch over begins with an empty cache.
 
-use super::{Data, Error, Form, PacketIn, Result, TableOptions, call, fixed, get, put, read_whole, write};
+use super::{
+    Beside, Data, Error, Form, PacketIn, Result, TableOptions, call, fixed, get, put, read_whole, write,
+};
 use std::sync::Arc;
 use weir_model::MacAddr;
 use weir_store::{Aborted, Call, Condition, Procedure, Registry, Select};
@@ -82,6 +84,54 @@ pub async fn forward<D: Data>(
     port(found.as_ref().map(|found| &found.value[..]))
 }
 
+/// Learns that an address is behind a port of a switch, and says which port leads to another one; `None`: it was
+/// never heard. The procedure of [`Form::Procedures`].
+///
+/// # Errors
+/// What the tables refuse.
+pub fn learn(
+    tables: &mut impl Beside,
+    switch: u64,
+    (source, port): (MacAddr, u32),
+    target: MacAddr,
+) -> std::result::Result<Option<u32>, Aborted> {
+    let reply = learn_keys(tables, &key(switch, source), &port.to_be_bytes(), &key(switch, target))?;
+    Ok(fixed(Some(&reply)).map(u32::from_be_bytes))
+}
+
+/// Which port of a switch leads to an address.
+///
+/// # Errors
+/// What the tables refuse.
+pub fn known(
+    tables: &mut impl Beside,
+    switch: u64,
+    address: MacAddr,
+) -> std::result::Result<Option<u32>, Aborted> {
+    let found = tables.get("ports", &key(switch, address))?;
+    Ok(fixed(found.as_deref()).map(u32::from_be_bytes))
+}
+
+/// Forgets where an address is.
+///
+/// # Errors
+/// What the tables refuse.
+pub fn forget(tables: &mut impl Beside, switch: u64, address: MacAddr) -> std::result::Result<(), Aborted> {
+    tables.remove("ports", &key(switch, address))
+}
+
+fn learn_keys(
+    tables: &mut impl Beside,
+    source: &[u8],
+    port: &[u8],
+    target: &[u8],
+) -> std::result::Result<Vec<u8>, Aborted> {
+    if tables.get("ports", source)?.is_none_or(|known| &known[..] != port) {
+        tables.put("ports", source, port)?;
+    }
+    Ok(tables.get("ports", target)?.map(|value| value.to_vec()).unwrap_or_default())
+}
+
 /// Both in one: arguments are the source's key, its port and the target's address.
 struct Learn;
 
@@ -92,10 +142,6 @@ impl Procedure for Learn {
         let (source, rest) = arguments.split_at_checked(14).ok_or_else(wrong)?;
         let (port, target) =
             rest.split_at_checked(4).filter(|(_, target)| target.len() == 6).ok_or_else(wrong)?;
-        if call.get("ports", source)?.is_none_or(|known| &known.value[..] != port) {
-            call.put("ports", source, port)?;
-        }
-        let found = call.get("ports", &[&source[..8], target].concat())?;
-        Ok(found.map(|entry| entry.value.to_vec()).unwrap_or_default())
+        learn_keys(call, source, port, &[&source[..8], target].concat())
     }
 }

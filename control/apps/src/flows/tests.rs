@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
-use weir_store::{Batch, Store};
+use weir_store::{Aborted, Batch, Store};
 
 /// Controllers' view of one store. A request takes a while, so that others come between; what the cache has
 /// is never too young to be given.
@@ -321,6 +321,94 @@ proptest! {
         }
         for decisions in &all[1..] {
             prop_assert_eq!(decisions, &all[0]);
+        }
+    }
+}
+
+const PORTS: &[(&str, &str)] = &[("ports", "test-ports")];
+const MANAGER: &[(&str, &str)] = &[
+    ("devices", "test-devices"),
+    ("macs", "test-macs"),
+    ("addresses", "test-addresses"),
+    ("counters", "test-counters"),
+];
+
+/// The apps' code as the fabric runs it, on a part of its own tables.
+struct Beneath {
+    store: Store,
+    part: u8,
+}
+
+impl Beneath {
+    fn decide<T>(
+        &mut self,
+        tables: &'static [(&'static str, &'static str)],
+        decide: impl FnOnce(&mut beside::Part<'_, '_>) -> std::result::Result<T, Aborted>,
+    ) -> T {
+        let mut view = self.store.view();
+        let decided = decide(&mut beside::Part::new(&mut view, tables, vec![self.part])).unwrap();
+        let version = Version(self.store.version().0 + 1);
+        let writes = view.into_writes();
+        self.store.commit(version, writes);
+        decided
+    }
+
+    fn learn(&mut self, packet: &PacketIn) -> Forward {
+        let learned = self.decide(PORTS, |tables| {
+            learning::learn(tables, packet.switch, (packet.source, packet.port), packet.target)
+        });
+        learned.map_or(Forward::Flood, Forward::Port)
+    }
+
+    fn seen(&mut self, packet: &PacketIn) -> devices::Seen {
+        self.decide(MANAGER, |tables| devices::seen_beside(tables, packet))
+    }
+}
+
+#[test]
+fn parts_of_tables_know_nothing_of_each_other_and_forget_without_a_trace() {
+    let mut one = Beneath { store: Store::new(), part: 1 };
+    let empty = one.store.digest();
+    one.learn(&packet(1, 2, 7, 0));
+    one.seen(&packet(1, 2, 7, 0));
+    assert_eq!(one.learn(&packet(2, 1, 8, 0)), Forward::Port(7));
+    one.part = 2;
+    assert_eq!(one.learn(&packet(2, 1, 8, 0)), Forward::Flood);
+    assert!(one.seen(&packet(1, 2, 7, 0)).new);
+    for part in [1, 2] {
+        one.part = part;
+        for address in [mac(1), mac(2)] {
+            one.decide(PORTS, |tables| learning::forget(tables, 1, address));
+            one.decide(MANAGER, |tables| devices::forget(tables, address));
+        }
+        one.decide(MANAGER, |tables| tables.remove("counters", b"device"));
+    }
+    assert_eq!(one.store.digest(), empty);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn the_fabric_decides_as_every_form_does(steps in prop::collection::vec((1_u8..6, 0_u8..6, 1_u32..4, any::<bool>()), 1..60)) {
+        let packets: Vec<PacketIn> = steps.iter().enumerate().map(|(at, &(source, target, port, with_address))| {
+            let packet = packet(source, target, port, at as u64);
+            PacketIn { addresses: packet.addresses.filter(|_| with_address), ..packet }
+        }).collect();
+        let mut beneath = Beneath { store: Store::new(), part: 9 };
+        let own: Vec<_> = packets.iter().map(|packet| (beneath.learn(packet), beneath.seen(packet))).collect();
+        for form in Form::ALL {
+            let shared = Shared::new();
+            let data = Controller::of(&shared);
+            for (packet, (forward, seen)) in packets.iter().zip(&own) {
+                prop_assert_eq!(now(learning::forward(&data, form, 0, packet)).unwrap(), *forward);
+                let mut other = now(devices::seen(&data, form, 0, packet)).unwrap();
+                let mut seen = seen.clone();
+                // The paper's order: see `the_form_makes_no_difference`.
+                if packet.source == packet.target {
+                    (other.target, seen.target) = (None, None);
+                }
+                prop_assert_eq!(other, seen);
+            }
         }
     }
 }

@@ -73,6 +73,7 @@ impl Tenant {
             encapsulation: self.network.encapsulation,
             external_access: self.network.external_access,
             subnets: self.subnets.iter().map(entry).collect(),
+            forwarding: self.network.forwarding,
         })
     }
 

@@ -207,6 +207,7 @@ pub fn kind_of(body: &EventBody) -> &'static str {
         EventBody::Health(_) => "health",
         EventBody::Repair(_) => "repair",
         EventBody::FileWall(_) => "filewall",
+        EventBody::PacketIn(_) => "packet-in",
     }
 }
 
@@ -214,7 +215,7 @@ impl Body {
     /// What is kept of a body.
     pub fn of(body: &EventBody) -> Body {
         // Reports of traffic come all the time, and decide little.
-        let often = matches!(body, EventBody::Usage(_));
+        let often = matches!(body, EventBody::Usage(_) | EventBody::PacketIn(_));
         let bytes = encode(body);
         if !often && bytes.len() <= BODY_BYTES_MAX {
             return Body::Whole(body.clone());

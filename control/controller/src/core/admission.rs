@@ -86,6 +86,7 @@ fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
         EventBody::Usage(report) => report.actuator == *name,
         EventBody::Refused { actuator, .. } => actuator == name,
         EventBody::Health(report) => report.actuator == *name,
+        EventBody::PacketIn(report) => report.actuator == *name,
         EventBody::Repair(_)
         | EventBody::FileWall(_)
         | EventBody::Intent(_)

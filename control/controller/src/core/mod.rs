@@ -541,7 +541,8 @@ impl Core {
             | EventBody::Refused { .. }
             | EventBody::Health(_)
             | EventBody::Repair(_)
-            | EventBody::FileWall(_) => {}
+            | EventBody::FileWall(_)
+            | EventBody::PacketIn(_) => {}
         }
     }
 

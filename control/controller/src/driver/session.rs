@@ -298,6 +298,11 @@ async fn read<S: AsyncRead>(
                 {
                     return Err(Error::Peer(format!("a report of its health is refused: {problem}")));
                 }
+                if let EventBody::PacketIn(report) = &event.event.body
+                    && let Some(problem) = report.problem()
+                {
+                    return Err(Error::Peer(format!("a report of packets is refused: {problem}")));
+                }
                 // Every replica hears of it, and one orders it. Whose it is says its signature, and not the session.
                 handle.shared.hear(event);
             }

@@ -120,6 +120,7 @@ fn desired(view: &View<'_>, network: &Label, policy_version: Version) -> Desired
         encapsulation: Encapsulation::Geneve,
         external_access: false,
         subnets: Vec::new(),
+        forwarding: weir_model::resource::Forwarding::Routed,
     });
     let mut desired = Desired::new();
     for (_, name, host) in &endpoints {
@@ -288,7 +289,8 @@ impl App for TestApp {
             EventBody::Usage(report) => {
                 view.put("usage", &encode(&report.actuator), encode(report))?;
             }
-            EventBody::Health(_) | EventBody::Repair(_) | EventBody::FileWall(_) => {}
+            EventBody::Health(_) | EventBody::Repair(_) | EventBody::FileWall(_) | EventBody::PacketIn(_) => {
+            }
         }
         let mut plan = Plan::default();
         for network in touched {

@@ -1,6 +1,7 @@
 mod app;
 mod core;
 mod frames;
+mod learned;
 mod recovery;
 mod sessions;
 mod simulation;

@@ -6,13 +6,16 @@
 //! paper's Table I. Then throughput: closed-loop callers, forms taking turns within each round; medians over rounds of flows
 //! a second and of the 90th percentile of latency, each form beside the plain one.
 
-use super::order::{client, servers};
+mod trace;
+
+use super::order::{client, median, servers};
 use crate::cli::Failure;
 use clap::Args;
 use client::weir_client;
 use servers::{Peer, Servers, runtime};
 use std::fmt::Display;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,6 +41,10 @@ pub struct Flows {
     /// Only this workload, such as ls-ucast
     #[arg(long)]
     workload: Option<String>,
+    /// Packets of this trace (pcap of whole Ethernet frames, such as `weir capture --snap-bytes 65535 -w`) instead of made
+    /// ones
+    #[arg(long, conflicts_with_all = ["workload", "window_ms", "callers"])]
+    pcap: Option<PathBuf>,
 }
 
 fn wrong(error: impl Display) -> Failure {
@@ -286,7 +293,7 @@ type Measured = (f64, f64);
 impl Flows {
     /// With the usual options.
     pub fn usual() -> Flows {
-        Flows { rounds: 5, window_ms: 500, callers: 64, workload: None }
+        Flows { rounds: 5, window_ms: 500, callers: 64, workload: None, pcap: None }
     }
 
     /// Runs it.
@@ -305,6 +312,7 @@ impl Flows {
                 self.workload.unwrap_or_default()
             )));
         }
+        let trace = self.pcap.as_deref().map(trace::Trace::read).transpose()?;
         let servers = Servers::start(Peer::Weir)?;
         let (context, leader) = (servers.context()?, servers.leader_address()?);
         runtime()?.block_on(async {
@@ -312,6 +320,12 @@ impl Flows {
                 let client = weir_client(&context, std::slice::from_ref(&leader))?;
                 Ok(Controller { cache: Cache::new(client.clone(), 100_000), client, sizes: None })
             };
+            if let Some(trace) = &trace {
+                let data = controller()?;
+                weir_apps::flows::create_tables(&data).await.map_err(wrong)?;
+                self.replay(&data, trace).await?;
+                return Ok(ExitCode::SUCCESS);
+            }
             let controllers = [controller()?, controller()?];
             fill(&controllers[0]).await?;
             let mut numbers = Numbers(0);
@@ -331,7 +345,7 @@ impl Flows {
                 measured.push(self.window(data, work, form, numbers.take(4_000_000)).await?);
             }
         }
-        let of = |at: usize, part: fn(&Measured) -> f64| super::order::median(measured[at].iter().map(part));
+        let of = |at: usize, part: fn(&Measured) -> f64| median(measured[at].iter().map(part));
         let (plain, plain_p90) = (of(0, |one| one.0), of(0, |one| one.1));
         for (at, form) in Form::ALL.iter().enumerate() {
             let (name, word) = (work.name(), form.word());

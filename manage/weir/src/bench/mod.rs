@@ -5,6 +5,7 @@ mod net;
 mod net_path;
 mod order;
 mod scale;
+mod setup;
 
 pub use order::tool as order_client;
 
@@ -31,6 +32,8 @@ enum Command {
     Failover(order::Failover),
     /// The apps of packets on the store of a group of three controllers, in each form
     Flows(flows::Flows),
+    /// How long the first packet of a flow waits in a learned network, by the order of the controllers (root)
+    Setup(setup::Setup),
     /// Memory and disk of a group of three over a million writes, beside etcd
     Growth(order::Growth),
     /// All of them
@@ -49,6 +52,7 @@ impl Bench {
             Command::Order(bench) => bench.run(),
             Command::Failover(bench) => bench.run(),
             Command::Flows(bench) => bench.run(),
+            Command::Setup(bench) => bench.run(),
             Command::Growth(bench) => bench.run(),
             Command::All => {
                 net::Net::usual().run()?;
@@ -56,6 +60,7 @@ impl Bench {
                 order::Order::usual().run()?;
                 order::Failover::usual().run()?;
                 flows::Flows::usual().run()?;
+                setup::Setup::usual().run()?;
                 order::Growth::usual().run()
             }
         }

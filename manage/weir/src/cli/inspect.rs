@@ -8,7 +8,9 @@ use serde_json::Value;
 use std::process::ExitCode;
 use std::time::Duration;
 use weir_api::client::{Client, ClientError};
-use weir_api::types::{ActuatorStatus, HealthView, ResourceView, StatusResponse, TokenRequest, WatchEvent};
+use weir_api::types::{
+    ActuatorStatus, DeviceView, HealthView, ResourceView, StatusResponse, TokenRequest, WatchEvent,
+};
 use weir_model::resource::{Kind, Resource};
 
 /// Notes of a host's monitor that `status` shows; `-o json` has all.
@@ -16,7 +18,7 @@ const NOTES_SHOWN: usize = 3;
 
 #[derive(Debug, Args)]
 pub(super) struct Get {
-    /// network, subnet, endpoint, route, firewall-rule, or all
+    /// network, subnet, endpoint, route, firewall-rule, all, or devices (seen in learned networks)
     kind: String,
     /// NETWORK/NAME, or NAME of a network
     name: Option<String>,
@@ -30,6 +32,11 @@ pub(super) struct Get {
 impl Get {
     pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
         let format = self.output.output;
+        if matches!(self.kind.as_str(), "device" | "devices") {
+            let list = client.devices(self.network.as_deref().or(self.name.as_deref()))?;
+            output::print(format, &list, || show_devices(&list.items))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         if let Some(name) = &self.name {
             let view = client.resource(&parse_id(&self.kind, name)?)?;
             output::print(format, &view, || show_resources(std::slice::from_ref(&view)))?;
@@ -43,6 +50,32 @@ impl Get {
         output::print(format, &list, || show_resources(&list.items))?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn show_devices(items: &[DeviceView]) {
+    if items.is_empty() {
+        println!("No device was seen: only networks with 'forwarding: learned' look for them.");
+        return;
+    }
+    let mut table = table(&["network", "id", "mac", "addresses", "host", "first seen", "last seen"]);
+    for device in items {
+        table.add_row(vec![
+            device.network.clone(),
+            device.id.to_string(),
+            device.mac.clone(),
+            join(&device.addresses),
+            or_dash(device.host.as_ref()),
+            at(device.first_ms),
+            at(device.seen_ms),
+        ]);
+    }
+    println!("{table}");
+}
+
+/// A time of the day in UTC, with its date.
+fn at(unix_ms: u64) -> String {
+    let time = i64::try_from(unix_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    time.map_or_else(|| "-".to_string(), |time| time.to_string())
 }
 
 fn show_resources(items: &[ResourceView]) {
@@ -68,9 +101,17 @@ fn show_resources(items: &[ResourceView]) {
 
 fn columns(kind: Kind) -> &'static [&'static str] {
     match kind {
-        Kind::Network => {
-            &["network", "vni", "mtu", "encapsulation", "ingress", "egress", "external", "version"]
-        }
+        Kind::Network => &[
+            "network",
+            "vni",
+            "mtu",
+            "encapsulation",
+            "forwarding",
+            "ingress",
+            "egress",
+            "external",
+            "version",
+        ],
         Kind::Subnet => &["subnet", "v4", "v6", "lease", "version"],
         Kind::Endpoint => &["endpoint", "host", "addresses", "mac", "tags", "state", "version"],
         Kind::Route => &["route", "prefix", "priority", "next hop", "version"],
@@ -124,6 +165,7 @@ fn row(view: &ResourceView) -> Vec<String> {
             allocated("vni"),
             r.mtu.to_string(),
             plain(&r.encapsulation),
+            plain(&r.forwarding),
             plain(&r.ingress),
             plain(&r.egress),
             if r.external_access { "yes" } else { "no" }.to_string(),

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use weir_api::types::{
-    ActuatorStatus, AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, Effect,
-    FileWallRequest, FileWallResponse, GroupStatus, KindCount, PlannedEntry, RepairRequest, RepairResponse,
-    ResourceChange, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
-    TraceResponse, WatchEvent,
+    ActuatorStatus, AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame,
+    DeviceList, DeviceView, Effect, FileWallRequest, FileWallResponse, GroupStatus, KindCount, PlannedEntry,
+    RepairRequest, RepairResponse, ResourceChange, ResourceList, ResourceView, StatusResponse, TokenRequest,
+    TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use weir_api::{ApiError, Backend, Caller, Reply};
 use weir_apps::fabric::{self, Stored};
@@ -38,6 +38,8 @@ const UPDATES_TOLD_MAX: usize = 1000;
 const WAIT_MAX_MS: u32 = 60_000;
 /// Changes that may wait for a slow watcher before it is cut off; it can resume.
 const WATCH_QUEUE: usize = 1024;
+/// Most devices told in one answer.
+const DEVICES_MAX: usize = 10_000;
 /// Most waiting updates looked at for the status.
 const WAITING_READ_MAX: usize = 10_000;
 /// Most waiting or refused lines told for a switch.
@@ -457,6 +459,31 @@ impl Backend for Controlled {
             let published = self.handle.published();
             let items = fabric::resources(&published.store, kind, network.as_ref()).map(view).collect();
             Ok(ResourceList { items, version: published.store.version().0 })
+        })
+    }
+
+    fn devices(&self, network: Option<Label>) -> Reply<'_, DeviceList> {
+        Box::pin(async move {
+            self.barrier().await?;
+            let store = &self.handle.published().store;
+            let vni = match network {
+                None => None,
+                Some(network) => Some(fabric::vni_of(store, &network).ok_or_else(|| {
+                    ApiError::not_found(format!(
+                        "there is no network '{network}': 'weir get networks' lists them"
+                    ))
+                })?),
+            };
+            let seen = fabric::devices_seen(store, vni, DEVICES_MAX).into_iter().map(|seen| DeviceView {
+                network: fabric::network_of(store, seen.vni).map(|name| name.to_string()).unwrap_or_default(),
+                id: seen.device.id,
+                mac: seen.device.mac.to_string(),
+                addresses: seen.device.addresses.iter().map(ToString::to_string).collect(),
+                host: seen.host.map(|host| host.to_string()),
+                first_ms: seen.first_ms,
+                seen_ms: seen.device.seen_ms,
+            });
+            Ok(DeviceList { items: seen.collect() })
         })
     }
 

@@ -193,6 +193,11 @@ impl Shared {
     pub fn now_ms(&self) -> u64 {
         self.start.elapsed().as_millis() as u64
     }
+
+    /// Microseconds since the start.
+    pub fn now_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
 }
 
 /// The engine's ends of the channels.

@@ -63,6 +63,12 @@ impl TableResolver {
                 self.counters.count(self.answer_counters[service as usize], 1);
                 outcome(Outcome::Punt)
             }
+            Decision::Ask(address) => match self.asked(at, address) {
+                Some(asked) => outcome(Outcome::Ask(Box::new(asked))),
+                None => {
+                    self.commit_drop(at, Cause::Reason(Reason::UnknownDestination), Install::Nothing, None)
+                }
+            },
             Decision::Drop { cause, install, revoke } => self.commit_drop(at, cause, install, revoke),
         }
     }

@@ -166,6 +166,8 @@ pub(crate) enum Decision {
         install: Install,
     },
     Punt(Service),
+    /// The frame waits until the controllers have said where this address is.
+    Ask(IpAddr),
     Drop {
         cause: Cause,
         install: Install,

@@ -73,7 +73,7 @@ impl TableResolver {
             return match route.hop {
                 RouteHop::Address(hop) => match self.tables.place(network, hop) {
                     Some(place) => self.place_target(network, hop, place, observer),
-                    None => self.to_gateway(network, key, observer),
+                    None => self.elsewhere(network, hop, key, observer),
                 },
                 RouteHop::External => self.outside(network, key, observer),
                 RouteHop::Drop => {
@@ -83,7 +83,7 @@ impl TableResolver {
             };
         }
         if network.subnet_of(destination).is_some() {
-            return self.to_gateway(network, key, observer);
+            return self.elsewhere(network, destination, key, observer);
         }
         if network.entry.as_ref().is_some_and(|entry| entry.external_access) {
             return self.outside(network, key, observer);
@@ -130,6 +130,28 @@ impl TableResolver {
                 Ok(Target::Host(location))
             }
         }
+    }
+
+    /// An address of the network without a place here.
+    fn elsewhere<O: Observer>(
+        &self,
+        network: &Network,
+        address: IpAddr,
+        key: &FlowKey,
+        observer: &mut O,
+    ) -> Stage<Target> {
+        if !network.is_learned() || self.is_gateway() {
+            return self.to_gateway(network, key, observer);
+        }
+        observer.step(|| Step {
+            stage: "route",
+            detail: format!(
+                "the network is learned and {address} is not known here: the controllers are asked"
+            ),
+            rule: None,
+            key: Some(Key::Network { vni: network.vni }),
+        });
+        Err(Decision::Ask(address))
     }
 
     /// What no location is known for goes to a gateway, which knows them all (row A11).

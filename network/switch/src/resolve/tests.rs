@@ -1,6 +1,7 @@
 mod crash;
 mod firewall;
 mod gateway;
+mod learned;
 mod port;
 mod properties;
 mod underlay;

@@ -4,7 +4,9 @@
 use crate::counters::Reason;
 use crate::flow::{CounterIndex, Ingress, PortIndex, Resolver};
 use weir_model::Key;
+use weir_model::entry::Vni;
 use weir_model::local::{ConnectionStatus, TraceFrom, TraceReport};
+use weir_model::packet_in::PacketIn;
 use weir_packet::FlowKey;
 use weir_trust::gate::Gate;
 
@@ -24,6 +26,21 @@ pub trait Mind: Resolver + Send {
     /// Frames that are due by themselves, with the ports that they go to. Called about once a second.
     fn due_frames(&mut self, _now_ms: u64) -> Vec<(PortIndex, Vec<u8>)> {
         Vec::new()
+    }
+
+    /// What the controllers are to be told of a port that sent a frame, if anything.
+    fn hear(&mut self, _now_ms: u64, _port: PortIndex, _frame: &[u8]) -> Option<(Vni, PacketIn)> {
+        None
+    }
+
+    /// What the controllers asked for and is here. Called about once a second, and when they ask.
+    fn found(&self) -> Vec<(Vni, PacketIn)> {
+        Vec::new()
+    }
+
+    /// Whether there are locations that go when nobody tells of their use.
+    fn holds_locations(&self) -> bool {
+        false
     }
 
     /// Connections, at most `limit`.

@@ -7,6 +7,7 @@
 //! - [`flows`]: the book of flows: which are in the table, under which zones, and which to take out.
 //! - [`ports`]: the state of the ports. [`usage`]: who sent how much to whom.
 //! - [`requests`]: updates and questions of clients. [`captures`]: captures that run.
+//! - [`questions`]: frames of learned networks that wait until the controllers have answered.
 //! - [`mind`]: what this thread asks of the slow path's mind.
 //!
 //! Order that matters: an ack leaves only after the engine works with the tables that the update led to, so
@@ -16,6 +17,7 @@ pub mod captures;
 pub mod flows;
 pub mod mind;
 pub mod ports;
+pub mod questions;
 pub mod requests;
 pub mod tables_mind;
 pub mod usage;
@@ -25,12 +27,13 @@ use crate::control::punt::PuntSocket;
 use crate::engine::ring::{FrameConsumer, FrameProducer};
 use crate::engine::sys::Poller;
 use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};
-use crate::flow::{Effects, Hop, Ingress, Invalidate, MissReason, Outcome};
+use crate::flow::{Effects, Hop, Ingress, Invalidate, MissReason, Outcome, PortEffect};
 use crate::flowtable::action::Tunnel;
 use captures::Captures;
 use flows::FlowBook;
 use mind::Mind;
 use ports::PortBook;
+use questions::Questions;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -40,9 +43,10 @@ use std::time::{Duration, Instant};
 use usage::UsageWindow;
 use weir_base::journal::Journal;
 use weir_base::numbers::Numbers;
-use weir_model::Label;
 use weir_model::event::{EventBody, Role};
 use weir_model::local::Punt;
+use weir_model::packet_in::PacketInReport;
+use weir_model::{Change, Key, Label};
 use weir_trust::gate::Gate;
 use weir_trust::identity::KeyPair;
 use weir_trust::token::TokenKey;
@@ -142,6 +146,7 @@ pub struct Slow<M> {
     flows: FlowBook,
     ports: PortBook,
     usage: UsageWindow,
+    questions: Questions<(Miss, Vec<u8>)>,
     captures: Captures,
     link: EngineLink,
     requests: Receiver<Request>,
@@ -206,6 +211,7 @@ impl<M: Mind> Slow<M> {
             journal,
             flows: parts.flows,
             ports: parts.ports,
+            questions: Questions::default(),
             captures: Captures::default(),
             link: parts.link,
             requests: parts.requests,
@@ -335,7 +341,34 @@ impl<M: Mind> Slow<M> {
         if injected {
             self.shared.engine_wake.wake();
         }
+        self.tell_packets();
         Ok(())
+    }
+
+    /// Lets the frames go on that wait for the places in these updates, which are in force.
+    fn release_held(&mut self, updates: &[weir_model::Update]) -> io::Result<()> {
+        let mut injected = false;
+        for update in updates {
+            let (Key::Location { vni, address }, Change::Put(_)) = (&update.key, &update.change) else {
+                continue;
+            };
+            for (miss, frame) in self.questions.answered(self.shared.now_us(), vni.0, *address) {
+                injected |= self.resolve(&miss, &frame);
+            }
+        }
+        if injected {
+            self.publish()?;
+            self.shared.engine_wake.wake();
+        }
+        Ok(())
+    }
+
+    /// Tells the controllers of packets that there are no rules for.
+    fn tell_packets(&mut self) {
+        while let Some((vni, packets)) = self.questions.take_told() {
+            let actuator = self.identity.name.clone();
+            self.tell_event(EventBody::PacketIn(PacketInReport { actuator, vni, packets }));
+        }
     }
 
     /// Resolves one miss; returns whether there is a frame for the engine.
@@ -353,7 +386,17 @@ impl<M: Mind> Slow<M> {
             self.counters.not_installed += u64::from(!installed);
             self.shared.counters.prepare_rule(action.counter);
         }
+        if let Ingress::Port(port) = miss.ingress
+            && let Some((vni, packet)) = self.mind.hear(now_ms, port, frame)
+        {
+            self.questions.tell(vni, packet);
+        }
         match resolution.outcome {
+            Outcome::Ask(asked) => {
+                let held = (*miss, frame.to_vec());
+                self.questions.ask(self.shared.now_us(), *asked, frame.len(), held);
+                false
+            }
             Outcome::Reinject => self.reinject(miss, frame),
             Outcome::Answer(answer) => self.answer(&miss.ingress, &answer),
             Outcome::Punt => {
@@ -437,6 +480,9 @@ impl<M: Mind> Slow<M> {
     /// Makes an applied update true outside of the mind's tables.
     fn take_effects(&mut self, update: &weir_model::Update, effects: Effects) {
         for effect in effects.ports {
+            if let PortEffect::Remove { port } = effect {
+                self.questions.port_gone(port);
+            }
             self.port_effect(update, effect);
         }
         for invalidate in &effects.invalidate {
@@ -468,13 +514,23 @@ impl<M: Mind> Slow<M> {
                 self.shared.engine_wake.wake();
             }
             let window_ms = (TICK_MS * TICKS_PER_ROUND) as u32;
-            if let Some(report) = self.usage.close(window_ms) {
+            if let Some(report) = self.usage.close(window_ms, self.mind.holds_locations()) {
                 self.tell_event(EventBody::Usage(report));
             }
+            self.tell_found();
         }
+        self.questions.pass_time(now_ms);
+        self.tell_packets();
         self.tell_ports();
         self.continue_states();
         self.serve_captures();
+    }
+
+    /// Tells of what the controllers asked for and is here, until they do not ask any more.
+    fn tell_found(&mut self) {
+        for (vni, packet) in self.mind.found() {
+            self.questions.tell(vni, packet);
+        }
     }
 
     fn write_journal(&mut self) {

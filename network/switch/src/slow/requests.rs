@@ -2,6 +2,7 @@
 
 use super::captures::Wanted;
 use super::mind::Mind;
+use super::questions::Dropped;
 use super::{Slow, SlowCounters};
 use crate::control::clients::Client;
 use crate::counters::Reason;
@@ -106,12 +107,17 @@ impl<M: Mind> Slow<M> {
             changed.push(update);
         }
         self.publish_and_wait()?;
+        self.release_held(&changed)?;
         let took_us = received.elapsed().as_micros() as u64;
         self.counters.update_us_max = self.counters.update_us_max.max(took_us);
         match taken {
             Ok(acks) => {
                 let acks = sign_acks(&self.identity.key, &self.identity.name, acks);
                 client.send(&FromSwitch::Acks(acks));
+                if changed.iter().any(|update| matches!(update.key, Key::Sought { .. })) {
+                    self.tell_found();
+                    self.tell_packets();
+                }
                 self.tell_changes(changed);
             }
             Err(error) => {
@@ -359,6 +365,11 @@ impl<M: Mind> Slow<M> {
             update_us_max,
         } = self.counters;
         let gate = &self.gate.counters;
+        let asked = &self.questions.counters;
+        for reason in Dropped::ALL {
+            let count = asked.dropped[reason as usize];
+            put(format!("question_drops{{reason=\"{}\"}}", reason.as_str()), count);
+        }
         for (name, value) in [
             ("misses_resolved", resolved),
             ("misses_late", late),
@@ -380,6 +391,18 @@ impl<M: Mind> Slow<M> {
             ("attach_failures", attach_failures),
             ("update_us_max", update_us_max),
             ("usage_left_out", self.usage.left_out),
+            ("questions_open", self.questions.open() as u64),
+            ("questions_held_frames", self.questions.held().0 as u64),
+            ("questions_held_bytes", self.questions.held().1 as u64),
+            ("questions_asked", asked.asked),
+            ("questions_repeated", asked.repeated),
+            ("questions_answered", asked.answered),
+            ("questions_given_up", asked.given_up),
+            ("questions_released", asked.released),
+            ("question_us", asked.answer_us),
+            ("question_us_max", asked.answer_us_max),
+            ("packets_in_told", asked.told),
+            ("packets_in_untold", asked.untold),
             ("updates_applied", gate.applied),
             ("updates_repeated", gate.repeated),
             ("updates_forged", gate.forged),

@@ -11,8 +11,10 @@ use crate::tables::Role;
 use std::net::IpAddr;
 use weir_base::codec::{decode, encode};
 use weir_model::Key;
+use weir_model::entry::Vni;
 use weir_model::event;
 use weir_model::local::{ConnectionStatus, TraceFrom, TraceReport};
+use weir_model::packet_in::PacketIn;
 use weir_packet::FlowKey;
 use weir_trust::gate::Gate;
 use weir_trust::token::TokenKey;
@@ -90,6 +92,18 @@ impl Mind for TableResolver {
             now_ms,
             records.iter().filter_map(|record| decode::<ConnectionRecord>(record).ok()),
         )
+    }
+
+    fn hear(&mut self, now_ms: u64, port: PortIndex, frame: &[u8]) -> Option<(Vni, PacketIn)> {
+        TableResolver::hear(self, now_ms, port, frame)
+    }
+
+    fn found(&self) -> Vec<(Vni, PacketIn)> {
+        TableResolver::found(self)
+    }
+
+    fn holds_locations(&self) -> bool {
+        self.tables().role() == Role::Host && self.tables().locations() > 0
     }
 
     fn due_frames(&mut self, now_ms: u64) -> Vec<(PortIndex, Vec<u8>)> {

@@ -10,6 +10,9 @@ use weir_model::event::{USAGE_FLOWS_MAX, Usage, UsageReport};
 /// Destinations of one window; later ones are counted and left out.
 pub const DESTINATIONS_MAX: usize = 65_536;
 
+/// A silent host that holds locations tells so after as many silent windows.
+pub const SILENT_WINDOWS_MAX: u32 = 30;
+
 /// The window that is open.
 pub struct UsageWindow {
     actuator: Label,
@@ -17,12 +20,14 @@ pub struct UsageWindow {
     /// Flows left out because there were too many destinations.
     pub left_out: u64,
     said: bool,
+    /// Silent windows since the last report.
+    silent: u32,
 }
 
 impl UsageWindow {
     /// For a host.
     pub fn new(actuator: Label) -> UsageWindow {
-        UsageWindow { actuator, bytes: HashMap::new(), left_out: 0, said: false }
+        UsageWindow { actuator, bytes: HashMap::new(), left_out: 0, said: false, silent: 0 }
     }
 
     /// Adds what a flow carried; zero says that it is there.
@@ -35,13 +40,17 @@ impl UsageWindow {
         *self.bytes.entry(key).or_default() += bytes;
     }
 
-    /// Ends the window. Two silent windows in a row give one report.
-    pub fn close(&mut self, window_ms: u32) -> Option<UsageReport> {
+    /// Ends the window. Two silent windows in a row give one report, and where locations are held every
+    /// [`SILENT_WINDOWS_MAX`]th one: only when it hears that nothing is used does the controller take them back.
+    pub fn close(&mut self, window_ms: u32, holds_locations: bool) -> Option<UsageReport> {
         let says = !self.bytes.is_empty();
         if !says && !self.said {
-            return None;
+            self.silent += 1;
+            if !holds_locations || self.silent < SILENT_WINDOWS_MAX {
+                return None;
+            }
         }
-        self.said = says;
+        (self.said, self.silent) = (says, 0);
         let (mut through_gateway, mut direct) = (Vec::new(), Vec::new());
         for ((vni, address, by_gateway), bytes) in self.bytes.drain() {
             let usage = Usage { vni: Vni(vni), address, bytes };

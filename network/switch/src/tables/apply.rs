@@ -3,7 +3,8 @@
 use super::network::{Location, Network};
 use super::routes::ROUTES_MAX;
 use super::{
-    GATEWAYS_MAX, LOCATIONS_MAX, MEMBERS_MAX, NETWORKS_MAX, PORTS_MAX, Port, Role, SUBNETS_MAX, Tables,
+    GATEWAYS_MAX, LOCATIONS_MAX, MEMBERS_MAX, NETWORKS_MAX, PORTS_MAX, Port, Role, SOUGHT_MAX, SUBNETS_MAX,
+    Tables,
 };
 use crate::flow::{Effects, Invalidate, PortEffect, PortIndex};
 use crate::policy::{Policy, RULES_MAX};
@@ -111,6 +112,8 @@ impl Tables {
                 self.put_location(vni, *address, Some(entry))
             }
             (Key::Location { address, .. }, Change::Delete) => self.put_location(vni, *address, None),
+            (Key::Sought { address, .. }, Change::Put(Entry::Sought)) => self.seek(vni, *address, true),
+            (Key::Sought { address, .. }, Change::Delete) => self.seek(vni, *address, false),
             _ => Err(Refusal::Misfit),
         }
     }
@@ -287,6 +290,19 @@ impl Tables {
             count_down(&mut network.hosts, old.underlay);
         }
         Ok(Effects { invalidate: invalidate_addresses(network, vec![address]), ports: Vec::new() })
+    }
+
+    fn seek(&mut self, vni: u32, address: IpAddr, wanted: bool) -> Result<Effects, Refusal> {
+        if let Some(network) = self.networks.get_mut(&vni) {
+            if wanted && network.sought.len() >= SOUGHT_MAX && !network.sought.contains(&address) {
+                return full(SOUGHT_MAX);
+            }
+            match wanted {
+                true => network.sought.insert(address),
+                false => network.sought.remove(&address),
+            };
+        }
+        Ok(Effects::default())
     }
 
     fn put_port(

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use weir_model::entry::{NetworkEntry, SubnetEntry, Vni};
-use weir_model::resource::Direction;
+use weir_model::resource::{Direction, Forwarding};
 use weir_model::{MacAddr, Version};
 use weir_packet::key::FlowKey;
 
@@ -50,6 +50,8 @@ pub struct Network {
     pub locations: HashMap<IpAddr, Location, Hasher>,
     /// How many locations are at an underlay address.
     pub hosts: HashMap<IpAddr, u32, Hasher>,
+    /// Addresses that the controller asks this host about.
+    pub sought: BTreeSet<IpAddr>,
     /// Which port has an address.
     pub local: HashMap<IpAddr, PortIndex, Hasher>,
     /// Ports here.
@@ -79,6 +81,7 @@ impl Network {
             next_hops: HashMap::default(),
             locations: HashMap::default(),
             hosts: HashMap::default(),
+            sought: BTreeSet::new(),
             local: HashMap::default(),
             ports: BTreeSet::new(),
             generation: 1,
@@ -96,6 +99,12 @@ impl Network {
             && self.routes.is_empty()
             && self.locations.is_empty()
             && self.ports.is_empty()
+            && self.sought.is_empty()
+    }
+
+    /// Whether places are asked for, and not told (decision 0019).
+    pub fn is_learned(&self) -> bool {
+        self.entry.as_ref().is_some_and(|entry| entry.forwarding == Forwarding::Learned)
     }
 
     /// The subnets in force.

@@ -166,6 +166,7 @@ impl Lab {
                 v6: Some("fd10::/64".parse().expect("a prefix")),
                 router_v6: Some("fd10::fe".parse().expect("an address")),
             }],
+            forwarding: weir_model::resource::Forwarding::Routed,
         };
         let signer = SingleSigner(KeyPair::from_seed(&[7; 32]));
         let dir = tempfile::tempdir().expect("a directory");

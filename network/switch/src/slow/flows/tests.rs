@@ -215,7 +215,7 @@ fn what_flows_carried_is_told_and_idle_ones_leave() {
     let wanted = |packets, bytes, tcp_flags| FlowUse { packets, bytes, tcp_flags };
     assert_eq!(told, [wanted(2, 300, 0x02), wanted(1, 50, 0x10)]);
     assert_eq!(mind.used.len(), 4, "each flow is told of each time");
-    let report = usage.close(1000).unwrap();
+    let report = usage.close(1000, false).unwrap();
     assert_eq!((report.through_gateway[0].bytes, report.through_gateway.len()), (350, 1));
 }
 

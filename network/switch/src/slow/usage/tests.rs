@@ -16,7 +16,7 @@ fn the_largest_come_first_and_the_list_is_bounded() {
         window.add(1, ip(n), false, 0);
     }
     window.add(1, ip(17), true, 100_000);
-    let report = window.close(1000).unwrap();
+    let report = window.close(1000, false).unwrap();
     assert_eq!(report.through_gateway.len(), USAGE_FLOWS_MAX);
     assert_eq!(report.direct.len(), USAGE_FLOWS_MAX);
     assert_eq!((report.through_gateway[0].address, report.through_gateway[0].bytes), (ip(17), 100_017));
@@ -26,11 +26,18 @@ fn the_largest_come_first_and_the_list_is_bounded() {
 #[test]
 fn silence_is_told_once() {
     let mut window = window();
-    assert!(window.close(1000).is_none());
+    assert!(window.close(1000, false).is_none());
     window.add(1, ip(1), false, 9);
-    assert_eq!(window.close(1000).unwrap().direct.len(), 1);
-    assert!(window.close(1000).unwrap().direct.is_empty());
-    assert!(window.close(1000).is_none());
+    assert_eq!(window.close(1000, false).unwrap().direct.len(), 1);
+    assert!(window.close(1000, false).unwrap().direct.is_empty());
+    assert!(window.close(1000, false).is_none());
+}
+
+#[test]
+fn a_silent_host_that_holds_locations_tells_of_it_now_and_then() {
+    let mut window = window();
+    let told = (0..10 * SILENT_WINDOWS_MAX).filter(|_| window.close(1000, true).is_some()).count();
+    assert_eq!(told, 10);
 }
 
 #[test]

@@ -1,0 +1,246 @@
+//! `weir bench setup`: how long the first packet of a flow waits in a learned network: from its arrival at the switch
+//! until the controllers' answer is in force there (row C8; Lembke, Cicero: flow set-up latency).
+//!
+//! Real switches in real labs: one with a single controller, one with three over raft, one with four of which one may
+//! lie, each signing as it does by default. All are up together and take turns, one question at a time, each for a
+//! destination that the asking switch never had. The switch's own clock measures. Two kinds of question: for an endpoint
+//! that was heard before (one event, one update), and for one that must be sought at its host first (two of each).
+//!
+//! The labs keep their logs and journals in `/run`, in memory where that is a tmpfs: the line says which.
+
+use super::order::median;
+use crate::cli::Failure;
+use clap::Args;
+use serde_json::{Value, json};
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use weir_api::client::{Client, Context};
+use weir_api::types::ApplyRequest;
+use weir_lab::{Netns, Scope, scope::CleanOnDrop, system};
+
+/// Which instance of the labs.
+const INSTANCE: u8 = 8;
+/// Labs: name, first controller, and what orders there.
+const LABS: [(&str, &str, &str); 3] = [
+    ("two-tenants", "controller", "local"),
+    ("three-controllers", "c1", "raft"),
+    ("four-controllers", "c1", "bft"),
+];
+/// Most addresses of an endpoint: one is sought, the others belong to one that was heard.
+const ADDRESSES: u32 = 16;
+/// How long anything may take.
+const BOUND: Duration = Duration::from_secs(60);
+/// The network of the bench.
+const NETWORK: &str = "setup";
+
+#[derive(Debug, Args)]
+pub struct Setup {
+    /// Rounds; in each, every lab has one endpoint to seek and fifteen destinations of an endpoint that was heard
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Only this order: local, raft or bft
+    #[arg(long)]
+    only: Option<String>,
+}
+
+fn wrong(error: impl Display) -> Failure {
+    Failure::Input(error.to_string())
+}
+
+/// Latencies, milliseconds.
+#[derive(Default)]
+struct Measured {
+    heard: Vec<f64>,
+    sought: Vec<f64>,
+}
+
+/// A lab that is up; it goes when this is dropped.
+struct Up {
+    lab: &'static str,
+    order: &'static str,
+    client: Client,
+    sender: Netns,
+    measured: Measured,
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // What is left is found and removed by 'weir lab down'.
+        let _ended = lab(&["down", self.lab]);
+    }
+}
+
+fn lab(arguments: &[&str]) -> Result<(), Failure> {
+    let own = std::env::current_exe().map_err(Failure::io("finding this program"))?;
+    let mut command = Command::new(own);
+    command.arg("lab").args(arguments).args(["--instance", &INSTANCE.to_string()]);
+    let output = command.stdin(Stdio::null()).output().map_err(Failure::io("weir lab"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(wrong(format!("weir lab {}: {said}", arguments.join(" "))))
+}
+
+/// Waits for something that may fail meanwhile.
+fn wait<T>(what: &str, mut holds: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = holds() {
+            return Ok(found);
+        }
+        if begun.elapsed() > BOUND {
+            return Err(wrong(format!("{what} did not come within {} s", BOUND.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn address(endpoint: u32, number: u32) -> String {
+    format!("10.77.{}.{}", 1 + endpoint, 1 + number)
+}
+
+fn resources(rounds: u32, sender: &Netns) -> Vec<Value> {
+    let mut all = vec![
+        json!({"kind": "network", "name": NETWORK, "ingress": "allow", "forwarding": "learned"}),
+        json!({"kind": "subnet", "network": NETWORK, "name": "main", "v4": "10.77.0.0/16"}),
+        json!({"kind": "endpoint", "network": NETWORK, "name": "sender", "subnet": "main", "host": "h1",
+               "addresses": ["10.77.0.11"], "attachment": {"netns": sender.name(), "device": "eth0"}}),
+    ];
+    for endpoint in 0..rounds {
+        let addresses: Vec<String> = (0..ADDRESSES).map(|number| address(endpoint, number)).collect();
+        let name = format!("set{endpoint}");
+        all.push(
+            json!({"kind": "endpoint", "network": NETWORK, "name": name, "subnet": "main", "host": "h2",
+                        "addresses": addresses}),
+        );
+    }
+    all
+}
+
+impl Up {
+    fn bring(
+        (name, first, order): (&'static str, &'static str, &'static str),
+        scope: &Scope,
+        rounds: u32,
+    ) -> Result<Up, Failure> {
+        println!("bringing up {name} ({order})");
+        lab(&["up", name, "--no-checks"])?;
+        let folder = PathBuf::from(format!("/run/weir-lab/{name}-{INSTANCE}"));
+        let path = folder.join(first).join("state/admin.json");
+        let text = std::fs::read_to_string(&path).map_err(Failure::io(path.display().to_string()))?;
+        let context: Context = serde_json::from_str(&text).map_err(wrong)?;
+        let sender = scope.netns(order)?;
+        let up =
+            Up { lab: name, order, client: Client::new(context)?, sender, measured: Measured::default() };
+        let resources = resources(rounds, &up.sender);
+        up.client.apply(&ApplyRequest { resources, wait_ms: 60_000, ..ApplyRequest::default() })?;
+        wait("the sender's device", || up.sender.up("eth0").ok())?;
+        up.sender.address("eth0", "10.77.0.11/16")?;
+        wait("every switch in step", || {
+            let status = up.client.status().ok()?;
+            status.actuators.iter().all(|one| one.acked_entries == one.desired_entries).then_some(())
+        })?;
+        Ok(up)
+    }
+
+    /// Questions that h1 had answered, and the time that they took together, microseconds.
+    fn counted(&self) -> Option<(u64, u64)> {
+        let counters = self.client.counters("h1").ok()?;
+        Some((*counters.get("questions_answered")?, *counters.get("question_us")?))
+    }
+
+    /// Sends one datagram to a destination of which nothing is known, and gives how long it waited, milliseconds.
+    fn ask(&self, to: &str) -> Result<f64, Failure> {
+        let (answered, took_us) = wait("the counters of h1", || self.counted())?;
+        let script = format!("echo x >/dev/udp/{to}/9");
+        self.sender.run("bash", &["-c", &script])?;
+        wait(&format!("an answer for {to} over {}", self.order), || {
+            let (now, us) = self.counted()?;
+            (now > answered).then(|| (us - took_us) as f64 / 1_000.0 / (now - answered) as f64)
+        })
+    }
+
+    fn round(&mut self, endpoint: u32) -> Result<(), Failure> {
+        let sought = self.ask(&address(endpoint, 0))?;
+        self.measured.sought.push(sought);
+        for number in 1..ADDRESSES {
+            let heard = self.ask(&address(endpoint, number))?;
+            self.measured.heard.push(heard);
+        }
+        Ok(())
+    }
+}
+
+fn percentile(values: &[f64], percent: usize) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+        .get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(f64::NAN)
+}
+
+impl Setup {
+    /// With the usual options.
+    pub fn usual() -> Setup {
+        Setup { rounds: 7, only: None }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        system::require_root()?;
+        let wanted: Vec<_> =
+            LABS.into_iter().filter(|lab| self.only.as_deref().is_none_or(|only| only == lab.2)).collect();
+        if wanted.is_empty() {
+            return Err(wrong("there are the orders local, raft and bft"));
+        }
+        let scope: CleanOnDrop = Scope::begin("bench-setup", "wbs-")?.clean_on_drop();
+        let mut labs = Vec::new();
+        for lab in wanted {
+            labs.push(Up::bring(lab, &scope, self.rounds)?);
+        }
+        for endpoint in 0..self.rounds {
+            for up in &mut labs {
+                up.round(endpoint)?;
+            }
+        }
+        let disk = rustix::fs::statfs("/run").map_err(wrong)?.f_type;
+        println!("logs and journals in {}", if disk == TMPFS { "memory (tmpfs)" } else { "files of /run" });
+        report(&labs);
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What `statfs` says of a tmpfs.
+const TMPFS: i64 = 0x0102_1994;
+
+fn report(labs: &[Up]) {
+    let Some(base) = labs.first() else { return };
+    for up in labs {
+        for (kind, own, other) in [
+            ("known", &up.measured.heard, &base.measured.heard),
+            ("sought", &up.measured.sought, &base.measured.sought),
+        ] {
+            for (word, of) in [("p50", 50), ("p90", 90)] {
+                let figure = |values: &[f64]| match of {
+                    50 => median(values.iter().copied()),
+                    _ => percentile(values, of),
+                };
+                let (own, other) = (figure(own), figure(other));
+                println!(
+                    "RESULT setup {kind}-{}-{word} weir={own:.2}ms {}={other:.2}ms ratio={:.2}",
+                    up.order,
+                    base.order,
+                    own / other
+                );
+            }
+        }
+        println!("{}: {} known, {} sought", up.order, up.measured.heard.len(), up.measured.sought.len());
+    }
+}
