@@ -194,6 +194,14 @@ pub trait Backend: Send + Sync + 'static {
     fn remove_attribute(&self, _inode: Inode, _name: &OsStr) -> Result<()> {
         Err(Errno::UNSUPPORTED)
     }
+    /// Whether nothing can ever be written.
+    fn read_only(&self) -> bool {
+        false
+    }
+    /// What a person should know about this mount, a sentence each.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// The shared memory by which processes of the mount's owner may read and write files themselves; the record of
     /// a file is its inode number. Nothing when the backend must be asked each time.
     fn segment(&self) -> Option<&Segment> {

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::archive::Archive;
 use crate::backend::Backend;
 use crate::dir::Directory;
 use crate::error::Error;
@@ -11,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Kinds that [`open`] knows, for help texts.
-pub const KINDS: &str = "dir:FOLDER, mem:, mem:BYTES (K, M, G and T as units)";
+pub const KINDS: &str = "dir:FOLDER, archive:FILE, mem:, mem:BYTES (K, M, G and T as units)";
 
 fn wrong(given: &str, reason: impl Into<String>) -> Error {
     Error::Backend { given: given.to_owned(), reason: reason.into() }
@@ -43,6 +44,10 @@ pub fn open(text: &str) -> Result<Arc<dyn Backend>, Error> {
     match kind {
         "dir" if rest.is_empty() => Err(wrong(text, "name the folder: dir:/srv/data")),
         "dir" => Ok(Arc::new(Directory::open(Path::new(rest))?)),
+        "archive" if rest.is_empty() => {
+            Err(wrong(text, "name the file, a tar, tar.gz, zip or gz: archive:/srv/data.tar.gz"))
+        }
+        "archive" => Ok(Arc::new(Archive::open(Path::new(rest))?)),
         "mem" => {
             let mut limits = Limits::default();
             if !rest.is_empty() {

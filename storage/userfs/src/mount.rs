@@ -50,7 +50,7 @@ impl Mount {
             MountOption::Subtype("weir".to_owned()),
             MountOption::DefaultPermissions,
         ];
-        if options.read_only {
+        if options.read_only || backend.read_only() {
             config.mount_options.push(MountOption::RO);
         }
         if rustix::process::geteuid().is_root() {

@@ -9,6 +9,8 @@ fn texts_name_backends_or_say_what_is_wrong() {
         ("mem", "no kind; there are dir:FOLDER"),
         ("tape:/x", "'tape' is no kind of backend"),
         ("dir:", "name the folder"),
+        ("archive:", "name the file"),
+        ("archive:/etc/passwd", "/etc/passwd: it is no tar, tar.gz, zip or gz"),
         ("dir:/no/such/folder", "opening /no/such/folder"),
         ("mem:5Q", "'5Q' is no number of bytes"),
         ("mem:12K", "at least 1M"),

@@ -1,6 +1,7 @@
 //! The same tests for every backend, through the kernel.
 
 mod accelerated;
+mod archives;
 mod files;
 mod mounts;
 
@@ -34,6 +35,11 @@ impl Mounted {
         let options = Options { source: format!("test-{name}"), others: true, ..Options::default() };
         let mount = Mount::new(backend, &folder.path().join("mount"), &options).expect("it mounts");
         Mounted { mount: Some(mount), folder, name }
+    }
+
+    /// Any backend.
+    pub fn of(name: &'static str, backend: impl Backend) -> Mounted {
+        Mounted::new(name, |_| Arc::new(backend))
     }
 
     /// Limits of the memory backend.
