@@ -4,6 +4,8 @@ mod accelerated;
 mod archives;
 mod files;
 mod mounts;
+mod peers;
+mod remote;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +37,11 @@ impl Mounted {
         let options = Options { source: format!("test-{name}"), others: true, ..Options::default() };
         let mount = Mount::new(backend, &folder.path().join("mount"), &options).expect("it mounts");
         Mounted { mount: Some(mount), folder, name }
+    }
+
+    /// Any backend that is there already.
+    pub fn shared(name: &'static str, backend: Arc<dyn Backend>) -> Mounted {
+        Mounted::new(name, |_| backend)
     }
 
     /// Any backend.
