@@ -8,13 +8,12 @@ use crate::backend::Backend;
 use crate::dir::Directory;
 use crate::error::Error;
 use crate::mem::{Limits, Memory};
-use crate::remote::sftp::{self, Target};
+use crate::remote::{nfs, sftp};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Kinds that [`open`] knows, for help texts.
-pub const KINDS: &str =
-    "dir:FOLDER, archive:FILE, sftp:USER@HOST:FOLDER, mem:, mem:BYTES (K, M, G and T as units)";
+pub const KINDS: &str = "dir:FOLDER, archive:FILE, sftp:USER@HOST:FOLDER, nfs:HOST:/FOLDER, mem:, mem:BYTES (K, M, G and T as units)";
 
 fn wrong(given: &str, reason: impl Into<String>) -> Error {
     Error::Backend { given: given.to_owned(), reason: reason.into() }
@@ -72,8 +71,14 @@ pub fn open_in(text: &str, surroundings: &Surroundings) -> Result<Arc<dyn Backen
         "sftp" => {
             let reason =
                 "give user, host and folder: sftp:user@host:/srv/data, or sftp://user@host:22/srv/data";
-            let target = Target::parse(rest).ok_or_else(|| wrong(text, reason))?;
+            let target = sftp::Target::parse(rest).ok_or_else(|| wrong(text, reason))?;
             Ok(Arc::new(sftp::open(text, target, &surroundings.ssh)?))
+        }
+        "nfs" => {
+            let reason = "give host and exported folder: nfs:server:/srv/data, or \
+                          nfs://server/srv/data?nfsport=2049&mountport=20048";
+            let target = nfs::Target::parse(rest).ok_or_else(|| wrong(text, reason))?;
+            Ok(Arc::new(nfs::open(text, target)?))
         }
         "mem" => {
             let mut limits = Limits::default();

@@ -13,6 +13,8 @@ fn texts_name_backends_or_say_what_is_wrong() {
         ("archive:/etc/passwd", "/etc/passwd: it is no tar, tar.gz, zip or gz"),
         ("sftp:nowhere", "give user, host and folder: sftp:user@host:/srv/data"),
         ("sftp:-oProxyCommand=x:/", "give user, host and folder"),
+        ("nfs:server", "give host and exported folder"),
+        ("nfs://server/x?port=1", "give host and exported folder"),
         ("dir:/no/such/folder", "opening /no/such/folder"),
         ("mem:5Q", "'5Q' is no number of bytes"),
         ("mem:12K", "at least 1M"),

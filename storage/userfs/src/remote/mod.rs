@@ -13,6 +13,7 @@
 //!   clients.
 //! - Bounds: nodes are forgotten with the kernel's own; [`LISTED_MAX`] attributes from listings; lists are dropped when unused.
 
+pub(crate) mod nfs;
 mod nodes;
 pub(crate) mod runtime;
 pub(crate) mod sftp;

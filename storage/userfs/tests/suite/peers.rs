@@ -2,8 +2,10 @@
 
 use super::{Mounted, cannot_mount};
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use weir_userfs::locate::{Surroundings, open_in};
 
 /// What a protocol can say.
@@ -27,7 +29,61 @@ pub struct Peer {
     pub under: Option<PathBuf>,
     text: String,
     surroundings: Surroundings,
-    _folder: tempfile::TempDir,
+    server: Option<Server>,
+    folder: tempfile::TempDir,
+}
+
+/// A process in namespaces of its own, with all its children.
+struct Server {
+    process: Child,
+}
+
+impl Server {
+    /// Runs `script` with a network in which there is only itself.
+    fn start(script: &str, log: &Path) -> Server {
+        let log = fs::File::create(log).expect("a log");
+        let mut unshare = Command::new("unshare");
+        unshare.args([
+            "--net",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+            "sh",
+            "-c",
+            script,
+        ]);
+        unshare.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
+        Server { process: unshare.spawn().expect("unshare") }
+    }
+
+    /// The network, once the server is in it.
+    fn network(&self) -> fs::File {
+        let own = fs::metadata("/proc/self/ns/net").expect("namespaces");
+        let begun = Instant::now();
+        loop {
+            let name = format!("/proc/{}/ns/net", self.process.id());
+            let other = fs::File::open(name).ok();
+            let is_own = |file: &fs::File| {
+                use std::os::unix::fs::MetadataExt;
+                file.metadata().is_ok_and(|found| found.ino() == own.ino())
+            };
+            if let Some(file) = other.filter(|file| !is_own(file)) {
+                return file;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "unshare has made no network");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Its children end with it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
 
 fn ran(command: &mut Command) {
@@ -38,13 +94,35 @@ fn ran(command: &mut Command) {
 impl Peer {
     /// A client of it, mounted.
     pub fn mount(&self) -> Mounted {
-        let backend = open_in(&self.text, &self.surroundings).unwrap_or_else(|error| panic!("{error}"));
-        Mounted::shared(self.name, backend)
+        self.try_mount().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn try_mount(&self) -> Result<Mounted, String> {
+        self.in_its_network(|| {
+            let backend = open_in(&self.text, &self.surroundings).map_err(|error| error.to_string())?;
+            Ok(Mounted::shared(self.name, backend))
+        })
+    }
+
+    /// Does something in the network of the server, where it has one: threads are in the network of who started them.
+    fn in_its_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let Some(server) = &self.server else { return work() };
+        let network = server.network();
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                let kind = rustix::thread::LinkNameSpaceType::Network;
+                rustix::thread::move_into_link_name_space(network.as_fd(), Some(kind)).expect("setns");
+                work()
+            });
+            inside.join().expect("no panic")
+        })
     }
 
     /// Another text for the same surroundings.
     pub fn refused(&self, text: &str) -> String {
-        open_in(text, &self.surroundings).err().map(|error| error.to_string()).unwrap_or_default()
+        self.in_its_network(|| {
+            open_in(text, &self.surroundings).err().map(|error| error.to_string()).unwrap_or_default()
+        })
     }
 
     /// OpenSSH's server, started for each connection by the client as the way to it: no port is listened at.
@@ -82,8 +160,75 @@ impl Peer {
             under: Some(at("data")),
             text: format!("sftp:peer:{}", at("data").display()),
             surroundings: Surroundings { ssh: format!("ssh -F {}", at("client").display()) },
-            _folder: folder,
+            server: None,
+            folder,
         })
+    }
+}
+
+impl Peer {
+    /// nfs-ganesha, with rpcbind, in a network of its own.
+    pub fn nfs() -> Result<Peer, String> {
+        for program in ["/usr/bin/ganesha.nfsd", "/usr/sbin/rpcbind", "/etc/mtab"] {
+            if !Path::new(program).exists() {
+                return Err(format!("there is no {program}"));
+            }
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("data")).expect("a folder");
+        let conf = format!(
+            "NFS_CORE_PARAM {{ Protocols = 3; Enable_NLM = false; Enable_RQUOTA = false; mount_path_pseudo = true; \
+             MNT_Port = 20048; }}\nEXPORT {{ Export_Id = 7; Path = {}; Pseudo = /vfs; Access_Type = RW; \
+             Squash = No_Root_Squash; SecType = sys; Protocols = 3; Filesystem_Id = 7.7; FSAL {{ Name = VFS; }} }}\n\
+             LOG {{ Default_Log_Level = WARN; }}\n",
+            at("data").display()
+        );
+        fs::write(at("conf"), conf).expect("written");
+        // The server is started again whenever it is killed, which is how a test restarts it.
+        let script = format!(
+            "ip link set lo up && mount -t tmpfs none /run && mkdir -p /run/ganesha /run/rpcbind \
+             /var/lib/nfs/ganesha && mount -t tmpfs none /var/lib/nfs/ganesha || exit 1\n\
+             rpcbind -f & until [ -S /run/rpcbind.sock ]; do sleep 0.05; done\n\
+             (while :; do if [ -e {0}/kill ]; then kill -9 $(cat {0}/ganesha.pid) && rm {0}/kill; fi; sleep 0.05; done) &\n\
+             while :; do ganesha.nfsd -F -f {0}/conf -L {0}/ganesha.log -p {0}/ganesha.pid; sleep 0.2; done",
+            folder.path().display()
+        );
+        let server = Some(Server::start(&script, &at("server.log")));
+        let peer = Peer {
+            name: "nfs",
+            offers: Offers { links: true, hard_links: true, modes: true },
+            under: Some(at("data")),
+            text: "nfs:127.0.0.1:/vfs".to_owned(),
+            surroundings: Surroundings::from_environment(),
+            server,
+            folder,
+        };
+        peer.wait_until_it_serves()
+    }
+
+    fn wait_until_it_serves(self) -> Result<Peer, String> {
+        let begun = Instant::now();
+        while let Err(error) = self.try_mount() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{} does not serve: {error}", self.name);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(self)
+    }
+
+    /// Kills the server, which is started again at once. Whether it is one of which this can be asked.
+    pub fn kill_server(&self) -> bool {
+        if self.server.is_none() {
+            return false;
+        }
+        let order = self.folder.path().join("kill");
+        fs::write(&order, "").expect("written");
+        let begun = Instant::now();
+        while order.exists() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the server was not killed");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        true
     }
 }
 
@@ -93,7 +238,8 @@ pub fn on_peers(name: &str, test: impl Fn(&Peer)) {
         println!("NOT RUN {name}: {reason}");
         return;
     }
-    for peer in [Peer::sftp()] {
+    for peer in [Peer::sftp, Peer::nfs] {
+        let peer = peer();
         match peer {
             Ok(peer) => {
                 println!("{name} on {}", peer.name);

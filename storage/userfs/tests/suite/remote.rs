@@ -294,6 +294,28 @@ fn a_lost_connection_is_made_again() {
 }
 
 #[test]
+fn what_was_synced_outlives_the_server() {
+    on_peers("remote_server_killed", |peer| {
+        let on = peer.mount();
+        let path = on.root().join("file");
+        let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        for round in 0..3u8 {
+            file.write_all(&vec![b'a' + round; 300_000]).unwrap();
+            if !peer.kill_server() {
+                return;
+            }
+            // Written to the server that is gone; the new one is given it again before this returns.
+            until("the new server", || file.sync_all().is_ok());
+            assert!(seen_anew(peer, "file").ends_with(&[b'a' + round; 1000]));
+        }
+        drop(file);
+        let all = fs::read(&path).unwrap();
+        assert_eq!(all.len(), 900_000);
+        assert!(all.chunks(300_000).zip(b'a'..).all(|(part, byte)| part.iter().all(|found| *found == byte)));
+    });
+}
+
+#[test]
 fn wrong_places_are_told_with_what_the_server_says() {
     on_peers("remote_wrong", |peer| {
         if peer.name == "sftp" {
@@ -305,6 +327,10 @@ fn wrong_places_are_told_with_what_the_server_says() {
             assert!(said.contains("Not a directory"), "{said}");
             let said = peer.refused("sftp:no-such-host.invalid:/");
             assert!(said.contains("no-such-host.invalid"), "{said}");
+        }
+        if peer.name == "nfs" {
+            let said = peer.refused("nfs:127.0.0.1:/nowhere");
+            assert!(said.contains("mounting /nowhere of 127.0.0.1"), "{said}");
         }
     });
 }
