@@ -8,12 +8,13 @@ use crate::backend::Backend;
 use crate::dir::Directory;
 use crate::error::Error;
 use crate::mem::{Limits, Memory};
+use crate::remote::s3::{self, Settings};
 use crate::remote::{nfs, sftp};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Kinds that [`open`] knows, for help texts.
-pub const KINDS: &str = "dir:FOLDER, archive:FILE, sftp:USER@HOST:FOLDER, nfs:HOST:/FOLDER, mem:, mem:BYTES (K, M, G and T as units)";
+pub const KINDS: &str = "dir:FOLDER, archive:FILE, sftp:USER@HOST:FOLDER, nfs:HOST:/FOLDER, s3://BUCKET/PREFIX, mem:, mem:BYTES (K, M, G and T as units)";
 
 fn wrong(given: &str, reason: impl Into<String>) -> Error {
     Error::Backend { given: given.to_owned(), reason: reason.into() }
@@ -43,12 +44,15 @@ fn bytes(given: &str, text: &str) -> Result<u64, Error> {
 pub struct Surroundings {
     /// The command in place of `ssh`, with arguments.
     pub ssh: String,
+    /// Where S3 is.
+    pub s3: Settings,
 }
 
 impl Surroundings {
-    /// As the environment says: `WEIR_FS_SSH`.
+    /// As the environment says: `WEIR_FS_SSH`, and Amazon's variables.
     pub fn from_environment() -> Surroundings {
-        Surroundings { ssh: std::env::var("WEIR_FS_SSH").unwrap_or_else(|_| "ssh".to_owned()) }
+        let ssh = std::env::var("WEIR_FS_SSH").unwrap_or_else(|_| "ssh".to_owned());
+        Surroundings { ssh, s3: Settings::from_environment() }
     }
 }
 
@@ -74,6 +78,7 @@ pub fn open_in(text: &str, surroundings: &Surroundings) -> Result<Arc<dyn Backen
             let target = sftp::Target::parse(rest).ok_or_else(|| wrong(text, reason))?;
             Ok(Arc::new(sftp::open(text, target, &surroundings.ssh)?))
         }
+        "s3" => Ok(Arc::new(s3::open(text, rest, &surroundings.s3)?)),
         "nfs" => {
             let reason = "give host and exported folder: nfs:server:/srv/data, or \
                           nfs://server/srv/data?nfsport=2049&mountport=20048";

@@ -15,6 +15,8 @@ fn texts_name_backends_or_say_what_is_wrong() {
         ("sftp:-oProxyCommand=x:/", "give user, host and folder"),
         ("nfs:server", "give host and exported folder"),
         ("nfs://server/x?port=1", "give host and exported folder"),
+        ("s3:bucket", "give bucket and prefix"),
+        ("s3://bucket/a/../b", "give bucket and prefix"),
         ("dir:/no/such/folder", "opening /no/such/folder"),
         ("mem:5Q", "'5Q' is no number of bytes"),
         ("mem:12K", "at least 1M"),

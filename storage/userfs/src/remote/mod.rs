@@ -16,6 +16,7 @@
 pub(crate) mod nfs;
 mod nodes;
 pub(crate) mod runtime;
+pub mod s3;
 pub(crate) mod sftp;
 
 use crate::backend::{Attributes, Backend, Change, Consistency, Entry, Inode, New, Replace, Space, Written};
@@ -43,6 +44,8 @@ pub(crate) struct Place {
     pub(crate) path: Option<Vec<u8>>,
     /// What the protocol called it when it was looked up.
     pub(crate) key: Vec<u8>,
+    /// Somebody has it open, so it will be closed.
+    pub(crate) open: bool,
 }
 
 impl Place {

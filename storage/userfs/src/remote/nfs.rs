@@ -337,7 +337,7 @@ impl Nfs {
             return Ok(());
         }
         let found = self.lookup(parent, name)?;
-        let place = Place { inode: 0, path: None, key: found.key };
+        let place = Place { inode: 0, path: None, key: found.key, open: false };
         let group = (found.attributes.group == own.1).then_some(new.group);
         let owner = sattr3 {
             uid: Nfs3Option::Some(new.user),
@@ -447,7 +447,7 @@ impl Protocol for Nfs {
     const EXACT_TIMES: bool = true;
 
     fn root(&self) -> Result<Found> {
-        let place = Place { inode: 0, path: None, key: self.root.data.to_vec() };
+        let place = Place { inode: 0, path: None, key: self.root.data.to_vec(), open: false };
         Ok(Found { attributes: self.attributes(&place)?, key: place.key })
     }
 
@@ -457,7 +457,9 @@ impl Protocol for Nfs {
         let key = found.object.data.to_vec();
         let attributes = match &found.obj_attributes {
             Nfs3Option::Some(attributes) => shown(attributes),
-            Nfs3Option::None => self.attributes(&Place { inode: 0, path: None, key: key.clone() })?,
+            Nfs3Option::None => {
+                self.attributes(&Place { inode: 0, path: None, key: key.clone(), open: false })?
+            }
         };
         Ok(Found { attributes, key })
     }

@@ -80,7 +80,7 @@ impl Nodes {
 
     pub(super) fn place(&self, inode: Inode) -> Result<Place> {
         let node = self.of.get(&inode).ok_or(Errno(libc::ESTALE))?;
-        Ok(Place { inode, path: self.path(inode), key: node.key.clone() })
+        Ok(Place { inode, path: self.path(inode), key: node.key.clone(), open: node.opens > 0 })
     }
 
     fn path(&self, mut inode: Inode) -> Option<Vec<u8>> {

@@ -613,7 +613,7 @@ impl Protocol for Sftp {
             async move { live.session.rmdir(path).await }
         });
         removed.map(drop).map_err(|error| {
-            let below = Place { inode: 0, path: parent.join(name).ok(), key: Vec::new() };
+            let below = Place { inode: 0, path: parent.join(name).ok(), key: Vec::new(), open: false };
             match self.list(&below) {
                 Ok(names) if error == Errno::IO && !names.is_empty() => Errno::NOT_EMPTY,
                 _ => error,

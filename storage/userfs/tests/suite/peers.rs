@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use weir_userfs::locate::{Surroundings, open_in};
+use weir_userfs::remote::s3::Settings;
 
 /// What a protocol can say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,7 +160,10 @@ impl Peer {
             offers: Offers { links: true, hard_links: true, modes: true },
             under: Some(at("data")),
             text: format!("sftp:peer:{}", at("data").display()),
-            surroundings: Surroundings { ssh: format!("ssh -F {}", at("client").display()) },
+            surroundings: Surroundings {
+                ssh: format!("ssh -F {}", at("client").display()),
+                ..Surroundings::from_environment()
+            },
             server: None,
             folder,
         })
@@ -207,6 +211,39 @@ impl Peer {
         peer.wait_until_it_serves()
     }
 
+    /// What `scripts/s3-peer` has built, in a network of its own.
+    pub fn s3() -> Result<Peer, String> {
+        const PROGRAM: &str = "/var/cache/weir/s3-peer/versitygw";
+        if !Path::new(PROGRAM).exists() {
+            return Err("there is no S3 server: run scripts/s3-peer".to_owned());
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        fs::create_dir_all(folder.path().join("data/bucket")).expect("a folder");
+        // It keeps what it must know about objects in files beside them, for file systems without extended attributes.
+        let script = format!(
+            "ip link set lo up; mkdir {0}/beside; exec {PROGRAM} --access tester --secret testers-own-secret \
+             --port 127.0.0.1:7070 posix --sidecar {0}/beside {0}/data",
+            folder.path().display()
+        );
+        let server = Some(Server::start(&script, &folder.path().join("server.log")));
+        let settings = Settings {
+            endpoint: Some("http://127.0.0.1:7070".to_owned()),
+            key: Some(("tester".to_owned(), "testers-own-secret".to_owned())),
+            ..Settings::default()
+        };
+        let peer = Peer {
+            name: "s3",
+            offers: Offers { links: false, hard_links: false, modes: false },
+            // What it keeps between is its own affair.
+            under: None,
+            text: "s3://bucket/some/prefix".to_owned(),
+            surroundings: Surroundings { s3: settings, ..Surroundings::from_environment() },
+            server,
+            folder,
+        };
+        peer.wait_until_it_serves()
+    }
+
     fn wait_until_it_serves(self) -> Result<Peer, String> {
         let begun = Instant::now();
         while let Err(error) = self.try_mount() {
@@ -218,7 +255,7 @@ impl Peer {
 
     /// Kills the server, which is started again at once. Whether it is one of which this can be asked.
     pub fn kill_server(&self) -> bool {
-        if self.server.is_none() {
+        if self.name != "nfs" {
             return false;
         }
         let order = self.folder.path().join("kill");
@@ -238,7 +275,7 @@ pub fn on_peers(name: &str, test: impl Fn(&Peer)) {
         println!("NOT RUN {name}: {reason}");
         return;
     }
-    for peer in [Peer::sftp, Peer::nfs] {
+    for peer in [Peer::sftp, Peer::nfs, Peer::s3] {
         let peer = peer();
         match peer {
             Ok(peer) => {

@@ -19,7 +19,7 @@ use weir_userfs::locate;
 use weir_userfs::mount::Options;
 
 /// How long a new mount may take until it answers, and how often a person is told that one works on an archive.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `weir fs …`
 #[derive(Debug, Args)]
@@ -204,7 +204,8 @@ fn mount(arguments: &MountArguments, state: &Path) -> Result<(), Failure> {
             begun = Instant::now();
         }
     }
-    Err(Failure::Missing(format!("the daemon (process {}) has not answered for 30 s", child.id())))
+    let (id, seconds) = (child.id(), PATIENCE.as_secs());
+    Err(Failure::Missing(format!("the daemon (process {id}) has not answered for {seconds} s")))
 }
 
 /// What a daemon said before it ended.
