@@ -635,6 +635,8 @@ impl Protocol for S3 {
                 if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
                     continue;
                 }
+                // Some stores list objects of directories beside their common beginnings.
+                let shown = shown.filter(|_| !key.ends_with('/'));
                 let attributes = shown.unwrap_or_else(|| self.directory());
                 all.push((OsString::from(name), Found { attributes, key: Vec::new() }));
             }

@@ -213,17 +213,13 @@ impl Peer {
 
     /// What `scripts/s3-peer` has built, in a network of its own.
     pub fn s3() -> Result<Peer, String> {
-        const PROGRAM: &str = "/var/cache/weir/s3-peer/versitygw";
+        const PROGRAM: &str = "/var/cache/weir/s3-peer/gofakes3";
         if !Path::new(PROGRAM).exists() {
             return Err("there is no S3 server: run scripts/s3-peer".to_owned());
         }
         let folder = tempfile::tempdir().expect("a temporary folder");
-        fs::create_dir_all(folder.path().join("data/bucket")).expect("a folder");
-        // It keeps what it must know about objects in files beside them, for file systems without extended attributes.
         let script = format!(
-            "ip link set lo up; mkdir {0}/beside; exec {PROGRAM} --access tester --secret testers-own-secret \
-             --port 127.0.0.1:7070 posix --sidecar {0}/beside {0}/data",
-            folder.path().display()
+            "ip link set lo up; exec {PROGRAM} -backend memory -initialbucket bucket -host 127.0.0.1:7070"
         );
         let server = Some(Server::start(&script, &folder.path().join("server.log")));
         let settings = Settings {
@@ -234,7 +230,7 @@ impl Peer {
         let peer = Peer {
             name: "s3",
             offers: Offers { links: false, hard_links: false, modes: false },
-            // What it keeps between is its own affair.
+            // It keeps objects in memory.
             under: None,
             text: "s3://bucket/some/prefix".to_owned(),
             surroundings: Surroundings { s3: settings, ..Surroundings::from_environment() },
