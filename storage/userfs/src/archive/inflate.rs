@@ -40,9 +40,13 @@ pub(crate) struct Blocks {
     kept: Mutex<Kept>,
 }
 
+/// Stream and number of a block.
+type BlockKey = (u32, u64);
+
 #[derive(Debug, Default)]
 struct Kept {
-    blocks: HashMap<(u32, u64), (Arc<[u8]>, u64)>,
+    /// With the moment of the last use.
+    blocks: HashMap<BlockKey, (Arc<[u8]>, u64)>,
     clock: u64,
 }
 

@@ -110,6 +110,9 @@ impl Records {
     }
 }
 
+/// Size and pieces of a sparse file.
+type Sparsely = (u64, Vec<Piece>);
+
 struct Reader<'a> {
     from: &'a dyn Source,
     into: &'a mut Builder,
@@ -222,7 +225,7 @@ impl Reader<'_> {
         records: Records,
         long: (Option<Vec<u8>>, Option<Vec<u8>>),
         (body, stored): (u64, u64),
-        pieces: Option<(u64, Vec<Piece>)>,
+        pieces: Option<Sparsely>,
     ) -> Result<()> {
         let path = records
             .sparse
@@ -271,7 +274,7 @@ impl Reader<'_> {
         &self,
         records: &Records,
         (body, stored): (u64, u64),
-        gnu: Option<(u64, Vec<Piece>)>,
+        gnu: Option<Sparsely>,
     ) -> Result<std::result::Result<Content, Refusal>> {
         let sparse = &records.sparse;
         let (size, pieces) = match gnu {
@@ -334,12 +337,7 @@ impl Reader<'_> {
     }
 
     /// The map of a sparse file of GNU's format, which goes on behind the header. Where its bytes begin.
-    fn gnu_map(
-        &self,
-        header: &Header,
-        mut body: u64,
-        stored: u64,
-    ) -> Result<(u64, Option<(u64, Vec<Piece>)>)> {
+    fn gnu_map(&self, header: &Header, mut body: u64, stored: u64) -> Result<(u64, Option<Sparsely>)> {
         let Some(gnu) = header.as_gnu() else {
             return Err(damaged("a sparse file has a header of another format than GNU's"));
         };

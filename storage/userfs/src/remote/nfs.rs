@@ -234,6 +234,10 @@ impl Nfs {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn take_idle(&self) -> Option<(Client, Instant)> {
+        self.idle().pop()
+    }
+
     fn unsynced(&self) -> MutexGuard<'_, HashMap<Inode, Unsynced>> {
         self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -256,10 +260,7 @@ impl Nfs {
 
     /// A connection; one that answers, if what follows must not be sent twice.
     fn client(&self, again: bool) -> Result<Client> {
-        while let Some((mut client, used)) = {
-            let taken = self.idle().pop();
-            taken
-        } {
+        while let Some((mut client, used)) = self.take_idle() {
             if again || used.elapsed() < TRUSTED {
                 return Ok(client);
             }
