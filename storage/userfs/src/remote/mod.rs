@@ -103,6 +103,8 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     fn sync(&self, of: &Place) -> Result<()>;
     /// A descriptor was closed: others see what was written.
     fn close(&self, of: &Place) -> Result<()>;
+    /// It is opened, maybe once more.
+    fn opened(&self, _of: &Place) {}
     /// The last descriptor was closed.
     fn released(&self, _of: &Place) {}
     fn space(&self) -> Result<Space>;
@@ -285,6 +287,7 @@ impl<P: Protocol> Backend for Remote<P> {
 
     fn open(&self, inode: Inode) -> Result<bool> {
         let place = self.place(inode)?;
+        self.protocol.opened(&place);
         let attributes = self.protocol.attributes(&place)?;
         let mut nodes = self.nodes();
         nodes.learn(inode, attributes);

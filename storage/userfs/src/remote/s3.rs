@@ -103,6 +103,8 @@ impl Settings {
 struct Staged {
     file: File,
     changed: bool,
+    /// It was put up and is not the file's any more: who still has it looks for another.
+    over: bool,
 }
 
 struct S3 {
@@ -409,7 +411,7 @@ impl S3 {
             let mut to = &file;
             self.fetch(&self.key(of.path()?)?, None, &mut |piece| Ok(to.write_all(piece)?))?;
         }
-        let staged = Arc::new(Mutex::new(Staged { file, changed: false }));
+        let staged = Arc::new(Mutex::new(Staged { file, changed: false, over: false }));
         // Another thread may have been faster.
         Ok(self.staged().entry(of.inode).or_insert(staged).clone())
     }
@@ -451,8 +453,21 @@ impl S3 {
         if expected.is_some_and(|expected| expected != done) { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// Puts up what was changed here.
-    fn upload(&self, of: &Place) -> Result<()> {
+    /// Changes the file here.
+    fn alter(&self, of: &Place, empty: bool, change: impl Fn(&File) -> std::io::Result<()>) -> Result<()> {
+        loop {
+            let staged = self.stage(of, empty)?;
+            let mut staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
+            if !staged.over {
+                staged.changed = true;
+                return Ok(change(&staged.file)?);
+            }
+        }
+    }
+
+    /// Puts up what was changed here. With `end` what is here ends too: who opens the file next asks the store, although the kernel
+    /// tells that a file was closed for the last time only later.
+    fn upload(&self, of: &Place, end: bool) -> Result<()> {
         let staged = self.staged().get(&of.inode).cloned();
         let Some(staged) = staged else { return Ok(()) };
         let mut staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -460,6 +475,10 @@ impl S3 {
             let bytes = staged.file.metadata()?.len();
             self.put(&self.key(of.path()?)?, Some((&staged.file, bytes)), false)?;
             staged.changed = false;
+        }
+        if end {
+            staged.over = true;
+            self.staged().remove(&of.inode);
         }
         Ok(())
     }
@@ -528,16 +547,11 @@ impl Protocol for S3 {
         if size > OBJECT_BYTES_MAX {
             return Err(Errno(libc::EFBIG));
         }
-        let staged = self.stage(of, size == 0)?;
-        {
-            let mut staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
-            staged.file.set_len(size)?;
-            staged.changed = true;
-        }
+        self.alter(of, size == 0, |file| file.set_len(size))?;
         if of.open {
             return Ok(());
         }
-        let uploaded = self.upload(of);
+        let uploaded = self.upload(of, true);
         self.staged().remove(&of.inode);
         uploaded
     }
@@ -652,8 +666,8 @@ impl Protocol for S3 {
 
     fn read(&self, of: &Place, offset: u64, to: &mut [u8]) -> Result<usize> {
         let staged = self.staged().get(&of.inode).cloned();
-        if let Some(staged) = staged {
-            let staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
+        let staged = staged.as_ref().map(|staged| staged.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(staged) = staged.filter(|staged| !staged.over) {
             let mut done = 0;
             while done < to.len() {
                 match staged.file.read_at(&mut to[done..], offset + done as u64)? {
@@ -681,19 +695,15 @@ impl Protocol for S3 {
         if offset.saturating_add(from.len() as u64) > OBJECT_BYTES_MAX {
             return Err(Errno(libc::EFBIG));
         }
-        let staged = self.stage(of, false)?;
-        let mut staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
-        staged.file.write_all_at(from, offset)?;
-        staged.changed = true;
-        Ok(())
+        self.alter(of, false, |file| file.write_all_at(from, offset))
     }
 
     fn sync(&self, of: &Place) -> Result<()> {
-        self.upload(of)
+        self.upload(of, false)
     }
 
     fn close(&self, of: &Place) -> Result<()> {
-        self.upload(of)
+        self.upload(of, true)
     }
 
     /// Whoever closed it was told what could not be put up.

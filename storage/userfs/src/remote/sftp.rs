@@ -86,11 +86,22 @@ struct Live {
     _ssh: Child,
 }
 
+/// An open file of the server. It is closed there when nobody uses it any more and not before: a server gives names of closed handles
+/// to other files.
 struct Handle {
-    connection: u64,
+    live: Arc<Live>,
     name: String,
     writable: bool,
-    used: u64,
+    used: AtomicU64,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let (live, name) = (self.live.clone(), std::mem::take(&mut self.name));
+        // In the background: nothing depends on it.
+        self.runtime.spawn(async move { live.session.close(name).await });
+    }
 }
 
 #[derive(Default)]
@@ -105,7 +116,7 @@ struct Sftp {
     /// Absolute path of the folder, without `/` at its end.
     root: String,
     connection: Mutex<Connection>,
-    handles: Mutex<HashMap<Inode, Handle>>,
+    handles: Mutex<HashMap<Inode, Arc<Handle>>>,
     clock: AtomicU64,
     fate: Fate,
     skipped: AtomicU64,
@@ -187,7 +198,7 @@ impl Sftp {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn handles(&self) -> MutexGuard<'_, HashMap<Inode, Handle>> {
+    fn handles(&self) -> MutexGuard<'_, HashMap<Inode, Arc<Handle>>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -294,6 +305,8 @@ impl Sftp {
                     connection.live = None;
                 }
             }
+            // They would keep the lost connection's process.
+            self.handles().retain(|_, handle| handle.live.number != live.number);
             tries -= 1;
             if tries == 0 {
                 let timeout = matches!(error, SftpError::Timeout);
@@ -335,14 +348,14 @@ impl Sftp {
     }
 
     /// A handle of an open file, on the connection that there is.
-    fn handle(&self, of: &Place, live: &Arc<Live>, write: bool) -> Result<String> {
+    fn handle(&self, of: &Place, live: &Arc<Live>, write: bool) -> Result<Arc<Handle>> {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
-        if let Some(handle) = self.handles().get_mut(&of.inode)
-            && handle.connection == live.number
+        if let Some(handle) = self.handles().get(&of.inode)
+            && handle.live.number == live.number
             && (handle.writable || !write)
         {
-            handle.used = now;
-            return Ok(handle.name.clone());
+            handle.used.store(now, Ordering::Relaxed);
+            return Ok(handle.clone());
         }
         let path = self.path(of)?;
         let open = |flags| {
@@ -364,25 +377,17 @@ impl Sftp {
             Err(SftpError::Status(status)) => return Err(errno(status.status_code)),
             Err(_) => return Err(Errno::IO),
         };
-        let handle = Handle { connection: live.number, name: name.clone(), writable, used: now };
+        let (used, runtime) = (AtomicU64::new(now), self.runtime.handle().clone());
+        let handle = Arc::new(Handle { live: live.clone(), name, writable, used, runtime });
         let mut handles = self.handles();
-        let mut old: Vec<Handle> = handles.insert(of.inode, handle).into_iter().collect();
+        handles.insert(of.inode, handle.clone());
+        let used = |entry: &(&Inode, &Arc<Handle>)| entry.1.used.load(Ordering::Relaxed);
         if handles.len() > HANDLES_MAX
-            && let Some(oldest) = handles.iter().min_by_key(|(_, handle)| handle.used).map(|(key, _)| *key)
+            && let Some(oldest) = handles.iter().min_by_key(used).map(|(key, _)| *key)
         {
-            old.extend(handles.remove(&oldest));
+            handles.remove(&oldest);
         }
-        drop(handles);
-        old.into_iter().for_each(|handle| self.close_handle(handle));
-        Ok(name)
-    }
-
-    fn close_handle(&self, handle: Handle) {
-        let live = self.connection().live.clone();
-        if let Some(live) = live.filter(|live| live.number == handle.connection) {
-            // In the background: nothing depends on it.
-            self.runtime.spawn(async move { live.session.close(handle.name).await });
-        }
+        Ok(handle)
     }
 
     /// Does something with a handle of the file; once more on a new connection.
@@ -403,7 +408,7 @@ impl Sftp {
             };
             let number = live.number;
             match self.ask(false, |now| {
-                let (handle, same) = (handle.clone(), now.number == number);
+                let (handle, same) = (handle.name.clone(), now.number == number);
                 let asked = same.then(|| asked(now, handle));
                 async move {
                     match asked {
@@ -714,11 +719,13 @@ impl Protocol for Sftp {
         Ok(())
     }
 
+    /// Another file may have the name now.
+    fn opened(&self, of: &Place) {
+        self.handles().remove(&of.inode);
+    }
+
     fn released(&self, of: &Place) {
-        let handle = self.handles().remove(&of.inode);
-        if let Some(handle) = handle {
-            self.close_handle(handle);
-        }
+        self.handles().remove(&of.inode);
     }
 
     fn space(&self) -> Result<Space> {
