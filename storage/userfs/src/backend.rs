@@ -142,6 +142,18 @@ pub struct Space {
     pub files_free: u64,
 }
 
+/// What the kernel may believe without asking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consistency {
+    /// The mount is the only way to the files: what the kernel was told stays true.
+    Own,
+    /// Others change them too. Who opens a file sees what was in it when it was last closed.
+    CloseToOpen {
+        /// How old names may be.
+        names: std::time::Duration,
+    },
+}
+
 /// A file system that [`crate::mount`] serves.
 #[allow(missing_docs)] // names and the module's rules say it; what is particular is said
 pub trait Backend: Send + Sync + 'static {
@@ -193,6 +205,27 @@ pub trait Backend: Send + Sync + 'static {
     }
     fn remove_attribute(&self, _inode: Inode, _name: &OsStr) -> Result<()> {
         Err(Errno::UNSUPPORTED)
+    }
+    fn consistency(&self) -> Consistency {
+        Consistency::Own
+    }
+    /// Without [`Consistency::Own`]: a file is opened. Whether pages of it that the kernel holds are still true.
+    fn open(&self, _inode: Inode) -> Result<bool> {
+        Ok(true)
+    }
+    /// Without [`Consistency::Own`]: a descriptor is closed; errors of what was written come now at the latest.
+    fn close(&self, _inode: Inode) -> Result<()> {
+        Ok(())
+    }
+    /// Without [`Consistency::Own`]: an open of [`Backend::open`] is over, also of all that inherited it.
+    fn release(&self, _inode: Inode) {}
+    /// Whether nothing can ever be written.
+    fn read_only(&self) -> bool {
+        false
+    }
+    /// What a person should know about this mount, a sentence each.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
     }
     /// The shared memory by which processes of the mount's owner may read and write files themselves; the record of
     /// a file is its inode number. Nothing when the backend must be asked each time.

@@ -56,6 +56,9 @@ pub struct Status {
     pub backend: String,
     /// The daemon.
     pub pid: u32,
+    /// What a person should know.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Processes that need no kernel for data, and those that cannot.
     pub acceleration: Acceleration,
     /// Operations that came through the kernel.

@@ -5,12 +5,13 @@
 //! inode of a FUSE mount that is served by the same backend (4.4.3); no stashing at exec (4.4.4), because descriptors
 //! carry all that is needed; maps are the page cache's (4.4.5), kept true by the rules in `segment/segment.h`.
 //!
-//! - [`backend`]: what a backend offers; [`dir`], [`mem`]: backends; [`locate`]: from text to a backend.
+//! - [`backend`]: what a backend offers; [`dir`], [`mem`], [`archive`], [`remote`]: backends; [`locate`]: from text to a backend.
 //! - `server`, [`mount`]: the FUSE side. [`segment`]: shared memory that holds the bytes of files.
 //! - [`accelerate`]: processes that use the segment themselves; what runs in them is `segment/client.c`.
 //! - [`daemon`], [`control`]: one process a mount, and how it is asked.
 
 pub mod accelerate;
+pub mod archive;
 pub mod backend;
 pub mod control;
 pub mod daemon;
@@ -19,6 +20,7 @@ pub mod error;
 pub mod locate;
 pub mod mem;
 pub mod mount;
+pub mod remote;
 pub mod segment;
 mod server;
 pub mod stats;

@@ -3,15 +3,18 @@
 #[cfg(test)]
 mod tests;
 
+use crate::archive::Archive;
 use crate::backend::Backend;
 use crate::dir::Directory;
 use crate::error::Error;
 use crate::mem::{Limits, Memory};
+use crate::remote::s3::{self, Settings};
+use crate::remote::{nfs, sftp};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Kinds that [`open`] knows, for help texts.
-pub const KINDS: &str = "dir:FOLDER, mem:, mem:BYTES (K, M, G and T as units)";
+pub const KINDS: &str = "dir:FOLDER, archive:FILE, sftp:USER@HOST:FOLDER, nfs:HOST:/FOLDER, s3://BUCKET/PREFIX, mem:, mem:BYTES (K, M, G and T as units)";
 
 fn wrong(given: &str, reason: impl Into<String>) -> Error {
     Error::Backend { given: given.to_owned(), reason: reason.into() }
@@ -36,13 +39,52 @@ fn bytes(given: &str, text: &str) -> Result<u64, Error> {
         .ok_or_else(|| wrong(given, format!("'{text}' must be at least 1M and less than 16384T")))
 }
 
+/// What backends use of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Surroundings {
+    /// The command in place of `ssh`, with arguments.
+    pub ssh: String,
+    /// Where S3 is.
+    pub s3: Settings,
+}
+
+impl Surroundings {
+    /// As the environment says: `WEIR_FS_SSH`, and Amazon's variables.
+    pub fn from_environment() -> Surroundings {
+        let ssh = std::env::var("WEIR_FS_SSH").unwrap_or_else(|_| "ssh".to_owned());
+        Surroundings { ssh, s3: Settings::from_environment() }
+    }
+}
+
 /// Opens the backend that `text` names.
 pub fn open(text: &str) -> Result<Arc<dyn Backend>, Error> {
+    open_in(text, &Surroundings::from_environment())
+}
+
+/// The same, with other surroundings than the environment's.
+pub fn open_in(text: &str, surroundings: &Surroundings) -> Result<Arc<dyn Backend>, Error> {
     let (kind, rest) =
         text.split_once(':').ok_or_else(|| wrong(text, format!("no kind; there are {KINDS}")))?;
     match kind {
         "dir" if rest.is_empty() => Err(wrong(text, "name the folder: dir:/srv/data")),
         "dir" => Ok(Arc::new(Directory::open(Path::new(rest))?)),
+        "archive" if rest.is_empty() => {
+            Err(wrong(text, "name the file, a tar, tar.gz, zip or gz: archive:/srv/data.tar.gz"))
+        }
+        "archive" => Ok(Arc::new(Archive::open(Path::new(rest))?)),
+        "sftp" => {
+            let reason =
+                "give user, host and folder: sftp:user@host:/srv/data, or sftp://user@host:22/srv/data";
+            let target = sftp::Target::parse(rest).ok_or_else(|| wrong(text, reason))?;
+            Ok(Arc::new(sftp::open(text, target, &surroundings.ssh)?))
+        }
+        "s3" => Ok(Arc::new(s3::open(text, rest, &surroundings.s3)?)),
+        "nfs" => {
+            let reason = "give host and exported folder: nfs:server:/srv/data, or \
+                          nfs://server/srv/data?nfsport=2049&mountport=20048";
+            let target = nfs::Target::parse(rest).ok_or_else(|| wrong(text, reason))?;
+            Ok(Arc::new(nfs::open(text, target)?))
+        }
         "mem" => {
             let mut limits = Limits::default();
             if !rest.is_empty() {

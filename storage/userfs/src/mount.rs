@@ -1,6 +1,6 @@
 //! A mounted file system: session with the kernel, thread that tells it what is stale, unmount.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Consistency};
 use crate::error::Error;
 use crate::server::{Server, Stale};
 use crate::stats::Stats;
@@ -12,6 +12,8 @@ use std::thread::JoinHandle;
 
 /// Threads that answer the kernel.
 const THREADS: usize = 4;
+/// The same where answers come from afar.
+const REMOTE_THREADS: usize = 16;
 
 /// How to mount.
 #[derive(Debug, Clone, Default)]
@@ -50,14 +52,15 @@ impl Mount {
             MountOption::Subtype("weir".to_owned()),
             MountOption::DefaultPermissions,
         ];
-        if options.read_only {
+        if options.read_only || backend.read_only() {
             config.mount_options.push(MountOption::RO);
         }
         if rustix::process::geteuid().is_root() {
             config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
         }
         config.acl = if options.others { SessionACL::All } else { SessionACL::Owner };
-        config.n_threads = Some(THREADS);
+        let own = backend.consistency() == Consistency::Own;
+        config.n_threads = Some(if own { THREADS } else { REMOTE_THREADS });
         let session = Session::new(server, &point, &config).map_err(failed)?;
         let kernel = session.as_fd().try_clone_to_owned().map_err(failed)?;
         let notifier = session.notifier();

@@ -7,17 +7,20 @@
 //!   or are told to the kernel by whoever makes them past it (see `segment/segment.h`).
 //! - Open, flush and opendir are answered with "not implemented" once, which makes the kernel never ask again: opening a
 //!   cached file costs no round trip. So there are no handles; an inode is enough to read and write.
+//! - Both are so for backends that own their files. With close-to-open consistency names are kept for a moment, attributes
+//!   are asked for each time, and open and flush are the backend's.
 //! - No writeback cache: a write reaches the backend before it returns, and the size in the backend is true.
 //! - `default_permissions`: the kernel checks permissions.
 //! - Locks (flock, fcntl) are the kernel's, as no lock operation is taken on.
 
-use crate::backend::{Attributes, Backend, Change, Inode, New, NewTime, Replace};
+use crate::backend::{Attributes, Backend, Change, Consistency, Inode, New, NewTime, Replace};
 use crate::error::{Errno, Result};
 use crate::stats::{Operation, Stats};
 use fuser::{
-    BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -68,11 +71,33 @@ pub(crate) struct Server {
     backend: Arc<dyn Backend>,
     stats: Arc<Stats>,
     stale: Arc<Stale>,
+    /// How long the kernel may keep names, and attributes.
+    keeps: (Duration, Duration),
 }
 
 impl Server {
     pub(crate) fn new(backend: Arc<dyn Backend>, stats: Arc<Stats>, stale: Arc<Stale>) -> Server {
-        Server { backend, stats, stale }
+        let keeps = match backend.consistency() {
+            Consistency::Own => (FOREVER, FOREVER),
+            // The backend itself knows how old attributes are.
+            Consistency::CloseToOpen { names } => (names, Duration::ZERO),
+        };
+        Server { backend, stats, stale, keeps }
+    }
+
+    /// Whether all changes go through this mount.
+    fn is_own(&self) -> bool {
+        self.backend.consistency() == Consistency::Own
+    }
+
+    fn entry(&self, answer: Result<Attributes>, reply: ReplyEntry) {
+        match answer {
+            Ok(attributes) => {
+                let (names, kept) = self.keeps;
+                reply.entry_with_ttls(&kept, &names, &shown(&attributes), Generation(0));
+            }
+            Err(error) => reply.error(errno(error)),
+        }
     }
 
     fn ask<T>(&self, operation: Operation, asked: impl FnOnce(&dyn Backend) -> Result<T>) -> Result<T> {
@@ -126,13 +151,6 @@ fn new_time(time: TimeOrNow) -> NewTime {
     }
 }
 
-fn entry(answer: Result<Attributes>, reply: ReplyEntry) {
-    match answer {
-        Ok(attributes) => reply.entry(&FOREVER, &shown(&attributes), Generation(0)),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
 fn empty(answer: Result<()>, reply: ReplyEmpty) {
     match answer {
         Ok(()) => reply.ok(),
@@ -161,12 +179,16 @@ impl Filesystem for Server {
         {
             let _ = config.add_capabilities(wanted);
         }
+        if !self.is_own() {
+            // Pages go when size or time have changed under the kernel.
+            let _ = config.add_capabilities(InitFlags::FUSE_AUTO_INVAL_DATA);
+        }
         let _ = config.set_max_write(WRITE_BYTES_MAX);
         Ok(())
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(self.ask(Operation::Lookup, |backend| backend.lookup(parent.0, name)), reply);
+        self.entry(self.ask(Operation::Lookup, |backend| backend.lookup(parent.0, name)), reply);
     }
 
     fn forget(&self, _request: &Request, inode: INodeNo, times: u64) {
@@ -175,7 +197,7 @@ impl Filesystem for Server {
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         match self.ask(Operation::Attributes, |backend| backend.attributes(inode.0)) {
-            Ok(attributes) => reply.attr(&FOREVER, &shown(&attributes)),
+            Ok(attributes) => reply.attr(&self.keeps.1, &shown(&attributes)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -207,7 +229,7 @@ impl Filesystem for Server {
             modified: modified.map(new_time),
         };
         match self.ask(Operation::Change, |backend| backend.change(inode.0, &change)) {
-            Ok(attributes) => reply.attr(&FOREVER, &shown(&attributes)),
+            Ok(attributes) => reply.attr(&self.keeps.1, &shown(&attributes)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -231,7 +253,7 @@ impl Filesystem for Server {
     ) {
         let made =
             self.ask(Operation::Make, |backend| backend.make(parent.0, name, new(request, mode, device)));
-        entry(made, reply);
+        self.entry(made, reply);
     }
 
     fn mkdir(
@@ -246,7 +268,7 @@ impl Filesystem for Server {
         let made = self.ask(Operation::MakeDirectory, |backend| {
             backend.make_directory(parent.0, name, new(request, mode, 0))
         });
-        entry(made, reply);
+        self.entry(made, reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -264,7 +286,7 @@ impl Filesystem for Server {
         let made = self.ask(Operation::MakeLink, |backend| {
             backend.make_link(parent.0, name, target.as_os_str(), new(request, 0o777, 0))
         });
-        entry(made, reply);
+        self.entry(made, reply);
     }
 
     fn rename(
@@ -293,11 +315,32 @@ impl Filesystem for Server {
     }
 
     fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(self.ask(Operation::Link, |backend| backend.link(inode.0, parent.0, name)), reply);
+        self.entry(self.ask(Operation::Link, |backend| backend.link(inode.0, parent.0, name)), reply);
     }
 
-    fn open(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.error(fuser::Errno::ENOSYS);
+    fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.is_own() {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        match self.ask(Operation::Open, |backend| backend.open(inode.0)) {
+            Ok(true) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+            Ok(false) => reply.opened(FileHandle(0), FopenFlags::empty()),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.backend.release(inode.0);
+        reply.ok();
     }
 
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -307,12 +350,15 @@ impl Filesystem for Server {
     fn flush(
         &self,
         _request: &Request,
-        _inode: INodeNo,
+        inode: INodeNo,
         _handle: FileHandle,
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        reply.error(fuser::Errno::ENOSYS);
+        if self.is_own() {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        empty(self.ask(Operation::Close, |backend| backend.close(inode.0)), reply);
     }
 
     /// Made by mknod then, which leaves no handle that the kernel would have to release.

@@ -20,7 +20,7 @@ operations! {
     MakeDirectory "make_directory", MakeLink "make_link", Link "link", Unlink "unlink",
     RemoveDirectory "remove_directory", Rename "rename", Read "read", Write "write", Sync "sync", List "list",
     Space "space", Seek "seek", Allocate "allocate", GetAttribute "get_attribute", SetAttribute "set_attribute",
-    ListAttributes "list_attributes", RemoveAttribute "remove_attribute",
+    ListAttributes "list_attributes", RemoveAttribute "remove_attribute", Open "open", Close "close",
 }
 
 #[derive(Debug, Default)]

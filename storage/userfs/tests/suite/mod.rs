@@ -1,8 +1,11 @@
 //! The same tests for every backend, through the kernel.
 
 mod accelerated;
+mod archives;
 mod files;
 mod mounts;
+mod peers;
+mod remote;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +37,16 @@ impl Mounted {
         let options = Options { source: format!("test-{name}"), others: true, ..Options::default() };
         let mount = Mount::new(backend, &folder.path().join("mount"), &options).expect("it mounts");
         Mounted { mount: Some(mount), folder, name }
+    }
+
+    /// Any backend that is there already.
+    pub fn shared(name: &'static str, backend: Arc<dyn Backend>) -> Mounted {
+        Mounted::new(name, |_| backend)
+    }
+
+    /// Any backend.
+    pub fn of(name: &'static str, backend: impl Backend) -> Mounted {
+        Mounted::new(name, |_| Arc::new(backend))
     }
 
     /// Limits of the memory backend.

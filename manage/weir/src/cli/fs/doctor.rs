@@ -39,6 +39,22 @@ fn interception() -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
+fn ssh() -> Result<String, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join("ssh")).find(|file| file.exists());
+    found
+        .map(|file| format!("'sftp:' uses {}", file.display()))
+        .ok_or_else(|| "install openssh-client for 'sftp:', or name a command in WEIR_FS_SSH".to_owned())
+}
+
+fn store() -> Result<String, String> {
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if set("AWS_ACCESS_KEY_ID") && set("AWS_SECRET_ACCESS_KEY") {
+        return Ok("'s3:' has keys in the environment".to_owned());
+    }
+    Err("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for 's3:' (public buckets need none)".to_owned())
+}
+
 /// Runs the command.
 pub fn run() -> ExitCode {
     let findings = [
@@ -46,6 +62,8 @@ pub fn run() -> ExitCode {
         Finding { what: "right to mount", answer: right(), needed: true },
         Finding { what: "shared memory", answer: shared_memory(), needed: false },
         Finding { what: "interception", answer: interception(), needed: false },
+        Finding { what: "SFTP", answer: ssh(), needed: false },
+        Finding { what: "S3", answer: store(), needed: false },
     ];
     let mut table = output::table(&["", "WHAT", "FOUND"]);
     for finding in &findings {

@@ -18,8 +18,8 @@ use weir_userfs::daemon::{self, Task};
 use weir_userfs::locate;
 use weir_userfs::mount::Options;
 
-/// How long a new mount may take until it answers.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a new mount may take until it answers, and how often a person is told that one works on an archive.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `weir fs …`
 #[derive(Debug, Args)]
@@ -186,7 +186,7 @@ fn mount(arguments: &MountArguments, state: &Path) -> Result<(), Failure> {
     command.args(arguments.allow_others.then_some("--allow-others"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(Failure::io("starting the daemon"))?;
-    let begun = Instant::now();
+    let mut begun = Instant::now();
     let point = std::fs::canonicalize(&arguments.point).unwrap_or_else(|_| arguments.point.clone());
     while begun.elapsed() < PATIENCE {
         if child.try_wait().map_err(Failure::io("waiting for the daemon"))?.is_some() {
@@ -199,8 +199,13 @@ fn mount(arguments: &MountArguments, state: &Path) -> Result<(), Failure> {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(20));
+        if begun.elapsed() >= PATIENCE && arguments.backend.starts_with("archive:") {
+            eprintln!("weir: process {} is still reading the archive", child.id());
+            begun = Instant::now();
+        }
     }
-    Err(Failure::Missing(format!("the daemon (process {}) has not answered for 30 s", child.id())))
+    let (id, seconds) = (child.id(), PATIENCE.as_secs());
+    Err(Failure::Missing(format!("the daemon (process {id}) has not answered for {seconds} s")))
 }
 
 /// What a daemon said before it ended.
@@ -260,6 +265,9 @@ fn show(all: &[Status]) {
         mounts.add_row([&status.mount, &status.backend, &status.pid.to_string(), &acceleration]);
     }
     println!("{mounts}");
+    for status in all {
+        status.notes.iter().for_each(|note| println!("{}: {note}", status.mount));
+    }
     all.iter().for_each(show_processes);
     for status in all.iter().filter(|status| !status.operations.is_empty()) {
         println!();

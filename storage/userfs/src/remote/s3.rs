@@ -1,0 +1,732 @@
+//! `s3://BUCKET/PREFIX`: objects of an S3 store as files.
+//!
+//! The crate `rusty-s3` signs calls and reads answers, `ureq` carries them (why not more: docs/decisions/0021). Keys and the
+//! place of the store are what the environment says in Amazon's variables ([`Settings`]).
+//!
+//! - An object is written as a whole. So the first write to a file brings it here, into a file without a name that others
+//!   cannot see; `close` and `fsync` put it up if it was changed, and tell errors. What was not closed or synced is lost with the
+//!   daemon. A truncation of a file that is not open is put up at once.
+//! - Directories are common beginnings of keys. One that is made here is an empty object whose key ends with `/`; one that would
+//!   vanish with its last file here becomes such an object.
+//! - Renaming is copying and removing: of directories with at most [`RENAMED_MAX`] objects, else EXDEV, which makes `mv` do it
+//!   itself. It is not atomic.
+//! - Files are the mounting user's, with fixed permissions ([`FILE_MODE`]); setting others gives EPERM, as on VFAT. Times are those
+//!   of the last upload; setting them is taken and forgotten. There are no links.
+
+use super::runtime::{Fate, PATIENCE};
+use super::{Found, Place, Protocol, Remote};
+use crate::backend::{Attributes, Change, Inode, New, Replace, Space};
+use crate::error::{Errno, Error, Result};
+use rusty_s3::actions::ListObjectsV2;
+use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use ureq::http::{HeaderMap, Response};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Body, SendBody};
+
+/// Permissions of files; of directories these and the right to search.
+const FILE_MODE: u32 = 0o644;
+const DIRECTORY_MODE: u32 = 0o755;
+/// Largest object that one call may put up.
+const OBJECT_BYTES_MAX: u64 = 5 << 30;
+/// How long a signature holds.
+const SIGNED: Duration = Duration::from_secs(600);
+/// Objects of a directory that is renamed.
+const RENAMED_MAX: usize = 1000;
+/// Names of a directory.
+const NAMES_MAX: usize = 1 << 20;
+/// Bytes of an answer that is a text.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// Bytes moved at once between the store and a file.
+const PIECE_BYTES: usize = 256 * 1024;
+/// Before the second try; doubled from then on.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Where certificates of authorities are, unless `SSL_CERT_FILE` says otherwise.
+const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Where the store is, and as whom it is asked.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Settings {
+    /// `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`; without it Amazon's.
+    pub endpoint: Option<String>,
+    /// `AWS_REGION` or `AWS_DEFAULT_REGION`, else `us-east-1`.
+    pub region: Option<String>,
+    /// `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`; without them calls are not signed.
+    pub key: Option<(String, String)>,
+    /// `AWS_SESSION_TOKEN`.
+    pub token: Option<String>,
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let key = self.key.as_ref().map(|key| &key.0);
+        write!(out, "endpoint {:?}, region {:?}, key {key:?}", self.endpoint, self.region)
+    }
+}
+
+impl Settings {
+    /// As the environment says.
+    pub fn from_environment() -> Settings {
+        let first = |names: &[&str]| {
+            names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        };
+        Settings {
+            endpoint: first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]),
+            region: first(&["AWS_REGION", "AWS_DEFAULT_REGION"]),
+            key: first(&["AWS_ACCESS_KEY_ID"]).zip(first(&["AWS_SECRET_ACCESS_KEY"])),
+            token: first(&["AWS_SESSION_TOKEN"]),
+        }
+    }
+
+    fn bucket(&self, name: &str) -> std::result::Result<Bucket, String> {
+        let region = self.region.clone().unwrap_or_else(|| "us-east-1".to_owned());
+        let amazon = format!("https://s3.{region}.amazonaws.com");
+        let endpoint = self.endpoint.as_ref().unwrap_or(&amazon);
+        // Names with dots are in no certificate, and other stores have one host.
+        let path_style = self.endpoint.is_some() || name.contains('.');
+        let style = if path_style { UrlStyle::Path } else { UrlStyle::VirtualHost };
+        let url = endpoint.parse().map_err(|error| format!("the endpoint '{endpoint}': {error}"))?;
+        Bucket::new(url, style, name.to_owned(), region)
+            .map_err(|error| format!("bucket '{name}' at {endpoint}: {error}"))
+    }
+}
+
+/// A file that is here to be written.
+struct Staged {
+    file: File,
+    changed: bool,
+    /// It was put up and is not the file's any more: who still has it looks for another.
+    over: bool,
+}
+
+struct S3 {
+    bucket: Bucket,
+    credentials: Option<Credentials>,
+    agent: Agent,
+    /// Beginning of all keys; empty, or with `/` at its end.
+    prefix: String,
+    owner: (u32, u32),
+    begun: SystemTime,
+    staged: Mutex<HashMap<Inode, Arc<Mutex<Staged>>>>,
+    fate: Fate,
+}
+
+/// Opens what has `prefix` in a bucket; `rest` is what follows `s3:`.
+pub(crate) fn open(
+    text: &str,
+    rest: &str,
+    settings: &Settings,
+) -> std::result::Result<Remote<impl Protocol>, Error> {
+    let wrong = |reason: String| Error::Backend { given: text.to_owned(), reason };
+    let place = rest.strip_prefix("//").unwrap_or_default();
+    let (name, prefix) = place.split_once('/').unwrap_or((place, ""));
+    let prefix = prefix.trim_matches('/');
+    let plain = |part: &str| !matches!(part, "" | "." | "..");
+    if name.is_empty() || !prefix.is_empty() && !prefix.split('/').all(plain) {
+        return Err(wrong("give bucket and prefix: s3://bucket/some/prefix, or s3://bucket".to_owned()));
+    }
+    let credentials = settings.key.as_ref().map(|(key, secret)| match &settings.token {
+        Some(token) => Credentials::new_with_token(key, secret, token),
+        None => Credentials::new(key, secret),
+    });
+    let s3 = S3 {
+        bucket: settings.bucket(name).map_err(&wrong)?,
+        credentials,
+        agent: agent(settings).map_err(&wrong)?,
+        prefix: if prefix.is_empty() { String::new() } else { format!("{prefix}/") },
+        owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+        begun: SystemTime::now(),
+        staged: Mutex::default(),
+        fate: Fate::default(),
+    };
+    s3.page(&s3.prefix, 1, None).map_err(|error| {
+        let hint = if s3.credentials.is_some() {
+            ""
+        } else {
+            "; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set"
+        };
+        wrong(format!("listing bucket '{name}' at {}: {error:?}{hint}", s3.bucket.base_url()))
+    })?;
+    Remote::new(s3).map_err(|error| wrong(format!("{error:?}")))
+}
+
+fn agent(settings: &Settings) -> std::result::Result<Agent, String> {
+    let mut tls = TlsConfig::builder()
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    if settings.endpoint.as_ref().is_none_or(|endpoint| endpoint.starts_with("https:")) {
+        let file = std::env::var("SSL_CERT_FILE").unwrap_or_else(|_| AUTHORITIES.to_owned());
+        let pem = std::fs::read(&file)
+            .map_err(|error| format!("{file}: {error}; install ca-certificates, or set SSL_CERT_FILE"))?;
+        let certificates = parse_pem(&pem).filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        });
+        tls = tls.root_certs(RootCerts::Specific(Arc::new(certificates.collect())));
+    }
+    Ok(Agent::config_builder()
+        .tls_config(tls.build())
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .timeout_connect(Some(Duration::from_secs(15)))
+        .timeout_recv_response(Some(PATIENCE))
+        .timeout_per_read(Some(PATIENCE))
+        .timeout_per_write(Some(PATIENCE))
+        .build()
+        .into())
+}
+
+fn errno(status: u16) -> Errno {
+    match status {
+        404 => Errno::NOT_FOUND,
+        401 | 403 => Errno(libc::EACCES),
+        412 => Errno::EXISTS,
+        413 => Errno(libc::EFBIG),
+        507 => Errno::NO_SPACE,
+        _ => Errno::IO,
+    }
+}
+
+/// A time as HTTP's headers have it.
+fn http_time(headers: &HeaderMap) -> Option<SystemTime> {
+    let text = headers.get("last-modified")?.to_str().ok()?;
+    jiff::fmt::rfc2822::parse(text).ok().map(|time| SystemTime::from(time.timestamp()))
+}
+
+type Answer = Response<Body>;
+
+impl S3 {
+    fn staged(&self) -> MutexGuard<'_, HashMap<Inode, Arc<Mutex<Staged>>>> {
+        self.staged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a call; again when the store or the way to it has a weak moment: all calls can be repeated.
+    fn send(&self, call: impl Fn() -> std::result::Result<Answer, ureq::Error>) -> Result<Answer> {
+        let begun = Instant::now();
+        let mut pause = PAUSE;
+        loop {
+            let error = match call() {
+                Ok(answer) if answer.status().is_success() => return Ok(answer),
+                Ok(mut answer) => {
+                    let status = answer.status().as_u16();
+                    if !matches!(status, 404 | 412 | 416) {
+                        let words = answer.body_mut().with_config().limit(4096).read_to_string();
+                        tracing::warn!("the store answers {status}: {}", words.unwrap_or_default());
+                    }
+                    if !matches!(status, 429 | 500 | 502 | 503 | 504) {
+                        return Err(if status == 416 { Errno::NO_SUCH_OFFSET } else { errno(status) });
+                    }
+                    errno(status)
+                }
+                Err(error) => {
+                    tracing::warn!("{}: {error}", self.bucket.base_url());
+                    self.fate.lost.fetch_add(1, Ordering::Relaxed);
+                    match error {
+                        ureq::Error::Timeout(_) => Errno(libc::ETIMEDOUT),
+                        _ => Errno::IO,
+                    }
+                }
+            };
+            if begun.elapsed() + pause > PATIENCE {
+                return Err(error);
+            }
+            std::thread::sleep(pause);
+            pause *= 2;
+        }
+    }
+
+    fn key(&self, path: &[u8]) -> Result<String> {
+        // Keys are text.
+        let path = std::str::from_utf8(path).map_err(|_| Errno(libc::EILSEQ))?;
+        Ok(format!("{}{path}", self.prefix))
+    }
+
+    /// The key of a directory's beginning, with `/` at its end unless it is empty.
+    fn folder(&self, path: &[u8]) -> Result<String> {
+        let key = self.key(path)?;
+        Ok(if path.is_empty() { key } else { format!("{key}/") })
+    }
+
+    fn put(&self, key: &str, body: Option<(&File, u64)>, new: bool) -> Result<()> {
+        let action = self.bucket.put_object(self.credentials.as_ref(), key);
+        self.send(|| {
+            let url = action.sign(SIGNED);
+            let mut call = self.agent.put(url.as_str());
+            if new {
+                call = call.header("if-none-match", "*");
+            }
+            match body {
+                None => call.send(&[][..]),
+                Some((file, bytes)) => {
+                    let mut reader = At { file, offset: 0, end: bytes };
+                    call.header("content-length", bytes).send(SendBody::from_reader(&mut reader))
+                }
+            }
+        })
+        .map(drop)
+    }
+
+    fn delete(&self, key: &str) -> Result<()> {
+        let action = self.bucket.delete_object(self.credentials.as_ref(), key);
+        self.send(|| self.agent.delete(action.sign(SIGNED).as_str()).call()).map(drop)
+    }
+
+    fn copy(&self, from: &str, to: &str) -> Result<()> {
+        let source = self.bucket.object_url(from);
+        // Path-style or not: the header names the bucket itself.
+        let path = source.path().trim_start_matches('/');
+        let bucket = self.bucket.name();
+        let path = path.strip_prefix(bucket).and_then(|path| path.strip_prefix('/')).unwrap_or(path);
+        let source = format!("/{bucket}/{path}");
+        let mut action = self.bucket.put_object(self.credentials.as_ref(), to);
+        action.headers_mut().insert("x-amz-copy-source", source.clone());
+        let mut answer = self.send(|| {
+            let call = self.agent.put(action.sign(SIGNED).as_str());
+            call.header("x-amz-copy-source", &source).send(&[][..])
+        })?;
+        // An error may come after the status.
+        let words = answer.body_mut().with_config().limit(64 * 1024).read_to_string().unwrap_or_default();
+        if words.contains("<Error>") {
+            tracing::warn!("copying {from}: {words}");
+            return Err(Errno::IO);
+        }
+        Ok(())
+    }
+
+    /// Size and time of an object.
+    fn head(&self, key: &str) -> Result<Attributes> {
+        let action = self.bucket.head_object(self.credentials.as_ref(), key);
+        let answer = self.send(|| self.agent.head(action.sign(SIGNED).as_str()).call())?;
+        let headers = answer.headers();
+        let size = headers.get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
+        Ok(self.file(size.unwrap_or(0), http_time(headers).unwrap_or(self.begun)))
+    }
+
+    /// Files and directories that begin with `prefix`, at most `most`, and where to go on.
+    #[allow(clippy::type_complexity)] // told apart right where it is used
+    fn page(
+        &self,
+        prefix: &str,
+        most: usize,
+        after: Option<&str>,
+    ) -> Result<(Vec<(String, Option<Attributes>)>, Option<String>)> {
+        let mut action = self.bucket.list_objects_v2(self.credentials.as_ref());
+        action.with_prefix(prefix);
+        action.with_delimiter("/");
+        action.with_max_keys(most);
+        if let Some(after) = after {
+            action.with_continuation_token(after.to_owned());
+        }
+        self.listed(&action)
+    }
+
+    #[allow(clippy::type_complexity)] // as above
+    fn listed(
+        &self,
+        action: &ListObjectsV2<'_>,
+    ) -> Result<(Vec<(String, Option<Attributes>)>, Option<String>)> {
+        let mut answer = self.send(|| self.agent.get(action.sign(SIGNED).as_str()).call())?;
+        let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
+        let text = text.map_err(|_| Errno::IO)?;
+        let told = ListObjectsV2::parse_response(&text).map_err(|error| {
+            tracing::warn!("a listing that is not understood: {error}");
+            Errno::IO
+        })?;
+        let time = |text: Option<String>| {
+            let time = text.and_then(|text| jiff::Timestamp::from_str(&text).ok());
+            time.map_or(self.begun, SystemTime::from)
+        };
+        let files = told.contents.into_iter().map(|object| {
+            let shown = self.file(object.size.unwrap_or(0), time(object.last_modified));
+            (object.key, Some(shown))
+        });
+        let folders = told.common_prefixes.into_iter().map(|common| (common.prefix, None));
+        Ok((files.chain(folders).collect(), told.next_continuation_token))
+    }
+
+    fn file(&self, size: u64, modified: SystemTime) -> Attributes {
+        Attributes {
+            inode: 0,
+            mode: libc::S_IFREG | FILE_MODE,
+            links: 1,
+            user: self.owner.0,
+            group: self.owner.1,
+            device: 0,
+            size,
+            blocks: size.div_ceil(512),
+            accessed: modified,
+            modified,
+            changed: modified,
+        }
+    }
+
+    fn directory(&self) -> Attributes {
+        Attributes { mode: libc::S_IFDIR | DIRECTORY_MODE, ..self.file(0, self.begun) }
+    }
+
+    fn find(&self, path: &[u8]) -> Result<Attributes> {
+        if path.is_empty() {
+            return Ok(self.directory());
+        }
+        match self.head(&self.key(path)?) {
+            Err(Errno::NOT_FOUND) => {}
+            found => return found,
+        }
+        let (entries, _) = self.page(&self.folder(path)?, 1, None)?;
+        if entries.is_empty() { Err(Errno::NOT_FOUND) } else { Ok(self.directory()) }
+    }
+
+    /// Whether there is anything in a directory but its own object.
+    fn is_empty(&self, folder: &str) -> Result<bool> {
+        let (entries, _) = self.page(folder, 2, None)?;
+        Ok(entries.iter().all(|(key, _)| key == folder))
+    }
+
+    /// A directory whose last file has gone stays.
+    fn keep(&self, path: &[u8]) -> Result<()> {
+        let folder = self.folder(path)?;
+        if !path.is_empty() && self.page(&folder, 1, None)?.0.is_empty() {
+            self.put(&folder, None, false)?;
+        }
+        Ok(())
+    }
+
+    /// The file here that is written, brought from the store unless it is to be `empty`.
+    fn stage(&self, of: &Place, empty: bool) -> Result<Arc<Mutex<Staged>>> {
+        if let Some(there) = self.staged().get(&of.inode) {
+            return Ok(there.clone());
+        }
+        let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+        let file =
+            rustix::fs::open(std::env::temp_dir(), flags, rustix::fs::Mode::from_bits_truncate(0o600))?;
+        let file = File::from(file);
+        if !empty {
+            let mut to = &file;
+            self.fetch(&self.key(of.path()?)?, None, &mut |piece| Ok(to.write_all(piece)?))?;
+        }
+        let staged = Arc::new(Mutex::new(Staged { file, changed: false, over: false }));
+        // Another thread may have been faster.
+        Ok(self.staged().entry(of.inode).or_insert(staged).clone())
+    }
+
+    /// Gives an object's bytes, or those of a range, piece by piece.
+    fn fetch(
+        &self,
+        key: &str,
+        range: Option<(u64, u64)>,
+        take: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let action = self.bucket.get_object(self.credentials.as_ref(), key);
+        let answer = self.send(|| {
+            let call = self.agent.get(action.sign(SIGNED).as_str());
+            match range {
+                Some((start, bytes)) => {
+                    call.header("range", format!("bytes={start}-{}", start + bytes - 1)).call()
+                }
+                None => call.call(),
+            }
+        })?;
+        let expected = answer.body().content_length();
+        let mut reader = answer.into_body().into_with_config().limit(OBJECT_BYTES_MAX).reader();
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut done = 0;
+        loop {
+            match reader.read(&mut piece) {
+                Ok(0) => break,
+                Ok(bytes) => {
+                    take(&piece[..bytes])?;
+                    done += bytes as u64;
+                }
+                Err(error) => {
+                    tracing::warn!("reading {key}: {error}");
+                    return Err(Errno::IO);
+                }
+            }
+        }
+        if expected.is_some_and(|expected| expected != done) { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// Changes the file here.
+    fn alter(&self, of: &Place, empty: bool, change: impl Fn(&File) -> std::io::Result<()>) -> Result<()> {
+        loop {
+            let staged = self.stage(of, empty)?;
+            let mut staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
+            if !staged.over {
+                staged.changed = true;
+                return Ok(change(&staged.file)?);
+            }
+        }
+    }
+
+    /// Puts up what was changed here. With `end` what is here ends too: who opens the file next asks the store, although the kernel
+    /// tells that a file was closed for the last time only later.
+    fn upload(&self, of: &Place, end: bool) -> Result<()> {
+        let staged = self.staged().get(&of.inode).cloned();
+        let Some(staged) = staged else { return Ok(()) };
+        let mut staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
+        if staged.changed {
+            let bytes = staged.file.metadata()?.len();
+            self.put(&self.key(of.path()?)?, Some((&staged.file, bytes)), false)?;
+            staged.changed = false;
+        }
+        if end {
+            staged.over = true;
+            self.staged().remove(&of.inode);
+        }
+        Ok(())
+    }
+
+    /// All keys that begin with `folder`; more than [`RENAMED_MAX`] are EXDEV.
+    fn below(&self, folder: &str) -> Result<Vec<String>> {
+        let mut action = self.bucket.list_objects_v2(self.credentials.as_ref());
+        action.with_prefix(folder);
+        let (entries, more) = self.listed(&action)?;
+        if more.is_some() || entries.len() > RENAMED_MAX {
+            return Err(Errno(libc::EXDEV));
+        }
+        Ok(entries.into_iter().map(|entry| entry.0).collect())
+    }
+}
+
+/// A file from a place on, whatever its position is.
+struct At<'a> {
+    file: &'a File,
+    offset: u64,
+    end: u64,
+}
+
+impl Read for At<'_> {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        let left = usize::try_from(self.end - self.offset).unwrap_or(usize::MAX).min(to.len());
+        let bytes = self.file.read_at(&mut to[..left], self.offset)?;
+        self.offset += bytes as u64;
+        Ok(bytes)
+    }
+}
+
+impl Protocol for S3 {
+    /// Times have whole seconds.
+    const EXACT_TIMES: bool = false;
+
+    fn root(&self) -> Result<Found> {
+        Ok(Found { attributes: self.directory(), key: Vec::new() })
+    }
+
+    fn lookup(&self, parent: &Place, name: &OsStr) -> Result<Found> {
+        Ok(Found { attributes: self.find(&parent.join(name)?)?, key: Vec::new() })
+    }
+
+    fn attributes(&self, of: &Place) -> Result<Attributes> {
+        let staged = self.staged().get(&of.inode).cloned();
+        let Some(staged) = staged else { return self.find(of.path()?) };
+        let staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
+        if !staged.changed {
+            drop(staged);
+            return self.find(of.path()?);
+        }
+        let found = staged.file.metadata()?;
+        Ok(self.file(found.len(), found.modified()?))
+    }
+
+    fn change(&self, of: &Place, change: &Change, now: &Attributes) -> Result<()> {
+        let other = |new: Option<u32>, old: u32| new.is_some_and(|new| new != old);
+        if other(change.mode.map(|mode| mode & 0o7777), now.mode & 0o7777)
+            || other(change.user, now.user)
+            || other(change.group, now.group)
+        {
+            return Err(Errno::NOT_PERMITTED);
+        }
+        let Some(size) = change.size else { return Ok(()) };
+        if size > OBJECT_BYTES_MAX {
+            return Err(Errno(libc::EFBIG));
+        }
+        self.alter(of, size == 0, |file| file.set_len(size))?;
+        if of.open {
+            return Ok(());
+        }
+        let uploaded = self.upload(of, true);
+        self.staged().remove(&of.inode);
+        uploaded
+    }
+
+    fn read_link(&self, _of: &Place) -> Result<Vec<u8>> {
+        Err(Errno::INVALID)
+    }
+
+    fn make(&self, parent: &Place, name: &OsStr, _new: New) -> Result<()> {
+        let path = parent.join(name)?;
+        match self.find(&path) {
+            Err(Errno::NOT_FOUND) => self.put(&self.key(&path)?, None, true),
+            Err(error) => Err(error),
+            Ok(_) => Err(Errno::EXISTS),
+        }
+    }
+
+    fn make_directory(&self, parent: &Place, name: &OsStr, _new: New) -> Result<()> {
+        let path = parent.join(name)?;
+        match self.find(&path) {
+            Err(Errno::NOT_FOUND) => self.put(&self.folder(&path)?, None, false),
+            Err(error) => Err(error),
+            Ok(_) => Err(Errno::EXISTS),
+        }
+    }
+
+    fn make_link(&self, _parent: &Place, _name: &OsStr, _target: &OsStr, _new: New) -> Result<()> {
+        Err(Errno::NOT_PERMITTED)
+    }
+
+    fn link(&self, _of: &Place, _parent: &Place, _name: &OsStr) -> Result<()> {
+        Err(Errno::NOT_PERMITTED)
+    }
+
+    fn remove(&self, parent: &Place, name: &OsStr) -> Result<()> {
+        let key = self.key(&parent.join(name)?)?;
+        self.head(&key)?;
+        self.delete(&key)?;
+        self.keep(parent.path()?)
+    }
+
+    fn remove_directory(&self, parent: &Place, name: &OsStr) -> Result<()> {
+        let folder = self.folder(&parent.join(name)?)?;
+        if !self.is_empty(&folder)? {
+            return Err(Errno::NOT_EMPTY);
+        }
+        self.delete(&folder)?;
+        self.keep(parent.path()?)
+    }
+
+    fn rename(&self, from: (&Place, &OsStr), to: (&Place, &OsStr), replace: Replace) -> Result<()> {
+        let (old, new) = (from.0.join(from.1)?, to.0.join(to.1)?);
+        let moved = self.find(&old)?;
+        let there = match self.find(&new) {
+            Err(Errno::NOT_FOUND) => None,
+            found => Some(found?),
+        };
+        match there {
+            Some(_) if replace == Replace::No => return Err(Errno::EXISTS),
+            Some(there) => match (moved.is_directory(), there.is_directory()) {
+                (false, true) => return Err(Errno::IS_A_DIRECTORY),
+                (true, false) => return Err(Errno::NOT_A_DIRECTORY),
+                (true, true) if !self.is_empty(&self.folder(&new)?)? => return Err(Errno::NOT_EMPTY),
+                _ => {}
+            },
+            None => {}
+        }
+        if moved.is_directory() {
+            let (old, new) = (self.folder(&old)?, self.folder(&new)?);
+            if new.starts_with(&old) {
+                return Err(Errno::INVALID);
+            }
+            let keys = self.below(&old)?;
+            for key in &keys {
+                self.copy(key, &format!("{new}{}", &key[old.len()..]))?;
+            }
+            // Deepest first: some stores keep directories that are not empty.
+            keys.iter().rev().try_for_each(|key| self.delete(key))?;
+        } else {
+            let (old, new) = (self.key(&old)?, self.key(&new)?);
+            self.copy(&old, &new)?;
+            self.delete(&old)?;
+        }
+        self.keep(from.0.path()?)
+    }
+
+    fn list(&self, of: &Place) -> Result<Vec<(OsString, Found)>> {
+        let folder = self.folder(of.path()?)?;
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let (entries, more) = self.page(&folder, 1000, after.as_deref())?;
+            for (key, shown) in entries {
+                let name = key.strip_prefix(&folder).unwrap_or_default().trim_end_matches('/');
+                // Keys that are no names of files.
+                if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
+                    continue;
+                }
+                // Some stores list objects of directories beside their common beginnings.
+                let shown = shown.filter(|_| !key.ends_with('/'));
+                let attributes = shown.unwrap_or_else(|| self.directory());
+                all.push((OsString::from(name), Found { attributes, key: Vec::new() }));
+            }
+            if more.is_none() {
+                return Ok(all);
+            }
+            if all.len() > NAMES_MAX {
+                return Err(Errno(libc::EOVERFLOW));
+            }
+            after = more;
+        }
+    }
+
+    fn read(&self, of: &Place, offset: u64, to: &mut [u8]) -> Result<usize> {
+        let staged = self.staged().get(&of.inode).cloned();
+        let staged = staged.as_ref().map(|staged| staged.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(staged) = staged.filter(|staged| !staged.over) {
+            let mut done = 0;
+            while done < to.len() {
+                match staged.file.read_at(&mut to[done..], offset + done as u64)? {
+                    0 => break,
+                    bytes => done += bytes,
+                }
+            }
+            return Ok(done);
+        }
+        let mut done = 0;
+        let wanted = to.len();
+        let fetched = self.fetch(&self.key(of.path()?)?, Some((offset, wanted as u64)), &mut |piece| {
+            let bytes = piece.len().min(wanted - done);
+            to[done..done + bytes].copy_from_slice(&piece[..bytes]);
+            done += bytes;
+            Ok(())
+        });
+        match fetched {
+            Err(Errno::NO_SUCH_OFFSET) => Ok(0),
+            other => other.map(|()| done),
+        }
+    }
+
+    fn write(&self, of: &Place, offset: u64, from: &[u8]) -> Result<()> {
+        if offset.saturating_add(from.len() as u64) > OBJECT_BYTES_MAX {
+            return Err(Errno(libc::EFBIG));
+        }
+        self.alter(of, false, |file| file.write_all_at(from, offset))
+    }
+
+    fn sync(&self, of: &Place) -> Result<()> {
+        self.upload(of, false)
+    }
+
+    fn close(&self, of: &Place) -> Result<()> {
+        self.upload(of, true)
+    }
+
+    /// Whoever closed it was told what could not be put up.
+    fn released(&self, of: &Place) {
+        self.staged().remove(&of.inode);
+    }
+
+    /// A store has no end that could be asked for.
+    fn space(&self) -> Result<Space> {
+        const BLOCKS: u64 = 1 << 38;
+        Ok(Space {
+            block_bytes: 4096,
+            blocks: BLOCKS,
+            blocks_free: BLOCKS,
+            files: u64::from(u32::MAX),
+            files_free: u64::from(u32::MAX),
+        })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        match self.fate.lost.load(Ordering::Relaxed) {
+            0 => Vec::new(),
+            lost => vec![format!("{lost} calls found no way to the store, and were repeated")],
+        }
+    }
+}
