@@ -477,7 +477,7 @@ impl Simulation {
 
     /// Whoever sends learns the place within a few tries.
     fn check_reachable(&mut self) {
-        for number in 0..HOSTS.len() {
+        for (number, host) in HOSTS.iter().enumerate() {
             for to in 0..ENDPOINTS as u64 {
                 let mut reached = false;
                 for _ in 0..5 {
@@ -491,7 +491,7 @@ impl Simulation {
                 }
                 if !reached {
                     let waiting = self.core.scheduler().waiting(5);
-                    let said = format!("{} never learned of {}: {waiting:?}", HOSTS[number], address(to));
+                    let said = format!("{} never learned of {}: {waiting:?}", host, address(to));
                     self.violations.push(said);
                 }
             }
