@@ -25,11 +25,24 @@ pub fn key_of_text(text: &str) -> Key {
 pub struct Keys(RandomState);
 
 impl Keys {
-    /// Two independent halves, from which as many hashes are made as are needed (Kirsch and Mitzenmacher).
-    fn halves(&self, key: &Key) -> (u64, u64) {
+    /// A place in each row of a sketch, each from bits of its own: two keys meet in all rows once in `ROW` to the power of `ROWS`.
+    /// Places from two halves ([`Keys::places`]) would meet in all as soon as they meet in two.
+    fn parts(&self, key: &Key) -> impl Iterator<Item = usize> {
+        const BITS: usize = u64::BITS as usize / ROWS;
+        const { assert!(ROW <= 1 << BITS && ROW.is_power_of_two()) };
+        let hash = self.hash(key);
+        (0..ROWS).map(move |row| (hash >> (row * BITS)) as usize % ROW)
+    }
+
+    fn hash(&self, key: &Key) -> u64 {
         let mut hasher = self.0.build_hasher();
         hasher.write(key);
-        let hash = hasher.finish();
+        hasher.finish()
+    }
+
+    /// Two independent halves, from which as many hashes are made as are needed (Kirsch and Mitzenmacher).
+    fn halves(&self, key: &Key) -> (u64, u64) {
+        let hash = self.hash(key);
         (hash & 0xffff_ffff, hash >> 32 | 1)
     }
 
@@ -99,7 +112,7 @@ impl CountMin {
     /// Counts a key, conservatively: only the counters that are lowest grow. Returns its frequency now.
     pub fn add(&mut self, key: &Key) -> u32 {
         let now = self.frequency(key).saturating_add(1);
-        for (row, place) in self.keys.places(key, ROWS, ROW).enumerate() {
+        for (row, place) in self.keys.parts(key).enumerate() {
             let counter = &mut self.counters[row * ROW + place];
             *counter = (*counter).max(now);
         }
@@ -108,7 +121,7 @@ impl CountMin {
 
     /// How often it was counted, or more.
     pub fn frequency(&self, key: &Key) -> u32 {
-        let places = self.keys.places(key, ROWS, ROW).enumerate();
+        let places = self.keys.parts(key).enumerate();
         places.map(|(row, place)| self.counters[row * ROW + place]).min().unwrap_or(0)
     }
 }
