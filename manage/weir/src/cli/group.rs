@@ -115,7 +115,7 @@ impl Group {
     }
 }
 
-/// Asks the one that leads; or, where none is believed, every member by itself. It is done when any of them says so: that says what the order did.
+/// Asks the one that leads; or, where none is believed, every member by itself. It is done when more of them say so than may lie.
 fn ask_members(
     client: &Client,
     ask: impl Fn(&Client) -> Result<(), ClientError> + Sync,
@@ -134,8 +134,18 @@ fn ask_members(
         // A thread that panicked has said why.
         asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
-    if answers.iter().any(Result::is_ok) {
+    // One more than may lie, so that one of them at least tells the truth.
+    let needed = group.members.len().saturating_sub(1) / 3 + 1;
+    let said = answers.iter().filter(|answer| answer.is_ok()).count();
+    if said >= needed {
         return Ok(());
+    }
+    if said > 0 {
+        let text = format!(
+            "{said} of {} controllers say that it is done, and {needed} must, as some may lie: see 'weir group list' at others, or ask again",
+            group.members.len()
+        );
+        return Err(Failure::Input(text));
     }
     // A refusal tells more than a silence.
     let (refused, silent): (Vec<_>, Vec<_>) = answers
