@@ -13,9 +13,10 @@
 //! - Retries are bounded by [`ATTEMPTS_MAX`]; what gives up says so.
 //!
 //! Departures: keys and entities are encoded as columns in every form, so that one table serves all of
-//! them; the paper's were Java objects, so sizes differ (`weir bench apps` prints both). A device that
+//! them; the paper's were Java objects, so sizes differ (`weir bench flows` prints both). A device that
 //! two controllers find at once is made once, and with its index entries or not at all: the paper's plain
-//! workload writes these tables one after the other, two of them without a condition.
+//! workload writes these tables one after the other, two of them without a condition. [`Form::Procedures`] asks once
+//! a packet: one procedure does what the paper's balancer and device manager ask two requests for.
 //!
 //! What the procedures decide is written once, over [`Beside`]: the store runs it for clients as a procedure, and the
 //! fabric runs the same code on packets of Weir's own switches ([`crate::fabric`], decision 0019).
@@ -52,9 +53,9 @@ pub enum Form {
     Versions,
     /// Only the columns that matter are read and written (row B7).
     Columns,
-    /// What reads and writes is one procedure beside the tables (row B8).
+    /// All that a packet asks of the store is one procedure beside the tables (row B8).
     Procedures,
-    /// As procedures, and what may be a little old is read from a cache (row B9).
+    /// What may be a little old is read from a cache, and a procedure writes if that still holds (row B9).
     Cached,
 }
 

@@ -65,6 +65,12 @@ pub struct Choice {
     pub port: u16,
 }
 
+impl Choice {
+    fn reply(&self) -> Vec<u8> {
+        [&self.address.octets()[..], &self.mac.0, &self.port.to_be_bytes()].concat()
+    }
+}
+
 /// Its tables.
 pub fn tables() -> Vec<(String, TableOptions)> {
     vec![
@@ -77,7 +83,7 @@ pub fn tables() -> Vec<(String, TableOptions)> {
 
 /// Its procedure.
 pub fn procedures(registry: Registry) -> Registry {
-    registry.with("next-member", Arc::new(NextMember))
+    registry.with("choose", Arc::new(Choose)).with("next-member", Arc::new(NextMember))
 }
 
 fn vip_value(vip: &Vip) -> Vec<u8> {
@@ -189,12 +195,17 @@ pub async fn choose<D: Data>(
     staleness_ms: u64,
     address: Ipv4Addr,
 ) -> Result<Option<Choice>, D::Error> {
+    if form == Form::Procedures {
+        // One request: the procedure finds the pool and takes the turn.
+        let reply = call(data, "balancer/choose", address.octets().to_vec()).await?;
+        return if reply.is_empty() { Ok(None) } else { choice_of_reply(&reply).map(Some) };
+    }
     let mut staleness_ms = staleness_ms;
     for _ in 0..ATTEMPTS_MAX {
         let Some(pool) = vip_column::<D, 8>(data, form, staleness_ms, address, "pool").await? else {
             return Ok(None);
         };
-        let choice = if form >= Form::Procedures {
+        let choice = if form == Form::Cached {
             let arguments = [&address.octets()[..], &pool].concat();
             let reply = call(data, "balancer/next-member", arguments).await?;
             if reply.is_empty() { None } else { Some(choice_of_reply(&reply)?) }
@@ -267,6 +278,22 @@ fn choice_of<'a>(column: impl Fn(&str) -> Option<&'a [u8]>) -> Option<Choice> {
     Some(Choice { address: address.into(), mac, port: u16::from_be_bytes(port) })
 }
 
+/// Takes the turn of an address: the argument is the virtual address. Replies with address, Ethernet address and port of the
+/// member; nothing when it is no virtual address.
+struct Choose;
+
+impl Procedure for Choose {
+    fn call(&self, call: &mut Call<'_, '_>, arguments: &[u8]) -> std::result::Result<Vec<u8>, Aborted> {
+        if arguments.len() != 4 {
+            return Err(Aborted::new("the argument is an address (4)"));
+        }
+        let Some(vip) = Beside::follow(call, "addresses", "vips", arguments)? else { return Ok(Vec::new()) };
+        let pool = column(&vip, "pool").ok_or_else(|| Aborted::new("the virtual address has no pool"))?;
+        let choice = turn(call, pool)?.ok_or_else(|| Aborted::new("the pool is not there"))?;
+        Ok(choice.reply())
+    }
+}
+
 /// Takes a turn: arguments are the virtual address and the pool that the caller knows it by. Replies with
 /// address, Ethernet address and port of the member; nothing when the address has another pool.
 struct NextMember;
@@ -277,7 +304,7 @@ impl Procedure for NextMember {
             return Err(Aborted::new("arguments are an address (4) and the number of a pool (8)"));
         };
         let Some(choice) = next_member(call, address, pool)? else { return Ok(Vec::new()) };
-        Ok([&choice.address.octets()[..], &choice.mac.0, &choice.port.to_be_bytes()].concat())
+        Ok(choice.reply())
     }
 }
 
@@ -291,6 +318,11 @@ fn next_member(
     if vip.as_deref().and_then(|vip| column(vip, "pool")) != Some(pool) {
         return Ok(None);
     }
+    turn(tables, pool)
+}
+
+/// Takes a pool's turn; `None` when it is not there.
+fn turn(tables: &mut impl Beside, pool: &[u8]) -> std::result::Result<Option<Choice>, Aborted> {
     let Some(found) = tables.get("pools", pool)? else { return Ok(None) };
     let (member, next) = turn_of(&found).ok_or_else(|| Aborted::new("the pool has no members or no turn"))?;
     tables.set_column("pools", pool, "turn", &next.to_be_bytes())?;

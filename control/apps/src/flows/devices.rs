@@ -66,7 +66,7 @@ pub fn tables() -> Vec<(String, TableOptions)> {
 
 /// Its procedures.
 pub fn procedures(registry: Registry) -> Registry {
-    registry.with("pair", Arc::new(Pair)).with("touch", Arc::new(Touch)).with("enter", Arc::new(Enter))
+    registry.with("seen", Arc::new(Handle)).with("touch", Arc::new(Touch)).with("enter", Arc::new(Enter))
 }
 
 impl Device {
@@ -194,8 +194,10 @@ pub async fn seen<D: Data>(
     staleness_ms: u64,
     packet: &PacketIn,
 ) -> Result<Seen, D::Error> {
-    if form >= Form::Procedures {
-        return seen_by_procedures(data, form, staleness_ms, packet).await;
+    match form {
+        Form::Procedures => return seen_by_procedure(data, packet).await,
+        Form::Cached => return seen_by_cache(data, staleness_ms, packet).await,
+        _ => {}
     }
     for _ in 0..ATTEMPTS_MAX {
         let known = find(data, form, packet.source).await?;
@@ -318,22 +320,24 @@ pub async fn by_mac<D: Data>(data: &D, mac: MacAddr) -> Result<Option<Device>, D
     Ok(find(data, Form::References, mac).await?.map(|known| known.device))
 }
 
-async fn seen_by_procedures<D: Data>(
-    data: &D,
-    form: Form,
-    staleness_ms: u64,
-    packet: &PacketIn,
-) -> Result<Seen, D::Error> {
+/// All in one request: the procedure reads both devices and notes the source.
+async fn seen_by_procedure<D: Data>(data: &D, packet: &PacketIn) -> Result<Seen, D::Error> {
+    let arguments = [&packet.source.0[..], &packet.target.0, &note(packet)].concat();
+    let reply = call(data, "devices/seen", arguments).await?;
+    let (new, rest) = reply.split_first().ok_or_else(wrong)?;
+    let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(wrong)?;
+    let (source, target) = rest.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or_else(wrong)?;
+    let source = Device::read(source).ok_or_else(wrong)?;
+    let target = if target.is_empty() { None } else { Some(Device::read(target).ok_or_else(wrong)?) };
+    Ok(Seen { source, new: *new == 1, target })
+}
+
+async fn seen_by_cache<D: Data>(data: &D, staleness_ms: u64, packet: &PacketIn) -> Result<Seen, D::Error> {
     let mut staleness_ms = staleness_ms;
     for _ in 0..ATTEMPTS_MAX {
-        let (source, target) = if form == Form::Cached {
-            let target = packet.target.is_unicast().then_some(packet.target);
-            let source = cached(data, staleness_ms, Some(packet.source)).await?;
-            (source, cached(data, staleness_ms, target).await?)
-        } else {
-            let reply = call(data, "devices/pair", [packet.source.0, packet.target.0].concat()).await?;
-            pair_of_reply(&reply)?
-        };
+        let target = packet.target.is_unicast().then_some(packet.target);
+        let source = cached(data, staleness_ms, Some(packet.source)).await?;
+        let target = cached(data, staleness_ms, target).await?;
         let Some(mut source) = source else {
             let arguments = [&packet.source.0[..], &note(packet)].concat();
             let reply = call(data, "devices/enter", arguments).await?;
@@ -365,15 +369,6 @@ async fn cached<D: Data>(
     value.map(|value| Device::read(&value).ok_or_else(wrong)).transpose()
 }
 
-fn pair_of_reply<E: std::error::Error>(reply: &[u8]) -> Result<(Option<Device>, Option<Device>), E> {
-    let (length, rest) = reply.split_first_chunk::<4>().ok_or_else(wrong)?;
-    let (source, target) = rest.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or_else(wrong)?;
-    let device = |value: &[u8]| {
-        if value.is_empty() { Ok(None) } else { Device::read(value).map(Some).ok_or_else(wrong) }
-    };
-    Ok((device(source)?, device(target)?))
-}
-
 /// What a packet says of its sender: switch, port, time, and the IPv4 address when there is one.
 fn note(packet: &PacketIn) -> Vec<u8> {
     let mut note = attachment((packet.switch, packet.port));
@@ -382,7 +377,7 @@ fn note(packet: &PacketIn) -> Vec<u8> {
     note
 }
 
-fn packet_of_note(mac: [u8; 6], note: &[u8]) -> std::result::Result<PacketIn, Aborted> {
+fn packet_of_note(source: MacAddr, target: MacAddr, note: &[u8]) -> std::result::Result<PacketIn, Aborted> {
     let wrong =
         || Aborted::new("a note is a switch (8), a port (4), a time (8), and an address (4) or nothing");
     let (switch, rest) = note.split_first_chunk::<8>().ok_or_else(wrong)?;
@@ -395,15 +390,15 @@ fn packet_of_note(mac: [u8; 6], note: &[u8]) -> std::result::Result<PacketIn, Ab
     Ok(PacketIn {
         switch: u64::from_be_bytes(*switch),
         port: u32::from_be_bytes(*port),
-        source: MacAddr(mac),
-        target: MacAddr::BROADCAST,
+        source,
+        target,
         addresses: sender.map(|sender| (sender.into(), Ipv4Addr::UNSPECIFIED)),
         now_ms: u64::from_be_bytes(*now),
     })
 }
 
 /// Notes who sent a packet and where, and says who that and the receiver are: what [`seen`] does in
-/// [`Form::Procedures`], where nothing comes between its two calls.
+/// [`Form::Procedures`].
 ///
 /// # Errors
 /// What the tables refuse.
@@ -522,19 +517,20 @@ fn index_here(tables: &mut impl Beside, packet: &PacketIn, id: u64) -> std::resu
     Ok(())
 }
 
-/// Both devices of a packet: arguments are two Ethernet addresses; the reply is the length of the first
-/// device (4 bytes), the first and the second, each empty when it is not known.
-struct Pair;
+/// All that [`seen`] does: arguments are the packet's two Ethernet addresses and the note. Replies 1 (the source is new) or 0,
+/// the length of the source's entry (4 bytes), the source and the target, which is empty when it is not known.
+struct Handle;
 
-impl Procedure for Pair {
+impl Procedure for Handle {
     fn call(&self, call: &mut Call<'_, '_>, arguments: &[u8]) -> std::result::Result<Vec<u8>, Aborted> {
-        if arguments.len() != 12 {
-            return Err(Aborted::new("arguments are two Ethernet addresses (6 and 6)"));
-        }
-        let (source, target) = arguments.split_at(6);
-        let (source, target) = pair(call, source, target)?;
+        let wrong = || Aborted::new("arguments are two Ethernet addresses (6 and 6) and a note");
+        let (source, rest) = arguments.split_first_chunk::<6>().ok_or_else(wrong)?;
+        let (target, note) = rest.split_first_chunk::<6>().ok_or_else(wrong)?;
+        let seen = seen_beside(call, &packet_of_note(MacAddr(*source), MacAddr(*target), note)?)?;
+        let source = seen.source.value();
+        let target = seen.target.map(|target| target.value()).unwrap_or_default();
         // A value has at most a mebibyte.
-        Ok([&(source.len() as u32).to_be_bytes()[..], &source, &target].concat())
+        Ok([&[u8::from(seen.new)][..], &(source.len() as u32).to_be_bytes(), &source, &target].concat())
     }
 }
 
@@ -547,7 +543,9 @@ impl Procedure for Touch {
         let wrong = || Aborted::new("arguments are a device (8), a switch (8), a port (4) and a note");
         let (id, rest) = arguments.split_first_chunk::<8>().ok_or_else(wrong)?;
         let (expected, note) = rest.split_first_chunk::<12>().ok_or_else(wrong)?;
-        let seen = touch(call, u64::from_be_bytes(*id), expected, |mac| packet_of_note(mac.0, note))?;
+        let seen = touch(call, u64::from_be_bytes(*id), expected, |mac| {
+            packet_of_note(mac, MacAddr::BROADCAST, note)
+        })?;
         Ok(vec![u8::from(seen)])
     }
 }
@@ -561,7 +559,7 @@ impl Procedure for Enter {
         let (mac, note) = arguments
             .split_first_chunk::<6>()
             .ok_or_else(|| Aborted::new("arguments are an Ethernet address (6) and a note"))?;
-        let (made, device) = enter_beside(call, &packet_of_note(*mac, note)?)?;
+        let (made, device) = enter_beside(call, &packet_of_note(MacAddr(*mac), MacAddr::BROADCAST, note)?)?;
         Ok([&[u8::from(made)][..], &device.value()].concat())
     }
 }

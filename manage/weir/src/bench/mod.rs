@@ -28,6 +28,8 @@ enum Command {
     Scale(scale::Scale),
     /// The store of a group of three controllers beside three members of etcd
     Order(order::Order),
+    /// The store of a group of four controllers, of which one may lie, beside one of three, of which one may crash
+    Byzantine(order::Byzantine),
     /// How long writes stand still when the leader of a group goes, beside etcd
     Failover(order::Failover),
     /// The apps of packets on the store of a group of three controllers, in each form
@@ -50,6 +52,7 @@ impl Bench {
             Command::Net(bench) => bench.run(),
             Command::Scale(bench) => bench.run(),
             Command::Order(bench) => bench.run(),
+            Command::Byzantine(bench) => bench.run(),
             Command::Failover(bench) => bench.run(),
             Command::Flows(bench) => bench.run(),
             Command::Setup(bench) => bench.run(),
@@ -58,6 +61,7 @@ impl Bench {
                 net::Net::usual().run()?;
                 scale::Scale::usual().run()?;
                 order::Order::usual().run()?;
+                order::Byzantine::usual().run()?;
                 order::Failover::usual().run()?;
                 flows::Flows::usual().run()?;
                 setup::Setup::usual().run()?;

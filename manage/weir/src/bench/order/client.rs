@@ -2,7 +2,7 @@
 
 use super::Window;
 use super::etcd::Etcd;
-use super::servers::{Peer, Servers, runtime};
+use super::servers::{Servers, runtime};
 use crate::cli::Failure;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -58,7 +58,7 @@ fn wrong(error: impl fmt::Display) -> Failure {
 /// Runs a client process against the leader.
 pub fn run(servers: &Servers, cell: &Cell, window_ms: u64) -> Result<Window, Failure> {
     let leader = servers.leader_address()?;
-    let context = if servers.peer == Peer::Weir { Some(servers.context()?) } else { None };
+    let context = if servers.peer.is_weir() { Some(servers.context()?) } else { None };
     let work = Work { cell: *cell, window_ms, context, leader };
     let mut command = Command::new(std::env::current_exe().map_err(Failure::io("finding this program"))?);
     command.args(["lab-tool", "order-client"]).stdin(Stdio::piped()).stdout(Stdio::piped());

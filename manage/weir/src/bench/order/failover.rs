@@ -81,6 +81,15 @@ impl Failover {
             }
             report(name, &weir, &etcd);
         }
+        drop(servers);
+        let mut servers = Servers::start(Peer::Bft)?;
+        for (name, signal) in [("bft_killed", Signal::KILL), ("bft_stopped", Signal::STOP)] {
+            let mut bft = Vec::new();
+            for round in 0..self.rounds {
+                bft.push(round_of(&mut servers, signal, u64::from(round))?);
+            }
+            report(name, &bft, &etcd);
+        }
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -119,7 +128,7 @@ fn round_of(servers: &mut Servers, signal: Signal, round: u64) -> Result<Round, 
     let leader = servers.leader()?;
     let acked = Arc::new(Acked { next: AtomicU64::new(round * 10_000_000), ..Acked::default() });
     let (writing, addresses) = (acked.clone(), servers.addresses());
-    let context = if servers.peer == Peer::Weir { Some(servers.context()?) } else { None };
+    let context = if servers.peer.is_weir() { Some(servers.context()?) } else { None };
     // The leader first, as a client that has run for a while has it.
     let order = [&addresses[leader - 1..], &addresses[..leader - 1]].concat();
     let writers = std::thread::spawn(move || {
@@ -213,10 +222,10 @@ fn lost(servers: &Servers, acked: &[(u64, Instant)]) -> Result<usize, Failure> {
         let mut lost = 0;
         let mut etcd = match servers.peer {
             Peer::Etcd => Some(Etcd::connect(&leader).await?),
-            Peer::Weir => None,
+            Peer::Weir | Peer::Bft => None,
         };
         let weir = match servers.peer {
-            Peer::Weir => Some(weir_client(&servers.context()?, std::slice::from_ref(&leader))?),
+            Peer::Weir | Peer::Bft => Some(weir_client(&servers.context()?, std::slice::from_ref(&leader))?),
             Peer::Etcd => None,
         };
         for (number, _) in acked {

@@ -5,6 +5,8 @@
 //! and a call for each operation, which is how its own client does it. The cells of one peer and the other take turns.
 //! A row in which Weir loses is shown like any other.
 //!
+//! `weir bench byzantine`: four controllers of which one may lie beside three of which one may crash, in the same way.
+//!
 //! `weir bench failover`: how long no write is acknowledged after the leader was killed or stopped, and whether an
 //! acknowledged write is missing afterwards.
 
@@ -23,6 +25,7 @@ use clap::Args;
 use client::Cell;
 use serde::{Deserialize, Serialize};
 use servers::{Peer, Servers};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Callers of the cells.
@@ -86,41 +89,81 @@ impl Order {
     /// # Errors
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let weir = Servers::start(Peer::Weir)?;
-        let etcd = Servers::start(Peer::Etcd)?;
-        let cells = cells();
-        let mut found: Vec<[Vec<Measured>; 2]> = cells.iter().map(|_| [Vec::new(), Vec::new()]).collect();
-        for servers in [&weir, &etcd] {
-            // Connections, tables and caches.
-            self.window(servers, &cells[1])?;
-        }
-        for _ in 0..self.rounds {
-            for (cell, found) in cells.iter().zip(&mut found) {
-                for (servers, found) in [&weir, &etcd].into_iter().zip(found) {
-                    found.push(self.window(servers, cell)?);
-                }
-            }
-        }
-        for (cell, [weir, etcd]) in cells.iter().zip(&found) {
-            report(cell, weir, etcd);
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-
-    fn window(&self, servers: &Servers, cell: &Cell) -> Result<Measured, Failure> {
-        let before = servers.cpu_us();
-        let window = client::run(servers, cell, self.window_ms)?;
-        let servers_us = servers.cpu_us() - before;
-        let cpu_us = (servers_us + window.client_cpu_us) / window.count.max(1) as f64;
-        Ok(Measured { window, cpu_us })
+        let peers = [("weir", Servers::start(Peer::Weir)?), ("etcd", Servers::start(Peer::Etcd)?)];
+        compare("order", &peers, &cells(), self.rounds, self.window_ms)
     }
 }
 
-fn report(cell: &Cell, weir: &[Measured], etcd: &[Measured]) {
+#[derive(Debug, Args)]
+pub struct Byzantine {
+    /// How often each cell is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=21))]
+    rounds: u32,
+    /// How long a cell is measured each time, milliseconds
+    #[arg(long, default_value_t = 1_200, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    window_ms: u64,
+    /// Where their state is, such as a folder in memory instead of on a disk
+    #[arg(long, default_value = "/var/tmp")]
+    folder: PathBuf,
+}
+
+impl Byzantine {
+    /// With the usual options.
+    pub fn usual() -> Byzantine {
+        Byzantine { rounds: 5, window_ms: 1_200, folder: PathBuf::from("/var/tmp") }
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        let start = |peer| Servers::start_in(peer, &self.folder);
+        let peers = [("weir", start(Peer::Bft)?), ("raft", start(Peer::Weir)?)];
+        compare("byzantine", &peers, &cells(), self.rounds, self.window_ms)
+    }
+}
+
+/// Measures each cell at one and the other in turn, and prints medians.
+fn compare(
+    bench: &str,
+    peers: &[(&str, Servers); 2],
+    cells: &[Cell],
+    rounds: u32,
+    window_ms: u64,
+) -> Result<ExitCode, Failure> {
+    let mut found: Vec<[Vec<Measured>; 2]> = cells.iter().map(|_| [Vec::new(), Vec::new()]).collect();
+    for (_, servers) in peers {
+        // Connections, tables and caches.
+        window(servers, &cells[1], window_ms)?;
+    }
+    for _ in 0..rounds {
+        for (cell, found) in cells.iter().zip(&mut found) {
+            for ((_, servers), found) in peers.iter().zip(found) {
+                found.push(window(servers, cell, window_ms)?);
+            }
+        }
+    }
+    for (cell, [ours, theirs]) in cells.iter().zip(&found) {
+        report(bench, cell, (peers[0].0, ours), (peers[1].0, theirs));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn window(servers: &Servers, cell: &Cell, window_ms: u64) -> Result<Measured, Failure> {
+    let before = servers.cpu_us();
+    let window = client::run(servers, cell, window_ms)?;
+    let servers_us = servers.cpu_us() - before;
+    let cpu_us = (servers_us + window.client_cpu_us) / window.count.max(1) as f64;
+    Ok(Measured { window, cpu_us })
+}
+
+fn report(bench: &str, cell: &Cell, (our, ours): (&str, &[Measured]), (their, theirs): (&str, &[Measured])) {
     let row = |metric: &str, unit: &str, value: fn(&Measured) -> f64, decimals: usize| {
-        let (ours, theirs) = (median(weir.iter().map(value)), median(etcd.iter().map(value)));
+        let (ours, theirs) = (median(ours.iter().map(value)), median(theirs.iter().map(value)));
         println!(
-            "RESULT order {cell}_{metric} weir={ours:.decimals$}{unit} etcd={theirs:.decimals$}{unit} ratio={:.2}",
+            "RESULT {bench} {cell}_{metric} {our}={ours:.decimals$}{unit} {their}={theirs:.decimals$}{unit} \
+             ratio={:.2}",
             ours / theirs
         );
     };

@@ -1,4 +1,4 @@
-//! Three servers of one kind on loopback, as processes of their own. They end, and their directory goes, with this.
+//! Servers of one kind on loopback, three or, where one may lie, four, as processes of their own. They end, and their directory goes, with this.
 
 use super::etcd::Etcd;
 use crate::cli::Failure;
@@ -17,10 +17,34 @@ const TICK_US: f64 = 10_000.0;
 /// Which kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Peer {
-    /// A group of controllers.
+    /// A group of three controllers, of which one may crash.
     Weir,
+    /// A group of four controllers, of which one may lie.
+    Bft,
     /// etcd.
     Etcd,
+}
+
+impl Peer {
+    /// How many there are.
+    fn servers(self) -> usize {
+        if self == Peer::Bft { 4 } else { 3 }
+    }
+
+    /// Ports from here are its.
+    fn port_first(self) -> u16 {
+        PORT_FIRST
+            + match self {
+                Peer::Weir => 0,
+                Peer::Etcd => 50,
+                Peer::Bft => 100,
+            }
+    }
+
+    /// Whether these are controllers.
+    pub fn is_weir(self) -> bool {
+        self != Peer::Etcd
+    }
 }
 
 /// See the module.
@@ -29,6 +53,8 @@ pub struct Servers {
     pub peer: Peer,
     folder: PathBuf,
     children: Vec<Option<Child>>,
+    /// The members' keys in hex, where members have some.
+    keys: Vec<String>,
 }
 
 fn wrong(error: impl std::fmt::Display) -> Failure {
@@ -53,27 +79,45 @@ impl Drop for Servers {
 }
 
 impl Servers {
-    /// Starts three, and waits for a leader.
+    /// Starts them where every write goes to a disk, and waits for a leader.
     pub fn start(peer: Peer) -> Result<Servers, Failure> {
-        // Not in memory: both must sync to a disk.
+        Servers::start_in(peer, Path::new("/var/tmp"))
+    }
+
+    /// Starts them with their state below a folder, and waits for a leader.
+    pub fn start_in(peer: Peer, parent: &Path) -> Result<Servers, Failure> {
         let name = format!("weir-bench-order-{peer:?}-{}", std::process::id());
-        let folder = Path::new("/var/tmp").join(name);
+        let folder = parent.join(name);
         std::fs::create_dir_all(&folder).map_err(Failure::io(folder.display().to_string()))?;
-        let mut servers = Servers { peer, folder, children: (0..3).map(|_| None).collect() };
-        if peer == Peer::Weir {
-            let mut command = Command::new(own()?);
-            command.args(["group", "keys", "--domain", "bench", "--state"]).arg(servers.state(1));
-            command.arg("--out").arg(servers.folder.join("keys.json")).stdout(Stdio::null());
-            let made = command.status().map_err(Failure::io("weir group keys"))?;
-            if !made.success() {
-                return Err(wrong("weir group keys failed"));
+        let children = (0..peer.servers()).map(|_| None).collect();
+        let mut servers = Servers { peer, folder, children, keys: Vec::new() };
+        if peer.is_weir() {
+            let out = servers.folder.join("keys.json");
+            servers.group(1, &["keys", "--domain", "bench", "--out", &out.display().to_string()])?;
+        }
+        if peer == Peer::Bft {
+            for number in 1..=peer.servers() {
+                let key = servers.group(number, &["identity"])?;
+                servers.keys.push(key.trim().to_owned());
             }
         }
-        for number in 1..=3 {
+        for number in 1..=peer.servers() {
             servers.begin(number)?;
         }
         servers.leader()?;
         Ok(servers)
+    }
+
+    /// What `weir group …` prints for one of them.
+    fn group(&self, number: usize, arguments: &[&str]) -> Result<String, Failure> {
+        let mut command = Command::new(own()?);
+        command.arg("group").args(arguments).arg("--state").arg(self.state(number));
+        let output = command.output().map_err(Failure::io("weir group"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(wrong(format!("weir group {} failed: {said}", arguments[0])));
+        }
+        String::from_utf8(output.stdout).map_err(wrong)
     }
 
     fn state(&self, number: usize) -> PathBuf {
@@ -82,19 +126,19 @@ impl Servers {
 
     /// `127.0.0.1:port` of one of them: 0 for clients, 1 between each other, 2 for sessions.
     fn at(&self, number: usize, purpose: u16) -> String {
-        let port = PORT_FIRST + if self.peer == Peer::Weir { 0 } else { 50 } + number as u16 * 10 + purpose;
+        let port = self.peer.port_first() + number as u16 * 10 + purpose;
         format!("127.0.0.1:{port}")
     }
 
     /// Where clients reach them.
     pub fn addresses(&self) -> Vec<String> {
-        (1..=3).map(|number| self.at(number, 0)).collect()
+        (1..=self.children.len()).map(|number| self.at(number, 0)).collect()
     }
 
     /// Starts one, anew if it ran before.
     pub fn begin(&mut self, number: usize) -> Result<(), Failure> {
         let mut command = match self.peer {
-            Peer::Weir => self.weir(number)?,
+            Peer::Weir | Peer::Bft => self.weir(number)?,
             Peer::Etcd => self.etcd(number),
         };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -106,16 +150,20 @@ impl Servers {
     fn weir(&self, number: usize) -> Result<Command, Failure> {
         let founder = |one: usize| {
             let (replica, api, session) = (self.at(one, 1), self.at(one, 0), self.at(one, 2));
-            format!("    - {{ id: {one}, replica: \"{replica}\", api: \"{api}\", session: \"{session}\" }}\n")
+            let key = self.keys.get(one - 1).map(|key| format!(", key: \"{key}\"")).unwrap_or_default();
+            format!(
+                "    - {{ id: {one}, replica: \"{replica}\", api: \"{api}\", session: \"{session}\"{key} }}\n"
+            )
         };
+        let order = if self.peer == Peer::Bft { "  order: bft\n" } else { "" };
         let text = format!(
             "domain: bench\nadvertise: 127.0.0.1\napi: {}\nsession: {}\ngroup:\n  id: {number}\n  listen: {}\n  \
-             keys: {}\n  founders:\n{}",
+             keys: {}\n{order}  founders:\n{}",
             self.at(number, 0),
             self.at(number, 2),
             self.at(number, 1),
             self.folder.join("keys.json").display(),
-            (1..=3).map(founder).collect::<String>()
+            (1..=self.peer.servers()).map(founder).collect::<String>()
         );
         let settings = self.folder.join(format!("{number}.yaml"));
         std::fs::write(&settings, text).map_err(Failure::io(settings.display().to_string()))?;
@@ -158,7 +206,7 @@ impl Servers {
     }
 
     fn look_for_leader(&self) -> Result<Option<usize>, Failure> {
-        if self.peer == Peer::Weir {
+        if self.peer.is_weir() {
             let Ok(context) = self.context() else { return Ok(None) };
             let client = Client::new(context)?;
             if client.list(None, None).is_err() {
