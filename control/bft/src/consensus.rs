@@ -25,6 +25,7 @@ use rand_chacha::rand_core::SeedableRng;
 
 use crate::core::Keys;
 use crate::error::Error;
+use crate::evidence::{Conflict, conflict_of};
 use crate::members::{MEMBERS_MAX, Roster};
 use crate::settings::Settings;
 use crate::wire::Digest;
@@ -209,7 +210,10 @@ pub(crate) enum Question {
         certificate: Bytes,
     },
     /// A member signed two things that exclude each other.
-    Fault,
+    Fault {
+        conflict: Conflict,
+        votes: Bytes,
+    },
 }
 
 /// Hands questions over. Consensus asks a bounded number of them at a time.
@@ -282,10 +286,10 @@ impl Reporter for Mailbox {
                 let (payload, certificate) = (finalization.proposal.payload.0, finalization.encode());
                 self.ask(Question::Final { view, payload, certificate })
             }
-            Activity::ConflictingNotarize(_)
-            | Activity::ConflictingFinalize(_)
-            | Activity::NullifyFinalize(_) => self.ask(Question::Fault),
-            _ => Feedback::Ok,
+            other => match conflict_of(&other) {
+                Some((conflict, votes)) => self.ask(Question::Fault { conflict, votes }),
+                None => Feedback::Ok,
+            },
         }
     }
 }

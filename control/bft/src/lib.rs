@@ -22,6 +22,8 @@
 //!
 //! **Reads.** A barrier orders an empty batch for all reads that wait, so that what they see hangs on no other member's word.
 //!
+//! **Evidence.** Votes of a member that exclude each other are kept as bytes that convict it ([`evidence`]).
+//!
 //! **Digests.** Members compare the digests of their states; whose differs from that of 2f+1 serves nothing until it has theirs
 //! ([`replica::health`]).
 //!
@@ -43,6 +45,7 @@ pub mod consensus;
 pub mod core;
 pub mod driver;
 mod error;
+pub mod evidence;
 pub mod journal;
 pub mod members;
 pub mod replica;
@@ -53,6 +56,7 @@ pub mod wire;
 pub use consensus::{Identity, Members};
 pub use driver::{BftEngine, Places};
 pub use error::Error;
+pub use evidence::{Conflict, Convicted, Evidence};
 pub use members::{Change, Member, Roster};
 pub use replica::{PeerSink, Replica, ReplicaCounters, ReplicaStatus};
 pub use settings::{Settings, Timers};

@@ -31,6 +31,7 @@ use weir_order::{Completion, Error, Position, Recovery, Sink};
 
 use crate::consensus::{Identity, KeyRing, Members, Question};
 use crate::core::{Beginning, Core, CoreCounters, Output, Seen as SeenMember, To};
+use crate::evidence::Evidence;
 use crate::journal::{self, Journal, OpenedJournal, Write, Writer, Written, locked};
 use crate::members::{Change, Roster};
 use crate::rules::Overlay;
@@ -41,7 +42,7 @@ use health::Health;
 use words::Word;
 
 pub use epochs::{ChangeDone, Tracks};
-pub use handle::PeerSink;
+pub use handle::{EvidenceSink, PeerSink};
 
 const LOCK: &str = "lock";
 /// Bytes that may wait to be written; beyond, nothing more is taken from the network.
@@ -50,6 +51,8 @@ const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
 const RANGE_STRETCH: usize = 4;
 /// Empty batches for barriers that may be on their way: what is asked meanwhile waits for the next.
 const BARRIERS_IN_FLIGHT_MAX: usize = 4;
+/// Pieces of evidence that are kept; faults beyond are counted.
+const EVIDENCE_MAX: usize = 64;
 /// How long a caller waits, in times of [`crate::Timers::ask`].
 const UNANSWERED_ASKS: u32 = 40;
 /// Time passes in steps of at most so much, ms.
@@ -111,6 +114,8 @@ struct Seen {
     counters: ReplicaCounters,
     /// Places of which other members need the state.
     wanted: BTreeSet<u64>,
+    /// Votes that exclude each other, and of which member.
+    evidence: BTreeMap<(u32, u64, u8), Evidence>,
 }
 
 struct Inner {
@@ -121,6 +126,7 @@ struct Inner {
     open: AtomicU64,
     barriers: AtomicU64,
     peers: OnceLock<Box<PeerSink>>,
+    evidence: OnceLock<Box<EvidenceSink>>,
     view: Arc<AtomicU64>,
     stop: watch::Sender<bool>,
 }
@@ -304,6 +310,7 @@ pub fn open(
         open: AtomicU64::new(0),
         barriers: AtomicU64::new(0),
         peers: OnceLock::new(),
+        evidence: OnceLock::new(),
         view: Arc::default(),
         stop,
     });
@@ -543,7 +550,7 @@ impl Run {
             Question::Final { view, payload, certificate } => {
                 self.core.finalized(view, payload, certificate, self.now_ms, out);
             }
-            Question::Fault => locked(&self.inner.seen).counters.faults += 1,
+            Question::Fault { conflict, votes } => self.fault(conflict, votes),
         }
     }
 

@@ -10,8 +10,9 @@ use weir_order::{Entry, Position};
 
 use super::health::Do;
 use super::words::Word;
-use super::{Answer, BARRIERS_IN_FLIGHT_MAX, Run};
+use super::{Answer, BARRIERS_IN_FLIGHT_MAX, EVIDENCE_MAX, Run};
 use crate::core::{Output, TERM, of_application};
+use crate::evidence::{Conflict, Evidence};
 use crate::journal::locked;
 use crate::wire::Offer;
 
@@ -141,5 +142,31 @@ impl Run {
         self.core.repaired();
         self.forget();
         Ok(())
+    }
+
+    /// A member's votes exclude each other: the first ones of each kind and epoch are kept, if they convict it. What is only said by
+    /// whom the links say it is counts, and proves nothing to others.
+    pub(super) fn fault(&mut self, conflict: Conflict, votes: Bytes) {
+        let (group, roster) = (self.inner.settings.group.clone(), self.core.roster().clone());
+        let evidence = Evidence { group, roster, conflict, votes };
+        let convicted = evidence.convicts();
+        let mut seen = locked(&self.inner.seen);
+        seen.counters.faults += 1;
+        let Some(convicted) = convicted else { return };
+        let cell = (convicted.member, convicted.epoch, conflict as u8);
+        if seen.evidence.contains_key(&cell) || seen.evidence.len() == EVIDENCE_MAX {
+            return;
+        }
+        tracing::warn!(
+            member = convicted.member,
+            view = convicted.view,
+            ?conflict,
+            "a member signed votes that exclude each other"
+        );
+        seen.evidence.insert(cell, evidence.clone());
+        drop(seen);
+        if let Some(hears) = self.inner.evidence.get() {
+            hears(&evidence, convicted);
+        }
     }
 }

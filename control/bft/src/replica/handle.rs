@@ -10,11 +10,15 @@ use weir_order::{Completion, Engine, Error, LogCounters, Position, SnapshotInfo,
 use super::words::TELL_BYTES_MAX;
 use super::{ChangeDone, Command, Replica, ReplicaCounters, ReplicaStatus};
 use crate::core::Seen;
+use crate::evidence::{Convicted, Evidence};
 use crate::journal::locked;
 use crate::members::{Approval, Change};
 
 /// Hears what those above the order of another member say.
 pub type PeerSink = dyn Fn(u32, Bytes) + Send + Sync;
+
+/// Hears of votes of a member that exclude each other, and whom they convict.
+pub type EvidenceSink = dyn Fn(&Evidence, Convicted) + Send + Sync;
 
 /// A member that says nothing for so many times of [`crate::Timers::ask`] is taken for gone. It says its height after every second.
 const SILENT_ASKS: u32 = 10;
@@ -119,6 +123,26 @@ impl Replica {
         if self.inner.peers.set(hears).is_err() {
             tracing::warn!("a second listener to other members is not heard");
         }
+    }
+
+    /// Who hears of members that are convicted by their own votes, also of those until now. To be set once, soon after the start.
+    pub fn on_evidence(&self, hears: Box<EvidenceSink>) {
+        if self.inner.evidence.set(hears).is_err() {
+            tracing::warn!("a second listener to evidence is not heard");
+            return;
+        }
+        // One that comes meanwhile may be told twice.
+        let until_now = self.evidence();
+        if let Some(hears) = self.inner.evidence.get() {
+            for evidence in &until_now {
+                evidence.convicts().into_iter().for_each(|convicted| hears(evidence, convicted));
+            }
+        }
+    }
+
+    /// Votes of members that exclude each other: the first ones of each member, epoch and kind.
+    pub fn evidence(&self) -> Vec<Evidence> {
+        locked(&self.inner.seen).evidence.values().cloned().collect()
     }
 
     /// Wants a change of members, and is done when it is in force here: this replica waits until a new member has caught up, orders its

@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use commonware_runtime::deterministic::{Config, Context, Runner};
 use commonware_runtime::{Clock, Runner as _, Spawner, Supervisor};
 use weir_base::world::Rng;
+use weir_bft::Evidence;
 use weir_bft::members::{Change, Roster};
 
 use super::sim::{Fate, MACHINES, MEMBERS, NO_MEMBER, Sim, propose, settings};
@@ -52,6 +54,7 @@ struct Counts {
     dropped: u64,
     malformed: u64,
     faults: u64,
+    convictions: u64,
     asked: u64,
     ranges: u64,
     states: u64,
@@ -69,6 +72,7 @@ impl Counts {
         self.dropped += other.dropped;
         self.malformed += other.malformed;
         self.faults += other.faults;
+        self.convictions += other.convictions;
         self.asked += other.asked;
         self.ranges += other.ranges;
         self.states += other.states;
@@ -91,6 +95,7 @@ fn counts(sim: &Sim, honest: &[u32]) -> Counts {
             dropped: core.dropped,
             malformed: counters.malformed,
             faults: counters.faults,
+            convictions: replica.evidence().len() as u64,
             asked: core.asked,
             ranges: core.ranges,
             states: core.states,
@@ -402,10 +407,30 @@ async fn play(context: Context, case: &Case) -> (u64, Counts, Vec<String>) {
     }
     check(&sim, &tally.lock().unwrap());
     check_epochs(&sim);
+    check_evidence(&sim, &honest);
     let witness = sim.witness.lock().unwrap();
     let counts = counts(&sim, &honest);
     let counts = Counts { epochs: witness.epochs.keys().max().map_or(0, |epoch| epoch - 1), ..counts };
     (witness.order.len() as u64, counts, witness.violations.clone())
+}
+
+/// Nobody honest is convicted, and what convicts somebody still does so read from bytes; a changed byte convicts nobody.
+fn check_evidence(sim: &Sim, honest: &[u32]) {
+    let mut wrong = Vec::new();
+    for evidence in honest.iter().filter_map(|id| sim.replica(*id)).flat_map(|replica| replica.evidence()) {
+        let mut bytes = evidence.encode().to_vec();
+        let read = |bytes: &[u8]| Evidence::decode(Bytes::copy_from_slice(bytes)).ok()?.convicts();
+        match read(&bytes) {
+            Some(convicted) if convicted.member == TRAITOR => {}
+            other => wrong.push(format!("evidence convicts {other:?}: {evidence:?}")),
+        }
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        if let Some(convicted) = read(&bytes) {
+            wrong.push(format!("changed evidence convicts {convicted:?}"));
+        }
+    }
+    wrong.into_iter().for_each(|what| sim.witness.lock().unwrap().violation(what));
 }
 
 fn run(case: &Case) -> Outcome {
@@ -460,6 +485,7 @@ fn a_silent_member() {
 fn a_member_that_says_different_things_to_different_members() {
     let counts = run_seeds(Trouble::None, Some(Kind::Equivocates), 2);
     assert!(counts.faults > 0, "nobody noticed two votes that exclude each other: {counts:?}");
+    assert!(counts.convictions > 0, "nobody can convict it: {counts:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Every decoder takes any bytes without harm, and gives back what was encoded.
 
 use bytes::Bytes;
+use weir_bft::Evidence;
 use weir_bft::members::{Link, Member};
 use weir_bft::wire::{Batch, Block, Message, Name, Offer, Ref};
 
@@ -19,6 +20,10 @@ fn any_bytes_are_a_record_or_are_refused() {
         let bytes = Bytes::copy_from_slice(bytes);
         if let Ok(block) = Block::decode(bytes.clone()) {
             assert_eq!(block.encode(), bytes);
+        }
+        if let Ok(evidence) = Evidence::decode(bytes.clone()) {
+            assert_eq!(evidence.encode(), bytes);
+            assert_eq!(evidence.convicts(), None, "nobody signed it");
         }
         if let Ok(batch) = Batch::decode(bytes.clone()) {
             assert_eq!(batch.encode(), bytes);

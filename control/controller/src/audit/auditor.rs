@@ -4,7 +4,7 @@
 //! given it takes the keys that the chain itself tells, and says so.
 
 use super::link::{GENESIS, Link, LinkHash, hash};
-use super::record::{Body, Ended, EventRecord, KeysRecord, Record, SeenFault};
+use super::record::{Body, Contradiction, Ended, EventRecord, KeysRecord, Record, SeenFault};
 use std::collections::BTreeMap;
 use weir_base::codec::encode;
 use weir_model::event::{EventBody, SourceId};
@@ -27,6 +27,8 @@ pub struct Trusted {
     pub group_key: Option<GroupKey>,
     /// The hash of a link that was noted earlier, with its number: the chain must still have it.
     pub noted: Option<(u64, LinkHash)>,
+    /// Whom the evidence of votes that exclude each other convicts: the order's engine knows.
+    pub convicts: Option<fn(&[u8]) -> Option<u32>>,
 }
 
 /// Something that is not as it should be.
@@ -203,6 +205,7 @@ impl Auditor {
             Record::Acks(acks) => self.acks(number, acks),
             Record::Keys(keys) => self.keys(number, keys),
             Record::Fault(fault) => self.fault(number, fault),
+            Record::Contradiction(votes) => self.contradiction(number, votes),
             Record::TookOver { .. } => {
                 self.checked.gaps += 1;
                 self.open.clear();
@@ -339,6 +342,18 @@ impl Auditor {
             Some(_) => {}
         }
         self.phases.insert(keys.phase, Box::new(keys.clone()));
+    }
+
+    fn contradiction(&mut self, number: u64, votes: &Contradiction) {
+        match self.trusted.convicts.map(|convicts| convicts(&votes.evidence)) {
+            None => self.checked.faults_seen += 1,
+            Some(Some(member)) if member == votes.member => self.checked.faults_proven += 1,
+            Some(_) => {
+                let member = votes.member;
+                let what = format!("votes that are said to prove that member {member} lied do not prove it");
+                self.finding(number, what);
+            }
+        }
     }
 
     fn fault(&mut self, number: u64, fault: &SeenFault) {

@@ -36,4 +36,4 @@ pub mod record;
 
 pub use auditor::{Auditor, Checked, Finding, Trusted};
 pub use link::{Link, LinkHash};
-pub use record::{BadShare, Body, Ended, EventRecord, KeysRecord, Record, SeenFault};
+pub use record::{BadShare, Body, Contradiction, Ended, EventRecord, KeysRecord, Record, SeenFault};

@@ -91,6 +91,17 @@ pub enum Record {
         /// Its version.
         version: Version,
     },
+    /// A member of the order signed votes that exclude each other.
+    Contradiction(Box<Contradiction>),
+}
+
+/// Votes of a member of the order that exclude each other. What they say, the order's engine knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contradiction {
+    /// Who.
+    pub member: u32,
+    /// The votes, and what is needed to check them.
+    pub evidence: Vec<u8>,
 }
 
 /// An event of the order.
@@ -291,6 +302,7 @@ impl Record {
             Record::TooLarge { .. } => "too-large",
             Record::Reached { .. } => "reached",
             Record::TookOver { .. } => "took-over",
+            Record::Contradiction(_) => "contradiction",
         }
     }
 }

@@ -148,15 +148,18 @@ impl Running {
                     let now_ms = self.shared.ordered_now_ms();
                     self.shared.offer_item(&Item::Keys { now_ms, step });
                 }
-                Output::FoundOut(fault) => {
-                    if let Some(audit) = self.shared.audit() {
-                        audit.seen(Record::Fault(fault));
-                    }
-                }
+                Output::FoundOut(fault) => self.seen(Record::Fault(fault)),
+                Output::Contradicted(votes) => self.seen(Record::Contradiction(votes)),
             }
         }
         self.hand_over();
         stepped
+    }
+
+    fn seen(&self, record: Record) {
+        if let Some(audit) = self.shared.audit() {
+            audit.seen(record);
+        }
     }
 
     fn tell(&self, to: u32, message: &PeerMessage) {

@@ -47,7 +47,7 @@ mod tests;
 
 pub use message::PeerMessage;
 
-use crate::audit::{BadShare, SeenFault};
+use crate::audit::{BadShare, Contradiction, SeenFault};
 use crate::core::keys::{GroupKeys, KeyStep};
 use crate::core::{BatchName, DecidedHeader};
 use dealing::Dealing;
@@ -60,7 +60,7 @@ use weir_base::codec::decode;
 use weir_model::Label;
 use weir_model::signed::{BlsSignature, HeaderShare};
 use weir_trust::identity::KeyPair;
-use weir_trust::threshold::Fault;
+use weir_trust::threshold::{Fault, FaultKind};
 
 /// Faults that are remembered, the newest.
 pub const FAULTS_MAX: usize = 256;
@@ -87,6 +87,8 @@ pub enum Input {
     },
     /// New shares are wanted, of the same members.
     Refresh,
+    /// The order convicted a member by its own votes.
+    Contradicted(Box<Contradiction>),
     /// Time passed, on any clock that does not go back.
     Tick {
         /// Its milliseconds.
@@ -122,6 +124,8 @@ pub enum Output {
     Propose(KeyStep),
     /// A member was found out: keep it.
     FoundOut(Box<SeenFault>),
+    /// A member contradicted itself in the order.
+    Contradicted(Box<Contradiction>),
 }
 
 /// What the machine counted.
@@ -208,12 +212,22 @@ impl Common {
         }
     }
 
+    /// The order has a member's votes that exclude each other.
+    fn contradicted(&mut self, votes: Box<Contradiction>, out: &mut Vec<Output>) {
+        self.remember(Fault { member: votes.member, what: FaultKind::Equivocated });
+        out.push(Output::Contradicted(votes));
+    }
+
     /// A member was found out, with what convinces others of it, where there is such a thing.
     fn fault(&mut self, fault: Fault, proof: Option<BadShare>) {
         let phase = self.keys.phase();
         tracing::warn!(%fault, phase, proven = proof.is_some(), "a member was found out");
         let (member, what) = (fault.member, fault.what);
         self.found_out.push(SeenFault { phase, member, what, proof });
+        self.remember(fault);
+    }
+
+    fn remember(&mut self, fault: Fault) {
         self.counters.faults += 1;
         if self.faults.len() == FAULTS_MAX {
             self.faults.pop_front();
@@ -278,6 +292,7 @@ impl Quorum {
                 Err(_) => common.counters.malformed += 1,
             },
             Input::Refresh => dealing.refresh(common, out),
+            Input::Contradicted(votes) => common.contradicted(votes, out),
             Input::Tick { now_ms } => {
                 common.now_ms = common.now_ms.max(now_ms);
                 for failed in liveness.tick(common, out) {

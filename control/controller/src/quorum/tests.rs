@@ -166,6 +166,7 @@ impl World {
                     self.order.push(Entry::Key(step))
                 }
                 Output::FoundOut(fault) => self.found_out(&fault),
+                Output::Contradicted(votes) => panic!("nobody said so: {votes:?}"),
                 Output::Propose(_) | Output::Share { .. } => {}
             }
         }

@@ -16,7 +16,8 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_api::client::Client;
-use weir_controller::audit::{Auditor, Checked, Ended, Record, SeenFault, Trusted};
+use weir_bft::{Conflict, Convicted, Evidence};
+use weir_controller::audit::{Auditor, Checked, Contradiction, Ended, Record, SeenFault, Trusted};
 use weir_model::Change;
 use weir_model::event::{EventBody, Wanted};
 use weir_model::join::{from_hex, to_hex};
@@ -212,6 +213,10 @@ impl Faults {
                         let what = format!("{} ({proof})", fault_text(&fault));
                         lines.push_back(Line { link: number, time: time(link.wall_ms), kind: "fault", what });
                     }
+                    Record::Contradiction(votes) => {
+                        let what = contradiction_text(&votes);
+                        lines.push_back(Line { link: number, time: time(link.wall_ms), kind: "fault", what });
+                    }
                     _ => {}
                 }
             }
@@ -334,7 +339,12 @@ impl Verify {
                 ))
             })
         });
-        let trusted = Trusted { group_key: group_key.transpose()?, noted: noted.transpose()? };
+        let convicts: fn(&[u8]) -> Option<u32> = |evidence| Some(convicted(evidence)?.member);
+        let trusted = Trusted {
+            group_key: group_key.transpose()?,
+            noted: noted.transpose()?,
+            convicts: Some(convicts),
+        };
         let mut auditor = Auditor::new(trusted);
         let mut chain = Chain::of(&self.whose, connect)?;
         while let Some((number, bytes)) = chain.next_bytes()? {
@@ -359,6 +369,29 @@ impl Export {
 fn time(wall_ms: u64) -> String {
     let time = i64::try_from(wall_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| format!("{wall_ms} ms"), |time| time.to_string())
+}
+
+/// Whom votes convict.
+fn convicted(evidence: &[u8]) -> Option<Convicted> {
+    Evidence::decode(evidence.to_vec().into()).ok()?.convicts()
+}
+
+fn contradiction_text(votes: &Contradiction) -> String {
+    let Some(convicted) = convicted(&votes.evidence) else {
+        return format!("controller {}: votes that prove nothing", votes.member);
+    };
+    let did = match convicted.conflict {
+        Conflict::TwoNotarized => "voted for two different blocks",
+        Conflict::TwoFinalized => "finalized two different blocks",
+        Conflict::FinalizedAndNullified => "finalized a block, and voted that there is none",
+    };
+    format!(
+        "controller {} {did} in view {} of epoch {} (proven: both votes verify under its key {})",
+        convicted.member,
+        convicted.view,
+        convicted.epoch,
+        to_hex(&convicted.key)
+    )
 }
 
 fn fault_text(fault: &SeenFault) -> String {
@@ -453,6 +486,7 @@ fn describe(record: &Record) -> String {
             )
         }
         Record::Fault(fault) => fault_text(fault),
+        Record::Contradiction(votes) => contradiction_text(votes),
         Record::TooLarge { kind, bytes, .. } => format!("{kind} of {bytes} bytes: only its digest is kept"),
         Record::Reached { index } => format!("the order was followed up to {index}"),
         Record::TookOver { after, index, version } => {

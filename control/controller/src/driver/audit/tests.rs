@@ -2,7 +2,7 @@
 
 use super::{AuditPlace, BYTES_MIN, Keeper};
 use crate::audit::links::batch_records;
-use crate::audit::{Auditor, Checked, EventRecord, Link, LinkHash, Record, Trusted, link};
+use crate::audit::{Auditor, Checked, Contradiction, EventRecord, Link, LinkHash, Record, Trusted, link};
 use crate::core::Outcome;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -155,7 +155,7 @@ fn any_changed_byte_is_found() {
         let link = rng.below(changed.len() as u64) as usize;
         let byte = rng.below(changed[link].1.len() as u64) as usize;
         changed[link].1[byte] ^= 1 << rng.below(8);
-        let found = audited(&changed, Trusted { group_key: None, noted });
+        let found = audited(&changed, Trusted { noted, ..Trusted::default() });
         assert!(found.findings_total > 0, "byte {byte} of link {link} was changed, and nobody noticed");
     }
 }
@@ -165,7 +165,7 @@ fn what_is_cut_off_or_left_out_is_found() {
     let links = whole_chain();
     let sound = audited(&links, Trusted::default());
     let noted = Some((sound.last, sound.head));
-    let cut = audited(&links[..links.len() - 1], Trusted { group_key: None, noted });
+    let cut = audited(&links[..links.len() - 1], Trusted { noted, ..Trusted::default() });
     assert!(cut.findings[0].what.contains("its end was cut off"), "{:?}", cut.findings);
     for left_out in 1..links.len() - 1 {
         let mut changed = links.clone();
@@ -177,9 +177,31 @@ fn what_is_cut_off_or_left_out_is_found() {
 #[test]
 fn a_chain_that_was_forged_from_its_beginning_does_not_have_the_groups_signatures() {
     let group_key = Some(GroupKey::Single(KeyPair::from_seed(&[9; 32]).public()));
-    let found = audited(&whole_chain(), Trusted { group_key, noted: None });
+    let found = audited(&whole_chain(), Trusted { group_key, ..Trusted::default() });
     assert_eq!((found.signatures, found.findings_total), (0, 6));
     assert!(found.key_given);
+}
+
+#[test]
+fn votes_that_exclude_each_other_convict_whom_they_convict() {
+    let votes = |member| Record::Contradiction(Box::new(Contradiction { member, evidence: vec![3, 3] }));
+    let convicts: fn(&[u8]) -> Option<u32> = |evidence| match evidence {
+        [first, second] if first == second => Some(u32::from(*first)),
+        _ => None,
+    };
+    let (keeper, thread, _) = open(&SimDisk::new(1));
+    keeper.seen(began());
+    keeper.seen(votes(3));
+    keeper.seen(votes(4));
+    keeper.flush(0);
+    let links = all(&keeper);
+    drop(keeper);
+    thread.join().unwrap();
+    let told = audited(&links, Trusted { convicts: Some(convicts), ..Trusted::default() });
+    assert_eq!((told.faults_proven, told.faults_seen, told.findings_total), (1, 0, 1), "{:?}", told.findings);
+    assert!(told.findings[0].what.contains("member 4"), "{:?}", told.findings);
+    let nobody_can_tell = audited(&links, Trusted::default());
+    assert_eq!((nobody_can_tell.faults_proven, nobody_can_tell.faults_seen), (0, 2));
 }
 
 #[test]
@@ -214,7 +236,7 @@ fn after_a_power_cut_the_chain_goes_on_and_lacks_nothing_that_was_flushed() {
             let (keeper, thread, complete) = open(&disk);
             assert!(complete >= flushed, "seed {seed}: {flushed} was flushed, {complete} is there");
             for noted in heads.iter().rev().take(2) {
-                let found = audited(&all(&keeper), Trusted { group_key: None, noted: Some(*noted) });
+                let found = audited(&all(&keeper), Trusted { noted: Some(*noted), ..Trusted::default() });
                 assert_eq!(found.findings, [], "seed {seed}");
             }
             keeper.seen(began());
@@ -292,7 +314,7 @@ fn the_oldest_links_go_when_there_is_no_room_and_the_rest_is_a_chain() {
     assert!(status.first > 1 && !status.failed, "{status:?}");
     let links = all(&keeper);
     assert_eq!((links[0].0, links.last().unwrap().0), (status.first, status.last));
-    let found = audited(&links, Trusted { group_key: Some(group().group_key()), noted: None });
+    let found = audited(&links, Trusted { group_key: Some(group().group_key()), ..Trusted::default() });
     assert_eq!(found.findings, []);
     assert!(found.signatures > 10);
     drop(keeper);

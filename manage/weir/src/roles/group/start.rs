@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use weir_api::pki;
 use weir_base::world::RealDisk;
+use weir_controller::audit::Contradiction;
 use weir_controller::driver::{Members, MembersThread, Order};
 use weir_controller::quorum;
 use weir_model::Label;
@@ -223,7 +224,13 @@ impl Opening {
                 }
             })),
             (Engine::Bft(order), Some(members)) => {
+                let judged = members.clone();
                 order.engine().listen(Box::new(move |from, bytes| hears(from, bytes, &members)));
+                order.engine().on_evidence(Box::new(move |evidence, convicted| {
+                    let evidence = evidence.encode().to_vec();
+                    let votes = Contradiction { member: convicted.member, evidence };
+                    judged.input(quorum::Input::Contradicted(Box::new(votes)));
+                }));
             }
             (_, None) => {}
         }
