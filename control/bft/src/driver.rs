@@ -17,7 +17,7 @@ use commonware_cryptography::ChaCha20Poly1305;
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_p2p::authenticated::lookup;
 use commonware_p2p::{Address, AddressableManager, AddressableTrackedPeers};
-use commonware_runtime::{Quota, Runner, Spawner, Supervisor, tokio};
+use commonware_runtime::{Quota, Runner, Supervisor, tokio};
 use commonware_stream::cups::{self, Cups};
 use commonware_stream::sake::{self, Sake};
 use commonware_utils::ordered::Map;
@@ -158,14 +158,7 @@ impl BftEngine {
                     let _heard = directory.track(set, peers);
                     set += 1;
                 });
-                // As a task of the workers, beside those that it talks to: from the thread that blocks here, every word between
-                // them would wake the other.
-                let replica = context.child("replica").spawn(move |context| async move {
-                    run.run(context, channels, oracle, tracks, "votes").await;
-                });
-                if let Err(error) = replica.await {
-                    tracing::error!(%error, "the replica ended");
-                }
+                run.run(context.child("replica"), channels, oracle, tracks, "votes").await;
             });
         })?;
         let journal = spawn_thread("bft-journal", move || {

@@ -102,7 +102,7 @@ pub fn run(place: &Place, id: u32) {
         listen: place.peer(id),
         members: all.map(|id| (id, place.peer(id))).collect(),
         votes: path.join("votes"),
-        threads: std::env::var("WEIR_BFT_THREADS").ok().and_then(|text| text.parse().ok()).unwrap_or(2),
+        threads: 2,
     };
     let ids: Arc<Mutex<BTreeSet<u64>>> = Arc::default();
     let (states, to_keep) = sync_channel::<Kept>(1);
