@@ -12,7 +12,7 @@ set -euo pipefail
 suite=bookworm
 here=$(cd "$(dirname "$0")/.." && pwd)
 binary=${1:-$here/target/release/weir}
-limit_s=900
+limit_s=1500
 
 die() { echo "units-in-guest: $*" >&2; exit 1; }
 say() { echo "units-in-guest: $*"; }
