@@ -4,7 +4,7 @@
 //!
 //!   cargo run --release -p weir-monitor --example bench [ROUNDS] [bombs|full|tail|hogs|cost|faults|hosts|guests]
 //!   cargo run --release -p weir-monitor --example bench ROUNDS tail PROCESSES
-//!   cargo run --release -p weir-monitor --example bench SECONDS soak
+//!   cargo run --release -p weir-monitor --example bench SECONDS soak [idle|busy]
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a step that fails ends the bench
 #![allow(clippy::zombie_processes)] // cages end what is in them
 
@@ -37,9 +37,9 @@ fn main() {
     match arguments.as_slice() {
         [role, argument] if role == "member" => return hosts::member(argument),
         [role, argument] if role == "swim" => return hosts::swim(argument),
-        [seconds, role] if role == "soak" => {
+        [seconds, role, only @ ..] if role == "soak" => {
             let _guardian = cage::Guardian::start();
-            return soak::run(seconds.parse().expect("seconds"));
+            return soak::run(seconds.parse().expect("seconds"), only.first().map(String::as_str));
         }
         _ => {}
     }
