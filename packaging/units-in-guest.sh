@@ -4,6 +4,8 @@
 #
 #   units-in-guest.sh [BINARY]        default: target/release/weir
 #   WEIR_GUEST_LOG=FILE               where the guest's console goes (default: in a folder that is deleted)
+#   WEIR_GUEST_QMP=SOCKET             QEMU's monitor protocol, to pause it by while the machine is needed for something else
+#   WEIR_GUEST_LIMIT_S=N              how long the guest may take (default 1500)
 #
 # Needs root, debootstrap, qemu-system-x86 and e2fsprogs. The guest has no network; QEMU runs without KVM if there
 # is none, so a run takes a few minutes.
@@ -12,7 +14,7 @@ set -euo pipefail
 suite=bookworm
 here=$(cd "$(dirname "$0")/.." && pwd)
 binary=${1:-$here/target/release/weir}
-limit_s=900
+limit_s=${WEIR_GUEST_LIMIT_S:-1500}
 
 die() { echo "units-in-guest: $*" >&2; exit 1; }
 say() { echo "units-in-guest: $*"; }
@@ -86,10 +88,12 @@ boot() {
   mke2fs -q -t ext4 -d "$root" "$image" 3G
   if [ -w /dev/kvm ] && timeout 5 qemu-system-x86_64 -accel kvm -M none -display none -monitor stdio </dev/null >/dev/null 2>&1; then accel=kvm; fi
   say "booting with $accel"
+  local qmp=()
+  [ -z "${WEIR_GUEST_QMP:-}" ] || qmp=(-qmp "unix:$WEIR_GUEST_QMP,server=on,wait=off")
   timeout -k 5 "$limit_s" qemu-system-x86_64 -accel "$accel" -cpu max -M q35 -smp 2 -m 1024 -nodefaults -no-user-config -no-reboot \
     -display none -serial "file:$console" -kernel "$work/vmlinuz" -initrd "$work/initrd" \
     -append "root=/dev/vda rw console=ttyS0 quiet panic=-1 mitigations=off audit=0 systemd.show_status=0" \
-    -drive "file=$image,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci </dev/null || true
+    -drive "file=$image,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci "${qmp[@]}" </dev/null || true
 }
 
 make_root

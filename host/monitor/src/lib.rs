@@ -9,9 +9,9 @@
 //!
 //! - [`kernel`]: events of processes, by programs in the kernel or, degraded, by a socket.
 //! - [`tree`]: who forked whom; counts by scope; the culprit.
-//! - [`pace`]: how often it looks. [`policy`]: the files. [`engine`]: one step of the loop. [`levers`]: freezing and killing cgroups.
+//! - [`pace`]: how often it looks. [`policy`]: the files. [`engine`]: one step of the loop. [`levers`]: freezing and killing cgroups; `hurry`: what is killed ends soon.
 //! - [`restart`]: when a service that crashed is started again; [`runner`]: by whom.
-//! - [`detector`]: failure by missing progress. [`ring`], [`remote`]: hosts that watch each other. [`local`]: the thread that nothing starves. [`service`]: all together.
+//! - [`detector`]: failure by missing progress. [`ring`], [`remote`]: hosts that watch each other. [`local`]: the thread that nothing starves; [`resident`]: its memory. [`service`]: all together.
 //! - [`guest`]: a virtual machine, read through its memory.
 //! - [`summary`], [`query`]: what is kept of the events, and what may be asked of it.
 //! - [`audit`]: the chained log. [`explain`]: an entry in words. [`status`], [`webhook`]: what is shown and sent.
@@ -23,6 +23,7 @@ pub mod engine;
 pub mod error;
 pub mod explain;
 pub mod guest;
+mod hurry;
 pub mod incident;
 pub mod kernel;
 pub mod levers;
@@ -33,6 +34,7 @@ pub mod pace;
 pub mod policy;
 pub mod query;
 pub mod remote;
+pub mod resident;
 pub mod restart;
 pub mod ring;
 pub mod runner;

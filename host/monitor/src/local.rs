@@ -6,6 +6,7 @@
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::pace::Pace;
+use crate::resident::{self, Faults};
 use crate::sys;
 use rustix::thread::{ClockId, Timespec, clock_nanosleep_absolute};
 use std::sync::Arc;
@@ -59,6 +60,10 @@ pub struct Punctuality {
     pub skipped: AtomicU64,
     /// Steps after which the next was due at the quick pace.
     pub quick: AtomicU64,
+    /// Page faults of the loop that took no reading from a disk.
+    pub faults_minor: AtomicU64,
+    /// Page faults of the loop that did.
+    pub faults_major: AtomicU64,
 }
 
 impl Punctuality {
@@ -77,7 +82,8 @@ impl Punctuality {
 /// [`crate::Error::Io`] with what the machine refuses.
 pub fn settle(settings: &Settings) -> Result<()> {
     if settings.lock_memory {
-        sys::lock_memory()?;
+        resident::lock()?;
+        resident::present_stack();
     }
     if let Some(cpu) = settings.cpu {
         sys::pin(cpu)?;
@@ -107,6 +113,7 @@ pub fn run(
     let longest_ns = settings.period_ns.max(PERIOD_NS_MIN);
     let mut pace = Pace::new(longest_ns, settings.quick_period_ns.max(PERIOD_NS_MIN));
     let mut due = now_ns();
+    let before = Faults::of_thread();
     while !stop.load(Ordering::Acquire) {
         let now = now_ns();
         let late_ns = now.saturating_sub(due);
@@ -121,6 +128,9 @@ pub fn run(
             punctuality.skipped.fetch_add(behind, Ordering::Relaxed);
             due += behind * period_ns;
         }
+        let faults = Faults::of_thread().since(before);
+        punctuality.faults_minor.store(faults.minor, Ordering::Relaxed);
+        punctuality.faults_major.store(faults.major, Ordering::Relaxed);
         let until = Timespec { tv_sec: (due / 1_000_000_000) as i64, tv_nsec: (due % 1_000_000_000) as i64 };
         // A signal wakes it early; the next step is then early too, and harmless.
         let _ = clock_nanosleep_absolute(ClockId::Monotonic, &until);

@@ -191,7 +191,9 @@ impl Monitor {
             degraded: kernel.degraded.clone(),
         });
         let (commands, ran) = runner::start(policies.len(), works(&policies))?;
-        let engine = Engine::new(kernel, policies, queries, notes)?.with_runners(commands, ran);
+        let engine = Engine::new(kernel, policies, queries, notes)?
+            .with_runners(commands, ran)
+            .with_hurry(settings.priority.is_some());
         let started = What::Started {
             kernel: shared.kernel.clone(),
             degraded: shared.degraded.clone(),
@@ -360,10 +362,12 @@ impl Slow {
     fn attach(&mut self, to: &str, found: weir_sensor::Result<View>, order: impl FnOnce(View) -> Order) {
         let Ok(view) = found else { return };
         let which = (view.process(), view.created_ns());
-        if !view.closed()
-            && self.attached.get(to) != Some(&which)
-            && self.orders.try_send(order(view)).is_ok()
-        {
+        if view.closed() || self.attached.get(to) == Some(&which) {
+            return;
+        }
+        // The loop does not wait for its pages.
+        view.populate();
+        if self.orders.try_send(order(view)).is_ok() {
             self.attached.insert(to.to_string(), which);
         }
     }
@@ -550,6 +554,9 @@ impl Shared {
             // Those of guests are raised by threads of their own.
             alarms: self.alarms.iter().map(|alarms| alarms.load(Ordering::Relaxed)).sum(),
             signals: totals.signals,
+            hurried: totals.hurried,
+            faults_minor: self.punctuality.faults_minor.load(Ordering::Relaxed),
+            faults_major: self.punctuality.faults_major.load(Ordering::Relaxed),
             notes_lost: totals.notes_lost,
             audit: lock(&self.writer).log.hash().to_string(),
             audit_failed: self.audit_failed.load(Ordering::Relaxed),

@@ -158,6 +158,15 @@ pub struct Status {
     pub alarms: u64,
     /// Signals sent.
     pub signals: u64,
+    /// Killed processes that were given priority, so that they end soon.
+    #[serde(default)]
+    pub hurried: u64,
+    /// Page faults of the loop that took no reading from a disk.
+    #[serde(default)]
+    pub faults_minor: u64,
+    /// Page faults of the loop that did.
+    #[serde(default)]
+    pub faults_major: u64,
     /// Notes of the loop that found the queue full.
     pub notes_lost: u64,
     /// The hash of the newest line of the audit log.
@@ -209,6 +218,7 @@ impl Status {
             ("events_lost_total", "counter", "Events of the kernel that were lost", self.lost),
             ("alarms_total", "counter", "Alarms", self.alarms),
             ("signals_total", "counter", "Signals sent", self.signals),
+            ("hurried_total", "counter", "Killed processes that were given priority", self.hurried),
             ("notes_lost_total", "counter", "Notes that found the queue full", self.notes_lost),
             ("audit_failed_total", "counter", "Lines not written to the audit log", self.audit_failed),
         ];
@@ -217,6 +227,9 @@ impl Status {
         }
         let seconds = vec![(String::new(), self.step_us as f64 / 1e6)];
         family("step_seconds_total", "counter", "All steps of the loop together", &seconds);
+        let faults = [("minor", self.faults_minor), ("major", self.faults_major)]
+            .map(|(kind, faults)| (format!("{{kind=\"{kind}\"}}"), faults as f64));
+        family("page_faults_total", "counter", "Page faults of the loop", &faults);
         let by_policy = |of: fn(&PolicyRow) -> u64| -> Vec<(String, f64)> {
             let row =
                 |policy: &PolicyRow| (format!("{{policy=\"{}\"}}", label(&policy.name)), of(policy) as f64);

@@ -1,9 +1,9 @@
-//! What the machine must be asked for with bare hands: shared words, priority, memory that stays.
+//! What the machine must be asked for with bare hands: shared words, priority, a processor.
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
 use rustix::fd::AsFd;
-use rustix::mm::{MapFlags, MlockAllFlags, ProtFlags, mlockall, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -49,13 +49,6 @@ impl Drop for SharedWords {
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.words * 8) };
         debug_assert!(unmapped.is_ok(), "the range is the one that was mapped");
     }
-}
-
-/// Keeps all memory of this process, of now and later, from being paged out.
-pub(crate) fn lock_memory() -> Result<()> {
-    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(|error| {
-        Error::io("locking the monitor's memory (run it as root, or raise 'ulimit -l')", error)
-    })
 }
 
 /// Gives the calling thread the real-time policy FIFO.

@@ -10,6 +10,7 @@ mod cage;
 mod guests;
 mod hogs;
 mod loads;
+mod locked;
 mod oracle;
 mod services;
 mod stalls;

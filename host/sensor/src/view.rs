@@ -134,6 +134,11 @@ impl View {
         View { target, ..self }
     }
 
+    /// Makes its memory present, so that reading it faults no page in: for readers that must not wait.
+    pub fn populate(&self) {
+        self.memory.populate();
+    }
+
     /// What the box calls itself.
     pub fn name(&self) -> &str {
         &self.name

@@ -32,7 +32,7 @@ pub enum Variant {
 
 /// A monitor of one policy, and its entries.
 pub struct Running {
-    monitor: Monitor,
+    pub monitor: Monitor,
     pub entries: Receiver<Entry>,
     _folder: tempfile::TempDir,
 }
@@ -89,12 +89,13 @@ impl Running {
     fn circumstances(&self, repair: &Repair) -> String {
         let (status, alarm) = (self.monitor.status(), &repair.alarm);
         format!(
-            "{} ms: {} members, {} signalled, {} again; frozen {} after {} us, acted {} us; {} events lost, {} periods \
+            "{} ms: {} members, {} signalled, {} again, {} hurried; frozen {} after {} us, acted {} us; {} events lost, {} periods \
              skipped, at most {} us late, longest step {} us",
             repair.took_us / 1000,
             alarm.members,
             alarm.signalled,
             repair.again,
+            status.hurried,
             alarm.frozen,
             alarm.freeze_us,
             alarm.act_us,
@@ -195,7 +196,7 @@ pub fn full(rounds: usize) {
                 let cage = Cage::new(count + 10, 2 << 30).unwrap();
                 let text = format!(
                     "kind: fork-bomb\nname: cage\ncgroup: {}\naction: {action}\ndry-run: false\n\
-                     when: {{ living: {count}, window-ms: 60000 }}\n",
+                     when: {{ living: {count}, window-ms: 600000 }}\n",
                     cage.folder.display()
                 );
                 let running = monitor(&text, false);
@@ -216,12 +217,22 @@ pub fn full(rounds: usize) {
     }
 }
 
-/// A bomb that is let grow to a mass ([`GROWN`]) of spinning processes before it is a fault: what the slowest of a hundred repairs is like,
-/// with priority and without. Times are from the fork by which there were too many.
-pub fn tail(rounds: usize) {
-    for grown in GROWN {
+/// A bomb that is let grow to a mass ([`GROWN`]) of spinning processes before it is a fault, on a host with work to do: what the slowest
+/// of a hundred repairs is like, with priority and without. Times are from the fork by which there were too many.
+pub fn tail(rounds: usize, only: Option<u32>) {
+    for grown in GROWN.into_iter().filter(|grown| only.is_none_or(|only| only == *grown)) {
         tail_of(grown, rounds);
     }
+}
+
+/// What else the host does: twice as many programs compute as there are processors.
+fn work() -> Cage {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let cage = Cage::new(50, 256 << 20).unwrap();
+    for _ in 0..cores * 2 {
+        drop(cage.start("exec cat /dev/zero > /dev/null"));
+    }
+    cage
 }
 
 fn tail_of(grown: u32, rounds: usize) {
@@ -229,11 +240,12 @@ fn tail_of(grown: u32, rounds: usize) {
     type Both = [Vec<f64>; 2];
     let (mut noticed, mut acted, mut gone): (Both, Both, Both) = Default::default();
     let mut slowest: [(u64, String); 2] = Default::default();
+    let _work = work();
     for _ in 0..rounds {
         for (at, ordinary) in [false, true].into_iter().enumerate() {
             let cage = Cage::new(grown + 100, 2 << 30).unwrap();
             let text = format!(
-                "kind: fork-bomb\nname: cage\ncgroup: {}\ndry-run: false\nwhen: {{ living: {grown}, window-ms: 60000 }}\n",
+                "kind: fork-bomb\nname: cage\ncgroup: {}\ndry-run: false\nwhen: {{ living: {grown}, window-ms: 600000 }}\n",
                 cage.folder.display()
             );
             let running = monitor(&text, ordinary);
@@ -244,7 +256,7 @@ fn tail_of(grown: u32, rounds: usize) {
             let limit_ns = observer.seen.limit_fork_ns.load(Ordering::Acquire);
             let since = |ns: u64| ns.saturating_sub(limit_ns) as f64 / 1e6;
             noticed[at].push(since(repair.alarm.time_ns));
-            // All that a monitor can do: what follows is the kernel's, which ends them one by one.
+            // What follows is the kernel's, which ends them one by one.
             acted[at].push(since(repair.alarm.time_ns + repair.alarm.act_us * 1000));
             gone[at].push(since(repair.alarm.time_ns + repair.took_us * 1000));
             if repair.took_us >= slowest[at].0 {

@@ -47,8 +47,8 @@ fn sensors(rounds: usize) {
     result("read_of_a_value", "ns", &read, "pread_proc_stat", &pread);
 }
 
-/// Processor time of the loop at a period of 10 ms, percent of a core.
-fn loop_cost(rounds: usize) {
+/// Processor time of the loop at a period, percent of a core.
+fn loop_cost(rounds: usize, period_ms: u64, goal: f64) {
     let mut percent = Vec::new();
     for _ in 0..rounds {
         let (notes, _kept) = std::sync::mpsc::sync_channel(64);
@@ -60,7 +60,8 @@ fn loop_cost(rounds: usize) {
         let stop = Arc::new(AtomicBool::new(false));
         let ended = stop.clone();
         let thread = std::thread::spawn(move || {
-            let settings = Settings { lock_memory: false, ..Settings::default() };
+            let period_ns = period_ms * 1_000_000;
+            let settings = Settings { lock_memory: false, period_ns, ..Settings::default() };
             let started = clock_gettime(ClockId::ThreadCPUTime);
             let wall = Instant::now();
             run_loop(&mut engine, &settings, &stop, &Arc::new(Punctuality::default()), |_, _| ());
@@ -73,7 +74,7 @@ fn loop_cost(rounds: usize) {
         ended.store(true, Ordering::Release);
         percent.push(thread.join().unwrap());
     }
-    figure("loop_of_10ms", "%_of_a_core", &percent, 1.0);
+    figure(&format!("loop_of_{period_ms}ms"), "%_of_a_core", &percent, goal);
 }
 
 /// A loop of forks, with the kernel's programs attached and without.
@@ -96,6 +97,32 @@ fn forks(rounds: usize) {
 
 pub fn run(rounds: usize) {
     sensors(rounds);
-    loop_cost(rounds);
+    loop_cost(rounds, 10, 1.0);
+    // The pace of trouble, which lasts half of the time at most.
+    loop_cost(rounds, 1, 5.0);
     forks(rounds);
+}
+
+/// Page faults of the loop of a whole monitor, in a minute in which programs start and end and a policy reports.
+pub fn faults() {
+    let text = "kind: fork-bomb\nname: host\naction: report\nwhen: { forks: 20, window-ms: 1000 }\n---\n\
+                kind: memory-hog\nname: memory\nwhen: { available-bytes: 1 }\n";
+    let running = crate::bombs::monitor(text, false);
+    crate::cage::until("its first steps", || running.monitor.status().steps > 10);
+    let before = running.monitor.status();
+    let until = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < until {
+        assert!(Command::new("true").status().unwrap().success());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let after = running.monitor.status();
+    let of = |status: &weir_monitor::status::Status| (status.faults_minor + status.faults_major) as f64;
+    figure("page_faults_of_the_loop_in_a_minute", "", &[of(&after) - of(&before)], 0.0);
+    println!(
+        "  {} steps, {} alarms; from its start on {} minor and {} major faults",
+        after.steps - before.steps,
+        after.alarms - before.alarms,
+        after.faults_minor,
+        after.faults_major
+    );
 }

@@ -122,4 +122,6 @@ pub fn run(rounds: usize) {
         result("memory_hog_noticed", "ms", &of(0, |m| m.0), "earlyoom", &of(2, |m| m.0));
     }
     figure("memory_hog_noticed", "ms", &of(0, |m| m.0), 10.0);
+    crate::tail("memory_hog_noticed", "ms", &of(0, |m| m.0), "poller", &of(1, |m| m.0));
+    crate::tail("memory_hog_gone", "ms", &of(0, |m| m.1), "poller", &of(1, |m| m.1));
 }

@@ -2,8 +2,9 @@
 //! library and corosync, on the same faults, interleaved in one run. Every fault is in a cage: cgroups that bound its
 //! processes and memory. `make soak-monitor`: what is no fault raises no alarm.
 //!
-//!   cargo run --release -p weir-monitor --example bench [ROUNDS] [bombs|full|tail|hogs|cost|hosts|guests]
-//!   cargo run --release -p weir-monitor --example bench SECONDS soak
+//!   cargo run --release -p weir-monitor --example bench [ROUNDS] [bombs|full|tail|hogs|cost|faults|hosts|guests]
+//!   cargo run --release -p weir-monitor --example bench ROUNDS tail PROCESSES
+//!   cargo run --release -p weir-monitor --example bench SECONDS soak [idle|busy]
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a step that fails ends the bench
 #![allow(clippy::zombie_processes)] // cages end what is in them
 
@@ -24,6 +25,8 @@ use std::time::Instant;
 
 /// Rounds of the row that shows the slowest of a hundred, for each round of the others.
 const TAIL_ROUNDS: usize = 20;
+/// Rounds of hogs, for each round of the others: their slowest is a figure, too.
+const HOG_ROUNDS: usize = 4;
 
 /// Runs the bench.
 fn main() {
@@ -34,9 +37,13 @@ fn main() {
     match arguments.as_slice() {
         [role, argument] if role == "member" => return hosts::member(argument),
         [role, argument] if role == "swim" => return hosts::swim(argument),
-        [seconds, role] if role == "soak" => return soak::run(seconds.parse().expect("seconds")),
+        [seconds, role, only @ ..] if role == "soak" => {
+            let _guardian = cage::Guardian::start();
+            return soak::run(seconds.parse().expect("seconds"), only.first().map(String::as_str));
+        }
         _ => {}
     }
+    let _guardian = cage::Guardian::start();
     let rounds = arguments.first().and_then(|rounds| rounds.parse().ok()).unwrap_or(5);
     let wanted = |name: &str| arguments.get(1).is_none_or(|only| only == name);
     if let Err(reason) = cage::Cage::new(10, 64 << 20) {
@@ -53,10 +60,14 @@ fn main() {
         bombs::full(rounds);
     }
     if wanted("tail") {
-        bombs::tail(rounds * TAIL_ROUNDS);
+        let grown = arguments.get(2).and_then(|grown| grown.parse().ok());
+        bombs::tail(rounds * TAIL_ROUNDS, grown);
+    }
+    if wanted("faults") {
+        cost::faults();
     }
     if wanted("hogs") {
-        hogs::run(rounds);
+        hogs::run(rounds * HOG_ROUNDS);
     }
     if wanted("hosts") {
         hosts::run(rounds);

@@ -29,8 +29,8 @@ period-ms: 200
 action: report
 ";
 
-/// So many seconds of each.
-pub fn run(seconds: u64) {
+/// So many seconds of each, or of one of them.
+pub fn run(seconds: u64, only: Option<&str>) {
     let mut text = POLICIES.to_string();
     let mut guest = vm::Vm::boot().inspect_err(|reason| println!("NOT RUN soak guest: {reason}")).ok();
     if let Some(guest) = &guest {
@@ -50,7 +50,8 @@ pub fn run(seconds: u64) {
     let stop = Arc::new(AtomicBool::new(false));
     let application = application(&watched, stop.clone());
     let mut alarms = 0;
-    for busy in [false, true] {
+    let wanted = |busy: &bool| only.is_none_or(|only| (only == "busy") == *busy);
+    for busy in [false, true].into_iter().filter(wanted) {
         let cage = Cage::new(50, 256 << 20).ok();
         if busy {
             let cores = std::thread::available_parallelism().map_or(2, usize::from);

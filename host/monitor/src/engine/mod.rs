@@ -28,6 +28,7 @@ use crate::levers::{self, Levers};
 use crate::pace::Signs;
 use crate::policy::{Action, Policy, Whitelist};
 use crate::query::{Queries, Query};
+use crate::resident::present;
 use crate::tree::scope::{Members, Scope};
 use crate::tree::{Counters, ForkTree, NODES_MAX, Node, Place};
 use std::path::Path;
@@ -56,6 +57,8 @@ pub struct Totals {
     pub alarms: u64,
     /// Signals sent.
     pub signals: u64,
+    /// Killed processes that were given priority, so that they end soon.
+    pub hurried: u64,
     /// Notes that found the queue full.
     pub notes_lost: u64,
     /// Longest step, ns.
@@ -98,6 +101,8 @@ pub struct Engine {
     runners: Option<service::Runners>,
     /// Whether processes were stopped that are not killed yet.
     stopped: bool,
+    /// Whether what it kills is hurried.
+    hurries: bool,
     pages: Box<[u32]>,
     notes: SyncSender<Note>,
     /// What was counted.
@@ -137,10 +142,11 @@ impl Engine {
             listing: Listing::default(),
             armed,
             queries: Queries::new(queries),
-            members: Vec::with_capacity(NODES_MAX),
+            members: present(Vec::with_capacity(NODES_MAX)),
             runners: None,
             stopped: false,
-            pages: vec![0; NODES_MAX].into_boxed_slice(),
+            hurries: false,
+            pages: present(vec![0; NODES_MAX]).into_boxed_slice(),
             notes,
             totals: Totals::default(),
         };
@@ -163,6 +169,12 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Hurries what it kills: for a monitor that has rights over priorities itself.
+    pub fn with_hurry(mut self, hurries: bool) -> Engine {
+        self.hurries = hurries;
+        self
     }
 
     /// The policies, in the order that notes count them.

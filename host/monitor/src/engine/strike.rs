@@ -2,11 +2,12 @@
 //!
 //! The freeze is the paper's remote lock of the target: nothing is born while the tree is being killed, and the killed do
 //! not compete with the spinning. It is asked for and not waited for: from then on nobody forks, and to wait until the last of
-//! 1,500 has run once, so as to stop, costs as much as to kill them. Without a cgroup that can be frozen, the tree is stopped process
+//! 1,500 has run once, so as to stop, costs as much as to kill them. What was killed is hurried ([`crate::hurry`]). Without a cgroup that can be frozen, the tree is stopped process
 //! by process until a round finds no new one.
 
 use super::innocent::{self, Blamed, Extent, is_manager, old_ns};
 use super::{Armed, Engine};
+use crate::hurry;
 use crate::incident::{Incident, LISTED_MAX, Note, Outcome, Reason, Suspect};
 use crate::kernel::Way;
 use crate::levers::Levers;
@@ -386,6 +387,9 @@ impl Engine {
                 if meant && pidfd_send_signal(process, signal).is_ok() {
                     self.tree.mark(place, mark, true);
                     sent += 1;
+                    if self.hurries && signal == Signal::KILL {
+                        self.totals.hurried += u64::from(hurry::hurry(process, number));
+                    }
                 }
             }
         }

@@ -64,7 +64,7 @@ pub struct Listing(Box<[MaybeUninit<u8>]>);
 
 impl Default for Listing {
     fn default() -> Listing {
-        Listing(vec![MaybeUninit::uninit(); ENTRIES_BYTES].into_boxed_slice())
+        Listing(crate::resident::present(vec![MaybeUninit::uninit(); ENTRIES_BYTES]).into_boxed_slice())
     }
 }
 

@@ -10,6 +10,8 @@
 //!   is counted and left out, so an answer may say too little, never too much.
 //! - After a loss of events nobody knows who holds what: that is forgotten, the edges stay.
 
+use crate::resident::present;
+
 /// Most locks.
 pub const LOCKS_MAX: usize = 256;
 /// Most threads that hold or want one at the same time.
@@ -49,9 +51,9 @@ pub struct LockOrder {
 impl Default for LockOrder {
     fn default() -> LockOrder {
         LockOrder {
-            locks: Vec::with_capacity(LOCKS_MAX),
-            edges: vec![[0; WORDS]; LOCKS_MAX].into_boxed_slice(),
-            threads: Vec::with_capacity(THREADS_MAX),
+            locks: present(Vec::with_capacity(LOCKS_MAX)),
+            edges: present(vec![[0; WORDS]; LOCKS_MAX]).into_boxed_slice(),
+            threads: present(Vec::with_capacity(THREADS_MAX)),
             cycles: 0,
             refused: 0,
         }

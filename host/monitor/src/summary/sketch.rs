@@ -1,5 +1,6 @@
 //! Bloom filter, Count-Min sketch (Cormode and Muthukrishnan), and the heaviest keys by it.
 
+use crate::resident::present;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// A key: a number or a text of up to 16 bytes.
@@ -65,7 +66,7 @@ pub struct Bloom {
 
 impl Default for Bloom {
     fn default() -> Bloom {
-        Bloom { keys: Keys::default(), words: vec![0; BLOOM_BITS / 64].into_boxed_slice() }
+        Bloom { keys: Keys::default(), words: present(vec![0; BLOOM_BITS / 64]).into_boxed_slice() }
     }
 }
 
@@ -101,7 +102,7 @@ pub struct CountMin {
 
 impl Default for CountMin {
     fn default() -> CountMin {
-        CountMin { keys: Keys::default(), counters: vec![0; ROW * ROWS].into_boxed_slice() }
+        CountMin { keys: Keys::default(), counters: present(vec![0; ROW * ROWS]).into_boxed_slice() }
     }
 }
 

@@ -1,5 +1,7 @@
 //! From a process to its node: open addressing, half empty, no allocation after the start.
 
+use crate::resident::present;
+
 /// The table.
 #[derive(Debug)]
 pub(super) struct Index {
@@ -12,7 +14,8 @@ pub(super) struct Index {
 impl Index {
     pub(super) fn new(capacity: usize) -> Index {
         let size = (capacity * 2).next_power_of_two();
-        Index { slots: vec![(0, 0); size].into_boxed_slice(), mask: size - 1, room: capacity }
+        let slots = present(vec![(0, 0); size]).into_boxed_slice();
+        Index { slots, mask: size - 1, room: capacity }
     }
 
     fn home(&self, process: u32) -> usize {

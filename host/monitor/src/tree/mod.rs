@@ -17,6 +17,7 @@ mod index;
 pub mod scope;
 
 use crate::kernel::{Comm, Event, What};
+use crate::resident::present;
 use index::Index;
 use scope::{SCOPES_MAX, Scope};
 
@@ -184,7 +185,7 @@ impl ForkTree {
             nodes,
             free: 1,
             index: Index::new(capacity),
-            weights: vec![0; capacity].into_boxed_slice(),
+            weights: present(vec![0; capacity]).into_boxed_slice(),
             scopes: std::array::from_fn(|_| Scope::default()),
             serial: 0,
             counters: Counters::default(),
