@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use weir_userfs::mem::Limits;
 
-/// Operations of fsx for each mount: a few seconds.
-const OPERATIONS: &str = "4000";
+/// Operations of fsx for each mount: a second or two.
+const OPERATIONS: &str = "500";
 /// What pjdfstest is told: users whom every Debian has, and that fallocate works.
 const CONFIGURATION: &str = "[features]\nposix_fallocate = {}\nutimensat = {}\nutime_now = {}\n[settings]\nnaptime = 0.01\nallow_remount = false\n\
      [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"], [\"bin\", \"bin\"]]\n";
