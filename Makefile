@@ -8,7 +8,7 @@ WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
 .PHONY: help lab lab-down test bench bench-files bench-filewall bench-monitor bench-plan bench-trust lint fmt clean simulate soak-monitor \
-	install-deps lab-deps guest-kernel nfs-peer s3-peer build require-root
+	install-deps lab-deps guest-kernel nfs-peer s3-peer fs-suites build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -78,6 +78,9 @@ nfs-peer: ## build a second NFS server, for FileWall's tests
 
 s3-peer: ## build an S3 server, for tests of user-space files
 	@scripts/s3-peer
+
+fs-suites: ## build two suites that test a file system from outside, for tests of user-space files
+	@scripts/fs-suites
 
 build:
 	cargo build --release --locked -p weir

@@ -10,7 +10,8 @@ fn main() -> std::io::Result<()> {
     let out = PathBuf::from(out).join("none.blob");
     let core = Path::new("blob");
     assemble(core, &[core.join("none.c")], &out)?;
-    // The patcher by itself, for its tests.
-    cc::Build::new().file("blob/patch.c").file("blob/patch_alone.c").flag("-std=gnu11").compile("weir_patch");
+    // The patcher by itself, for its tests, and what the injector looks for calls with.
+    let alone = ["find.c", "patch.c", "patch_alone.c"].map(|name| core.join(name));
+    cc::Build::new().files(alone).flag("-std=gnu11").opt_level(2).compile("weir_patch");
     Ok(())
 }

@@ -17,20 +17,14 @@ static int loses_rights(const struct call *call) {
 }
 
 void weir_exec_before(struct call *call) {
-  struct {
-    u16 family;
-    u8 name[110];
-  } address = {.family = 1};
   u32 tid = (u32)SYS(NR_gettid, 0, 0, 0, 0, 0, 0);
   u8 answer = 0;
   struct thread *t = weir_thread();
   t->exec_line = -1;
-  u32 bytes = weir_configuration.injector_bytes;
-  if (!bytes || bytes > 107 || loses_rights(call)) return;
-  for (u32 i = 0; i < bytes; i++) address.name[1 + i] = weir_configuration.injector[i];
-  i32 socket = (i32)SYS(NR_socket, 1, 0x80001, 0, 0, 0, 0);
+  if (loses_rights(call)) return;
+  i32 socket = weir_ask_injector(0);
   if (socket < 0) return;
-  if (SYS(NR_connect, socket, &address, 3 + bytes, 0, 0, 0) || SYS(NR_write, socket, &tid, 4, 0, 0, 0) != 4 ||
+  if (SYS(NR_write, socket, &tid, 4, 0, 0, 0) != 4 ||
       SYS(NR_read, socket, &answer, 1, 0, 0, 0) != 1 || answer != 'y') {
     SYS(NR_close, socket, 0, 0, 0, 0, 0);
     return;

@@ -151,24 +151,29 @@ static int might_hurt(const u8 *p, u64 before) {
   return 0;
 }
 
-static u32 count_sites(const u8 *code, u64 bytes, u32 *sites, u32 max) {
+/* The places of `known`, or without it those that are looked for. */
+static u32 count_sites(const u8 *code, u64 bytes, const struct places *known, u32 *sites, u32 max) {
   u32 found = 0;
-  for (u64 i = 0; i + 1 < bytes; i++) {
-    const u8 *p = code + i;
+  u64 at = 0;
+  for (u64 turn = 0; known ? turn < known->count : 1; turn++) {
+    at = known ? known->at[turn] : weir_next_call(code, at, bytes);
+    if (at + 1 >= bytes) break;
+    const u8 *p = code + at;
+    u64 before = at++;
     if (*p != 0x0f || p[1] != 0x05) continue;
-    u32 kind = weir_site_kind(p, i, bytes - i);
+    u32 kind = weir_site_kind(p, before, bytes - before);
     if (kind == SITE_NONE) {
       weir_figures.sites_left++;
-      weir_figures.sites_left_unknown += (u64)might_hurt(p, i);
+      weir_figures.sites_left_unknown += (u64)might_hurt(p, before);
       continue;
     }
-    u32 number = site_number(p, kind, i);
+    u32 number = site_number(p, kind, before);
     if (number < CALLS_MAX && !weir_classes[number]) continue;
     if (found == max) {
       weir_figures.sites_left_unknown++;
       continue;
     }
-    sites[found++] = (u32)i;
+    sites[found++] = (u32)before;
   }
   return found;
 }
@@ -183,15 +188,17 @@ static u8 *map_near(u64 near, u64 bytes) {
   return 0;
 }
 
-void weir_patch_range(u64 begin, u64 bytes) {
+void weir_patch_range(u64 begin, u64 bytes, const struct part *part) {
   u8 *code = (u8 *)begin;
   bytes = (bytes + PAGE - 1) & ~(PAGE - 1);
+  const struct places *known = weir_places(part, bytes);
   u32 *sites = weir_map(SITES_MAX * sizeof(u32));
   if (!sites) {
     weir_figures.sites_left_unknown++;
     return;
   }
-  u32 found = count_sites(code, bytes, sites, SITES_MAX);
+  u32 found = count_sites(code, bytes, known, sites, SITES_MAX);
+  if (!known) weir_places_missing(part, bytes);
   u64 area = (16 + found * TRAMPOLINE_BYTES + PAGE - 1) & ~(PAGE - 1);
   u8 *near = found ? map_near(begin, area) : 0;
   if (near && !SYS(NR_mprotect, begin, bytes, 3, 0, 0, 0)) {
@@ -215,12 +222,20 @@ struct program_header {
   u64 offset, address, physical, file_bytes, memory_bytes, align;
 };
 
-static void patch_headers(const struct program_header *h, u64 count, u64 base) {
+static void patch_headers(const struct program_header *h, u64 count, u64 base, struct part *part) {
   for (u64 i = 0; i < count; i++) {
     if (h[i].type != 1 || !(h[i].flags & 1) || (h[i].flags & 2)) continue;
     u64 begin = (base + h[i].address) & ~(PAGE - 1);
-    weir_patch_range(begin, base + h[i].address + h[i].memory_bytes - begin);
+    part->offset = h[i].offset & ~(PAGE - 1);
+    weir_patch_range(begin, base + h[i].address + h[i].memory_bytes - begin, part);
   }
+}
+
+static struct part part_of(const char *path) {
+  u8 stat[144];
+  struct part part = {.descriptor = -1, .path = path};
+  if (path && !SYS(NR_newfstatat, -100, path, stat, 0, 0, 0)) weir_identify(&part, stat);
+  return part;
 }
 
 /* The program and its loader, found by the auxiliary vector. */
@@ -231,14 +246,20 @@ void weir_patch_program(const u64 *stack) {
   for (; *p; p += 2)
     if (*p < 10) values[*p] = p[1];
   const struct program_header *h = (const struct program_header *)values[3];
+  const char *loader_path = 0;
   u64 base = 0;
   if (h) {
+    struct part program = part_of("/proc/self/exe");
     for (u64 i = 0; i < values[5]; i++)
       if (h[i].type == 6) base = values[3] - h[i].address;
-    patch_headers(h, values[5], base);
+    for (u64 i = 0; i < values[5]; i++)
+      if (h[i].type == 3) loader_path = (const char *)(base + h[i].address);
+    patch_headers(h, values[5], base, &program);
   }
   const u8 *loader = (const u8 *)values[7];
-  if (loader)
+  if (loader) {
+    struct part part = part_of(loader_path);
     patch_headers((const struct program_header *)(loader + *(const u64 *)(loader + 32)), *(const u16 *)(loader + 56),
-                  (u64)loader);
+                  (u64)loader, &part);
+  }
 }

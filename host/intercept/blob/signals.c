@@ -101,7 +101,8 @@ u64 weir_signal(u64 signal, const u8 *info, u8 *context) {
   if (t->critical && t->id && t->id == (u32)SYS(NR_gettid, 0, 0, 0, 0, 0, 0)) {
     u64 *rip = (u64 *)(context + UC_RIP);
     if (is_fault(signal) && *(const i32 *)(info + 8) > 0) {
-      if (*rip == (u64)weir_copy_instruction) *rip = (u64)weir_copy_end;
+      if (*rip >= (u64)weir_copy_words && *rip < (u64)weir_copy_instruction) *rip = (u64)weir_copy_instruction;
+      else if (*rip == (u64)weir_copy_instruction) *rip = (u64)weir_copy_end;
       else set(signal, &none, 0);
       return 0;
     }

@@ -72,8 +72,27 @@ struct configuration {
   u32 injector_bytes;
   u32 client_bytes;
   u8 client[2048];    /* the client's own */
+  u64 places;         /* what the injector knows of files: `struct places`, one behind the other */
+  u64 places_bytes;
 };
 extern struct configuration weir_configuration;
+
+/* Where the bytes of a `syscall` are in a part of a file, as the injector found them. A file that was changed has other times:
+ * what is said here of its bytes is true, or not found. */
+struct places {
+  u64 device, inode, size, modified_ns, changed_ns;
+  u64 offset, bytes; /* the part that is mapped, whole pages */
+  u64 count;
+  u32 at[]; /* from the part's beginning on, in order; a zero more if `count` is odd */
+};
+
+/* A part of a file that is in memory. */
+struct part {
+  u64 device, inode, size, modified_ns, changed_ns; /* as of struct places; inode 0 when they are not known */
+  u64 offset;
+  i32 descriptor; /* of the file, to be shown to the injector, or -1 */
+  const char *path; /* or its name */
+};
 
 struct figures {
   u64 sites_patched, sites_left, sites_left_unknown;
@@ -87,7 +106,7 @@ void weir_entry(void);
 void weir_handler(void);
 void weir_restorer(void);
 u64 weir_copy(void *to, const void *from, u64 bytes); /* bytes not copied, because of a fault */
-extern u8 weir_copy_instruction[], weir_copy_end[];
+extern u8 weir_copy_words[], weir_copy_instruction[], weir_copy_end[];
 extern u8 weir_clone_stubs[];
 
 /* core.c */
@@ -98,7 +117,17 @@ void weir_clear(void *to, u64 bytes);
 
 /* patch.c */
 void weir_patch_program(const u64 *stack);
-void weir_patch_range(u64 begin, u64 bytes);
+void weir_patch_range(u64 begin, u64 bytes, const struct part *part);
+
+/* find.c */
+u64 weir_next_call(const u8 *code, u64 from, u64 bytes);
+
+/* places.c */
+void weir_identify(struct part *part, const u8 *stat);
+const struct places *weir_places(const struct part *part, u64 bytes);
+void weir_places_missing(const struct part *part, u64 bytes);
+/* A connection to the injector with `flags` of socket(2), or -1. */
+i32 weir_ask_injector(u32 flags);
 
 /* signals.c */
 void weir_signals_begin(void);

@@ -11,6 +11,8 @@ const INJECTOR_BYTES_MAX: usize = 107;
 const INJECTOR_BYTES: usize = 176;
 const CLIENT_BYTES: usize = 180;
 const CLIENT: usize = 184;
+const PLACES: usize = CLIENT + CLIENT_BYTES_MAX;
+const PLACES_BYTES: usize = PLACES + 8;
 /// Most bytes that a client may be told.
 pub const CLIENT_BYTES_MAX: usize = 2048;
 
@@ -18,6 +20,8 @@ pub const CLIENT_BYTES_MAX: usize = 2048;
 #[derive(Debug, Clone)]
 pub struct Blob {
     image: Vec<u8>,
+    /// Bytes that it takes in a process: the image, and zeros.
+    end: u64,
     begin: u64,
     data: u64,
     configuration: usize,
@@ -39,8 +43,10 @@ impl Blob {
         };
         assert!(magic == MAGIC && data < end && end % PAGE_BYTES as u64 == 0, "the build made a sound blob");
         let mut image = image.to_vec();
-        image.resize(end as usize, 0);
-        Ok(Blob { image, begin, data, configuration: configuration as usize })
+        // The configuration is written to; zeros behind the last other byte are in every new mapping.
+        let used = image.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        image.resize(used.max(configuration as usize + PLACES_BYTES + 8), 0);
+        Ok(Blob { image, end, begin, data, configuration: configuration as usize })
     }
 
     /// The blob of this crate, whose client serves nothing.
@@ -52,8 +58,8 @@ impl Blob {
     }
 
     /// Bytes that it takes in a process.
-    pub(crate) fn bytes(&self) -> usize {
-        self.image.len()
+    pub(crate) fn bytes(&self) -> u64 {
+        self.end
     }
 
     /// Where it begins to run.
@@ -86,10 +92,12 @@ impl Blob {
         Ok(())
     }
 
-    /// The bytes for a process whose program begins at `entry`.
-    pub(crate) fn image_for(&self, entry: u64) -> Vec<u8> {
+    /// The bytes for a process whose program begins at `entry`, which has `places_bytes` of places at `places`.
+    pub(crate) fn image_for(&self, entry: u64, places: u64, places_bytes: u64) -> Vec<u8> {
         let mut own = self.clone();
         own.put(PROGRAM_ENTRY, &entry.to_le_bytes());
+        own.put(PLACES, &places.to_le_bytes());
+        own.put(PLACES_BYTES, &places_bytes.to_le_bytes());
         own.image
     }
 }

@@ -7,18 +7,18 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 const SET_IDS: u32 = 0o6000;
 const ELF_X86_64: u16 = 62;
 
-fn status(thread: i32, key: &str) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    text.lines().find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()))
+fn status<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| Some(line.strip_prefix(key)?.trim()))
 }
 
 /// Why the thread must not be touched while it is about to begin a program.
 pub(crate) fn thread(thread: i32, process: i32) -> Option<String> {
-    let is = |key: &str| status(thread, key);
+    let text = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let is = |key: &str| status(&text, key);
     if is("Tgid:")? != process.to_string() {
         return Some("it asks for a thread of another process".to_owned());
     }
-    match is("TracerPid:")?.as_str() {
+    match is("TracerPid:")? {
         "0" => {}
         tracer => return Some(format!("process {tracer} traces it")),
     }

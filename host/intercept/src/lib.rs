@@ -8,6 +8,7 @@
 //!   (docs/decisions/0010): entry, threads, signals, patcher, exec, and a client that serves calls.
 //! - [`Blob`]: that code, as data. [`Injector`]: the server that programs ask at each exec; it seizes them with ptrace,
 //!   puts the blob in, and lets go before the first instruction. [`announce`]: how the first program asks.
+//! - `places`: where the system calls of programs and libraries are, found once a file instead of once a process.
 //! - `judge`: which programs are left alone: set-user-id, set-group-id, file capabilities (also when root injects), traced,
 //!   under seccomp, of other users, not for x86-64. They run as ever; [`Figures`] says how many and why.
 //!
@@ -17,6 +18,7 @@ mod blob;
 mod error;
 mod inject;
 mod judge;
+mod places;
 mod server;
 mod trace;
 

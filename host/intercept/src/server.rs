@@ -7,10 +7,15 @@ use crate::blob::Blob;
 use crate::error::Error;
 use crate::inject::inject;
 use crate::judge;
+use crate::places::Places;
 use crate::trace::{Stop, Tracee};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,6 +27,12 @@ use std::time::Duration;
 const BEGINNING_MAX: usize = 64;
 /// Different reasons that are counted apart.
 const REASONS_MAX: usize = 64;
+/// Files that are looked through at once; others wait for the next process that meets them.
+const LOOKING_MAX: usize = 4;
+/// Bytes of a question: which thread is about to begin a program; 0, and a part of a file (offset, bytes) whose descriptor
+/// comes along, of one that tells of a file.
+const QUESTION_BYTES: usize = 4;
+const FILE_BYTES: usize = 24;
 /// How often a program that is about to begin is looked at for signals meanwhile.
 const LOOK_MS: i64 = 5;
 /// How long a peer may take to say what it wants.
@@ -34,6 +45,10 @@ pub struct Figures {
     pub injected: u64,
     /// Programs that did not, by reason.
     pub refused: BTreeMap<String, u64>,
+    /// Parts of files that processes showed because nothing was known of them.
+    pub shown: u64,
+    /// Parts of program files and libraries whose system calls are known, and need not be looked for.
+    pub known: u64,
 }
 
 #[derive(Debug)]
@@ -43,6 +58,9 @@ struct Shared {
     beginning: AtomicUsize,
     injected: AtomicU64,
     refused: Mutex<BTreeMap<String, u64>>,
+    places: Places,
+    looking: AtomicUsize,
+    shown: AtomicU64,
 }
 
 /// An injector that serves until it is dropped.
@@ -85,6 +103,9 @@ impl Injector {
             beginning: AtomicUsize::new(0),
             injected: AtomicU64::new(0),
             refused: Mutex::default(),
+            places: Places::default(),
+            looking: AtomicUsize::new(0),
+            shown: AtomicU64::new(0),
         });
         let serving = shared.clone();
         let builder = std::thread::Builder::new().name("injector".to_owned());
@@ -102,6 +123,8 @@ impl Injector {
         Figures {
             injected: self.shared.injected.load(Ordering::Relaxed),
             refused: self.shared.refused.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            known: self.shared.places.len() as u64,
+            shown: self.shared.shown.load(Ordering::Relaxed),
         }
     }
 }
@@ -165,9 +188,11 @@ impl Shared {
         stream.set_read_timeout(Some(PATIENCE)).map_err(asked)?;
         let peer = rustix::net::sockopt::socket_peercred(&stream)
             .map_err(|error| Error::io("asking who it is", error))?;
-        let mut number = [0; 4];
-        stream.read_exact(&mut number).map_err(asked)?;
-        let thread = i32::from_le_bytes(number);
+        let (question, file) = hear(&stream)?;
+        let thread = i32::from_le_bytes(question[..QUESTION_BYTES].try_into().unwrap_or_default());
+        if let Some(file) = file {
+            return self.look(&question, file);
+        }
         if let Some(reason) = judge::thread(thread, peer.pid.as_raw_nonzero().get()) {
             // Whoever hears nothing goes on without us.
             let _ = stream.write_all(b"n");
@@ -184,9 +209,42 @@ impl Shared {
         if let Some(reason) = judge::program(tracee.thread) {
             return Err(Error::Refused(reason));
         }
-        inject(&mut tracee, &self.blob)?;
+        inject(&mut tracee, &self.blob, &self.places.written())?;
         self.injected.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Looks through a part of a file that a process met.
+    fn look(&self, question: &[u8], file: OwnedFd) -> Result<(), Error> {
+        let word = |at: usize| question[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+        if self.looking.fetch_add(1, Ordering::Relaxed) < LOOKING_MAX
+            && let Err(error) = self.places.learn(&File::from(file), word(8), word(16))
+        {
+            tracing::debug!("a file of code was not looked through: {error}");
+        }
+        self.looking.fetch_sub(1, Ordering::Relaxed);
+        self.shown.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// The question of a process, and the file that it shows.
+fn hear(stream: &UnixStream) -> Result<([u8; FILE_BYTES], Option<OwnedFd>), Error> {
+    let mut question = [0; FILE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut came = RecvAncillaryBuffer::new(&mut space);
+    let got = {
+        let mut parts = [std::io::IoSliceMut::new(&mut question)];
+        let got = recvmsg(stream, &mut parts, &mut came, RecvFlags::CMSG_CLOEXEC);
+        got.map_err(|error| Error::io("hearing a program", error))?.bytes
+    };
+    let file = came.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    match (got, &file) {
+        (QUESTION_BYTES, None) | (FILE_BYTES, Some(_)) => Ok((question, file)),
+        _ => Err(Error::Refused("it asked what is no question".to_owned())),
     }
 }
 

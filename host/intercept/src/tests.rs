@@ -121,3 +121,23 @@ fn random_code_is_only_changed_where_a_call_is() {
         },
     );
 }
+
+#[test]
+fn calls_are_found_as_byte_by_byte() {
+    bolero::check!().with_type::<(Vec<u8>, Vec<u16>)>().with_iterations(20_000).for_each(
+        |(bytes, places)| {
+            let mut code = bytes.clone();
+            for place in places {
+                if let Some(pair) = code.len().checked_sub(1).filter(|room| *room > 0) {
+                    let at = usize::from(*place) % pair;
+                    code[at..at + 2].copy_from_slice(&[0x0f, 5]);
+                }
+            }
+            let wanted: Vec<u32> = (0..code.len().saturating_sub(1))
+                .filter(|at| code[*at..at + 2] == [0x0f, 5])
+                .map(|at| at as u32)
+                .collect();
+            assert_eq!(crate::places::calls(&code), wanted);
+        },
+    );
+}

@@ -1,5 +1,6 @@
 //! `make bench-files`: the same work on tmpfs, through FUSE, and accelerated; FUSE and accelerated with the same
-//! backend, the hook really in place. Rounds are interleaved; medians are printed, with context switches a file.
+//! backend, the hook really in place; and on a folder of that tmpfs, whose files the kernel has itself (passthrough), or
+//! the daemon reads and writes (cached). Rounds are interleaved; medians are printed, with context switches a file.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -8,11 +9,12 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use weir_userfs::accelerate;
+use weir_userfs::dir::Directory;
 use weir_userfs::mem::{Limits, Memory};
 use weir_userfs::mount::{Mount, Options};
 
 const ROUNDS: usize = 5;
-const WAYS: [&str; 3] = ["weir", "fuse", "tmpfs"];
+const WAYS: [&str; 5] = ["weir", "fuse", "tmpfs", "passthrough", "cached"];
 
 type Figures = BTreeMap<String, Vec<f64>>;
 type Failure = Box<dyn std::error::Error>;
@@ -58,11 +60,23 @@ fn main() -> Result<(), Failure> {
     let backend = Arc::new(Memory::new(Limits::default(), 0, 0)?);
     let mount = Mount::new(backend, &point, &Options { source: "bench".to_owned(), ..Options::default() })?;
     let injector = accelerate::start(&mount)?;
-    let mut figures: [Figures; 3] = Default::default();
+    let (below, points) =
+        (tempfile::tempdir_in("/dev/shm")?, ["passthrough", "cached"].map(|name| folder.path().join(name)));
+    let mut folders = Vec::new();
+    for (point, cached) in points.iter().zip([false, true]) {
+        let under = below.path().join(if cached { "cached" } else { "passthrough" });
+        std::fs::create_dir(point)?;
+        std::fs::create_dir(&under)?;
+        let options = Options { source: "bench".to_owned(), cached, ..Options::default() };
+        folders.push(Mount::new(Arc::new(Directory::open(&under)?), point, &options)?);
+    }
+    let mut figures: [Figures; 5] = Default::default();
     for _ in 0..ROUNDS {
         run(&program, &point, Some(injector.name()), &mut figures[0])?;
         run(&program, &point, None, &mut figures[1])?;
         run(&program, tmpfs.path(), None, &mut figures[2])?;
+        run(&program, &points[0], None, &mut figures[3])?;
+        run(&program, &points[1], None, &mut figures[4])?;
     }
     let names: Vec<String> = figures[0].keys().cloned().collect();
     for name in names {

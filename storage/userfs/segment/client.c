@@ -262,17 +262,24 @@ static int kernel_has_none(struct segment_record *r) {
   return __atomic_load_n(&r->fills, __ATOMIC_ACQUIRE) == __atomic_load_n(&r->fills_gone, __ATOMIC_ACQUIRE);
 }
 
-static i64 read_at(struct descriptor *d, u64 offset, void *to, u64 bytes, int *served) {
+/* Whether the file's bytes here are the true ones. What can never be written is so, whatever the kernel holds. */
+static int may_read(struct segment_record *r) {
+  if (!__atomic_load_n(&r->live, __ATOMIC_ACQUIRE)) return 0;
+  return r->partial || (!r->mapped && kernel_has_none(r));
+}
+
+static i64 read_at(const struct descriptor *d, u64 offset, void *to, u64 bytes, int *served) {
   struct segment_caller c = caller();
   struct segment_record *r = segment_record_at(segment, d->record);
-  i64 result = 0;
   *served = 0;
-  if (!r || segment_lock(&c, r)) return 0;
-  if (r->live && !r->mapped && kernel_has_none(r)) {
-    result = segment_read(&c, r, offset, to, bytes);
-    *served = 1;
+  if (!r || !may_read(r)) return 0;
+  i64 result = segment_peek(&c, r, offset, to, bytes);
+  if (result == SEGMENT_NOT_HERE) {
+    if (segment_lock(&c, r)) return 0;
+    result = may_read(r) ? segment_read(&c, r, offset, to, bytes) : SEGMENT_NOT_HERE;
+    segment_unlock(r);
   }
-  segment_unlock(r);
+  *served = result != SEGMENT_NOT_HERE;
   return result;
 }
 
@@ -300,13 +307,13 @@ static int lock_without_pages(const struct segment_caller *c, struct segment_rec
 }
 
 /* With `append`, *offset is where it went. */
-static i64 write_at(struct descriptor *d, u64 *offset, const void *from, u64 bytes, int append, int *served) {
+static i64 write_at(const struct descriptor *d, u64 *offset, const void *from, u64 bytes, int append, int *served) {
   struct segment_caller c = caller();
   struct segment_record *r = segment_record_at(segment, d->record);
   i32 connection = -1;
   i64 result = 0;
   *served = 0;
-  if (!r || r->mapped || (append && !kernel_has_none(r))) return 0;
+  if (!r || r->mapped || r->partial || (append && !kernel_has_none(r))) return 0;
   /* Before the bytes are there nothing is lost if the kernel cannot be told. */
   if (r->told != r->told_gone && (connection = kernel()) < 0) return 0;
   if (lock_without_pages(&c, r, d->record, *offset, bytes, &connection)) {
@@ -330,6 +337,37 @@ static i64 write_at(struct descriptor *d, u64 *offset, const void *from, u64 byt
   return result;
 }
 
+static void count(int writes, i64 result) {
+  u64 bytes = result > 0 ? (u64)result : 0;
+  if (process) {
+    writes ? process->writes++ : process->reads++;
+    *(writes ? &process->bytes_written : &process->bytes_read) += bytes;
+    return;
+  }
+  __atomic_fetch_add(writes ? &segment->writes : &segment->reads, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(writes ? &segment->bytes_written : &segment->bytes_read, bytes, __ATOMIC_RELAXED);
+}
+
+/* pread, pwrite: the position does not matter, so the descriptor's lock does not either. If the word is still the same, what
+ * was read of the descriptor belongs to it. */
+static u64 transfer_at(struct call *call, u32 fd, u32 word, int writes) {
+  struct descriptor copy = {.flags = descriptors[fd].flags, .record = descriptors[fd].record};
+  u64 offset = call->arguments[3], bytes = call->arguments[2];
+  u32 access = copy.flags & O_ACCMODE;
+  int served = 0;
+  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  if (__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE) != word) return pass();
+  if (bytes > SIZE_MAX_CALL) bytes = SIZE_MAX_CALL;
+  if (!bytes || offset > 1ul << 62) return pass();
+  if (writes ? access == 0 || file_limit || (copy.flags & O_APPEND) : access == O_WRONLY) return pass();
+  i64 result = writes ? write_at(&copy, &offset, (const void *)call->arguments[1], bytes, 0, &served)
+                      : read_at(&copy, offset, (void *)call->arguments[1], bytes, &served);
+  if (!served) return pass();
+  count(writes, result);
+  call->number = (u64)result;
+  return ACT_DONE;
+}
+
 /* read, write, pread, pwrite. */
 static u64 transfer(struct call *call) {
   u64 number = call->number, bytes = call->arguments[2];
@@ -347,7 +385,9 @@ static u64 transfer(struct call *call) {
     if (classify(fd, word) != OURS) return ACT_PASS;
     word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
   }
-  if (!own_offset && !d->private) return pass();
+  if (state(word) != OURS) return pass();
+  if (own_offset) return transfer_at(call, fd, word, writes);
+  if (!d->private) return pass();
   lock(d);
   if (__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE) != word) {
     unlock(d);
@@ -356,32 +396,18 @@ static u64 transfer(struct call *call) {
   u32 access = d->flags & O_ACCMODE;
   int allowed = writes ? access != 0 && !file_limit : access != O_WRONLY;
   if (bytes > SIZE_MAX_CALL) bytes = SIZE_MAX_CALL;
-  if (own_offset) {
-    u64 offset = call->arguments[3];
-    struct descriptor copy = *d;
-    unlock(d);
-    if (!allowed || !bytes || offset > 1ul << 62 || (writes && (copy.flags & O_APPEND))) return pass();
-    i64 result = writes ? write_at(&copy, &offset, (const void *)call->arguments[1], bytes, 0, &served)
-                        : read_at(&copy, offset, (void *)call->arguments[1], bytes, &served);
-    if (!served) return pass();
-    call->number = (u64)result;
-  } else {
-    if (!allowed || !bytes || d->passing || !position(fd, d) || d->position > 1ul << 62) return pass_position(fd, d);
-    u64 offset = d->position;
-    i64 result = writes ? write_at(d, &offset, (const void *)call->arguments[1], bytes, (d->flags & O_APPEND) != 0, &served)
-                        : read_at(d, offset, (void *)call->arguments[1], bytes, &served);
-    if (!served) return pass_position(fd, d);
-    if (result > 0) {
-      d->position = offset + (u64)result;
-      d->moved = 1;
-    }
-    unlock(d);
-    call->number = (u64)result;
+  if (!allowed || !bytes || d->passing || !position(fd, d) || d->position > 1ul << 62) return pass_position(fd, d);
+  u64 offset = d->position;
+  i64 result = writes ? write_at(d, &offset, (const void *)call->arguments[1], bytes, (d->flags & O_APPEND) != 0, &served)
+                      : read_at(d, offset, (void *)call->arguments[1], bytes, &served);
+  if (!served) return pass_position(fd, d);
+  if (result > 0) {
+    d->position = offset + (u64)result;
+    d->moved = 1;
   }
-  i64 result = (i64)call->number;
-  __atomic_fetch_add(writes ? &segment->writes : &segment->reads, 1, __ATOMIC_RELAXED);
-  if (result > 0)
-    __atomic_fetch_add(writes ? &segment->bytes_written : &segment->bytes_read, (u64)result, __ATOMIC_RELAXED);
+  unlock(d);
+  count(writes, result);
+  call->number = (u64)result;
   return ACT_DONE;
 }
 
@@ -398,7 +424,7 @@ static u64 seek(struct call *call) {
     unlock(d);
     return pass();
   }
-  if (d->passing || call->arguments[2] > 2 || !position(fd, d)) return pass_position(fd, d);
+  if (d->passing || call->arguments[2] > 2 || !__atomic_load_n(&r->live, __ATOMIC_ACQUIRE) || !position(fd, d)) return pass_position(fd, d);
   if (call->arguments[2] == 1) base = (i64)d->position;
   if (call->arguments[2] == 2) base = (i64)__atomic_load_n(&r->size, __ATOMIC_ACQUIRE);
   if (to > (1l << 62) || to < -(1l << 62) || base + to > (1l << 62)) return pass_position(fd, d);
@@ -493,6 +519,11 @@ static void join(void) {
     if (!__atomic_compare_exchange_n(&p->id, &old, own, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) continue;
     SYS(NR_prctl, 16 /* PR_GET_NAME */, p->name, 0, 0, 0, 0);
     p->state = SEGMENT_ACCELERATED;
+    u64 *own_counts = &p->reads, *all = &segment->reads;
+    for (int count = 0; count < 4; count++) {
+      __atomic_fetch_add(all + count, own_counts[count], __ATOMIC_RELAXED);
+      own_counts[count] = 0;
+    }
     process = p;
     return;
   }

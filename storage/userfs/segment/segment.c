@@ -8,7 +8,7 @@
 #define SPINS_BEFORE_LOOK 20000
 
 u64 segment_bytes(u64 records_max, u64 blocks_max) {
-  u64 head = BLOCK_BYTES + records_max * sizeof(struct segment_record);
+  u64 head = HEAD_BLOCKS * BLOCK_BYTES + records_max * sizeof(struct segment_record);
   head = (head + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
   return head + (blocks_max + 1) * BLOCK_BYTES;
 }
@@ -16,7 +16,7 @@ u64 segment_bytes(u64 records_max, u64 blocks_max) {
 void segment_format(struct segment *s, u64 records_max, u64 blocks_max) {
   s->records_max = records_max;
   s->blocks_max = blocks_max;
-  s->records_offset = BLOCK_BYTES;
+  s->records_offset = HEAD_BLOCKS * BLOCK_BYTES;
   s->bytes = segment_bytes(records_max, blocks_max);
   s->blocks_offset = s->bytes - (blocks_max + 1) * BLOCK_BYTES;
   s->next_block = 1;
@@ -116,11 +116,34 @@ static u32 *slot(struct segment *s, struct segment_record *r, u64 number, int ma
 
 static u64 least(u64 a, u64 b) { return a < b ? a : b; }
 
+static void change_begins(struct segment_record *r) {
+  __atomic_store_n(&r->version, r->version | 1, __ATOMIC_RELAXED);
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+static void change_ends(struct segment_record *r) { STORE(r->version, (r->version | 1) + 1); }
+
+static int all_here(const struct segment_caller *c, struct segment_record *r, u64 offset, u64 bytes) {
+  for (u64 number = offset / BLOCK_BYTES; number <= (offset + bytes - 1) / BLOCK_BYTES; number++) {
+    u32 *kept = slot(c->segment, r, number, 0);
+    if (!kept || !*kept) return 0;
+  }
+  return 1;
+}
+
+i64 segment_peek(const struct segment_caller *c, struct segment_record *r, u64 offset, void *to, u64 bytes) {
+  u32 version = LOAD(r->version);
+  if (version & 1) return SEGMENT_NOT_HERE;
+  i64 result = segment_read(c, r, offset, to, bytes);
+  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  return LOAD(r->version) == version ? result : SEGMENT_NOT_HERE;
+}
+
 i64 segment_read(const struct segment_caller *c, struct segment_record *r, u64 offset, void *to, u64 bytes) {
   static const u8 zeros[BLOCK_BYTES];
-  u64 size = r->size, done = 0;
+  u64 size = LOAD(r->size), done = 0;
   if (offset >= size) return 0;
   bytes = least(bytes, size - offset);
+  if (r->partial && bytes && !all_here(c, r, offset, bytes)) return SEGMENT_NOT_HERE;
   while (done < bytes) {
     u64 at = offset + done, inside = at % BLOCK_BYTES;
     u64 part = least(bytes - done, BLOCK_BYTES - inside);
@@ -140,6 +163,7 @@ i64 segment_write(const struct segment_caller *c, struct segment_record *r, u64 
   i64 failed = 0;
   if (offset >= FILE_BLOCKS_MAX * BLOCK_BYTES) return SEGMENT_TOO_BIG;
   bytes = least(bytes, FILE_BLOCKS_MAX * BLOCK_BYTES - offset);
+  change_begins(r);
   while (done < bytes && !failed) {
     u64 at = offset + done, inside = at % BLOCK_BYTES;
     u64 part = least(bytes - done, BLOCK_BYTES - inside);
@@ -165,6 +189,7 @@ i64 segment_write(const struct segment_caller *c, struct segment_record *r, u64 
     if (offset + done > r->size) STORE(r->size, offset + done);
     STORE(r->modified_ns, now_ns);
   }
+  change_ends(r);
   return done ? (i64)done : failed;
 }
 
@@ -211,18 +236,27 @@ static void clear_inside(struct segment *s, struct segment_record *r, u64 offset
 
 i64 segment_resize(const struct segment_caller *c, struct segment_record *r, u64 size) {
   if (size > FILE_BLOCKS_MAX * BLOCK_BYTES) return SEGMENT_TOO_BIG;
+  change_begins(r);
   if (size < r->size) {
     STORE(r->size, size);
     drop_blocks(c->segment, r, (size + BLOCK_BYTES - 1) / BLOCK_BYTES);
     if (size % BLOCK_BYTES) clear_inside(c->segment, r, size, BLOCK_BYTES - size % BLOCK_BYTES);
   }
   STORE(r->size, size);
+  change_ends(r);
   return 0;
+}
+
+void segment_drop(const struct segment_caller *c, struct segment_record *r) {
+  change_begins(r);
+  drop_blocks(c->segment, r, 0);
+  change_ends(r);
 }
 
 i64 segment_punch(const struct segment_caller *c, struct segment_record *r, u64 offset, u64 bytes) {
   u64 end = offset + least(bytes, FILE_BLOCKS_MAX * BLOCK_BYTES - least(offset, FILE_BLOCKS_MAX * BLOCK_BYTES));
   end = least(end, (r->size + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1));
+  change_begins(r);
   while (offset < end) {
     u64 part = least(end - offset, BLOCK_BYTES - offset % BLOCK_BYTES);
     if (part == BLOCK_BYTES) {
@@ -234,6 +268,7 @@ i64 segment_punch(const struct segment_caller *c, struct segment_record *r, u64 
     }
     offset += part;
   }
+  change_ends(r);
   return 0;
 }
 

@@ -8,6 +8,9 @@
  * - A record is used by its holder only: `lock` is the thread id of who holds it, 0 for nobody. A holder that
  *   died is found by its thread id, and its lock is taken over; a write that it was in is then partly there,
  *   as after a kill in the middle of any write.
+ * - `version` is odd while a holder changes blocks or size, and another even number afterwards. Who finds the same even
+ *   number before and after it copied without the lock has read what was there at one moment. A holder that dies leaves
+ *   it odd, until the next change is done: readers take the lock meanwhile.
  * - Bytes of a block beyond `size` are zero: who shrinks a file clears them, so that growing it again shows none.
  * - `size` never passes what the block map can address.
  * - A block belongs to one record or to the free list, or (after a kill at the wrong moment) to nobody until
@@ -56,7 +59,8 @@ struct segment_record {
   u32 direct[DIRECT_BLOCKS];
   u32 index[3]; /* single, double, triple */
   u32 mapped; /* an accelerated process has mapped it: from now on all go through the kernel */
-  u32 reserved[2];
+  u32 partial; /* a block that is not there is not known here, instead of zero: only what is there is read; nothing is written */
+  u32 version; /* odd while contents change: see segment_peek */
 };
 _Static_assert(sizeof(struct segment_record) == 128, "a record");
 
@@ -70,6 +74,9 @@ struct segment_process {
   u32 sites_patched;
   u32 sites_left;
   u8 name[16];
+  /* Counted without a lock by the process's threads, so a few may be missed. Whoever takes the slot over adds them to the
+   * segment's own. */
+  u64 reads, writes, bytes_read, bytes_written;
 };
 
 struct segment {
@@ -83,12 +90,13 @@ struct segment {
   u64 next_block;   /* blocks from here on were never used; block 0 is none */
   u64 blocks_used;
   u64 locks_taken_over;
-  u64 reads, writes, bytes_read, bytes_written; /* of accelerated processes */
+  u64 reads, writes, bytes_read, bytes_written; /* of accelerated processes that are gone, or have no slot */
   u64 invalidations;
   u64 passed; /* accelerated processes had to take the kernel's way */
   struct segment_process processes[SEGMENT_PROCESSES_MAX];
 };
-_Static_assert(sizeof(struct segment) <= BLOCK_BYTES, "the head is one block");
+#define HEAD_BLOCKS 2ul
+_Static_assert(sizeof(struct segment) <= HEAD_BLOCKS * BLOCK_BYTES, "the head is two blocks");
 
 /* Copies `bytes`; gives how many could not be copied because of a fault. The daemon's never faults. */
 typedef u64 (*segment_copy)(void *to, const void *from, u64 bytes);
@@ -101,18 +109,23 @@ struct segment_caller {
   int (*waited)(u32 holder);
 };
 
-enum { SEGMENT_NO_SPACE = -28, SEGMENT_TOO_BIG = -27, SEGMENT_FAULT = -14, SEGMENT_DEADLOCK = -35 };
+enum { SEGMENT_NOT_HERE = -61, SEGMENT_NO_SPACE = -28, SEGMENT_TOO_BIG = -27, SEGMENT_FAULT = -14, SEGMENT_DEADLOCK = -35 };
 
 u64 segment_bytes(u64 records_max, u64 blocks_max);
 void segment_format(struct segment *s, u64 records_max, u64 blocks_max);
 struct segment_record *segment_record_at(struct segment *s, u64 number);
 int segment_lock(const struct segment_caller *c, struct segment_record *r);
 void segment_unlock(struct segment_record *r);
+/* Reads without the lock. SEGMENT_NOT_HERE when it changed meanwhile, or (partial) not all of it is here: what was copied
+ * is then to be copied over. */
+i64 segment_peek(const struct segment_caller *c, struct segment_record *r, u64 offset, void *to, u64 bytes);
 /* All below: with the record locked. */
 i64 segment_read(const struct segment_caller *c, struct segment_record *r, u64 offset, void *to, u64 bytes);
 i64 segment_write(const struct segment_caller *c, struct segment_record *r, u64 offset, const void *from, u64 bytes,
                   u64 now_ns);
 i64 segment_resize(const struct segment_caller *c, struct segment_record *r, u64 size);
+/* Gives all blocks back; the size stays. */
+void segment_drop(const struct segment_caller *c, struct segment_record *r);
 i64 segment_punch(const struct segment_caller *c, struct segment_record *r, u64 offset, u64 bytes);
 /* The first offset from `offset` on that is data (hole = 0) or a hole (hole = 1); `size` if there is none. */
 u64 segment_seek(const struct segment_caller *c, struct segment_record *r, u64 offset, int hole);

@@ -22,6 +22,15 @@ pub struct Acceleration {
     pub injected: u64,
     /// Programs that asked and were left alone, by reason.
     pub refused: BTreeMap<String, u64>,
+    /// Parts of program files and libraries whose system calls need not be looked for again.
+    #[serde(default)]
+    pub known: u64,
+    /// Opens whose data the kernel reads and writes by itself, for all programs; nothing where it does not.
+    #[serde(default)]
+    pub by_kernel: Option<u64>,
+    /// Opens that the kernel would not take, and that the daemon serves.
+    #[serde(default)]
+    pub not_by_kernel: u64,
     /// Processes that use the segment now.
     pub processes: Vec<Process>,
 }
@@ -52,10 +61,15 @@ pub fn start(mount: &Mount) -> Result<Injector, Error> {
 /// What it does.
 pub fn describe(mount: &Mount, injector: Result<&Injector, &Error>) -> Acceleration {
     let processes = mount.backend().segment().map(|segment| segment.processes()).unwrap_or_default();
+    let kernel = mount.by_kernel();
+    let (by_kernel, not_by_kernel) = (kernel.map(|counts| counts.0), kernel.map_or(0, |counts| counts.1));
     match injector {
         Ok(injector) => {
             let figures = injector.figures();
             Acceleration {
+                known: figures.known,
+                by_kernel,
+                not_by_kernel,
                 injector: Some(injector.name().to_owned()),
                 why_not: None,
                 injected: figures.injected,
@@ -63,6 +77,11 @@ pub fn describe(mount: &Mount, injector: Result<&Injector, &Error>) -> Accelerat
                 processes,
             }
         }
-        Err(error) => Acceleration { why_not: Some(error.to_string()), ..Acceleration::default() },
+        Err(error) => Acceleration {
+            why_not: Some(error.to_string()),
+            by_kernel,
+            not_by_kernel,
+            ..Acceleration::default()
+        },
     }
 }

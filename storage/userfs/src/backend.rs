@@ -14,6 +14,7 @@
 use crate::error::{Errno, Result};
 use crate::segment::Segment;
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
 /// Number of a file, as `stat` shows it.
@@ -226,6 +227,11 @@ pub trait Backend: Send + Sync + 'static {
     /// What a person should know about this mount, a sentence each.
     fn notes(&self) -> Vec<String> {
         Vec::new()
+    }
+    /// The kernel's own file that holds the bytes of `inode`, where the kernel may read, write and map it by itself.
+    /// `None` for the root when that is never so.
+    fn local(&self, _inode: Inode) -> Option<OwnedFd> {
+        None
     }
     /// The shared memory by which processes of the mount's owner may read and write files themselves; the record of
     /// a file is its inode number. Nothing when the backend must be asked each time.

@@ -6,7 +6,7 @@
 //! carry all that is needed; maps are the page cache's (4.4.5), kept true by the rules in `segment/segment.h`.
 //!
 //! - [`backend`]: what a backend offers; [`dir`], [`mem`], [`archive`], [`remote`]: backends; [`locate`]: from text to a backend.
-//! - `server`, [`mount`]: the FUSE side. [`segment`]: shared memory that holds the bytes of files.
+//! - `server`, `passthrough`, [`mount`]: the FUSE side. [`segment`]: shared memory that holds the bytes of files.
 //! - [`accelerate`]: processes that use the segment themselves; what runs in them is `segment/client.c`.
 //! - [`daemon`], [`control`]: one process a mount, and how it is asked.
 
@@ -20,6 +20,7 @@ pub mod error;
 pub mod locate;
 pub mod mem;
 pub mod mount;
+mod passthrough;
 pub mod remote;
 pub mod segment;
 mod server;

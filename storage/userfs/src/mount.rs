@@ -1,7 +1,8 @@
 //! A mounted file system: session with the kernel, thread that tells it what is stale, unmount.
 
-use crate::backend::{Backend, Consistency};
+use crate::backend::{Backend, Consistency, ROOT};
 use crate::error::Error;
+use crate::passthrough::Passthrough;
 use crate::server::{Server, Stale};
 use crate::stats::Stats;
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
@@ -24,6 +25,9 @@ pub struct Options {
     pub read_only: bool,
     /// Other users than the one who mounts may use it. Root's mounts are for all.
     pub others: bool,
+    /// The daemon reads and writes, also where the kernel could do it by itself (`passthrough`). Small files are then opened without
+    /// a question, and read from the kernel's cache; writing costs a question each.
+    pub cached: bool,
 }
 
 /// A file system that is mounted until this is dropped.
@@ -35,6 +39,7 @@ pub struct Mount {
     kernel: OwnedFd,
     session: Option<BackgroundSession>,
     stale: Arc<Stale>,
+    passthrough: Option<Arc<Passthrough>>,
     teller: Option<JoinHandle<()>>,
 }
 
@@ -45,7 +50,10 @@ impl Mount {
         let point = std::fs::canonicalize(point).map_err(failed)?;
         let stats = Arc::new(Stats::default());
         let stale = Arc::new(Stale::default());
-        let server = Server::new(backend.clone(), stats.clone(), stale.clone());
+        // The kernel lets only the administrator give it files.
+        let wanted = !options.cached && rustix::process::geteuid().is_root();
+        let passthrough = (wanted && backend.local(ROOT).is_some()).then(|| Arc::new(Passthrough::default()));
+        let server = Server::new(backend.clone(), stats.clone(), stale.clone(), passthrough.clone());
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName(options.source.clone()),
@@ -83,6 +91,7 @@ impl Mount {
             kernel,
             session: Some(session),
             stale,
+            passthrough,
             teller: Some(teller),
         };
         mount.device =
@@ -98,6 +107,12 @@ impl Mount {
     /// What is mounted.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
+    }
+
+    /// Opens whose data the kernel reads and writes by itself, and those that it would not take; nothing where it never
+    /// does.
+    pub fn by_kernel(&self) -> Option<(u64, u64)> {
+        self.passthrough.as_ref().filter(|passthrough| passthrough.is_on()).map(|found| found.counts())
     }
 
     /// Counters of operations.

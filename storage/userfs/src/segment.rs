@@ -25,6 +25,8 @@ pub const BLOCK_BYTES: u64 = 4096;
 const DIRECT_BLOCKS: usize = 10;
 /// Processes that are shown in status.
 const PROCESSES_MAX: usize = 120;
+/// Bytes in front of the records.
+const HEAD_BYTES: usize = 2 * BLOCK_BYTES as usize;
 const MAGIC: u64 = 0x3147_4553_5249_4557;
 
 /// `struct segment` of segment.h.
@@ -57,7 +59,12 @@ struct RawProcess {
     sites_patched: AtomicU32,
     sites_left: AtomicU32,
     name: [std::sync::atomic::AtomicU8; 16],
+    reads: AtomicU64,
+    writes: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
 }
+const _: () = assert!(size_of::<Head>() <= HEAD_BYTES);
 
 /// `struct segment_record` of segment.h.
 #[repr(C)]
@@ -74,7 +81,8 @@ struct RawRecord {
     direct: [AtomicU32; DIRECT_BLOCKS],
     index: [AtomicU32; 3],
     mapped: AtomicU32,
-    reserved: [u32; 2],
+    partial: AtomicU32,
+    version: AtomicU32,
 }
 const _: () = assert!(size_of::<RawRecord>() == 128);
 
@@ -99,6 +107,14 @@ unsafe extern "C" {
         to: *mut u8,
         bytes: u64,
     ) -> i64;
+    #[cfg(test)]
+    fn segment_peek(
+        caller: *const Caller,
+        record: *const RawRecord,
+        offset: u64,
+        to: *mut u8,
+        bytes: u64,
+    ) -> i64;
     fn segment_write(
         caller: *const Caller,
         record: *const RawRecord,
@@ -108,6 +124,7 @@ unsafe extern "C" {
         now_ns: u64,
     ) -> i64;
     fn segment_resize(caller: *const Caller, record: *const RawRecord, size: u64) -> i64;
+    fn segment_drop(caller: *const Caller, record: *const RawRecord);
     fn segment_punch(caller: *const Caller, record: *const RawRecord, offset: u64, bytes: u64) -> i64;
     fn segment_seek(caller: *const Caller, record: *const RawRecord, offset: u64, hole: i32) -> u64;
 }
@@ -277,14 +294,17 @@ impl Segment {
         let head = self.head();
         assert_eq!(head.magic.load(Ordering::Relaxed), MAGIC, "the segment was formatted by us");
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let all = |gone: &AtomicU64, own: fn(&RawProcess) -> &AtomicU64| {
+            head.processes.iter().fold(of(gone), |sum, process| sum.wrapping_add(of(own(process))))
+        };
         SegmentFigures {
             blocks_used: of(&head.blocks_used),
             blocks_max: head.blocks_max,
             locks_taken_over: of(&head.locks_taken_over),
-            reads: of(&head.reads),
-            writes: of(&head.writes),
-            bytes_read: of(&head.bytes_read),
-            bytes_written: of(&head.bytes_written),
+            reads: all(&head.reads, |process| &process.reads),
+            writes: all(&head.writes, |process| &process.writes),
+            bytes_read: all(&head.bytes_read, |process| &process.bytes_read),
+            bytes_written: all(&head.bytes_written, |process| &process.bytes_written),
             invalidations: of(&head.invalidations),
             passed: of(&head.passed),
         }
@@ -293,7 +313,18 @@ impl Segment {
     fn raw(&self, number: u64) -> &RawRecord {
         assert!(number < self.records_max(), "record {number} is inside the segment");
         // SAFETY: inside the table by the assertion; all fields are atomics.
-        unsafe { &*self.head.cast::<u8>().add(BLOCK_BYTES as usize).cast::<RawRecord>().add(number as usize) }
+        unsafe { &*self.head.cast::<u8>().add(HEAD_BYTES).cast::<RawRecord>().add(number as usize) }
+    }
+
+    /// What accelerated processes read without the lock; nothing when it changed meanwhile.
+    #[cfg(test)]
+    fn peek(&self, number: u64, offset: u64, to: &mut [u8]) -> Option<usize> {
+        let caller = Caller { segment: self.head, thread: 1, copy, waited };
+        // SAFETY: the record lies in the mapping, and `to` is as long as we say.
+        let got = unsafe {
+            segment_peek(&raw const caller, self.raw(number), offset, to.as_mut_ptr(), to.len() as u64)
+        };
+        usize::try_from(got).ok()
     }
 
     /// Locks record `number`. A holder that died loses its lock to us.
@@ -341,6 +372,24 @@ impl Record<'_> {
         self.raw.mapped.store(0, Ordering::Relaxed);
         self.touch(now);
         self.raw.live.store(1, Ordering::Release);
+    }
+
+    /// Begins a file of `size` bytes of which none is here yet. What is here is the file's; nothing is ever changed.
+    pub fn begin_partial(&mut self, size: u64) {
+        self.raw.size.store(size, Ordering::Relaxed);
+        self.raw.partial.store(1, Ordering::Relaxed);
+        self.raw.live.store(1, Ordering::Release);
+    }
+
+    /// Gives the blocks of a partial file back: nothing of it is here any more.
+    pub fn drop_contents(&mut self) {
+        // SAFETY: we hold the lock.
+        unsafe { segment_drop(&raw const self.caller, self.raw) };
+    }
+
+    /// Whether it was begun and has not ended.
+    pub fn is_live(&self) -> bool {
+        self.raw.live.load(Ordering::Acquire) != 0
     }
 
     /// Ends a file and gives its blocks back.

@@ -7,6 +7,7 @@
 //!   or are told to the kernel by whoever makes them past it (see `segment/segment.h`).
 //! - Open, flush and opendir are answered with "not implemented" once, which makes the kernel never ask again: opening a
 //!   cached file costs no round trip. So there are no handles; an inode is enough to read and write.
+//! - Where the kernel may use local files by itself (`passthrough`), open and release are answered instead.
 //! - Both are so for backends that own their files. With close-to-open consistency names are kept for a moment, attributes
 //!   are asked for each time, and open and flush are the backend's.
 //! - No writeback cache: a write reaches the backend before it returns, and the size in the backend is true.
@@ -15,6 +16,7 @@
 
 use crate::backend::{Attributes, Backend, Change, Consistency, Inode, New, NewTime, Replace};
 use crate::error::{Errno, Result};
+use crate::passthrough::Passthrough;
 use crate::stats::{Operation, Stats};
 use fuser::{
     BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
@@ -71,18 +73,30 @@ pub(crate) struct Server {
     backend: Arc<dyn Backend>,
     stats: Arc<Stats>,
     stale: Arc<Stale>,
+    /// Local files that the kernel uses by itself, where that is wanted.
+    passthrough: Option<Arc<Passthrough>>,
     /// How long the kernel may keep names, and attributes.
     keeps: (Duration, Duration),
 }
 
 impl Server {
-    pub(crate) fn new(backend: Arc<dyn Backend>, stats: Arc<Stats>, stale: Arc<Stale>) -> Server {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        stats: Arc<Stats>,
+        stale: Arc<Stale>,
+        passthrough: Option<Arc<Passthrough>>,
+    ) -> Server {
         let keeps = match backend.consistency() {
             Consistency::Own => (FOREVER, FOREVER),
             // The backend itself knows how old attributes are.
             Consistency::CloseToOpen { names } => (names, Duration::ZERO),
         };
-        Server { backend, stats, stale, keeps }
+        Server { backend, stats, stale, passthrough, keeps }
+    }
+
+    /// What answers opens, where the kernel agreed to it.
+    fn passthrough(&self) -> Option<&Passthrough> {
+        self.passthrough.as_deref().filter(|passthrough| passthrough.is_on())
     }
 
     /// Whether all changes go through this mount.
@@ -184,6 +198,9 @@ impl Filesystem for Server {
             let _ = config.add_capabilities(InitFlags::FUSE_AUTO_INVAL_DATA);
         }
         let _ = config.set_max_write(WRITE_BYTES_MAX);
+        if let Some(passthrough) = &self.passthrough {
+            passthrough.negotiate(config);
+        }
         Ok(())
     }
 
@@ -319,6 +336,9 @@ impl Filesystem for Server {
     }
 
     fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if let Some(passthrough) = self.passthrough() {
+            return passthrough.open(inode.0, || self.backend.local(inode.0), reply);
+        }
         if self.is_own() {
             return reply.error(fuser::Errno::ENOSYS);
         }
@@ -333,12 +353,20 @@ impl Filesystem for Server {
         &self,
         _request: &Request,
         inode: INodeNo,
-        _handle: FileHandle,
-        _flags: OpenFlags,
+        handle: FileHandle,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        if let Some(passthrough) = self.passthrough() {
+            passthrough.release(inode.0, handle);
+            if flags.0 & libc::O_ACCMODE == libc::O_RDWR {
+                // A map may have changed it, which moves times below, unseen by the kernel's side above.
+                self.stale.push(inode.0);
+            }
+            return reply.ok();
+        }
         self.backend.release(inode.0);
         reply.ok();
     }

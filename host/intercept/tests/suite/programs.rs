@@ -111,3 +111,35 @@ print('fine')
 ";
     assert_eq!(text(&run(&injector, PYTHON, script)), "fine\n");
 }
+
+#[test]
+fn what_was_found_in_a_file_serves_the_next_process() {
+    let Some(injector) = injector("known_places") else { return };
+    let until = |what: &str, holds: &mut dyn FnMut() -> bool| {
+        let begun = std::time::Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{what}: {:?}", injector.figures());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    let script = "trap 'echo trapped' USR1; kill -USR1 $$; (exit 3); echo $?";
+    // The shell, its loader and its libraries are shown until all are known.
+    until("nothing was found", &mut || {
+        assert_eq!(text(&run(&injector, BASH, script)), "trapped\n3\n");
+        injector.figures().known >= 3
+    });
+    let mut shown = u64::MAX;
+    until("it is shown again and again", &mut || {
+        let before = std::mem::replace(&mut shown, injector.figures().shown);
+        assert_eq!(text(&run(&injector, BASH, script)), "trapped\n3\n");
+        before == shown
+    });
+    // A file that has just been written may change once more unseen: it is not believed yet, and runs all the same.
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("echo");
+    std::fs::copy("/bin/echo", &copy).unwrap();
+    let (known, shown) = (injector.figures().known, injector.figures().shown);
+    assert_eq!(text(&intercept(Command::new(&copy).arg("new"), &injector).output().unwrap()), "new\n");
+    until("the new file was not shown", &mut || injector.figures().shown > shown);
+    assert!(injector.figures().known >= known);
+}

@@ -10,10 +10,11 @@
 //!
 //! Invariants
 //! - Nothing can be written, and nothing changes: an archive whose file changes while it is mounted gives ESTALE.
-//! - Memory: the index, [`STREAM_POINTS_MAX`] restart points (43 KiB each) of a gz, [`OPEN_MEMBERS`] times
+//! - Memory: what accelerated processes read (`kept`), the index, [`STREAM_POINTS_MAX`] restart points (43 KiB each) of a gz, [`OPEN_MEMBERS`] times
 //!   [`MEMBER_POINTS_MAX`] of a zip, and 8 MiB of inflated blocks.
 
 mod inflate;
+mod kept;
 mod source;
 mod tar;
 #[cfg(test)]
@@ -23,7 +24,9 @@ mod zip;
 
 use crate::backend::{Attributes, Backend, Change, Entry, Inode, New, Replace, Space, Written};
 use crate::error::{Errno, Error, Result};
+use crate::segment::Segment;
 use inflate::{BLOCK_BYTES, Blocks, Framing, GZIP_MAGIC, Inflated};
+use kept::Kept;
 use source::{ArchiveFile, Source, damaged};
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -116,6 +119,8 @@ pub struct Archive {
     tree: Tree,
     members: Members,
     bytes: u64,
+    /// What accelerated processes read; nothing when there is no memory for it.
+    kept: Option<Kept>,
 }
 
 /// Who mounts: owner of what the archive gives no owner for.
@@ -154,14 +159,14 @@ impl Archive {
         if read == 4 && (magic == *b"PK\x03\x04" || magic == *b"PK\x05\x06") {
             let mut members = Members::new(source.clone(), blocks);
             zip::index(&source, bytes, owner, &mut builder, &mut members)?;
-            return Ok(Archive { tree: builder.finish(), members, bytes });
+            return Ok(Archive::new(builder.finish(), members, bytes));
         }
         if magic[..2] != GZIP_MAGIC {
             if !starts_tar(source.as_ref())? {
                 return Err(damaged("it is no tar, tar.gz, zip or gz"));
             }
             tar::index(source.as_ref(), &mut builder)?;
-            return Ok(Archive { tree: builder.finish(), members: Members::new(source, blocks), bytes });
+            return Ok(Archive::new(builder.finish(), Members::new(source, blocks), bytes));
         }
         let stream = Inflated::new(source, (0, bytes), Framing::Gzip, (blocks.clone(), 0), STREAM_POINTS_MAX);
         let tar = starts_tar(&stream)?;
@@ -175,7 +180,15 @@ impl Archive {
             builder.add(name, about, Content::File { size, data: Data::Stored(0) });
         }
         let members = Members::new(Arc::new(stream), blocks);
-        Ok(Archive { tree: builder.finish(), members, bytes: size })
+        Ok(Archive::new(builder.finish(), members, size))
+    }
+
+    fn new(tree: Tree, members: Members, bytes: u64) -> Archive {
+        let kept = Kept::new(tree.files());
+        if let Err(error) = &kept {
+            tracing::warn!("no shared memory for accelerated processes: {error}");
+        }
+        Archive { tree, members, bytes, kept: kept.ok() }
     }
 
     fn node(&self, inode: Inode) -> Result<&Node> {
@@ -296,7 +309,13 @@ impl Backend for Archive {
             Errno::from(error)
         })?;
         // Less than the index says: the archive is damaged.
-        if read < bytes { Err(Errno::IO) } else { Ok(read) }
+        if read < bytes {
+            return Err(Errno::IO);
+        }
+        if let Some(kept) = &self.kept {
+            kept.put(inode, size, offset, &to[..read]);
+        }
+        Ok(read)
     }
 
     fn write(&self, _inode: Inode, _offset: u64, _from: &[u8], _append: bool) -> Result<Written> {
@@ -356,5 +375,9 @@ impl Backend for Archive {
 
     fn allocate(&self, _inode: Inode, _offset: u64, _bytes: u64, _mode: i32) -> Result<()> {
         Err(Errno::READ_ONLY)
+    }
+
+    fn segment(&self) -> Option<&Segment> {
+        self.kept.as_ref().map(Kept::segment)
     }
 }

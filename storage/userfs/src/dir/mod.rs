@@ -408,4 +408,8 @@ impl Backend for Directory {
     fn remove_attribute(&self, inode: Inode, name: &OsStr) -> Result<()> {
         Ok(rustix::fs::removexattr(self.node(inode)?.magic(), OsString::from(name))?)
     }
+
+    fn local(&self, inode: Inode) -> Option<OwnedFd> {
+        self.node(inode).ok()?.path.try_clone().ok()
+    }
 }

@@ -126,3 +126,32 @@ fn data_and_holes_are_found() {
     record.punch(0, u64::MAX / 2).unwrap();
     assert_eq!(record.seek(0, false), far + 1, "nothing is left");
 }
+
+#[test]
+fn what_is_read_without_the_lock_was_there_at_one_moment() {
+    const BYTES: usize = 3 * BLOCK_BYTES as usize;
+    let segment = Segment::create(4, 1 << 20).unwrap();
+    segment.record(2).unwrap().begin(SystemTime::now());
+    segment.record(2).unwrap().write(0, &[1; BYTES], SystemTime::now()).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..3000u32 {
+                let mut record = segment.record(2).unwrap();
+                // Its blocks go to the free list and come back in another order.
+                if round % 7 == 0 {
+                    record.resize(0).unwrap();
+                }
+                record.write(0, &vec![round as u8; BYTES], SystemTime::now()).unwrap();
+            }
+            done.store(true, std::sync::atomic::Ordering::Release);
+        });
+        let (mut seen, mut peeked) = (vec![0; BYTES], 0);
+        while !done.load(std::sync::atomic::Ordering::Acquire) || peeked == 0 {
+            let Some(bytes) = segment.peek(2, 0, &mut seen) else { continue };
+            peeked += 1;
+            assert!(bytes == BYTES || bytes == 0, "{bytes} bytes");
+            assert!(seen[..bytes].iter().all(|byte| *byte == seen[0]), "bytes of two moments");
+        }
+    });
+}

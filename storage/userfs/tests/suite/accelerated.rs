@@ -14,12 +14,12 @@ use weir_userfs::mem::Limits;
 
 const PYTHON: &str = "/usr/bin/python3";
 
-struct Accelerated {
+pub struct Accelerated {
     injector: Injector,
-    on: Mounted,
+    pub on: Mounted,
 }
 
-fn accelerated(test: &str) -> Option<Accelerated> {
+pub fn accelerated(test: &str) -> Option<Accelerated> {
     if let Some(reason) = cannot_mount() {
         println!("NOT RUN {test}: {reason}");
         return None;
@@ -28,13 +28,16 @@ fn accelerated(test: &str) -> Option<Accelerated> {
         println!("NOT RUN {test}: {error}");
         return None;
     }
-    let mut on = Mounted::memory(Limits::default());
-    let injector = accelerate::start(on.mount()).expect("an injector");
-    Some(Accelerated { injector, on })
+    Some(Accelerated::of(Mounted::memory(Limits::default())))
 }
 
 impl Accelerated {
-    fn command(&self, program: &str) -> Command {
+    pub fn of(mut on: Mounted) -> Accelerated {
+        let injector = accelerate::start(on.mount()).expect("an injector");
+        Accelerated { injector, on }
+    }
+
+    pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let name = self.injector.name().to_owned();
         // SAFETY: a question by a socket between fork and exec; fork leaves the allocator usable.
@@ -55,7 +58,7 @@ impl Accelerated {
     }
 
     /// Reads and writes that were served without the kernel.
-    fn served(&mut self) -> (u64, u64) {
+    pub fn served(&mut self) -> (u64, u64) {
         let figures = self.on.mount().backend().segment().unwrap().figures();
         (figures.reads, figures.writes)
     }
@@ -338,5 +341,39 @@ fn real_programs_work_on_accelerated_files() {
             continue;
         }
         assert_eq!(on.shell(script), wanted, "{program}");
+    }
+}
+
+#[test]
+fn a_file_of_an_archive_is_read_again_without_the_kernel() {
+    if accelerated("archive_again").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = "mkdir t; seq 300000 > t/numbers; head -c 100 /dev/zero > t/zeros; : > t/nothing; tar cf s.tar t; tar czf s.tar.gz t";
+    let made = Command::new("bash").args(["-ec", script]).current_dir(folder.path()).status().unwrap();
+    assert!(made.success());
+    for name in ["s.tar", "s.tar.gz"] {
+        let archive = weir_userfs::archive::Archive::open(&folder.path().join(name)).unwrap();
+        let mut on = Accelerated::of(Mounted::of("archive", archive));
+        // The end is known though nothing is here yet; a map and a write do not disturb.
+        let script = "import os, mmap\nf = os.open('t/numbers', os.O_RDONLY)\nsize = os.lseek(f, 0, 2)\nassert size == 1988895, size\n\
+                      first = [os.pread(f, 4096, at) for at in range(0, size, 4096)]\n\
+                      for _ in range(3): assert first == [os.pread(f, 4096, at) for at in range(0, size, 4096)]\n\
+                      m = mmap.mmap(f, 0, prot=mmap.PROT_READ)\nassert b''.join(first) == m[:] and m[:4] == b'1\\n2\\n'\n\
+                      assert os.pread(f, 9000, size - 10) == m[-10:] and os.pread(f, 10, size + 1) == b''\n\
+                      assert open('t/zeros', 'rb').read() == bytes(100) and open('t/nothing').read() == ''\n\
+                      try: os.open('t/numbers', os.O_RDWR); assert False\nexcept OSError as e: assert e.errno == 30";
+        let output = on.command(PYTHON).args(["-c", script]).output().unwrap();
+        assert!(output.status.success(), "{name}: {output:?}");
+        let (reads, writes) = on.served();
+        assert!(reads >= 3 * 485 && writes == 0, "{name}: {reads} reads and {writes} writes were served");
+        assert_eq!(
+            on.shell("cat t/numbers | md5sum; seq 300000 | md5sum")
+                .lines()
+                .collect::<std::collections::HashSet<_>>()
+                .len(),
+            1
+        );
     }
 }

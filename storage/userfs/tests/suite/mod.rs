@@ -4,7 +4,9 @@ mod accelerated;
 mod archives;
 mod files;
 mod mounts;
+mod passthrough;
 mod peers;
+mod posix;
 mod remote;
 
 use std::path::{Path, PathBuf};
@@ -29,12 +31,20 @@ impl Mounted {
     }
 
     fn new(name: &'static str, backend: impl FnOnce(&Path) -> Arc<dyn Backend>) -> Mounted {
+        Mounted::with(name, Options::default(), backend)
+    }
+
+    fn with(
+        name: &'static str,
+        options: Options,
+        backend: impl FnOnce(&Path) -> Arc<dyn Backend>,
+    ) -> Mounted {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for part in ["mount", "under"] {
             std::fs::create_dir(folder.path().join(part)).expect("a folder");
         }
         let backend = backend(&folder.path().join("under"));
-        let options = Options { source: format!("test-{name}"), others: true, ..Options::default() };
+        let options = Options { source: format!("test-{name}"), others: true, ..options };
         let mount = Mount::new(backend, &folder.path().join("mount"), &options).expect("it mounts");
         Mounted { mount: Some(mount), folder, name }
     }
@@ -57,6 +67,17 @@ impl Mounted {
     /// A local directory.
     pub fn directory() -> Mounted {
         Mounted::new("dir", |under| Arc::new(Directory::open(under).expect("a folder")))
+    }
+
+    /// The same, read and written by the daemon.
+    pub fn cached_directory() -> Mounted {
+        let options = Options { cached: true, ..Options::default() };
+        Mounted::with("dir --cached", options, |under| Arc::new(Directory::open(under).expect("a folder")))
+    }
+
+    /// Where the files of a directory really are.
+    pub fn under(&self) -> PathBuf {
+        self.folder.path().join("under")
     }
 
     /// The mount itself.
@@ -88,7 +109,7 @@ pub fn on_all(name: &str, test: impl Fn(&Mounted)) {
         println!("NOT RUN {name}: {reason}");
         return;
     }
-    for mounted in [Mounted::directory(), Mounted::memory(Limits::default())] {
+    for mounted in [Mounted::directory(), Mounted::cached_directory(), Mounted::memory(Limits::default())] {
         println!("{name} on {}", mounted.name);
         test(&mounted);
     }

@@ -40,6 +40,10 @@ fn locks_are_the_kernels() {
 #[test]
 fn a_cached_file_is_opened_without_asking() {
     on_all("no_open", |on| {
+        if on.name == "dir" {
+            // The kernel asks for the file itself.
+            return;
+        }
         let path = on.root().join("file");
         fs::write(&path, "some").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"some");

@@ -89,12 +89,16 @@ struct MountArguments {
     /// Let other users use it too; permissions of files hold for them (root's mounts always are)
     #[arg(long)]
     allow_others: bool,
+    /// For dir: let the daemon read and write instead of the kernel itself: better for many small files that are mostly read
+    #[arg(long)]
+    cached: bool,
 }
 
 impl MountArguments {
     fn task(self, state: PathBuf) -> Task {
         let others = self.allow_others || rustix::process::geteuid().is_root();
-        let options = Options { source: self.backend.clone(), read_only: self.read_only, others };
+        let options =
+            Options { source: self.backend.clone(), read_only: self.read_only, others, cached: self.cached };
         Task { backend: self.backend, point: self.point, state, options }
     }
 }
@@ -135,19 +139,21 @@ impl Run {
             }
             eprintln!("weir: not accelerated: {failure}");
         }
+        // Kept until the program begins.
         let error = std::process::Command::new(&self.program[0]).args(&self.program[1..]).exec();
         drop(announced);
         Failure::Io { what: format!("starting {}", self.program[0].display()), error }
     }
 
     /// Asks the injector of the mount to be there at exec.
-    fn announce(&self, state: &Path) -> Result<Announced, Failure> {
+    /// Where the kernel has the files itself, there is nobody to ask.
+    fn announce(&self, state: &Path) -> Result<Option<Announced>, Failure> {
         let wanted =
             self.mount.as_ref().map(|point| std::fs::canonicalize(point).unwrap_or_else(|_| point.clone()));
         let mounts = control::all(state);
         let mut fitting = mounts.iter().filter(|status| match &wanted {
             Some(point) => Path::new(&status.mount) == point,
-            None => status.acceleration.injector.is_some(),
+            None => status.acceleration.injector.is_some() || status.acceleration.by_kernel.is_some(),
         });
         let status = match (fitting.next(), fitting.next()) {
             (Some(one), None) => one,
@@ -161,10 +167,13 @@ impl Run {
             }
         };
         let acceleration = &status.acceleration;
+        if acceleration.by_kernel.is_some() {
+            return Ok(None);
+        }
         let name = acceleration.injector.as_ref().ok_or_else(|| {
             Failure::Missing(acceleration.why_not.clone().unwrap_or_else(|| "it is not possible".to_owned()))
         })?;
-        weir_intercept::announce(name).map_err(|error| Failure::Missing(error.to_string()))
+        weir_intercept::announce(name).map(Some).map_err(|error| Failure::Missing(error.to_string()))
     }
 }
 
@@ -184,6 +193,7 @@ fn mount(arguments: &MountArguments, state: &Path) -> Result<(), Failure> {
     command.arg("--state").arg(state);
     command.args(arguments.read_only.then_some("--read-only"));
     command.args(arguments.allow_others.then_some("--allow-others"));
+    command.args(arguments.cached.then_some("--cached"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(Failure::io("starting the daemon"))?;
     let mut begun = Instant::now();
@@ -257,7 +267,14 @@ fn show_processes(status: &Status) {
 fn show(all: &[Status]) {
     let mut mounts = output::table(&["MOUNT", "BACKEND", "DAEMON", "ACCELERATION"]);
     for status in all {
-        let acceleration = status.acceleration.why_not.clone().unwrap_or_else(|| {
+        let by_kernel = status.acceleration.by_kernel.map(|opens| match status.acceleration.not_by_kernel {
+            0 => format!("all programs: the kernel has the files itself, {opens} opens so far"),
+            others => {
+                format!("the kernel has the files itself, {opens} opens so far, but not of {others} others")
+            }
+        });
+        let why_not = by_kernel.or_else(|| status.acceleration.why_not.clone());
+        let acceleration = why_not.unwrap_or_else(|| {
             let now =
                 status.acceleration.processes.iter().filter(|process| process.state == "accelerated").count();
             format!("{now} processes now, {} programs so far", status.acceleration.injected)

@@ -1,0 +1,133 @@
+//! Folders whose files the kernel reads and writes by itself.
+
+use super::{Mounted, cannot_mount};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+fn directory(test: &str) -> Option<Mounted> {
+    if let Some(reason) = cannot_mount() {
+        println!("NOT RUN {test}: {reason}");
+        return None;
+    }
+    let mut on = Mounted::directory();
+    if on.mount().by_kernel().is_none() {
+        println!("NOT RUN {test}: this kernel has no FUSE passthrough");
+        return None;
+    }
+    Some(on)
+}
+
+fn calls(on: &mut Mounted, operation: &str) -> u64 {
+    let counts = on.mount().stats().counts();
+    counts.iter().find(|count| count.operation == operation).map_or(0, |count| count.calls)
+}
+
+#[test]
+fn data_of_a_folder_need_no_daemon() {
+    let Some(mut on) = directory("passthrough") else { return };
+    let path = on.root().join("file");
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    let mut seen = [0; 128];
+    for i in 0..1000u64 {
+        file.write_all_at(&[i as u8; 128], i * 128).unwrap();
+        file.read_exact_at(&mut seen, i * 128).unwrap();
+        assert_eq!(seen, [i as u8; 128]);
+    }
+    assert_eq!(file.metadata().unwrap().len(), 128_000);
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap().len(), 128_000);
+    assert_eq!((calls(&mut on, "read"), calls(&mut on, "write")), (0, 0));
+    let (opens, refused) = on.mount().by_kernel().unwrap();
+    assert!(opens >= 2 && refused == 0, "{opens} opens, {refused} refused");
+}
+
+#[test]
+fn whoever_uses_the_file_sees_the_same() {
+    let Some(on) = directory("passthrough_coherent") else { return };
+    let (path, below) = (on.root().join("file"), on.under().join("file"));
+    fs::write(&path, vec![b'a'; 8192]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let under = OpenOptions::new().read(true).write(true).open(&below).unwrap();
+    let read = |of: &File, at: u64, bytes: usize| {
+        let mut seen = vec![0; bytes];
+        let got = of.read_at(&mut seen, at).unwrap();
+        String::from_utf8(seen[..got].to_vec()).unwrap()
+    };
+    assert_eq!(read(&file, 0, 3), "aaa");
+    under.write_all_at(b"bbb", 0).unwrap();
+    assert_eq!(read(&file, 0, 4), "bbba");
+    file.write_all_at(b"ccc", 1).unwrap();
+    assert_eq!(read(&under, 0, 5), "bccca");
+    // Extended below: what is behind the end that the mount was told is read too.
+    under.write_all_at(b"end", 8192).unwrap();
+    assert_eq!(read(&file, 8190, 100), "aaend");
+    // Appends go to where the end really is.
+    let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+    under.write_all_at(b"!", 8195).unwrap();
+    log.write_all(b"more").unwrap();
+    assert_eq!(read(&under, 8192, 100), "end!more");
+    // A map is the same memory; its writes show times too once it is closed.
+    let before = fs::metadata(&path).unwrap();
+    let script = "import mmap, sys\nf = open(sys.argv[1], 'r+b')\nm = mmap.mmap(f.fileno(), 8192)\nassert m[0:5] == b'bccca'\n\
+                  m[0:5] = b'mmaps'\nassert open(sys.argv[2], 'rb').read(5) == b'mmaps'";
+    let ran = Command::new("/usr/bin/python3").args(["-c", script]).arg(&path).arg(&below).status().unwrap();
+    assert!(ran.success());
+    assert_eq!(read(&file, 0, 5), "mmaps");
+    let changed = || fs::metadata(&path).unwrap();
+    let begun = std::time::Instant::now();
+    while (changed().mtime(), changed().mtime_nsec()) == (before.mtime(), before.mtime_nsec()) {
+        assert!(
+            begun.elapsed() < std::time::Duration::from_secs(60),
+            "the time of the map's write does not show"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    // Truncated by either.
+    file.set_len(3).unwrap();
+    assert_eq!(read(&under, 0, 10), "mma");
+    under.set_len(1).unwrap();
+    assert_eq!(read(&file, 0, 10), "m");
+    // Renamed and without names.
+    fs::rename(&path, on.root().join("other")).unwrap();
+    fs::remove_file(on.root().join("other")).unwrap();
+    file.write_all_at(b"still", 0).unwrap();
+    assert_eq!(read(&under, 0, 10), "still");
+}
+
+#[test]
+fn locks_hold_between_all_who_use_the_mount() {
+    let Some(on) = directory("passthrough_locks") else { return };
+    let path = on.root().join("locked");
+    let script = "exec 9>\"$1\"; flock 9; ! flock -n \"$1\" true; flock -u 9; flock -n \"$1\" true";
+    let ran = Command::new("bash").args(["-ec", script, "bash"]).arg(&path).output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+}
+
+#[test]
+fn rights_are_the_callers_and_links_lead_nowhere_else() {
+    let Some(on) = directory("passthrough_rights") else { return };
+    let root = on.root();
+    for above in root.ancestors().take(2) {
+        fs::set_permissions(above, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::write(root.join("own"), "own").unwrap();
+    fs::set_permissions(root.join("own"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(root.join("all"), "all").unwrap();
+    let outside = on.under().parent().unwrap().join("outside");
+    fs::write(&outside, "outside").unwrap();
+    fs::set_permissions(&outside, fs::Permissions::from_mode(0o600)).unwrap();
+    // Relative to the mount such a link leads to a file beside it, not to one beside the folder below.
+    symlink("../outside", root.join("link")).unwrap();
+    let as_nobody = |script: &str| {
+        let mut shell = Command::new("sh");
+        let ran = shell.args(["-c", script]).current_dir(&root).uid(65_534).gid(65_534).output().unwrap();
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    assert_eq!(as_nobody("cat own || echo no"), "no\n");
+    assert_eq!(as_nobody("cat all; echo x > all || echo no"), "allno\n");
+    assert_eq!(as_nobody("cat link || echo no"), "no\n", "the caller's rights, at the end of the link");
+    assert_eq!(fs::read_to_string(root.join("link")).unwrap(), "outside");
+}
