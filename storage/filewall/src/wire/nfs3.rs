@@ -337,6 +337,7 @@ impl Handle {
     pub const EMPTY: Handle = Handle { bytes: [0; HANDLE4_BYTES_MAX], length: 0 };
 
     /// A handle of these bytes; `None` if there are more than [`HANDLE4_BYTES_MAX`].
+    #[inline]
     pub fn new(bytes: &[u8]) -> Option<Handle> {
         let mut own = [0; HANDLE4_BYTES_MAX];
         own.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -344,6 +345,7 @@ impl Handle {
     }
 
     /// The bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
