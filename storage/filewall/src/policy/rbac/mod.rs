@@ -429,6 +429,10 @@ impl Rbac {
         let judged = match op {
             Op::Remove | Op::Rmdir | Op::Rename => {
                 let name = call.name(0).to_vec();
+                // As servers do: a name that there cannot be is told before one that there is not.
+                if op == Op::Rename && call.name(1).is_empty() {
+                    return Ok(Verdict::Answer(Status::Inval));
+                }
                 let Some(named) = self.named(call, handle, &name)? else {
                     if call.unknown {
                         // Perhaps it is gone because this call has happened.
