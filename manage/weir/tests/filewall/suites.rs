@@ -52,11 +52,11 @@ fn compare(what: &str, without: &Passed, with: &Passed, least: usize) {
     assert!(passed >= least, "{what}: only {passed} of {} pass on the server itself", without.len());
 }
 
-/// Handles, roles and the control folder. Both users of the suites are administrators, so that what is refused is refused by the
+/// Handles, roles and the control folder. All users of the suites are administrators, so that what is refused is refused by the
 /// server.
 const POLICY: &str = "
 kind: identities
-users: {root: {uid: 0, roles: [admin]}, other: {uid: 3912, roles: [admin]}}
+users: {root: {uid: 0, roles: [admin]}, other: {uid: 3912, roles: [admin]}, daemon: {uid: 1, roles: [admin]}}
 roles: {admin: {}}
 ---
 kind: handles
