@@ -8,7 +8,11 @@ WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
 .PHONY: help lab lab-down test bench bench-files bench-filewall bench-monitor bench-plan bench-trust lint fmt clean simulate soak-monitor \
+<<<<<<< HEAD
 	install-deps lab-deps guest-kernel nfs-peer s3-peer fs-suites build require-root
+=======
+	install-deps lab-deps guest-kernel nfs-peer s3-peer suites build require-root
+>>>>>>> filewall
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -75,6 +79,10 @@ guest-kernel: ## fetch the kernel of the guests that tests boot
 
 nfs-peer: ## build a second NFS server, for FileWall's tests
 	@scripts/nfs-peer
+
+suites: require-root install-deps ## run others' tests of NFS servers with FileWall and without it, all of them (root)
+	scripts/libnfs-suite build
+	WEIR_SUITES=whole cargo test --locked -p weir --test main -- --nocapture --test-threads 1 filewall::suites
 
 s3-peer: ## build an S3 server, for tests of user-space files
 	@scripts/s3-peer

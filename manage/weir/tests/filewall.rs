@@ -11,6 +11,7 @@ mod examples;
 mod peers;
 mod roles;
 mod service;
+mod suites;
 mod takeover;
 
 use crate::namespaces::BOUND;

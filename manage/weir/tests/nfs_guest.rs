@@ -104,11 +104,38 @@ pub fn mount(version: &str) -> String {
     )
 }
 
+/// A file of the guest: its path without the first slash, its kind and mode, its content.
+pub type File = (String, u32, Vec<u8>);
+
+/// A program of this machine for a guest, with the libraries that it is linked to, under the same paths; their folders first.
+pub fn program(path: &str) -> Vec<File> {
+    let output = Command::new("ldd").arg(path).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
+    let mut files: Vec<File> = Vec::new();
+    for path in std::iter::once(path).chain(libraries) {
+        let inner = Path::new(path.trim_start_matches('/'));
+        for folder in inner.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {
+            let name = folder.display().to_string();
+            if !name.is_empty() && !files.iter().any(|(known, _, _)| *known == name) {
+                files.push((name, 0o40755, Vec::new()));
+            }
+        }
+        files.push((inner.display().to_string(), 0o100_755, std::fs::read(path).unwrap()));
+    }
+    files
+}
+
 /// Boots a guest in a namespace, and returns what its script says of each check; `script` mounts for itself ([`mount`]).
 pub fn run(netns: &Netns, folder: &Path, script: &str) -> Vec<String> {
+    run_with(netns, folder, script, Vec::new())
+}
+
+/// The same with more files.
+pub fn run_with(netns: &Netns, folder: &Path, script: &str, more: Vec<File>) -> Vec<String> {
     let folders = ["bin", "dev", "proc", "sys", "mnt", "modules", "etc", "tmp"];
-    let mut files: Vec<(String, u32, Vec<u8>)> =
-        folders.iter().map(|name| (name.to_string(), 0o40755, Vec::new())).collect();
+    let mut files: Vec<File> = folders.iter().map(|name| (name.to_string(), 0o40755, Vec::new())).collect();
+    files.extend(more);
     files.push(("bin/busybox".into(), 0o100_755, std::fs::read("/bin/busybox").unwrap()));
     let passwd = "root:x:0:0::/:/bin/sh\nalice:x:1001:1001::/:/bin/sh\nbob:x:1002:1002::/:/bin/sh\n";
     files.push(("etc/passwd".into(), 0o100_644, passwd.into()));

@@ -4,13 +4,17 @@
 //! record, and [`Call::put`] and [`Reply::put`] write the head of the record with it. A payload is never touched: what they
 //! write ends where it begins, and the rest of the record follows from the receive buffer.
 
+mod listing;
+
+pub use listing::EntryHandles;
+
 use crate::identity::Principal;
 use crate::places::Place;
 use crate::wire::call::Arguments;
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status};
 use crate::wire::reply::Results;
 use crate::wire::rpc::{CallHead, Credential, mark_of};
-use crate::wire::xdr::{Span, get_u32, padded, put_opaque, put_u32, put_u64, set_u32};
+use crate::wire::xdr::{Span, get_u32, padded, put_opaque, put_u32, set_u32};
 use std::sync::Arc;
 
 /// What time it is, read once for each batch of messages.
@@ -319,21 +323,6 @@ pub struct Extra {
     pub handle: Handle,
 }
 
-impl Extra {
-    fn put(&self, plus: bool, out: &mut Vec<u8>) {
-        put_u32(out, 1);
-        put_u64(out, self.fileid);
-        put_opaque(out, &self.name);
-        put_u64(out, self.cookie);
-        if plus {
-            put_u32(out, 1);
-            out.extend_from_slice(&self.attributes);
-            put_u32(out, 1);
-            put_opaque(out, self.handle.as_bytes());
-        }
-    }
-}
-
 /// A reply of NFSv3 on its way to the client.
 #[derive(Debug)]
 pub struct Reply<'a> {
@@ -342,7 +331,7 @@ pub struct Reply<'a> {
     /// Where its results are.
     pub results: &'a mut Results,
     handle: Option<Handle>,
-    entry_handles: &'a mut Vec<Option<Handle>>,
+    entry_handles: &'a mut EntryHandles,
     /// An entry to be added where the directory ends.
     pub extra: Option<Box<Extra>>,
 }
@@ -353,7 +342,7 @@ impl<'a> Reply<'a> {
         record: &'a mut [u8],
         record_bytes: usize,
         results: &'a mut Results,
-        scratch: &'a mut Vec<Option<Handle>>,
+        scratch: &'a mut EntryHandles,
     ) -> Self {
         scratch.clear();
         Self { record, record_bytes, results, handle: None, entry_handles: scratch, extra: None }
@@ -374,29 +363,6 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Name of the `number`th entry.
-    pub fn entry_name(&self, number: usize) -> &[u8] {
-        self.results.entries[number].name.of(self.record)
-    }
-
-    /// Handle of the `number`th entry, if it has one.
-    pub fn entry_handle(&self, number: usize) -> Option<&[u8]> {
-        match self.entry_handles.get(number) {
-            Some(Some(handle)) => Some(handle.as_bytes()),
-            _ => self.results.entries[number].handle.map(|span| span.of(self.record)),
-        }
-    }
-
-    /// Puts another handle into the `number`th entry; nothing happens if it has none.
-    pub fn set_entry_handle(&mut self, number: usize, handle: Handle) {
-        if self.results.entries[number].handle.is_some() {
-            if self.entry_handles.len() <= number {
-                self.entry_handles.resize(self.results.entries.len(), None);
-            }
-            self.entry_handles[number] = Some(handle);
-        }
-    }
-
     /// The integer at `at`, one of the places in [`Reply::results`].
     pub fn word(&self, at: usize) -> u32 {
         get_u32(self.record, at)
@@ -405,6 +371,11 @@ impl<'a> Reply<'a> {
     /// Changes the integer at `at`, one of the places in [`Reply::results`].
     pub fn set_word(&mut self, at: usize, value: u32) {
         set_u32(self.record, at, value);
+    }
+
+    /// The `fattr3` at `at`, one of the places in [`Reply::results`].
+    pub fn attributes_at(&self, at: usize) -> &[u8] {
+        &self.record[at..at + ATTRIBUTES_BYTES]
     }
 
     /// The bytes at `at`, one of the places in [`Reply::results`].
@@ -437,48 +408,6 @@ impl<'a> Reply<'a> {
             return false;
         }
         self.put_entries(xid, results_at, results_bytes_max, out)
-    }
-
-    fn put_entries(&self, xid: u32, results_at: usize, results_bytes_max: usize, out: &mut Vec<u8>) -> bool {
-        let begin = out.len();
-        put_u32(out, 0);
-        put_u32(out, xid);
-        // Only listings have entries.
-        let end_at = self.results.entries_end_at.unwrap_or(self.record_bytes);
-        let first = self.results.entries.first().map_or(end_at, |first| first.start);
-        out.extend_from_slice(&self.record[4..first]);
-        let mut cut = false;
-        for (number, entry) in self.results.entries.iter().enumerate() {
-            let before = out.len();
-            match (entry.handle, self.entry_handles.get(number)) {
-                (Some(old), Some(Some(new))) => {
-                    out.extend_from_slice(&self.record[entry.start..old.start - 4]);
-                    put_opaque(out, new.as_bytes());
-                }
-                _ => out.extend_from_slice(&self.record[entry.start..entry.end]),
-            }
-            // Behind the entries two booleans must fit. One entry always goes out, else the client cannot get on.
-            if number > 0 && out.len() - begin - 4 - results_at + 8 > results_bytes_max {
-                out.truncate(before);
-                cut = true;
-                break;
-            }
-        }
-        let mut ends = !cut && end_at + 8 <= self.record_bytes && get_u32(self.record, end_at + 4) != 0;
-        if let (Some(extra), true) = (&self.extra, ends) {
-            let before = out.len();
-            extra.put(self.results.plus, out);
-            if !self.results.entries.is_empty() && out.len() - begin - 4 - results_at + 8 > results_bytes_max
-            {
-                out.truncate(before);
-                ends = false;
-            }
-        }
-        put_u32(out, 0);
-        put_u32(out, u32::from(ends));
-        let bytes = out.len() - begin - 4;
-        out[begin..begin + 4].copy_from_slice(&mark_of(bytes).to_be_bytes());
-        cut
     }
 }
 

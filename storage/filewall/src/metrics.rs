@@ -175,8 +175,12 @@ totals! {
     compounds_total,
     /// COMPOUNDs that were cut at an operation that is denied or not served.
     compounds_cut_total,
+    /// COMPOUNDs refused because a policy cannot do with them what it does with calls of NFSv3.
+    nfs4_refused_total,
     /// WRITEs that were set aside so that others could go first.
     set_aside_total,
+    /// WRITEs that were set aside for as long as the policy lets them be.
+    set_aside_expired_total,
     /// Calls that went before a WRITE that had come first.
     overtaken_total,
     /// Files of control folders that were open over NFSv4 and forgotten because there were too many.

@@ -12,9 +12,11 @@
 //! - A handle whose place is not known (after a restart, or forgotten) is answered with `NFS3ERR_STALE` where a path
 //!   matters; clients then look the path up again.
 
+mod keys;
+
 use crate::wire::nfs3::Handle;
 use hashbrown::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use keys::{Key, Keys};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -148,9 +150,6 @@ impl Zones {
     }
 }
 
-/// A handle's key in the map: its hash under two secret seeds, so that keys stay small.
-type Key = (u64, u64);
-
 /// A directory whose handle was looked at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Directory(Key);
@@ -171,43 +170,38 @@ struct Generations {
     old: Shard,
 }
 
+#[derive(Debug, Default)]
+struct Shards([Mutex<Generations>; SHARDS]);
+
 /// The places of handles.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Places {
-    seeds: (RandomState, RandomState),
-    shards: Vec<Mutex<Generations>>,
+    keys: Keys,
+    shards: Shards,
     /// Handles forgotten because there were too many.
     pub forgotten: AtomicU64,
 }
 
-impl Default for Places {
-    fn default() -> Self {
-        Self {
-            seeds: (RandomState::new(), RandomState::new()),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            forgotten: AtomicU64::new(0),
-        }
-    }
-}
-
 impl Places {
     fn key(&self, handle: &[u8]) -> Key {
-        (self.seeds.0.hash_one(handle), self.seeds.1.hash_one(handle))
+        self.keys.of(handle)
     }
 
     fn with<T>(&self, key: Key, work: impl FnOnce(&mut Generations) -> T) -> T {
-        let shard = &self.shards[usize::try_from(key.0).unwrap_or(0) % SHARDS];
+        let shard = &self.shards.0[usize::try_from(key.0).unwrap_or(0) % SHARDS];
         work(&mut shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn known(&self, key: Key) -> Option<Known> {
+    /// What `look` takes from what is known of a handle.
+    fn known<T>(&self, key: Key, look: impl Fn(&Known) -> T) -> Option<T> {
         self.with(key, |generations| {
             if let Some(known) = generations.young.get(&key) {
-                return Some(known.clone());
+                return Some(look(known));
             }
             let known = generations.old.remove(&key)?;
-            self.insert(generations, key, known.clone());
-            Some(known)
+            let seen = look(&known);
+            self.insert(generations, key, known);
+            Some(seen)
         })
     }
 
@@ -221,12 +215,12 @@ impl Places {
 
     /// The place of a handle, if it is known and inside the export.
     pub fn get(&self, handle: &[u8]) -> Option<Place> {
-        self.known(self.key(handle)).map(|known| known.place).filter(|place| place.node < ABOVE_FIRST)
+        self.known(self.key(handle), |known| known.place).filter(|place| place.node < ABOVE_FIRST)
     }
 
     /// How far above the export a handle of NFSv4 leads: 0 is the server's root; `None` if it is not above it.
     pub fn above(&self, handle: &[u8]) -> Option<usize> {
-        let node = self.known(self.key(handle))?.place.node;
+        let node = self.known(self.key(handle), |known| known.place.node)?;
         node.checked_sub(ABOVE_FIRST).map(usize::from)
     }
 
@@ -250,8 +244,15 @@ impl Places {
     /// Like [`Places::learn`], for many names in one directory.
     pub fn learn_in(&self, Directory(parent): Directory, handle: &[u8], place: Place, name: Option<&[u8]>) {
         let key = self.key(handle);
-        let name = name.map(Arc::from);
-        self.with(key, |generations| self.insert(generations, key, Known { place, parent, name }));
+        self.with(key, |generations| {
+            // A listing mostly says what is known: then nothing is allocated.
+            let same = |known: &&Known| {
+                known.place == place && known.parent == parent && known.name.as_deref() == name
+            };
+            if generations.young.get(&key).filter(same).is_none() {
+                self.insert(generations, key, Known { place, parent, name: name.map(Arc::from) });
+            }
+        });
     }
 
     /// Notes the handle of a mount.
@@ -269,16 +270,18 @@ impl Places {
         let mut parts: Vec<String> = Vec::new();
         let mut complete = false;
         for _ in 0..DEPTH_MAX {
-            let Some(known) = self.known(key) else { break };
-            let Some(name) = known.name else { break };
+            let Some((Some(name), parent)) = self.known(key, |known| (known.name.clone(), known.parent))
+            else {
+                break;
+            };
             let text = String::from_utf8_lossy(&name).into_owned();
-            if known.parent == key {
+            if parent == key {
                 parts.push(text.trim_matches('/').to_string());
                 complete = true;
                 break;
             }
             parts.push(text);
-            key = known.parent;
+            key = parent;
         }
         parts.reverse();
         let joined = parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("/");
@@ -291,7 +294,7 @@ impl Places {
             let generations = shard.lock().unwrap_or_else(PoisonError::into_inner);
             generations.young.len() + generations.old.len()
         };
-        self.shards.iter().map(count).sum()
+        self.shards.0.iter().map(count).sum()
     }
 
     /// True if none is known.

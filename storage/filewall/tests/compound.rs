@@ -295,6 +295,15 @@ fn there_is_no_way_back_past_filewall() {
 }
 
 #[test]
+fn nfsv4_is_refused_where_a_policy_cannot_do_it() {
+    let mut place = Place::new("kind: remap\nname: office\nusers: {1: 2}\n---\nkind: statistics\n");
+    let reply = ask(&mut place.stream, &compound(1, 0, &[op(Op4::PutRootFh)]));
+    assert_eq!([20, 24, 28].map(|at| get_u32(&reply, at)), [2, 3, 3], "a client falls back to version 3");
+    assert!(place.connections.try_recv().is_err(), "the server hears nothing");
+    assert_eq!(place.wall.status().totals.counters["nfs4_refused_total"], 1);
+}
+
+#[test]
 fn a_compound_above_the_rate_waits_where_it_is() {
     let mut place =
         Place::new("kind: rate\nper: user\ncalls-per-s: 20\nburst-ms: 50\n---\nkind: statistics\n");

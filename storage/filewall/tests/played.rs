@@ -30,6 +30,8 @@ pub fn server() -> (SocketAddr, Receiver<TcpStream>) {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             stream.set_read_timeout(Some(BOUND)).unwrap();
+            // Two replies one after the other would wait for each other: 40 ms a pair.
+            stream.set_nodelay(true).unwrap();
             if sender.send(stream).is_err() {
                 return;
             }
@@ -67,6 +69,7 @@ pub fn wall(server: SocketAddr, policy: Option<&str>, limits: Limits) -> (FileWa
 pub fn client(wall: &FileWall) -> TcpStream {
     let stream = TcpStream::connect(wall.address).unwrap();
     stream.set_read_timeout(Some(BOUND)).unwrap();
+    stream.set_nodelay(true).unwrap();
     stream
 }
 

@@ -77,4 +77,6 @@ fn looks_at_other_files_go_before_long_writes_and_nothing_else_does() {
     let seen = read_record(&mut upstream).unwrap();
     assert_eq!((get_u32(&seen, 20), seen[seen.len() - 2000..].to_vec()), (write, data));
     assert_eq!(counter(&wall, "overtaken_total"), before);
+    // Nor does one that another has overtaken: it goes when that one has gone out.
+    assert_eq!(counter(&wall, "set_aside_expired_total"), 0);
 }

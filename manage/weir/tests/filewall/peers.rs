@@ -126,3 +126,70 @@ fn a_move_to_a_folder_of_another_server_copies() {
         assert!(!Path::new(&place.path("here")).exists());
     });
 }
+
+/// What two users do, each in a folder of their own, one of them as two clients at once, as often as there is time. dbench ends with an
+/// error where anything is answered otherwise than it should be.
+const DBENCH: &str = "
+load() { as \"$1\" \"/usr/bin/dbench -c /load -D /mnt/$1 -t 5 $2 > /tmp/$1.log 2>&1; echo exit \\$? >> /tmp/$1.log\"; }
+chmod 1777 /tmp
+for user in 'alice 1' 'bob 2'; do
+  set -- $user
+  load $1 $2
+  check VERSION-$1 \"$(grep -o -e '^Throughput' -e '^exit [0-9]*' /tmp/$1.log | tr '\\n' ' ')\" 'Throughput exit 0 '
+  rm -r /mnt/$1/*
+  check VERSION-$1-removed $? 0
+done
+umount /mnt
+";
+/// Lines of dbench's load that are played; all of them are 25 MB.
+const LOAD_LINES: usize = 6000;
+
+#[test]
+fn dbench_of_the_kernels_own_client_runs_under_handles_and_roles() {
+    let name = "dbench_of_the_kernels_own_client_runs_under_handles_and_roles";
+    let load = "/usr/share/dbench/client.txt";
+    let lacking = crate::nfs_guest::missing()
+        .or_else(|| system::require_installed(&["dbench", "ldd"]).err().map(|error| error.to_string()));
+    if let Some(reason) = lacking {
+        return println!("NOT RUN {name}: {reason}");
+    }
+    scenario(name, |place| {
+        for (user, uid) in [("alice", 1001), ("bob", 1002)] {
+            std::fs::create_dir(place.path(user)).unwrap();
+            std::os::unix::fs::chown(place.path(user), Some(uid), Some(uid)).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+            std::fs::set_permissions(place.path(user), mode).unwrap();
+        }
+        // Root of the guest looks at all and removes it.
+        let policy = place.write_policy(
+            &super::case_study()
+                .replace("initial: [user, developer]", "initial: [user, developer, admin]")
+                .replace(
+                    "exclusive: [[admin, user], [admin, developer], [admin, threat]]",
+                    "exclusive: [[admin, threat]]",
+                ),
+        );
+        place.start_wall("wall", &policy);
+        let script: String = ["3", "4.0", "4.1"]
+            .map(|version| crate::nfs_guest::mount(version) + &DBENCH.replace("VERSION", version))
+            .concat();
+        let mut files = crate::nfs_guest::program("/usr/bin/dbench");
+        let text = std::fs::read_to_string(load).unwrap();
+        let lines: Vec<&str> = text.lines().take(LOAD_LINES).collect();
+        files.push(("load".into(), 0o100_644, lines.join("\n").into_bytes()));
+        let said = crate::nfs_guest::run_with(&place.client, place.folder.path(), &script, files);
+        assert!(said.iter().all(|line| line.ends_with(" ok")), "{said:#?}");
+        assert_eq!(said.len(), 3 * (1 + 2 * 2), "{said:#?}");
+        let status = place.status().unwrap();
+        let counters = &status["totals"]["counters"];
+        assert_eq!(
+            (counters["bad_calls_total"].as_u64(), counters["bad_replies_total"].as_u64()),
+            (Some(0), Some(0))
+        );
+        assert!(status["totals"]["ops"]["WRITE"]["row"]["calls"].as_u64() > Some(0), "{status}");
+        assert!(counters["compounds_total"].as_u64() > Some(0), "{status}");
+        let handles =
+            status["policies"].as_array().unwrap().iter().find(|policy| policy["kind"] == "handles");
+        assert_eq!(handles.unwrap()["details"]["forged"], 0);
+    });
+}

@@ -30,7 +30,7 @@ pub fn policies(count: usize) -> String {
 }
 
 /// Time that a thread has run, ns.
-fn thread_ns() -> u64 {
+pub fn thread_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -12,10 +12,12 @@
 //! All of it runs in one namespace without a name. For each metric the peers take turns in short windows, at least seven each;
 //! the median of the windows counts. `ratio` is weir over the peer; for rates more is better, for times less.
 //!
-//! A part of it alone: `cargo bench -p weir-filewall -- ops`, or `work`, `overload`, `chain`.
+//! A part of it alone: `cargo bench -p weir-filewall -- ops`, or `work`, `overload`, `chain`; `-- cost` is that of policies
+//! alone, which needs no server.
 
 mod chain;
 mod client;
+mod listing;
 mod overload;
 mod place;
 mod tunnel;
@@ -277,7 +279,8 @@ fn chains(place: &mut Place) -> Result<(), Failure> {
         peer.connection.latencies_us(&mut call, WINDOW).map(|all| median(&all))
     })?;
     result("chain_of_20_getattr_p50", "us", &peers, &figures);
-    chain::cost()
+    chain::cost()?;
+    listing::cost(None)
 }
 
 fn run() -> Result<ExitCode, Failure> {
@@ -290,7 +293,14 @@ fn run() -> Result<ExitCode, Failure> {
         ["wall", text, policy] => wall(port(text)?, PathBuf::from(policy))?,
         ["inside"] => all("")?,
         ["inside", part] => all(part)?,
-        ["cost"] => chain::cost()?,
+        ["cost"] => {
+            chain::cost()?;
+            listing::cost(None)?;
+        }
+        ["cost", "listing", replies] => {
+            let replies = replies.parse().map_err(|_| Failure(format!("'{replies}' is no number")))?;
+            listing::cost(Some(replies))?;
+        }
         _ => return place::enter(),
     }
     Ok(ExitCode::SUCCESS)

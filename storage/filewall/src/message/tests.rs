@@ -99,11 +99,11 @@ fn replaced(entries: usize, limit: usize) -> (bool, usize, Vec<NameAndHandle>, b
     let bytes = record.len();
     let mut reader = Reader::whole(&record);
     let results_at = reply_head(&mut reader).unwrap().results_at.unwrap();
-    let (mut found, mut scratch, mut out) = (Results::default(), Vec::new(), Vec::new());
+    let (mut found, mut scratch, mut out) = (Results::default(), EntryHandles::default(), Vec::new());
     results(&mut reader, Op::Readdirplus, &mut found).unwrap();
     let mut reply = Reply::new(&mut record, bytes, &mut found, &mut scratch);
     for number in 0..entries {
-        reply.set_entry_handle(number, Handle::new(&[number as u8; 64]).unwrap());
+        reply.set_entry_handle(number, &[number as u8; 64]);
     }
     let cut = reply.put(6, results_at, limit, &mut out);
     assert_eq!(out.len() - 4, crate::wire::rpc::record_mark(get_u32(&out, 0)).0);
@@ -136,4 +136,32 @@ fn a_listing_that_would_be_too_long_is_cut_and_says_so() {
     assert!(more > limit, "one more entry would have fit");
     let (_, _, entries, _) = replaced(20, 10);
     assert_eq!(entries.len(), 1, "a client must always get on");
+}
+
+#[test]
+fn a_handle_that_was_replaced_may_be_replaced_again() {
+    let mut record = listing(3);
+    let bytes = record.len();
+    let mut reader = Reader::whole(&record);
+    let results_at = reply_head(&mut reader).unwrap().results_at.unwrap();
+    let (mut found, mut scratch, mut out) = (Results::default(), EntryHandles::default(), Vec::new());
+    results(&mut reader, Op::Readdirplus, &mut found).unwrap();
+    let mut reply = Reply::new(&mut record, bytes, &mut found, &mut scratch);
+    reply.set_entry_handle(1, &[9; 5]);
+    reply.map_entry_handles(|handle, out| out.extend(handle.iter().rev().chain(&[handle.len() as u8])));
+    assert!(!reply.put(6, results_at, usize::MAX, &mut out));
+    let (decoded, _) = READDIRPLUS3res::unpack(&mut &out[4 + results_at..]).unwrap();
+    let Nfs3Result::Ok(listing) = decoded else { panic!() };
+    let handles: Vec<Vec<u8>> = listing
+        .reply
+        .entries
+        .0
+        .iter()
+        .map(|entry| match &entry.name_handle {
+            Nfs3Option::Some(handle) => handle.data.as_ref().to_vec(),
+            Nfs3Option::None => panic!("a handle is lost"),
+        })
+        .collect();
+    let own = |number: u8| [vec![number; 28], vec![28]].concat();
+    assert_eq!(handles, [own(0), vec![9, 9, 9, 9, 9, 5], own(2)]);
 }

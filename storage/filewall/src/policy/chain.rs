@@ -272,6 +272,19 @@ impl Chain {
         self.entries.iter().all(|entry| entry.policy.serves_nfs4())
     }
 
+    /// Why they may not, for people.
+    pub fn refuses_nfs4(&self) -> Option<String> {
+        let names: Vec<String> = self
+            .entries
+            .iter()
+            .filter(|entry| !entry.policy.serves_nfs4())
+            .map(|entry| format!("'{}' (kind: {})", entry.name, entry.policy.kind()))
+            .collect();
+        (!names.is_empty()).then(|| {
+            format!("NFSv4 is refused, clients fall back to NFSv3: {} cannot do it there", names.join(", "))
+        })
+    }
+
     /// True if WRITEs may be set aside.
     pub fn reorders(&self) -> bool {
         self.reorders

@@ -31,6 +31,7 @@ use crate::message::{Asked, Call, Reply};
 use crate::wire::nfs3::{ALL_OPS, HANDLE_BYTES_MAX, HANDLE4_BYTES_MAX, Handle, Op, Status};
 use aes_siv::KeyInit;
 use aes_siv::siv::Aes128Siv;
+use memo::{Inner, Memo, Sealed, Under};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -49,6 +50,8 @@ pub const SERVER_HANDLE_BYTES_MAX: usize = HANDLE_BYTES_MAX - TAG_BYTES - 2;
 const TAG_BYTES: usize = 16;
 /// Where the server's handle begins, behind its lengths.
 const BODY: usize = TAG_BYTES + 2;
+/// What a client gets in place of a handle that cannot be sealed.
+static BLANK: Sealed = [0; HANDLE_BYTES_MAX];
 /// Bit of the length that marks a folder of NFSv4 above the export.
 const ABOVE: u8 = 1 << 7;
 /// `maxcount` of READDIRPLUS below which it is left as it is, bytes.
@@ -129,28 +132,38 @@ impl Handles {
         }
     }
 
+    fn under(&self, address: IpAddr) -> Under {
+        Under { policy: self.number, bound: self.bound_to(address) }
+    }
+
     /// The client's handle for a server's; `None` if that is too long.
     pub fn seal(&self, server: &[u8], address: IpAddr) -> Option<Handle> {
-        self.seal_marked(server, address, false)
+        memo::with(|memo| Handle::new(self.seal_with(memo, &self.under(address), server, false)?))
     }
 
-    fn seal_marked(&self, server: &[u8], address: IpAddr, above: bool) -> Option<Handle> {
-        let bound = self.bound_to(address);
-        let open = OpenHandle { handle: Handle::new(server)?, above };
-        memo::seal(self.number, &bound, open, || self.encrypt(server, bound, above))
+    #[inline]
+    fn seal_with<'m>(
+        &self,
+        memo: &'m mut Memo,
+        under: &Under,
+        server: &[u8],
+        above: bool,
+    ) -> Option<&'m Sealed> {
+        let inner = Inner::new(server, above)?;
+        memo.seal(under, inner, || self.encrypt(inner, under.bound))
     }
 
-    fn encrypt(&self, server: &[u8], bound: [u8; 16], above: bool) -> Option<Handle> {
+    fn encrypt(&self, inner: Inner<'_>, bound: [u8; 16]) -> Option<Sealed> {
         let mut bytes = [0; HANDLE_BYTES_MAX];
-        let used = server.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        bytes.get_mut(BODY..BODY + used)?.copy_from_slice(&server[..used]);
+        let used = inner.used.len();
+        bytes.get_mut(BODY..BODY + used)?.copy_from_slice(inner.used);
         let length = u8::try_from(used).ok()?;
-        bytes[TAG_BYTES] = if above { length | ABOVE } else { length };
-        bytes[TAG_BYTES + 1] = u8::try_from(server.len()).ok()?;
+        bytes[TAG_BYTES] = if inner.above { length | ABOVE } else { length };
+        bytes[TAG_BYTES + 1] = inner.length;
         let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
         let tag = cipher.encrypt_inout_detached([bound], (&mut bytes[TAG_BYTES..]).into()).ok()?;
         bytes[..TAG_BYTES].copy_from_slice(&tag);
-        Handle::new(&bytes)
+        Some(bytes)
     }
 
     /// The server's handle of a client's; `None` if it was not made here for this client, or leads out of the export.
@@ -159,12 +172,12 @@ impl Handles {
     }
 
     fn open_marked(&self, client: &[u8], address: IpAddr) -> Option<OpenHandle> {
-        let bytes: [u8; HANDLE_BYTES_MAX] = client.try_into().ok()?;
-        let bound = self.bound_to(address);
-        memo::open(self.number, &bound, Handle::new(&bytes)?, || self.decrypt(bytes, bound))
+        let bytes: &Sealed = client.try_into().ok()?;
+        let under = self.under(address);
+        memo::with(|memo| memo.open(&under, bytes, || self.decrypt(*bytes, under.bound)))
     }
 
-    fn decrypt(&self, mut bytes: [u8; HANDLE_BYTES_MAX], bound: [u8; 16]) -> Option<OpenHandle> {
+    fn decrypt(&self, mut bytes: Sealed, bound: [u8; 16]) -> Option<OpenHandle> {
         let (tag, body) = bytes.split_at_mut(TAG_BYTES);
         let tag: [u8; TAG_BYTES] = (&*tag).try_into().ok()?;
         let mut cipher = self.cipher.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,19 +189,29 @@ impl Handles {
         Some(OpenHandle { handle, above: body[0] & ABOVE != 0 })
     }
 
-    fn seal_or_count(&self, server: &[u8], address: IpAddr) -> Option<Handle> {
-        self.seal_or_count_marked(server, address, false)
+    /// Seals; a handle that cannot be replaced is blanked and counted: the server's must not get out.
+    #[inline]
+    fn seal_or_blank<'m>(&self, memo: &'m mut Memo, under: &Under, server: &[u8], above: bool) -> &'m Sealed {
+        self.seal_with(memo, under, server, above).unwrap_or_else(|| {
+            self.blanked(server.len());
+            &BLANK
+        })
     }
 
-    fn seal_or_count_marked(&self, server: &[u8], address: IpAddr, above: bool) -> Option<Handle> {
-        let sealed = self.seal_marked(server, address, above);
-        if sealed.is_none() && self.too_long.fetch_add(1, Ordering::Relaxed) == 0 {
+    #[cold]
+    fn blanked(&self, bytes: usize) {
+        if self.too_long.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::error!(
-                bytes = server.len(),
+                bytes,
                 "the server's handles are longer than {SERVER_HANDLE_BYTES_MAX} bytes: take the policy of kind 'handles' out"
             );
         }
-        sealed
+    }
+
+    fn seal_one(&self, server: &[u8], address: IpAddr, above: bool) -> Handle {
+        let under = self.under(address);
+        let sealed = |memo: &mut Memo| Handle::new(self.seal_or_blank(memo, &under, server, above));
+        memo::with(sealed).unwrap_or(Handle::EMPTY)
     }
 }
 
@@ -252,27 +275,21 @@ impl Policy for Handles {
     fn reply(&self, asked: &Asked, reply: &mut Reply<'_>, _latency_us: u64, _context: &Context<'_>) {
         let address = asked.caller.address;
         if let Some(handle) = reply.handle() {
-            // A handle that cannot be replaced is blanked: the server's must not get out.
-            let sealed = self.seal_or_count(handle, address).or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX]));
-            if let Some(sealed) = sealed {
-                reply.set_handle(sealed);
-            }
+            let sealed = self.seal_one(handle, address, false);
+            reply.set_handle(sealed);
         }
         if let Some(extra) = &mut reply.extra {
-            let sealed = self.seal_or_count(extra.handle.as_bytes(), address);
-            if let Some(sealed) = sealed.or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX])) {
-                extra.handle = sealed;
-            }
+            extra.handle = self.seal_one(extra.handle.as_bytes(), address, false);
         }
-        for number in 0..reply.results.entries.len() {
-            if let Some(handle) = reply.entry_handle(number) {
-                let sealed =
-                    self.seal_or_count(handle, address).or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX]));
-                if let Some(sealed) = sealed {
-                    reply.set_entry_handle(number, sealed);
-                }
-            }
+        if reply.results.entries.is_empty() {
+            return;
         }
+        let under = self.under(address);
+        memo::with(|memo| {
+            reply.map_entry_handles(|server, out| {
+                out.extend_from_slice(self.seal_or_blank(memo, &under, server, false));
+            });
+        });
     }
 
     fn open_handle(&self, handle: OpenHandle, client: IpAddr) -> Result<OpenHandle, Status> {
@@ -283,15 +300,11 @@ impl Policy for Handles {
     }
 
     fn seal_handle(&self, open: OpenHandle, client: IpAddr) -> Handle {
-        let sealed = self.seal_or_count_marked(open.handle.as_bytes(), client, open.above);
-        sealed.or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX])).unwrap_or(Handle::EMPTY)
+        self.seal_one(open.handle.as_bytes(), client, open.above)
     }
 
     fn mounted(&self, mount: &Mount, handle: &mut Handle) {
-        let sealed = self.seal_or_count(handle.as_bytes(), mount.caller.address);
-        if let Some(sealed) = sealed.or_else(|| Handle::new(&[0; HANDLE_BYTES_MAX])) {
-            *handle = sealed;
-        }
+        *handle = self.seal_one(handle.as_bytes(), mount.caller.address, false);
     }
 
     fn details(&self) -> BTreeMap<String, u64> {

@@ -271,6 +271,7 @@ impl Session {
             self.renew_chain(env);
         }
         if !self.chain.serves_nfs4() {
+            Totals::count(&env.shared.totals.nfs4_refused_total);
             return self.refuse(head.xid, Refusal::VersionMismatch { low: 3, high: 3 }, env);
         }
         if self.pending.has_client_xid(head.xid) {

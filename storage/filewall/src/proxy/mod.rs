@@ -267,6 +267,9 @@ impl FileWall {
             Some(path) => policy::load(path, None)?,
             None => Chain::new(Vec::new(), Default::default(), Default::default(), None),
         };
+        if let Some(reason) = chain.refuses_nfs4() {
+            tracing::warn!("{reason}");
+        }
         let sockets = Sockets::bind(&config)?;
         let address = sockets.tcp.local_addr().map_err(|error| Error::io("own address", error))?;
         let portmap_address = sockets.portmap_tcp.as_ref().and_then(|listener| listener.local_addr().ok());

@@ -27,6 +27,9 @@ pub(super) fn reload(shared: &Shared) -> Result<()> {
     match loaded {
         Ok(chain) => {
             tracing::info!(epoch = chain.epoch(), policies = chain.entries().len(), "policies are in force");
+            if let Some(reason) = chain.refuses_nfs4() {
+                tracing::warn!("{reason}");
+            }
             shared.chain.store(Arc::new(chain));
             Totals::count(&shared.totals.policy_loads_total);
             *shown = None;

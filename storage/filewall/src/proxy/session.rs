@@ -21,6 +21,7 @@ use crate::wire::nfs3::{Handle, Status};
 use crate::wire::rpc::record_mark;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// How long to wait before the server is tried again, µs: doubled up to the second.
 const RETRY_US: (u64, u64) = (50_000, 2_000_000);
@@ -273,10 +274,15 @@ impl Session {
         if matches!(self.up, Up::Idle) {
             self.connect(env);
         }
-        if let Up::Ready(stream) = &mut self.up
-            && self.c2s.flush(stream).is_err()
+        // What has gone out may have been all that a call was set aside for.
+        while let Up::Ready(stream) = &mut self.up
+            && !self.c2s.output.is_empty()
         {
-            self.server_lost(env);
+            match self.c2s.flush(stream) {
+                Ok(true) => self.settle_asides(env),
+                Ok(false) => return,
+                Err(_) => return self.server_lost(env),
+            }
         }
     }
 
@@ -285,8 +291,12 @@ impl Session {
         if self.asides.is_empty() || !self.c2s.at_boundary() {
             return;
         }
+        let idle = self.c2s.output.is_empty() && !self.stalled;
         let over = self.asides.until_us().is_some_and(|until_us| until_us <= env.now.steady_us);
-        if over || self.c2s.output.is_empty() && !self.stalled {
+        if over && !idle {
+            env.shared.totals.set_aside_expired_total.fetch_add(self.asides.len() as u64, Ordering::Relaxed);
+        }
+        if over || idle {
             self.asides.release(&mut self.c2s.output);
         }
     }

@@ -5,11 +5,10 @@
 use super::mounter::Mounted;
 use super::session::{Client, Session, Up};
 use super::{MAX_DATAGRAM_BYTES, Shared};
-use crate::message::Now;
+use crate::message::{EntryHandles, Now};
 use crate::metrics::Totals;
 use crate::policy::Chain;
 use crate::wire::mount;
-use crate::wire::nfs3::Handle;
 use crate::wire::nfs4::arguments::Compound;
 use crate::wire::nfs4::results::Results4;
 use crate::wire::reply::Results;
@@ -128,7 +127,7 @@ pub struct Env<'a> {
     /// Memory for decoding the results of a COMPOUND.
     pub results4: &'a mut Results4,
     /// Memory for the handles of entries.
-    pub entry_handles: &'a mut Vec<Option<Handle>>,
+    pub entry_handles: &'a mut EntryHandles,
     /// Memory for a datagram.
     pub datagram: &'a mut Vec<u8>,
     /// The socket of UDP clients.
@@ -191,7 +190,7 @@ pub struct Worker {
     results: Results,
     compound: Compound,
     results4: Results4,
-    entry_handles: Vec<Option<Handle>>,
+    entry_handles: EntryHandles,
     datagram: Vec<u8>,
     received: Vec<u8>,
     next_tick_us: u64,
@@ -249,7 +248,7 @@ impl Worker {
             results: Results::default(),
             compound: Compound::default(),
             results4: Results4::default(),
-            entry_handles: Vec::new(),
+            entry_handles: EntryHandles::default(),
             datagram: Vec::new(),
             received: vec![0; MAX_DATAGRAM_BYTES],
             next_tick_us: TICK_US,

@@ -209,7 +209,7 @@ pub const ALL_OPS: u32 = (1 << OPS) - 1;
 /// Declares [`Status`] once: the numbers, their names, and the list that numbers of servers are looked up in cannot differ.
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// `nfsstat3`: all of RFC 1813 but those of version 2 that no server of version 3 answers with.
+        /// `nfsstat3`: all of RFC 1813 but those of version 2 that no server of version 3 answers with; and a few of NFSv4.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum Status {
@@ -290,6 +290,12 @@ statuses! {
     Badtype = 10007,
     /// Try again later.
     Jukebox = 10008,
+    /// It is a symbolic link. NFSv4 only, as those below: what a server of it says when it is asked for a name.
+    Symlink = 10029,
+    /// The name has signs that are not allowed.
+    Badchar = 10040,
+    /// The name is none that there can be.
+    Badname = 10041,
 }
 
 impl Status {
@@ -337,6 +343,7 @@ impl Handle {
     pub const EMPTY: Handle = Handle { bytes: [0; HANDLE4_BYTES_MAX], length: 0 };
 
     /// A handle of these bytes; `None` if there are more than [`HANDLE4_BYTES_MAX`].
+    #[inline]
     pub fn new(bytes: &[u8]) -> Option<Handle> {
         let mut own = [0; HANDLE4_BYTES_MAX];
         own.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -344,6 +351,7 @@ impl Handle {
     }
 
     /// The bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }

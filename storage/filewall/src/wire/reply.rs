@@ -4,7 +4,7 @@ use super::nfs3::{
     ATTRIBUTES_BYTES, HANDLE_BYTES_MAX, HANDLE4_BYTES_MAX, NAME_BYTES_MAX, Op, PATH_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
 };
-use super::xdr::{Read, Reader, Span, Wrong};
+use super::xdr::{Read, Reader, Span, Wrong, padded};
 
 /// Most entries in one READDIR or READDIRPLUS reply. An entry has at least 28 bytes, so this is above what fits
 /// into the largest record.
@@ -60,13 +60,13 @@ pub struct Results {
 }
 
 impl Results {
-    /// Empties it, keeping its memory.
+    /// Empties it, keeping its memory and what was said before reading.
     pub fn clear(&mut self) {
         let (mut attributes, mut entries) =
             (std::mem::take(&mut self.attributes), std::mem::take(&mut self.entries));
         attributes.clear();
         entries.clear();
-        *self = Results { attributes, entries, ..Results::default() };
+        *self = Results { attributes, entries, long_handles: self.long_handles, ..Results::default() };
     }
 
     fn attributes(&mut self, reader: &mut Reader<'_>) -> Read<AttributesAt> {
@@ -103,6 +103,11 @@ impl Results {
     }
 
     fn entry(&mut self, reader: &mut Reader<'_>, start: usize, plus: bool) -> Read<()> {
+        let limit = if self.long_handles { HANDLE4_BYTES_MAX } else { HANDLE_BYTES_MAX };
+        if plus && let Some(entry) = usual_entry(reader, start, limit) {
+            self.entries.push(entry);
+            return Ok(());
+        }
         reader.u64()?;
         let name = reader.opaque(NAME_BYTES_MAX)?;
         reader.u64()?;
@@ -114,7 +119,6 @@ impl Results {
                 entry.attributes = Some(at);
             }
             if reader.bool()? {
-                let limit = if self.long_handles { HANDLE4_BYTES_MAX } else { HANDLE_BYTES_MAX };
                 entry.handle = Some(reader.opaque(limit)?);
             }
         }
@@ -140,6 +144,32 @@ impl Results {
             self.entry(reader, start, plus)?;
         }
     }
+}
+
+/// An entry of READDIRPLUS as most are, with attributes and a handle and the next boolean at hand: its lengths are looked at once. The
+/// reader stays where it is if the entry is another one, or none.
+fn usual_entry(reader: &mut Reader<'_>, start: usize, limit: usize) -> Option<Entry> {
+    let at = reader.at();
+    let rest = reader.rest();
+    let word =
+        |at: usize| rest.get(at..at + 4)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes) as usize);
+    let clean =
+        |from: usize, bytes: usize| rest.get(from..from + bytes)?.iter().all(|byte| *byte == 0).then_some(());
+    // fileid, name, cookie, attributes, handle.
+    let name = Span { start: at + 12, bytes: word(8).filter(|bytes| *bytes <= NAME_BYTES_MAX)? };
+    let behind = 12 + padded(name.bytes);
+    clean(12 + name.bytes, padded(name.bytes) - name.bytes)?;
+    let attributes = behind + 12;
+    let handle = attributes + ATTRIBUTES_BYTES + 8;
+    if word(behind + 8)? != 1 || word(handle - 8)? != 1 {
+        return None;
+    }
+    let bytes = word(handle - 4).filter(|bytes| *bytes <= limit)?;
+    let end = handle + padded(bytes);
+    clean(handle + bytes, padded(bytes) - bytes)?;
+    reader.take(end).ok()?;
+    let (attributes, handle) = (Some(at + attributes), Some(Span { start: at + handle, bytes }));
+    Some(Entry { start, end: at + end, name, attributes, handle })
 }
 
 /// Reads the results of `op` into `found`; the reader stands behind the head of the reply. For a READ, the payload

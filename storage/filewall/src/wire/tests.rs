@@ -479,7 +479,8 @@ fn every_status_of_the_other_codec_is_known_by_its_number() {
     for number in (0..200u32).chain(10_000..10_100) {
         let theirs = nfsstat3::unpack(&mut &number.to_be_bytes()[..]).is_ok();
         let ours = nfs3::Status::ALL.iter().any(|status| status.number() == number);
-        assert_eq!(theirs, ours, "{number}");
+        let of_nfsv4 = matches!(number, 10_029 | 10_040 | 10_041);
+        assert_eq!(theirs || of_nfsv4, ours, "{number}");
         let expected = if ours { number } else { nfs3::Status::ServerFault.number() };
         assert_eq!(nfs3::Status::of(number).number(), expected);
     }

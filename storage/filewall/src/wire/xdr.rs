@@ -13,16 +13,19 @@ pub struct Span {
 
 impl Span {
     /// As an index.
+    #[inline]
     pub fn range(self) -> Range<usize> {
         self.start..self.start + self.bytes
     }
 
     /// The bytes in their record.
+    #[inline]
     pub fn of(self, record: &[u8]) -> &[u8] {
         &record[self.range()]
     }
 
     /// End, with the padding to four bytes.
+    #[inline]
     pub fn padded_end(self) -> usize {
         self.start + padded(self.bytes)
     }
@@ -82,6 +85,7 @@ pub enum Wrong {
 pub type Read<T> = Result<T, Wrong>;
 
 /// `bytes` rounded up to a multiple of four.
+#[inline]
 pub fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(4)
 }
@@ -107,11 +111,19 @@ impl<'a> Reader<'a> {
     }
 
     /// Where the next field begins.
+    #[inline]
     pub fn at(&self) -> usize {
         self.at
     }
 
+    /// What is at hand from the next field on.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.at.min(self.bytes.len())..]
+    }
+
     /// Steps over `bytes` bytes and returns them.
+    #[inline]
     pub fn take(&mut self, bytes: usize) -> Read<&'a [u8]> {
         let at = self.at;
         let end = at.checked_add(bytes).filter(|end| *end <= self.record_bytes).ok_or(Wrong::Short { at })?;
@@ -126,22 +138,26 @@ impl<'a> Reader<'a> {
     }
 
     /// An unsigned integer.
+    #[inline]
     pub fn u32(&mut self) -> Read<u32> {
         let bytes = self.take(4)?;
         Ok(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
     /// An unsigned hyper integer.
+    #[inline]
     pub fn u64(&mut self) -> Read<u64> {
         Ok(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
     }
 
     /// A boolean.
+    #[inline]
     pub fn bool(&mut self) -> Read<bool> {
         Ok(self.one_of(1)? == 1)
     }
 
     /// An enumeration with the values 0 to `last`.
+    #[inline]
     pub fn one_of(&mut self, last: u32) -> Read<u32> {
         let at = self.at;
         let value = self.u32()?;
@@ -149,6 +165,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The length of a variable field, at most `limit`.
+    #[inline]
     pub fn length(&mut self, limit: usize) -> Read<usize> {
         let at = self.at;
         let bytes = usize::try_from(self.u32()?).unwrap_or(usize::MAX);
@@ -156,6 +173,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A variable field of at most `limit` bytes, with its padding checked.
+    #[inline]
     pub fn opaque(&mut self, limit: usize) -> Read<Span> {
         let bytes = self.length(limit)?;
         let start = self.at;
@@ -178,6 +196,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The padding behind a field of `bytes` bytes.
+    #[inline]
     fn padding(&mut self, bytes: usize) -> Read<()> {
         let at = self.at;
         let pad = self.take(padded(bytes) - bytes)?;
@@ -185,6 +204,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Says that the record must end here.
+    #[inline]
     pub fn end(&self) -> Read<()> {
         match self.record_bytes - self.at {
             0 => Ok(()),
@@ -194,6 +214,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Appends an unsigned integer.
+#[inline]
 pub fn put_u32(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&value.to_be_bytes());
 }
@@ -206,18 +227,21 @@ pub fn put_u64(out: &mut Vec<u8>, value: u64) {
 /// Appends a variable field with its length and padding.
 ///
 /// The field must be shorter than 4 GiB, which all of ours are by far.
+#[inline]
 pub fn put_opaque(out: &mut Vec<u8>, bytes: &[u8]) {
     put_u32(out, u32::try_from(bytes.len()).unwrap_or(u32::MAX));
     out.extend_from_slice(bytes);
-    out.resize(out.len() + padded(bytes.len()) - bytes.len(), 0);
+    out.extend_from_slice(&[0; 3][..padded(bytes.len()) - bytes.len()]);
 }
 
 /// Overwrites the integer at `at`, which must be inside the record.
+#[inline]
 pub fn set_u32(record: &mut [u8], at: usize, value: u32) {
     record[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
 
 /// Reads the integer at `at`, which must be inside the record.
+#[inline]
 pub fn get_u32(record: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]])
 }

@@ -32,6 +32,9 @@ impl Check {
         }
         println!("{shown}");
         println!("{} policies, sound", chain.entries().len());
+        if let Some(reason) = chain.refuses_nfs4() {
+            println!("{reason}");
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of the chain: who sees what, in which order, and how often.
 
 use super::*;
-use crate::message::Now;
+use crate::message::{EntryHandles, Now};
 use crate::policy::Verdict;
 use crate::policy::tests::{ask, made};
 use crate::wire::nfs3::ALL_OPS;
@@ -59,7 +59,7 @@ fn reply_through(chain: &Chain, handled: u64) {
         datagram: false,
         note: 0,
     };
-    let (mut record, mut results, mut scratch) = (vec![0; 8], Results::default(), Vec::new());
+    let (mut record, mut results, mut scratch) = (vec![0; 8], Results::default(), EntryHandles::default());
     chain.reply(&asked, &mut Reply::new(&mut record, 8, &mut results, &mut scratch), handled, 1);
 }
 

@@ -681,7 +681,7 @@ impl Control {
                 attributes.overwrite(reply.bytes_at(at, ATTRIBUTES_BYTES));
             }
             reply.bytes_at(entry.start + 4, 8).copy_from_slice(&attributes.fileid.to_be_bytes());
-            reply.set_entry_handle(number, self.handle(shown.node, shown.version));
+            reply.set_entry_handle(number, self.handle(shown.node, shown.version).as_bytes());
         }
     }
 }

@@ -429,6 +429,10 @@ impl Rbac {
         let judged = match op {
             Op::Remove | Op::Rmdir | Op::Rename => {
                 let name = call.name(0).to_vec();
+                // As servers do: a name that there cannot be is told before one that there is not.
+                if op == Op::Rename && call.name(1).is_empty() {
+                    return Ok(Verdict::Answer(Status::Inval));
+                }
                 let Some(named) = self.named(call, handle, &name)? else {
                     if call.unknown {
                         // Perhaps it is gone because this call has happened.
@@ -495,25 +499,20 @@ impl Rbac {
         call.set_user(owner.uid, owner.gid);
     }
 
-    fn learn(&self, asked: &Asked, reply: &mut Reply<'_>) {
+    fn learn(&self, asked: &Asked, reply: &Reply<'_>) {
         let objects = &self.kept.objects;
         if let Some(at) = reply.results.object {
-            let attributes: [u8; ATTRIBUTES_BYTES] = match reply.bytes_at(at, ATTRIBUTES_BYTES).try_into() {
-                Ok(attributes) => attributes,
-                Err(_) => return,
-            };
             let own = !matches!(asked.op, Op::Lookup | Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod);
             let handle = if own { Some(asked.handle.as_bytes()) } else { reply.handle() };
             if let Some(handle) = handle {
-                objects.learn(handle, &attributes);
+                objects.learn(handle, reply.attributes_at(at));
             }
         }
         for number in 0..reply.results.entries.len() {
-            let Some(at) = reply.results.entries[number].attributes else { continue };
-            let attributes: Option<[u8; ATTRIBUTES_BYTES]> =
-                reply.bytes_at(at, ATTRIBUTES_BYTES).try_into().ok();
-            if let (Some(attributes), Some(handle)) = (attributes, reply.entry_handle(number)) {
-                objects.learn(handle, &attributes);
+            if let (Some(attributes), Some(handle)) =
+                (reply.entry_attributes(number), reply.entry_handle(number))
+            {
+                objects.learn(handle, attributes);
             }
         }
     }

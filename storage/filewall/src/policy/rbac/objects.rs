@@ -6,7 +6,7 @@ use crate::wire::nfs3::{ATTRIBUTES_BYTES, ftype};
 use crate::wire::xdr::get_u32;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::{Mutex, PoisonError};
 
 /// Most objects that are known, over both generations.
@@ -69,7 +69,12 @@ impl Default for Objects {
 impl Objects {
     fn with<T>(&self, handle: &[u8], work: impl FnOnce(&mut Generations, Key) -> T) -> T {
         let handle = super::bare(handle);
-        let key = (self.seeds.0.hash_one(handle), self.seeds.1.hash_one(handle));
+        let hash = |seed: &RandomState| {
+            let mut hasher = seed.build_hasher();
+            hasher.write(handle);
+            hasher.finish()
+        };
+        let key = (hash(&self.seeds.0), hash(&self.seeds.1));
         let shard = &self.shards[usize::try_from(key.0).unwrap_or(0) % SHARDS];
         work(&mut shard.lock().unwrap_or_else(PoisonError::into_inner), key)
     }
@@ -96,15 +101,21 @@ impl Objects {
 
     /// Notes the attributes of an object. Those of NFSv4 do not say its file system in the numbers of NFSv3.
     pub fn learn(&self, handle: &[u8], attributes: &[u8]) {
-        if let Some(mut object) = Object::of(attributes) {
-            self.with(handle, |generations, key| {
+        let Some(mut object) = Object::of(attributes) else { return };
+        self.with(handle, |generations, key| {
+            // Most of what is told is known: then nothing has to be put in its place.
+            if let Some(known) = generations.young.get_mut(&key) {
                 if object.fsid == 0 {
-                    let known = generations.young.get(&key).or_else(|| generations.old.get(&key));
-                    object.fsid = known.map_or(0, |known| known.fsid);
+                    object.fsid = known.fsid;
                 }
-                generations.insert(key, object);
-            });
-        }
+                *known = object;
+                return;
+            }
+            if object.fsid == 0 {
+                object.fsid = generations.old.get(&key).map_or(0, |known| known.fsid);
+            }
+            generations.insert(key, object);
+        });
     }
 }
 

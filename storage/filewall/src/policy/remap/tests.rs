@@ -39,3 +39,10 @@ fn a_mode_that_is_none_is_refused() {
     let wrong = try_chain("kind: remap\nclear-mode: \"99\"", None).unwrap_err().to_string();
     assert!(wrong.contains("clear-mode '99'"), "{wrong}");
 }
+
+#[test]
+fn a_chain_says_which_policy_keeps_nfsv4_out() {
+    let said = chain("kind: remap\nname: office\nusers: {1: 2}\n---\nkind: statistics\n").refuses_nfs4();
+    assert!(said.as_deref().is_some_and(|said| said.contains("'office' (kind: remap)")), "{said:?}");
+    assert_eq!(chain("kind: statistics\n").refuses_nfs4(), None);
+}

@@ -42,6 +42,10 @@ impl Walk<'_, '_> {
         if self.course.current.handle.is_none() {
             return self.fresh(argument);
         }
+        if two && self.course.saved.handle.is_none() {
+            let made = self.course.saved.name.is_some();
+            return Err(if made { self.too_much() } else { Stop::Cut(status::NOFILEHANDLE) });
+        }
         match argument.op {
             Op4::Lookup => self.lookup(argument),
             Op4::Open => self.open(argument),

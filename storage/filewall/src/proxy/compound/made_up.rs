@@ -115,7 +115,7 @@ impl Walk<'_, '_> {
             tracing::error!(op = %asked.op, "a policy has made results that are none");
             return Err(Stop::Cut(status::SERVERFAULT));
         }
-        let mut handles = Vec::new();
+        let mut handles = crate::message::EntryHandles::default();
         let mut reply = Reply::new(record, bytes, &mut found, &mut handles);
         if learns {
             self.way.chain.reply(asked, &mut reply, *handled, 0);
