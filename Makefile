@@ -8,11 +8,7 @@ WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
 .PHONY: help lab lab-down test bench bench-files bench-filewall bench-monitor bench-plan bench-trust lint fmt clean simulate soak-monitor \
-<<<<<<< HEAD
-	install-deps lab-deps guest-kernel nfs-peer s3-peer fs-suites build require-root
-=======
-	install-deps lab-deps guest-kernel nfs-peer s3-peer suites build require-root
->>>>>>> filewall
+	install-deps lab-deps guest-kernel nfs-peer s3-peer fs-suites suites build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
