@@ -115,6 +115,22 @@ pub enum Key {
         /// The endpoint's address.
         address: IpAddr,
     },
+    /// A virtual address of a network that has a port here.
+    Virtual {
+        /// The network.
+        vni: Vni,
+        /// The virtual address.
+        address: IpAddr,
+    },
+    /// Which member of a virtual address serves a client that is here.
+    Turn {
+        /// The network.
+        vni: Vni,
+        /// The client's address.
+        client: IpAddr,
+        /// The virtual address.
+        address: IpAddr,
+    },
 }
 
 impl Key {
@@ -128,7 +144,9 @@ impl Key {
             | Key::Route { vni, .. }
             | Key::Port { vni, .. }
             | Key::Location { vni, .. }
-            | Key::Sought { vni, .. } => Some(*vni),
+            | Key::Sought { vni, .. }
+            | Key::Virtual { vni, .. }
+            | Key::Turn { vni, .. } => Some(*vni),
         }
     }
 }
@@ -146,6 +164,8 @@ impl fmt::Display for Key {
             Key::Repair { host, cgroup } => write!(f, "repair/{host}/{cgroup}"),
             Key::FileWall { host, wall } => write!(f, "filewall/{host}/{wall}"),
             Key::Sought { vni, address } => write!(f, "sought/{vni}/{address}"),
+            Key::Virtual { vni, address } => write!(f, "virtual/{vni}/{address}"),
+            Key::Turn { vni, client, address } => write!(f, "turn/{vni}/{client}/{address}"),
         }
     }
 }
@@ -184,6 +204,10 @@ pub enum Entry {
     FileWall(PolicySet),
     /// For [`Key::Sought`].
     Sought,
+    /// For [`Key::Virtual`].
+    Virtual(VirtualEntry),
+    /// For [`Key::Turn`].
+    Turn(TurnEntry),
 }
 
 impl Entry {
@@ -201,6 +225,8 @@ impl Entry {
                 | (Entry::Repair(_), Key::Repair { .. })
                 | (Entry::FileWall(_), Key::FileWall { .. })
                 | (Entry::Sought, Key::Sought { .. })
+                | (Entry::Virtual(_), Key::Virtual { .. })
+                | (Entry::Turn(_), Key::Turn { .. })
         )
     }
 }
@@ -344,6 +370,37 @@ pub struct LocationEntry {
     pub host: Label,
     /// The host's address on the underlay.
     pub underlay: IpAddr,
+}
+
+/// A virtual address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VirtualEntry {
+    /// Name of the balancer.
+    pub name: Label,
+    /// What is offered there.
+    pub services: Vec<ServiceEntry>,
+    /// The addresses of the members that can serve now, in ascending order. A connection to another one is over.
+    pub members: Vec<IpAddr>,
+}
+
+/// A port of a virtual address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceEntry {
+    /// IP protocol: 6 or 17.
+    pub protocol: u8,
+    /// The port that clients connect to.
+    pub port: u16,
+    /// The port of the members.
+    pub target_port: u16,
+}
+
+/// A client's turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnEntry {
+    /// Name of the endpoint that serves.
+    pub endpoint: Label,
+    /// Its address.
+    pub member: IpAddr,
 }
 
 mod protocol_code {

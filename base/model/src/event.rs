@@ -20,6 +20,8 @@ use std::net::IpAddr;
 pub const MUTATIONS_MAX: usize = 20_000;
 /// Most flows of one usage report.
 pub const USAGE_FLOWS_MAX: usize = 1024;
+/// Most turns of one usage report: as many as a host may have.
+pub const USAGE_TURNS_MAX: usize = 4096;
 
 /// Who sends events: a person's client, an actuator, a controller.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -104,7 +106,7 @@ pub enum EventBody {
     Repair(RepairOrder),
     /// A FileWall shall have these policies, or is no longer told which (row F).
     FileWall(PolicyOrder),
-    /// Packets of a learned network that a switch has no rules for (row B10).
+    /// Packets of a network that a switch has no rules for (row B10).
     PacketIn(PacketInReport),
 }
 
@@ -172,6 +174,19 @@ pub struct UsageReport {
     pub through_gateway: Vec<Usage>,
     /// Destinations that it sent to directly; `bytes` is zero where it was idle.
     pub direct: Vec<Usage>,
+    /// Turns of virtual addresses that its clients used; at most [`USAGE_TURNS_MAX`].
+    pub turns: Vec<TurnUse>,
+}
+
+/// A turn that was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TurnUse {
+    /// The network.
+    pub vni: Vni,
+    /// The client's address.
+    pub client: IpAddr,
+    /// The virtual address.
+    pub address: IpAddr,
 }
 
 /// Bytes towards one destination.

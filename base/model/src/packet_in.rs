@@ -1,5 +1,5 @@
-//! Packet-ins: what a switch of a learned network asks or tells of a packet that it has no rule for (Botelho et al.
-//! §VI; rows B10 and C8; decision 0019).
+//! Packet-ins: what a switch asks or tells of a packet that it has no rule for (Botelho et al. §VI; rows B10 and C8;
+//! decisions 0019 and 0024).
 //!
 //! Only headers travel, never a payload: what the apps of packets decide on. The switch has checked that its port may
 //! send under these addresses; the controller checks again that the port and the addresses are of an endpoint on that
@@ -22,6 +22,8 @@ pub enum Why {
     Unknown,
     /// The controller asked whether the endpoint is here: it is.
     Sought,
+    /// It goes to a virtual address, and nobody has told this switch whose turn it is: the packet waits for it.
+    Balanced,
 }
 
 /// The headers of a packet.
@@ -35,7 +37,8 @@ pub struct PacketIn {
     pub source_mac: MacAddr,
     /// Its IP source, if it is one of the endpoint's own.
     pub source: Option<IpAddr>,
-    /// Where it goes: for [`Why::Unknown`] whose place is asked for, which a route may have named.
+    /// Where it goes: for [`Why::Unknown`] whose place is asked for, which a route may have named; for
+    /// [`Why::Balanced`] the virtual address.
     pub destination: Option<IpAddr>,
     /// IP protocol; 0 without IP.
     pub protocol: u8,
@@ -65,8 +68,13 @@ impl PacketInReport {
             if !packet.source_mac.is_unicast() || packet.source_mac == MacAddr::default() {
                 return Some(format!("{endpoint} sends from {}, which is no station's", packet.source_mac));
             }
-            if packet.why == Why::Unknown && packet.destination.is_none() {
+            if matches!(packet.why, Why::Unknown | Why::Balanced) && packet.destination.is_none() {
                 return Some(format!("{endpoint} asks for a destination without naming one"));
+            }
+            if packet.why == Why::Balanced && packet.source.is_none() {
+                return Some(format!(
+                    "{endpoint} asks whose turn it is, and does not say under which address"
+                ));
             }
             (packet.why == Why::Sought && packet.source.is_none())
                 .then(|| format!("{endpoint} was sought, and does not say under which address"))

@@ -6,6 +6,7 @@
 //! Networks stand alone; everything else lives inside one network, so two tenants may use the same
 //! names and the same addresses.
 
+mod balancer;
 mod document;
 mod validate;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+pub use balancer::{Balancer, BalancerService, MEMBERS_MAX, SERVICES_MAX};
 pub use validate::FieldError;
 
 /// Most tags of an endpoint or a rule.
@@ -47,11 +49,14 @@ pub enum Kind {
     Route,
     /// A firewall rule inside a network.
     FirewallRule,
+    /// A virtual address inside a network whose connections endpoints take in turns.
+    Balancer,
 }
 
 impl Kind {
     /// Every kind, in the order in which resources depend on each other.
-    pub const ALL: [Kind; 5] = [Kind::Network, Kind::Subnet, Kind::Endpoint, Kind::Route, Kind::FirewallRule];
+    pub const ALL: [Kind; 6] =
+        [Kind::Network, Kind::Subnet, Kind::Endpoint, Kind::Route, Kind::FirewallRule, Kind::Balancer];
 
     /// The kind as it is written in a document.
     pub fn as_str(self) -> &'static str {
@@ -61,6 +66,7 @@ impl Kind {
             Kind::Endpoint => "endpoint",
             Kind::Route => "route",
             Kind::FirewallRule => "firewall-rule",
+            Kind::Balancer => "balancer",
         }
     }
 }
@@ -75,10 +81,9 @@ impl std::str::FromStr for Kind {
     type Err = FieldError;
     fn from_str(text: &str) -> Result<Kind, FieldError> {
         let singular = text.strip_suffix('s').unwrap_or(text);
-        Kind::ALL
-            .into_iter()
-            .find(|k| k.as_str() == singular)
-            .ok_or_else(|| FieldError::new("kind", text, "network, subnet, endpoint, route or firewall-rule"))
+        Kind::ALL.into_iter().find(|k| k.as_str() == singular).ok_or_else(|| {
+            FieldError::new("kind", text, "network, subnet, endpoint, route, firewall-rule or balancer")
+        })
     }
 }
 
@@ -120,6 +125,8 @@ pub enum Resource {
     Route(Route),
     /// See [`FirewallRule`].
     FirewallRule(FirewallRule),
+    /// See [`Balancer`].
+    Balancer(Balancer),
 }
 
 impl Resource {
@@ -131,6 +138,7 @@ impl Resource {
             Resource::Endpoint(_) => Kind::Endpoint,
             Resource::Route(_) => Kind::Route,
             Resource::FirewallRule(_) => Kind::FirewallRule,
+            Resource::Balancer(_) => Kind::Balancer,
         }
     }
 
@@ -142,6 +150,7 @@ impl Resource {
             Resource::Endpoint(r) => (Some(&r.network), &r.name),
             Resource::Route(r) => (Some(&r.network), &r.name),
             Resource::FirewallRule(r) => (Some(&r.network), &r.name),
+            Resource::Balancer(r) => (Some(&r.network), &r.name),
         };
         ResourceId { kind: self.kind(), network: network.cloned(), name: name.clone() }
     }

@@ -59,6 +59,8 @@ pub enum Reason {
     RoomOnLink,
     /// Every switch knows a version of rules before packets carry it.
     VersionKnown,
+    /// A turn needs its virtual address.
+    VirtualBeforeTurn,
 }
 
 impl fmt::Display for Reason {
@@ -76,6 +78,7 @@ impl fmt::Display for Reason {
             Reason::PolicyOnTheWay => "packets between an old rule and a new one must keep to the policy",
             Reason::RoomOnLink => "the link must have room before more is sent over it",
             Reason::VersionKnown => "every switch must know the version before packets carry it",
+            Reason::VirtualBeforeTurn => "a turn is one of a virtual address that must be known",
         })
     }
 }

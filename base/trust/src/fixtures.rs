@@ -12,9 +12,9 @@ use std::net::IpAddr;
 use weir_base::codec::{encode, encode_frame};
 use weir_model::entry::{
     GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
-    SubnetEntry, Vni,
+    ServiceEntry, SubnetEntry, TurnEntry, VirtualEntry, Vni,
 };
-use weir_model::event::{Event, EventBody, Role, SourceId, Usage, UsageReport};
+use weir_model::event::{Event, EventBody, Role, SourceId, TurnUse, Usage, UsageReport};
 use weir_model::packet_in::{PacketIn, PacketInReport, Why};
 use weir_model::resource::{
     Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
@@ -118,6 +118,18 @@ fn entries() -> Vec<(Key, Entry)> {
             }),
         ),
         (Key::Sought { vni, address: v4 }, Entry::Sought),
+        (
+            Key::Virtual { vni, address: v4 },
+            Entry::Virtual(VirtualEntry {
+                name: label("shop"),
+                services: vec![ServiceEntry { protocol: 6, port: 80, target_port: 8080 }],
+                members: vec![v4],
+            }),
+        ),
+        (
+            Key::Turn { vni, client: v6, address: v6 },
+            Entry::Turn(TurnEntry { endpoint: label("web"), member: v6 }),
+        ),
     ]
 }
 
@@ -172,7 +184,9 @@ fn signed_events_keep_their_bytes() {
     let usage = Usage { vni: Vni(70_000), address: address("10.1.2.3"), bytes: 1 << 40 };
     let (through_gateway, direct) =
         (vec![usage.clone()], vec![Usage { address: address("fd00::5"), ..usage }]);
-    let report = UsageReport { actuator: label("h1"), window_ms: 1000, through_gateway, direct };
+    let turn = TurnUse { vni: Vni(70_000), client: address("10.1.2.3"), address: address("10.1.2.9") };
+    let report =
+        UsageReport { actuator: label("h1"), window_ms: 1000, through_gateway, direct, turns: vec![turn] };
     let (source, sequence) = (SourceId::of_actuator(&label("h1")), 1_700_000_000_000);
     let event = Event { source, sequence, body: EventBody::Usage(report) };
     let signed = sign_event(&key, &label("prod"), event.clone(), None);

@@ -9,8 +9,8 @@
 //!
 //! Who holds what (row A11):
 //! - a host: the gateways; for each network that has a port here its parameters, policy, members of
-//!   the tags that the policy selects by, and routes; its ports; and the locations that its own
-//!   usage reports earned. So state on hosts grows with what they use and not with the network.
+//!   the tags that the policy selects by, routes, and virtual addresses; its ports; and the locations and turns
+//!   that its own packets earned. So state on hosts grows with what they use and not with the network.
 //! - a gateway: every network with its routes, and every location. No policy: hosts police.
 //!
 //! Invariants
@@ -33,6 +33,7 @@
 //! - A port waits for the members of its own tags at its own host only: other hosts learn of them
 //!   at their own pace, so that a dead host cannot keep all ports of a network down.
 
+mod balancer;
 mod claims;
 mod compile;
 mod depend;
@@ -84,7 +85,8 @@ pub struct FabricSettings {
     /// A destination gets a direct location when a host sends it at least this by a gateway, bits a
     /// second (row A11: 20 kbit/s).
     pub offload_threshold_bps: u64,
-    /// A direct location goes when it was not used for so long, milliseconds of ordered time.
+    /// A direct location, or a turn of a virtual address, goes when it was not used for so long, milliseconds of ordered
+    /// time.
     pub offload_idle_ms: u64,
     /// Most direct locations of a host.
     pub offloads_per_host_max: usize,
@@ -92,6 +94,10 @@ pub struct FabricSettings {
     pub waiting_per_network_max: usize,
     /// A host that asked for an endpoint that is not heard is forgotten after so long, milliseconds of ordered time.
     pub waiting_ms: u64,
+    /// Most virtual addresses of a network.
+    pub balancers_per_network_max: usize,
+    /// Most turns of the clients on a host.
+    pub turns_per_host_max: usize,
     /// Most networks.
     pub networks_max: usize,
     /// Most subnets of a network.
@@ -130,6 +136,8 @@ impl Default for FabricSettings {
             offloads_per_host_max: 4096,
             waiting_per_network_max: 4096,
             waiting_ms: 30_000,
+            balancers_per_network_max: 1024,
+            turns_per_host_max: weir_model::event::USAGE_TURNS_MAX,
             networks_max: 65_536,
             subnets_per_network_max: 256,
             endpoints_per_network_max: 131_072,

@@ -278,7 +278,7 @@ fn index_table(to: &str) -> TableOptions {
 }
 
 /// The value with these columns, whose names are the apps' own.
-fn value(cells: &[(&str, &[u8])]) -> Vec<u8> {
+pub(crate) fn value(cells: &[(&str, &[u8])]) -> Vec<u8> {
     let mut columns = Columns::new();
     for (name, bytes) in cells {
         let set = columns.set(name, bytes);
@@ -301,4 +301,4 @@ fn picked<const N: usize>(columns: &[(String, Vec<u8>)], name: &str) -> Option<[
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

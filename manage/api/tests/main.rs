@@ -279,7 +279,7 @@ fn the_document_is_openapi_3_1_and_names_every_resource() {
     for path in ["/v1/apply", "/v1/resources", "/v1/watch", "/v1/status", "/v1/trace", "/v1/join"] {
         assert!(document["paths"].get(path).is_some(), "{path}");
     }
-    for schema in ["Network", "Subnet", "Endpoint", "Route", "FirewallRule", "Problem"] {
+    for schema in ["Network", "Subnet", "Endpoint", "Route", "FirewallRule", "Balancer", "Problem"] {
         assert!(document["components"]["schemas"].get(schema).is_some(), "{schema}");
     }
     let network: Network = serde_json::from_str(r#"{"name":"red"}"#).unwrap();

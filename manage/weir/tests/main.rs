@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used)] // a failed step of a scenario ends it; helpers are no #[test] that clippy knows
 
 mod audit;
+mod balanced;
 mod byzantine;
 mod chaos;
 /// The checker of histories, shared with the store's own tests.

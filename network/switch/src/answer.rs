@@ -197,6 +197,7 @@ pub fn arp(network: &Network, port: &Port, frame: &[u8], parsed: &Parsed) -> Rep
 pub fn may_speak_for(network: &Network, port: &Port, source: IpAddr) -> bool {
     port.has(source)
         || (!network.local.contains_key(&source)
+            && !network.virtuals.contains_key(&source)
             && !network.is_router(source)
             && network.routes.leads_to(source, &port.entry.addresses))
 }

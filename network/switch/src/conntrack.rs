@@ -238,7 +238,7 @@ impl Connections {
         Some((self.id(slot), Way::Reply))
     }
 
-    /// The translated connection of a packet that comes in from outside (`key.zone` is zero).
+    /// The translated connection of a reply: from outside (`key.zone` is zero), or from a member of a virtual address.
     pub fn find_inbound(&self, key: &FlowKey) -> Option<ConnectionId> {
         self.by_inbound.get(key).map(|&slot| self.id(slot))
     }

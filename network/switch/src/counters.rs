@@ -84,6 +84,9 @@ reasons! {
     FragmentOverlap, "fragment-overlap", "a fragment that overlaps or contradicts another of its datagram";
     FragmentScattered, "fragment-scattered", "the fragments of its datagram came in too much disorder to follow";
     Revoked, "revoked", "its connection is no longer allowed";
+    NoService, "no-service", "the virtual address does not offer this";
+    NoMember, "no-member", "no member of the virtual address can serve the client now";
+    BalancerConflict, "balancer-conflict", "the same ports are in use between the client and the member already";
 }
 
 /// Name of a counter: metric and labels, such as `drops{reason="rule",network="red",rule="no-ssh"}`.

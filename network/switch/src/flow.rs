@@ -49,7 +49,7 @@ pub struct Action {
     pub hop: Hop,
     /// New Ethernet addresses (destination, source); `None` leaves them.
     pub ethernet: Option<(MacAddr, MacAddr)>,
-    /// Address and port to write, at a gateway.
+    /// Address and port to write: at a gateway, and to and from virtual addresses.
     pub nat: Option<Nat>,
     /// Whether TTL or hop limit goes down by one (between subnets, and at a gateway).
     pub routed: bool,
@@ -133,7 +133,8 @@ pub enum Outcome {
         /// The Ethernet frame as it goes on.
         frame: Vec<u8>,
     },
-    /// Hold it, and ask the controllers where its destination is: its network is learned, and nobody told.
+    /// Hold it, and ask the controllers: its network is learned and nobody told where its destination is, or its
+    /// destination is virtual and nobody told whose turn it is.
     Ask(Box<Asked>),
     /// Nothing. The resolver has counted it.
     Drop,
@@ -146,10 +147,24 @@ pub struct Asked {
     pub port: PortIndex,
     /// The network.
     pub vni: u32,
-    /// Whose place is asked for.
-    pub address: IpAddr,
+    /// What is asked.
+    pub about: About,
     /// What the controllers are told of the frame.
     pub packet: PacketIn,
+}
+
+/// What a question asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum About {
+    /// Where the endpoint with an address is.
+    Place(IpAddr),
+    /// Which member of a virtual address serves a client.
+    Turn {
+        /// The client.
+        client: IpAddr,
+        /// The virtual address.
+        address: IpAddr,
+    },
 }
 
 /// Result of a miss.

@@ -491,7 +491,7 @@ fn log_budget(config: &SwitchConfig) {
 }
 
 /// Counters that say how things are, and do not only rise.
-const GAUGES: [&str; 11] = [
+const GAUGES: [&str; 12] = [
     "connections",
     "counters",
     "flows",
@@ -502,6 +502,7 @@ const GAUGES: [&str; 11] = [
     "questions_held_frames",
     "questions_open",
     "sender_zones",
+    "turns",
     "update_us_max",
 ];
 

@@ -2,7 +2,7 @@
 //! frame that the flow table does not know.
 //!
 //! A frame walks through named stages, each a small function:
-//! - from an endpoint: `port`, `anti-spoofing`, `arp`, `neighbor`, `router`, `connection`,
+//! - from an endpoint: `port`, `anti-spoofing`, `arp`, `neighbor`, `router`, `balancer`, `connection`,
 //!   `egress-firewall`, `route`, `ingress-firewall`, `tracking`;
 //! - from another switch: `network`, `sender`, then at a host `route`, `connection`, `ingress-firewall`,
 //!   `tracking`, and at a gateway `route`, `external-access`, `nat`;
@@ -22,6 +22,7 @@
 //! lower their path MTU all the same, and the switch does not fragment. A first fragment is judged as a
 //! whole packet would be; later ones come with the key of its flow, from [`crate::fragments`].
 
+mod balanced;
 mod commit;
 mod decision;
 mod external;
@@ -179,6 +180,7 @@ impl TableResolver {
             ("connections_restored", c.restored),
             ("connections_not_restored", c.not_restored),
             ("connection_journal_overflows", c.changes_overflowed),
+            ("turns", self.tables.turns() as u64),
             ("counters", self.counters.len() as u64),
         ]
     }
@@ -256,18 +258,25 @@ impl TableResolver {
         let mut restored = 0;
         for (key, (state, external)) in kept {
             let key = FlowKey::from(&key);
-            // A binding that this gateway has no address for any more cannot go on.
+            // A binding that this gateway has no address for any more, or whose member serves no more, cannot go on.
             let Some(network) = self.tables.network(key.zone) else { continue };
-            if external.is_some_and(|(address, _)| !self.config.nat.has(address)) {
+            let gateway = self.is_gateway();
+            let goes_on = |to: (IpAddr, u16)| match gateway {
+                true => self.config.nat.has(to.0),
+                false => balanced::serves(network, &key, to),
+            };
+            if external.is_some_and(|to| !goes_on(to)) {
                 continue;
             }
             let owner = self.owner(network, &key);
-            let path = if external.is_some() { Path::External } else { Path::Restored };
+            let path = if external.is_some() && gateway { Path::External } else { Path::Restored };
             let counter = self.path_counters[path as usize];
             let mut connection =
                 Connection::new(key, 0, Sides { egress: None, ingress: None }, counter, owner);
-            connection.binding = external
-                .map(|external| Binding { external, inbound: inbound_key(&key, external.0, external.1) });
+            connection.binding = external.map(|external| match gateway {
+                true => Binding { external, inbound: inbound_key(&key, external.0, external.1) },
+                false => balanced::binding(&key, external),
+            });
             restored += usize::from(self.connections.restore(now_ms, connection, state));
         }
         restored
@@ -393,8 +402,12 @@ impl TableResolver {
             let entry = self.tables.network(vni.0).and_then(|network| network.entry.as_ref());
             let (exists, outside) = (entry.is_some(), entry.is_some_and(|entry| entry.external_access));
             self.connections.remove_if(|connection| {
-                connection.vni() == vni.0 && (!exists || (connection.binding.is_some() && !outside))
+                let outwards = connection.binding.is_some() && connection.inside().is_none();
+                connection.vni() == vni.0 && (!exists || (outwards && !outside))
             });
+        }
+        if let Key::Virtual { vni, address } = update.key {
+            self.end_balanced(vni.0, address);
         }
     }
 }

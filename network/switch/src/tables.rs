@@ -39,6 +39,10 @@ pub const SUBNETS_MAX: usize = 1024;
 pub const LOCATIONS_MAX: usize = 2_000_000;
 /// Most addresses of a network that a host is asked about.
 pub const SOUGHT_MAX: usize = 4096;
+/// Most virtual addresses of a network.
+pub const VIRTUALS_MAX: usize = 4096;
+/// Most turns of a switch.
+pub const TURNS_MAX: usize = 65_536;
 /// Most members of tags of a switch.
 pub const MEMBERS_MAX: usize = 2_000_000;
 /// Most gateways of a domain.
@@ -109,6 +113,7 @@ pub struct Tables {
     routes: usize,
     locations: usize,
     members: usize,
+    turns: usize,
 }
 
 impl Tables {
@@ -124,6 +129,7 @@ impl Tables {
             routes: 0,
             locations: 0,
             members: 0,
+            turns: 0,
         }
     }
 
@@ -172,6 +178,11 @@ impl Tables {
     /// How many locations are in force.
     pub fn locations(&self) -> usize {
         self.locations
+    }
+
+    /// How many turns of virtual addresses are in force.
+    pub fn turns(&self) -> usize {
+        self.turns
     }
 
     /// The gateways of the domain.

@@ -2,7 +2,9 @@
 //! with a plain map for a flow table.
 
 use crate::engine::forward::is_special;
-use crate::flow::{Action, CounterIndex, FlowUse, Hop, Ingress, Invalidate, MissReason, Outcome, PortIndex};
+use crate::flow::{
+    About, Action, CounterIndex, FlowUse, Hop, Ingress, Invalidate, MissReason, Outcome, PortIndex,
+};
 use crate::flow::{NO_CONNECTION, Resolver};
 use crate::fragments::Fragments;
 use crate::nat::NatPool;
@@ -382,6 +384,8 @@ pub(crate) enum Event {
     Punted,
     /// Waits until the controllers say where this address is.
     Asked(IpAddr),
+    /// Waits until the controllers say whose turn it is: for a client, at a virtual address.
+    AskedTurn(IpAddr, IpAddr),
     /// Dropped, under the name of this counter.
     Dropped(String),
 }
@@ -397,7 +401,9 @@ impl Event {
             | Event::Sent { frame, .. }
             | Event::External(frame)
             | Event::Answered(frame) => frame,
-            Event::Punted | Event::Asked(_) | Event::Dropped(_) => panic!("{self:?} has no frame"),
+            Event::Punted | Event::Asked(_) | Event::AskedTurn(..) | Event::Dropped(_) => {
+                panic!("{self:?} has no frame")
+            }
         }
     }
 }
@@ -584,7 +590,10 @@ impl Switch {
                 Event::Answered(answer)
             }
             Outcome::Punt => Event::Punted,
-            Outcome::Ask(asked) => Event::Asked(asked.address),
+            Outcome::Ask(asked) => match asked.about {
+                About::Place(address) => Event::Asked(address),
+                About::Turn { client, address } => Event::AskedTurn(client, address),
+            },
             Outcome::Forward { hop, frame } => self.hop(&hop, frame),
             Outcome::Drop => {
                 let mut counted = self.mind.counters().iter().filter(|(index, _, count)| {

@@ -41,6 +41,7 @@ pub(super) fn validate(resource: &Resource) -> Result<(), FieldError> {
             &format!("a prefix without host bits, here {}", route.prefix.trunc()),
         ),
         Resource::FirewallRule(rule) => validate_rule(rule),
+        Resource::Balancer(balancer) => super::balancer::validate(balancer),
     }
 }
 

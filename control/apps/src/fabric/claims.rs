@@ -3,6 +3,7 @@
 //! endpoints let go of theirs; then those keep what they were given and still need; then comes what
 //! documents ask for; then the rest is chosen, in order of names.
 
+use super::balancer;
 use super::intent::Change;
 use super::pool::Pool;
 use super::tables::{
@@ -96,6 +97,11 @@ pub(super) fn claim_all(work: &mut Work<'_, '_>, changes: &[Change]) -> Result<(
     for claim in &mut claims {
         keep(work, claim)?;
     }
+    for change in changes {
+        if let Some(Resource::Balancer(wanted)) = &change.new {
+            balancer::claim(work, &change.id, wanted)?;
+        }
+    }
     for claim in &mut claims {
         ask(work, claim)?;
     }
@@ -176,6 +182,10 @@ fn ask(work: &mut Work<'_, '_>, claim: &mut Claim<'_>) -> Result<(), Rejection> 
             let problem = format!("address {address} is that of endpoint '{owner}' in the same network");
             return Err(reference(claim.id, problem));
         }
+        if let Some(owner) = balancer::at(work, claim.vni, address) {
+            let problem = format!("address {address} is the virtual one of balancer '{owner}'");
+            return Err(reference(claim.id, problem));
+        }
         claim.register(work, address)?;
     }
     if let Some(mac) = claim.endpoint.mac {
@@ -196,7 +206,8 @@ fn ask(work: &mut Work<'_, '_>, claim: &mut Claim<'_>) -> Result<(), Rejection> 
 /// The rest is chosen: what it had, where that is free; else the lowest.
 fn choose(work: &mut Work<'_, '_>, claim: &mut Claim<'_>) -> Result<(), Rejection> {
     for &address in claim.old.map_or(&[][..], |old| &old.allocated.addresses) {
-        if claim.leaves_open(address) && claim.owner(work, address).is_none() {
+        let taken = claim.owner(work, address).is_some() || balancer::at(work, claim.vni, address).is_some();
+        if claim.leaves_open(address) && !taken {
             claim.take_address(work, address)?;
         }
     }
@@ -327,6 +338,7 @@ fn mark(work: &mut Work<'_, '_>, vni: Vni, endpoint: &Endpoint, addresses: &[IpA
     }
     work.marks.locations.extend(addresses.iter().map(|address| (vni, *address)));
     work.marks.tagged(vni, &endpoint.tags, addresses);
+    balancer::mark_member(work, vni, &endpoint.name);
 }
 
 fn subnet_of(work: &mut Work<'_, '_>, endpoint: &Endpoint) -> Option<Subnet> {

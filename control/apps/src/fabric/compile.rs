@@ -8,7 +8,7 @@ use super::tables::{
     is_tombstone, joined, name0, read_desired, split_desired,
 };
 use super::work::{Count, Work};
-use super::{TOMBSTONES_MAX, depend};
+use super::{TOMBSTONES_MAX, balancer, depend};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -69,6 +69,9 @@ fn settle(
     let Some((entry, value)) = held else {
         if let Key::Location { vni, address } = key {
             drop_offload(work, target, *vni, *address)?;
+        }
+        if let Key::Turn { vni, client, address } = key {
+            balancer::drop_turn(work, target, (*vni, *client, *address))?;
         }
         return settle_absent(work, target, key, &cell, old, issued);
     };
@@ -138,9 +141,10 @@ fn settle_absent(
     Ok(())
 }
 
-/// Direct locations of hosts have a limit of their own.
+/// Direct locations and turns of hosts have limits of their own.
 fn counts(work: &mut Work<'_, '_>, target: &Label, key: &Key) -> bool {
-    !(matches!(key, Key::Location { .. }) && work.member_as(target, Role::Host).is_some())
+    let earned = matches!(key, Key::Location { .. } | Key::Turn { .. });
+    !(earned && work.member_as(target, Role::Host).is_some())
 }
 
 fn addresses(old: Option<Arc<[u8]>>) -> Vec<IpAddr> {

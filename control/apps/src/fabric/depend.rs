@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use weir_model::entry::{LocationEntry, PortEntry, Vni, member_bucket};
 use weir_model::event::Role;
+use weir_model::resource::Resource;
 use weir_model::update::Reason;
 use weir_model::{Change, Dependency, Entry, Key, Label};
 
@@ -41,6 +42,10 @@ fn after(work: &mut Work<'_, '_>, update: &Issued, moves: &Moves, gateways: &[La
         (Key::Port { vni, .. }, Change::Delete) => list.gone(update, *vni, moves, gateways),
         (Key::Location { vni, .. }, Change::Put(Entry::Location(location))) => {
             list.location(at, *vni, location)
+        }
+        (Key::Turn { vni, address, .. }, Change::Put(Entry::Turn(turn))) => {
+            list.add(at, Key::Virtual { vni: *vni, address: *address }, Reason::VirtualBeforeTurn);
+            list.member(*vni, &turn.endpoint);
         }
         (Key::Policy { vni }, Change::Delete) => list.ports(at, *vni),
         (Key::Network { vni } | Key::Route { vni, .. }, Change::Delete)
@@ -145,6 +150,17 @@ impl List<'_, '_, '_> {
         if self.work.fresh.as_ref() != Some(at) {
             let key = Key::Port { vni, endpoint: location.endpoint.clone() };
             self.add(&location.host, key, Reason::PortBeforeLocation);
+        }
+    }
+
+    /// Whoever serves must be known at its own host.
+    fn member(&mut self, vni: Vni, name: &Label) {
+        let stored = self.work.endpoint(vni, name);
+        let Some(Resource::Endpoint(endpoint)) = stored.as_ref().map(|stored| &stored.resource) else {
+            return;
+        };
+        if let Some(host) = &endpoint.host {
+            self.add(host, Key::Port { vni, endpoint: name.clone() }, Reason::PortBeforeLocation);
         }
     }
 

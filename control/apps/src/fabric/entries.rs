@@ -1,7 +1,6 @@
 //! Entries: what a key's value is by the tables. Only presence differs between actuators, and the
 //! gateways' own empty list of gateways.
 
-use super::learned;
 use super::marks::offload_key;
 use super::tables::Stored;
 use super::tables::{
@@ -9,6 +8,7 @@ use super::tables::{
     address_bytes, joined, label, prefix_bytes, vni_key, vni_name0,
 };
 use super::work::Work;
+use super::{balancer, learned};
 use ipnet::IpNet;
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -44,6 +44,12 @@ impl Work<'_, '_> {
             Key::Sought { vni, address } => {
                 self.has(SOUGHT, &vni_key(*vni, &address_bytes(*address))).then_some(Entry::Sought)
             }
+            Key::Virtual { vni, address } => {
+                balancer::virtual_entry(self, *vni, *address).map(Entry::Virtual)
+            }
+            Key::Turn { vni, client, address } => {
+                balancer::turn_entry(self, (*vni, *client, *address)).map(Entry::Turn)
+            }
         })
     }
 
@@ -56,10 +62,23 @@ impl Work<'_, '_> {
             (Role::Gateway, Key::Network { .. } | Key::Route { .. } | Key::Location { .. }) => true,
             (
                 Role::Gateway,
-                Key::Policy { .. } | Key::Members { .. } | Key::Port { .. } | Key::Sought { .. },
+                Key::Policy { .. }
+                | Key::Members { .. }
+                | Key::Port { .. }
+                | Key::Sought { .. }
+                | Key::Virtual { .. }
+                | Key::Turn { .. },
             ) => false,
-            (Role::Host, Key::Network { vni } | Key::Policy { vni } | Key::Route { vni, .. }) => {
+            (
+                Role::Host,
+                Key::Network { vni }
+                | Key::Policy { vni }
+                | Key::Route { vni, .. }
+                | Key::Virtual { vni, .. },
+            ) => self.network_at(actuator, *vni),
+            (Role::Host, Key::Turn { vni, client, address }) => {
                 self.network_at(actuator, *vni)
+                    && balancer::asked_from(self, (*vni, *client, *address)).as_ref() == Some(actuator)
             }
             (Role::Host, Key::Members { vni, tag, .. }) => {
                 self.network_at(actuator, *vni) && self.tag_used(*vni, tag)

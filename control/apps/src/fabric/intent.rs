@@ -1,5 +1,6 @@
 //! Intents: a transaction's documents become resources, all of them or none (row A1).
 
+use super::balancer;
 use super::claims;
 use super::document;
 use super::learned;
@@ -15,7 +16,7 @@ use weir_base::codec::encode;
 use weir_model::entry::{VNI_MAX, Vni};
 use weir_model::event::{MUTATIONS_MAX, Mutation, Transaction, Wanted};
 use weir_model::resource::{
-    FieldError, FirewallRule, Kind, Network, NextHop, Peer, Resource, ResourceId, Route, Subnet,
+    Balancer, FieldError, FirewallRule, Kind, Network, NextHop, Peer, Resource, ResourceId, Route, Subnet,
 };
 use weir_model::{Key, Label, Version};
 use weir_store::Rejection;
@@ -61,12 +62,14 @@ pub(super) fn change(work: &mut Work<'_, '_>, transaction: &Transaction) -> Resu
         match &change.new {
             Some(Resource::Route(route)) => put_route(work, change, route)?,
             Some(Resource::FirewallRule(rule)) => put_rule(work, change, rule)?,
+            Some(Resource::Balancer(wanted)) => put_balancer(work, change, wanted)?,
             _ => {}
         }
     }
     for change in &changes {
         check_users(work, change)?;
         forget_learned(work, change)?;
+        forget_turns(work, change)?;
     }
     check_overlaps(work, &changes)?;
     check_policies(work, &changes)
@@ -157,6 +160,7 @@ fn release(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
             work.marks.networks.insert(Key::Policy { vni });
             work.count_down(Count::Rules, &vni_key(vni, b""))?;
         }
+        Resource::Balancer(before) => balancer::release(work, vni, before, change.new.is_none())?,
     }
     Ok(())
 }
@@ -324,6 +328,38 @@ fn put_rule(work: &mut Work<'_, '_>, change: &Change, rule: &FirewallRule) -> Re
     put(work, change, Allocated::default())
 }
 
+fn put_balancer(work: &mut Work<'_, '_>, change: &Change, wanted: &Balancer) -> Result<(), Rejection> {
+    let vni = network_of(work, &wanted.network);
+    let limit = work.settings.balancers_per_network_max;
+    work.count_up(Count::Balancers, &vni_key(vni, b""), limit, || {
+        format!("balancers of network {}", wanted.network)
+    })?;
+    let before = match change.old_resource() {
+        Some(Resource::Balancer(before)) => Some(before),
+        _ => None,
+    };
+    balancer::put(work, &change.id, vni, wanted, before)?;
+    put(work, change, Allocated::default())
+}
+
+/// The turns of a client that is gone, or has moved, or has other addresses are void.
+fn forget_turns(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
+    let (Some(old), Some(network)) = (&change.old, &change.id.network) else { return Ok(()) };
+    let Resource::Endpoint(before) = &old.resource else { return Ok(()) };
+    let Some(vni) = work.vni(network) else { return Ok(()) };
+    let new = work.stored(&change.id);
+    let stays = match new.as_ref().map(|new| &new.resource) {
+        Some(Resource::Endpoint(after)) => after.host == before.host,
+        _ => false,
+    };
+    for &address in &old.allocated.addresses {
+        if !stays || !new.as_ref().is_some_and(|new| new.allocated.addresses.contains(&address)) {
+            balancer::forget_client(work, vni, address)?;
+        }
+    }
+    Ok(())
+}
+
 /// The rules that use each tag are counted, and the tags that are used.
 fn count_tag_up(work: &mut Work<'_, '_>, vni: Vni, tag: &Label, network: &Label) -> Result<(), Rejection> {
     let of = vni_name0(vni, tag);
@@ -359,7 +395,7 @@ fn check_users(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection
                 let route = label(&key[vni_name0(vni, &endpoint.name).len()..]);
                 recheck_route(work, &change.id, &endpoint.network, &route)?;
             }
-            Ok(())
+            balancer::recheck_member(work, &change.id, vni, endpoint)
         }
         _ => Ok(()),
     }
@@ -372,6 +408,7 @@ fn check_network_unused(work: &mut Work<'_, '_>, id: &ResourceId, vni: Vni) -> R
         (Count::Subnets, Kind::Subnet),
         (Count::Routes, Kind::Route),
         (Count::Rules, Kind::FirewallRule),
+        (Count::Balancers, Kind::Balancer),
     ];
     for (what, kind) in kinds {
         if work.count(what, &of) > 0 {
@@ -389,6 +426,12 @@ fn check_subnet_users(
     before: &Subnet,
     vni: Vni,
 ) -> Result<(), Rejection> {
+    let kept = matches!(&change.new, Some(Resource::Subnet(after)) if (after.v4, after.v6) == (before.v4, before.v6));
+    if !kept && let Some(user) = balancer::in_subnet(work, before) {
+        let problem =
+            format!("balancer '{user}' has an address of it: delete that first, or give it another address");
+        return Err(reference(&change.id, problem));
+    }
     let prefix = vni_name0(vni, &before.name);
     let users = |key: &[u8]| label(&key[prefix.len()..]);
     match &change.new {

@@ -6,6 +6,9 @@
 //! nobody. That the endpoint is really there, and under which place others reach it, is known only once a packet, or
 //! its host when it was asked, has told.
 //!
+//! Packets to virtual addresses are reported in the same way, of networks of any kind; [`super::balancer`] decides on
+//! those.
+//!
 //! The apps are those of [`crate::flows`], by the same code: the learning switch, for which a whole network is one
 //! switch and each host a port of it, and the device manager. Each network has its own part of their tables.
 //!
@@ -22,6 +25,7 @@
 //!   looked at when the network is heard of.
 //! - What is known of an endpoint goes with it: place, device, and the question for it.
 
+use super::balancer;
 use super::marks::offload_key;
 use super::offload;
 use super::tables::{
@@ -69,7 +73,9 @@ pub(super) fn hear(work: &mut Work<'_, '_>, report: &PacketInReport, now_ms: u64
     if let Some(problem) = report.problem() {
         return wrong(&problem);
     }
-    if !is_learned(work, vni) || !work.network_at(host, vni) {
+    let learned = is_learned(work, vni);
+    let balanced = report.packets.iter().all(|packet| packet.why == Why::Balanced);
+    if !work.network_at(host, vni) || !(learned || balanced) {
         return wrong("it is no learned network with an endpoint on that host");
     }
     let mut senders = Vec::with_capacity(report.packets.len());
@@ -84,14 +90,20 @@ pub(super) fn hear(work: &mut Work<'_, '_>, report: &PacketInReport, now_ms: u64
             }
         }
     }
-    let place = place_of(work, host)?;
+    let place = if learned { Some(place_of(work, host)?) } else { None };
     for (packet, sender) in report.packets.iter().zip(senders) {
-        learn(work, (host, place), vni, (packet, &sender), now_ms)?;
-        if let (Why::Unknown, Some(destination)) = (packet.why, packet.destination) {
-            answer(work, host, vni, destination, now_ms)?;
+        if let Some(place) = place {
+            learn(work, (host, place), vni, (packet, &sender), now_ms)?;
+        }
+        match (packet.why, packet.source, packet.destination) {
+            (Why::Unknown, _, Some(destination)) => answer(work, host, vni, destination, now_ms)?,
+            (Why::Balanced, Some(client), Some(address)) => {
+                balancer::answer(work, host, (vni, client, address), &packet.endpoint, now_ms)?;
+            }
+            _ => {}
         }
     }
-    sweep(work, vni, now_ms)
+    if learned { sweep(work, vni, now_ms) } else { Ok(()) }
 }
 
 /// Whether the network of an identifier is learned.

@@ -2,8 +2,8 @@
 //! update: only what differs from `desired` is issued.
 
 use super::tables::{
-    DESIRED, Family, NETWORK_HOSTS, OFFLOADS, PREFIX_ROUTES, Parts, TAG_USERS, TAGGED, address_bytes,
-    desired_prefix, joined, label, name0, vni_key, vni_name0,
+    DESIRED, Family, NETWORK_HOSTS, OFFLOADS, PREFIX_ROUTES, Parts, TAG_USERS, TAGGED, VIRTUALS,
+    address_bytes, desired_prefix, joined, label, name0, vni_key, vni_name0,
 };
 use super::work::Work;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use weir_model::{Key, Label};
 pub(super) struct Marks {
     /// These keys at these actuators.
     pub keys: BTreeMap<Key, BTreeSet<Label>>,
-    /// Network, policy and route keys: at every host of the network, and at gateways.
+    /// Network, policy, route and virtual keys: at every host of the network, and where they concern them at gateways.
     pub networks: BTreeSet<Key>,
     /// Buckets of members, if a rule uses their tag.
     pub members: BTreeSet<(Vni, Label, u8)>,
@@ -60,7 +60,7 @@ pub(super) fn expand(work: &mut Work<'_, '_>) -> BTreeMap<Key, BTreeSet<Label>> 
     let gateways = work.gateways();
     for key in std::mem::take(&mut marks.networks) {
         let Some(vni) = key.vni() else { continue };
-        let to_gateways = !matches!(key, Key::Policy { .. });
+        let to_gateways = !matches!(key, Key::Policy { .. } | Key::Virtual { .. });
         let targets = marks.keys.entry(key).or_default();
         targets.extend(lists.hosts(work, vni).iter().cloned());
         targets.extend(gateways.iter().filter(|_| to_gateways).cloned());
@@ -155,6 +155,8 @@ fn network_keys(work: &Work<'_, '_>, vni: Vni) -> Vec<Key> {
         keys.extend(buckets.into_iter().map(|bucket| Key::Members { vni, tag: tag.clone(), bucket }));
     }
     keys.extend(route_keys(work, &vni_key(vni, b"")));
+    let virtuals = work.view.scan(VIRTUALS, &vni_key(vni, b""));
+    keys.extend(virtuals.iter().map(|(key, _)| Key::Virtual { vni, address: Parts(&key[4..]).address() }));
     keys
 }
 
@@ -172,7 +174,15 @@ pub(super) fn route_keys(work: &Work<'_, '_>, prefix: &[u8]) -> BTreeSet<Key> {
 
 /// What a host shall have of a network by the last decision, ports aside.
 fn keys_at(work: &Work<'_, '_>, host: &Label, vni: Vni) -> Vec<Key> {
-    let families = [Family::Network, Family::Policy, Family::Members, Family::Route, Family::Location];
+    let families = [
+        Family::Network,
+        Family::Policy,
+        Family::Members,
+        Family::Route,
+        Family::Location,
+        Family::Virtual,
+        Family::Turn,
+    ];
     families
         .into_iter()
         .flat_map(|family| desired_keys(work, host, family, vni))

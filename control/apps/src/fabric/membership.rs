@@ -6,7 +6,7 @@ use super::tables::{
     ADDRESSES, DESIRED, GATEWAYS, HOST_OFFLOADS, LOADS, Member, PLACED, Parts, STATUS, VNIS, name0,
 };
 use super::work::{Count, Work, reference};
-use super::{filewall, health, learned};
+use super::{balancer, filewall, health, learned};
 use std::net::IpAddr;
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Role};
@@ -71,6 +71,7 @@ pub(super) fn remove(work: &mut Work<'_, '_>, name: &Label) -> Result<(), Reject
     for (cell, _) in work.view.store().scan(DESIRED, &prefix) {
         work.view.delete(DESIRED, cell);
     }
+    balancer::forget_host(work, name)?;
     work.view.delete(LOADS, key);
     work.view.delete(STATUS, key);
     health::forget(work, name);
@@ -121,6 +122,7 @@ fn mark_locations(work: &mut Work<'_, '_>, host: &Label) {
         if let Some(stored) = work.endpoint(vni, &endpoint) {
             work.marks.locations.extend(stored.allocated.addresses.iter().map(|address| (vni, *address)));
         }
+        balancer::mark_member(work, vni, &endpoint);
     }
 }
 

@@ -2,13 +2,14 @@
 //! at that host; one that it no longer uses goes. Decided only from what sending hosts report, never
 //! from gateways, which may be overloaded.
 
+use super::balancer;
 use super::marks::offload_key;
 use super::membership::held_address;
 use super::tables::{HOST_OFFLOADS, OFFLOADS, address_bytes, host_vni, joined, name0, read};
 use super::work::{Count, Work, reference, wrong_field};
 use std::cmp::Reverse;
 use weir_base::codec::encode;
-use weir_model::event::{Role, USAGE_FLOWS_MAX, Usage, UsageReport};
+use weir_model::event::{Role, USAGE_FLOWS_MAX, USAGE_TURNS_MAX, Usage, UsageReport};
 use weir_model::resource::FieldError;
 use weir_model::{Key, Label};
 use weir_store::Rejection;
@@ -27,8 +28,13 @@ pub(super) fn weigh(work: &mut Work<'_, '_>, report: &UsageReport, now_ms: u64) 
     if report.window_ms == 0 {
         return Err(wrong_field(id(), FieldError::new("window_ms", 0, "at least 1 millisecond")));
     }
+    if report.turns.len() > USAGE_TURNS_MAX {
+        return Err(Rejection::limit(&format!("turns in the {}", id()), report.turns.len(), USAGE_TURNS_MAX));
+    }
     note_used(work, host, &report.direct, now_ms)?;
     drop_idle(work, host, now_ms)?;
+    balancer::note_used(work, host, &report.turns, now_ms)?;
+    balancer::drop_idle(work, host, now_ms)?;
     let threshold = u128::from(work.settings.offload_threshold_bps);
     let mut large: Vec<&Usage> = report
         .through_gateway

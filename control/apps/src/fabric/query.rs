@@ -50,6 +50,7 @@ pub fn resource_counts(store: &Store) -> BTreeMap<Kind, usize> {
         (Count::Endpoints, Kind::Endpoint),
         (Count::Routes, Kind::Route),
         (Count::Rules, Kind::FirewallRule),
+        (Count::Balancers, Kind::Balancer),
     ];
     let counted = kinds.into_iter().map(|(what, kind)| {
         let prefix = counter_key(what, b"");
@@ -167,6 +168,7 @@ fn keys_of(vni: Vni, stored: &Stored) -> Vec<Key> {
         Resource::Network(_) => vec![Key::Network { vni }, Key::Policy { vni }],
         Resource::Subnet(_) => vec![Key::Network { vni }],
         Resource::Route(route) => vec![Key::Route { vni, prefix: route.prefix }],
+        Resource::Balancer(balancer) => vec![Key::Virtual { vni, address: balancer.address }],
         Resource::FirewallRule(rule) => {
             let tags = rule.peers.iter().filter_map(|peer| match peer {
                 Peer::Tag(tag) => Some(tag),

@@ -51,6 +51,8 @@ fn kind(key: &Key) -> &'static str {
         Key::Repair { .. } => "repairs",
         Key::FileWall { .. } => "policies of FileWalls",
         Key::Sought { .. } => "questions for endpoints",
+        Key::Virtual { .. } => "virtual addresses",
+        Key::Turn { .. } => "turns",
     }
 }
 

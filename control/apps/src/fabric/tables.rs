@@ -89,8 +89,23 @@ pub const DEVICE_COUNTERS: TableName = "seen-counter";
 /// `vni mac` -> ordered time, milliseconds, when the device was seen first.
 pub const DEVICE_FIRST: TableName = "seen-first";
 
+/// `vni address` -> name of the balancer whose virtual address it is.
+pub const VIRTUALS: TableName = "virtual";
+/// `vni endpoint 0 balancer` -> nothing: the balancers that have an endpoint as a member.
+pub const MEMBER_OF: TableName = "balancer-member";
+/// `vni balancer 0` -> columns: its pool, as the load balancer keeps it.
+pub const BALANCED_POOLS: TableName = "balanced-pool";
+/// `vni balancer 0` number (8 bytes) -> columns: a member of the pool.
+pub const BALANCED_MEMBERS: TableName = "balanced-member";
+/// `vni client address` -> `Turn`: who serves a client of a virtual address.
+pub const TURNS: TableName = "turn";
+/// `vni endpoint 0 client address` -> nothing: the same by the endpoint that serves.
+pub const MEMBER_TURNS: TableName = "member-turn";
+/// `host 0 vni client address` -> nothing: the same by the client's host.
+pub const HOST_TURNS: TableName = "host-turn";
+
 /// Every table.
-pub const ALL: [TableName; 33] = [
+pub const ALL: [TableName; 40] = [
     RESOURCES,
     VNIS,
     COUNTERS,
@@ -124,6 +139,13 @@ pub const ALL: [TableName; 33] = [
     DEVICE_ADDRESSES,
     DEVICE_COUNTERS,
     DEVICE_FIRST,
+    VIRTUALS,
+    MEMBER_OF,
+    BALANCED_POOLS,
+    BALANCED_MEMBERS,
+    TURNS,
+    MEMBER_TURNS,
+    HOST_TURNS,
 ];
 
 /// A resource as it is kept.
@@ -208,6 +230,7 @@ fn kind_code(kind: Kind) -> u8 {
         Kind::Endpoint => 2,
         Kind::Route => 3,
         Kind::FirewallRule => 4,
+        Kind::Balancer => 5,
     }
 }
 
@@ -294,6 +317,8 @@ pub(super) enum Family {
     Route = 4,
     Port = 5,
     Location = 6,
+    Virtual = 10,
+    Turn = 11,
 }
 
 /// What the keys of one kind and network at an actuator begin with: a variant and its first field.

@@ -10,6 +10,7 @@ use weir_model::{Change, Entry, Key, Label, Plan};
 use weir_store::Store;
 
 mod allocation;
+mod balancer;
 mod documents;
 mod filewall;
 mod health;

@@ -32,6 +32,8 @@ pub(super) enum Count {
     TagRules = 11,
     LastVni = 12,
     Waiting = 13,
+    Balancers = 14,
+    HostTurns = 15,
 }
 
 /// See the module.

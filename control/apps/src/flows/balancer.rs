@@ -2,6 +2,9 @@
 //! take turns.
 //!
 //! A turn is taken once: whoever takes it moves the pool's place on, conditionally or in a procedure.
+//! The fabric decides by the same code for virtual addresses of Weir's own networks (decision 0024): [`turn_of`] and
+//! [`take`] on its own tables, passing over members that cannot serve.
+//!
 //! In [`Form::Cached`] a virtual address may be read a little old; the procedure that takes the turn
 //! checks that it still has this pool, and the app begins anew when not (§VII-E.2).
 
@@ -102,7 +105,8 @@ fn member_value(member: &Member) -> Vec<u8> {
     value(&[("name", member.name.as_bytes()), ("address", &address), ("mac", &member.mac.0), ("port", &port)])
 }
 
-fn pool_value(name: &[u8], members: &[u8], turn: u32) -> Vec<u8> {
+/// The entry of a pool: the numbers of its members, eight bytes each, and the place of the one whose turn it is.
+pub(crate) fn pool_value(name: &[u8], members: &[u8], turn: u32) -> Vec<u8> {
     value(&[("name", name), ("method", b"round-robin"), ("members", members), ("turn", &turn.to_be_bytes())])
 }
 
@@ -233,7 +237,7 @@ async fn take_turn<D: Data>(data: &D, form: Form, pool: &[u8; 8]) -> Result<Opti
         return Ok(None);
     };
     let (member, next) =
-        turn_of(&found.value).ok_or_else(|| Error::entry(POOLS, "pool", "members or turn are missing"))?;
+        turn_of(&found.value, 0).ok_or_else(|| Error::entry(POOLS, "pool", "members or turn are missing"))?;
     let condition = match form {
         Form::Plain | Form::References => Condition::Value(found.value.clone()),
         _ => Condition::Version(found.version),
@@ -262,13 +266,26 @@ async fn take_turn<D: Data>(data: &D, form: Form, pool: &[u8; 8]) -> Result<Opti
     choice.map(Some).ok_or_else(|| Error::entry(MEMBERS, "member", "a column is missing"))
 }
 
-/// The member whose turn it is, and the turn after it.
-fn turn_of(pool: &[u8]) -> Option<([u8; 8], u32)> {
+/// The member whose turn it is when as many are passed over, and the turn after it; none when all are.
+pub(crate) fn turn_of(pool: &[u8], passed: usize) -> Option<([u8; 8], u32)> {
     let (members, _) = column(pool, "members")?.as_chunks::<8>();
+    if passed >= members.len() {
+        return None;
+    }
     let turn = u32::from_be_bytes(cell(pool, "turn")?) as usize;
-    let member = members.get(turn).or_else(|| members.first())?;
-    let next = if turn + 1 < members.len() { turn + 1 } else { 0 };
-    Some((*member, u32::try_from(next).ok()?))
+    let first = if turn < members.len() { turn } else { 0 };
+    let at = (first + passed) % members.len();
+    Some((members[at], u32::try_from((at + 1) % members.len()).ok()?))
+}
+
+/// Takes a turn: the pool goes on behind it. Gives the member's entry.
+pub(crate) fn take(
+    tables: &mut impl Beside,
+    pool: &[u8],
+    (member, next): ([u8; 8], u32),
+) -> std::result::Result<Arc<[u8]>, Aborted> {
+    tables.set_column("pools", pool, "turn", &next.to_be_bytes())?;
+    tables.get("members", &member)?.ok_or_else(|| Aborted::new("the pool's member is not there"))
 }
 
 fn choice_of<'a>(column: impl Fn(&str) -> Option<&'a [u8]>) -> Option<Choice> {
@@ -324,10 +341,8 @@ fn next_member(
 /// Takes a pool's turn; `None` when it is not there.
 fn turn(tables: &mut impl Beside, pool: &[u8]) -> std::result::Result<Option<Choice>, Aborted> {
     let Some(found) = tables.get("pools", pool)? else { return Ok(None) };
-    let (member, next) = turn_of(&found).ok_or_else(|| Aborted::new("the pool has no members or no turn"))?;
-    tables.set_column("pools", pool, "turn", &next.to_be_bytes())?;
-    let entry =
-        tables.get("members", &member)?.ok_or_else(|| Aborted::new("the pool's member is not there"))?;
+    let turn = turn_of(&found, 0).ok_or_else(|| Aborted::new("the pool has no members or no turn"))?;
+    let entry = take(tables, pool, turn)?;
     let choice = choice_of(|name| column(&entry, name));
     choice.map(Some).ok_or_else(|| Aborted::new("the member has no address, mac or port"))
 }

@@ -158,6 +158,15 @@ fn members(count: u64) -> Vec<Member> {
     (0..count).map(member).collect()
 }
 
+/// Which members the store's procedure chooses, question by question.
+pub(crate) fn turns_of_the_procedure(count: u64, questions: usize) -> Vec<u64> {
+    let shared = Shared::new();
+    let data = Controller::of(&shared);
+    now(balancer::configure(&data, &vip(), &members(count))).unwrap();
+    let choose = || now(balancer::choose(&data, Form::Procedures, 0, vip().address)).unwrap().unwrap();
+    (0..questions).map(|_| u64::from(choose().address.octets()[3]) - 100).collect()
+}
+
 #[test]
 fn a_switch_learns_and_forgets_nothing_in_every_form() {
     for form in Form::ALL {

@@ -9,10 +9,13 @@ use weir_apps::fabric::{
 };
 use weir_model::entry::{
     GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
-    SubnetEntry, Vni, member_bucket,
+    ServiceEntry, SubnetEntry, VirtualEntry, Vni, member_bucket,
 };
 use weir_model::event::{ActuatorFacts, Role};
-use weir_model::resource::{Action, Endpoint, FirewallRule, Network, NextHop, Peer, Resource, Route, Subnet};
+use weir_model::resource::{
+    Action, Balancer, Endpoint, FirewallRule, Network, NextHop, Peer, PortState, Protocol, Resource, Route,
+    Subnet,
+};
 use weir_model::{Entry, Key, Label, MacAddr, Version};
 use weir_store::Store;
 
@@ -26,6 +29,7 @@ struct Tenant {
     endpoints: Vec<(Endpoint, Stored)>,
     routes: Vec<(Route, Version)>,
     rules: Vec<(FirewallRule, Version)>,
+    balancers: Vec<Balancer>,
 }
 
 fn tenants(store: &Store) -> Vec<Tenant> {
@@ -43,6 +47,7 @@ fn tenants(store: &Store) -> Vec<Tenant> {
             endpoints: Vec::new(),
             routes: Vec::new(),
             rules: Vec::new(),
+            balancers: Vec::new(),
         };
         for inside in all.iter().filter(|s| s.resource.id().network.as_ref() == Some(&network.name)) {
             match inside.resource.clone() {
@@ -51,6 +56,7 @@ fn tenants(store: &Store) -> Vec<Tenant> {
                 Resource::Endpoint(endpoint) => tenant.endpoints.push((endpoint, inside.clone())),
                 Resource::Route(route) => tenant.routes.push((route, inside.version)),
                 Resource::FirewallRule(rule) => tenant.rules.push((rule, inside.version)),
+                Resource::Balancer(balancer) => tenant.balancers.push(balancer),
             }
         }
         tenants.push(tenant);
@@ -179,6 +185,59 @@ impl Tenant {
     }
 }
 
+impl Tenant {
+    fn virtuals(&self, hosts: &BTreeMap<Label, ActuatorFacts>) -> BTreeMap<Key, Entry> {
+        let locations = self.locations(hosts);
+        let of = |balancer: &Balancer| {
+            let v4 = balancer.address.is_ipv4();
+            let serves = |name: &Label| {
+                let (endpoint, stored) = self.endpoints.iter().find(|(e, _)| e.name == *name).unwrap();
+                let address = *stored.allocated.addresses.iter().find(|a| a.is_ipv4() == v4).unwrap();
+                let there = locations.contains_key(&Key::Location { vni: self.vni, address });
+                (there && endpoint.state == PortState::Up).then_some(address)
+            };
+            let members: BTreeSet<IpAddr> = balancer.members.iter().filter_map(serves).collect();
+            let services = balancer.services.iter().map(|service| ServiceEntry {
+                protocol: if service.protocol == Protocol::TCP { 6 } else { 17 },
+                port: service.port,
+                target_port: service.target_port.unwrap_or(service.port),
+            });
+            let entry = VirtualEntry {
+                name: balancer.name.clone(),
+                services: services.collect(),
+                members: members.into_iter().collect(),
+            };
+            (Key::Virtual { vni: self.vni, address: balancer.address }, Entry::Virtual(entry))
+        };
+        self.balancers.iter().map(of).collect()
+    }
+}
+
+/// Every turn is of a client at that host and leads to another endpoint that serves.
+fn check_turn(
+    tenants: &[Tenant],
+    hosts: &BTreeMap<Label, ActuatorFacts>,
+    host: &Label,
+    key: &Key,
+    entry: &Entry,
+) {
+    let (Key::Turn { vni, client, address }, Entry::Turn(turn)) = (key, entry) else { panic!("{key}") };
+    let tenant = tenants.iter().find(|tenant| tenant.vni == *vni).unwrap();
+    let (at, _) = &tenant.locations(hosts)[&Key::Location { vni: *vni, address: *client }];
+    assert_eq!(at, host, "{key} is where its client is not");
+    let virtuals = tenant.virtuals(hosts);
+    let Some(Entry::Virtual(serves)) = virtuals.get(&Key::Virtual { vni: *vni, address: *address }) else {
+        panic!("{key} is of no virtual address");
+    };
+    assert!(serves.members.contains(&turn.member), "{key} leads to {}, which is gone", turn.member);
+    let owner = |address: &IpAddr| {
+        let has = |(_, stored): &&(Endpoint, Stored)| stored.allocated.addresses.contains(address);
+        tenant.endpoints.iter().find(has).unwrap().0.name.clone()
+    };
+    assert_eq!(owner(&turn.member), turn.endpoint);
+    assert_ne!(owner(client), turn.endpoint, "{key} leads to the client");
+}
+
 fn compile(store: &Store, tenants: &[Tenant]) -> Desired {
     let facts: Vec<ActuatorFacts> = actuators(store).map(|status| status.facts).collect();
     let of = |role: Role| facts.iter().filter(move |facts| facts.role == role);
@@ -206,6 +265,7 @@ fn compile(store: &Store, tenants: &[Tenant]) -> Desired {
             if !here.is_empty() {
                 all.insert(at(&Key::Policy { vni: tenant.vni }), tenant.policy());
                 all.extend(tenant.members().into_iter().map(|(key, entry)| (at(&key), entry)));
+                all.extend(tenant.virtuals(&hosts).into_iter().map(|(key, entry)| (at(&key), entry)));
             }
             for (endpoint, stored) in here {
                 let key = Key::Port { vni: tenant.vni, endpoint: endpoint.name.clone() };
@@ -265,6 +325,9 @@ pub(super) fn check(store: &Store) {
     check_allocations(&tenants);
     let wanted = compile(store, &tenants);
     let mut found = Desired::new();
+    let joined = actuators(store).filter(|status| status.facts.role == Role::Host);
+    let hosts: BTreeMap<Label, ActuatorFacts> = joined.map(|s| (s.facts.name.clone(), s.facts)).collect();
+    let mut turns = 0;
     for status in actuators(store) {
         let name = &status.facts.name;
         let (mut entries, mut tombstones) = (0, 0);
@@ -277,6 +340,11 @@ pub(super) fn check(store: &Store) {
             if let Entry::Port(port) = &mut entry {
                 assert!(port.policy_min <= version && port.policy_min > Version::ZERO);
                 port.policy_min = Version::ZERO;
+            }
+            if matches!(key, Key::Turn { .. }) {
+                check_turn(&tenants, &hosts, name, &key, &entry);
+                turns += 1;
+                continue;
             }
             let direct = matches!(key, Key::Location { .. }) && status.facts.role == Role::Host;
             entries += u64::from(!direct);
@@ -291,6 +359,9 @@ pub(super) fn check(store: &Store) {
         assert!(wanted.contains_key(at), "{} has {} too much", at.0, at.1);
     }
     assert_eq!(store.count(tables::OFFLOADS), store.count(tables::HOST_OFFLOADS));
+    for table in [tables::TURNS, tables::HOST_TURNS, tables::MEMBER_TURNS] {
+        assert_eq!(store.count(table), turns, "{table}");
+    }
     assert_eq!(store.count(tables::VNIS), tenants.len());
     for tenant in &tenants {
         assert_eq!(network_of(store, tenant.vni).as_ref(), Some(&tenant.network.name));

@@ -7,9 +7,11 @@ use std::net::IpAddr;
 use weir_apps::fabric::{desired, resource, resources, vni_of};
 use weir_model::entry::Vni;
 use weir_model::event::{
-    ActuatorFacts, Event, EventBody, Mutation, Role, SourceId, Transaction, Usage, UsageReport, Wanted,
+    ActuatorFacts, Event, EventBody, Mutation, Role, SourceId, Transaction, TurnUse, Usage, UsageReport,
+    Wanted,
 };
-use weir_model::resource::{Kind, ResourceId};
+use weir_model::packet_in::{PacketIn, PacketInReport, Why};
+use weir_model::resource::{Kind, Resource, ResourceId};
 use weir_model::update::Refusal;
 use weir_model::{Label, Version};
 use weir_store::Store;
@@ -73,7 +75,8 @@ pub(super) fn body(rng: &mut ChaCha8Rng, store: &Store) -> EventBody {
         0..60 => EventBody::Intent(transaction(rng, store)),
         60..76 => EventBody::Joined(facts(rng)),
         76..79 => EventBody::Removed { actuator: pick(rng, &actuators()).clone() },
-        79..94 => EventBody::Usage(report(rng, store)),
+        79..86 => EventBody::Usage(report(rng, store)),
+        86..94 => packets(rng, store),
         _ => refused(rng, store),
     }
 }
@@ -127,7 +130,8 @@ fn document(rng: &mut ChaCha8Rng) -> Value {
     let network = name(rng, 'n', 2);
     let mtu = *pick(rng, &[1400, 9000]);
     let mtu = mostly(rng, mtu, 100);
-    match rng.random_range(0..20) {
+    match rng.random_range(0..23) {
+        20.. => balancer(rng, &network),
         0 => json!({"kind": "network", "name": network, "mtu": mtu,
             "ingress": *pick(rng, &["allow", "deny"]), "externalAccess": rng.random_bool(0.5)}),
         1..3 => subnet(rng, &network),
@@ -199,6 +203,60 @@ fn endpoint(rng: &mut ChaCha8Rng, network: &str) -> Value {
     document
 }
 
+fn balancer(rng: &mut ChaCha8Rng, network: &str) -> Value {
+    let known = ["10.0.0.9", "10.0.0.25", "fd00::99", "10.0.0.2", "10.0.0.1"];
+    let place = *pick(rng, &[0, 0, 1, 2]);
+    let wrong = *pick(rng, &[3, 4]);
+    let place = mostly(rng, place, wrong);
+    let members: std::collections::BTreeSet<String> =
+        (0..rng.random_range(0..4)).map(|_| name(rng, 'e', 5)).collect();
+    json!({"kind": "balancer", "network": network, "name": name(rng, 'b', 2), "address": known[place],
+        "services": [{"protocol": *pick(rng, &["tcp", "udp"]), "port": rng.random_range(1..3)}],
+        "members": members.into_iter().collect::<Vec<_>>()})
+}
+
+/// Questions whose turn it is, from the endpoints of one network on one host.
+fn packets(rng: &mut ChaCha8Rng, store: &Store) -> EventBody {
+    let network = label(&name(rng, 'n', 2));
+    let actuator = label(&name(rng, 'h', 4));
+    let mut packets = Vec::new();
+    for stored in resources(store, Some(Kind::Endpoint), Some(&network)) {
+        let Resource::Endpoint(endpoint) = &stored.resource else { continue };
+        if endpoint.host.as_ref() != Some(&actuator) && rng.random_range(0..20) > 0 {
+            continue;
+        }
+        let source = *pick(rng, &stored.allocated.addresses);
+        let virtuals: Vec<IpAddr> = resources(store, Some(Kind::Balancer), Some(&network))
+            .filter_map(|stored| match stored.resource {
+                Resource::Balancer(balancer) => Some(balancer.address),
+                _ => None,
+            })
+            .collect();
+        let destination = if virtuals.is_empty() { [10, 0, 0, 9].into() } else { *pick(rng, &virtuals) };
+        packets.push(PacketIn {
+            endpoint: endpoint.name.clone(),
+            why: Why::Balanced,
+            source_mac: stored.allocated.mac.unwrap(),
+            source: Some(source),
+            destination: Some(destination),
+            protocol: 6,
+            ports: (1, 1),
+        });
+    }
+    let vni = vni_of(store, &network).unwrap_or(Vni(99));
+    EventBody::PacketIn(PacketInReport { actuator, vni, packets })
+}
+
+/// Turns that were used, as a host tells.
+fn turns(rng: &mut ChaCha8Rng, store: &Store, actuator: &Label) -> Vec<TurnUse> {
+    let of = |key: weir_model::Key| match key {
+        weir_model::Key::Turn { vni, client, address } => Some(TurnUse { vni, client, address }),
+        _ => None,
+    };
+    let all: Vec<TurnUse> = desired(store, actuator).filter_map(|(key, _, _)| of(key)).collect();
+    all.into_iter().filter(|_| rng.random_bool(0.7)).collect()
+}
+
 fn usages(rng: &mut ChaCha8Rng, store: &Store) -> Vec<Usage> {
     let mut known: Vec<(Vni, IpAddr)> = vec![(Vni(99), [10, 0, 0, 2].into())];
     for stored in resources(store, Some(Kind::Endpoint), None) {
@@ -216,7 +274,8 @@ fn usages(rng: &mut ChaCha8Rng, store: &Store) -> Vec<Usage> {
 fn report(rng: &mut ChaCha8Rng, store: &Store) -> UsageReport {
     let actuator = label(&name(rng, 'h', 4));
     let through_gateway = usages(rng, store);
-    UsageReport { actuator, window_ms: 1000, through_gateway, direct: usages(rng, store) }
+    let turns = turns(rng, store, &actuator);
+    UsageReport { actuator, window_ms: 1000, through_gateway, direct: usages(rng, store), turns }
 }
 
 fn refused(rng: &mut ChaCha8Rng, store: &Store) -> EventBody {

@@ -144,7 +144,13 @@ fn from(source: &str, sequence: u64, body: EventBody) -> Event {
 
 fn usage(of: &str) -> EventBody {
     let (through_gateway, direct) = (Vec::new(), Vec::new());
-    EventBody::Usage(UsageReport { actuator: label(of), window_ms: 1, through_gateway, direct })
+    EventBody::Usage(UsageReport {
+        actuator: label(of),
+        window_ms: 1,
+        through_gateway,
+        direct,
+        turns: Vec::new(),
+    })
 }
 
 fn joined(name: &str, key: &KeyPair) -> EventBody {

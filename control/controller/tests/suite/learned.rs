@@ -2,7 +2,9 @@
 //! send to each other. Questions and answers are lost, doubled, swapped and replayed; hosts lie about endpoints that
 //! others have; endpoints move; sessions break; hosts and the controller die.
 //!
-//! Checked after every step: a location in force names a host that the endpoint was placed on and that told of it
+//! Three of the endpoints serve a virtual address that all connect to (decision 0024).
+//!
+//! Checked after every step: a turn in force is of a client that was placed there, and leads to a member that is another; a location in force names a host that the endpoint was placed on and that told of it
 //! itself, and what is forged or replayed changes nothing and is counted. At the end: whoever sends has, or is given,
 //! the place of whom it sends to.
 
@@ -27,6 +29,9 @@ use weir_trust::identity::{KeyPair, sign_acks, sign_event};
 
 const HOSTS: [&str; 3] = ["h1", "h2", "h3"];
 const ENDPOINTS: usize = 5;
+/// The first endpoints are the members of the virtual address.
+const MEMBERS: u64 = 3;
+const VIRTUAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 200));
 const VNI: Vni = Vni(1);
 
 fn signer() -> SingleSigner {
@@ -169,6 +174,12 @@ impl Simulation {
             (id(Kind::Subnet, Some("blue"), "main"), subnet),
         ]);
         (0..ENDPOINTS as u64).for_each(|number| simulation.place(number, number as usize % HOSTS.len()));
+        let members: Vec<String> = (0..MEMBERS).map(|number| format!("\"{}\"", endpoint(number))).collect();
+        let shop = format!(
+            r#"{{"kind":"balancer","network":"blue","name":"shop","address":"{VIRTUAL}","services":[{{"protocol":"tcp","port":80}}],"members":[{}]}}"#,
+            members.join(",")
+        );
+        simulation.intent(vec![(id(Kind::Balancer, Some("blue"), "shop"), Wanted::Document(shop))]);
         while !simulation.proposals.is_empty() {
             simulation.order();
         }
@@ -279,6 +290,18 @@ impl Simulation {
             return true;
         }
         self.tell(number, vec![packet(name, port, Why::Unknown, Some(to))]);
+        false
+    }
+
+    /// A guest of a host connects to the virtual address; returns whether its switch knows whose turn it is.
+    fn connect_virtual(&mut self, number: usize, from: usize) -> bool {
+        let ports = self.hosts[number].ports();
+        let Some((name, port)) = ports.get(from % ports.len().max(1)) else { return true };
+        let key = Key::Turn { vni: VNI, client: port.addresses[0], address: VIRTUAL };
+        if self.hosts[number].has(&key).is_some() {
+            return true;
+        }
+        self.tell(number, vec![packet(name, port, Why::Balanced, Some(VIRTUAL))]);
         false
     }
 
@@ -413,6 +436,18 @@ impl Simulation {
     fn check(&mut self) {
         for host in &self.hosts {
             for (key, found) in host.gate.iter() {
+                if let (Key::Turn { client, .. }, Some(Entry::Turn(turn))) = (key, &found.entry) {
+                    let mut members = (0..MEMBERS).map(|number| (endpoint(number), address(number)));
+                    let serves = members.any(|member| member == (turn.endpoint.clone(), turn.member));
+                    let owner =
+                        (0..ENDPOINTS as u64).find(|number| address(*number) == *client).map(endpoint);
+                    let here = owner.as_ref().is_some_and(|owner| {
+                        *owner != turn.endpoint && self.placed.contains(&(owner.clone(), host.name.clone()))
+                    });
+                    if !serves || !here {
+                        self.violations.push(format!("{} has {key} of {}", host.name, turn.endpoint));
+                    }
+                }
                 let Some(Entry::Location(location)) = &found.entry else { continue };
                 let of = (location.endpoint.clone(), location.host.clone());
                 if !self.told.contains(&of) || !self.placed.contains(&of) {
@@ -425,7 +460,11 @@ impl Simulation {
     fn step(&mut self) {
         let number = self.rng.below(HOSTS.len() as u64) as usize;
         match self.rng.below(64) {
-            0..16 => {
+            0..4 => {
+                let from = self.rng.below(8) as usize;
+                self.connect_virtual(number, from);
+            }
+            4..16 => {
                 let (from, to) = (self.rng.below(8) as usize, self.rng.below(ENDPOINTS as u64));
                 self.send(number, from, to);
             }
@@ -498,12 +537,30 @@ impl Simulation {
         }
     }
 
+    /// Whoever connects to the virtual address is given a member.
+    fn check_turns(&mut self) {
+        for (number, host) in HOSTS.iter().enumerate() {
+            for from in 0..self.hosts[number].ports().len() {
+                let mut served = false;
+                for _ in 0..5 {
+                    served = served || self.connect_virtual(number, from);
+                    self.settle();
+                }
+                if !served {
+                    let waiting = self.core.scheduler().waiting(5);
+                    self.violations.push(format!("client {from} of {host} was never served: {waiting:?}"));
+                }
+            }
+        }
+    }
+
     fn run(mut self, steps: usize) -> (Vec<String>, u64) {
         (0..steps).for_each(|_| self.step());
         self.healed = true;
         (0..HOSTS.len()).for_each(|number| self.connect(number));
         self.settle();
         self.check_reachable();
+        self.check_turns();
         self.check();
         (self.violations, self.refused)
     }

@@ -358,7 +358,8 @@ fn an_unanswered_question_ends_and_usage_is_ordered() {
 /// A usage report that an agent's switch signs, of itself or somebody else.
 fn usage(agent: &Agent, of: &str, sequence: u64) -> SignedEvent {
     let (through_gateway, direct) = (vec![], vec![]);
-    let report = UsageReport { actuator: label(of), window_ms: 1, through_gateway, direct };
+    let report =
+        UsageReport { actuator: label(of), window_ms: 1, through_gateway, direct, turns: Vec::new() };
     let source = SourceId::of_actuator(&agent.name);
     let event = Event { source, sequence, body: EventBody::Usage(report) };
     sign_event(&agent.identity, &label("d"), event, None)

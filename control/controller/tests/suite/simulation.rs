@@ -171,7 +171,8 @@ impl Simulation {
         let key = if honest || lie != 1 { &own.identity } else { &other.identity };
         let domain = if honest || lie != 2 { "d" } else { "elsewhere" };
         let (through_gateway, direct) = (Vec::new(), Vec::new());
-        let report = UsageReport { actuator: of.clone(), window_ms: 1, through_gateway, direct };
+        let report =
+            UsageReport { actuator: of.clone(), window_ms: 1, through_gateway, direct, turns: Vec::new() };
         let source = SourceId::of_actuator(&own.name);
         sign_event(key, &label(domain), Event { source, sequence, body: EventBody::Usage(report) }, None)
     }

@@ -70,7 +70,8 @@ fn acks() -> SignedAcks {
 fn usage() -> SignedEvent {
     let actuator = label("host-1");
     let source = SourceId::of_actuator(&actuator);
-    let report = UsageReport { actuator, window_ms: 1, through_gateway: vec![], direct: vec![] };
+    let report =
+        UsageReport { actuator, window_ms: 1, through_gateway: vec![], direct: vec![], turns: Vec::new() };
     let event = Event { source, sequence: 1, body: EventBody::Usage(report) };
     SignedEvent { event, subject: None, signature: SIGNATURE }
 }

@@ -262,6 +262,7 @@ fn schema_of(kind: Kind) -> &'static str {
         Kind::Endpoint => "Endpoint",
         Kind::Route => "Route",
         Kind::FirewallRule => "FirewallRule",
+        Kind::Balancer => "Balancer",
     }
 }
 
@@ -273,6 +274,9 @@ fn smallest(kind: Kind) -> Result<Value, Failure> {
         Kind::Endpoint => json!({"network": "n", "name": "e", "subnet": "s"}),
         Kind::Route => json!({"network": "n", "name": "r", "prefix": "0.0.0.0/0", "nextHop": "drop"}),
         Kind::FirewallRule => json!({"network": "n", "name": "f", "direction": "ingress", "action": "allow"}),
+        Kind::Balancer => {
+            json!({"network": "n", "name": "b", "address": "10.0.0.9", "services": [{"protocol": "tcp", "port": 80}]})
+        }
     };
     let given: Vec<String> =
         document.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();

@@ -18,7 +18,7 @@ const NOTES_SHOWN: usize = 3;
 
 #[derive(Debug, Args)]
 pub(super) struct Get {
-    /// network, subnet, endpoint, route, firewall-rule, all, or devices (seen in learned networks)
+    /// network, subnet, endpoint, route, firewall-rule, balancer, all, or devices (seen in learned networks)
     kind: String,
     /// NETWORK/NAME, or NAME of a network
     name: Option<String>,
@@ -118,6 +118,7 @@ fn columns(kind: Kind) -> &'static [&'static str] {
         Kind::FirewallRule => {
             &["rule", "direction", "priority", "action", "protocol", "ports", "peers", "targets", "version"]
         }
+        Kind::Balancer => &["balancer", "address", "services", "members", "version"],
     }
 }
 
@@ -145,6 +146,12 @@ fn plain<T: serde::Serialize>(value: &T) -> String {
         Ok(other) => other.to_string(),
         Err(_) => String::new(),
     }
+}
+
+/// A service as `tcp/80`, or `tcp/80:8080` when the members have another port.
+fn service(service: &weir_model::resource::BalancerService) -> String {
+    let target = service.target_port.map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}/{}{target}", service.protocol, service.port)
 }
 
 fn row(view: &ResourceView) -> Vec<String> {
@@ -193,6 +200,12 @@ fn row(view: &ResourceView) -> Vec<String> {
             join(&r.ports),
             join(&r.peers.iter().map(plain).collect::<Vec<_>>()),
             join(&r.targets),
+        ],
+        Resource::Balancer(r) => vec![
+            name(&r.network, &r.name),
+            r.address.to_string(),
+            join(&r.services.iter().map(service).collect::<Vec<_>>()),
+            join(&r.members),
         ],
     };
     row.push(view.version.to_string());

@@ -72,12 +72,12 @@ pub struct Sides {
     pub ingress: Option<bool>,
 }
 
-/// A translation of the opener's source.
+/// A translation: at a gateway of the opener's source, at a host of its virtual destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// Outside address and port (ICMP: identifier).
+    /// Outside address and port (ICMP: identifier); of a virtual destination the member's.
     pub external: (IpAddr, u16),
-    /// Key of replies as they come in from outside, zone zero.
+    /// Key of replies as they come in: from outside with zone zero, from a member with the network's identifier.
     pub inbound: FlowKey,
 }
 
@@ -96,7 +96,7 @@ pub struct Connection {
     pub state: State,
     /// Who is charged.
     pub owner: Owner,
-    /// Translation, at a gateway.
+    /// Translation, at a gateway or to a virtual address.
     pub binding: Option<Binding>,
     /// When a packet was seen last.
     pub last_ms: u64,
@@ -130,6 +130,17 @@ impl Connection {
             seen: [true, false],
             recorded: false,
         }
+    }
+
+    /// The key of the opener's packets as the member of the virtual address gets them, if that is where they go.
+    pub fn inside(&self) -> Option<FlowKey> {
+        let inbound = self.binding?.inbound;
+        (inbound.zone != 0).then(|| inbound.reverse())
+    }
+
+    /// The key that the rules judge: policies see the member, as for direct traffic.
+    pub fn judged_key(&self) -> FlowKey {
+        self.inside().unwrap_or(self.key)
     }
 
     /// The network.

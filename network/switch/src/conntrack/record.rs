@@ -16,7 +16,7 @@ pub enum ConnectionRecord {
         key: RecordKey,
         /// How far it is.
         state: State,
-        /// Outside address and port of its source, if translated.
+        /// Outside address and port of its source, or address and port of the member, if translated.
         external: Option<(IpAddr, u16)>,
     },
     /// A connection is over.

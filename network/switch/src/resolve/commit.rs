@@ -63,7 +63,7 @@ impl TableResolver {
                 self.counters.count(self.answer_counters[service as usize], 1);
                 outcome(Outcome::Punt)
             }
-            Decision::Ask(address) => match self.asked(at, address) {
+            Decision::Ask(about) => match self.asked(at, about) {
                 Some(asked) => outcome(Outcome::Ask(Box::new(asked))),
                 None => {
                     self.commit_drop(at, Cause::Reason(Reason::UnknownDestination), Install::Nothing, None)
@@ -158,10 +158,8 @@ impl TableResolver {
         action.counter = counter;
         action.connection = number(tracked);
         let back = tracked.map(|(id, way)| (id, if way == Way::Opener { Way::Reply } else { Way::Opener }));
-        if !reverse.is_empty()
-            && let Some(network) = self.tables.network_mut(at.key.zone)
-        {
-            network.forgive(&at.key.reverse());
+        if let Some(network) = self.tables.network_mut(at.key.zone) {
+            reverse.iter().for_each(|(_, key, _)| network.forgive(key));
         }
         let flow = (*at.ingress, zoneless(&at.key), action);
         let reverse = reverse.into_iter().map(|(ingress, key, action)| {

@@ -4,7 +4,7 @@
 use crate::answer::Service;
 use crate::conntrack::{Binding, ConnectionId, Sides, Way};
 use crate::counters::Reason;
-use crate::flow::{Action, CounterIndex, Hop, Ingress, MissReason, PortIndex};
+use crate::flow::{About, Action, CounterIndex, Hop, Ingress, MissReason, PortIndex};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use weir_model::Key;
@@ -166,8 +166,8 @@ pub(crate) enum Decision {
         install: Install,
     },
     Punt(Service),
-    /// The frame waits until the controllers have said where this address is.
-    Ask(IpAddr),
+    /// The frame waits until the controllers have answered.
+    Ask(About),
     Drop {
         cause: Cause,
         install: Install,

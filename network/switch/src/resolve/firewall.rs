@@ -57,7 +57,7 @@ fn is_opening(at: &Arrival<'_>) -> bool {
 
 /// What the rules say of a connection that they allow: its sides, what it is counted under, and its new
 /// judgement if there is one.
-type Allowed = (Sides, Cause, Option<(u64, Sides)>);
+pub(super) type Allowed = (Sides, Cause, Option<(u64, Sides)>);
 
 /// A packet that the firewall lets pass.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +143,8 @@ impl TableResolver {
         network: &Network,
         observer: &mut O,
     ) -> Stage<Known> {
-        let Some((id, way)) = self.connections.find(&at.key) else {
+        let reply = || self.connections.find_inbound(&at.key).map(|id| (id, Way::Reply));
+        let Some((id, way)) = self.connections.find(&at.key).or_else(reply) else {
             observer.note("connection", || "it belongs to no connection known here".to_string());
             return Ok(Known::Nothing);
         };
@@ -175,13 +176,13 @@ impl TableResolver {
 
     /// Whether the rules allow a connection: as they said when they were asked last, unless anything has
     /// changed since.
-    fn judge_known(&self, network: &Network, connection: &Connection) -> Result<Allowed, Cause> {
+    pub(super) fn judge_known(&self, network: &Network, connection: &Connection) -> Result<Allowed, Cause> {
         let cause = Cause::Counter(connection.counter);
         match (connection.generation == network.generation, connection.state) {
             (true, State::Revoked) => Err(cause),
             (true, _) => Ok((connection.sides, cause, None)),
             (false, _) => {
-                let (sides, cause) = self.judge_opening(network, &connection.key)?;
+                let (sides, cause) = self.judge_opening(network, &connection.judged_key())?;
                 Ok((sides, cause, Some((network.generation, sides))))
             }
         }
@@ -189,7 +190,7 @@ impl TableResolver {
 
     /// Judges again for a watcher.
     fn show_opening<O: Observer>(&self, network: &Network, connection: &Connection, observer: &mut O) {
-        let key = &connection.key;
+        let key = &connection.judged_key();
         let sides = [(Direction::Egress, key.source), (Direction::Ingress, key.destination)];
         for (direction, address) in sides {
             let port =
@@ -238,6 +239,10 @@ impl TableResolver {
         if at.parsed.is_icmp_error() {
             return Ok(Track::Untracked);
         }
+        if self.connections.find_inbound(&at.key.reverse()).is_some() {
+            observer.note("tracking", || Reason::BalancerConflict.text().to_string());
+            return Err(Decision::drop_packet(Reason::BalancerConflict));
+        }
         if sides.egress != Some(true) && sides.ingress != Some(true) {
             observer.note("tracking", || "the rule is not stateful, so nothing is tracked".to_string());
             return Ok(Track::Untracked);
@@ -270,7 +275,7 @@ impl TableResolver {
         let connection = self.connections.find(key).and_then(|(id, _)| self.connections.get(id));
         let goes_on = connection.is_some_and(|connection| {
             connection.generation == network.generation
-                || self.judge_opening(network, &connection.key).is_ok()
+                || self.judge_opening(network, &connection.judged_key()).is_ok()
         });
         goes_on || self.judge_opening(network, key).is_ok() && self.allowed_back(network, key)
     }

@@ -162,7 +162,7 @@ impl TableResolver {
         Ok(())
     }
 
-    /// The stages `connection`, `egress-firewall`, `route`, `ingress-firewall` and `tracking`.
+    /// The stages `balancer`, `connection`, `egress-firewall`, `route`, `ingress-firewall` and `tracking`.
     fn forward_from_port<O: Observer>(
         &self,
         at: &Arrival<'_>,
@@ -170,6 +170,14 @@ impl TableResolver {
         network: &Network,
         observer: &mut O,
     ) -> Stage<Decision> {
+        if at.parsed.is_icmp_error()
+            && let Some(decision) = self.error_about_balanced(at, network, observer)
+        {
+            return Ok(decision);
+        }
+        if let Some(entry) = network.virtuals.get(&at.destination()) {
+            return self.to_virtual(at, port, network, entry, observer);
+        }
         let related = || at.parsed.is_icmp_error() && self.is_related(at, network);
         let known = self.known(at, network, observer)?;
         let mut passed = if let Known::Passed(passed) = known { Some(passed) } else { None };
@@ -204,13 +212,16 @@ impl TableResolver {
             (None, None) => return Err(Decision::drop_packet(Reason::NoPolicy)),
         };
         let routed = !network.same_subnet(at.source(), at.destination());
-        let Some(action) = self.action(network, &at.key, target, routed, port.entry.mac) else {
+        let Some(mut action) = self.action(network, &at.key, target, routed, port.entry.mac) else {
             return Err(Decision::drop_packet(Reason::UnknownNetwork));
         };
         if passed.track == Track::Alone {
             return Ok(self.send_alone(at, &action, passed.cause));
         }
-        let reverse = self.reverse(at, network, target, passed.track, Some(port.index));
+        let reverse = match self.balanced_reply(passed.track) {
+            Some(connection) => self.from_virtual(network, connection, &mut action),
+            None => self.reverse(at, network, target, passed.track, Some(port.index)),
+        };
         let (Passed { cause, track }, revoke) = (passed, known.replaced());
         Ok(Decision::Forward(Box::new(Forward { action, cause, track, reverse, revoke })))
     }

@@ -90,7 +90,7 @@ impl TableResolver {
         network: &Network,
         observer: &mut O,
     ) -> Stage<Decision> {
-        if network.local.contains_key(&at.source()) {
+        if network.local.contains_key(&at.source()) || network.virtuals.contains_key(&at.source()) {
             observer.note("anti-spoofing", || format!("{} is here, not elsewhere", at.source()));
             return Err(Decision::drop_flow(Reason::SpoofedSource));
         }
@@ -108,6 +108,11 @@ impl TableResolver {
         if !receiver.up {
             observer.note("port", || format!("{} is down: {}", receiver.name, receiver.reason));
             return Err(Decision::drop_packet(Reason::PortDown));
+        }
+        if at.parsed.is_icmp_error()
+            && let Some(decision) = self.error_about_balanced(at, network, observer)
+        {
+            return Ok(decision);
         }
         let known = self.known(at, network, observer)?;
         let passed = match known {
@@ -127,13 +132,16 @@ impl TableResolver {
         };
         let target = Target::Port(receiver.index);
         let router = network.vni.router_mac();
-        let Some(action) = self.action(network, &at.key, target, false, router) else {
+        let Some(mut action) = self.action(network, &at.key, target, false, router) else {
             return Err(Decision::drop_packet(Reason::UnknownNetwork));
         };
         if passed.track == Track::Alone {
             return Ok(self.send_alone(at, &action, passed.cause));
         }
-        let reverse = self.reverse(at, network, target, passed.track, None);
+        let reverse = match self.balanced_reply(passed.track) {
+            Some(connection) => self.from_virtual(network, connection, &mut action),
+            None => self.reverse(at, network, target, passed.track, None),
+        };
         let (Passed { cause, track }, revoke) = (passed, known.replaced());
         Ok(Decision::Forward(Box::new(Forward { action, cause, track, reverse, revoke })))
     }

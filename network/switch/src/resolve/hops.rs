@@ -5,7 +5,7 @@ use super::decision::{Arrival, Cause, Decision, Install, Observer, Stage, Step};
 use crate::answer::{self, Reply, Service};
 use crate::conntrack::FLOW_IDLE_MS;
 use crate::counters::Reason;
-use crate::flow::{Action, Hop, NO_CONNECTION, PortIndex};
+use crate::flow::{About, Action, Hop, NO_CONNECTION, PortIndex};
 use crate::tables::network::{Location, Network};
 use crate::tables::{Place, Port, gateways};
 use std::net::IpAddr;
@@ -151,7 +151,7 @@ impl TableResolver {
             rule: None,
             key: Some(Key::Network { vni: network.vni }),
         });
-        Err(Decision::Ask(address))
+        Err(Decision::Ask(About::Place(address)))
     }
 
     /// What no location is known for goes to a gateway, which knows them all (row A11).

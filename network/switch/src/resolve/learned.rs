@@ -6,7 +6,7 @@
 
 use super::TableResolver;
 use super::decision::Arrival;
-use crate::flow::{Asked, Ingress, PortIndex};
+use crate::flow::{About, Asked, Ingress, PortIndex};
 use crate::tables::Port;
 use std::net::IpAddr;
 use weir_model::entry::Vni;
@@ -34,15 +34,19 @@ fn packet(port: &Port, why: Why, source: Option<IpAddr>, destination: Option<IpA
 
 impl TableResolver {
     /// The question about a frame from a port.
-    pub(super) fn asked(&self, at: &Arrival<'_>, address: IpAddr) -> Option<Asked> {
+    pub(super) fn asked(&self, at: &Arrival<'_>, about: About) -> Option<Asked> {
         let Ingress::Port(index) = *at.ingress else { return None };
         let port = self.tables.port(index)?;
+        let (why, source, address) = match about {
+            About::Place(address) => (Why::Unknown, at.source(), address),
+            About::Turn { client, address } => (Why::Balanced, client, address),
+        };
         let packet = PacketIn {
             protocol: at.key.protocol,
             ports: (at.key.source_port, at.key.destination_port),
-            ..packet(port, Why::Unknown, Some(at.source()), Some(address))
+            ..packet(port, why, Some(source), Some(address))
         };
-        Some(Asked { port: index, vni: port.vni.0, address, packet })
+        Some(Asked { port: index, vni: port.vni.0, about, packet })
     }
 
     /// What is to be told of a port that sent a frame, if anything.

@@ -1,3 +1,4 @@
+mod balanced;
 mod crash;
 mod firewall;
 mod gateway;

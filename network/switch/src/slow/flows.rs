@@ -16,6 +16,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use weir_model::entry::Vni;
+use weir_model::event::TurnUse;
 use weir_packet::{FlowKey, IpAddress};
 
 /// In `networks`: no flow.
@@ -36,6 +38,8 @@ struct Note {
     bytes: u64,
     /// Where a host sends it, for usage: the network, and whether a gateway stands in.
     destination: Option<(u32, bool)>,
+    /// The turn that it uses.
+    turn: Option<TurnUse>,
 }
 
 struct Zone {
@@ -140,8 +144,8 @@ impl FlowBook {
         if let Some(old) = replaced {
             self.forget(old);
         }
-        let note = note_of(ingress, key, zone_key, action);
         let network = network_of(ingress, action, ports);
+        let note = note_of(ingress, key, zone_key, action, network);
         let slot = slot as usize;
         if self.notes.len() <= slot {
             self.notes.resize_with(slot + 1, || None);
@@ -245,6 +249,9 @@ impl FlowBook {
             if let Some((vni, by_gateway)) = note.destination {
                 usage.add(vni, note.key.destination.into(), by_gateway, used.bytes);
             }
+            if let Some(turn) = note.turn.filter(|_| used.packets > 0) {
+                usage.use_turn(turn);
+            }
             let silent_ms = (now_ms as u32).wrapping_sub(counters.last_seen_ms.load(Relaxed));
             // The engine's time may be a little ahead of `now_ms`: a huge difference is none.
             if silent_ms > note.idle_ms && silent_ms < u32::MAX / 2 {
@@ -271,7 +278,7 @@ fn zone_key(ingress: &Ingress) -> Option<ZoneKey> {
     }
 }
 
-fn note_of(ingress: &Ingress, key: FlowKey, zone: Option<ZoneKey>, action: &Action) -> Note {
+fn note_of(ingress: &Ingress, key: FlowKey, zone: Option<ZoneKey>, action: &Action, network: u32) -> Note {
     let from = if let Ingress::Port(port) = *ingress { Some(port) } else { None };
     let to = if let Hop::Port(port) = action.hop { Some(port) } else { None };
     let side = |side: Option<(IpAddr, u16)>| side.map(|(ip, _)| ip.into());
@@ -289,6 +296,11 @@ fn note_of(ingress: &Ingress, key: FlowKey, zone: Option<ZoneKey>, action: &Acti
         packets: 0,
         bytes: 0,
         destination,
+        turn: from.filter(|_| action.nat.is_some_and(|nat| nat.destination.is_some())).map(|_| TurnUse {
+            vni: Vni(network),
+            client: key.source.into(),
+            address: key.destination.into(),
+        }),
     }
 }
 

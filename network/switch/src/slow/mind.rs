@@ -38,7 +38,7 @@ pub trait Mind: Resolver + Send {
         Vec::new()
     }
 
-    /// Whether there are locations that go when nobody tells of their use.
+    /// Whether there are locations or turns that go when nobody tells of their use.
     fn holds_locations(&self) -> bool {
         false
     }

@@ -27,7 +27,7 @@ use crate::control::punt::PuntSocket;
 use crate::engine::ring::{FrameConsumer, FrameProducer};
 use crate::engine::sys::Poller;
 use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};
-use crate::flow::{Effects, Hop, Ingress, Invalidate, MissReason, Outcome, PortEffect};
+use crate::flow::{About, Effects, Hop, Ingress, Invalidate, MissReason, Outcome, PortEffect};
 use crate::flowtable::action::Tunnel;
 use captures::Captures;
 use flows::FlowBook;
@@ -345,14 +345,18 @@ impl<M: Mind> Slow<M> {
         Ok(())
     }
 
-    /// Lets the frames go on that wait for the places in these updates, which are in force.
+    /// Lets the frames go on that wait for the places and turns in these updates, which are in force.
     fn release_held(&mut self, updates: &[weir_model::Update]) -> io::Result<()> {
         let mut injected = false;
         for update in updates {
-            let (Key::Location { vni, address }, Change::Put(_)) = (&update.key, &update.change) else {
-                continue;
+            let (vni, about) = match (&update.key, &update.change) {
+                (Key::Location { vni, address }, Change::Put(_)) => (vni, About::Place(*address)),
+                (Key::Turn { vni, client, address }, Change::Put(_)) => {
+                    (vni, About::Turn { client: *client, address: *address })
+                }
+                _ => continue,
             };
-            for (miss, frame) in self.questions.answered(self.shared.now_us(), vni.0, *address) {
+            for (miss, frame) in self.questions.answered(self.shared.now_us(), vni.0, about) {
                 injected |= self.resolve(&miss, &frame);
             }
         }

@@ -1,8 +1,8 @@
-//! Questions to the controllers about destinations of learned networks, and the frames that wait for the answers
-//! (decision 0019; rows B10 and C8).
+//! Questions to the controllers, about destinations of learned networks and about turns of virtual addresses, and the
+//! frames that wait for the answers (decisions 0019 and 0024; rows B10 and C8).
 //!
 //! Invariants
-//! - One question a destination is open, whoever sends there: who comes later waits with the first.
+//! - One question a destination, or a turn, is open, whoever sends there: who comes later waits with the first.
 //! - Open are at most [`QUESTIONS_MAX`], of them [`QUESTIONS_PER_NETWORK_MAX`] of one network and
 //!   [`QUESTIONS_PER_PORT_MAX`] by one port; a port asks at most [`ASKS_PER_S`] a second, and [`ASKS_AT_ONCE`] at once.
 //!   So a port that sends to everybody, and a tenant with many of them, take no more than their share of the switch, the
@@ -14,9 +14,8 @@
 //!
 //! Pure: no clock and no socket; `T` is a frame with what it needs to go on.
 
-use crate::flow::{Asked, PortIndex};
+use crate::flow::{About, Asked, PortIndex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::IpAddr;
 use weir_model::entry::Vni;
 use weir_model::packet_in::{PACKETS_IN_MAX, PacketIn};
 
@@ -133,7 +132,7 @@ struct Budget {
 
 /// See the module.
 pub struct Questions<T> {
-    open: HashMap<(u32, IpAddr), Question<T>>,
+    open: HashMap<(u32, About), Question<T>>,
     budgets: BTreeMap<PortIndex, Budget>,
     of_networks: HashMap<u32, usize>,
     tell: VecDeque<(Vni, PacketIn)>,
@@ -168,9 +167,9 @@ impl<T> Questions<T> {
         (self.open.values().map(|question| question.held.len()).sum(), self.held_bytes)
     }
 
-    /// A frame of `bytes` bytes whose destination is not known: it is held, or dropped and counted.
+    /// A frame of `bytes` bytes that waits for an answer: it is held, or dropped and counted.
     pub fn ask(&mut self, now_us: u64, asked: Asked, bytes: usize, frame: T) {
-        let key = (asked.vni, asked.address);
+        let key = (asked.vni, asked.about);
         if let Some(question) = self.open.get(&key) {
             let full = question.held.len() >= HELD_PER_QUESTION_MAX;
             if full || !self.hold(asked.port, bytes) {
@@ -268,9 +267,9 @@ impl<T> Questions<T> {
         Some((vni, packets))
     }
 
-    /// The place of an address is in force: its frames go on.
-    pub fn answered(&mut self, now_us: u64, vni: u32, address: IpAddr) -> Vec<T> {
-        let Some(question) = self.open.remove(&(vni, address)) else { return Vec::new() };
+    /// The answer is in force: its frames go on.
+    pub fn answered(&mut self, now_us: u64, vni: u32, about: About) -> Vec<T> {
+        let Some(question) = self.open.remove(&(vni, about)) else { return Vec::new() };
         self.counters.answered += 1;
         self.counters.released += question.held.len() as u64;
         let took_us = now_us.saturating_sub(question.since_us);

@@ -103,7 +103,7 @@ impl Mind for TableResolver {
     }
 
     fn holds_locations(&self) -> bool {
-        self.tables().role() == Role::Host && self.tables().locations() > 0
+        self.tables().role() == Role::Host && self.tables().locations() + self.tables().turns() > 0
     }
 
     fn due_frames(&mut self, now_ms: u64) -> Vec<(PortIndex, Vec<u8>)> {

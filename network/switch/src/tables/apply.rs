@@ -4,7 +4,7 @@ use super::network::{Location, Network};
 use super::routes::ROUTES_MAX;
 use super::{
     GATEWAYS_MAX, LOCATIONS_MAX, MEMBERS_MAX, NETWORKS_MAX, PORTS_MAX, Port, Role, SOUGHT_MAX, SUBNETS_MAX,
-    Tables,
+    TURNS_MAX, Tables, VIRTUALS_MAX,
 };
 use crate::flow::{Effects, Invalidate, PortEffect, PortIndex};
 use crate::policy::{Policy, RULES_MAX};
@@ -12,10 +12,12 @@ use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use weir_model::entry::{
-    GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, VNI_MAX, Vni,
+    GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, ServiceEntry,
+    VNI_MAX, VirtualEntry, Vni,
 };
 use weir_model::resource::{
-    ADDRESSES_MAX, MTU_MAX, MTU_MIN, PortState, QUEUE_PAIRS_MAX, SOCKET_BYTES_MAX, TAGS_MAX,
+    ADDRESSES_MAX, MEMBERS_MAX as BALANCER_MEMBERS_MAX, MTU_MAX, MTU_MIN, PortState, QUEUE_PAIRS_MAX,
+    SERVICES_MAX, SOCKET_BYTES_MAX, TAGS_MAX,
 };
 use weir_model::update::Refusal;
 use weir_model::{Change, Entry, Key, Label, MacAddr, Update, Version};
@@ -114,6 +116,16 @@ impl Tables {
             (Key::Location { address, .. }, Change::Delete) => self.put_location(vni, *address, None),
             (Key::Sought { address, .. }, Change::Put(Entry::Sought)) => self.seek(vni, *address, true),
             (Key::Sought { address, .. }, Change::Delete) => self.seek(vni, *address, false),
+            (Key::Virtual { address, .. }, Change::Put(Entry::Virtual(entry))) => {
+                self.put_virtual(vni, *address, Some(entry))
+            }
+            (Key::Virtual { address, .. }, Change::Delete) => self.put_virtual(vni, *address, None),
+            (Key::Turn { client, address, .. }, Change::Put(Entry::Turn(turn))) => {
+                self.put_turn(vni, (*client, *address), Some(turn.member))
+            }
+            (Key::Turn { client, address, .. }, Change::Delete) => {
+                self.put_turn(vni, (*client, *address), None)
+            }
             _ => Err(Refusal::Misfit),
         }
     }
@@ -303,6 +315,59 @@ impl Tables {
             };
         }
         Ok(Effects::default())
+    }
+
+    fn put_virtual(
+        &mut self,
+        vni: u32,
+        address: IpAddr,
+        entry: Option<&VirtualEntry>,
+    ) -> Result<Effects, Refusal> {
+        if let Some(entry) = entry {
+            check_virtual(address, entry)?;
+        }
+        let Some(network) = self.networks.get_mut(&vni) else { return Ok(Effects::default()) };
+        if network.virtuals.get(&address) == entry {
+            return Ok(Effects::default());
+        }
+        match entry {
+            Some(_) if network.virtuals.len() >= VIRTUALS_MAX && !network.virtuals.contains_key(&address) => {
+                return full(VIRTUALS_MAX);
+            }
+            Some(entry) => network.virtuals.insert(address, entry.clone()),
+            None => network.virtuals.remove(&address),
+        };
+        Ok(Effects { invalidate: vec![Invalidate::Address(vni, address)], ports: Vec::new() })
+    }
+
+    /// A turn that comes or goes concerns no flow: connections keep to their member. One that changes may have been
+    /// denied for the old member.
+    fn put_turn(
+        &mut self,
+        vni: u32,
+        pair: (IpAddr, IpAddr),
+        member: Option<IpAddr>,
+    ) -> Result<Effects, Refusal> {
+        let (client, address) = pair;
+        if member.is_some_and(|member| !is_unicast(member) || member.is_ipv4() != address.is_ipv4())
+            || client.is_ipv4() != address.is_ipv4()
+        {
+            return failed(format!(
+                "the turn of {client} at {address} has a member of no address of that family"
+            ));
+        }
+        let Some(network) = self.networks.get_mut(&vni) else { return Ok(Effects::default()) };
+        if member.is_some() && self.turns >= TURNS_MAX && !network.turns.contains_key(&pair) {
+            return full(TURNS_MAX);
+        }
+        let old = match member {
+            Some(member) => network.turns.insert(pair, member),
+            None => network.turns.remove(&pair),
+        };
+        self.turns = self.turns + usize::from(member.is_some()) - usize::from(old.is_some());
+        let changed = old.is_some() && member.is_some() && old != member;
+        let invalidate = if changed { vec![Invalidate::Address(vni, address)] } else { Vec::new() };
+        Ok(Effects { invalidate, ports: Vec::new() })
     }
 
     fn put_port(
@@ -502,6 +567,26 @@ fn count_down(counts: &mut hashbrown::HashMap<IpAddr, u32, super::Hasher>, addre
             counts.remove(&address);
         }
     }
+}
+
+fn check_virtual(address: IpAddr, entry: &VirtualEntry) -> Result<(), Refusal> {
+    if entry.services.len() > SERVICES_MAX {
+        return full(SERVICES_MAX);
+    }
+    if entry.members.len() > BALANCER_MEMBERS_MAX {
+        return full(BALANCER_MEMBERS_MAX);
+    }
+    let fits = |member: &IpAddr| is_unicast(*member) && member.is_ipv4() == address.is_ipv4();
+    if !is_unicast(address) || !entry.members.iter().all(fits) {
+        return failed(format!("{address} of {} or one of its members is no endpoint's address", entry.name));
+    }
+    let is_service = |service: &ServiceEntry| {
+        matches!(service.protocol, 6 | 17) && service.port > 0 && service.target_port > 0
+    };
+    if !entry.services.iter().all(is_service) {
+        return failed(format!("a service of {} is no port of TCP or UDP", entry.name));
+    }
+    Ok(())
 }
 
 fn check_mac(mac: MacAddr) -> Result<(), Refusal> {

@@ -8,7 +8,7 @@ use crate::policy::{Judgement, Policy, Query};
 use hashbrown::HashMap;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use weir_model::entry::{NetworkEntry, SubnetEntry, Vni};
+use weir_model::entry::{NetworkEntry, SubnetEntry, VirtualEntry, Vni};
 use weir_model::resource::{Direction, Forwarding};
 use weir_model::{MacAddr, Version};
 use weir_packet::key::FlowKey;
@@ -52,6 +52,10 @@ pub struct Network {
     pub hosts: HashMap<IpAddr, u32, Hasher>,
     /// Addresses that the controller asks this host about.
     pub sought: BTreeSet<IpAddr>,
+    /// Virtual addresses.
+    pub virtuals: HashMap<IpAddr, VirtualEntry, Hasher>,
+    /// Which member serves a client of a virtual address: by client and virtual address.
+    pub turns: HashMap<(IpAddr, IpAddr), IpAddr, Hasher>,
     /// Which port has an address.
     pub local: HashMap<IpAddr, PortIndex, Hasher>,
     /// Ports here.
@@ -82,6 +86,8 @@ impl Network {
             locations: HashMap::default(),
             hosts: HashMap::default(),
             sought: BTreeSet::new(),
+            virtuals: HashMap::default(),
+            turns: HashMap::default(),
             local: HashMap::default(),
             ports: BTreeSet::new(),
             generation: 1,
@@ -100,6 +106,8 @@ impl Network {
             && self.locations.is_empty()
             && self.ports.is_empty()
             && self.sought.is_empty()
+            && self.virtuals.is_empty()
+            && self.turns.is_empty()
     }
 
     /// Whether places are asked for, and not told (decision 0019).

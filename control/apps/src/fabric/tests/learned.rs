@@ -170,6 +170,7 @@ fn a_location_that_is_not_used_goes_and_comes_again() {
             window_ms: 1000,
             through_gateway: vec![],
             direct: vec![],
+            turns: Vec::new(),
         })
     };
     cloud.now_ms += 59_999;

@@ -14,7 +14,13 @@ fn usage(last: u8, bytes: u64) -> Usage {
 }
 
 fn report(host: &str, through_gateway: Vec<Usage>, direct: Vec<Usage>) -> EventBody {
-    EventBody::Usage(UsageReport { actuator: label(host), window_ms: 1000, through_gateway, direct })
+    EventBody::Usage(UsageReport {
+        actuator: label(host),
+        window_ms: 1000,
+        through_gateway,
+        direct,
+        turns: Vec::new(),
+    })
 }
 
 const LOCATION: &str = "h1 location/1/10.0.0.3";

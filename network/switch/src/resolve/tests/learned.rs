@@ -1,7 +1,7 @@
 //! Learned networks: what is not known here is asked, and ports are told of.
 
 use super::*;
-use crate::flow::{Ingress, MissReason, Outcome, Resolver};
+use crate::flow::{About, Ingress, MissReason, Outcome, Resolver};
 use std::net::IpAddr;
 use weir_model::Key;
 use weir_model::entry::{NetworkEntry, RouteHop, Vni};
@@ -45,7 +45,7 @@ fn ask(switch: &mut Switch, frame: &[u8]) -> Option<crate::flow::Asked> {
 fn an_unknown_destination_of_the_network_is_asked_for_and_known_ones_are_not() {
     let mut switch = learned_host();
     let asked = ask(&mut switch, &frame(5, "10.0.0.9")).unwrap();
-    assert_eq!((asked.vni, asked.address), (1, ip("10.0.0.9")));
+    assert_eq!((asked.vni, asked.about), (1, About::Place(ip("10.0.0.9"))));
     let packet = PacketIn {
         endpoint: label("a"),
         why: Why::Unknown,
@@ -56,7 +56,7 @@ fn an_unknown_destination_of_the_network_is_asked_for_and_known_ones_are_not() {
         ports: (4000, 53),
     };
     assert_eq!(asked.packet, packet);
-    assert_eq!(ask(&mut switch, &frame(5, "fd00::9")).unwrap().address, ip("fd00::9"));
+    assert_eq!(ask(&mut switch, &frame(5, "fd00::9")).unwrap().about, About::Place(ip("fd00::9")));
     // A port here, and the outside, which is for a gateway.
     assert_eq!(ask(&mut switch, &frame(5, "10.0.0.6")), None);
     assert_eq!(ask(&mut switch, &frame(5, "8.8.8.8")), None);
@@ -64,7 +64,7 @@ fn an_unknown_destination_of_the_network_is_asked_for_and_known_ones_are_not() {
     assert_eq!(ask(&mut switch, &frame(5, "10.0.0.9")), None);
     // Behind a route it is the next hop whose place is asked for.
     switch.apply(&route(1, "far", "172.16.0.0/12", RouteHop::Address(ip("10.0.0.77"))));
-    assert_eq!(ask(&mut switch, &frame(5, "172.16.1.1")).unwrap().address, ip("10.0.0.77"));
+    assert_eq!(ask(&mut switch, &frame(5, "172.16.1.1")).unwrap().about, About::Place(ip("10.0.0.77")));
 }
 
 #[test]

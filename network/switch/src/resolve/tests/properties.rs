@@ -140,7 +140,7 @@ fn way(event: &Event) -> String {
         Event::Answered(_) => "answered".to_string(),
         Event::Punted => "punted".to_string(),
         Event::Dropped(_) => "dropped".to_string(),
-        Event::Asked(_) => "asked".to_string(),
+        Event::Asked(_) | Event::AskedTurn(..) => "asked".to_string(),
     }
 }
 

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use std::net::IpAddr;
 use weir_base::world::Rng;
 use weir_model::packet_in::Why;
 use weir_model::{Label, MacAddr};
@@ -16,7 +17,7 @@ fn asked(port: PortIndex, vni: u32, last: u32) -> Asked {
         protocol: 17,
         ports: (1, 2),
     };
-    Asked { port, vni, address, packet }
+    Asked { port, vni, about: About::Place(address), packet }
 }
 
 fn dropped<T>(questions: &Questions<T>, reason: Dropped) -> u64 {
@@ -36,9 +37,9 @@ fn one_question_a_destination_and_its_first_frames_go_on_in_order() {
     assert_eq!((vni, packets.len()), (Vni(7), 1));
     assert_eq!(questions.take_told().unwrap().0, Vni(8), "networks are told apart");
     assert!(questions.take_told().is_none());
-    assert_eq!(questions.answered(3_000, 7, asked(0, 7, 1).address), [0, 1, 2, 3]);
+    assert_eq!(questions.answered(3_000, 7, asked(0, 7, 1).about), [0, 1, 2, 3]);
     assert_eq!(questions.counters.answer_us_max, 3_000);
-    assert!(questions.answered(4_000, 7, asked(0, 7, 1).address).is_empty());
+    assert!(questions.answered(4_000, 7, asked(0, 7, 1).about).is_empty());
     assert_eq!(questions.held(), (1, 100));
 }
 
@@ -54,11 +55,11 @@ fn a_port_that_sends_to_everybody_has_its_share_and_others_theirs() {
     assert_eq!(questions.open(), QUESTIONS_PER_PORT_MAX + 1, "another port asks as if nothing were");
     // Answers make room, and the rate holds then.
     for last in 0..QUESTIONS_PER_PORT_MAX as u32 {
-        questions.answered(0, 7, asked(1, 7, last).address);
+        questions.answered(0, 7, asked(1, 7, last).about);
     }
     for last in 30_000..31_000 {
         questions.ask(0, asked(1, 7, last), 60, ());
-        questions.answered(0, 7, asked(1, 7, last).address);
+        questions.answered(0, 7, asked(1, 7, last).about);
     }
     assert_eq!(questions.counters.asked, 1 + ASKS_AT_ONCE);
     assert_eq!(dropped(&questions, Dropped::Rate), 1_000 - (ASKS_AT_ONCE - QUESTIONS_PER_PORT_MAX as u64));
@@ -81,7 +82,7 @@ fn many_ports_together_have_a_limit_too() {
     assert_eq!(questions.open(), QUESTIONS_PER_NETWORK_MAX.min(29 * 9), "they are of one network");
     // Another tenant asks, and its frames are held, as if nothing were.
     questions.ask(0, asked(100, 8, 1), 9_000, ());
-    assert_eq!(questions.answered(0, 8, asked(100, 8, 1).address).len(), 1);
+    assert_eq!(questions.answered(0, 8, asked(100, 8, 1).about).len(), 1);
 }
 
 #[test]
@@ -131,7 +132,7 @@ fn every_frame_is_accounted_for() {
                 0 => questions.port_gone(port),
                 1 | 2 => questions.pass_time(now_us / 1000),
                 3 | 4 => {
-                    released += questions.answered(now_us, 7, asked(port, 7, last).address).len() as u64;
+                    released += questions.answered(now_us, 7, asked(port, 7, last).about).len() as u64;
                 }
                 5 => while questions.take_told().is_some() {},
                 _ => {
