@@ -20,6 +20,9 @@ pub const FINDINGS_MAX: usize = 1_000;
 /// Batches whose updates did not all come yet, at most.
 const OPEN_MAX: usize = 64;
 
+/// Whom evidence convicts, if anybody: the number of a member.
+pub type Convicts = fn(&[u8]) -> Option<u32>;
+
 /// What an auditor knows beforehand.
 #[derive(Clone, Debug, Default)]
 pub struct Trusted {
@@ -28,7 +31,7 @@ pub struct Trusted {
     /// The hash of a link that was noted earlier, with its number: the chain must still have it.
     pub noted: Option<(u64, LinkHash)>,
     /// Whom the evidence of votes that exclude each other convicts: the order's engine knows.
-    pub convicts: Option<fn(&[u8]) -> Option<u32>>,
+    pub convicts: Option<Convicts>,
 }
 
 /// Something that is not as it should be.

@@ -147,7 +147,7 @@ impl TableResolver {
         };
         let client = client_of(port, at.source());
         if entry.members.iter().all(|member| port.has(*member))
-            || !client.is_some_and(|of| of.is_ipv4() == address.is_ipv4())
+            || client.is_none_or(|of| of.is_ipv4() != address.is_ipv4())
         {
             self.show(network, address, observer, || format!("{}: {}", entry.name, Reason::NoMember.text()));
             return Err(self.unreachable(at, network, Reason::NoMember));
@@ -281,7 +281,7 @@ impl TableResolver {
     }
 
     /// Makes a member's reply one of the virtual address, and gives the flow of the opener.
-    pub(super) fn from_virtual(
+    pub(super) fn as_virtual(
         &self,
         network: &Network,
         connection: &Connection,

@@ -139,7 +139,7 @@ impl TableResolver {
             return Ok(self.send_alone(at, &action, passed.cause));
         }
         let reverse = match self.balanced_reply(passed.track) {
-            Some(connection) => self.from_virtual(network, connection, &mut action),
+            Some(connection) => self.as_virtual(network, connection, &mut action),
             None => self.reverse(at, network, target, passed.track, None),
         };
         let (Passed { cause, track }, revoke) = (passed, known.replaced());
