@@ -153,7 +153,7 @@ fn clients_are_spread_evenly_and_connections_outlive_the_switch_and_other_member
         traced.contains("balancer") && traced.contains("turn/")
     });
     wait("the balancer as people see it", || {
-        let shown = text(&lab.weir(&["get", "balancers", "bal"]).stdout);
+        let shown = text(&lab.weir(&["get", "balancers", "--network", "bal"]).stdout);
         shown.contains("10.30.0.100") && shown.contains("udp/7000:7001") && shown.contains("m1,m2,m3")
     });
     let refused = lab.weir(&["delete", "endpoint", "bal/m3", "--yes"]);
