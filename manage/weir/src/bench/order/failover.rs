@@ -81,15 +81,6 @@ impl Failover {
             }
             report(name, &weir, &etcd);
         }
-        drop(servers);
-        let mut servers = Servers::start(Peer::Bft)?;
-        for (name, signal) in [("bft_killed", Signal::KILL), ("bft_stopped", Signal::STOP)] {
-            let mut bft = Vec::new();
-            for round in 0..self.rounds {
-                bft.push(round_of(&mut servers, signal, u64::from(round))?);
-            }
-            report(name, &bft, &etcd);
-        }
         Ok(ExitCode::SUCCESS)
     }
 }
