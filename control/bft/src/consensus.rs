@@ -30,6 +30,9 @@ use crate::members::{MEMBERS_MAX, Roster};
 use crate::settings::Settings;
 use crate::wire::Digest;
 
+/// What the partitions of votes begin with; their epoch follows.
+const PARTITION: &str = "votes-";
+
 /// A digest as consensus knows it.
 pub type Payload = sha256::Digest;
 
@@ -294,13 +297,22 @@ impl Reporter for Mailbox {
     }
 }
 
+/// Where the votes of an epoch are kept.
+fn partition_of(epoch: u64) -> String {
+    format!("{PARTITION}{epoch}")
+}
+
+/// The epoch of a partition of votes.
+pub(crate) fn epoch_of(partition: &str) -> Option<u64> {
+    partition.strip_prefix(PARTITION)?.parse().ok()
+}
+
 /// What consensus is given.
 pub(crate) fn config<B: Blocker<PublicKey = PublicKey>>(
     settings: &Settings,
     keys: &KeyRing,
     mailbox: Mailbox,
     blocker: B,
-    partition: &str,
 ) -> config::Config<Scheme, simplex::elector::RoundRobin, B, Payload, Mailbox, Mailbox, Mailbox, Sequential> {
     let timers = &settings.timers;
     config::Config {
@@ -313,13 +325,14 @@ pub(crate) fn config<B: Blocker<PublicKey = PublicKey>>(
         reporter: mailbox,
         track_historical_votes: false,
         strategy: Sequential,
-        partition: format!("{partition}-{}", keys.epoch.get()),
+        partition: partition_of(keys.epoch.get()),
         mailbox_size: NZUsize!(1024),
         epoch: keys.epoch,
         floor: config::Floor::Genesis(sha256::Digest(keys.genesis())),
         replay_buffer: NZUsize!(1 << 20),
         write_buffer: NZUsize!(1 << 16),
-        page_cache: CacheRef::new(NZU16!(4084), NZUsize!(64)),
+        // A sync writes whole pages, and a view has less than one of 4 KiB to keep.
+        page_cache: CacheRef::new(NZU16!(500), NZUsize!(64)),
         leader_timeout: timers.leader,
         certification_timeout: timers.certification,
         timeout_retry: timers.certification,

@@ -1,5 +1,8 @@
-//! Where the replica meets the machine: a thread with commonware's tokio runtime for consensus and the network, one that writes the
-//! journal, one that makes spare segments, and authenticated, encrypted links over TCP between the members.
+//! Where the replica meets the machine: a thread with commonware's runtime for consensus and the network, one that writes the
+//! journal, one that writes the votes, one that makes spare segments, and authenticated, encrypted links over TCP between the members.
+//!
+//! The runtime is the one over io_uring, where the kernel has what it needs, else the one over tokio. A round of agreement is a dozen short steps, each of which waits for a message or a sync: over io_uring one
+//! thread makes them all, where tokio has its workers hand them to each other.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -17,19 +20,20 @@ use commonware_cryptography::ChaCha20Poly1305;
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_p2p::authenticated::lookup;
 use commonware_p2p::{Address, AddressableManager, AddressableTrackedPeers};
-use commonware_runtime::{Quota, Runner, Supervisor, tokio};
+use commonware_runtime::{Clock, Metrics, Network, Quota, Resolver, Runner, Spawner, iouring, tokio};
 use commonware_stream::cups::{self, Cups};
 use commonware_stream::sake::{self, Sake};
 use commonware_utils::ordered::Map;
 use commonware_utils::{NZU32, NZUsize};
-use weir_base::world::Disk;
+use rand_chacha::rand_core::CryptoRng;
+use weir_base::world::{Disk, RealDisk};
 use weir_order::log::prepare_spare;
 use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status};
 
-use crate::consensus::{Identity, Members, namespace};
+use crate::consensus::{Identity, Members, epoch_of, namespace};
 use crate::journal::locked;
-use crate::members::{MEMBERS_MAX, Member};
-use crate::replica::{CHANNELS, Opened, Replica, Tracks, message_bytes_max, open};
+use crate::members::{MEMBERS_MAX, Member, Roster};
+use crate::replica::{self, CHANNELS, Opened, Replica, Run, Tracks, message_bytes_max, open};
 use crate::settings::Settings;
 
 /// Messages of one member that are taken in a second, on each channel. The network keeps room for so many of each member that there may be,
@@ -38,6 +42,10 @@ const MESSAGES_PER_S: [u32; CHANNELS.len()] = [4096, 2048, 256, 4096, 4096];
 
 /// Who may be linked with beside the members: who is to come, and who has just gone.
 const VISITORS_MAX: usize = 2;
+/// Where the runtime would keep blobs; it wants a folder, though votes have a log of their own.
+const UNUSED_FOLDER: &str = "runtime";
+/// Operations of a ring that may be on their way: what is read from links and written to them.
+const RING_ENTRIES: u32 = 1024;
 /// How often, and for how long each time, a state waits for records that are not written yet.
 const UNWRITTEN_TRIES: usize = 1000;
 const UNWRITTEN_WAIT: Duration = Duration::from_millis(5);
@@ -49,9 +57,9 @@ pub struct Places {
     pub listen: SocketAddr,
     /// Where each member is reached, this one included.
     pub members: BTreeMap<u32, SocketAddr>,
-    /// The folder of consensus's own journal: its votes. It must be as durable as the replica's disk.
+    /// The folder of this replica's votes. It must be as durable as the replica's disk.
     pub votes: PathBuf,
-    /// Threads for consensus and the network.
+    /// Threads for consensus and the network, where the kernel has no io_uring that serves.
     pub threads: usize,
 }
 
@@ -70,6 +78,29 @@ fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinH
     })
 }
 
+/// A segment that a log will need soon.
+#[derive(Clone)]
+struct Spare {
+    disk: Arc<dyn Disk>,
+    segment_bytes: u64,
+}
+
+/// The folder of votes. Votes of a form that this program does not read are not passed over: whoever forgets how it voted may vote again.
+fn votes_disk(path: &Path) -> Result<Arc<dyn Disk>, crate::Error> {
+    let io = |source| Error::Io {
+        action: "opening",
+        file: "the folder of votes".to_owned(),
+        dir: path.display().to_string(),
+        source: Arc::new(source),
+    };
+    let disk = RealDisk::open(path).map_err(io)?;
+    if disk.list().map_err(io)?.iter().any(|name| epoch_of(name).is_some()) {
+        let what = format!("{} has votes of an earlier version of this program", path.display());
+        return Err(crate::Error::Journal { what });
+    }
+    Ok(Arc::new(disk))
+}
+
 fn random_seed() -> Result<[u8; 32], Error> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).map_err(|error| Error::Io {
@@ -85,7 +116,7 @@ fn network_config(
     settings: &Settings,
     identity: &Identity,
     places: &Places,
-) -> Result<lookup::Config<Links>, crate::Error> {
+) -> Result<lookup::Config<Upgrade>, crate::Error> {
     let handshake = Cups::<_, ChaCha20Poly1305>::new(
         Sake {
             signer: identity.key()?,
@@ -114,7 +145,7 @@ fn network_config(
     Ok(config)
 }
 
-type Links = Cups<Sake<commonware_cryptography::ed25519::PrivateKey>, ChaCha20Poly1305>;
+type Upgrade = Cups<Sake<commonware_cryptography::ed25519::PrivateKey>, ChaCha20Poly1305>;
 
 impl BftEngine {
     /// Opens the replica in `disk` and starts it.
@@ -134,55 +165,138 @@ impl BftEngine {
         }
         let network = network_config(&settings, identity, &places)?;
         make_folder(&places.votes)?;
-        let opened = open(Arc::clone(&disk), settings, identity, members, sink, now.as_nanos() as u64, seed)?;
-        let Opened { replica, run, writer, lock, .. } = opened;
-        let runtime = tokio::Config::new()
-            .with_worker_threads(places.threads.max(1))
-            .with_storage_directory(&places.votes)
-            .with_tcp_nodelay(Some(true));
-        let (spares, wanted) = sync_channel(1);
+        let votes_disk = votes_disk(&places.votes)?;
+        let votes_segment_bytes = settings.votes_segment_bytes;
+        let now_ns = now.as_nanos() as u64;
+        let opened = open(
+            Arc::clone(&disk),
+            Arc::clone(&votes_disk),
+            settings,
+            identity,
+            members,
+            sink,
+            now_ns,
+            seed,
+        )?;
+        let Opened { replica, run, writer, votes, lock, .. } = opened;
+        let (spares, wanted) = sync_channel::<Spare>(2);
         let founders = places.members;
+        let (storage, workers) = (places.votes.join(UNUSED_FOLDER), places.threads.max(1));
         let consensus = spawn_thread("bft", move || {
-            tokio::Runner::new(runtime).start(|context| async move {
-                let (mut network, oracle) = lookup::Network::new(context.child("network"), network);
-                let channels = CHANNELS.map(|number| {
-                    let quota = NonZeroU32::new(MESSAGES_PER_S[number as usize]).unwrap_or(NonZeroU32::MIN);
-                    network.register(number, Quota::per_second(quota))
-                });
-                network.start();
-                let (mut directory, mut set) = (oracle.clone(), 0);
-                let tracks: Tracks = Box::new(move |linked| {
-                    let members = addresses(&linked.members, &founders);
-                    let peers = AddressableTrackedPeers::new(members, addresses(&linked.visitors, &founders));
-                    // Refused only when the network has ended.
-                    let _heard = directory.track(set, peers);
-                    set += 1;
-                });
-                run.run(context.child("replica"), channels, oracle, tracks, "votes").await;
-            });
+            if has_io_uring() {
+                let runtime = iouring::Config::new()
+                    .with_worker_threads(1)
+                    .with_ring_config(iouring::RingConfig { size: RING_ENTRIES, ..Default::default() })
+                    .with_idle_spinner(iouring::SpinnerConfig::disabled())
+                    .with_storage_directory(storage)
+                    .with_tcp_nodelay(Some(true));
+                iouring::Runner::new(runtime).start(|context| agree(context, network, founders, run));
+            } else {
+                tracing::info!(
+                    "no io_uring that serves: consensus runs on tokio, which takes more processor time"
+                );
+                let runtime = tokio::Config::new()
+                    .with_worker_threads(workers)
+                    .with_storage_directory(storage)
+                    .with_tcp_nodelay(Some(true));
+                tokio::Runner::new(runtime).start(|context| agree(context, network, founders, run));
+            }
         })?;
+        let spare_of_journal = Spare { disk, segment_bytes };
+        let spares_of_journal = spares.clone();
         let journal = spawn_thread("bft-journal", move || {
             // A full channel means one is being made.
-            writer.run(|| {
-                let _full = spares.try_send(());
-            });
+            writer.run(|| drop(spares_of_journal.try_send(spare_of_journal.clone())));
             drop(lock);
         })?;
+        let spare_of_votes = Spare { disk: votes_disk, segment_bytes: votes_segment_bytes };
+        let ballot = spawn_thread("bft-votes", move || {
+            votes.run(|| drop(spares.try_send(spare_of_votes.clone())));
+        })?;
         let spare = spawn_thread("bft-spare", move || {
-            while wanted.recv().is_ok() {
+            while let Ok(Spare { disk, segment_bytes }) = wanted.recv() {
                 // A failure costs only time: the log makes the segment itself when it needs it.
                 if let Err(error) = prepare_spare(&*disk, segment_bytes) {
                     tracing::warn!(%error, "could not make a spare segment ahead of need");
                 }
             }
         })?;
-        Ok(BftEngine { replica, threads: Mutex::new(vec![consensus, journal, spare]) })
+        Ok(BftEngine { replica, threads: Mutex::new(vec![consensus, journal, ballot, spare]) })
     }
 
     /// The replica's handle.
     pub fn replica(&self) -> &Replica {
         &self.replica
     }
+}
+
+/// Whether the kernel (6.1 and later, unless it is forbidden) has rings as the runtime makes them: the runtime itself would panic.
+fn has_io_uring() -> bool {
+    let mut ring = io_uring::IoUring::<io_uring::squeue::Entry>::builder();
+    ring.setup_single_issuer().setup_defer_taskrun();
+    ring.build(RING_ENTRIES).is_ok()
+}
+
+/// Orders until the replica is stopped.
+async fn agree<E>(context: E, network: lookup::Config<Upgrade>, founders: BTreeMap<u32, SocketAddr>, run: Run)
+where
+    E: Clock + CryptoRng + Spawner + Network + Resolver + Metrics,
+{
+    let Linked { channels, oracle, tracks } = link(&context, network, founders);
+    run.run(context.child("replica"), channels, oracle, tracks).await;
+}
+
+/// The links of a member with the others.
+pub struct Linked<E: Clock> {
+    /// A sender and a receiver for each of [`CHANNELS`].
+    pub channels: [(lookup::Sender<PublicKey, E>, lookup::Receiver<PublicKey>); CHANNELS.len()],
+    /// Takes whom to have nothing to do with.
+    pub oracle: lookup::Oracle<PublicKey>,
+    /// Is told who may be linked with.
+    pub tracks: Tracks,
+}
+
+/// Links a member with the others, as far as `Linked::tracks` is told of them.
+fn link<E>(context: &E, network: lookup::Config<Upgrade>, founders: BTreeMap<u32, SocketAddr>) -> Linked<E>
+where
+    E: Clock + CryptoRng + Spawner + Network + Resolver + Metrics,
+{
+    let (mut network, oracle) = lookup::Network::new(context.child("network"), network);
+    let channels = CHANNELS.map(|number| {
+        let quota = NonZeroU32::new(MESSAGES_PER_S[number as usize]).unwrap_or(NonZeroU32::MIN);
+        network.register(number, Quota::per_second(quota))
+    });
+    network.start();
+    let (mut directory, mut set) = (oracle.clone(), 0);
+    let tracks: Tracks = Box::new(move |linked| {
+        let members = addresses(&linked.members, &founders);
+        let peers = AddressableTrackedPeers::new(members, addresses(&linked.visitors, &founders));
+        // Refused only when the network has ended.
+        let _heard = directory.track(set, peers);
+        set += 1;
+    });
+    Linked { channels, oracle, tracks }
+}
+
+/// Links a founder with the others without a replica: for programs that speak the protocol themselves, such as those that test it by lies.
+///
+/// # Errors
+/// [`crate::Error::Members`]: the identity's secret is no key.
+pub fn link_founder<E>(
+    context: &E,
+    settings: &Settings,
+    identity: &Identity,
+    members: &Members,
+    places: Places,
+) -> Result<Linked<E>, crate::Error>
+where
+    E: Clock + CryptoRng + Spawner + Network + Resolver + Metrics,
+{
+    let network = network_config(settings, identity, &places)?;
+    let mut linked = link(context, network, places.members);
+    let members = Roster::founding(&settings.group, members).members;
+    (linked.tracks)(&replica::Linked { members, visitors: BTreeMap::new() });
+    Ok(linked)
 }
 
 fn make_folder(path: &Path) -> Result<(), Error> {

@@ -8,9 +8,10 @@
 //! - [`members`]: who is a member in which epoch, and the proof of it.
 //! - [`core`]: the pure core: pool of batches, judging and building blocks, committing, fetching, catching up.
 //! - [`journal`]: batches, blocks and certificates on the durable log of `weir_order`, states beside it.
+//! - [`votes`]: this replica's votes, on a log of their own.
 //! - [`consensus`]: adapters to simplex, and the members' keys.
 //! - [`replica`]: joins them, on any runtime and network.
-//! - [`driver`]: threads, tokio and TCP. Everything else runs in a simulation as it does in production.
+//! - [`driver`]: threads, io_uring or tokio, and TCP. Everything else runs in a simulation as it does in production.
 //!
 //! **A proposal's way.** The replica that is asked signs the batch, sends it to all and writes it down; so do the others. Whoever leads the
 //! next view names the batches that it has in a block. The others vote when they hold the block right, and finalize when it is on
@@ -51,6 +52,7 @@ pub mod members;
 pub mod replica;
 pub mod rules;
 pub mod settings;
+pub mod votes;
 pub mod wire;
 
 pub use consensus::{Identity, Members};

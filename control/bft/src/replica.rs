@@ -23,7 +23,7 @@ use bytes::Bytes;
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_cryptography::sha256;
 use commonware_p2p::{Blocker, Receiver, Recipients, Sender};
-use commonware_runtime::{Clock, IoBuf, Metrics, Spawner, Storage};
+use commonware_runtime::{Clock, IoBuf, Metrics, Spawner};
 use commonware_utils::channel::{mpsc, oneshot, watch};
 use rand_chacha::rand_core::CryptoRng;
 use weir_base::world::{Disk, DiskLock, LockOutcome};
@@ -36,12 +36,13 @@ use crate::journal::{self, Journal, OpenedJournal, Write, Writer, Written, locke
 use crate::members::{Change, Roster};
 use crate::rules::Overlay;
 use crate::settings::Settings;
+use crate::votes::{self, Votes, VotesWriter};
 use crate::wire::{MESSAGE_OVERHEAD_BYTES, Message};
 use epochs::{Lanes, Membership};
 use health::Health;
 use words::Word;
 
-pub use epochs::{ChangeDone, Tracks};
+pub use epochs::{ChangeDone, Linked, Tracks};
 pub use handle::{EvidenceSink, PeerSink};
 
 const LOCK: &str = "lock";
@@ -155,6 +156,8 @@ pub struct Opened {
     pub run: Run,
     /// Writes the journal: on a thread of its own, or as a task.
     pub writer: JournalWriter,
+    /// Writes the votes, likewise.
+    pub votes: VotesWriter,
     /// Keeps the directory locked: whoever runs the writer holds it until the journal is closed.
     pub lock: DiskLock,
     /// What opening the journal found.
@@ -172,6 +175,7 @@ pub struct JournalWriter {
 pub struct Run {
     inner: Arc<Inner>,
     keys: KeyRing,
+    votes: Votes,
     core: Core,
     sink: Box<dyn Sink>,
     commands: mpsc::UnboundedReceiver<Command>,
@@ -250,11 +254,13 @@ fn lock(disk: &dyn Disk) -> Result<DiskLock, Error> {
     }
 }
 
-/// Opens the replica whose journal and states are in `disk`, or makes a new one. `sink` is given the newest state, every
+/// Opens the replica whose journal and states are in `disk` and whose votes are in `votes`, or makes a new one. `sink` is given the newest state, every
 /// batch behind it that has a certificate here, and then every other as soon as it is committed. `now_ns` is the time since 1970, and `seed`
 /// any random bytes.
+#[allow(clippy::too_many_arguments, reason = "each is another part of the world that the replica is given")]
 pub fn open(
     disk: Arc<dyn Disk>,
+    votes: Arc<dyn Disk>,
     settings: Settings,
     identity: &Identity,
     members: &Members,
@@ -266,6 +272,7 @@ pub fn open(
     let founding = Roster::founding(&settings.group, members);
     KeyRing::new(&settings.group, identity, &founding, seed)?;
     let lock = lock(&*disk)?;
+    let (votes, votes_writer) = votes::open(votes, settings.votes_segment_bytes)?;
     let OpenedJournal { journal, writer, base, frontier, recent, loose, last_number, recovery } =
         journal::open(
             &disk,
@@ -317,6 +324,7 @@ pub fn open(
     let mut run = Run {
         inner: Arc::clone(&inner),
         keys,
+        votes,
         core,
         sink,
         commands: commanded,
@@ -336,7 +344,7 @@ pub fn open(
     run.publish();
     run.know_members();
     let writer = JournalWriter { writer, writes: to_write, written };
-    Ok(Opened { replica: Replica { inner, commands }, run, writer, lock, recovery })
+    Ok(Opened { replica: Replica { inner, commands }, run, writer, votes: votes_writer, lock, recovery })
 }
 
 impl JournalWriter {
@@ -386,23 +394,21 @@ impl JournalWriter {
 }
 
 impl Run {
-    /// Runs until the replica is stopped or cannot go on. `partition` names consensus's own journal in the storage of `context`; `tracks` is
-    /// told who may be linked with, whenever that changes.
+    /// Runs until the replica is stopped or cannot go on. `tracks` is told who may be linked with, whenever that changes.
     pub async fn run<E, S, R, B>(
         mut self,
         context: E,
         channels: [Channel<S, R>; 5],
         blocker: B,
         tracks: Tracks,
-        partition: &str,
     ) where
-        E: Clock + CryptoRng + Spawner + Storage + Metrics,
+        E: Clock + CryptoRng + Spawner + Metrics,
         S: Sender<PublicKey = PublicKey>,
         R: Receiver<PublicKey = PublicKey>,
         B: Blocker<PublicKey = PublicKey>,
     {
         let inner = Arc::clone(&self.inner);
-        if let Err(failure) = self.work(context, channels, blocker, tracks, partition).await {
+        if let Err(failure) = self.work(context, channels, blocker, tracks).await {
             tracing::error!(replica = inner.id, failure, "the replica stops");
             locked(&inner.seen).status.failure = Some(failure);
         } else {
@@ -416,10 +422,9 @@ impl Run {
         channels: [Channel<S, R>; 5],
         blocker: B,
         mut tracks: Tracks,
-        partition: &str,
     ) -> Result<(), String>
     where
-        E: Clock + CryptoRng + Spawner + Storage + Metrics,
+        E: Clock + CryptoRng + Spawner + Metrics,
         S: Sender<PublicKey = PublicKey>,
         R: Receiver<PublicKey = PublicKey>,
         B: Blocker<PublicKey = PublicKey>,
@@ -427,7 +432,7 @@ impl Run {
         let [votes, certificates, fetches, (mut sender, mut receiver), (mut words, mut worded)] = channels;
         let mut lanes = Lanes::new(&context, [votes, certificates, fetches]);
         tracks(&self.membership.linked());
-        let mut consensus = self.begin_epoch(&context, &mut lanes, blocker.clone(), partition).await?;
+        let mut consensus = self.begin_epoch(&context, &mut lanes, blocker.clone()).await?;
         let (mut out, mut stopped) = (Vec::new(), self.stopped.clone());
         if *stopped.borrow_and_update() {
             return Ok(());
@@ -447,7 +452,7 @@ impl Run {
                 self.still_member()?;
                 if consensus.epoch != self.core.roster().epoch {
                     consensus.engine.end().await;
-                    consensus = self.begin_epoch(&context, &mut lanes, blocker.clone(), partition).await?;
+                    consensus = self.begin_epoch(&context, &mut lanes, blocker.clone()).await?;
                 }
             }
             let wait = Duration::from_millis(self.core.wake_at_ms(self.now_ms).saturating_sub(self.now_ms));

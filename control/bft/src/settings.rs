@@ -75,6 +75,8 @@ pub struct Settings {
     pub timers: Timers,
     /// The journal's layout. `batch_bytes_max` bounds a proposal.
     pub log: LogSettings,
+    /// Bytes of a segment of the log of votes: some thousands of views fit.
+    pub votes_segment_bytes: u64,
     /// Batches in a block.
     pub block_batches_max: usize,
     /// Bytes of the batches in a block, unless one alone is larger.
@@ -105,6 +107,7 @@ impl Settings {
             group: group.to_owned(),
             timers: Timers::LAN,
             log: LogSettings { batch_bytes_max: 1 << 20, ..LogSettings::default() },
+            votes_segment_bytes: 4 << 20,
             block_batches_max: 128,
             block_bytes_max: 1 << 20,
             proposals_max: 1024,

@@ -14,6 +14,9 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Logs go to standard error; `WEIR_LOG` says which (`debug`, `weir_switch=trace`, …) and
 /// `WEIR_LOG_FORMAT=json` how.
 fn log() {

@@ -188,6 +188,10 @@ impl Core {
         if block.height != height + 1 || block.first_index != index + 1 {
             return Some(false);
         }
+        // What was ordered is known by its name: nobody waits for it to come again.
+        if block.refs.iter().any(|named| self.tables.is_passed(&overlay, &named.name)) {
+            return Some(false);
+        }
         let mut missing = false;
         for named in &block.refs {
             if !self.batches.contains_key(&named.digest) {

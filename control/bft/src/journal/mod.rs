@@ -1,5 +1,5 @@
 //! What a replica keeps on its disk (row B1): one journal of batches, blocks and certificates on the durable log of `weir_order`,
-//! and the application's states beside it. The votes are in consensus's own journal, in another folder.
+//! and the application's states beside it. The votes have a log of their own ([`crate::votes`]).
 //!
 //! Invariants
 //! - Records are numbered as they are written. A certificate is written behind the blocks that it commits and their batches, so

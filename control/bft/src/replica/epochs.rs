@@ -10,16 +10,20 @@ use commonware_consensus::simplex;
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_p2p::utils::mux::{MuxHandle, Muxer};
 use commonware_p2p::{Blocker, Receiver, Sender};
-use commonware_runtime::{Clock, Handle, Metrics, Spawner, Storage};
+use commonware_runtime::{Clock, Handle, Metrics, Spawner};
 use commonware_utils::channel::mpsc;
 use rand_chacha::rand_core::CryptoRng;
 use weir_order::{Error, Position};
 
 use super::{Answer, Channel, Run};
-use crate::consensus::{KeyRing, Mailbox, Question, config};
+use crate::consensus::{KeyRing, Mailbox, Question, config, epoch_of};
 use crate::core::Output;
 use crate::journal::locked;
 use crate::members::{Approval, Change, MEMBERS_MAX, Member};
+use crate::votes::Keeping;
+
+/// Epochs whose votes are kept: after a power cut the journal may end before the present one.
+const EPOCHS_OF_VOTES_MIN: u64 = 4;
 
 /// Is told what became of a change of members that was asked for here.
 pub type ChangeDone = Box<dyn FnOnce(Result<(), crate::Error>) + Send>;
@@ -185,10 +189,9 @@ impl Run {
         context: &E,
         lanes: &mut Lanes<S>,
         blocker: B,
-        partition: &str,
     ) -> Result<Consensus, String>
     where
-        E: Clock + CryptoRng + Spawner + Storage + Metrics,
+        E: Clock + CryptoRng + Spawner + Metrics,
         S: Sender<PublicKey = PublicKey>,
         B: Blocker<PublicKey = PublicKey>,
     {
@@ -207,8 +210,12 @@ impl Run {
         let mailbox = Mailbox { questions, view: self.inner.view.clone() };
         // Views are counted anew.
         self.inner.view.store(0, std::sync::atomic::Ordering::Relaxed);
-        let config = config(&self.inner.settings, &self.keys, mailbox, blocker, partition);
-        let engine = simplex::Engine::new(context.child("consensus").with_attribute("epoch", epoch), config);
+        let config = config(&self.inner.settings, &self.keys, mailbox, blocker);
+        self.votes
+            .retain(|partition| epoch_of(partition).is_some_and(|voted| voted + EPOCHS_OF_VOTES_MIN > epoch));
+        let context =
+            Keeping::new(context.child("consensus").with_attribute("epoch", epoch), self.votes.clone());
+        let engine = simplex::Engine::new(context, config);
         let closed = |error: commonware_p2p::utils::mux::Error| format!("a lane for votes: {error}");
         let [votes, certificates, fetches] = &mut lanes.0;
         consensus.engine = Engine(Some(engine.start(

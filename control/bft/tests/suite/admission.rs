@@ -220,6 +220,26 @@ fn a_block_waits_for_what_it_lacks_and_asks_for_it() {
 }
 
 #[test]
+fn a_name_that_is_used_up_is_refused_without_a_wait_for_its_batch() {
+    let mut core = core();
+    let (first, verdict) = vote(&mut core, (GENESIS, 0, 0), &[(name(2, 2), body(&[(1, 1)]))]);
+    assert_eq!(verdict, Some(true));
+    let named = Ref { digest: [7; 32], name: name(2, 1), bytes: 5 };
+    let parent = first.digest();
+    let block = Block { epoch: 1, parent, height: 2, first_index: 2, refs: vec![named], next: None };
+    let mut out = Vec::new();
+    core.heard(3, Message::Block(block.clone()), 1, &mut out);
+    core.verify(10, 3, parent, block.digest(), 1, &mut out);
+    core.tick(100, &mut out);
+    assert!(
+        out.iter().any(|output| matches!(output, Output::Verdict { ticket: 10, right: false })),
+        "{out:?}"
+    );
+    let asks = |output: &Output| matches!(output, Output::Send { message: Message::WantBatches(_), .. });
+    assert!(!out.iter().any(asks), "{out:?}");
+}
+
+#[test]
 fn a_change_needs_the_word_of_a_quorum_and_ends_its_block() {
     let five = Change::Add { id: 5, member: member(5) };
     let word = Approval { epoch: 1, change: five.clone() }.encode();

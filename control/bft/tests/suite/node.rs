@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_base::world::{RealClock, RealDisk};
+use weir_bft::settings::Reasonable;
 use weir_bft::{BftEngine, Identity, Members, Places, Settings, Timers};
 use weir_order::{Engine, Entry, Error, Position, Sink, Submitter, batcher};
 
@@ -24,6 +25,9 @@ pub const HAS: u8 = 2;
 pub const WHERE: u8 = 3;
 /// How many states of others it has taken over, times 2^32, and ranges of blocks.
 pub const TAKEN: u8 = 4;
+
+/// The members that votes convict, as bits.
+pub const CONVICTED: u8 = 5;
 
 pub const OK: u8 = 0;
 pub const REFUSED: u8 = 1;
@@ -56,7 +60,7 @@ impl Place {
     }
 }
 
-fn identity(id: u32) -> Identity {
+pub fn identity(id: u32) -> Identity {
     Identity { id, secret: [id as u8; 32] }
 }
 
@@ -90,25 +94,36 @@ impl Sink for Ids {
     }
 }
 
+/// What the group is called.
+pub const GROUP: &str = "processes";
+
+/// The members, and where replica `id` and the others are.
+pub fn members(place: &Place, id: u32) -> (Members, Places) {
+    let all = 1..=place.replicas;
+    let members = Members(all.clone().map(|id| (id, identity(id).public().unwrap())).collect());
+    let places = Places {
+        listen: place.peer(id),
+        members: all.map(|id| (id, place.peer(id))).collect(),
+        votes: place.disk(id).join("votes"),
+        threads: 2,
+    };
+    (members, places)
+}
+
 /// Runs replica `id` until its process is killed.
 pub fn run(place: &Place, id: u32) {
     let service = TcpListener::bind(place.service(id)).expect("the service's port");
     let path = place.disk(id);
     std::fs::create_dir_all(path.join("journal")).unwrap();
     let disk = Arc::new(RealDisk::open(&path.join("journal")).unwrap());
-    let all = 1..=place.replicas;
-    let members = Members(all.clone().map(|id| (id, identity(id).public().unwrap())).collect());
-    let places = Places {
-        listen: place.peer(id),
-        members: all.map(|id| (id, place.peer(id))).collect(),
-        votes: path.join("votes"),
-        threads: 2,
-    };
+    let (members, places) = members(place, id);
     let ids: Arc<Mutex<BTreeSet<u64>>> = Arc::default();
     let (states, to_keep) = sync_channel::<Kept>(1);
     let sink = Box::new(Ids { ids: Arc::clone(&ids), states });
     let timers = if place.patient { Timers::WAN } else { Timers::LAN };
-    let settings = Settings { timers, ..Settings::new("processes") };
+    // One that lies may order what is its own: no application could read it.
+    let reasonable: Reasonable = Arc::new(|batch| batcher::decode(&Bytes::copy_from_slice(batch)).is_ok());
+    let settings = Settings { timers, reasonable: Some(reasonable), ..Settings::new(GROUP) };
     let engine = BftEngine::start(disk, settings, &identity(id), &members, places, sink).unwrap();
     let engine = Arc::new(engine);
     let keeper = Arc::clone(&engine);
@@ -193,6 +208,11 @@ fn serve(
             TAKEN => {
                 let core = engine.counters().core;
                 tell(OK, (core.states << 32) + core.ranges);
+            }
+            CONVICTED => {
+                let evidence = engine.evidence();
+                let convicted = evidence.iter().filter_map(|one| one.convicts());
+                tell(OK, convicted.fold(0, |bits, one| bits | 1 << one.member));
             }
             _ => return Ok(()),
         }

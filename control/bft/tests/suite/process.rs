@@ -1,4 +1,5 @@
-//! Four real processes on loopback with authenticated links between them: kill -9, SIGSTOP, a lost disk, and the end of all at once.
+//! Four real processes on loopback with authenticated links between them: kill -9, SIGSTOP, a lost disk, the end of all at once, and one
+//! that lies.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -7,18 +8,24 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::node::{self, Client, HAS, OK, PUT, Place, TAKEN};
+use commonware_runtime::{Runner as _, Supervisor as _, tokio};
+use weir_bft::driver::link_founder;
+use weir_bft::{Settings, Timers};
+
+use super::node::{self, CONVICTED, Client, GROUP, HAS, OK, PUT, Place, TAKEN, WHERE, identity};
+use super::traitor::{Betrayal, Kind, betray};
 
 const DIR: &str = "WEIR_BFT_NODE_DIR";
 const ID: &str = "WEIR_BFT_NODE_ID";
 const PORT: &str = "WEIR_BFT_NODE_PORT";
 const NAME: &str = "suite::process::acknowledged_writes_survive_kills_stops_a_lost_disk_and_the_end_of_all";
+const LIES: &str = "WEIR_BFT_NODE_LIES";
 const PATIENCE: Duration = Duration::from_secs(120);
 const REPLICAS: u32 = 4;
 
-/// Below the ephemeral range, so that no outgoing connection takes it, and apart for processes of one machine.
-fn base_port() -> u16 {
-    14_000 + (std::process::id() % 60) as u16 * 100
+/// Below the ephemeral range, so that no outgoing connection takes it, and apart for the groups of this process and of others.
+fn base_port(nth: u16) -> u16 {
+    14_000 + (std::process::id() % 30) as u16 * 200 + nth * 100
 }
 
 struct Group {
@@ -27,8 +34,26 @@ struct Group {
 }
 
 impl Group {
+    fn found(nth: u16) -> (Group, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place {
+            dir: dir.path().to_owned(),
+            base_port: base_port(nth),
+            replicas: REPLICAS,
+            patient: true,
+        };
+        (Group { place, children: (0..REPLICAS).map(|_| None).collect() }, dir)
+    }
+
     fn spawn(&mut self, id: u32) {
+        self.spawn_as(id, None);
+    }
+
+    fn spawn_as(&mut self, id: u32, lies: Option<usize>) {
         let mut command = Command::new(std::env::current_exe().unwrap());
+        if let Some(kind) = lies {
+            command.env(LIES, kind.to_string());
+        }
         command.args(["--exact", NAME, "--nocapture", "--test-threads=1"]);
         command.env(DIR, &self.place.dir).env(ID, id.to_string()).env(PORT, self.place.base_port.to_string());
         command.stdout(Stdio::null());
@@ -116,13 +141,14 @@ fn acknowledged_writes_survive_kills_stops_a_lost_disk_and_the_end_of_all() {
     if let (Ok(dir), Some(id), Some(port)) = (std::env::var(DIR), number(ID), number(PORT)) {
         let place =
             Place { dir: PathBuf::from(dir), base_port: port as u16, replicas: REPLICAS, patient: true };
-        node::run(&place, id);
+        match number(LIES) {
+            Some(kind) => lie(&place, id, LIARS[kind as usize]),
+            None => node::run(&place, id),
+        }
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let place =
-        Place { dir: dir.path().to_owned(), base_port: base_port(), replicas: REPLICAS, patient: true };
-    let mut group = Group { place: place.clone(), children: (0..REPLICAS).map(|_| None).collect() };
+    let (mut group, _dir) = Group::found(0);
+    let place = group.place.clone();
     (1..=REPLICAS).for_each(|id| group.spawn(id));
     let log = Arc::new(Log::default());
     let writers: Vec<_> = (0..8)
@@ -154,4 +180,96 @@ fn acknowledged_writes_survive_kills_stops_a_lost_disk_and_the_end_of_all() {
     check(&place, &log);
     let taken = Client::connect(place.service(1), PATIENCE).unwrap().ask(TAKEN, &[]).unwrap();
     assert!(taken.1 > 0, "it has everything, but not from the others");
+}
+
+/// What the lying process does, one after the other. Whoever votes wrongly is cut off by the others as long as they run, so that comes last.
+const LIARS: [Kind; 5] = [Kind::LiesInTransfer, Kind::Floods, Kind::Repeats, Kind::Forges, Kind::Equivocates];
+
+/// Is the founder `id`, with its key and its links, and no replica.
+fn lie(place: &Place, id: u32, kind: Kind) {
+    let (founders, places) = node::members(place, id);
+    let storage = places.votes.join("none");
+    let settings = Settings { timers: Timers::WAN, ..Settings::new(GROUP) };
+    let runtime = tokio::Config::new().with_worker_threads(1).with_storage_directory(storage);
+    tokio::Runner::new(runtime).start(|context| async move {
+        let me = identity(id);
+        let linked = link_founder(&context, &settings, &me, &founders, places).unwrap();
+        let betrayal = Betrayal { group: GROUP.to_owned(), me, founders, kind, seed: 7 };
+        betray(context.child("traitor"), betrayal, linked.channels).await;
+    });
+}
+
+/// The last member is a program that lies, over real links: the others order on, in one order, and have no false word against each other.
+#[test]
+fn one_process_of_four_lies() {
+    let (mut group, _dir) = Group::found(1);
+    let (place, honest) = (group.place.clone(), 1..REPLICAS);
+    honest.clone().for_each(|id| group.spawn(id));
+    let log = Arc::new(Log::default());
+    let honest_place = Place { replicas: REPLICAS - 1, ..place.clone() };
+    let writers: Vec<_> = (0..6)
+        .map(|nth| {
+            let (place, log) = (honest_place.clone(), Arc::clone(&log));
+            thread::spawn(move || write(&place, &log, nth % (REPLICAS - 1) + 1))
+        })
+        .collect();
+    wait_for_acks(&log, 20);
+    for kind in 0..LIARS.len() {
+        let in_transfer = LIARS[kind] == Kind::LiesInTransfer;
+        if in_transfer {
+            // As long as it is honest one of the others may miss something.
+            group.spawn(REPLICAS);
+            wait_until_at_the_end(&place, REPLICAS);
+            group.kill(1);
+            wait_for_acks(&log, 60);
+            group.kill(REPLICAS);
+        }
+        group.spawn_as(REPLICAS, Some(kind));
+        if in_transfer {
+            group.spawn(1);
+            wait_until_at_the_end(&place, 1);
+        }
+        wait_for_acks(&log, 60);
+        if LIARS[kind] == Kind::Equivocates {
+            wait_for_conviction(&place);
+        }
+        group.kill(REPLICAS);
+    }
+    log.stop.store(true, Ordering::Release);
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    check(&honest_place, &log);
+    for id in honest {
+        let bits = ask(&place, id, CONVICTED);
+        assert!(bits & !(1 << REPLICAS) == 0, "replica {id} has votes against honest ones: {bits:b}");
+    }
+}
+
+fn ask(place: &Place, id: u32, kind: u8) -> u64 {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let answer =
+            Client::connect(place.service(id), PATIENCE).and_then(|mut client| client.ask(kind, &[]));
+        if let Ok((OK, number)) = answer {
+            return number;
+        }
+        assert!(Instant::now() < until, "replica {id} does not answer");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn wait_for_conviction(place: &Place) {
+    let until = Instant::now() + PATIENCE;
+    while (1..REPLICAS).all(|id| ask(place, id, CONVICTED) == 0) {
+        assert!(Instant::now() < until, "nobody convicts the member that votes for two blocks of a view");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits until a replica has what another had.
+fn wait_until_at_the_end(place: &Place, id: u32) {
+    let (end, until) = (ask(place, 2, WHERE), Instant::now() + PATIENCE);
+    while ask(place, id, WHERE) < end {
+        assert!(Instant::now() < until, "replica {id} does not catch up");
+        thread::sleep(Duration::from_millis(50));
+    }
 }

@@ -165,8 +165,7 @@ pub struct Machine {
     pub list: Arc<Mutex<Vec<u64>>>,
     /// Its state is not what was ordered.
     pub rotten: Arc<Mutex<bool>>,
-    /// Votes survive in the storage of the runtime; a lost disk gets another name there.
-    votes: u64,
+    pub votes: SimDisk,
     tasks: Vec<Handle<()>>,
 }
 
@@ -198,7 +197,16 @@ pub fn settings() -> Settings {
     };
     let digest_every = DIGEST_EVERY;
     let settings = Settings::new("simulated");
-    Settings { log, timers, block_batches_max: 8, held_batches_max: 64, digest_every, ..settings }
+    let votes_segment_bytes = 128 << 10;
+    Settings {
+        log,
+        timers,
+        votes_segment_bytes,
+        block_batches_max: 8,
+        held_batches_max: 64,
+        digest_every,
+        ..settings
+    }
 }
 
 impl Sim {
@@ -228,7 +236,7 @@ impl Sim {
                 replica: None,
                 list: Arc::default(),
                 rotten: Arc::default(),
-                votes: 0,
+                votes: SimDisk::new(seed ^ u64::from(id) << 40),
                 tasks: Vec::new(),
             };
             (id, machine)
@@ -304,6 +312,7 @@ impl Sim {
         let (mut rng, canary) = (Rng::new(self.rng.next_u64()), self.canary);
         let machine = self.machines.get_mut(&id).unwrap();
         machine.disk = machine.disk.restart();
+        machine.votes = machine.votes.restart();
         machine.lives += 1;
         machine.list.lock().unwrap().clear();
         *machine.rotten.lock().unwrap() = false;
@@ -318,23 +327,30 @@ impl Sim {
             skips: (canary && id == 2).then_some(5),
         };
         let disk: Arc<dyn Disk> = Arc::new(machine.disk.clone());
+        let votes: Arc<dyn Disk> = Arc::new(machine.votes.clone());
         let settings = Settings { follows: machine.follows, ..self.settings.clone() };
         let mut founders = self.members.clone();
         if self.canary && id == 5 {
             // Another history: what it takes for the first members were never so.
             founders.0.insert(4, machine.identity.public().unwrap());
         }
-        let opened = open(disk, settings, &machine.identity, &founders, Box::new(app), now_ns, [1; 32]);
-        let Opened { replica, run, writer, lock, .. } = opened.map_err(|error| error.to_string())?;
+        let app = Box::new(app);
+        let opened = open(disk, votes, settings, &machine.identity, &founders, app, now_ns, [1; 32]);
+        let Opened { replica, run, writer, votes, lock, .. } = opened.map_err(|error| error.to_string())?;
         // Only now: what was there before a start was compared already.
         drop(own.set(replica.clone()));
         machine.replica = Some(replica);
         let context =
             self.context.child("machine").with_attribute("member", id).with_attribute("life", machine.lives);
         let control = self.oracle.control(machine.key.clone());
-        let partition = format!("member-{id}-{}", machine.votes);
         machine.tasks.push(context.child("replica").spawn(move |context| async move {
-            run.run(context, channels, control, Box::new(|_| {}), &partition).await;
+            run.run(context, channels, control, Box::new(|_| {})).await;
+        }));
+        let mut other = Rng::new(rng.next_u64());
+        machine.tasks.push(context.child("votes").spawn(move |context| async move {
+            let slow = Mutex::new(Rng::new(other.next_u64()));
+            let time = move || Duration::from_micros(200 + slow.lock().unwrap().below(3000));
+            votes.run_as_task(context, time).await;
         }));
         machine.tasks.push(context.child("writer").spawn(move |context| async move {
             let slow = Mutex::new(Rng::new(rng.next_u64()));
@@ -353,7 +369,9 @@ impl Sim {
             let _aborted = task.await;
         }
         machine.replica = None;
-        if power { machine.disk.cut_power() } else { machine.disk.kill() }
+        for disk in [&machine.disk, &machine.votes] {
+            if power { disk.cut_power() } else { disk.kill() }
+        }
     }
 
     /// The member comes back with empty disks.
@@ -362,7 +380,7 @@ impl Sim {
         let seed = self.rng.next_u64();
         let machine = self.machines.get_mut(&id).unwrap();
         machine.disk = SimDisk::new(seed);
-        machine.votes += 1;
+        machine.votes = SimDisk::new(!seed);
     }
 
     pub fn up(&self) -> Vec<u32> {

@@ -14,8 +14,8 @@ use weir_base::world::Rng;
 use weir_bft::Evidence;
 use weir_bft::members::{Change, Roster};
 
-use super::sim::{Fate, MACHINES, MEMBERS, NO_MEMBER, Sim, propose, settings};
-use super::traitor::{Kind, betray};
+use super::sim::{Fate, MACHINES, MEMBERS, NO_MEMBER, Sim, identity, propose, settings};
+use super::traitor::{Betrayal, Kind, betray};
 
 /// Seeds of each kind in the tests.
 const SEEDS: u64 = 2;
@@ -377,7 +377,14 @@ async fn play(context: Context, case: &Case) -> (u64, Counts, Vec<String>) {
     restart(&mut sim, &honest).await;
     if let Some(kind) = case.traitor {
         let channels = sim.channels(TRAITOR).await;
-        betray(&sim, TRAITOR, kind, channels, rng.next_u64());
+        let betrayal = Betrayal {
+            group: sim.settings.group.clone(),
+            me: identity(TRAITOR),
+            founders: sim.members.clone(),
+            kind,
+            seed: rng.next_u64(),
+        };
+        sim.context.child("traitor").spawn(|context| betray(context, betrayal, channels));
     }
     let (tally, replicas): (Arc<Mutex<Tally>>, Arc<Mutex<_>>) = Default::default();
     share(&sim, &honest, &replicas);

@@ -14,16 +14,16 @@ use commonware_consensus::simplex::types::{Finalize, Notarize, Nullify, Proposal
 use commonware_consensus::types::{Epoch, Round, View};
 use commonware_cryptography::ed25519::PublicKey;
 use commonware_cryptography::sha256::Digest as Payload;
-use commonware_p2p::{Receiver as _, Recipients};
-use commonware_runtime::deterministic::Context;
-use commonware_runtime::{Clock, IoBuf, Spawner, Supervisor};
+use commonware_p2p::{Receiver, Recipients};
+use commonware_runtime::{Clock, IoBuf};
 use weir_base::world::Rng;
 use weir_bft::consensus::KeyRing;
 use weir_bft::core::Keys;
 use weir_bft::members::{Approval, Change, Link, Member, Roster};
 use weir_bft::wire::{Batch, Block, Digest, Message, Name, Offer, Ref};
+use weir_bft::{Identity, Members};
 
-use super::sim::{Channels, Sim, batch_of, identity};
+use super::sim::{batch_of, identity};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
@@ -41,9 +41,18 @@ pub enum Kind {
     Usurps,
 }
 
-const GROUP: &str = "simulated";
+/// Who betrays whom.
+pub struct Betrayal {
+    pub group: String,
+    pub me: Identity,
+    pub founders: Members,
+    pub kind: Kind,
+    pub seed: u64,
+}
 
 struct Traitor {
+    group: String,
+    identity: Identity,
     me: u32,
     kind: Kind,
     keys: KeyRing,
@@ -60,34 +69,47 @@ struct Traitor {
     view: u64,
 }
 
-pub fn betray(sim: &Sim, me: u32, kind: Kind, channels: Channels, seed: u64) {
+/// Betrays as long as the network is there.
+pub async fn betray<E, S, R>(context: E, betrayal: Betrayal, channels: [(S, R); 5])
+where
+    E: Clock,
+    S: commonware_p2p::Sender<PublicKey = PublicKey>,
+    R: Receiver<PublicKey = PublicKey>,
+{
+    let Betrayal { group, me: identity, founders, kind, seed } = betrayal;
     if kind == Kind::Silent {
         return;
     }
-    let who = identity(me);
-    let roster = Roster::founding(GROUP, &sim.members);
-    let keys = KeyRing::new(GROUP, &who, &roster, [2; 32]).unwrap();
-    let others =
-        sim.machines.iter().filter(|(id, _)| **id != me).map(|(_, machine)| machine.key.clone()).collect();
-    let traitor = Traitor {
+    let roster = Roster::founding(&group, &founders);
+    let keys = KeyRing::new(&group, &identity, &roster, [2; 32]).unwrap();
+    let me = identity.id;
+    let mut traitor = Traitor {
+        group,
+        identity,
         me,
         kind,
         epoch: roster.epoch,
+        others: Vec::new(),
         keys,
         rosters: BTreeMap::from([(roster.epoch, roster)]),
         heard: Vec::new(),
-        others,
         rng: Rng::new(seed),
         blocks: BTreeMap::new(),
         batches: Vec::new(),
         sequence: 0,
         view: 0,
     };
-    sim.context.child("traitor").spawn(move |context| traitor.run(context, channels));
+    traitor.know_others();
+    traitor.run(context, channels).await;
 }
 
 impl Traitor {
-    async fn run(mut self, context: Context, channels: Channels) {
+    async fn run<E, S, R>(mut self, context: E, channels: [(S, R); 5])
+    where
+        E: Clock,
+        S: commonware_p2p::Sender<PublicKey = PublicKey>,
+        R: Receiver<PublicKey = PublicKey>,
+    {
         let [
             (mut votes, mut voted),
             (_certificates, mut certified),
@@ -147,8 +169,14 @@ impl Traitor {
     /// Follows the others into an epoch whose members it has heard of.
     fn enter(&mut self, epoch: u64) {
         let Some(roster) = self.rosters.get(&epoch).filter(|_| epoch > self.epoch) else { return };
-        let Ok(keys) = KeyRing::new(GROUP, &identity(self.me), roster, [2; 32]) else { return };
+        let Ok(keys) = KeyRing::new(&self.group, &self.identity, roster, [2; 32]) else { return };
         (self.epoch, self.keys, self.view) = (epoch, keys, 0);
+        self.know_others();
+    }
+
+    fn know_others(&mut self) {
+        let ids = self.keys.ids().into_iter().filter(|id| *id != self.me);
+        self.others = ids.filter_map(|id| self.keys.key_of(id).cloned()).collect();
     }
 
     fn vote<S: commonware_p2p::Sender<PublicKey = PublicKey>>(
@@ -288,7 +316,7 @@ impl Traitor {
         let to = Recipients::One(from.clone());
         match message {
             Message::Block(block) => {
-                if let Some(roster) = Roster::behind(GROUP.as_bytes(), &block) {
+                if let Some(roster) = Roster::behind(self.group.as_bytes(), &block) {
                     self.rosters.entry(roster.epoch).or_insert(roster);
                 }
                 self.blocks.insert(block.digest(), block);
@@ -303,7 +331,7 @@ impl Traitor {
                 self.say(to, own, &Message::Links(vec![Link { block, certificate }]));
             }
             Message::Batch(batch) => {
-                let digest = batch.digest(GROUP.as_bytes());
+                let digest = batch.digest(self.group.as_bytes());
                 self.batches.push((digest, batch.name, batch.body.len() as u32));
             }
             Message::WantRange { above } if self.kind == Kind::LiesInTransfer => {
@@ -388,7 +416,7 @@ impl Traitor {
         self.sequence += 1;
         let name = Name { origin, life: 1 + u64::from(!right) * 1000, sequence: self.sequence };
         let body = batch_of((1 << 60) + self.sequence, 30);
-        let digest = Batch::digest_of(GROUP.as_bytes(), &name, &body);
+        let digest = Batch::digest_of(self.group.as_bytes(), &name, &body);
         Batch { name, signature: self.keys.sign(&digest), body }
     }
 
@@ -406,7 +434,7 @@ impl Traitor {
         self.sequence += 1;
         let name = Name { origin: self.me, life: 1, sequence: self.sequence };
         let body = Approval { epoch: self.epoch, change }.encode();
-        let digest = Batch::digest_of(GROUP.as_bytes(), &name, &body);
+        let digest = Batch::digest_of(self.group.as_bytes(), &name, &body);
         Batch { name, signature: self.keys.sign(&digest), body }
     }
 
@@ -415,7 +443,7 @@ impl Traitor {
     }
 
     fn named(&self, batch: &Batch) -> Ref {
-        Ref { digest: batch.digest(GROUP.as_bytes()), name: batch.name, bytes: batch.body.len() as u32 }
+        Ref { digest: batch.digest(self.group.as_bytes()), name: batch.name, bytes: batch.body.len() as u32 }
     }
 
     /// A block behind `parent`, with the right place when that is known.

@@ -1,0 +1,150 @@
+//! A runtime's context as consensus gets it: everything is the runtime's own, but its storage is [`Votes`].
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::ops::RangeInclusive;
+use std::time::{Duration, SystemTime};
+
+use commonware_runtime::telemetry::metrics::{Metric, Registered};
+use commonware_runtime::{
+    BlobVersion, Clock, Error, Handle, Metrics, Name, Spawner, Storage, Supervisor, signal,
+};
+use governor::clock::{Clock as GovernorClock, ReasonablyRealtime};
+use rand_chacha::rand_core::{CryptoRng, TryCryptoRng, TryRng};
+
+use super::Votes;
+use super::blobs::Votebox;
+
+/// The context `E` with votes in place of its storage.
+pub struct Keeping<E> {
+    inner: E,
+    votes: Votes,
+}
+
+impl<E> Keeping<E> {
+    /// `inner`, whose storage is not used.
+    pub fn new(inner: E, votes: Votes) -> Keeping<E> {
+        Keeping { inner, votes }
+    }
+}
+
+impl<E: Supervisor> Supervisor for Keeping<E> {
+    fn name(&self) -> Name {
+        self.inner.name()
+    }
+
+    fn child(&self, label: &'static str) -> Self {
+        Keeping { inner: self.inner.child(label), votes: self.votes.clone() }
+    }
+
+    fn with_attribute(self, key: &'static str, value: impl std::fmt::Display) -> Self {
+        Keeping { inner: self.inner.with_attribute(key, value), votes: self.votes }
+    }
+}
+
+impl<E: Spawner> Spawner for Keeping<E> {
+    fn shared(self, blocking: bool) -> Self {
+        Keeping { inner: self.inner.shared(blocking), votes: self.votes }
+    }
+
+    fn dedicated(self) -> Self {
+        Keeping { inner: self.inner.dedicated(), votes: self.votes }
+    }
+
+    fn spawn<F, Fut, T>(self, f: F) -> Handle<T>
+    where
+        F: FnOnce(Self) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let votes = self.votes;
+        self.inner.spawn(move |inner| f(Keeping { inner, votes }))
+    }
+
+    async fn stop(self, value: i32, timeout: Option<Duration>) -> Result<(), Error> {
+        self.inner.stop(value, timeout).await
+    }
+
+    fn stopped(&self) -> signal::Signal {
+        self.inner.stopped()
+    }
+}
+
+impl<E: Metrics> Metrics for Keeping<E> {
+    fn register<N: Into<String>, H: Into<String>, M: Metric>(
+        &self,
+        name: N,
+        help: H,
+        metric: M,
+    ) -> Registered<M> {
+        self.inner.register(name, help, metric)
+    }
+
+    fn encode(&self) -> String {
+        self.inner.encode()
+    }
+}
+
+impl<E: Clock> GovernorClock for Keeping<E> {
+    type Instant = SystemTime;
+
+    fn now(&self) -> SystemTime {
+        self.inner.now()
+    }
+}
+
+impl<E: Clock> ReasonablyRealtime for Keeping<E> {}
+
+impl<E: Clock> Clock for Keeping<E> {
+    fn current(&self) -> SystemTime {
+        self.inner.current()
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send + 'static + use<E> {
+        self.inner.sleep(duration)
+    }
+
+    fn sleep_until(&self, deadline: SystemTime) -> impl Future<Output = ()> + Send + 'static + use<E> {
+        self.inner.sleep_until(deadline)
+    }
+}
+
+impl<E: CryptoRng> TryRng for Keeping<E> {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        Ok(self.inner.next_u32())
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        Ok(self.inner.next_u64())
+    }
+
+    fn try_fill_bytes(&mut self, to: &mut [u8]) -> Result<(), Infallible> {
+        self.inner.fill_bytes(to);
+        Ok(())
+    }
+}
+
+impl<E: CryptoRng> TryCryptoRng for Keeping<E> {}
+
+impl<E: Send + Sync + 'static> Storage for Keeping<E> {
+    type Blob = Votebox;
+
+    async fn open_versioned(
+        &self,
+        partition: &str,
+        name: &[u8],
+        versions: RangeInclusive<BlobVersion>,
+    ) -> Result<(Votebox, u64, BlobVersion), Error> {
+        self.votes.open_versioned(partition, name, versions).await
+    }
+
+    async fn remove(&self, partition: &str, name: Option<&[u8]>) -> Result<(), Error> {
+        self.votes.remove(partition, name).await
+    }
+
+    async fn scan(&self, partition: &str) -> Result<Vec<Vec<u8>>, Error> {
+        self.votes.scan(partition).await
+    }
+}
