@@ -5,6 +5,7 @@
 use crate::extra::Extra;
 use crate::group::{Callers, Writer, connection, leader, link, newcomer, same_state, wait_known, wait_whole};
 use crate::lab::{Lab, byzantine_lab};
+use crate::liar;
 use crate::namespaces::wait;
 use std::process::Stdio;
 use weir_api::client::{Client, Context};
@@ -189,14 +190,61 @@ fn wait_ended(lab: &Lab, program: &str, why: &str) {
     });
 }
 
+/// One controller is a program that lies: changes and traffic go on, no switch is programmed differently, and who voted for two things is
+/// convicted by its own votes.
+fn one_lies(lab: &Lab, extra: &Extra, writer: &Writer) {
+    let echo = connection(lab);
+    wait_known(lab);
+    let before = lab.programmed();
+    lab.kill("c4");
+    wait_passed_over(lab, "c4");
+    for (number, kind) in (40..).zip(liar::KINDS) {
+        let lying = liar::begin(lab, COME_AND_GO, kind);
+        writer.goes_on();
+        newcomer(lab, extra, number);
+        if kind == liar::EQUIVOCATES {
+            wait("the liar to be convicted", || {
+                let faults = lab.weir(&["audit", "faults"]);
+                crate::lab::text(&faults.stdout).contains("proven: both votes verify under its key")
+            });
+        }
+        drop(lying);
+        echo.goes_on();
+    }
+    assert!(echo.close() > 0);
+    let after = lab.programmed();
+    for (switch, entries) in before {
+        assert!(entries.iter().all(|(key, version)| after[switch].get(key) == Some(version)), "{switch}");
+    }
+    // The others cut it off as long as they run: started again, one after the other, they take it back.
+    lab.start("c4");
+    for one in ["c1", "c2", "c3"] {
+        lab.kill(one);
+        writer.goes_on();
+        lab.start(one);
+        wait(&format!("{one} to be there"), || seen_by(lab, one).is_some());
+        writer.goes_on();
+    }
+    wait_whole(lab);
+    lab.start("nginx-red-db");
+}
+
+const COME_AND_GO: &str = "byzantine::one_lies_and_members_come_and_go_under_load_and_are_killed_meanwhile";
+
 #[test]
-fn members_come_and_go_under_load_and_are_killed_meanwhile() {
+fn one_lies_and_members_come_and_go_under_load_and_are_killed_meanwhile() {
+    if liar::lies() {
+        return;
+    }
     let Some(lab) = byzantine_lab("byzantine_come_and_go") else { return };
     wait_whole(&lab);
     let extra = Extra::begin();
     let key = group_key(&lab);
     let writer = Writer::begin(&lab, "come-and-go");
     let callers = Callers::begin(&lab, "come-and-go");
+
+    // Before any change of members: the liar knows the founders only.
+    one_lies(&lab, &extra, &writer);
 
     // A fifth.
     lab.start("c5");

@@ -26,6 +26,7 @@ mod group;
 mod history;
 mod lab;
 mod learned;
+mod liar;
 mod monitor;
 mod namespaces;
 mod networks;
@@ -35,3 +36,6 @@ mod quorum;
 mod rot;
 mod store;
 mod tools;
+/// A member that betrays its group, shared with the order's own tests.
+#[path = "../../../control/bft/tests/suite/traitor.rs"]
+mod traitor;

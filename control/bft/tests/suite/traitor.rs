@@ -23,8 +23,6 @@ use weir_bft::members::{Approval, Change, Link, Member, Roster};
 use weir_bft::wire::{Batch, Block, Digest, Message, Name, Offer, Ref};
 use weir_bft::{Identity, Members};
 
-use super::sim::{batch_of, identity};
-
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
     Silent,
@@ -415,14 +413,14 @@ impl Traitor {
     fn batch(&mut self, origin: u32, right: bool) -> Batch {
         self.sequence += 1;
         let name = Name { origin, life: 1 + u64::from(!right) * 1000, sequence: self.sequence };
-        let body = batch_of((1 << 60) + self.sequence, 30);
+        let body = Bytes::from([&((1 << 60) + self.sequence).to_le_bytes()[..], &[0; 30]].concat());
         let digest = Batch::digest_of(self.group.as_bytes(), &name, &body);
         Batch { name, signature: self.keys.sign(&digest), body }
     }
 
     /// A change that nobody wants: one member less, or one of its own in its place.
     fn usurpation(&mut self) -> Change {
-        let key = identity(77).public().unwrap();
+        let key = Identity { id: 77, secret: [77; 32] }.public().unwrap();
         let member = Member { key, address: "192.0.2.77:1".to_owned() };
         match self.rng.below(2) {
             0 => Change::Add { id: 77, member },
