@@ -64,7 +64,8 @@ impl Table {
         let mut run = |batches: usize| {
             for _ in 0..batches {
                 for key in &mut keys {
-                    *key = key_of(&self.first, ((random.next() >> 20) * u64::from(self.count) >> 44) as u32);
+                    *key =
+                        key_of(&self.first, (((random.next() >> 32) * u64::from(self.count)) >> 32) as u32);
                 }
                 black_box(done(black_box(&keys)));
             }
