@@ -7,7 +7,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
-.PHONY: help lab lab-down test bench bench-files bench-filewall bench-monitor bench-plan bench-trust lint fmt clean simulate soak-monitor \
+.PHONY: help lab lab-down test bench bench-files bench-filewall bench-monitor bench-plan bench-ports bench-trust lint fmt clean simulate soak-monitor \
 	install-deps lab-deps guest-kernel nfs-peer s3-peer fs-suites suites build require-root
 
 help: ## list the targets
@@ -43,6 +43,9 @@ bench-files: require-root install-deps ## files of a mount, accelerated and not,
 
 bench-plan: ## plan and check 10,000 random policy changes on real networks
 	cargo run --locked --release --quiet -p weir-plan --example plan_zoo
+
+bench-ports: require-root install-deps ## what a packet costs the switch's engine, beside Open vSwitch with DPDK
+	cargo run --release --locked -p weir-switch --example ports
 
 bench-trust: ## what signing a batch costs: a Merkle root, each update (Cicero), many signatures (RoSCo)
 	cargo run --locked --release --quiet -p weir-trust --example trust_cost

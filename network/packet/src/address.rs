@@ -21,8 +21,9 @@ impl IpAddress {
     /// The mapped form of an IPv4 address.
     #[inline]
     pub const fn v4(address: [u8; 4]) -> Self {
-        let [a, b, c, d] = address;
-        Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])
+        // In one piece: what is written byte by byte is slow to read as a word soon after, as a flow's key is.
+        let mapped = (u32::from_le_bytes(address) as u128) << 96 | 0xffff << 80;
+        Self(mapped.to_le_bytes())
     }
 
     /// An IPv6 address.

@@ -103,6 +103,14 @@ impl VirtioNetHeader {
         })
     }
 
+    /// The first [`HEADER_BYTES`] as two numbers that are little-endian in memory: written so, they can be read soon after.
+    #[inline]
+    pub fn words(&self) -> (u64, u16) {
+        let kind = u64::from(self.flags) | u64::from(self.gso_type) << 8;
+        let lengths = u64::from(self.hdr_len) << 16 | u64::from(self.gso_size) << 32;
+        (kind | lengths | u64::from(self.csum_start) << 48, self.csum_offset)
+    }
+
     /// Writes the header in `length` bytes.
     ///
     /// # Errors
@@ -112,12 +120,9 @@ impl VirtioNetHeader {
         if buffer.len() < length || !matches!(length, HEADER_BYTES | MERGEABLE_HEADER_BYTES) {
             return Err(PacketError::BufferTooSmall);
         }
-        buffer[0] = self.flags;
-        buffer[1] = self.gso_type;
-        put(buffer, 2, &self.hdr_len.to_le_bytes());
-        put(buffer, 4, &self.gso_size.to_le_bytes());
-        put(buffer, 6, &self.csum_start.to_le_bytes());
-        put(buffer, 8, &self.csum_offset.to_le_bytes());
+        let (first, last) = self.words();
+        put(buffer, 0, &first.to_le_bytes());
+        put(buffer, 8, &last.to_le_bytes());
         if length == MERGEABLE_HEADER_BYTES {
             put(buffer, 10, &self.num_buffers.to_le_bytes());
         }

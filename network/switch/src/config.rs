@@ -1,5 +1,7 @@
 //! What a switch is told when it starts.
 
+use crate::flow::{FLOWS_LIMIT, FLOWS_MAX};
+use crate::ports::vhost::ring::BATCH_MAX;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -84,6 +86,13 @@ pub struct EngineConfig {
     /// How long it looks for packets before it sleeps, at most, microseconds; zero: it sleeps at once. It looks only while
     /// packets come so close to each other, not while there is bulk, and lets others on its processor run meanwhile.
     pub busy_poll_us: u32,
+    /// Whether it looks for packets all the time and never sleeps: with a processor of its own (`cpu`), where nobody else is
+    /// kept from running.
+    pub always_poll: bool,
+    /// Frames of a virtual machine that are taken at once, 1 to 64.
+    pub batch: u8,
+    /// Most flows, up to 4,194,304. A flow takes about 250 bytes, and what is known of its connection some more.
+    pub flows_max: usize,
     /// UDP source ports that flows are spread over, 1 to 16: what the underlay can tell apart.
     pub source_ports: u8,
     /// Buffer of each socket, bytes.
@@ -98,6 +107,9 @@ impl Default for EngineConfig {
         EngineConfig {
             cpu: None,
             busy_poll_us: 30,
+            always_poll: false,
+            batch: 32,
+            flows_max: FLOWS_MAX,
             source_ports: 4,
             socket_buffer_bytes: 64 * 1024 * 1024,
             partial_checksums: true,
@@ -141,6 +153,16 @@ impl SwitchConfig {
         }
         if !(1..=16).contains(&ports) {
             return Some(format!("engine.source_ports is {ports}: use 1 to 16"));
+        }
+        let engine = &self.engine;
+        if engine.always_poll && engine.cpu.is_none() {
+            return Some("engine.always_poll needs a processor of its own: set engine.cpu".into());
+        }
+        if !(1..=BATCH_MAX).contains(&usize::from(engine.batch)) {
+            return Some(format!("engine.batch is {}: use 1 to {BATCH_MAX}", engine.batch));
+        }
+        if !(1..=FLOWS_LIMIT).contains(&engine.flows_max) {
+            return Some(format!("engine.flows_max is {}: use 1 to {FLOWS_LIMIT}", engine.flows_max));
         }
         if self.underlay.is_unspecified() || self.underlay.is_multicast() {
             return Some(format!("underlay is {}: use the host's own address there", self.underlay));

@@ -209,6 +209,16 @@ impl Connections {
         self.count
     }
 
+    /// Bytes of the table, without what waits to be journaled.
+    pub fn bytes(&self) -> usize {
+        let queued: usize = self.shares.values().map(|share| share.opened.capacity()).sum();
+        self.slots.len() * size_of::<Slot>()
+            + self.by_key.allocation_size()
+            + self.by_inbound.allocation_size()
+            + queued * size_of::<ConnectionId>()
+            + self.free.capacity() * size_of::<u32>()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.count == 0

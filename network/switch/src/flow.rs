@@ -18,8 +18,10 @@ pub type PortIndex = u16;
 /// Number of a rule counter: dense, given by the resolver, never reused while the process lives.
 pub type CounterIndex = u32;
 
-/// Most flows of a switch.
+/// Most flows of a switch, unless it is set up for another number.
 pub const FLOWS_MAX: usize = 1 << 20;
+/// Most flows that a switch can be set up for.
+pub const FLOWS_LIMIT: usize = 1 << 22;
 
 /// How a frame came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -10,6 +10,7 @@ use crate::control::punt::PuntSocket;
 use crate::control::{Control, PUNT_SOCKET, REQUESTS_MAX};
 use crate::engine::counters::Counters;
 use crate::engine::idle::Idle;
+use crate::engine::polling::Polling;
 use crate::engine::port::{Device, Port};
 use crate::engine::ring::frame_ring;
 use crate::engine::sys::{self, Wakeup};
@@ -17,7 +18,6 @@ use crate::engine::transmit::Transmit;
 use crate::engine::{
     COMMANDS_MAX, Channels, Command, EXTERNAL, Engine, MissLoad, RING_BYTES, RING_FRAMES, Shared, Underlay,
 };
-use crate::flow::FLOWS_MAX;
 use crate::flowtable::{FlowStore, Index};
 use crate::ports::attach::Attacher;
 use crate::ports::{self, PortError};
@@ -190,11 +190,12 @@ impl Switch {
         let lock = lock(&config.run_dir)?;
         let secrets = read_secrets(config)?;
         let mind = make_mind(config, TokenKey::new(secrets.dataplane));
-        let shared = Arc::new(shared()?);
+        let shared = Arc::new(shared(config.engine.flows_max)?);
         let (flows, tables) = FlowBook::new(Arc::clone(&shared.store));
         let (channels, link) = channels();
         let underlay = open_underlay(config, &shared.counters)?;
-        let engine = Engine::new(Arc::clone(&shared), channels, underlay, tables, config.engine.busy_poll_us)
+        let batch = usize::from(config.engine.batch);
+        let engine = Engine::new(Arc::clone(&shared), channels, underlay, tables, polling(config), batch)
             .and_then(|engine| engine.with_idle(idle))
             .map_err(system("making the engine"))?;
         open_external(config, &link, &shared.engine_wake)?;
@@ -343,14 +344,21 @@ fn lock(run_dir: &Path) -> Result<OwnedFd, SwitchError> {
     }
 }
 
-fn shared() -> Result<Shared, SwitchError> {
+fn polling(config: &SwitchConfig) -> Polling {
+    if config.engine.always_poll {
+        return Polling::always(Instant::now());
+    }
+    Polling::new(Duration::from_micros(u64::from(config.engine.busy_poll_us)), Instant::now())
+}
+
+fn shared(flows_max: usize) -> Result<Shared, SwitchError> {
     let mut random = [0; 16];
     let urandom = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
     urandom.map_err(system("drawing the seed of the flow table"))?;
     let words = u128::from_ne_bytes(random);
     let wakeup = || Wakeup::new().map_err(system("making a wakeup"));
     Ok(Shared {
-        store: Arc::new(FlowStore::new([words as u64, (words >> 64) as u64])),
+        store: Arc::new(FlowStore::with_flows_max([words as u64, (words >> 64) as u64], flows_max)),
         counters: Arc::new(Counters::default()),
         load: MissLoad::default(),
         engine_wake: wakeup()?,
@@ -480,10 +488,11 @@ fn set_options(socket: &UdpSocket, address: IpAddr, buffer_bytes: u32) -> io::Re
 }
 
 fn log_budget(config: &SwitchConfig) {
+    let flows_max = config.engine.flows_max;
     let mib = |bytes: usize| bytes / (1024 * 1024);
     tracing::info!(
-        flows_max = FLOWS_MAX,
-        flow_table_mib_max = mib(FLOWS_MAX * FlowStore::slot_bytes() + 2 * Index::BYTES_MAX),
+        flows_max,
+        flow_table_mib_max = mib(flows_max * FlowStore::slot_bytes() + 2 * Index::bytes_max(flows_max)),
         rings_mib = mib(2 * RING_BYTES),
         socket_buffers_mib = mib(config.engine.socket_buffer_bytes as usize),
         "memory: tables grow as flows come, buffers as they fill"
@@ -491,9 +500,11 @@ fn log_budget(config: &SwitchConfig) {
 }
 
 /// Counters that say how things are, and do not only rise.
-const GAUGES: [&str; 12] = [
+const GAUGES: [&str; 14] = [
     "connections",
+    "connections_bytes",
     "counters",
+    "flow_table_bytes",
     "flows",
     "journal_bytes",
     "port_up",

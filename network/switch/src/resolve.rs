@@ -172,6 +172,7 @@ impl TableResolver {
         let c = self.connections.counters;
         vec![
             ("connections", self.connections.len() as u64),
+            ("connections_bytes", self.connections.bytes() as u64),
             ("connections_opened", c.opened),
             ("connections_expired", c.expired),
             ("connections_evicted", c.evicted),

@@ -178,7 +178,46 @@ pub struct Parsed {
     pub icmp_id: u16,
 }
 
+impl Default for Parsed {
+    fn default() -> Parsed {
+        Parsed::NOTHING
+    }
+}
+
 impl Parsed {
+    /// Of an empty frame.
+    const NOTHING: Parsed = Parsed {
+        destination_mac: [0; 6],
+        source_mac: [0; 6],
+        vlan_tci: None,
+        ethertype: 0,
+        network: Network::Other,
+        transport: Transport::Other,
+        fragment: Fragment::Whole,
+        protocol: 0,
+        ttl: 0,
+        tos: 0,
+        dont_fragment: false,
+        has_options: false,
+        identification: 0,
+        fragment_offset: 0,
+        fragment_end: 0,
+        more_fragments: false,
+        l3_offset: 0,
+        l4_offset: 0,
+        payload_offset: 0,
+        payload_end: 0,
+        end: 0,
+        source: IpAddress([0; 16]),
+        destination: IpAddress([0; 16]),
+        source_port: 0,
+        destination_port: 0,
+        tcp_flags: 0,
+        icmp_type: 0,
+        icmp_code: 0,
+        icmp_id: 0,
+    };
+
     /// Whether the frame carries IP.
     #[inline]
     pub fn is_ip(&self) -> bool {
@@ -252,22 +291,34 @@ impl Parsed {
 /// The first thing that is wrong with it; see the messages of [`PacketError`].
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Parsed, PacketError> {
-    let mut parsed = parse_ethernet(frame)?;
+    let mut parsed = Parsed::default();
+    parse_into(frame, &mut parsed)?;
+    Ok(parsed)
+}
+
+/// The same into a place where the fields stay: for who reads many frames, and would copy each. What was there is gone, also after
+/// an error.
+///
+/// # Errors
+/// As [`parse`].
+#[inline]
+pub fn parse_into(frame: &[u8], parsed: &mut Parsed) -> Result<(), PacketError> {
+    parse_ethernet(frame, parsed)?;
     match parsed.ethertype {
-        ETHERTYPE_IPV4 => ipv4::parse(frame, &mut parsed)?,
-        ETHERTYPE_IPV6 => ipv6::parse(frame, &mut parsed)?,
+        ETHERTYPE_IPV4 => ipv4::parse(frame, parsed),
+        ETHERTYPE_IPV6 => ipv6::parse(frame, parsed),
         ETHERTYPE_ARP => {
             parse_arp(&frame[parsed.l3_offset..])?;
             parsed.network = Network::Arp;
+            Ok(())
         }
-        _ => {}
+        _ => Ok(()),
     }
-    Ok(parsed)
 }
 
 /// Reads the Ethernet header and at most one tag.
 #[inline]
-fn parse_ethernet(frame: &[u8]) -> Result<Parsed, PacketError> {
+fn parse_ethernet(frame: &[u8], parsed: &mut Parsed) -> Result<(), PacketError> {
     if frame.len() < ETHERNET_BYTES {
         return Err(PacketError::EthernetTruncated);
     }
@@ -282,37 +333,19 @@ fn parse_ethernet(frame: &[u8]) -> Result<Parsed, PacketError> {
         vlan_tci = Some(get16(frame, 14));
         ethertype = get16(frame, 16);
     }
-    Ok(Parsed {
+    *parsed = Parsed {
         destination_mac: get_array(frame, 0),
         source_mac: get_array(frame, 6),
         vlan_tci,
         ethertype,
-        network: Network::Other,
-        transport: Transport::Other,
-        fragment: Fragment::Whole,
-        protocol: 0,
-        ttl: 0,
-        tos: 0,
-        dont_fragment: false,
-        has_options: false,
-        identification: 0,
-        fragment_offset: 0,
-        fragment_end: 0,
-        more_fragments: false,
         l3_offset,
         l4_offset: l3_offset,
         payload_offset: l3_offset,
         payload_end: frame.len(),
         end: frame.len(),
-        source: IpAddress::default(),
-        destination: IpAddress::default(),
-        source_port: 0,
-        destination_port: 0,
-        tcp_flags: 0,
-        icmp_type: 0,
-        icmp_code: 0,
-        icmp_id: 0,
-    })
+        ..Parsed::NOTHING
+    };
+    Ok(())
 }
 
 /// Records a fragment's place and refuses those that no honest sender makes.

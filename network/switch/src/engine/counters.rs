@@ -109,6 +109,7 @@ labels! {
     EngineEvent {
         Turns, "turns", "Turns of the loop.";
         Sleeps, "sleeps", "Turns that waited.";
+        BusyNs, "busy_ns", "Nanoseconds of turns that had something to do, without the wait for it.";
         PortReads, "port_reads", "Reads from ports that gave a frame.";
         PortWrites, "port_writes", "Writes to ports.";
         UnderlaySends, "underlay_sends", "Messages given to the underlay.";

@@ -9,7 +9,7 @@ use weir_packet::rewrite::{self, ChecksumState};
 use weir_packet::virtio::{Offload, VirtioNetHeader};
 use weir_packet::{FlowKey, Fragment, PacketError, Parsed, Transport, checksum};
 
-/// A frame and what its virtio header asks for, both checked.
+/// A frame and what its virtio header asks for, both checked. By default of an empty frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Checked {
     /// Its fields.
@@ -18,7 +18,24 @@ pub struct Checked {
     pub offload: Offload,
 }
 
+impl Default for Checked {
+    fn default() -> Checked {
+        Checked { parsed: Parsed::default(), offload: Offload::Complete }
+    }
+}
+
 impl Checked {
+    /// As [`Checked::new`], in the place of what was there, which is gone also after an error.
+    ///
+    /// # Errors
+    /// What is wrong with either.
+    #[inline]
+    pub fn renew(&mut self, frame: &[u8], virtio: &VirtioNetHeader) -> Result<(), PacketError> {
+        weir_packet::parse_into(frame, &mut self.parsed)?;
+        self.offload = virtio.validate(frame.len(), &self.parsed)?;
+        Ok(())
+    }
+
     /// Parses a frame and checks its virtio header against it.
     ///
     /// # Errors
@@ -121,24 +138,44 @@ impl LastFlow {
         self.0 = None;
     }
 
-    /// Slot, action and hash of a key.
+    /// Hash of a key: the remembered one, if it is of the last flow.
+    #[inline]
+    pub fn hash(&self, store: &FlowStore, key: &FlowKey) -> u64 {
+        match &self.0 {
+            Some((last, hash, _)) if last == key => *hash,
+            _ => store.hash(key),
+        }
+    }
+
+    /// Slot, action and hash of a key; `find` is asked for slot and hash unless the key is the last one.
     #[inline]
     fn find<'a>(
         &mut self,
         tables: &'a Tables,
         store: &'a FlowStore,
         key: &FlowKey,
+        find: impl FnOnce() -> Option<(u32, &'a CompiledAction, u64)>,
     ) -> Option<(u32, &'a CompiledAction, u64)> {
         if let Some((last, hash, slot)) = &self.0
             && last == key
         {
             return Some((*slot, tables.action(store, *slot), *hash));
         }
-        let hash = store.hash(key);
-        let (slot, action) = tables.find(store, hash, key)?;
+        let (slot, action, hash) = find()?;
         self.0 = Some((*key, hash, slot));
         Some((slot, action, hash))
     }
+}
+
+/// What was done ahead for a packet of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// Its key.
+    pub key: FlowKey,
+    /// Hash of it.
+    pub hash: u64,
+    /// Where its flow nearly certainly is, in the tables that are in use.
+    pub near: Option<u32>,
 }
 
 /// What packets are looked up in, and where they are counted.
@@ -163,6 +200,42 @@ pub fn judge<'a>(
     packet: &Checked,
     frame_bytes: usize,
 ) -> Verdict<'a> {
+    let find = || {
+        let hash = lookup.store.hash(key);
+        let (slot, action) = lookup.tables.find(lookup.store, hash, key)?;
+        Some((slot, action, hash))
+    };
+    judge_found(lookup, last, zone, key, find, packet, frame_bytes)
+}
+
+/// The same for a packet of a batch.
+#[inline]
+pub fn judge_ahead<'a>(
+    lookup: &Lookup<'a>,
+    last: &mut LastFlow,
+    zone: Option<u32>,
+    ahead: &Ahead,
+    packet: &Checked,
+    frame_bytes: usize,
+) -> Verdict<'a> {
+    let Ahead { key, hash, near } = ahead;
+    let find = || {
+        let (slot, action) = lookup.tables.find_near(lookup.store, *near, *hash, key)?;
+        Some((slot, action, *hash))
+    };
+    judge_found(lookup, last, zone, key, find, packet, frame_bytes)
+}
+
+#[inline]
+fn judge_found<'a>(
+    lookup: &Lookup<'a>,
+    last: &mut LastFlow,
+    zone: Option<u32>,
+    key: &FlowKey,
+    find: impl FnOnce() -> Option<(u32, &'a CompiledAction, u64)>,
+    packet: &Checked,
+    frame_bytes: usize,
+) -> Verdict<'a> {
     let parsed = &packet.parsed;
     let missed = || FlowKey { zone: 0, ..*key };
     if is_special(parsed) {
@@ -171,7 +244,7 @@ pub fn judge<'a>(
     if zone.is_none() {
         return Verdict::Miss(MissReason::NoFlow, missed());
     }
-    let Some((slot, action, hash)) = last.find(lookup.tables, lookup.store, key) else {
+    let Some((slot, action, hash)) = last.find(lookup.tables, lookup.store, key, find) else {
         return Verdict::Miss(MissReason::NoFlow, missed());
     };
     let is_drop = action.hop == CompiledHop::Drop;

@@ -70,6 +70,8 @@ const RECEIVES_PER_TURN: usize = 4;
 /// Frames that the slow path gives back in one turn.
 const INJECTS_PER_TURN: usize = 64;
 const EVENTS: usize = 64;
+/// How long an engine that has work does not ask the kernel what else there is: that is a system call.
+const POLL_PERIOD: Duration = Duration::from_micros(20);
 
 const TOKEN_WAKE: u64 = 1 << 32;
 const TOKEN_UNDERLAY: u64 = 1 << 33;
@@ -235,11 +237,16 @@ pub struct Engine {
     poller: Poller,
     polling: Polling,
     slots: idle::Slots,
+    events: [libc::epoll_event; EVENTS],
+    /// When the kernel is to be asked again at the latest.
+    poll_at: Instant,
+    /// When the last turn began, if it had something to do.
+    worked_from: Option<Instant>,
     stopped: bool,
 }
 
 impl Engine {
-    /// An engine with empty tables and no ports.
+    /// An engine with no ports. It takes `batch` frames of a virtual machine at once, at most [`crate::ports::vhost::ring::BATCH_MAX`].
     ///
     /// # Errors
     /// When the kernel gives no poller.
@@ -248,7 +255,8 @@ impl Engine {
         channels: Channels,
         underlay: Underlay,
         tables: Box<Tables>,
-        busy_poll_us: u32,
+        polling: Polling,
+        batch: usize,
     ) -> io::Result<Engine> {
         use std::os::fd::AsFd;
         let poller = Poller::new()?;
@@ -258,15 +266,18 @@ impl Engine {
         }
         let Underlay { receivers, transmit, address, ports, partial_checksums } = underlay;
         let peers = peers::Peers::new(partial_checksums);
-        let path = Path::new(Arc::clone(&shared), transmit, address, ports, peers, tables);
+        let path = Path::new(Arc::clone(&shared), transmit, address, ports, peers, tables, batch);
         Ok(Engine {
             shared,
             channels,
             receivers,
             path,
             poller,
-            polling: Polling::new(Duration::from_micros(u64::from(busy_poll_us)), Instant::now()),
+            polling,
             slots: idle::Slots::new(None),
+            events: [libc::epoll_event { events: 0, u64: 0 }; EVENTS],
+            poll_at: Instant::now(),
+            worked_from: None,
             stopped: false,
         })
     }
@@ -288,43 +299,58 @@ impl Engine {
     /// # Errors
     /// When the kernel refuses to wait, which it does not.
     pub fn run(mut self) -> io::Result<()> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         while !self.stopped {
-            let looks = self.polling.enabled() && self.polling.looks(Instant::now());
-            let timeout_ms = if looks || self.is_behind() { 0 } else { self.slots.sleep_ms() };
-            let count = self.poller.wait(&mut events, timeout_ms)?;
-            if count == 0 && !self.is_behind() {
-                let gave = self.slots.idle();
-                if looks || gave || timeout_ms >= 0 {
-                    if looks {
-                        std::thread::yield_now();
-                    }
-                    continue;
-                }
-            }
-            self.slots.busy();
-            self.path.set_now(self.shared.now_ms() as u32);
-            self.count_turn(timeout_ms);
-            if self.polling.enabled() {
-                self.polling.found(Instant::now());
-            }
-            for event in &events[..count] {
-                self.serve(event.u64);
-            }
-            self.serve_guests();
-            self.take_injects();
-            self.end_turn();
-            if self.polling.enabled() {
-                self.polling.worked(Instant::now(), self.path.take_turn_bytes());
-            }
+            self.turn()?;
         }
         Ok(())
     }
 
-    fn count_turn(&self, timeout_ms: i32) {
+    /// One turn of [`Engine::run`], for whoever has the loop.
+    ///
+    /// # Errors
+    /// When the kernel refuses to wait, which it does not.
+    pub fn turn(&mut self) -> io::Result<()> {
+        let start = Instant::now();
+        let had_work = self.end_last(start);
+        let looks = self.polling.looks(start);
+        let waits = !looks && !self.is_behind();
+        let timeout_ms = if waits { self.slots.sleep_ms() } else { 0 };
+        let mut count = 0;
+        if waits || !had_work || start >= self.poll_at {
+            count = self.poller.wait(&mut self.events, timeout_ms)?;
+            self.poll_at = start + POLL_PERIOD;
+        }
+        let now = if timeout_ms == 0 { start } else { Instant::now() };
+        self.path.set_now(now);
+        for event in 0..count {
+            self.serve(self.events[event].u64);
+        }
+        let frames = self.serve_guests(looks);
+        let injected = self.take_injects();
+        if count == 0 && frames == 0 && !injected {
+            let gave = self.slots.idle();
+            if looks && !gave && !self.polling.is_alone() {
+                std::thread::yield_now();
+            }
+            return Ok(());
+        }
+        self.slots.busy();
         let counters = &self.shared.counters;
         counters.event(EngineEvent::Turns).add(1);
         counters.event(EngineEvent::Sleeps).add(u64::from(timeout_ms != 0));
+        self.polling.found(now);
+        self.end_turn();
+        self.worked_from = Some(now);
+        Ok(())
+    }
+
+    /// The last turn is over at `now`; returns whether it had something to do. Its end is the next one's beginning, so
+    /// that a turn reads the clock once.
+    fn end_last(&mut self, now: Instant) -> bool {
+        let Some(from) = self.worked_from.take() else { return false };
+        self.shared.counters.event(EngineEvent::BusyNs).add(now.duration_since(from).as_nanos() as u64);
+        self.polling.worked(now, self.path.take_turn_bytes());
+        true
     }
 
     /// Whether frames of the slow path were left over, or a guest may have more.
@@ -355,17 +381,17 @@ impl Engine {
         }
     }
 
-    fn serve_guests(&mut self) {
+    fn serve_guests(&mut self, looks: bool) -> usize {
         if !self.path.ports.has_hot() {
-            return;
+            return 0;
         }
         let (poller, returned, slow_wake) = (&self.poller, &self.channels.returned, &self.shared.slow_wake);
-        self.path.serve_guests(&mut self.channels.misses, |path, port| {
+        self.path.serve_guests(looks, &mut self.channels.misses, |path, port| {
             path.ports.unwatch(port, poller);
             path.ports.set_up(port, false, poller);
             let _ = returned.try_send(Returned::PortFailed(port));
             slow_wake.wake();
-        });
+        })
     }
 
     fn serve_underlay(&mut self, number: usize) {
@@ -428,9 +454,10 @@ impl Engine {
         }
     }
 
-    fn take_injects(&mut self) {
-        for _ in 0..INJECTS_PER_TURN {
-            let Some((inject, frame)) = self.channels.injects.peek() else { return };
+    /// Takes frames of the slow path; returns whether there were any.
+    fn take_injects(&mut self) -> bool {
+        for count in 0..INJECTS_PER_TURN {
+            let Some((inject, frame)) = self.channels.injects.peek() else { return count > 0 };
             if let Inject::Again { generation, .. } = inject
                 && generation > self.path.generation()
             {
@@ -441,6 +468,7 @@ impl Engine {
             self.path.inject(&inject, frame, &mut self.channels.misses);
             self.channels.injects.pop();
         }
+        true
     }
 
     fn end_turn(&mut self) {

@@ -9,14 +9,15 @@
 
 mod fragment;
 mod guest;
+mod send;
 mod spread;
 mod underlay;
 
 use super::buffer::Buffer;
 use super::counters::{EngineDrop, EngineEvent};
-use super::forward::{self, Checked, LastFlow, Lookup, Verdict};
+use super::forward::{self, Ahead, Checked, LastFlow, Lookup, Verdict};
 use super::peers::Peers;
-use super::port::{self, Ports, Served};
+use super::port::{Ports, Served};
 use super::receive::Receive;
 use super::ring::FrameProducer;
 use super::sys;
@@ -32,12 +33,11 @@ use spread::{SPREAD_BYTES_MAX, Shape, Shapes};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 use underlay::Joiner;
 use weir_model::resource::Encapsulation;
-use weir_packet::encap::InnerChecksum;
-use weir_packet::segment::Segmenter;
-use weir_packet::virtio::{HEADER_BYTES, MAX_SEGMENT_HEADER_BYTES, Offload, Segmentation, VirtioNetHeader};
-use weir_packet::{FlowKey, IpAddress, PacketError, Parsed, checksum, encap};
+use weir_packet::virtio::{HEADER_BYTES, VirtioNetHeader};
+use weir_packet::{FlowKey, IpAddress, PacketError, Parsed, encap};
 
 /// Frames of one port in one turn (row A28).
 pub const PORT_FRAMES_PER_TURN: usize = 64;
@@ -105,7 +105,12 @@ pub struct Path {
     arena_used: usize,
     underlay: IpAddr,
     underlay_ports: [u16; 2],
+    now: Instant,
     now_ms: u32,
+    /// Frames of a virtual machine that are taken at once.
+    batch: usize,
+    /// Those that are being worked on; kept for its memory.
+    stage: guest::Stage,
     last_flow: LastFlow,
     fragments: Fragments,
     peers: Peers,
@@ -124,6 +129,7 @@ impl Path {
         underlay_ports: [u16; 2],
         peers: Peers,
         tables: Box<Tables>,
+        batch: usize,
     ) -> Path {
         Path {
             shared,
@@ -137,7 +143,10 @@ impl Path {
             arena_used: 0,
             underlay,
             underlay_ports,
+            now: Instant::now(),
             now_ms: 0,
+            batch,
+            stage: guest::Stage::new(batch),
             last_flow: LastFlow::default(),
             fragments: Fragments::default(),
             peers,
@@ -148,8 +157,9 @@ impl Path {
     }
 
     /// Sets the time of the turn.
-    pub fn set_now(&mut self, now_ms: u32) {
-        self.now_ms = now_ms;
+    pub fn set_now(&mut self, now: Instant) {
+        self.now = now;
+        self.now_ms = now.saturating_duration_since(self.shared.start).as_millis() as u32;
     }
 
     /// What would become of a fragment: the key of its flow, or why it would be dropped.
@@ -284,22 +294,45 @@ impl Path {
             }
         };
         let counters = &self.shared.counters;
-        let frame = &mut self.arena[at..at + length];
-        let (packets, bytes) = packet.weight(length);
         if origin.again.is_none() && origin.class <= EXTERNAL {
+            let (packets, bytes) = packet.weight(length);
             counters.port(origin.class).rx.add(packets, bytes);
             if !self.taps.is_empty() {
-                self.taps.port(origin.class, &[frame], counters);
+                self.taps.port(origin.class, &[&self.arena[at..at + length]], counters);
             }
         }
+        self.pass(&origin, at, length, gaps, &mut packet, None, misses);
+    }
+
+    /// Looks a frame of the arena up, and does with it what its flow says. `ahead` is what was done for it with its batch, if anything.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    fn pass(
+        &mut self,
+        origin: &Origin,
+        at: usize,
+        length: usize,
+        gaps: Option<Shape>,
+        packet: &mut Checked,
+        ahead: Option<&Ahead>,
+        misses: &mut FrameProducer<Miss>,
+    ) {
+        let counters = &self.shared.counters;
+        let frame = &mut self.arena[at..at + length];
         let (tables, store, now_ms) = (&*self.tables, &*self.shared.store, self.now_ms);
         let lookup = Lookup { tables, store, counters, now_ms };
-        let (fragments, parsed) = (&mut self.fragments, &packet.parsed);
-        let key = fragment::key_of(fragments, counters, now_ms, origin.zone, parsed, length, || origin);
-        let Some((key, waits)) = key else { return };
-        let verdict = match waits {
-            false => forward::judge(&lookup, &mut self.last_flow, origin.zone, &key, &packet, length),
-            true => Verdict::Miss(MissReason::NoFlow, FlowKey { zone: 0, ..key }),
+        let (zone, last) = (origin.zone, &mut self.last_flow);
+        let verdict = match ahead {
+            Some(ahead) => forward::judge_ahead(&lookup, last, zone, ahead, packet, length),
+            None => {
+                let (fragments, parsed) = (&mut self.fragments, &packet.parsed);
+                let key = fragment::key_of(fragments, counters, now_ms, zone, parsed, length, || *origin);
+                let Some((key, waits)) = key else { return };
+                match waits {
+                    false => forward::judge(&lookup, last, zone, &key, packet, length),
+                    true => Verdict::Miss(MissReason::NoFlow, FlowKey { zone: 0, ..key }),
+                }
+            }
         };
         match verdict {
             Verdict::Dropped => {}
@@ -309,12 +342,14 @@ impl Path {
                     shape.close(&mut self.arena, at, length);
                 }
                 let frame = &self.arena[at..at + length];
-                let taken = hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, packets);
-                fragment::missed(&mut self.fragments, now_ms, &origin, &packet.parsed, reason, taken);
+                let (packets, _) = packet.weight(length);
+                let taken = hand_over(&self.shared, misses, origin, key, reason, virtio, frame, packets);
+                fragment::missed(&mut self.fragments, now_ms, origin, &packet.parsed, reason, taken);
                 self.missed |= taken;
             }
             Verdict::Forward { action, hash, .. } => {
-                if forward::alter(frame, &mut packet, action).is_err() {
+                if forward::alter(frame, packet, action).is_err() {
+                    let (packets, bytes) = packet.weight(length);
                     counters.dropped(EngineDrop::NotTranslatable).add(packets, bytes);
                     return;
                 }
@@ -322,7 +357,7 @@ impl Path {
                     CompiledHop::Port(port) => usize::from(port),
                     CompiledHop::External => EXTERNAL,
                     CompiledHop::Underlay(tunnel) => {
-                        let shape = self.send_to_underlay(&tunnel, hash, at, length, gaps, &packet);
+                        let shape = self.send_to_underlay(&tunnel, hash, at, length, gaps, packet);
                         if origin.again.is_none() && packet.is_super_frame() {
                             self.shapes.saw(origin.class, shape);
                         }
@@ -335,176 +370,9 @@ impl Path {
                     shape.close(&mut self.arena, at, length);
                     self.shapes.forget(origin.class);
                 }
-                self.send_to_port(port, at, length, &packet);
+                self.send_to_port(port, at, length, packet);
             }
         }
-    }
-
-    /// Writes a frame of the arena to a port, whole, with a clean virtio header.
-    fn send_to_port(&mut self, number: usize, at: usize, length: usize, packet: &Checked) {
-        let counters = &self.shared.counters;
-        let (packets, bytes) = packet.weight(length);
-        let mut packet = *packet;
-        if let Some(addresses) = self.ports.ethernet(number) {
-            // It cannot fail for a frame that was parsed.
-            let _ = forward::set_ethernet(&mut self.arena[at..at + length], &mut packet, addresses);
-        }
-        let header = packet.offload.header(&packet.parsed);
-        let frame = &mut self.arena[at - HEADER_BYTES..at + length];
-        // There is room: `HEADER_BYTES` of it.
-        let _ = header.encode(frame, HEADER_BYTES);
-        if !self.taps.is_empty() {
-            self.taps.port(number, &[&frame[HEADER_BYTES..]], counters);
-        }
-        port::write(&self.ports, counters, number, frame, packets, bytes);
-    }
-
-    /// Gathers a frame of the arena for another switch. Returns the shape to read the next one of its port with.
-    fn send_to_underlay(
-        &mut self,
-        tunnel: &Tunnel,
-        hash: u64,
-        at: usize,
-        length: usize,
-        gaps: Option<Shape>,
-        packet: &Checked,
-    ) -> Option<Shape> {
-        let inner = self.inner_checksum(tunnel, &packet.offload);
-        match packet.offload {
-            Offload::Segment(cut) => {
-                let shape = match inner {
-                    InnerChecksum::Partial => Shape::of(packet, tunnel.header(inner).len()),
-                    // Somebody must read the payload.
-                    InnerChecksum::Accepts | InnerChecksum::Full => None,
-                };
-                match gaps {
-                    Some(gaps) if shape == Some(gaps) => {
-                        self.spread_to_underlay(tunnel, hash, at, length, gaps, packet, &cut);
-                    }
-                    _ => {
-                        if let Some(gaps) = gaps {
-                            gaps.close(&mut self.arena, at, length);
-                        }
-                        self.segments_to_underlay(tunnel, inner, hash, at, length, packet, &cut);
-                    }
-                }
-                if cut.segments >= SEGMENTS_TO_FLUSH {
-                    self.flush();
-                }
-                return shape;
-            }
-            Offload::Checksum { start, field } if inner != InnerChecksum::Partial => {
-                let end = packet.parsed.payload_end;
-                // The places were checked against the frame.
-                let _ = checksum::complete(&mut self.arena[at..at + length], start, field, end);
-            }
-            Offload::Checksum { .. } | Offload::Complete => {}
-        }
-        let header = tunnel.header(inner);
-        let from = at - header.len();
-        self.arena[from..at].copy_from_slice(&header);
-        if !self.taps.is_empty() {
-            let outer = self.outer_to(tunnel, packet.parsed.ecn());
-            self.taps.underlay(&outer, [&header, &self.arena[at..at + length]], &self.shared.counters);
-        }
-        self.arena_used = at + length;
-        let datagram = &self.arena[from..at + length];
-        // SAFETY: the arena up to `arena_used` stays as it is until `flush`, which sends first.
-        #[allow(unsafe_code)]
-        unsafe {
-            self.transmit.append(tunnel, hash, packet.parsed.ecn(), 0, datagram);
-        }
-        None
-    }
-
-    /// What a packet to another switch says of its checksum: partial if it is, and the other takes that.
-    #[inline]
-    fn inner_checksum(&self, tunnel: &Tunnel, offload: &Offload) -> InnerChecksum {
-        if tunnel.format != Encapsulation::Geneve || !self.peers.enabled() {
-            InnerChecksum::Full
-        } else if *offload != Offload::Complete && self.peers.takes_partial(tunnel.receiver, self.now_ms) {
-            InnerChecksum::Partial
-        } else {
-            InnerChecksum::Accepts
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn segments_to_underlay(
-        &mut self,
-        tunnel: &Tunnel,
-        inner: InnerChecksum,
-        hash: u64,
-        at: usize,
-        length: usize,
-        packet: &Checked,
-        cut: &Segmentation,
-    ) {
-        let frame = &self.arena[at..at + length];
-        let Ok(mut segmenter) = Segmenter::new(frame, &packet.parsed, cut) else { return };
-        if inner == InnerChecksum::Partial {
-            segmenter = segmenter.leave_partial(&packet.parsed);
-        }
-        let header = tunnel.header(inner);
-        let (tunnel_bytes, inner_bytes) = (header.len(), segmenter.header_bytes());
-        let ecn = packet.parsed.ecn();
-        self.arena_used = at + length;
-        loop {
-            let room = self.transmit.header_room(tunnel_bytes + inner_bytes);
-            room[..tunnel_bytes].copy_from_slice(&header);
-            let Some(payload) = segmenter.next_into(&mut room[tunnel_bytes..]) else { break };
-            let payload = &frame[payload];
-            if !self.taps.is_empty() {
-                let inner = [&room[tunnel_bytes..], payload].concat();
-                let outer = outer_of(self.underlay, tunnel, &self.underlay_ports, ecn);
-                self.taps.underlay(&outer, [&header, &inner], &self.shared.counters);
-            }
-            // SAFETY: the arena up to `arena_used` stays as it is until `flush`, which sends first.
-            #[allow(unsafe_code)]
-            unsafe {
-                self.transmit.append(tunnel, hash, ecn, tunnel_bytes + inner_bytes, payload);
-            }
-        }
-    }
-
-    /// Gathers a super-frame whose payload was read with gaps: the headers go into them.
-    #[allow(clippy::too_many_arguments)]
-    fn spread_to_underlay(
-        &mut self,
-        tunnel: &Tunnel,
-        hash: u64,
-        at: usize,
-        length: usize,
-        gaps: Shape,
-        packet: &Checked,
-        cut: &Segmentation,
-    ) {
-        let header = tunnel.header(InnerChecksum::Partial);
-        let mut inner = [0; MAX_SEGMENT_HEADER_BYTES];
-        let inner = &mut inner[..packet.parsed.payload_offset];
-        inner.copy_from_slice(&self.arena[at..at + packet.parsed.payload_offset]);
-        let Ok(mut segmenter) = Segmenter::of_header(inner, &packet.parsed, cut) else { return };
-        let first = at - gaps.tunnel();
-        let (mut to, mut payload_bytes) = (first, 0);
-        while payload_bytes < length - inner.len() {
-            let room = &mut self.arena[to..to + gaps.gap()];
-            room[..header.len()].copy_from_slice(&header);
-            let Some(payload) = segmenter.next_into(&mut room[header.len()..]) else { break };
-            to += gaps.gap() + payload.len();
-            payload_bytes += payload.len();
-        }
-        self.arena_used = to;
-        self.shared.counters.event(EngineEvent::SpreadFrames).add(1);
-        let datagrams = &self.arena[first..to];
-        // SAFETY: the arena up to `arena_used` stays as it is until `flush`, which sends first.
-        #[allow(unsafe_code)]
-        unsafe {
-            self.transmit.append_run(tunnel, hash, packet.parsed.ecn(), datagrams, gaps.datagram());
-        }
-    }
-
-    fn outer_to(&self, tunnel: &Tunnel, ecn: u8) -> Outer {
-        outer_of(self.underlay, tunnel, &self.underlay_ports, ecn)
     }
 
     /// Takes a frame that the slow path made or gives back.
@@ -524,12 +392,14 @@ impl Path {
             }
             Inject::Port(_) | Inject::Underlay(_) => {
                 counters.event(EngineEvent::Answers).add(1);
-                let packet = match Checked::new(frame, &VirtioNetHeader::default()) {
+                let mut packet = match Checked::new(frame, &VirtioNetHeader::default()) {
                     Ok(packet) => packet,
                     Err(reason) => return counters.parse_error(reason).add(1, length as u64),
                 };
                 match inject {
-                    Inject::Port(number) => self.send_to_port((*number).min(EXTERNAL), at, length, &packet),
+                    Inject::Port(number) => {
+                        self.send_to_port((*number).min(EXTERNAL), at, length, &mut packet)
+                    }
                     Inject::Underlay(tunnel) => {
                         self.send_to_underlay(tunnel, 0, at, length, None, &packet);
                     }

@@ -4,6 +4,8 @@
 //! cheaper for everybody than sleeping. The engine looks only while that is so: the gaps of the last few times say
 //! whether the next packet is likely to come in time, whether they were spent looking or asleep. It does not look while there
 //! are super-frames: then what the endpoints on the same processors do with their time says how much gets through.
+//!
+//! On a processor of its own it always looks.
 
 use std::time::{Duration, Instant};
 
@@ -20,6 +22,7 @@ const BULK_HOLD: Duration = Duration::from_millis(50);
 pub struct Polling {
     /// The longest look; zero: never.
     longest: Duration,
+    always: bool,
     last_work: Instant,
     last_bulk: Option<Instant>,
     patience: u8,
@@ -28,21 +31,27 @@ pub struct Polling {
 impl Polling {
     /// Looks for at most `longest`; never if that is zero.
     pub fn new(longest: Duration, now: Instant) -> Polling {
-        Polling { longest, last_work: now, last_bulk: None, patience: 0 }
+        Polling { longest, always: false, last_work: now, last_bulk: None, patience: 0 }
     }
 
-    /// Whether there is anything to decide.
+    /// Looks always, and never sleeps.
+    pub fn always(now: Instant) -> Polling {
+        Polling { always: true, ..Polling::new(Duration::ZERO, now) }
+    }
+
+    /// Whether the processor is the engine's alone: then there is nobody to let run.
     #[inline]
-    pub fn enabled(&self) -> bool {
-        !self.longest.is_zero()
+    pub fn is_alone(&self) -> bool {
+        self.always
     }
 
     /// Whether to look again at `now`, and not to sleep.
     #[inline]
     pub fn looks(&self, now: Instant) -> bool {
-        self.patience > 0
-            && now.duration_since(self.last_work) < self.longest
-            && self.last_bulk.is_none_or(|bulk| now.duration_since(bulk) >= BULK_HOLD)
+        self.always
+            || self.patience > 0
+                && now.duration_since(self.last_work) < self.longest
+                && self.last_bulk.is_none_or(|bulk| now.duration_since(bulk) >= BULK_HOLD)
     }
 
     /// A turn with work began at `now`.

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use weir_packet::address::Mac;
-use weir_packet::virtio::HEADER_BYTES;
+use weir_packet::virtio::{HEADER_BYTES, VirtioNetHeader};
 
 /// What the engine reads and writes frames with virtio headers on.
 #[derive(Debug)]
@@ -266,16 +266,26 @@ pub fn count_absent(counters: &Counters, number: usize, packets: u64, bytes: u64
     counters.dropped(reason).add(packets, bytes);
 }
 
-/// Writes a frame, virtio header included, to a port.
+/// Writes a frame to a port, behind room for its virtio header.
 #[inline]
-pub fn write(ports: &Ports, counters: &Counters, number: usize, frame: &[u8], packets: u64, bytes: u64) {
+pub fn write(
+    ports: &Ports,
+    counters: &Counters,
+    number: usize,
+    header: &VirtioNetHeader,
+    frame: &mut [u8],
+    packets: u64,
+    bytes: u64,
+) {
     match ports.device(number) {
         Some(Device::Tap(device)) => {
+            // There is room: `HEADER_BYTES` of it.
+            let _ = header.encode(frame, HEADER_BYTES);
             count_write(counters, number, &sys::write(device.as_fd(), frame), packets, bytes);
         }
         Some(Device::Guest(guest)) => {
-            let (header, frame) = frame.split_at(HEADER_BYTES);
-            send(ports, counters, number, guest, header, &[sys::piece(frame)], packets, bytes);
+            let pieces = [sys::piece(&frame[HEADER_BYTES..])];
+            send(ports, counters, number, guest, header, &pieces, packets, bytes);
         }
         None => count_absent(counters, number, packets, bytes),
     }
@@ -289,7 +299,7 @@ pub fn send(
     counters: &Counters,
     number: usize,
     guest: &RefCell<Guest>,
-    header: &[u8],
+    header: &VirtioNetHeader,
     pieces: &[libc::iovec],
     packets: u64,
     bytes: u64,

@@ -29,21 +29,24 @@ pub struct Tunnel {
     /// Format of the tunnel header, which says the UDP port.
     pub format: Encapsulation,
     vni: u32,
-    token: Option<u64>,
+    token: u64,
+    has_token: bool,
 }
 
 impl Tunnel {
     /// The way to `receiver` for a network; VXLAN has no place for the token.
     /// `None` when the network's identifier is over 24 bits.
     pub fn new(receiver: IpAddr, vni: u32, format: Encapsulation, token: Option<u64>) -> Option<Tunnel> {
-        (vni <= encap::MAX_VNI).then_some(Tunnel { receiver, format, vni, token })
+        let (token, has_token) = (token.unwrap_or_default(), token.is_some());
+        (vni <= encap::MAX_VNI).then_some(Tunnel { receiver, format, vni, token, has_token })
     }
 
     /// The tunnel header, the same for every packet that says the same of its inner checksum.
     #[inline]
     pub fn header(&self, checksum: InnerChecksum) -> TunnelHeader {
         let mut bytes = [0; MAX_ENCAP_BYTES];
-        match wire_format(self.format).encode(&mut bytes, self.vni, self.token, checksum) {
+        let token = self.has_token.then_some(self.token);
+        match wire_format(self.format).encode(&mut bytes, self.vni, token, checksum) {
             Ok(length) => TunnelHeader { bytes, length },
             // The identifier was checked, and the longest header fits.
             Err(_) => unreachable!("a header for {self:?} cannot be refused"),
@@ -77,22 +80,25 @@ pub fn wire_format(format: Encapsulation) -> encap::Encapsulation {
 }
 
 /// What the engine does with every packet of a flow; see [`Action`].
+///
+/// In this order: what every packet needs is in one line behind the key, translation comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct CompiledAction {
     /// Where it goes.
     pub hop: CompiledHop,
-    /// New Ethernet addresses: destination, source.
-    pub ethernet: Option<(Mac, Mac)>,
-    /// Addresses and ports to write.
-    pub rewrite: Option<Rewrite>,
-    /// Whether TTL or hop limit goes down.
-    pub routed: bool,
+    /// Rule counter.
+    pub counter: CounterIndex,
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Largest MSS of a SYN; zero leaves it.
     pub mss_max: u16,
-    /// Rule counter.
-    pub counter: CounterIndex,
+    /// New Ethernet addresses: destination, source.
+    pub ethernet: Option<(Mac, Mac)>,
+    /// Whether TTL or hop limit goes down.
+    pub routed: bool,
+    /// Addresses and ports to write.
+    pub rewrite: Option<Rewrite>,
 }
 
 impl CompiledAction {

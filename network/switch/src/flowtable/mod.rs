@@ -4,6 +4,7 @@
 //! - [`store`]: the flat arrays, indexed by the dense index: key and action of a flow, and apart
 //!   from them its statistics. There is one copy. An entry is written before any published index
 //!   names it and is not touched again until no index that names it can be read any more.
+//! - [`zeroed`]: the memory of both.
 //! - [`index`]: buckets of tags, from the hash of a key to the dense index. There are two copies: the
 //!   engine's and the shadow.
 //! - [`shadow`]: the writer. It changes the shadow, sends it to the engine by message, gets the old
@@ -17,11 +18,12 @@ pub mod action;
 pub mod index;
 pub mod shadow;
 pub mod store;
+pub mod zeroed;
 
 pub use action::{CompiledAction, CompiledHop};
 pub use index::{Index, ZoneKey};
 pub use shadow::{Shadow, TableFull, Tables};
-pub use store::{FlowStore, SLOTS_MAX};
+pub use store::FlowStore;
 
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,7 @@
 
 use super::action::CompiledAction;
 use super::index::{Index, ZoneKey, Zones};
-use super::store::{Entry, FlowStore, SLOTS_MAX};
-use crate::flow::FLOWS_MAX;
+use super::store::{Entry, FlowStore};
 use std::sync::Arc;
 use weir_packet::FlowKey;
 
@@ -31,6 +30,39 @@ impl Tables {
         Some((slot, self.action(store, slot)))
     }
 
+    /// Has fetched what a look-up reads first. Look-ups of a batch wait together then, and not one after the other.
+    #[inline]
+    pub fn prefetch_bucket(&self, hash: u64) {
+        self.index.prefetch(hash);
+    }
+
+    /// Has fetched what a look-up reads last, and what the engine then needs of the flow. Returns the slot that the flow
+    /// nearly certainly has, for [`Tables::find_near`].
+    #[inline]
+    pub fn prefetch_flow(&self, store: &FlowStore, hash: u64) -> Option<u32> {
+        let slot = self.index.likely(hash)?;
+        store.prefetch(slot);
+        Some(slot)
+    }
+
+    /// As [`Tables::find`], with what [`Tables::prefetch_flow`] of these very tables gave.
+    #[inline]
+    pub fn find_near<'a>(
+        &'a self,
+        store: &'a FlowStore,
+        near: Option<u32>,
+        hash: u64,
+        key: &FlowKey,
+    ) -> Option<(u32, &'a CompiledAction)> {
+        if let Some(slot) = near {
+            let entry = store.entry(slot);
+            if entry.key == *key {
+                return Some((slot, &entry.action));
+            }
+        }
+        self.find(store, hash, key)
+    }
+
     /// The action of a slot that [`Tables::find`] of these very tables gave.
     #[inline]
     pub(crate) fn action<'a>(&'a self, store: &'a FlowStore, slot: u32) -> &'a CompiledAction {
@@ -38,7 +70,7 @@ impl Tables {
     }
 }
 
-/// The table has [`FLOWS_MAX`] flows.
+/// The table has as many flows as it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableFull;
 
@@ -126,6 +158,13 @@ impl Shadow {
         self.generation
     }
 
+    /// Bytes of the table as it is: both copies of the index, and the slots that were ever used.
+    pub fn bytes(&self) -> usize {
+        // The engine's copy is as large, or smaller by what was not published yet.
+        let index = self.tables.as_ref().map_or(0, |tables| tables.index.bytes());
+        2 * index + self.store.slots() * FlowStore::slot_bytes()
+    }
+
     /// Flows in the shadow.
     pub fn flows(&self) -> usize {
         self.flows
@@ -167,12 +206,12 @@ impl Shadow {
         now_ms: u32,
     ) -> Result<(u32, Option<u32>), TableFull> {
         let replaced = self.find(&key);
-        if replaced.is_none() && self.flows >= FLOWS_MAX {
+        if replaced.is_none() && self.flows >= self.store.flows_max() {
             return Err(TableFull);
         }
         let slot = match self.free.pop() {
             Some(slot) => slot,
-            None if (self.used as usize) < SLOTS_MAX => {
+            None if (self.used as usize) < self.store.slots_max() => {
                 self.used += 1;
                 self.used - 1
             }

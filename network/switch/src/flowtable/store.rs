@@ -1,6 +1,7 @@
 //! The flat arrays behind the index: keys with actions, and statistics.
 //!
-//! Memory comes in chunks of [`CHUNK_SLOTS`], made when first needed and kept while the process lives.
+//! They have room for the most flows that there may be; memory comes when a slot is first used ([`super::zeroed`]), and is kept
+//! while the process lives. An entry is three cache lines, of which a flow without address translation needs two.
 //!
 //! Who may touch what (the proof that the `unsafe` here is sound):
 //! - A slot is *private* from the moment that the shadow's owner takes it off the free list until it
@@ -12,26 +13,37 @@
 //! Statistics are atomics with one writer each: no ordering is needed, a reader may be a little late.
 
 use super::action::CompiledAction;
+use super::zeroed::{Zeroable, Zeroed, prefetch};
 use crate::flow::FLOWS_MAX;
 use std::cell::UnsafeCell;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use weir_packet::{FlowKey, HashSeed};
 
-/// Slots of one chunk.
-pub const CHUNK_SLOTS: usize = 4096;
-/// Most slots. More than flows, because a replaced flow's slot is free only after the next swap.
-pub const SLOTS_MAX: usize = FLOWS_MAX + 2 * CHUNK_SLOTS;
-const CHUNKS_MAX: usize = SLOTS_MAX / CHUNK_SLOTS;
+/// Slots beyond the most flows, because a replaced flow's slot is free only after the next swap.
+pub const SLOTS_SPARE: usize = 8192;
+const LINE_BYTES: usize = 64;
 
 /// Key and action of a flow.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
 pub struct Entry {
     /// Its key, zone included.
     pub key: FlowKey,
     /// What to do with its packets.
     pub action: CompiledAction,
 }
+
+const _: () = assert!(size_of::<Entry>() == 3 * LINE_BYTES);
+
+struct Cell(UnsafeCell<MaybeUninit<Entry>>);
+
+// SAFETY: what may be uninitialised may be zero.
+#[allow(unsafe_code)]
+unsafe impl Zeroable for Cell {}
+// SAFETY: atomics of integers may be zero.
+#[allow(unsafe_code)]
+unsafe impl Zeroable for FlowCounters {}
 
 /// What the engine has seen of a flow.
 #[derive(Debug, Default)]
@@ -67,20 +79,22 @@ impl FlowCounters {
     }
 }
 
-struct Chunk {
-    entries: Box<[UnsafeCell<Option<Entry>>]>,
-    counters: Box<[FlowCounters]>,
-}
-
 /// The arrays. Shared by the engine and the slow thread.
 pub struct FlowStore {
-    chunks: Box<[OnceLock<Chunk>]>,
+    entries: Zeroed<Cell>,
+    counters: Zeroed<FlowCounters>,
+    /// Slots below this were written at least once.
+    slots: AtomicUsize,
+    flows_max: usize,
     seed: HashSeed,
 }
 
 // SAFETY: entries are reached only under the rules in the module's text; all else is `Sync`.
 #[allow(unsafe_code)]
 unsafe impl Sync for FlowStore {}
+// SAFETY: as above; entries are plain data.
+#[allow(unsafe_code)]
+unsafe impl Send for FlowStore {}
 
 impl std::fmt::Debug for FlowStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -89,9 +103,31 @@ impl std::fmt::Debug for FlowStore {
 }
 
 impl FlowStore {
-    /// An empty store; `random` seeds the hash and must be secret.
+    /// An empty store for [`FLOWS_MAX`] flows; `random` seeds the hash and must be secret.
     pub fn new(random: [u64; 2]) -> FlowStore {
-        FlowStore { chunks: (0..CHUNKS_MAX).map(|_| OnceLock::new()).collect(), seed: HashSeed::new(random) }
+        FlowStore::with_flows_max(random, FLOWS_MAX)
+    }
+
+    /// An empty store for so many flows.
+    pub fn with_flows_max(random: [u64; 2], flows_max: usize) -> FlowStore {
+        let slots = flows_max + SLOTS_SPARE;
+        FlowStore {
+            entries: Zeroed::new(slots),
+            counters: Zeroed::new(slots),
+            slots: AtomicUsize::new(0),
+            flows_max,
+            seed: HashSeed::new(random),
+        }
+    }
+
+    /// Most flows.
+    pub fn flows_max(&self) -> usize {
+        self.flows_max
+    }
+
+    /// Most slots.
+    pub fn slots_max(&self) -> usize {
+        self.entries.len()
     }
 
     /// Hash of a key.
@@ -102,20 +138,21 @@ impl FlowStore {
 
     /// Slots that have memory.
     pub fn slots(&self) -> usize {
-        self.chunks.iter().take_while(|chunk| chunk.get().is_some()).count() * CHUNK_SLOTS
+        self.slots.load(Relaxed)
     }
 
     /// Bytes of one slot: entry and statistics.
     pub const fn slot_bytes() -> usize {
-        size_of::<UnsafeCell<Option<Entry>>>() + size_of::<FlowCounters>()
+        size_of::<Cell>() + size_of::<FlowCounters>()
     }
 
+    /// Has fetched what a packet of a flow needs that is not translated.
     #[inline]
-    fn chunk(&self, slot: u32) -> &Chunk {
-        match self.chunks[slot as usize / CHUNK_SLOTS].get() {
-            Some(chunk) => chunk,
-            None => unreachable!("slot {slot} was never written"),
-        }
+    pub(super) fn prefetch(&self, slot: u32) {
+        let entry: *const u8 = self.entries.as_ptr().wrapping_add(slot as usize).cast();
+        prefetch(entry);
+        prefetch(entry.wrapping_add(LINE_BYTES));
+        prefetch(self.counters.as_ptr().wrapping_add(slot as usize));
     }
 
     /// Key and action of a slot.
@@ -123,36 +160,31 @@ impl FlowStore {
     /// The caller must be the engine with an index that names the slot, or the shadow's owner.
     #[inline]
     pub(super) fn entry(&self, slot: u32) -> &Entry {
-        let cell = &self.chunk(slot).entries[slot as usize % CHUNK_SLOTS];
+        let cell = &self.entries[slot as usize];
         // SAFETY: the slot is named by a published index or owned by the caller (see the module's
         // text), so it was written before and nobody writes it while this borrow of the index lives.
         #[allow(unsafe_code)]
-        let entry = unsafe { &*cell.get() };
-        match entry {
-            Some(entry) => entry,
-            None => unreachable!("slot {slot} is named by an index and empty"),
+        unsafe {
+            (*cell.0.get()).assume_init_ref()
         }
     }
 
     /// Statistics of a slot.
     #[inline]
     pub fn counters(&self, slot: u32) -> &FlowCounters {
-        &self.chunk(slot).counters[slot as usize % CHUNK_SLOTS]
+        &self.counters[slot as usize]
     }
 
     /// Writes a private slot. Only for the shadow's owner, with a slot off its free list.
     pub(super) fn write(&self, slot: u32, entry: Entry, now_ms: u32) {
-        let chunk = self.chunks[slot as usize / CHUNK_SLOTS].get_or_init(|| Chunk {
-            entries: (0..CHUNK_SLOTS).map(|_| UnsafeCell::new(None)).collect(),
-            counters: (0..CHUNK_SLOTS).map(|_| FlowCounters::default()).collect(),
-        });
-        chunk.counters[slot as usize % CHUNK_SLOTS].reset(now_ms);
-        let cell = chunk.entries[slot as usize % CHUNK_SLOTS].get();
+        self.counters[slot as usize].reset(now_ms);
+        let cell = self.entries[slot as usize].0.get();
         // SAFETY: the slot is private (see the module's text): no index names it, so no reference
         // to it exists, and this thread is the only owner of the free list.
         #[allow(unsafe_code)]
         unsafe {
-            *cell = Some(entry);
+            (*cell).write(entry);
         }
+        self.slots.fetch_max(slot as usize + 1, Relaxed);
     }
 }

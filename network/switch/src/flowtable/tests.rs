@@ -228,3 +228,49 @@ fn swaps_under_a_reader() {
 fn one_slot_is_small() {
     assert!(FlowStore::slot_bytes() <= 256, "{} bytes", FlowStore::slot_bytes());
 }
+
+#[test]
+fn what_was_asked_for_ahead_is_found_and_what_was_wrong_is_looked_for_again() {
+    let (mut shadow, _, store) = table();
+    let count = 20_000;
+    for number in 0..count {
+        shadow.insert(key(number), action(number), 0).unwrap();
+    }
+    let tables = shadow.publish().unwrap();
+    for number in 0..count + 100 {
+        let (key, wrong) = (key(number), Some(number % 7));
+        let hash = store.hash(&key);
+        tables.prefetch_bucket(hash);
+        let near = tables.prefetch_flow(&store, hash);
+        let wanted = (number < count).then_some(number);
+        for near in [near, wrong, None] {
+            let found = tables.find_near(&store, near, hash, &key).map(|(_, action)| action.counter);
+            assert_eq!(found, wanted, "with {near:?}");
+        }
+    }
+}
+
+#[test]
+fn a_store_takes_as_many_flows_as_it_was_made_for() {
+    let store = Arc::new(FlowStore::with_flows_max(rand_words(), 500));
+    let (mut shadow, _) = Shadow::new(Arc::clone(&store));
+    for number in 0..500 {
+        shadow.insert(key(number), action(number), 0).unwrap();
+    }
+    assert_eq!(shadow.insert(key(500), action(500), 0), Err(TableFull));
+    assert!(shadow.insert(key(499), action(7), 0).is_ok(), "one that is there may be replaced");
+    let least = store.slots() * FlowStore::slot_bytes();
+    assert!(shadow.bytes() > least && shadow.bytes() < 2 * least + 500 * 256, "{}", shadow.bytes());
+}
+
+#[test]
+fn large_arrays_are_zero_and_begin_a_huge_page() {
+    use zeroed::Zeroed;
+    let mut array: Zeroed<store::FlowCounters> = Zeroed::new(200_000);
+    assert!((array.as_ptr() as usize).is_multiple_of(2 << 20));
+    assert!(array.iter().all(|counters| counters.packets.load(Ordering::Relaxed) == 0));
+    *array[199_999].bytes.get_mut() = 7;
+    assert_eq!(array[199_999].bytes.load(Ordering::Relaxed), 7);
+    let small: Zeroed<store::FlowCounters> = Zeroed::new(1);
+    assert_eq!((small.len(), small[0].packets.load(Ordering::Relaxed)), (1, 0));
+}

@@ -53,7 +53,7 @@ fn settings_that_make_no_sense_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let right = config(dir.path());
     assert_eq!(right.problem(), None);
-    let mut cases = vec![right; 5];
+    let mut cases = vec![right; 8];
     cases[0].geneve_port = 4789;
     cases[1].engine.source_ports = 0;
     cases[2].underlay = "0.0.0.0".parse().unwrap();
@@ -67,7 +67,19 @@ fn settings_that_make_no_sense_are_named() {
     cases[3].external = Some(external.clone());
     cases[4].role = Role::Gateway;
     cases[4].external = Some(external);
-    let fields = ["geneve_port", "source_ports", "underlay", "gateway", "first_port"];
+    cases[5].engine.always_poll = true;
+    cases[6].engine.batch = 65;
+    cases[7].engine.flows_max = 0;
+    let fields = [
+        "geneve_port",
+        "source_ports",
+        "underlay",
+        "gateway",
+        "first_port",
+        "engine.cpu",
+        "batch",
+        "flows_max",
+    ];
     for (case, field) in cases.iter().zip(fields) {
         let problem = case.problem().unwrap();
         assert!(problem.contains(field), "{field}: {problem}");

@@ -85,6 +85,12 @@ impl FlowBook {
         self.shadow.flows()
     }
 
+    /// Bytes of the flow table, its two indices and the notes here.
+    pub fn bytes(&self) -> usize {
+        let noted = size_of::<Option<Note>>() + size_of::<u32>();
+        self.shadow.bytes() + self.notes.len() * noted
+    }
+
     /// Senders that have a zone.
     pub fn zone_count(&self) -> usize {
         self.zones.len()

@@ -377,6 +377,7 @@ impl<M: Mind> Slow<M> {
             ("flows_idle", idle),
             ("flows_invalidated", invalidated),
             ("flows", self.flows.count() as u64),
+            ("flow_table_bytes", self.flows.bytes() as u64),
             ("sender_zones", self.flows.zone_count() as u64),
             ("inject_overflow", inject_overflow),
             ("punted", punted),

@@ -1,53 +1,112 @@
 //! Frames of virtual machines: whole batches, copied out of their memory one by one.
+//!
+//! A batch goes through three stages, so that what must be fetched from far is fetched for all of it at once (row A20): each
+//! frame is copied and parsed, and the bucket of its flow asked for; then each one's flow is asked for; then each is judged and sent.
+//! Nothing that a frame does can change what another of its batch is looked up in.
 
 use super::{FRAME_BYTES_MAX, HEADROOM, Origin, PORT_FRAMES_PER_TURN, Path};
 use crate::engine::Miss;
 use crate::engine::counters::EngineEvent;
+use crate::engine::forward::{Ahead, Checked};
 use crate::engine::port::Served;
 use crate::engine::ring::FrameProducer;
 use crate::ports::vhost::guest::Taken;
-use crate::ports::vhost::ring::BATCH;
+use crate::ports::vhost::ring::BATCH_MAX;
+use std::time::Duration;
 use weir_packet::virtio::{HEADER_BYTES, MERGEABLE_HEADER_BYTES, VirtioNetHeader};
+use weir_packet::{FlowKey, Fragment};
+
+/// Frames that are longer end the batch: they are sent while they are in the processor's cache.
+const BATCHED_BYTES_MAX: usize = 4096;
+/// How long a guest that gives nothing is looked at, by an engine that does not sleep.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 // A port's share of a turn is one batch of each of its queues.
-const _: () = assert!(BATCH <= PORT_FRAMES_PER_TURN && MERGEABLE_HEADER_BYTES <= HEADROOM);
+const _: () = assert!(BATCH_MAX <= PORT_FRAMES_PER_TURN && MERGEABLE_HEADER_BYTES <= HEADROOM);
+
+/// A frame of a batch, in the arena.
+#[derive(Clone, Default)]
+struct Staged {
+    at: usize,
+    length: usize,
+    packet: Checked,
+    /// Its flow; a fragment's is worked out when it is its turn.
+    ahead: Option<Ahead>,
+}
+
+/// Room for a batch, which is used again and again: a frame's fields are written where they stay.
+pub(super) struct Stage {
+    frames: Box<[Staged]>,
+    used: usize,
+}
+
+impl Stage {
+    /// For so many frames.
+    pub(super) fn new(frames: usize) -> Stage {
+        Stage { frames: vec![Staged::default(); frames].into_boxed_slice(), used: 0 }
+    }
+}
 
 impl Path {
-    /// Looks at every guest that had something in its last turn, or kicked. Those whose memory is gone are left to `failed`.
+    /// Looks at every guest that had something of late, or kicked; returns how many frames there were. Guests that have nothing are waited for,
+    /// unless the engine `looks` for packets anyway. Those whose memory is gone are left to `failed`.
     pub fn serve_guests(
         &mut self,
+        looks: bool,
         misses: &mut FrameProducer<Miss>,
         mut failed: impl FnMut(&mut Path, usize),
-    ) {
-        let mut at = 0;
+    ) -> usize {
+        let (mut at, mut frames) = (0, 0);
         while let Some(number) = self.ports.hot(at) {
             let (served, count) = self.serve_guest(number, misses);
+            frames += count;
             if served == Served::Failed {
                 failed(self, number);
                 // Nothing is read from it any more.
                 self.ports.cool(at);
-            } else if count > 0 || !self.ports.cool(at) {
+            } else if count > 0 || (looks && self.is_patient(number)) || !self.ports.cool(at) {
                 at += 1;
             }
         }
+        frames
+    }
+
+    /// Whether a guest that gave nothing may give something soon.
+    fn is_patient(&self, number: usize) -> bool {
+        let silent = |gave| self.now.saturating_duration_since(gave);
+        self.ports.guest(number).is_some_and(|guest| silent(guest.borrow().gave) < PATIENCE)
     }
 
     /// Takes a batch of each queue of a guest; returns how many chains there were.
     fn serve_guest(&mut self, number: usize, misses: &mut FrameProducer<Miss>) -> (Served, usize) {
         let Some(guest) = self.ports.guest(number) else { return (Served::Done, 0) };
-        let guest = guest.borrow();
-        let (pairs, header_bytes) = (guest.pairs(), guest.header_bytes());
-        drop(guest);
+        let pairs = guest.borrow().pairs();
         let mut all = 0;
         for pair in 0..pairs {
             let Some(guest) = self.ports.guest(number) else { return (Served::Done, all) };
-            let count = guest.borrow_mut().begin(pair);
-            for _ in 0..count {
-                self.take_of_guest(number, pair, header_bytes, misses);
+            let mut queues = guest.borrow_mut();
+            let count = queues.begin(pair, self.batch);
+            if count == 0 && !queues.has_broken() && !queues.is_lost() {
+                continue;
             }
+            drop(queues);
+            // It is put back below; nothing in between looks for it.
+            let mut stage = std::mem::replace(&mut self.stage, Stage { frames: Box::default(), used: 0 });
+            let (origin, mut left) = (Origin::port(number), count);
+            while left > 0 {
+                left -= self.fill_stage(number, pair, left, &mut stage);
+                let staged = &mut stage.frames[..stage.used];
+                self.ask_for_flows(staged);
+                for frame in staged {
+                    let (packet, ahead) = (&mut frame.packet, frame.ahead.as_ref());
+                    self.pass(&origin, frame.at, frame.length, None, packet, ahead, misses);
+                }
+            }
+            self.stage = stage;
             all += count;
             let Some(guest) = self.ports.guest(number) else { return (Served::Done, all) };
             let mut guest = guest.borrow_mut();
+            guest.gave = self.now;
             let counters = &self.shared.counters;
             counters.event(EngineEvent::PortReads).add(count as u64);
             counters.event(EngineEvent::GuestInterrupts).add(u64::from(guest.finish(pair)));
@@ -60,29 +119,71 @@ impl Path {
         (Served::Done, all)
     }
 
+    /// Copies frames that were read ahead into the arena and parses them, as many as there is room for and at most `most`.
+    /// Returns how many chains that were.
     #[inline]
-    fn take_of_guest(
-        &mut self,
-        number: usize,
-        pair: usize,
-        header_bytes: usize,
-        misses: &mut FrameProducer<Miss>,
-    ) {
-        let at = self.arena_place();
-        let Some(guest) = self.ports.guest(number) else { return };
-        let room = &mut self.arena[at - header_bytes..at + FRAME_BYTES_MAX];
-        let bytes = match guest.borrow_mut().take(pair, room) {
-            Taken::Frame(bytes) => bytes,
-            Taken::Nothing => return,
-            Taken::Nonsense => {
-                self.shared.counters.event(EngineEvent::GuestNonsense).add(1);
-                return;
+    fn fill_stage(&mut self, number: usize, pair: usize, most: usize, stage: &mut Stage) -> usize {
+        stage.used = 0;
+        let mut at = self.arena_place();
+        let Some(guest) = self.ports.guest(number) else { return most };
+        let mut guest = guest.borrow_mut();
+        let header_bytes = guest.header_bytes();
+        let (counters, origin) = (&self.shared.counters, Origin::port(number));
+        let (mut chains, mut all_packets, mut all_bytes) = (0, 0, 0);
+        while chains < most && at + FRAME_BYTES_MAX <= self.arena.len() {
+            let Some(staged) = stage.frames.get_mut(stage.used) else { break };
+            chains += 1;
+            let room = &mut self.arena[at - header_bytes..at + FRAME_BYTES_MAX];
+            let bytes = match guest.take(pair, room) {
+                Taken::Frame(bytes) => bytes,
+                Taken::Nothing => continue,
+                Taken::Nonsense => {
+                    counters.event(EngineEvent::GuestNonsense).add(1);
+                    continue;
+                }
+            };
+            self.turn_bytes += bytes as u64;
+            let length = bytes - header_bytes;
+            // What a longer header has behind is for the other direction.
+            let header = &self.arena[at - header_bytes..at - header_bytes + HEADER_BYTES];
+            let Ok(virtio) = VirtioNetHeader::decode(header, HEADER_BYTES) else { continue };
+            let packet = &mut staged.packet;
+            if let Err(reason) = packet.renew(&self.arena[at..at + length], &virtio) {
+                counters.parse_error(reason).add(1, length as u64);
+                continue;
             }
-        };
-        self.turn_bytes += bytes as u64;
-        // What a longer header has behind is for the other direction.
-        let header = &self.arena[at - header_bytes..at - header_bytes + HEADER_BYTES];
-        let Ok(virtio) = VirtioNetHeader::decode(header, HEADER_BYTES) else { return };
-        self.take_frame(Origin::port(number), at, bytes - header_bytes, None, &virtio, misses);
+            let (packets, bytes) = packet.weight(length);
+            (all_packets, all_bytes) = (all_packets + packets, all_bytes + bytes);
+            if !self.taps.is_empty() {
+                self.taps.port(number, &[&self.arena[at..at + length]], counters);
+            }
+            let is_whole = packet.parsed.fragment == Fragment::Whole;
+            staged.ahead = is_whole.then(|| {
+                let key = FlowKey::new(origin.zone.unwrap_or_default(), &packet.parsed);
+                let hash = self.last_flow.hash(&self.shared.store, &key);
+                self.tables.prefetch_bucket(hash);
+                Ahead { key, hash, near: None }
+            });
+            (staged.at, staged.length) = (at, length);
+            stage.used += 1;
+            at = (at + length).next_multiple_of(super::CACHE_LINE_BYTES) + HEADROOM;
+            if length > BATCHED_BYTES_MAX {
+                break;
+            }
+        }
+        counters.port(number).rx.add(all_packets, all_bytes);
+        chains
+    }
+
+    /// Has the flows of a batch fetched; one that many frames have is fetched once.
+    #[inline]
+    fn ask_for_flows(&self, staged: &mut [Staged]) {
+        let mut last = None;
+        for ahead in staged.iter_mut().filter_map(|frame| frame.ahead.as_mut()) {
+            if last != Some(ahead.hash) {
+                ahead.near = self.tables.prefetch_flow(&self.shared.store, ahead.hash);
+            }
+            last = Some(ahead.hash);
+        }
     }
 }

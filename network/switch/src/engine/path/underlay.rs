@@ -383,10 +383,12 @@ impl Sink for DeviceSink<'_> {
             }
             Device::Guest(guest) => {
                 let (virtio, headers) = output.header.split_at(HEADER_BYTES);
+                // It was made of one.
+                let Ok(virtio) = VirtioNetHeader::decode(virtio, HEADER_BYTES) else { return };
                 // The first piece has the frame's headers alone: the virtio header goes by itself.
                 pieces[0] = sys::piece(headers);
                 let (ports, counters) = (self.ports, &self.shared.counters);
-                port::send(ports, counters, self.number, guest, virtio, &pieces[..=parts], packets, bytes);
+                port::send(ports, counters, self.number, guest, &virtio, &pieces[..=parts], packets, bytes);
             }
         }
     }

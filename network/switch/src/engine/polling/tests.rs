@@ -10,7 +10,7 @@ fn after(start: Instant, us: u64) -> Instant {
 fn it_looks_where_answers_come_soon_and_stops_where_they_do_not() {
     let start = Instant::now();
     let mut polling = Polling::new(LONGEST, start);
-    assert!(polling.enabled() && !polling.looks(start), "nothing is known yet");
+    assert!(!polling.looks(start), "nothing is known yet");
     polling.found(after(start, 10));
     polling.worked(after(start, 12), 100);
     assert!(polling.looks(after(start, 41)) && !polling.looks(after(start, 42)));
@@ -47,5 +47,15 @@ fn zero_means_never() {
     let mut polling = Polling::new(Duration::ZERO, start);
     polling.found(start);
     polling.worked(start, 66);
-    assert!(!polling.enabled() && !polling.looks(start));
+    assert!(!polling.looks(start));
+}
+
+#[test]
+fn on_a_processor_of_its_own_it_always_looks() {
+    let start = Instant::now();
+    let mut polling = Polling::always(start);
+    assert!(polling.is_alone() && polling.looks(start + Duration::from_secs(9)));
+    polling.found(start);
+    polling.worked(start, BULK_BYTES);
+    assert!(polling.looks(start), "bulk too");
 }

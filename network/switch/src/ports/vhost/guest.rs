@@ -14,6 +14,7 @@ use crate::engine::sys;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 use weir_packet::checksum;
 use weir_packet::segment::Segmenter;
 use weir_packet::virtio::{
@@ -23,6 +24,10 @@ use weir_packet::virtio::{
 
 /// Largest frame for a guest, virtio header included, bytes.
 const FRAME_BYTES_MAX: usize = 65_535 + 18 + MERGEABLE_HEADER_BYTES;
+/// Bytes that are copied at once, of a frame that is at most [`SHORT`].
+const COPIED: usize = 16;
+/// Longest frame that is copied here; the library's way is the better one for longer.
+const SHORT: usize = 128;
 /// Place of the number of buffers in the header.
 const NUMBER_OF_BUFFERS: usize = 10;
 
@@ -85,6 +90,8 @@ pub struct Guest {
     scratch: Vec<u8>,
     /// Whether the engine looks at it in every turn.
     pub(crate) hot: bool,
+    /// When it gave a frame last.
+    pub(crate) gave: Instant,
     /// Whether something was written that is not shown yet.
     pub(crate) dirty: bool,
     /// Broken queues that were told of.
@@ -111,6 +118,7 @@ impl Guest {
             header_bytes,
             scratch: Vec::new(),
             hot: false,
+            gave: Instant::now(),
             dirty: false,
             broken_told: 0,
             _held: held,
@@ -159,10 +167,10 @@ impl Guest {
         now - std::mem::replace(&mut self.broken_told, now)
     }
 
-    /// Reads ahead in a queue of the guest; returns how many chains there are.
+    /// Reads ahead in a queue of the guest, at most so many chains; returns how many there are.
     #[inline]
-    pub fn begin(&mut self, pair: usize) -> usize {
-        self.pairs[pair].transmit.read_ahead(&self.memory)
+    pub fn begin(&mut self, pair: usize, most: usize) -> usize {
+        self.pairs[pair].transmit.read_ahead(&self.memory, most)
     }
 
     /// Takes the next frame of those that were read ahead, into the beginning of `room`.
@@ -171,16 +179,20 @@ impl Guest {
         let queue = &mut self.pairs[pair].transmit;
         let Some((head, mut chain)) = queue.take_ahead() else { return Taken::Nothing };
         let mut used = 0;
-        let result = loop {
-            let (address, length) = match chain.next(&self.memory) {
-                Ok(Some(piece)) => piece,
-                Ok(None) => break Ok(()),
-                Err(nonsense) => break Err(nonsense),
-            };
-            if let Err(nonsense) = copy_in(&self.memory, address, length, room, &mut used) {
-                break Err(nonsense);
+        let whole =
+            chain.only().map(|(address, length)| copy_in(&self.memory, address, length, room, &mut used));
+        let result = whole.unwrap_or_else(|| {
+            loop {
+                let (address, length) = match chain.next(&self.memory) {
+                    Ok(Some(piece)) => piece,
+                    Ok(None) => break Ok(()),
+                    Err(nonsense) => break Err(nonsense),
+                };
+                if let Err(nonsense) = copy_in(&self.memory, address, length, room, &mut used) {
+                    break Err(nonsense);
+                }
             }
-        };
+        });
         queue.give_back(0, head, 0);
         queue.advance(1);
         match result {
@@ -206,14 +218,14 @@ impl Guest {
         waits
     }
 
-    /// Sends a frame: its virtio header of [`HEADER_BYTES`], then its pieces. `flow` chooses among several queues.
+    /// Sends a frame: its virtio header, then its pieces. `flow` chooses among several queues.
     ///
     /// # Errors
     /// Why the guest did not get it.
     #[inline]
     pub fn send(
         &mut self,
-        header: &[u8],
+        header: &VirtioNetHeader,
         pieces: &[libc::iovec],
         flow: impl FnOnce() -> u32,
     ) -> Result<Lost, Refused> {
@@ -222,12 +234,10 @@ impl Guest {
             1 => 0,
             several => flow() as usize % several,
         };
-        let mut long = [0; MERGEABLE_HEADER_BYTES];
-        long[..HEADER_BYTES].copy_from_slice(&header[..HEADER_BYTES]);
-        if self.takes(long[0], long[1]) {
-            return self.put(pair, &long, pieces).map(|()| Lost::default());
+        if self.takes(header.flags, header.gso_type) {
+            return self.put(pair, header, pieces).map(|()| Lost::default());
         }
-        self.send_plainer(pair, &long, pieces)
+        self.send_plainer(pair, header, pieces)
     }
 
     /// Whether the guest negotiated what the header asks of it.
@@ -250,7 +260,12 @@ impl Guest {
 
     /// Completes or cuts a frame for a guest that would not understand it.
     #[cold]
-    fn send_plainer(&mut self, pair: usize, header: &[u8], pieces: &[libc::iovec]) -> Result<Lost, Refused> {
+    fn send_plainer(
+        &mut self,
+        pair: usize,
+        header: &VirtioNetHeader,
+        pieces: &[libc::iovec],
+    ) -> Result<Lost, Refused> {
         let mut frame = std::mem::take(&mut self.scratch);
         frame.clear();
         for piece in pieces {
@@ -260,19 +275,18 @@ impl Guest {
                 std::slice::from_raw_parts(piece.iov_base.cast::<u8>().cast_const(), piece.iov_len)
             });
         }
-        let checked =
-            VirtioNetHeader::decode(header, HEADER_BYTES).and_then(|virtio| Checked::new(&frame, &virtio));
+        let checked = Checked::new(&frame, header);
         let result = match checked {
             Ok(packet) => match packet.offload {
                 Offload::Segment(cut) => self.cut(pair, &frame, &packet, &cut),
                 Offload::Checksum { start, field } => {
                     // The places were checked against the frame.
                     let _ = checksum::complete(&mut frame, start, field, packet.parsed.payload_end);
-                    self.put(pair, &[0; MERGEABLE_HEADER_BYTES], &[sys::piece(&frame)])
+                    self.put(pair, &VirtioNetHeader::default(), &[sys::piece(&frame)])
                         .map(|()| Lost::default())
                 }
                 Offload::Complete => self
-                    .put(pair, &[0; MERGEABLE_HEADER_BYTES], &[sys::piece(&frame)])
+                    .put(pair, &VirtioNetHeader::default(), &[sys::piece(&frame)])
                     .map(|()| Lost::default()),
             },
             // The engine made it, so it is right; a guest's own never comes here unchecked.
@@ -292,17 +306,15 @@ impl Guest {
         let Ok(mut segmenter) = Segmenter::new(frame, &packet.parsed, cut) else {
             return Err(Refused::TooLarge);
         };
-        let mut header = [0; MERGEABLE_HEADER_BYTES];
+        let mut header = VirtioNetHeader::default();
         if self.features & feature::GUEST_CSUM != 0 {
             segmenter = segmenter.leave_partial(&packet.parsed);
-            let virtio = VirtioNetHeader {
+            header = VirtioNetHeader {
                 gso_type: GSO_NONE,
                 gso_size: 0,
                 hdr_len: 0,
                 ..packet.offload.header(&packet.parsed)
             };
-            // It has room for it.
-            let _ = virtio.encode(&mut header, HEADER_BYTES);
         }
         let mut headers = [0; MAX_SEGMENT_HEADER_BYTES];
         let headers = &mut headers[..packet.parsed.payload_offset];
@@ -320,13 +332,54 @@ impl Guest {
 
     /// Copies a frame into the guest's next buffers.
     #[inline]
-    fn put(
+    fn put(&mut self, pair: usize, header: &VirtioNetHeader, pieces: &[libc::iovec]) -> Result<(), Refused> {
+        if let [piece] = pieces
+            && self.put_whole(pair, header, piece)
+        {
+            return Ok(());
+        }
+        self.put_pieces(pair, header, pieces)
+    }
+
+    /// Copies a frame of one piece into one buffer of the guest, if the next one has room for it and is of one piece, too: the
+    /// nearly certain case. Returns whether it did.
+    #[inline]
+    fn put_whole(&mut self, pair: usize, header: &VirtioNetHeader, piece: &libc::iovec) -> bool {
+        let total = self.header_bytes + piece.iov_len;
+        let queue = &mut self.pairs[pair].receive;
+        let Some((head, address)) = queue.piece_to_write(&self.memory, total) else { return false };
+        let Some((start, there)) = self.memory.at(address, total as u32) else { return false };
+        if there < total {
+            return false;
+        }
+        let (first, last) = header.words();
+        // SAFETY: `total` bytes from `start` are lent memory, and ours is none of it; the piece is live memory of ours.
+        #[allow(unsafe_code)]
+        unsafe {
+            start.cast::<u64>().write_unaligned(first.to_le());
+            start.add(8).cast::<u16>().write_unaligned(last.to_le());
+            if self.header_bytes == MERGEABLE_HEADER_BYTES {
+                start.add(NUMBER_OF_BUFFERS).cast::<u16>().write_unaligned(1_u16.to_le());
+            }
+            copy_short(piece.iov_base.cast::<u8>().cast_const(), start.add(self.header_bytes), piece.iov_len);
+        }
+        queue.give_back(0, head, total as u32);
+        queue.advance(1);
+        self.dirty = true;
+        true
+    }
+
+    #[inline(never)]
+    fn put_pieces(
         &mut self,
         pair: usize,
-        header: &[u8; MERGEABLE_HEADER_BYTES],
+        header: &VirtioNetHeader,
         pieces: &[libc::iovec],
     ) -> Result<(), Refused> {
-        let header = &header[..self.header_bytes];
+        let mut bytes = [0; MERGEABLE_HEADER_BYTES];
+        // It has room for it.
+        let _ = header.encode(&mut bytes, HEADER_BYTES);
+        let header = &bytes[..self.header_bytes];
         let total = header.len() + pieces.iter().map(|piece| piece.iov_len).sum::<usize>();
         if total > FRAME_BYTES_MAX {
             return Err(Refused::TooLarge);
@@ -451,6 +504,33 @@ impl Source<'_> {
     }
 }
 
+/// Copies, without a call if the frame is a short one: in pieces of [`COPIED`] bytes one behind the other, so that a field which
+/// is read soon after nearly always was written in one piece.
+///
+/// # Safety
+/// As `copy_nonoverlapping`.
+#[inline(always)]
+#[allow(unsafe_code)]
+unsafe fn copy_short(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: every piece lies inside of the `length` bytes, also the last, which may overlap the one before; else it is the
+    // caller's promise alone.
+    unsafe {
+        if !(COPIED..=SHORT).contains(&length) {
+            return std::ptr::copy_nonoverlapping(from, to, length);
+        }
+        let copy = |at: usize| {
+            let piece = from.add(at).cast::<[u8; COPIED]>().read_unaligned();
+            to.add(at).cast::<[u8; COPIED]>().write_unaligned(piece);
+        };
+        let mut at = 0;
+        while at + COPIED < length {
+            copy(at);
+            at += COPIED;
+        }
+        copy(length - COPIED);
+    }
+}
+
 #[inline]
 fn copy_out(
     memory: &Memory,
@@ -485,7 +565,7 @@ fn copy_in(
         // meanwhile: then these bytes are some mixture, and are judged as they were copied.
         #[allow(unsafe_code)]
         unsafe {
-            std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), there);
+            copy_short(from, to.as_mut_ptr(), there);
         }
         *used += there;
         address = address.wrapping_add(there as u64);

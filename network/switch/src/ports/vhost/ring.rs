@@ -11,6 +11,7 @@
 
 use super::memory::Memory;
 use super::{CHAIN_MAX, QUEUE_SIZE_MAX};
+use crate::flowtable::zeroed::prefetch;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 const FLAG_NEXT: u16 = 1;
@@ -22,8 +23,10 @@ const NO_INTERRUPT: u16 = 1;
 const NO_NOTIFY: u16 = 1;
 /// Bytes of a descriptor.
 pub const DESCRIPTOR_BYTES: usize = 16;
-/// Chains that are read ahead at once (row A20).
-pub const BATCH: usize = 64;
+/// Most chains that are read ahead at once (row A20).
+pub const BATCH_MAX: usize = 64;
+/// Chains for the guest that are read ahead at once: what is sent to it in one turn mostly.
+const WRITE_AHEAD: u16 = 32;
 
 /// What a guest wrote makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +67,11 @@ pub struct Queue {
     signalled: Option<u16>,
     broken: bool,
     /// Chains that were read ahead: number and first descriptor.
-    ahead: Box<[(u16, Descriptor); BATCH]>,
-    ahead_length: usize,
-    ahead_used: usize,
+    ahead: Box<[(u16, Descriptor); BATCH_MAX]>,
+    /// Position of the first of them.
+    ahead_from: u16,
+    ahead_length: u16,
+    ahead_used: u16,
 }
 
 // SAFETY: the pointers are to memory that is mapped as long as the queue's owner holds it, and that no thread of ours owns.
@@ -116,7 +121,8 @@ impl Queue {
             event_index,
             signalled: None,
             broken: false,
-            ahead: Box::new([(0, Descriptor::default()); BATCH]),
+            ahead: Box::new([(0, Descriptor::default()); BATCH_MAX]),
+            ahead_from: next,
             ahead_length: 0,
             ahead_used: 0,
         })
@@ -170,15 +176,22 @@ impl Queue {
         Ok(read_descriptor(self.descriptors, number))
     }
 
-    /// Reads up to [`BATCH`] chains ahead, and has the memory that they begin with fetched. Returns how many.
+    /// Reads up to `most` chains ahead, and has the memory that they begin with fetched: whoever works on them then
+    /// waits for all of it at once. Returns how many.
     #[inline]
-    pub fn read_ahead(&mut self, memory: &Memory) -> usize {
+    pub fn read_ahead(&mut self, memory: &Memory, most: usize) -> usize {
         if self.waiting() == 0 {
             self.look();
         }
-        let count = usize::from(self.waiting()).min(BATCH);
+        let count = self.waiting().min(most.min(BATCH_MAX) as u16);
+        self.fetch(memory, count);
+        usize::from(count)
+    }
+
+    #[inline]
+    fn fetch(&mut self, memory: &Memory, count: u16) {
         for ahead in 0..count {
-            let head = self.head(ahead as u16);
+            let head = self.head(ahead);
             // One that is not there is told from its number when it is its turn.
             let first = self.descriptor(head).unwrap_or_default();
             if let Some((start, bytes)) = memory.at(first.address, first.length) {
@@ -187,10 +200,9 @@ impl Queue {
                     prefetch(start.wrapping_add(64));
                 }
             }
-            self.ahead[ahead] = (head, first);
+            self.ahead[usize::from(ahead) % BATCH_MAX] = (head, first);
         }
-        (self.ahead_length, self.ahead_used) = (count, 0);
-        count
+        (self.ahead_from, self.ahead_length, self.ahead_used) = (self.next, count, 0);
     }
 
     /// The next chain that was read ahead, to be read: its number, and its pieces.
@@ -199,10 +211,31 @@ impl Queue {
         if self.ahead_used == self.ahead_length {
             return None;
         }
-        let (head, first) = self.ahead[self.ahead_used];
+        let (head, first) = self.ahead[usize::from(self.ahead_used) % BATCH_MAX];
         self.ahead_used += 1;
         let valid = head < self.size;
         Some((head, Chain::new(self.descriptors, self.size, first, valid, false)))
+    }
+
+    /// The next chain, if it is one piece of `bytes` or more to be written, of which it gives the place in the guest: the
+    /// nearly certain case. `None` for all others, which [`Queue::chain_to_write`] is for.
+    #[inline]
+    pub fn piece_to_write(&mut self, memory: &Memory, bytes: usize) -> Option<(u16, u64)> {
+        let mut at = self.next.wrapping_sub(self.ahead_from);
+        if at >= self.ahead_length {
+            if self.waiting() == 0 {
+                self.look();
+            }
+            let count = self.waiting().min(WRITE_AHEAD);
+            if count == 0 {
+                return None;
+            }
+            self.fetch(memory, count);
+            at = 0;
+        }
+        let (head, first) = self.ahead[usize::from(at) % BATCH_MAX];
+        let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == FLAG_WRITE;
+        (is_plain && first.length as usize >= bytes).then_some((head, first.address))
     }
 
     /// The chain that is `ahead` behind the next one, to be written: its number, and its pieces.
@@ -285,19 +318,6 @@ fn read_descriptor(table: *const u8, number: u16) -> Descriptor {
     Descriptor { address, length: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
 }
 
-#[inline]
-fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; any address will do.
-    #[allow(unsafe_code)]
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
 /// The pieces of one chain of descriptors, in order.
 #[derive(Debug)]
 pub struct Chain {
@@ -311,6 +331,14 @@ pub struct Chain {
 }
 
 impl Chain {
+    /// The only piece of a chain of one to be read: the nearly certain case.
+    #[inline]
+    pub fn only(&self) -> Option<(u64, u32)> {
+        let first = self.current?;
+        let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == 0;
+        (self.valid && is_plain && !self.writes).then_some((first.address, first.length))
+    }
+
     #[inline]
     fn new(table: *const u8, entries: u16, first: Descriptor, valid: bool, writes: bool) -> Chain {
         Chain { table, entries, current: Some(first), left: CHAIN_MAX, is_indirect: false, valid, writes }

@@ -24,7 +24,7 @@ fn frame(payload: usize) -> Vec<u8> {
 fn take_all(guest: &mut Guest, pair: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut room = vec![0; 70_000];
-    for _ in 0..guest.begin(pair) {
+    for _ in 0..guest.begin(pair, 64) {
         if let Taken::Frame(bytes) = guest.take(pair, &mut room) {
             frames.push(room[guest.header_bytes()..bytes].to_vec());
         }
@@ -40,10 +40,8 @@ fn post_frame(driver: &mut Driver, frame: &[u8]) -> u16 {
 }
 
 fn send(guest: &mut Guest, header: VirtioNetHeader, frame: &[u8]) -> Result<Lost, Refused> {
-    let mut bytes = [0; HEADER_BYTES];
-    header.encode(&mut bytes, HEADER_BYTES).unwrap();
     let (first, second) = frame.split_at(frame.len() / 2);
-    guest.send(&bytes, &[sys::piece(first), sys::piece(second)], || 0)
+    guest.send(&header, &[sys::piece(first), sys::piece(second)], || 0)
 }
 
 /// A super-frame of two segments and a header that asks to cut it.
@@ -112,6 +110,44 @@ fn frames_of_a_guest_are_copied_out_and_given_back_at_once() {
     post_frame(&mut driver, &frames[0]);
     assert_eq!(take_all(&mut guest, 0).len(), 1);
     assert!(!guest.finish(0), "it asked not to be interrupted");
+}
+
+#[test]
+fn frames_of_every_length_are_copied_whole_in_one_piece() {
+    for features in [MODERN | feature::MRG_RXBUF, MODERN, 0] {
+        let mut driver = Driver::new(256);
+        let mut guest = driver.guest(1, features);
+        let header = guest.header_bytes();
+        for payload in 0..200 {
+            let mut frame = frame(payload);
+            frame[0] = payload as u8;
+            let at = driver.buffer(header + frame.len());
+            driver.write(at, &vec![0; header]);
+            driver.write(at + header, &frame);
+            driver.post(TX, &[(at, header + frame.len())], 0);
+            assert_eq!(take_all(&mut guest, 0), [frame.clone()], "taken, of {payload} bytes");
+            guest.finish(0);
+            // Room for exactly as much, then for more: what is behind the frame stays as it was.
+            for spare in [0, 64] {
+                let at = driver.buffer(header + frame.len() + spare);
+                driver.write(at, &vec![0xee; header + frame.len() + spare]);
+                driver.post(RX, &[(at, header + frame.len() + spare)], WRITE);
+                guest.send(&VirtioNetHeader::default(), &[sys::piece(&frame)], || 0).unwrap();
+                guest.publish();
+                let back = driver.take_used(RX);
+                assert_eq!(back.len(), 1);
+                assert_eq!(back[0].1 as usize, header + frame.len());
+                let got = driver.read(at, header + frame.len() + spare);
+                assert_eq!(&got[header..header + frame.len()], frame, "sent, of {payload} bytes");
+                assert!(got[header + frame.len()..].iter().all(|byte| *byte == 0xee));
+                assert_eq!(&got[..HEADER_BYTES], [0; HEADER_BYTES]);
+                if header > HEADER_BYTES {
+                    assert_eq!(&got[HEADER_BYTES..header], [1, 0], "one buffer");
+                }
+            }
+            driver.take_used(TX);
+        }
+    }
 }
 
 #[test]
@@ -273,17 +309,17 @@ fn flows_are_spread_over_pairs_and_a_restarted_switch_goes_on_where_it_was() {
                 driver.post(queue, &[(at, 512)], WRITE);
             }
         }
-        let bytes = [0; HEADER_BYTES];
+        let header = VirtioNetHeader::default();
         for flow in [0, 1, 3] {
             let frame = frame(10);
-            guest.send(&bytes, &[sys::piece(&frame)], || flow).unwrap();
+            guest.send(&header, &[sys::piece(&frame)], || flow).unwrap();
         }
     }
     // What was written is shown though the device is gone.
     assert_eq!([driver.take_used(0).len(), driver.take_used(2).len()], [1, 2]);
     let mut guest = driver.guest(2, MODERN);
     let frame = frame(20);
-    guest.send(&[0; HEADER_BYTES], &[sys::piece(&frame)], || 0).unwrap();
+    guest.send(&VirtioNetHeader::default(), &[sys::piece(&frame)], || 0).unwrap();
     guest.publish();
     assert_eq!(received(&mut driver)[0][LONG..], frame);
 }

@@ -15,7 +15,7 @@ fn offered(driver: &mut Driver, guest: &mut Guest, descriptor: (u64, u32, u16, u
     let (address, length, flags, next) = descriptor;
     driver.put_descriptor(TX, 0, &Driver::descriptor(address, length, flags, next));
     driver.offer(TX, 0);
-    assert_eq!(guest.begin(0), 1);
+    assert_eq!(guest.begin(0, 64), 1);
     let taken = guest.take(0, &mut [0; 70_000]);
     guest.finish(0);
     assert_eq!(driver.take_used(TX).len(), 1, "it is given back, so that the guest goes on");
@@ -53,7 +53,7 @@ fn descriptors_that_make_no_sense_cost_one_frame() {
     assert_eq!(offered(&mut driver, &mut guest, (itself, 16, INDIRECT, 0)), Taken::Nonsense);
     // A number that is no descriptor's.
     driver.offer(TX, 800);
-    assert_eq!((guest.begin(0), guest.take(0, &mut [0; 100])), (1, Taken::Nonsense));
+    assert_eq!((guest.begin(0, 64), guest.take(0, &mut [0; 100])), (1, Taken::Nonsense));
     guest.finish(0);
     // It is served as ever.
     post_frame(&mut driver, &frame(10));
@@ -104,10 +104,10 @@ fn more_chains_than_the_queue_has_break_it_for_good() {
     let driver = Driver::new(8);
     let mut guest = driver.guest(1, MODERN);
     driver.set_available(TX, 9);
-    assert_eq!(guest.begin(0), 0);
+    assert_eq!(guest.begin(0, 64), 0);
     assert_eq!(guest.take_broken(), 1);
     driver.set_available(TX, 1);
-    assert_eq!((guest.begin(0), guest.take_broken()), (0, 0), "it stays broken, and is told of once");
+    assert_eq!((guest.begin(0, 64), guest.take_broken()), (0, 0), "it stays broken, and is told of once");
     driver.set_available(RX, 9);
     assert_eq!(send(&mut guest, VirtioNetHeader::default(), &frame(10)), Err(Refused::Broken));
     assert_eq!(guest.take_broken(), 1);
@@ -196,7 +196,7 @@ fn any_bytes_in_the_rings_are_survived() {
         let mut guest = driver.guest(1, all);
         let mut room = vec![0; 70_000];
         for _ in 0..4 {
-            for _ in 0..guest.begin(0) {
+            for _ in 0..guest.begin(0, 64) {
                 if let Taken::Frame(bytes) = guest.take(0, &mut room) {
                     assert!(bytes > LONG && bytes <= room.len());
                 }

@@ -1,0 +1,100 @@
+//! The engine in a closed loop on one thread: two guests in memory, whose driver costs next to nothing. No other processor takes
+//! part, so no placement can move the figure: what a change of the engine costs shows here first.
+
+use crate::flows::{self, Random};
+use crate::machine::thread_cpu;
+use crate::memory_guest::MemoryGuest;
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+use weir_switch::engine::polling::Polling;
+use weir_switch::engine::port::{Device, Port};
+use weir_switch::engine::{Command, Engine};
+
+/// Frames that are sent at once.
+const BATCH: u16 = 32;
+
+/// See the module.
+pub struct Closed {
+    engine: Engine,
+    guests: [MemoryGuest; 2],
+    flows: u32,
+    random: Random,
+    _link: flows::Link,
+}
+
+impl Closed {
+    /// With so many flows from the first guest to the second, and an engine that takes `batch` frames at once.
+    pub fn new(count: u32, batch: usize) -> Closed {
+        let shared = flows::shared();
+        let polling = Polling::always(Instant::now());
+        let (mut engine, link) = flows::engine(&shared, polling, batch, |shadow| {
+            for flow in 0..count {
+                shadow.insert(flows::key(0, flow), flows::action(1), 0).expect("room");
+            }
+        });
+        let mut frame = flows::frame();
+        let (address, port) = flows::source(0);
+        frame[flows::SOURCE_AT..flows::SOURCE_AT + 4].copy_from_slice(&address);
+        frame[flows::SOURCE_PORT_AT..flows::SOURCE_PORT_AT + 2].copy_from_slice(&port.to_be_bytes());
+        let guests = [MemoryGuest::new(&frame), MemoryGuest::new(&frame)];
+        for (number, guest) in guests.iter().enumerate() {
+            let device = Device::Guest(Box::new(RefCell::new(guest.queues())));
+            let port = Port { device, up: true, ethernet: None };
+            link.commands.send(Command::SetPort(number, Box::new(port))).expect("the engine takes it");
+        }
+        shared.engine_wake.wake();
+        engine.turn().expect("a turn");
+        let mut closed = Closed { engine, guests, flows: count, random: Random(7), _link: link };
+        closed.batches(64);
+        closed
+    }
+
+    /// Sends batches through; returns the frames that came out.
+    pub fn batches(&mut self, count: usize) -> usize {
+        let mut came = 0;
+        for _ in 0..count {
+            if self.flows > 1 {
+                for ahead in 0..usize::from(BATCH) {
+                    let (address, port) = flows::source((self.random.next() % u64::from(self.flows)) as u32);
+                    self.guests[0].write_next(ahead, flows::SOURCE_AT, &address);
+                    self.guests[0].write_next(ahead, flows::SOURCE_PORT_AT, &port.to_be_bytes());
+                }
+            }
+            self.guests[0].send(BATCH);
+            while {
+                self.engine.turn().expect("a turn");
+                self.guests[0].has_unsent()
+            } {}
+            came += self.guests[1].take();
+        }
+        came
+    }
+
+    /// Nanoseconds a frame, in a window of so long.
+    pub fn window(&mut self, length: Duration) -> f64 {
+        let (start, mut came) = (Instant::now(), 0);
+        let before = thread_cpu();
+        while start.elapsed() < length {
+            came += self.batches(64);
+        }
+        assert!(came > 0, "no frame came through");
+        (thread_cpu() - before).as_nanos() as f64 / came as f64
+    }
+}
+
+/// Instructions a frame of the closed loop, with those of the driver: of a long run less those of a short one.
+pub fn instructions(flows: u32, batch: usize) -> f64 {
+    const MORE: usize = 400;
+    let run = |batches: usize| -> f64 {
+        let output = std::process::Command::new("valgrind")
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(std::env::current_exe().expect("this program"))
+            .args(["loop".to_string(), flows.to_string(), batch.to_string(), batches.to_string()])
+            .output()
+            .expect("valgrind runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        let count = text.split("Collected :").nth(1).and_then(|rest| rest.split_whitespace().next());
+        count.and_then(|count| count.parse().ok()).expect("valgrind counts")
+    };
+    (run(100 + MORE) - run(100)) / (MORE * usize::from(BATCH)) as f64
+}

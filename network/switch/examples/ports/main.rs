@@ -1,0 +1,201 @@
+//! `make bench-ports`: what a packet costs the engine. The flow table alone; a closed loop on one thread; between the
+//! vhost-user ports of two guests, beside Open vSwitch with DPDK and testpmd.
+//!
+//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|vhost|memory]
+//!   cargo run --release -p weir-switch --example ports loop FLOWS BATCH BATCHES     the closed loop alone, for valgrind
+//!
+//! The figure is processor time a packet of the thread that polls, while it has packets: what the generator does not give costs
+//! nothing. The same generator, frames, processor, rings of 1,024 and batches of 32 for all; windows alternate.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a step that fails ends the bench
+
+mod closed;
+mod engine_process;
+mod flows;
+mod machine;
+mod memory;
+mod memory_guest;
+mod switches;
+mod table;
+mod testpmd;
+
+use machine::{HugePages, median, probe, state};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use switches::{Io, Ovs, Rig, VSWITCHD, Weir, Window};
+
+/// Huge pages for all that are compared: four testpmd as generators, one as a switch, Open vSwitch.
+const HUGE_PAGES: u64 = 1100;
+const WINDOW: Duration = Duration::from_millis(600);
+/// Windows whose polling thread had less of its processor are left out, where enough others are there.
+const SHARE_MIN: f64 = 0.9;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.as_slice() {
+        [role, first, second, flows, batch] if role == "engine" => {
+            let (flows, batch) = (flows.parse().expect("flows"), batch.parse().expect("a batch"));
+            return engine_process::run([first.into(), second.into()], flows, batch);
+        }
+        [role, rounds, huge] if role == "vhost" => {
+            return vhost(rounds.parse().expect("rounds"), Path::new(huge));
+        }
+        [role, flows, batch, batches] if role == "loop" => {
+            let (flows, batch) = (flows.parse().expect("flows"), batch.parse().expect("a batch"));
+            let came = closed::Closed::new(flows, batch).batches(batches.parse().expect("batches"));
+            return println!("{came} frames");
+        }
+        _ => {}
+    }
+    let rounds = arguments.first().and_then(|rounds| rounds.parse().ok()).unwrap_or(5);
+    let wanted = |name: &str| arguments.get(1).is_none_or(|only| only == name);
+    if wanted("table") {
+        tables(rounds);
+    }
+    if wanted("closed") {
+        loops(rounds);
+    }
+    if wanted("memory") {
+        memory::run();
+    }
+    if wanted("vhost") {
+        vhost_in_child(rounds);
+    }
+}
+
+fn tables(rounds: usize) {
+    for count in [1, 10_000, 1_000_000, 4_000_000] {
+        let table = table::Table::new(count);
+        let costs: Vec<table::Cost> = (0..rounds).map(|_| table.cost()).collect();
+        let middle = |of: fn(&table::Cost) -> f64| median(&costs.iter().map(of).collect::<Vec<_>>());
+        let (batched, single, map) = (middle(|c| c.batched), middle(|c| c.single), middle(|c| c.map));
+        println!(
+            "RESULT ports lookup-{count} weir={batched:.1}ns hashbrown={map:.1}ns ratio={:.2}   # one by one {single:.1}ns",
+            batched / map
+        );
+    }
+}
+
+fn loops(rounds: usize) {
+    for count in [1, 10_000, 1_000_000] {
+        let mut batched = closed::Closed::new(count, 32);
+        let mut single = closed::Closed::new(count, 1);
+        let window = Duration::from_millis(200);
+        let costs: Vec<(f64, f64)> =
+            (0..rounds).map(|_| (batched.window(window), single.window(window))).collect();
+        let weir = median(&costs.iter().map(|cost| cost.0).collect::<Vec<_>>());
+        let one = median(&costs.iter().map(|cost| cost.1).collect::<Vec<_>>());
+        println!(
+            "RESULT ports closed-loop-{count} weir={weir:.1}ns batch_of_1={one:.1}ns ratio={:.2}",
+            weir / one
+        );
+    }
+    if !testpmd::is_there("valgrind") {
+        return println!("NOT RUN bench ports instructions: needs valgrind: scripts/install-deps");
+    }
+    for count in [1, 10_000] {
+        let (weir, one) = (closed::instructions(count, 32), closed::instructions(count, 1));
+        println!(
+            "RESULT ports instructions-{count} weir={weir:.0}/packet batch_of_1={one:.0}/packet ratio={:.2}",
+            weir / one
+        );
+    }
+}
+
+/// What is compared.
+struct Side {
+    name: &'static str,
+    rig: Rig,
+    windows: Vec<(Window, f64, f64)>,
+}
+
+fn missing() -> Option<String> {
+    let programs = ["dpdk-testpmd", "stdbuf", "ovs-vsctl", "ovsdb-server", VSWITCHD];
+    let gone = programs.into_iter().find(|program| !testpmd::is_there(program));
+    gone.map(|program| format!("needs {program}: scripts/install-deps"))
+}
+
+/// In a process of its own, so that huge pages are given back whatever becomes of it.
+fn vhost_in_child(rounds: usize) {
+    if let Some(reason) = missing() {
+        return println!("NOT RUN bench ports vhost: {reason}");
+    }
+    let huge = match HugePages::reserve(HUGE_PAGES) {
+        Ok(huge) => huge,
+        Err(reason) => return println!("NOT RUN bench ports vhost: {reason}"),
+    };
+    let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
+    let _ = child.arg("vhost").arg(rounds.to_string()).arg(huge.dir.path()).status();
+}
+
+fn vhost(rounds: usize, huge: &Path) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let sockets =
+        |name: &str| -> [PathBuf; 2] { [0, 1].map(|port| dir.path().join(format!("{name}{port}"))) };
+    let weir = |name: &'static str, flows: u32, batch: usize| {
+        let sockets = sockets(name);
+        let switch = Box::new(Weir::start(&sockets, flows, batch));
+        Side { name, rig: Rig::new(name, huge, switch, sockets), windows: vec![] }
+    };
+    let mut sides = vec![weir("weir", 1, 32), weir("one", 1, 1), weir("million", 1_000_000, 32)];
+    let (ovs, at) = Ovs::start(huge);
+    let rig = Rig::new("ovs", huge, Box::new(ovs), at);
+    sides.push(Side { name: "ovs_dpdk", rig, windows: vec![] });
+    let at = sockets("io");
+    let rig = Rig::new("limit", huge, Box::new(Io::start(huge, &at)), at);
+    sides.push(Side { name: "testpmd_io", rig, windows: vec![] });
+    for round in 0..rounds {
+        for side in &mut sides {
+            let before = probe();
+            let window = side.rig.window(WINDOW);
+            let after = probe();
+            println!(
+                "window {round} {}: {:.1}ns a packet, {:.2} Mpps, {:.0} % of its processor, busy {:.0} %; \
+                 between the processors {before:.0}ns ({}), then {after:.0}ns ({})",
+                side.name,
+                window.ns,
+                window.rate,
+                window.share * 100.0,
+                window.busy * 100.0,
+                state(before),
+                state(after)
+            );
+            side.windows.push((window, before, after));
+        }
+    }
+    for wanted in ["near", "far"] {
+        compare(&sides, wanted);
+    }
+}
+
+/// Prints the medians of the windows that were in one state from end to end.
+fn compare(sides: &[Side], wanted: &str) {
+    let of = |name: &str| -> Vec<f64> {
+        let side = sides.iter().find(|side| side.name == name).expect("a side");
+        let like =
+            side.windows.iter().filter(|(_, before, after)| [*before, *after].map(state) == [wanted; 2]);
+        let (good, poor): (Vec<&(Window, f64, f64)>, Vec<_>) =
+            like.partition(|(window, ..)| window.share >= SHARE_MIN);
+        let taken = if good.len() >= 3 { good } else { good.into_iter().chain(poor).collect() };
+        taken.into_iter().map(|(window, ..)| window.ns).collect()
+    };
+    let weir = of("weir");
+    for (metric, peer) in
+        [("vhost", "ovs_dpdk"), ("vhost", "testpmd_io"), ("batching", "one"), ("vhost", "million")]
+    {
+        let other = of(peer);
+        if weir.is_empty() || other.is_empty() {
+            println!(
+                "NOT RUN bench ports {metric}-{wanted} beside {peer}: no window was {wanted} from end to end"
+            );
+            continue;
+        }
+        println!(
+            "RESULT ports {metric}-{wanted} weir={:.1}ns {peer}={:.1}ns ratio={:.2}   # {} and {} windows",
+            median(&weir),
+            median(&other),
+            median(&weir) / median(&other),
+            weir.len(),
+            other.len()
+        );
+    }
+}
