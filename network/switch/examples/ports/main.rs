@@ -26,8 +26,10 @@ use switches::{Io, Ovs, Rig, VSWITCHD, Weir, Window};
 /// Huge pages for all that are compared: four testpmd as generators, one as a switch, Open vSwitch.
 const HUGE_PAGES: u64 = 1100;
 const WINDOW: Duration = Duration::from_millis(600);
-/// Windows whose polling thread had less of its processor are left out, where enough others are there.
+/// Windows whose polling thread had less of its processor are left out.
 const SHARE_MIN: f64 = 0.9;
+/// A comparison needs so many windows of each side.
+const WINDOWS_MIN: usize = 3;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -46,7 +48,7 @@ fn main() {
         }
         _ => {}
     }
-    let rounds = arguments.first().and_then(|rounds| rounds.parse().ok()).unwrap_or(5);
+    let rounds = arguments.first().and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
     let wanted = |name: &str| arguments.get(1).is_none_or(|only| only == name);
     if wanted("table") {
         tables(rounds);
@@ -167,35 +169,33 @@ fn vhost(rounds: usize, huge: &Path) {
     }
 }
 
-/// Prints the medians of the windows that were in one state from end to end.
+/// Prints the medians of the windows that were in one state from end to end and had their processor.
 fn compare(sides: &[Side], wanted: &str) {
     let of = |name: &str| -> Vec<f64> {
         let side = sides.iter().find(|side| side.name == name).expect("a side");
-        let like =
-            side.windows.iter().filter(|(_, before, after)| [*before, *after].map(state) == [wanted; 2]);
-        let (good, poor): (Vec<&(Window, f64, f64)>, Vec<_>) =
-            like.partition(|(window, ..)| window.share >= SHARE_MIN);
-        let taken = if good.len() >= 3 { good } else { good.into_iter().chain(poor).collect() };
-        taken.into_iter().map(|(window, ..)| window.ns).collect()
+        let fit = |(window, before, after): &&(Window, f64, f64)| {
+            [*before, *after].map(state) == [wanted; 2] && window.share >= SHARE_MIN
+        };
+        side.windows.iter().filter(fit).map(|(window, ..)| window.ns).collect()
     };
     let weir = of("weir");
     for (metric, peer) in
         [("vhost", "ovs_dpdk"), ("vhost", "testpmd_io"), ("batching", "one"), ("vhost", "million")]
     {
         let other = of(peer);
-        if weir.is_empty() || other.is_empty() {
+        let (ours, theirs) = (weir.len(), other.len());
+        if ours.min(theirs) < WINDOWS_MIN {
             println!(
-                "NOT RUN bench ports {metric}-{wanted} beside {peer}: no window was {wanted} from end to end"
+                "NOT RUN bench ports {metric}-{wanted} beside {peer}: {ours} and {theirs} windows were {wanted} from end to end \
+                 and had their processor; {WINDOWS_MIN} are needed"
             );
             continue;
         }
         println!(
-            "RESULT ports {metric}-{wanted} weir={:.1}ns {peer}={:.1}ns ratio={:.2}   # {} and {} windows",
+            "RESULT ports {metric}-{wanted} weir={:.1}ns {peer}={:.1}ns ratio={:.2}   # {ours} and {theirs} windows",
             median(&weir),
             median(&other),
-            median(&weir) / median(&other),
-            weir.len(),
-            other.len()
+            median(&weir) / median(&other)
         );
     }
 }
