@@ -29,9 +29,9 @@ static int waited(u32 holder) { return (void)holder, 0; }
 static struct segment_caller caller(void) { return (struct segment_caller){segment, 1, copy, waited}; }
 
 __attribute__((constructor)) static void begin(void) {
-  u64 bytes = segment_bytes(FILES, BLOCKS);
+  u64 bytes = segment_bytes(FILES, BLOCKS, 0);
   segment = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  segment_format(segment, FILES, BLOCKS);
+  segment_format(segment, FILES, BLOCKS, 0);
 }
 
 /* The number of the file, or of the free place where it would be. */

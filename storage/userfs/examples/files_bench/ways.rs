@@ -120,8 +120,9 @@ impl Ways {
         let sources = own.join("examples/files_bench");
         compiled(&sources.join("work.c"), &[], &folder.path().join("work"))?;
         let preload = folder.path().join("preload.so");
-        let segment = own.join("segment/segment.c");
-        let library = ["-fPIC", "-shared", segment.to_str().ok_or("a path without strange bytes")?, "-ldl"];
+        let segment = ["segment.c", "names.c"].map(|name| own.join("segment").join(name));
+        let [data, names] = segment.each_ref().map(|path| path.to_str().unwrap_or_default());
+        let library = ["-fPIC", "-shared", data, names, "-ldl"];
         compiled(&sources.join("preload.c"), &library, &preload)?;
         let mut ways = Ways {
             ways: Vec::new(),
