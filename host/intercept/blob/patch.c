@@ -128,7 +128,8 @@ static int is_distance(const u8 *p) {
     const u8 *d = p - back; /* where the four bytes of the distance would begin */
     if (d[-1] == 0xe8 || d[-1] == 0xe9) return 1;
     if (d[-2] == 0x0f && (d[-1] & 0xf0) == 0x80) return 1;
-    if ((d[-1] & 0xc7) == 5 && (d[-2] == 0x8d || d[-2] == 0x8b || d[-2] == 0x89 || d[-2] == 0x3b || d[-2] == 0x39)) return 1;
+    /* 0xff: a call or a jump by a table of addresses. */
+    if ((d[-1] & 0xc7) == 5 && (d[-2] == 0x8d || d[-2] == 0x8b || d[-2] == 0x89 || d[-2] == 0x3b || d[-2] == 0x39 || d[-2] == 0xff)) return 1;
   }
   return 0;
 }
