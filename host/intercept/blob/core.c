@@ -4,6 +4,7 @@
 struct configuration weir_configuration __attribute__((section(".configuration"))) = {.magic = 0x31424f4c42524557ul};
 struct figures weir_figures;
 u8 weir_classes[CALLS_MAX];
+u8 weir_unseen[CALLS_MAX];
 u32 *weir_states;
 u32 weir_forked;
 
@@ -175,7 +176,11 @@ void weir_start(const u64 *stack) {
   struct thread *t = make_block();
   if (!t) return;
   __asm__ volatile("wrgsbase %0" : : "r"(t));
-  for (u64 i = 0; i < sizeof always / sizeof *always; i++) weir_classes[always[i]] = CALL_ALWAYS;
+  for (u64 i = 0; i < sizeof always / sizeof *always; i++) {
+    weir_classes[always[i]] = CALL_ALWAYS;
+    weir_unseen[always[i]] = UNSEEN_HURTS;
+  }
+  weir_unseen[NR_exit] = UNSEEN_HARMLESS; /* leaves a thread's block behind */
   client_begin();
   weir_signals_begin();
   weir_patch_program(stack);

@@ -128,15 +128,16 @@ static int is_distance(const u8 *p) {
     const u8 *d = p - back; /* where the four bytes of the distance would begin */
     if (d[-1] == 0xe8 || d[-1] == 0xe9) return 1;
     if (d[-2] == 0x0f && (d[-1] & 0xf0) == 0x80) return 1;
-    if ((d[-1] & 0xc7) == 5 && (d[-2] == 0x8d || d[-2] == 0x8b || d[-2] == 0x89 || d[-2] == 0x3b || d[-2] == 0x39)) return 1;
+    /* 0xff: a call or a jump by a table of addresses. */
+    if ((d[-1] & 0xc7) == 5 && (d[-2] == 0x8d || d[-2] == 0x8b || d[-2] == 0x89 || d[-2] == 0x3b || d[-2] == 0x39 || d[-2] == 0xff)) return 1;
   }
   return 0;
 }
 
-/* Whether a site that no pattern fits might make a call that somebody wants: if the register from which the number
+/* What a call does that a site makes which no pattern fits: it is looked up if the register from which the number
  * comes was last loaded with one that is wanted. A number that comes from memory (setxid of all threads, for one) or from afar
- * is not found, and taken for harmless. An exit that is not seen only leaves a thread's block behind. */
-static int might_hurt(const u8 *p, u64 before) {
+ * is not found, and taken for harmless. */
+static u8 harm(const u8 *p, u64 before) {
   u8 source = 0, high = 0; /* eax */
   if (before < 8 || is_distance(p)) return 0;
   if (p[-2] == 0x89 && (p[-1] & 0xc7) == 0xc0) {
@@ -146,7 +147,7 @@ static int might_hurt(const u8 *p, u64 before) {
   for (u64 back = 5; back <= LOADED_MAX && back < before; back++) {
     const u8 *load = p - back;
     if (*load != 0xb8 + source || ((load[-1] & 0xf1) == 0x41) != high || number_at(load + 1) >= CALLS_MAX) continue;
-    return weir_classes[number_at(load + 1)] && number_at(load + 1) != NR_exit;
+    return weir_unseen[number_at(load + 1)];
   }
   return 0;
 }
@@ -164,7 +165,9 @@ static u32 count_sites(const u8 *code, u64 bytes, const struct places *known, u3
     u32 kind = weir_site_kind(p, before, bytes - before);
     if (kind == SITE_NONE) {
       weir_figures.sites_left++;
-      weir_figures.sites_left_unknown += (u64)might_hurt(p, before);
+      u8 unseen = harm(p, before);
+      weir_figures.sites_left_confusing += unseen == UNSEEN_CONFUSES;
+      weir_figures.sites_left_unknown += unseen == UNSEEN_HURTS;
       continue;
     }
     u32 number = site_number(p, kind, before);

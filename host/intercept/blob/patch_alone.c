@@ -3,6 +3,7 @@
 
 struct figures weir_figures;
 u8 weir_classes[CALLS_MAX];
+u8 weir_unseen[CALLS_MAX];
 
 void weir_entry(void) {}
 

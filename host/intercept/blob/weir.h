@@ -94,11 +94,17 @@ struct part {
   const char *path; /* or its name */
 };
 
+/* What a call does that goes unseen: nothing, it takes a descriptor for what it is not (see a client that has such ones), or it
+ * changes descriptors or threads behind our back. */
+enum { UNSEEN_HARMLESS = 0, UNSEEN_CONFUSES = 1, UNSEEN_HURTS = 2 };
+
 struct figures {
-  u64 sites_patched, sites_left, sites_left_unknown;
+  /* Of those that are left: which might confuse, and which might hurt. */
+  u64 sites_patched, sites_left, sites_left_confusing, sites_left_unknown;
 };
 extern struct figures weir_figures;
 extern u8 weir_classes[CALLS_MAX];
+extern u8 weir_unseen[CALLS_MAX];
 extern u32 *weir_states; /* a word a descriptor, see client.h; null until a client wants CALL_FILE */
 
 /* entry.S */
@@ -158,7 +164,17 @@ enum {
   NR_preadv = 295, NR_pwritev = 296, NR_tgsigqueueinfo = 297, NR_prlimit = 302, NR_sendmmsg = 307, NR_seccomp = 317,
   NR_execveat = 322, NR_copy_file_range = 326, NR_preadv2 = 327, NR_pwritev2 = 328, NR_io_uring_setup = 425,
   NR_pidfd_open = 434, NR_clone3 = 435, NR_close_range = 436, NR_openat2 = 437, NR_pidfd_getfd = 438, NR_statx = 332,
-  NR_poll = 7, NR_getxattr = 191,
+  NR_poll = 7, NR_getxattr = 191, NR_stat = 4, NR_lstat = 6, NR_access = 21, NR_select = 23, NR_flock = 73, NR_fsync = 74,
+  NR_fdatasync = 75, NR_getdents = 78, NR_chdir = 80, NR_fchdir = 81, NR_readlink = 89, NR_fchmod = 91, NR_fchown = 93,
+  NR_umask = 95, NR_setuid = 105, NR_setgid = 106, NR_geteuid = 107, NR_getegid = 108, NR_setreuid = 113, NR_setregid = 114,
+  NR_setgroups = 116, NR_setresuid = 117, NR_setresgid = 119, NR_setfsuid = 122, NR_setfsgid = 123, NR_capget = 125,
+  NR_capset = 126, NR_fstatfs = 138, NR_pivot_root = 155, NR_chroot = 161, NR_readahead = 187, NR_fsetxattr = 190,
+  NR_fgetxattr = 193, NR_flistxattr = 196, NR_fremovexattr = 199, NR_io_setup = 206, NR_getdents64 = 217, NR_fadvise = 221,
+  NR_epoll_ctl = 233, NR_mkdirat = 258, NR_mknodat = 259, NR_fchownat = 260, NR_futimesat = 261, NR_unlinkat = 263,
+  NR_renameat = 264, NR_linkat = 265, NR_symlinkat = 266, NR_readlinkat = 267, NR_fchmodat = 268, NR_faccessat = 269,
+  NR_pselect = 270, NR_ppoll = 271, NR_tee = 276, NR_sync_file_range = 277, NR_vmsplice = 278, NR_utimensat = 280,
+  NR_fanotify_mark = 301, NR_name_to_handle_at = 303, NR_syncfs = 306, NR_setns = 308, NR_renameat2 = 316,
+  NR_faccessat2 = 439, NR_landlock_restrict_self = 446, NR_cachestat = 451, NR_fchmodat2 = 452,
 };
 
 #endif

@@ -11,24 +11,18 @@
  *
  * What is not certain goes to the kernel, which is right: see segment.h for how both agree.
  */
-#include "client.h"
-#include "segment.h"
+#include "process.h"
 
 #define SIZE_MAX_CALL 0x7ffff000ul
 #define TRIES 3
-#define O_ACCMODE 3u
-#define O_WRONLY 1u
-#define O_APPEND 02000u
-#define O_DIRECT 040000u
-#define O_PATH 010000000u
-#define S_IFMT 0170000u
-#define S_IFREG 0100000u
-#define S_SET_IDS 06000u
 #define F_DUPFD 0
+#define F_GETFD 1
 #define F_GETFL 3
 #define F_SETFL 4
 #define F_DUPFD_CLOEXEC 1030
 #define CLOCK_REALTIME 0
+#define CLOSE_RANGE_UNSHARE 2u
+#define CLOSE_RANGE_CLOEXEC 4u
 /* Turns of the time stamp counter for which a time that was read is good: under a millisecond. */
 #define TIME_TURNS 1000000ul
 /* Files up to this size are invalidated whole. */
@@ -37,58 +31,36 @@
 /* Where the segment is mapped, if there is room: between heaps and libraries. */
 #define SEGMENT_PLACE 0x200000000000ul
 
-/* What the daemon says, in struct configuration. */
-struct mount {
-  u64 device;
-  u64 segment_bytes;
-  i32 daemon;
-  i32 segment_descriptor; /* of the daemon */
-  i32 kernel_descriptor;  /* of the daemon: the FUSE connection */
-  i32 reserved;
-};
-
-struct descriptor {
-  u32 lock;
-  u32 flags;
-  u64 position;
-  u64 record;
-  u8 private; /* nobody else has the description */
-  u8 known;   /* `position` is the true one; else the kernel's is */
-  u8 moved;   /* the kernel's is behind */
-  u8 reserved;
-  u32 passing; /* calls on it that are in the kernel and use its position */
-};
-
-static struct mount mount;
-static struct segment *segment;
-static struct descriptor *descriptors;
-static struct segment_process *process;
-static u32 descriptors_end; /* none from here on was ever seen */
+struct mount mount;
+struct segment *segment;
+struct descriptor *descriptors;
+struct segment_process *process;
+u32 descriptors_end; /* none from here on was ever seen */
+u32 forking; /* the thread that shared all and has not come back */
+u32 file_limit;
 static u32 stopped;
-static u32 forking; /* the thread that shared all and has not come back */
-static u32 file_limit;
 
 static u8 state(u32 word) { return (u8)word; }
 
-static void set_state(u32 fd, u8 to) {
+void set_state(u32 fd, u8 to) {
   u32 word = weir_states[fd];
   while (!__atomic_compare_exchange_n(&weir_states[fd], &word, ((word >> 8) + 1) << 8 | to, 0, __ATOMIC_ACQ_REL,
                                       __ATOMIC_RELAXED)) {}
 }
 
-static void seen(u32 fd) {
+void seen(u32 fd) {
   u32 end = descriptors_end;
   while (fd >= end && !__atomic_compare_exchange_n(&descriptors_end, &end, fd + 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
 
-static void lock(struct descriptor *d) {
+void lock(struct descriptor *d) {
   for (u32 turns = 1; __atomic_exchange_n(&d->lock, 1, __ATOMIC_ACQUIRE); turns++) {
     if (turns % 1024) __builtin_ia32_pause();
     else SYS(NR_yield, 0, 0, 0, 0, 0, 0);
   }
 }
 
-static void unlock(struct descriptor *d) { __atomic_store_n(&d->lock, 0, __ATOMIC_RELEASE); }
+void unlock(struct descriptor *d) { __atomic_store_n(&d->lock, 0, __ATOMIC_RELEASE); }
 
 static int waited(u32 holder) {
   if (SYS(NR_kill, holder, 0, 0, 0, 0, 0) == -3 /* ESRCH */) return 1;
@@ -96,12 +68,12 @@ static int waited(u32 holder) {
   return 0;
 }
 
-static struct segment_caller caller(void) {
+struct segment_caller caller(void) {
   struct segment_caller c = {segment, weir_thread_id(), weir_copy, waited};
   return c;
 }
 
-static u64 now_ns(void) {
+u64 now_ns(void) {
   static u64 at, ns;
   u32 low, high;
   __asm__ volatile("rdtsc" : "=a"(low), "=d"(high));
@@ -124,7 +96,7 @@ static i32 from_daemon(i32 descriptor) {
 }
 
 /* The FUSE connection, for a moment: a descriptor that stayed could be closed by the program. -1 if it cannot be had. */
-static i32 kernel(void) {
+i32 kernel(void) {
   u8 stat[144];
   i32 got = from_daemon(mount.kernel_descriptor);
   if (got < 0) return -1;
@@ -137,7 +109,7 @@ static i32 kernel(void) {
 }
 
 /* Pages from `offset` on, or with offset -1 only attributes. An inode that the kernel does not know is fine. */
-static int invalidate(i32 kernel_descriptor, u64 inode, i64 offset, i64 bytes) {
+int invalidate(i32 kernel_descriptor, u64 inode, i64 offset, i64 bytes) {
   struct {
     u32 length;
     i32 notice;
@@ -193,6 +165,7 @@ static void publish(u32 fd, struct descriptor *d) {
 
 /* A call that uses the position goes to the kernel; client_after says when it is back. */
 static u64 pass_position(u32 fd, struct descriptor *d) {
+  private_end(fd, d);
   publish(fd, d);
   d->passing++;
   unlock(d);
@@ -215,7 +188,11 @@ void client_map(u64 descriptor) {
   u32 fd = (u32)descriptor, word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
   if (state(word) == FOREIGN || (state(word) != OURS && classify(fd, word) != OURS)) return;
   struct segment_caller c = caller();
-  struct segment_record *r = segment_record_at(segment, descriptors[fd].record);
+  struct descriptor *d = &descriptors[fd];
+  lock(d);
+  private_end(fd, d);
+  unlock(d);
+  struct segment_record *r = segment_record_at(segment, d->record);
   if (!r || segment_lock(&c, r)) return;
   r->mapped = 1;
   segment_unlock(r);
@@ -227,6 +204,7 @@ static void share(u32 fd) {
   u8 is = state(weir_states[fd]);
   if (is == OURS) {
     lock(d);
+    private_end(fd, d);
     publish(fd, d);
     set_state(fd, UNKNOWN);
     unlock(d);
@@ -255,10 +233,11 @@ void client_forked(void) {
   forking = 0;
   for (u32 fd = 0; fd < descriptors_end; fd++) descriptors[fd].lock = 0;
   process = 0;
+  private_forked();
 }
 
 /* Whether a read of the record may be served: the kernel has no pages that a map may have changed. */
-static int kernel_has_none(struct segment_record *r) {
+int kernel_has_none(struct segment_record *r) {
   return __atomic_load_n(&r->fills, __ATOMIC_ACQUIRE) == __atomic_load_n(&r->fills_gone, __ATOMIC_ACQUIRE);
 }
 
@@ -306,6 +285,14 @@ static int lock_without_pages(const struct segment_caller *c, struct segment_rec
   return 0;
 }
 
+void tell_kernel(struct segment_record *r, u64 inode, i32 *connection) {
+  u64 told = __atomic_load_n(&r->told, __ATOMIC_SEQ_CST), gone = __atomic_load_n(&r->told_gone, __ATOMIC_ACQUIRE);
+  if (told == gone) return;
+  if (*connection < 0) *connection = kernel();
+  if (*connection < 0 || !invalidate(*connection, inode, -1, 0)) return;
+  while (gone < told && !__atomic_compare_exchange_n(&r->told_gone, &gone, told, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {}
+}
+
 /* With `append`, *offset is where it went. */
 static i64 write_at(const struct descriptor *d, u64 *offset, const void *from, u64 bytes, int append, int *served) {
   struct segment_caller c = caller();
@@ -317,21 +304,13 @@ static i64 write_at(const struct descriptor *d, u64 *offset, const void *from, u
   /* Before the bytes are there nothing is lost if the kernel cannot be told. */
   if (r->told != r->told_gone && (connection = kernel()) < 0) return 0;
   if (lock_without_pages(&c, r, d->record, *offset, bytes, &connection)) {
-    u64 told;
     if (r->live && !r->mapped && !(append && !kernel_has_none(r))) {
       if (append) *offset = r->size;
       result = segment_write(&c, r, *offset, from, bytes, now_ns());
       *served = 1;
     }
-    told = __atomic_load_n(&r->told, __ATOMIC_SEQ_CST);
     segment_unlock(r);
-    if (*served && told != __atomic_load_n(&r->told_gone, __ATOMIC_ACQUIRE)) {
-      if (connection < 0) connection = kernel();
-      if (connection >= 0 && invalidate(connection, d->record, -1, 0)) {
-        u64 gone = __atomic_load_n(&r->told_gone, __ATOMIC_RELAXED);
-        while (gone < told && !__atomic_compare_exchange_n(&r->told_gone, &gone, told, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {}
-      }
-    }
+    if (*served) tell_kernel(r, d->record, &connection);
   }
   if (connection >= 0) SYS(NR_close, connection, 0, 0, 0, 0, 0);
   return result;
@@ -386,7 +365,15 @@ static u64 transfer(struct call *call) {
     word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
   }
   if (state(word) != OURS) return pass();
-  if (own_offset) return transfer_at(call, fd, word, writes);
+  if (own_offset) {
+    u64 act = transfer_at(call, fd, word, writes);
+    if (act == ACT_PASS && d->stands_in) {
+      lock(d);
+      private_end(fd, d);
+      unlock(d);
+    }
+    return act;
+  }
   if (!d->private) return pass();
   lock(d);
   if (__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE) != word) {
@@ -452,7 +439,10 @@ static u64 by_kernel(u64 argument) {
 }
 
 static void gone(u64 first, u64 last) {
-  for (u64 fd = first; fd <= last && fd < descriptors_end; fd++) set_state((u32)fd, UNKNOWN);
+  for (u64 fd = first; fd <= last && fd < descriptors_end; fd++) {
+    private_gone((u32)fd);
+    set_state((u32)fd, UNKNOWN);
+  }
 }
 
 /* Two descriptors at once (sendfile, …): their positions become the kernel's for good. */
@@ -465,6 +455,10 @@ u64 client_before(struct call *call) {
   const u64 *a = call->arguments;
   u32 cast = (u32)a[0];
   if (forking && forking == weir_thread_id()) forking = 0;
+  if (call->number > NR_pwrite || call->number == NR_fstat || call->number == NR_poll || call->number == NR_open ||
+      call->number == NR_stat || call->number == NR_lstat || call->number == NR_ioctl) {
+    if (private_before(call) == ACT_DONE) return ACT_DONE;
+  }
   switch (call->number) {
     case NR_read: case NR_write: case NR_pread: case NR_pwrite: return transfer(call);
     case NR_lseek: return seek(call);
@@ -472,11 +466,18 @@ u64 client_before(struct call *call) {
     case NR_fcntl:
       if (a[1] == F_DUPFD || a[1] == F_DUPFD_CLOEXEC || a[1] == F_SETFL) share_both(a[0], ~0ul);
       return ACT_PASS;
-    case NR_open: case NR_openat: case NR_openat2: case NR_creat: return stopped ? ACT_PASS : ACT_AFTER;
+    case NR_open: case NR_openat: case NR_openat2: case NR_creat: return stopped ? ACT_PASS : private_open(call);
     case NR_close: gone(cast, cast); return ACT_AFTER;
-    case NR_close_range: gone(cast, (u32)a[1]); return ACT_AFTER;
+    case NR_close_range:
+      if (a[2] & CLOSE_RANGE_UNSHARE) client_share_all();
+      if (a[2] & CLOSE_RANGE_CLOEXEC) return ACT_PASS;
+      gone(cast, (u32)a[1]);
+      return ACT_AFTER;
     case NR_dup: share_both(cast, ~0ul); return ACT_PASS;
     case NR_dup2: case NR_dup3:
+      /* What fails closes nothing. */
+      if (SYS(NR_fcntl, cast, F_GETFD, 0, 0, 0, 0) < 0 || cast == (u32)a[1] || (call->number == NR_dup3 && a[2] & ~(u64)O_CLOEXEC))
+        return ACT_PASS;
       share_both(cast, ~0ul);
       gone((u32)a[1], (u32)a[1]);
       return ACT_AFTER;
@@ -484,7 +485,9 @@ u64 client_before(struct call *call) {
     case NR_splice: case NR_copy_file_range: share_both((u32)a[0], (u32)a[2]); return ACT_PASS;
     case NR_sendmsg: case NR_sendmmsg: client_share_all(); return ACT_PASS;
     case NR_io_uring_setup: stop(SEGMENT_RING); return ACT_PASS;
+    case NR_landlock_restrict_self: stop(SEGMENT_SANDBOX); return ACT_PASS;
     case NR_unshare: client_share_all(); return ACT_PASS;
+    case NR_chdir: case NR_fchdir: case NR_chroot: case NR_pivot_root: return ACT_AFTER;
     case NR_prlimit: /* of file size: from now on the kernel judges writes */
       if (a[1] == 1 && a[2]) file_limit = 1;
       return ACT_PASS;
@@ -503,6 +506,7 @@ void client_after(struct call *call, u64 number, i64 result) {
     case NR_close: gone((u32)a[0], (u32)a[0]); return;
     case NR_close_range: gone((u32)a[0], (u32)a[1]); return;
     case NR_dup2: case NR_dup3: gone((u32)a[1], (u32)a[1]); return;
+    case NR_chdir: case NR_fchdir: case NR_chroot: case NR_pivot_root: private_moved(); return;
   }
   struct descriptor *d = &descriptors[(u32)a[0]];
   lock(d);
@@ -510,13 +514,15 @@ void client_after(struct call *call, u64 number, i64 result) {
   unlock(d);
 }
 
-static void join(void) {
+void join(void) {
   u32 own = (u32)SYS(NR_getpid, 0, 0, 0, 0, 0, 0);
   for (u32 i = 0; i < SEGMENT_PROCESSES_MAX; i++) {
     struct segment_process *p = &segment->processes[i];
     u32 old = __atomic_load_n(&p->id, __ATOMIC_RELAXED);
     if (old && old != own && SYS(NR_kill, old, 0, 0, 0, 0, 0) != -3) continue;
     if (!__atomic_compare_exchange_n(&p->id, &old, own, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) continue;
+    /* Of who had it before, or of us before an exec. */
+    if (segment_names(segment)) names_release_all(segment, i);
     SYS(NR_prctl, 16 /* PR_GET_NAME */, p->name, 0, 0, 0, 0);
     p->state = SEGMENT_ACCELERATED;
     u64 *own_counts = &p->reads, *all = &segment->reads;
@@ -529,9 +535,29 @@ static void join(void) {
   }
 }
 
+static void want(const u16 *numbers, u64 bytes, u8 class, u8 unseen) {
+  for (u64 i = 0; i < bytes / sizeof *numbers; i++) {
+    weir_classes[numbers[i]] = class;
+    weir_unseen[numbers[i]] = unseen;
+  }
+}
+
 void client_begin(void) {
   static const u16 file[] = {NR_read, NR_write, NR_pread, NR_pwrite, NR_lseek, NR_readv, NR_writev,
                              NR_preadv2, NR_pwritev2, NR_ioctl, NR_fcntl};
+  /* For private.c: that take a descriptor first, and must not find a directory there; that take it elsewhere, or change who the
+   * process is; and that have paths, by which descriptors can be named. */
+  static const u16 takes[] = {NR_fstat, NR_preadv, NR_pwritev, NR_flock, NR_fsync, NR_fdatasync, NR_ftruncate, NR_getdents, NR_getdents64,
+                              NR_fchmod, NR_fchown, NR_fstatfs, NR_readahead, NR_fsetxattr, NR_fgetxattr, NR_flistxattr,
+                              NR_fremovexattr, NR_fadvise, NR_futimesat, NR_mknodat, NR_mkdirat, NR_unlinkat, NR_fchownat,
+                              NR_fchmodat, NR_sync_file_range, NR_tee, NR_vmsplice, NR_utimensat, NR_fallocate, NR_syncfs,
+                              NR_name_to_handle_at, NR_fchmodat2, NR_cachestat};
+  static const u16 changes[] = {NR_poll, NR_ppoll, NR_select, NR_pselect, NR_io_setup, NR_epoll_ctl, NR_fanotify_mark, NR_umask,
+                                NR_setuid, NR_setgid, NR_setreuid, NR_setregid, NR_setresuid, NR_setresgid, NR_setfsuid,
+                                NR_setfsgid, NR_setgroups, NR_capset, NR_setns, NR_landlock_restrict_self};
+  static const u16 names[] = {NR_stat, NR_lstat, NR_access, NR_readlink, NR_newfstatat, NR_statx, NR_readlinkat, NR_faccessat,
+                              NR_faccessat2, NR_renameat, NR_renameat2, NR_linkat, NR_symlinkat, NR_chdir, NR_fchdir, NR_chroot,
+                              NR_pivot_root};
   static const u16 always[] = {NR_open, NR_openat, NR_openat2, NR_creat, NR_close, NR_close_range, NR_dup, NR_dup2, NR_dup3,
                                NR_sendfile, NR_splice, NR_copy_file_range, NR_sendmsg, NR_sendmmsg, NR_io_uring_setup,
                                NR_unshare, NR_prlimit};
@@ -550,7 +576,12 @@ void client_begin(void) {
   if (!weir_states || !descriptors || ((struct segment *)at)->magic != SEGMENT_MAGIC) return;
   segment = (struct segment *)at;
   if (!SYS(NR_prlimit, 0, 1 /* RLIMIT_FSIZE */, 0, limit, 0, 0) && limit[0] != ~0ul) file_limit = 1;
-  for (u64 i = 0; i < sizeof file / sizeof *file; i++) weir_classes[file[i]] = CALL_FILE;
-  for (u64 i = 0; i < sizeof always / sizeof *always; i++) weir_classes[always[i]] = CALL_ALWAYS;
+  want(file, sizeof file, CALL_FILE, UNSEEN_HURTS);
+  want(always, sizeof always, CALL_ALWAYS, UNSEEN_HURTS);
   join();
+  if (!mount.point_bytes || !segment_names(segment)) return;
+  want(takes, sizeof takes, CALL_FILE, UNSEEN_CONFUSES);
+  want(changes, sizeof changes, CALL_ALWAYS, UNSEEN_CONFUSES);
+  want(names, sizeof names, CALL_ALWAYS, UNSEEN_HARMLESS);
+  private_begin();
 }

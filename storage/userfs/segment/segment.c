@@ -1,4 +1,4 @@
-#include "segment.h"
+#include "names.h"
 
 #define LOAD(p) __atomic_load_n(&(p), __ATOMIC_ACQUIRE)
 #define STORE(p, v) __atomic_store_n(&(p), (v), __ATOMIC_RELEASE)
@@ -7,19 +7,27 @@
 /* Turns of a spinning waiter between two looks at the holder. */
 #define SPINS_BEFORE_LOOK 20000
 
-u64 segment_bytes(u64 records_max, u64 blocks_max) {
+/* Head and records. */
+static u64 head_bytes(u64 records_max) {
   u64 head = HEAD_BLOCKS * BLOCK_BYTES + records_max * sizeof(struct segment_record);
-  head = (head + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
-  return head + (blocks_max + 1) * BLOCK_BYTES;
+  return (head + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
 }
 
-void segment_format(struct segment *s, u64 records_max, u64 blocks_max) {
+u64 segment_bytes(u64 records_max, u64 blocks_max, int named) {
+  return head_bytes(records_max) + (named ? names_bytes(records_max) : 0) + (blocks_max + 1) * BLOCK_BYTES;
+}
+
+void segment_format(struct segment *s, u64 records_max, u64 blocks_max, int named) {
   s->records_max = records_max;
   s->blocks_max = blocks_max;
   s->records_offset = HEAD_BLOCKS * BLOCK_BYTES;
-  s->bytes = segment_bytes(records_max, blocks_max);
+  s->bytes = segment_bytes(records_max, blocks_max, named);
   s->blocks_offset = s->bytes - (blocks_max + 1) * BLOCK_BYTES;
   s->next_block = 1;
+  if (named) {
+    s->names_offset = head_bytes(records_max);
+    names_format(s, records_max);
+  }
   STORE(s->magic, SEGMENT_MAGIC);
 }
 
@@ -38,21 +46,22 @@ static void clear(void *to, u64 bytes) {
   __asm__ volatile("rep stosb" : "+D"(to), "+c"(rest) : "a"(0ul) : "memory");
 }
 
-int segment_lock(const struct segment_caller *c, struct segment_record *r) {
+int segment_lock_word(const struct segment_caller *c, u32 *word) {
   for (u64 turns = 1;; turns++) {
     u32 holder = 0;
-    if (__atomic_compare_exchange_n(&r->lock, &holder, c->thread, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
+    if (__atomic_compare_exchange_n(word, &holder, c->thread, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
     if (holder == c->thread) return SEGMENT_DEADLOCK;
     __builtin_ia32_pause();
     if (turns % SPINS_BEFORE_LOOK) continue;
     if (c->waited(holder) &&
-        __atomic_compare_exchange_n(&r->lock, &holder, c->thread, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+        __atomic_compare_exchange_n(word, &holder, c->thread, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
       ADD(c->segment->locks_taken_over, 1);
       return 0;
     }
   }
 }
 
+int segment_lock(const struct segment_caller *c, struct segment_record *r) { return segment_lock_word(c, &r->lock); }
 void segment_unlock(struct segment_record *r) { STORE(r->lock, 0); }
 
 /* A block with unknown contents, or 0. */

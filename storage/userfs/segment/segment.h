@@ -93,6 +93,7 @@ struct segment {
   u64 reads, writes, bytes_read, bytes_written; /* of accelerated processes that are gone, or have no slot */
   u64 invalidations;
   u64 passed; /* accelerated processes had to take the kernel's way */
+  u64 names_offset; /* of struct segment_names (names.h); 0 where names are the daemon's alone */
   struct segment_process processes[SEGMENT_PROCESSES_MAX];
 };
 #define HEAD_BLOCKS 2ul
@@ -111,9 +112,12 @@ struct segment_caller {
 
 enum { SEGMENT_NOT_HERE = -61, SEGMENT_NO_SPACE = -28, SEGMENT_TOO_BIG = -27, SEGMENT_FAULT = -14, SEGMENT_DEADLOCK = -35 };
 
-u64 segment_bytes(u64 records_max, u64 blocks_max);
-void segment_format(struct segment *s, u64 records_max, u64 blocks_max);
+/* `named`: with room for names (names.h). */
+u64 segment_bytes(u64 records_max, u64 blocks_max, int named);
+void segment_format(struct segment *s, u64 records_max, u64 blocks_max, int named);
 struct segment_record *segment_record_at(struct segment *s, u64 number);
+/* A word that is the thread id of its holder, or 0. */
+int segment_lock_word(const struct segment_caller *c, u32 *word);
 int segment_lock(const struct segment_caller *c, struct segment_record *r);
 void segment_unlock(struct segment_record *r);
 /* Reads without the lock. SEGMENT_NOT_HERE when it changed meanwhile, or (partial) not all of it is here: what was copied

@@ -8,6 +8,7 @@ use crate::segment::Process;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use weir_intercept::{Blob, Error, Injector};
 
 /// What `weir fs status` says about acceleration.
@@ -35,13 +36,23 @@ pub struct Acceleration {
     pub processes: Vec<Process>,
 }
 
-/// `struct mount` of `segment/client.c`.
+/// Longest path of a mount under which programs open files by themselves; `POINT_BYTES_MAX` of `segment/process.h` and a zero.
+const POINT_BYTES_MAX: usize = 1023;
+
+/// `struct mount` of `segment/process.h`.
 fn client(mount: &Mount, segment: &crate::segment::Segment) -> Vec<u8> {
-    let numbers = [std::process::id() as i32, segment.memory().as_raw_fd(), mount.kernel().as_raw_fd(), 0];
+    let numbers = [std::process::id() as i32, segment.memory().as_raw_fd(), mount.kernel().as_raw_fd()];
     let wide = [mount.device(), segment.bytes()];
+    let point = mount.point().as_os_str().as_bytes();
+    let open_by_themselves = !mount.is_read_only() && point.len() <= POINT_BYTES_MAX;
+    let point = if open_by_themselves { point } else { &[] };
+    let padding = std::iter::repeat_n(0, POINT_BYTES_MAX + 1 - point.len());
     wide.iter()
         .flat_map(|word| word.to_le_bytes())
         .chain(numbers.iter().flat_map(|word| word.to_le_bytes()))
+        .chain((point.len() as u32).to_le_bytes())
+        .chain(point.iter().copied())
+        .chain(padding)
         .collect()
 }
 

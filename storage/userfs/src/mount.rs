@@ -36,6 +36,7 @@ pub struct Mount {
     backend: Arc<dyn Backend>,
     stats: Arc<Stats>,
     device: u64,
+    read_only: bool,
     kernel: OwnedFd,
     session: Option<BackgroundSession>,
     stale: Arc<Stale>,
@@ -60,7 +61,8 @@ impl Mount {
             MountOption::Subtype("weir".to_owned()),
             MountOption::DefaultPermissions,
         ];
-        if options.read_only || backend.read_only() {
+        let read_only = options.read_only || backend.read_only();
+        if read_only {
             config.mount_options.push(MountOption::RO);
         }
         if rustix::process::geteuid().is_root() {
@@ -88,6 +90,7 @@ impl Mount {
             backend,
             stats,
             device: 0,
+            read_only,
             kernel,
             session: Some(session),
             stale,
@@ -123,6 +126,11 @@ impl Mount {
     /// `st_dev` of all files.
     pub fn device(&self) -> u64 {
         self.device
+    }
+
+    /// Whether nothing may be written.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// The connection to the kernel, for processes that tell it what they changed.

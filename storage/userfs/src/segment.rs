@@ -9,8 +9,11 @@
 //! never an access outside.
 #![allow(unsafe_code)]
 
+mod names;
 #[cfg(test)]
 mod tests;
+
+pub use names::{Made, Names, NodeFields};
 
 use crate::error::{Errno, Result};
 use std::ffi::c_void;
@@ -48,6 +51,7 @@ struct Head {
     bytes_written: AtomicU64,
     invalidations: AtomicU64,
     passed: AtomicU64,
+    names_offset: u64,
     processes: [RawProcess; PROCESSES_MAX],
 }
 
@@ -96,8 +100,8 @@ struct Caller {
 }
 
 unsafe extern "C" {
-    fn segment_bytes(records_max: u64, blocks_max: u64) -> u64;
-    fn segment_format(segment: *mut Head, records_max: u64, blocks_max: u64);
+    fn segment_bytes(records_max: u64, blocks_max: u64, named: i32) -> u64;
+    fn segment_format(segment: *mut Head, records_max: u64, blocks_max: u64, named: i32);
     fn segment_lock(caller: *const Caller, record: *const RawRecord) -> i32;
     fn segment_unlock(record: *const RawRecord);
     fn segment_read(
@@ -166,6 +170,9 @@ pub struct SegmentFigures {
     pub invalidations: u64,
     /// Calls of accelerated processes on our files that went through the kernel.
     pub passed: u64,
+    /// Files that accelerated processes made themselves.
+    #[serde(default)]
+    pub files_made: u64,
 }
 
 /// A process that maps a segment.
@@ -200,9 +207,20 @@ impl Segment {
     /// Makes a segment for up to `records_max` files with up to `bytes_max` bytes together. Memory is taken as
     /// blocks are used.
     pub fn create(records_max: u64, bytes_max: u64) -> std::io::Result<Segment> {
+        Segment::make(records_max, bytes_max, false)
+    }
+
+    /// The same, with room for names: see [`Segment::names`].
+    pub fn create_with_names(records_max: u64, bytes_max: u64) -> std::io::Result<Segment> {
+        let segment = Segment::make(records_max, bytes_max, true)?;
+        names::begin(&segment)?;
+        Ok(segment)
+    }
+
+    fn make(records_max: u64, bytes_max: u64, named: bool) -> std::io::Result<Segment> {
         let blocks_max = (bytes_max / BLOCK_BYTES).min(u64::from(u32::MAX) - 1);
         // SAFETY: pure arithmetic.
-        let bytes = unsafe { segment_bytes(records_max, blocks_max) };
+        let bytes = unsafe { segment_bytes(records_max, blocks_max, i32::from(named)) };
         // SAFETY: a new descriptor, checked below, that nobody else owns.
         let raw = unsafe {
             libc::memfd_create(c"weir-userfs".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
@@ -237,7 +255,7 @@ impl Segment {
         }
         let head = head.cast::<Head>();
         // SAFETY: the mapping is as long as segment_bytes says, and zero.
-        unsafe { segment_format(head, records_max, blocks_max) };
+        unsafe { segment_format(head, records_max, blocks_max, i32::from(named)) };
         Ok(Segment { head, bytes: bytes as usize, memory: memory.into() })
     }
 
@@ -307,6 +325,7 @@ impl Segment {
             bytes_written: all(&head.bytes_written, |process| &process.bytes_written),
             invalidations: of(&head.invalidations),
             passed: of(&head.passed),
+            files_made: self.files_made(),
         }
     }
 
@@ -479,6 +498,7 @@ impl Drop for Record<'_> {
     }
 }
 
-fn nanoseconds(time: SystemTime) -> u64 {
+/// Since 1970.
+pub(crate) fn nanoseconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -17,6 +17,7 @@
 use crate::backend::{Attributes, Backend, Change, Consistency, Inode, New, NewTime, Replace};
 use crate::error::{Errno, Result};
 use crate::passthrough::Passthrough;
+use crate::segment::Segment;
 use crate::stats::{Operation, Stats};
 use fuser::{
     BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
@@ -371,7 +372,11 @@ impl Filesystem for Server {
         reply.ok();
     }
 
+    /// Where processes make files past the kernel, it may keep no listings: what is not asked, it keeps.
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.backend.segment().is_some_and(Segment::has_names) {
+            return reply.opened(FileHandle(0), FopenFlags::empty());
+        }
         reply.error(fuser::Errno::ENOSYS);
     }
 

@@ -14,10 +14,11 @@ use crate::backend::{
     Attributes, Backend, Change, Entry, Inode, New, NewTime, ROOT, Replace, Space, Written,
 };
 use crate::error::{Errno, Result};
-use crate::segment::{BLOCK_BYTES, Record, Segment};
+use crate::segment::{BLOCK_BYTES, Names, NodeFields, Record, Segment, nanoseconds};
 use std::ffi::{OsStr, OsString};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tree::{Content, Node, Tree};
 
 /// Longest name.
@@ -26,6 +27,10 @@ pub(crate) const NAME_BYTES_MAX: usize = 255;
 const ATTRIBUTE_BYTES_MAX: usize = 65_536;
 /// Extended attributes of a file.
 const ATTRIBUTES_MAX: usize = 1024;
+
+/// Numbers that are set aside for files that accelerated processes make: when there are fewer, up to how many.
+const SPARE_LOW: usize = 512;
+const SPARE_MAX: usize = 1024;
 
 /// Limits of a file system in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,12 +57,19 @@ pub struct Memory {
 impl Memory {
     /// An empty file system whose root belongs to `user` and `group`.
     pub fn new(limits: Limits, user: u32, group: u32) -> std::io::Result<Memory> {
-        let segment = Segment::create(limits.files_max, limits.bytes_max)?;
-        Ok(Memory { segment, tree: Mutex::new(Tree::new(limits.files_max, user, group)) })
+        let segment = Segment::create_with_names(limits.files_max, limits.bytes_max)?;
+        let memory = Memory { segment, tree: Mutex::new(Tree::new(limits.files_max, user, group)) };
+        // The root comes into the segment.
+        drop(memory.tree());
+        Ok(memory)
     }
 
-    fn tree(&self) -> MutexGuard<'_, Tree> {
-        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    /// All names and attributes, with what processes did to them past us.
+    fn tree(&self) -> Locked<'_> {
+        let tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = Locked { names: self.segment.names(), tree, memory: self };
+        locked.begin();
+        locked
     }
 
     fn record(&self, node: &Node, inode: Inode) -> Result<Record<'_>> {
@@ -82,7 +94,10 @@ impl Memory {
                 (record.size(), record.blocks() * (BLOCK_BYTES / 512), record.modified())
             }
             Content::Link(target) => (target.len() as u64, 0, node.modified),
-            Content::Directory(directory) => (directory.len() as u64, 0, node.modified),
+            Content::Directory(directory) => {
+                self.segment.record(inode)?.tell_attributes();
+                (directory.len() as u64, 0, node.modified)
+            }
             Content::Special => (0, 0, node.modified),
         };
         Ok(Attributes {
@@ -113,8 +128,12 @@ impl Memory {
         Ok(shown)
     }
 
-    /// Ends files that have neither names nor tellings.
-    fn drop_if_gone(&self, tree: &mut Tree, inode: Inode) {
+    /// Ends files that have neither names nor tellings, and that no process has open by itself.
+    fn drop_if_gone(&self, tree: &mut Locked<'_>, inode: Inode) {
+        if tree.names.as_ref().is_some_and(|names| names.is_held(inode)) {
+            tree.held.insert(inode);
+            return;
+        }
         let file = matches!(tree.node(inode).map(|node| &node.content), Ok(Content::File));
         if tree.take_if_gone(inode)
             && file
@@ -122,6 +141,99 @@ impl Memory {
         {
             record.end();
         }
+    }
+}
+
+/// The tree, and its copy in the segment, which is as the tree again when this is dropped.
+struct Locked<'a> {
+    names: Option<Names<'a>>,
+    tree: MutexGuard<'a, Tree>,
+    memory: &'a Memory,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Tree;
+
+    fn deref(&self) -> &Tree {
+        &self.tree
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Tree {
+        &mut self.tree
+    }
+}
+
+impl Locked<'_> {
+    /// Takes in what processes made, and ends what they no longer hold.
+    fn begin(&mut self) {
+        let Some(names) = &mut self.names else { return };
+        for made in names.made() {
+            let now = UNIX_EPOCH + Duration::from_nanos(made.fields.changed_ns);
+            if let Err(error) = self.tree.adopt(&made, now) {
+                tracing::warn!("a file that a process made in directory {} is lost: {error:?}", made.folder);
+            }
+        }
+        for (inode, fields) in names.changed() {
+            // One that is gone by now needs nothing.
+            if let Ok(node) = self.tree.node_mut(inode) {
+                let at = |ns| UNIX_EPOCH + Duration::from_nanos(ns);
+                node.mode = fields.mode;
+                (node.accessed, node.modified, node.changed) =
+                    (at(fields.accessed_ns), at(fields.modified_ns), at(fields.changed_ns));
+            }
+        }
+        if !self.tree.held.is_empty() {
+            names.release_dead();
+            for inode in std::mem::take(&mut self.tree.held) {
+                self.memory.drop_if_gone(self, inode);
+            }
+        }
+    }
+
+    /// Numbers for files that processes will make: never more than an eighth of what is free.
+    fn set_aside(&mut self) {
+        let Some(names) = self.names.as_mut().filter(|names| names.spare() < SPARE_LOW && names.has_users())
+        else {
+            return;
+        };
+        let free = self.tree.files_max() - self.tree.files();
+        while names.spare() < SPARE_MAX.min(free as usize / 8)
+            && let Some(inode) = self.tree.set_aside()
+            && names.set_aside(inode)
+        {}
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.set_aside();
+        let (changes, touched) = self.tree.changes();
+        let Some(names) = &mut self.names else { return };
+        for change in changes {
+            match change.inode {
+                Some(inode) => names.put(change.folder, &change.name, inode),
+                None => names.take(change.folder, &change.name),
+            }
+        }
+        for inode in touched {
+            if let Ok(node) = self.tree.node(inode) {
+                names.describe(inode, fields(node));
+            }
+        }
+    }
+}
+
+fn fields(node: &Node) -> NodeFields {
+    NodeFields {
+        mode: node.mode,
+        user: node.user,
+        group: node.group,
+        links: node.links,
+        accessed_ns: nanoseconds(node.accessed),
+        changed_ns: nanoseconds(node.changed),
+        modified_ns: nanoseconds(node.modified),
     }
 }
 
@@ -135,7 +247,10 @@ fn time(new: NewTime, now: SystemTime) -> SystemTime {
 impl Backend for Memory {
     fn lookup(&self, parent: Inode, name: &OsStr) -> Result<Attributes> {
         let mut tree = self.tree();
-        let inode = tree.find(parent, name)?;
+        let inode = match self.segment.named_by_secret(name) {
+            Some(inode) => inode,
+            None => tree.find(parent, name)?,
+        };
         let shown = self.show(inode, tree.node(inode)?)?;
         tree.tell(inode);
         Ok(shown)

@@ -2,15 +2,17 @@
 //!
 //! Invariants
 //! - `links` of a directory is 2 and one for each directory in it; of anything else its names.
-//! - A node is in the table while it has names or tellings.
+//! - A node is in the table while it has names or tellings, or a process has it open by itself (`held`).
 //! - Places of a directory only grow, so a listing that goes on after a place neither repeats nor skips names
 //!   that stay.
 
 use super::{NAME_BYTES_MAX, is_root};
 use crate::backend::{Inode, New, ROOT, Replace};
 use crate::error::{Errno, Result};
-use std::collections::{BTreeMap, HashMap};
+use crate::segment::Made;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::time::SystemTime;
 
 /// Places of entries begin behind those of `.` and `..`.
@@ -93,6 +95,20 @@ pub(super) struct Tree {
     files_max: u64,
     next: Inode,
     free: Vec<Inode>,
+    /// Names that came and went, and nodes that may have changed, since [`Tree::changes`].
+    names: Vec<NameChange>,
+    touched: Vec<Inode>,
+    /// Files that would be gone if no process had them open by itself.
+    pub(super) held: HashSet<Inode>,
+}
+
+/// What became of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NameChange {
+    pub(super) folder: Inode,
+    pub(super) name: OsString,
+    /// What it stands for; nothing when it is gone.
+    pub(super) inode: Option<Inode>,
 }
 
 impl Tree {
@@ -111,7 +127,15 @@ impl Tree {
             attributes: BTreeMap::new(),
             told: 1,
         };
-        Tree { nodes: HashMap::from([(ROOT, root)]), files_max, next: ROOT + 1, free: Vec::new() }
+        Tree {
+            nodes: HashMap::from([(ROOT, root)]),
+            files_max,
+            next: ROOT + 1,
+            free: Vec::new(),
+            names: Vec::new(),
+            touched: vec![ROOT],
+            held: HashSet::new(),
+        }
     }
 
     pub(super) fn files_max(&self) -> u64 {
@@ -127,6 +151,7 @@ impl Tree {
     }
 
     pub(super) fn node_mut(&mut self, inode: Inode) -> Result<&mut Node> {
+        self.touched.push(inode);
         self.nodes.get_mut(&inode).ok_or(Errno(libc::ESTALE))
     }
 
@@ -146,6 +171,53 @@ impl Tree {
             Content::Directory(directory) => Ok((directory, &mut node.links)),
             _ => Err(Errno::NOT_A_DIRECTORY),
         }
+    }
+
+    fn add_name(&mut self, folder: Inode, name: &OsStr, inode: Inode, now: SystemTime) -> Result<&mut u32> {
+        self.names.push(NameChange { folder, name: name.to_owned(), inode: Some(inode) });
+        let (entries, links) = self.alter(folder, now)?;
+        entries.insert(name, inode);
+        Ok(links)
+    }
+
+    fn take_name(&mut self, folder: Inode, name: &OsStr, now: SystemTime) -> Result<&mut u32> {
+        self.names.push(NameChange { folder, name: name.to_owned(), inode: None });
+        let (entries, links) = self.alter(folder, now)?;
+        entries.remove(name);
+        Ok(links)
+    }
+
+    /// What changed since this was asked last, in order: names, and nodes.
+    pub(super) fn changes(&mut self) -> (Vec<NameChange>, Vec<Inode>) {
+        (std::mem::take(&mut self.names), std::mem::take(&mut self.touched))
+    }
+
+    /// A number for a file that somebody else makes.
+    pub(super) fn set_aside(&mut self) -> Option<Inode> {
+        self.fresh().ok()
+    }
+
+    /// Takes in an empty file that somebody else made, by a number that was set aside.
+    pub(super) fn adopt(&mut self, made: &Made, now: SystemTime) -> Result<()> {
+        let name = OsStr::from_bytes(&made.name);
+        let fields = &made.fields;
+        let node = Node {
+            content: Content::File,
+            mode: fields.mode,
+            links: 1,
+            user: fields.user,
+            group: fields.group,
+            device: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            attributes: BTreeMap::new(),
+            told: 0,
+        };
+        self.add_name(made.folder, name, made.inode, now)?;
+        self.nodes.insert(made.inode, node);
+        self.touched.push(made.inode);
+        Ok(())
     }
 
     pub(super) fn find(&self, parent: Inode, name: &OsStr) -> Result<Inode> {
@@ -229,10 +301,9 @@ impl Tree {
             attributes: BTreeMap::new(),
             told: 0,
         };
-        let (entries, links) = self.alter(parent, now)?;
-        entries.insert(name, inode);
-        *links += u32::from(directory);
+        *self.add_name(parent, name, inode, now)? += u32::from(directory);
         self.nodes.insert(inode, node);
+        self.touched.push(inode);
         Ok(inode)
     }
 
@@ -247,8 +318,7 @@ impl Tree {
         }
         node.links += 1;
         node.changed = now;
-        self.alter(parent, now)?.0.insert(name, inode);
-        Ok(())
+        self.add_name(parent, name, inode, now).map(drop)
     }
 
     pub(super) fn unlink(&mut self, parent: Inode, name: &OsStr, now: SystemTime) -> Result<Inode> {
@@ -259,7 +329,7 @@ impl Tree {
         }
         node.links -= 1;
         node.changed = now;
-        self.alter(parent, now)?.0.remove(name);
+        self.take_name(parent, name, now)?;
         Ok(inode)
     }
 
@@ -269,9 +339,7 @@ impl Tree {
             return Err(Errno::NOT_EMPTY);
         }
         self.node_mut(inode)?.links = 0;
-        let (entries, links) = self.alter(parent, now)?;
-        entries.remove(name);
-        *links -= 1;
+        *self.take_name(parent, name, now)? -= 1;
         Ok(inode)
     }
 
@@ -288,7 +356,7 @@ impl Tree {
 
     /// Puts what is at `inode` into `parent` under `name`, and counts links of directories.
     fn place(&mut self, inode: Inode, old: Inode, new: (Inode, &OsStr), now: SystemTime) -> Result<()> {
-        self.alter(new.0, now)?.0.insert(new.1, inode);
+        self.add_name(new.0, new.1, inode, now)?;
         let node = self.node_mut(inode)?;
         node.changed = now;
         if let Content::Directory(directory) = &mut node.content {
@@ -338,7 +406,7 @@ impl Tree {
             },
             (None, _) => {}
         }
-        self.alter(from.0, now)?.0.remove(from.1);
+        self.take_name(from.0, from.1, now)?;
         self.place(moved, from.0, to, now)?;
         Ok(there)
     }

@@ -1,8 +1,10 @@
 //! Files in a segment against files that are vectors.
 
-use super::{BLOCK_BYTES, Segment};
+use super::{BLOCK_BYTES, Made, NodeFields, Segment};
 use crate::error::Errno;
 use proptest::prelude::*;
+use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::time::SystemTime;
 
 #[derive(Debug, Clone)]
@@ -154,4 +156,69 @@ fn what_is_read_without_the_lock_was_there_at_one_moment() {
             assert!(seen[..bytes].iter().all(|byte| *byte == seen[0]), "bytes of two moments");
         }
     });
+}
+
+#[derive(Debug, Clone)]
+enum NameStep {
+    Put { folder: u64, name: String, inode: u64 },
+    Take { folder: u64, name: String },
+    Make { folder: u64, name: String },
+}
+
+fn name_step() -> impl Strategy<Value = NameStep> {
+    // Few names, so that they meet; some too long for the table.
+    let name = prop_oneof![9 => "[ab]{1,3}", 1 => Just("n".repeat(115)), 1 => Just("n".repeat(116))];
+    let folder = 1..4u64;
+    prop_oneof![
+        (folder.clone(), name.clone(), 2..30u64).prop_map(|(folder, name, inode)| NameStep::Put {
+            folder,
+            name,
+            inode
+        }),
+        (folder.clone(), name.clone()).prop_map(|(folder, name)| NameStep::Take { folder, name }),
+        (folder, name).prop_map(|(folder, name)| NameStep::Make { folder, name }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn names_are_as_in_a_map(steps in prop::collection::vec(name_step(), 1..200)) {
+        let segment = Segment::create_with_names(64, 1 << 20).unwrap();
+        let (mut model, mut made) = (HashMap::new(), Vec::new());
+        let mut names = segment.names().unwrap();
+        for spare in 32..64 {
+            prop_assert!(names.set_aside(spare));
+        }
+        for step in steps {
+            match step {
+                NameStep::Put { folder, name, inode } => {
+                    names.put(folder, OsStr::new(&name), inode);
+                    model.insert((folder, name), inode);
+                }
+                NameStep::Take { folder, name } => {
+                    names.take(folder, OsStr::new(&name));
+                    model.remove(&(folder, name));
+                }
+                NameStep::Make { folder, name } => {
+                    if model.contains_key(&(folder, name.clone())) {
+                        continue;
+                    }
+                    let fields = NodeFields { mode: 0o100_644, links: 1, ..NodeFields::default() };
+                    if let Some(inode) = names.make(folder, OsStr::new(&name), fields) {
+                        made.push(Made { inode, folder, name: name.clone().into_bytes(), fields });
+                        model.insert((folder, name), inode);
+                    }
+                }
+            }
+            for ((folder, name), inode) in &model {
+                let wanted = (name.len() <= 115).then_some(*inode);
+                prop_assert_eq!(names.find(*folder, OsStr::new(name)), wanted);
+            }
+            prop_assert_eq!(names.find(1, OsStr::new("none")), None);
+        }
+        // An entry whose name went and came back under another may be told twice at most as what it is now.
+        let told = names.made();
+        prop_assert_eq!(told.len(), made.len());
+        prop_assert!(names.made().is_empty());
+    }
 }

@@ -12,7 +12,7 @@ use weir_intercept::{Injector, announce};
 use weir_userfs::accelerate;
 use weir_userfs::mem::Limits;
 
-const PYTHON: &str = "/usr/bin/python3";
+pub const PYTHON: &str = "/usr/bin/python3";
 
 pub struct Accelerated {
     injector: Injector,
@@ -65,7 +65,7 @@ impl Accelerated {
 }
 
 /// An interpreter that does one line after the other; between lines it stands still.
-struct Partner {
+pub struct Partner {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
@@ -73,7 +73,7 @@ struct Partner {
 
 impl Partner {
     /// Accelerated.
-    fn new(of: &Accelerated) -> Partner {
+    pub fn new(of: &Accelerated) -> Partner {
         Partner::by(of.command(PYTHON))
     }
 
@@ -94,14 +94,14 @@ impl Partner {
         Partner { child, to, from }
     }
 
-    fn ask(&mut self, what: &str) -> String {
+    pub fn ask(&mut self, what: &str) -> String {
         writeln!(self.to, "{what}").unwrap();
         let mut line = String::new();
         self.from.read_line(&mut line).unwrap();
         line.trim().to_owned()
     }
 
-    fn number(&mut self, what: &str) -> i64 {
+    pub fn number(&mut self, what: &str) -> i64 {
         let answer = self.ask(what);
         answer.parse().unwrap_or_else(|_| panic!("{what}: {answer}"))
     }

@@ -4,6 +4,7 @@ mod accelerated;
 mod archives;
 mod files;
 mod mounts;
+mod opened;
 mod passthrough;
 mod peers;
 mod posix;
@@ -62,6 +63,12 @@ impl Mounted {
     /// Limits of the memory backend.
     pub fn memory(limits: Limits) -> Mounted {
         Mounted::new("mem", |_| Arc::new(Memory::new(limits, 0, 0).expect("memory")))
+    }
+
+    /// The same, and nothing may be written.
+    pub fn read_only_memory(limits: Limits) -> Mounted {
+        let options = Options { read_only: true, ..Options::default() };
+        Mounted::with("mem --read-only", options, |_| Arc::new(Memory::new(limits, 0, 0).expect("memory")))
     }
 
     /// A local directory.

@@ -1,0 +1,132 @@
+//! Trees of files: unpacked and copied by real programs, and read in place from an archive.
+#![allow(unsafe_code)]
+
+use crate::ways::{Way, Ways};
+use crate::{Failure, Figures};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+use weir_userfs::accelerate;
+use weir_userfs::archive::Archive;
+use weir_userfs::mount::{Mount, Options};
+
+/// Files of a folder of the tree, and folders of a folder.
+const FILES_OF_FOLDER: usize = 12;
+const FOLDERS_OF_FOLDER: usize = 8;
+
+/// Sizes as of a source tree: half are below 4 KiB, few above 64 KiB.
+fn bytes_of(number: usize) -> usize {
+    let mixed = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    200 << (mixed % 10) | (mixed as usize % 199)
+}
+
+/// A tree of `files` files in folders of folders.
+fn plant(root: &Path, files: usize) -> Result<(), Failure> {
+    let text: Vec<u8> =
+        (0u32..1 << 16).flat_map(|word| (word.wrapping_mul(2_654_435_761) % 96 + 32).to_le_bytes()).collect();
+    let mut folder = root.to_owned();
+    for number in 0..files {
+        if number % FILES_OF_FOLDER == 0 {
+            let (above, place) = (number / FILES_OF_FOLDER / FOLDERS_OF_FOLDER, number / FILES_OF_FOLDER);
+            folder = root.join(format!("part{}/part{above}/part{place}", above / FOLDERS_OF_FOLDER));
+            std::fs::create_dir_all(&folder)?;
+        }
+        std::fs::write(folder.join(format!("source_{number}.c")), &text[..bytes_of(number).min(text.len())])?;
+    }
+    Ok(())
+}
+
+fn ran(command: &mut Command) -> Result<(), Failure> {
+    let output = command.output()?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
+    }
+}
+
+/// Voluntary context switches of children that have ended.
+fn switches() -> f64 {
+    // SAFETY: plain numbers, all zero is a value; filled in by the kernel.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage
+    };
+    usage.ru_nvcsw as f64
+}
+
+fn measured(name: &str, way: &Way, command: &mut Command, into: &mut Figures) -> Result<(), Failure> {
+    let (begun, before) = (Instant::now(), switches());
+    ran(command)?;
+    let figures = [("ms", begun.elapsed().as_secs_f64() * 1e3), ("switches", switches() - before)];
+    for (unit, figure) in figures {
+        into.entry(format!("{name}_{unit}")).or_default().entry(way.name).or_default().push(figure);
+    }
+    Ok(())
+}
+
+/// A tree is unpacked by tar, and copied by rsync.
+pub fn tree(ways: &Ways, rounds: usize, files: usize) -> Result<Figures, Failure> {
+    let (kept, mut figures) = (tempfile::tempdir_in("/dev/shm")?, Figures::new());
+    let (planted, archive) = (kept.path().join("tree"), kept.path().join("tree.tar"));
+    plant(&planted, files)?;
+    ran(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&planted).arg("."))?;
+    for round in 0..rounds {
+        for way in
+            ["weir", "direct", "libfuse", "passthrough", "fuse"].iter().filter_map(|name| ways.find(name))
+        {
+            let folder = way.root.join(format!("tree-{round}"));
+            let (unpacked, copied) = (folder.join("unpacked"), folder.join("copied"));
+            std::fs::create_dir_all(&unpacked)?;
+            measured(
+                "untar",
+                way,
+                way.command("/bin/tar").arg("-xf").arg(&archive).arg("-C").arg(&unpacked),
+                &mut figures,
+            )?;
+            let mut from = planted.clone().into_os_string();
+            from.push("/");
+            measured(
+                "rsync",
+                way,
+                way.command("/usr/bin/rsync").arg("-a").arg(from).arg(&copied),
+                &mut figures,
+            )?;
+            ran(Command::new("diff").arg("-r").arg(&unpacked).arg(&copied))?;
+            ran(Command::new("rm").arg("-rf").arg(&folder))?;
+        }
+    }
+    Ok(figures)
+}
+
+/// The small and mixed files of the workloads in a tar.gz, read in place a second time, when they are unpacked already; directly: the
+/// files themselves.
+pub fn archive(ways: &Ways, rounds: usize) -> Result<Figures, Failure> {
+    let (kept, mut figures) = (tempfile::tempdir_in("/dev/shm")?, Figures::new());
+    let (files, packed, point) =
+        (kept.path().join("files"), kept.path().join("files.tar.gz"), kept.path().join("mount"));
+    for folder in [&files, &point] {
+        std::fs::create_dir(folder)?;
+    }
+    let work = ways.program("work");
+    ran(Command::new(&work).arg(&files).args(["folders", "small_write", "mixed_write"]))?;
+    ran(Command::new("tar").arg("-czf").arg(&packed).arg("-C").arg(&files).arg("."))?;
+    let options = Options { source: "bench".to_owned(), ..Options::default() };
+    let mount = Mount::new(Arc::new(Archive::open(&packed)?), &point, &options)?;
+    let injector = accelerate::start(&mount)?;
+    let own = |name, root: &Path| Way::new(name, root, (name == "weir").then(|| injector.name().to_owned()));
+    let by = [own("weir", &point), own("direct", &files), own("fuse", &point)];
+    for _ in 0..rounds + 1 {
+        for way in &by {
+            let output = way.command(&work).arg(&way.root).args(["small_read", "mixed_read"]).output()?;
+            for line in String::from_utf8(output.stdout)?.lines() {
+                let Some((name, figure)) = line.split_once(' ') else { continue };
+                let all = figures.entry(format!("archive_{name}")).or_default().entry(way.name).or_default();
+                all.push(figure.parse()?);
+            }
+        }
+    }
+    Ok(figures)
+}

@@ -1,0 +1,195 @@
+//! The ways by which programs reach files, mounted side by side until this is dropped.
+
+use crate::Failure;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use weir_intercept::Injector;
+use weir_userfs::accelerate;
+use weir_userfs::backend::Backend;
+use weir_userfs::dir::Directory;
+use weir_userfs::mem::{Limits, Memory};
+use weir_userfs::mount::{Mount, Options};
+
+/// Debian's example of a file system that passes everything on to a folder, by the interface without paths.
+const LIBFUSE_SOURCE: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c";
+/// How long a file system of others may take to be there.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One way.
+pub struct Way {
+    pub name: &'static str,
+    /// Where the files are.
+    pub root: PathBuf,
+    injector: Option<String>,
+    preload: Option<PathBuf>,
+}
+
+impl Way {
+    /// Files at `root`, for programs that ask this injector when they begin.
+    pub fn new(name: &'static str, root: &Path, injector: Option<String>) -> Way {
+        Way { name, root: root.to_owned(), injector, preload: None }
+    }
+
+    /// `program`, so that it goes this way.
+    pub fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(program.as_ref());
+        command.stdin(Stdio::null());
+        if let Some(library) = &self.preload {
+            command.env("LD_PRELOAD", library);
+        }
+        if let Some(name) = self.injector.clone() {
+            // SAFETY: a question by a socket between fork and exec of a process with idle threads only.
+            unsafe {
+                command.pre_exec(move || {
+                    std::mem::forget(weir_intercept::announce(&name).map_err(std::io::Error::other)?);
+                    Ok(())
+                });
+            }
+        }
+        command
+    }
+}
+
+/// A file system of others, in the foreground.
+struct Server {
+    child: Child,
+    point: PathBuf,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It ends when it is unmounted; where that fails it is ended.
+        let unmounted = Command::new("umount").arg(&self.point).status();
+        if !unmounted.is_ok_and(|status| status.success()) {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// All of them. Mounts go before the folders that they are in.
+pub struct Ways {
+    ways: Vec<Way>,
+    _injectors: Vec<Injector>,
+    _servers: Vec<Server>,
+    _mounts: Vec<Mount>,
+    folder: TempDir,
+    _below: [TempDir; 2],
+}
+
+fn compiled(source: &Path, more: &[&str], to: &Path) -> Result<(), Failure> {
+    let output = Command::new("gcc").args(["-O2", "-w", "-o"]).arg(to).arg(source).args(more).output()?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into()) }
+}
+
+/// A new folder with this name.
+fn made(folder: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let made = folder.join(name);
+    std::fs::create_dir(&made)?;
+    Ok(made)
+}
+
+fn libfuse(program: &Path, below: &Path, point: &Path) -> Result<Server, Failure> {
+    let source = format!("source={},cache=always", below.display());
+    let mut command = Command::new(program);
+    // It says on stderr that it has no limit of idle threads.
+    command.args(["-f", "-o", &source]).arg(point).stdin(Stdio::null()).stderr(Stdio::null());
+    let child = command.spawn()?;
+    let server = Server { child, point: point.to_owned() };
+    let (device, begun) = (|path: &Path| rustix::fs::stat(path).map(|found| found.st_dev), Instant::now());
+    while device(point)? == device(point.parent().ok_or("a mount has a parent")?)? {
+        if begun.elapsed() > PATIENCE {
+            return Err("libfuse's example does not mount".into());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(server)
+}
+
+impl Ways {
+    /// Mounts all.
+    pub fn new() -> Result<Ways, Failure> {
+        // What is kept beside the programs is on the disk's file system.
+        let folder = tempfile::tempdir_in("/var/tmp")?;
+        let below = [tempfile::tempdir_in("/dev/shm")?, tempfile::tempdir_in("/var/tmp")?];
+        let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let sources = own.join("examples/files_bench");
+        compiled(&sources.join("work.c"), &[], &folder.path().join("work"))?;
+        let preload = folder.path().join("preload.so");
+        let segment = ["segment.c", "names.c"].map(|name| own.join("segment").join(name));
+        let [data, names] = segment.each_ref().map(|path| path.to_str().unwrap_or_default());
+        let library = ["-fPIC", "-shared", data, names, "-ldl"];
+        compiled(&sources.join("preload.c"), &library, &preload)?;
+        let mut ways = Ways {
+            ways: Vec::new(),
+            _injectors: Vec::new(),
+            _servers: Vec::new(),
+            _mounts: Vec::new(),
+            folder,
+            _below: below,
+        };
+        let memory = Arc::new(Memory::new(Limits::default(), 0, 0)?);
+        let injector = Some(ways.mount("weir", memory)?);
+        let root = ways.ways[0].root.clone();
+        ways.ways[0].injector = injector.flatten();
+        ways.ways.push(Way { name: "fuse", root: root.clone(), injector: None, preload: None });
+        let shared = made(ways._below[0].path(), "preload")?;
+        ways.ways.push(Way { name: "preload", root: shared, injector: None, preload: Some(preload) });
+        ways.on(0, ["direct", "passthrough", "libfuse"])?;
+        ways.on(1, ["ext4_direct", "ext4_passthrough", "ext4_libfuse"])?;
+        Ok(ways)
+    }
+
+    /// Mounts `backend`; gives the name of its injector, if it has one.
+    pub fn mount(
+        &mut self,
+        name: &'static str,
+        backend: Arc<dyn Backend>,
+    ) -> Result<Option<String>, Failure> {
+        let point = made(self.folder.path(), name)?;
+        let options = Options { source: "bench".to_owned(), ..Options::default() };
+        let mount = Mount::new(backend, &point, &options)?;
+        let injector = accelerate::start(&mount).ok();
+        let asked = injector.as_ref().map(|injector| injector.name().to_owned());
+        self._injectors.extend(injector);
+        self._mounts.push(mount);
+        self.ways.push(Way { name, root: point, injector: None, preload: None });
+        Ok(asked)
+    }
+
+    /// The ways on a file system of the kernel's.
+    fn on(&mut self, below: usize, [direct, passthrough, other]: [&'static str; 3]) -> Result<(), Failure> {
+        let below = self._below[below].path().to_owned();
+        let root = made(&below, "direct")?;
+        self.ways.push(Way { name: direct, root, injector: None, preload: None });
+        let under = made(&below, "passthrough")?;
+        self.mount(passthrough, Arc::new(Directory::open(&under)?))?;
+        if !Path::new(LIBFUSE_SOURCE).exists() {
+            println!("NOT RUN {other}: {LIBFUSE_SOURCE} is not there; it comes with Debian's libfuse3-dev");
+            return Ok(());
+        }
+        let program = self.folder.path().join("passthrough_ll");
+        if !program.exists() {
+            let flags = ["-I/usr/include/fuse3", "-D_FILE_OFFSET_BITS=64", "-lfuse3", "-lpthread"];
+            compiled(Path::new(LIBFUSE_SOURCE), &flags, &program)?;
+        }
+        let (under, point) = (made(&below, "libfuse")?, made(self.folder.path(), other)?);
+        self._servers.push(libfuse(&program, &under, &point)?);
+        self.ways.push(Way { name: other, root: point, injector: None, preload: None });
+        Ok(())
+    }
+
+    /// The way of this name, where it is possible.
+    pub fn find(&self, name: &str) -> Option<&Way> {
+        self.ways.iter().find(|way| way.name == name)
+    }
+
+    /// A program or file of the bench's own.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}

@@ -1,0 +1,197 @@
+/* The workloads of the bench: `work FOLDER WORKLOAD…`. Each line of output is a name, which ends with its unit, and a figure;
+ * `switches` are voluntary context switches, of each file or of the whole. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SMALL_FILES 4096
+#define SMALL_BYTES 128
+#define MIXED_FILES 2048
+#define SYNCED_FILES 128
+#define LARGE (128l << 20)
+#define MAPPED_READS 1250000
+#define CALLS 200000
+#define PROGRAMS 60
+#define PASSED_ON 1000
+#define STASHES 9
+#define MUST(what) do { if (!(what)) { perror(#what); exit(1); } } while (0)
+
+extern char **environ;
+static char data[1 << 17];
+static const char *self;
+
+struct moment {
+  double ns;
+  long switches;
+};
+
+static struct moment now(void) {
+  struct timespec t;
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (struct moment){t.tv_sec * 1e9 + t.tv_nsec, usage.ru_nvcsw};
+}
+
+/* `unit_ns` is how many nanoseconds the unit has, `times` how often it was done. */
+static void tell(const char *name, const char *unit, double unit_ns, struct moment begun, double times) {
+  struct moment ended = now();
+  printf("%s_%s %f\n%s_switches %f\n", name, unit, (ended.ns - begun.ns) / unit_ns / times, name, (ended.switches - begun.switches) / times);
+}
+
+/* From 64 B to 128 KiB in equal steps. */
+static long mixed_bytes(int i) { return 64 + (long)i * ((128l << 10) - 64) / (MIXED_FILES - 1); }
+static long small_bytes(int i) { return (void)i, SMALL_BYTES; }
+
+static void each(const char *name, const char *folder, int files, long (*bytes)(int), int flags, int synced) {
+  char path[64];
+  struct moment begun = now();
+  for (int i = 0; i < files; i++) {
+    sprintf(path, "%s/%d", folder, i);
+    int file = open(path, flags, 0644);
+    MUST(file >= 0);
+    MUST((flags & O_ACCMODE ? write(file, data, bytes(i)) : read(file, data, bytes(i))) == bytes(i));
+    if (synced) MUST(!fsync(file));
+    MUST(!close(file));
+  }
+  tell(name, "us", 1e3, begun, files);
+}
+
+static void large(const char *name, int flags) {
+  int file = open("large", flags, 0644);
+  struct moment begun = now();
+  MUST(file >= 0);
+  for (long done = 0; done < LARGE; done += sizeof data)
+    MUST((flags & O_ACCMODE ? write(file, data, sizeof data) : read(file, data, sizeof data)) == (long)sizeof data);
+  tell(name, "ms", 1e6, begun, 1);
+  MUST(!close(file));
+}
+
+/* Of a file that was just mapped: pages come in as they are touched. */
+static void mapped(void) {
+  int file = open("large", O_RDONLY);
+  unsigned long place = 88172645463325252ul;
+  MUST(file >= 0);
+  struct moment begun = now();
+  const char *at = mmap(0, LARGE, PROT_READ, MAP_SHARED, file, 0);
+  MUST(at != MAP_FAILED);
+  for (int i = 0; i < MAPPED_READS; i++) {
+    place ^= place << 13, place ^= place >> 7, place ^= place << 17;
+    MUST(*(const volatile char *)&at[place % LARGE] == 7);
+  }
+  tell("mapped_reads", "ms", 1e6, begun, 1);
+  MUST(!munmap((void *)at, LARGE) && !close(file));
+}
+
+static void calls(void) {
+  int file = open("calls", O_RDWR | O_CREAT, 0644);
+  MUST(file >= 0 && write(file, data, 4096) == 4096);
+  struct moment begun = now();
+  for (int i = 0; i < CALLS; i++) MUST(pread(file, data, 128, 256) == 128);
+  tell("pread128", "ns", 1, begun, CALLS);
+  begun = now();
+  for (int i = 0; i < CALLS / 8; i++) MUST(pwrite(file, data, 128, 256) == 128);
+  tell("pwrite128", "ns", 1, begun, CALLS / 8);
+  MUST(lseek(file, 0, SEEK_SET) == 0);
+  begun = now();
+  for (int i = 0; i < CALLS; i++) {
+    if (i % 32 == 0) MUST(lseek(file, 0, SEEK_SET) == 0);
+    MUST(read(file, data, 128) == 128);
+  }
+  tell("read128", "ns", 1, begun, CALLS);
+  int none = open("/dev/null", O_WRONLY);
+  MUST(write(none, data, 1) == 1);
+  begun = now();
+  for (int i = 0; i < CALLS; i++) MUST(write(none, data, 1) == 1);
+  tell("passed_on", "ns", 1, begun, CALLS);
+  MUST(!close(none) && !close(file));
+}
+
+static double begin_and_wait(char *const arguments[]) {
+  struct moment begun = now();
+  pid_t child;
+  int status;
+  MUST(!posix_spawn(&child, arguments[0], 0, 0, arguments, environ));
+  MUST(waitpid(child, &status, 0) == child && status == 0);
+  return now().ns - begun.ns;
+}
+
+static int by_size(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static double median_of(char *const arguments[], int times) {
+  static double taken[PROGRAMS];
+  for (int i = 0; i < times; i++) taken[i] = begin_and_wait(arguments);
+  qsort(taken, times, sizeof *taken, by_size);
+  return taken[times / 2];
+}
+
+static void programs(void) {
+  printf("exec_dynamic_us %f\n", median_of((char *[]){"/bin/true", 0}, PROGRAMS) / 1e3);
+  printf("exec_static_us %f\n", median_of((char *[]){"/bin/busybox", "true", 0}, PROGRAMS) / 1e3);
+}
+
+/* What descriptors cost that a program hands on: each was read from here, and is read on there. */
+static void handed_on(void) {
+  static int files[PASSED_ON];
+  char first[16], last[16];
+  for (int i = 0; i < PASSED_ON; i++) {
+    char path[64];
+    sprintf(path, "small/%d", i);
+    files[i] = open(path, O_RDONLY);
+    MUST(files[i] >= 0 && read(files[i], data, 64) == 64);
+  }
+  sprintf(first, "%d", files[0]);
+  sprintf(last, "%d", files[PASSED_ON - 1]);
+  double none = median_of((char *[]){(char *)self, ".", "inherited", "0", "-1", "0", 0}, STASHES);
+  double some = median_of((char *[]){(char *)self, ".", "inherited", first, last, "1000", 0}, STASHES);
+  printf("stash_descriptor_ns %f\nstash_none_us %f\n", (some - none) / PASSED_ON, none / 1e3);
+  for (int i = 0; i < PASSED_ON; i++) MUST(!close(files[i]));
+}
+
+/* Between these descriptors so many are where they were left. */
+static void inherited(int first, int last, int count) {
+  for (int file = first; file <= last; file++) count -= lseek(file, 0, SEEK_CUR) == 64;
+  MUST(!count);
+}
+
+static void workload(const char *name, char **arguments) {
+#define IS(what) !strcmp(name, #what)
+  if (IS(small_write)) each(name, "small", SMALL_FILES, small_bytes, O_WRONLY | O_CREAT | O_TRUNC, 0);
+  else if (IS(small_read)) each(name, "small", SMALL_FILES, small_bytes, O_RDONLY, 0);
+  else if (IS(small_rewrite)) each(name, "small", SMALL_FILES, small_bytes, O_WRONLY, 0);
+  else if (IS(mixed_write)) each(name, "mixed", MIXED_FILES, mixed_bytes, O_WRONLY | O_CREAT | O_TRUNC, 0);
+  else if (IS(mixed_read)) each(name, "mixed", MIXED_FILES, mixed_bytes, O_RDONLY, 0);
+  else if (IS(synced_write)) each(name, "synced", SYNCED_FILES, small_bytes, O_WRONLY | O_CREAT | O_TRUNC, 1);
+  else if (IS(large_write)) large(name, O_WRONLY | O_CREAT | O_TRUNC);
+  else if (IS(large_read)) large(name, O_RDONLY);
+  else if (IS(mapped_reads)) mapped();
+  else if (IS(calls)) calls();
+  else if (IS(exec)) programs();
+  else if (IS(stash)) handed_on();
+  else if (IS(inherited)) inherited(atoi(arguments[1]), atoi(arguments[2]), atoi(arguments[3]));
+  else if (IS(folders)) MUST(!mkdir("small", 0755) && !mkdir("mixed", 0755) && !mkdir("synced", 0755));
+  else MUST(!"a workload of this name");
+}
+
+int main(int count, char **arguments) {
+  self = arguments[0];
+  MUST(count > 2 && !chdir(arguments[1]));
+  memset(data, 7, sizeof data);
+  for (int i = 2; i < count; i++) {
+    workload(arguments[i], arguments + i);
+    if (!strcmp(arguments[i], "inherited")) return 0;
+  }
+  return 0;
+}

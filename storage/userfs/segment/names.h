@@ -1,0 +1,81 @@
+/* Names and attributes of files in the segment, so that an accelerated process opens and makes files without the daemon.
+ *
+ * The daemon's tree decides; what is here is what a process must know of it to open a file that is there, or to make one. All of it is
+ * read and changed by the holder of `names->lock` only.
+ *
+ * - Every name of at most NAME_BYTES_MAX bytes is in the table, so what is not found is not there. `lost` says that the table was
+ *   too small for that: then nobody opens by it any more.
+ * - A process makes a file in three steps: entry and node are filled in, the entry is put down in `made` (from here on the file is there), the
+ *   entry is linked. The daemon takes what is in `made` into its tree before it does anything else with the lock, and links
+ *   it if the process died before. It gets the number from `spare`, numbers that the daemon set aside.
+ * - The entry of a file's first name has the file's number; others have numbers from `records_max` on.
+ * - `opens` of a node counts descriptors that only one process knows (private.c). The file lives as long as one does; for the kernel
+ *   it need not. Which process has them is in `holds`, so that those of a dead one are found.
+ */
+#ifndef WEIR_NAMES_H
+#define WEIR_NAMES_H
+#include "segment.h"
+
+#define NAME_BYTES_MAX 115u
+#define HOLDS_MAX 512u
+#define EXCHANGE_MAX 1024u
+
+struct segment_node {
+  u32 mode, user, group, links;
+  u64 accessed_ns, changed_ns;
+  u64 modified_ns; /* as the daemon knows it; of contents the record has the real one */
+  u32 opens;
+  u32 reserved[5];
+};
+_Static_assert(sizeof(struct segment_node) == 64, "a node");
+
+struct segment_name {
+  u32 next;
+  u32 folder; /* 0: the entry is free */
+  u32 inode;
+  u8 bytes;
+  u8 text[NAME_BYTES_MAX];
+};
+_Static_assert(sizeof(struct segment_name) == 128, "a name");
+
+struct segment_names {
+  u32 lock;
+  u32 lost;
+  u32 buckets; /* a power of two */
+  u32 entries_max;
+  u32 next_entry; /* those from here on were never used */
+  u32 free_entry; /* 0 for none */
+  u64 token; /* nobody else can guess: see private.c */
+  u64 nodes_offset, entries_offset, buckets_offset; /* from the segment's beginning */
+  u64 made_here; /* files that processes made */
+  u32 made_count, spare_count, changed_count, reserved;
+  u32 made[EXCHANGE_MAX];
+  u32 changed[EXCHANGE_MAX]; /* files whose node a process changed: the daemon's is older */
+  u32 spare[EXCHANGE_MAX];
+  u32 holds[SEGMENT_PROCESSES_MAX][HOLDS_MAX]; /* numbers of files, 0 for none */
+};
+
+/* Bytes for the names of `records_max` files. */
+u64 names_bytes(u64 records_max);
+void names_format(struct segment *s, u64 records_max);
+/* Null in a segment without names. */
+struct segment_names *segment_names(struct segment *s);
+struct segment_node *segment_node_at(struct segment *s, u64 inode);
+struct segment_name *segment_name_at(struct segment *s, u64 entry);
+int names_lock(const struct segment_caller *c);
+void names_unlock(struct segment *s);
+/* All below: with the lock held. */
+u32 names_find(struct segment *s, u64 folder, const u8 *text, u64 bytes); /* an entry, 0 for none */
+void names_put(struct segment *s, u64 folder, const u8 *text, u64 bytes, u64 inode);
+void names_take(struct segment *s, u64 folder, const u8 *text, u64 bytes);
+/* Makes an empty file; 0 when only the daemon can. */
+u32 names_make(struct segment *s, u64 folder, const u8 *text, u64 bytes, const struct segment_node *node);
+/* A place in `holds` for one more descriptor of process `slot`, or -1 when there are too many; and counts it there. */
+i64 names_room(struct segment *s, u32 slot);
+void names_hold(struct segment *s, u32 slot, u32 hold, u32 inode);
+/* Without the lock: gives it back. */
+void names_release(struct segment *s, u32 slot, u32 hold);
+/* Gives back all that process `slot` holds. */
+void names_release_all(struct segment *s, u32 slot);
+
+#endif

@@ -1,0 +1,616 @@
+/* Files that one process opens, uses and closes, and nobody else sees: most small ones. The kernel is asked for a descriptor of
+ * the directory (O_PATH), which finds the directory by all of the kernel's rules, and takes the number; the file is found or made by
+ * its name in the segment (names.h). So neither FUSE nor the daemon is asked.
+ *
+ * Before anybody could tell the difference, the file's own descriptor takes the place of the directory's under the same number: at
+ * fork, exec, dup, passing, locks, maps, and every call that is not served here. A call that is not seen at all (no site that
+ * is left makes one, as far as patch.c can tell) fails with EBADF, as no data can be read or written by such a descriptor.
+ *
+ * Who may open is judged here as the kernel would (mode, owner, group, CAP_DAC_OVERRIDE), for as long as the process does not change who it
+ * is; what is not certainly allowed is left to the kernel. What others see in /proc of such a descriptor is the directory.
+ */
+#include "process.h"
+
+#define PATH_MAX_HERE 1024u
+#define CHUNK 64ul
+#define CAPABILITIES_VERSION 0x20080522u
+#define CAP_DAC_OVERRIDE 2u
+#define F_GETFD 1
+#define F_SETFD 2
+#define F_GETFL 3
+#define TCGETS 0x5401
+#define AT_EMPTY_PATH 0x1000u
+#define AT_STATX_DONT_SYNC 0x4000u
+#define STATX_BASIC 0x7ffu
+#define STATX_INO 0x100u
+#define MAY_READ 4u
+#define MAY_WRITE 2u
+#define MAY_SEARCH 1u
+#define UTIME_NOW 0x3fffffff
+#define UTIME_OMIT 0x3ffffffe
+/* Until 2200: more does not fit into nanoseconds. */
+#define SECONDS_MAX 7258118400l
+#define NOT_HERE 1
+#define ALLOWED (O_ACCMODE | O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_APPEND | O_NONBLOCK | O_LARGEFILE | O_NOFOLLOW | O_CLOEXEC)
+
+static struct {
+  u32 user, group, mask;
+  u8 known, all;
+} rights;
+static struct {
+  u32 fd, word;
+  u8 known, inside;
+} last_folder;
+static u8 inside; /* whether the working directory is: 0 unknown, 1 yes, 2 no */
+static u32 standing; /* descriptors that stand in */
+static u8 asked_again; /* a child of a fork asked for a place of its own */
+
+/* The number of the file, 0 if it is none of the mount. The kernel is not made to ask the daemon for attributes, which it would then have to
+ * be told are old when the next file is made. */
+static u64 number_of(i32 fd) {
+  u64 s[32];
+  const u32 *half = (const u32 *)s;
+  if (SYS(NR_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, s, 0)) return 0;
+  u64 device = (half[34] & 0xffful) << 8 | (half[35] & 0xfful) | (half[35] & 0xfff00ul) << 12;
+  return device == mount.device ? s[4] : 0;
+}
+
+static int is_ours(i32 fd) { return number_of(fd) != 0; }
+
+void private_begin(void) {
+  struct {
+    u32 version;
+    i32 process;
+  } head = {CAPABILITIES_VERSION, 0};
+  u32 capabilities[6];
+  if (!mount.point_bytes || !segment_names(segment)) return;
+  if (SYS(NR_capget, &head, capabilities, 0, 0, 0, 0)) return;
+  rights.user = (u32)SYS(NR_geteuid, 0, 0, 0, 0, 0, 0);
+  rights.group = (u32)SYS(NR_getegid, 0, 0, 0, 0, 0, 0);
+  rights.mask = (u32)SYS(NR_umask, 0, 0, 0, 0, 0, 0);
+  SYS(NR_umask, rights.mask, 0, 0, 0, 0, 0);
+  rights.all = (capabilities[0] & CAP_DAC_OVERRIDE) != 0;
+  rights.known = 1;
+}
+
+/* A child's descriptors that stand in are rare (another thread opened them while its parent forked), and held by nobody. */
+void private_forked(void) { asked_again = 0; }
+
+static u32 slot(void) { return (u32)(process - segment->processes); }
+
+/* Of what belongs to neither our user nor our group nothing is said: other groups would have to be known. */
+static int may(const struct segment_node *n, u32 what) {
+  if (rights.all) return 1;
+  if (n->user == rights.user) return (n->mode >> 6 & what) == what;
+  return n->group == rights.group && (n->mode >> 3 & what) == what;
+}
+
+/* Copies a path; its length, 0 when it is too long or not there. */
+static u64 copy_path(u8 *to, u64 from) {
+  for (u64 done = 0; done < PATH_MAX_HERE - CHUNK;) {
+    u64 part = PAGE - (from + done) % PAGE;
+    if (part > CHUNK) part = CHUNK;
+    if (weir_copy(to + done, (const void *)(from + done), part)) return 0;
+    for (u64 end = done + part; done < end; done++)
+      if (!to[done]) return done;
+  }
+  return 0;
+}
+
+/* Whether it is worth asking: the path begins with the mount point, or where it begins is in the mount. Other ways to it (links, second
+ * mounts) are the kernel's. */
+static int may_be_inside(i32 folder, const u8 *path) {
+  if (*path == '/') {
+    for (u32 i = 0; i < mount.point_bytes; i++)
+      if (path[i] != mount.point[i]) return 0;
+    return path[mount.point_bytes] == '/';
+  }
+  if (folder == AT_FDCWD) {
+    if (!inside) inside = is_ours(AT_FDCWD) ? 1 : 2;
+    return inside == 1;
+  }
+  if (folder < 0 || (u32)folder >= DESCRIPTORS_MAX) return 0;
+  u32 word = __atomic_load_n(&weir_states[folder], __ATOMIC_ACQUIRE);
+  if (!last_folder.known || last_folder.fd != (u32)folder || last_folder.word != word) {
+    last_folder.known = 0;
+    last_folder.inside = (u8)is_ours(folder);
+    last_folder.fd = (u32)folder;
+    last_folder.word = word;
+    last_folder.known = 1;
+  }
+  return last_folder.inside;
+}
+
+struct wanted {
+  u32 flags, mode;
+  u64 folder;
+  const u8 *name;
+  u64 bytes;
+  u64 inode; /* what was found or made */
+  u32 entry, hold;
+  u8 made, emptied;
+};
+
+/* Makes the file. 0, or NOT_HERE. */
+static i64 make(struct wanted *w, const struct segment_node *above) {
+  u64 now = now_ns();
+  struct segment_node node = {.mode = S_IFREG | (w->mode & ~rights.mask), .user = rights.user, .links = 1,
+                              .accessed_ns = now, .changed_ns = now, .modified_ns = now};
+  node.group = above->mode & S_ISGID ? above->group : rights.group;
+  if (w->mode & ~0777u || !may(above, MAY_WRITE | MAY_SEARCH)) return NOT_HERE;
+  w->entry = names_make(segment, w->folder, w->name, w->bytes, &node);
+  w->inode = w->entry;
+  w->made = w->inode != 0;
+  return w->made ? 0 : NOT_HERE;
+}
+
+static i64 empty(struct wanted *w, struct segment_record *r) {
+  struct segment_caller c = caller();
+  i64 result = NOT_HERE;
+  if (segment_lock(&c, r)) return NOT_HERE;
+  if (kernel_has_none(r) && !r->mapped && !segment_resize(&c, r, 0)) {
+    __atomic_store_n(&r->modified_ns, now_ns(), __ATOMIC_RELEASE);
+    w->emptied = 1;
+    result = 0;
+  }
+  segment_unlock(r);
+  return result;
+}
+
+/* Takes the file that is there. 0, an error, or NOT_HERE. */
+static i64 take(struct wanted *w, const struct segment_node *above, u32 entry) {
+  struct segment_name *e = segment_name_at(segment, entry);
+  struct segment_node *node = e ? segment_node_at(segment, e->inode) : 0;
+  struct segment_record *r = e ? segment_record_at(segment, e->inode) : 0;
+  u32 access = w->flags & O_ACCMODE;
+  u32 what = access == 0 ? MAY_READ : access == O_WRONLY ? MAY_WRITE : MAY_READ | MAY_WRITE;
+  if (!node || !r || (node->mode & S_IFMT) != S_IFREG || node->mode & S_SET_IDS || !r->live) return NOT_HERE;
+  if (w->flags & O_CREAT && w->flags & O_EXCL) return -17; /* EEXIST */
+  /* fs.protected_regular is the kernel's business. */
+  if (w->flags & O_CREAT && above->mode & S_ISVTX) return NOT_HERE;
+  if (!may(node, what) || r->mapped || !kernel_has_none(r)) return NOT_HERE;
+  w->inode = e->inode;
+  w->entry = entry;
+  if (!(w->flags & O_TRUNC)) return 0;
+  return access ? empty(w, r) : NOT_HERE;
+}
+
+/* With the names locked. */
+static i64 find(struct wanted *w) {
+  struct segment_names *n = segment_names(segment);
+  struct segment_node *above = segment_node_at(segment, w->folder);
+  if (n->lost || !above || !above->links || (above->mode & S_IFMT) != S_IFDIR || !may(above, MAY_SEARCH)) return NOT_HERE;
+  i64 hold = names_room(segment, slot());
+  if (hold < 0) return NOT_HERE;
+  u32 entry = names_find(segment, w->folder, w->name, w->bytes);
+  i64 result = entry ? take(w, above, entry) : w->flags & O_CREAT ? make(w, above) : -2; /* ENOENT */
+  if (result) return result;
+  w->hold = (u32)hold;
+  names_hold(segment, slot(), w->hold, (u32)w->inode);
+  return 0;
+}
+
+/* What was made or emptied must be seen by those who ask the kernel. 0 when it cannot be told; nothing is done then. */
+static i64 find_and_tell(struct wanted *w) {
+  struct segment_caller c = caller();
+  struct segment_record *above = segment_record_at(segment, w->folder);
+  i32 connection = -1;
+  if (!above) return NOT_HERE;
+  if (w->flags & O_CREAT && above->told != __atomic_load_n(&above->told_gone, __ATOMIC_ACQUIRE) && (connection = kernel()) < 0) return NOT_HERE;
+  i64 result = NOT_HERE;
+  if (!names_lock(&c)) {
+    result = find(w);
+    names_unlock(segment);
+  }
+  if (w->made) tell_kernel(above, w->folder, &connection);
+  if (w->emptied) tell_kernel(segment_record_at(segment, w->inode), w->inode, &connection);
+  if (connection >= 0) SYS(NR_close, connection, 0, 0, 0, 0, 0);
+  return result;
+}
+
+static void stand_in(u32 fd, const struct wanted *w) {
+  struct descriptor *d = &descriptors[fd];
+  lock(d);
+  d->flags = w->flags & ~(O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY | O_CLOEXEC);
+  d->record = w->inode;
+  d->position = 0;
+  d->private = d->known = d->stands_in = 1;
+  d->moved = 0;
+  d->passing = 0;
+  d->entry = w->entry;
+  d->hold = w->hold;
+  __atomic_fetch_add(&standing, 1, __ATOMIC_SEQ_CST);
+  unlock(d);
+  seen(fd);
+  set_state(fd, OURS);
+}
+
+/* Splits at the last slash: the name, or null when it is none that a file can have. */
+static u8 *split(u8 *path, u64 bytes, const u8 **folder) {
+  u64 at = bytes;
+  while (at && path[at - 1] != '/') at--;
+  u64 length = bytes - at;
+  u8 *name = path + at;
+  if (!length || length > NAME_BYTES_MAX || (*name == '.' && (length == 1 || (length == 2 && name[1] == '.')))) return 0;
+  *folder = at == 0 ? (const u8 *)"." : at == 1 ? (const u8 *)"/" : path;
+  if (at > 1) path[at - 1] = 0;
+  return name;
+}
+
+static int wanted_of(const struct call *call, struct wanted *w, i32 *folder, u64 *path) {
+  const u64 *a = call->arguments;
+  int at = call->number == NR_openat;
+  *folder = at ? (i32)a[0] : AT_FDCWD;
+  *path = a[at];
+  w->flags = call->number == NR_creat ? O_CREAT | O_WRONLY | O_TRUNC : (u32)a[1 + at];
+  w->mode = (u32)(call->number == NR_creat ? a[1] : a[2 + at]);
+  return call->number != NR_openat2 && !(w->flags & ~ALLOWED) && (w->flags & O_ACCMODE) != O_ACCMODE &&
+         !(file_limit && w->flags & O_ACCMODE);
+}
+
+u64 private_open(struct call *call) {
+  u8 path[PATH_MAX_HERE];
+  const u8 *folder;
+  u64 from;
+  i32 above;
+  struct wanted w = {0};
+  if (!rights.known || forking || !wanted_of(call, &w, &above, &from)) return ACT_AFTER;
+  if (weir_figures.sites_left_unknown || weir_figures.sites_left_confusing) return ACT_AFTER;
+  u64 bytes = copy_path(path, from);
+  if (!bytes || !may_be_inside(above, path)) return ACT_AFTER;
+  if (!process && !asked_again) {
+    asked_again = 1;
+    join();
+  }
+  w.name = split(path, bytes, &folder);
+  if (!process || !w.name) return ACT_AFTER;
+  w.bytes = (u64)(path + bytes - w.name);
+  i32 fd = (i32)SYS(NR_openat, above, folder, O_PATH | O_DIRECTORY | (w.flags & O_CLOEXEC), 0, 0, 0);
+  if (fd < 0) return ACT_AFTER;
+  i64 result = NOT_HERE;
+  if ((u32)fd < DESCRIPTORS_MAX && (w.folder = number_of(fd))) result = find_and_tell(&w);
+  if (result) SYS(NR_close, fd, 0, 0, 0, 0, 0);
+  else stand_in((u32)fd, &w);
+  if (result == NOT_HERE) return ACT_AFTER;
+  call->number = (u64)(result ? result : fd);
+  return ACT_DONE;
+}
+
+static i32 open_again(i32 folder, const u8 *name, const struct descriptor *d) {
+  i32 fd = (i32)SYS(NR_openat, folder, name, d->flags | O_NOFOLLOW | O_CLOEXEC, 0, 0, 0);
+  if (fd >= 0 && number_of(fd) != d->record) {
+    SYS(NR_close, fd, 0, 0, 0, 0, 0);
+    return -1;
+  }
+  return fd;
+}
+
+/* By the name by which it was opened, if it still has it. */
+static i32 open_by_name(u32 fd, const struct descriptor *d) {
+  struct segment_caller c = caller();
+  struct segment_name *e = segment_name_at(segment, d->entry);
+  u8 name[NAME_BYTES_MAX + 1];
+  u64 bytes = 0;
+  if (!e || names_lock(&c)) return -1;
+  if (e->folder && e->inode == d->record && e->bytes <= NAME_BYTES_MAX)
+    for (; bytes < e->bytes; bytes++) name[bytes] = e->text[bytes];
+  names_unlock(segment);
+  name[bytes] = 0;
+  return bytes ? open_again((i32)fd, name, d) : -1;
+}
+
+static u8 *put_hex(u8 *to, u64 number, u32 digits) {
+  while (digits--) *to++ = (u8)"0123456789abcdef"[number >> (4 * digits) & 15];
+  return to;
+}
+
+/* The kernel forgets the name at once, so that nothing keeps the file when it is closed. */
+static void forget_name(u64 folder, const u8 *name, u32 bytes) {
+  struct {
+    u32 length;
+    i32 notice;
+    u64 unique;
+    u64 folder;
+    u32 bytes, flags;
+    u8 name[64];
+  } out = {.length = 32 + bytes + 1, .notice = 3, .folder = folder, .bytes = bytes};
+  i32 connection = kernel();
+  if (connection < 0) return;
+  for (u32 i = 0; i < bytes; i++) out.name[i] = name[i];
+  SYS(NR_write, connection, &out, out.length, 0, 0, 0);
+  SYS(NR_close, connection, 0, 0, 0, 0, 0);
+}
+
+/* A file that was renamed or removed, by a name that only we know: mem/mod.rs finds the file of that number. In the root, which is always
+ * there. */
+static i32 open_by_number(const struct descriptor *d) {
+  static const u8 begins[] = ".weir-";
+  u8 name[64], *end = name;
+  for (u64 i = 0; i < sizeof begins - 1; i++) *end++ = begins[i];
+  end = put_hex(end, segment_names(segment)->token, 16);
+  *end++ = '-';
+  end = put_hex(end, d->record, 8);
+  *end = 0;
+  i32 root = (i32)SYS(NR_open, mount.point, O_PATH | O_DIRECTORY | O_CLOEXEC, 0, 0, 0, 0);
+  if (root < 0) return -1;
+  i32 fd = is_ours(root) ? open_again(root, name, d) : -1;
+  SYS(NR_close, root, 0, 0, 0, 0, 0);
+  if (fd >= 0) forget_name(1, name, (u32)(end - name));
+  return fd;
+}
+
+void private_end(u32 fd, struct descriptor *d) {
+  if (!d->stands_in) return;
+  i32 real = open_by_name(fd, d);
+  if (real < 0) real = open_by_number(d);
+  if (real < 0) return; /* no descriptors are left: it stays, and the kernel says EBADF */
+  if (d->position) SYS(NR_lseek, real, d->position, 0, 0, 0, 0);
+  i64 closes = SYS(NR_fcntl, fd, F_GETFD, 0, 0, 0, 0);
+  SYS(NR_dup3, real, fd, closes == 1 ? O_CLOEXEC : 0, 0, 0, 0);
+  SYS(NR_close, real, 0, 0, 0, 0, 0);
+  d->moved = 0;
+  d->stands_in = 0;
+  __atomic_fetch_sub(&standing, 1, __ATOMIC_SEQ_CST);
+  if (process) names_release(segment, slot(), d->hold);
+}
+
+void private_moved(void) { inside = 0; }
+
+void private_gone(u32 fd) {
+  struct descriptor *d = &descriptors[fd];
+  if (!d->stands_in) return;
+  lock(d);
+  if (d->stands_in) {
+    d->stands_in = 0;
+    __atomic_fetch_sub(&standing, 1, __ATOMIC_SEQ_CST);
+    if (process) names_release(segment, slot(), d->hold);
+  }
+  unlock(d);
+}
+
+static void end(u64 argument) {
+  if (argument >= DESCRIPTORS_MAX || !descriptors[argument].stands_in) return;
+  struct descriptor *d = &descriptors[argument];
+  lock(d);
+  private_end((u32)argument, d);
+  unlock(d);
+}
+
+static void end_all(void) {
+  for (u64 fd = 0; fd < descriptors_end && standing; fd++) end(fd);
+}
+
+struct facts {
+  struct segment_node node;
+  u64 size, blocks, modified_ns, changed_ns;
+};
+
+static int learn(u32 fd, struct facts *f) {
+  struct segment_caller c = caller();
+  u64 inode = descriptors[fd].record;
+  struct segment_node *node = segment_node_at(segment, inode);
+  struct segment_record *r = segment_record_at(segment, inode);
+  if (!node || !r || names_lock(&c)) return 0;
+  f->node = *node;
+  names_unlock(segment);
+  f->size = __atomic_load_n(&r->size, __ATOMIC_ACQUIRE);
+  f->blocks = __atomic_load_n(&r->blocks, __ATOMIC_RELAXED) * (BLOCK_BYTES / 512);
+  f->modified_ns = __atomic_load_n(&r->modified_ns, __ATOMIC_ACQUIRE);
+  f->changed_ns = f->node.changed_ns;
+  /* As mem/mod.rs shows it. */
+  if (f->modified_ns != f->node.modified_ns && f->modified_ns > f->changed_ns) f->changed_ns = f->modified_ns;
+  return 1;
+}
+
+static void put_time(u64 *at, u64 ns) {
+  at[0] = ns / 1000000000;
+  at[1] = ns % 1000000000;
+}
+
+/* struct stat of x86-64. */
+static i64 stat(u32 fd, u64 to) {
+  u64 s[18];
+  struct facts f;
+  if (!learn(fd, &f)) return NOT_HERE;
+  weir_clear(s, sizeof s);
+  s[0] = mount.device;
+  s[1] = descriptors[fd].record;
+  s[2] = f.node.links;
+  s[3] = (u64)f.node.user << 32 | f.node.mode;
+  s[4] = f.node.group;
+  s[6] = f.size;
+  s[7] = BLOCK_BYTES;
+  s[8] = f.blocks;
+  put_time(s + 9, f.node.accessed_ns);
+  put_time(s + 11, f.modified_ns);
+  put_time(s + 13, f.changed_ns);
+  return weir_copy((void *)to, s, sizeof s) ? -14 : 0;
+}
+
+/* struct statx. */
+static i64 statx(u32 fd, u64 to) {
+  u64 s[32];
+  u32 *half = (u32 *)s;
+  struct facts f;
+  if (!learn(fd, &f)) return NOT_HERE;
+  weir_clear(s, sizeof s);
+  half[0] = STATX_BASIC;
+  half[1] = BLOCK_BYTES;
+  half[4] = f.node.links;
+  half[5] = f.node.user;
+  half[6] = f.node.group;
+  half[7] = f.node.mode;
+  s[4] = descriptors[fd].record;
+  s[5] = f.size;
+  s[6] = f.blocks;
+  put_time(s + 8, f.node.accessed_ns);
+  put_time(s + 12, f.changed_ns);
+  put_time(s + 14, f.modified_ns);
+  half[34] = (u32)(mount.device >> 8 & 0xfff);
+  half[35] = (u32)((mount.device & 0xff) | (mount.device >> 12 & 0xfff00));
+  return weir_copy((void *)to, s, sizeof s) ? -14 : 0;
+}
+
+struct change {
+  u32 mode;
+  u8 sets_mode, sets_accessed, sets_modified;
+  u64 accessed_ns, modified_ns;
+};
+
+/* By its owner, and told to the daemon by `changed`. 0, or NOT_HERE. */
+static i64 alter(u32 fd, const struct change *change) {
+  struct segment_caller c = caller();
+  u64 inode = descriptors[fd].record, now = now_ns();
+  struct segment_names *n = segment_names(segment);
+  struct segment_node *node = segment_node_at(segment, inode);
+  struct segment_record *r = segment_record_at(segment, inode);
+  i32 connection = -1;
+  i64 result = NOT_HERE;
+  if (!rights.known || !node || !r) return NOT_HERE;
+  if (r->told != __atomic_load_n(&r->told_gone, __ATOMIC_ACQUIRE) && (connection = kernel()) < 0) return NOT_HERE;
+  if (!names_lock(&c)) {
+    if (node->user == rights.user && n->changed_count < EXCHANGE_MAX) {
+      if (change->sets_mode) node->mode = (node->mode & ~0777u) | change->mode;
+      if (change->sets_accessed) node->accessed_ns = change->accessed_ns;
+      if (change->sets_modified) {
+        node->modified_ns = change->modified_ns;
+        __atomic_store_n(&r->modified_ns, change->modified_ns, __ATOMIC_RELEASE);
+      }
+      node->changed_ns = now;
+      n->changed[n->changed_count] = (u32)inode;
+      __atomic_store_n(&n->changed_count, n->changed_count + 1, __ATOMIC_RELEASE);
+      result = 0;
+    }
+    names_unlock(segment);
+  }
+  if (!result) tell_kernel(r, inode, &connection);
+  if (connection >= 0) SYS(NR_close, connection, 0, 0, 0, 0, 0);
+  return result;
+}
+
+/* One time of utimensat: whether it is understood. */
+static int take_time(const i64 *time, u8 *sets, u64 *ns) {
+  *sets = time[1] != UTIME_OMIT;
+  *ns = now_ns();
+  if (time[1] == UTIME_OMIT || time[1] == UTIME_NOW) return 1;
+  if (time[0] < 0 || time[0] > SECONDS_MAX || time[1] < 0 || time[1] > 999999999) return 0;
+  *ns = (u64)time[0] * 1000000000 + (u64)time[1];
+  return 1;
+}
+
+static i64 set_times(u32 fd, u64 from) {
+  struct change change = {0};
+  i64 times[4] = {0, UTIME_NOW, 0, UTIME_NOW};
+  if (from && weir_copy(times, (const void *)from, sizeof times)) return NOT_HERE;
+  if (!take_time(times, &change.sets_accessed, &change.accessed_ns)) return NOT_HERE;
+  if (!take_time(times + 2, &change.sets_modified, &change.modified_ns)) return NOT_HERE;
+  return change.sets_accessed || change.sets_modified ? alter(fd, &change) : NOT_HERE;
+}
+
+static i64 set_mode(u32 fd, u64 mode) {
+  struct change change = {.sets_mode = 1, .mode = (u32)mode & 0777};
+  return mode & ~0777ul ? NOT_HERE : alter(fd, &change);
+}
+
+/* Only to what they are. */
+static i64 set_owner(u32 fd, u32 user, u32 group) {
+  struct change change = {0};
+  const struct segment_node *node = segment_node_at(segment, descriptors[fd].record);
+  if (!node || (user != ~0u && user != node->user) || (group != ~0u && group != node->group)) return NOT_HERE;
+  return alter(fd, &change);
+}
+
+static int is_empty(u64 path) {
+  u8 first;
+  return !weir_copy(&first, (const void *)path, 1) && !first;
+}
+
+/* A call on a descriptor that stands in. The result, or NOT_HERE. */
+static i64 serve(const struct call *call, u32 fd) {
+  const u64 *a = call->arguments;
+  switch (call->number) {
+    case NR_fstat: return stat(fd, a[1]);
+    case NR_newfstatat: return a[3] & AT_EMPTY_PATH && is_empty(a[1]) ? stat(fd, a[2]) : NOT_HERE;
+    case NR_statx: return a[2] & AT_EMPTY_PATH && is_empty(a[1]) ? statx(fd, a[4]) : NOT_HERE;
+    case NR_ioctl: return a[1] == TCGETS ? -25 : NOT_HERE; /* ENOTTY */
+    case NR_fsync: case NR_fdatasync: return 0;
+    case NR_fchmod: return set_mode(fd, (u32)a[1]);
+    case NR_fchown: return set_owner(fd, (u32)a[1], (u32)a[2]);
+    case NR_utimensat: return !a[1] && !a[3] ? set_times(fd, a[2]) : NOT_HERE;
+    case NR_fcntl: return a[1] == F_GETFL ? (i64)(descriptors[fd].flags | O_LARGEFILE) : NOT_HERE;
+  }
+  return NOT_HERE;
+}
+
+/* Names of descriptors: below /proc, /dev/fd, /dev/stdin and its like. */
+static int by_proc(u64 path) {
+  u8 p[6];
+  if (weir_copy(p, (const void *)path, sizeof p) || p[0] != '/') return 0;
+  if (p[1] == 'p') return p[2] == 'r' && p[3] == 'o' && p[4] == 'c';
+  return p[1] == 'd' && p[2] == 'e' && p[3] == 'v' && p[4] == '/' && (p[5] == 'f' || p[5] == 's');
+}
+
+/* Of poll: eight bytes each, of which the first four are the descriptor. */
+static void end_polled(u64 at, u64 count) {
+  for (u64 i = 0; i < count && standing; i++) {
+    i32 fd;
+    if (weir_copy(&fd, (const void *)(at + i * 8), sizeof fd)) return;
+    if (fd >= 0) end((u64)fd);
+  }
+}
+
+/* Of select: three sets of bits. */
+static void end_selected(const u64 *arguments) {
+  for (int set = 1; set <= 3; set++) {
+    u64 word;
+    if (!arguments[set]) continue;
+    for (u64 fd = 0; fd < arguments[0] && fd < DESCRIPTORS_MAX && standing; fd += 64) {
+      if (weir_copy(&word, (const void *)(arguments[set] + fd / 8), sizeof word)) break;
+      for (u64 bit = 0; bit < 64 && word; bit++)
+        if (word >> bit & 1) end(fd + bit);
+    }
+  }
+}
+
+/* Which changes who the process is. */
+static void notice(u64 number) {
+  switch (number) {
+    case NR_setuid: case NR_setgid: case NR_setreuid: case NR_setregid: case NR_setresuid: case NR_setresgid:
+    case NR_setfsuid: case NR_setfsgid: case NR_setgroups: case NR_capset: case NR_unshare: case NR_setns: rights.known = 0;
+  }
+}
+
+u64 private_before(struct call *call) {
+  const u64 *a = call->arguments;
+  notice(call->number);
+  if (call->number == NR_umask) rights.mask = (u32)a[0] & 0777;
+  if (!__atomic_load_n(&standing, __ATOMIC_RELAXED)) return ACT_PASS;
+  switch (call->number) {
+    case NR_open: case NR_stat: case NR_lstat: case NR_access: case NR_readlink:
+      if (by_proc(a[0])) end_all();
+      return ACT_PASS;
+    case NR_poll: case NR_ppoll: end_polled(a[0], a[1]); return ACT_PASS;
+    case NR_select: case NR_pselect: end_selected(a); return ACT_PASS;
+    case NR_io_setup: end_all(); return ACT_PASS;
+    case NR_epoll_ctl: case NR_renameat: case NR_renameat2: case NR_linkat: end(a[2]); break;
+    case NR_symlinkat: end(a[1]); return ACT_PASS;
+    case NR_fanotify_mark: end(a[3]); return ACT_PASS;
+    case NR_umask: case NR_chdir: case NR_chroot: case NR_setuid: case NR_setgid: case NR_setreuid: case NR_setregid: case NR_setresuid:
+    case NR_setresgid: case NR_setfsuid: case NR_setfsgid: case NR_setgroups: case NR_capset: case NR_pivot_root: return ACT_PASS;
+    case NR_openat: case NR_newfstatat: case NR_statx: case NR_readlinkat: case NR_faccessat: case NR_faccessat2:
+      if (a[1] && by_proc(a[1])) end_all();
+      break;
+    case NR_read: case NR_write: case NR_pread: case NR_pwrite: case NR_lseek: case NR_close: case NR_close_range: case NR_dup2:
+    case NR_dup3: return ACT_PASS; /* client.c knows what they leave behind */
+    case NR_fcntl:
+      if (a[1] == F_GETFD || a[1] == F_SETFD) return ACT_PASS;
+  }
+  if (a[0] >= DESCRIPTORS_MAX || !descriptors[a[0]].stands_in) return ACT_PASS;
+  i64 result = serve(call, (u32)a[0]);
+  if (result == NOT_HERE) {
+    end(a[0]);
+    return ACT_PASS;
+  }
+  call->number = (u64)result;
+  return ACT_DONE;
+}
