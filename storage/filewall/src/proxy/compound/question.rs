@@ -21,6 +21,9 @@ const FILEWALL: Caller<'static> = Caller { uid: 0, gid: 0, groups: &[] };
 /// Longest listing that is asked for, bytes; also the room that it needs at least.
 const LISTING_BYTES: (u32, u32) = (1024, 64 << 10);
 
+/// The name by which a probe asks for the folder that a folder is in; NFSv4 has an operation for that.
+pub const PARENT: &[u8] = b"..";
+
 /// Words of the bitmap of the attributes that are asked for.
 const WANTED: [u32; 2] = [
     1 << ATTRIBUTE_KIND | 1 << ATTRIBUTE_SIZE | 1 << ATTRIBUTE_FSID | 1 << ATTRIBUTE_FILEID,
@@ -113,11 +116,12 @@ impl Question4 {
             Question4::Probe(Probe { handle, name: None }) => {
                 Ops::default().with(Op4::PutFh, handle.as_bytes()).attributes()
             }
-            Question4::Probe(Probe { handle, name: Some(name) }) => Ops::default()
-                .with(Op4::PutFh, handle.as_bytes())
-                .with(Op4::Lookup, name)
-                .op(Op4::GetFh)
-                .attributes(),
+            Question4::Probe(Probe { handle, name: Some(name) }) => {
+                let ops = Ops::default().with(Op4::PutFh, handle.as_bytes());
+                let ops =
+                    if **name == *PARENT { ops.op(Op4::LookupParent) } else { ops.with(Op4::Lookup, name) };
+                ops.op(Op4::GetFh).attributes()
+            }
             Question4::Root => {
                 let down = |ops: Ops, name: &[u8]| ops.with(Op4::Lookup, name);
                 server.way().fold(Ops::default().op(Op4::PutRootFh), down).op(Op4::GetFh).attributes()
