@@ -178,6 +178,8 @@ struct Generations {
 #[derive(Debug, Default)]
 struct Shards([Mutex<Generations>; SHARDS]);
 
+type Mounts = HashMap<Box<[u8]>, Arc<[u8]>>;
+
 /// The places of handles.
 #[derive(Debug, Default)]
 pub struct Places {
@@ -186,7 +188,7 @@ pub struct Places {
     /// Handles forgotten because there were too many.
     pub forgotten: AtomicU64,
     /// Paths of mounts below the root of the export, by what their handles have before the zeros at their end.
-    mounts: Mutex<HashMap<Box<[u8]>, Arc<[u8]>>>,
+    mounts: Mutex<Mounts>,
     settled: AtomicBool,
 }
 

@@ -8,7 +8,6 @@
 //! - Operations that need different credentials do not go together: the COMPOUND ends before the second one, and clients
 //!   send the rest anew.
 
-use super::question::PARENT;
 use super::walk::{Given, Stop, Subject, Walk};
 use super::{Cursor, Edit, OpAsked, Piece, Position, Question4, Sent};
 use crate::message::Probe;
@@ -142,7 +141,11 @@ impl Walk<'_, '_> {
             self.push(argument, Sent::Same);
             return Ok(());
         }
-        let (handle, _) = self.resolve(PARENT.into())?.ok_or(Stop::Cut(status::NOENT))?;
+        let Some(parent) = self.course.parent else {
+            let folder = self.course.current.handle.ok_or_else(|| self.too_much())?;
+            return Err(Stop::Ask(Box::new(Question4::Parent(folder))));
+        };
+        let handle = parent.map_err(Stop::Cut)?;
         let context = self.way.chain.context();
         let place = if context.zones.trivial() { Some(ROOT) } else { context.places.get(handle.as_bytes()) };
         let position = place.map_or(Position::Unknown, Position::Inside);

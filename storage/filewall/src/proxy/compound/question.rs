@@ -21,9 +21,6 @@ const FILEWALL: Caller<'static> = Caller { uid: 0, gid: 0, groups: &[] };
 /// Longest listing that is asked for, bytes; also the room that it needs at least.
 const LISTING_BYTES: (u32, u32) = (1024, 64 << 10);
 
-/// The name by which a probe asks for the folder that a folder is in; NFSv4 has an operation for that.
-pub const PARENT: &[u8] = b"..";
-
 /// Words of the bitmap of the attributes that are asked for.
 const WANTED: [u32; 2] = [
     1 << ATTRIBUTE_KIND | 1 << ATTRIBUTE_SIZE | 1 << ATTRIBUTE_FSID | 1 << ATTRIBUTE_FILEID,
@@ -35,6 +32,8 @@ const WANTED: [u32; 2] = [
 pub enum Question4 {
     /// What an object, or a name, is.
     Probe(Probe),
+    /// The folder that a folder is in.
+    Parent(Handle),
     /// The root of the export.
     Root,
     /// Entries of a folder.
@@ -62,6 +61,8 @@ pub enum Question4 {
 pub enum Answer4 {
     /// To a probe.
     Told(Told),
+    /// The handle of a folder's parent, or the status.
+    Parent(Result<Handle, u32>),
     /// The root and its file system, or the status.
     Root(Result<Root, u32>),
     /// A listing, as results of READDIRPLUS in NFSv3.
@@ -116,12 +117,16 @@ impl Question4 {
             Question4::Probe(Probe { handle, name: None }) => {
                 Ops::default().with(Op4::PutFh, handle.as_bytes()).attributes()
             }
-            Question4::Probe(Probe { handle, name: Some(name) }) => {
-                let ops = Ops::default().with(Op4::PutFh, handle.as_bytes());
-                let ops =
-                    if **name == *PARENT { ops.op(Op4::LookupParent) } else { ops.with(Op4::Lookup, name) };
-                ops.op(Op4::GetFh).attributes()
-            }
+            Question4::Probe(Probe { handle, name: Some(name) }) => Ops::default()
+                .with(Op4::PutFh, handle.as_bytes())
+                .with(Op4::Lookup, name)
+                .op(Op4::GetFh)
+                .attributes(),
+            Question4::Parent(handle) => Ops::default()
+                .with(Op4::PutFh, handle.as_bytes())
+                .op(Op4::LookupParent)
+                .op(Op4::GetFh)
+                .attributes(),
             Question4::Root => {
                 let down = |ops: Ops, name: &[u8]| ops.with(Op4::Lookup, name);
                 server.way().fold(Ops::default().op(Op4::PutRootFh), down).op(Op4::GetFh).attributes()
@@ -171,6 +176,11 @@ impl Question4 {
                 };
                 Answer4::Told(Told { probe, status, handle, attributes })
             }
+            Question4::Parent(_) => Answer4::Parent(match (failed, handle) {
+                (status::OK, Some(handle)) => Ok(handle),
+                (status::OK, None) => Err(status::SERVERFAULT),
+                (status, _) => Err(status),
+            }),
             Question4::Root => Answer4::Root(match (failed, handle, known) {
                 (status::OK, Some(handle), Some(known)) => Ok(Root { handle, fsid: known.fsid }),
                 (status::OK, ..) => Err(status::SERVERFAULT),

@@ -67,6 +67,8 @@ pub struct Course {
     counted: bool,
     /// What the server has answered for it.
     pub told: Vec<Told>,
+    /// The parent of the current folder, or the status of asking for it.
+    pub parent: Option<Result<Handle, u32>>,
     /// A listing that it has answered, as results of NFSv3.
     pub listed: Option<(u32, Vec<u8>)>,
     /// Status of the operation that used up an owner's sequence number.
@@ -195,6 +197,7 @@ impl<'w, 'e> Walk<'w, 'e> {
             self.course.next += 1;
             self.course.now.clear();
             self.course.told.clear();
+            self.course.parent = None;
             self.course.listed = None;
             self.course.used_up = None;
         }
