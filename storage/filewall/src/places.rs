@@ -10,18 +10,23 @@
 //!   file systems (`NFS3ERR_XDEV`), so `mv` copies. Otherwise a subtree could be moved out of a rule's reach by its handle.
 //! - Nothing is learnt from `..`, whose place cannot be derived.
 //! - A handle whose place is not known (after a restart, or forgotten) is answered with `NFS3ERR_STALE` where a path
-//!   matters; clients then look the path up again.
+//!   matters; clients then look the path up again, from what they have mounted: so the places of mounts outlive a change of the
+//!   paths, and that of the export's root is asked for at the start. Until the server was asked, the answer is to try later.
 
 mod keys;
+mod listings;
 
-use crate::wire::nfs3::Handle;
+use crate::wire::nfs3::{Handle, Status, bare};
 use hashbrown::HashMap;
 use keys::{Key, Keys};
-use std::sync::atomic::{AtomicU64, Ordering};
+pub use listings::Listing;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most handles whose place is known, over all shards and both generations.
 pub const PLACES_MAX: usize = 2 << 20;
+/// Most mounts whose paths are remembered.
+pub const MOUNTS_MAX: usize = 4096;
 /// Most nodes of the tree of paths.
 pub const ZONES_MAX: usize = 4096;
 /// Deepest path that is written out for people.
@@ -173,6 +178,8 @@ struct Generations {
 #[derive(Debug, Default)]
 struct Shards([Mutex<Generations>; SHARDS]);
 
+type Mounts = HashMap<Box<[u8]>, Arc<[u8]>>;
+
 /// The places of handles.
 #[derive(Debug, Default)]
 pub struct Places {
@@ -180,11 +187,46 @@ pub struct Places {
     shards: Shards,
     /// Handles forgotten because there were too many.
     pub forgotten: AtomicU64,
+    /// Paths of mounts below the root of the export, by what their handles have before the zeros at their end.
+    mounts: Mutex<Mounts>,
+    settled: AtomicBool,
 }
 
 impl Places {
+    /// Places under other paths: of what is known, the mounts stay.
+    pub fn under(&self, zones: &Zones) -> Places {
+        let places = Places::default();
+        for (handle, path) in self.mounts() {
+            places.learn_mount(&handle, zones, &path);
+        }
+        places.settled.store(self.is_settled(), Ordering::Relaxed);
+        places
+    }
+
+    /// The server was asked for the export's root.
+    pub fn settle(&self) {
+        self.settled.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the server was asked for the export's root.
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed)
+    }
+
+    /// How a call is answered that is about a handle whose place is not known.
+    pub fn unknown(&self) -> Status {
+        if self.is_settled() { Status::Stale } else { Status::Jukebox }
+    }
+
+    /// The name of a listing of a folder, under policies of this number.
+    pub fn listing(&self, epoch: u64, folder: &[u8], entries: &[u8]) -> Listing {
+        let forgotten = self.forgotten.load(Ordering::Relaxed);
+        Listing::of([self.keys.number, epoch, forgotten], folder, entries)
+    }
+
+    /// Servers pad the same handle differently in NFSv3 and NFSv4.
     fn key(&self, handle: &[u8]) -> Key {
-        self.keys.of(handle)
+        self.keys.of(bare(handle))
     }
 
     fn with<T>(&self, key: Key, work: impl FnOnce(&mut Generations) -> T) -> T {
@@ -255,13 +297,28 @@ impl Places {
         });
     }
 
-    /// Notes the handle of a mount.
-    pub fn learn_mount(&self, handle: &Handle, place: Place, path: &[u8]) {
-        let key = self.key(handle.as_bytes());
-        let name: Arc<[u8]> = Arc::from(path);
+    /// Notes the handle of a mount of a path below the export's root; true if it was not known.
+    pub fn learn_mount(&self, handle: &Handle, zones: &Zones, path: &[u8]) -> bool {
+        let Some(place) = zones.place(path) else { return false };
+        let handle = bare(handle.as_bytes());
+        let key = self.key(handle);
+        let path: Arc<[u8]> = Arc::from(path);
         self.with(key, |generations| {
-            self.insert(generations, key, Known { place, parent: key, name: Some(name) })
+            self.insert(generations, key, Known { place, parent: key, name: Some(path.clone()) })
         });
+        self.settle();
+        let mut mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = mounts.get(handle).is_some_and(|known| *known == path);
+        if !known && (mounts.len() < MOUNTS_MAX || mounts.contains_key(handle)) {
+            mounts.insert(handle.into(), path);
+        }
+        !known
+    }
+
+    /// The mounts that are known, with their paths.
+    pub fn mounts(&self) -> Vec<(Handle, Arc<[u8]>)> {
+        let mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
+        mounts.iter().filter_map(|(handle, path)| Some((Handle::new(handle)?, path.clone()))).collect()
     }
 
     /// The path of a handle as far as names are known, for people: `…/b/c` where the beginning is not.

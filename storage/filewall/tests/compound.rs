@@ -181,6 +181,41 @@ fn only_the_export_can_be_reached_and_only_by_own_handles() {
 }
 
 #[test]
+fn the_public_handle_is_the_roots_and_a_handle_that_is_compared_is_the_servers() {
+    let mut place = Place::new(RULES);
+    let root = place.enter(b"root-handle");
+    let call = compound(2, 0, &[op(Op4::PutPubFh), named(Op4::Lookup, b"export"), op(Op4::GetFh)]);
+    let done = [
+        (Op4::PutRootFh, 0, Vec::new()),
+        (Op4::Lookup, 0, Vec::new()),
+        (Op4::GetFh, 0, opaque(b"root-handle")),
+    ];
+    let (seen, reply) = place.exchange(&call, &results(0, &done));
+    assert_eq!(get_u32(operations_of(&seen), 4), Op4::PutRootFh.number());
+    let (status, count, rest) = answer(&reply);
+    assert_eq!((status, count, get_u32(rest, 0)), (0, 3, Op4::PutPubFh.number()));
+    assert_eq!(rest[rest.len() - root.len()..], root);
+    // The kind of a file, and its handle.
+    let compares = |handle: &[u8]| {
+        let values = [&2u32.to_be_bytes(), opaque(handle).as_slice()].concat();
+        let bits = [1, 1 << 19 | 1 << 1].map(u32::to_be_bytes).concat();
+        Operation(Op4::Verify, [bits, opaque(&values)].concat())
+    };
+    let done = [(Op4::PutFh, 0, Vec::new()), (Op4::Verify, 0, Vec::new())];
+    let call = compound(3, 0, &[named(Op4::PutFh, &root), compares(&root)]);
+    let (seen, reply) = place.exchange(&call, &results(0, &done));
+    let server = compound(3, 0, &[named(Op4::PutFh, b"root-handle"), compares(b"root-handle")]);
+    assert_eq!(operations_of(&seen), operations_of(&server[4..]));
+    assert_eq!(answer(&reply).0, 0);
+    let mut forged = root.clone();
+    forged[20] ^= 1;
+    let call = compound(4, 0, &[named(Op4::PutFh, &root), compares(&forged)]);
+    let (seen, reply) = place.exchange(&call, &results(0, &done[..1]));
+    assert_eq!(operations_of(&seen).len(), 8 + opaque(b"root-handle").len());
+    assert_eq!(answer(&reply).0, 10001);
+}
+
+#[test]
 fn a_listing_shows_the_way_only_and_is_cut_where_handles_grow() {
     let mut place = Place::new("kind: handles\nkey-file: key\n");
     let entries = |names: &[&str]| {
@@ -278,8 +313,8 @@ fn there_is_no_way_back_past_filewall() {
     let (seen, reply) = place.exchange(&call, &results(0, &done));
     assert_eq!(get_u32(operations_of(&seen), 8 + 12), 1, "no callbacks on this connection");
     assert_eq!(answer(&reply).0, 0);
-    // LAYOUTGET, LOOKUPP, and what nobody knows.
-    for (number, minor, said) in [(50u32, 1, 10004), (16, 0, 10004), (4711, 0, 10044)] {
+    // LAYOUTGET, OPENATTR, and what nobody knows.
+    for (number, minor, said) in [(50u32, 1, 10004), (19, 0, 10004), (4711, 0, 10044)] {
         let record = Record::call(3, 100_003, 4, 1, &CALLER).opaque(b"tag").u32(minor).u32(1).u32(number);
         let reply = ask(&mut place.stream, &record.finish());
         assert_eq!((answer(&reply).0, answer(&reply).1), (said, 1), "operation {number}");

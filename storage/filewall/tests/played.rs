@@ -40,6 +40,25 @@ pub fn server() -> (SocketAddr, Receiver<TcpStream>) {
     (address, connections)
 }
 
+/// The handle of the export's root, as FileWall is told when it asks.
+pub const ROOT: &[u8] = b"export-root";
+
+/// A server of MOUNT that gives everybody [`ROOT`]; its port.
+fn mounts() -> u16 {
+    let (address, connections) = server();
+    std::thread::spawn(move || {
+        for mut stream in connections {
+            let Some(call) = read_record(&mut stream) else { continue };
+            let mut results = 0u32.to_be_bytes().to_vec();
+            put_opaque(&mut results, ROOT);
+            [1, 1].into_iter().for_each(|word| put_u32(&mut results, word));
+            // Whoever asked may be gone.
+            let _ = stream.write_all(&reply_to(&call, &results));
+        }
+    });
+    address.port()
+}
+
 /// A FileWall in front of it.
 pub fn wall(server: SocketAddr, policy: Option<&str>, limits: Limits) -> (FileWall, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
@@ -50,7 +69,7 @@ pub fn wall(server: SocketAddr, policy: Option<&str>, limits: Limits) -> (FileWa
         server: Server {
             address: server.ip(),
             nfs_port: server.port(),
-            mount_port: Some(server.port()),
+            mount_port: Some(mounts()),
             path: "/export".into(),
         },
         listen: [127, 0, 0, 1].into(),

@@ -1,8 +1,8 @@
 //! Pending calls, retransmissions, lost connections, and clients that mean harm.
 
 use crate::played::{
-    BOUND, CALLER, REMOVED, ask, client, getattr, read_record, read_results, remove, reply_to, server, until,
-    wall, write_call,
+    BOUND, CALLER, REMOVED, ROOT, ask, client, getattr, read_record, read_results, remove, reply_to, server,
+    until, wall, write_call,
 };
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -460,4 +460,29 @@ fn a_policy_that_looks_for_names_does_not_take_a_copy_for_a_new_call() {
     let question = read_record(&mut upstream).unwrap();
     upstream.write_all(&reply_to(&question, &gone)).unwrap();
     assert_eq!(status(&read_record(&mut stream).unwrap()), 2);
+}
+
+#[test]
+fn the_roots_handle_is_known_to_a_filewall_that_has_just_begun_and_after_a_change_of_paths() {
+    let (address, connections) = server();
+    let rules =
+        |path: &str| format!("kind: access\ndefault: allow\nrules: [{{deny: [changes], paths: [{path}]}}]\n");
+    let (wall, folder) = wall(address, Some(&rules("/closed")), Limits::default());
+    let mut client = client(&wall);
+    let look = |xid: u32, handle: &[u8]| Record::nfs3(xid, Op::Getattr, &CALLER).opaque(handle).finish();
+    let mut upstream = None;
+    let mut forwarded = |call: Vec<u8>| {
+        client.write_all(&call).unwrap();
+        let upstream = upstream.get_or_insert_with(|| connections.recv_timeout(BOUND).unwrap());
+        let seen = read_record(upstream).unwrap();
+        // ROFS stands for any answer of the server.
+        upstream.write_all(&reply_to(&seen, &30u32.to_be_bytes())).unwrap();
+        status(&read_record(&mut client).unwrap())
+    };
+    assert_eq!(forwarded(look(1, ROOT)), 30, "a client that has mounted before");
+    std::fs::write(folder.path().join("p.yaml"), rules("/elsewhere")).unwrap();
+    wall.reload().unwrap();
+    assert_eq!(forwarded(look(2, ROOT)), 30);
+    let mut other = crate::played::client(&wall);
+    assert_eq!(status(&ask(&mut other, &look(3, b"anything"))), 70, "it must be looked up");
 }

@@ -141,6 +141,11 @@ impl Played {
                 None => return status::NOENT,
                 found => *current = found,
             },
+            Op4::LookupParent => match current.map(|current| (current.5, node(current.0))) {
+                Some((false, _)) => return 20,
+                Some((true, Some(found))) => *current = Some(found),
+                _ => return status::NOENT,
+            },
             Op4::GetFh => put_opaque(out, current.unwrap().2.as_bytes()),
             Op4::GetAttr => put_attributes(current.unwrap(), argument.wanted.unwrap().of(record), out),
             Op4::Access => {
@@ -380,7 +385,8 @@ impl Stage {
         }
         all.extend_from_slice(ops);
         let caller = Caller { uid, gid: 100, groups: &[] };
-        let record = Record::call(self.xid, 100_003, 4, 1, &caller).opaque(b"tag").u32(self.minor);
+        let tag = format!("call {}", self.xid);
+        let record = Record::call(self.xid, 100_003, 4, 1, &caller).opaque(tag.as_bytes()).u32(self.minor);
         let record = record.u32(all.len() as u32);
         let record =
             all.iter().fold(record, |record, Op(op, arguments)| record.u32(op.number()).raw(arguments));
@@ -578,6 +584,34 @@ fn files_of_the_control_folder_are_opened_and_closed_without_disturbing_the_serv
 }
 
 #[test]
+fn the_way_up_leads_to_folders_that_may_be_looked_at_and_no_further_than_the_way_down() {
+    for (minor, policy) in [(0, EXAMPLE), (1, EXAMPLE), (1, "kind: handles\nkey-file: key\n")] {
+        let mut stage = Stage::with(minor, policy);
+        let up = || op(Op4::LookupParent);
+        let [root, work] = ["", "work"].map(|path| stage.handle(BOB, path).unwrap());
+        let back = stage.call(BOB, &[put_fh(&work), up(), op(Op4::GetFh)]);
+        assert_eq!(
+            (back.ops.last(), back.handle()),
+            (Some(&(Op4::GetFh, 0)), root.clone()),
+            "{:?}",
+            back.ops
+        );
+        assert!(!stage.last_seen().ops.contains(&Op4::LookupParent), "the handle that was judged");
+        assert_eq!(stage.call(BOB, &[put_fh(&work), lookup("..")]).ops[1], (Op4::Lookup, 2), "no such name");
+        let plan = stage.handle(CHARLES, "work/plan").unwrap();
+        assert_eq!(stage.call(CHARLES, &[put_fh(&plan), up()]).ops[1], (Op4::LookupParent, 20));
+        // From the export's root the way is the one down to it.
+        let back = stage.call(BOB, &[put_fh(&root), up(), lookup("export"), op(Op4::GetFh)]);
+        assert_eq!((back.status, back.handle()), (0, root.clone()));
+        let back = stage.call(BOB, &[put_fh(&root), up(), lookup("etc")]);
+        assert_eq!(back.ops.last(), Some(&(Op4::Lookup, 2)));
+        assert_eq!(stage.call(BOB, &[put_fh(&root), up(), up()]).ops[2], (Op4::LookupParent, 2));
+        assert_eq!(stage.call(BOB, &[op(Op4::PutRootFh), up()]).ops[1], (Op4::LookupParent, 2));
+        assert_eq!(stage.call(BOB, &[up()]).status, status::NOFILEHANDLE);
+    }
+}
+
+#[test]
 fn a_lost_slot_changes_nothing_in_the_control_folder() {
     let mut stage = Stage::new(1);
     let ctrl = stage.handle(BOB, ".control/users/bob/ctrl").unwrap();
@@ -591,6 +625,46 @@ fn a_lost_slot_changes_nothing_in_the_control_folder() {
     let ops = [put_fh(&ctrl), get_attr(), read(&NO_STATE), get_attr()];
     assert_eq!(stage.call(BOB, &ops).status, 0);
     assert_eq!(stage.played.lock().unwrap().slot, before + 1);
+}
+
+#[test]
+fn a_copy_in_the_same_place_of_a_slot_is_answered_as_the_first_one_was() {
+    let mut stage = Stage::new(1);
+    let work = stage.handle(BOB, "work").unwrap();
+    let ctrl = stage.handle(BOB, ".control/users/bob/ctrl").unwrap();
+    let remove = |name: &str| with(Op4::Remove, &[], Some(name.as_bytes()));
+    // Carried out by the server, refused by a policy, refused by the server, carried out here.
+    for ops in [
+        vec![put_fh(&work), remove("plan")],
+        vec![put_fh(&work), op(Op4::SaveFh), remove("nothing")],
+        vec![put_fh(&ctrl), write(&NO_STATE, "user")],
+    ] {
+        for uid in [CHARLES, BOB] {
+            let first = stage.call(uid, &ops);
+            let seen = stage.played.lock().unwrap().seen.len();
+            stage.slot -= 1;
+            let copy = stage.call(uid, &ops);
+            assert_eq!((&copy.ops, &copy.bytes[4..]), (&first.ops, &first.bytes[4..]));
+            assert_eq!(stage.played.lock().unwrap().seen.len(), seen, "the server is not asked again");
+        }
+    }
+    // Another call in the same place, or the same one of another user, is not answered with what the server has answered there.
+    let look = [put_fh(&work), get_attr()];
+    assert_eq!(stage.call(CHARLES, &look).status, 0);
+    let seen = stage.played.lock().unwrap().seen.len();
+    for (uid, ops) in [(CHARLES, &[put_fh(&work), op(Op4::GetFh)]), (BOB, &look)] {
+        stage.slot -= 1;
+        let back = stage.call(uid, ops);
+        assert_eq!((back.status, back.found.outcomes.len()), (status::SEQ_FALSE_RETRY, 1));
+    }
+    assert_eq!(stage.played.lock().unwrap().seen.len(), seen);
+    assert_eq!(stage.wall.status().totals.counters["false_retries_total"], 2);
+    // A place that the server has not given may be another call's later.
+    stage.slot += 1;
+    assert_eq!(stage.call(CHARLES, &look).status, 10063);
+    stage.slot -= 2;
+    assert_eq!(stage.call(CHARLES, &look).status, 0);
+    assert_eq!(stage.call(CHARLES, &[put_fh(&work), remove("plan")]).status, 0);
 }
 
 #[test]

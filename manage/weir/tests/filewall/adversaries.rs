@@ -85,6 +85,36 @@ fn records_and_numbers_that_lie_are_cut_off_or_answered_once() {
 }
 
 #[test]
+fn compounds_that_lie_and_handles_and_sessions_of_others_lead_nowhere() {
+    scenario("compounds_that_lie_and_handles_and_sessions_of_others_lead_nowhere", |place| {
+        second_client(place);
+        std::fs::write(place.path("file"), b"public").unwrap();
+        std::fs::write(place.path("private"), b"secret").unwrap();
+        let rules =
+            "kind: access\ndefault: allow\nrules:\n- {deny: [all], paths: [/private], clients: [10.9.1.3]}\n";
+        let policy = place.write_policy(&format!("kind: handles\nkey-file: key\n---\n{rules}"));
+        let wall = place.start_wall("wall", &policy);
+        let handle = attempt(place, GOOD, 0, &["handle4", "private"]).remove(0);
+        assert_eq!(attempt(place, GOOD, 0, &["use4", &handle]), ["0"]);
+        assert_eq!(attempt(place, BAD, 0, &["use4", &handle]), ["10001"], "another machine's");
+        // 10018 is RESOURCE, 2 is NOENT: above the export there is the way to it and nothing else.
+        let said = attempt(place, GOOD, 0, &["compounds", &handle]);
+        let garbage = vec!["rpc 4"; 6].join(", ");
+        assert_eq!(said, ["10001:64", &garbage, "10018 2 2", "0"]);
+        // What a server remembers of a place in a session, for copies, it would tell whoever asks there.
+        let said = attempt(place, GOOD, 0, &["read-once", "private"]).remove(0);
+        let (session, read) = said.split_once(' ').unwrap();
+        assert_eq!(read, "0 secret");
+        assert_eq!(attempt(place, BAD, 0, &["steal", session, "file"]), ["10076 "], "SEQ_FALSE_RETRY");
+        assert_eq!(attempt(place, GOOD, 0, &["steal", session, "file"]), ["10076 "]);
+        // nfs-ganesha remembers that it was read, but not the data.
+        assert!(attempt(place, GOOD, 0, &["steal", session, "private"])[0].starts_with("0 "), "a copy");
+        assert_eq!(place.counter("false_retries_total"), Some(2));
+        assert!(wall.alive());
+    });
+}
+
+#[test]
 fn who_says_to_be_somebody_else_has_no_role_where_that_one_is_not_at_home() {
     scenario("who_says_to_be_somebody_else_has_no_role_where_that_one_is_not_at_home", |place| {
         second_client(place);

@@ -80,6 +80,12 @@ impl Connection {
         }
     }
 
+    /// One call under a transaction number of choice, and its reply.
+    pub fn again(&mut self, call: &[u8], xid: u32) -> Result<(), Failure> {
+        self.xid = xid.wrapping_sub(1);
+        self.ask(&mut call.to_vec()).map(drop)
+    }
+
     /// One call at a time for so long; how long each took, µs.
     pub fn latencies_us(&mut self, call: &mut [u8], window: Duration) -> Result<Vec<f64>, Failure> {
         let since = Instant::now();

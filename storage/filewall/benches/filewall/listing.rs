@@ -1,7 +1,7 @@
 //! What a listing costs in the box alone: processor time of a reply to READDIRPLUS, from its first byte to the record that goes out.
 
 use super::place::CALLER;
-use super::{ENTRIES, Failure, RBAC, RULES, chain, failed, median};
+use super::{ENTRIES, Failure, OFFICE, RBAC, RULES, chain, failed, median};
 use std::net::{IpAddr, Ipv4Addr};
 use weir_filewall::message::{Asked, EntryHandles, Now, Reply};
 use weir_filewall::places::ROOT;
@@ -107,7 +107,7 @@ pub fn cost(replies: Option<usize>) -> Result<(), Failure> {
     let replies = replies.unwrap_or(REPLIES);
     let none = one("kind: identities\n", replies)?;
     for (name, text) in [("rules", RULES), ("weir", RBAC)] {
-        let cost = one(text, replies)?;
+        let cost = one(&format!("{OFFICE}{text}"), replies)?;
         println!(
             "RESULT filewall listing_of_{ENTRIES}_cpu {name}={cost:.2}us without_policies={none:.2}us ratio={:.2}",
             cost / none

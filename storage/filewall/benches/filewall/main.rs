@@ -9,17 +9,19 @@
 //!           └── FileWall: N rules policies ──────┘                            chain of N
 //! ```
 //!
-//! All of it runs in one namespace without a name. For each metric the peers take turns in short windows, at least seven each;
-//! the median of the windows counts. `ratio` is weir over the peer; for rates more is better, for times less.
+//! All of it runs in one namespace without a name. For each metric the peers take turns in short windows; the median of the
+//! windows counts. `ratio` is weir over the peer, the median of the ratios of windows next to each other, so that what else
+//! the machine does falls on both; for rates more is better, for times less.
 //!
-//! A part of it alone: `cargo bench -p weir-filewall -- ops`, or `work`, `overload`, `chain`; `-- cost` is that of policies
-//! alone, which needs no server.
+//! A part of it alone, each in less than two minutes: `cargo bench -p weir-filewall -- ops`, or `work`, `overload`, `chain`,
+//! `takeover`; `-- cost` is that of policies alone, which needs no server.
 
 mod chain;
 mod client;
 mod listing;
 mod overload;
 mod place;
+mod takeover;
 mod tunnel;
 mod work;
 
@@ -30,12 +32,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weir_filewall::proxy::{Config, FileWall, Limits};
+use weir_filewall::replicate::Plan;
 use weir_filewall::wire::nfs3::{Handle, Op};
 
 /// Threads of FileWall and of the tunnels.
 pub const WORKERS: usize = 2;
-const ROUNDS: usize = 7;
-const WINDOW: Duration = Duration::from_millis(80);
+/// Rounds of short windows, and of loads that take as long as they take.
+const ROUNDS: usize = 25;
+const ROUNDS_OF_LOADS: usize = 7;
+const WINDOW: Duration = Duration::from_millis(25);
 const DEPTH: usize = 32;
 /// Entries of the folder that is listed.
 const ENTRIES: usize = 60;
@@ -85,13 +90,14 @@ pub fn median(figures: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Measures each peer in turn, [`ROUNDS`] times after one that does not count; the medians by peer.
+/// Measures each peer in turn, so many times after one that does not count; the figures of each peer, by rounds.
 fn turns(
+    rounds: usize,
     peers: &mut [Peer],
     mut measure: impl FnMut(&mut Peer) -> Result<f64, Failure>,
-) -> Result<Vec<f64>, Failure> {
+) -> Result<Vec<Vec<f64>>, Failure> {
     let mut figures = vec![Vec::new(); peers.len()];
-    for round in 0..=ROUNDS {
+    for round in 0..=rounds {
         for turn in 0..peers.len() {
             let number = (turn + round) % peers.len();
             let figure = measure(&mut peers[number])?;
@@ -100,23 +106,26 @@ fn turns(
             }
         }
     }
-    Ok(figures.iter().map(|windows| median(windows)).collect())
+    Ok(figures)
 }
 
 /// Prints one line a peer; `weir` is the last one.
-fn result(metric: &str, unit: &str, peers: &[Peer], figures: &[f64]) {
+fn result(metric: &str, unit: &str, peers: &[Peer], figures: &[Vec<f64>]) {
     let Some((weir, others)) = figures.split_last() else { return };
     for (peer, figure) in peers.iter().zip(others) {
+        let ratios: Vec<f64> = weir.iter().zip(figure).map(|(weir, other)| weir / other).collect();
         println!(
-            "RESULT filewall {metric} weir={weir:.1}{unit} {}={figure:.1}{unit} ratio={:.2}",
+            "RESULT filewall {metric} weir={:.1}{unit} {}={:.1}{unit} ratio={:.2}",
+            median(weir),
             peer.name,
-            weir / figure
+            median(figure),
+            median(&ratios)
         );
     }
 }
 
-/// Handles, roles with sessions and the control folder: the case study (paper 4.5), for the same office.
-const RBAC: &str = "
+/// Who works in an office, and handles of FileWall's own.
+const OFFICE: &str = "
 kind: identities
 users: {dev: {uid: 1001, roles: [developer]}, ann: {uid: 1002, roles: [admin]}, tom: {uid: 1003, roles: [guest]}}
 roles: {guest: {}, employee: {inherits: [guest]}, developer: {inherits: [employee]}, admin: {inherits: [employee]}}
@@ -124,6 +133,10 @@ roles: {guest: {}, employee: {inherits: [guest]}, developer: {inherits: [employe
 kind: handles
 key-file: key
 ---
+";
+
+/// Roles with sessions and the control folder: the case study (paper 4.5).
+const RBAC: &str = "
 kind: rbac
 state-file: rbac.state
 log-file: rbac.log
@@ -142,15 +155,8 @@ rules: |
   @permission(\"log\") permit (principal in Role::\"admin\", action in Action::\"changes\", resource);
 ";
 
-/// Handles and rules by role, as an office would have them.
+/// Rules by role, as the office would have them without sessions.
 const RULES: &str = "
-kind: identities
-users: {dev: {uid: 1001, roles: [developer]}, ann: {uid: 1002, roles: [admin]}, tom: {uid: 1003, roles: [guest]}}
-roles: {guest: {}, employee: {inherits: [guest]}, developer: {inherits: [employee]}, admin: {inherits: [employee]}}
----
-kind: handles
-key-file: key
----
 kind: access
 default: deny
 rules:
@@ -184,7 +190,7 @@ fn all(part: &str) -> Result<(), Failure> {
     }
     for (number, (name, policy)) in [("rules", RULES), ("weir", RBAC)].into_iter().enumerate() {
         let port = PORT_FIRST + 2 + number as u16;
-        let process = place.wall(name, port, policy)?;
+        let process = place.wall(name, port, &format!("{OFFICE}{policy}"))?;
         peers.push(Peer::new(name, &place::behind_wall(port), Some(process))?);
     }
     if wants("ops") {
@@ -199,6 +205,9 @@ fn all(part: &str) -> Result<(), Failure> {
     if wants("chain") {
         chains(&mut place)?;
     }
+    if wants("takeover") {
+        takeover::waits(&mut place, PORT_FIRST + 20, &format!("{OFFICE}{RBAC}"))?;
+    }
     Ok(())
 }
 
@@ -207,14 +216,14 @@ fn operations(peers: &mut [Peer]) -> Result<(), Failure> {
         work::single(&peers[0].file, &peers[0].folder).into_iter().map(|(name, _)| name).collect();
     let call = |peer: &Peer, number: usize| work::single(&peer.file, &peer.folder).swap_remove(number).1;
     for (number, name) in names.iter().enumerate() {
-        let figures = turns(peers, |peer| {
+        let figures = turns(ROUNDS, peers, |peer| {
             let mut call = call(peer, number);
             peer.connection.latencies_us(&mut call, WINDOW).map(|all| median(&all))
         })?;
         result(&format!("{name}_p50"), "us", peers, &figures);
     }
     for (number, name) in names.iter().enumerate() {
-        let figures = turns(peers, |peer| {
+        let figures = turns(ROUNDS, peers, |peer| {
             let call = call(peer, number);
             peer.connection.rate(&call, DEPTH, WINDOW)
         })?;
@@ -222,13 +231,12 @@ fn operations(peers: &mut [Peer]) -> Result<(), Failure> {
     }
     // Processor time of the box itself, which the direct way does not have.
     for (number, name) in names.iter().enumerate() {
-        let figures = turns(&mut peers[1..], |peer| {
+        let figures = turns(ROUNDS, &mut peers[1..], |peer| {
             let call = call(peer, number);
             let process = peer.process.unwrap_or_default();
             let before = place::cpu_us(process);
-            let window = WINDOW * 2;
-            let per_s = peer.connection.rate(&call, DEPTH, window)?;
-            Ok((place::cpu_us(process) - before) / (per_s * window.as_secs_f64()))
+            let per_s = peer.connection.rate(&call, DEPTH, WINDOW)?;
+            Ok((place::cpu_us(process) - before) / (per_s * WINDOW.as_secs_f64()))
         })?;
         result(&format!("{name}_cpu"), "us", &peers[1..], &figures);
     }
@@ -239,7 +247,7 @@ fn workloads(peers: &mut [Peer]) -> Result<(), Failure> {
     type Work = fn(&mut Connection, &Handle) -> Result<(), Failure>;
     let works: [(&str, Work); 2] = [("postmark", work::postmark), ("source_tree", work::tree)];
     for (name, work) in works {
-        let figures = turns(peers, |peer| {
+        let figures = turns(ROUNDS_OF_LOADS, peers, |peer| {
             let since = Instant::now();
             work(&mut peer.connection, &peer.root)?;
             Ok(since.elapsed().as_secs_f64() * 1000.0)
@@ -251,16 +259,19 @@ fn workloads(peers: &mut [Peer]) -> Result<(), Failure> {
 
 /// Offers more and more of a mix; the most that is answered is the knee.
 fn overloaded(peers: &mut [Peer]) -> Result<(), Failure> {
-    let window = Duration::from_millis(250);
+    let window = Duration::from_millis(200);
     let saturate = |peer: &mut Peer, per_s: f64| {
         overload::offer(peer.address, &work::mix(&peer.file, &peer.folder), per_s, window)
     };
-    let most = turns(&mut peers[1..2], |peer| saturate(peer, 200_000.0))?[0];
-    let mut knees = vec![0f64; peers.len()];
-    for percent in [50, 100, 150, 200, 250, 300, 400] {
-        let figures = turns(peers, |peer| saturate(peer, most * f64::from(percent) / 100.0))?;
+    let most = median(&turns(ROUNDS_OF_LOADS, &mut peers[1..2], |peer| saturate(peer, 200_000.0))?[0]);
+    let mut knees = vec![vec![0f64; ROUNDS_OF_LOADS]; peers.len()];
+    for percent in [50, 100, 150, 200, 300] {
+        let figures =
+            turns(ROUNDS_OF_LOADS, peers, |peer| saturate(peer, most * f64::from(percent) / 100.0))?;
         result(&format!("mix_offered_{percent}percent"), "/s", peers, &figures);
-        knees.iter_mut().zip(&figures).for_each(|(knee, figure)| *knee = knee.max(*figure));
+        for (knee, figure) in knees.iter_mut().flatten().zip(figures.iter().flatten()) {
+            *knee = knee.max(*figure);
+        }
     }
     result("mix_knee", "/s", peers, &knees);
     Ok(())
@@ -274,7 +285,7 @@ fn chains(place: &mut Place) -> Result<(), Failure> {
         let process = place.wall(&format!("chain-{length}"), port, &chain::policies(length))?;
         peers.push(Peer::new(&format!("policies_{length}"), &place::behind_wall(port), Some(process))?);
     }
-    let figures = turns(&mut peers, |peer| {
+    let figures = turns(ROUNDS, &mut peers, |peer| {
         let mut call = work::single(&peer.file, &peer.folder).swap_remove(0).1;
         peer.connection.latencies_us(&mut call, WINDOW).map(|all| median(&all))
     })?;
@@ -290,7 +301,11 @@ fn run() -> Result<ExitCode, Failure> {
     match words.as_slice() {
         ["tunnel", text] => tunnel::run(port(text)?, false)?,
         ["splice", text] => tunnel::run(port(text)?, true)?,
-        ["wall", text, policy] => wall(port(text)?, PathBuf::from(policy))?,
+        ["wall", text, policy] => wall(port(text)?, PathBuf::from(policy), &Plan::default())?,
+        ["wall", text, policy, context] => {
+            let plan = Plan { context: Some(PathBuf::from(context)), standby: true, ..Plan::default() };
+            wall(port(text)?, PathBuf::from(policy), &plan)?;
+        }
         ["inside"] => all("")?,
         ["inside", part] => all(part)?,
         ["cost"] => {
@@ -306,7 +321,7 @@ fn run() -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn wall(port: u16, policy: PathBuf) -> Result<(), Failure> {
+fn wall(port: u16, policy: PathBuf, plan: &Plan) -> Result<(), Failure> {
     let config = Config {
         server: place::server(None),
         listen: Ipv4Addr::LOCALHOST.into(),
@@ -318,7 +333,7 @@ fn wall(port: u16, policy: PathBuf) -> Result<(), Failure> {
         watch: true,
         limits: Limits::default(),
     };
-    let _wall = FileWall::start(config).map_err(|error| Failure(error.to_string()))?;
+    let _wall = FileWall::start_group(config, plan).map_err(|error| Failure(error.to_string()))?;
     loop {
         std::thread::park();
     }

@@ -104,10 +104,25 @@ impl Place {
 
     /// Writes policies, and starts a FileWall under them at `port`.
     pub fn wall(&mut self, name: &str, port: u16, policy: &str) -> Result<u32, Failure> {
+        let folder = self.policies(name, policy)?;
+        self.role(&["wall", &port.to_string(), &folder])
+    }
+
+    /// Writes policies; their folder.
+    pub fn policies(&self, name: &str, policy: &str) -> Result<String, Failure> {
         let folder = self.path(name);
         std::fs::create_dir(&folder).map_err(failed("make a folder"))?;
         std::fs::write(folder.join("policy.yaml"), policy).map_err(failed("write a file"))?;
-        self.role(&["wall", &port.to_string(), &folder.display().to_string()])
+        Ok(folder.display().to_string())
+    }
+
+    /// Ends a process at once.
+    pub fn kill(&mut self, process: u32) -> Result<(), Failure> {
+        let Some(at) = self.children.iter().position(|child| child.id() == process) else {
+            return Err(Failure(format!("process {process} is none of the bench's")));
+        };
+        let mut child = self.children.swap_remove(at);
+        child.kill().and_then(|()| child.wait()).map(drop).map_err(failed("end a process"))
     }
 }
 

@@ -59,6 +59,13 @@ impl Extra {
 }
 
 impl Reply<'_> {
+    /// The entries as they came.
+    pub fn entries(&self) -> &[u8] {
+        let begin = self.results.entries.first().map(|entry| entry.start);
+        let range = begin.zip(self.results.entries_end_at).map_or(0..0, |(begin, end)| begin..end);
+        self.record.get(range).unwrap_or_default()
+    }
+
     /// Name of the `number`th entry.
     #[inline]
     pub fn entry_name(&self, number: usize) -> &[u8] {

@@ -93,8 +93,8 @@ fn listing(entries: usize) -> Vec<u8> {
 
 type NameAndHandle = (Vec<u8>, Vec<u8>);
 
-/// Replaces all handles of a listing, and returns what the client decodes.
-fn replaced(entries: usize, limit: usize) -> (bool, usize, Vec<NameAndHandle>, bool) {
+/// Decodes a listing and replaces handles in it; whether it was cut to `limit` bytes, and its results then.
+fn rewritten(entries: usize, limit: usize, replace: impl FnOnce(&mut Reply<'_>)) -> (bool, Vec<u8>) {
     let mut record = listing(entries);
     let bytes = record.len();
     let mut reader = Reader::whole(&record);
@@ -102,12 +102,17 @@ fn replaced(entries: usize, limit: usize) -> (bool, usize, Vec<NameAndHandle>, b
     let (mut found, mut scratch, mut out) = (Results::default(), EntryHandles::default(), Vec::new());
     results(&mut reader, Op::Readdirplus, &mut found).unwrap();
     let mut reply = Reply::new(&mut record, bytes, &mut found, &mut scratch);
-    for number in 0..entries {
-        reply.set_entry_handle(number, &[number as u8; 64]);
-    }
+    replace(&mut reply);
     let cut = reply.put(6, results_at, limit, &mut out);
     assert_eq!(out.len() - 4, crate::wire::rpc::record_mark(get_u32(&out, 0)).0);
-    let results = &out[4 + results_at..];
+    (cut, out.split_off(4 + results_at))
+}
+
+/// Replaces all handles of a listing, and returns what the client decodes.
+fn replaced(entries: usize, limit: usize) -> (bool, usize, Vec<NameAndHandle>, bool) {
+    let (cut, results) = rewritten(entries, limit, |reply| {
+        (0..entries).for_each(|number| reply.set_entry_handle(number, &[number as u8; 64]));
+    });
     let (decoded, used) = READDIRPLUS3res::unpack(&mut &*results).unwrap();
     assert_eq!(used, results.len());
     let Nfs3Result::Ok(listing) = decoded else { panic!() };
@@ -140,17 +145,12 @@ fn a_listing_that_would_be_too_long_is_cut_and_says_so() {
 
 #[test]
 fn a_handle_that_was_replaced_may_be_replaced_again() {
-    let mut record = listing(3);
-    let bytes = record.len();
-    let mut reader = Reader::whole(&record);
-    let results_at = reply_head(&mut reader).unwrap().results_at.unwrap();
-    let (mut found, mut scratch, mut out) = (Results::default(), EntryHandles::default(), Vec::new());
-    results(&mut reader, Op::Readdirplus, &mut found).unwrap();
-    let mut reply = Reply::new(&mut record, bytes, &mut found, &mut scratch);
-    reply.set_entry_handle(1, &[9; 5]);
-    reply.map_entry_handles(|handle, out| out.extend(handle.iter().rev().chain(&[handle.len() as u8])));
-    assert!(!reply.put(6, results_at, usize::MAX, &mut out));
-    let (decoded, _) = READDIRPLUS3res::unpack(&mut &out[4 + results_at..]).unwrap();
+    let (cut, results) = rewritten(3, usize::MAX, |reply| {
+        reply.set_entry_handle(1, &[9; 5]);
+        reply.map_entry_handles(|handle, out| out.extend(handle.iter().rev().chain(&[handle.len() as u8])));
+    });
+    assert!(!cut);
+    let (decoded, _) = READDIRPLUS3res::unpack(&mut &*results).unwrap();
     let Nfs3Result::Ok(listing) = decoded else { panic!() };
     let handles: Vec<Vec<u8>> = listing
         .reply

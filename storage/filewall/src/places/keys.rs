@@ -20,7 +20,7 @@ const BYTES_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Keys {
     /// A number that no other of this process has, never 0.
-    number: u64,
+    pub number: u64,
     seeds: (RandomState, RandomState),
 }
 

@@ -40,13 +40,35 @@ fn paths_that_are_none_are_refused() {
 fn a_path_is_put_together_from_what_was_seen() {
     let places = Places::default();
     let root = Handle::new(b"root").unwrap();
-    places.learn_mount(&root, ROOT, b"/");
+    places.learn_mount(&root, &Zones::default(), b"/");
     places.learn(b"dir", ROOT, b"root", Some(b"a"));
     places.learn(b"file", ROOT, b"dir", Some(b"b"));
     places.learn(b"orphan", ROOT, b"never seen", Some(b"c"));
     assert_eq!((places.path(b"file"), places.path(b"root")), ("/a/b".to_string(), "/".to_string()));
     assert_eq!((places.path(b"orphan"), places.path(b"unknown")), ("…/c".to_string(), "…/".to_string()));
     assert_eq!((places.get(b"file"), places.get(b"unknown"), places.len()), (Some(ROOT), None, 4));
+}
+
+#[test]
+fn mounts_stay_known_under_other_paths_and_until_the_first_one_clients_are_to_come_again() {
+    let mut zones = Zones::default();
+    let places = Places::default();
+    assert_eq!(places.unknown(), Status::Jukebox);
+    let (root, below) = (Handle::new(b"root\0\0").unwrap(), Handle::new(b"below").unwrap());
+    assert!(places.learn_mount(&root, &zones, b"") && !places.learn_mount(&root, &zones, b""));
+    assert!(places.learn_mount(&below, &zones, b"/a/b"));
+    assert_eq!(places.unknown(), Status::Stale);
+    places.learn(b"file", ROOT, b"root", None);
+    let node = zones.add("/a").unwrap();
+    let others = places.under(&zones);
+    assert_eq!(others.unknown(), Status::Stale);
+    assert_eq!((others.get(b"root"), others.get(b"file")), (Some(ROOT), None));
+    assert_eq!(others.get(b"below"), Some(Place { node, exact: false }));
+    // Mounts without end.
+    for number in 0..2 * MOUNTS_MAX as u32 {
+        places.learn_mount(&Handle::new(&number.to_le_bytes()).unwrap(), &zones, b"/a");
+    }
+    assert_eq!(places.mounts().len(), MOUNTS_MAX);
 }
 
 #[test]

@@ -336,7 +336,7 @@ impl Policy for Access {
         };
         let Some(targets) = targets else {
             self.unknown.fetch_add(1, Ordering::Relaxed);
-            return Verdict::Answer(Status::Stale);
+            return Verdict::Answer(context.places.unknown());
         };
         match self.judge(call, &targets, context) {
             Err(status) => Verdict::Answer(status),

@@ -9,7 +9,7 @@ use super::{Context, Mount, OpenHandle, Policy, Targets, Verdict};
 use crate::identity::{Identities, Principals};
 use crate::message::{Asked, Call, Reply};
 use crate::metrics::{PolicyCounters, PolicyRow};
-use crate::places::{Directory, Place, Places, Zones};
+use crate::places::{Directory, Listing, Place, Places, Zones};
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ impl Chain {
 
     /// Places are good for another chain only if the paths are the same, for nodes are numbered by them.
     fn places_for(&self, zones: &Zones) -> Arc<Places> {
-        if self.zones == *zones { self.places.clone() } else { Arc::default() }
+        if self.zones == *zones { self.places.clone() } else { Arc::new(self.places.under(zones)) }
     }
 
     /// Counted up with each chain since the start.
@@ -188,7 +188,7 @@ impl Chain {
             return None;
         }
         match context.targets(call) {
-            None => Some(Status::Stale),
+            None => Some(self.places.unknown()),
             Some(Targets { first, second: Some(second) }) if first.node != second.node => Some(Status::Xdev),
             Some(_) => None,
         }
@@ -213,16 +213,26 @@ impl Chain {
         }
     }
 
-    fn learn(&self, asked: &Asked, reply: &Reply<'_>) {
-        if !self.needs_names() {
-            return;
+    fn learn(&self, asked: &Asked, reply: &mut Reply<'_>) {
+        let directory = asked.handle.as_bytes();
+        let listing = reply.results.plus.then(|| self.places.listing(self.epoch, directory, reply.entries()));
+        reply.learnt = listing.is_some_and(Listing::is_learnt);
+        if !reply.learnt
+            && self.learn_places(asked, reply)
+            && let Some(listing) = listing
+        {
+            listing.learnt();
+        }
+    }
+
+    /// Learns where handles are; false if the folder's own place is not known.
+    fn learn_places(&self, asked: &Asked, reply: &Reply<'_>) -> bool {
+        let made = matches!(asked.op, Op::Lookup | Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod);
+        if !self.needs_names() || !made && reply.results.entries.is_empty() {
+            return true;
         }
         let directory = asked.handle.as_bytes();
-        let made = matches!(asked.op, Op::Lookup | Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod);
-        if !made && reply.results.entries.is_empty() {
-            return;
-        }
-        let Some(place) = self.places.get(directory) else { return };
+        let Some(place) = self.places.get(directory) else { return false };
         let directory = self.places.directory(directory);
         if let (true, Some(handle), Some(name)) = (made, reply.handle(), asked.name.as_deref()) {
             self.learn_one(handle, place, directory, name);
@@ -232,6 +242,7 @@ impl Chain {
                 self.learn_one(handle, place, directory, reply.entry_name(number));
             }
         }
+        true
     }
 
     fn learn_one(&self, handle: &[u8], directory_place: Place, directory: Directory, name: &[u8]) {
@@ -257,14 +268,18 @@ impl Chain {
         Ok(())
     }
 
-    /// Takes note of the handle of a mount, and shows it to the policies, last one first.
-    pub fn mounted(&self, mount: &Mount, handle: &mut Handle) {
-        if self.needs_names() {
-            self.places.learn_mount(handle, mount.place, &mount.path);
-        }
+    /// Takes note of the handle of a mount, and shows it to the policies, last one first; true if it was not known.
+    pub fn mounted(&self, mount: &Mount, handle: &mut Handle) -> bool {
+        let new = self.knows_mount(handle, &mount.path);
         for entry in self.entries.iter().rev() {
             entry.policy.mounted(mount, handle);
         }
+        new
+    }
+
+    /// Takes note of what a handle is that clients may have mounted; true if it was not known.
+    pub fn knows_mount(&self, handle: &Handle, path: &[u8]) -> bool {
+        self.places.learn_mount(handle, &self.zones, path)
     }
 
     /// True if COMPOUNDs of NFSv4 may pass.

@@ -90,7 +90,9 @@ impl Policy for Freeze {
             return Verdict::Forward;
         }
         if !self.nodes.is_empty() {
-            let Some(targets) = context.targets(call) else { return Verdict::Answer(Status::Stale) };
+            let Some(targets) = context.targets(call) else {
+                return Verdict::Answer(context.places.unknown());
+            };
             let places = [Some(targets.first), targets.second];
             if !places.into_iter().flatten().any(|place| self.covers(place, context.zones)) {
                 return Verdict::Forward;

@@ -13,7 +13,7 @@
 use super::buffer::Output;
 use crate::message::Call;
 use crate::metrics::Totals;
-use crate::wire::nfs3::{Handle, Op};
+use crate::wire::nfs3::{Handle, LOOKS, READS};
 use std::collections::VecDeque;
 
 /// Most calls that wait on one session.
@@ -60,20 +60,7 @@ impl Asides {
 
     /// True if a call may go before those that wait.
     pub fn may_pass(&self, call: &Call<'_>) -> bool {
-        let looks = matches!(
-            call.op(),
-            Op::Null
-                | Op::Getattr
-                | Op::Lookup
-                | Op::Access
-                | Op::Readlink
-                | Op::Read
-                | Op::Readdir
-                | Op::Readdirplus
-                | Op::Fsstat
-                | Op::Fsinfo
-                | Op::Pathconf
-        );
+        let looks = call.op().bit() & (LOOKS | READS) != 0;
         looks && self.queue.iter().all(|aside| aside.handle.as_bytes() != call.handle(0))
     }
 

@@ -176,7 +176,7 @@ impl Session {
         let begin = self.answers.len();
         put_made(&made, Maker::Server, client_xid, &asked, (&chain, handled), &mut self.answers, env);
         if let Some(once) = once {
-            replies::tell_waiters(once, &self.answers[begin..], env);
+            replies::tell_waiters(once, &self.answers[begin..], true, env);
         }
         replies::Done::Skip
     }

@@ -176,7 +176,9 @@ impl Output {
                 });
                 count += 1;
             }
-            match to.write_vectored(&slices[..count]) {
+            // One part alone is cheaper to send as such.
+            let sent = if count == 1 { to.write(&slices[0]) } else { to.write_vectored(&slices[..count]) };
+            match sent {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => self.sent(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),

@@ -4,10 +4,10 @@ use super::asking;
 use super::flow::{BadRecord, Source};
 use super::mounter::Job;
 use super::pending::{Entry, Question};
-use super::retransmit::{self, Known, Waiter};
+use super::retransmit::{self, Known, Look, Waiter};
 use super::session::{Client, Held, Session};
 use super::settle::{self, Settled};
-use super::worker::{Delivery, Env, SessionKey};
+use super::worker::{Delivery, Env};
 use crate::identity::Principal;
 use crate::message::{Asked, Call};
 use crate::metrics::Totals;
@@ -235,11 +235,12 @@ impl Session {
         let chain = held.as_ref().map_or_else(|| chain.clone(), |held| held.chain.clone());
         let once = match &held {
             Some(held) => held.once,
-            None => op.once().then(|| env.shared.retransmits.key(address.ip(), record)),
+            None => op.once().then(|| env.shared.retransmits.key(address.ip(), &[record])),
         };
+        let waiter = Waiter { worker: env.worker, session: *key, xid: head.xid };
         let mut unknown_before = held.as_ref().is_some_and(|held| held.unknown);
         if held.is_none() {
-            match recalled(once, *key, answers, env) {
+            match known(once, Look::Before, waiter, answers, env) {
                 Passed::New => {}
                 Passed::Unknown => unknown_before = true,
                 Passed::Dealt => return Done::Skip,
@@ -291,7 +292,7 @@ impl Session {
             Outcome::Forward { handled } => {
                 let settling = from == POLICIES_MAX;
                 let unknown = settling
-                    || match known(once, *key, answers, env) {
+                    || match known(once, Look::Forward, waiter, answers, env) {
                         Passed::New => false,
                         Passed::Unknown => true,
                         Passed::Dealt => return Done::Skip,
@@ -303,7 +304,7 @@ impl Session {
                             let status = call.unless.unwrap_or(Status::ServerFault);
                             let begin = answers.len();
                             answer::put(answers, head.xid, op, status);
-                            super::replies::tell_waiters(once, &answers[begin..], env);
+                            super::replies::tell_waiters(once, &answers[begin..], true, env);
                             return Done::Skip;
                         }
                         Settled::Ask(probe) => {
@@ -331,7 +332,7 @@ impl Session {
                             let maker = asking::Maker::Server;
                             asking::put_made(&made, maker, head.xid, &asked, (&chain, handled), answers, env);
                             let reply = answers[begin..].to_vec();
-                            super::replies::tell_waiters(once, &reply, env);
+                            super::replies::tell_waiters(once, &reply, true, env);
                             return Done::Skip;
                         }
                         Settled::Later => {
@@ -403,38 +404,22 @@ pub(super) enum Passed {
     Dealt,
 }
 
-/// Looks a call up that must happen once; one that is new is pending from now on.
+/// Looks a call up that must happen once. What was carried out before, or is pending, is not for policies to judge again (a name
+/// that it has removed is gone).
 pub(super) fn known(
     once: Option<retransmit::Key>,
-    session: SessionKey,
+    look: Look,
+    waiter: Waiter,
     answers: &mut Vec<u8>,
     env: &Env<'_>,
 ) -> Passed {
     let Some(once) = once else { return Passed::New };
-    let waiter = Waiter { worker: env.worker, session };
-    passed(env.shared.retransmits.begin(once, waiter, env.now.steady_us), answers, env)
-}
-
-/// The same before policies have seen it: what was carried out before, or is pending, is not theirs to judge again (a name that
-/// it has removed is gone). What is new, or unknown, stays so.
-pub(super) fn recalled(
-    once: Option<retransmit::Key>,
-    session: SessionKey,
-    answers: &mut Vec<u8>,
-    env: &Env<'_>,
-) -> Passed {
-    let Some(once) = once else { return Passed::New };
-    let waiter = Waiter { worker: env.worker, session };
-    passed(env.shared.retransmits.recall(once, waiter, env.now.steady_us), answers, env)
-}
-
-fn passed(known: Known, answers: &mut Vec<u8>, env: &Env<'_>) -> Passed {
-    match known {
+    match env.shared.retransmits.known(once, look, waiter, env.now.steady_us) {
         Known::New => return Passed::New,
         Known::Unknown => return Passed::Unknown,
         Known::Answered(reply) => {
             Totals::count(&env.shared.totals.replayed_total);
-            answers.extend_from_slice(&reply);
+            retransmit::put_again(&reply, waiter.xid, answers);
         }
         Known::Pending | Known::Crowded => Totals::count(&env.shared.totals.retransmissions_total),
     }

@@ -9,19 +9,22 @@
 //!
 //! - [`walk`]: from operation to operation. - [`judged`]: the same where objects must be known: resolving names, OPEN, whose
 //!   credentials. - [`made_up`]: operations on objects that a policy makes up; [`states`]: what is open of them.
-//! - [`question`]: what FileWall asks the server itself, which holds the client's call meanwhile.
+//! - [`question`]: what FileWall asks the server itself, which holds the client's call meanwhile. - [`slots`]: which call has which
+//!   place in a session.
 //!
 //! Invariants
 //! - The first operation that is denied, or not served, ends the COMPOUND: the server gets those before it, and its reply is
 //!   completed with the refusal. So a sequence number or slot is used up as the client expects.
 //! - Where a policy must know objects ([`crate::policy::Policy::judges_objects`]), each operation is judged with the handle that it
 //!   is about: names are asked for first, and the server gets the handle that was judged in place of the name.
+//! - What the server has answered to one call reaches no other that names the same place in a session.
 //! - No way leads from the server to the client past the policies: there are no callbacks, hence no delegations; no layouts;
-//!   no addresses of other servers; LOOKUPP is not served.
+//!   no addresses of other servers; LOOKUPP leads to folders of the export, and up the way that leads down to it.
 
 mod judged;
 mod made_up;
 mod question;
+mod slots;
 mod states;
 mod walk;
 
@@ -29,9 +32,11 @@ pub(super) use question::{Answer4, Question4, fattr3, keeps_sequence};
 pub use states::Shared4;
 pub use walk::Course;
 
-use super::calls::{Done, Passed, known, recalled};
+use super::calls::{Done, Passed, known};
 use super::flow::Source;
 use super::pending::{Entry, Question};
+use super::replies::tell_waiters;
+use super::retransmit::{Key, Look, Retransmits, Waiter};
 use super::session::{Held, Session};
 use super::worker::Env;
 use crate::identity::Principal;
@@ -39,13 +44,17 @@ use crate::message::Asked;
 use crate::metrics::Totals;
 use crate::places::Place;
 use crate::wire::nfs3::{Handle, Op};
-use crate::wire::nfs4::arguments::{self, CompoundHead};
+use crate::wire::nfs4::arguments::{self, Argument, CompoundHead};
 use crate::wire::nfs4::{COMPOUND, MINOR_MAX, Op4, status};
 use crate::wire::rpc::{CallHead, Credential, Refusal, mark_of, put_success};
-use crate::wire::xdr::{Reader, padded, put_opaque, put_u32, set_u32};
+use crate::wire::xdr::{Reader, get_u32, padded, put_opaque, put_u32, set_u32};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use walk::{Stop, Walk};
+
+/// Bytes behind the tag by which calls in one place of a session are told apart.
+const NAMED_BYTES_MAX: usize = 4096;
 
 /// Where the cursor is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,6 +134,8 @@ pub struct CompoundAsked {
     pub caller: Arc<Principal>,
     /// True if the COMPOUND goes on when these are done; its call is held.
     pub segment: bool,
+    /// Its place in a session, and its name there (NFSv4.1).
+    pub place: Option<(slots::Place, Key)>,
 }
 
 /// Bytes that are replaced in a record.
@@ -224,7 +235,7 @@ struct Way<'s> {
     compound: &'s CompoundHead,
     caller: Arc<Principal>,
     chain: Arc<crate::policy::Chain>,
-    once: Option<super::retransmit::Key>,
+    once: Option<Key>,
     unknown: bool,
 }
 
@@ -247,7 +258,7 @@ impl Way<'_> {
         }
     }
 
-    fn entry(&self, asked: Question, since_us: u64, once: Option<super::retransmit::Key>) -> Entry {
+    fn entry(&self, asked: Question, since_us: u64, once: Option<Key>) -> Entry {
         let chain = self.chain.clone();
         Entry { client_xid: self.head.xid, asked, resent: false, chain, since_us, once }
     }
@@ -314,17 +325,31 @@ impl Session {
         };
         let Some(caller) = caller else { return self.refuse(head.xid, Refusal::CredentialTooWeak, env) };
         let chain = held.as_ref().map_or_else(|| chain.clone(), |held| held.chain.clone());
-        let judges = chain.judges_objects();
+        // Nobody can say where LOOKUPP leads but who knows what it is about.
+        let judges = chain.judges_objects()
+            || env.compound.ops.iter().any(|argument| argument.op == Op4::LookupParent);
         let once = match &held {
             Some(held) => held.once,
-            // From 4.1 on the server's sessions see to it, unless policies look for names before it is asked.
-            None => ((compound.minor == 0 || judges)
-                && env.compound.ops.iter().any(|argument| argument.rule.is_some_and(Op::once)))
-            .then(|| env.shared.retransmits.key(address.ip(), record)),
+            None => {
+                let name = copies(compound, &env.compound.ops, record, judges);
+                name.map(|parts| env.shared.retransmits.key(address.ip(), &parts))
+            }
         };
+        let place = slots::Place::of(env.compound.ops.first(), record)
+            .map(|place| (place, name_in_place(compound, record, address.ip(), &env.shared.retransmits)));
+        if let (Some((place, call)), None) = (place, &held)
+            && !env.shared.four.slots.take(place, call)
+        {
+            Totals::count(&env.shared.totals.false_retries_total);
+            let tag = compound.tag.of(record).to_vec();
+            let refused = (status::SEQ_FALSE_RETRY, Some(Op4::Sequence.number()));
+            put_answer(answers, head.xid, &tag, (0, &[]), refused);
+            return Done::Skip;
+        }
+        let waiter = Waiter { worker: env.worker, session: *key, xid: head.xid };
         let mut unknown = held.as_ref().is_some_and(|held| held.unknown);
         if held.is_none() && judges {
-            match recalled(once, *key, answers, env) {
+            match known(once, Look::Before, waiter, answers, env) {
                 Passed::New => {}
                 Passed::Unknown => unknown = true,
                 Passed::Dealt => return Done::Skip,
@@ -334,7 +359,7 @@ impl Session {
         let course =
             held.as_mut().and_then(|held| held.course.take()).map_or_else(Course::default, |course| *course);
         let way = Way { head, compound, caller, chain, once, unknown };
-        let mut walk = Walk::new(record, record_bytes, &way, env, course);
+        let mut walk = Walk::new((record, record_bytes), &way, env, course, judges);
         let stopped = walk.run(&env.compound.ops, env.compound.refused);
         let Walk { record, mut course, .. } = walk;
         let now_us = env.now.steady_us;
@@ -361,7 +386,8 @@ impl Session {
                 let (edits, ops) = (std::mem::take(&mut course.edits), std::mem::take(&mut course.ops));
                 let sent = ops.iter().filter(|op| !matches!(op.sent, Sent::Made(_))).count();
                 let user = course.user.take().and_then(|(user, _)| user);
-                let asked = CompoundAsked { ops, cut: None, caller: way.caller.clone(), segment: true };
+                let asked =
+                    CompoundAsked { ops, cut: None, caller: way.caller.clone(), segment: true, place };
                 let xid = pending.insert(way.entry(Question::Compound(Box::new(asked)), now_us, None));
                 env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 // The record stays as it is, for the rest of it is walked through later.
@@ -382,16 +408,22 @@ impl Session {
         if course.ops.is_empty() {
             let status = cut.map_or(course.status, |(_, status)| status);
             let results = (course.count, course.results.as_slice());
+            let begin = answers.len();
             put_answer(answers, head.xid, &tag, results, (status, cut.map(|(number, _)| number)));
+            // Its place in the slot is used up at the server, unless that is what has failed.
+            let placed = course.count > 1 || course.count == 1 && course.status == status::OK;
+            if let (Some(once), true) = (once, compound.minor > 0 && placed) {
+                tell_waiters(once, &answers[begin..], true, env);
+            }
             return Done::Skip;
         }
         // A COMPOUND of which nobody knows what became goes to the server once more, as without FileWall.
-        if known(once, *key, answers, env) == Passed::Dealt {
+        if known(once, Look::Forward, waiter, answers, env) == Passed::Dealt {
             return Done::Skip;
         }
         set_user(record, &head, course.user.and_then(|(user, _)| user));
         let forwarded = course.ops.len();
-        let asked = CompoundAsked { ops: course.ops, cut, caller: way.caller.clone(), segment: false };
+        let asked = CompoundAsked { ops: course.ops, cut, caller: way.caller.clone(), segment: false, place };
         let xid = pending.insert(way.entry(Question::Compound(Box::new(asked)), now_us, once));
         env.shared.totals.pending.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let edits = course.edits;
@@ -404,6 +436,39 @@ impl Session {
         output.head(|out| put_edited(record, record_bytes, head_end, xid, &edits, out));
         Done::Forward(head_end)
     }
+}
+
+/// What makes two records copies of one COMPOUND that must happen once; `None` for one that may happen again.
+///
+/// In NFSv4.0 it is the whole record. From 4.1 on the server's own sessions see to it, by the place in the slot that SEQUENCE names.
+/// But where policies look for names first, a copy would be judged by what the first one has left, and the server would get
+/// another COMPOUND in the same place: what the client wants kept is kept here. Its transaction number and its tag are free
+/// to differ then.
+fn copies<'r>(
+    head: &CompoundHead,
+    ops: &[Argument],
+    record: &'r [u8],
+    judges: bool,
+) -> Option<[&'r [u8]; 2]> {
+    let once = || ops.iter().any(|argument| argument.rule.is_some_and(Op::once));
+    if head.minor == 0 {
+        return once().then_some([record, &[]]);
+    }
+    // Its last argument says whether the reply is to be kept.
+    let kept = |first: &Argument| first.op == Op4::Sequence && get_u32(record, first.end - 4) != 0;
+    (judges && (once() || ops.first().is_some_and(kept))).then(|| untagged(head, record))
+}
+
+/// A record before and behind its tag, without its transaction number: what a copy has in NFSv4.1.
+fn untagged<'r>(head: &CompoundHead, record: &'r [u8]) -> [&'r [u8]; 2] {
+    [&record[4..head.tag.start], &record[head.tag.padded_end()..]]
+}
+
+/// The name of a call that takes a place in a session. Of what is written its length and its beginning count.
+fn name_in_place(head: &CompoundHead, record: &[u8], client: IpAddr, memory: &Retransmits) -> Key {
+    let [before, behind] = untagged(head, record);
+    let begin = &behind[..behind.len().min(NAMED_BYTES_MAX)];
+    memory.key(client, &[before, begin, &behind.len().to_be_bytes()])
 }
 
 /// Changes who the server shall think is calling.

@@ -239,6 +239,16 @@ impl Session {
             // A server that knows an operation not answers with the number of ILLEGAL.
             found.outcomes.iter().all(|outcome| sent.next() == Some(outcome.op))
         };
+        // What has got no place in a session may come again as another call, and is for the server to answer again.
+        let placed = read == Ok(true)
+            && !env
+                .results4
+                .outcomes
+                .first()
+                .is_some_and(|first| first.op == Op4::Sequence && first.status != status::OK);
+        if let Some((place, call)) = asked.place {
+            env.shared.four.slots.answered(place, call, placed);
+        }
         let mut head_end = record_bytes;
         match read {
             Ok(true) if fits(env.results4) => {
@@ -280,7 +290,7 @@ impl Session {
             }
         }
         if let Some(once) = once {
-            tell_waiters(once, output.heads_from(begin), env);
+            tell_waiters(once, output.heads_from(begin), placed, env);
         }
         if !matches!(client, Client::Tcp(_)) {
             output.clear();
@@ -313,6 +323,7 @@ impl Session {
         if let Some(course) = self.held.as_mut().and_then(|held| held.course.as_mut()) {
             match answer {
                 Answer4::Told(told) => course.told.push(told),
+                Answer4::Parent(parent) => course.parent = Some(parent),
                 Answer4::Listed(status, bytes) => course.listed = Some((status, bytes)),
                 Answer4::UsedUp(status) => course.used_up = Some(status),
                 Answer4::Root(Ok(root)) => env.shared.four.set_root(Some(root)),

@@ -40,6 +40,7 @@ use crate::error::{Error, Result};
 use crate::metrics::{PrincipalRow, Status, Totals};
 use crate::policy::{self, Chain};
 use crate::replicate::{Plan, Router};
+use crate::wire::nfs3::Handle;
 use crate::wire::portmap::Ports;
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
@@ -51,6 +52,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use weir_base::journal::Journal;
 use worker::{Datagrams, Delivery, Inbox, Worker};
 
 /// Longest datagram, bytes.
@@ -132,6 +134,8 @@ pub struct Shared {
     clients: Mutex<HashMap<IpAddr, usize>>,
     /// The servers behind, where there are several.
     router: Option<Arc<Router>>,
+    /// What clients have mounted, for a second FileWall.
+    mounts: Option<Mutex<Journal>>,
     /// Held while the context is ours.
     _lock: Option<std::fs::File>,
 }
@@ -156,6 +160,15 @@ impl Shared {
         clients.insert(client, own + 1);
         Totals::count(&self.totals.sessions);
         true
+    }
+
+    /// Writes down what a client has mounted. What is lost must be mounted again when this process has ended.
+    pub fn note_mount(&self, handle: &Handle, path: &[u8]) {
+        let Some(journal) = &self.mounts else { return };
+        let mut journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = journal.append(&[mount_line(handle, path)]) {
+            tracing::error!(%error, "a mount cannot be written down");
+        }
     }
 
     /// A session of a client has ended.
@@ -245,16 +258,16 @@ impl FileWall {
     /// # Errors
     /// [`Error`]: a policy or the plan is wrong, or the system refuses something.
     pub fn start_group(mut config: Config, plan: &Plan) -> Result<FileWall> {
-        let (retransmits, lock) = match &plan.context {
-            None => (Retransmits::default(), None),
-            Some(folder) => {
-                let lock = take_over(folder, plan.standby)?;
-                let path = folder.join("once");
-                let retransmits = Retransmits::open(&path)
-                    .map_err(|error| Error::io(format!("open {}", path.display()), error))?;
-                (retransmits, Some(lock))
-            }
-        };
+        let (mut retransmits, mut mounts, mut lock) = (Retransmits::default(), None, None);
+        if let Some(folder) = &plan.context {
+            lock = Some(take_over(folder, plan.standby)?);
+            let opened = |name: &str| {
+                let path = folder.join(name);
+                move |error| Error::io(format!("open {}", path.display()), error)
+            };
+            retransmits = Retransmits::open(&folder.join("once")).map_err(opened("once"))?;
+            mounts = Some(Journal::open(&folder.join("mounts")).map_err(opened("mounts"))?);
+        }
         let mut router = None;
         if !plan.is_empty() {
             let (started, address) = Router::start(&config.server, plan)?;
@@ -269,6 +282,23 @@ impl FileWall {
         };
         if let Some(reason) = chain.refuses_nfs4() {
             tracing::warn!("{reason}");
+        }
+        let mounts = match mounts {
+            Some((mut journal, lines)) => {
+                for (handle, path) in lines.iter().filter_map(|line| mount_of(line)) {
+                    chain.knows_mount(&handle, path);
+                }
+                let known = chain.context().places.mounts();
+                let kept: Vec<_> = known.iter().map(|(handle, path)| mount_line(handle, path)).collect();
+                let rewritten = journal.rewrite(kept.iter().map(Vec::as_slice));
+                rewritten.map_err(|error| Error::io("write down what is mounted", error))?;
+                Some(Mutex::new(journal))
+            }
+            None => None,
+        };
+        if !chain.context().zones.trivial() {
+            // Else the first calls by handles of mounts, which clients have from the process before, would have to wait.
+            mounter::find_root(&config.server, &chain);
         }
         let sockets = Sockets::bind(&config)?;
         let address = sockets.tcp.local_addr().map_err(|error| Error::io("own address", error))?;
@@ -302,6 +332,7 @@ impl FileWall {
             inboxes,
             clients: Mutex::default(),
             router,
+            mounts,
             _lock: lock,
         });
         let mut wall =
@@ -417,6 +448,19 @@ fn take_over(folder: &std::path::Path, standby: bool) -> Result<std::fs::File> {
         ))),
         Err(std::fs::TryLockError::Error(error)) => Err(wrong(error)),
     }
+}
+
+/// A mount as a line of the context: the length of the handle, the handle, the path.
+fn mount_line(handle: &Handle, path: &[u8]) -> Vec<u8> {
+    let handle = handle.as_bytes();
+    // Handles have at most 128 bytes.
+    [&[u8::try_from(handle.len()).unwrap_or(0)], handle, path].concat()
+}
+
+fn mount_of(line: &[u8]) -> Option<(Handle, &[u8])> {
+    let (length, rest) = line.split_first()?;
+    let (handle, path) = rest.split_at_checked(usize::from(*length))?;
+    Some((Handle::new(handle)?, path))
 }
 
 /// Accepts connections and hands them to the workers in turn.

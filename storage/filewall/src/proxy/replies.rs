@@ -2,7 +2,7 @@
 
 use super::flow::{BadRecord, Source};
 use super::pending::{Entry, Question};
-use super::retransmit;
+use super::retransmit::{self, Waiter};
 use super::session::{Client, Session};
 use super::settle;
 use super::worker::{Delivery, Env};
@@ -136,7 +136,7 @@ impl Session {
             }
         }
         if let Some(once) = once {
-            tell_waiters(once, output.heads_from(begin), env);
+            tell_waiters(once, output.heads_from(begin), true, env);
         }
         match (client, forward) {
             (Client::Tcp(_), Some(head_end)) => Done::Forward(head_end),
@@ -159,11 +159,11 @@ impl Session {
     }
 }
 
-/// Remembers the reply to a call that must happen once, and sends it to the copies that wait.
-pub(super) fn tell_waiters(once: retransmit::Key, reply: &[u8], env: &Env<'_>) {
-    let (reply, waiters) = env.shared.retransmits.answered(once, reply, env.now.steady_us);
-    for waiter in waiters {
-        env.shared.deliver(waiter.worker, Delivery::Reply { session: waiter.session, reply: reply.clone() });
+/// Sends the reply to a call that must happen once to the copies that wait, and remembers it for those to come if it `keeps`.
+pub(super) fn tell_waiters(once: retransmit::Key, reply: &[u8], keeps: bool, env: &Env<'_>) {
+    let (reply, waiters) = env.shared.retransmits.answered(once, reply, keeps, env.now.steady_us);
+    for Waiter { worker, session, xid } in waiters {
+        env.shared.deliver(worker, Delivery::Reply { session, xid, reply: reply.clone() });
     }
 }
 

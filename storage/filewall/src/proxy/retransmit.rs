@@ -3,7 +3,8 @@
 //! A client whose connection broke sends its pending calls again on a new one. If such a call had reached the server, a second
 //! execution would fail or do something else. So each is remembered under the client's address and a hash of the call
 //! (transaction number, credentials, arguments): while it is pending, a copy waits for the same reply; after that, it is answered
-//! from memory.
+//! from memory. In NFSv4.1 the place in a session's slot, which is among the arguments, makes a call what it is, and a copy may come
+//! with another transaction number and another tag (RFC 8881, 2.10.6.1): these do not count there.
 //!
 //! When the connection to the server breaks, or FileWall ends, nobody knows whether the server has carried out what was
 //! pending. A copy of such a call is settled by looking ([`super::settle`]). With a file, all this outlives the process, so that a
@@ -12,6 +13,7 @@
 
 use super::server::random;
 use super::worker::SessionKey;
+use crate::wire::xdr::set_u32;
 use foldhash::quality::FixedState;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -41,12 +43,23 @@ pub struct Waiter {
     pub worker: usize,
     /// Its session.
     pub session: SessionKey,
+    /// Its transaction number: where a copy is known by a session's slot, it may have another one than the first.
+    pub xid: u32,
+}
+
+/// When a call is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Before it is decided whether it goes on: one that is new, or unknown, stays so.
+    Before,
+    /// It goes on: one that is new, or unknown, is pending from now on.
+    Forward,
 }
 
 /// What is known of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// Nothing: it is pending from now on.
+    /// Nothing.
     New,
     /// It is pending; the copy waits.
     Pending,
@@ -54,7 +67,7 @@ pub enum Known {
     Crowded,
     /// It was answered with this record.
     Answered(Arc<[u8]>),
-    /// It was forwarded once, and nobody knows what became of it; it is pending from now on.
+    /// It was forwarded once, and nobody knows what became of it.
     Unknown,
 }
 
@@ -179,12 +192,12 @@ impl Retransmits {
         }
     }
 
-    /// The name of a call: its record as the client sent it.
-    pub fn key(&self, client: IpAddr, record: &[u8]) -> Key {
+    /// The name of a call: its record as the client sent it, or those parts of it that make copies the same.
+    pub fn key(&self, client: IpAddr, parts: &[&[u8]]) -> Key {
         let hash = |seed: &FixedState| {
             let mut hasher = seed.build_hasher();
             client.hash(&mut hasher);
-            record.hash(&mut hasher);
+            parts.hash(&mut hasher);
             hasher.finish()
         };
         (hash(&self.seeds.0), hash(&self.seeds.1))
@@ -195,38 +208,11 @@ impl Retransmits {
         work(&mut shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is known of a call; one that is new is pending from now on.
-    pub fn begin(&self, key: Key, waiter: Waiter, now_us: u64) -> Known {
+    /// What is known of a call; `waiter` is its copy at hand.
+    pub fn known(&self, key: Key, look: Look, waiter: Waiter, now_us: u64) -> Known {
         let known = self.with(key, |shard| {
             shard.forget(now_us);
-            match shard.calls.get_mut(&key) {
-                None => {
-                    shard.calls.insert(key, State::Pending(Vec::new()));
-                    Known::New
-                }
-                Some(state @ State::Unknown(_)) => {
-                    *state = State::Pending(Vec::new());
-                    Known::Unknown
-                }
-                Some(State::Answered(reply, _)) => Known::Answered(reply.clone()),
-                Some(State::Pending(waiters)) if waiters.len() < WAITERS_MAX => {
-                    waiters.push(waiter);
-                    Known::Pending
-                }
-                Some(State::Pending(_)) => Known::Crowded,
-            }
-        });
-        if known == Known::New {
-            self.write(line(IS_PENDING, key, b""));
-        }
-        known
-    }
-
-    /// What is known of a call, before it is decided whether it goes on: one that is new, or unknown, stays so.
-    pub fn recall(&self, key: Key, waiter: Waiter, now_us: u64) -> Known {
-        self.with(key, |shard| {
-            shard.forget(now_us);
-            match shard.calls.get_mut(&key) {
+            let known = match shard.calls.get_mut(&key) {
                 None => Known::New,
                 Some(State::Unknown(_)) => Known::Unknown,
                 Some(State::Answered(reply, _)) => Known::Answered(reply.clone()),
@@ -235,21 +221,31 @@ impl Retransmits {
                     Known::Pending
                 }
                 Some(State::Pending(_)) => Known::Crowded,
+            };
+            if look == Look::Forward && matches!(known, Known::New | Known::Unknown) {
+                shard.calls.insert(key, State::Pending(Vec::new()));
             }
-        })
+            known
+        });
+        if look == Look::Forward && known == Known::New {
+            self.write(line(IS_PENDING, key, b""));
+        }
+        known
     }
 
-    /// A pending call was answered; returns the copies that wait.
-    pub fn answered(&self, key: Key, reply: &[u8], now_us: u64) -> (Arc<[u8]>, Vec<Waiter>) {
+    /// A pending call was answered; returns the copies that wait. The reply is remembered if `keeps`, and it is no longer than
+    /// [`REPLY_BYTES_MAX`].
+    pub fn answered(&self, key: Key, reply: &[u8], keeps: bool, now_us: u64) -> (Arc<[u8]>, Vec<Waiter>) {
         let reply: Arc<[u8]> = reply.into();
+        let keeps = keeps && reply.len() <= REPLY_BYTES_MAX;
         let waiters = self.with(key, |shard| {
-            if reply.len() > REPLY_BYTES_MAX {
+            if !keeps {
                 return shard.calls.remove(&key);
             }
             shard.answered.push_back((key, now_us));
             shard.calls.insert(key, State::Answered(reply.clone(), now_us))
         });
-        if self.journal.is_some() && reply.len() <= REPLY_BYTES_MAX {
+        if self.journal.is_some() && keeps {
             self.write(line(IS_ANSWERED, key, &reply));
         }
         match waiters {
@@ -280,6 +276,13 @@ impl Retransmits {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// Appends a remembered reply with the transaction number of a copy.
+pub fn put_again(reply: &[u8], xid: u32, out: &mut Vec<u8>) {
+    let begin = out.len();
+    out.extend_from_slice(reply);
+    set_u32(out, begin + 4, xid);
 }
 
 impl Shard {

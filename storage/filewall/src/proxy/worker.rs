@@ -3,6 +3,7 @@
 //! New connections, results of the MOUNT helper, and replies that copies of a call wait for come through an inbox.
 
 use super::mounter::Mounted;
+use super::retransmit::put_again;
 use super::session::{Client, Session, Up};
 use super::{MAX_DATAGRAM_BYTES, Shared};
 use crate::message::{EntryHandles, Now};
@@ -48,6 +49,8 @@ pub enum Delivery {
     Reply {
         /// The session.
         session: SessionKey,
+        /// The copy's transaction number.
+        xid: u32,
         /// The record, with its mark.
         reply: Arc<[u8]>,
     },
@@ -327,8 +330,8 @@ impl Worker {
                     let key = mounted.session;
                     self.answer(key, |session, shared| finish_mount(session, mounted, shared));
                 }
-                Delivery::Reply { session, reply } => {
-                    self.answer(session, |session, _| session.answers.extend_from_slice(&reply));
+                Delivery::Reply { session, xid, reply } => {
+                    self.answer(session, |session, _| put_again(&reply, xid, &mut session.answers));
                 }
                 Delivery::End { session } => self.remove(session),
             }
@@ -519,7 +522,10 @@ fn finish_mount(session: &mut Session, mounted: Mounted, shared: &Shared) {
     session.mounts -= 1;
     match mounted.result {
         Ok(mut handle) => {
-            mounted.chain.mounted(&mounted.mount, &mut handle);
+            let server = handle;
+            if mounted.chain.mounted(&mounted.mount, &mut handle) {
+                shared.note_mount(&server, &mounted.mount.path);
+            }
             Totals::count(&shared.totals.mounts_total);
             mount::put_mounted(&mut session.answers, mounted.xid, handle.as_bytes());
         }

@@ -19,83 +19,72 @@ pub const ATTRIBUTES_BYTES: usize = 84;
 /// Number of procedures.
 pub const OPS: usize = 22;
 
-/// A procedure of NFSv3.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Op {
+/// Declares [`Op`] once: procedures in the order of their numbers, and their names.
+macro_rules! procedures {
+    ($($(#[$doc:meta])* $op:ident = $name:literal,)*) => {
+        /// A procedure of NFSv3.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Op {
+            $($(#[$doc])* $op,)*
+        }
+
+        impl Op {
+            /// All, by procedure number.
+            pub const ALL: [Op; OPS] = [$(Op::$op,)*];
+            const NAMES: [&str; OPS] = [$($name,)*];
+        }
+    };
+}
+
+procedures! {
     /// Nothing.
-    Null,
+    Null = "NULL",
     /// Attributes of an object.
-    Getattr,
+    Getattr = "GETATTR",
     /// Change of attributes.
-    Setattr,
+    Setattr = "SETATTR",
     /// Handle of a name.
-    Lookup,
+    Lookup = "LOOKUP",
     /// What the caller may do.
-    Access,
+    Access = "ACCESS",
     /// Target of a symbolic link.
-    Readlink,
+    Readlink = "READLINK",
     /// Bytes of a file.
-    Read,
+    Read = "READ",
     /// Bytes to a file.
-    Write,
+    Write = "WRITE",
     /// New file.
-    Create,
+    Create = "CREATE",
     /// New directory.
-    Mkdir,
+    Mkdir = "MKDIR",
     /// New symbolic link.
-    Symlink,
+    Symlink = "SYMLINK",
     /// New special file.
-    Mknod,
+    Mknod = "MKNOD",
     /// Removal of a file.
-    Remove,
+    Remove = "REMOVE",
     /// Removal of a directory.
-    Rmdir,
+    Rmdir = "RMDIR",
     /// New name.
-    Rename,
+    Rename = "RENAME",
     /// Second name.
-    Link,
+    Link = "LINK",
     /// Names of a directory.
-    Readdir,
+    Readdir = "READDIR",
     /// Names, attributes and handles of a directory.
-    Readdirplus,
+    Readdirplus = "READDIRPLUS",
     /// State of the file system.
-    Fsstat,
+    Fsstat = "FSSTAT",
     /// Limits of the file system.
-    Fsinfo,
+    Fsinfo = "FSINFO",
     /// Limits of names.
-    Pathconf,
+    Pathconf = "PATHCONF",
     /// Bytes written are made durable.
-    Commit,
+    Commit = "COMMIT",
 }
 
 impl Op {
-    /// All, by procedure number.
-    pub const ALL: [Op; OPS] = [
-        Op::Null,
-        Op::Getattr,
-        Op::Setattr,
-        Op::Lookup,
-        Op::Access,
-        Op::Readlink,
-        Op::Read,
-        Op::Write,
-        Op::Create,
-        Op::Mkdir,
-        Op::Symlink,
-        Op::Mknod,
-        Op::Remove,
-        Op::Rmdir,
-        Op::Rename,
-        Op::Link,
-        Op::Readdir,
-        Op::Readdirplus,
-        Op::Fsstat,
-        Op::Fsinfo,
-        Op::Pathconf,
-        Op::Commit,
-    ];
-
     /// The operation of a procedure number.
     pub fn from_number(number: u32) -> Option<Op> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
@@ -113,31 +102,7 @@ impl Op {
 
     /// Its name, as in the RFC.
     pub fn name(self) -> &'static str {
-        const NAMES: [&str; OPS] = [
-            "NULL",
-            "GETATTR",
-            "SETATTR",
-            "LOOKUP",
-            "ACCESS",
-            "READLINK",
-            "READ",
-            "WRITE",
-            "CREATE",
-            "MKDIR",
-            "SYMLINK",
-            "MKNOD",
-            "REMOVE",
-            "RMDIR",
-            "RENAME",
-            "LINK",
-            "READDIR",
-            "READDIRPLUS",
-            "FSSTAT",
-            "FSINFO",
-            "PATHCONF",
-            "COMMIT",
-        ];
-        NAMES[self.index()]
+        Self::NAMES[self.index()]
     }
 
     /// The operation of a name, in any case.
@@ -329,6 +294,11 @@ pub mod ftype {
     pub const DIRECTORY: u32 = 2;
     /// Symbolic link.
     pub const LINK: u32 = 5;
+}
+
+/// A server's handle without zeros at its end: servers pad the same handle differently in NFSv3 and NFSv4.
+pub fn bare(handle: &[u8]) -> &[u8] {
+    handle.iter().rposition(|byte| *byte != 0).map_or(&[], |last| &handle[..=last])
 }
 
 /// A file handle by value, of either version.

@@ -37,7 +37,7 @@ fn rules() -> crate::policy::Chain {
     let chain = chain(RULES);
     let zones = chain.context().zones;
     let places = chain.context().places;
-    places.learn_mount(&Handle::new(b"root").unwrap(), ROOT, b"/");
+    chain.knows_mount(&Handle::new(b"root").unwrap(), b"/");
     places.learn(b"src", zones.place(b"/src").unwrap(), b"root", None);
     places.learn(b"file", zones.place(b"/src/file").unwrap(), b"src", None);
     chain
@@ -103,7 +103,7 @@ fn a_handle_that_is_not_known_is_looked_up_again() {
 fn nothing_moves_between_two_zones() {
     let chain = chain("kind: access\ndefault: allow\nrules: [{deny: [WRITE], paths: [/src]}]");
     let places = chain.context().places;
-    places.learn_mount(&Handle::new(b"root").unwrap(), ROOT, b"/");
+    chain.knows_mount(&Handle::new(b"root").unwrap(), b"/");
     places.learn(b"src", chain.context().zones.place(b"/src").unwrap(), b"root", None);
     let rename = |from: &'static [u8], to: &'static [u8]| {
         made(1, Op::Rename, move |record| record.opaque(from).opaque(b"a").opaque(to).opaque(b"b"))

@@ -48,17 +48,7 @@ fn chain_of(policies: &[(&'static str, Verdict, u32)]) -> (Chain, Arc<Mutex<Vec<
 
 fn reply_through(chain: &Chain, handled: u64) {
     let caller = chain.principals().get(chain.identities(), [10, 0, 0, 1].into(), 1, 1, &[]);
-    let asked = Asked {
-        op: Op::Getattr,
-        caller,
-        handle: Handle::EMPTY,
-        handle_to: None,
-        name: None,
-        name_to: None,
-        maxcount: 0,
-        datagram: false,
-        note: 0,
-    };
+    let asked = Asked::getattr(caller);
     let (mut record, mut results, mut scratch) = (vec![0; 8], Results::default(), EntryHandles::default());
     chain.reply(&asked, &mut Reply::new(&mut record, 8, &mut results, &mut scratch), handled, 1);
 }

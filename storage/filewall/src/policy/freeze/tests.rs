@@ -1,7 +1,6 @@
 //! Tests of the freeze.
 
 use crate::message::Now;
-use crate::places::ROOT;
 use crate::policy::tests::{answer, ask, chain, made};
 use crate::policy::time::parse_unix_ms;
 use crate::wire::nfs3::{CHANGES, Handle, Op, Status, access};
@@ -33,8 +32,7 @@ fn nothing_changes_while_frozen() {
 fn folders_and_windows_narrow_it() {
     let chain =
         chain("kind: read-only\npaths: [/old]\ntimezone: UTC\ntime: [{from: \"00:00\", to: \"12:00\"}]");
-    let places = chain.context().places;
-    places.learn_mount(&Handle::new(b"root").unwrap(), ROOT, b"/");
+    chain.knows_mount(&Handle::new(b"root").unwrap(), b"/");
     let remove = |name: &'static [u8], time: &str| {
         let mut made = made(1, Op::Remove, move |record| record.opaque(b"root").opaque(name));
         made.now = Now { unix_ms: parse_unix_ms(time).unwrap(), steady_us: 0 };

@@ -124,7 +124,7 @@ impl Tables {
         match change {
             Change::Grant { file, op, grant } => {
                 let (Some(file), Some(op)) = (bytes_of(file), Op::from_name(op)) else { return };
-                let file: Box<[u8]> = super::bare(&file).into();
+                let file: Box<[u8]> = crate::wire::nfs3::bare(&file).into();
                 let mut grants =
                     self.files.get(&file).map_or_else(Grants::default, |known| (**known).clone());
                 grants[op.index()] = Grant::of(grant);

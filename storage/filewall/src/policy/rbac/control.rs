@@ -157,7 +157,9 @@ impl Control {
 
     fn is_root(rbac: &Rbac, handle: &[u8]) -> bool {
         [false, true].into_iter().any(|four| {
-            rbac.root(four).is_some_and(|root| super::bare(root.as_bytes()) == super::bare(handle))
+            rbac.root(four).is_some_and(|root| {
+                crate::wire::nfs3::bare(root.as_bytes()) == crate::wire::nfs3::bare(handle)
+            })
         })
     }
 

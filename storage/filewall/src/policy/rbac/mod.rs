@@ -33,7 +33,7 @@ use crate::identity::{Identities, Principal};
 use crate::message::{Asked, Call, Probe, Reply};
 use crate::places::{Node, ROOT, Zones};
 use crate::policy::time::WindowFile;
-use crate::wire::nfs3::{ALL_OPS, ATTRIBUTES_BYTES, Handle, Op, Status};
+use crate::wire::nfs3::{ALL_OPS, ATTRIBUTES_BYTES, Handle, Op, Status, bare};
 use arc_swap::ArcSwapOption;
 use context::{Change, Context, Grant, Grants, hexadecimal};
 use control::Control;
@@ -403,14 +403,14 @@ impl Rbac {
         if !self.needs_places {
             return Ok(ROOT.node);
         }
-        core.places.get(handle).map(|place| place.node).ok_or(Verdict::Answer(Status::Stale))
+        core.places.get(handle).map(|place| place.node).ok_or(Verdict::Answer(core.places.unknown()))
     }
 
     fn node_of_name(&self, core: &Core<'_>, folder: &[u8], name: &[u8]) -> Result<Node, Verdict> {
         if !self.needs_places {
             return Ok(ROOT.node);
         }
-        let place = core.places.get(folder).ok_or(Verdict::Answer(Status::Stale))?;
+        let place = core.places.get(folder).ok_or(Verdict::Answer(core.places.unknown()))?;
         Ok(core.zones.step(place, name).unwrap_or(place).node)
     }
 
@@ -508,7 +508,8 @@ impl Rbac {
                 objects.learn(handle, reply.attributes_at(at));
             }
         }
-        for number in 0..reply.results.entries.len() {
+        let entries = if reply.learnt { 0 } else { reply.results.entries.len() };
+        for number in 0..entries {
             if let (Some(attributes), Some(handle)) =
                 (reply.entry_attributes(number), reply.entry_handle(number))
             {
@@ -516,11 +517,6 @@ impl Rbac {
             }
         }
     }
-}
-
-/// A server's handle without zeros at its end: servers pad the same handle differently in NFSv3 and NFSv4.
-pub(crate) fn bare(handle: &[u8]) -> &[u8] {
-    handle.iter().rposition(|byte| *byte != 0).map_or(&[], |last| &handle[..=last])
 }
 
 /// Whether the server would let the caller write into a folder.

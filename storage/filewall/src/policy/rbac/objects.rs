@@ -68,7 +68,7 @@ impl Default for Objects {
 
 impl Objects {
     fn with<T>(&self, handle: &[u8], work: impl FnOnce(&mut Generations, Key) -> T) -> T {
-        let handle = super::bare(handle);
+        let handle = crate::wire::nfs3::bare(handle);
         let hash = |seed: &RandomState| {
             let mut hasher = seed.build_hasher();
             hasher.write(handle);

@@ -11,8 +11,9 @@
 use super::walk::{Given, Stop, Subject, Walk};
 use super::{Cursor, Edit, OpAsked, Piece, Position, Question4, Sent};
 use crate::message::Probe;
+use crate::places::ROOT;
 use crate::policy::rbac::objects::Object;
-use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op};
+use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, bare};
 use crate::wire::nfs4::arguments::{Argument, OpenAt};
 use crate::wire::nfs4::{Op4, made, status};
 use crate::wire::reply::{Results, results};
@@ -25,7 +26,7 @@ impl Walk<'_, '_> {
     /// An operation of a COMPOUND whose objects are known.
     pub(super) fn judged(&mut self, argument: &Argument) -> Result<(), Stop> {
         match argument.op {
-            Op4::PutFh | Op4::PutRootFh | Op4::RestoreFh => {
+            Op4::PutFh | Op4::PutPubFh | Op4::PutRootFh | Op4::RestoreFh => {
                 let made = self.other(argument)?;
                 return self.moved(argument, made);
             }
@@ -121,10 +122,58 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
+    /// The folder that the current one is in. Above the export, and from its root, there is one way only.
+    pub(super) fn parent(&mut self, argument: &Argument) -> Result<(), Stop> {
+        let above = match self.course.current.position {
+            Position::Nowhere => return Err(Stop::Cut(status::NOFILEHANDLE)),
+            Position::Above(level) => Some(level),
+            _ if self.course.current.made_up => return Err(Stop::Cut(status::NOTSUPP)),
+            _ => {
+                let handle = self.course.current.handle.ok_or_else(|| self.too_much())?;
+                let root = self.root()?;
+                (bare(root.as_bytes()) == bare(handle.as_bytes()))
+                    .then(|| self.env.shared.server.way().count())
+            }
+        };
+        if let Some(level) = above {
+            let level = level.checked_sub(1).ok_or(Stop::Cut(status::NOENT))?;
+            self.course.current = Cursor { position: Position::Above(level), ..Cursor::default() };
+            self.push(argument, Sent::Same);
+            return Ok(());
+        }
+        let Some(parent) = self.course.parent else {
+            let folder = self.course.current.handle.ok_or_else(|| self.too_much())?;
+            return Err(Stop::Ask(Box::new(Question4::Parent(folder))));
+        };
+        let handle = parent.map_err(Stop::Cut)?;
+        let context = self.way.chain.context();
+        let place = if context.zones.trivial() { Some(ROOT) } else { context.places.get(handle.as_bytes()) };
+        let position = place.map_or(Position::Unknown, Position::Inside);
+        let subject = Subject {
+            rule: Op::Getattr,
+            handles: [Some(handle), None],
+            places: [place, None],
+            names: [Span::default(); 2],
+            name_count: 0,
+        };
+        let user = self.ask(argument, subject)?.user;
+        self.wish(user, false)?;
+        self.go_to(argument, handle);
+        self.course.current = Cursor { position, handle: Some(handle), ..Cursor::default() };
+        self.push(argument, Sent::As(Op4::PutFh));
+        Ok(())
+    }
+
+    /// Lets the server get a handle that was judged in place of the operation.
+    fn go_to(&mut self, argument: &Argument, handle: Handle) {
+        let range = argument.start..argument.end;
+        self.course.edits.push(Edit { range, new: Piece::Bytes(put_fh(handle)) });
+    }
+
     /// A name in the current folder: its handle and attributes; `None` if there is none.
-    fn resolve(&mut self, name: Span) -> Result<Option<Resolved>, Stop> {
+    fn resolve(&mut self, name: Box<[u8]>) -> Result<Option<Resolved>, Stop> {
         let handle = self.course.current.handle.ok_or(Stop::Cut(status::NOFILEHANDLE))?;
-        let probe = Probe { handle, name: Some(name.of(self.record).into()) };
+        let probe = Probe { handle, name: Some(name) };
         let Some(told) = self.course.told.iter().find(|told| told.probe == probe) else {
             return Err(Stop::Ask(Box::new(Question4::Probe(probe))));
         };
@@ -137,6 +186,10 @@ impl Walk<'_, '_> {
             (status::NOENT, ..) => Ok(None),
             (status, ..) => Err(Stop::Cut(status)),
         }
+    }
+
+    fn name(&self, argument: &Argument) -> Box<[u8]> {
+        argument.names[0].of(self.record).into()
     }
 
     /// The root of the export, which is asked for once.
@@ -162,12 +215,8 @@ impl Walk<'_, '_> {
         if given.results.is_some() {
             return self.enter_made_up(argument, &given);
         }
-        let (handle, _) = self.resolve(argument.names[0])?.ok_or(Stop::Cut(status::NOENT))?;
-        let mut bytes = Vec::with_capacity(8 + handle.as_bytes().len());
-        put_u32(&mut bytes, Op4::PutFh.number());
-        put_opaque(&mut bytes, handle.as_bytes());
-        let range = argument.start..argument.end;
-        self.course.edits.push(Edit { range, new: Piece::Bytes(bytes) });
+        let (handle, _) = self.resolve(self.name(argument))?.ok_or(Stop::Cut(status::NOENT))?;
+        self.go_to(argument, handle);
         self.course.current = self.at(argument, handle);
         self.push(argument, Sent::As(Op4::PutFh));
         Ok(())
@@ -194,7 +243,7 @@ impl Walk<'_, '_> {
     /// Rules tell folders from files where they speak of removing.
     fn remove(&mut self, argument: &Argument) -> Result<(), Stop> {
         let own = self.subject(argument, Op::Remove);
-        let folder = match self.resolve(argument.names[0]) {
+        let folder = match self.resolve(self.name(argument)) {
             Ok(Some((_, attributes))) => Object::of(&attributes).is_some_and(|object| object.folder),
             Ok(None) => false,
             Err(stop) => return Err(stop),
@@ -224,7 +273,7 @@ impl Walk<'_, '_> {
         if given.results.is_some() {
             return Err(Stop::Cut(status::ISDIR));
         }
-        let found = self.resolve(argument.names[0])?;
+        let found = self.resolve(self.name(argument))?;
         match found {
             Some((_, attributes)) if Object::of(&attributes).is_some_and(|object| object.folder) => {
                 self.push(argument, Sent::Same);
@@ -279,11 +328,8 @@ impl Walk<'_, '_> {
 
     /// Lets the server open the file that was judged, whatever has its name then.
     fn by_handle(&mut self, argument: &Argument, open: &OpenAt, handle: Handle) {
-        let mut bytes = Vec::with_capacity(8 + handle.as_bytes().len());
-        put_u32(&mut bytes, Op4::PutFh.number());
-        put_opaque(&mut bytes, handle.as_bytes());
         let edits = &mut self.course.edits;
-        edits.push(Edit { range: argument.start..argument.start, new: Piece::Bytes(bytes) });
+        edits.push(Edit { range: argument.start..argument.start, new: Piece::Bytes(put_fh(handle)) });
         let claim = Piece::Bytes(4u32.to_be_bytes().to_vec());
         edits.push(Edit { range: open.claim_at..argument.end, new: claim });
         let hidden = OpAsked {
@@ -296,4 +342,12 @@ impl Walk<'_, '_> {
         };
         self.course.ops.push(hidden);
     }
+}
+
+/// The operation that makes a handle the current one.
+fn put_fh(handle: Handle) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(8 + handle.as_bytes().len());
+    put_u32(&mut bytes, Op4::PutFh.number());
+    put_opaque(&mut bytes, handle.as_bytes());
+    bytes
 }

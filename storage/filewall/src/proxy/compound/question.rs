@@ -32,6 +32,8 @@ const WANTED: [u32; 2] = [
 pub enum Question4 {
     /// What an object, or a name, is.
     Probe(Probe),
+    /// The folder that a folder is in.
+    Parent(Handle),
     /// The root of the export.
     Root,
     /// Entries of a folder.
@@ -59,6 +61,8 @@ pub enum Question4 {
 pub enum Answer4 {
     /// To a probe.
     Told(Told),
+    /// The handle of a folder's parent, or the status.
+    Parent(Result<Handle, u32>),
     /// The root and its file system, or the status.
     Root(Result<Root, u32>),
     /// A listing, as results of READDIRPLUS in NFSv3.
@@ -118,6 +122,11 @@ impl Question4 {
                 .with(Op4::Lookup, name)
                 .op(Op4::GetFh)
                 .attributes(),
+            Question4::Parent(handle) => Ops::default()
+                .with(Op4::PutFh, handle.as_bytes())
+                .op(Op4::LookupParent)
+                .op(Op4::GetFh)
+                .attributes(),
             Question4::Root => {
                 let down = |ops: Ops, name: &[u8]| ops.with(Op4::Lookup, name);
                 server.way().fold(Ops::default().op(Op4::PutRootFh), down).op(Op4::GetFh).attributes()
@@ -167,6 +176,11 @@ impl Question4 {
                 };
                 Answer4::Told(Told { probe, status, handle, attributes })
             }
+            Question4::Parent(_) => Answer4::Parent(match (failed, handle) {
+                (status::OK, Some(handle)) => Ok(handle),
+                (status::OK, None) => Err(status::SERVERFAULT),
+                (status, _) => Err(status),
+            }),
             Question4::Root => Answer4::Root(match (failed, handle, known) {
                 (status::OK, Some(handle), Some(known)) => Ok(Root { handle, fsid: known.fsid }),
                 (status::OK, ..) => Err(status::SERVERFAULT),

@@ -1,5 +1,5 @@
-//! What FileWall knows of NFSv4 for all sessions: the root of the export, and the files that policies make up and clients have
-//! open.
+//! What FileWall knows of NFSv4 for all sessions: the root of the export, places in the server's sessions ([`super::slots`]), and
+//! the files that policies make up and clients have open.
 //!
 //! ```text
 //! stateid   0        4          8                16
@@ -10,6 +10,7 @@
 //! is gone closes nothing.
 
 use super::question::Root;
+use super::slots::Slots;
 use crate::wire::nfs3::Handle;
 use crate::wire::nfs4::STATE_BYTES;
 use crate::wire::xdr::{get_u32, put_u32, put_u64};
@@ -32,6 +33,8 @@ struct Open {
 #[derive(Debug)]
 pub struct Shared4 {
     root: ArcSwapOption<Root>,
+    /// Places in the server's sessions that are taken.
+    pub slots: Slots,
     opens: Mutex<BTreeMap<u64, Open>>,
     next: AtomicU64,
 }
@@ -40,7 +43,12 @@ impl Default for Shared4 {
     fn default() -> Self {
         let random = crate::proxy::server::random;
         let first = u64::from(random()) << 32 | u64::from(random()) >> 1;
-        Self { root: ArcSwapOption::empty(), opens: Mutex::default(), next: AtomicU64::new(first >> 1) }
+        Self {
+            root: ArcSwapOption::empty(),
+            slots: Slots::default(),
+            opens: Mutex::default(),
+            next: AtomicU64::new(first >> 1),
+        }
     }
 }
 

@@ -10,8 +10,9 @@ use crate::proxy::worker::Env;
 use crate::wire::call::{Arguments, SetSpans};
 use crate::wire::nfs3::{Handle, NAME_BYTES_MAX, Op, Status};
 use crate::wire::nfs4::arguments::Argument;
+use crate::wire::nfs4::results::Found;
 use crate::wire::nfs4::{ATTRIBUTE_GROUP, ATTRIBUTE_MODE, ATTRIBUTE_OWNER, Op4, has_bit, status};
-use crate::wire::xdr::{Span, get_u32, put_opaque, put_u32, set_u32};
+use crate::wire::xdr::{Span, get_u32, padded, put_opaque, put_u32, set_u32};
 
 /// Flag of CREATE_SESSION that asks for callbacks on the same connection.
 const FLAG_CALLBACKS: u32 = 2;
@@ -66,6 +67,8 @@ pub struct Course {
     counted: bool,
     /// What the server has answered for it.
     pub told: Vec<Told>,
+    /// The parent of the current folder, or the status of asking for it.
+    pub parent: Option<Result<Handle, u32>>,
     /// A listing that it has answered, as results of NFSv3.
     pub listed: Option<(u32, Vec<u8>)>,
     /// Status of the operation that used up an owner's sequence number.
@@ -150,19 +153,20 @@ pub struct Walk<'w, 'e> {
     /// How often policies were asked for the operation at hand.
     turn: usize,
     judges: bool,
+    /// The server's handle for the one among the attributes that the operation at hand compares.
+    compared: Option<Handle>,
 }
 
 impl<'w, 'e> Walk<'w, 'e> {
     /// A walk that goes on where `course` is.
     pub fn new(
-        record: &'w mut [u8],
-        record_bytes: usize,
+        (record, record_bytes): (&'w mut [u8], usize),
         way: &'w Way<'w>,
         env: &'w Env<'e>,
         course: Course,
+        judges: bool,
     ) -> Self {
-        let judges = way.chain.judges_objects();
-        Walk { record, record_bytes, way, env, course, turn: 0, judges }
+        Walk { record, record_bytes, way, env, course, turn: 0, judges, compared: None }
     }
 
     /// Walks until something stops it. `refused` is what stands behind the last operation that is served.
@@ -193,6 +197,7 @@ impl<'w, 'e> Walk<'w, 'e> {
             self.course.next += 1;
             self.course.now.clear();
             self.course.told.clear();
+            self.course.parent = None;
             self.course.listed = None;
             self.course.used_up = None;
         }
@@ -252,7 +257,10 @@ impl<'w, 'e> Walk<'w, 'e> {
     }
 
     /// Notes what becomes of the operation at hand.
-    pub fn push(&mut self, argument: &Argument, sent: Sent) {
+    pub fn push(&mut self, argument: &Argument, mut sent: Sent) {
+        if sent == Sent::Same {
+            sent = self.translated(argument);
+        }
         if matches!(sent, Sent::Made(_)) {
             self.course.edits.push(Edit { range: argument.start..argument.end, new: Piece::Nothing });
         }
@@ -266,10 +274,41 @@ impl<'w, 'e> Walk<'w, 'e> {
         self.course.ops.push(op);
     }
 
+    /// What the server gets for an operation that goes to it as it is, but for what only FileWall knows.
+    fn translated(&mut self, argument: &Argument) -> Sent {
+        if argument.op == Op4::PutPubFh {
+            let range = argument.start..argument.start + 4;
+            let root = Piece::Bytes(Op4::PutRootFh.number().to_be_bytes().to_vec());
+            self.course.edits.push(Edit { range, new: root });
+            return Sent::As(Op4::PutRootFh);
+        }
+        if let (Some(Found { handle, length_at: Some(at) }), Some(own)) =
+            (argument.compared, self.compared.take())
+        {
+            let bytes =
+                get_u32(self.record, at) as usize + padded(own.as_bytes().len()) - padded(handle.bytes);
+            let length = Piece::Bytes(u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes().to_vec());
+            self.course.edits.push(Edit { range: at..at + 4, new: length });
+            let range = handle.start - 4..handle.padded_end();
+            self.course.edits.push(Edit { range, new: Piece::Handle(own) });
+        }
+        Sent::Same
+    }
+
     fn step(&mut self, argument: &Argument) -> Result<(), Stop> {
+        self.compared = match argument.compared {
+            Some(found) => {
+                let handle = Handle::new(found.handle.of(self.record)).ok_or(Stop::Cut(status::BADXDR))?;
+                Some(self.way.chain.open_handle(handle, self.way.caller.address)?.handle)
+            }
+            None => None,
+        };
         for (at, bit) in argument.locations() {
             let word = get_u32(self.record, at);
             set_u32(self.record, at, word & !bit);
+        }
+        if argument.op == Op4::LookupParent {
+            return self.parent(argument);
         }
         let rules = argument.rule.is_some() || argument.op == Op4::Open;
         if let (Position::Above(level), true) = (self.course.current.position, rules) {
@@ -339,7 +378,8 @@ impl<'w, 'e> Walk<'w, 'e> {
     /// Operations that rules do not speak of; true if the server has nothing to do for it.
     pub(super) fn other(&mut self, argument: &Argument) -> Result<bool, Stop> {
         match argument.op {
-            Op4::PutRootFh => return self.enter(0).map(|()| false),
+            // A server may let any handle be the public one; ours is the root's, as RFC 8881 (4.1.2) proposes.
+            Op4::PutRootFh | Op4::PutPubFh => return self.enter(0).map(|()| false),
             Op4::PutFh => return self.put_handle(argument),
             Op4::SaveFh => self.course.saved = self.course.current.clone(),
             Op4::RestoreFh => {

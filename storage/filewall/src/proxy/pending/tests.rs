@@ -1,22 +1,11 @@
 //! Tests of the pending map.
 
 use super::*;
-use crate::wire::nfs3::{Handle, Op};
 
 fn entry(client_xid: u32, since_us: u64) -> Entry {
     let chain = Chain::new(Vec::new(), Default::default(), Default::default(), None);
     let caller = chain.principals().get(chain.identities(), [10, 0, 0, 1].into(), 1, 1, &[]);
-    let asked = Asked {
-        op: Op::Getattr,
-        caller,
-        handle: Handle::EMPTY,
-        handle_to: None,
-        name: None,
-        name_to: None,
-        maxcount: 0,
-        datagram: false,
-        note: 0,
-    };
+    let asked = Asked::getattr(caller);
     let asked = Question::Call(asked, 0);
     Entry { client_xid, asked, chain: Arc::new(chain), since_us, once: None, resent: false }
 }

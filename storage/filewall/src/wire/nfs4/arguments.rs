@@ -1,5 +1,6 @@
 //! Arguments of a COMPOUND: where the fields are that FileWall looks at.
 
+use super::results::Found;
 use super::{
     ATTRIBUTE_SIZE, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LOCATIONS, NAME_BYTES_MAX, OPAQUE_BYTES_MAX, OPS_MAX,
     Op4, SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, as_nfs3, bitmap, has, refusal_of, status,
@@ -91,6 +92,8 @@ pub struct Argument {
     pub wanted: Option<Span>,
     /// Data of a WRITE.
     pub payload: Option<Span>,
+    /// The handle among the attributes that are compared (VERIFY, NVERIFY).
+    pub compared: Option<Found>,
     /// Where the longest request and reply of a new session stand, two words.
     pub sizes_at: Option<usize>,
     /// Where a word stands that opens a way from the server back to the client, past FileWall.
@@ -154,6 +157,7 @@ impl Argument {
             set: None,
             wanted: None,
             payload: None,
+            compared: None,
             sizes_at: None,
             callback_at: None,
         }
@@ -167,7 +171,13 @@ impl Argument {
 
     fn read(&mut self, reader: &mut Reader<'_>) -> Read<()> {
         match self.op {
-            Op4::GetFh | Op4::PutRootFh | Op4::ReadLink | Op4::RestoreFh | Op4::SaveFh => Ok(()),
+            Op4::GetFh
+            | Op4::LookupParent
+            | Op4::PutPubFh
+            | Op4::PutRootFh
+            | Op4::ReadLink
+            | Op4::RestoreFh
+            | Op4::SaveFh => Ok(()),
             Op4::PutFh => {
                 self.handle = Some(reader.opaque(HANDLE4_BYTES_MAX)?);
                 Ok(())
@@ -182,7 +192,10 @@ impl Argument {
             }
             Op4::Create => self.create(reader),
             Op4::Open => self.open(reader),
-            Op4::NVerify | Op4::Verify => attributes(reader).map(|_| ()),
+            Op4::NVerify | Op4::Verify => {
+                self.compared = super::results::attributes(reader, false)?.found;
+                Ok(())
+            }
             Op4::SetAttr => {
                 self.state(reader)?;
                 self.set = Some(attributes(reader)?);

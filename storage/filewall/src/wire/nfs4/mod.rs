@@ -99,6 +99,8 @@ pub mod status {
     pub const BAD_STATEID: u32 = 10025;
     /// An owner's sequence number that is not the next one.
     pub const BAD_SEQID: u32 = 10026;
+    /// Another call has this place in the session's slot (NFSv4.1).
+    pub const SEQ_FALSE_RETRY: u32 = 10076;
     /// More operations than can be carried out at once (NFSv4.1).
     pub const TOO_MANY_OPS: u32 = 10070;
     /// Another minor version is wanted.
@@ -139,8 +141,8 @@ macro_rules! ops {
 
 ops! {
     Access = 3, Close = 4, Commit = 5, Create = 6, DelegPurge = 7, DelegReturn = 8, GetAttr = 9, GetFh = 10, Link = 11,
-    Lock = 12, LockTest = 13, Unlock = 14, Lookup = 15, NVerify = 17, Open = 18, OpenConfirm = 20, OpenDowngrade = 21,
-    PutFh = 22, PutRootFh = 24, Read = 25, ReadDir = 26, ReadLink = 27, Remove = 28, Rename = 29, Renew = 30,
+    Lock = 12, LockTest = 13, Unlock = 14, Lookup = 15, LookupParent = 16, NVerify = 17, Open = 18, OpenConfirm = 20, OpenDowngrade = 21,
+    PutFh = 22, PutPubFh = 23, PutRootFh = 24, Read = 25, ReadDir = 26, ReadLink = 27, Remove = 28, Rename = 29, Renew = 30,
     RestoreFh = 31, SaveFh = 32, SecInfo = 33, SetAttr = 34, SetClientId = 35, SetClientIdConfirm = 36, Verify = 37,
     Write = 38, ReleaseLockOwner = 39, BindConnection = 41, ExchangeId = 42, CreateSession = 43, DestroySession = 44,
     FreeState = 45, SecInfoNoName = 52, Sequence = 53, TestState = 55, DestroyClientId = 57, ReclaimComplete = 58,

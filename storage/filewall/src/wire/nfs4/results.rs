@@ -83,8 +83,8 @@ pub struct Outcome4 {
 
 /// What is looked for among attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Attributes {
-    found: Option<Found>,
+pub(super) struct Attributes {
+    pub(super) found: Option<Found>,
     limits_at: [Option<usize>; 2],
     known: Option<Known>,
 }
@@ -297,7 +297,7 @@ fn security(reader: &mut Reader<'_>) -> Read<()> {
 }
 
 /// `fattr4`; what of it is looked for.
-fn attributes(reader: &mut Reader<'_>, objects: bool) -> Read<Attributes> {
+pub(super) fn attributes(reader: &mut Reader<'_>, objects: bool) -> Read<Attributes> {
     let bits = bitmap(reader)?;
     let length_at = reader.at();
     let bytes = reader.length(ATTRIBUTES_BYTES_MAX)?;
