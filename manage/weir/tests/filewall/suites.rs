@@ -74,7 +74,10 @@ rules: permit (principal in Role::\"admin\", action, resource);
 ";
 
 /// Where FileWall answers otherwise, and why: pynfs's codes. `docs/operate/filewall.md` says it to people.
-const DIFFERENT_4_0: [(&str, &str); 0] = [];
+const DIFFERENT_4_0: [(&str, &str); 2] = [
+    ("OPEN20", "another administrator opens the file as its owner would"),
+    ("WRT19", "likewise, and writes it"),
+];
 const DIFFERENT_4_1: [(&str, &str); 3] = [
     ("CSID3", "under roles, what is made is not written to in the same COMPOUND"),
     ("CSID5", "likewise, nor looked up in"),
