@@ -21,7 +21,7 @@ const DOMAIN: &str = "lab";
 pub const LIAR: u32 = 4;
 const FOUNDERS: u32 = 4;
 /// What it does, one after the other. Whoever votes wrongly is cut off by the others as long as they run, so that comes last.
-pub const KINDS: [Kind; 4] = [Kind::Floods, Kind::Repeats, Kind::Forges, Kind::Equivocates];
+pub const KINDS: [Kind; 5] = [Kind::Floods, Kind::Repeats, Kind::Forges, Kind::Usurps, Kind::Equivocates];
 
 /// The kind that is convicted.
 pub const EQUIVOCATES: Kind = Kind::Equivocates;

@@ -214,8 +214,8 @@ fn one_process_of_four_lies() {
         })
         .collect();
     wait_for_acks(&log, 20);
-    for kind in 0..LIARS.len() {
-        let in_transfer = LIARS[kind] == Kind::LiesInTransfer;
+    for (nth, kind) in LIARS.into_iter().enumerate() {
+        let in_transfer = kind == Kind::LiesInTransfer;
         if in_transfer {
             // As long as it is honest one of the others may miss something.
             group.spawn(REPLICAS);
@@ -224,13 +224,13 @@ fn one_process_of_four_lies() {
             wait_for_acks(&log, 60);
             group.kill(REPLICAS);
         }
-        group.spawn_as(REPLICAS, Some(kind));
+        group.spawn_as(REPLICAS, Some(nth));
         if in_transfer {
             group.spawn(1);
             wait_until_at_the_end(&place, 1);
         }
         wait_for_acks(&log, 60);
-        if LIARS[kind] == Kind::Equivocates {
+        if kind == Kind::Equivocates {
             wait_for_conviction(&place);
         }
         group.kill(REPLICAS);

@@ -99,7 +99,7 @@ fn compounds_that_lie_and_handles_and_sessions_of_others_lead_nowhere() {
         assert_eq!(attempt(place, BAD, 0, &["use4", &handle]), ["10001"], "another machine's");
         // 10018 is RESOURCE, 2 is NOENT: above the export there is the way to it and nothing else.
         let said = attempt(place, GOOD, 0, &["compounds", &handle]);
-        let garbage = vec!["rpc 4"; 6].join(", ");
+        let garbage = ["rpc 4"; 6].join(", ");
         assert_eq!(said, ["10001:64", &garbage, "10018 2 2", "0"]);
         // What a server remembers of a place in a session, for copies, it would tell whoever asks there.
         let said = attempt(place, GOOD, 0, &["read-once", "private"]).remove(0);
