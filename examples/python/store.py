@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Uses a Weir store with nothing but its published protocol.
 
-    pip install grpcio grpcio-tools
+    apt install python3-grpcio protobuf-compiler-grpc    (or: pip install grpcio grpcio-tools)
     ./store.py HOST:PORT [--ca CA.pem --token TOKEN]
 
 The messages are made from control/rpc/proto at start, so there is nothing to install from Weir. With a
@@ -11,12 +11,13 @@ controller, CA and token are in its admin.json (fields `ca` and `token`).
 import argparse
 import pathlib
 import queue
+import shutil
 import struct
+import subprocess
 import sys
 import tempfile
 
 import grpc
-from grpc_tools import protoc
 
 PROTO = pathlib.Path(__file__).resolve().parents[2] / "control/rpc/proto"
 
@@ -25,8 +26,13 @@ def load_protocol():
     """Makes the Python modules of the protocol in a folder that goes with the process."""
     out = tempfile.TemporaryDirectory()
     file = "weir/store/v1/store.proto"
-    made = protoc.main(["protoc", f"-I{PROTO}", f"--python_out={out.name}", f"--grpc_python_out={out.name}", file])
-    if made != 0:
+    plugin = shutil.which("grpc_python_plugin")
+    if shutil.which("protoc") and plugin:
+        compiler = ["protoc", f"--plugin=protoc-gen-grpc_python={plugin}"]
+    else:
+        compiler = [sys.executable, "-m", "grpc_tools.protoc"]
+    made = subprocess.run([*compiler, f"-I{PROTO}", f"--python_out={out.name}", f"--grpc_python_out={out.name}", file])
+    if made.returncode != 0:
         sys.exit(f"{file} could not be compiled")
     sys.path.insert(0, out.name)
     from weir.store.v1 import store_pb2, store_pb2_grpc

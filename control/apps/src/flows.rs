@@ -229,6 +229,17 @@ async fn call<D: Data>(data: &D, procedure: &str, arguments: Vec<u8>) -> Result<
     }
 }
 
+/// A procedure that seldom writes: its reply without a place in the order when it writes nothing, else as [`call`].
+async fn ask_or_call<D: Data>(data: &D, procedure: &str, arguments: Vec<u8>) -> Result<Vec<u8>, D::Error> {
+    let query = Query::Call { procedure: procedure.to_owned(), arguments: arguments.clone() };
+    match data.read(query).await.map_err(Error::Data)? {
+        Answer::Reply(reply) => Ok(reply),
+        Answer::Writes => call(data, procedure, arguments).await,
+        Answer::Refused(refusal) => Err(Error::Refused(refusal)),
+        other => Err(Error::entry("?", "answer to a read by a procedure", format!("{other:?}"))),
+    }
+}
+
 /// What the apps need once: tables, for `Operation::CreateTable`.
 pub fn tables() -> Vec<(String, TableOptions)> {
     [learning::tables(), balancer::tables(), devices::tables()].concat()

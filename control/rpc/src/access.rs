@@ -89,6 +89,7 @@ impl Identity {
             Query::Tables { namespace } | Query::Procedures { namespace } | Query::Usage { namespace } => {
                 self.check(&if namespace.is_empty() { String::new() } else { format!("{namespace}/") })
             }
+            Query::Call { procedure, .. } => self.check(procedure),
             Query::Digest => Ok(()),
         }
     }

@@ -14,8 +14,9 @@ use crate::procedure::{ARGUMENT_BYTES_MAX, MODULE_BYTES_MAX, Module};
 use crate::query::answer;
 use crate::tables::Changed;
 use crate::{
-    Action, Batch, Call, Condition, KEY_BYTES_MAX, NAMESPACES_MAX, Operation, Outcome, ProcedureLimits,
-    Refusal, Registry, Rejection, Request, Step, StepOutcome, Store, TableOptions, View, Write,
+    Action, Answer, Batch, Call, Condition, KEY_BYTES_MAX, NAMESPACES_MAX, Operation, Outcome,
+    ProcedureLimits, Refusal, Registry, Rejection, Request, Step, StepOutcome, Store, TableOptions, View,
+    Write,
 };
 use std::sync::Arc;
 use weir_model::Version;
@@ -411,9 +412,32 @@ fn call(
     arguments: &[u8],
     now_ms: u64,
 ) -> Result<Outcome, Stop> {
+    let reply = run(view, registry, procedure, arguments, now_ms)?;
+    Ok(Outcome::Reply { version: Version::ZERO, reply })
+}
+
+/// Tries a procedure on a store as it is: its reply when it writes nothing, not even what is there already.
+pub(crate) fn ask(
+    store: &Store,
+    registry: &Registry,
+    procedure: &str,
+    arguments: &[u8],
+) -> Result<Answer, Refusal> {
+    let mut view = View::new(store);
+    let reply = run(&mut view, registry, procedure, arguments, store.now_ms)?;
+    Ok(if view.into_all_writes().is_empty() { Answer::Reply(reply) } else { Answer::Writes })
+}
+
+fn run(
+    view: &mut View<'_>,
+    registry: &Registry,
+    procedure: &str,
+    arguments: &[u8],
+    now_ms: u64,
+) -> Result<Vec<u8>, Refusal> {
     let (namespace, word) = split_procedure(procedure)?;
     if arguments.len() > ARGUMENT_BYTES_MAX {
-        return Err(Refusal::too_large("arguments", arguments.len(), ARGUMENT_BYTES_MAX).into());
+        return Err(Refusal::too_large("arguments", arguments.len(), ARGUMENT_BYTES_MAX));
     }
     let found = match view.store().procedures.get(procedure) {
         Some(module) => registry
@@ -429,9 +453,9 @@ fn call(
         Refusal::Procedure { procedure: procedure.to_owned(), reason }
     })?;
     if reply.len() > ARGUMENT_BYTES_MAX {
-        return Err(Refusal::too_large("reply of the procedure", reply.len(), ARGUMENT_BYTES_MAX).into());
+        return Err(Refusal::too_large("reply of the procedure", reply.len(), ARGUMENT_BYTES_MAX));
     }
-    Ok(Outcome::Reply { version: Version::ZERO, reply })
+    Ok(reply)
 }
 
 /// Does a write when its condition holds; gives what a counter was before.

@@ -2,9 +2,12 @@
 //!
 //! A read never fails for its place: replicas with the same tables give the same answers. When it is
 //! linearizable is the matter of whoever chooses the store that it sees.
+//!
+//! A procedure may be tried as a read ([`Query::Call`]): most calls of a procedure that learns find that what they
+//! would write is there already, and such a one costs no entry of the log and no disk. The paper orders every call.
 
 use crate::columns::{COLUMNS_MAX, Columns, column};
-use crate::{Cell, KEY_BYTES_MAX, Quota, Refusal, Store, TableOptions, View};
+use crate::{Cell, KEY_BYTES_MAX, Quota, Refusal, Registry, Store, TableOptions, View};
 use serde::{Deserialize, Serialize};
 use weir_model::Version;
 
@@ -69,6 +72,14 @@ pub enum Query {
     },
     /// Version and digest.
     Digest,
+    /// A procedure, as long as it writes nothing (row B8): then its reply is a read like any other and needs no place
+    /// in the order. Not within a transaction.
+    Call {
+        /// Its name, `namespace/word`.
+        procedure: String,
+        /// What it is given.
+        arguments: Vec<u8>,
+    },
 }
 
 /// What of an entry.
@@ -144,6 +155,10 @@ pub enum Answer {
     },
     /// It cannot be read.
     Refused(Refusal),
+    /// What a procedure replied that wrote nothing.
+    Reply(Vec<u8>),
+    /// The procedure writes: it is for [`crate::Operation::Call`]. Nothing of it was done.
+    Writes,
 }
 
 /// A table.
@@ -216,9 +231,13 @@ impl Source for View<'_> {
 }
 
 impl Store {
-    /// Answers a query.
-    pub fn query(&self, query: &Query) -> Answer {
-        answer(self, query).unwrap_or_else(Answer::Refused)
+    /// Answers a query. A procedure sees the ordered time of the last batch.
+    pub fn query(&self, registry: &Registry, query: &Query) -> Answer {
+        let answered = match query {
+            Query::Call { procedure, arguments } => crate::apply::ask(self, registry, procedure, arguments),
+            other => answer(self, other),
+        };
+        answered.unwrap_or_else(Answer::Refused)
     }
 }
 
@@ -236,6 +255,9 @@ pub(crate) fn answer(source: &impl Source, query: &Query) -> Result<Answer, Refu
         }
         Query::Digest => {
             Ok(Answer::Digest { version: store.version(), now_ms: store.now_ms(), digest: store.digest() })
+        }
+        Query::Call { .. } => {
+            Err(Refusal::invalid("a transaction cannot call a procedure: call it by an operation of its own"))
         }
     }
 }

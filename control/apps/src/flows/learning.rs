@@ -4,7 +4,8 @@
 //! takes a switch over begins with an empty cache.
 
 use super::{
-    Beside, Data, Error, Form, PacketIn, Result, TableOptions, call, fixed, get, put, read_whole, write,
+    Beside, Data, Error, Form, PacketIn, Result, TableOptions, ask_or_call, fixed, get, put, read_whole,
+    write,
 };
 use std::sync::Arc;
 use weir_model::MacAddr;
@@ -76,7 +77,8 @@ pub async fn forward<D: Data>(
     let target = key(packet.switch, packet.target);
     if form >= Form::Procedures {
         let arguments = [&source[..], &here, &packet.target.0].concat();
-        let reply = call(data, "learning/learn", arguments).await?;
+        // Nearly all packets come from where their source was before: nothing to write.
+        let reply = ask_or_call(data, "learning/learn", arguments).await?;
         return port(Some(&reply[..]).filter(|reply| !reply.is_empty()));
     }
     write(data, put(TABLE, &source, Condition::Always, here)).await?;

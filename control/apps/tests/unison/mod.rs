@@ -131,7 +131,7 @@ impl World {
     fn get(&self, replica: usize, key: &str) -> Vec<u8> {
         let query =
             Query::Get { table: TABLE.to_owned(), key: key.as_bytes().to_vec(), select: Select::Whole };
-        match self.replicas[replica].query(&query) {
+        match self.replicas[replica].query(&Registry::new(), &query) {
             Answer::Found(found) => match found.value {
                 Selected::Whole(value) => value,
                 other => panic!("{other:?}"),

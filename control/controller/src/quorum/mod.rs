@@ -283,7 +283,7 @@ impl Quorum {
                 let began = common.leader != leader && leader == Some(common.me.id);
                 (common.leader, common.voters) = (leader, voters);
                 if began {
-                    shares.check_claims(common, dealing.share(), shares::CHECKED_LEADING_MAX, out);
+                    shares.check_claims(common, dealing.share(), shares::CHECKED_MAX, out);
                 }
                 dealing.group_changed(common, out);
             }

@@ -3,7 +3,9 @@
 //!
 //! - Every member sends its share to the aggregator; the aggregator sends the signature to all.
 //! - The member that leads checks a signature at once, because it sends it on. The others check theirs when there is
-//!   time: until then they are claims.
+//!   time, that is after [`QUIET_MS`] without anything to do, or when one waits for [`CLAIM_MS`], and then all at once for
+//!   about the price of one: until then they are claims. A check in between would stand in the way of the next change.
+//! - Where actuators put signatures together, members do so when there is time as well.
 //! - A batch without a signature after [`PATIENCE_MS`] is taken to the next member round the ring, and everybody is asked
 //!   for its signature: that is how a member which slept or restarted gets old ones.
 //! - Batches that nobody holds any more are forgotten, also unsigned ones.
@@ -30,10 +32,12 @@ const COLLECTING_MAX: usize = 8_192;
 const EARLY_MAX: usize = 8_192;
 /// Batches taken to the next aggregator at one tick.
 const PASSED_ON_MAX: usize = 256;
-/// Claims checked at one tick by a member that follows: about a third of a core.
-const CHECKED_MAX: usize = 8;
-/// Claims checked at one tick by the member that leads, which needs them.
-pub(super) const CHECKED_LEADING_MAX: usize = 64;
+/// Nothing to do for so long is time for what is not urgent, milliseconds.
+const QUIET_MS: u64 = 100;
+/// A claim is checked after so long whatever else there is to do, milliseconds; so is a share sent that only members want.
+const CLAIM_MS: u64 = 500;
+/// Claims checked at one tick: some milliseconds, when all are right.
+pub(super) const CHECKED_MAX: usize = 64;
 
 /// A batch whose signature is not there.
 struct Wanted {
@@ -44,6 +48,8 @@ struct Wanted {
     tries: u32,
     /// A signature that was not checked, and whose it is.
     claim: Option<(u32, BlsSignature)>,
+    /// Actuators have this member's share; members get it when there is time.
+    at_actuators: bool,
 }
 
 /// Phase and encoding of a header.
@@ -70,6 +76,8 @@ pub struct Shares {
     early_order: VecDeque<BatchName>,
     /// Members that are not asked, and whether because they lied.
     passed_over: BTreeMap<u32, bool>,
+    /// When something came last that somebody waits for.
+    busy_ms: u64,
     phase: u64,
     verifier: Option<GroupVerifier>,
 }
@@ -136,11 +144,13 @@ impl Shares {
             self.remember(name, weak);
             return;
         }
+        self.busy_ms = common.now_ms;
         let claim = self.early.remove(&name);
         let own = claim.is_some_and(|(from, _)| from == common.me.id);
         let since_ms = common.now_ms;
         let known = claim.is_some();
-        self.wanted.insert(name, Wanted { header: weak, asked: None, since_ms, tries: 0, claim });
+        let new = Wanted { header: weak, asked: None, since_ms, tries: 0, claim, at_actuators: false };
+        self.wanted.insert(name, new);
         if own {
             self.accept(name, out);
         } else if known {
@@ -168,13 +178,18 @@ impl Shares {
         if phase != common.keys.phase() {
             return;
         }
-        let first = wanted.asked.replace(aggregator).is_none();
+        let to_actuators = common.me.to_actuators && !wanted.at_actuators && !header.targets.is_empty();
+        if !to_actuators {
+            wanted.asked = Some(aggregator);
+        }
+        wanted.at_actuators |= to_actuators;
         match secret.sign(Context::Batch, &encode(&header.header)) {
             Ok(share) => {
                 common.counters.shares_made += 1;
-                if first && common.me.to_actuators && !header.targets.is_empty() {
+                if to_actuators {
                     let share = share_of(common, phase, &header.header, &share);
                     out.push(Output::Share { targets: header.targets.clone(), share: Box::new(share) });
+                    return;
                 }
                 let header = header.header.clone();
                 let said = statement(phase, &header, &share);
@@ -278,6 +293,7 @@ impl Shares {
             return;
         }
         common.counters.received += 1;
+        self.busy_ms = common.now_ms;
         match self.wanted.get_mut(&name) {
             None => self.come_early(common, name, from, signature),
             Some(wanted) if wanted.claim.is_some() => {}
@@ -351,8 +367,19 @@ impl Shares {
         limit: usize,
         out: &mut Vec<Output>,
     ) {
-        let claimed = self.wanted.iter().filter(|(_, wanted)| wanted.claim.is_some());
-        let names: Vec<BatchName> = claimed.map(|(name, _)| *name).take(limit).collect();
+        let claimed = self.wanted.iter().filter_map(|(name, wanted)| {
+            let (header, (_, signature)) = (wanted.header.upgrade()?, wanted.claim?);
+            Some((*name, (encode(&header.header), signature)))
+        });
+        let (names, signed): (Vec<BatchName>, Vec<_>) = claimed.take(limit).unzip();
+        if let Some(verifier) = self.verifier.as_ref().filter(|_| names.len() > 1) {
+            common.counters.checks += 1;
+            if verifier.verify_all(Context::Batch, &signed).is_ok() {
+                names.into_iter().for_each(|name| self.accept(name, out));
+                return;
+            }
+        }
+        // One by one: a wrong one names its sender.
         for name in names {
             self.check(common, name, share, out);
         }
@@ -401,15 +428,24 @@ impl Shares {
     ) {
         self.wanted.retain(|_, wanted| wanted.header.strong_count() > 0);
         let now_ms = common.now_ms;
+        let quiet = now_ms >= self.busy_ms + QUIET_MS;
+        let rests = |wanted: &Wanted| wanted.at_actuators && wanted.asked.is_none();
         let late = |wanted: &Wanted| {
             let patience_ms = (PATIENCE_MS << wanted.tries.min(16)).min(PATIENCE_MAX_MS);
-            now_ms >= wanted.since_ms + patience_ms
+            !rests(wanted) && now_ms >= wanted.since_ms + patience_ms
         };
+        let due = |wanted: &Wanted| rests(wanted) && (quiet || now_ms >= wanted.since_ms + CLAIM_MS);
+        let aggregator = self.aggregator(common);
+        for (name, header) in self.unclaimed(due, PASSED_ON_MAX) {
+            self.ask(common, name, &header, aggregator, share, out);
+        }
         for (name, header) in self.unclaimed(late, PASSED_ON_MAX) {
             self.pass_on(common, name, &header, share, out);
         }
-        let limit = if common.leads() { CHECKED_LEADING_MAX } else { CHECKED_MAX };
-        self.check_claims(common, share, limit, out);
+        let waits = |wanted: &Wanted| wanted.claim.is_some() && now_ms >= wanted.since_ms + CLAIM_MS;
+        if quiet || common.leads() || self.wanted.values().any(waits) {
+            self.check_claims(common, share, CHECKED_MAX, out);
+        }
     }
 
     /// Goes to the next aggregator with a batch, and asks everybody for its signature.

@@ -122,6 +122,7 @@ pub(crate) fn query(query: p::Query) -> Result<Query> {
         Q::Procedures(namespace) => Query::Procedures { namespace },
         Q::Usage(namespace) => Query::Usage { namespace },
         Q::Digest(p::Nothing {}) => Query::Digest,
+        Q::Call(call) => Query::Call { procedure: call.procedure, arguments: call.arguments.into() },
     })
 }
 
@@ -193,6 +194,8 @@ pub(crate) fn answer(answer: p::Answer) -> Result<Answer> {
             ),
         },
         A::Refused(refused) => Answer::Refused(refusal(refused)),
+        A::Reply(reply) => Answer::Reply(reply.into()),
+        A::Writes(p::Nothing {}) => Answer::Writes,
     })
 }
 

@@ -119,6 +119,7 @@ pub(crate) fn to_query(query: &Query) -> p::Query {
         Query::Procedures { namespace } => Q::Procedures(namespace),
         Query::Usage { namespace } => Q::Usage(namespace),
         Query::Digest => Q::Digest(p::Nothing {}),
+        Query::Call { procedure, arguments } => Q::Call(p::Call { procedure, arguments: arguments.into() }),
     };
     p::Query { query: Some(query) }
 }
@@ -205,6 +206,8 @@ pub(crate) fn to_answer(answer: Answer) -> p::Answer {
             digest: digest.to_le_bytes().to_vec().into(),
         }),
         Answer::Refused(refusal) => A::Refused(to_refused(&refusal)),
+        Answer::Reply(reply) => A::Reply(reply.into()),
+        Answer::Writes => A::Writes(p::Nothing {}),
     };
     p::Answer { answer: Some(answer) }
 }

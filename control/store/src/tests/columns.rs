@@ -60,7 +60,8 @@ fn a_column_is_read_and_written_alone_and_the_whole_stays_bytes() {
     written(&act(&mut store, Condition::Always, set(&[("port", "7"), ("seen", "1")], &[])));
     written(&act(&mut store, Condition::Present, set(&[("seen", "2"), ("vlan", "9")], &["port"])));
     let select = Select::Columns(vec!["vlan".into(), "port".into(), "seen".into()]);
-    let found = store.query(&Query::Get { table: "t/devices".into(), key: b"k".into(), select });
+    let found =
+        store.query(&Registry::new(), &Query::Get { table: "t/devices".into(), key: b"k".into(), select });
     let Answer::Found(Found { value: Selected::Columns(cells), .. }) = found else { panic!("{found:?}") };
     assert_eq!(cells, [("vlan".into(), b"9".to_vec()), ("seen".into(), b"2".to_vec())]);
 

@@ -126,7 +126,7 @@ fn fuzz_operations() {
                     assert_eq!(applied.outcomes.len(), batch.requests.len());
                 }
                 if let Ok(query) = decode::<Query>(bytes) {
-                    store.query(&query);
+                    store.query(&Registry::new(), &query);
                 }
                 let _ = (
                     decode::<Vec<Outcome>>(bytes),

@@ -277,7 +277,9 @@ impl Pair {
             self.naive.tables.values().flatten().map(|(key, entry)| key.len() + entry.0.len()).sum();
         let entries = self.naive.tables.values().map(BTreeMap::len).sum::<usize>();
         for store in &self.stores {
-            let Answer::Usage { used, .. } = store.query(&Query::Usage { namespace: "m".into() }) else {
+            let Answer::Usage { used, .. } =
+                store.query(&Registry::new(), &Query::Usage { namespace: "m".into() })
+            else {
                 panic!()
             };
             assert_eq!((used.bytes_max, used.entries_max), (bytes as u64, entries as u64));

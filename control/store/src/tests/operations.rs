@@ -131,7 +131,10 @@ fn quotas_of_tables_and_namespaces_are_refused_with_their_numbers() {
     written(&one(&mut store, Operation::SetQuota { namespace: "t".into(), quota }));
     written(&one(&mut store, put("t/b", b"k", b"1")));
     written(&one(&mut store, write("t/b", b"k", Condition::Always, Action::Remove)));
-    let Answer::Usage { used, .. } = store.query(&Query::Usage { namespace: "t".into() }) else { panic!() };
+    let Answer::Usage { used, .. } = store.query(&Registry::new(), &Query::Usage { namespace: "t".into() })
+    else {
+        panic!()
+    };
     assert_eq!((used.tables_max, used.entries_max, used.bytes_max), (2, 2, 4));
 }
 

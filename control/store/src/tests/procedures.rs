@@ -92,7 +92,9 @@ fn loaded_procedures_are_state() {
     let mut store = Store::from_snapshot(&store.to_snapshot()).unwrap();
     let Outcome::Reply { version, reply } = run(&mut store, call("t/f", b"")) else { panic!() };
     assert_eq!((version, reply), (Version(0), 7_u64.to_be_bytes().to_vec()));
-    let Answer::Procedures(list) = store.query(&Query::Procedures { namespace: "t".into() }) else {
+    let Answer::Procedures(list) =
+        store.query(&Registry::new(), &Query::Procedures { namespace: "t".into() })
+    else {
         panic!()
     };
     assert_eq!(list.iter().map(|info| (&info.procedure[..], info.bytes)).collect::<Vec<_>>(), [("t/f", 2)]);
@@ -103,4 +105,43 @@ fn loaded_procedures_are_state() {
     let greedy = Operation::LoadProcedure { procedure: "t/f".into(), module: vec![1], limits };
     assert!(matches!(refusal(run(&mut store, greedy)), Refusal::TooLarge { .. }));
     assert!(matches!(refusal(one(&mut store, load("t/f", b"1"))), Refusal::Module { .. }), "no loader");
+}
+
+#[test]
+fn a_procedure_that_writes_nothing_is_a_read() {
+    /// Takes note of a key, unless it is known.
+    struct Note;
+    impl Procedure for Note {
+        fn call(&self, call: &mut Call<'_, '_>, arguments: &[u8]) -> Result<Vec<u8>, Aborted> {
+            let known = call.get("seen", arguments)?.is_some();
+            if !known {
+                call.put("seen", arguments, b"1")?;
+            }
+            Ok(vec![u8::from(known)])
+        }
+    }
+    let registry = registry().with("note", Arc::new(Note));
+    let mut store = with_tables(&["t/seen", "t/allowed"]);
+    let ask = |store: &Store, procedure: &str, arguments: &[u8]| {
+        let (procedure, arguments) = (procedure.to_owned(), arguments.to_vec());
+        store.query(&registry, &Query::Call { procedure, arguments })
+    };
+    let (digest, version) = (store.digest(), store.version());
+    assert_eq!(ask(&store, "t/note", b"k"), Answer::Writes);
+    assert_eq!((store.digest(), store.version()), (digest, version));
+    let noted = store.apply(&registry, 0, &Batch::once([call("t/note", b"k")])).outcomes.remove(0);
+    assert!(matches!(noted, Outcome::Reply { reply, .. } if reply == [0]));
+    let version = store.version();
+    assert_eq!(ask(&store, "t/note", b"k"), Answer::Reply(vec![1]));
+    assert_eq!(store.version(), version);
+    let refused = |answer| match answer {
+        Answer::Refused(refusal) => refusal,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(refused(ask(&store, "t/endless", b"")), Refusal::Procedure { .. }));
+    assert!(matches!(refused(ask(&store, "t/none", b"")), Refusal::NoProcedure { .. }));
+    assert!(matches!(refused(ask(&store, "note", b"")), Refusal::Name { .. }));
+    let within = Query::Call { procedure: "t/note".into(), arguments: b"k".to_vec() };
+    let transaction = Operation::Transaction(vec![Step::Read(within)]);
+    assert!(matches!(refusal(run(&mut store, transaction)), Refusal::Invalid { .. }));
 }

@@ -37,26 +37,34 @@ fn devices() -> Store {
 fn references_are_followed_any_number_of_tables_in_one_read() {
     let store = devices();
     let name = Select::Columns(vec!["name".into()]);
-    let device = found(store.query(&follow("n/ips", b"10.0.0.1", &[], name.clone())));
+    let device = found(store.query(&Registry::new(), &follow("n/ips", b"10.0.0.1", &[], name.clone())));
     assert_eq!(device.value, Selected::Columns(vec![("name".into(), b"web".to_vec())]));
     assert_eq!(device.version, store.get("n/devices", b"dev1").unwrap().version);
-    let port = found(store.query(&follow("n/ips", b"10.0.0.1", &["", "", "port"], Select::Whole)));
+    let port =
+        found(store.query(&Registry::new(), &follow("n/ips", b"10.0.0.1", &["", "", "port"], Select::Whole)));
     assert_eq!(port.value, Selected::Whole(b"up".into()));
-    let mac = found(store.query(&follow("n/ips", b"10.0.0.1", &[""], Select::Whole)));
+    let mac = found(store.query(&Registry::new(), &follow("n/ips", b"10.0.0.1", &[""], Select::Whole)));
     assert_eq!(mac.value, Selected::Whole(b"dev1".into()));
 }
 
 #[test]
 fn a_chain_that_breaks_says_where() {
     let mut store = devices();
-    assert_eq!(store.query(&follow("n/ips", b"none", &[], Select::Whole)), Answer::Absent { hops: 0 });
+    assert_eq!(
+        store.query(&Registry::new(), &follow("n/ips", b"none", &[], Select::Whole)),
+        Answer::Absent { hops: 0 }
+    );
     one(&mut store, write("n/devices", b"dev1", Condition::Always, Action::Remove));
-    assert_eq!(store.query(&follow("n/ips", b"10.0.0.1", &[], Select::Whole)), Answer::Absent { hops: 2 });
-    let wrong = store.query(&follow("n/ips", b"10.0.0.1", &["", "", "name"], Select::Whole));
+    assert_eq!(
+        store.query(&Registry::new(), &follow("n/ips", b"10.0.0.1", &[], Select::Whole)),
+        Answer::Absent { hops: 2 }
+    );
+    let wrong =
+        store.query(&Registry::new(), &follow("n/ips", b"10.0.0.1", &["", "", "name"], Select::Whole));
     let column = "name".to_owned();
     assert_eq!(wrong, Answer::Refused(Refusal::NoReference { table: "n/devices".into(), column }));
     let deep = vec![""; query::HOPS_MAX + 1];
-    let deep = store.query(&follow("n/ips", b"10.0.0.1", &deep, Select::Whole));
+    let deep = store.query(&Registry::new(), &follow("n/ips", b"10.0.0.1", &deep, Select::Whole));
     assert!(matches!(deep, Answer::Refused(Refusal::TooLarge { .. })));
 }
 
@@ -70,7 +78,7 @@ fn a_circle_of_references_ends() {
     one(&mut store, put("c/a", b"x", b"y"));
     one(&mut store, put("c/b", b"y", b"x"));
     assert_eq!(
-        found(store.query(&follow("c/a", b"x", &[], Select::Whole))).value,
+        found(store.query(&Registry::new(), &follow("c/a", b"x", &[], Select::Whole))).value,
         Selected::Whole(b"y".into())
     );
     let other = refusal(one(&mut store, table("c/c", to("d/a"))));
@@ -86,7 +94,7 @@ fn scans_go_page_by_page() {
     let (mut from, mut seen) = (vec![2], Vec::new());
     loop {
         let query = Query::Scan { table: "t/a".into(), from, to: vec![9], limit: 3, select: Select::Nothing };
-        let Answer::Page { entries, next } = store.query(&query) else { panic!() };
+        let Answer::Page { entries, next } = store.query(&Registry::new(), &query) else { panic!() };
         assert!(entries.len() <= 3 && entries.iter().all(|(_, found)| found.value == Selected::Nothing));
         seen.extend(entries.into_iter().map(|(key, _)| key[0]));
         match next {
@@ -97,7 +105,7 @@ fn scans_go_page_by_page() {
     assert_eq!(seen, [2, 3, 4, 5, 6, 7, 8]);
     let query =
         Query::Scan { table: "t/none".into(), from: vec![], to: vec![], limit: 0, select: Select::Whole };
-    assert!(matches!(store.query(&query), Answer::Refused(Refusal::NoTable { .. })));
+    assert!(matches!(store.query(&Registry::new(), &query), Answer::Refused(Refusal::NoTable { .. })));
 }
 
 #[test]
@@ -108,6 +116,6 @@ fn a_page_ends_by_its_bytes() {
     }
     let query =
         Query::Scan { table: "t/a".into(), from: vec![], to: vec![], limit: 0, select: Select::Whole };
-    let Answer::Page { entries, next } = store.query(&query) else { panic!() };
+    let Answer::Page { entries, next } = store.query(&Registry::new(), &query) else { panic!() };
     assert_eq!((entries.len(), next), (4, Some(vec![4])));
 }

@@ -180,7 +180,13 @@ impl Driver {
                 asked
             }
             FromSwitch::Answer { id, .. } => Some(id >> QUESTION_SHIFT),
-            FromSwitch::Acks(_) => return self.tell_all(&frame, Session::wants_acks),
+            FromSwitch::Acks(acks) => {
+                match self.shares.acked(&acks.acks) {
+                    Some(combined) => self.combined(combined),
+                    None => self.tell_all(&frame, Session::wants_acks),
+                }
+                return;
+            }
             _ => return self.tell_all(&frame, Session::established),
         };
         if let Some(number) = to {

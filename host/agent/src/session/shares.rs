@@ -3,10 +3,14 @@
 //!
 //! The switch's gate checks what comes out as always, so nothing rests on this but that updates arrive.
 //!
-//! Only the group's key is known here, and that is enough: shares are combined and the result is checked once. When it is
-//! wrong, other combinations with the share that came last are tried, at most [`TRIES_MAX`] a share. The group's signature
-//! is unique, so once it is known each other share is judged without a check: put in the place of a good one it must
-//! give the same bytes. Who sent a bad one is named by its session, and asked last from then on.
+//! Shares of sessions that never sent a bad one are combined and handed on without a check: the gate makes one anyway, and
+//! a change waits for one check instead of two. When the gate calls the result forged, its acks go no further, and the
+//! batch is looked at again.
+//!
+//! Then, and with shares of those that sent a bad one, combinations are checked here: other ones with the share that came
+//! last are tried, at most [`TRIES_MAX`] a share. Only the group's key is known here, and that is enough. The group's
+//! signature is unique, so once it is known each other share is judged without a check: put in the place of a good one it
+//! must give the same bytes. Who sent a bad one is named by its session, and asked last from then on.
 //!
 //! Departure from Cicero: the signature is over the root of a batch, so this is done once a batch and not once a rule.
 
@@ -15,6 +19,8 @@ use weir_base::codec::encode;
 use weir_model::signed::{
     BlsSignature, GroupKey, GroupSignature, HeaderShare, SignedHeader, SignedUpdates, UnsignedUpdates,
 };
+use weir_model::update::{Ack, Refusal};
+use weir_model::{Key, Version};
 use weir_trust::identity::Context;
 use weir_trust::threshold::{GroupVerifier, ShareSignature, combine};
 
@@ -46,7 +52,18 @@ struct Batch {
     shares: BTreeMap<u64, HeaderShare>,
     waiting: Vec<UnsignedUpdates>,
     signature: Option<BlsSignature>,
+    /// Handed on with a signature that nobody checked yet.
+    sent: Vec<UnsignedUpdates>,
+    /// The gate or a check said so: the signature is right.
+    proven: bool,
+    /// The gate called it forged: from now on it is checked here first.
+    doubted: bool,
+    /// Sessions whose shares made the unchecked signature.
+    hoped: Vec<u64>,
 }
+
+/// An update, as its ack names it.
+type Named = (Key, Version);
 
 /// See the module.
 pub struct Shares {
@@ -56,6 +73,10 @@ pub struct Shares {
     order: VecDeque<Vec<u8>>,
     /// Sessions that sent a bad share.
     suspects: BTreeSet<u64>,
+    /// Updates that were handed on unchecked, and under which header.
+    unchecked: BTreeMap<Named, Vec<u8>>,
+    /// Unchecked updates that went again with a checked signature: that the gate called them forged tells nobody anything.
+    void: BTreeSet<Named>,
     /// Counters.
     pub counters: SharesCounters,
 }
@@ -76,8 +97,15 @@ impl Shares {
             Some(GroupKey::Threshold(key)) => GroupVerifier::new(key).ok(),
             _ => None,
         };
-        let (batches, order, suspects) = (BTreeMap::new(), VecDeque::new(), BTreeSet::new());
-        Shares { key, batches, order, suspects, counters: SharesCounters::default() }
+        Shares {
+            key,
+            batches: BTreeMap::new(),
+            order: VecDeque::new(),
+            suspects: BTreeSet::new(),
+            unchecked: BTreeMap::new(),
+            void: BTreeSet::new(),
+            counters: SharesCounters::default(),
+        }
     }
 
     fn batch(&mut self, name: &[u8]) -> &mut Batch {
@@ -87,6 +115,7 @@ impl Shares {
             {
                 let unfinished = self.batches.remove(&oldest).is_some_and(|batch| !batch.waiting.is_empty());
                 self.counters.dropped += u64::from(unfinished);
+                self.unchecked.retain(|_, name| *name != oldest);
             }
             self.order.push_back(name.to_vec());
         }
@@ -122,21 +151,78 @@ impl Shares {
             return Combined::default();
         }
         batch.shares.insert(session, share);
-        let done = batch.signature.is_some();
-        let good = if done { None } else { self.try_combine(&name, session) };
-        match good {
-            Some((signature, used)) => {
-                self.counters.combined += 1;
-                self.batch(&name).signature = Some(signature);
-                let bad = self.judge(&name, &signature, &used);
-                Combined { updates: self.released(&name), bad }
-            }
-            None => Combined::default(),
+        if batch.signature.is_some() {
+            return Combined::default();
         }
+        self.complete(&name, session)
     }
 
-    /// Tries combinations with the newest share; gives the signature and the sessions whose shares made it.
-    fn try_combine(&mut self, name: &[u8], newest: u64) -> Option<(BlsSignature, Vec<u64>)> {
+    /// Goes on with a batch whose newest share is that of a session.
+    fn complete(&mut self, name: &[u8], newest: u64) -> Combined {
+        let Some((signature, used, proven)) = self.try_combine(name, newest) else {
+            return Combined::default();
+        };
+        self.counters.combined += 1;
+        let batch = self.batch(name);
+        (batch.signature, batch.proven) = (Some(signature), proven);
+        let mut bad = Vec::new();
+        if proven {
+            // A share that a false signature was made of may also say what no other does: it is asked last, at least.
+            let hoped = std::mem::take(&mut batch.hoped);
+            self.suspects.extend(hoped.into_iter().filter(|session| !used.contains(session)));
+            bad = self.judge(name, &signature, &used);
+        } else {
+            batch.hoped = used;
+        }
+        Combined { updates: self.released(name), bad }
+    }
+
+    /// The switch answered. `None`: the answer is for the controllers. Else it is for nobody, and this is to be done.
+    pub fn acked(&mut self, acks: &[Ack]) -> Option<Combined> {
+        let named = |ack: &Ack| (ack.key.clone(), ack.version);
+        let forged = acks.iter().any(|ack| ack.result == Err(Refusal::Forged));
+        let name = acks.iter().find_map(|ack| self.unchecked.get(&named(ack)).cloned());
+        if forged && !acks.is_empty() && acks.iter().all(|ack| self.void.contains(&named(ack))) {
+            acks.iter().for_each(|ack| {
+                self.void.remove(&named(ack));
+            });
+            return Some(Combined::default());
+        }
+        let name = name?;
+        let sent = std::mem::take(&mut self.batch(&name).sent);
+        let updates = || sent.iter().flat_map(|frame| &frame.updates).map(|proven| &proven.update);
+        for update in updates() {
+            self.unchecked.remove(&(update.key.clone(), update.version));
+        }
+        if !forged {
+            self.batch(&name).proven = true;
+            return None;
+        }
+        if self.void.len() >= BATCHES_MAX {
+            self.void.clear();
+        }
+        self.void.extend(updates().map(|update| (update.key.clone(), update.version)));
+        acks.iter().for_each(|ack| {
+            self.void.remove(&named(ack));
+        });
+        let batch = self.batch(&name);
+        (batch.signature, batch.doubted) = (None, true);
+        batch.waiting.extend(sent);
+        let sessions: Vec<u64> = batch.shares.keys().copied().collect();
+        let mut done = Combined::default();
+        for session in sessions {
+            if self.batch(&name).signature.is_none() {
+                let combined = self.complete(&name, session);
+                done.updates.extend(combined.updates);
+                done.bad.extend(combined.bad);
+            }
+        }
+        Some(done)
+    }
+
+    /// Tries combinations with the newest share; gives the signature, the sessions whose shares made it, and whether it
+    /// was checked.
+    fn try_combine(&mut self, name: &[u8], newest: u64) -> Option<(BlsSignature, Vec<u64>, bool)> {
         let verifier = self.key.as_ref()?;
         let batch = self.batches.get(name)?;
         let last = batch.shares.get(&newest)?;
@@ -152,21 +238,23 @@ impl Shares {
             .collect();
         fit.sort_by_key(|session| self.suspects.contains(session));
         let wanted = (last.threshold as usize).checked_sub(1)?;
-        let mut tries = 0;
+        let (mut tries, mut checks) = (0, 0);
         let mut found = None;
         choose(&fit, wanted, &mut Vec::new(), &mut |chosen| {
             let sessions: Vec<u64> = chosen.iter().copied().chain([newest]).collect();
             let shares: Vec<ShareSignature> =
                 sessions.iter().map(|session| as_share(&batch.shares[session])).collect();
+            let hopes = !batch.doubted && !sessions.iter().any(|session| self.suspects.contains(session));
             tries += 1;
+            checks += u64::from(!hopes);
             if let Ok(signature) = combine(&shares)
-                && verifier.verify(Context::Batch, name, &signature).is_ok()
+                && (hopes || verifier.verify(Context::Batch, name, &signature).is_ok())
             {
-                found = Some((signature, sessions));
+                found = Some((signature, sessions, !hopes));
             }
             found.is_some() || tries >= TRIES_MAX
         });
-        self.counters.checks += tries as u64;
+        self.counters.checks += checks;
         found
     }
 
@@ -201,6 +289,15 @@ impl Shares {
     fn released(&mut self, name: &[u8]) -> Vec<SignedUpdates> {
         let Some(batch) = self.batches.get_mut(name) else { return Vec::new() };
         let Some(signature) = batch.signature else { return Vec::new() };
+        if !batch.proven {
+            let room = FRAMES_MAX.saturating_sub(batch.sent.len());
+            for frame in batch.waiting.iter().take(room) {
+                for proven in &frame.updates {
+                    self.unchecked.insert((proven.update.key.clone(), proven.update.version), name.to_vec());
+                }
+                batch.sent.push(frame.clone());
+            }
+        }
         let signed = |updates: UnsignedUpdates| {
             let signature = GroupSignature::Threshold(signature);
             SignedUpdates {

@@ -2,7 +2,7 @@
 //! until the controllers' answer is in force there (row C8; Lembke, Cicero: flow set-up latency).
 //!
 //! Real switches in real labs: one with a single controller, one with three over raft, one with four of which one may
-//! lie, each signing as it does by default. All are up together and take turns, one question at a time, each for a
+//! lie, and one of these whose switches put the shares of signatures together. All are up together and take turns, one question at a time, each for a
 //! destination that the asking switch never had. The switch's own clock measures. Two kinds of question: for an endpoint
 //! that was heard before (one event, one update), and for one that must be sought at its host first (two of each).
 //!
@@ -20,13 +20,29 @@ use weir_api::client::{Client, Context};
 use weir_api::types::ApplyRequest;
 use weir_lab::{Netns, Scope, scope::CleanOnDrop, system};
 
-/// Which instance of the labs.
-const INSTANCE: u8 = 8;
-/// Labs: name, first controller, and what orders there.
-const LABS: [(&str, &str, &str); 3] = [
-    ("two-tenants", "controller", "local"),
-    ("three-controllers", "c1", "raft"),
-    ("four-controllers", "c1", "bft"),
+/// A lab of the bench.
+#[derive(Clone, Copy)]
+struct Kind {
+    lab: &'static str,
+    instance: u8,
+    /// Its first controller.
+    first: &'static str,
+    /// What orders, and who puts signatures together where it is not a controller.
+    word: &'static str,
+    more: &'static [&'static str],
+}
+
+const LABS: [Kind; 4] = [
+    Kind { lab: "two-tenants", instance: 8, first: "controller", word: "local", more: &[] },
+    Kind { lab: "three-controllers", instance: 8, first: "c1", word: "raft", more: &[] },
+    Kind { lab: "four-controllers", instance: 8, first: "c1", word: "bft", more: &[] },
+    Kind {
+        lab: "four-controllers",
+        instance: 9,
+        first: "c1",
+        word: "bft-at-switches",
+        more: &["--signatures", "shares-at-switches"],
+    },
 ];
 /// Most addresses of an endpoint: one is sought, the others belong to one that was heard.
 const ADDRESSES: u32 = 16;
@@ -40,9 +56,9 @@ pub struct Setup {
     /// Rounds; in each, every lab has one endpoint to seek and fifteen destinations of an endpoint that was heard
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Only this order: local, raft or bft
-    #[arg(long)]
-    only: Option<String>,
+    /// Only these: local, raft, bft or bft-at-switches
+    #[arg(long, value_parser = LABS.map(|kind| kind.word))]
+    only: Vec<String>,
 }
 
 fn wrong(error: impl Display) -> Failure {
@@ -58,8 +74,7 @@ struct Measured {
 
 /// A lab that is up; it goes when this is dropped.
 struct Up {
-    lab: &'static str,
-    order: &'static str,
+    kind: Kind,
     client: Client,
     sender: Netns,
     measured: Measured,
@@ -68,14 +83,14 @@ struct Up {
 impl Drop for Up {
     fn drop(&mut self) {
         // What is left is found and removed by 'weir lab down'.
-        let _ended = lab(&["down", self.lab]);
+        let _ended = lab(self.kind, &["down", self.kind.lab]);
     }
 }
 
-fn lab(arguments: &[&str]) -> Result<(), Failure> {
+fn lab(kind: Kind, arguments: &[&str]) -> Result<(), Failure> {
     let own = std::env::current_exe().map_err(Failure::io("finding this program"))?;
     let mut command = Command::new(own);
-    command.arg("lab").args(arguments).args(["--instance", &INSTANCE.to_string()]);
+    command.arg("lab").args(arguments).args(["--instance", &kind.instance.to_string()]);
     let output = command.stdin(Stdio::null()).output().map_err(Failure::io("weir lab"))?;
     if output.status.success() {
         return Ok(());
@@ -121,20 +136,15 @@ fn resources(rounds: u32, sender: &Netns) -> Vec<Value> {
 }
 
 impl Up {
-    fn bring(
-        (name, first, order): (&'static str, &'static str, &'static str),
-        scope: &Scope,
-        rounds: u32,
-    ) -> Result<Up, Failure> {
-        println!("bringing up {name} ({order})");
-        lab(&["up", name, "--no-checks"])?;
-        let folder = PathBuf::from(format!("/run/weir-lab/{name}-{INSTANCE}"));
-        let path = folder.join(first).join("state/admin.json");
+    fn bring(kind: Kind, scope: &Scope, rounds: u32) -> Result<Up, Failure> {
+        println!("bringing up {} ({})", kind.lab, kind.word);
+        lab(kind, &[&["up", kind.lab, "--no-checks"], kind.more].concat())?;
+        let folder = PathBuf::from(format!("/run/weir-lab/{}-{}", kind.lab, kind.instance));
+        let path = folder.join(kind.first).join("state/admin.json");
         let text = std::fs::read_to_string(&path).map_err(Failure::io(path.display().to_string()))?;
         let context: Context = serde_json::from_str(&text).map_err(wrong)?;
-        let sender = scope.netns(order)?;
-        let up =
-            Up { lab: name, order, client: Client::new(context)?, sender, measured: Measured::default() };
+        let sender = scope.netns(kind.word)?;
+        let up = Up { kind, client: Client::new(context)?, sender, measured: Measured::default() };
         let resources = resources(rounds, &up.sender);
         up.client.apply(&ApplyRequest { resources, wait_ms: 60_000, ..ApplyRequest::default() })?;
         wait("the sender's device", || up.sender.up("eth0").ok())?;
@@ -157,7 +167,7 @@ impl Up {
         let (answered, took_us) = wait("the counters of h1", || self.counted())?;
         let script = format!("echo x >/dev/udp/{to}/9");
         self.sender.run("bash", &["-c", &script])?;
-        wait(&format!("an answer for {to} over {}", self.order), || {
+        wait(&format!("an answer for {to} over {}", self.kind.word), || {
             let (now, us) = self.counted()?;
             (now > answered).then(|| (us - took_us) as f64 / 1_000.0 / (now - answered) as f64)
         })
@@ -186,7 +196,7 @@ fn percentile(values: &[f64], percent: usize) -> f64 {
 impl Setup {
     /// With the usual options.
     pub fn usual() -> Setup {
-        Setup { rounds: 7, only: None }
+        Setup { rounds: 7, only: Vec::new() }
     }
 
     /// Runs it.
@@ -195,11 +205,8 @@ impl Setup {
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
         system::require_root()?;
-        let wanted: Vec<_> =
-            LABS.into_iter().filter(|lab| self.only.as_deref().is_none_or(|only| only == lab.2)).collect();
-        if wanted.is_empty() {
-            return Err(wrong("there are the orders local, raft and bft"));
-        }
+        let is_wanted = |kind: &Kind| self.only.is_empty() || self.only.iter().any(|only| only == kind.word);
+        let wanted: Vec<Kind> = LABS.into_iter().filter(is_wanted).collect();
         let scope: CleanOnDrop = Scope::begin("bench-setup", "wbs-")?.clean_on_drop();
         let mut labs = Vec::new();
         for lab in wanted {
@@ -235,12 +242,12 @@ fn report(labs: &[Up]) {
                 let (own, other) = (figure(own), figure(other));
                 println!(
                     "RESULT setup {kind}-{}-{word} weir={own:.2}ms {}={other:.2}ms ratio={:.2}",
-                    up.order,
-                    base.order,
+                    up.kind.word,
+                    base.kind.word,
                     own / other
                 );
             }
         }
-        println!("{}: {} known, {} sought", up.order, up.measured.heard.len(), up.measured.sought.len());
+        println!("{}: {} known, {} sought", up.kind.word, up.measured.heard.len(), up.measured.sought.len());
     }
 }

@@ -151,6 +151,12 @@ enum Command {
         /// What it is given
         #[arg(default_value = "")]
         arguments: String,
+        /// Only if it writes nothing: a read, which needs no place in the order
+        #[arg(long)]
+        read: bool,
+        /// With --read: the answer may be so old, milliseconds
+        #[arg(long, default_value_t = 0, requires = "read")]
+        staleness_ms: u64,
     },
     /// Load a procedure from a WebAssembly module
     LoadProcedure {
@@ -339,7 +345,21 @@ impl Command {
                     table.into_iter().map(|table| WatchFilter { table, key_prefix: key_prefix.clone() });
                 watch(client, from, filters.collect(), count).await
             }
-            Command::Call { procedure, arguments } => {
+            Command::Call { procedure, arguments, read: true, staleness_ms } => {
+                let query = Query::Call { procedure: procedure.clone(), arguments: bytes(&arguments)? };
+                let (_, answer) = client.read(query, staleness_ms).await?;
+                match answered(answer)? {
+                    Answer::Reply(reply) => {
+                        println!("{}", shown(&reply));
+                        Ok(ExitCode::SUCCESS)
+                    }
+                    _ => {
+                        println!("nothing was done: '{procedure}' would write; call it without --read");
+                        Ok(ExitCode::from(NO))
+                    }
+                }
+            }
+            Command::Call { procedure, arguments, .. } => {
                 let arguments = bytes(&arguments)?;
                 done(client.submit(Operation::Call { procedure, arguments }).await?)
             }

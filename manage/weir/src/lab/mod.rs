@@ -86,6 +86,9 @@ enum Command {
         /// Make no checks
         #[arg(long)]
         no_checks: bool,
+        /// How a group signs: shares, which its controllers put together, or shares-at-switches
+        #[arg(long, value_parser = ["shares", "shares-at-switches"])]
+        signatures: Option<String>,
     },
     /// End a lab and remove all that it made
     Down {
@@ -127,7 +130,9 @@ impl Lab {
                 list();
                 Ok(ExitCode::SUCCESS)
             }
-            Command::Up { which, no_keep, no_checks } => up(which.place(), no_keep, no_checks),
+            Command::Up { which, no_keep, no_checks, signatures } => {
+                up(which.place(), no_keep, no_checks, signatures.as_deref())
+            }
             Command::Down { which } => down(which.place()),
             Command::Status { which } => status(which.place()),
             Command::Run { which } => check_again(which.place()),
@@ -171,8 +176,11 @@ fn guests_of(place: Place) -> Result<Vec<Guest>, Failure> {
     Ok(guest::guests(&resources_of(place)?.0))
 }
 
-fn up(place: Place, no_keep: bool, no_checks: bool) -> Result<ExitCode, Failure> {
+fn up(place: Place, no_keep: bool, no_checks: bool, signatures: Option<&str>) -> Result<ExitCode, Failure> {
     system::require_root()?;
+    if signatures.is_some() && !place.grouped() {
+        return Err(Failure::Input(format!("{} has one controller, which signs alone", place.name())));
+    }
     system::require_installed(&NEEDED)?;
     interrupt::install()?;
     let begin = Instant::now();
@@ -181,6 +189,9 @@ fn up(place: Place, no_keep: bool, no_checks: bool) -> Result<ExitCode, Failure>
         remove(place, &earlier)?;
     }
     let scope = Scope::begin(&place.name(), &place.prefix())?;
+    if let Some(signatures) = signatures {
+        programs::sign_by(&scope, signatures)?;
+    }
     let steps = UP_STEPS + if no_checks { 0 } else { checks::COUNT };
     let mut progress = Progress::new(&place.name(), steps);
     let outcome = bring_up(&scope, place, &mut progress).and_then(|(client, guests)| {

@@ -85,6 +85,17 @@ fn keys_path(scope: &Scope) -> PathBuf {
     scope.folder().join("domain-keys.json")
 }
 
+/// How the group signs, where it was said: for controllers that start later, too.
+fn signatures_path(scope: &Scope) -> PathBuf {
+    scope.folder().join("signatures")
+}
+
+/// Remembers how the group of a lab signs.
+pub fn sign_by(scope: &Scope, signatures: &str) -> Result<(), Error> {
+    let path = signatures_path(scope);
+    std::fs::write(&path, signatures).map_err(|error| Error::io(format!("write {}", path.display()), error))
+}
+
 /// The part `group` of a controller's settings: a few lines of YAML.
 fn group_settings(scope: &Scope, place: Place, one: &Member) -> Result<String, Error> {
     let at = |member: &Member, port: u16| format!("{}:{port}", place.v4(member.number));
@@ -96,6 +107,9 @@ fn group_settings(scope: &Scope, place: Place, one: &Member) -> Result<String, E
     );
     if place.byzantine() {
         text.push_str("  order: bft\n");
+    }
+    if let Ok(signatures) = std::fs::read_to_string(signatures_path(scope)) {
+        text.push_str(&format!("  signatures: {signatures}\n"));
     }
     if place.founders().contains(one) || place.byzantine() {
         text.push_str("  founders:\n");

@@ -5,7 +5,7 @@
 
 use super::group::Group;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
 use tonic::{Extensions, Status};
@@ -23,17 +23,21 @@ use weir_store::{Batch, Change, HistoryError, Outcome, Query, Registry};
 /// How often it is looked whether an entry goes.
 const EXPIRY_LOOK: Duration = Duration::from_millis(100);
 
-/// The procedures that clients may call: those of the apps of packets, and what an operator loads.
+/// The procedures that clients may call: those of the apps of packets, and what an operator loads. One a process: what
+/// it compiled serves operations and reads.
 pub fn registry() -> Arc<Registry> {
-    Arc::new(weir_apps::flows::procedures(Registry::new().with_loader(Arc::new(WasmLoader::new()))))
+    static REGISTRY: LazyLock<Arc<Registry>> = LazyLock::new(|| {
+        Arc::new(weir_apps::flows::procedures(Registry::new().with_loader(Arc::new(WasmLoader::new()))))
+    });
+    REGISTRY.clone()
 }
 
 /// The route of the store, to stand beside the API's.
 pub fn route(handle: ControllerHandle, group: Option<Group>, admins: Admins) -> axum::Router {
     // Streams end with the process.
     let (_, stopping) = tokio::sync::watch::channel(false);
-    let service =
-        weir_rpc::server::service(Arc::new(Controlled { handle, group }), authenticate(admins), stopping);
+    let controlled = Arc::new(Controlled { handle, registry: registry(), group });
+    let service = weir_rpc::server::service(controlled, authenticate(admins), stopping);
     axum::Router::new().route_service("/weir.store.v1.Store/{call}", service)
 }
 
@@ -73,6 +77,7 @@ pub async fn expire(handle: ControllerHandle) {
 #[derive(Clone)]
 struct Controlled {
     handle: ControllerHandle,
+    registry: Arc<Registry>,
     group: Option<Group>,
 }
 
@@ -124,7 +129,7 @@ impl StoreService for Controlled {
             };
             fresh.map_err(|error| this.refused(&error))?;
             let published = this.handle.published();
-            let answers = queries.iter().map(|query| published.store.query(query)).collect();
+            let answers = queries.iter().map(|query| published.store.query(&this.registry, query)).collect();
             Ok(ReadResult { version: published.store.version(), answers })
         })
     }

@@ -72,3 +72,34 @@ fn any_bytes_decode_to_a_group_or_an_error() {
         let _ = decode::<ShareSignature>(bytes).map(|share| read_signature(&share.signature));
     });
 }
+
+#[test]
+fn many_signatures_are_checked_at_once_and_no_wrong_one_passes() {
+    let group = group(4, 1);
+    let verifier = GroupVerifier::new(&group.public.key()).unwrap();
+    let signed = |number: u8| {
+        let message = vec![number; 40];
+        let shares = group.shares(Context::Batch, &message, 3);
+        (message, crate::threshold::combine(&shares).unwrap())
+    };
+    let all: Vec<_> = (0..20).map(signed).collect();
+    for count in 0..=all.len() {
+        assert_eq!(verifier.verify_all(Context::Batch, &all[..count]), Ok(()), "{count}");
+    }
+    // The same one twice, too.
+    assert_eq!(verifier.verify_all(Context::Batch, &[all[0].clone(), all[0].clone()]), Ok(()));
+    let wrong = Err(TrustError::BadSignature);
+    assert_eq!(verifier.verify_all(Context::Event, &all), wrong, "a context is part of it");
+    for at in [0, 7, 19] {
+        let mut other = all.clone();
+        other[at].0[0] ^= 1;
+        assert_eq!(verifier.verify_all(Context::Batch, &other), wrong, "message {at}");
+    }
+    // The sum of these is right, and neither is.
+    let mut swapped = all.clone();
+    (swapped[3].1, swapped[4].1) = (all[4].1, all[3].1);
+    assert_eq!(verifier.verify_all(Context::Batch, &swapped), wrong);
+    let mut broken = all;
+    broken[5].1 = BlsSignature([[0; 16]; 3]);
+    assert_eq!(verifier.verify_all(Context::Batch, &broken), wrong);
+}

@@ -1,6 +1,7 @@
 use super::*;
-use weir_model::Version;
-use weir_model::signed::BatchHeader;
+use weir_model::entry::Vni;
+use weir_model::signed::{BatchHeader, ProvenUpdate};
+use weir_model::{Change, Update};
 use weir_trust::identity::KeyPair;
 use weir_trust::threshold::{Dealer, Ledger, MemberSecret, Members, Player, Round};
 
@@ -37,7 +38,28 @@ fn header(number: u8) -> BatchHeader {
 }
 
 fn unsigned(number: u8) -> UnsignedUpdates {
-    UnsignedUpdates { header: header(number), updates: Vec::new() }
+    let (target, key) = (weir_model::Label::new("h1").unwrap(), Key::Network { vni: Vni(u32::from(number)) });
+    let version = Version(u64::from(number));
+    let update = Update { target, key, version, expected: Version::ZERO, change: Change::Delete };
+    UnsignedUpdates {
+        header: header(number),
+        updates: vec![ProvenUpdate { leaf: 0, path: Vec::new(), update }],
+    }
+}
+
+/// What the gate answers to frames: it checks what the agent did not.
+fn gate(key: &GroupKey, frames: &[SignedUpdates]) -> Vec<Ack> {
+    let verifier = Shares::new(Some(key)).key.unwrap();
+    let judged = frames.iter().flat_map(|frame| {
+        let GroupSignature::Threshold(signature) = &frame.header.signature else { panic!() };
+        let right = verifier.verify(Context::Batch, &encode(&frame.header.header), signature).is_ok();
+        frame.updates.iter().map(move |proven| Ack {
+            key: proven.update.key.clone(),
+            version: proven.update.version,
+            result: if right { Ok(()) } else { Err(Refusal::Forged) },
+        })
+    });
+    judged.collect()
 }
 
 /// A share of batch `number` that says it is of batch `under`.
@@ -68,7 +90,7 @@ fn updates_go_as_soon_as_enough_shares_are_there_in_any_order() {
             }
             released += combined.updates.len();
         }
-        assert_eq!((released, shares.counters.checks, shares.counters.combined), (1, 1, 1));
+        assert_eq!((released, shares.counters.checks, shares.counters.combined), (1, 0, 1));
         // What comes later of the same batch goes at once.
         assert_eq!(shares.unsigned(unsigned(1)).updates.len(), 1);
     }
@@ -81,9 +103,20 @@ fn a_bad_share_is_found_and_its_session_named() {
     shares.unsigned(unsigned(1));
     assert_eq!(shares.share(10, share(&secrets[0], 2, 1)), Combined::default());
     assert_eq!(shares.share(20, share(&secrets[1], 1, 1)), Combined::default());
-    assert_eq!(shares.share(30, share(&secrets[2], 1, 1)), Combined::default(), "one of three is bad");
+    // One of three is bad, and nobody knows that yet but the gate. Its answer goes no further.
+    let hoped = shares.share(30, share(&secrets[2], 1, 1));
+    assert_eq!((hoped.updates.len(), shares.counters.checks), (1, 0));
+    let acks = gate(&key, &hoped.updates);
+    assert_eq!(acks[0].result, Err(Refusal::Forged));
+    assert_eq!(shares.acked(&acks), Some(Combined::default()), "three shares, one of them bad");
     let combined = shares.share(40, share(&secrets[3], 1, 1));
-    assert_eq!((combined.updates.len(), combined.bad), (1, vec![10]));
+    assert_eq!((combined.updates.len(), &combined.bad[..]), (1, &[10][..]));
+    let acks = gate(&key, &combined.updates);
+    assert_eq!(
+        (acks[0].result.clone(), shares.acked(&acks)),
+        (Ok(()), None),
+        "this one is for the controllers"
+    );
     // Another one's name on a bad share does not put the blame on that one.
     shares.unsigned(unsigned(3));
     let stolen = HeaderShare { member: 2, ..share(&secrets[0], 2, 3) };
@@ -91,8 +124,63 @@ fn a_bad_share_is_found_and_its_session_named() {
     shares.share(20, share(&secrets[1], 3, 3));
     shares.share(30, share(&secrets[2], 3, 3));
     let combined = shares.share(40, share(&secrets[3], 3, 3));
-    assert_eq!((combined.updates.len(), combined.bad), (1, vec![10]));
-    assert_eq!(shares.counters.bad, 2);
+    assert_eq!((combined.updates.len(), &combined.bad[..]), (1, &[][..]), "made without the suspect");
+    assert_eq!(shares.acked(&gate(&key, &combined.updates)), None);
+}
+
+#[test]
+fn what_is_forged_whatever_the_agent_does_is_told() {
+    let (key, secrets) = group();
+    let mut shares = Shares::new(Some(&key));
+    // A frame of a controller, which the agent did not make.
+    let ack = |result| vec![Ack { key: Key::Network { vni: Vni(9) }, version: Version(9), result }];
+    assert_eq!(shares.acked(&ack(Err(Refusal::Forged))), None);
+    // Two frames of a batch are on their way with a false signature when the first answer comes.
+    for member in [0, 1] {
+        shares.share(member as u64, share(&secrets[member], 1, 1));
+    }
+    shares.unsigned(unsigned(1));
+    let mut second = unsigned(1);
+    second.updates[0].update.key = Key::Network { vni: Vni(77) };
+    let first = shares.share(3, share(&secrets[3], 2, 1)).updates;
+    let second = shares.unsigned(second).updates;
+    assert_eq!((first.len(), second.len()), (1, 1));
+    assert_eq!(shares.acked(&gate(&key, &first)), Some(Combined::default()));
+    let again = shares.share(2, share(&secrets[2], 1, 1));
+    assert_eq!((again.updates.len(), &again.bad[..]), (2, &[3][..]), "both go again");
+    assert_eq!(
+        shares.acked(&gate(&key, &second)),
+        Some(Combined::default()),
+        "the late answer is for nobody"
+    );
+    let acks = gate(&key, &again.updates);
+    assert!(acks.iter().all(|ack| ack.result.is_ok() && shares.acked(std::slice::from_ref(ack)).is_none()));
+    assert!(shares.unchecked.is_empty() && shares.void.is_empty());
+}
+
+#[test]
+fn one_that_says_another_threshold_is_hoped_with_once() {
+    let (key, secrets) = group();
+    let mut shares = Shares::new(Some(&key));
+    for number in 1..=20_u8 {
+        let alone = HeaderShare { threshold: 1, ..share(&secrets[0], 99, number) };
+        shares.unsigned(unsigned(number));
+        let mut sent = shares.share(0, alone).updates;
+        let mut forged = 0;
+        let mut done = 0;
+        for member in 1..4 {
+            for frame in std::mem::take(&mut sent) {
+                let acks = gate(&key, std::slice::from_ref(&frame));
+                forged += usize::from(acks[0].result.is_err());
+                done += usize::from(acks[0].result.is_ok());
+                sent.extend(shares.acked(&acks).unwrap_or_default().updates);
+            }
+            sent.extend(shares.share(member as u64, share(&secrets[member], number, number)).updates);
+        }
+        done += sent.iter().filter(|frame| gate(&key, std::slice::from_ref(frame))[0].result.is_ok()).count();
+        sent.iter().for_each(|frame| drop(shares.acked(&gate(&key, std::slice::from_ref(frame)))));
+        assert_eq!((done, forged), (1, usize::from(number == 1)), "batch {number}");
+    }
 }
 
 #[test]
