@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed step ends a test; helpers are no #[test] that clippy knows
 
 mod compound;
+mod files;
+mod known;
 mod played;
 mod proxy;
 mod reorder;

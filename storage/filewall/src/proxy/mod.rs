@@ -268,6 +268,15 @@ impl FileWall {
             retransmits = Retransmits::open(&folder.join("once")).map_err(opened("once"))?;
             mounts = Some(Journal::open(&folder.join("mounts")).map_err(opened("mounts"))?);
         }
+        let mut chain = match &config.policy {
+            Some(path) => policy::load(path, None)?,
+            None => Chain::new(Vec::new(), Default::default(), Default::default(), None),
+        };
+        if let Some(folder) = &plan.context {
+            let path = folder.join("places");
+            let kept = chain.keep_places(&path);
+            kept.map_err(|error| Error::io(format!("open {}", path.display()), error))?;
+        }
         let mut router = None;
         if !plan.is_empty() {
             let (started, address) = Router::start(&config.server, plan)?;
@@ -276,10 +285,9 @@ impl FileWall {
             config.server.mount_port = Some(address.port());
             router = Some(started);
         }
-        let chain = match &config.policy {
-            Some(path) => policy::load(path, None)?,
-            None => Chain::new(Vec::new(), Default::default(), Default::default(), None),
-        };
+        if router.is_some() {
+            chain.context().places.set_ambiguous();
+        }
         if let Some(reason) = chain.refuses_nfs4() {
             tracing::warn!("{reason}");
         }
