@@ -8,4 +8,5 @@ mod known;
 mod played;
 mod proxy;
 mod reorder;
+mod replicas;
 mod roles4;

@@ -10,6 +10,7 @@ use crate::identity::{Identities, Principals};
 use crate::message::{Asked, Call, Reply, Seen};
 use crate::metrics::{PolicyCounters, PolicyRow};
 use crate::places::{Batch, Directory, Listing, Place, Places, Zones};
+use crate::replicate::Servers;
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status};
 use std::net::IpAddr;
 use std::path::Path;
@@ -51,6 +52,7 @@ pub struct Chain {
     names: bool,
     judges: bool,
     reorders: bool,
+    servers: Option<Servers>,
 }
 
 /// What becomes of a call.
@@ -104,7 +106,18 @@ impl Chain {
         let names = entries.iter().any(|entry| entry.policy.needs_names());
         let reorders = entries.iter().any(|entry| entry.policy.reorders());
         let judges = entries.iter().any(|entry| entry.policy.judges_objects());
-        Chain { entries, epoch, identities, principals, zones, places, names, judges, reorders }
+        let servers = None;
+        Chain { entries, epoch, identities, principals, zones, places, names, judges, reorders, servers }
+    }
+
+    /// The same with further servers behind it.
+    pub fn with_servers(self, servers: Option<Servers>) -> Chain {
+        Chain { servers, ..self }
+    }
+
+    /// The servers that the policies name besides the first one.
+    pub fn servers(&self) -> Option<&Servers> {
+        self.servers.as_ref()
     }
 
     /// Places are good for another chain only if the paths are the same, for nodes are numbered by them.
