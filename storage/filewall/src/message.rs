@@ -49,6 +49,30 @@ pub struct Told {
     pub attributes: Option<[u8; ATTRIBUTES_BYTES]>,
 }
 
+/// What a policy notes when a call is shown to it, and finds again with the reply: what had changed so far, so that a reply which a change
+/// has overtaken teaches nothing ([`crate::policy::rbac`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Keys of the names that the call is about.
+    pub keys: [Option<(u64, u64)>; 2],
+    /// Numbers of their folders.
+    pub folders: [u16; 2],
+    /// Changes of the first name so far, or in the folder that is listed.
+    pub names: u64,
+    /// Changes of names so far that came in the other version of NFS.
+    pub names_elsewhere: u64,
+    /// Changes of owners so far, in each version; 0 where nothing was noted.
+    pub owners: [u64; 2],
+    /// What the call itself changes, as bits.
+    pub begun: u8,
+    /// It came in NFSv4.
+    pub four: bool,
+    /// An object may have several handles, so that names are always asked for.
+    pub asks: bool,
+    /// When, µs.
+    pub at_us: u64,
+}
+
 /// Most probes for one call.
 pub const PROBES_MAX: usize = 6;
 
@@ -89,6 +113,8 @@ pub struct Call<'a> {
     pub results: Vec<u8>,
     /// What a policy wants to remember until the reply comes; 0 is nothing.
     pub note: u64,
+    /// What had changed when it was shown to the policies first.
+    pub seen: Seen,
     /// A policy lets others go first for so long, µs.
     pub aside_us: u64,
     /// It was sent to the server before, and nobody knows what became of it.
@@ -121,6 +147,7 @@ impl<'a> Call<'a> {
             probe: None,
             results: Vec::new(),
             note: 0,
+            seen: Seen::default(),
             aside_us: 0,
             unknown: false,
             unless: None,
@@ -306,6 +333,8 @@ pub struct Asked {
     pub datagram: bool,
     /// What a policy wanted to remember.
     pub note: u64,
+    /// What had changed when the call was shown to the policies first.
+    pub seen: Seen,
 }
 
 #[cfg(test)]
@@ -322,6 +351,7 @@ impl Asked {
             maxcount: 0,
             datagram: false,
             note: 0,
+            seen: Seen::default(),
         }
     }
 }

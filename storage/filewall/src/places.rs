@@ -9,17 +9,24 @@
 //! - The place of an object does not change while it lives: FileWall refuses a RENAME or LINK between two zones as between two
 //!   file systems (`NFS3ERR_XDEV`), so `mv` copies. Otherwise a subtree could be moved out of a rule's reach by its handle.
 //! - Nothing is learnt from `..`, whose place cannot be derived.
-//! - A handle whose place is not known (after a restart, or forgotten) is answered with `NFS3ERR_STALE` where a path
+//! - With a context, places are written down before clients get the handles ([`kept`]), and are known again after a restart under the
+//!   same paths.
+//! - A handle whose place is not known (of before a change of the paths, or forgotten) is answered with `NFS3ERR_STALE` where a path
 //!   matters; clients then look the path up again, from what they have mounted: so the places of mounts outlive a change of the
 //!   paths, and that of the export's root is asked for at the start. Until the server was asked, the answer is to try later.
 
+mod kept;
 mod keys;
 mod listings;
 
 use crate::wire::nfs3::{Handle, Status, bare};
 use hashbrown::HashMap;
+pub use kept::Batch;
+use kept::{Found, Kept};
+pub use keys::seed;
 use keys::{Key, Keys};
 pub use listings::Listing;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -190,17 +197,80 @@ pub struct Places {
     /// Paths of mounts below the root of the export, by what their handles have before the zeros at their end.
     mounts: Mutex<Mounts>,
     settled: AtomicBool,
+    ambiguous: AtomicBool,
+    /// Where places outlive the process.
+    kept: Option<Arc<Kept>>,
 }
 
 impl Places {
+    /// Places that are kept in a file, those that it holds known.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(path: &Path, zones: &Zones) -> std::io::Result<Places> {
+        let Found { kept, places: found } = Kept::open(path, zones)?;
+        let places = match found {
+            Some((seed, found)) => {
+                let places = Places { keys: Keys::under(seed), ..Places::default() };
+                for (key, place) in found {
+                    places.with(key, |generations| {
+                        places.insert(generations, key, Known { place, parent: key, name: None });
+                    });
+                }
+                kept.go_on(places.keys.number);
+                places
+            }
+            None => {
+                let places = Places::default();
+                kept.begin((places.keys.number, places.keys.seed()), zones, std::iter::empty())?;
+                places
+            }
+        };
+        Ok(Places { kept: Some(Arc::new(kept)), ..places })
+    }
+
     /// Places under other paths: of what is known, the mounts stay.
     pub fn under(&self, zones: &Zones) -> Places {
-        let places = Places::default();
+        let places = Places { kept: self.kept.clone(), ..Places::default() };
+        places.write_all(zones);
         for (handle, path) in self.mounts() {
             places.learn_mount(&handle, zones, &path);
         }
         places.settled.store(self.is_settled(), Ordering::Relaxed);
+        places.ambiguous.store(self.ambiguous(), Ordering::Relaxed);
         places
+    }
+
+    /// Writes down all that is known, in place of what was.
+    fn write_all(&self, zones: &Zones) {
+        let Some(kept) = &self.kept else { return };
+        let mut all = Vec::new();
+        for shard in &self.shards.0 {
+            let generations = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = generations.old.iter().chain(&generations.young);
+            all.extend(known.map(|(key, known)| (*key, known.place)));
+        }
+        if let Err(error) = kept.begin((self.keys.number, self.keys.seed()), zones, all.into_iter()) {
+            tracing::error!(%error, "places cannot be written down: open files do not outlive this process");
+        }
+    }
+
+    /// Writes down what was learnt, before a client hears of it.
+    pub fn write_down(&self, batch: Batch, zones: &Zones) {
+        let Some(kept) = &self.kept else { return };
+        if !zones.trivial() && !batch.is_empty() && kept.append(self.keys.number, batch) {
+            self.write_all(zones);
+        }
+    }
+
+    /// An object may have several handles from now on: one for each of its names.
+    pub fn set_ambiguous(&self) {
+        self.ambiguous.store(true, Ordering::Relaxed);
+    }
+
+    /// True if an object may have several handles.
+    pub fn ambiguous(&self) -> bool {
+        self.ambiguous.load(Ordering::Relaxed)
     }
 
     /// The server was asked for the export's root.
@@ -267,15 +337,18 @@ impl Places {
     }
 
     /// Notes that a handle is that of a folder above the export.
-    pub fn learn_above(&self, handle: &[u8], level: usize) {
+    pub fn learn_above(&self, handle: &[u8], level: usize) -> Batch {
         let level = Node::try_from(level).unwrap_or(Node::MAX).min(Node::MAX - ABOVE_FIRST);
         let place = Place { node: ABOVE_FIRST + level, exact: true };
-        self.learn(handle, place, handle, None);
+        self.learn(handle, place, handle, None)
     }
 
-    /// Notes the place of a handle that was found as `name` in `directory`; `name` is kept for people.
-    pub fn learn(&self, handle: &[u8], place: Place, directory: &[u8], name: Option<&[u8]>) {
-        self.learn_in(self.directory(directory), handle, place, name);
+    /// Notes the place of a handle that was found as `name` in `directory`; `name` is kept for people. What is to be written down
+    /// comes back.
+    pub fn learn(&self, handle: &[u8], place: Place, directory: &[u8], name: Option<&[u8]>) -> Batch {
+        let mut batch = Batch::default();
+        self.learn_in(self.directory(directory), handle, place, name, &mut batch);
+        batch
     }
 
     /// A directory by name of its handle, for [`Places::learn_in`].
@@ -283,18 +356,32 @@ impl Places {
         Directory(self.key(handle))
     }
 
-    /// Like [`Places::learn`], for many names in one directory.
-    pub fn learn_in(&self, Directory(parent): Directory, handle: &[u8], place: Place, name: Option<&[u8]>) {
+    /// Like [`Places::learn`], for many names in one directory: what is to be written down is added to `batch`.
+    pub fn learn_in(
+        &self,
+        Directory(parent): Directory,
+        handle: &[u8],
+        place: Place,
+        name: Option<&[u8]>,
+        batch: &mut Batch,
+    ) {
         let key = self.key(handle);
-        self.with(key, |generations| {
+        let new = self.with(key, |generations| {
             // A listing mostly says what is known: then nothing is allocated.
+            let before = generations.young.get(&key);
             let same = |known: &&Known| {
                 known.place == place && known.parent == parent && known.name.as_deref() == name
             };
-            if generations.young.get(&key).filter(same).is_none() {
-                self.insert(generations, key, Known { place, parent, name: name.map(Arc::from) });
+            if before.filter(same).is_some() {
+                return false;
             }
+            let new = before.is_none_or(|known| known.place != place);
+            self.insert(generations, key, Known { place, parent, name: name.map(Arc::from) });
+            new
         });
+        if new && self.kept.is_some() {
+            batch.push(key, place);
+        }
     }
 
     /// Notes the handle of a mount of a path below the export's root; true if it was not known.

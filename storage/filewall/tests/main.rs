@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed step ends a test; helpers are no #[test] that clippy knows
 
 mod compound;
+mod files;
+mod known;
 mod played;
 mod proxy;
 mod reorder;
+mod replicas;
 mod roles4;

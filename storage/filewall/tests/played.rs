@@ -2,9 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use weir_filewall::proxy::{Config, FileWall, Limits, Server};
+use weir_filewall::replicate::Plan;
 use weir_filewall::wire::build::{Caller, Record};
 use weir_filewall::wire::nfs3::Op;
 use weir_filewall::wire::xdr::{get_u32, put_opaque, put_u32};
@@ -44,7 +46,7 @@ pub fn server() -> (SocketAddr, Receiver<TcpStream>) {
 pub const ROOT: &[u8] = b"export-root";
 
 /// A server of MOUNT that gives everybody [`ROOT`]; its port.
-fn mounts() -> u16 {
+pub fn mounts() -> u16 {
     let (address, connections) = server();
     std::thread::spawn(move || {
         for mut stream in connections {
@@ -65,7 +67,28 @@ pub fn wall(server: SocketAddr, policy: Option<&str>, limits: Limits) -> (FileWa
     if let Some(text) = policy {
         std::fs::write(folder.path().join("p.yaml"), text).unwrap();
     }
-    let config = Config {
+    let config = config(server, policy.map(|_| folder.path()), limits);
+    (FileWall::start(config).unwrap(), folder)
+}
+
+/// A FileWall with a context, perhaps one that another has left behind.
+pub fn wall_with_context(server: SocketAddr, policy: &Path, context: &Path) -> FileWall {
+    let plan = Plan { context: Some(context.to_path_buf()), ..Plan::default() };
+    FileWall::start_group(config(server, Some(policy), Limits::default()), &plan).unwrap()
+}
+
+/// A context as a FileWall that was killed leaves it behind: the one in this process still has its own.
+pub fn left_behind(context: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(context).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    copy
+}
+
+fn config(server: SocketAddr, policy: Option<&Path>, limits: Limits) -> Config {
+    Config {
         server: Server {
             address: server.ip(),
             nfs_port: server.port(),
@@ -77,11 +100,10 @@ pub fn wall(server: SocketAddr, policy: Option<&str>, limits: Limits) -> (FileWa
         portmap_port: None,
         udp: true,
         workers: 2,
-        policy: policy.map(|_| folder.path().to_path_buf()),
+        policy: policy.map(Path::to_path_buf),
         watch: true,
         limits,
-    };
-    (FileWall::start(config).unwrap(), folder)
+    }
 }
 
 /// A client's connection.

@@ -706,3 +706,23 @@ fn who_asks_for_what_is_out_of_reach_is_a_threat_over_nfsv4_too() {
     assert_eq!(stage.call(BOB, &[put_fh(&forged), get_attr()]).status, 10001);
     assert_eq!(stage.call(BOB, &[put_fh(b"\xf1weirVCN"), get_attr()]).status, 10001);
 }
+
+#[test]
+fn a_name_that_was_seen_is_not_asked_for_again_until_it_is_taken_away() {
+    let mut stage = Stage::new(0);
+    let work = stage.handle(BOB, "work").unwrap();
+    let remove = |name: &str| with(Op4::Remove, &[], Some(name.as_bytes()));
+    let seen = |stage: &Stage| stage.played.lock().unwrap().seen.len();
+    assert_eq!(stage.call(CHARLES, &[put_fh(&work), lookup("plan")]).status, 0);
+    // Looked up again, denied and removed: one COMPOUND each, the client's own.
+    let before = seen(&stage);
+    assert_eq!(stage.call(CHARLES, &[put_fh(&work), lookup("plan")]).status, 0);
+    assert_eq!(stage.call(BOB, &[put_fh(&work), remove("plan")]).status, 13, "judged as ever");
+    assert_eq!(stage.call(CHARLES, &[put_fh(&work), remove("plan")]).status, 0);
+    assert_eq!(seen(&stage) - before, 3);
+    assert_eq!(stage.last_seen().ops, [Op4::PutFh, Op4::Remove]);
+    // It was taken away, so what it leads to now is asked for.
+    let before = seen(&stage);
+    assert_eq!(stage.call(CHARLES, &[put_fh(&work), remove("plan")]).status, 0);
+    assert!(seen(&stage) - before > 1);
+}

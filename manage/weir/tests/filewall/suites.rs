@@ -115,7 +115,7 @@ fn the_tests_of_libnfs_pass_with_and_without_filewall() {
 fn the_tests_of_pynfs_pass_with_and_without_filewall() {
     let name = "the_tests_of_pynfs_pass_with_and_without_filewall";
     if !Path::new(PYNFS).join("nfs4.0/testserver.py").exists() {
-        return println!("NOT RUN {name}: there is no pynfs in {PYNFS}");
+        return println!("NOT RUN {name}: there is no pynfs in {PYNFS}, and no registry has it: make suites PYNFS=ARCHIVE-OR-FOLDER");
     }
     if !whole() {
         return println!("NOT RUN {name}: it takes a quarter of an hour: make suites");
@@ -123,7 +123,7 @@ fn the_tests_of_pynfs_pass_with_and_without_filewall() {
     scenario(name, |place| {
         place.start_wall("wall", &place.write_policy(POLICY));
         for (version, known, least) in [("4.0", &DIFFERENT_4_0[..], 100), ("4.1", &DIFFERENT_4_1, 30)] {
-            let suite = |server: &str| told(place, &script("pynfs-suite"), &[server, version, PYNFS]);
+            let suite = |server: &str| told(place, &script("pynfs-suite"), &["run", server, version, PYNFS]);
             let (without, with) = (suite("10.9.0.2:/vfs"), suite("10.9.1.1:/vfs"));
             compare(&format!("pynfs {version}"), &without, &with, known, least);
         }

@@ -22,6 +22,8 @@ pub struct Connection {
     start: usize,
     end: usize,
     xid: u32,
+    /// Operation of each call that was asked one by one, and how long it took, µs.
+    pub timed: Vec<(u32, f64)>,
 }
 
 impl Connection {
@@ -30,7 +32,14 @@ impl Connection {
         let stream = TcpStream::connect(address).map_err(failed(format!("connect to {address}")))?;
         stream.set_nodelay(true).map_err(failed("no delay"))?;
         stream.set_read_timeout(Some(BOUND)).map_err(failed("time-out"))?;
-        Ok(Connection { stream, received: vec![0; BUFFER_BYTES], start: 0, end: 0, xid: 1 })
+        Ok(Connection {
+            stream,
+            received: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            xid: 1,
+            timed: Vec::new(),
+        })
     }
 
     /// A reply that has come as a whole, without its mark.
@@ -69,10 +78,12 @@ impl Connection {
     pub fn ask(&mut self, call: &mut [u8]) -> Result<Vec<u8>, Failure> {
         self.xid = self.xid.wrapping_add(1);
         call[4..8].copy_from_slice(&self.xid.to_be_bytes());
+        let begin = Instant::now();
         self.stream.write_all(call).map_err(failed("send a call"))?;
         loop {
             if let Some(reply) = self.at_hand() {
                 let reply = reply.to_vec();
+                self.timed.push((get_u32(call, 24), begin.elapsed().as_nanos() as f64 / 1000.0));
                 done(&reply)?;
                 return Ok(reply);
             }

@@ -11,7 +11,11 @@
 //!
 //! All of it runs in one namespace without a name. For each metric the peers take turns in short windows; the median of the
 //! windows counts. `ratio` is weir over the peer, the median of the ratios of windows next to each other, so that what else
-//! the machine does falls on both; for rates more is better, for times less.
+//! the machine does falls on both; for rates more is better, for times less. `quartiles` says between what half of these ratios lie: where
+//! that is wide, the machine was busy.
+//!
+//! Loads make the same calls in the same order each time. Of each call the median over all rounds counts, and these are added up: what else
+//! the machine does lengthens some calls of some rounds, and no other.
 //!
 //! A part of it alone, each in less than two minutes: `cargo bench -p weir-filewall -- ops`, or `work`, `overload`, `chain`,
 //! `takeover`; `-- cost` is that of policies alone, which needs no server.
@@ -40,6 +44,7 @@ pub const WORKERS: usize = 2;
 /// Rounds of short windows, and of loads that take as long as they take.
 const ROUNDS: usize = 25;
 const ROUNDS_OF_LOADS: usize = 7;
+const ROUNDS_OF_WORK: usize = 15;
 const WINDOW: Duration = Duration::from_millis(25);
 const DEPTH: usize = 32;
 /// Entries of the folder that is listed.
@@ -90,6 +95,14 @@ pub fn median(figures: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// The figure below which a share of some figures lies.
+fn at_share(figures: &[f64], share: f64) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = ((sorted.len() as f64 - 1.0) * share).round() as usize;
+    sorted.get(at).copied().unwrap_or(f64::NAN)
+}
+
 /// Measures each peer in turn, so many times after one that does not count; the figures of each peer, by rounds.
 fn turns(
     rounds: usize,
@@ -115,11 +128,13 @@ fn result(metric: &str, unit: &str, peers: &[Peer], figures: &[Vec<f64>]) {
     for (peer, figure) in peers.iter().zip(others) {
         let ratios: Vec<f64> = weir.iter().zip(figure).map(|(weir, other)| weir / other).collect();
         println!(
-            "RESULT filewall {metric} weir={:.1}{unit} {}={:.1}{unit} ratio={:.2}",
+            "RESULT filewall {metric} weir={:.1}{unit} {}={:.1}{unit} ratio={:.2} quartiles={:.2}..{:.2}",
             median(weir),
             peer.name,
             median(figure),
-            median(&ratios)
+            median(&ratios),
+            at_share(&ratios, 0.25),
+            at_share(&ratios, 0.75)
         );
     }
 }
@@ -183,15 +198,14 @@ fn all(part: &str) -> Result<(), Failure> {
     let open = std::process::Command::new("chmod").arg("-R").arg("777").arg(place.export()).status();
     open.map_err(failed("run chmod"))?;
     peers.push(Peer::new("direct", &direct, None)?);
-    for (number, kind) in ["tunnel", "splice"].into_iter().enumerate() {
-        let port = PORT_FIRST + number as u16;
-        let process = place.role(&[kind, &port.to_string()])?;
-        peers.push(Peer::new(kind, &place::server(Some(port)), Some(process))?);
-    }
-    for (number, (name, policy)) in [("rules", RULES), ("weir", RBAC)].into_iter().enumerate() {
-        let port = PORT_FIRST + 2 + number as u16;
-        let process = place.wall(name, port, &format!("{OFFICE}{policy}"))?;
-        peers.push(Peer::new(name, &place::behind_wall(port), Some(process))?);
+    // FileWall comes right behind the tunnel that it is compared with most.
+    for (port, name) in (PORT_FIRST..).zip(["splice", "rules", "tunnel", "weir"]) {
+        let (process, server) = match name {
+            "rules" => (place.wall(name, port, &format!("{OFFICE}{RULES}"))?, place::behind_wall(port)),
+            "weir" => (place.wall(name, port, &format!("{OFFICE}{RBAC}"))?, place::behind_wall(port)),
+            kind => (place.role(&[kind, &port.to_string()])?, place::server(Some(port))),
+        };
+        peers.push(Peer::new(name, &server, Some(process))?);
     }
     if wants("ops") {
         operations(&mut peers)?;
@@ -247,14 +261,51 @@ fn workloads(peers: &mut [Peer]) -> Result<(), Failure> {
     type Work = fn(&mut Connection, &Handle) -> Result<(), Failure>;
     let works: [(&str, Work); 2] = [("postmark", work::postmark), ("source_tree", work::tree)];
     for (name, work) in works {
-        let figures = turns(ROUNDS_OF_LOADS, peers, |peer| {
-            let since = Instant::now();
+        // Times of each call, by peers and rounds.
+        let mut timed: Vec<Vec<Vec<(u32, f64)>>> = vec![Vec::new(); peers.len()];
+        let number = |peers: &[Peer], name: &str| peers.iter().position(|peer| peer.name == name);
+        let names: Vec<String> = peers.iter().map(|peer| peer.name.clone()).collect();
+        turns(ROUNDS_OF_WORK, peers, |peer| {
+            peer.connection.timed.clear();
             work(&mut peer.connection, &peer.root)?;
-            Ok(since.elapsed().as_secs_f64() * 1000.0)
+            let at = names.iter().position(|name| *name == peer.name).unwrap_or(0);
+            timed[at].push(std::mem::take(&mut peer.connection.timed));
+            Ok(0.0)
         })?;
-        result(name, "ms", peers, &figures);
+        let typical: Vec<Vec<(u32, f64)>> = timed.iter().map(|rounds| typical(&rounds[1..])).collect();
+        let sum = |calls: &[(u32, f64)], op: Option<u32>| -> f64 {
+            let fits = |call: &&(u32, f64)| op.is_none_or(|op| op == call.0);
+            calls.iter().filter(fits).map(|(_, time_us)| time_us / 1000.0).sum()
+        };
+        let Some((weir, others)) = typical.split_last() else { continue };
+        for (peer, other) in names.iter().zip(others) {
+            let (own, theirs) = (sum(weir, None), sum(other, None));
+            println!("RESULT filewall {name} weir={own:.1}ms {peer}={theirs:.1}ms ratio={:.2}", own / theirs);
+        }
+        // Where the time goes.
+        let Some(tunnel) = number(peers, "tunnel").map(|at| &typical[at]) else { continue };
+        for op in Op::ALL {
+            let (own, theirs) = (sum(weir, Some(op as u32)), sum(tunnel, Some(op as u32)));
+            if theirs > 0.0 {
+                println!(
+                    "RESULT filewall {name}_{} weir={own:.2}ms tunnel={theirs:.2}ms ratio={:.2}",
+                    op.name().to_lowercase(),
+                    own / theirs
+                );
+            }
+        }
     }
     Ok(())
+}
+
+/// Of each call the median over the rounds, all of which make the same ones.
+fn typical(rounds: &[Vec<(u32, f64)>]) -> Vec<(u32, f64)> {
+    let calls = rounds.iter().map(Vec::len).min().unwrap_or(0);
+    let one = |at: usize| {
+        let times: Vec<f64> = rounds.iter().map(|calls| calls[at].1).collect();
+        (rounds[0][at].0, median(&times))
+    };
+    (0..calls).map(one).collect()
 }
 
 /// Offers more and more of a mix; the most that is answered is the knee.
@@ -263,7 +314,9 @@ fn overloaded(peers: &mut [Peer]) -> Result<(), Failure> {
     let saturate = |peer: &mut Peer, per_s: f64| {
         overload::offer(peer.address, &work::mix(&peer.file, &peer.folder), per_s, window)
     };
-    let most = median(&turns(ROUNDS_OF_LOADS, &mut peers[1..2], |peer| saturate(peer, 200_000.0))?[0]);
+    let tunnel = peers.iter().position(|peer| peer.name == "tunnel").unwrap_or(0);
+    let alone = &mut peers[tunnel..=tunnel];
+    let most = median(&turns(ROUNDS_OF_LOADS, alone, |peer| saturate(peer, 200_000.0))?[0]);
     let mut knees = vec![vec![0f64; ROUNDS_OF_LOADS]; peers.len()];
     for percent in [50, 100, 150, 200, 300] {
         let figures =

@@ -1,11 +1,12 @@
-//! Keys of handles: their hashes under two secret seeds (SipHash), so that maps need not hold handles of up to 128 bytes, and nobody can
-//! make two handles that are taken for one.
+//! Keys of handles: their hashes under a secret seed (SipHash of 128 bits), so that maps need not hold handles of up to 128 bytes, and
+//! nobody can make two handles that are taken for one.
 //!
 //! A thread remembers the keys of the handles that it has seen lately, for the same ones come again and again. A key is a
 //! function of the handle, and a place is compared as a whole, so a remembered one is as good as a new one.
 
+use siphasher::sip128::SipHasher13;
 use std::cell::RefCell;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A handle's key.
@@ -21,15 +22,27 @@ const BYTES_MAX: usize = 64;
 pub struct Keys {
     /// A number that no other of this process has, never 0.
     pub number: u64,
-    seeds: (RandomState, RandomState),
+    seed: Seed,
 }
+
+/// What keys are made under.
+pub type Seed = [u8; 16];
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
+/// A seed that nobody knows.
+pub fn seed() -> Seed {
+    let mut seed = Seed::default();
+    if getrandom::fill(&mut seed).is_err() {
+        // The library has its own way to some.
+        seed[..8].copy_from_slice(&std::hash::RandomState::new().hash_one(0u8).to_ne_bytes());
+    }
+    seed
+}
+
 impl Default for Keys {
     fn default() -> Self {
-        let seeds = (RandomState::new(), RandomState::new());
-        Self { number: NEXT.fetch_add(1, Ordering::Relaxed), seeds }
+        Self::under(seed())
     }
 }
 
@@ -54,8 +67,18 @@ thread_local! {
 }
 
 impl Keys {
+    /// Those that a seed makes.
+    pub fn under(seed: Seed) -> Keys {
+        Keys { number: NEXT.fetch_add(1, Ordering::Relaxed), seed }
+    }
+
+    /// What they are made under.
+    pub fn seed(&self) -> Seed {
+        self.seed
+    }
+
     fn make(&self, handle: &[u8]) -> Key {
-        (self.seeds.0.hash_one(handle), self.seeds.1.hash_one(handle))
+        SipHasher13::new_with_key(&self.seed).hash(handle).as_u64()
     }
 
     /// The key of a handle.

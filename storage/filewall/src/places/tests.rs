@@ -72,6 +72,48 @@ fn mounts_stay_known_under_other_paths_and_until_the_first_one_clients_are_to_co
 }
 
 #[test]
+fn places_that_are_kept_are_known_again_under_the_same_paths() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("places");
+    let zones = zones();
+    let secret = zones.place(b"/projects/secret/x").unwrap();
+    let places = Places::open(&path, &zones).unwrap();
+    let batch = places.learn(b"file", secret, b"folder", Some(b"x"));
+    places.write_down(batch, &zones);
+    // What is learnt once more is not written once more.
+    assert!(places.learn(b"file", secret, b"folder", Some(b"x")).is_empty());
+    assert!(places.learn(b"file", secret, b"elsewhere", None).is_empty(), "its place is the same");
+    let above = places.learn_above(b"top", 1);
+    places.write_down(above, &zones);
+    // Killed, and begun anew; what comes in does not disturb what was there.
+    drop(places);
+    for _ in 0..2 {
+        let again = Places::open(&path, &zones).unwrap();
+        assert_eq!((again.get(b"file"), again.above(b"top"), again.len()), (Some(secret), Some(1), 2));
+    }
+    // The end of a record was lost.
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 3]).unwrap();
+    let again = Places::open(&path, &zones).unwrap();
+    assert_eq!((again.get(b"file"), again.above(b"top")), (Some(secret), None));
+    // Other paths while it runs: what is known is worth nothing, and what those before still learn is not written.
+    let mut others = zones.clone();
+    others.add("/more").unwrap();
+    let under = again.under(&others);
+    let late = again.learn(b"late", secret, b"folder", None);
+    again.write_down(late, &zones);
+    let batch = under.learn(b"new", ROOT, b"folder", None);
+    under.write_down(batch, &others);
+    drop((again, under));
+    let again = Places::open(&path, &others).unwrap();
+    assert_eq!((again.get(b"new"), again.get(b"file"), again.get(b"late")), (Some(ROOT), None, None));
+    // Other paths after a restart.
+    drop(again);
+    assert_eq!(Places::open(&path, &zones).unwrap().get(b"new"), None);
+    assert_eq!(Places::open(&path, &others).unwrap().get(b"new"), None, "it began anew");
+}
+
+#[test]
 fn what_nobody_looks_at_is_forgotten_and_counted() {
     let places = Places::default();
     places.learn(b"kept", ROOT, b"", None);

@@ -7,11 +7,13 @@
 
 use super::{Context, Mount, OpenHandle, Policy, Targets, Verdict};
 use crate::identity::{Identities, Principals};
-use crate::message::{Asked, Call, Reply};
+use crate::message::{Asked, Call, Reply, Seen};
 use crate::metrics::{PolicyCounters, PolicyRow};
-use crate::places::{Directory, Listing, Place, Places, Zones};
+use crate::places::{Batch, Directory, Listing, Place, Places, Zones};
+use crate::replicate::Servers;
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status};
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -50,6 +52,7 @@ pub struct Chain {
     names: bool,
     judges: bool,
     reorders: bool,
+    servers: Option<Servers>,
 }
 
 /// What becomes of a call.
@@ -103,7 +106,18 @@ impl Chain {
         let names = entries.iter().any(|entry| entry.policy.needs_names());
         let reorders = entries.iter().any(|entry| entry.policy.reorders());
         let judges = entries.iter().any(|entry| entry.policy.judges_objects());
-        Chain { entries, epoch, identities, principals, zones, places, names, judges, reorders }
+        let servers = None;
+        Chain { entries, epoch, identities, principals, zones, places, names, judges, reorders, servers }
+    }
+
+    /// The same with further servers behind it.
+    pub fn with_servers(self, servers: Option<Servers>) -> Chain {
+        Chain { servers, ..self }
+    }
+
+    /// The servers that the policies name besides the first one.
+    pub fn servers(&self) -> Option<&Servers> {
+        self.servers.as_ref()
     }
 
     /// Places are good for another chain only if the paths are the same, for nodes are numbered by them.
@@ -169,7 +183,24 @@ impl Chain {
             self.tell_answered(call, "zones", status, handled);
             return Outcome::Answer { status, by: None };
         }
+        // A call that is settled comes by once more.
+        if from < POLICIES_MAX {
+            for (number, entry) in self.entries.iter().enumerate() {
+                if handled & 1 << number != 0 {
+                    entry.policy.forwarded(call);
+                }
+            }
+        }
         Outcome::Forward { handled }
+    }
+
+    /// An operation of a COMPOUND that was forwarded was not carried out.
+    pub fn undone(&self, asked: &Asked, handled: u64) {
+        for (number, entry) in self.entries.iter().enumerate() {
+            if handled & 1 << number != 0 {
+                entry.policy.undone(asked);
+            }
+        }
     }
 
     fn tell_answered(&self, call: &Call<'_>, by: &str, status: Status, handled: u64) {
@@ -233,24 +264,32 @@ impl Chain {
         }
         let directory = asked.handle.as_bytes();
         let Some(place) = self.places.get(directory) else { return false };
-        let directory = self.places.directory(directory);
+        let (directory, mut batch) = (self.places.directory(directory), Batch::default());
         if let (true, Some(handle), Some(name)) = (made, reply.handle(), asked.name.as_deref()) {
-            self.learn_one(handle, place, directory, name);
+            self.learn_one(handle, place, directory, name, &mut batch);
         }
         for number in 0..reply.results.entries.len() {
             if let Some(handle) = reply.entry_handle(number) {
-                self.learn_one(handle, place, directory, reply.entry_name(number));
+                self.learn_one(handle, place, directory, reply.entry_name(number), &mut batch);
             }
         }
+        self.places.write_down(batch, &self.zones);
         true
     }
 
-    fn learn_one(&self, handle: &[u8], directory_place: Place, directory: Directory, name: &[u8]) {
+    fn learn_one(
+        &self,
+        handle: &[u8],
+        directory_place: Place,
+        directory: Directory,
+        name: &[u8],
+        batch: &mut Batch,
+    ) {
         if name == b"." || name == b".." {
             return;
         }
         if let Some(place) = self.zones.step(directory_place, name) {
-            self.places.learn_in(directory, handle, place, self.names.then_some(name));
+            self.places.learn_in(directory, handle, place, self.names.then_some(name), batch);
         }
     }
 
@@ -322,8 +361,35 @@ impl Chain {
     }
 
     /// Tells the policies the attributes of an object of NFSv4.
-    pub fn object_seen(&self, handle: &[u8], attributes: Option<&[u8; ATTRIBUTES_BYTES]>) {
-        self.entries.iter().for_each(|entry| entry.policy.object_seen(handle, attributes));
+    pub fn object_seen(&self, handle: &[u8], attributes: Option<&[u8; ATTRIBUTES_BYTES]>, seen: &Seen) {
+        self.entries.iter().for_each(|entry| entry.policy.object_seen(handle, attributes, seen));
+    }
+
+    fn judge(&self) -> Option<&dyn Policy> {
+        let judge = self.entries.iter().find(|entry| entry.policy.judges_objects());
+        judge.map(|entry| &*entry.policy)
+    }
+
+    /// What is to be noted before the server is asked for a name in NFSv4.
+    pub fn seen(&self, folder: &Handle, name: &[u8], now_us: u64) -> Seen {
+        self.judge().map_or_else(Seen::default, |judge| judge.seen(folder.as_bytes(), name, now_us))
+    }
+
+    /// Tells the policies what a name of NFSv4 leads to.
+    pub fn name_seen(&self, seen: &Seen, handle: &Handle) {
+        if let Some(judge) = self.judge() {
+            judge.name_seen(seen, handle);
+        }
+    }
+
+    /// A call of NFSv4 may make a name that policies were not shown.
+    pub fn makes_unseen(&self, now_us: u64) {
+        self.entries.iter().for_each(|entry| entry.policy.makes_unseen(now_us));
+    }
+
+    /// What a name of NFSv4 leads to, and whether that is a folder, where it is known for sure.
+    pub fn name_known(&self, folder: &Handle, name: &[u8]) -> Option<(Handle, bool)> {
+        self.judge()?.name_known(folder.as_bytes(), name)
     }
 
     /// The server's handle for one that a client of NFSv4 uses.
@@ -348,8 +414,23 @@ impl Chain {
     pub fn learn_name(&self, handle: &[u8], directory: Option<&Handle>, place: Place, name: &[u8]) {
         if self.needs_names() {
             let directory = directory.map_or(handle, Handle::as_bytes);
-            self.places.learn(handle, place, directory, self.names.then_some(name));
+            let batch = self.places.learn(handle, place, directory, self.names.then_some(name));
+            self.places.write_down(batch, &self.zones);
         }
+    }
+
+    /// Takes note of a folder above the export.
+    pub fn learn_above(&self, handle: &[u8], level: usize) {
+        self.places.write_down(self.places.learn_above(handle, level), &self.zones);
+    }
+
+    /// Lets what is known of places outlive the process, in a file; what it holds is known from now on.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn keep_places(&mut self, path: &Path) -> std::io::Result<()> {
+        self.places = Arc::new(Places::open(path, &self.zones)?);
+        Ok(())
     }
 
     /// What the policies have done.

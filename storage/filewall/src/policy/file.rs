@@ -1,8 +1,8 @@
 //! The files that administrators write: YAML, one policy a document, in the order in which requests meet them.
 //!
 //! A folder of policies is read as its `*.yaml` and `*.yml` in the order of their names (`10-handles.yaml` comes before
-//! `20-access.yaml`). A document of kind `identities` is no policy: it gives users, groups and roles their names, wherever it
-//! stands. Everything is checked before anything is put in force; what is wrong is said with file, document and reason.
+//! `20-access.yaml`). A document of kind `identities` is no policy of the chain: it gives users, groups and roles their names, wherever
+//! it stands. Neither is one of kind `replication`: it says which servers are behind the chain. Everything is checked before anything is put in force; what is wrong is said with file, document and reason.
 
 use super::Policy;
 use super::access::{Access, AccessFile};
@@ -22,6 +22,7 @@ use super::statistics::{Statistics, StatisticsFile};
 use crate::error::{Error, Result};
 use crate::identity::{Identities, IdentitiesFile};
 use crate::places::Zones;
+use crate::replicate::{ReplicationFile, Servers};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::io::Read;
@@ -31,7 +32,7 @@ use std::path::{Path, PathBuf};
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Most files in a folder of policies.
 pub const FILES_MAX: usize = 256;
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 15] = [
     "identities",
     "handles",
     "access",
@@ -46,6 +47,7 @@ const KINDS: [&str; 14] = [
     "rbac",
     "module",
     "reorder",
+    "replication",
 ];
 
 /// One document and where it stands.
@@ -147,8 +149,17 @@ fn compile(documents: &[Document], folder: &Path, before: Option<&Chain>) -> Res
         let file: IdentitiesFile = document.body()?;
         identities = Identities::compile(&file).map_err(|reason| document.wrong(reason))?;
     }
-    let policies: Vec<&Document> =
-        documents.iter().filter(|document| document.kind != "identities").collect();
+    let mut servers = None;
+    for document in documents.iter().filter(|document| document.kind == "replication") {
+        let compiled = Servers::compile(&document.body::<ReplicationFile>()?);
+        if servers.replace(compiled.map_err(|reason| document.wrong(reason))?).is_some() {
+            return Err(document.wrong("replication is given twice; write it in one document"));
+        }
+    }
+    let policies: Vec<&Document> = documents
+        .iter()
+        .filter(|document| document.kind != "identities" && document.kind != "replication")
+        .collect();
     if let Some(document) = policies.get(POLICIES_MAX) {
         return Err(document.wrong(format!("more than {POLICIES_MAX} policies in a chain")));
     }
@@ -172,7 +183,7 @@ fn compile(documents: &[Document], folder: &Path, before: Option<&Chain>) -> Res
         }
         entries.push(Entry::new(document.name.clone(), policy, old.map(|entry| entry.counters.clone())));
     }
-    Ok(Chain::new(entries, identities, zones, before))
+    Ok(Chain::new(entries, identities, zones, before).with_servers(servers))
 }
 
 fn policy(

@@ -35,7 +35,7 @@ pub use chain::{Chain, Outcome};
 pub use file::load;
 
 use crate::identity::Principal;
-use crate::message::{Asked, Call, Now, Reply};
+use crate::message::{Asked, Call, Now, Reply, Seen};
 use crate::places::{Place, Places, ROOT, Zones};
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status};
 use std::any::Any;
@@ -173,8 +173,31 @@ pub trait Policy: Send + Sync + Debug {
         false
     }
 
-    /// Hears the attributes of an object of NFSv4, as those of NFSv3; `None` if they have changed and are not known.
-    fn object_seen(&self, _handle: &[u8], _attributes: Option<&[u8; ATTRIBUTES_BYTES]>) {}
+    /// Hears the attributes of an object of NFSv4, as those of NFSv3; `None` if they have changed and are not known. `seen` was noted
+    /// before the server was asked for them.
+    fn object_seen(&self, _handle: &[u8], _attributes: Option<&[u8; ATTRIBUTES_BYTES]>, _seen: &Seen) {}
+
+    /// What is to be noted before the server is asked for a name in NFSv4.
+    fn seen(&self, _folder: &[u8], _name: &[u8], _now_us: u64) -> Seen {
+        Seen::default()
+    }
+
+    /// Hears what a name of NFSv4 leads to; `seen` was noted before the server was asked for it.
+    fn name_seen(&self, _seen: &Seen, _handle: &Handle) {}
+
+    /// What a name of NFSv4 leads to, and whether that is a folder, where it is known for sure.
+    fn name_known(&self, _folder: &[u8], _name: &[u8]) -> Option<(Handle, bool)> {
+        None
+    }
+
+    /// Hears that a call of NFSv4 goes to the server that may make a name which it was not shown as making it.
+    fn makes_unseen(&self, _now_us: u64) {}
+
+    /// Hears that a call which it has let go on goes to the server: it sees the reply, or hears that it was not carried out.
+    fn forwarded(&self, _call: &mut Call<'_>) {}
+
+    /// Hears that an operation of a COMPOUND that was forwarded was not carried out.
+    fn undone(&self, _asked: &Asked) {}
 
     /// The handle that stands behind one that a client of NFSv4 uses; `Err` is the status to refuse with.
     fn open_handle(&self, handle: OpenHandle, _client: IpAddr) -> Result<OpenHandle, Status> {

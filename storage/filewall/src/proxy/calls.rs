@@ -254,6 +254,7 @@ impl Session {
             call.restore_handles(held.handles);
             call.told = held.told;
             call.note = held.note;
+            call.seen = held.seen;
             call.unless = held.unless;
         }
         call.unknown = unknown_before && settle::shows(&call);
@@ -291,17 +292,26 @@ impl Session {
             }
             Outcome::Forward { handled } => {
                 let settling = from == POLICIES_MAX;
+                // Policies have heard that it goes to the server.
+                let undone = |call: &Call<'_>| {
+                    let asked = remember(call, caller.clone(), maxcount, datagram, false);
+                    chain.undone(&asked, handled);
+                };
                 let unknown = settling
                     || match known(once, Look::Forward, waiter, answers, env) {
                         Passed::New => false,
                         Passed::Unknown => true,
-                        Passed::Dealt => return Done::Skip,
+                        Passed::Dealt => {
+                            undone(&call);
+                            return Done::Skip;
+                        }
                     };
                 if let (true, Some(once)) = (unknown, once) {
                     match settle::settle(&call) {
                         Settled::Again if call.unless.is_none() => {}
                         Settled::Again => {
                             let status = call.unless.unwrap_or(Status::ServerFault);
+                            undone(&call);
                             let begin = answers.len();
                             answer::put(answers, head.xid, op, status);
                             super::replies::tell_waiters(once, &answers[begin..], true, env);
@@ -345,6 +355,7 @@ impl Session {
                     }
                 }
                 if let Some(status) = call.unless {
+                    undone(&call);
                     // It is forgotten meanwhile that it was sent before.
                     for waiter in once
                         .map(|once| env.shared.retransmits.abandoned(once, env.now.steady_us))
@@ -441,5 +452,6 @@ fn remember(call: &Call<'_>, caller: Arc<Principal>, maxcount: u32, datagram: bo
         maxcount,
         datagram,
         note: call.note,
+        seen: call.seen,
     }
 }

@@ -10,7 +10,7 @@ use super::pending::{Entry, Question};
 use super::replies::{Done, tell_waiters};
 use super::session::{Client, Session};
 use super::worker::Env;
-use crate::message::{Extra, Reply};
+use crate::message::{Extra, Reply, Seen};
 use crate::metrics::Totals;
 use crate::places::ROOT;
 use crate::policy::{Chain, OpenHandle};
@@ -103,9 +103,8 @@ impl Rewrite<'_> {
 
     fn learn(&self, found: Found, cursor: &Cursor) {
         let handle = found.handle.of(self.record);
-        let places = self.chain.context().places;
         match (cursor.position, &cursor.name) {
-            (Position::Above(level), _) => places.learn_above(handle, level),
+            (Position::Above(level), _) => self.chain.learn_above(handle, level),
             (Position::Inside(place), Some((directory, name))) => {
                 self.chain.learn_name(handle, directory.as_ref(), place, name);
             }
@@ -195,7 +194,7 @@ impl Rewrite<'_> {
         let handle = found.handle.of(self.record);
         match cursor.position {
             Position::Above(level) if level + 1 < self.way.len() => {
-                self.chain.context().places.learn_above(handle, level + 1);
+                self.chain.learn_above(handle, level + 1);
             }
             Position::Above(_) => self.chain.learn_name(handle, None, ROOT, b""),
             Position::Inside(directory) => {
@@ -358,11 +357,24 @@ fn show_policies(
     let record_bytes = record.len();
     let mut extras = Vec::new();
     let mut fresh = None;
-    let sent = asked.ops.iter().filter(|op| !matches!(op.sent, Sent::Made(_)));
-    for (number, (outcome, op)) in env.results4.outcomes.iter().zip(sent).enumerate() {
-        if chain.judges_objects() && outcome.status == status::OK {
-            learn_object(outcome, op, &mut fresh, chain, record);
+    let sent = || asked.ops.iter().filter(|op| !matches!(op.sent, Sent::Made(_)));
+    // What was noted of the first operation holds for all that were asked with it.
+    let seen = asked.ops.iter().flat_map(|op| &op.asked).map(|(asked, _)| asked.seen).next();
+    let seen = seen.filter(|_| chain.judges_objects());
+    for (asked, handled) in sent().skip(env.results4.outcomes.len()).flat_map(|op| &op.asked) {
+        chain.undone(asked, *handled);
+    }
+    if let Some(seen) = &seen {
+        let mut maker = None;
+        for (outcome, op) in env.results4.outcomes.iter().zip(sent()) {
+            if outcome.status == status::OK {
+                let made = op.asked.iter().map(|(asked, _)| asked).rfind(|asked| asked.op.makes());
+                maker = made.map(|asked| asked.seen).or(maker);
+                learn_object(outcome, op, &mut fresh, (chain, seen, maker.as_ref()), record);
+            }
         }
+    }
+    for (number, (outcome, op)) in env.results4.outcomes.iter().zip(sent()).enumerate() {
         for (asked, handled) in &op.asked {
             env.shared.totals.reply(asked.op, latency_us);
             env.results.clear();
@@ -386,20 +398,25 @@ fn learn_object(
     outcome: &Outcome4,
     asked: &OpAsked,
     fresh: &mut Option<Handle>,
-    chain: &Chain,
+    (chain, seen, maker): (&Chain, &Seen, Option<&Seen>),
     record: &[u8],
 ) {
     let Some(cursor) = asked.cursor.as_deref() else { return };
     if outcome.op == Op4::GetFh && cursor.handle.is_none() {
         *fresh = outcome.found.and_then(|found| Handle::new(found.handle.of(record)));
+        if let (Some(handle), Some(maker), Some((Some(folder), name))) = (fresh.as_ref(), maker, &cursor.name)
+            && chain.seen(folder, name, maker.at_us).keys[0] == maker.keys[0]
+        {
+            chain.name_seen(maker, handle);
+        }
     }
     let Some(handle) = cursor.handle.or(*fresh) else { return };
     match (outcome.op, &outcome.known) {
         (Op4::GetAttr, Some(known)) => {
             let attributes = fattr3(known, record, chain.identities());
-            chain.object_seen(handle.as_bytes(), attributes.as_ref());
+            chain.object_seen(handle.as_bytes(), attributes.as_ref(), seen);
         }
-        (Op4::SetAttr, _) => chain.object_seen(handle.as_bytes(), None),
+        (Op4::SetAttr, _) => chain.object_seen(handle.as_bytes(), None, seen),
         _ => {}
     }
 }

@@ -39,7 +39,7 @@ pub use server::Server;
 use crate::error::{Error, Result};
 use crate::metrics::{PrincipalRow, Status, Totals};
 use crate::policy::{self, Chain};
-use crate::replicate::{Plan, Router};
+use crate::replicate::{Plan, Router, Servers};
 use crate::wire::nfs3::Handle;
 use crate::wire::portmap::Ports;
 use arc_swap::ArcSwap;
@@ -268,18 +268,30 @@ impl FileWall {
             retransmits = Retransmits::open(&folder.join("once")).map_err(opened("once"))?;
             mounts = Some(Journal::open(&folder.join("mounts")).map_err(opened("mounts"))?);
         }
+        let mut chain = match &config.policy {
+            Some(path) => policy::load(path, None)?,
+            None => Chain::new(Vec::new(), Default::default(), Default::default(), None),
+        };
+        if let Some(folder) = &plan.context {
+            let path = folder.join("places");
+            let kept = chain.keep_places(&path);
+            kept.map_err(|error| Error::io(format!("open {}", path.display()), error))?;
+        }
         let mut router = None;
-        if !plan.is_empty() {
+        let plan = &match chain.servers() {
+            Some(servers) => planned(plan, servers)?,
+            None => plan.clone(),
+        };
+        if !plan.is_empty() || chain.servers().is_some() {
             let (started, address) = Router::start(&config.server, plan)?;
             config.server.address = address.ip();
             config.server.nfs_port = address.port();
             config.server.mount_port = Some(address.port());
             router = Some(started);
         }
-        let chain = match &config.policy {
-            Some(path) => policy::load(path, None)?,
-            None => Chain::new(Vec::new(), Default::default(), Default::default(), None),
-        };
+        if router.is_some() {
+            chain.context().places.set_ambiguous();
+        }
         if let Some(reason) = chain.refuses_nfs4() {
             tracing::warn!("{reason}");
         }
@@ -421,6 +433,25 @@ impl Drop for FileWall {
             let _ = thread.join();
         }
     }
+}
+
+/// The plan with the servers that a policy names.
+fn planned(plan: &Plan, servers: &Servers) -> Result<Plan> {
+    let wrong = |reason: &str| {
+        Err(Error::Server { text: "kind: replication".to_string(), reason: reason.to_string() })
+    };
+    let Some(context) = &plan.context else {
+        return wrong("it needs a folder for what must outlive FileWall (--context FOLDER)");
+    };
+    if !plan.is_empty() {
+        return wrong("the servers are given twice: by a policy, and by --replica or --redirect");
+    }
+    Ok(Plan {
+        replicas: servers.replicas.clone(),
+        redirects: servers.redirects.clone(),
+        state_file: context.join("names"),
+        ..plan.clone()
+    })
 }
 
 /// How long a second FileWall waits when the first has ended: what that one sent is carried out by the server meanwhile, so that

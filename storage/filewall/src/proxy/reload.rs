@@ -5,7 +5,7 @@
 //! refused as a whole: the error is logged and shown, and the chain stays.
 
 use super::Shared;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metrics::Totals;
 use crate::policy;
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +22,17 @@ const STEP: Duration = Duration::from_millis(50);
 pub(super) fn reload(shared: &Shared) -> Result<()> {
     let Some(path) = &shared.policy else { return Ok(()) };
     let before = shared.chain.load_full();
-    let loaded = policy::load(path, Some(&before));
+    let loaded = policy::load(path, Some(&before)).and_then(|chain| {
+        let refused = |reason: String| Error::Policy { path: path.clone(), document: None, reason };
+        match (chain.servers(), &shared.router) {
+            (None, _) if before.servers().is_none() => {}
+            (Some(servers), Some(router)) if before.servers().is_some() => {
+                router.apply(servers).map_err(|reason| refused(format!("kind replication: {reason}")))?;
+            }
+            _ => return Err(refused("replication begins and ends when FileWall begins anew".to_string())),
+        }
+        Ok(chain)
+    });
     let mut shown = shared.policy_error.lock().unwrap_or_else(PoisonError::into_inner);
     match loaded {
         Ok(chain) => {

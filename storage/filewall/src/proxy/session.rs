@@ -73,6 +73,8 @@ pub struct Held {
     pub told: Vec<Told>,
     /// What a policy wants to remember until the reply comes.
     pub note: u64,
+    /// As in [`Call`].
+    pub seen: crate::message::Seen,
     /// Its name for retransmissions.
     pub once: Option<super::retransmit::Key>,
     /// As in [`Call`].
@@ -489,6 +491,7 @@ impl Session {
             maxcount: call.arguments.count,
             told: call.told.clone(),
             note: call.note,
+            seen: call.seen,
             once: None,
             unknown: call.unknown,
             unless: call.unless,

@@ -124,10 +124,11 @@ impl Router {
 
     /// A server cannot be reached: another one is asked from now on, if there is one.
     fn give_up(&self, group: &Group, member: &Member) {
+        let members = group.members();
         let others =
-            group.members.iter().any(|other| other.number != member.number && other.state() == State::Live);
+            members.iter().any(|other| other.number != member.number && other.state() == State::Live);
         if others {
-            member.set_state(State::Behind);
+            self.mark(member, State::Behind);
         }
     }
 
@@ -147,10 +148,11 @@ impl Router {
         number: Number,
         work: impl Fn(&Member) -> Result<T, Lost>,
     ) -> Result<(usize, T), Lost> {
-        let count = group.members.len();
+        let members = group.members();
+        let count = members.len();
         let mut last = Lost::Io(io::ErrorKind::NotConnected.into());
         for at in 0..count {
-            let member = &group.members[(number as usize + at) % count];
+            let member = &members[(number as usize + at) % count];
             if member.state() != State::Live {
                 continue;
             }
@@ -190,8 +192,10 @@ impl Router {
     ) -> Result<T, Lost> {
         let _together = self.changes.read().unwrap_or_else(PoisonError::into_inner);
         let _locks = self.lock(asked);
+        self.begins()?;
+        let members = group.members();
         let live: Vec<&Member> =
-            group.members.iter().filter(|member| member.state() == State::Live).collect();
+            members.iter().map(|member| &**member).filter(|member| member.state() == State::Live).collect();
         let outcomes: Vec<(&Member, Result<Answer, Lost>)> = if let [only] = live[..] {
             vec![(only, self.call_on(only, asked))]
         } else {
@@ -222,11 +226,11 @@ impl Router {
             match (status, said) {
                 // Nobody knows which of them have done it: the first one is right, the others are rebuilt from it.
                 (None, _) if !answered && at == 0 => {}
-                (None, _) => member.set_state(State::Behind),
+                (None, _) => self.mark(member, State::Behind),
                 (Some(status), None) => said = Some(status),
                 (Some(status), Some(said)) if status != said => {
                     tracing::warn!(server = %member.server.nfs(), op = %asked.op(), status, said, "a replica differs");
-                    member.set_state(State::Behind);
+                    self.mark(member, State::Behind);
                     continue;
                 }
                 _ => {}

@@ -10,17 +10,21 @@
 //! takes over in the middle of a listing or a file, and clients notice nothing.
 //!
 //! - [`names`]: numbers of objects. - [`server`]: one server. - [`change`]: fan-out. - [`serve`]: calls. - [`listing`]: folders.
-//! - [`rebuild`]: what a replica needs that has missed something.
+//! - [`rebuild`]: what a replica needs that has missed something. - [`book`]: which of them that are, over restarts.
+//!
+//! Which servers there are is a policy (`kind: replication`) among the others: replicas come and go while FileWall runs.
 //!
 //! Invariants
 //! - Changes of one object or folder reach all live replicas in the same order.
 //! - A replica that did not answer a change, or answered otherwise than the first one, is behind: nothing is read from it until
-//!   it was rebuilt. The last live replica is never given up.
+//!   it was rebuilt, also when FileWall begins anew. The last live replica is never given up.
+//! - After FileWall was killed in the middle of changes, one replica counts and the others are compared with it.
 //! - A redirected folder cannot be removed or renamed, and nothing moves between groups (`NFS3ERR_XDEV`).
 //!
 //! Departures: one call of a connection is carried out at a time, and NFSv4 is not served, for its state belongs to one server.
 //! The two names of a hard link are two objects with two numbers.
 
+pub mod book;
 pub mod change;
 pub mod listing;
 pub mod names;
@@ -30,13 +34,17 @@ pub mod server;
 
 use crate::error::{Error, Result};
 use crate::proxy::Server;
+use arc_swap::ArcSwap;
+use book::{Book, Page};
 use hashbrown::HashMap;
 use names::{Names, Number};
-use server::Member;
+use serde::Deserialize;
+use server::{Member, State};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Most groups.
 pub const GROUPS_MAX: usize = 64;
@@ -61,6 +69,62 @@ pub struct Plan {
     pub standby: bool,
 }
 
+/// The file of `kind: replication`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ReplicationFile {
+    /// Servers that have what `--server` has.
+    #[serde(default)]
+    pub replicas: Vec<String>,
+    /// Folders of the export, and the servers that they lead to.
+    #[serde(default)]
+    pub redirects: BTreeMap<String, String>,
+}
+
+/// The servers that a policy names besides the first one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Servers {
+    /// Further replicas of the export.
+    pub replicas: Vec<Server>,
+    /// Folders of the export that other servers serve.
+    pub redirects: Vec<(String, Server)>,
+}
+
+impl Servers {
+    /// Checks a file.
+    ///
+    /// # Errors
+    /// What is wrong, as text.
+    pub fn compile(file: &ReplicationFile) -> std::result::Result<Servers, String> {
+        let server = |text: &String| text.parse::<Server>().map_err(|error| error.to_string());
+        let mut servers = Servers::default();
+        for text in &file.replicas {
+            let replica = server(text)?;
+            if servers.replicas.contains(&replica) {
+                return Err(format!("replicas: '{text}' is there twice"));
+            }
+            servers.replicas.push(replica);
+        }
+        for (path, text) in &file.redirects {
+            folder_of(path)?;
+            servers.redirects.push((path.clone(), server(text)?));
+        }
+        if servers.replicas.len() >= REPLICAS_MAX || servers.redirects.len() >= GROUPS_MAX {
+            return Err(format!("more than {REPLICAS_MAX} replicas, or {GROUPS_MAX} folders elsewhere"));
+        }
+        Ok(servers)
+    }
+}
+
+/// The parts of a path below the export, and its last one.
+fn folder_of(path: &str) -> std::result::Result<(Vec<&str>, &str), String> {
+    let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    match parts.pop().filter(|_| path.starts_with('/')) {
+        Some(last) => Ok((parts, last)),
+        None => Err(format!("'{path}' is no folder below the export; write one such as /projects")),
+    }
+}
+
 impl Plan {
     /// True if there is one server only.
     pub fn is_empty(&self) -> bool {
@@ -70,9 +134,17 @@ impl Plan {
 
 /// Servers that have the same.
 #[derive(Debug)]
-pub struct Group {
+pub struct Group(ArcSwap<Vec<Arc<Member>>>);
+
+impl Group {
+    fn new(members: Vec<Member>) -> Group {
+        Group(ArcSwap::from_pointee(members.into_iter().map(Arc::new).collect()))
+    }
+
     /// Servers.
-    pub members: Vec<Member>,
+    pub fn members(&self) -> Arc<Vec<Arc<Member>>> {
+        self.0.load_full()
+    }
 }
 
 /// The router.
@@ -86,7 +158,16 @@ pub struct Router {
     changes: RwLock<()>,
     connections: AtomicUsize,
     stop: AtomicBool,
-    path: String,
+    /// The server that is always there.
+    first: Server,
+    folders: Vec<(String, Server)>,
+    /// The next server's number.
+    next: AtomicUsize,
+    book: Mutex<Book>,
+    /// Changes may be under way, and that is written down.
+    changing: AtomicBool,
+    /// Changes so far.
+    changed: AtomicU64,
 }
 
 impl Router {
@@ -106,20 +187,23 @@ impl Router {
             number += 1;
             Member::new(number - 1, server.clone())
         };
-        let export = std::iter::once(first).chain(&plan.replicas).map(&mut member).collect();
-        let mut groups = vec![Group { members: export }];
-        groups.extend(plan.redirects.iter().map(|(_, server)| Group { members: vec![member(server)] }));
+        let export: Vec<Member> = std::iter::once(first).chain(&plan.replicas).map(&mut member).collect();
+        let path = plan.state_file.with_extension("live");
+        let (book, page) =
+            Book::open(&path).map_err(|error| Error::io(format!("open {}", path.display()), error))?;
+        if let Some(page) = page {
+            remember(&export, &page).map_err(|reason| {
+                wrong(format!("{reason}; delete {} to begin with what --server has", path.display()))
+            })?;
+        }
+        let mut groups = vec![Group::new(export)];
+        groups.extend(plan.redirects.iter().map(|(_, server)| Group::new(vec![member(server)])));
         let roots = groups.len() as Number + 1;
         let names = Names::open(&plan.state_file, roots)
             .map_err(|error| Error::io(format!("open {}", plan.state_file.display()), error))?;
         let mut redirects = HashMap::new();
         for (at, (path, _)) in plan.redirects.iter().enumerate() {
-            let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-            let Some(last) = parts.pop().filter(|_| path.starts_with('/')) else {
-                return Err(wrong(format!(
-                    "'{path}' is no folder below the export; write one such as /projects"
-                )));
-            };
+            let (parts, last) = folder_of(path).map_err(&wrong)?;
             let folder = parts.into_iter().try_fold(1, |folder, part| names.of(folder, part.as_bytes()));
             let folder = folder.map_err(|error| Error::io("write a number", error))?;
             redirects.insert((folder, last.as_bytes().into()), at + 1);
@@ -135,8 +219,14 @@ impl Router {
             changes: RwLock::default(),
             connections: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
-            path: first.path.clone(),
+            first: first.clone(),
+            folders: plan.redirects.clone(),
+            next: AtomicUsize::new(number),
+            book: Mutex::new(book),
+            changing: AtomicBool::new(false),
+            changed: AtomicU64::new(0),
         });
+        router.write_book(false).map_err(|error| Error::io(format!("write {}", path.display()), error))?;
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.to_string()).spawn(work).map(drop)
         };
@@ -154,11 +244,80 @@ impl Router {
 
     /// Each replica, and whether it is live.
     pub fn members(&self) -> Vec<(String, bool)> {
-        let all = self.groups.iter().flat_map(|group| &group.members);
-        all.map(|member| {
-            (format!("{}{}", member.server.nfs(), member.server.path), member.state() == server::State::Live)
-        })
-        .collect()
+        let all = self.groups.iter().flat_map(|group| group.members().to_vec());
+        all.map(|member| (member.name(), member.state() == State::Live)).collect()
+    }
+
+    /// Other replicas are named: those that are new are behind, and get what the others have; those that are named no more are
+    /// dropped.
+    ///
+    /// # Errors
+    /// What cannot be, as text; nothing has changed then.
+    pub fn apply(&self, servers: &Servers) -> std::result::Result<(), String> {
+        if servers.redirects != self.folders {
+            return Err("folders are redirected elsewhere only when FileWall begins anew".to_string());
+        }
+        // No change may be under way to some of the old ones and none of the new ones.
+        let _alone = self.changes.write().unwrap_or_else(PoisonError::into_inner);
+        let before = self.groups[0].members();
+        let after: Vec<Arc<Member>> = std::iter::once(&self.first)
+            .chain(&servers.replicas)
+            .map(|server| {
+                let known = before.iter().find(|member| member.server == *server);
+                known.cloned().unwrap_or_else(|| {
+                    let member = Member::new(self.next.fetch_add(1, Ordering::Relaxed), server.clone());
+                    member.set_state(State::Behind);
+                    Arc::new(member)
+                })
+            })
+            .collect();
+        if after.iter().all(|member| member.state() == State::Behind) {
+            return Err("no replica that has everything would be left".to_string());
+        }
+        self.groups[0].0.store(Arc::new(after));
+        self.write_book(self.changing.load(Ordering::SeqCst)).map_err(|error| error.to_string())
+    }
+
+    /// Marks a replica, and writes it down before anybody hears of it.
+    fn mark(&self, member: &Member, state: State) {
+        if member.set_state(state)
+            && let Err(error) = self.write_book(self.changing.load(Ordering::SeqCst))
+        {
+            tracing::error!(%error, "which replicas have everything cannot be written down");
+        }
+    }
+
+    fn write_book(&self, changing: bool) -> std::io::Result<()> {
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        let members = self.groups[0].members();
+        let live = members.iter().filter(|member| member.state() == State::Live);
+        book.write(Page { live: live.map(|member| member.name()).collect(), changing })
+    }
+
+    /// A change goes out: that it may be under way is written down, once for as long as changes go on.
+    fn begins(&self) -> std::io::Result<()> {
+        self.changed.fetch_add(1, Ordering::SeqCst);
+        if self.changing.load(Ordering::SeqCst) || self.groups[0].members().len() == 1 {
+            return Ok(());
+        }
+        self.write_book(true)?;
+        self.changing.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Writes down that no change is under way, where there was none since there were `seen`. Returns how many there are.
+    fn rests(&self, seen: u64) -> u64 {
+        let changed = self.changed.load(Ordering::SeqCst);
+        if changed != seen || !self.changing.load(Ordering::SeqCst) {
+            return changed;
+        }
+        if let Ok(_alone) = self.changes.try_write()
+            && self.changed.load(Ordering::SeqCst) == seen
+            && self.write_book(false).is_ok()
+        {
+            self.changing.store(false, Ordering::SeqCst);
+        }
+        changed
     }
 
     /// The root of a group.
@@ -177,6 +336,26 @@ impl Router {
         }
         None
     }
+}
+
+/// Which replicas are behind, as it was written down.
+///
+/// # Errors
+/// As text: none of them has everything.
+fn remember(members: &[Member], page: &Page) -> std::result::Result<(), String> {
+    let mut sound = false;
+    for member in members {
+        let live = page.live.contains(&member.name());
+        // In the middle of changes each has something that others may not have: the first one counts.
+        if !live || page.changing && sound {
+            member.set_state(State::Behind);
+        }
+        sound |= live;
+    }
+    if sound {
+        return Ok(());
+    }
+    Err(format!("none of the servers that had everything is named ({})", page.live.join(", ")))
 }
 
 #[cfg(test)]

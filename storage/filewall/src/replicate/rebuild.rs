@@ -26,10 +26,15 @@ const MTIME: usize = 68;
 
 /// Looks for replicas that are behind until the router is stopped.
 pub(super) fn watch(router: &Router) {
+    let mut changes = 0;
     while !router.stop.load(Ordering::Relaxed) {
         std::thread::sleep(EVERY);
+        if router.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        changes = router.rests(changes);
         for group in &router.groups {
-            for member in group.members.iter().filter(|member| member.state() == State::Behind) {
+            for member in group.members().iter().filter(|member| member.state() == State::Behind) {
                 match router.rebuild(group, member) {
                     Ok(()) => tracing::info!(server = %member.server.nfs(), "a replica was rebuilt"),
                     Err(lost) => {
@@ -46,13 +51,15 @@ impl Router {
         // Its handles may be others after it was away.
         self.names.forget(None, member.number);
         let to = member.mount()?;
-        let live = || group.members.iter().find(|other| other.state() == State::Live);
+        let members = group.members();
+        let live = || members.iter().find(|other| other.state() == State::Live);
         let Some(source) = live() else { return Err(Lost::Status(0)) };
         same_folder(source, &source.mount()?, member, &to, 0)?;
         let _alone = self.changes.write().unwrap_or_else(PoisonError::into_inner);
         let Some(source) = live() else { return Err(Lost::Status(0)) };
         same_folder(source, &source.mount()?, member, &to, 0)?;
-        member.set_state(State::Live);
+        // It may have been dropped meanwhile.
+        self.mark(member, State::Live);
         Ok(())
     }
 }

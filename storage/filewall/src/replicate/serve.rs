@@ -134,7 +134,7 @@ impl Router {
             return mount::put_void(out, head.xid);
         };
         let path = String::from_utf8_lossy(path.of(record)).into_owned();
-        let below = path.strip_prefix(self.path.as_str()).unwrap_or(&path);
+        let below = path.strip_prefix(self.first.path.as_str()).unwrap_or(&path);
         let mut number = Self::root(0);
         for part in below.split('/').filter(|part| !part.is_empty()) {
             match self.step(number, part.as_bytes()) {

@@ -75,8 +75,8 @@ impl Member {
         if self.state.load(Ordering::SeqCst) == State::Live as u8 { State::Live } else { State::Behind }
     }
 
-    /// It is behind, or has everything again.
-    pub fn set_state(&self, state: State) {
+    /// It is behind, or has everything again; true if that is new.
+    pub(super) fn set_state(&self, state: State) -> bool {
         let before = self.state.swap(state as u8, Ordering::SeqCst);
         if before != state as u8 {
             tracing::warn!(server = %self.server.nfs(), ?state, "a replica has changed");
@@ -84,6 +84,12 @@ impl Member {
         if state == State::Behind {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
+        before != state as u8
+    }
+
+    /// Its address and export, for people and for what is written down.
+    pub fn name(&self) -> String {
+        format!("{}{}", self.server.nfs(), self.server.path)
     }
 
     /// The handle of its root.

@@ -115,6 +115,11 @@ impl Op {
         self.bit() & CHANGES != 0
     }
 
+    /// True if it makes an object.
+    pub fn makes(self) -> bool {
+        matches!(self, Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod)
+    }
+
     /// True if doing it twice differs from doing it once, so that a retransmission must not reach the server.
     pub fn once(self) -> bool {
         self.bit() & ONCE != 0

@@ -256,3 +256,6 @@ pub fn shadow_changes(
     }
     Ok(changes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -647,7 +647,7 @@ impl Control {
     pub(super) fn reply(&self, rbac: &Rbac, asked: &Asked, reply: &mut Reply<'_>, core: &Core<'_>) {
         match asked.note {
             NOTE_ROOT if reply.results.entries_end_at.is_some() => {
-                let fsid = rbac.kept.objects.get(asked.handle.as_bytes()).map_or(0, |object| object.fsid);
+                let fsid = rbac.kept.objects.get(asked.handle.as_bytes(), 0).map_or(0, |object| object.fsid);
                 let Ok(shown) = self.show(rbac, Node::Top, &asked.caller, unix_ms()) else { return };
                 let attributes = self.attributes(&shown, fsid);
                 reply.extra = Some(Box::new(Extra {
@@ -667,7 +667,7 @@ impl Control {
     fn mirror(&self, rbac: &Rbac, asked: &Asked, reply: &mut Reply<'_>, zones: &Zones) {
         let unix_ms = unix_ms();
         if let (Some(at), Some(object)) =
-            (reply.results.object, rbac.kept.objects.get(asked.handle.as_bytes()))
+            (reply.results.object, rbac.kept.objects.get(asked.handle.as_bytes(), 0))
         {
             let shown = self.shadow(rbac, &asked.handle, &object, zones, unix_ms);
             self.attributes(&shown, object.fsid).overwrite(reply.bytes_at(at, ATTRIBUTES_BYTES));
@@ -675,7 +675,7 @@ impl Control {
         for number in 0..reply.results.entries.len() {
             let entry = reply.results.entries[number];
             let real = reply.entry_handle(number).and_then(Handle::new);
-            let object = real.and_then(|real| rbac.kept.objects.get(real.as_bytes()));
+            let object = real.and_then(|real| rbac.kept.objects.get(real.as_bytes(), 0));
             let (Some(real), Some(object)) = (real, object) else { continue };
             let shown = self.shadow(rbac, &real, &object, zones, unix_ms);
             let attributes = self.attributes(&shown, object.fsid);

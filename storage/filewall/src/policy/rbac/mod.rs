@@ -2,7 +2,7 @@
 //!
 //! - [`sessions`]: a user on a machine and its active roles; assignment, delegation, separation of duty, threats.
 //! - [`decide`]: rules in Cedar, compiled to bitmasks for a session and a class of objects.
-//! - [`objects`]: owners and modes, learnt from replies. - [`context`]: what must outlive FileWall.
+//! - [`objects`]: owners and modes, learnt from replies. - [`names`]: what names lead to, likewise. - [`context`]: what must outlive FileWall.
 //! - [`control`]: the virtual control namespace; [`nodes`]: its objects; `orders`: what is written to it. - [`record`]: the log of LOG and ALARM.
 //!
 //! A call that is allowed goes to the server as its object's owner (Algorithm 2, line 19), so the server's own permission bits
@@ -11,6 +11,8 @@
 //!
 //! Invariants
 //! - Nothing is decided about an object whose owner is not known: the server is asked first ([`crate::message::Probe`]).
+//! - What is taken away (REMOVE, RMDIR, RENAME) is judged by what the server has answered to this call, or by what no call that passed
+//!   FileWall since can have changed; where others change the server too (`known-s`), always by the former.
 //! - A rule that forbids holds whatever a file's own permissions say.
 //!
 //! Departures: what is made (CREATE, MKDIR, …) stays the caller's where the server lets the caller write in that folder, and
@@ -20,6 +22,7 @@
 pub mod context;
 pub mod control;
 pub mod decide;
+pub mod names;
 pub mod nodes;
 pub mod objects;
 mod orders;
@@ -30,7 +33,7 @@ use super::access::access_bits;
 use super::explain::{Question, Step};
 use super::{Context as Core, Mount, Policy, Verdict};
 use crate::identity::{Identities, Principal};
-use crate::message::{Asked, Call, Probe, Reply};
+use crate::message::{Asked, Call, Probe, Reply, Seen};
 use crate::places::{Node, ROOT, Zones};
 use crate::policy::time::WindowFile;
 use crate::wire::nfs3::{ALL_OPS, ATTRIBUTES_BYTES, Handle, Op, Status, bare};
@@ -39,6 +42,7 @@ use context::{Change, Context, Grant, Grants, hexadecimal};
 use control::Control;
 use decide::{Compiled, Decision, NO_ROLE};
 use hashbrown::HashMap;
+use names::{Leads, Names};
 use objects::{Object, Objects};
 use record::Record;
 use serde::Deserialize;
@@ -86,6 +90,10 @@ pub struct RbacFile {
     /// Log of LOG and ALARM.
     #[serde(default)]
     pub log_file: Option<PathBuf>,
+    /// Others change the server too (a FileWall beside this one, say): for how long to believe who owns what, seconds, and
+    /// names are asked for before they are removed. Without it FileWall is the only way to the server.
+    #[serde(default)]
+    pub known_s: Option<u64>,
 }
 
 /// A role that others may take over.
@@ -129,6 +137,7 @@ pub(crate) struct Kept {
     pub(crate) context: Context,
     pub(crate) sessions: Sessions,
     pub(crate) objects: Objects,
+    names: Names,
     pub(crate) shadows: nodes::Shadows,
     /// The root of the export in NFSv4.
     root4: ArcSwapOption<Handle>,
@@ -141,6 +150,7 @@ struct Counts {
     logged: AtomicU64,
     alarms: AtomicU64,
     probes: AtomicU64,
+    unasked: AtomicU64,
     rewritten: AtomicU64,
     control: AtomicU64,
     activated: AtomicU64,
@@ -159,7 +169,15 @@ pub struct Rbac {
     pub(crate) kept: Arc<Kept>,
     decisions: Mutex<HashMap<Class, (u64, Decision), foldhash::fast::RandomState>>,
     needs_places: bool,
+    /// How long owners are believed, µs; `None` where nobody else changes the server.
+    known_us: Option<u64>,
 }
+
+/// What a call changes, as bits of [`Seen::begun`]: it takes its first or second name away, it makes it, it changes the owner of
+/// its object.
+const BEGUN_NAME: [u8; 2] = [1, 2];
+const BEGUN_MAKING: [u8; 2] = [4, 8];
+const BEGUN_OWNER: u8 = 16;
 
 /// What an object is to a call.
 #[derive(Clone, Copy, Debug)]
@@ -198,6 +216,7 @@ impl Rbac {
                 path,
                 sessions: Sessions::default(),
                 objects: Objects::default(),
+                names: Names::default(),
                 shadows: nodes::Shadows::default(),
                 root4: ArcSwapOption::empty(),
                 record: file.log_file.as_ref().map(|log| Record::open(&folder.join(log))).transpose()?,
@@ -205,7 +224,8 @@ impl Rbac {
             }),
         };
         let needs_places = !compiled.folders.is_empty();
-        Ok(Rbac { assignment, compiled, control, kept, decisions: Mutex::default(), needs_places })
+        let known_us = file.known_s.map(|known_s| known_s.saturating_mul(1_000_000));
+        Ok(Rbac { assignment, compiled, control, kept, decisions: Mutex::default(), needs_places, known_us })
     }
 
     pub(crate) fn session(&self, caller: &Principal, unix_ms: u64) -> Session {
@@ -244,18 +264,28 @@ impl Rbac {
         self.decisions.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
+    /// From when on what was learnt of objects is believed, µs.
+    fn since_us(&self, now_us: u64) -> u64 {
+        self.known_us.map_or(0, |known_us| now_us.saturating_sub(known_us))
+    }
+
     /// The object of a handle, as far as it is known; otherwise `Err` says what to do.
     pub(crate) fn object(&self, call: &mut Call<'_>, handle: Handle) -> Result<Object, Verdict> {
+        let known = self.kept.objects.get(handle.as_bytes(), self.since_us(call.now.steady_us));
         // What was learnt from NFSv4 lacks the file system's number of NFSv3, which the control folder shows there.
-        let known = self.kept.objects.get(handle.as_bytes());
         if let Some(object) = known.filter(|known| call.compound.is_some() || known.fsid != 0) {
             return Ok(object);
         }
+        self.asked_object(call, handle)
+    }
+
+    /// The object of a handle, as the server says for this call.
+    fn asked_object(&self, call: &mut Call<'_>, handle: Handle) -> Result<Object, Verdict> {
         let probe = Probe { handle, name: None };
         match call.told.iter().find(|told| told.probe == probe) {
             Some(told) => match told.attributes {
                 Some(attributes) if told.status == 0 => {
-                    self.kept.objects.learn(handle.as_bytes(), &attributes);
+                    self.kept.objects.learn(handle.as_bytes(), &attributes, &call.seen);
                     Object::of(&attributes).ok_or(Verdict::Answer(Status::ServerFault))
                 }
                 _ => Err(Verdict::Answer(Status::of(told.status))),
@@ -280,16 +310,73 @@ impl Rbac {
         let probe = Probe { handle: folder, name: Some(name.into()) };
         let told = call.told.iter().find(|told| told.probe == probe);
         let (handle, attributes) = match told {
-            None => return Err(self.ask(call, probe)),
+            None => {
+                if let Some(known) = self.known_name(call, folder, name) {
+                    return Ok(known);
+                }
+                return Err(self.ask(call, probe));
+            }
             Some(told) if told.status == Status::Noent.number() => return Ok(None),
             Some(told) if told.status != 0 => return Err(Verdict::Answer(Status::of(told.status))),
             Some(told) => (told.handle, told.attributes),
         };
         let handle = handle.ok_or(Verdict::Answer(Status::ServerFault))?;
-        if let Some(attributes) = attributes {
-            self.kept.objects.learn(handle.as_bytes(), &attributes);
+        let Some(attributes) = attributes else {
+            return Ok(Some((handle, self.asked_object(call, handle)?)));
+        };
+        self.kept.objects.learn(handle.as_bytes(), &attributes, &call.seen);
+        let object = Object::of(&attributes).ok_or(Verdict::Answer(Status::ServerFault))?;
+        Ok(Some((handle, object)))
+    }
+
+    /// What a name leads to, where that is known for sure.
+    fn known_name(&self, call: &Call<'_>, folder: Handle, name: &[u8]) -> Option<Option<(Handle, Object)>> {
+        if self.known_us.is_some() || call.unknown || call.seen.asks {
+            return None;
         }
-        Ok(Some((handle, self.object(call, handle)?)))
+        let key = self.kept.names.name_key(folder.as_bytes(), name)?;
+        let found = match self.kept.names.get(key)? {
+            Leads::To(handle, _) => Some((handle, self.kept.objects.get(handle.as_bytes(), 0)?)),
+            Leads::Nowhere => None,
+        };
+        self.kept.counts.unasked.fetch_add(1, Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// What a call takes along to its reply: see [`names`] and [`objects`].
+    fn note_seen(&self, call: &mut Call<'_>, core: &Core<'_>) {
+        let names = &self.kept.names;
+        let four = call.compound.is_some();
+        names.settle(call.now.steady_us);
+        self.kept.objects.settle(call.now.steady_us);
+        let mut seen = Seen {
+            names_elsewhere: names.changes_by(!four),
+            owners: self.kept.objects.changes(),
+            four,
+            asks: core.places.ambiguous(),
+            at_us: call.now.steady_us,
+            ..Seen::default()
+        };
+        match call.op() {
+            Op::Readdirplus => seen.names = names.changes_in(names.folder(call.handle(0))),
+            Op::Lookup | Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod => {
+                seen.keys[0] = names.name_key(call.handle(0), call.name(0));
+                seen.names = seen.keys[0].map_or(0, |key| names.changes(key));
+            }
+            _ => {}
+        }
+        // What was asked for this call was asked when it came first.
+        let first = call.seen;
+        if !call.told.is_empty() && first.owners != [0; 2] {
+            (seen.owners, seen.names_elsewhere, seen.at_us) =
+                (first.owners, first.names_elsewhere, first.at_us);
+            if seen.keys == first.keys {
+                seen.names = first.names;
+            } else {
+                seen.keys = [None; 2];
+            }
+        }
+        call.seen = seen;
     }
 
     fn root_is(&self, handle: &Handle) {
@@ -500,21 +587,51 @@ impl Rbac {
     }
 
     fn learn(&self, asked: &Asked, reply: &Reply<'_>) {
-        let objects = &self.kept.objects;
+        let (objects, names, seen) = (&self.kept.objects, &self.kept.names, &asked.seen);
+        let named = matches!(asked.op, Op::Lookup | Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod);
         if let Some(at) = reply.results.object {
-            let own = !matches!(asked.op, Op::Lookup | Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod);
-            let handle = if own { Some(asked.handle.as_bytes()) } else { reply.handle() };
+            let handle = if named { reply.handle() } else { Some(asked.handle.as_bytes()) };
             if let Some(handle) = handle {
-                objects.learn(handle, reply.attributes_at(at));
+                objects.learn(handle, reply.attributes_at(at), seen);
             }
         }
-        let entries = if reply.learnt { 0 } else { reply.results.entries.len() };
-        for number in 0..entries {
-            if let (Some(attributes), Some(handle)) =
-                (reply.entry_attributes(number), reply.entry_handle(number))
-            {
-                objects.learn(handle, attributes);
+        match (named && self.known_us.is_none(), reply.handle()) {
+            (true, Some(handle)) => names.learn(seen, handle, seen.begun & BEGUN_MAKING[0] != 0),
+            (true, None) if asked.op == Op::Lookup && reply.results.status == Status::Noent.number() => {
+                names.learn_absent(seen);
             }
+            _ => {}
+        }
+        // Where what is known grows old, a listing that says what it has said before makes it young again.
+        let again = reply.learnt && self.known_us.is_none();
+        let entries = if again { 0 } else { reply.results.entries.len() };
+        let folder = asked.handle.as_bytes();
+        let folder = (folder, if entries > 0 { names.folder(folder) } else { 0 });
+        for number in 0..entries {
+            let Some(handle) = reply.entry_handle(number) else { continue };
+            if let Some(attributes) = reply.entry_attributes(number) {
+                objects.learn(handle, attributes, seen);
+            }
+            if self.known_us.is_none() {
+                names.learn_listed(seen, folder, reply.entry_name(number), handle);
+            }
+        }
+    }
+
+    /// A call that was forwarded is over.
+    fn ended(&self, asked: &Asked) {
+        let seen = &asked.seen;
+        for number in 0..2 {
+            let Some(key) = seen.keys[number] else { continue };
+            if seen.begun & BEGUN_NAME[number] != 0 {
+                self.kept.names.end((key, seen.folders[number]), seen.four);
+            }
+            if seen.begun & BEGUN_MAKING[number] != 0 {
+                self.kept.names.end_making(key);
+            }
+        }
+        if seen.begun & BEGUN_OWNER != 0 {
+            self.kept.objects.end(asked.handle.as_bytes(), seen.four);
         }
     }
 }
@@ -560,14 +677,83 @@ impl Policy for Rbac {
         self.control.is_some() && control::makes_up(handle)
     }
 
-    fn object_seen(&self, handle: &[u8], attributes: Option<&[u8; ATTRIBUTES_BYTES]>) {
+    fn object_seen(&self, handle: &[u8], attributes: Option<&[u8; ATTRIBUTES_BYTES]>, seen: &Seen) {
         match attributes {
-            Some(attributes) => self.kept.objects.learn(handle, attributes),
+            Some(attributes) => self.kept.objects.learn(handle, attributes, seen),
             None => self.kept.objects.forget(handle),
         }
     }
 
+    fn seen(&self, folder: &[u8], name: &[u8], now_us: u64) -> Seen {
+        let key = self.kept.names.name_key(folder, name);
+        Seen {
+            keys: [key, None],
+            names: key.map_or(0, |key| self.kept.names.changes(key)),
+            names_elsewhere: self.kept.names.changes_by(false),
+            owners: self.kept.objects.changes(),
+            four: true,
+            at_us: now_us,
+            ..Seen::default()
+        }
+    }
+
+    fn name_seen(&self, seen: &Seen, handle: &Handle) {
+        if self.known_us.is_none() {
+            self.kept.names.learn(seen, handle.as_bytes(), seen.begun & BEGUN_MAKING[0] != 0);
+        }
+    }
+
+    fn name_known(&self, folder: &[u8], name: &[u8]) -> Option<(Handle, bool)> {
+        let names = &self.kept.names;
+        let key = self.known_us.is_none().then(|| names.name_key(folder, name))??;
+        // Where it leads nowhere NFSv4 asks.
+        let Leads::To(handle, true) = names.get(key)? else { return None };
+        let object = self.kept.objects.get(handle.as_bytes(), 0)?;
+        self.kept.counts.unasked.fetch_add(1, Ordering::Relaxed);
+        Some((handle, object.folder))
+    }
+
+    fn makes_unseen(&self, now_us: u64) {
+        self.kept.names.makes_unseen(now_us);
+    }
+
+    fn forwarded(&self, call: &mut Call<'_>) {
+        let made = match call.op() {
+            Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod => Some((0, 0)),
+            Op::Link => Some((1, 0)),
+            _ => None,
+        };
+        if let Some((handle, name)) = made
+            && let Some(key) = self.kept.names.name_key(call.handle(handle), call.name(name))
+        {
+            call.seen.keys[handle] = Some(key);
+            call.seen.begun |= BEGUN_MAKING[handle];
+            call.seen.names = self.kept.names.begin_making(key, call.seen.four, call.now.steady_us);
+        }
+        let names: &[usize] = match call.op() {
+            Op::Remove | Op::Rmdir => &[0],
+            Op::Rename => &[0, 1],
+            _ => &[],
+        };
+        for number in names.iter().copied() {
+            let Some(known) = self.kept.names.key(call.handle(number), call.name(number)) else { continue };
+            (call.seen.keys[number], call.seen.folders[number]) = (Some(known.0), known.1);
+            call.seen.begun |= BEGUN_NAME[number];
+            self.kept.names.begin(known, call.seen.four, call.now.steady_us);
+        }
+        let set = &call.arguments.set;
+        if set.uid_at.or(set.gid_at).is_some() && call.op() == Op::Setattr {
+            call.seen.begun |= BEGUN_OWNER;
+            self.kept.objects.begin(call.handle(0), call.seen.four, call.now.steady_us);
+        }
+    }
+
+    fn undone(&self, asked: &Asked) {
+        self.ended(asked);
+    }
+
     fn request(&self, call: &mut Call<'_>, core: &Core<'_>) -> Verdict {
+        self.note_seen(call, core);
         let virtual_call = match &self.control {
             Some(control) => control.request(self, call, core),
             None => Ok(None),
@@ -584,6 +770,7 @@ impl Policy for Rbac {
 
     fn reply(&self, asked: &Asked, reply: &mut Reply<'_>, _latency_us: u64, core: &Core<'_>) {
         self.learn(asked, reply);
+        self.ended(asked);
         if let Some(control) = &self.control {
             control.reply(self, asked, reply, core);
         }
@@ -608,6 +795,7 @@ impl Policy for Rbac {
             ("logged", &counts.logged),
             ("alarms", &counts.alarms),
             ("probes", &counts.probes),
+            ("names_not_asked", &counts.unasked),
             ("sent_as_owner", &counts.rewritten),
             ("control_calls", &counts.control),
             ("activations", &counts.activated),
@@ -616,6 +804,7 @@ impl Policy for Rbac {
         .into_iter()
         .map(|(name, count)| (name.to_string(), count.load(Ordering::Relaxed)))
         .collect();
+        details.insert("names_known".to_string(), self.kept.names.known() as u64);
         details.insert("sessions".to_string(), self.kept.sessions.count() as u64);
         details.insert("threats".to_string(), tables.threats.len() as u64);
         details.insert("files_with_permissions".to_string(), tables.files.len() as u64);

@@ -13,14 +13,14 @@ use super::{Cursor, Edit, OpAsked, Piece, Position, Question4, Sent};
 use crate::message::Probe;
 use crate::places::ROOT;
 use crate::policy::rbac::objects::Object;
-use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, bare};
+use crate::wire::nfs3::{Handle, Op, bare};
 use crate::wire::nfs4::arguments::{Argument, OpenAt};
 use crate::wire::nfs4::{Op4, made, status};
 use crate::wire::reply::{Results, results};
 use crate::wire::xdr::{Reader, Span, put_opaque, put_u32};
 
-/// A handle and its `fattr3`.
-type Resolved = (Handle, [u8; ATTRIBUTES_BYTES]);
+/// A handle, and whether it is that of a folder.
+type Resolved = (Handle, bool);
 
 impl Walk<'_, '_> {
     /// An operation of a COMPOUND whose objects are known.
@@ -170,17 +170,25 @@ impl Walk<'_, '_> {
         self.course.edits.push(Edit { range, new: Piece::Bytes(put_fh(handle)) });
     }
 
-    /// A name in the current folder: its handle and attributes; `None` if there is none.
+    /// A name in the current folder: its handle, and whether it is a folder; `None` if there is none.
     fn resolve(&mut self, name: Box<[u8]>) -> Result<Option<Resolved>, Stop> {
         let handle = self.course.current.handle.ok_or(Stop::Cut(status::NOFILEHANDLE))?;
         let probe = Probe { handle, name: Some(name) };
+        let (chain, seen) = (&self.way.chain, &self.course.seen);
         let Some(told) = self.course.told.iter().find(|told| told.probe == probe) else {
+            let name = probe.name.as_deref().unwrap_or_default();
+            if let Some(known) = chain.name_known(&handle, name).filter(|_| !self.way.unknown) {
+                return Ok(Some(known));
+            }
+            let seen = chain.seen(&handle, name, self.env.now.steady_us);
+            self.course.seen = if self.course.told.is_empty() { seen } else { self.course.seen };
             return Err(Stop::Ask(Box::new(Question4::Probe(probe))));
         };
         match (told.status, told.handle, told.attributes) {
             (status::OK, Some(handle), Some(attributes)) => {
-                self.way.chain.object_seen(handle.as_bytes(), Some(&attributes));
-                Ok(Some((handle, attributes)))
+                chain.object_seen(handle.as_bytes(), Some(&attributes), seen);
+                chain.name_seen(seen, &handle);
+                Ok(Some((handle, Object::of(&attributes).is_some_and(|object| object.folder))))
             }
             (status::OK, ..) => Err(Stop::Cut(status::SERVERFAULT)),
             (status::NOENT, ..) => Ok(None),
@@ -244,7 +252,7 @@ impl Walk<'_, '_> {
     fn remove(&mut self, argument: &Argument) -> Result<(), Stop> {
         let own = self.subject(argument, Op::Remove);
         let folder = match self.resolve(self.name(argument)) {
-            Ok(Some((_, attributes))) => Object::of(&attributes).is_some_and(|object| object.folder),
+            Ok(Some((_, folder))) => folder,
             Ok(None) => false,
             Err(stop) => return Err(stop),
         };
@@ -275,15 +283,17 @@ impl Walk<'_, '_> {
         }
         let found = self.resolve(self.name(argument))?;
         match found {
-            Some((_, attributes)) if Object::of(&attributes).is_some_and(|object| object.folder) => {
-                self.push(argument, Sent::Same);
-            }
+            Some((_, true)) => self.push(argument, Sent::Same),
             // It will be told that there is one.
             Some(_) if open.how_at.is_some() && open.how == 1 => self.push(argument, Sent::Same),
             Some((handle, _)) => {
                 let file = self.at(argument, handle);
                 let user = self.uses(argument, &open, file.clone())?;
                 self.wish(user, true)?;
+                if open.how_at.is_some() {
+                    // It makes the file where there is none any more.
+                    self.way.chain.makes_unseen(self.env.now.steady_us);
+                }
                 if open.how_at.is_none() && self.way.compound.minor > 0 {
                     self.by_handle(argument, &open, handle);
                 }

@@ -1,7 +1,7 @@
 //! From operation to operation of a COMPOUND: what each of them does to the cursors, and what policies say of it.
 
 use super::{Cursor, Edit, OpAsked, Piece, Position, Question4, Sent, Way};
-use crate::message::{Asked, Call, InCompound, Told};
+use crate::message::{Asked, Call, InCompound, Seen, Told};
 use crate::metrics::Totals;
 use crate::places::{Place, ROOT};
 use crate::policy::{Mount, Outcome};
@@ -67,6 +67,8 @@ pub struct Course {
     counted: bool,
     /// What the server has answered for it.
     pub told: Vec<Told>,
+    /// What had changed before it was asked.
+    pub seen: Seen,
     /// The parent of the current folder, or the status of asking for it.
     pub parent: Option<Result<Handle, u32>>,
     /// A listing that it has answered, as results of NFSv3.
@@ -197,6 +199,7 @@ impl<'w, 'e> Walk<'w, 'e> {
             self.course.next += 1;
             self.course.now.clear();
             self.course.told.clear();
+            self.course.seen = Seen::default();
             self.course.parent = None;
             self.course.listed = None;
             self.course.used_up = None;
@@ -499,11 +502,15 @@ impl<'w, 'e> Walk<'w, 'e> {
         call.places = Some(places);
         call.compound = Some(InCompound { cookie: argument.cookie, open, user: None });
         call.told = self.course.told.clone();
+        call.seen = self.course.seen;
         call.unknown = *unknown;
         if !std::mem::replace(&mut self.course.counted, true) {
             self.env.shared.totals.call(rule);
         }
         let outcome = chain.request(&mut call, from, handled);
+        if matches!(outcome, Outcome::Wait { .. } | Outcome::Ask { .. }) {
+            self.course.seen = call.seen;
+        }
         let (handled, results) = match outcome {
             Outcome::Wait { wait_us, from, handled } => {
                 (self.course.from, self.course.handled) = (from, handled);
@@ -536,6 +543,7 @@ impl<'w, 'e> Walk<'w, 'e> {
             maxcount: argument.count,
             datagram: false,
             note: call.note,
+            seen: call.seen,
         };
         let user = call.compound.and_then(|compound| compound.user);
         let given = Given { asked: (asked, handled), user, results };
