@@ -7,6 +7,7 @@
 //! - Members of a tag are spread over [`MEMBER_BUCKETS`] entries, so that one endpoint more costs
 //!   one small entry a host and not the whole set.
 
+use crate::domain::Statement;
 use crate::filewall::PolicySet;
 use crate::health::RepairEntry;
 use crate::resource::{
@@ -131,13 +132,20 @@ pub enum Key {
         /// The virtual address.
         address: IpAddr,
     },
+    /// What this domain tells another one; no switch has it.
+    Statement {
+        /// The other domain.
+        to: Label,
+        /// Its number among all that is told to that domain, from 1.
+        sequence: u64,
+    },
 }
 
 impl Key {
     /// The network that the key belongs to, if to one.
     pub fn vni(&self) -> Option<Vni> {
         match self {
-            Key::Gateways | Key::Repair { .. } | Key::FileWall { .. } => None,
+            Key::Gateways | Key::Repair { .. } | Key::FileWall { .. } | Key::Statement { .. } => None,
             Key::Network { vni }
             | Key::Policy { vni }
             | Key::Members { vni, .. }
@@ -166,6 +174,7 @@ impl fmt::Display for Key {
             Key::Sought { vni, address } => write!(f, "sought/{vni}/{address}"),
             Key::Virtual { vni, address } => write!(f, "virtual/{vni}/{address}"),
             Key::Turn { vni, client, address } => write!(f, "turn/{vni}/{client}/{address}"),
+            Key::Statement { to, sequence } => write!(f, "statement/{to}/{sequence}"),
         }
     }
 }
@@ -208,6 +217,8 @@ pub enum Entry {
     Virtual(VirtualEntry),
     /// For [`Key::Turn`].
     Turn(TurnEntry),
+    /// For [`Key::Statement`].
+    Statement(Box<Statement>),
 }
 
 impl Entry {
@@ -227,6 +238,7 @@ impl Entry {
                 | (Entry::Sought, Key::Sought { .. })
                 | (Entry::Virtual(_), Key::Virtual { .. })
                 | (Entry::Turn(_), Key::Turn { .. })
+                | (Entry::Statement(_), Key::Statement { .. })
         )
     }
 }

@@ -5,6 +5,7 @@
 //! [`SignedEvent`]: whoever decides on it checks for itself who said it. Acks are not here: they go straight
 //! to the scheduler (DESIGN §1), except refusals, on which an app must decide.
 
+use crate::domain::DomainEvent;
 use crate::entry::{Key, Vni};
 use crate::filewall::PolicyOrder;
 use crate::health::{HealthReport, RepairOrder};
@@ -44,6 +45,14 @@ impl SourceId {
     /// A controller as a source.
     pub fn of_controller(name: &Label) -> SourceId {
         SourceId(format!("{CONTROLLER}{name}"))
+    }
+
+    /// What the names of controllers begin with.
+    pub const CONTROLLERS: &'static str = CONTROLLER;
+
+    /// Whether it names a controller.
+    pub fn is_controller(&self) -> bool {
+        self.0.starts_with(CONTROLLER)
     }
 
     /// The actuator that it names, if it names one.
@@ -108,6 +117,8 @@ pub enum EventBody {
     FileWall(PolicyOrder),
     /// Packets of a network that a switch has no rules for (row B10).
     PacketIn(PacketInReport),
+    /// Something about other domains (row C6).
+    Domain(Box<DomainEvent>),
 }
 
 /// Changes that become true together.

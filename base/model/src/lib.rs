@@ -8,6 +8,7 @@
 //! Everything between processes of one release is postcard, with a protocol number at the start of
 //! a session.
 
+pub mod domain;
 pub mod entry;
 pub mod event;
 pub mod filewall;

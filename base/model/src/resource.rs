@@ -10,6 +10,7 @@ mod balancer;
 mod document;
 mod validate;
 
+use crate::entry::Vni;
 use crate::{Label, MacAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
@@ -225,6 +226,11 @@ pub struct Network {
     /// How switches come to know where endpoints are; it changes only while no endpoint is in the network.
     #[serde(default)]
     pub forwarding: Forwarding,
+    /// Its identifier on the wire, 1 to 16777215; absent: any that is free. A network that is in several domains needs the
+    /// same in all. It never changes.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vni: Option<Vni>,
 }
 
 fn default_mtu() -> u16 {
@@ -259,6 +265,11 @@ pub struct Subnet {
     /// What DHCP and DNS tell the endpoints.
     #[serde(default)]
     pub dhcp: DhcpOptions,
+    /// The domain whose hosts have its endpoints; absent: this one. The endpoints of a subnet of another domain are told by
+    /// that domain, which may tell of no other addresses.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<Label>,
 }
 
 impl Subnet {

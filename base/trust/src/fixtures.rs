@@ -5,11 +5,12 @@
 use crate::TrustError;
 use crate::batch::{GroupSigner, SingleSigner, Verifier, frames, sign_batch};
 use crate::gate::{Gate, take};
-use crate::identity::{KeyPair, sign_acks, sign_event, verify_event};
+use crate::identity::{KeyPair, sign_acks, sign_event, sign_fetch, verify_event};
 use crate::threshold::{Dealer, GroupPublic, Player, Round, simulation};
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
 use weir_base::codec::{encode, encode_frame};
+use weir_model::domain::{DomainController, DomainEvent, DomainRecord, Fetch, Statement, StatementBody};
 use weir_model::entry::{
     GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
     ServiceEntry, SubnetEntry, TurnEntry, VirtualEntry, Vni,
@@ -220,6 +221,63 @@ fn signed_events_keep_their_bytes() {
         assert_eq!(verify_event(&key.public(), &label("prod"), &changed), Err(TrustError::BadSignature));
     }
     assert_eq!(verify_event(&key.public(), &label("other"), &signed), Err(TrustError::BadSignature));
+}
+
+/// What domains tell each other: a statement under a signature, who asks, and the event that orders it.
+#[test]
+fn what_domains_tell_each_other_keeps_its_bytes() {
+    let location = LocationEntry {
+        endpoint: label("web"),
+        mac: "02:00:00:00:00:07".parse().unwrap(),
+        host: label("h1"),
+        underlay: address("192.0.2.1"),
+    };
+    let vni = Vni(7000);
+    let controller = DomainController { id: 1, key: [3; 32], api: "192.0.2.1:7443".into() };
+    let at = Some(location);
+    let bodies = [
+        StatementBody::Controllers(vec![controller.clone()]),
+        StatementBody::Location { network: label("red"), vni, address: address("10.1.2.3"), at },
+        StatementBody::Location { network: label("red"), vni, address: address("10.1.2.3"), at: None },
+        StatementBody::Complete { since: 1 },
+    ];
+    let told = (1..).zip(bodies).map(|(sequence, body)| Update {
+        target: label("east"),
+        key: Key::Statement { to: label("east"), sequence },
+        version: Version(301),
+        expected: Version::ZERO,
+        change: Change::Put(Entry::Statement(Box::new(Statement { after: sequence - 1, body }))),
+    });
+    let (header, proven) = sign_batch(&signer(), &label("prod"), 2, Version(301), told.collect()).unwrap();
+    let statements = frames(proven.into_iter().map(|proven| (header.clone(), proven)), 100);
+    let fetch = Fetch {
+        domain: label("east"),
+        controller: 1,
+        of: label("prod"),
+        through: 4,
+        begin: false,
+        now_ms: 1_700_000_000_000,
+    };
+    let word = sign_fetch(&KeyPair::from_seed(&[2; 32]), fetch);
+    let record = DomainRecord {
+        name: label("prod"),
+        group_key: signer().group_key(),
+        authority_pem: "pem".into(),
+        controllers: vec![controller.clone()],
+        underlays: vec!["192.0.2.0/24".parse().unwrap()],
+    };
+    let events = [
+        DomainEvent::Known(record),
+        DomainEvent::Forgotten { domain: label("prod") },
+        DomainEvent::Controllers(vec![controller]),
+        DomainEvent::Forwarded { origin: label("prod"), statements },
+        DomainEvent::Heard { domain: label("east"), through: 4, begin: false, words: vec![word] },
+    ];
+    let hashes = events.map(|event| hash(&encode(&EventBody::Domain(Box::new(event)))));
+    assert_eq!(
+        hashes,
+        ["cd02a311268e05f6", "1302c329e68eb30a", "3b4d19e727f9cd83", "9e331e7e54d56d98", "ffb22925b5470467"]
+    );
 }
 
 #[test]

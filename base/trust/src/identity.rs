@@ -6,6 +6,7 @@
 use crate::TrustError;
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 use sha2::{Digest as _, Sha256};
+use weir_model::domain::{Fetch, SignedFetch};
 use weir_model::event::{Event, SUBJECT_BYTES_MAX, SignedEvent, SourceId};
 use weir_model::signed::{Signature, SignedAcks};
 use weir_model::{Ack, Label};
@@ -25,6 +26,8 @@ pub enum Context {
     DealLog,
     /// A member's statement that a share of a signature is its own.
     Share,
+    /// What a controller asks another domain.
+    Fetch,
 }
 
 impl Context {
@@ -36,6 +39,7 @@ impl Context {
             Context::DealAck => b"weir/deal-ack/1\0",
             Context::DealLog => b"weir/deal-log/1\0",
             Context::Share => b"weir/share/1\0",
+            Context::Fetch => b"weir/fetch/1\0",
         }
     }
 }
@@ -127,6 +131,20 @@ fn digested_message(
 pub fn sign_event(key: &KeyPair, domain: &Label, event: Event, subject: Option<String>) -> SignedEvent {
     let signature = key.sign(Context::Event, &event_message(domain, &event, subject.as_deref()));
     SignedEvent { event, subject, signature }
+}
+
+/// Signs what a controller asks another domain.
+pub fn sign_fetch(key: &KeyPair, fetch: Fetch) -> SignedFetch {
+    let signature = key.sign(Context::Fetch, &weir_base::codec::encode(&fetch));
+    SignedFetch { fetch, signature }
+}
+
+/// Checks that a controller with this key asks.
+///
+/// # Errors
+/// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
+pub fn verify_fetch(public: &[u8; 32], signed: &SignedFetch) -> Result<(), TrustError> {
+    verify(public, Context::Fetch, &weir_base::codec::encode(&signed.fetch), &signed.signature)
 }
 
 /// Checks that an event is of the source with this key, and for this domain.

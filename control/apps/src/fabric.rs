@@ -38,6 +38,7 @@ mod claims;
 mod compile;
 mod depend;
 mod document;
+pub mod domains;
 mod entries;
 mod filewall;
 mod health;
@@ -64,8 +65,8 @@ pub use refusal::Refused;
 pub use summary::{Counts, PlanSummary, plan_summary};
 pub use tables::{Allocated, Stored};
 
-use weir_model::Version;
 use weir_model::event::{Event, EventBody};
+use weir_model::{Label, Version};
 use weir_store::{App, Decision, Rejection, View};
 use work::Work;
 
@@ -126,6 +127,20 @@ pub struct FabricSettings {
     pub actuators_max: usize,
     /// Most gateways.
     pub gateways_max: usize,
+    /// The domain; without one nothing is shared with others.
+    pub domain: Option<Label>,
+    /// Whether a controller's word alone is not believed, because some may lie.
+    pub believes_no_controller: bool,
+    /// How many controllers founded the group.
+    pub controllers_founded: usize,
+    /// Most locations that one other domain is told.
+    pub told_per_domain_max: usize,
+    /// Most statements that another domain has not taken; beyond it is told everything anew when it is back.
+    pub statements_waiting_max: usize,
+    /// Most locations that are kept of what one other domain told.
+    pub foreign_per_domain_max: usize,
+    /// How often at most a domain is told everything anew, milliseconds of ordered time.
+    pub begin_again_ms: u64,
 }
 
 impl Default for FabricSettings {
@@ -152,6 +167,13 @@ impl Default for FabricSettings {
             entries_per_gateway_max: 2_000_000,
             actuators_max: 16_384,
             gateways_max: 64,
+            domain: None,
+            believes_no_controller: false,
+            controllers_founded: 1,
+            told_per_domain_max: 32_768,
+            statements_waiting_max: 65_536,
+            foreign_per_domain_max: 65_536,
+            begin_again_ms: 10_000,
         }
     }
 }
@@ -199,8 +221,13 @@ impl App for Fabric {
             EventBody::Repair(order) => health::order(&mut work, order)?,
             EventBody::FileWall(order) => filewall::order(&mut work, order)?,
             EventBody::PacketIn(report) => learned::hear(&mut work, report, now_ms)?,
+            EventBody::Domain(about) => domains::decide(&mut work, event, about, now_ms)?,
         }
-        Ok(Decision { plan: compile::plan(&mut work)? })
+        // Before the marks are used up.
+        let told = domains::tell(&mut work)?;
+        let mut plan = compile::plan(&mut work)?;
+        plan.updates.extend(told);
+        Ok(Decision { plan })
     }
 }
 

@@ -12,6 +12,7 @@
 
 pub mod audit;
 pub mod core;
+pub mod domains;
 pub mod driver;
 mod error;
 pub mod quorum;

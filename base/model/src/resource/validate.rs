@@ -1,6 +1,7 @@
 //! Checks of one resource by itself. A wrong one gets the field, the value, and what is allowed.
 
 use super::*;
+use crate::entry::VNI_MAX;
 use std::collections::BTreeSet;
 
 /// A field with a value that is not allowed.
@@ -30,7 +31,9 @@ fn check(right: bool, field: &str, value: impl fmt::Display, allowed: &str) -> R
 pub(super) fn validate(resource: &Resource) -> Result<(), FieldError> {
     match resource {
         Resource::Network(network) => {
-            check((MTU_MIN..=MTU_MAX).contains(&network.mtu), "mtu", network.mtu, "1280 to 65000 bytes")
+            check((MTU_MIN..=MTU_MAX).contains(&network.mtu), "mtu", network.mtu, "1280 to 65000 bytes")?;
+            let vni = network.vni.map_or(1, |vni| vni.0);
+            check((1..=VNI_MAX).contains(&vni), "vni", vni, "1 to 16777215")
         }
         Resource::Subnet(subnet) => validate_subnet(subnet),
         Resource::Endpoint(endpoint) => validate_endpoint(endpoint),

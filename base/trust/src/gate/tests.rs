@@ -223,3 +223,19 @@ fn what_fewer_than_the_threshold_or_one_key_signed_is_forged() {
     assert_eq!(results(&mut gate, &changed), [Err(Refusal::Forged), Err(Refusal::Forged)]);
     assert_eq!(gate.counters.forged, 5);
 }
+
+#[test]
+fn what_another_domains_group_signed_changes_nothing() {
+    let (world, other) = (World::new(), SingleSigner(KeyPair::from_seed(&[2; 32])));
+    let mut gate = world.gate();
+    let frame = |signer: &SingleSigner, domain: &str| {
+        let (header, proven) = sign_batch(signer, &label(domain), 1, Version(1), vec![put(1, 1)]).unwrap();
+        frames(proven.into_iter().map(|p| (header.clone(), p)), 10).remove(0)
+    };
+    // In its own name, in this domain's, and what this domain's group signed for another domain.
+    for forged in [frame(&other, "other"), frame(&other, "domain"), frame(&world.signer, "other")] {
+        assert_eq!(results(&mut gate, &forged), [Err(Refusal::Forged)]);
+    }
+    assert_eq!((gate.counters.forged, gate.iter().count()), (3, 0));
+    assert_eq!(results(&mut gate, &world.frame(1, vec![put(1, 1)])), [Ok(())]);
+}

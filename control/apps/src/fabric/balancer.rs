@@ -327,6 +327,9 @@ fn subnet_at(work: &mut Work<'_, '_>, network: &Label, address: IpAddr) -> Optio
 
 fn pool_of(work: &mut Work<'_, '_>, vni: Vni, balancer: &Balancer) -> Option<Pool> {
     let subnet = subnet_at(work, &balancer.network, balancer.address)?;
+    if super::domains::foreign_domain(work, &subnet).is_some() {
+        return None;
+    }
     subnet.prefix_for(balancer.address).map(|prefix| Pool::new(vni, &subnet.name, prefix))
 }
 

@@ -4,6 +4,7 @@
 //! documents ask for; then the rest is chosen, in order of names.
 
 use super::balancer;
+use super::domains;
 use super::intent::Change;
 use super::pool::Pool;
 use super::tables::{
@@ -128,6 +129,11 @@ fn begin<'c>(
         );
         return Err(reference(id, problem));
     };
+    if let Some(domain) = domains::foreign_domain(work, &subnet) {
+        let problem =
+            format!("subnet '{}' is of domain '{domain}': its endpoints are made there", subnet.name);
+        return Err(reference(id, problem));
+    }
     if let Some(host) = &endpoint.host
         && work.member_as(host, Role::Gateway).is_some()
     {

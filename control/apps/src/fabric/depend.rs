@@ -40,7 +40,10 @@ fn after(work: &mut Work<'_, '_>, update: &Issued, moves: &Moves, gateways: &[La
             list.dropped(update, *vni, port, moves);
         }
         (Key::Port { vni, .. }, Change::Delete) => list.gone(update, *vni, moves, gateways),
-        (Key::Location { vni, .. }, Change::Put(Entry::Location(location))) => {
+        // What another domain tells is about its own ports.
+        (Key::Location { vni, address }, Change::Put(Entry::Location(location)))
+            if list.work.address_owner(*vni, *address).is_some() =>
+        {
             list.location(at, *vni, location)
         }
         (Key::Turn { vni, address, .. }, Change::Put(Entry::Turn(turn))) => {

@@ -8,7 +8,7 @@ use super::tables::{
     address_bytes, joined, label, prefix_bytes, vni_key, vni_name0,
 };
 use super::work::Work;
-use super::{balancer, learned};
+use super::{balancer, domains, learned};
 use ipnet::IpNet;
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -50,6 +50,8 @@ impl Work<'_, '_> {
             Key::Turn { vni, client, address } => {
                 balancer::turn_entry(self, (*vni, *client, *address)).map(Entry::Turn)
             }
+            // No switch has any.
+            Key::Statement { .. } => None,
         })
     }
 
@@ -58,6 +60,7 @@ impl Work<'_, '_> {
         let Some(role) = self.member(actuator).map(|member| member.facts.role) else { return false };
         match (role, key) {
             (_, Key::Gateways) => true,
+            (_, Key::Statement { .. }) => false,
             (_, Key::Repair { host, .. } | Key::FileWall { host, .. }) => host == actuator,
             (Role::Gateway, Key::Network { .. } | Key::Route { .. } | Key::Location { .. }) => true,
             (
@@ -241,7 +244,16 @@ impl Work<'_, '_> {
         self.view.get(ADDRESSES, &vni_key(vni, &address_bytes(address))).map(|name| label(&name))
     }
 
+    /// Where an address is, on a host of this domain or of another.
     fn location_entry(&mut self, vni: Vni, address: IpAddr) -> Option<LocationEntry> {
+        match self.address_owner(vni, address) {
+            Some(_) => self.own_location(vni, address),
+            None => domains::foreign_location(self, vni, address),
+        }
+    }
+
+    /// Where an address is, if a host of this domain has it.
+    pub(super) fn own_location(&mut self, vni: Vni, address: IpAddr) -> Option<LocationEntry> {
         let name = self.address_owner(vni, address)?;
         let stored = self.endpoint(vni, &name)?;
         let host = self.member_as(as_endpoint(&stored)?.host.as_ref()?, Role::Host)?;

@@ -3,6 +3,7 @@
 use super::balancer;
 use super::claims;
 use super::document;
+use super::domains;
 use super::learned;
 use super::tables::{
     Allocated, PREFIX_ROUTES, RESOURCES, ROUTE_USERS, SUBNET_USERS, Stored, TAG_USERS, VNIS, joined, label,
@@ -72,6 +73,9 @@ pub(super) fn change(work: &mut Work<'_, '_>, transaction: &Transaction) -> Resu
         forget_turns(work, change)?;
     }
     check_overlaps(work, &changes)?;
+    for change in changes.iter().filter(|change| matches!(change.id.kind, Kind::Network | Kind::Subnet)) {
+        domains::check_shared(work, &change.id)?;
+    }
     check_policies(work, &changes)
 }
 
@@ -134,8 +138,9 @@ fn release(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Rejection> {
     let Some(vni) = work.vni(network) else { unreachable!("{} has no network", change.id) };
     match &old.resource {
         Resource::Network(_) => {}
-        Resource::Subnet(_) => {
+        Resource::Subnet(subnet) => {
             work.marks.networks.insert(Key::Network { vni });
+            domains::share(work, vni, subnet, false)?;
             work.count_down(Count::Subnets, &vni_key(vni, b""))?;
         }
         Resource::Endpoint(endpoint) => claims::release(work, old, endpoint)?,
@@ -174,8 +179,13 @@ fn peer_tags(rule: &FirewallRule) -> impl Iterator<Item = &Label> {
 
 fn put_network(work: &mut Work<'_, '_>, change: &Change, network: &Network) -> Result<(), Rejection> {
     let vni = match change.old.as_ref().and_then(|old| old.allocated.vni) {
+        Some(vni) if network.vni.is_some_and(|asked| asked != vni) => {
+            let allowed = format!("{vni}, which it has: it never changes");
+            let asked = network.vni.map_or(0, |vni| vni.0);
+            return Err(wrong_field(&change.id, FieldError::new("vni", asked, allowed)));
+        }
         Some(vni) => vni,
-        None => new_vni(work, &network.name)?,
+        None => new_vni(work, &change.id, network)?,
     };
     work.marks.networks.insert(Key::Network { vni });
     if let Some(Resource::Network(old)) = change.old_resource()
@@ -213,9 +223,18 @@ fn forget_learned(work: &mut Work<'_, '_>, change: &Change) -> Result<(), Reject
     if gone || moved || readdressed { learned::forget(work, vni, old, gone) } else { Ok(()) }
 }
 
-fn new_vni(work: &mut Work<'_, '_>, name: &Label) -> Result<Vni, Rejection> {
+fn new_vni(work: &mut Work<'_, '_>, id: &ResourceId, network: &Network) -> Result<Vni, Rejection> {
+    let name = &network.name;
     let limit = work.settings.networks_max.min(VNI_MAX as usize);
     work.count_up(Count::Networks, b"", limit, || "networks".to_string())?;
+    if let Some(asked) = network.vni {
+        if let Some(owner) = work.network_name(asked) {
+            let problem = format!("identifier {asked} is that of network '{owner}': give it another 'vni'");
+            return Err(reference(id, problem));
+        }
+        work.view.put(VNIS, &vni_key(asked, b""), name.as_str().as_bytes())?;
+        return Ok(asked);
+    }
     let mut last = work.count(Count::LastVni, b"") as u32;
     let vni = loop {
         last = if last >= VNI_MAX { 1 } else { last + 1 };
@@ -269,6 +288,7 @@ fn put_subnet(work: &mut Work<'_, '_>, change: &Change, subnet: &Subnet) -> Resu
         format!("subnets of network {}", subnet.network)
     })?;
     work.marks.networks.insert(Key::Network { vni });
+    domains::share(work, vni, subnet, true)?;
     put(work, change, Allocated::default())
 }
 
@@ -426,7 +446,8 @@ fn check_subnet_users(
     before: &Subnet,
     vni: Vni,
 ) -> Result<(), Rejection> {
-    let kept = matches!(&change.new, Some(Resource::Subnet(after)) if (after.v4, after.v6) == (before.v4, before.v6));
+    let kept = matches!(&change.new, Some(Resource::Subnet(after))
+        if (after.v4, after.v6, &after.domain) == (before.v4, before.v6, &before.domain));
     if !kept && let Some(user) = balancer::in_subnet(work, before) {
         let problem =
             format!("balancer '{user}' has an address of it: delete that first, or give it another address");
@@ -442,14 +463,16 @@ fn check_subnet_users(
                 Err(reference(&change.id, problem))
             }
         },
-        Some(Resource::Subnet(after)) if (after.v4, after.v6) != (before.v4, before.v6) => {
+        Some(Resource::Subnet(after))
+            if (after.v4, after.v6, &after.domain) != (before.v4, before.v6, &before.domain) =>
+        {
             let store = work.view.store();
             let mut stayed = store.scan(SUBNET_USERS, &prefix).filter(|(key, _)| work.has(SUBNET_USERS, key));
             match stayed.next() {
                 None => Ok(()),
                 Some((key, _)) => {
                     let problem = format!(
-                        "endpoint '{}' has addresses of it: a prefix changes only while no endpoint uses it; \
+                        "endpoint '{}' has addresses of it: prefix and domain change only while no endpoint uses it; \
                          make another subnet and move the endpoints there",
                         users(key)
                     );

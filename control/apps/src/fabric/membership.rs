@@ -6,7 +6,7 @@ use super::tables::{
     ADDRESSES, DESIRED, GATEWAYS, HOST_OFFLOADS, LOADS, Member, PLACED, Parts, STATUS, VNIS, name0,
 };
 use super::work::{Count, Work, reference};
-use super::{balancer, filewall, health, learned};
+use super::{balancer, domains, filewall, health, learned};
 use std::net::IpAddr;
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Role};
@@ -139,6 +139,7 @@ fn mark_everything(work: &mut Work<'_, '_>, gateway: &Label) {
         let key = Key::Location { vni: parts.vni(), address: parts.address() };
         work.marks.key(gateway, key);
     }
+    domains::mark_foreign(work, gateway);
     work.marks.key(gateway, Key::Gateways);
 }
 

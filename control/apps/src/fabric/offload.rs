@@ -62,7 +62,8 @@ pub(super) fn give(
 ) -> Result<(), Rejection> {
     let (vni, address) = (usage.vni, usage.address);
     let key = offload_key(vni, address, host);
-    if !work.network_at(host, vni) || work.has(OFFLOADS, &key) {
+    // Of another domain's endpoints hosts know none: see `domains`.
+    if !work.network_at(host, vni) || work.has(OFFLOADS, &key) || work.address_owner(vni, address).is_none() {
         return Ok(());
     }
     let location = Key::Location { vni, address };

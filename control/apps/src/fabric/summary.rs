@@ -53,6 +53,7 @@ fn kind(key: &Key) -> &'static str {
         Key::Sought { .. } => "questions for endpoints",
         Key::Virtual { .. } => "virtual addresses",
         Key::Turn { .. } => "turns",
+        Key::Statement { .. } => "statements to other domains",
     }
 }
 

@@ -104,8 +104,23 @@ pub const MEMBER_TURNS: TableName = "member-turn";
 /// `host 0 vni client address` -> nothing: the same by the client's host.
 pub const HOST_TURNS: TableName = "host-turn";
 
+/// `name` -> `DomainRecord`: another domain.
+pub const DOMAINS: TableName = "domain";
+/// `name` -> `Lane`: how far another domain is with what it is told.
+pub const LANES: TableName = "domain-told";
+/// `name` -> `Taken`: how far this one is with what another domain tells.
+pub const TAKEN: TableName = "domain-taken";
+/// `vni domain` -> number of subnets of the network that are another domain's.
+pub const SHARED: TableName = "shared";
+/// `domain 0 vni address` -> `ToldOf`: what another domain was told.
+pub const TOLD: TableName = "told";
+/// `domain 0 network 0 address` -> `Foreign`: what another domain told.
+pub const FOREIGN: TableName = "foreign";
+/// Nothing -> list of this domain's controllers; `source` -> the list by the word of one of them.
+pub const OWN_CONTROLLERS: TableName = "controllers";
+
 /// Every table.
-pub const ALL: [TableName; 40] = [
+pub const ALL: [TableName; 47] = [
     RESOURCES,
     VNIS,
     COUNTERS,
@@ -146,6 +161,13 @@ pub const ALL: [TableName; 40] = [
     TURNS,
     MEMBER_TURNS,
     HOST_TURNS,
+    DOMAINS,
+    LANES,
+    TAKEN,
+    SHARED,
+    TOLD,
+    FOREIGN,
+    OWN_CONTROLLERS,
 ];
 
 /// A resource as it is kept.

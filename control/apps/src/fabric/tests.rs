@@ -12,6 +12,7 @@ use weir_store::Store;
 mod allocation;
 mod balancer;
 mod documents;
+mod domains;
 mod filewall;
 mod health;
 mod learned;

@@ -1,12 +1,13 @@
 //! One decision in the making: the view, what was looked up already, and the marks.
 
 use super::FabricSettings;
+use super::domains::Told;
 use super::marks::Marks;
 use super::tables::{
     ACTUATORS, COUNTERS, GATEWAYS, LOADS, Load, Member, RESOURCES, Stored, VNIS, kind_prefix, label, read,
     resource_key, vni_key,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use weir_base::codec::encode;
 use weir_model::entry::Vni;
@@ -34,6 +35,8 @@ pub(super) enum Count {
     Waiting = 13,
     Balancers = 14,
     HostTurns = 15,
+    Domains = 16,
+    Told = 17,
 }
 
 /// See the module.
@@ -44,6 +47,10 @@ pub(super) struct Work<'v, 's> {
     pub marks: Marks,
     /// The actuator that just joined and gets everything it shall have.
     pub fresh: Option<Label>,
+    /// Networks that came to be shared with a domain, or ceased to be.
+    pub shares: BTreeSet<(Label, Vni)>,
+    /// What other domains are told.
+    pub told: Vec<Told>,
     /// Keys that are issued again though the actuator shall have just that.
     pub again: bool,
     stored: BTreeMap<Vec<u8>, Option<Rc<Stored>>>,
@@ -65,6 +72,8 @@ impl<'v, 's> Work<'v, 's> {
             marks: Marks::default(),
             fresh: None,
             again: false,
+            shares: BTreeSet::new(),
+            told: Vec::new(),
             stored: BTreeMap::new(),
             members: BTreeMap::new(),
             vnis: BTreeMap::new(),

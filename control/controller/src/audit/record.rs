@@ -219,6 +219,7 @@ pub fn kind_of(body: &EventBody) -> &'static str {
         EventBody::Repair(_) => "repair",
         EventBody::FileWall(_) => "filewall",
         EventBody::PacketIn(_) => "packet-in",
+        EventBody::Domain(_) => "domain",
     }
 }
 

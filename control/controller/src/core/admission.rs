@@ -91,6 +91,7 @@ fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
         | EventBody::FileWall(_)
         | EventBody::Intent(_)
         | EventBody::Joined(_)
+        | EventBody::Domain(_)
         | EventBody::Removed { .. } => false,
     }
 }

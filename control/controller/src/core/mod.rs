@@ -28,6 +28,7 @@ mod dedup;
 mod feed;
 mod header;
 pub mod keys;
+mod outbox;
 pub mod scheduler;
 mod snapshot;
 #[cfg(test)]
@@ -37,6 +38,7 @@ pub use batch::{Item, decode_batch, is_reasonable};
 pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW, was_decided};
 pub use feed::{CommittedChange, Feed, FeedSettings};
 pub use header::{BatchName, DecidedHeader};
+pub use outbox::{Outbox, OutboxPage};
 pub use snapshot::CoreSnapshot;
 
 use admission::{SourceKeys, Unauthentic, UnauthenticCounters, admit};
@@ -46,6 +48,7 @@ use scheduler::{Held, Scheduler, SchedulerSettings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_base::codec::encoded_bytes;
+use weir_model::domain::{DomainEvent, statement_of};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
 use weir_model::session::StateDigest;
 use weir_model::signed::{
@@ -304,6 +307,7 @@ pub struct Core {
     own_sequence: u64,
     joined: Arc<BTreeMap<Label, ActuatorFacts>>,
     scheduler: Scheduler,
+    outbox: Outbox,
     counters: CoreCounters,
 }
 
@@ -330,6 +334,7 @@ impl Core {
             own_sequence: 0,
             joined: Arc::default(),
             scheduler: Scheduler::new(settings.scheduler),
+            outbox: Outbox::default(),
             counters: CoreCounters::default(),
         }
     }
@@ -382,7 +387,23 @@ impl Core {
 
     /// Headers of all updates that are held, with a signature or without: what a state that was taken over brings.
     pub fn headers(&self) -> Vec<Arc<DecidedHeader>> {
-        self.scheduler.headers()
+        let mut headers = self.scheduler.headers();
+        let known: BTreeSet<BatchName> = headers.iter().map(|header| header.name()).collect();
+        let told = self.outbox.held().map(|held| (held.header.name(), &held.header));
+        let told: BTreeMap<BatchName, &Arc<DecidedHeader>> =
+            told.filter(|(name, _)| !known.contains(name)).collect();
+        headers.extend(told.into_values().cloned());
+        headers
+    }
+
+    /// The header of a batch that waits for the group's signature.
+    pub fn unsigned(&self, batch: &BatchName) -> Option<Arc<DecidedHeader>> {
+        self.scheduler.unsigned(batch).or_else(|| self.outbox.unsigned(batch).cloned())
+    }
+
+    /// What other domains are told.
+    pub fn outbox(&self) -> &Outbox {
+        &self.outbox
     }
 
     /// Actuators that joined.
@@ -412,7 +433,10 @@ impl Core {
                 self.scheduler.state(&actuator, session, entries, last, out);
             }
             Input::Acks { session, acks } => self.acks(session, acks, out),
-            Input::Signed { batch, signature } => self.scheduler.signed(batch, signature),
+            Input::Signed { batch, signature } => {
+                self.outbox.signed(&batch, &signature);
+                self.scheduler.signed(batch, signature);
+            }
             Input::Lead(leads) => self.scheduler.lead(leads, out),
             Input::Tick { now_ms } => self.scheduler.tick(now_ms, out),
         }
@@ -532,7 +556,9 @@ impl Core {
                 Arc::make_mut(&mut self.joined).insert(facts.name.clone(), facts.clone());
             }
             EventBody::Removed { actuator } => {
-                planned.retain(|planned| planned.update.target != *actuator);
+                planned.retain(|planned| {
+                    planned.update.target != *actuator || statement_of(&planned.update).is_some()
+                });
                 Arc::make_mut(&mut self.joined).remove(actuator);
                 self.scheduler.remove_target(actuator, out);
             }
@@ -543,6 +569,15 @@ impl Core {
             | EventBody::Repair(_)
             | EventBody::FileWall(_)
             | EventBody::PacketIn(_) => {}
+            EventBody::Domain(about) => match &**about {
+                DomainEvent::Heard { domain, through, .. } => self.outbox.taken(domain, *through),
+                DomainEvent::Forgotten { domain } => {
+                    planned
+                        .retain(|planned| statement_of(&planned.update).is_none_or(|(to, ..)| to != domain));
+                    self.outbox.forget(domain);
+                }
+                DomainEvent::Known(_) | DomainEvent::Controllers(_) | DomainEvent::Forwarded { .. } => {}
+            },
         }
     }
 
@@ -609,8 +644,10 @@ impl Core {
             }
             for (proven, after) in proven.into_iter().zip(after) {
                 let bytes = encoded_bytes(&proven.update);
-                self.scheduler
-                    .insert(Held { header: header.clone(), proven, after: after.into(), bytes }, out);
+                let held = Held { header: header.clone(), proven, after: after.into(), bytes };
+                if let Err(held) = self.outbox.insert(held) {
+                    self.scheduler.insert(held, out);
+                }
             }
         }
     }
@@ -623,7 +660,8 @@ impl Core {
         index: Version,
         updates: Vec<Update>,
     ) -> (Arc<DecidedHeader>, Vec<ProvenUpdate>) {
-        let targets: BTreeSet<&Label> = updates.iter().map(|update| &update.target).collect();
+        let switched = updates.iter().filter(|update| !matches!(update.key, Key::Statement { .. }));
+        let targets: BTreeSet<&Label> = switched.map(|update| &update.target).collect();
         let targets = targets.into_iter().cloned().collect();
         let made = match &self.signer {
             Signer::Key(signer) => sign_batch(&**signer, &self.domain, self.epoch, index, updates)

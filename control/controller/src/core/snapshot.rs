@@ -1,11 +1,12 @@
 //! The core as bytes: what a snapshot of the order carries.
 //!
-//! Format 2: a postcard header (format, epoch, ordered time, own number, length of the store, the group's threshold
-//! key), the store's own snapshot, then actuators, batch headers with their signatures, where there is one yet, and
-//! every held update with the number of its header. Acks are not in it: actuators tell what is in force when they return.
+//! Format 3: a postcard header (format, epoch, ordered time, own number, length of the store, the group's threshold
+//! key), the store's own snapshot, then actuators, batch headers with their signatures, where there is one yet,
+//! every held update with the number of its header, and what is told to other domains in the same way. Acks are not in it: actuators tell what is in force when they return.
 
 use super::header::DecidedHeader;
 use super::keys::{GroupKeys, KeptKeys};
+use super::outbox::Outbox;
 use super::scheduler::{Held, Scheduler, SchedulerSettings};
 use super::{Core, CoreSettings, SharedApp, Signer};
 use crate::Error;
@@ -18,7 +19,7 @@ use weir_model::signed::{BatchHeader, GroupSignature, ProvenUpdate, SignedHeader
 use weir_model::{Dependency, Label, Version};
 use weir_store::Store;
 
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 #[derive(Serialize, Deserialize)]
 struct Head {
@@ -32,6 +33,7 @@ struct Head {
     targets: u64,
     headers: u64,
     held: u64,
+    told: u64,
     keys: KeptKeys,
 }
 
@@ -43,6 +45,7 @@ pub struct CoreSnapshot {
     actuators: Vec<ActuatorFacts>,
     targets: Vec<Label>,
     held: Vec<Held>,
+    told: Vec<Held>,
     /// Whether headers go with their signatures.
     signed: bool,
 }
@@ -57,7 +60,7 @@ impl CoreSnapshot {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut numbers: BTreeMap<*const DecidedHeader, u64> = BTreeMap::new();
         let mut headers: Vec<&DecidedHeader> = Vec::new();
-        for held in &self.held {
+        for held in self.held.iter().chain(&self.told) {
             numbers.entry(Arc::as_ptr(&held.header)).or_insert_with(|| {
                 headers.push(&held.header);
                 headers.len() as u64 - 1
@@ -76,6 +79,7 @@ impl CoreSnapshot {
             targets: self.targets.len() as u64,
             headers: headers.len() as u64,
             held: self.held.len() as u64,
+            told: self.told.len() as u64,
             keys: self.keys.to_kept(),
         });
         bytes.extend_from_slice(&store);
@@ -84,7 +88,7 @@ impl CoreSnapshot {
         let signature = |decided: &DecidedHeader| decided.signature().filter(|_| self.signed).cloned();
         let headers = headers.iter().map(|decided| (&decided.header, signature(decided)));
         headers.for_each(|header| bytes.extend_from_slice(&encode(&header)));
-        for held in &self.held {
+        for held in self.held.iter().chain(&self.told) {
             let number = numbers[&Arc::as_ptr(&held.header)];
             bytes.extend_from_slice(&encode(&(number, &*held.proven, &held.after[..])));
         }
@@ -112,6 +116,7 @@ impl Core {
             actuators: self.joined.values().cloned().collect(),
             targets: self.scheduler.target_names().cloned().collect(),
             held: self.scheduler.held().cloned().collect(),
+            told: self.outbox.held().cloned().collect(),
             signed: true,
         }
     }
@@ -154,7 +159,7 @@ impl Core {
         let read = Read::whole(&self.domain, self.scheduler.settings(), bytes)?;
         (self.epoch, self.now_ms, self.own_sequence) = (read.epoch, read.now_ms, read.own_sequence);
         (self.store, self.joined, self.scheduler) = (read.store, Arc::new(read.joined), read.scheduler);
-        self.group_keys = Arc::new(read.keys);
+        (self.group_keys, self.outbox) = (Arc::new(read.keys), read.outbox);
         self.scheduler.lead(leads, &mut Vec::new());
         Ok(())
     }
@@ -169,6 +174,7 @@ struct Read {
     store: Store,
     joined: BTreeMap<Label, ActuatorFacts>,
     scheduler: Scheduler,
+    outbox: Outbox,
 }
 
 impl Read {
@@ -193,6 +199,7 @@ impl Read {
             store: Store::from_snapshot(store)?,
             joined: BTreeMap::new(),
             scheduler: Scheduler::new(settings),
+            outbox: Outbox::default(),
         };
         read.scheduler.decided(read.store.version());
         for _ in 0..head.actuators {
@@ -213,20 +220,30 @@ impl Read {
         for _ in 0..head.held {
             read.restore(&headers, &mut rest)?;
         }
+        for _ in 0..head.told {
+            let held = read.held(&headers, &mut rest)?;
+            let told = read.outbox.insert(held);
+            told.map_err(|held| damaged(format!("{} is told to nobody", held.proven.update.key)))?;
+        }
         if rest.is_empty() { Ok(read) } else { Err(damaged(format!("{} bytes are left over", rest.len()))) }
     }
 
-    fn restore(&mut self, headers: &[Arc<DecidedHeader>], rest: &mut &[u8]) -> Result<(), Error> {
+    fn held(&self, headers: &[Arc<DecidedHeader>], rest: &mut &[u8]) -> Result<Held, Error> {
         let (number, proven, after): (u64, ProvenUpdate, Vec<Dependency>) = take(rest)?;
         let header = usize::try_from(number).ok().and_then(|number| headers.get(number));
         let header = header.ok_or_else(|| damaged(format!("there is no header {number}")))?.clone();
-        let update = &proven.update;
+        let bytes = encode(&proven.update).len();
+        Ok(Held { header, proven: Arc::new(proven), after: after.into(), bytes })
+    }
+
+    fn restore(&mut self, headers: &[Arc<DecidedHeader>], rest: &mut &[u8]) -> Result<(), Error> {
+        let held = self.held(headers, rest)?;
+        let update = &held.proven.update;
         let older = self.scheduler.desired(&update.target, &update.key).map(Held::version);
         if older >= Some(update.version) || update.version > self.store.version() {
             return Err(damaged(format!("{} of {} is out of place", update.key, update.target)));
         }
-        let bytes = encode(update).len();
-        self.scheduler.restore(Held { header, proven: Arc::new(proven), after: after.into(), bytes });
+        self.scheduler.restore(held);
         Ok(())
     }
 }

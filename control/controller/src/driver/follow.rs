@@ -194,6 +194,11 @@ impl ControllerHandle {
         self.leads() || self.shared.everywhere && overdue.as_millis() as u64 >= turn() * TURN_MS
     }
 
+    /// Whether every replica takes proposals, whoever leads.
+    pub fn orders_everywhere(&self) -> bool {
+        self.shared.everywhere
+    }
+
     /// Returns when [`ControllerHandle::published`] shows all that was acknowledged before this call, by any replica.
     ///
     /// # Errors

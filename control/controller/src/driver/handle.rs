@@ -6,7 +6,7 @@ use super::shared::{Published, Shared};
 use crate::Error;
 use crate::core::keys::GroupKeys;
 use crate::core::scheduler::{KeyStatus, Reached, TargetStatus, Waiting};
-use crate::core::{CommittedChange, Core, Input, dry_run};
+use crate::core::{CommittedChange, Core, Input, OutboxPage, dry_run};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{timeout, timeout_at};
+use weir_model::domain::{DomainEvent, Fetch, SignedFetch};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId, Transaction};
 use weir_model::filewall::PolicyOrder;
 use weir_model::health::RepairOrder;
@@ -108,6 +109,20 @@ impl ControllerHandle {
         transaction: Transaction,
     ) -> Result<Version, Error> {
         self.submit_own(EventBody::Intent(transaction), subject).await
+    }
+
+    /// Whether an event about domains would be decided on as things are, and if not, why. Nothing changes; runs beside the core.
+    ///
+    /// # Errors
+    /// The rejection that it would get.
+    pub async fn would_take(&self, about: DomainEvent) -> Result<(), Error> {
+        let (published, shared) = (self.published(), self.shared.clone());
+        let now_ms = published.now_ms.max(shared.clock.wall_ms());
+        let event =
+            Event { source: self.source().clone(), sequence: 0, body: EventBody::Domain(Box::new(about)) };
+        let run = move || dry_run(&published.store, &shared.apps, now_ms, &event);
+        tokio::task::spawn_blocking(run).await.map_err(|_| Error::Stopped)??;
+        Ok(())
     }
 
     async fn submit_own(&self, body: EventBody, subject: Option<String>) -> Result<Version, Error> {
@@ -308,6 +323,32 @@ impl ControllerHandle {
     /// As [`ControllerHandle::propose`].
     pub async fn filewall(&self, order: PolicyOrder, subject: Option<String>) -> Result<Version, Error> {
         self.submit_own(EventBody::FileWall(order), subject).await
+    }
+
+    /// Orders something about other domains, for somebody whom the API authenticated or for this controller itself.
+    ///
+    /// # Errors
+    /// As [`ControllerHandle::propose`].
+    pub async fn about_domains(&self, about: DomainEvent, subject: Option<String>) -> Result<Version, Error> {
+        self.submit_own(EventBody::Domain(Box::new(about)), subject).await
+    }
+
+    /// What this controller asks another domain, with its signature.
+    pub fn sign_fetch(&self, fetch: Fetch) -> SignedFetch {
+        self.shared.sign_fetch(fetch)
+    }
+
+    /// What follows a number of what is told to another domain.
+    ///
+    /// # Errors
+    /// [`Error::Overloaded`] or [`Error::Stopped`].
+    pub async fn told(&self, domain: Label, through: u64) -> Result<OutboxPage, Error> {
+        self.inspect(move |core| core.outbox().page(&domain, through)).await
+    }
+
+    /// Changes whenever there is more to tell other domains.
+    pub fn telling(&self) -> watch::Receiver<u64> {
+        self.shared.told.subscribe()
     }
 
     /// Links of the audit from a number on, or from the oldest that is left, and how the audit is; none where no audit is

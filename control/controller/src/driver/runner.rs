@@ -159,6 +159,7 @@ impl Runner {
             self.core.step(Input::Ordered(decode_batch(&entry.batch)?), &mut out);
             self.observer.ordered(entry.position.index, &out, self.core.group_keys());
             self.shared.publish(&self.core);
+            self.shared.set_told(self.core.outbox().changes());
             self.obey_all(out);
         }
         self.last = entry.position;
@@ -216,13 +217,14 @@ impl Runner {
     /// Anything but an entry of the order.
     fn step(&mut self, input: Input) {
         if let Input::Signed { batch, signature } = &input
-            && let Some(header) = self.core.scheduler().unsigned(batch)
+            && let Some(header) = self.core.unsigned(batch)
         {
             self.observer.signed(&header, signature, self.core.group_keys());
         }
         let mut out = Vec::new();
         self.core.step(input, &mut out);
         self.observer.seen(&out);
+        self.shared.set_told(self.core.outbox().changes());
         self.obey_all(out);
     }
 

@@ -20,12 +20,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use weir_base::codec::encode;
 use weir_base::numbers::Numbers;
 use weir_base::world::Clock;
+use weir_model::domain::{Fetch, SignedFetch};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
 use weir_model::signed::GroupKey;
 use weir_model::{Label, Version};
 use weir_order::Submitter;
 use weir_store::Store;
-use weir_trust::identity::{KeyPair, sign_event};
+use weir_trust::identity::{KeyPair, sign_event, sign_fetch};
 
 /// The state after the last batch. A snapshot: it costs nothing and does not change.
 #[derive(Clone, Debug)]
@@ -65,6 +66,8 @@ pub(super) struct Shared {
     feed: Mutex<Feed>,
     /// The last version, and whether the controller has stopped.
     pub reached: watch::Sender<(Version, bool)>,
+    /// Grows with what there is to tell other domains.
+    pub told: watch::Sender<u64>,
     /// Whether the controller has stopped; of its own, so that who waits for it only is not woken by every version.
     pub ends: watch::Sender<bool>,
     proposals: Mutex<HashMap<EventName, Vec<Answer>>>,
@@ -135,6 +138,7 @@ impl Shared {
             published: ArcSwap::from_pointee(Published::of(parts.core)),
             feed: Mutex::new(parts.feed),
             reached: watch::Sender::new((version, false)),
+            told: watch::Sender::new(0),
             ends: watch::Sender::new(false),
             proposals: Mutex::new(HashMap::new()),
             proposals_max: settings.proposals_max,
@@ -181,6 +185,11 @@ impl Shared {
         let version = change.version;
         locked(&self.feed).push(change);
         self.reached.send_modify(|(reached, _)| *reached = version);
+    }
+
+    /// Wakes who waits for something to tell other domains.
+    pub fn set_told(&self, changes: u64) {
+        self.told.send_if_modified(|known| std::mem::replace(known, changes) != changes);
     }
 
     /// Bytes of the changes that watchers can still get.
@@ -274,6 +283,11 @@ impl Shared {
         let sequence = next.map_err(Error::system("reserving numbers for events"))?;
         let event = Event { source: self.source.clone(), sequence, body };
         Ok(sign_event(&self.identity, &self.domain, event, subject))
+    }
+
+    /// Signs what this controller asks another domain.
+    pub fn sign_fetch(&self, fetch: Fetch) -> SignedFetch {
+        sign_fetch(&self.identity, fetch)
     }
 
     /// Proposes an event of this controller without waiting for its end.

@@ -289,8 +289,11 @@ impl App for TestApp {
             EventBody::Usage(report) => {
                 view.put("usage", &encode(&report.actuator), encode(report))?;
             }
-            EventBody::Health(_) | EventBody::Repair(_) | EventBody::FileWall(_) | EventBody::PacketIn(_) => {
-            }
+            EventBody::Health(_)
+            | EventBody::Repair(_)
+            | EventBody::FileWall(_)
+            | EventBody::Domain(_)
+            | EventBody::PacketIn(_) => {}
         }
         let mut plan = Plan::default();
         for network in touched {
