@@ -1,6 +1,5 @@
 mod app;
 mod core;
-mod domains;
 mod frames;
 mod learned;
 mod recovery;
