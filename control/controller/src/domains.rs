@@ -17,8 +17,6 @@
 //!   refused is passed over, and counted.
 //! - A forgets what B has taken only by the words of more of B's controllers than may lie, which are checked again when it is decided.
 //! - One page is under way for each domain, and an event of each at most every [`PAUSE_MS`]: a domain that floods takes no more.
-//!
-//!
 
 use crate::core::OutboxPage;
 use std::collections::BTreeMap;

@@ -115,7 +115,9 @@ fn the_tests_of_libnfs_pass_with_and_without_filewall() {
 fn the_tests_of_pynfs_pass_with_and_without_filewall() {
     let name = "the_tests_of_pynfs_pass_with_and_without_filewall";
     if !Path::new(PYNFS).join("nfs4.0/testserver.py").exists() {
-        return println!("NOT RUN {name}: there is no pynfs in {PYNFS}, and no registry has it: make suites PYNFS=ARCHIVE-OR-FOLDER");
+        return println!(
+            "NOT RUN {name}: there is no pynfs in {PYNFS}, and no registry has it: make suites PYNFS=ARCHIVE-OR-FOLDER"
+        );
     }
     if !whole() {
         return println!("NOT RUN {name}: it takes a quarter of an hour: make suites");
