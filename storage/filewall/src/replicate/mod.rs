@@ -343,19 +343,23 @@ impl Router {
 /// # Errors
 /// As text: none of them has everything.
 fn remember(members: &[Member], page: &Page) -> std::result::Result<(), String> {
-    let mut sound = false;
+    let live: Vec<&Member> = members.iter().filter(|member| page.live.contains(&member.name())).collect();
+    let Some(first) = live.first() else {
+        return Err(format!("none of the servers that had everything is named ({})", page.live.join(", ")));
+    };
+    // In the middle of changes each has something that others may not have: one of them counts, the first that answers.
+    let counts = if page.changing && live.len() > 1 {
+        let answers = |member: &&&Member| member.mount().and_then(|root| member.look(&root, None)).is_ok();
+        Some(live.iter().find(answers).unwrap_or(first).number)
+    } else {
+        None
+    };
     for member in members {
-        let live = page.live.contains(&member.name());
-        // In the middle of changes each has something that others may not have: the first one counts.
-        if !live || page.changing && sound {
+        if !page.live.contains(&member.name()) || counts.is_some_and(|counts| counts != member.number) {
             member.set_state(State::Behind);
         }
-        sound |= live;
     }
-    if sound {
-        return Ok(());
-    }
-    Err(format!("none of the servers that had everything is named ({})", page.live.join(", ")))
+    Ok(())
 }
 
 #[cfg(test)]
