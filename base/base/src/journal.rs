@@ -5,11 +5,15 @@
 //! loss of power the valid prefix is used, and reconciliation with the controller repairs the rest.
 //! The durable log of the control plane is another thing, in `weir-order`.
 //!
+//! A process that takes over from another follows the other's journal ([`Journal::follow`]) while that one still writes
+//! it, and owns it ([`Journal::own`]) when that one has stopped (row A30).
+//!
 //! Record: `u32` length, `u32` CRC-32C of the body, body; little-endian. A record that is cut or
 //! does not match its CRC ends the journal: it and everything behind it are dropped and counted.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Largest record, bytes.
@@ -56,6 +60,72 @@ impl Journal {
         }
         let records = records.into_iter().map(<[u8]>::to_vec).collect();
         Ok((Journal { path: path.to_path_buf(), file, length_bytes: length, cut_bytes }, records))
+    }
+
+    /// Reads a journal that another process writes, and changes nothing of it. Appending fails until [`Journal::own`].
+    ///
+    /// # Errors
+    /// I/O errors, and `InvalidData` when the file is not a journal at all.
+    pub fn follow(path: &Path) -> io::Result<(Journal, Vec<Vec<u8>>)> {
+        let mut file = File::open(path)?;
+        let mut magic = [0; MAGIC.len()];
+        if file.read_exact(&mut magic).is_err() || magic != *MAGIC {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} is not a journal", path.display()),
+            ));
+        }
+        let length_bytes = MAGIC.len() as u64;
+        let mut journal = Journal { path: path.to_path_buf(), file, length_bytes, cut_bytes: 0 };
+        let records = journal.more()?;
+        Ok((journal, records))
+    }
+
+    /// The records that were appended since the last call, of a journal that is followed. One that is not whole yet comes
+    /// with a later call.
+    ///
+    /// # Errors
+    /// I/O errors; `InvalidData` when the file was replaced, so that all of it is to be read anew.
+    pub fn more(&mut self) -> io::Result<Vec<Vec<u8>>> {
+        let (ours, there) = (self.file.metadata()?, std::fs::metadata(&self.path)?);
+        if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} was compacted meanwhile", self.path.display()),
+            ));
+        }
+        let mut bytes = Vec::new();
+        self.file.seek(SeekFrom::Start(self.length_bytes))?;
+        self.file.read_to_end(&mut bytes)?;
+        let (records, valid) = scan(&bytes);
+        let records = records.into_iter().map(<[u8]>::to_vec).collect();
+        self.length_bytes += valid as u64;
+        Ok(records)
+    }
+
+    /// Follows the file that has taken the place of the one that was followed; returns its records.
+    ///
+    /// # Errors
+    /// As of [`Journal::follow`].
+    pub fn follow_anew(&mut self) -> io::Result<Vec<Vec<u8>>> {
+        let (journal, records) = Journal::follow(&self.path)?;
+        *self = journal;
+        Ok(records)
+    }
+
+    /// Makes a followed journal one's own, when nobody else writes it any more: what lies behind the last record that was
+    /// read is cut off.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn own(&mut self) -> io::Result<()> {
+        let file = OpenOptions::new().read(true).append(true).open(&self.path)?;
+        self.cut_bytes = file.metadata()?.len().saturating_sub(self.length_bytes);
+        if self.cut_bytes > 0 {
+            file.set_len(self.length_bytes)?;
+        }
+        self.file = file;
+        Ok(())
     }
 
     /// Appends records with one write, so that a batch is in the page cache whole or cut at one place.

@@ -114,6 +114,44 @@ impl Gate {
     /// I/O errors of the journal; `InvalidData` when a record is not ours.
     pub fn open(actuator: Label, verifier: Verifier, path: &Path) -> io::Result<Gate> {
         let (journal, records) = Journal::open(path)?;
+        Gate::of(actuator, verifier, journal, &records)
+    }
+
+    /// A gate on the journal of another process that still uses it (row A30): to be brought up to date by [`Gate::more`],
+    /// and made one's own by [`Gate::own`] when that process has stopped. Before that nothing can be committed.
+    ///
+    /// # Errors
+    /// As of [`Gate::open`].
+    pub fn follow(actuator: Label, verifier: Verifier, path: &Path) -> io::Result<Gate> {
+        let (journal, records) = Journal::follow(path)?;
+        Gate::of(actuator, verifier, journal, &records)
+    }
+
+    /// Takes in what the other process committed since the last call; returns it, in order.
+    ///
+    /// # Errors
+    /// I/O errors; `InvalidData` when the journal was compacted meanwhile, or a record is not ours.
+    pub fn more(&mut self) -> io::Result<Vec<Update>> {
+        let mut updates = Vec::new();
+        for record in self.journal.more()? {
+            if let Some(update) = self.take_record(&record)? {
+                updates.push(update);
+            }
+        }
+        Ok(updates)
+    }
+
+    /// Makes the journal one's own, when nobody else uses it any more.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn own(&mut self) -> io::Result<()> {
+        self.journal.own()?;
+        self.counters.journal_cut_bytes += self.journal.cut_bytes;
+        Ok(())
+    }
+
+    fn of(actuator: Label, verifier: Verifier, journal: Journal, records: &[Vec<u8>]) -> io::Result<Gate> {
         let mut gate = Gate {
             actuator,
             verifier,
@@ -127,18 +165,27 @@ impl Gate {
             journal,
         };
         for record in records {
-            let record = decode::<Record>(&record).map_err(|error| {
-                io::Error::new(io::ErrorKind::InvalidData, format!("checkpoint {}: {error}", path.display()))
-            })?;
-            match record {
-                Record::Applied(header, update) => gate.install(header, update),
-                Record::Floor { floor, epoch } => {
-                    gate.floor = gate.floor.max(floor);
-                    gate.epoch = gate.epoch.max(epoch);
-                }
-            }
+            gate.take_record(record)?;
         }
         Ok(gate)
+    }
+
+    /// Takes in a record of the journal; returns the update that it holds, if it holds one.
+    fn take_record(&mut self, record: &[u8]) -> io::Result<Option<Update>> {
+        let record = decode::<Record>(record).map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("the checkpoint: {error}"))
+        })?;
+        match record {
+            Record::Applied(header, update) => {
+                self.install(header, update.clone());
+                Ok(Some(update))
+            }
+            Record::Floor { floor, epoch } => {
+                self.floor = self.floor.max(floor);
+                self.epoch = self.epoch.max(epoch);
+                Ok(None)
+            }
+        }
     }
 
     /// Name of the actuator.

@@ -169,6 +169,9 @@ pub struct SupervisorSettings {
     /// A switch that lives and does not answer for so long is killed and started again, milliseconds; 0: never. One
     /// that a debugger is attached to is left alone in any case.
     pub switch_answer_ms: u64,
+    /// Whether a switch that is found running, of another program than this, is taken over from under traffic: so the restart of the
+    /// service after an update replaces the switch too.
+    pub take_over: bool,
     /// First wait before a dead child is started again, milliseconds.
     pub backoff_min_ms: u64,
     /// Longest wait before a dead child is started again, milliseconds.
@@ -180,6 +183,7 @@ impl Default for SupervisorSettings {
         SupervisorSettings {
             stop_switch: false,
             switch_answer_ms: 10_000,
+            take_over: true,
             backoff_min_ms: 100,
             backoff_max_ms: 10_000,
         }

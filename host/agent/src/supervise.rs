@@ -12,10 +12,12 @@
 //!   each other for ever. It holds `<run_dir>/agent.lock`, and nothing that traffic needs.
 //! - The monitor is treated as the agent is: nothing that traffic needs depends on it.
 //! - On SIGTERM or SIGINT agent and monitor are stopped, and the switch only when `stop_switch` is set;
-//!   otherwise it stays, and the next supervisor adopts it. Under systemd the unit needs
+//!   otherwise it stays, and the next supervisor adopts it. A switch of another program is taken over from, under traffic, by one
+//!   of ours: see [`upgrade`]. Under systemd the unit needs
 //!   `KillMode=process` for that.
 
 mod silence;
+pub mod upgrade;
 
 use crate::AgentError;
 use rustix::fs::{FlockOperation, flock};
@@ -24,10 +26,10 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use upgrade::{FromSupervisor, Request, Watched};
 
 /// A child that lived this long starts again with the first wait, milliseconds.
 pub const STEADY_MS: u64 = 10_000;
@@ -99,13 +101,19 @@ pub struct SupervisorConfig {
     pub switch_answer_ms: u64,
     /// Whether the switch stops with the supervisor.
     pub stop_switch: bool,
+    /// The argument with which a switch takes over from the one that runs.
+    pub take_over: &'static str,
+    /// Whether a switch of another program, which is found running, is taken over from.
+    pub replaces_others: bool,
+    /// Where upgrades are asked for.
+    pub upgrade_socket: PathBuf,
     /// First wait before a dead child is started again, milliseconds.
     pub backoff_min_ms: u64,
     /// Longest wait before a dead child is started again, milliseconds.
     pub backoff_max_ms: u64,
 }
 
-/// Waits between starts.
+/// Waits between starts: none after the first death, then ever longer ones.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     min_ms: u64,
@@ -114,18 +122,18 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Begins with the shortest wait.
+    /// Begins without a wait.
     pub fn new(min_ms: u64, max_ms: u64) -> Backoff {
-        Backoff { min_ms, max_ms, next_ms: min_ms }
+        Backoff { min_ms, max_ms, next_ms: 0 }
     }
 
     /// The wait after a child that lived so long, milliseconds.
     pub fn after(&mut self, lived_ms: u64) -> u64 {
         if lived_ms >= STEADY_MS {
-            self.next_ms = self.min_ms;
+            self.next_ms = 0;
         }
         let wait_ms = self.next_ms;
-        self.next_ms = self.next_ms.saturating_mul(2).min(self.max_ms);
+        self.next_ms = self.next_ms.saturating_mul(2).clamp(self.min_ms, self.max_ms);
         wait_ms
     }
 }
@@ -146,7 +154,14 @@ pub async fn run(config: SupervisorConfig, stop: watch::Receiver<bool>) -> Resul
         }
     };
     let agent = keep(&config.agent, &config.agent_lock, &config, stop.clone());
-    tokio::join!(agent, monitor, keep_switch(&config, stop.clone()));
+    let (sender, requests) = mpsc::channel(upgrade::REQUESTS_MAX);
+    let kept = async { tokio::join!(agent, monitor, keep_switch(&config, requests, stop.clone())) };
+    tokio::select! {
+        _ = kept => {}
+        () = upgrade::listen(config.upgrade_socket.clone(), sender) => {}
+    }
+    // Whoever asks now is told that nobody is here.
+    let _ = std::fs::remove_file(&config.upgrade_socket);
     Ok(())
 }
 
@@ -188,37 +203,22 @@ fn spawn(spec: &ChildSpec) -> Result<Child, AgentError> {
         .map_err(|source| AgentError::Spawn { program: spec.program.display().to_string(), source })
 }
 
-/// Starts a child and waits for its end, which comes by us when `silence` is over first. A child when we were told to
-/// stop before: it lives then.
-async fn run_once(
-    spec: &ChildSpec,
-    silence: impl Future<Output = ()>,
-    stop: &mut watch::Receiver<bool>,
-) -> (Option<Child>, u64) {
+/// Starts a child and waits for its end. A child when we were told to stop before: it lives then.
+async fn run_once(spec: &ChildSpec, stop: &mut watch::Receiver<bool>) -> (Option<Child>, u64) {
     let started = Instant::now();
     let lived_ms = || started.elapsed().as_millis() as u64;
     match spawn(spec) {
         Ok(mut child) => {
             tracing::info!(child = spec.name, pid = child.id(), "started");
-            let mut silence = pin!(silence);
-            let mut killed = false;
-            loop {
-                tokio::select! {
-                    status = child.wait() => {
-                        match status {
-                            Ok(status) => tracing::warn!(child = spec.name, %status, lived_ms = lived_ms(), "ended"),
-                            Err(error) => tracing::warn!(child = spec.name, %error, "cannot be waited for"),
-                        }
-                        return (None, lived_ms());
+            tokio::select! {
+                status = child.wait() => {
+                    match status {
+                        Ok(status) => tracing::warn!(child = spec.name, %status, lived_ms = lived_ms(), "ended"),
+                        Err(error) => tracing::warn!(child = spec.name, %error, "cannot be waited for"),
                     }
-                    () = &mut silence, if !killed => {
-                        tracing::error!(child = spec.name, pid = child.id(), "does not answer: killed");
-                        killed = true;
-                        // An error means that it has ended, which the wait above sees.
-                        let _ = child.start_kill();
-                    }
-                    () = stopped(stop) => return (Some(child), lived_ms()),
+                    (None, lived_ms())
                 }
+                () = stopped(stop) => (Some(child), lived_ms()),
             }
         }
         Err(error) => {
@@ -244,7 +244,7 @@ async fn keep(spec: &ChildSpec, lock: &Path, config: &SupervisorConfig, mut stop
             tracing::warn!(child, pid, "a supervisor that died left it behind: it is ended");
             end_holder(lock, &[Signal::TERM, Signal::KILL]).await;
         }
-        let (child, lived_ms) = run_once(spec, std::future::pending(), &mut stop).await;
+        let (child, lived_ms) = run_once(spec, &mut stop).await;
         if let Some(child) = child {
             end_child(child, spec.name).await;
             return;
@@ -255,49 +255,161 @@ async fn keep(spec: &ChildSpec, lock: &Path, config: &SupervisorConfig, mut stop
     }
 }
 
-async fn keep_switch(config: &SupervisorConfig, mut stop: watch::Receiver<bool>) {
+/// The switch that runs.
+enum Running {
+    /// Our child.
+    Child(Child),
+    /// One that an earlier supervisor started, and how its end is noticed; without that the lock is looked at.
+    Adopted(Option<Watched>),
+}
+
+impl Running {
+    fn adopt(lock: &Path) -> Running {
+        let pid = holder(lock);
+        tracing::info!(pid = pid.map(Pid::as_raw_pid), "a switch is running: adopted");
+        Running::Adopted(pid.and_then(Watched::new))
+    }
+
+    /// Returns when it has ended.
+    async fn ended(&mut self, lock: &Path) {
+        match self {
+            Running::Child(child) => match child.wait().await {
+                Ok(status) => tracing::warn!(child = "switch", %status, "ended"),
+                Err(error) => tracing::warn!(child = "switch", %error, "cannot be waited for"),
+            },
+            Running::Adopted(Some(watched)) => watched.ended().await,
+            Running::Adopted(None) => freed(lock).await,
+        }
+    }
+
+    async fn end(self, config: &SupervisorConfig) {
+        match self {
+            Running::Child(child) => end_child(child, config.switch.name).await,
+            Running::Adopted(_) => end_holder(&config.switch_lock, &[Signal::TERM, Signal::KILL]).await,
+        }
+    }
+}
+
+/// What happened to a switch that ran.
+enum Happened {
+    Ended,
+    Stopped,
+}
+
+async fn keep_switch(
+    config: &SupervisorConfig,
+    mut requests: mpsc::Receiver<Request>,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut backoff = Backoff::new(config.backoff_min_ms, config.backoff_max_ms);
+    let mut spec = config.switch.clone();
+    loop {
+        let started = Instant::now();
+        let running = match lock_is_free(&config.switch_lock) {
+            Ok(true) => spawn(&spec).map(Running::Child).map_err(|error| error.to_string()),
+            Ok(false) => Ok(Running::adopt(&config.switch_lock)),
+            Err(error) => Err(format!("{}: {error}", config.switch_lock.display())),
+        };
+        let mut lived_ms = 0;
+        match running {
+            Ok(mut running) => {
+                if let Running::Child(child) = &running {
+                    tracing::info!(child = spec.name, pid = child.id(), "started");
+                } else if config.replaces_others
+                    && upgrade::is_other_program(&config.switch_lock, &spec.program)
+                {
+                    tracing::info!(program = %spec.program.display(), "the switch is of another program");
+                    let mut tried = spec.clone();
+                    if let FromSupervisor::Failed(reason) =
+                        replace(config, &mut tried, None, &mut running).await
+                    {
+                        tracing::error!(reason, "the switch of the other program goes on");
+                    }
+                }
+                let happened = watch_switch(config, &mut spec, &mut running, &mut requests, &mut stop).await;
+                lived_ms = started.elapsed().as_millis() as u64;
+                if let Happened::Stopped = happened {
+                    if config.stop_switch {
+                        running.end(config).await;
+                    } else {
+                        tracing::info!("the switch goes on without us");
+                    }
+                    return;
+                }
+            }
+            Err(error) => tracing::error!(error, "trying again"),
+        }
+        if pause(backoff.after(lived_ms), &mut stop).await {
+            return;
+        }
+    }
+}
+
+/// Watches a switch until it has ended, or we are to stop. Who takes over meanwhile takes its place.
+async fn watch_switch(
+    config: &SupervisorConfig,
+    spec: &mut ChildSpec,
+    running: &mut Running,
+    requests: &mut mpsc::Receiver<Request>,
+    stop: &mut watch::Receiver<bool>,
+) -> Happened {
     let limit = Some(Duration::from_millis(config.switch_answer_ms)).filter(|limit| !limit.is_zero());
     let silence = || silence::wait(&config.switch_socket, &config.switch_lock, limit);
+    let mut silent = Box::pin(silence());
+    let mut killed = false;
     loop {
-        match lock_is_free(&config.switch_lock) {
-            Ok(true) => {
-                let (child, lived_ms) = run_once(&config.switch, silence(), &mut stop).await;
-                if let Some(child) = child {
-                    if config.stop_switch {
-                        end_child(child, config.switch.name).await;
-                    } else {
-                        tracing::info!(pid = child.id(), "the switch goes on without us");
-                    }
-                    return;
-                }
-                if pause(backoff.after(lived_ms), &mut stop).await {
-                    return;
+        tokio::select! {
+            () = running.ended(&config.switch_lock) => return Happened::Ended,
+            () = &mut silent, if !killed => {
+                tracing::error!(child = spec.name, "does not answer: killed");
+                killed = true;
+                match running {
+                    // An error means that it has ended, which the wait above sees.
+                    Running::Child(child) => drop(child.start_kill()),
+                    Running::Adopted(_) => end_holder(&config.switch_lock, &[Signal::KILL]).await,
                 }
             }
-            Ok(false) => {
-                let pid = holder(&config.switch_lock).map(Pid::as_raw_pid);
-                tracing::info!(pid, "a switch is running: adopted");
-                tokio::select! {
-                    () = freed(&config.switch_lock) => {}
-                    () = silence() => {
-                        tracing::error!(child = config.switch.name, pid, "does not answer: killed");
-                        end_holder(&config.switch_lock, &[Signal::KILL]).await;
-                    }
-                    () = stopped(&mut stop) => {
-                        if config.stop_switch {
-                            end_holder(&config.switch_lock, &[Signal::TERM, Signal::KILL]).await;
-                        }
-                        return;
-                    }
+            Some(request) = requests.recv() => {
+                let answer = replace(config, spec, request.program, running).await;
+                if let FromSupervisor::Upgraded { .. } = answer {
+                    silent = Box::pin(silence());
+                    killed = false;
                 }
+                // Who asked may have gone.
+                let _ = request.answer.send(answer);
             }
-            Err(error) => {
-                tracing::error!(lock = %config.switch_lock.display(), %error, "trying again");
-                if pause(backoff.after(0), &mut stop).await {
-                    return;
-                }
-            }
+            () = stopped(stop) => return Happened::Stopped,
+        }
+    }
+}
+
+/// Has a process take over from the one that runs.
+async fn replace(
+    config: &SupervisorConfig,
+    spec: &mut ChildSpec,
+    program: Option<PathBuf>,
+    running: &mut Running,
+) -> FromSupervisor {
+    let lock = &config.switch_lock;
+    let mut new = spec.clone();
+    new.program = program.unwrap_or(new.program);
+    let before = holder(lock);
+    let old_ends = async {
+        match running {
+            Running::Child(_) | Running::Adopted(Some(_)) => running.ended(lock).await,
+            // The lock is handed over, so it is never free.
+            Running::Adopted(None) => upgrade::looked_for(|| holder(lock) != before).await,
+        }
+    };
+    match upgrade::replace(&new, config.take_over, lock, old_ends).await {
+        Ok((child, took_ms)) => {
+            let pid = child.id().unwrap_or_default();
+            (*running, *spec) = (Running::Child(child), new);
+            FromSupervisor::Upgraded { pid, took_ms }
+        }
+        Err(reason) => {
+            tracing::error!(reason, "no upgrade");
+            FromSupervisor::Failed(reason)
         }
     }
 }
@@ -330,11 +442,25 @@ fn holder_if_taken(path: &Path) -> Option<Pid> {
     if lock_is_free(path).unwrap_or(true) { None } else { holder(path) }
 }
 
-/// Who holds the lock, by the system's list of locks.
+/// Who holds the lock: whoever says so in it and has it open; else, by the system's list of locks, whoever took it. That
+/// is another one when the lock was handed over.
 fn holder(path: &Path) -> Option<Pid> {
     let file = std::fs::metadata(path).ok()?;
-    let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
-    let place = format!("{major:02x}:{minor:02x}:{}", file.ino());
+    let place = (file.dev(), file.ino());
+    let signed = std::fs::read_to_string(path).ok()?.trim().parse().ok().and_then(Pid::from_raw);
+    signed.filter(|pid| has_open(*pid, place)).or_else(|| listed(place))
+}
+
+/// Whether a process has a file open.
+fn has_open(pid: Pid, place: (u64, u64)) -> bool {
+    let Ok(open) = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())) else { return false };
+    let files = open.flatten().filter_map(|entry| std::fs::metadata(entry.path()).ok());
+    files.map(|file| (file.dev(), file.ino())).any(|file| file == place)
+}
+
+fn listed((device, inode): (u64, u64)) -> Option<Pid> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let place = format!("{major:02x}:{minor:02x}:{inode}");
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let pid = locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

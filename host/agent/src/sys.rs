@@ -1,9 +1,11 @@
-//! The few system calls that no safe wrapper offers: making a TAP device that outlives us.
+//! The few system calls that no safe wrapper offers: making a TAP device that outlives us, and waiting for a descriptor.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Longest name of a device, bytes, without the final zero.
 pub(crate) const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
@@ -38,4 +40,10 @@ impl Tap {
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETPERSIST, 1) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+/// Has the runtime watch a descriptor for input; `None` if it cannot.
+pub(crate) fn watch(descriptor: OwnedFd) -> Option<AsyncFd<OwnedFd>> {
+    // SAFETY: what is watched owns the descriptor, gives no way to close it, and is taken out before it is closed.
+    unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }.ok()
 }

@@ -30,6 +30,7 @@
 //! [`ConnectionRecord`]s to be journaled, and taken back by [`Connections::restore`]. Restored
 //! connections are judged by the rules again with their first packet.
 
+mod carried;
 mod connection;
 mod record;
 
@@ -39,8 +40,9 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use weir_packet::key::FlowKey;
 
+pub use carried::{CHANGED_MAX, CarriedConnection, Changes};
 pub use connection::{Binding, Connection, Sides, State, Way, timeout_ms};
-pub use record::ConnectionRecord;
+pub use record::{ConnectionRecord, RecordKey};
 
 use connection::{TCP, restored_flags};
 
@@ -176,6 +178,8 @@ pub struct Connections {
     sweep: usize,
     changes: Vec<ConnectionRecord>,
     overflowed: bool,
+    /// What changed, while another process takes over.
+    changed: Option<carried::Changed>,
     /// Counters.
     pub counters: ConnectionCounters,
 }
@@ -200,6 +204,7 @@ impl Connections {
             sweep: 0,
             changes: Vec::new(),
             overflowed: false,
+            changed: None,
             counters: ConnectionCounters::default(),
         }
     }
@@ -326,6 +331,7 @@ impl Connections {
         self.slots[slot as usize].connection = Some(connection);
         self.count += 1;
         self.counters.opened += 1;
+        self.note(&connection.key);
         if connection.binding.is_some() {
             self.record(id);
         }
@@ -342,6 +348,7 @@ impl Connections {
         slot.generation = if slot.generation >= GENERATION_MAX { 0 } else { slot.generation + 1 };
         self.free.push_back(id.slot() as u32);
         self.count -= 1;
+        self.note(&connection.key);
         self.by_key.remove(&connection.key);
         if let Some(binding) = &connection.binding {
             self.by_inbound.remove(&binding.inbound);
@@ -375,8 +382,14 @@ impl Connections {
     pub fn touch(&mut self, now_ms: u64, id: ConnectionId, way: Way, flags: u8) {
         let Some(connection) = self.get_mut(id) else { return };
         connection.last_ms = connection.last_ms.max(now_ms);
-        if connection.see(way, flags) {
+        let before = (connection.flags, connection.seen);
+        let changed = connection.see(way, flags);
+        let differs = changed || before != (connection.flags, connection.seen);
+        if changed {
             self.record(id);
+        }
+        if differs {
+            self.note_id(id);
         }
     }
 
@@ -387,6 +400,7 @@ impl Connections {
         if connection.state == State::Revoked {
             (connection.state, connection.flags, connection.seen) = (State::Opening, [0; 2], [true, false]);
             self.record(id);
+            self.note_id(id);
         }
     }
 
@@ -399,6 +413,7 @@ impl Connections {
             connection.state = State::Revoked;
             self.counters.revoked += 1;
             self.record(id);
+            self.note_id(id);
         }
     }
 
@@ -423,6 +438,21 @@ impl Connections {
                 self.counters.expired += 1;
                 self.remove(self.id(number as u32));
             }
+        }
+    }
+
+    /// Notes for a process that takes over that a connection changed.
+    fn note(&mut self, key: &FlowKey) {
+        if let Some(changed) = &mut self.changed {
+            changed.note(key);
+        }
+    }
+
+    fn note_id(&mut self, id: ConnectionId) {
+        if self.changed.is_some()
+            && let Some(key) = self.get(id).map(|connection| connection.key)
+        {
+            self.note(&key);
         }
     }
 

@@ -28,6 +28,10 @@
 //! checksum tells. When a flow moves from a gateway to its direct way in the middle of a datagram, fragments may
 //! overtake the first one, and that datagram is lost.
 
+mod carried;
+
+pub use carried::{CarriedDatagram, CarriedFate, CarriedPlace};
+
 use crate::counters::Reason;
 use crate::engine::{EXTERNAL, MISS_CLASSES};
 use crate::flow::Ingress;

@@ -10,6 +10,8 @@
 //! - `slow`: owns what is in force, resolves misses ([`flow::Resolver`], implemented by `tables`),
 //!   tracks connections, answers ARP and ND, and publishes flows by swapping shadow tables.
 //! - `control`: the local socket to the agent and to tools.
+//!
+//! A process of the switch can be replaced by another under traffic: [`handover`].
 
 pub mod answer;
 pub mod capture;
@@ -21,6 +23,7 @@ pub mod engine;
 pub mod flow;
 pub mod flowtable;
 pub mod fragments;
+pub mod handover;
 pub mod nat;
 pub mod policy;
 pub mod ports;

@@ -2,47 +2,37 @@
 //!
 //! A switch may end at any instruction: what is in force is in the checkpoint, connections are in their
 //! journal, the devices are persistent. The next one takes all of it back before it moves
-//! the first packet, with no controller and no agent (row A9).
+//! the first packet, with no controller and no agent (row A9). One that still runs can be taken over from without
+//! that anybody notices ([`crate::handover`]; row A30).
+
+mod assembly;
+mod given;
 
 use crate::config::SwitchConfig;
-use crate::control::clients::ControlCounters;
-use crate::control::punt::PuntSocket;
-use crate::control::{Control, PUNT_SOCKET, REQUESTS_MAX};
-use crate::engine::counters::Counters;
 use crate::engine::idle::Idle;
-use crate::engine::polling::Polling;
-use crate::engine::port::{Device, Port};
-use crate::engine::ring::frame_ring;
 use crate::engine::sys::{self, Wakeup};
-use crate::engine::transmit::Transmit;
-use crate::engine::{
-    COMMANDS_MAX, Channels, Command, EXTERNAL, Engine, MissLoad, RING_BYTES, RING_FRAMES, Shared, Underlay,
-};
-use crate::flowtable::{FlowStore, Index};
-use crate::ports::attach::Attacher;
+use crate::engine::{Command, Shared};
+use crate::fragments::Fragments;
+use crate::handover::HandoverError;
+use crate::handover::new::Taking;
+use crate::handover::old::{Keeper, Who};
 use crate::ports::{self, PortError};
-use crate::slow::flows::FlowBook;
+use crate::slow::Slow;
 use crate::slow::mind::Mind;
-use crate::slow::ports::{Arrived, PortBook};
 use crate::slow::requests::with_suffix;
-use crate::slow::{EngineLink, Identity, Parts, Slow};
-use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use assembly::{Assembly, Running, log_budget, spawn};
+use given::{Given, Outside, adopt_outside, open_numbers, outside_port, wait_for_lock};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use weir_base::journal::Journal;
-use weir_base::numbers::Numbers;
-use weir_base::world::{Clock, RealClock, RealDisk};
 use weir_model::join::{TrustFile, from_hex};
-use weir_model::resource::Encapsulation;
 use weir_model::signed::GroupKey;
-use weir_trust::batch::Verifier;
-use weir_trust::gate::Gate;
 use weir_trust::identity::KeyPair;
 use weir_trust::token::TokenKey;
 
@@ -58,8 +48,6 @@ const NUMBERS_FILE: &str = "switch.numbers";
 const NUMBERS_RESERVED: u64 = 4096;
 /// How often the main thread looks at the others, milliseconds.
 const WATCH_MS: u64 = 100;
-/// Linux's `IP_PMTUDISC_DO` and `IPV6_PMTUDISC_DO`: never fragment.
-const PMTUDISC_DO: libc::c_int = 2;
 
 /// Why a switch cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +87,9 @@ pub enum SwitchError {
         /// What the kernel says.
         source: io::Error,
     },
+    /// Another process could not be taken over from; it goes on.
+    #[error("no hand-over: {0}")]
+    Handover(#[from] HandoverError),
     /// A thread ended that must not.
     #[error("the {thread} thread ended: {reason}")]
     Ended {
@@ -155,7 +146,13 @@ pub fn read_secrets(config: &SwitchConfig) -> Result<Secrets, SwitchError> {
 pub struct Switch {
     shared: Arc<Shared>,
     control_wake: Arc<Wakeup>,
+    keeper_wake: Arc<Wakeup>,
     threads: Vec<(&'static str, JoinHandle<io::Result<()>>)>,
+    /// Waits for a process that takes over, when it is told to.
+    waiting: Option<Keeper>,
+    keeper: Option<JoinHandle<io::Result<()>>>,
+    /// Set when another process serves.
+    left: Arc<AtomicBool>,
     /// Kept for as long as the switch runs.
     _lock: OwnedFd,
 }
@@ -169,7 +166,7 @@ impl Switch {
         config: &SwitchConfig,
         make_mind: impl FnOnce(&SwitchConfig, TokenKey) -> M,
     ) -> Result<Switch, SwitchError> {
-        Switch::start_with_idle(config, make_mind, None)
+        Switch::start_with_idle(config, make_mind, || None)
     }
 
     /// Starts one with something to do in its engine's idle slots.
@@ -179,70 +176,158 @@ impl Switch {
     pub fn start_with_idle<M: Mind + 'static>(
         config: &SwitchConfig,
         make_mind: impl FnOnce(&SwitchConfig, TokenKey) -> M,
-        idle: Option<Box<dyn Idle>>,
+        idle: impl FnOnce() -> Option<Box<dyn Idle>>,
     ) -> Result<Switch, SwitchError> {
-        if let Some(problem) = config.problem() {
-            return Err(SwitchError::Config(problem));
-        }
-        for dir in [&config.run_dir, &config.state_dir] {
-            std::fs::create_dir_all(dir).map_err(|error| file_error("the directory", dir, error))?;
-        }
-        let lock = lock(&config.run_dir)?;
+        check(config)?;
         let secrets = read_secrets(config)?;
         let mind = make_mind(config, TokenKey::new(secrets.dataplane));
-        let shared = Arc::new(shared(config.engine.flows_max)?);
-        let (flows, tables) = FlowBook::new(Arc::clone(&shared.store));
-        let (channels, link) = channels();
-        let underlay = open_underlay(config, &shared.counters)?;
-        let batch = usize::from(config.engine.batch);
-        let engine = Engine::new(Arc::clone(&shared), channels, underlay, tables, polling(config), batch)
-            .and_then(|engine| engine.with_idle(idle))
-            .map_err(system("making the engine"))?;
-        open_external(config, &link, &shared.engine_wake)?;
-        let counters = Arc::new(ControlCounters::default());
-        let (request_sender, requests) = sync_channel(REQUESTS_MAX);
-        let control =
-            Control::new(&config.run_dir, request_sender, Arc::clone(&shared), Arc::clone(&counters))
-                .map_err(system("opening the control socket"))?;
-        let control_wake = control.waker();
-        let parts = Parts {
-            identity: Identity {
-                name: config.name.clone(),
-                role: config.role,
-                underlay: config.underlay,
-                domain: config.domain.clone(),
-                key: secrets.identity,
-                numbers: open_numbers(config)?,
-                tokens: TokenKey::new(secrets.dataplane),
-            },
-            mind,
-            open_gate: gate_opener(config, secrets.group_key),
-            journal: open_journal(config)?,
-            flows,
-            ports: port_book(&shared)?,
-            link,
-            requests,
-            punt: PuntSocket::bind(&config.run_dir.join(PUNT_SOCKET))
-                .map_err(system("opening the punt socket"))?,
-            control: counters,
-            shared: Arc::clone(&shared),
-        };
-        let slow = Slow::new(parts)
-            .map_err(|error| file_error("the checkpoint", &config.state_dir.join(CHECKPOINT_FILE), error))?;
+        let given = Given::fresh(config, &secrets)?;
+        let outside = given.outside.clone();
+        let assembly = Assembly::new(config, secrets, mind, given)?;
+        if let Some(outside) = &outside {
+            assembly
+                .slow
+                .tell_engine(outside_port(outside))
+                .map_err(system("giving the outside to the engine"))?;
+        }
+        if let Some(work) = idle() {
+            assembly
+                .slow
+                .tell_engine(Command::Idle(work))
+                .map_err(system("giving the idle slots to the engine"))?;
+        }
         log_budget(config);
-        let cpu = config.engine.cpu;
-        let stop = Arc::clone(&shared);
-        let threads = vec![
-            spawn("engine", move || {
-                if let Some(cpu) = cpu {
-                    sys::pin_thread(cpu)?;
+        let (running, slow) = assembly.run_engine(config)?;
+        running.run(slow, outside)?.keep()
+    }
+
+    /// Takes over from the process that serves, or starts when none does (row A30). `serving` is called when this one
+    /// serves.
+    ///
+    /// # Errors
+    /// [`SwitchError`]: the other process serves on, unless it has died. Then this one starts as after a crash.
+    pub fn take_over<M: Mind + 'static>(
+        config: &SwitchConfig,
+        make_mind: impl Fn(&SwitchConfig, TokenKey) -> M,
+        idle: impl FnOnce() -> Option<Box<dyn Idle>>,
+    ) -> Result<Switch, SwitchError> {
+        check(config)?;
+        let began = Instant::now();
+        let taking = match Taking::begin(&config.run_dir, &who(config)) {
+            Ok(Some(taking)) => taking,
+            Ok(None) => {
+                tracing::info!("no process serves that could be taken over from");
+                // One that was killed just now may hold the lock still.
+                wait_for_lock(&config.run_dir);
+                return Switch::start_with_idle(config, make_mind, idle);
+            }
+            Err(HandoverError::Gone) => return Switch::after_death(config, make_mind, idle),
+            Err(error) => return Err(error.into()),
+        };
+        let (mut taking, fixed) = taking;
+        match Switch::take(config, &make_mind, &mut taking, fixed, began) {
+            Ok((switch, engine)) => {
+                // Only now: who watches the other process sees it until here.
+                if let Some(work) = idle()
+                    && engine.send(Command::Idle(work)).is_ok()
+                {
+                    switch.shared.engine_wake.wake();
                 }
-                engine.run()
-            })?,
-            spawn("slow", move || slow.run())?,
-            spawn("control", move || control.run(&stop.stop))?,
-        ];
-        Ok(Switch { shared, control_wake, threads, _lock: lock })
+                Ok(switch)
+            }
+            Err(SwitchError::Handover(HandoverError::Gone)) => {
+                taking.wait_for_end();
+                Switch::after_death(config, make_mind, idle)
+            }
+            Err(error) => {
+                taking.refuse(&error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts from the checkpoint when the process died that was to be taken over from.
+    fn after_death<M: Mind + 'static>(
+        config: &SwitchConfig,
+        make_mind: impl Fn(&SwitchConfig, TokenKey) -> M,
+        idle: impl FnOnce() -> Option<Box<dyn Idle>>,
+    ) -> Result<Switch, SwitchError> {
+        tracing::warn!("the other process died before all was handed over: starting from the checkpoint");
+        wait_for_lock(&config.run_dir);
+        Switch::start_with_idle(config, make_mind, idle)
+    }
+
+    /// The brownout: builds a switch of what the checkpoint and the other process say, while that one serves.
+    fn take<M: Mind + 'static>(
+        config: &SwitchConfig,
+        make_mind: &impl Fn(&SwitchConfig, TokenKey) -> M,
+        taking: &mut Taking,
+        fixed: crate::handover::new::Fixed,
+        began: Instant,
+    ) -> Result<(Switch, SyncSender<Command>), SwitchError> {
+        let secrets = read_secrets(config)?;
+        let mind = make_mind(config, TokenKey::new(secrets.dataplane));
+        let given = Given::taken(config, &secrets, fixed, taking.welcome.now_ms)?;
+        let mut assembly = Assembly::new(config, secrets, mind, given)?;
+        log_budget(config);
+        let counters = Arc::clone(&assembly.counters);
+        let slow = &mut assembly.slow;
+        let copied = taking.copy(|changes| slow.carry_connections(changes))?;
+        slow.follow().map_err(|error| HandoverError::Own(error.to_string()))?;
+        counters.connections.store(copied, Relaxed);
+        let fragments = Fragments::default();
+        let (running, mut slow) = assembly.run_engine(config)?;
+        counters.brownout_us.store(began.elapsed().as_micros() as u64, Relaxed);
+        let frozen = Instant::now();
+        let outside = match Switch::take_rest(config, taking, &running, &mut slow, fragments) {
+            Ok(outside) => outside,
+            Err(error) => {
+                drop(slow);
+                running.give_up();
+                return Err(error);
+            }
+        };
+        let engine = slow.engine();
+        let switch = running.run(slow, outside)?;
+        taking.serving();
+        let blackout_us = frozen.elapsed().as_micros() as u64;
+        counters.taken_over.store(1, Relaxed);
+        counters.blackout_us.store(blackout_us, Relaxed);
+        tracing::info!(brownout_us = counters.brownout_us.load(Relaxed), blackout_us, copied, "taken over");
+        if let Some(external) = &config.external
+            && let Err(error) = ports::settle_external(&external.device, external.mtu, &external.addresses)
+        {
+            tracing::error!(%error, "the outside is as the other process left it");
+        }
+        Ok((switch.keep()?, engine))
+    }
+
+    /// The blackout: the other process serves no more. After an error it goes on.
+    fn take_rest<M: Mind + 'static>(
+        config: &SwitchConfig,
+        taking: &mut Taking,
+        running: &Running,
+        slow: &mut Slow<M>,
+        fragments: Fragments,
+    ) -> Result<Option<Outside>, SwitchError> {
+        let mut taken = taking.freeze()?;
+        running.counters().guests_left.store(taken.end.guests_left.into(), Relaxed);
+        let outside = adopt_outside(config, &mut taken)?;
+        slow.set_numbers(open_numbers(config)?);
+        if let Some(outside) = &outside {
+            slow.tell_engine(outside_port(outside)).map_err(system("giving the outside to the engine"))?;
+        }
+        running.sign()?;
+        slow.take_over(taken, fragments).map_err(|error| HandoverError::Own(error.to_string()))?;
+        Ok(outside)
+    }
+
+    /// Waits from now on for a process that takes over.
+    fn keep(mut self) -> Result<Switch, SwitchError> {
+        if let Some(keeper) = self.waiting.take() {
+            self.keeper = Some(spawn("upgrade", move || keeper.run())?.1);
+        }
+        Ok(self)
     }
 
     /// The name of a thread that has ended, if one has.
@@ -250,19 +335,26 @@ impl Switch {
         self.threads.iter().find(|(_, thread)| thread.is_finished()).map(|(name, _)| *name)
     }
 
+    /// Whether another process serves in place of this one.
+    pub fn has_left(&self) -> bool {
+        self.left.load(Relaxed)
+    }
+
     /// Ends the switch. Devices and state stay.
     ///
     /// # Errors
     /// [`SwitchError::Ended`] when a thread had ended by itself.
     pub fn stop(self) -> Result<(), SwitchError> {
-        let early = self.ended();
+        let early = self.ended().filter(|_| !self.has_left());
         self.shared.stop.store(true, Relaxed);
         self.shared.slow_wake.wake();
         // The slow path tells the engine to end, unless it has ended itself.
         self.shared.engine_wake.wake();
         self.control_wake.wake();
+        self.keeper_wake.wake();
         let mut result = Ok(());
-        for (name, thread) in self.threads {
+        let keeper = self.keeper.into_iter().map(|thread| ("upgrade", thread));
+        for (name, thread) in self.threads.into_iter().chain(keeper) {
             let reason = match thread.join() {
                 Ok(Ok(())) if early == Some(name) => "for no reason".to_string(),
                 Ok(Ok(())) => continue,
@@ -277,47 +369,43 @@ impl Switch {
     }
 }
 
-fn spawn(
-    name: &'static str,
-    work: impl FnOnce() -> io::Result<()> + Send + 'static,
-) -> Result<(&'static str, JoinHandle<io::Result<()>>), SwitchError> {
-    let builder = std::thread::Builder::new().name(format!("weir-{name}"));
-    let thread = builder.spawn(work).map_err(system("starting a thread"))?;
-    Ok((name, thread))
+/// How a switch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// From its checkpoint; another process in its run directory is an error.
+    Start,
+    /// From the process that serves, if one does.
+    TakeOver,
 }
 
-/// Runs a switch with the tables for a mind: see [`run_with`].
+/// Runs a switch with the tables for a mind: see [`run_as`].
 ///
 /// # Errors
 /// [`SwitchError`].
 pub fn run(config: &SwitchConfig) -> Result<(), SwitchError> {
-    run_with(config, crate::slow::tables_mind::make, || None)
+    run_as(config, Begin::Start, || None, || ())
 }
 
-/// The same with something to do in idle slots, which is made when signals are blocked.
+/// Runs a switch until the process is told to end (SIGTERM or SIGINT), another one has taken over, or a thread ends. To be called
+/// before the process has other threads: the signals are blocked for this one and those that it starts. `idle` makes what is to do in
+/// idle slots, and `serving` is called, when it serves.
 ///
 /// # Errors
 /// [`SwitchError`].
-pub fn run_with_idle(
+pub fn run_as(
     config: &SwitchConfig,
+    begin: Begin,
     idle: impl FnOnce() -> Option<Box<dyn Idle>>,
-) -> Result<(), SwitchError> {
-    run_with(config, crate::slow::tables_mind::make, idle)
-}
-
-/// Runs a switch until the process is told to end (SIGTERM or SIGINT), or a thread ends. To be called before
-/// the process has other threads: the signals are blocked for this one and those that it starts.
-///
-/// # Errors
-/// [`SwitchError`].
-pub fn run_with<M: Mind + 'static>(
-    config: &SwitchConfig,
-    make_mind: impl FnOnce(&SwitchConfig, TokenKey) -> M,
-    idle: impl FnOnce() -> Option<Box<dyn Idle>>,
+    serving: impl FnOnce(),
 ) -> Result<(), SwitchError> {
     let signals = sys::Signals::block().map_err(system("blocking signals"))?;
     let started = Instant::now();
-    let switch = Switch::start_with_idle(config, make_mind, idle())?;
+    let make_mind = crate::slow::tables_mind::make;
+    let switch = match begin {
+        Begin::Start => Switch::start_with_idle(config, make_mind, idle)?,
+        Begin::TakeOver => Switch::take_over(config, make_mind, idle)?,
+    };
+    serving();
     tracing::info!(
         name = %config.name,
         underlay = %config.underlay,
@@ -332,180 +420,36 @@ pub fn run_with<M: Mind + 'static>(
     switch.stop()
 }
 
-fn lock(run_dir: &Path) -> Result<OwnedFd, SwitchError> {
-    use rustix::fs::{FlockOperation, flock};
-    let path = run_dir.join(LOCK_FILE);
-    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(|error| file_error("the lock", &path, error))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file.into()),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(SwitchError::Running(run_dir.to_path_buf())),
-        Err(error) => Err(file_error("the lock", &path, error)),
+fn check(config: &SwitchConfig) -> Result<(), SwitchError> {
+    if let Some(problem) = config.problem() {
+        return Err(SwitchError::Config(problem));
     }
-}
-
-fn polling(config: &SwitchConfig) -> Polling {
-    if config.engine.always_poll {
-        return Polling::always(Instant::now());
+    for dir in [&config.run_dir, &config.state_dir] {
+        std::fs::create_dir_all(dir).map_err(|error| file_error("the directory", dir, error))?;
     }
-    Polling::new(Duration::from_micros(u64::from(config.engine.busy_poll_us)), Instant::now())
+    Ok(())
 }
 
-fn shared(flows_max: usize) -> Result<Shared, SwitchError> {
-    let mut random = [0; 16];
-    let urandom = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
-    urandom.map_err(system("drawing the seed of the flow table"))?;
-    let words = u128::from_ne_bytes(random);
-    let wakeup = || Wakeup::new().map_err(system("making a wakeup"));
-    Ok(Shared {
-        store: Arc::new(FlowStore::with_flows_max([words as u64, (words >> 64) as u64], flows_max)),
-        counters: Arc::new(Counters::default()),
-        load: MissLoad::default(),
-        engine_wake: wakeup()?,
-        slow_wake: wakeup()?,
-        start: Instant::now(),
-        stop: AtomicBool::new(false),
-    })
-}
-
-fn channels() -> (Channels, EngineLink) {
-    let (command_sender, commands) = sync_channel(COMMANDS_MAX);
-    // Each command gives back one thing at most; failures of ports come on top.
-    let (returned_sender, returned) = sync_channel(2 * COMMANDS_MAX);
-    let (miss_producer, misses) = frame_ring(RING_FRAMES, RING_BYTES);
-    let (injects, inject_consumer) = frame_ring(RING_FRAMES, RING_BYTES);
-    let channels =
-        Channels { commands, returned: returned_sender, misses: miss_producer, injects: inject_consumer };
-    (channels, EngineLink { commands: command_sender, returned, misses, injects })
-}
-
-fn gate_opener(config: &SwitchConfig, group_key: GroupKey) -> Box<dyn Fn() -> io::Result<Gate> + Send> {
-    let (name, domain) = (config.name.clone(), config.domain.clone());
-    let path = config.state_dir.join(CHECKPOINT_FILE);
-    Box::new(move || Gate::open(name.clone(), Verifier::new(domain.clone(), group_key.clone()), &path))
-}
-
-/// Opens the numbers of events. Without the file, or with a damaged one, the clock keeps them rising.
-fn open_numbers(config: &SwitchConfig) -> Result<Numbers, SwitchError> {
-    let path = config.state_dir.join(NUMBERS_FILE);
-    let bad = |error| file_error("the numbers of events", &path, error);
-    let disk = RealDisk::open(&config.state_dir).map_err(bad)?;
-    let now_ms = RealClock::new().wall_ms();
-    let numbers = Numbers::open(Arc::new(disk), NUMBERS_FILE, NUMBERS_RESERVED, now_ms).map_err(bad)?;
-    if numbers.damaged {
-        tracing::warn!(path = %path.display(), "the numbers of events are damaged: they go on from the clock");
+fn who(config: &SwitchConfig) -> Who {
+    Who {
+        name: config.name.clone(),
+        domain: config.domain.clone(),
+        underlay: (config.underlay, config.geneve_port, config.vxlan_port),
     }
-    Ok(numbers)
-}
-
-/// Opens the journal of connections. One that is not a journal is an error: it may be somebody's file.
-fn open_journal(config: &SwitchConfig) -> Result<(Journal, Vec<Vec<u8>>), SwitchError> {
-    let path = config.state_dir.join(CONNECTIONS_FILE);
-    Journal::open(&path).map_err(|error| file_error("the journal of connections", &path, error))
-}
-
-fn port_book(shared: &Arc<Shared>) -> Result<PortBook, SwitchError> {
-    let (sender, arrived) = channel();
-    let wake = Arc::clone(shared);
-    let tell: Arc<dyn Fn(Arrived) + Send + Sync> = Arc::new(move |what| {
-        // The receiver lives as long as the slow thread.
-        let _ = sender.send(what);
-        wake.slow_wake.wake();
-    });
-    let told = Arc::clone(&tell);
-    let attacher = Attacher::start(move |result| told(result.into()));
-    Ok(PortBook::new(attacher.map_err(system("starting the attaching thread"))?, tell, arrived))
-}
-
-/// Makes the device of the outside, and gives it to the engine. The engine looks at its commands when it is woken:
-/// without that it would not read the device until something else concerns it, and what comes from outside
-/// first, such as the answer that a connection waits for, would lie there.
-fn open_external(config: &SwitchConfig, link: &EngineLink, engine_wake: &Wakeup) -> Result<(), SwitchError> {
-    let Some(external) = &config.external else { return Ok(()) };
-    let (device, mac) = ports::create_external(&external.device, external.mtu, &external.addresses)?;
-    // The kernel takes a frame for its own by the destination alone.
-    let router = [0x02, 0x57, 0x52, 0, 0, 0];
-    let port = Port { device: Device::Tap(Arc::new(device)), up: true, ethernet: Some((mac, router)) };
-    let sent = link.commands.send(Command::SetPort(EXTERNAL, Box::new(port)));
-    engine_wake.wake();
-    sent.map_err(|_| SwitchError::Ended { thread: "engine", reason: "before it began".into() })
-}
-
-/// Opens the sockets of the underlay.
-///
-/// # Errors
-/// [`SwitchError::Underlay`].
-fn open_underlay(config: &SwitchConfig, counters: &Arc<Counters>) -> Result<Underlay, SwitchError> {
-    let address = config.underlay;
-    let mut receivers = Vec::new();
-    let mut senders = Vec::new();
-    for (format, port) in
-        [(Encapsulation::Geneve, config.geneve_port), (Encapsulation::Vxlan, config.vxlan_port)]
-    {
-        let receiver = open_socket(config, SocketAddr::new(address, port))?;
-        let clone = receiver.try_clone().map_err(system("copying a descriptor"))?;
-        let mut sending = Vec::new();
-        if config.engine.source_ports == 1 {
-            sending.push(clone);
-        } else {
-            for _ in 0..config.engine.source_ports {
-                sending.push(open_socket(config, SocketAddr::new(address, 0))?);
-            }
-        }
-        receivers.push((receiver, format));
-        senders.push((sending, port));
-    }
-    let (Some(vxlan), Some(geneve)) = (senders.pop(), senders.pop()) else {
-        unreachable!("two formats were opened")
-    };
-    let transmit = Transmit::new(address.is_ipv6(), geneve, vxlan, Arc::clone(counters));
-    let ports = [config.geneve_port, config.vxlan_port];
-    let partial_checksums = config.engine.partial_checksums;
-    Ok(Underlay { receivers, transmit, address, ports, partial_checksums })
-}
-
-fn open_socket(config: &SwitchConfig, address: SocketAddr) -> Result<OwnedFd, SwitchError> {
-    let failed = |source| SwitchError::Underlay { address, source };
-    let socket = UdpSocket::bind(address).map_err(failed)?;
-    socket.set_nonblocking(true).map_err(failed)?;
-    set_options(&socket, address.ip(), config.engine.socket_buffer_bytes).map_err(failed)?;
-    Ok(socket.into())
-}
-
-fn set_options(socket: &UdpSocket, address: IpAddr, buffer_bytes: u32) -> io::Result<()> {
-    let fd = socket.as_fd();
-    let bytes = i32::try_from(buffer_bytes).unwrap_or(i32::MAX);
-    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)?;
-    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)?;
-    sys::set_option(fd, libc::SOL_UDP, sys::UDP_GRO, 1)?;
-    if address.is_ipv6() {
-        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, PMTUDISC_DO)?;
-        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)
-    } else {
-        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, PMTUDISC_DO)?;
-        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)
-    }
-}
-
-fn log_budget(config: &SwitchConfig) {
-    let flows_max = config.engine.flows_max;
-    let mib = |bytes: usize| bytes / (1024 * 1024);
-    tracing::info!(
-        flows_max,
-        flow_table_mib_max = mib(flows_max * FlowStore::slot_bytes() + 2 * Index::bytes_max(flows_max)),
-        rings_mib = mib(2 * RING_BYTES),
-        socket_buffers_mib = mib(config.engine.socket_buffer_bytes as usize),
-        "memory: tables grow as flows come, buffers as they fill"
-    );
 }
 
 /// Counters that say how things are, and do not only rise.
-const GAUGES: [&str; 14] = [
+const GAUGES: [&str; 19] = [
     "connections",
     "connections_bytes",
     "counters",
     "flow_table_bytes",
     "flows",
+    "handover_blackout_us",
+    "handover_brownout_us",
+    "handover_connections",
+    "handover_guests_left",
+    "handover_taken_over",
     "journal_bytes",
     "port_up",
     "question_us_max",

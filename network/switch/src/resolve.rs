@@ -36,7 +36,8 @@ mod related;
 
 use crate::answer::{Bucket, Service, router_advertisement};
 use crate::conntrack::{
-    Binding, Connection, ConnectionRecord, Connections, Limits, Owner, Sides, connection_key,
+    Binding, CarriedConnection, Connection, ConnectionRecord, Connections, Limits, Owner, RecordKey, Sides,
+    connection_key,
 };
 use crate::counters::{Counters, Reason};
 use crate::flow::{
@@ -258,29 +259,55 @@ impl TableResolver {
         }
         let mut restored = 0;
         for (key, (state, external)) in kept {
-            let key = FlowKey::from(&key);
-            // A binding that this gateway has no address for any more, or whose member serves no more, cannot go on.
-            let Some(network) = self.tables.network(key.zone) else { continue };
-            let gateway = self.is_gateway();
-            let goes_on = |to: (IpAddr, u16)| match gateway {
-                true => self.config.nat.has(to.0),
-                false => balanced::serves(network, &key, to),
-            };
-            if external.is_some_and(|to| !goes_on(to)) {
-                continue;
-            }
-            let owner = self.owner(network, &key);
-            let path = if external.is_some() && gateway { Path::External } else { Path::Restored };
-            let counter = self.path_counters[path as usize];
-            let mut connection =
-                Connection::new(key, 0, Sides { egress: None, ingress: None }, counter, owner);
-            connection.binding = external.map(|external| match gateway {
-                true => Binding { external, inbound: inbound_key(&key, external.0, external.1) },
-                false => balanced::binding(&key, external),
-            });
+            let Some(connection) = self.brought_back(&key, external) else { continue };
             restored += usize::from(self.connections.restore(now_ms, connection, state));
         }
         restored
+    }
+
+    /// A connection that an earlier process had, not judged yet. None if it cannot go on here: a binding that this gateway
+    /// has no address for any more, or whose member serves no more.
+    fn brought_back(&self, key: &RecordKey, external: Option<(IpAddr, u16)>) -> Option<Connection> {
+        let key = FlowKey::from(key);
+        let network = self.tables.network(key.zone)?;
+        let gateway = self.is_gateway();
+        let goes_on = |to: (IpAddr, u16)| match gateway {
+            true => self.config.nat.has(to.0),
+            false => balanced::serves(network, &key, to),
+        };
+        if external.is_some_and(|to| !goes_on(to)) {
+            return None;
+        }
+        let owner = self.owner(network, &key);
+        let path = if external.is_some() && gateway { Path::External } else { Path::Restored };
+        let counter = self.path_counters[path as usize];
+        let mut connection = Connection::new(key, 0, Sides { egress: None, ingress: None }, counter, owner);
+        connection.binding = external.map(|external| match gateway {
+            true => Binding { external, inbound: inbound_key(&key, external.0, external.1) },
+            false => balanced::binding(&key, external),
+        });
+        Some(connection)
+    }
+
+    /// Takes connections over from the process that this one replaces (row A30), after all updates were applied; each is
+    /// judged by the rules again with its first packet. `gone` are those that ended there.
+    pub fn carry_connections(&mut self, put: &[CarriedConnection], gone: &[RecordKey]) {
+        for key in gone {
+            self.connections.end_carried(&key.into());
+        }
+        for carried in put {
+            match self.brought_back(&carried.key, carried.external) {
+                Some(connection) => {
+                    self.connections.carry(connection, carried);
+                }
+                None => self.connections.counters.not_restored += 1,
+            }
+        }
+    }
+
+    /// The connections, for a process that takes over.
+    pub fn connections_mut(&mut self) -> &mut Connections {
+        &mut self.connections
     }
 
     /// Router advertisements that are due: to each port with IPv6 when it has come up, and every

@@ -5,3 +5,4 @@ mod guests;
 mod lab;
 mod lives;
 mod scripts;
+mod upgrade;

@@ -59,6 +59,38 @@ fn another_file_is_refused() {
 }
 
 #[test]
+fn another_process_is_followed_and_then_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    assert_eq!(Journal::follow(&path).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    let (mut theirs, _) = Journal::open(&path).unwrap();
+    theirs.append(&records(3)).unwrap();
+    let (mut ours, found) = Journal::follow(&path).unwrap();
+    assert_eq!(found, records(3));
+    assert!(ours.append(&records(1)).is_err(), "it is not ours");
+    theirs.append(&[b"more".to_vec()]).unwrap();
+    // What the other is just writing is no damage.
+    let mut half = Vec::new();
+    put(&mut half, b"a record that is not whole yet").unwrap();
+    theirs.file.write_all(&half[..half.len() - 3]).unwrap();
+    assert_eq!(ours.more().unwrap(), [b"more".to_vec()]);
+    assert!(ours.more().unwrap().is_empty());
+    theirs.file.write_all(&half[half.len() - 3..]).unwrap();
+    assert_eq!(ours.more().unwrap(), [b"a record that is not whole yet".to_vec()]);
+    theirs.file.write_all(b"torn").unwrap();
+    drop(theirs);
+    ours.own().unwrap();
+    assert_eq!(ours.cut_bytes, 4);
+    ours.append(&[b"ours".to_vec()]).unwrap();
+    let (mut again, found) = Journal::open(&path).unwrap();
+    assert_eq!((found.len(), found.last().unwrap().as_slice()), (6, b"ours".as_slice()));
+    again.rewrite(records(2).iter().map(Vec::as_slice)).unwrap();
+    assert_eq!(ours.more().unwrap_err().kind(), std::io::ErrorKind::InvalidData, "it was replaced");
+    assert_eq!(ours.follow_anew().unwrap(), records(2));
+    assert!(ours.more().unwrap().is_empty());
+}
+
+#[test]
 fn fuzz_scan() {
     bolero::check!().with_iterations(20_000).for_each(|bytes: &[u8]| {
         let (records, valid) = scan(bytes);

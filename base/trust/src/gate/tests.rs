@@ -14,10 +14,13 @@ impl World {
         World { dir: tempfile::tempdir().unwrap(), signer: SingleSigner(KeyPair::from_seed(&[1; 32])) }
     }
 
-    fn gate(&self) -> Gate {
+    fn verifier(&self) -> Verifier {
         use crate::batch::GroupSigner;
-        let verifier = Verifier::new(label("domain"), self.signer.group_key());
-        Gate::open(label("h1"), verifier, &self.dir.path().join("gate")).unwrap()
+        Verifier::new(label("domain"), self.signer.group_key())
+    }
+
+    fn gate(&self) -> Gate {
+        Gate::open(label("h1"), self.verifier(), &self.dir.path().join("gate")).unwrap()
     }
 
     fn frame(&self, epoch: u64, updates: Vec<Update>) -> SignedUpdates {
@@ -52,6 +55,24 @@ fn delete(number: u8, version: u64) -> Update {
 
 fn results(gate: &mut Gate, frame: &SignedUpdates) -> Vec<Result<(), Refusal>> {
     take(gate, frame, |_| Ok(())).unwrap().into_iter().map(|ack| ack.result).collect()
+}
+
+#[test]
+fn a_gate_that_follows_another_takes_its_place() {
+    let world = World::new();
+    let mut theirs = world.gate();
+    results(&mut theirs, &world.frame(1, vec![put(1, 5)]));
+    let mut ours = Gate::follow(label("h1"), world.verifier(), &world.dir.path().join("gate")).unwrap();
+    assert_eq!(ours.digest(), theirs.digest());
+    assert!(take(&mut ours, &world.frame(1, vec![put(2, 6)]), |_| Ok(())).is_err(), "it is not ours");
+    results(&mut theirs, &world.frame(2, vec![put(2, 6)]));
+    results(&mut theirs, &world.frame(2, vec![delete(1, 7)]));
+    assert_eq!(ours.more().unwrap(), [put(2, 6), delete(1, 7)]);
+    assert_eq!((ours.digest(), ours.epoch()), (theirs.digest(), 2));
+    drop(theirs);
+    ours.own().unwrap();
+    assert_eq!(results(&mut ours, &world.frame(2, vec![put(3, 8)])), [Ok(())]);
+    assert_eq!(world.gate().digest(), ours.digest());
 }
 
 #[test]

@@ -50,6 +50,9 @@ impl Scene {
             switch_socket: directory.path().join("control.sock"),
             switch_answer_ms: 0,
             stop_switch,
+            take_over: "--take-over",
+            replaces_others: false,
+            upgrade_socket: directory.path().join(upgrade::SUPERVISOR_SOCKET),
             backoff_min_ms: 10,
             backoff_max_ms: 50,
         };
@@ -92,8 +95,9 @@ fn kill(pid: i32) {
 fn waits_double_up_to_the_limit_and_begin_anew_after_a_steady_life() {
     let mut backoff = Backoff::new(100, 1000);
     let waits: Vec<u64> = (0..6).map(|_| backoff.after(5)).collect();
-    assert_eq!(waits, [100, 200, 400, 800, 1000, 1000]);
-    assert_eq!(backoff.after(STEADY_MS), 100);
+    assert_eq!(waits, [0, 100, 200, 400, 800, 1000]);
+    assert_eq!(backoff.after(STEADY_MS), 0);
+    assert_eq!(backoff.after(5), 100);
 }
 
 #[tokio::test]
@@ -228,4 +232,97 @@ async fn a_monitor_is_kept_and_ends_with_the_supervisor() {
     stop.send(true).unwrap();
     task.await.unwrap();
     assert!(!alive(scene.pids("monitors")[1]));
+}
+
+/// A switch that is told to take over ends the one before, as that one does by itself when it has handed over.
+fn takes_over(scene: &mut Scene, then: &str) {
+    let at = |name: &str| scene.directory.path().join(name).display().to_string();
+    let lock = scene.config.switch_lock.display().to_string();
+    let script = format!(
+        "before=$(tail -n 1 {0} 2>/dev/null); if [ \"$1\" = --take-over ]; then {then}; echo $$ >> {0}; kill $before; \
+         exec flock -F {lock} sleep 1000; fi; echo $$ >> {0}; exec flock -F -n {lock} sleep 1000",
+        at("switches")
+    );
+    // What follows the script is its own name, and then its arguments.
+    scene.config.switch = shell("switch", script);
+    scene.config.switch.arguments.push("switch".into());
+}
+
+#[tokio::test]
+async fn a_switch_is_replaced_when_that_is_asked_for() {
+    let mut scene = Scene::new(true);
+    takes_over(&mut scene, "true");
+    let (stop, task) = scene.start();
+    until("the switch runs", || holder(&scene.config.switch_lock).is_some()).await;
+    for number in 1..4 {
+        let answer = upgrade::ask(scene.directory.path(), None).await.unwrap();
+        let pids = scene.pids("switches");
+        assert_eq!(pids.len(), number + 1);
+        let FromSupervisor::Upgraded { pid, .. } = answer else { panic!("{answer:?}") };
+        assert_eq!(pid as i32, pids[number]);
+        assert!(alive(pids[number]) && !alive(pids[number - 1]));
+    }
+    // It is the supervisor's child like any other.
+    kill(scene.pids("switches")[3]);
+    until("the next one runs", || scene.pids("switches").len() == 5).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    assert!(!alive(scene.pids("switches")[4]));
+    assert!(upgrade::ask(scene.directory.path(), None).await.is_err(), "nobody is there any more");
+}
+
+#[tokio::test]
+async fn a_switch_that_cannot_be_replaced_goes_on() {
+    let mut scene = Scene::new(true);
+    takes_over(&mut scene, "exit 3");
+    let (stop, task) = scene.start();
+    until("the switch runs", || holder(&scene.config.switch_lock).is_some()).await;
+    let answer = upgrade::ask(scene.directory.path(), None).await.unwrap();
+    assert!(matches!(&answer, FromSupervisor::Failed(reason) if reason.contains('3')), "{answer:?}");
+    let missing = upgrade::ask(scene.directory.path(), Some(Path::new("/nowhere/weir"))).await.unwrap();
+    assert!(matches!(&missing, FromSupervisor::Failed(reason) if reason.contains("/nowhere")), "{missing:?}");
+    assert!(alive(scene.pids("switches")[0]) && scene.pids("switches").len() == 1);
+    // Nonsense is no request.
+    let mut stream = tokio::net::UnixStream::connect(&scene.config.upgrade_socket).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &[0xff; 64]).await.unwrap();
+    drop(stream);
+    assert!(matches!(upgrade::ask(scene.directory.path(), None).await.unwrap(), FromSupervisor::Failed(_)));
+    stop.send(true).unwrap();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_switch_of_another_program_is_taken_over_from() {
+    let mut scene = Scene::new(false);
+    takes_over(&mut scene, "true");
+    let (stop, task) = scene.start();
+    until("the switch runs", || holder(&scene.config.switch_lock).is_some()).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    let first = scene.pids("switches")[0];
+    // It runs 'flock', and 'sh' is what is started.
+    assert!(alive(first) && upgrade::is_other_program(&scene.config.switch_lock, Path::new("/bin/sh")));
+    scene.config.replaces_others = true;
+    scene.config.stop_switch = true;
+    let (stop, task) = scene.start();
+    until("another one runs", || scene.pids("switches").len() == 2 && !alive(first)).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    assert!(!alive(scene.pids("switches")[1]));
+}
+
+#[test]
+fn who_signed_the_lock_holds_it_if_it_has_it_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lock");
+    let lock = RunLock::take(&path, "switch").unwrap();
+    let own = std::process::id() as i32;
+    assert_eq!(holder(&path).map(Pid::as_raw_pid), Some(own), "the system's list says so");
+    std::fs::write(&path, format!("{own}\n")).unwrap();
+    assert_eq!(holder(&path).map(Pid::as_raw_pid), Some(own));
+    // The first process has no file of ours open.
+    std::fs::write(&path, "1\n").unwrap();
+    assert_eq!(holder(&path).map(Pid::as_raw_pid), Some(own));
+    drop(lock);
+    assert_eq!(holder(&path), None);
 }

@@ -14,6 +14,7 @@ pub(crate) mod output;
 mod plan;
 mod store;
 mod trace;
+mod upgrade;
 
 use crate::roles::controller::ControllerArguments;
 use crate::roles::node::{AgentArguments, GatewayArguments, HostArguments};
@@ -106,6 +107,8 @@ enum Command {
     Agent(AgentArguments),
     /// Run a switch by itself ('weir host' and 'weir gateway' start one)
     Switch(SwitchArguments),
+    /// Replace the switch of this host or gateway by another program under traffic
+    Upgrade(upgrade::Upgrade),
     /// Stand in front of an NFS server and enforce policies on its clients' calls
     Filewall(filewall::FileWallArguments),
     /// Mount user-space file systems
@@ -258,6 +261,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Gateway(role) => role.run(),
         Command::Agent(role) => role.run(),
         Command::Switch(role) => role.run(),
+        Command::Upgrade(command) => command.run(),
         Command::Filewall(command) => command.run(connect),
         Command::Fs(command) => command.run(),
         Command::Monitor(command) => command.run(connect),

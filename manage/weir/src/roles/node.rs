@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use weir_agent::AgentError;
 use weir_agent::config::{NodeConfig, RunMonitor};
 use weir_agent::join::{Applicant, Joined, join, membership};
+use weir_agent::supervise::upgrade::SUPERVISOR_SOCKET;
 use weir_agent::supervise::{
     AGENT_LOCK, ChildSpec, MONITOR_LOCK, RunLock, SUPERVISOR_LOCK, SupervisorConfig, run as supervise,
     stop_on_signals,
@@ -168,15 +169,21 @@ impl PidFile {
     pub fn write(run_dir: &Path, name: &str) -> Result<PidFile, Failure> {
         let path = run_dir.join(format!("{name}.pid"));
         std::fs::create_dir_all(run_dir).map_err(Failure::io(run_dir.display().to_string()))?;
-        std::fs::write(&path, format!("{}\n", std::process::id()))
-            .map_err(Failure::io(path.display().to_string()))?;
+        std::fs::write(&path, PidFile::text()).map_err(Failure::io(path.display().to_string()))?;
         Ok(PidFile(path))
+    }
+
+    fn text() -> String {
+        format!("{}\n", std::process::id())
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        // One that another process has written since, which took over from this one, stays.
+        if std::fs::read_to_string(&self.0).is_ok_and(|text| text == PidFile::text()) {
+            let _ = std::fs::remove_file(&self.0);
+        }
     }
 }
 
@@ -209,6 +216,9 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
             switch_socket: config.run_dir.join(CONTROL_SOCKET),
             switch_answer_ms: config.supervisor.switch_answer_ms,
             stop_switch: config.supervisor.stop_switch,
+            take_over: "--take-over",
+            replaces_others: config.supervisor.take_over,
+            upgrade_socket: config.run_dir.join(SUPERVISOR_SOCKET),
             backoff_min_ms: config.supervisor.backoff_min_ms,
             backoff_max_ms: config.supervisor.backoff_max_ms,
         };

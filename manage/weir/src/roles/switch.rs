@@ -9,12 +9,16 @@ use std::time::Duration;
 use weir_monitor::dataplane::{Pulse, Reader};
 use weir_switch::config::SwitchConfig;
 use weir_switch::engine::idle::Idle;
+use weir_switch::process::Begin;
 
 #[derive(Debug, Args)]
 pub struct SwitchArguments {
     /// Settings (YAML): the agent writes them when the host joins
     #[arg(long)]
     config: PathBuf,
+    /// Take over under traffic from the process that serves in the same run directory; start from the checkpoint if none does
+    #[arg(long)]
+    take_over: bool,
 }
 
 impl SwitchArguments {
@@ -27,12 +31,18 @@ impl SwitchArguments {
         let text = std::fs::read_to_string(&self.config).map_err(Failure::io(name.clone()))?;
         let config: SwitchConfig =
             serde_saphyr::from_str(&text).map_err(|error| Failure::Input(format!("{name}: {error}")))?;
-        let _pid = super::node::PidFile::write(&config.run_dir, "switch")?;
         let idle = || {
             Some(Box::new(InIdleSlots { pulse: pulse(&config), reader: reader(&config) }) as Box<dyn Idle>)
         };
-        weir_switch::process::run_with_idle(&config, idle)
-            .map_err(|error| Failure::Input(error.to_string()))?;
+        let begin = if self.take_over { Begin::TakeOver } else { Begin::Start };
+        let mut pid = None;
+        let serving = || match super::node::PidFile::write(&config.run_dir, "switch") {
+            Ok(file) => pid = Some(file),
+            Err(error) => tracing::warn!(%error, "no file says which process the switch is"),
+        };
+        let result = weir_switch::process::run_as(&config, begin, idle, serving);
+        drop(pid);
+        result.map_err(|error| Failure::Input(error.to_string()))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -20,6 +20,8 @@ pub struct ControlCounters {
     pub clients_malformed: AtomicU64,
     /// Clients refused because there were too many.
     pub clients_refused: AtomicU64,
+    /// Whether new clients wait, because another process takes over, who will serve them.
+    pub paused: AtomicBool,
 }
 
 /// What a client wants.

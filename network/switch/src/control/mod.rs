@@ -38,6 +38,9 @@ const READ_BYTES: usize = 64 * 1024;
 /// How long to wait before a full queue of requests is tried again, milliseconds.
 const RETRY_MS: i32 = 1;
 
+/// How long to wait before new clients are looked for again, milliseconds.
+const PAUSED_MS: i32 = 10;
+
 const TOKEN_WAKE: u64 = u64::MAX;
 const TOKEN_LISTENER: u64 = u64::MAX - 1;
 
@@ -64,13 +67,15 @@ pub struct Control {
     counters: Arc<ControlCounters>,
     connections: HashMap<u64, Connection>,
     next: u64,
+    /// New clients are left to another process, for now.
+    paused: bool,
 }
 
 /// Binds a listening socket in place of an old one, for this user only.
 ///
 /// # Errors
 /// I/O errors.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -92,13 +97,25 @@ impl Control {
         slow: Arc<crate::engine::Shared>,
         counters: Arc<ControlCounters>,
     ) -> io::Result<Control> {
-        let listener = listen(&run_dir.join(CONTROL_SOCKET))?;
+        Control::on(listen(&run_dir.join(CONTROL_SOCKET))?, requests, slow, counters)
+    }
+
+    /// On a socket that listens.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn on(
+        listener: UnixListener,
+        requests: SyncSender<Request>,
+        slow: Arc<crate::engine::Shared>,
+        counters: Arc<ControlCounters>,
+    ) -> io::Result<Control> {
         let poller = Poller::new()?;
         let wake = Arc::new(Wakeup::new()?);
         poller.add(wake.fd(), TOKEN_WAKE)?;
         poller.add(listener.as_fd(), TOKEN_LISTENER)?;
         let connections = HashMap::new();
-        Ok(Control { listener, poller, wake, requests, slow, counters, connections, next: 0 })
+        Ok(Control { listener, poller, wake, requests, slow, counters, connections, next: 0, paused: false })
     }
 
     /// Wakes the thread; it looks at `stop` then.
@@ -114,7 +131,16 @@ impl Control {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; CLIENTS_MAX + 2];
         while !stop.load(Relaxed) {
             let stalled = self.connections.values().any(|connection| connection.stalled.is_some());
-            let count = self.poller.wait(&mut events, if stalled { RETRY_MS } else { -1 })?;
+            let wait_ms = match (stalled, self.paused) {
+                (true, _) => RETRY_MS,
+                (false, true) => PAUSED_MS,
+                (false, false) => -1,
+            };
+            let count = self.poller.wait(&mut events, wait_ms)?;
+            if self.paused && !self.counters.paused.load(Relaxed) {
+                self.paused = false;
+                self.poller.add(self.listener.as_fd(), TOKEN_LISTENER)?;
+            }
             for event in &events[..count] {
                 match event.u64 {
                     TOKEN_WAKE => self.wake.clear(),
@@ -129,6 +155,11 @@ impl Control {
     }
 
     fn accept(&mut self) {
+        if self.counters.paused.load(Relaxed) {
+            self.paused = true;
+            self.poller.remove(self.listener.as_fd());
+            return;
+        }
         while let Ok((stream, _)) = self.listener.accept() {
             if self.connections.len() >= CLIENTS_MAX || stream.set_nonblocking(true).is_err() {
                 self.counters.clients_refused.fetch_add(1, Relaxed);

@@ -2,7 +2,7 @@
 //! it is there; whoever sent last gets the frames, and before anybody did the known name.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
@@ -31,10 +31,26 @@ impl PuntSocket {
         }
         let socket = UnixDatagram::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        PuntSocket::on(socket, path)
+    }
+
+    /// On a socket that is bound to `path`.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn on(socket: UnixDatagram, path: &Path) -> io::Result<PuntSocket> {
         socket.set_nonblocking(true)?;
         // An agent that outlived a switch is told from the first frame on; it says where it is only now and then.
         let agent = SocketAddr::from_pathname(path.with_file_name(PUNT_AGENT_SOCKET)).ok();
         Ok(PuntSocket { socket, agent, buffer: vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice() })
+    }
+
+    /// The socket, for another process.
+    ///
+    /// # Errors
+    /// When there are no more descriptors.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone().map(OwnedFd::from)
     }
 
     /// To wait for it.

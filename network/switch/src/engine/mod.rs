@@ -34,6 +34,7 @@ use crate::counters::Reason;
 use crate::flow::{Ingress, MissReason, PortIndex};
 use crate::flowtable::action::Tunnel;
 use crate::flowtable::{FlowStore, Tables};
+use crate::fragments::Fragments;
 use counters::{Counters, EngineEvent};
 use path::Path;
 use polling::Polling;
@@ -72,6 +73,9 @@ const INJECTS_PER_TURN: usize = 64;
 const EVENTS: usize = 64;
 /// How long an engine that has work does not ask the kernel what else there is: that is a system call.
 const POLL_PERIOD: Duration = Duration::from_micros(20);
+
+/// How long a paused engine waits for commands at once.
+const PAUSED_WAIT_MS: i32 = 10;
 
 const TOKEN_WAKE: u64 = 1 << 32;
 const TOKEN_UNDERLAY: u64 = 1 << 33;
@@ -128,8 +132,27 @@ pub enum Command {
     StopCapture(u64),
     /// Say what would become of a fragment.
     LookFragment(Box<(Ingress, Parsed)>),
+    /// Read nothing more from outside, say so, and do what the slow path wants.
+    Pause,
+    /// Go on.
+    Resume,
+    /// Say what another engine is to begin with.
+    Carry,
+    /// Begin with this.
+    Take(Box<Carried>),
+    /// Do this in idle slots.
+    Idle(Box<dyn idle::Idle>),
     /// End.
     Stop,
+}
+
+/// What one engine hands to the next (row A30): what it learned from packets and cannot be told again.
+#[derive(Default)]
+pub struct Carried {
+    /// Datagrams of which fragments are under way.
+    pub fragments: Fragments,
+    /// Switches that take partial checksums, with the time of their word.
+    pub peers: Vec<(std::net::IpAddr, u32)>,
 }
 
 /// From the engine.
@@ -142,6 +165,10 @@ pub enum Returned {
     PortFailed(usize),
     /// The key of a fragment's flow, zone zero, or why it would be dropped.
     Fragment(Result<FlowKey, Reason>),
+    /// It reads nothing from outside, and all that it read is on its way.
+    Paused,
+    /// What another engine is to begin with.
+    Carried(Box<Carried>),
 }
 
 /// How many frames of each class wait for the slow path.
@@ -242,7 +269,17 @@ pub struct Engine {
     poll_at: Instant,
     /// When the last turn began, if it had something to do.
     worked_from: Option<Instant>,
+    pause: Pause,
     stopped: bool,
+}
+
+/// Whether the engine reads from outside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    No,
+    /// This turn is the last.
+    Asked,
+    Yes,
 }
 
 impl Engine {
@@ -278,20 +315,15 @@ impl Engine {
             events: [libc::epoll_event { events: 0, u64: 0 }; EVENTS],
             poll_at: Instant::now(),
             worked_from: None,
+            pause: Pause::No,
             stopped: false,
         })
     }
 
-    /// With something to do in its idle slots.
-    ///
-    /// # Errors
-    /// When the kernel does not watch its socket.
-    pub fn with_idle(mut self, work: Option<Box<dyn idle::Idle>>) -> io::Result<Engine> {
-        if let Some(socket) = work.as_ref().and_then(|work| work.socket()) {
-            self.poller.add(socket, TOKEN_IDLE)?;
-        }
-        self.slots = idle::Slots::new(work);
-        Ok(self)
+    /// One that reads nothing from outside until it is told to.
+    pub fn paused(mut self) -> Engine {
+        self.pause = Pause::Yes;
+        self
     }
 
     /// Moves packets until it is told to stop.
@@ -310,6 +342,9 @@ impl Engine {
     /// # Errors
     /// When the kernel refuses to wait, which it does not.
     pub fn turn(&mut self) -> io::Result<()> {
+        if self.pause != Pause::No {
+            return self.paused_turn();
+        }
         let start = Instant::now();
         let had_work = self.end_last(start);
         let looks = self.polling.looks(start);
@@ -341,6 +376,24 @@ impl Engine {
         self.polling.found(now);
         self.end_turn();
         self.worked_from = Some(now);
+        Ok(())
+    }
+
+    /// A turn in which nothing is read from outside.
+    #[cold]
+    fn paused_turn(&mut self) -> io::Result<()> {
+        if self.pause == Pause::Asked {
+            self.pause = Pause::Yes;
+            self.end_last(Instant::now());
+            self.give_back(Returned::Paused);
+        }
+        let wait_ms = if self.channels.injects.peek().is_some() { 0 } else { PAUSED_WAIT_MS };
+        sys::wait_readable(self.shared.engine_wake.fd(), wait_ms);
+        self.shared.engine_wake.clear();
+        self.path.set_now(Instant::now());
+        self.take_commands();
+        self.take_injects();
+        self.end_turn();
         Ok(())
     }
 
@@ -441,17 +494,42 @@ impl Engine {
                 Command::LookFragment(asked) => {
                     Some(Returned::Fragment(self.path.look_fragment(&asked.0, &asked.1)))
                 }
+                Command::Pause => {
+                    self.pause = Pause::Asked;
+                    None
+                }
+                Command::Resume => {
+                    self.pause = Pause::No;
+                    None
+                }
+                Command::Carry => Some(Returned::Carried(Box::new(self.path.carried()))),
+                Command::Take(carried) => {
+                    self.path.carry(*carried);
+                    None
+                }
+                Command::Idle(work) => {
+                    if let Some(socket) = work.socket() {
+                        // It fails for one that is watched: then it is not asked.
+                        let _ = self.poller.add(socket, TOKEN_IDLE);
+                    }
+                    self.slots = idle::Slots::new(Some(work));
+                    None
+                }
                 Command::Stop => {
                     self.stopped = true;
                     None
                 }
             };
             if let Some(back) = back {
-                // The channel holds more than commands can be answered, and tables are one at a time.
-                let _ = self.channels.returned.try_send(back);
-                self.shared.slow_wake.wake();
+                self.give_back(back);
             }
         }
+    }
+
+    fn give_back(&self, back: Returned) {
+        // The channel holds more than commands can be answered, and tables are one at a time.
+        let _ = self.channels.returned.try_send(back);
+        self.shared.slow_wake.wake();
     }
 
     /// Takes frames of the slow path; returns whether there were any.

@@ -22,7 +22,7 @@ use super::receive::Receive;
 use super::ring::FrameProducer;
 use super::sys;
 use super::transmit::Transmit;
-use super::{EXTERNAL, Inject, Miss, PORTS_MAX, SENDER_CLASSES, Shared, ingress_of};
+use super::{Carried, EXTERNAL, Inject, Miss, PORTS_MAX, SENDER_CLASSES, Shared, ingress_of};
 use crate::capture::{Outer, Taps};
 use crate::counters::Reason;
 use crate::flow::{Ingress, MissReason};
@@ -171,6 +171,19 @@ impl Path {
             return Ok(FlowKey::new(0, parsed));
         }
         self.fragments.look(ingress, parsed, self.now_ms).map(|followed| followed.key)
+    }
+
+    /// What another engine is to begin with.
+    pub fn carried(&self) -> Carried {
+        Carried { fragments: self.fragments.clone(), peers: self.peers.carried() }
+    }
+
+    /// Begins with what another engine had.
+    pub fn carry(&mut self, carried: Carried) {
+        self.fragments = carried.fragments;
+        for (address, heard_ms) in carried.peers {
+            self.peers.heard(address, heard_ms);
+        }
     }
 
     /// Number of the tables in use.

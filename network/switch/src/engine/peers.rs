@@ -46,6 +46,11 @@ impl Peers {
         }
     }
 
+    /// Who is remembered, with the time of their word.
+    pub fn carried(&self) -> Vec<(IpAddr, u32)> {
+        self.slots.iter().flatten().map(|peer| (peer.address, peer.heard_ms)).collect()
+    }
+
     /// Whether a peer takes partial checksums.
     #[inline]
     pub fn takes_partial(&self, address: IpAddr, now_ms: u32) -> bool {

@@ -108,7 +108,24 @@ impl<H: Copy> FrameProducer<H> {
     }
 }
 
+impl<H: Copy> FrameProducer<H> {
+    /// Frames that were not taken out yet.
+    pub fn waiting(&self) -> usize {
+        self.head - self.ring.tail.load(Ordering::Acquire)
+    }
+
+    /// Whether all were taken out.
+    pub fn is_empty(&self) -> bool {
+        self.waiting() == 0
+    }
+}
+
 impl<H: Copy> FrameConsumer<H> {
+    /// Frames that wait.
+    pub fn waiting(&self) -> usize {
+        self.ring.head.load(Ordering::Acquire) - self.tail
+    }
+
     /// The oldest frame; it stays until [`FrameConsumer::pop`].
     pub fn peek(&self) -> Option<(H, &[u8])> {
         let ring = &*self.ring;

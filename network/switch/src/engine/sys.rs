@@ -323,6 +323,16 @@ pub fn wait_writable(socket: BorrowedFd<'_>, timeout_ms: libc::c_int) {
     }
 }
 
+/// Waits until a descriptor has input, at most so long.
+pub fn wait_readable(fd: BorrowedFd<'_>, timeout_ms: libc::c_int) {
+    let mut wanted = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live `pollfd`.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::poll(&raw mut wanted, 1, timeout_ms);
+    }
+}
+
 /// A set of descriptors to wait for, level triggered.
 #[derive(Debug)]
 pub struct Poller(OwnedFd);

@@ -121,6 +121,16 @@ pub fn create_device(spec: &DeviceSpec) -> Result<(), PortError> {
 pub fn create_external(name: &str, mtu: u16, addresses: &[IpAddr]) -> Result<(OwnedFd, [u8; 6]), PortError> {
     let device = tap::open(name, true)?;
     tap::set_persistent(device.as_fd(), name, true)?;
+    settle_external(name, mtu, addresses)?;
+    let mac = tap::mac(device.as_fd(), name)?;
+    Ok((device, mac))
+}
+
+/// Sets what the device of the outside shall be, and its routes.
+///
+/// # Errors
+/// [`PortError`].
+pub fn settle_external(name: &str, mtu: u16, addresses: &[IpAddr]) -> Result<(), PortError> {
     let link = netlink::LinkSettings {
         mac: None,
         mtu: Some(u32::from(mtu)),
@@ -129,11 +139,7 @@ pub fn create_external(name: &str, mtu: u16, addresses: &[IpAddr]) -> Result<(Ow
         arp: false,
     };
     netlink::set_link(name, &link)?;
-    for address in addresses {
-        netlink::add_host_route(name, *address)?;
-    }
-    let mac = tap::mac(device.as_fd(), name)?;
-    Ok((device, mac))
+    addresses.iter().try_for_each(|address| netlink::add_host_route(name, *address))
 }
 
 /// Removes a persistent TAP device; one that is not there is no error.

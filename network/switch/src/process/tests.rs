@@ -1,3 +1,4 @@
+use super::given::lock;
 use super::*;
 use weir_model::Label;
 use weir_model::event::Role;

@@ -1,6 +1,7 @@
 //! What the slow thread asks of the slow path's mind, besides resolving: names, figures and what must
 //! survive.
 
+use crate::conntrack::{CarriedConnection, Changes};
 use crate::counters::Reason;
 use crate::flow::{CounterIndex, Ingress, PortIndex, Resolver};
 use weir_model::Key;
@@ -74,4 +75,20 @@ pub trait Mind: Resolver + Send {
 
     /// Takes back what was recorded; returns how many connections there are then.
     fn restore(&mut self, now_ms: u64, records: &[Vec<u8>]) -> usize;
+
+    /// Begins to note which connections change, or ends it (row A30).
+    fn note_changes(&mut self, _wanted: bool) {}
+
+    /// A part of all connections, from a place on, and the place to go on with, if there is more.
+    fn connections_part(&self, _from: usize, _most: usize) -> (Vec<CarriedConnection>, Option<usize>) {
+        (Vec::new(), None)
+    }
+
+    /// Connections that changed since the last time; nothing when too many did.
+    fn changed_connections(&mut self) -> Option<Changes> {
+        Some(Changes::default())
+    }
+
+    /// Takes connections over from the process that this one replaces.
+    fn carry_connections(&mut self, _changes: &Changes) {}
 }

@@ -8,6 +8,7 @@
 //! - [`ports`]: the state of the ports. [`usage`]: who sent how much to whom.
 //! - [`requests`]: updates and questions of clients. [`captures`]: captures that run.
 //! - [`questions`]: frames of learned networks that wait until the controllers have answered.
+//! - [`handover`]: what another process of the switch takes over.
 //! - [`mind`]: what this thread asks of the slow path's mind.
 //!
 //! Order that matters: an ack leaves only after the engine works with the tables that the update led to, so
@@ -15,6 +16,7 @@
 
 pub mod captures;
 pub mod flows;
+pub mod handover;
 pub mod mind;
 pub mod ports;
 pub mod questions;
@@ -31,6 +33,7 @@ use crate::flow::{About, Effects, Hop, Ingress, Invalidate, MissReason, Outcome,
 use crate::flowtable::action::Tunnel;
 use captures::Captures;
 use flows::FlowBook;
+use handover::HandoverPort;
 use mind::Mind;
 use ports::PortBook;
 use questions::Questions;
@@ -148,6 +151,7 @@ pub struct Slow<M> {
     usage: UsageWindow,
     questions: Questions<(Miss, Vec<u8>)>,
     captures: Captures,
+    handover: HandoverPort,
     link: EngineLink,
     requests: Receiver<Request>,
     subscribers: Vec<Arc<Client>>,
@@ -171,7 +175,9 @@ pub struct Parts<M> {
     pub identity: Identity,
     /// The mind, empty.
     pub mind: M,
-    /// Opens the gate on its checkpoint.
+    /// The gate on its checkpoint, its own or followed.
+    pub gate: Gate,
+    /// Opens it anew.
     pub open_gate: OpenGate,
     /// The journal of connections and what was in it.
     pub journal: (Journal, Vec<Vec<u8>>),
@@ -187,13 +193,15 @@ pub struct Parts<M> {
     pub punt: PuntSocket,
     /// What the control thread counts.
     pub control: Arc<ControlCounters>,
+    /// Asked by who takes over.
+    pub handover: HandoverPort,
 }
 
 impl<M: Mind> Slow<M> {
     /// Takes over, and takes back what was in force from the checkpoint and the journal.
     ///
     /// # Errors
-    /// When the checkpoint cannot be opened, or the kernel gives no poller.
+    /// When the kernel gives no poller.
     pub fn new(parts: Parts<M>) -> io::Result<Slow<M>> {
         let poller = Poller::new()?;
         poller.add(parts.shared.slow_wake.fd(), TOKEN_WAKE)?;
@@ -204,7 +212,7 @@ impl<M: Mind> Slow<M> {
             shared: parts.shared,
             identity: parts.identity,
             mind: parts.mind,
-            gate: (parts.open_gate)()?,
+            gate: parts.gate,
             open_gate: parts.open_gate,
             gate_broken: false,
             journal_compacted_bytes: journal.length_bytes,
@@ -213,6 +221,7 @@ impl<M: Mind> Slow<M> {
             ports: parts.ports,
             questions: Questions::default(),
             captures: Captures::default(),
+            handover: parts.handover,
             link: parts.link,
             requests: parts.requests,
             subscribers: Vec::new(),
@@ -245,7 +254,12 @@ impl<M: Mind> Slow<M> {
         tracing::info!(entries = updates.len(), connections, "restored from the checkpoint");
     }
 
-    /// Runs until it is told to stop, or the engine is gone.
+    /// The numbers of events, which are read when nobody else takes any more.
+    pub(crate) fn set_numbers(&mut self, numbers: Numbers) {
+        self.identity.numbers = numbers;
+    }
+
+    /// Runs until it is told to stop, another process serves, or the engine is gone.
     ///
     /// # Errors
     /// When the kernel refuses to wait, or the engine ended by itself.
@@ -271,6 +285,9 @@ impl<M: Mind> Slow<M> {
             }
             self.publish()?;
             self.write_journal();
+            if self.take_asks()? {
+                break;
+            }
         }
         let _ = self.command(Command::Stop);
         Ok(())
@@ -281,20 +298,38 @@ impl<M: Mind> Slow<M> {
     }
 
     fn command(&self, command: Command) -> io::Result<()> {
+        // Before it has taken over, the engine has no ports and does not run.
+        if self.ports.is_adopting() && matches!(command, Command::SetUp(..) | Command::RemovePort(_)) {
+            return Ok(());
+        }
         let sent = self.link.commands.send(command);
         self.shared.engine_wake.wake();
         sent.map_err(|_| io::Error::other("the engine has ended"))
     }
 
+    /// Gives the engine something before it runs.
+    pub(crate) fn tell_engine(&self, command: Command) -> io::Result<()> {
+        self.command(command)
+    }
+
+    /// A way to the engine, for a moment: it ends when nobody has one any more.
+    pub(crate) fn engine(&self) -> SyncSender<Command> {
+        self.link.commands.clone()
+    }
+
     fn take_returned(&mut self) {
         while let Ok(returned) = self.link.returned.try_recv() {
-            match returned {
-                Returned::Tables(tables) => self.flows.take_back(tables),
-                Returned::Port(port) => drop(port),
-                Returned::PortFailed(number) => self.port_failed(number),
-                // Who asked did not wait so long.
-                Returned::Fragment(_) => {}
-            }
+            self.take_one(returned);
+        }
+    }
+
+    fn take_one(&mut self, returned: Returned) {
+        match returned {
+            Returned::Tables(tables) => self.flows.take_back(tables),
+            Returned::Port(port) => drop(port),
+            Returned::PortFailed(number) => self.port_failed(number),
+            // Who asked did not wait so long.
+            Returned::Fragment(_) | Returned::Paused | Returned::Carried(_) => {}
         }
     }
 
@@ -317,10 +352,7 @@ impl<M: Mind> Slow<M> {
         use std::sync::mpsc::RecvTimeoutError;
         while !self.flows.is_ready() {
             match self.link.returned.recv_timeout(Duration::from_secs(1)) {
-                Ok(Returned::Tables(tables)) => self.flows.take_back(tables),
-                Ok(Returned::Port(port)) => drop(port),
-                Ok(Returned::PortFailed(number)) => self.port_failed(number),
-                Ok(Returned::Fragment(_)) => {}
+                Ok(returned) => self.take_one(returned),
                 Err(RecvTimeoutError::Timeout) => self.shared.engine_wake.wake(),
                 Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the engine has ended")),
             }

@@ -5,8 +5,11 @@ use super::mind::Mind;
 use crate::engine::port::{Device, Port};
 use crate::engine::{Command, PORTS_MAX};
 use crate::flow::{PortEffect, PortIndex};
+use crate::handover::guests::Guest as Carried;
+use crate::handover::message::CarriedTap;
+use crate::handover::new::Taken;
 use crate::ports::attach::{Attached, Attacher, Target};
-use crate::ports::vhost::session::{Session, Told};
+use crate::ports::vhost::session::{Session, Tell, Told};
 use crate::ports::vhost::{Socket, guest::Guest};
 use crate::ports::{PortError, tap};
 use std::cell::RefCell;
@@ -14,6 +17,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 use weir_model::local::{FromSwitch, PortName, PortStatus};
 use weir_model::resource::AttachmentKind;
 use weir_model::{Entry, Key, Label, Update, Version};
@@ -34,6 +38,9 @@ impl Place {
         }
     }
 }
+
+/// TAPs with their devices.
+type Taps = Vec<(CarriedTap, Arc<OwnedFd>)>;
 
 /// What of it the engine has.
 #[derive(Clone, Debug)]
@@ -78,6 +85,8 @@ struct PortState {
     wish: u64,
     /// Why there is no device.
     trouble: String,
+    /// Another process gets its socket.
+    handed: bool,
 }
 
 /// All ports.
@@ -89,6 +98,8 @@ pub struct PortBook {
     arrived: Receiver<Arrived>,
     wishes: u64,
     changed: bool,
+    /// Another process has the devices still: they will be handed over.
+    adopting: bool,
 }
 
 impl PortBook {
@@ -106,6 +117,69 @@ impl PortBook {
             arrived,
             wishes: 0,
             changed: false,
+            adopting: false,
+        }
+    }
+
+    /// With devices that another process will hand over: none is opened before.
+    pub fn adopting(mut self) -> PortBook {
+        self.adopting = true;
+        self
+    }
+
+    /// Whether devices will be handed over.
+    pub fn is_adopting(&self) -> bool {
+        self.adopting
+    }
+
+    /// Stops the virtual machines' sockets and says what there is to be handed over: TAPs, virtual machines, and how many
+    /// sockets did not stand still within the limit.
+    pub(super) fn carried(&mut self, limit: Duration) -> (Taps, Vec<Carried>, u32) {
+        let until = Instant::now() + limit;
+        let (mut taps, mut guests, mut left) = (Vec::new(), Vec::new(), 0);
+        let mut frozen = Vec::new();
+        for (port, state) in &self.states {
+            if let (Place::Tap(target), Some(Given::Tap(device))) = (&state.place, &state.device) {
+                let Target { netns, device: name } = target.clone();
+                taps.push((
+                    CarriedTap { key: Some(state.key.clone()), netns, device: name },
+                    Arc::clone(device),
+                ));
+            }
+            if let Some(session) = &state.session {
+                frozen.push((*port, session.freeze()));
+            }
+        }
+        for (port, moved) in frozen {
+            let Some(state) = self.states.get_mut(&port) else { continue };
+            let Place::Guest(socket) = &state.place else { continue };
+            match moved.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(moved) => {
+                    state.handed = true;
+                    guests.push(Carried { key: state.key.clone(), socket: socket.clone(), moved });
+                }
+                Err(_) => left += 1,
+            }
+        }
+        (taps, guests, left)
+    }
+
+    /// Goes on after all.
+    pub(super) fn thaw(&mut self) {
+        for state in self.states.values_mut() {
+            state.handed = false;
+            if let Some(session) = &state.session {
+                session.thaw();
+            }
+        }
+    }
+
+    /// Another process goes on with what was handed over.
+    pub(super) fn leave(&mut self) {
+        for state in self.states.values().filter(|state| state.handed) {
+            if let Some(session) = &state.session {
+                session.leave();
+            }
         }
     }
 
@@ -130,6 +204,9 @@ impl PortBook {
     }
 
     fn wish(&mut self, port: PortIndex) {
+        if self.adopting {
+            return;
+        }
         self.wishes += 1;
         let wish = self.wishes;
         let Some(state) = self.states.get_mut(&port) else { return };
@@ -137,11 +214,9 @@ impl PortBook {
         match &state.place {
             Place::Tap(target) => self.attacher.attach(port, wish, target.clone()),
             Place::Guest(socket) => {
-                let tell = Arc::clone(&self.tell);
-                let tell = move |told| tell(Arrived { port, wish, what: Arrival::Guest(told) });
                 // The one before ends first: both want the same socket.
                 state.session = None;
-                match Session::start(socket.clone(), Arc::new(tell)) {
+                match Session::start(socket.clone(), teller(&self.tell, port, wish)) {
                     Ok(session) => state.session = Some(session),
                     Err(error) => state.trouble = format!("no thread for a virtual machine: {error}"),
                 }
@@ -156,6 +231,11 @@ impl PortBook {
         statuses.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         statuses
     }
+}
+
+fn teller(tell: &Arc<dyn Fn(Arrived) + Send + Sync>, port: PortIndex, wish: u64) -> Tell {
+    let tell = Arc::clone(tell);
+    Arc::new(move |told| tell(Arrived { port, wish, what: Arrival::Guest(told) }))
 }
 
 fn status(
@@ -254,7 +334,7 @@ impl<M: Mind> Slow<M> {
             None => (None, None, None),
         };
         let (wish, trouble) = kept.clone().unwrap_or((0, "not attached to its device yet".into()));
-        let state = PortState { key, place, session, wanted, reason, device, wish, trouble };
+        let state = PortState { key, place, session, wanted, reason, device, wish, trouble, handed: false };
         let has_device = state.device.is_some();
         self.ports.states.insert(port, state);
         if has_device {
@@ -262,6 +342,52 @@ impl<M: Mind> Slow<M> {
             let _ = self.command(Command::SetUp(usize::from(port), wanted));
         } else if kept.is_none() {
             self.ports.wish(port);
+        }
+    }
+
+    /// Gives the ports the devices that another process had, and looks for those that it had not.
+    pub(super) fn adopt(&mut self, taken: &mut Taken) {
+        self.ports.adopting = false;
+        let mut ports: Vec<PortIndex> = self.ports.states.keys().copied().collect();
+        ports.sort_unstable();
+        for port in ports {
+            if !self.adopt_tap(port, taken) && !self.adopt_guest(port, taken) {
+                self.ports.wish(port);
+            }
+        }
+    }
+
+    fn adopt_tap(&mut self, port: PortIndex, taken: &mut Taken) -> bool {
+        let Some(state) = self.ports.states.get_mut(&port) else { return false };
+        let Place::Tap(target) = &state.place else { return false };
+        let Some((tap, device)) = taken.taps.remove(&Some(state.key.clone())) else { return false };
+        // Another device, or one that was made anew: it is opened as ever.
+        if (&tap.netns, &tap.device) != (&target.netns, &target.device) || !tap::is_alive(device.as_fd()) {
+            return false;
+        }
+        let device = Arc::new(device);
+        state.device = Some(Given::Tap(Arc::clone(&device)));
+        self.give(port, Device::Tap(device));
+        true
+    }
+
+    fn adopt_guest(&mut self, port: PortIndex, taken: &mut Taken) -> bool {
+        let (wish, tell) = (self.ports.wishes + 1, Arc::clone(&self.ports.tell));
+        let Some(state) = self.ports.states.get_mut(&port) else { return false };
+        let Place::Guest(socket) = &state.place else { return false };
+        let Some((of, moved)) = taken.guests.take(&state.key).filter(|(of, _)| of == socket) else {
+            return false;
+        };
+        (self.ports.wishes, state.wish) = (wish, wish);
+        match Session::resume(of, moved, teller(&tell, port, wish)) {
+            Ok(session) => {
+                state.session = Some(session);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(key = %state.key, %error, "a virtual machine cannot be taken over: it must connect anew");
+                false
+            }
         }
     }
 

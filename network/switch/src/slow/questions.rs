@@ -167,6 +167,11 @@ impl<T> Questions<T> {
         (self.open.values().map(|question| question.held.len()).sum(), self.held_bytes)
     }
 
+    /// The frames that wait, in no order that means anything.
+    pub fn held_frames(&self) -> impl Iterator<Item = &T> {
+        self.open.values().flat_map(|question| question.held.iter().map(|(_, frame, _)| frame))
+    }
+
     /// A frame of `bytes` bytes that waits for an answer: it is held, or dropped and counted.
     pub fn ask(&mut self, now_us: u64, asked: Asked, bytes: usize, frame: T) {
         let key = (asked.vni, asked.about);

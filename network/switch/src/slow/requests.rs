@@ -265,9 +265,7 @@ impl<M: Mind> Slow<M> {
         loop {
             match self.link.returned.recv_timeout(ENGINE_ANSWER_BOUND) {
                 Ok(Returned::Fragment(answer)) => return Ok(answer),
-                Ok(Returned::Tables(tables)) => self.flows.take_back(tables),
-                Ok(Returned::Port(port)) => drop(port),
-                Ok(Returned::PortFailed(number)) => self.port_failed(number),
+                Ok(other) => self.take_one(other),
                 Err(_) => {
                     return Err("the engine did not say where the datagram of this fragment is".to_string());
                 }
@@ -414,6 +412,9 @@ impl<M: Mind> Slow<M> {
             ("clients_malformed", self.control.clients_malformed.load(Relaxed)),
             ("clients_refused", self.control.clients_refused.load(Relaxed)),
         ] {
+            put(name.to_string(), value);
+        }
+        for (name, value) in self.handover.counters.all() {
             put(name.to_string(), value);
         }
     }

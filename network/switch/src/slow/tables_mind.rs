@@ -2,7 +2,7 @@
 
 use super::mind::Mind;
 use crate::config::SwitchConfig;
-use crate::conntrack::{ConnectionRecord, Limits};
+use crate::conntrack::{CarriedConnection, Changes, ConnectionRecord, Limits};
 use crate::counters::Reason;
 use crate::flow::{CounterIndex, Ingress, PortIndex};
 use crate::nat::NatPool;
@@ -92,6 +92,22 @@ impl Mind for TableResolver {
             now_ms,
             records.iter().filter_map(|record| decode::<ConnectionRecord>(record).ok()),
         )
+    }
+
+    fn note_changes(&mut self, wanted: bool) {
+        self.connections_mut().note_changes(wanted);
+    }
+
+    fn connections_part(&self, from: usize, most: usize) -> (Vec<CarriedConnection>, Option<usize>) {
+        TableResolver::connections(self).part(from, most)
+    }
+
+    fn changed_connections(&mut self) -> Option<Changes> {
+        self.connections_mut().take_changed()
+    }
+
+    fn carry_connections(&mut self, changes: &Changes) {
+        TableResolver::carry_connections(self, &changes.put, &changes.gone);
     }
 
     fn hear(&mut self, now_ms: u64, port: PortIndex, frame: &[u8]) -> Option<(Vni, PacketIn)> {

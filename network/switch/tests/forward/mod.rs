@@ -1,5 +1,5 @@
 //! Packets between endpoints of two hosts.
-use crate::lab::{CONFIG_VARIABLE, Lab, lab, sh, try_sh};
+use crate::lab::{CONFIG_VARIABLE, Lab, TAKE_OVER_VARIABLE, lab, sh, try_sh};
 use crate::scripts::{GENEVE_OPTIONS, TCP_SINK, TCP_SOURCE, UDP_ECHO, UDP_SIZES, UDP_TRAIN};
 use weir_model::resource::Encapsulation;
 use weir_switch::config::SwitchConfig;
@@ -12,7 +12,9 @@ fn a_switch_without_its_files_says_what_is_missing() {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::WARN).init();
         let text = std::fs::read_to_string(path).expect("settings");
         let config: SwitchConfig = serde_json::from_str(&text).expect("settings");
-        match process::run(&config) {
+        let takes_over = std::env::var_os(TAKE_OVER_VARIABLE).is_some();
+        let begin = if takes_over { process::Begin::TakeOver } else { process::Begin::Start };
+        match process::run_as(&config, begin, || None, || ()) {
             Ok(()) => std::process::exit(0),
             Err(error) => {
                 eprintln!("{error}");

@@ -303,3 +303,48 @@ fn guests_and_containers_reach_each_other_and_either_side_may_be_killed() {
     answers(&lab, B.2);
     drop(b);
 }
+
+#[test]
+fn guests_go_on_while_their_switches_are_replaced() {
+    let Some(mut lab) = lab("guests_go_on_while_their_switches_are_replaced") else { return };
+    let sockets = [
+        add_guest(&lab, A, AttachmentKind::VhostUser, 2),
+        add_guest(&lab, B, AttachmentKind::VhostUserClient, 2),
+    ];
+    wait_for("the switch's socket", || sockets[0].exists());
+    let mut b = start(&lab, B, &sockets[1], true, 2, &["--forward-mode=rxonly"]);
+    let mode = sends_to_b(&lab);
+    let mode: Vec<&str> = mode.iter().map(String::as_str).collect();
+    let mut a = start(&lab, A, &sockets[0], false, 2, &mode);
+    wait_for("both ports", || is_up(&lab, A.0, A.1) && is_up(&lab, B.0, B.1));
+    b.say("start");
+    a.say("start");
+    wait_for("packets", || b.counted().received > 10_000);
+    for round in 0..6 {
+        // Neither guest connects anew: the one that connects cannot, and of the one that listens it would be seen.
+        lab.hosts[round % 2].upgrade();
+        let counters = lab.hosts[round % 2].counters();
+        assert_eq!(
+            (counters["handover_guests_left"], counters["handover_taken_over"]),
+            (0, 1),
+            "round {round}"
+        );
+        assert!(is_up(&lab, A.0, A.1) && is_up(&lab, B.0, B.1), "round {round}");
+        let before = b.counted().received;
+        wait_for("packets", || b.counted().received > before + 20_000);
+    }
+    let stopped = a.seen("Accumulated forward statistics");
+    a.say("stop");
+    a.until("the end of sending", "Accumulated forward statistics", stopped);
+    let counters = lab.hosts[0].counters();
+    assert_eq!(counters["engine_guest_nonsense"], 0, "{counters:?}");
+    assert_eq!(counters["engine_guest_queues_broken"], 0, "{counters:?}");
+    // A device that stops and starts again speaks with the process that has it now.
+    a.say("port stop all");
+    a.until("the stop", "Stopping ports", 0);
+    a.say("port start all");
+    wait_for("the port", || is_up(&lab, A.0, A.1));
+    let before = b.counted().received;
+    a.say("start");
+    wait_for("packets", || b.counted().received > before + 20_000);
+}

@@ -26,6 +26,8 @@ use weir_trust::identity::KeyPair;
 
 /// Environment variable that makes the test binary a switch with these settings.
 pub const CONFIG_VARIABLE: &str = "WEIR_TEST_SWITCH_CONFIG";
+/// Environment variable that makes it take over from the one that serves.
+pub const TAKE_OVER_VARIABLE: &str = "WEIR_TEST_SWITCH_TAKES_OVER";
 /// How long anything may take before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -73,6 +75,20 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits for the end of a process, while something is so.
+pub fn wait_child(child: &mut Child, is_so: impl FnMut() -> bool) -> Option<std::process::ExitStatus> {
+    let (start, mut is_so) = (Instant::now(), is_so);
+    loop {
+        if let Some(status) = child.try_wait().expect("asked") {
+            return Some(status);
+        }
+        if !is_so() || start.elapsed() > PATIENCE {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -401,9 +417,16 @@ impl Lab {
 
 impl Host {
     pub fn start(&mut self) {
+        self.child = Some(self.spawn(false));
+        wait_for("the control socket", || self.connect().is_some());
+    }
+
+    /// A process of the switch. All of `ip` and `env` become the next, so the child is the switch itself.
+    fn spawn(&self, takes_over: bool) -> Child {
         let path = self.config.run_dir.with_file_name("switch.json");
         std::fs::write(&path, serde_json::to_string(&self.config).expect("JSON")).expect("written");
-        let child = Command::new("ip")
+        let mut command = Command::new("ip");
+        command
             .args(["netns", "exec", &self.netns])
             // The switch takes SIGTERM itself; the test harness has threads that would not.
             .args(["env", "--block-signal=TERM"])
@@ -411,11 +434,35 @@ impl Host {
             .args(["--exact", "forward::a_switch_without_its_files_says_what_is_missing", "--nocapture"])
             .env(CONFIG_VARIABLE, &path)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the switch starts");
-        self.child = Some(child);
-        wait_for("the control socket", || self.connect().is_some());
+            .stdout(Stdio::null());
+        if takes_over {
+            command.env(TAKE_OVER_VARIABLE, "1");
+        }
+        command.spawn().expect("the switch starts")
+    }
+
+    /// Starts a process that takes over from the one that serves, and does not wait for it.
+    pub fn begin_upgrade(&self) -> Child {
+        self.spawn(true)
+    }
+
+    /// Has another process take over, and waits until the old one has ended well.
+    pub fn upgrade(&mut self) {
+        let mut new = self.begin_upgrade();
+        let mut old = self.child.take().expect("a switch runs");
+        let status = wait_child(&mut old, || new.try_wait().expect("asked").is_none());
+        assert!(status.is_some_and(|status| status.success()), "the old one leaves: {status:?}");
+        self.child = Some(new);
+    }
+
+    /// The process that serves.
+    pub fn child(&mut self) -> &mut Child {
+        self.child.as_mut().expect("a switch runs")
+    }
+
+    /// Another process is the switch now; returns the one before.
+    pub fn replace_child(&mut self, new: Child) -> Option<Child> {
+        self.child.replace(new)
     }
 
     pub fn kill(&mut self) {

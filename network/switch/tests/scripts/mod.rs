@@ -112,3 +112,98 @@ while True:
 for source, kinds in sorted(seen.items()):
     print(source, *("%02x" % kind for kind in sorted(kinds)))
 "#;
+
+/// Echoes what connections say, and says `hello` first to those that ask for it. Argument: port.
+pub const ECHO_SERVER: &str = r#"
+import socket, sys, threading
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(("0.0.0.0", int(sys.argv[1]))); s.listen(512)
+print("ready", flush=True)
+def serve(c):
+    while True:
+        d = c.recv(4096)
+        if not d: return
+        c.sendall(d)
+while True:
+    c, _ = s.accept()
+    threading.Thread(target=serve, args=(c,), daemon=True).start()
+"#;
+
+/// Opens connections; for each line of input has all of them say something and hear it again. Arguments: address, port, number.
+pub const CONVERSATIONS: &str = r#"
+import socket, sys
+address, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+all = [socket.create_connection((address, port), 60) for _ in range(count)]
+for c in all: c.settimeout(60)
+print("ready", count, flush=True)
+number = 0
+for line in sys.stdin:
+    number += 1
+    for index, c in enumerate(all):
+        c.sendall(b"%08d%08d" % (index, number))
+    equal = 0
+    for index, c in enumerate(all):
+        equal += c.recv(16, socket.MSG_WAITALL) == b"%08d%08d" % (index, number)
+    print("equal", equal, flush=True)
+"#;
+
+/// Sends numbered datagrams for ever. Arguments: address, port, pause in seconds.
+pub const UDP_SEQUENCE: &str = r#"
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.connect((sys.argv[1], int(sys.argv[2])))
+pause, number, due = float(sys.argv[3]), 0, time.monotonic()
+while True:
+    s.send(b"%012d" % number); number += 1
+    due += pause
+    time.sleep(max(0, due - time.monotonic()))
+"#;
+
+/// Counts numbered datagrams until its input ends; prints how many were sent and lost up to the highest, and the longest gap
+/// between two. Argument: port.
+pub const UDP_SEQUENCE_SINK: &str = r#"
+import socket, sys, select, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)
+s.bind(("0.0.0.0", int(sys.argv[1])))
+print("ready", flush=True)
+seen, gap, last = set(), 0.0, None
+while True:
+    ready, _, _ = select.select([s, sys.stdin], [], [])
+    if s in ready:
+        number = int(s.recv(100)); now = time.monotonic()
+        seen.add(number)
+        if last is not None: gap = max(gap, now - last)
+        last = now
+    elif sys.stdin in ready:
+        break
+first, end = min(seen), max(seen) + 1
+print("sent=%d lost=%d gap_ms=%.1f" % (end - first, end - first - len(seen), gap * 1000), flush=True)
+"#;
+
+/// Takes over from a switch so far as it is told, without ever serving. Arguments: socket, hello as hexadecimal digits, step.
+pub const HALF_UPGRADE: &str = r#"
+import socket, sys, time, struct
+path, hello, step = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3]
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(30)
+s.connect(path)
+def kind():
+    data, fds, _, _ = socket.recv_fds(s, 1 << 17, 200)
+    return struct.unpack("<H", data[:2])[0] if data else 0
+def until(wanted, word):
+    while True:
+        got = kind()
+        if got == wanted: print(word, flush=True); return
+        if got in (0, 3): print("no", flush=True); sys.exit()
+say = lambda kind: s.send(struct.pack("<HH", kind, 1))
+s.send(hello)
+until(2, "welcome")
+if step == "hello": sys.exit()
+if step == "nonsense": s.send(b"xyz" * 1000); time.sleep(0.1); sys.exit()
+say(4); until(7, "copied")
+if step == "copy": sys.exit()
+say(8); until(16, "frozen")
+if step == "freeze": sys.exit()
+if step == "refuse": s.send(struct.pack("<HH", 3, 1) + b"\x02no"); time.sleep(10); sys.exit()
+time.sleep(60)
+"#;

@@ -36,6 +36,9 @@ struct Region {
     length: u64,
     /// Where its first byte is here.
     host: usize,
+    /// As it was lent, and the file: for a process that takes over.
+    lent: Lent,
+    file: OwnedFd,
     /// The mapping, which begins with the file.
     mapping: usize,
     mapped: usize,
@@ -73,9 +76,18 @@ impl Memory {
                 lent.len()
             )));
         }
-        let mut regions = lent.iter().map(|(lent, file)| map(lent, file)).collect::<io::Result<Vec<_>>>()?;
+        let mut regions =
+            lent.into_iter().map(|(lent, file)| map(lent, file)).collect::<io::Result<Vec<_>>>()?;
         regions.sort_by_key(|region| std::cmp::Reverse(region.length));
         Ok(Memory(regions))
+    }
+
+    /// The regions as they were lent, with descriptors of their own.
+    ///
+    /// # Errors
+    /// When there are no more descriptors.
+    pub fn lent(&self) -> io::Result<Vec<(Lent, OwnedFd)>> {
+        self.0.iter().map(|region| Ok((region.lent, region.file.try_clone()?))).collect()
     }
 
     /// Whether memory was taken away that is lent.
@@ -106,7 +118,7 @@ impl Memory {
     }
 }
 
-fn map(lent: &Lent, file: &OwnedFd) -> io::Result<Region> {
+fn map(lent: Lent, file: OwnedFd) -> io::Result<Region> {
     let status = rustix::fs::fstatfs(file.as_fd())?;
     if !matches!(status.f_type as libc::c_long, TMPFS | HUGETLBFS) {
         return Err(wrong(
@@ -150,6 +162,8 @@ fn map(lent: &Lent, file: &OwnedFd) -> io::Result<Region> {
         user: lent.user,
         length: lent.length,
         host: mapping + lent.offset as usize,
+        lent,
+        file,
         mapping,
         mapped,
         guarded: None,

@@ -6,6 +6,10 @@
 //! Either side may go and come back at any time. The switch listens again, or connects again, until the port is removed. The settings
 //! of the queues come anew with every connection; where they go on is in the guest's memory.
 
+mod moved;
+
+pub use moved::{Moved, MovedQueue};
+
 use super::guest::{Guest, Pair};
 use super::memory::{Lent, Memory};
 use super::ring::{Addresses, Queue};
@@ -13,12 +17,12 @@ use super::{Socket, feature};
 use crate::engine::sys::Wakeup;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use vhost::vhost_user::message::{
@@ -34,6 +38,8 @@ use vhost::vhost_user::{
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Longest wait before the socket is tried again.
 const RETRY_MAX: Duration = Duration::from_secs(1);
+/// A session looks so often whether it is over, while nothing is said.
+const MESSAGE_WAIT: Duration = Duration::from_secs(1);
 /// How long the engine may keep queues that are asked for. It lets go of them in its next turn; should it be stuck, the
 /// guest's memory stays mapped for it.
 const LET_GO_BOUND: Duration = Duration::from_secs(10);
@@ -60,9 +66,25 @@ struct Stop {
     ended: AtomicBool,
     wake: Wakeup,
     stream: Mutex<Option<UnixStream>>,
+    /// Who wants to know what the session is, which is to stand still.
+    asked: Mutex<Option<Sender<Moved>>>,
+    frozen: AtomicBool,
+    /// The session goes on in another process.
+    left: AtomicBool,
 }
 
 impl Stop {
+    fn new() -> io::Result<Stop> {
+        Ok(Stop {
+            ended: AtomicBool::new(false),
+            wake: Wakeup::new()?,
+            stream: Mutex::new(None),
+            asked: Mutex::new(None),
+            frozen: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+        })
+    }
+
     fn stream(&self) -> MutexGuard<'_, Option<UnixStream>> {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,11 +94,11 @@ impl Stop {
     }
 
     /// Waits for the end, at most so long, or until `also` has input; returns whether it has.
-    fn wait(&self, also: Option<&UnixListener>, timeout: Duration) -> bool {
+    fn wait(&self, also: Option<BorrowedFd<'_>>, timeout: Duration) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let wake = self.wake.fd();
         let mut fds = vec![PollFd::new(&wake, PollFlags::IN)];
-        if let Some(also) = also {
+        if let Some(also) = &also {
             fds.push(PollFd::new(also, PollFlags::IN));
         }
         let timeout =
@@ -97,10 +119,10 @@ impl Session {
     /// # Errors
     /// When there is no thread or wakeup.
     pub fn start(socket: Socket, tell: Tell) -> io::Result<Session> {
-        let stop =
-            Arc::new(Stop { ended: AtomicBool::new(false), wake: Wakeup::new()?, stream: Mutex::new(None) });
+        let stop = Arc::new(Stop::new()?);
         let seen = Arc::clone(&stop);
-        std::thread::Builder::new().name("weir-vhost".into()).spawn(move || run(&socket, &seen, &tell))?;
+        let thread = std::thread::Builder::new().name("weir-vhost".into());
+        thread.spawn(move || run(&socket, &seen, &tell, None, None))?;
         Ok(Session(stop))
     }
 
@@ -117,21 +139,50 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.0.ended.store(true, Relaxed);
         self.0.wake.wake();
-        self.disconnect();
+        if !self.0.left.load(Relaxed) {
+            self.disconnect();
+        }
     }
 }
 
-fn run(socket: &Socket, stop: &Stop, tell: &Tell) {
+fn run(
+    socket: &Socket,
+    stop: &Stop,
+    tell: &Tell,
+    mut listener: Option<Listener>,
+    mut speaker: Option<Speaker>,
+) {
     let mut wait = RETRY_FIRST;
-    let mut listener = None;
     while !stop.is_ended() {
-        match meet(socket, &mut listener, stop) {
+        let spoke = match speaker.take() {
+            Some(speaker) => Ok(Some(speaker)),
+            None => {
+                let listens = || listener.as_ref().map(Listener::copy).transpose();
+                stop.hold(|| Ok(Moved { listener: listens()?, ..Moved::default() }));
+                if stop.is_ended() {
+                    break;
+                }
+                let path = socket.path.display();
+                let waits = || {
+                    tell(Told::Waits(format!("the virtual machine at '{path}' has not started its device")))
+                };
+                meet(socket, &mut listener, stop).and_then(|stream| {
+                    stream
+                        .inspect(|_| waits())
+                        .map(|stream| Speaker::new(socket, stream, stop, tell))
+                        .transpose()
+                })
+            }
+        };
+        match spoke {
             Ok(None) => {}
-            Ok(Some(stream)) => {
+            Ok(Some(speaker)) => {
                 wait = RETRY_FIRST;
                 let path = socket.path.display();
-                tell(Told::Waits(format!("the virtual machine at '{path}' has not started its device")));
-                let reason = serve(socket, stream, stop, tell);
+                let reason = speaker.speak(socket, stop, tell, listener.as_ref());
+                if stop.left.load(Relaxed) {
+                    break;
+                }
                 tell(Told::Waits(format!("no virtual machine is at '{path}': {reason}")));
                 // One that comes and goes for ever costs this thread a little time only.
                 stop.wait(None, RETRY_FIRST);
@@ -143,6 +194,9 @@ fn run(socket: &Socket, stop: &Stop, tell: &Tell) {
             }
         }
     }
+    if let Some(listener) = &mut listener {
+        listener.left = stop.left.load(Relaxed);
+    }
 }
 
 /// The socket that a switch listens on. It removes the file that it made, and no other.
@@ -150,6 +204,8 @@ struct Listener {
     socket: UnixListener,
     path: std::path::PathBuf,
     file: (u64, u64),
+    /// Another process listens on it.
+    left: bool,
 }
 
 impl Listener {
@@ -159,7 +215,7 @@ impl Listener {
         socket.set_nonblocking(true)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
         let made = std::fs::symlink_metadata(path)?;
-        Ok(Listener { socket, path: path.to_path_buf(), file: (made.dev(), made.ino()) })
+        Ok(Listener { socket, path: path.to_path_buf(), file: (made.dev(), made.ino()), left: false })
     }
 
     fn is_there(&self) -> bool {
@@ -169,7 +225,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if self.is_there() {
+        if !self.left && self.is_there() {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -207,7 +263,8 @@ fn meet(socket: &Socket, listener: &mut Option<Listener>, stop: &Stop) -> io::Re
         Some(listener) => listener,
         None => listener.insert(Listener::new(&socket.path)?),
     };
-    if !stop.wait(Some(&listener.socket), RETRY_MAX) {
+    // Whoever comes when this is over is met by the process that goes on.
+    if !stop.wait(Some(listener.socket.as_fd()), RETRY_MAX) || stop.is_ended() {
         return Ok(None);
     }
     match listener.socket.accept() {
@@ -220,44 +277,69 @@ fn meet(socket: &Socket, listener: &mut Option<Listener>, stop: &Stop) -> io::Re
     }
 }
 
-/// Speaks with a monitor until the connection ends; returns why it did.
-fn serve(socket: &Socket, stream: UnixStream, stop: &Stop, tell: &Tell) -> String {
-    match stream.try_clone() {
-        Ok(clone) => *stop.stream() = Some(clone),
-        Err(error) => return error.to_string(),
+/// A connection with a monitor.
+struct Speaker {
+    handler: BackendReqHandler<Mutex<Device>>,
+    device: Arc<Mutex<Device>>,
+    /// The connection, to wait for it.
+    watched: UnixStream,
+}
+
+impl Speaker {
+    fn new(socket: &Socket, stream: UnixStream, stop: &Stop, tell: &Tell) -> io::Result<Speaker> {
+        let watched = stream.try_clone()?;
+        *stop.stream() = Some(stream.try_clone()?);
+        let device = Arc::new(Mutex::new(Device::new(socket, Arc::clone(tell))));
+        Ok(Speaker { handler: BackendReqHandler::from_stream(stream, Arc::clone(&device)), device, watched })
     }
-    let device = Arc::new(Mutex::new(Device::new(socket, Arc::clone(tell))));
-    let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
-    // The stream is known to whoever ends this before the flag is looked at: no end is missed.
-    let reason = loop {
-        if stop.is_ended() {
-            break "the port is gone".to_string();
-        }
-        let handled = handler.handle_request();
-        let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-        match handled {
-            Ok(()) => {
-                device.settle();
-                // A refusal that the monitor was told by a reply; it may go on, and whoever runs it should know why not.
-                if let Some(problem) = device.problem.take() {
-                    tracing::warn!(socket = %socket.path.display(), problem, "a virtual machine was refused something");
-                    if device.running.is_none() {
-                        tell(Told::Waits(problem));
+
+    /// Speaks with the monitor until the connection ends; returns why it did.
+    fn speak(mut self, socket: &Socket, stop: &Stop, tell: &Tell, listener: Option<&Listener>) -> String {
+        // The stream is known to whoever ends this before the flag is looked at: no end is missed.
+        let reason = loop {
+            if stop.is_ended() {
+                break "the port is gone".to_string();
+            }
+            if !stop.wait(Some(self.watched.as_fd()), MESSAGE_WAIT) {
+                stop.hold(|| self.moved(listener));
+                continue;
+            }
+            let handled = self.handler.handle_request();
+            let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+            match handled {
+                Ok(()) => {
+                    device.settle();
+                    // A refusal that the monitor was told by a reply; it may go on, and whoever runs it should know why not.
+                    if let Some(problem) = device.problem.take() {
+                        tracing::warn!(socket = %socket.path.display(), problem, "a virtual machine was refused something");
+                        if device.running.is_none() {
+                            tell(Told::Waits(problem));
+                        }
                     }
                 }
+                Err(Error::Disconnected) => break "it has gone".to_string(),
+                // Monitors enable or disable queues before they say with which features: QEMU when it makes the device,
+                // DPDK first thing on a new connection. It means nothing, because they do it again when the queues are set up.
+                Err(Error::InactiveFeature(_)) => {}
+                // A reply said so, if one was wanted; the protocol has no other way to refuse.
+                Err(Error::ReqHandlerError(error)) => break error.to_string(),
+                Err(error) => break device.problem.take().unwrap_or_else(|| error.to_string()),
             }
-            Err(Error::Disconnected) => break "it has gone".to_string(),
-            // Monitors enable or disable queues before they say with which features: QEMU when it makes the device,
-            // DPDK first thing on a new connection. It means nothing, because they do it again when the queues are set up.
-            Err(Error::InactiveFeature(_)) => {}
-            // A reply said so, if one was wanted; the protocol has no other way to refuse.
-            Err(Error::ReqHandlerError(error)) => break error.to_string(),
-            Err(error) => break device.problem.take().unwrap_or_else(|| error.to_string()),
-        }
-    };
-    *stop.stream() = None;
-    device.lock().unwrap_or_else(PoisonError::into_inner).withdraw();
-    reason
+        };
+        *stop.stream() = None;
+        self.device.lock().unwrap_or_else(PoisonError::into_inner).withdraw();
+        reason
+    }
+
+    /// What the connection is, between two messages.
+    fn moved(&self, listener: Option<&Listener>) -> io::Result<Moved> {
+        let moved = self.device.lock().unwrap_or_else(PoisonError::into_inner).moved()?;
+        Ok(Moved {
+            stream: Some(self.watched.try_clone()?.into()),
+            listener: listener.map(Listener::copy).transpose()?,
+            ..moved
+        })
+    }
 }
 
 /// Settings of one queue.
@@ -275,6 +357,7 @@ struct Device {
     tell: Tell,
     pairs: u16,
     features: u64,
+    protocol_features: u64,
     memory: Option<Arc<Memory>>,
     settings: Vec<Setting>,
     /// The pairs that the engine works with, and what ends when it has let go of them.
@@ -292,6 +375,7 @@ impl Device {
             tell,
             pairs: socket.pairs,
             features: 0,
+            protocol_features: 0,
             memory: None,
             settings,
             running: None,
@@ -529,7 +613,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK)
     }
 
-    fn set_protocol_features(&mut self, _features: u64) -> Reply<()> {
+    fn set_protocol_features(&mut self, features: u64) -> Reply<()> {
+        self.protocol_features = features;
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Monitors that come, set up a device, and go: with the frontend of the crate `vhost` as the monitor.
 
 use super::super::driver::{BYTES, Driver, GUEST, USER, event};
-use super::super::session::{Session, Told};
+use super::super::session::{Moved, Session, Told};
 use super::super::{Socket, feature};
 use super::{frame, post_frame, take_all};
 use std::io::Write;
@@ -155,6 +155,113 @@ fn a_monitor_sets_up_a_device_stops_it_and_comes_back() {
         assert!(start.elapsed() < PATIENCE, "the socket is removed with its port");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// What a session is, when it stands still.
+fn frozen(session: &Session) -> Moved {
+    session.freeze().recv_timeout(PATIENCE).unwrap()
+}
+
+#[test]
+fn a_session_goes_on_elsewhere_and_the_monitor_notices_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, listens) in [(dir.path().join("l.sock"), true), (dir.path().join("c.sock"), false)] {
+        let monitor = (!listens).then(|| UnixListener::bind(&path).unwrap());
+        let (old, told) = session(&path, listens, 1);
+        let mut driver = Driver::new(8);
+        let mut frontend = match &monitor {
+            Some(listener) => Frontend::from_stream(listener.accept().unwrap().0, 2),
+            None => connect(&path, 1),
+        };
+        set_up(&mut frontend, &driver, 1);
+        let mut guest = runs(&told);
+        post_frame(&mut driver, &frame(10));
+        assert_eq!(take_all(&mut guest, 0), [frame(10)]);
+        guest.finish(0);
+        // One that stood still and may go on does.
+        drop(frozen(&old));
+        old.thaw();
+        frontend.set_vring_enable(1, true).unwrap();
+
+        let moved = frozen(&old);
+        assert_eq!((moved.stream.is_some(), moved.listener.is_some()), (true, listens));
+        let (sender, told) = channel();
+        let tell = move |what| {
+            let _ = sender.send(what);
+        };
+        let socket = Socket { path: path.clone(), listens, pairs: 1 };
+        let new = Session::resume(socket, moved, Arc::new(tell)).unwrap();
+        old.leave();
+        drop(old);
+        drop(guest);
+        let mut guest = runs(&told);
+        for number in 0..20 {
+            post_frame(&mut driver, &frame(20 + number));
+            assert_eq!(take_all(&mut guest, 0), [frame(20 + number)]);
+            guest.finish(0);
+        }
+        // A reply is wanted with each, which the library remembers from the features.
+        frontend.set_vring_enable(1, true).unwrap();
+        let asks = std::thread::spawn(move || (frontend.get_vring_base(1).unwrap(), frontend));
+        waits(&told, "setting up");
+        drop(guest);
+        let (base, frontend) = asks.join().unwrap();
+        assert_eq!(base, 21);
+        drop(frontend);
+        waits(&told, "no virtual machine");
+        // The next monitor is met as ever.
+        let mut frontend = match &monitor {
+            Some(listener) => Frontend::from_stream(listener.accept().unwrap().0, 2),
+            None => connect(&path, 1),
+        };
+        set_up(&mut frontend, &Driver::new(8), 1);
+        drop(runs(&told));
+        drop(new);
+    }
+}
+
+#[test]
+fn a_session_that_nobody_has_met_yet_goes_on_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("d.sock");
+    let (old, _) = session(&path, true, 2);
+    let start = Instant::now();
+    while !path.exists() {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let moved = frozen(&old);
+    assert!(moved.stream.is_none() && moved.listener.is_some() && moved.queues.is_empty());
+    let (sender, told) = channel();
+    let tell = move |what| {
+        let _ = sender.send(what);
+    };
+    let socket = Socket { path: path.clone(), listens: true, pairs: 2 };
+    let _new = Session::resume(socket, moved, Arc::new(tell)).unwrap();
+    old.leave();
+    drop(old);
+    let mut frontend = connect(&path, 2);
+    set_up(&mut frontend, &Driver::new(8), 2);
+    assert_eq!(runs(&told).pairs(), 1);
+    assert!(path.exists());
+}
+
+#[test]
+fn half_a_message_is_not_handed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("h.sock");
+    let (session, _) = session(&path, true, 1);
+    drop(connect(&path, 1));
+    let mut stream = UnixStream::connect(&path).unwrap();
+    let message: Vec<u8> = [1_u32, 1, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    stream.write_all(&message[..5]).unwrap();
+    // Until the thread reads it, it may stand still.
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(session.freeze().recv_timeout(Duration::from_millis(100)).is_err());
+    session.thaw();
+    stream.write_all(&message[5..]).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    std::io::Read::read_exact(&mut stream, &mut [0; 20]).unwrap();
 }
 
 #[test]

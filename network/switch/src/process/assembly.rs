@@ -1,0 +1,269 @@
+//! The parts of a switch put together, and its threads.
+
+use super::given::{Given, Outside, Sockets, copies, gate_opener, open_numbers};
+use super::{Secrets, Switch, SwitchError, system, who};
+use crate::config::SwitchConfig;
+use crate::control::clients::ControlCounters;
+use crate::control::{Control, REQUESTS_MAX};
+use crate::engine::counters::Counters;
+use crate::engine::polling::Polling;
+use crate::engine::ring::frame_ring;
+use crate::engine::sys::{self, Wakeup};
+use crate::engine::transmit::Transmit;
+use crate::engine::{COMMANDS_MAX, Channels, Engine, MissLoad, RING_BYTES, RING_FRAMES, Shared, Underlay};
+use crate::flowtable::{FlowStore, Index};
+use crate::handover::old::{Fixed, Keeper};
+use crate::handover::{self, HandoverCounters, UPGRADE_SOCKET};
+use crate::ports::attach::Attacher;
+use crate::slow::flows::FlowBook;
+use crate::slow::handover::HandoverPort;
+use crate::slow::mind::Mind;
+use crate::slow::ports::{Arrived, PortBook};
+use crate::slow::{EngineLink, Identity, Parts, Slow};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weir_model::resource::Encapsulation;
+use weir_trust::token::TokenKey;
+
+/// Questions of a hand-over that may wait.
+const ASKS_MAX: usize = 4;
+
+/// The parts of a switch, before any of its threads runs.
+pub(super) struct Assembly<M> {
+    pub(super) slow: Slow<M>,
+    engine: Engine,
+    control: Control,
+    shared: Arc<Shared>,
+    keeper: Keeper,
+    pub(super) counters: Arc<HandoverCounters>,
+    left: Arc<AtomicBool>,
+    lock: OwnedFd,
+}
+
+/// A switch whose engine runs and whose other threads do not yet.
+pub(super) struct Running {
+    engine: (&'static str, JoinHandle<io::Result<()>>),
+    control: Control,
+    shared: Arc<Shared>,
+    keeper: Keeper,
+    left: Arc<AtomicBool>,
+    lock: OwnedFd,
+}
+
+impl<M: Mind + 'static> Assembly<M> {
+    pub(super) fn new(
+        config: &SwitchConfig,
+        secrets: Secrets,
+        mind: M,
+        given: Given,
+    ) -> Result<Assembly<M>, SwitchError> {
+        let shared = Arc::new(shared(config.engine.flows_max, given.start)?);
+        let (flows, tables) = FlowBook::new(Arc::clone(&shared.store));
+        let (channels, link) = channels();
+        let copy = |sockets: &Sockets| copies(sockets).map_err(system("copying a descriptor"));
+        let fixed = Fixed {
+            lock: given.lock.try_clone().map_err(system("copying a descriptor"))?,
+            control: given.control.try_clone().map_err(system("copying a descriptor"))?.into(),
+            punt: given.punt.copy().map_err(system("copying a descriptor"))?,
+            receivers: copy(&given.receivers)?,
+            senders: copy(&given.senders)?,
+            outside: None,
+        };
+        let underlay = underlay(config, given.receivers, given.senders, &shared.counters);
+        let batch = usize::from(config.engine.batch);
+        let engine = Engine::new(Arc::clone(&shared), channels, underlay, tables, polling(config), batch)
+            .map_err(system("making the engine"))?;
+        let engine = if given.taken { engine.paused() } else { engine };
+        let counters = Arc::new(ControlCounters::default());
+        let (request_sender, requests) = sync_channel(REQUESTS_MAX);
+        let control = Control::on(given.control, request_sender, Arc::clone(&shared), Arc::clone(&counters))
+            .map_err(system("opening the control socket"))?;
+        let (ask_sender, asks) = sync_channel(ASKS_MAX);
+        let (handed, left) = (Arc::new(HandoverCounters::default()), Arc::new(AtomicBool::new(false)));
+        let book = port_book(&shared)?;
+        let parts = Parts {
+            identity: Identity {
+                name: config.name.clone(),
+                role: config.role,
+                underlay: config.underlay,
+                domain: config.domain.clone(),
+                key: secrets.identity,
+                numbers: open_numbers(config)?,
+                tokens: TokenKey::new(secrets.dataplane),
+            },
+            mind,
+            gate: given.gate,
+            open_gate: gate_opener(config, secrets.group_key),
+            journal: given.journal,
+            flows,
+            ports: if given.taken { book.adopting() } else { book },
+            link,
+            requests,
+            punt: given.punt,
+            control: counters,
+            shared: Arc::clone(&shared),
+            handover: HandoverPort { asks, counters: Arc::clone(&handed), left: Arc::clone(&left) },
+        };
+        let slow = Slow::new(parts).map_err(system("starting the slow path"))?;
+        let keeper = Keeper {
+            fixed,
+            who: who(config),
+            asks: ask_sender,
+            shared: Arc::clone(&shared),
+            wake: Arc::new(Wakeup::new().map_err(system("making a wakeup"))?),
+            counters: Arc::clone(&handed),
+            path: config.run_dir.join(UPGRADE_SOCKET),
+        };
+        Ok(Assembly { slow, engine, control, shared, keeper, counters: handed, left, lock: given.lock })
+    }
+
+    pub(super) fn run_engine(self, config: &SwitchConfig) -> Result<(Running, Slow<M>), SwitchError> {
+        let (cpu, engine) = (config.engine.cpu, self.engine);
+        let engine = spawn("engine", move || {
+            if let Some(cpu) = cpu {
+                sys::pin_thread(cpu)?;
+            }
+            engine.run()
+        })?;
+        let Assembly { slow, control, shared, keeper, left, lock, .. } = self;
+        Ok((Running { engine, control, shared, keeper, left, lock }, slow))
+    }
+}
+
+impl Running {
+    /// Says in the lock that this process has it.
+    pub(super) fn sign(&self) -> Result<(), SwitchError> {
+        handover::sign_lock(&self.lock).map_err(system("writing the lock"))
+    }
+
+    /// What is counted of hand-overs.
+    pub(super) fn counters(&self) -> &HandoverCounters {
+        &self.keeper.counters
+    }
+
+    /// Ends the engine, after its slow path is gone: then nothing of the switch is open here any more.
+    pub(super) fn give_up(self) {
+        self.shared.engine_wake.wake();
+        // It has nothing to say.
+        let _ = self.engine.1.join();
+    }
+
+    /// Starts the other threads.
+    pub(super) fn run<M: Mind + 'static>(
+        mut self,
+        slow: Slow<M>,
+        outside: Option<Outside>,
+    ) -> Result<Switch, SwitchError> {
+        let (control, stop) = (self.control, Arc::clone(&self.shared));
+        let control_wake = control.waker();
+        self.keeper.fixed.outside = outside.map(|outside| (outside.name, outside.device));
+        let keeper_wake = Arc::clone(&self.keeper.wake);
+        let threads = vec![
+            self.engine,
+            spawn("slow", move || slow.run())?,
+            spawn("control", move || control.run(&stop.stop))?,
+        ];
+        Ok(Switch {
+            shared: self.shared,
+            control_wake,
+            keeper_wake,
+            threads,
+            waiting: Some(self.keeper),
+            keeper: None,
+            left: self.left,
+            _lock: self.lock,
+        })
+    }
+}
+
+pub(super) fn spawn(
+    name: &'static str,
+    work: impl FnOnce() -> io::Result<()> + Send + 'static,
+) -> Result<(&'static str, JoinHandle<io::Result<()>>), SwitchError> {
+    let builder = std::thread::Builder::new().name(format!("weir-{name}"));
+    let thread = builder.spawn(work).map_err(system("starting a thread"))?;
+    Ok((name, thread))
+}
+
+pub(super) fn polling(config: &SwitchConfig) -> Polling {
+    if config.engine.always_poll {
+        return Polling::always(Instant::now());
+    }
+    Polling::new(Duration::from_micros(u64::from(config.engine.busy_poll_us)), Instant::now())
+}
+
+pub(super) fn shared(flows_max: usize, start: Instant) -> Result<Shared, SwitchError> {
+    let mut random = [0; 16];
+    let urandom = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
+    urandom.map_err(system("drawing the seed of the flow table"))?;
+    let words = u128::from_ne_bytes(random);
+    let wakeup = || Wakeup::new().map_err(system("making a wakeup"));
+    Ok(Shared {
+        store: Arc::new(FlowStore::with_flows_max([words as u64, (words >> 64) as u64], flows_max)),
+        counters: Arc::new(Counters::default()),
+        load: MissLoad::default(),
+        engine_wake: wakeup()?,
+        slow_wake: wakeup()?,
+        start,
+        stop: AtomicBool::new(false),
+    })
+}
+
+pub(super) fn channels() -> (Channels, EngineLink) {
+    let (command_sender, commands) = sync_channel(COMMANDS_MAX);
+    // Each command gives back one thing at most; failures of ports come on top.
+    let (returned_sender, returned) = sync_channel(2 * COMMANDS_MAX);
+    let (miss_producer, misses) = frame_ring(RING_FRAMES, RING_BYTES);
+    let (injects, inject_consumer) = frame_ring(RING_FRAMES, RING_BYTES);
+    let channels =
+        Channels { commands, returned: returned_sender, misses: miss_producer, injects: inject_consumer };
+    (channels, EngineLink { commands: command_sender, returned, misses, injects })
+}
+
+pub(super) fn underlay(
+    config: &SwitchConfig,
+    receivers: Sockets,
+    senders: Sockets,
+    counters: &Arc<Counters>,
+) -> Underlay {
+    let address = config.underlay;
+    let (geneve, vxlan): (Sockets, Sockets) =
+        senders.into_iter().partition(|(_, format)| *format == Encapsulation::Geneve);
+    let alone = |sockets: Sockets| sockets.into_iter().map(|(socket, _)| socket).collect();
+    let geneve = (alone(geneve), config.geneve_port);
+    let vxlan = (alone(vxlan), config.vxlan_port);
+    let transmit = Transmit::new(address.is_ipv6(), geneve, vxlan, Arc::clone(counters));
+    let ports = [config.geneve_port, config.vxlan_port];
+    let partial_checksums = config.engine.partial_checksums;
+    Underlay { receivers, transmit, address, ports, partial_checksums }
+}
+
+pub(super) fn port_book(shared: &Arc<Shared>) -> Result<PortBook, SwitchError> {
+    let (sender, arrived) = channel();
+    let wake = Arc::clone(shared);
+    let tell: Arc<dyn Fn(Arrived) + Send + Sync> = Arc::new(move |what| {
+        // The receiver lives as long as the slow thread.
+        let _ = sender.send(what);
+        wake.slow_wake.wake();
+    });
+    let told = Arc::clone(&tell);
+    let attacher = Attacher::start(move |result| told(result.into()));
+    Ok(PortBook::new(attacher.map_err(system("starting the attaching thread"))?, tell, arrived))
+}
+
+pub(super) fn log_budget(config: &SwitchConfig) {
+    let flows_max = config.engine.flows_max;
+    let mib = |bytes: usize| bytes / (1024 * 1024);
+    tracing::info!(
+        flows_max,
+        flow_table_mib_max = mib(flows_max * FlowStore::slot_bytes() + 2 * Index::bytes_max(flows_max)),
+        rings_mib = mib(2 * RING_BYTES),
+        socket_buffers_mib = mib(config.engine.socket_buffer_bytes as usize),
+        "memory: tables grow as flows come, buffers as they fill"
+    );
+}
