@@ -6,6 +6,7 @@ mod net_path;
 mod order;
 mod scale;
 mod setup;
+mod upgrade;
 
 pub use order::tool as order_client;
 
@@ -36,6 +37,8 @@ enum Command {
     Flows(flows::Flows),
     /// How long the first packet of a flow waits in a learned network, by the order of the controllers (root)
     Setup(setup::Setup),
+    /// How long a host stands still when its switch is replaced under traffic, and when it crashes (root)
+    Upgrade(upgrade::Upgrade),
     /// Memory and disk of a group of three over a million writes, beside etcd
     Growth(order::Growth),
     /// All of them
@@ -56,6 +59,7 @@ impl Bench {
             Command::Failover(bench) => bench.run(),
             Command::Flows(bench) => bench.run(),
             Command::Setup(bench) => bench.run(),
+            Command::Upgrade(bench) => bench.run(),
             Command::Growth(bench) => bench.run(),
             Command::All => {
                 net::Net::usual().run()?;
@@ -65,6 +69,7 @@ impl Bench {
                 order::Failover::usual().run()?;
                 flows::Flows::usual().run()?;
                 setup::Setup::usual().run()?;
+                upgrade::Upgrade::usual().run()?;
                 order::Growth::usual().run()
             }
         }
