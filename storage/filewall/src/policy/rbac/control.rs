@@ -632,7 +632,7 @@ impl Control {
                 if name == *self.name && Self::is_root(rbac, real.as_bytes()) {
                     return refuse(Status::Noent);
                 }
-                let Some((handle, object)) = rbac.named(call, real, &name)? else {
+                let Some((handle, object)) = rbac.named(call, real, &name, false)? else {
                     return refuse(Status::Noent);
                 };
                 let shown = self.shadow(rbac, &handle, &object, core.zones, now);
