@@ -8,7 +8,7 @@ WEIR := $(TARGET)/release/weir
 LAB ?= two-tenants
 
 .PHONY: help lab lab-down test bench bench-files bench-filewall bench-monitor bench-plan bench-ports bench-trust lint fmt clean simulate soak-monitor \
-	install-deps lab-deps guest-kernel nfs-peer s3-peer fs-suites suites build require-root
+	install-deps lab-deps guest-kernel nfs-peer s3-peer fuse-peer fs-suites suites build require-root
 
 help: ## list the targets
 	@echo "Weir: make <target>"
@@ -39,6 +39,7 @@ soak-monitor: require-root install-deps ## no false alarm of the monitor in ten 
 	cargo run --release --locked -p weir-monitor --example bench -- 600 soak
 
 bench-files: require-root install-deps ## files of a mount, accelerated and not, beside the kernel's (root)
+	-@scripts/fuse-peer $(LIBFUSE)
 	cargo run --release --locked -p weir-userfs --example files_bench
 
 bench-plan: ## plan and check 10,000 random policy changes on real networks
@@ -86,6 +87,9 @@ suites: require-root install-deps ## run others' tests of NFS servers with FileW
 
 s3-peer: ## build an S3 server, for tests of user-space files
 	@scripts/s3-peer
+
+fuse-peer: ## build a FUSE server over io_uring, for the comparison of files (LIBFUSE=SOURCE)
+	@scripts/fuse-peer $(LIBFUSE)
 
 fs-suites: ## build two suites that test a file system from outside, for tests of user-space files
 	@scripts/fs-suites

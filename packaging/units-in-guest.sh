@@ -5,6 +5,7 @@
 #   units-in-guest.sh [BINARY]        default: target/release/weir
 #   WEIR_GUEST_LOG=FILE               where the guest's console goes (default: in a folder that is deleted)
 #   WEIR_GUEST_QMP=SOCKET             QEMU's monitor protocol, to pause it by while the machine is needed for something else
+#   WEIR_GUEST_ONLY=monitor           the monitor's part alone
 #   WEIR_GUEST_LIMIT_S=N              how long the guest may take (default 1500)
 #
 # Needs root, debootstrap, qemu-system-x86 and e2fsprogs. The guest has no network; QEMU runs without KVM if there
@@ -92,7 +93,7 @@ boot() {
   [ -z "${WEIR_GUEST_QMP:-}" ] || qmp=(-qmp "unix:$WEIR_GUEST_QMP,server=on,wait=off")
   timeout -k 5 "$limit_s" qemu-system-x86_64 -accel "$accel" -cpu max -M q35 -smp 2 -m 1024 -nodefaults -no-user-config -no-reboot \
     -display none -serial "file:$console" -kernel "$work/vmlinuz" -initrd "$work/initrd" \
-    -append "root=/dev/vda rw console=ttyS0 quiet panic=-1 mitigations=off audit=0 systemd.show_status=0" \
+    -append "root=/dev/vda rw console=ttyS0 quiet panic=-1 mitigations=off audit=0 systemd.show_status=0 ${WEIR_GUEST_ONLY:+weir.proof=$WEIR_GUEST_ONLY}" \
     -drive "file=$image,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci "${qmp[@]}" </dev/null || true
 }
 

@@ -96,6 +96,25 @@ rm /etc/weir/monitor/service.yaml
 restart_monitor
 check "it answers without that policy" weir monitor top
 
+# A fork bomb that nothing bounds: of the whole machine, in no cgroup that a policy names.
+cat > /etc/weir/monitor/host.yaml <<'YAML'
+kind: fork-bomb
+name: host-forks
+dry-run: false
+when: { living: 200, window-ms: 2000 }
+YAML
+restart_monitor
+check "it answers with a policy for the whole machine" weir monitor top
+host=$(main_pid weir-host)
+processes=$(echo /proc/[0-9]* | wc -w)
+systemd-run --quiet --unit=bomb -p TasksMax=infinity -p LimitNPROC=infinity bash -c ':() { : | : & }; :; sleep 1000'
+check "a fork bomb of the whole machine is ended" events '"policy": *"host-forks".*"outcome": *"acted"'
+gone() { [ "$(echo /proc/[0-9]* | wc -w)" -lt $((processes + 50)) ]; }
+check "the machine has few processes again" gone
+check "those that were there live" [ "$(main_pid weir-host)" = "$host" ]
+systemctl stop bomb 2>/dev/null
+rm /etc/weir/monitor/host.yaml
+
 # Who ends a hog of the whole machine how soon, from the moment that a tenth of its memory is left. An emulated machine: only relations count.
 # Each in its best mode: earlyoom looks up to ten times a second and does not wait for swap to fill; systemd-oomd has swap, without which
 # the kernel's own killer comes before there is any pressure, and waits for a second of it, not thirty.

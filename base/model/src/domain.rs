@@ -26,6 +26,8 @@ pub const UNDERLAYS_MAX: usize = 64;
 pub const STATEMENTS_MAX: usize = 1_024;
 /// Most batches that the statements of one forwarded event are of: each costs the check of a group's signature.
 pub const BATCHES_MAX: usize = 8;
+/// Highest number of a statement: whatever somebody says, there is room behind it.
+pub const NUMBER_MAX: u64 = 1 << 62;
 /// Longest authority's certificate, bytes of PEM.
 pub const AUTHORITY_BYTES_MAX: usize = 8 * 1024;
 /// How old what a controller asked may be when it counts as its word, milliseconds.
@@ -114,6 +116,16 @@ pub struct SignedFetch {
     pub fetch: Fetch,
     /// The controller's signature over it.
     pub signature: Signature,
+}
+
+/// A [`SignedFetch`] on its way to a controller of another domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// What is asked.
+    pub signed: SignedFetch,
+    /// How long the answer may wait for something to tell, milliseconds; 0: nothing is wanted, for this is only a word of how far
+    /// the asker's domain is.
+    pub wait_ms: u64,
 }
 
 /// What an order carries about other domains.

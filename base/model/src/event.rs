@@ -9,6 +9,7 @@ use crate::domain::DomainEvent;
 use crate::entry::{Key, Vni};
 use crate::filewall::PolicyOrder;
 use crate::health::{HealthReport, RepairOrder};
+use crate::identity::IdentityEvent;
 use crate::packet_in::PacketInReport;
 use crate::resource::ResourceId;
 use crate::signed::Signature;
@@ -53,6 +54,11 @@ impl SourceId {
     /// Whether it names a controller.
     pub fn is_controller(&self) -> bool {
         self.0.starts_with(CONTROLLER)
+    }
+
+    /// What a person calls it: `h1` of an actuator, `controller-2` of a controller.
+    pub fn short(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or(&self.0)
     }
 
     /// The actuator that it names, if it names one.
@@ -119,6 +125,8 @@ pub enum EventBody {
     PacketIn(PacketInReport),
     /// Something about other domains (row C6).
     Domain(Box<DomainEvent>),
+    /// Something about keys and certificates (rows R4, R12).
+    Identity(Box<IdentityEvent>),
 }
 
 /// Changes that become true together.

@@ -13,6 +13,7 @@ pub mod entry;
 pub mod event;
 pub mod filewall;
 pub mod health;
+pub mod identity;
 pub mod join;
 pub mod local;
 pub mod mac;

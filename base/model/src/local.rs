@@ -73,6 +73,8 @@ pub enum ToSwitch {
     },
     /// What the monitor saw and did: sign it and tell the controllers.
     Health(HealthReport),
+    /// Read the file of the identity anew and sign with what it holds; answered by [`FromSwitch::Identity`].
+    ReadIdentity,
 }
 
 /// From the switch to the agent (or a tool).
@@ -108,6 +110,11 @@ pub enum FromSwitch {
         id: u64,
         /// The answer.
         answer: Answer,
+    },
+    /// Acks and events are signed with this key from now on.
+    Identity {
+        /// The public key.
+        key: [u8; 32],
     },
 }
 

@@ -6,14 +6,15 @@
 
 use crate::entry::Key;
 use crate::event::{Role, SignedEvent};
+use crate::identity::Rotation;
 use crate::local::{Answer, Question};
-use crate::signed::{HeaderShare, SignedAcks, SignedUpdates, UnsignedUpdates};
+use crate::signed::{HeaderShare, Signature, SignedAcks, SignedUpdates, UnsignedUpdates};
 use crate::{Label, Version};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Number of this protocol; the two sides must have the same.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 /// Most controllers of a group.
 pub const CONTROLLERS_MAX: usize = 16;
 /// Longest certificate request, bytes.
@@ -74,6 +75,21 @@ pub enum ToController {
         /// PKCS#10 request, PEM; at most [`REQUEST_BYTES_MAX`]. Only its key is taken.
         csr_pem: String,
     },
+    /// Make another key of this actuator known, and sign a certificate for another key; answered by [`ToActuator::Rotated`] or
+    /// [`ToActuator::NotRotated`]. Saying it again changes nothing.
+    Rotate {
+        /// The change, with both keys' signatures.
+        rotation: Rotation,
+        /// PKCS#10 request, PEM; at most [`REQUEST_BYTES_MAX`]. Only its key is taken.
+        csr_pem: String,
+    },
+    /// The key before is not used any more; answered by [`ToActuator::Settled`] or [`ToActuator::NotRotated`].
+    Settle {
+        /// The key that is used.
+        key: [u8; 32],
+        /// Its signature.
+        by_key: Signature,
+    },
 }
 
 /// From the controller to the agent.
@@ -122,4 +138,20 @@ pub enum ToActuator {
     Unsigned(UnsignedUpdates),
     /// This controller's share of the group's signature over a batch.
     Share(HeaderShare),
+    /// Change your keys and your certificate: somebody wants it.
+    RotateKeys,
+    /// The new key is known everywhere that the order reaches; this is its certificate.
+    Rotated {
+        /// The key that is known.
+        key: [u8; 32],
+        /// Certificate, PEM.
+        certificate_pem: String,
+    },
+    /// Only this key is taken now.
+    Settled {
+        /// The key.
+        key: [u8; 32],
+    },
+    /// A change of keys goes no further here; the text says why.
+    NotRotated(String),
 }

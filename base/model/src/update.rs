@@ -51,7 +51,7 @@ pub enum Reason {
     GatewayFilledBeforeUse,
     /// The members of a tag outlive the policy that selects by it.
     PolicyBeforeMembersGone,
-    /// The next switch of a new way knows it before packets are sent there: no loop, no black hole.
+    /// The switches behind one on a new way know it before packets are sent there: no loop, no black hole.
     NextSwitchFirst,
     /// Packets on the way from an old rule to a new one keep to the policy.
     PolicyOnTheWay,
@@ -74,7 +74,9 @@ impl fmt::Display for Reason {
             Reason::PortGoneBeforeNetwork => "a network's parameters outlive its ports",
             Reason::GatewayFilledBeforeUse => "a gateway must know the networks before hosts use it",
             Reason::PolicyBeforeMembersGone => "the members of a tag outlive the policy that selects by it",
-            Reason::NextSwitchFirst => "the next switch must know the new way before packets are sent there",
+            Reason::NextSwitchFirst => {
+                "switches behind it must know the new way before packets are sent there"
+            }
             Reason::PolicyOnTheWay => "packets between an old rule and a new one must keep to the policy",
             Reason::RoomOnLink => "the link must have room before more is sent over it",
             Reason::VersionKnown => "every switch must know the version before packets carry it",

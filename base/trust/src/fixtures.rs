@@ -5,7 +5,10 @@
 use crate::TrustError;
 use crate::batch::{GroupSigner, SingleSigner, Verifier, frames, sign_batch};
 use crate::gate::{Gate, take};
-use crate::identity::{KeyPair, sign_acks, sign_event, sign_fetch, verify_event};
+use crate::identity::{
+    KeyPair, sign_acks, sign_event, sign_fetch, sign_rotation, sign_settled, verify_event, verify_rotation,
+    verify_settled,
+};
 use crate::threshold::{Dealer, GroupPublic, Player, Round, simulation};
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
@@ -16,6 +19,7 @@ use weir_model::entry::{
     ServiceEntry, SubnetEntry, TurnEntry, VirtualEntry, Vni,
 };
 use weir_model::event::{Event, EventBody, Role, SourceId, TurnUse, Usage, UsageReport};
+use weir_model::identity::IdentityEvent;
 use weir_model::packet_in::{PacketIn, PacketInReport, Why};
 use weir_model::resource::{
     Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
@@ -280,6 +284,34 @@ fn what_domains_tell_each_other_keeps_its_bytes() {
     );
 }
 
+/// What the order is told of identities, with the signatures of the keys themselves.
+#[test]
+fn what_is_said_of_identities_keeps_its_bytes() {
+    let (domain, whose) = (label("prod"), SourceId::of_actuator(&label("h1")));
+    let (old, new) = (KeyPair::from_seed(&[2; 32]), KeyPair::from_seed(&[3; 32]));
+    let rotation = sign_rotation(&domain, whose.clone(), &old, &new);
+    assert_eq!(verify_rotation(&domain, &rotation), Ok(()));
+    let by_key = sign_settled(&domain, &whose, &new);
+    assert_eq!(verify_settled(&domain, &whose, &new.public(), &by_key), Ok(()));
+    assert_eq!(
+        verify_settled(&label("other"), &whose, &new.public(), &by_key),
+        Err(TrustError::BadSignature)
+    );
+    let fifth = SourceId::of_controller(&label("controller-5"));
+    let events = [
+        IdentityEvent::Certified { whose: whose.clone(), key: [7; 32], until_s: 1_800_000_000 },
+        IdentityEvent::Rotated(rotation),
+        IdentityEvent::Settled { whose: whose.clone(), key: new.public(), by_key },
+        IdentityEvent::Revoked { whose, reason: "stolen".into() },
+        IdentityEvent::Introduced { whose: fifth, key: [8; 32] },
+    ];
+    let hashes = events.map(|event| hash(&encode(&EventBody::Identity(Box::new(event)))));
+    assert_eq!(
+        hashes,
+        ["4a7eab62dfcd5ac2", "fc29c1c0df9acb67", "82b409519e1d7f15", "4e112adc752f07b7", "d38583cd036cf1c4"]
+    );
+}
+
 #[test]
 fn the_journal_of_the_gate_keeps_its_bytes() {
     let folder = tempfile::tempdir().unwrap();
@@ -313,7 +345,7 @@ fn the_first_frames_of_a_session_keep_their_bytes() {
         encode_frame(&ToActuator::Ping { id: 1 }).unwrap(),
         encode_frame(&ToController::Pong { id: 1 }).unwrap(),
     ];
-    assert_eq!(hash(&all.concat()), "f2a3d94fbc1f0de5");
+    assert_eq!(hash(&all.concat()), "680dac3079202d72");
 }
 
 /// A threshold group's messages: a seeded dealer of a seeded group of four, and what the four sign.

@@ -8,6 +8,7 @@ use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 use sha2::{Digest as _, Sha256};
 use weir_model::domain::{Fetch, SignedFetch};
 use weir_model::event::{Event, SUBJECT_BYTES_MAX, SignedEvent, SourceId};
+use weir_model::identity::Rotation;
 use weir_model::signed::{Signature, SignedAcks};
 use weir_model::{Ack, Label};
 
@@ -28,6 +29,10 @@ pub enum Context {
     Share,
     /// What a controller asks another domain.
     Fetch,
+    /// A source's change of its key.
+    Rotation,
+    /// A source's word that it uses one key only.
+    Settled,
 }
 
 impl Context {
@@ -40,6 +45,8 @@ impl Context {
             Context::DealLog => b"weir/deal-log/1\0",
             Context::Share => b"weir/share/1\0",
             Context::Fetch => b"weir/fetch/1\0",
+            Context::Rotation => b"weir/rotation/1\0",
+            Context::Settled => b"weir/settled/1\0",
         }
     }
 }
@@ -173,4 +180,44 @@ pub fn verify_digested_event(
 ) -> Result<(), TrustError> {
     let message = digested_message(domain, source, sequence, subject, body);
     verify(public, Context::Event, &message, signature)
+}
+
+fn rotation_message(domain: &Label, whose: &SourceId, old: &[u8; 32], new: &[u8; 32]) -> Vec<u8> {
+    weir_base::codec::encode(&(domain, whose, old, new))
+}
+
+/// Changes a source's key from `old` to `new`, with the word of both.
+pub fn sign_rotation(domain: &Label, whose: SourceId, old: &KeyPair, new: &KeyPair) -> Rotation {
+    let message = rotation_message(domain, &whose, &old.public(), &new.public());
+    let by = |key: &KeyPair| key.sign(Context::Rotation, &message);
+    Rotation { whose, old: old.public(), new: new.public(), by_old: by(old), by_new: by(new) }
+}
+
+/// Checks that both keys want the change, in this domain.
+///
+/// # Errors
+/// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
+pub fn verify_rotation(domain: &Label, rotation: &Rotation) -> Result<(), TrustError> {
+    let Rotation { whose, old, new, by_old, by_new } = rotation;
+    let message = rotation_message(domain, whose, old, new);
+    verify(old, Context::Rotation, &message, by_old)?;
+    verify(new, Context::Rotation, &message, by_new)
+}
+
+/// A source's word that it uses this key only.
+pub fn sign_settled(domain: &Label, whose: &SourceId, key: &KeyPair) -> Signature {
+    key.sign(Context::Settled, &weir_base::codec::encode(&(domain, whose, key.public())))
+}
+
+/// Checks that the source with this key uses it only.
+///
+/// # Errors
+/// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
+pub fn verify_settled(
+    domain: &Label,
+    whose: &SourceId,
+    key: &[u8; 32],
+    by_key: &Signature,
+) -> Result<(), TrustError> {
+    verify(key, Context::Settled, &weir_base::codec::encode(&(domain, whose, key)), by_key)
 }

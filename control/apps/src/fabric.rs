@@ -222,6 +222,7 @@ impl App for Fabric {
             EventBody::FileWall(order) => filewall::order(&mut work, order)?,
             EventBody::PacketIn(report) => learned::hear(&mut work, report, now_ms)?,
             EventBody::Domain(about) => domains::decide(&mut work, event, about, now_ms)?,
+            EventBody::Identity(about) => membership::rekey(&mut work, about)?,
         }
         // Before the marks are used up.
         let told = domains::tell(&mut work)?;

@@ -16,10 +16,14 @@
 //! - What comes from another domain is tried on the present state before it is ordered; a controller that gives what would be
 //!   refused is passed over, and counted.
 //! - A forgets what B has taken only by the words of more of B's controllers than may lie, which are checked again when it is decided.
+//! - A domain asks for everything anew when more of the other's controllers than may lie say that what follows is gone, and not because one of
+//!   its own just started again and lags.
 //! - One page is under way for each domain, and an event of each at most every [`PAUSE_MS`]: a domain that floods takes no more.
+//! - Between two questions that brought nothing there is a pause that doubles, up to [`BACK_OFF_MAX_MS`]: neither a domain that is gone nor
+//!   one that says at once that it has nothing is asked in a circle.
 
 use crate::core::OutboxPage;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_model::Label;
 use weir_model::domain::{
     DomainController, DomainEvent, Fetch, SignedFetch, WORD_AGE_MAX_MS, honest_among, statement_of,
@@ -28,6 +32,10 @@ use weir_trust::identity::verify_fetch;
 
 /// Between two events of one domain at least, milliseconds.
 pub const PAUSE_MS: u64 = 20;
+/// Longest pause between two questions that brought nothing, milliseconds.
+pub const BACK_OFF_MAX_MS: u64 = 2_000;
+/// An answer with nothing that took so long did wait for something to tell, milliseconds.
+pub const WAITED_MS: u64 = 1_000;
 /// An event that was proposed and is not decided is proposed again after so long, milliseconds.
 pub const AGAIN_MS: u64 = 2_000;
 /// Between two words of how far this domain is, milliseconds.
@@ -50,6 +58,8 @@ pub struct AskerCounters {
     pub proposed: u64,
     /// Events that somebody else had ordered.
     pub spared: u64,
+    /// Events that were refused when they were decided.
+    pub lost: u64,
 }
 
 /// What this domain knows of one that it takes from.
@@ -76,10 +86,15 @@ pub struct Asker {
     controller: u64,
     of: Label,
     turn: usize,
-    /// A controller said that what follows is gone. One that lies is believed only until the next page.
-    behind: bool,
+    /// Controllers that say that what follows is gone. It counts when more of them do than may lie.
+    behind: BTreeSet<u64>,
+    /// Whom was asked last.
+    asked: u64,
     waiting: Option<Waiting>,
     pause_until_ms: u64,
+    asked_ms: u64,
+    /// Questions in a row that brought nothing.
+    fruitless: u32,
     worded: Option<(u64, u64)>,
     /// Counters.
     pub counters: AskerCounters,
@@ -94,9 +109,12 @@ impl Asker {
             controller,
             of,
             turn,
-            behind: false,
+            behind: BTreeSet::new(),
+            asked: 0,
             waiting: None,
             pause_until_ms: 0,
+            asked_ms: 0,
+            fruitless: 0,
             worded: None,
             counters: AskerCounters::default(),
         }
@@ -107,20 +125,36 @@ impl Asker {
         &self.of
     }
 
+    /// Whether everything must be told anew.
+    fn wants_all(&self, seen: &Seen<'_>) -> bool {
+        let says = seen.controllers.iter().filter(|one| self.behind.contains(&one.id)).count();
+        seen.anew || (says > 0 && says >= honest_among(seen.controllers.len()))
+    }
+
     fn fetch(&self, seen: &Seen<'_>, now_ms: u64) -> Fetch {
         let (domain, of) = (self.own.clone(), self.of.clone());
-        let begin = seen.anew || self.behind;
+        let begin = self.wants_all(seen);
         Fetch { domain, controller: self.controller, of, through: seen.through, begin, now_ms }
     }
 
-    /// Whom to ask now, and what; nothing while what came is not ordered.
+    /// Whom to ask now, and what; nothing while what came is not ordered, and in a pause. `now_ms` is of any clock that does not go
+    /// back; who asks puts its own time into the question.
     pub fn ask(&mut self, seen: &Seen<'_>, now_ms: u64) -> Option<(DomainController, Fetch)> {
         self.settled(seen);
         if self.waiting.is_some() || now_ms < self.pause_until_ms || seen.controllers.is_empty() {
             return None;
         }
         let whom = seen.controllers[self.turn % seen.controllers.len()].clone();
+        (self.asked_ms, self.asked) = (now_ms, whom.id);
         Some((whom, self.fetch(seen, now_ms)))
+    }
+
+    /// The next controller is asked, after a pause.
+    fn back_off(&mut self, now_ms: u64) {
+        self.turn = self.turn.wrapping_add(1);
+        let pause_ms = BACK_OFF_MAX_MS.min(PAUSE_MS << self.fruitless.min(16));
+        self.fruitless = self.fruitless.saturating_add(1);
+        self.pause_until_ms = self.pause_until_ms.max(now_ms + pause_ms);
     }
 
     /// An answer came, and what it brings would be taken; or it did not come, or would not.
@@ -128,22 +162,29 @@ impl Asker {
         let page = match answer {
             Answer::Silent => {
                 self.counters.silent += 1;
-                self.turn = self.turn.wrapping_add(1);
-                return;
+                return self.back_off(now_ms);
             }
             Answer::Refused => {
                 self.counters.refused += 1;
-                self.turn = self.turn.wrapping_add(1);
-                return;
+                return self.back_off(now_ms);
             }
             Answer::Page(page) => page,
         };
-        self.behind = page.behind;
+        match page.behind {
+            true => self.behind.insert(self.asked),
+            false => self.behind.remove(&self.asked),
+        };
         let Some(last) = last_of(&page).filter(|last| *last > seen.through) else {
             // One that keeps something back is not asked for ever.
+            if now_ms.saturating_sub(self.asked_ms) < WAITED_MS {
+                return self.back_off(now_ms);
+            }
             self.turn = self.turn.wrapping_add(1);
+            self.fruitless = 0;
             return;
         };
+        self.fruitless = 0;
+        self.behind.clear();
         self.counters.pages += 1;
         let event = DomainEvent::Forwarded { origin: self.of.clone(), statements: page.statements };
         self.waiting = Some(Waiting { last, event, since_ms: now_ms, proposed_ms: None });
@@ -169,20 +210,22 @@ impl Asker {
         Some(waiting.event.clone())
     }
 
-    /// What was proposed cannot be ordered any more: it is asked for anew.
-    pub fn lost(&mut self) {
+    /// What was proposed was refused when it was decided, as the state had moved on: it is asked for anew, elsewhere.
+    pub fn lost(&mut self, now_ms: u64) {
         self.waiting = None;
-        self.turn = self.turn.wrapping_add(1);
+        self.counters.lost += 1;
+        self.back_off(now_ms);
     }
 
     /// The word of how far this domain is, to be told to all controllers of the other one, when there is something new to say.
     pub fn word(&mut self, seen: &Seen<'_>, now_ms: u64) -> Option<Fetch> {
+        let wants_all = self.wants_all(seen);
         let new = match self.worded {
             Some((through, at)) => {
-                let changed = through != seen.through || seen.anew || self.behind;
+                let changed = through != seen.through || wants_all;
                 changed && now_ms.saturating_sub(at) >= WORD_MS
             }
-            None => seen.through > 0 || seen.anew || self.behind,
+            None => seen.through > 0 || wants_all,
         };
         new.then(|| {
             self.worded = Some((seen.through, now_ms));
@@ -209,6 +252,15 @@ pub enum Answer {
     Refused,
     /// This.
     Page(OutboxPage),
+}
+
+/// Whether a domain that has taken all up to `through` lacks what is not here any more, and must be told everything anew. It is known to
+/// have taken all up to the first number of `lane`, and was told all up to the second: so it has less than it had, because it forgot this
+/// domain meanwhile, or more than it was told, because this domain lost what it did.
+///
+/// One that lags may not say the second, and who lags itself may not believe the first.
+pub fn is_behind(page: &OutboxPage, through: u64, lane: (u64, u64)) -> bool {
+    page.behind || page.statements.is_empty() && !(lane.0..=lane.1).contains(&through)
 }
 
 /// The highest number in a page.
@@ -260,7 +312,11 @@ impl Words {
         match checked {
             Ok(()) => {
                 let fetch = &signed.fetch;
-                self.heard.entry(fetch.domain.clone()).or_default().insert(fetch.controller, signed.clone());
+                let heard = self.heard.entry(fetch.domain.clone()).or_default();
+                // One that is repeated by somebody else, later, takes nothing back.
+                if heard.get(&fetch.controller).is_none_or(|known| known.fetch.now_ms <= fetch.now_ms) {
+                    heard.insert(fetch.controller, signed.clone());
+                }
             }
             Err(_) => self.unheard += 1,
         }
@@ -293,12 +349,21 @@ impl Words {
             self.since.remove(domain);
             return None;
         };
-        let since = *self.since.entry(domain.clone()).or_insert(now_ms);
+        let since = self.since.entry(domain.clone()).or_insert(now_ms);
+        // A clock that was put back must not make anybody wait.
+        *since = now_ms.min(*since);
+        let since = *since;
         let many = begin || cut || through.saturating_sub(acked) >= WORDS_MANY;
         let wait_ms = if many { 0 } else { WORDS_WAIT_MS };
         let overdue = now_ms.saturating_sub(since).checked_sub(wait_ms)?;
         let words = words.into_iter().cloned().collect();
         Some((DomainEvent::Heard { domain: domain.clone(), through, begin, words }, overdue))
+    }
+
+    /// Forgets what was heard of domains that are not known any more.
+    pub fn keep(&mut self, known: impl Fn(&Label) -> bool) {
+        self.heard.retain(|domain, _| known(domain));
+        self.since.retain(|domain, _| known(domain));
     }
 
     /// Something was ordered about a domain: words for a beginning are used up.
@@ -330,3 +395,6 @@ fn check(
         false => Err(Unheard::NoController),
     }
 }
+
+#[cfg(test)]
+mod tests;

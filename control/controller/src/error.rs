@@ -22,6 +22,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: Unauthentic,
     },
+    /// Nothing of a source is taken, or not what it showed.
+    #[error("'{whose}' is refused: {reason}")]
+    Identity {
+        /// Whose it says it is.
+        whose: String,
+        /// What is wrong with it.
+        reason: Unauthentic,
+    },
     /// A queue is full; nothing was taken.
     #[error("overloaded: {limit} {what} wait already; try again later")]
     Overloaded {

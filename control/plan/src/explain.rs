@@ -72,8 +72,12 @@ fn of_version(version: u16) -> String {
 fn reason(network: &Network, reason: Reason) -> String {
     let link = |link: Link| format!("{} to {}", network.name(link.from), network.name(link.to));
     match reason {
-        Reason::BlackHole => "the next switch has no rule before, packets would be lost".to_string(),
-        Reason::Loop => "the next switch sends the old way before, which may lead back".to_string(),
+        Reason::BlackHole => {
+            "a switch behind it on the new way has no rule before, packets would be lost".to_string()
+        }
+        Reason::Loop => {
+            "a switch behind it on the new way sends the old way before, which may lead back".to_string()
+        }
         Reason::Breach { source } => {
             format!("packets from {} would else break a rule of the policy on the way", network.name(source))
         }

@@ -49,9 +49,9 @@ impl Operation {
 /// Why a step waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The next switch on the new way has no rule yet: packets would be lost there.
+    /// A switch behind it on the new way has no rule yet: packets would be lost there.
     BlackHole,
-    /// The next switch on the new way still sends the old way, which may lead back.
+    /// A switch behind it on the new way still sends the old way, which may lead back.
     Loop,
     /// Packets that come the old way would go around a waypoint, through a switch that they must avoid, or
     /// arrive where they must not.

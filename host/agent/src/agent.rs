@@ -63,6 +63,8 @@ impl Agent {
             (given, _) => given.to_vec(),
         };
         check_controllers("controllers", &controllers)?;
+        // What an earlier agent had got of new keys counts from its first session on.
+        session::rotation::Rotation::open(&config.state_dir, &config.name)?;
         let identity = join::identity(&config.state_dir)?.public();
         // Read now, so that a wrong file is told at once and not at the first session.
         tls::session_config(&config.state_dir)?;

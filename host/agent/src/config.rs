@@ -172,9 +172,9 @@ pub struct SupervisorSettings {
     /// Whether a switch that is found running, of another program than this, is taken over from under traffic: so the restart of the
     /// service after an update replaces the switch too.
     pub take_over: bool,
-    /// First wait before a dead child is started again, milliseconds.
+    /// First wait between two starts of a child that dies, milliseconds.
     pub backoff_min_ms: u64,
-    /// Longest wait before a dead child is started again, milliseconds.
+    /// Longest wait between two starts of a child that dies, milliseconds.
     pub backoff_max_ms: u64,
 }
 

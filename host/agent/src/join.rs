@@ -259,11 +259,16 @@ impl Keys {
 
     /// A request (PEM) for a certificate.
     pub(crate) fn signing_request(&self, name: &Label) -> Result<String, AgentError> {
+        Keys::request_of(&self.tls, name)
+    }
+
+    /// A request (PEM) for a certificate of a key.
+    pub(crate) fn request_of(key: &TlsKey, name: &Label) -> Result<String, AgentError> {
         let failed = |error: rcgen::Error| AgentError::Join(format!("no certificate request: {error}"));
         let mut params = CertificateParams::new(vec![name.to_string()]).map_err(failed)?;
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name.as_str());
-        params.serialize_request(&self.tls).and_then(|request| request.pem()).map_err(failed)
+        params.serialize_request(key).and_then(|request| request.pem()).map_err(failed)
     }
 }
 

@@ -67,6 +67,8 @@ metrics! {
     shares_dropped: "counter" "weir_agent_shares_total" "result=\"dropped\"", "Signatures put together from controllers' shares, and shares that were not used.";
     renewals_done: "counter" "weir_agent_certificate_renewals_total" "result=\"kept\"", "Renewals of this actuator's certificate.";
     renewals_failed: "counter" "weir_agent_certificate_renewals_total" "result=\"failed\"", "Renewals of this actuator's certificate.";
+    keys_changed: "counter" "weir_agent_key_changes_total" "result=\"done\"", "Changes of this actuator's keys.";
+    keys_not_changed: "counter" "weir_agent_key_changes_total" "result=\"refused\"", "Changes of this actuator's keys.";
     certificate_until_s: "gauge" "weir_agent_certificate_until_seconds" "", "When this actuator's certificate ends, seconds of the Unix epoch.";
     session_queue_full: "counter" "weir_agent_session_queue_full_total" "", "Streams ended because the controller did not read.";
     link_up: "gauge" "weir_agent_switch_link_up" "", "Whether the switch's control socket is connected.";

@@ -17,6 +17,7 @@
 
 pub mod driver;
 pub mod renewal;
+pub mod rotation;
 pub mod shares;
 mod stream;
 pub mod tls;
@@ -80,8 +81,8 @@ pub enum Input {
     Closed(String),
     /// A frame of the controller.
     FromController(ToActuator),
-    /// A new certificate is wanted, with this request.
-    Renew(String),
+    /// Say this to the controller, when there is a session.
+    Say(Box<ToController>),
     /// Time has passed.
     Tick,
 }
@@ -103,6 +104,8 @@ pub enum Output {
     Share(HeaderShare),
     /// Keep this certificate (PEM): the controller signed it for us.
     Certificate(String),
+    /// The controller says this of a change of our keys.
+    Keys(ToActuator),
     /// The controllers of the group are here; of two lists the one with the higher number counts.
     Controllers {
         /// Number of the list.
@@ -307,11 +310,9 @@ impl Session {
                 }
             }
             Input::FromController(frame) => self.controller_says(now_ms, frame, out),
-            Input::Renew(csr_pem) if self.established() => {
-                out.push(Output::ToController(ToController::Renew { csr_pem }));
-            }
+            Input::Say(frame) if self.established() => out.push(Output::ToController(*frame)),
             // The next session asks.
-            Input::Renew(_) => {}
+            Input::Say(_) => {}
             Input::Tick => self.tick(now_ms, out),
         }
     }
@@ -459,8 +460,8 @@ impl Session {
                 }
                 out.push(Output::ToController(ToController::Answer { id: open.theirs, answer }));
             }
-            // For the mirror and the ports.
-            FromSwitch::Changed { .. } | FromSwitch::Ports(_) => {}
+            // For the mirror, the ports, and who changes the keys.
+            FromSwitch::Changed { .. } | FromSwitch::Ports(_) | FromSwitch::Identity { .. } => {}
         }
     }
 
@@ -570,6 +571,10 @@ impl Session {
             ToActuator::Controllers { number, sessions } => {
                 out.push(Output::Controllers { number, sessions });
             }
+            frame @ (ToActuator::RotateKeys
+            | ToActuator::Rotated { .. }
+            | ToActuator::Settled { .. }
+            | ToActuator::NotRotated(_)) => out.push(Output::Keys(frame)),
             ToActuator::Refused(reason) => self.end(now_ms, format!("it ends the session: {reason}"), out),
             ToActuator::Welcome { .. } => {
                 self.breach(now_ms, "it welcomes us twice".into(), out);
@@ -603,6 +608,10 @@ fn kind_of(frame: &ToActuator) -> &'static str {
         ToActuator::Ping { .. } => "a ping",
         ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) => "an answer about our certificate",
         ToActuator::Controllers { .. } => "a list of controllers",
+        ToActuator::RotateKeys
+        | ToActuator::Rotated { .. }
+        | ToActuator::Settled { .. }
+        | ToActuator::NotRotated(_) => "something about our keys",
     }
 }
 

@@ -107,13 +107,14 @@ pub struct SupervisorConfig {
     pub replaces_others: bool,
     /// Where upgrades are asked for.
     pub upgrade_socket: PathBuf,
-    /// First wait before a dead child is started again, milliseconds.
+    /// First wait between two starts of a child that dies, milliseconds.
     pub backoff_min_ms: u64,
-    /// Longest wait before a dead child is started again, milliseconds.
+    /// Longest wait between two starts of a child that dies, milliseconds.
     pub backoff_max_ms: u64,
 }
 
-/// Waits between starts: none after the first death, then ever longer ones.
+/// Waits between starts: none after the first death, then ever longer ones, counted from the start of the child that died: what
+/// they bound is how often a child is started, and one that has served for longer than that need not be waited for.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     min_ms: u64,
@@ -132,7 +133,7 @@ impl Backoff {
         if lived_ms >= STEADY_MS {
             self.next_ms = 0;
         }
-        let wait_ms = self.next_ms;
+        let wait_ms = self.next_ms.saturating_sub(lived_ms);
         self.next_ms = self.next_ms.saturating_mul(2).clamp(self.min_ms, self.max_ms);
         wait_ms
     }

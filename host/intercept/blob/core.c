@@ -7,6 +7,7 @@ u8 weir_classes[CALLS_MAX];
 u8 weir_unseen[CALLS_MAX];
 u32 *weir_states;
 u32 weir_forked;
+u32 weir_threads;
 
 struct clone {
   struct thread *block; /* of the child; null for a fork, which has a copy of its parent's */
@@ -56,6 +57,7 @@ static struct thread *make_block(void) {
   t->self = t;
   t->exec_line = -1;
   t->stack_top = (u64)t;
+  t->entry = (u64)weir_entry;
   return t;
 }
 
@@ -83,6 +85,7 @@ static u64 before_clone(struct call *call) {
       return ACT_DONE;
     }
     if (vfork) own->vfork_child = block;
+    else weir_threads = 1;
     block->critical = block->deferred = block->id = 0;
     block->passive = own->passive || !(flags & CLONE_FILES);
   }
@@ -117,6 +120,7 @@ static void patch_map(const struct call *call, u64 begin) {
   weir_identify(&part, stat);
   if (offset >= part.size) return;
   weir_patch_range(begin, bytes < part.size - offset ? bytes : part.size - offset, &part);
+  if (weir_figures.sites_left_unknown) client_unseen();
 }
 
 /* Called on the hook stack for every call that is not passed on at once. */
@@ -127,7 +131,7 @@ u64 weir_before(struct call *call) {
     return client_before(call);
   weir_thread_id();
   if (weir_forked) {
-    weir_forked = 0;
+    weir_forked = weir_threads = 0;
     blocks_lock = 0;
     for (u64 i = 0; i < 64; i++) weir_clones[i].users = 0;
     client_forked();
@@ -138,8 +142,8 @@ u64 weir_before(struct call *call) {
       call->number = (u64)-38; /* ENOSYS: every libc then takes clone */
       return ACT_DONE;
     case NR_execve: case NR_execveat:
-      if (!t->passive) client_share_all();
       weir_exec_before(call);
+      if (!t->passive && (t->exec_line < 0 || !client_stash(t->exec_line))) client_share_all();
       return ACT_AFTER;
     case NR_exit:
       if (!t->passive) free_block(t);
@@ -169,19 +173,34 @@ void weir_after(struct call *call, u64 number, i64 result) {
   client_after(call, number, result);
 }
 
+#define ALWAYS (CALL_ALWAYS | UNSEEN_HURTS << UNSEEN_SHIFT)
+const u8 weir_calls[CALLS_MAX] = {
+    [NR_clone] = ALWAYS, [NR_fork] = ALWAYS, [NR_vfork] = ALWAYS, [NR_clone3] = ALWAYS, [NR_execve] = ALWAYS,
+    [NR_execveat] = ALWAYS, [NR_sigaction] = ALWAYS, [NR_mmap] = ALWAYS, [NR_seccomp] = ALWAYS, [NR_prctl] = ALWAYS,
+    [NR_exit] = CALL_ALWAYS | UNSEEN_HARMLESS << UNSEEN_SHIFT, /* leaves a thread's block behind */
+};
+
+void weir_want(u64 number, u8 call) {
+  if (!call) return;
+  weir_classes[number] = call & 3;
+  weir_unseen[number] = call >> UNSEEN_SHIFT & 3;
+}
+
+/* The injector gives memory with all rights, so that it need not stop us once more. */
+static void take_rights_away(void) {
+  SYS(NR_mprotect, weir_blob, weir_written - weir_blob, 5, 0, 0, 0);
+  SYS(NR_mprotect, weir_written, weir_image_end - weir_written + weir_configuration.images_bytes + weir_configuration.stash_bytes, 3, 0, 0, 0);
+}
+
 /* Before the first instruction of the program. */
 void weir_start(const u64 *stack) {
-  static const u16 always[] = {NR_clone, NR_fork, NR_vfork, NR_clone3, NR_execve, NR_execveat,
-                               NR_exit, NR_sigaction, NR_mmap, NR_seccomp, NR_prctl};
+  take_rights_away();
   struct thread *t = make_block();
   if (!t) return;
   __asm__ volatile("wrgsbase %0" : : "r"(t));
-  for (u64 i = 0; i < sizeof always / sizeof *always; i++) {
-    weir_classes[always[i]] = CALL_ALWAYS;
-    weir_unseen[always[i]] = UNSEEN_HURTS;
-  }
-  weir_unseen[NR_exit] = UNSEEN_HARMLESS; /* leaves a thread's block behind */
+  for (u64 i = 0; i < CALLS_MAX; i++) weir_want(i, weir_calls[i]);
   client_begin();
   weir_signals_begin();
   weir_patch_program(stack);
+  if (weir_figures.sites_left_unknown) client_unseen();
 }

@@ -94,9 +94,9 @@ static u8 *put_between(u8 *to, const u8 *from, const u8 *end) {
   return to;
 }
 
-/* Writes the trampoline `t` of the site whose syscall is at `site`, and the jump to it. `slot` holds the address of
- * weir_entry. */
-void weir_write_site(u8 *site, u32 kind, u64 before, u8 *t, u8 *slot) {
+/* Writes the trampoline `t` of the site whose syscall is at `site`, and the jump to it. Both may be elsewhere than they will run, as far
+ * from each other as there. */
+void weir_write_site(u8 *site, u32 kind, u64 before, u8 *t) {
   u8 *p = t;
   u64 length = kind == SITE_B ? 8 : 2, gap = kind == SITE_D ? between(site, before) : 0;
   if (kind == SITE_E) {
@@ -107,11 +107,11 @@ void weir_write_site(u8 *site, u32 kind, u64 before, u8 *t, u8 *slot) {
     for (int i = 0; i < 4; i++) *p++ = number[i];
     p = put_between(p, number + 4, site);
   }
-  *p++ = 0x48; *p++ = 0x8d; *p++ = 0x0d; /* lea 6(%rip), %rcx: behind the jump that follows */
-  put32(p, 6);
+  *p++ = 0x48; *p++ = 0x8d; *p++ = 0x0d; /* lea 8(%rip), %rcx: behind the jump that follows */
+  put32(p, 8);
   p += 4;
-  *p++ = 0xff; *p++ = 0x25; /* jmp *slot(%rip) */
-  put32(p, slot - (p + 4));
+  *p++ = 0x65; *p++ = 0xff; *p++ = 0x24; *p++ = 0x25; /* jmp *%gs:THREAD_ENTRY */
+  put32(p, THREAD_ENTRY);
   p += 4;
   *p++ = 0x0f; *p++ = 0x05; /* the continuation */
   if (kind == SITE_B)
@@ -137,7 +137,7 @@ static int is_distance(const u8 *p) {
 /* What a call does that a site makes which no pattern fits: it is looked up if the register from which the number
  * comes was last loaded with one that is wanted. A number that comes from memory (setxid of all threads, for one) or from afar
  * is not found, and taken for harmless. */
-static u8 harm(const u8 *p, u64 before) {
+static u8 harm(const u8 *p, u64 before, const u8 *unseen) {
   u8 source = 0, high = 0; /* eax */
   if (before < 8 || is_distance(p)) return 0;
   if (p[-2] == 0x89 && (p[-1] & 0xc7) == 0xc0) {
@@ -147,36 +147,30 @@ static u8 harm(const u8 *p, u64 before) {
   for (u64 back = 5; back <= LOADED_MAX && back < before; back++) {
     const u8 *load = p - back;
     if (*load != 0xb8 + source || ((load[-1] & 0xf1) == 0x41) != high || number_at(load + 1) >= CALLS_MAX) continue;
-    return weir_unseen[number_at(load + 1)];
+    return unseen[number_at(load + 1)];
   }
   return 0;
 }
 
-/* The places of `known`, or without it those that are looked for. */
-static u32 count_sites(const u8 *code, u64 bytes, const struct places *known, u32 *sites, u32 max) {
+u32 weir_find_sites(const u8 *code, u64 bytes, const u8 *classes, const u8 *unseen, struct figures *figures, u32 *sites, u32 max) {
   u32 found = 0;
-  u64 at = 0;
-  for (u64 turn = 0; known ? turn < known->count : 1; turn++) {
-    at = known ? known->at[turn] : weir_next_call(code, at, bytes);
-    if (at + 1 >= bytes) break;
+  for (u64 at = weir_next_call(code, 0, bytes); at + 1 < bytes; at = weir_next_call(code, at + 1, bytes)) {
     const u8 *p = code + at;
-    u64 before = at++;
-    if (*p != 0x0f || p[1] != 0x05) continue;
-    u32 kind = weir_site_kind(p, before, bytes - before);
+    u32 kind = weir_site_kind(p, at, bytes - at);
     if (kind == SITE_NONE) {
-      weir_figures.sites_left++;
-      u8 unseen = harm(p, before);
-      weir_figures.sites_left_confusing += unseen == UNSEEN_CONFUSES;
-      weir_figures.sites_left_unknown += unseen == UNSEEN_HURTS;
+      u8 does = harm(p, at, unseen);
+      figures->sites_left++;
+      figures->sites_left_confusing += does == UNSEEN_CONFUSES;
+      figures->sites_left_unknown += does == UNSEEN_HURTS;
       continue;
     }
-    u32 number = site_number(p, kind, before);
-    if (number < CALLS_MAX && !weir_classes[number]) continue;
+    u32 number = site_number(p, kind, at);
+    if (number < CALLS_MAX && !classes[number]) continue;
     if (found == max) {
-      weir_figures.sites_left_unknown++;
+      figures->sites_left_unknown++;
       continue;
     }
-    sites[found++] = (u32)before;
+    sites[found++] = (u32)at;
   }
   return found;
 }
@@ -191,33 +185,43 @@ static u8 *map_near(u64 near, u64 bytes) {
   return 0;
 }
 
-void weir_patch_range(u64 begin, u64 bytes, const struct part *part) {
-  u8 *code = (u8 *)begin;
-  bytes = (bytes + PAGE - 1) & ~(PAGE - 1);
-  const struct places *known = weir_places(part, bytes);
+/* Changes the code where it is: pages that are changed become this process's own. */
+static void patch_here(u8 *code, u64 bytes) {
   u32 *sites = weir_map(SITES_MAX * sizeof(u32));
   if (!sites) {
     weir_figures.sites_left_unknown++;
     return;
   }
-  u32 found = count_sites(code, bytes, known, sites, SITES_MAX);
-  if (!known) weir_places_missing(part, bytes);
-  u64 area = (16 + found * TRAMPOLINE_BYTES + PAGE - 1) & ~(PAGE - 1);
-  u8 *near = found ? map_near(begin, area) : 0;
-  if (near && !SYS(NR_mprotect, begin, bytes, 3, 0, 0, 0)) {
-    *(u64 *)near = (u64)weir_entry;
+  u32 found = weir_find_sites(code, bytes, weir_classes, weir_unseen, &weir_figures, sites, SITES_MAX);
+  u64 area = (found * TRAMPOLINE_BYTES + PAGE - 1) & ~(PAGE - 1);
+  u8 *near = found ? map_near((u64)code, area) : 0;
+  if (near && !SYS(NR_mprotect, code, bytes, 3, 0, 0, 0)) {
     for (u32 i = 0; i < found; i++) {
       u8 *site = code + sites[i];
-      weir_write_site(site, weir_site_kind(site, sites[i], bytes - sites[i]), sites[i], near + 16 + i * TRAMPOLINE_BYTES, near);
+      weir_write_site(site, weir_site_kind(site, sites[i], bytes - sites[i]), sites[i], near + i * TRAMPOLINE_BYTES);
     }
     weir_figures.sites_patched += found;
-    SYS(NR_mprotect, begin, bytes, 5, 0, 0, 0);
+    SYS(NR_mprotect, code, bytes, 5, 0, 0, 0);
     SYS(NR_mprotect, near, area, 5, 0, 0, 0);
   } else if (found) {
     weir_figures.sites_left += found;
     weir_figures.sites_left_unknown += found;
   }
   SYS(NR_munmap, sites, SITES_MAX * sizeof(u32), 0, 0, 0, 0);
+}
+
+void weir_patch_range(u64 begin, u64 bytes, const struct part *part) {
+  bytes = (bytes + PAGE - 1) & ~(PAGE - 1);
+  const struct image *known = weir_image(part, bytes);
+  if (!known || (known->descriptor >= 0 && !weir_take_image(known, begin))) {
+    patch_here((u8 *)begin, bytes);
+    if (!known) weir_show_file(part, bytes);
+    return;
+  }
+  weir_figures.sites_patched += known->sites_patched;
+  weir_figures.sites_left += known->sites_left;
+  weir_figures.sites_left_confusing += known->sites_left_confusing;
+  weir_figures.sites_left_unknown += known->sites_left_unknown;
 }
 
 struct program_header {

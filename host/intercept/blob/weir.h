@@ -2,7 +2,7 @@
  * vector or floating-point registers (-mgeneral-regs-only), no relocations: it is copied anywhere and started.
  *
  * Words: a site is a place of the program that makes a system call, replaced by a jump to its trampoline. A trampoline
- * sets what the site set, and goes to weir_entry with the address of its own `syscall` in rcx (the continuation): so a
+ * sets what the site set, and goes to weir_entry (by the thread's block, so that it is the same in all processes) with the address of its own `syscall` in rcx (the continuation): so a
  * call that is passed on is made by the trampoline, on the caller's stack, and nothing of ours is on any stack while
  * the kernel has it. Returning to the continuation + 2 skips the call.
  *
@@ -46,8 +46,10 @@ struct thread {
   u8 info[128];           /* 48: siginfo of the deferred signal */
   struct thread *vfork_child; /* 176: block for the child of a vfork, kept for the next one */
   struct thread *next_free;   /* 184 */
-  i32 exec_line; /* connection to the injector while an exec is tried, -1 for none */
+  i32 exec_line; /* 192: connection to the injector while an exec is tried, -1 for none */
+  u64 entry;     /* 200: weir_entry, for trampolines */
 };
+#define THREAD_ENTRY 200
 
 /* As pushed by entry.S. */
 struct call {
@@ -72,23 +74,30 @@ struct configuration {
   u32 injector_bytes;
   u32 client_bytes;
   u8 client[2048];    /* the client's own */
-  u64 places;         /* what the injector knows of files: `struct places`, one behind the other */
-  u64 places_bytes;
+  u64 images;         /* what the injector knows of files: `struct image`, one behind the other */
+  u64 images_bytes;
+  u64 stash; /* what the client of the program that was here before said (client_stash) */
+  u64 stash_bytes;
 };
 extern struct configuration weir_configuration;
+/* The image in memory (blob.ld): code and constants, from `weir_written` on what is written to; places come behind its end. */
+extern u8 weir_blob[], weir_written[], weir_image_end[];
 
-/* Where the bytes of a `syscall` are in a part of a file, as the injector found them. A file that was changed has other times:
- * what is said here of its bytes is true, or not found. */
-struct places {
+/* A part of a file as the injector changed it. A file that was changed has other times: what is said here of it is true, or not found.
+ * `descriptor` is the injector's, of memory with trampolines and then the part, which is sealed; -1: nothing is to be changed. The trampolines
+ * belong `distance` below the part. */
+struct image {
   u64 device, inode, size, modified_ns, changed_ns;
   u64 offset, bytes; /* the part that is mapped, whole pages */
-  u64 count;
-  u32 at[]; /* from the part's beginning on, in order; a zero more if `count` is odd */
+  u64 number;        /* of the memory's inode: a descriptor that was closed may be another's */
+  u64 trampolines_bytes, distance;
+  i32 process, descriptor;
+  u32 sites_patched, sites_left, sites_left_confusing, sites_left_unknown;
 };
 
 /* A part of a file that is in memory. */
 struct part {
-  u64 device, inode, size, modified_ns, changed_ns; /* as of struct places; inode 0 when they are not known */
+  u64 device, inode, size, modified_ns, changed_ns; /* as of struct image; inode 0 when they are not known */
   u64 offset;
   i32 descriptor; /* of the file, to be shown to the injector, or -1 */
   const char *path; /* or its name */
@@ -98,6 +107,13 @@ struct part {
  * changes descriptors or threads behind our back. */
 enum { UNSEEN_HARMLESS = 0, UNSEEN_CONFUSES = 1, UNSEEN_HURTS = 2 };
 
+/* What is wanted of each call: its class, and from bit UNSEEN_SHIFT on what it does unseen. The injector reads these tables too: bits
+ * above those are the client's own. */
+#define UNSEEN_SHIFT 2
+extern const u8 weir_calls[CALLS_MAX];
+extern const u8 client_calls[CALLS_MAX];
+void weir_want(u64 number, u8 call);
+
 struct figures {
   /* Of those that are left: which might confuse, and which might hurt. */
   u64 sites_patched, sites_left, sites_left_confusing, sites_left_unknown;
@@ -106,6 +122,9 @@ extern struct figures weir_figures;
 extern u8 weir_classes[CALLS_MAX];
 extern u8 weir_unseen[CALLS_MAX];
 extern u32 *weir_states; /* a word a descriptor, see client.h; null until a client wants CALL_FILE */
+
+/* Whether more than one thread may run in this memory: a child of vfork does not run beside its parent. */
+extern u32 weir_threads;
 
 /* entry.S */
 void weir_entry(void);
@@ -125,13 +144,21 @@ void weir_clear(void *to, u64 bytes);
 void weir_patch_program(const u64 *stack);
 void weir_patch_range(u64 begin, u64 bytes, const struct part *part);
 
+/* The sites of a part of code that are wanted by these tables, at most `max`; what is left is counted. */
+u32 weir_find_sites(const u8 *code, u64 bytes, const u8 *classes, const u8 *unseen, struct figures *figures, u32 *sites, u32 max);
+u32 weir_site_kind(const u8 *p, u64 before, u64 behind);
+/* Writes the trampoline of a site, and the jump to it. */
+void weir_write_site(u8 *site, u32 kind, u64 before, u8 *trampoline);
+
 /* find.c */
 u64 weir_next_call(const u8 *code, u64 from, u64 bytes);
 
-/* places.c */
+/* images.c */
 void weir_identify(struct part *part, const u8 *stat);
-const struct places *weir_places(const struct part *part, u64 bytes);
-void weir_places_missing(const struct part *part, u64 bytes);
+const struct image *weir_image(const struct part *part, u64 bytes);
+/* Maps it in place of the part, whose beginning is at `begin`; 0 when that cannot be. */
+int weir_take_image(const struct image *image, u64 begin);
+void weir_show_file(const struct part *part, u64 bytes);
 /* A connection to the injector with `flags` of socket(2), or -1. */
 i32 weir_ask_injector(u32 flags);
 

@@ -1,6 +1,7 @@
 //! The code that is put into foreign processes, as the build made it (`blob/`).
 
 use crate::error::Error;
+use crate::images::Wanted;
 
 const MAGIC: u64 = 0x3142_4f4c_4252_4557;
 const PAGE_BYTES: usize = 4096;
@@ -11,8 +12,13 @@ const INJECTOR_BYTES_MAX: usize = 107;
 const INJECTOR_BYTES: usize = 176;
 const CLIENT_BYTES: usize = 180;
 const CLIENT: usize = 184;
-const PLACES: usize = CLIENT + CLIENT_BYTES_MAX;
-const PLACES_BYTES: usize = PLACES + 8;
+const IMAGES: usize = CLIENT + CLIENT_BYTES_MAX;
+/// Bytes of the four numbers there: where images are, how many bytes, and the same of what the program before said.
+const TABLES_BYTES: usize = 32;
+/// System calls that are told apart, and bits of an entry of `weir_calls`.
+pub(crate) const CALLS_MAX: usize = 512;
+const CLASS_BITS: u8 = 3;
+const UNSEEN_SHIFT: u8 = 2;
 /// Most bytes that a client may be told.
 pub const CLIENT_BYTES_MAX: usize = 2048;
 
@@ -23,8 +29,8 @@ pub struct Blob {
     /// Bytes that it takes in a process: the image, and zeros.
     end: u64,
     begin: u64,
-    data: u64,
     configuration: usize,
+    wanted: Wanted,
 }
 
 impl Blob {
@@ -37,16 +43,25 @@ impl Blob {
             let bytes = image.get(index * 8..index * 8 + 8)?;
             Some(u64::from_le_bytes(bytes.try_into().ok()?))
         };
-        let head = || Some((word(0)?, word(1)?, word(2)?, word(3)?, word(4)?));
-        let Some((magic, begin, data, end, configuration)) = head() else {
+        let table = |index: usize| -> Option<[u8; CALLS_MAX]> {
+            let at = word(index)? as usize;
+            image.get(at..at + CALLS_MAX)?.try_into().ok()
+        };
+        let head = || Some(([word(0)?, word(1)?, word(2)?, word(3)?, word(4)?], [table(5)?, table(6)?]));
+        let Some(([magic, begin, data, end, configuration], calls)) = head() else {
             return Err(Error::Machine("there is no blob for this processor, only for x86-64"));
         };
         assert!(magic == MAGIC && data < end && end % PAGE_BYTES as u64 == 0, "the build made a sound blob");
         let mut image = image.to_vec();
         // The configuration is written to; zeros behind the last other byte are in every new mapping.
         let used = image.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        image.resize(used.max(configuration as usize + PLACES_BYTES + 8), 0);
-        Ok(Blob { image, end, begin, data, configuration: configuration as usize })
+        image.resize(used.max(configuration as usize + IMAGES + TABLES_BYTES), 0);
+        let calls: [u8; CALLS_MAX] = std::array::from_fn(|number| calls[0][number] | calls[1][number]);
+        let wanted = Wanted {
+            classes: calls.map(|call| call & CLASS_BITS),
+            unseen: calls.map(|call| call >> UNSEEN_SHIFT & CLASS_BITS),
+        };
+        Ok(Blob { image, end, begin, configuration: configuration as usize, wanted })
     }
 
     /// The blob of this crate, whose client serves nothing.
@@ -67,9 +82,14 @@ impl Blob {
         self.begin
     }
 
-    /// Where the part begins that is written to.
-    pub(crate) fn data(&self) -> u64 {
-        self.data
+    /// Which calls it wants to see.
+    pub(crate) fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// The bytes that are the same for all processes.
+    pub(crate) fn image(&self) -> &[u8] {
+        &self.image
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
@@ -92,12 +112,11 @@ impl Blob {
         Ok(())
     }
 
-    /// The bytes for a process whose program begins at `entry`, which has `places_bytes` of places at `places`.
-    pub(crate) fn image_for(&self, entry: u64, places: u64, places_bytes: u64) -> Vec<u8> {
-        let mut own = self.clone();
-        own.put(PROGRAM_ENTRY, &entry.to_le_bytes());
-        own.put(PLACES, &places.to_le_bytes());
-        own.put(PLACES_BYTES, &places_bytes.to_le_bytes());
-        own.image
+    /// What a process is told by itself, and where in the image: that its program begins at `entry`, and where tables are: of images, their
+    /// bytes, and the same of what the program before said.
+    pub(crate) fn told(&self, entry: u64, tables: [u64; 4]) -> [(u64, Vec<u8>); 2] {
+        let bytes = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let at = |place: usize| (self.configuration + place) as u64;
+        [(at(PROGRAM_ENTRY), bytes(&[entry])), (at(IMAGES), bytes(&tables))]
     }
 }

@@ -8,17 +8,18 @@
 //!   (docs/decisions/0010): entry, threads, signals, patcher, exec, and a client that serves calls.
 //! - [`Blob`]: that code, as data. [`Injector`]: the server that programs ask at each exec; it seizes them with ptrace,
 //!   puts the blob in, and lets go before the first instruction. [`announce`]: how the first program asks.
-//! - `places`: where the system calls of programs and libraries are, found once a file instead of once a process.
+//! - `images`: programs and libraries with their system calls changed, made once a file instead of once a process.
 //! - `judge`: which programs are left alone: set-user-id, set-group-id, file capabilities (also when root injects), traced,
-//!   under seccomp, of other users, not for x86-64. They run as ever; [`Figures`] says how many and why.
+//!   under seccomp, of other users, not for x86-64. They run as ever; [`Figures`] says how many and why; [`examine`] says it of a file.
 //!
 //! Invariant: whatever fails, the program runs. Calls that are not understood go to the kernel.
 
 mod blob;
 mod error;
+mod examine;
+mod images;
 mod inject;
 mod judge;
-mod places;
 mod server;
 mod trace;
 
@@ -27,7 +28,8 @@ mod tests;
 
 pub use blob::{Blob, CLIENT_BYTES_MAX};
 pub use error::Error;
-pub use server::{Figures, Injector, possible};
+pub use examine::{Examined, examine, try_out};
+pub use server::{Figures, Injector, Settle, possible};
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;

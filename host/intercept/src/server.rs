@@ -1,16 +1,17 @@
 //! The injector: programs that are about to begin another one ask it, by a socket, to be there.
 //!
-//! A thread a question, as only the thread that seized may trace. It ends when the program has begun and is let go,
-//! which is before the program's first instruction.
+//! A thread a question at a time, as only the thread that seized may trace. It is free again when the program has begun and is let
+//! go, which is before the program's first instruction. A few threads always wait for questions: making one costs a program that
+//! begins more than all that is asked of the kernel for it.
 
 use crate::blob::Blob;
 use crate::error::Error;
+use crate::images::Images;
 use crate::inject::inject;
 use crate::judge;
-use crate::places::Places;
-use crate::trace::{Stop, Tracee};
+use crate::trace::{self, Stop, Tracee};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, recvmsg};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -20,11 +21,14 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Programs that may begin at once; others are not intercepted.
 const BEGINNING_MAX: usize = 64;
+/// Threads that wait for questions, when there are none.
+const WAITING: usize = 3;
+/// How long to wait when no connection can be taken, for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Different reasons that are counted apart.
 const REASONS_MAX: usize = 64;
 /// Files that are looked through at once; others wait for the next process that meets them.
@@ -33,6 +37,9 @@ const LOOKING_MAX: usize = 4;
 /// comes along, of one that tells of a file.
 const QUESTION_BYTES: usize = 4;
 const FILE_BYTES: usize = 24;
+/// Bytes with which a program announces what it has to say to the one that it becomes: an s, and how many bytes follow.
+const STASH_HEAD_BYTES: usize = 16;
+const STASH_BYTES_MAX: u64 = 1 << 20;
 /// How often a program that is about to begin is looked at for signals meanwhile.
 const LOOK_MS: i64 = 5;
 /// How long a peer may take to say what it wants.
@@ -47,28 +54,31 @@ pub struct Figures {
     pub refused: BTreeMap<String, u64>,
     /// Parts of files that processes showed because nothing was known of them.
     pub shown: u64,
-    /// Parts of program files and libraries whose system calls are known, and need not be looked for.
+    /// Parts of program files and libraries that are known, and need not be searched and changed by each process.
     pub known: u64,
 }
 
-#[derive(Debug)]
+/// Does what a program wanted from the one that it becomes, when that one is not intercepted after all. Its process stands still.
+pub type Settle = Box<dyn Fn(i32, &[u8]) + Send + Sync>;
+
 struct Shared {
     blob: Blob,
+    settle: Settle,
+    listener: UnixListener,
     ended: AtomicBool,
+    waiting: AtomicUsize,
     beginning: AtomicUsize,
     injected: AtomicU64,
     refused: Mutex<BTreeMap<String, u64>>,
-    places: Places,
+    images: Images,
     looking: AtomicUsize,
     shown: AtomicU64,
 }
 
 /// An injector that serves until it is dropped.
-#[derive(Debug)]
 pub struct Injector {
     name: String,
     shared: Arc<Shared>,
-    listener: Option<JoinHandle<()>>,
 }
 
 /// Whether programs can be intercepted on this machine.
@@ -91,7 +101,15 @@ impl Injector {
     ///
     /// # Errors
     /// When the machine cannot do it or the name is taken.
-    pub fn start(mut blob: Blob, name: &str, client: &[u8]) -> Result<Injector, Error> {
+    pub fn start(blob: Blob, name: &str, client: &[u8]) -> Result<Injector, Error> {
+        Injector::start_with(blob, name, client, Box::new(|_, _| {}))
+    }
+
+    /// The same, where programs say something to those that they become.
+    ///
+    /// # Errors
+    /// As [`Injector::start`].
+    pub fn start_with(mut blob: Blob, name: &str, client: &[u8], settle: Settle) -> Result<Injector, Error> {
         possible()?;
         blob.configure(name, client)?;
         let failed = |error| Error::io("listening for programs", error);
@@ -99,18 +117,22 @@ impl Injector {
         let listener = UnixListener::bind_addr(&address).map_err(failed)?;
         let shared = Arc::new(Shared {
             blob,
+            settle,
+            listener,
             ended: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
             beginning: AtomicUsize::new(0),
             injected: AtomicU64::new(0),
             refused: Mutex::default(),
-            places: Places::default(),
+            images: Images::default(),
             looking: AtomicUsize::new(0),
             shown: AtomicU64::new(0),
         });
-        let serving = shared.clone();
-        let builder = std::thread::Builder::new().name("injector".to_owned());
-        let listener = builder.spawn(move || listen(&listener, &serving)).map_err(failed)?;
-        Ok(Injector { name: name.to_owned(), shared, listener: Some(listener) })
+        let injector = Injector { name: name.to_owned(), shared };
+        for _ in 0..WAITING {
+            wait_for_questions(&injector.shared).map_err(failed)?;
+        }
+        Ok(injector)
     }
 
     /// Name of the socket.
@@ -123,52 +145,60 @@ impl Injector {
         Figures {
             injected: self.shared.injected.load(Ordering::Relaxed),
             refused: self.shared.refused.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            known: self.shared.places.len() as u64,
+            known: self.shared.images.len() as u64,
             shown: self.shared.shown.load(Ordering::Relaxed),
         }
+    }
+}
+
+impl std::fmt::Debug for Injector {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Injector").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 impl Drop for Injector {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
-        // Wakes the listener.
-        if let Ok(address) = SocketAddr::from_abstract_name(&self.name) {
-            let _ = UnixStream::connect_addr(&address);
-        }
-        if let Some(listener) = self.listener.take()
-            && listener.join().is_err()
-        {
-            tracing::warn!("the injector's listener panicked");
+        // Nobody connects from here on, and all who wait wake up.
+        if let Err(error) = rustix::net::shutdown(&self.shared.listener, Shutdown::Both) {
+            tracing::warn!("the injector goes on listening: {error}");
         }
     }
 }
 
-fn listen(listener: &UnixListener, shared: &Arc<Shared>) {
-    for stream in listener.incoming() {
+/// One more thread that waits for questions.
+fn wait_for_questions(shared: &Arc<Shared>) -> std::io::Result<()> {
+    let own = shared.clone();
+    shared.waiting.fetch_add(1, Ordering::AcqRel);
+    let made = std::thread::Builder::new().name("inject".to_owned()).spawn(move || answer_questions(&own));
+    if made.is_err() {
+        shared.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+    made.map(drop)
+}
+
+fn answer_questions(shared: &Arc<Shared>) {
+    loop {
+        let accepted = shared.listener.accept();
         if shared.ended.load(Ordering::Acquire) {
             return;
         }
-        let Ok(stream) = stream else { continue };
-        if shared.beginning.fetch_add(1, Ordering::Relaxed) >= BEGINNING_MAX {
-            shared.beginning.fetch_sub(1, Ordering::Relaxed);
-            shared.refuse("too many programs begin at once");
+        let Ok((stream, _)) = accepted else {
+            std::thread::sleep(PAUSE);
             continue;
-        }
-        let own = shared.clone();
-        let serve = move || {
-            if let Err(error) = own.serve(stream) {
-                own.refuse(&match error {
-                    Error::Refused(reason) => reason,
-                    other => other.to_string(),
-                });
-            }
-            own.beginning.fetch_sub(1, Ordering::Relaxed);
         };
-        if std::thread::Builder::new().name("inject".to_owned()).spawn(serve).is_err() {
-            shared.beginning.fetch_sub(1, Ordering::Relaxed);
-            shared.refuse("no thread to inject by");
+        // The last one that waited: others must not wait for this program.
+        if shared.waiting.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Err(error) = wait_for_questions(shared)
+        {
+            tracing::warn!("no thread for programs that begin at the same time: {error}");
         }
+        shared.answer(stream);
+        if trace::must_end() || shared.waiting.load(Ordering::Acquire) >= WAITING {
+            return;
+        }
+        shared.waiting.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -183,6 +213,18 @@ impl Shared {
         *refused.entry(key.to_owned()).or_default() += 1;
     }
 
+    fn answer(&self, stream: UnixStream) {
+        if self.beginning.fetch_add(1, Ordering::Relaxed) >= BEGINNING_MAX {
+            self.refuse("too many programs begin at once");
+        } else if let Err(error) = self.serve(stream) {
+            self.refuse(&match error {
+                Error::Refused(reason) => reason,
+                other => other.to_string(),
+            });
+        }
+        self.beginning.fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn serve(&self, mut stream: UnixStream) -> Result<(), Error> {
         let asked = |error| Error::io("hearing a program", error);
         stream.set_read_timeout(Some(PATIENCE)).map_err(asked)?;
@@ -193,23 +235,29 @@ impl Shared {
         if let Some(file) = file {
             return self.look(&question, file);
         }
-        if let Some(reason) = judge::thread(thread, peer.pid.as_raw_nonzero().get()) {
+        if !judge::is_of(thread, peer.pid.as_raw_nonzero().get()) {
             // Whoever hears nothing goes on without us.
             let _ = stream.write_all(b"n");
-            return Err(Error::Refused(reason));
+            return Err(Error::Refused("it asks for a thread of another process".to_owned()));
         }
-        let mut tracee = Tracee::seize(thread)?;
+        let mut tracee =
+            Tracee::seize(thread).map_err(|error| judge::traced(thread).map_or(error, Error::Refused))?;
         stream.write_all(b"y").map_err(asked)?;
-        if !wait_for_program(&mut stream, &mut tracee)? {
+        let filtered = judge::filtered(thread);
+        let Some(stash) = wait_for_program(&mut stream, &mut tracee)? else {
             drop(tracee);
             // It waits for this, if it still lives.
             let _ = stream.write_all(b"d");
             return Ok(());
+        };
+        let begun = match filtered.or_else(|| judge::program(tracee.thread)) {
+            Some(reason) => Err(Error::Refused(reason)),
+            None => inject(&mut tracee, &self.blob, &self.images.written(), &stash),
+        };
+        if begun.is_err() && !stash.is_empty() {
+            (self.settle)(tracee.thread, &stash);
         }
-        if let Some(reason) = judge::program(tracee.thread) {
-            return Err(Error::Refused(reason));
-        }
-        inject(&mut tracee, &self.blob, &self.places.written())?;
+        begun?;
         self.injected.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -218,7 +266,7 @@ impl Shared {
     fn look(&self, question: &[u8], file: OwnedFd) -> Result<(), Error> {
         let word = |at: usize| question[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         if self.looking.fetch_add(1, Ordering::Relaxed) < LOOKING_MAX
-            && let Err(error) = self.places.learn(&File::from(file), word(8), word(16))
+            && let Err(error) = self.images.learn(&File::from(file), word(8), word(16), self.blob.wanted())
         {
             tracing::debug!("a file of code was not looked through: {error}");
         }
@@ -248,15 +296,42 @@ fn hear(stream: &UnixStream) -> Result<([u8; FILE_BYTES], Option<OwnedFd>), Erro
     }
 }
 
-/// Until the tracee stands at the beginning of its new program. False when it will not: the exec failed, or it ended.
-fn wait_for_program(stream: &mut UnixStream, tracee: &mut Tracee) -> Result<bool, Error> {
-    let patience = Timespec { tv_sec: 0, tv_nsec: LOOK_MS * 1_000_000 };
-    let mut closed = false;
+/// What a program has to say to the one that it becomes. An `f` instead says that it stays what it is.
+fn hear_stash(stream: &mut UnixStream, stash: &mut Vec<u8>) -> std::io::Result<Word> {
+    let mut head = [0; STASH_HEAD_BYTES];
+    if stream.read(&mut head[..1])? == 0 {
+        return Ok(Word::Closed);
+    }
+    if head[0] != b's' {
+        return Ok(Word::Failed);
+    }
+    stream.read_exact(&mut head[1..])?;
+    let bytes = u64::from_le_bytes(head[8..].try_into().unwrap_or_default());
+    if bytes > STASH_BYTES_MAX {
+        return Err(std::io::ErrorKind::InvalidData.into());
+    }
+    stash.resize(bytes as usize, 0);
+    stream.read_exact(stash)?;
+    Ok(Word::Stash)
+}
+
+enum Word {
+    Closed,
+    Failed,
+    Stash,
+}
+
+/// Until the tracee stands at the beginning of its new program; gives what the one before said to it. Nothing when it will not stand
+/// there: the exec failed, or it ended.
+fn wait_for_program(stream: &mut UnixStream, tracee: &mut Tracee) -> Result<Option<Vec<u8>>, Error> {
+    let mut stash = Vec::new();
+    let (mut closed, mut begun) = (false, false);
     loop {
         // The socket closes when the program begins; only then it is worth waiting.
         match tracee.stop(closed)? {
-            Some(Stop::Exec) => return Ok(true),
-            Some(Stop::Gone) => return Ok(false),
+            Some(Stop::Exec) if closed => return Ok(Some(stash)),
+            Some(Stop::Exec) => begun = true,
+            Some(Stop::Gone) => return Ok(None),
             Some(Stop::Signal(signal)) => tracee.go_on(signal)?,
             Some(Stop::Trap | Stop::Other) => tracee.go_on(0)?,
             None => {}
@@ -264,18 +339,34 @@ fn wait_for_program(stream: &mut UnixStream, tracee: &mut Tracee) -> Result<bool
         if closed {
             continue;
         }
+        // All that it said is there when it has begun. A child of another of its threads may hold the socket open.
+        let patience = Timespec { tv_sec: 0, tv_nsec: if begun { 0 } else { LOOK_MS * 1_000_000 } };
         let mut ready = [PollFd::new(&*stream, PollFlags::IN)];
-        if rustix::event::poll(&mut ready, Some(&patience)).map_err(|error| Error::io("waiting", error))? == 0
-        {
-            continue;
+        match rustix::event::poll(&mut ready, Some(&patience)).map_err(|error| Error::io("waiting", error))? {
+            0 if begun => return Ok(Some(stash)),
+            0 => continue,
+            _ => {}
         }
-        let mut word = [0; 1];
-        match stream.read(&mut word) {
-            Ok(1) => {
-                tracee.interrupt()?;
-                return Ok(false);
+        match hear_stash(stream, &mut stash) {
+            Ok(Word::Stash) => {}
+            Ok(Word::Failed) => {
+                // Its next try may have begun meanwhile: then it stands still already, and no other stop comes.
+                if !begun {
+                    tracee.interrupt()?;
+                }
+                return Ok(None);
             }
-            _ => closed = true,
+            Ok(Word::Closed) if begun => return Ok(Some(stash)),
+            Ok(Word::Closed) => closed = true,
+            Err(error) => {
+                // Who could not say all of it did without.
+                tracing::debug!("a program said something in part: {error}");
+                stash.clear();
+                closed = true;
+                if begun {
+                    return Ok(Some(stash));
+                }
+            }
         }
     }
 }

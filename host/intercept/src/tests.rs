@@ -6,11 +6,14 @@ const AFTER_SYSCALL: u32 = 2; // pattern B
 const MOVES_BETWEEN: u32 = 4; // pattern D
 const OTHER_REGISTER: u32 = 5; // pattern E
 const TRAMPOLINE_BYTES: usize = 56;
-const SLOT_BYTES: usize = 16;
+
+use crate::blob::CALLS_MAX;
+use crate::images::{self, Wanted};
 
 unsafe extern "C" {
+    fn weir_next_call(code: *const u8, from: u64, bytes: u64) -> u64;
     fn weir_site_kind(syscall: *const u8, before: u64, behind: u64) -> u32;
-    fn weir_write_site(syscall: *mut u8, kind: u32, before: u64, trampoline: *mut u8, slot: *mut u8);
+    fn weir_write_site(syscall: *mut u8, kind: u32, before: u64, trampoline: *mut u8);
 }
 
 fn kind(code: &[u8], at: usize) -> u32 {
@@ -25,19 +28,18 @@ fn target(memory: &[u8], at: usize) -> usize {
     (at as i64 + 5 + i64::from(distance)) as usize
 }
 
-/// Patches the syscall at `at`; gives code, trampoline and slot in one piece of memory.
+/// Patches the syscall at `at`; gives code and trampoline in one piece of memory.
 fn patched(code: &[u8], at: usize) -> Vec<u8> {
-    let mut memory = [code, &[0; SLOT_BYTES + TRAMPOLINE_BYTES]].concat();
+    let mut memory = [code, &[0; TRAMPOLINE_BYTES]].concat();
     let base = memory.as_mut_ptr();
     // SAFETY: all places lie in `memory`; the trampoline has the room that the patcher needs.
     unsafe {
-        let slot = base.add(code.len());
-        weir_write_site(base.add(at), kind(code, at), at as u64, slot.add(SLOT_BYTES), slot);
+        weir_write_site(base.add(at), kind(code, at), at as u64, base.add(code.len()));
     }
     memory
 }
 
-/// Checks that only the site changed, and that its trampoline goes to the slot, makes the call and goes back.
+/// Checks that only the site changed, and that its trampoline goes on by the thread's block, makes the call and goes back.
 fn check(code: &[u8], at: usize) {
     let memory = patched(code, at);
     let kind = kind(code, at);
@@ -45,17 +47,16 @@ fn check(code: &[u8], at: usize) {
     let begin = (0..code.len()).find(|i| code[*i] != memory[*i]).expect("a change");
     let end = if kind == AFTER_SYSCALL || kind == OTHER_REGISTER { at + length } else { begin + 5 };
     assert_eq!(code[end..], memory[end..code.len()], "nothing behind the site changes");
-    assert_eq!(target(&memory, begin), code.len() + SLOT_BYTES, "the site leads to its trampoline");
-    let trampoline = &memory[code.len() + SLOT_BYTES..];
+    assert_eq!(target(&memory, begin), code.len(), "the site leads to its trampoline");
+    let trampoline = &memory[code.len()..];
     let find = |bytes: &[u8]| trampoline.windows(bytes.len()).position(|found| found == bytes);
-    let load = find(&[0x48, 0x8d, 0x0d, 6, 0, 0, 0, 0xff, 0x25]).expect("lea and jmp");
-    let slot = i32::from_le_bytes(trampoline[load + 9..load + 13].try_into().unwrap());
-    assert_eq!(load as i64 + 13 + i64::from(slot), -(SLOT_BYTES as i64), "it jumps by the slot");
-    let call = load + 13;
+    let load =
+        find(&[0x48, 0x8d, 0x0d, 8, 0, 0, 0, 0x65, 0xff, 0x24, 0x25, 200, 0, 0, 0]).expect("lea and jmp");
+    let call = load + 15;
     assert_eq!(trampoline[call..call + 2], [0x0f, 0x05], "its own call");
     let back = call + length;
     assert_eq!(trampoline[call + 2..back], code[at + 2..at + length], "the compare is repeated");
-    assert_eq!(target(&memory, code.len() + SLOT_BYTES + back), at + length, "back behind the site");
+    assert_eq!(target(&memory, code.len() + back), at + length, "back behind the site");
     if kind != AFTER_SYSCALL && kind != MOVES_BETWEEN && kind != OTHER_REGISTER {
         assert_eq!(trampoline[1..5], code[at - 4..at], "the same number");
     }
@@ -94,7 +95,7 @@ fn a_place_relative_to_code_is_mended_in_the_trampoline() {
     let code = [0x90, 0xb8, 1, 0, 0, 0, 0x48, 0x8d, 0x35, 0, 1, 0, 0, 0x0f, 5, 0x90];
     check(&code, 13);
     let memory = patched(&code, 13);
-    let at = code.len() + SLOT_BYTES + 5;
+    let at = code.len() + 5;
     let distance = i32::from_le_bytes(memory[at + 3..at + 7].try_into().unwrap());
     assert_eq!(at as i64 + 7 + i64::from(distance), 6 + 7 + 0x100);
 }
@@ -133,11 +134,37 @@ fn calls_are_found_as_byte_by_byte() {
                     code[at..at + 2].copy_from_slice(&[0x0f, 5]);
                 }
             }
-            let wanted: Vec<u32> = (0..code.len().saturating_sub(1))
-                .filter(|at| code[*at..at + 2] == [0x0f, 5])
-                .map(|at| at as u32)
-                .collect();
-            assert_eq!(crate::places::calls(&code), wanted);
+            let wanted: Vec<usize> =
+                (0..code.len().saturating_sub(1)).filter(|at| code[*at..at + 2] == [0x0f, 5]).collect();
+            let mut found = Vec::new();
+            loop {
+                let from = found.last().map_or(0, |last| last + 1);
+                // SAFETY: reads inside `code` only.
+                let at = unsafe { weir_next_call(code.as_ptr(), from as u64, code.len() as u64) } as usize;
+                if at >= code.len() {
+                    break;
+                }
+                found.push(at);
+            }
+            assert_eq!(found, wanted);
         },
     );
+}
+
+#[test]
+fn only_what_is_wanted_is_changed_and_what_is_left_is_counted() {
+    const OPEN: u8 = 2;
+    const CLONE: u8 = 56;
+    let mut all = Wanted { classes: [0; CALLS_MAX], unseen: [0; CALLS_MAX] };
+    // mov $2,%eax; syscall. mov $57,%eax; syscall. mov $56,%eax; (something that is not repeated) syscall.
+    let code = [
+        &[0x90, 0xb8, OPEN, 0, 0, 0, 0x0f, 5][..],
+        &[0x90, 0xb8, 57, 0, 0, 0, 0x0f, 5],
+        &[0x90, 0xb8, CLONE, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0xc3, 0x90, 0x0f, 5, 0x90],
+    ]
+    .concat();
+    assert_eq!(images::sites(&code, &all).0, Vec::<u32>::new());
+    all.classes[usize::from(OPEN)] = 1;
+    let (found, figures) = images::sites(&code, &all);
+    assert_eq!((found, figures.left), (vec![6], 1));
 }

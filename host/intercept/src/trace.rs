@@ -2,7 +2,23 @@
 #![allow(unsafe_code)]
 
 use crate::error::Error;
+use std::cell::Cell;
 use std::io::Error as IoError;
+
+/// Code of x86-64.
+const MOV_EAX: u8 = 0xb8;
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+const TRAP: u8 = 0xcc;
+
+thread_local! {
+    /// A tracee of this thread could not be let go: it is when the thread ends.
+    static STUCK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread must end, so that the kernel lets go whom it traces.
+pub(crate) fn must_end() -> bool {
+    STUCK.get()
+}
 
 /// A thread that we trace. It is let go when this is dropped.
 #[derive(Debug)]
@@ -81,24 +97,6 @@ impl Tracee {
         self.ask(libc::PTRACE_CONT, signal as usize)
     }
 
-    /// Goes on to the next trap of `how`, keeping signals for later.
-    fn run_to_trap(&mut self, how: libc::c_uint) -> Result<(), Error> {
-        loop {
-            self.ask(how, 0)?;
-            match self.stop(true)? {
-                Some(Stop::Trap) => return Ok(()),
-                Some(Stop::Signal(signal)) => self.missed.push(signal),
-                Some(Stop::Gone) => return Err(Error::Refused("the process ended".to_owned())),
-                Some(Stop::Exec | Stop::Other) | None => {}
-            }
-        }
-    }
-
-    /// From the stop at exec to the end of that system call: nothing of the program has run then.
-    pub(crate) fn leave_exec(&mut self) -> Result<(), Error> {
-        self.run_to_trap(libc::PTRACE_SYSCALL)
-    }
-
     pub(crate) fn registers(&self) -> Result<libc::user_regs_struct, Error> {
         // SAFETY: plain numbers, all zero is a value.
         let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
@@ -106,53 +104,98 @@ impl Tracee {
         Ok(registers)
     }
 
-    pub(crate) fn set_registers(&self, registers: &libc::user_regs_struct) -> Result<(), Error> {
+    fn set_registers(&self, registers: &libc::user_regs_struct) -> Result<(), Error> {
         self.ask(libc::PTRACE_SETREGS, std::ptr::from_ref(registers) as usize)
     }
 
-    /// Makes the tracee make a system call where it stands. Its registers and code are as before afterwards.
-    pub(crate) fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<u64, Error> {
-        let before = self.registers()?;
-        let at = before.rip as usize;
-        let code = |error| Error::io("writing a system call into the program", error);
+    /// With these registers, but at `place`.
+    pub(crate) fn begin_at(&self, registers: &libc::user_regs_struct, place: u64) -> Result<(), Error> {
+        let mut after = *registers;
+        after.rip = place;
+        // There is no call left that the kernel could want to make again.
+        after.orig_rax = u64::MAX;
+        self.set_registers(&after)
+    }
+
+    fn word(&self, at: u64) -> Result<u64, IoError> {
         // SAFETY: PEEKTEXT gives the word by its result; -1 is a word like others, errno tells.
-        let old = unsafe {
+        let word = unsafe {
             *libc::__errno_location() = 0;
-            libc::ptrace(libc::PTRACE_PEEKTEXT, self.thread, at, 0)
+            libc::ptrace(libc::PTRACE_PEEKTEXT, self.thread, at as usize, 0)
         };
         // SAFETY: reading our own errno.
-        if old == -1 && unsafe { *libc::__errno_location() } != 0 {
-            return Err(code(IoError::last_os_error()));
+        if word == -1 && unsafe { *libc::__errno_location() } != 0 {
+            return Err(IoError::last_os_error());
         }
-        request(libc::PTRACE_POKETEXT, self.thread, at, ((old as u64 & !0xffff) | 0x050f) as usize)
-            .map_err(code)?;
-        let mut asking = before;
-        asking.rax = number as u64;
-        asking.orig_rax = u64::MAX;
-        [asking.rdi, asking.rsi, asking.rdx, asking.r10, asking.r8, asking.r9] = arguments;
-        self.set_registers(&asking)?;
-        self.run_to_trap(libc::PTRACE_SINGLESTEP)?;
-        let result = self.registers()?.rax;
-        request(libc::PTRACE_POKETEXT, self.thread, at, old as usize).map_err(code)?;
-        let mut after = before;
-        after.orig_rax = u64::MAX;
-        self.set_registers(&after)?;
-        match result as i64 {
-            error @ -4095..0 => {
-                Err(Error::io("a system call of the program", IoError::from_raw_os_error(-error as i32)))
+        Ok(word as u64)
+    }
+
+    /// Goes on until it stops at `place` by a trap, keeping signals for later.
+    fn run_to(&mut self, place: u64) -> Result<libc::user_regs_struct, Error> {
+        loop {
+            self.go_on(0)?;
+            match self.stop(true)? {
+                Some(Stop::Trap) => {
+                    let registers = self.registers()?;
+                    if registers.rip == place {
+                        return Ok(registers);
+                    }
+                    self.missed.push(libc::SIGTRAP);
+                }
+                Some(Stop::Signal(signal)) => self.missed.push(signal),
+                Some(Stop::Gone) => return Err(Error::Refused("the process ended".to_owned())),
+                Some(Stop::Exec | Stop::Other) | None => {}
             }
-            _ => Ok(result),
         }
     }
 
-    /// Writes into its memory.
-    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
-        let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let remote = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: bytes.len() };
-        // SAFETY: reads our slice; the other side is another process's memory, checked by the kernel.
+    /// Makes the tracee, which is in its stop at exec with `begin` as registers, make a system call at the program's entry. Its code is as
+    /// before afterwards, and where this fails its registers too; else the caller says how it goes on.
+    ///
+    /// One stop: eight bytes of the entry become the call and a trap for a moment. The number is set by code, as the end of the exec sets
+    /// the register to zero.
+    pub(crate) fn call_at_entry(
+        &mut self,
+        begin: &libc::user_regs_struct,
+        number: u32,
+        arguments: [u64; 6],
+    ) -> Result<u64, Error> {
+        let code = |error| Error::io("writing a system call into the program", error);
+        let [n0, n1, n2, n3] = number.to_le_bytes();
+        let call = [MOV_EAX, n0, n1, n2, n3, SYSCALL[0], SYSCALL[1], TRAP];
+        let place = begin.rip as usize;
+        let old = self.word(begin.rip).map_err(code)?;
+        request(libc::PTRACE_POKETEXT, self.thread, place, u64::from_le_bytes(call) as usize)
+            .map_err(code)?;
+        let mut asking = *begin;
+        [asking.rdi, asking.rsi, asking.rdx, asking.r10, asking.r8, asking.r9] = arguments;
+        let asked = self.set_registers(&asking).and_then(|()| self.run_to(begin.rip + call.len() as u64));
+        request(libc::PTRACE_POKETEXT, self.thread, place, old as usize).map_err(code)?;
+        let answer = asked.and_then(|after| match after.rax as i64 {
+            error @ -4095..0 => {
+                Err(Error::io("a system call of the program", IoError::from_raw_os_error(-error as i32)))
+            }
+            result => Ok(result as u64),
+        });
+        if answer.is_err() {
+            self.begin_at(begin, begin.rip)?;
+        }
+        answer
+    }
+
+    /// Writes into its memory, one part after the other.
+    pub(crate) fn write<const PARTS: usize>(&self, parts: [(u64, &[u8]); PARTS]) -> Result<(), Error> {
+        let local = parts.map(|(_, bytes)| libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        });
+        let remote =
+            parts.map(|(at, bytes)| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: bytes.len() });
+        let count = PARTS as libc::c_ulong;
+        // SAFETY: reads our slices; the other side is another process's memory, checked by the kernel.
         let written =
-            unsafe { libc::process_vm_writev(self.thread, &raw const local, 1, &raw const remote, 1, 0) };
-        if written == bytes.len() as isize {
+            unsafe { libc::process_vm_writev(self.thread, local.as_ptr(), count, remote.as_ptr(), count, 0) };
+        if written == parts.iter().map(|(_, bytes)| bytes.len() as isize).sum::<isize>() {
             Ok(())
         } else {
             Err(Error::last("writing into the program's memory"))
@@ -175,8 +218,10 @@ impl Drop for Tracee {
             return;
         }
         let first = self.missed.first().copied().unwrap_or(0);
-        // A thread that does not stand still cannot be let go; it is then, when it ends or we do.
-        let _ = request(libc::PTRACE_DETACH, self.thread, 0, first as usize);
+        // A thread that does not stand still cannot be let go; it is when it ends, or our thread does.
+        if request(libc::PTRACE_DETACH, self.thread, 0, first as usize).is_err() {
+            STUCK.set(true);
+        }
         for signal in self.missed.iter().skip(1) {
             // SAFETY: sends a signal, as its sender meant to.
             unsafe { libc::syscall(libc::SYS_tkill, self.thread, *signal) };

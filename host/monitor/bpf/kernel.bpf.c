@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
  *
- * What the kernel tells the monitor: forks, execs, exits and victims of the out-of-memory killer, written into a sensor
- * box (include/weir_sensor.h of weir-sensor) that the monitor has mapped. Also the repair hook: cgroups named in a mapped
+ * What the kernel tells the monitor: forks, execs, exits, victims of the out-of-memory killer and, where it is asked for,
+ * switches of each processor, written into a sensor box (include/weir_sensor.h of weir-sensor) that the monitor has mapped. Also the repair hook: cgroups named in a mapped
  * array are killed from the inside, so that the monitor repairs by one write to memory (Bohra, 3.3: repair hooks).
  *
  * Only tp_btf, raw_tp and perf_event programs: they attach where kprobes and trampolines are switched off. Fields of
@@ -24,6 +24,7 @@ typedef unsigned long long uint64_t;
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static uint64_t (*bpf_ktime_get_ns)(void) = (void *)5;
+static uint32_t (*bpf_get_smp_processor_id)(void) = (void *)8;
 static uint64_t (*bpf_get_current_uid_gid)(void) = (void *)15;
 static uint64_t (*bpf_get_current_cgroup_id)(void) = (void *)80;
 static long (*bpf_send_signal)(uint32_t signal) = (void *)109;
@@ -69,6 +70,50 @@ struct {
 	__type(key, uint32_t);
 	__type(value, struct hook);
 } hook SEC(".maps");
+
+/* Processes whose forks come to nothing: one bit each, set by the monitor. */
+struct doom {
+	uint64_t words[WEIR_DOOM_PROCESSES / 64];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, uint32_t);
+	__type(value, struct doom);
+} doom SEC(".maps");
+
+static inline __attribute__((always_inline)) uint64_t *doom_of(uint32_t process)
+{
+	uint32_t zero = 0;
+	struct doom *all = bpf_map_lookup_elem(&doom, &zero);
+
+	if (!all || process >= WEIR_DOOM_PROCESSES)
+		return 0;
+	return &all->words[process / 64];
+}
+
+static inline __attribute__((always_inline)) void pardon(uint32_t process)
+{
+	uint64_t bit = 1ULL << (process & 63), *word = doom_of(process);
+
+	if (word && (*(volatile uint64_t *)word & bit))
+		__sync_fetch_and_and(word, ~bit);
+}
+
+/* A doomed process that forks is killed, and its child is doomed before it ever runs: so they do not become more. */
+static inline __attribute__((always_inline)) void inherit(uint32_t parent, uint32_t child)
+{
+	uint64_t *of_parent = doom_of(parent), *of_child;
+
+	if (!of_parent || !(*(volatile uint64_t *)of_parent >> (parent & 63) & 1))
+		return;
+	of_child = doom_of(child);
+	if (of_child)
+		__sync_fetch_and_or(of_child, 1ULL << (child & 63));
+	bpf_send_signal(SIGKILL);
+}
 
 static inline __attribute__((always_inline)) struct kernel_box *the_box(void)
 {
@@ -120,6 +165,7 @@ int on_fork(uint64_t *context)
 		updated(in, WEIR_KERNEL_THREADS, bpf_ktime_get_ns());
 		return 0;
 	}
+	inherit(parent->tgid, child->tgid);
 	value[0] = (uint32_t)parent->tgid | (uint64_t)(uint32_t)child->tgid << 32;
 	value[1] = (uint32_t)bpf_get_current_uid_gid();
 	value[2] = bpf_get_current_cgroup_id();
@@ -137,6 +183,8 @@ int on_exec(uint64_t *context)
 
 	if (!in)
 		return 0;
+	/* It is another program now, perhaps one that must not be touched: the monitor judges anew. */
+	pardon(task->tgid);
 	value[0] = (uint64_t)(uint32_t)task->tgid << 32;
 	value[1] = (uint32_t)bpf_get_current_uid_gid();
 	value[2] = bpf_get_current_cgroup_id();
@@ -155,6 +203,8 @@ int on_exit(uint64_t *context)
 	/* A process ends with its last thread. */
 	if (!in || task->signal->live.counter > 0)
 		return 0;
+	/* Its number is another's soon. */
+	pardon(task->tgid);
 	/* How it ended, as wait() tells its parent. */
 	value[0] = (uint32_t)task->exit_code;
 	if (task->signal->flags & SIGNAL_GROUP_EXIT)
@@ -176,6 +226,24 @@ int on_victim(uint64_t *context)
 		return 0;
 	value[0] = (uint64_t)(uint32_t)task->tgid << 32;
 	publish(in, WEIR_KERNEL_VICTIM, value);
+	return 0;
+}
+
+SEC("tp_btf/sched_switch")
+int on_switch(uint64_t *context)
+{
+	struct kernel_box *in = the_box();
+	uint32_t processor = bpf_get_smp_processor_id();
+	volatile struct weir_sensor_slot *own;
+
+	(void)context;
+	if (!in || processor >= WEIR_KERNEL_SENSORS - WEIR_KERNEL_SWITCHES)
+		return 0;
+	/* Only this processor writes it, with interrupts off: no atomic addition is needed. */
+	own = &in->sensors[WEIR_KERNEL_SWITCHES + processor];
+	own->time_ns = bpf_ktime_get_ns();
+	own->value = own->value + 1;
+	own->updates = own->updates + 1;
 	return 0;
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  boxes of applications ──(loads)──► Reader::slot ──(stores)──► box `weir-dataplane` ──(loads)──► monitor: audit, repair
-//!  probes of other hosts ──(socket)─► Reader::answer ──► answers: a responder on the packet core
+//!  probes and reads of other hosts ──(socket)─► Reader::answer ──► answers: a responder on the packet core
 //! ```
 //!
 //! A slot is some loads and stores to memory for each policy of `kind: stalled` with `context: dataplane`: no system call, no
@@ -153,7 +153,7 @@ impl Reader {
             })
             .take(ROWS_MAX)
             .collect();
-        let responder = ring.map(Responder::open).transpose()?.flatten();
+        let responder = ring.map(|ring| Responder::open(ring, sensors)).transpose()?.flatten();
         if wanted.is_empty() && responder.is_none() {
             return Ok(None);
         }
@@ -196,7 +196,7 @@ impl Reader {
         self.responder.as_ref().map(Responder::socket)
     }
 
-    /// Answers the probes that wait, at most a burst.
+    /// Answers the probes and reads that wait, at most a burst.
     pub fn answer(&mut self) {
         if let Some(responder) = &mut self.responder {
             responder.answer();

@@ -5,7 +5,8 @@
 
 use crate::error::{Error, Result};
 use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use std::ffi::CStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,12 +15,26 @@ use weir_sensor::now_ns;
 /// Longest wait for a cgroup to be frozen, ns. Each of its processes must run once for that: 1,500 that spin on two
 /// processors need 10 to 15 ms, and 50 beside others that compute.
 pub const FREEZE_NS_MAX: u64 = 50_000_000;
+/// Longest path of a cgroup that is borrowed, and the zero after it, bytes.
+pub const PATH_BYTES: usize = 1024;
 /// Where cgroups of version 2 are mounted, tried in order.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
 
 /// Where cgroups of version 2 are mounted here.
 pub fn mount() -> Option<PathBuf> {
     MOUNTS.iter().map(Path::new).find(|mount| mount.join("cgroup.procs").exists()).map(Path::to_path_buf)
+}
+
+/// An open folder: where cgroups of version 2 are mounted.
+pub fn open_mount() -> Option<OwnedFd> {
+    openat(CWD, mount()?, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// The numbers of a cgroup, by its path below the mount, and of those above it; without the root.
+pub fn above(path: &Path) -> Vec<u64> {
+    let Some(mount) = mount() else { return Vec::new() };
+    let folders = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
+    folders.filter_map(|folder| Some(std::fs::metadata(mount.join(folder)).ok()?.ino())).collect()
 }
 
 /// The folder that a policy's `cgroup` means.
@@ -59,6 +74,26 @@ impl Levers {
             processes: open("cgroup.procs", OFlags::RDONLY),
         };
         Ok(levers)
+    }
+
+    /// Opens those of a cgroup of version 2 by its path below the open folder `mount`; nothing for the root, which has none. It
+    /// allocates nothing: for a cgroup that nobody named beforehand.
+    pub fn borrow(mount: &OwnedFd, path: &[u8]) -> Option<Levers> {
+        let mut name = [0_u8; PATH_BYTES];
+        name.get_mut(..path.len())?.copy_from_slice(path);
+        let path = CStr::from_bytes_until_nul(&name).ok().filter(|path| !path.is_empty())?;
+        let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = openat(mount, path, folder, Mode::empty()).ok()?;
+        let open =
+            |name: &CStr, flags: OFlags| openat(&folder, name, flags | OFlags::CLOEXEC, Mode::empty()).ok();
+        Some(Levers {
+            cgroup: fstat(&folder).ok()?.st_ino,
+            freeze: Some(open(c"cgroup.freeze", OFlags::WRONLY)?),
+            events: open(c"cgroup.events", OFlags::RDONLY),
+            kill: None,
+            state: None,
+            processes: None,
+        })
     }
 
     /// Whether it can be frozen.

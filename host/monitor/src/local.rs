@@ -120,7 +120,7 @@ pub fn run(
         punctuality.began(late_ns);
         engine.step(now);
         after(engine, now);
-        let period_ns = pace.look(now, engine.signs(late_ns));
+        let period_ns = pace.look(now, engine.signs(now, late_ns));
         punctuality.quick.fetch_add(u64::from(pace.is_quick()), Ordering::Relaxed);
         due += period_ns;
         let behind = now_ns().saturating_sub(due) / period_ns;

@@ -1,7 +1,8 @@
 //! How often the loop looks: at its ordinary period while all is calm, ten times as often while there are signs of trouble.
 //!
-//! A step machine. Signs are a burst of forks, memory that will be used up soon at its present slope, a repair that is under way, and
-//! the loop's own lateness, which says that others hold the processor. A sign may last without being a fault (a build, a machine
+//! A step machine. Signs are a burst of forks while a policy is near its limit, memory that will be used up soon at its present slope,
+//! a repair that is under way, and the loop's own lateness, which says that others hold the processor. A burst alone is no sign: each
+//! build is one, and quick looks at it would cost more than all others together. A sign may last without being a fault (a machine
 //! that is always busy), so quick looks have an allowance: [`QUICK_NS_MAX`] in a row, then [`REST_NS`] at the ordinary pace.
 //! A repair under way is no such sign, because it ends by itself.
 
@@ -9,6 +10,8 @@
 pub const BURST_FORKS: u64 = 8;
 /// The window of a burst, ns.
 pub const FORKS_WINDOW_NS: u64 = 10_000_000;
+/// A policy is near its limit when it has counted one in so many of what it allows: a bomb that doubles has two doublings to go.
+pub const NEAR: u64 = 4;
 /// Memory that will be short this soon is a sign, ns.
 pub const SOON_NS: u64 = 200_000_000;
 /// A step that begins so late is a sign, ns.
@@ -25,6 +28,8 @@ pub const REST_NS: u64 = 2_000_000_000;
 pub struct Signs {
     /// Processes forked since the start.
     pub forks: u64,
+    /// Whether a policy on forks is near its limit ([`NEAR`]).
+    pub near: bool,
     /// When memory will be short at its present slope, ns from now; nothing while it does not grow towards a limit.
     pub memory_short_in_ns: Option<u64>,
     /// How much too late the step began, ns.
@@ -67,7 +72,7 @@ impl Pace {
             self.burst(now_ns, signs.forks);
             return self.period_ns;
         }
-        let trouble = self.burst(now_ns, signs.forks)
+        let trouble = (self.burst(now_ns, signs.forks) & signs.near)
             | signs.memory_short_in_ns.is_some_and(|short_in_ns| short_in_ns < SOON_NS)
             | (signs.late_ns >= LATE_NS)
             | signs.repairing;

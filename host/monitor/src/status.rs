@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
 /// A policy now.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PolicyRow {
     /// Its name.
     pub name: String,
@@ -30,6 +30,9 @@ pub struct PolicyRow {
     /// The main process of the service, while it is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub main: Option<u32>,
+    /// Of what must make progress: how unlikely its silence is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<f64>,
 }
 
 /// A sensor of a box.
@@ -108,6 +111,9 @@ pub struct GuestRow {
     /// Periods that it was watched in.
     #[serde(default)]
     pub looks: u64,
+    /// Times that it was given more time, because its emulator got no processor.
+    #[serde(default)]
+    pub starved: u64,
 }
 
 /// All of it.
@@ -246,6 +252,9 @@ impl Status {
             "Living processes born in a policy's window",
             &by_policy(|row| row.living),
         );
+        let level = |row: &PolicyRow| Some((format!("{{policy=\"{}\"}}", label(&row.name)), row.level?));
+        let levels: Vec<(String, f64)> = self.policies.iter().filter_map(level).collect();
+        family("policy_suspicion_level", "gauge", "How unlikely the silence of an application is", &levels);
         let sensors: Vec<(String, f64)> = self
             .boxes
             .iter()
@@ -284,6 +293,8 @@ impl Status {
             "How unlikely the silence of a guest is",
             &guests(|g| g.level),
         );
+        let starved = guests(|guest| guest.starved as f64);
+        family("guest_starved_total", "counter", "Times that a guest's emulator got no processor", &starved);
         family("query_value", "gauge", "Value of a query, where it is a number", &queries);
         self.lateness(&mut text);
         text

@@ -74,7 +74,7 @@ when: { available-bytes: 1 }
 
 #[test]
 fn steps_allocate_nothing_with_programs_in_the_kernel() {
-    steps_allocate_nothing("steps_allocate_nothing_with_programs_in_the_kernel", Kernel::open(false));
+    steps_allocate_nothing("steps_allocate_nothing_with_programs_in_the_kernel", Kernel::open());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use weir_monitor::levers;
 use weir_monitor::local::Settings;
 use weir_monitor::policy::{self, Policy};
 use weir_monitor::query;
+use weir_monitor::remote::RingFile;
 use weir_monitor::service::{Config, Monitor};
 use weir_sensor::Directory;
 
@@ -164,6 +165,11 @@ pub struct Watched {
 
 impl Watched {
     pub fn start(text: &str, without_bpf: bool) -> Result<Watched, String> {
+        Watched::start_in(text, without_bpf, None)
+    }
+
+    /// The same on a host of a ring.
+    pub fn start_in(text: &str, without_bpf: bool, ring: Option<RingFile>) -> Result<Watched, String> {
         let folder = tempfile::tempdir().unwrap();
         let settings = Settings { period_ns: 5_000_000, lock_memory: false, ..Settings::default() };
         let monitor = Monitor::start(Config {
@@ -173,7 +179,7 @@ impl Watched {
             audit: folder.path().join("audit.log"),
             sensors: Directory::new(folder.path().join("sensors")),
             without_bpf,
-            ring: None,
+            ring,
             on_entry: Box::new(|_| ()),
         })
         .map_err(|error| error.to_string())?;

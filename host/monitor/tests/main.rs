@@ -7,6 +7,7 @@ mod allocation;
 mod blame;
 mod bombs;
 mod cage;
+mod exhaust;
 mod guests;
 mod hogs;
 mod loads;

@@ -39,10 +39,13 @@ done
 /// What the guest exports for repairs from outside: the example for people.
 const HOOK: &str = include_str!("../../../docs/operate/monitor/guest-hook.sh");
 
+/// A file of a guest's first root: path, mode, content.
+pub type RootFile = (String, u32, Vec<u8>);
+
 /// An archive in the format `newc`, which Linux unpacks as its first root.
-fn archive(files: &[(&str, u32, &[u8])]) -> Vec<u8> {
+fn archive(files: &[RootFile]) -> Vec<u8> {
     let mut archive = Vec::new();
-    let end: (&str, u32, &[u8]) = ("TRAILER!!!", 0, &[]);
+    let end: RootFile = ("TRAILER!!!".into(), 0, Vec::new());
     for (number, (name, mode, content)) in files.iter().chain([&end]).enumerate() {
         let fields = [
             number as u32 + 1,
@@ -65,7 +68,7 @@ fn archive(files: &[(&str, u32, &[u8])]) -> Vec<u8> {
         }
         archive.extend(name.bytes().chain([0]));
         archive.resize(archive.len().next_multiple_of(4), 0);
-        archive.extend(*content);
+        archive.extend(content);
         archive.resize(archive.len().next_multiple_of(4), 0);
     }
     archive
@@ -92,6 +95,12 @@ pub struct Vm {
 impl Vm {
     /// Boots one, or says why that is not possible here.
     pub fn boot() -> Result<Vm, String> {
+        let hook = ("hook".into(), 0o100_644, HOOK.into());
+        Vm::boot_with(INIT, vec![hook], 1)
+    }
+
+    /// Boots one of another program, which says `READY`, with more files and processors.
+    pub fn boot_with(init: &str, more: Vec<RootFile>, processors: u32) -> Result<Vm, String> {
         let kernel = kernel().ok_or("no kernel for guests: run scripts/guest-kernel")?;
         let busybox = std::fs::read("/bin/busybox").map_err(|error| format!("/bin/busybox: {error}"))?;
         if !Path::new("/dev/shm").is_dir() {
@@ -100,15 +109,18 @@ impl Vm {
         let folder = tempfile::tempdir_in("/dev/shm").map_err(|error| error.to_string())?;
         let memory = folder.path().join("memory");
         let root = folder.path().join("root");
-        let files: [(&str, u32, &[u8]); 7] = [
-            ("bin", 0o40755, &[]),
-            ("dev", 0o40755, &[]),
-            ("proc", 0o40755, &[]),
-            ("bin/busybox", 0o100_755, &busybox),
-            ("bin/dd", 0o120_777, b"busybox"),
-            ("hook", 0o100_644, HOOK.as_bytes()),
-            ("init", 0o100_755, INIT.as_bytes()),
+        let file = |path: &str, mode: u32, content: &[u8]| (path.to_string(), mode, content.to_vec());
+        let mut files = vec![
+            file("bin", 0o40755, &[]),
+            file("dev", 0o40755, &[]),
+            file("proc", 0o40755, &[]),
+            file("sys", 0o40755, &[]),
+            file("tmp", 0o40755, &[]),
+            file("bin/busybox", 0o100_755, &busybox),
+            file("bin/dd", 0o120_777, b"busybox"),
+            file("init", 0o100_755, init.as_bytes()),
         ];
+        files.extend(more);
         std::fs::write(&root, archive(&files)).map_err(|error| error.to_string())?;
         let backend =
             format!("memory-backend-file,id=ram,size={MEMORY},mem-path={},share=on", memory.display());
@@ -123,6 +135,8 @@ impl Vm {
                 "q35,usb=off,memory-backend=ram",
                 "-m",
                 MEMORY,
+                "-smp",
+                &processors.to_string(),
             ])
             .args(["-object", &backend, "-nodefaults", "-no-user-config", "-display", "none"])
             .args([

@@ -1,9 +1,11 @@
 //! What the server needs of a controller.
 
+use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList,
-    FileWallRequest, FileWallResponse, GroupStatus, RepairRequest, RepairResponse, ResourceList,
-    ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, RepairRequest, RepairResponse,
+    ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenRequest, TokenResponse,
+    TraceRequest, TraceResponse, WatchEvent,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -53,6 +55,18 @@ pub trait Backend: Send + Sync + 'static {
     fn remove_member(&self, id: u64) -> Reply<'_, ()>;
     /// Deals new shares of the group's key to its members; returns when they are in force.
     fn refresh_group(&self) -> Reply<'_, ()>;
+    /// Hosts, gateways and controllers, with keys and certificates. A stale list may lack what was done last.
+    fn identities(&self, stale: bool) -> Reply<'_, IdentityList>;
+    /// Has a host or gateway change its keys, for a caller; returns when only the new ones are taken.
+    fn rotate(&self, caller: Caller, request: RotateRequest) -> Reply<'_, ()>;
+    /// Takes nothing of somebody any more, for a caller.
+    fn revoke(&self, caller: Caller, request: RevokeRequest) -> Reply<'_, ()>;
+    /// Orders a change of a controller's key, which carries its own signatures, for a caller.
+    fn order_key_change(&self, caller: Caller, change: KeyChange) -> Reply<'_, ()>;
+    /// Makes the next key of the controller that is asked, and the change to it.
+    fn next_key(&self) -> Reply<'_, KeyChange>;
+    /// Uses that key, once it is known; gives what drops the one before.
+    fn use_next_key(&self) -> Reply<'_, KeyChange>;
     /// Follows a packet through the real tables.
     fn trace(&self, request: TraceRequest) -> Reply<'_, TraceResponse>;
     /// Copies frames of a port.
@@ -77,6 +91,16 @@ pub trait Backend: Send + Sync + 'static {
         wall: Label,
         request: FileWallRequest,
     ) -> Reply<'_, FileWallResponse>;
+    /// What this domain's operator brings to the operators of others.
+    fn domain(&self) -> Reply<'_, DomainDescription>;
+    /// The other domains that are known.
+    fn domains(&self) -> Reply<'_, DomainList>;
+    /// Makes another domain known, or known by other facts, for a caller.
+    fn add_domain(&self, caller: Caller, request: AddDomain) -> Reply<'_, DomainResponse>;
+    /// Lets a domain be unknown, for a caller: what it told is void.
+    fn forget_domain(&self, caller: Caller, name: Label) -> Reply<'_, DomainResponse>;
+    /// Answers a controller of another domain, which is authenticated by the signature in what it asks.
+    fn statements(&self, question: Vec<u8>) -> Reply<'_, Vec<u8>>;
     /// Counters of an actuator's switch, by name with labels.
     fn counters(&self, name: Label) -> Reply<'_, Vec<(String, u64)>>;
     /// Metrics of the controller, Prometheus text.

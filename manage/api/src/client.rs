@@ -1,10 +1,11 @@
 //! The client: what the command line and tests speak to a controller with.
 
+use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList,
-    FileWallRequest, FileWallResponse, GroupMember, GroupStatus, NOT_LEADER, Problem, RepairRequest,
-    RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse, TraceRequest,
-    TraceResponse, WatchEvent,
+    FileWallRequest, FileWallResponse, GroupMember, GroupStatus, IdentityList, KeyChange, NOT_LEADER,
+    Problem, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest,
+    StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -226,10 +227,13 @@ impl Client {
     }
 
     fn delete(&self, path: &str) -> Result<(), ClientError> {
+        self.delete_for::<Option<()>>(path).map(drop)
+    }
+
+    fn delete_for<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.at_leader(|| {
             let request = self.agent.delete(self.url(path)).header("authorization", self.bearer());
-            let call = request.config().timeout_global(Some(TIMEOUT)).build().call();
-            self.read::<Option<()>>(call).map(drop)
+            self.read(request.config().timeout_global(Some(TIMEOUT)).build().call())
         })
     }
 
@@ -349,6 +353,38 @@ impl Client {
         self.post(&format!("/v1/actuators/{actuator}/filewalls/{wall}"), request)
     }
 
+    /// `GET /v1/domain`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn domain(&self) -> Result<DomainDescription, ClientError> {
+        self.get("/v1/domain")
+    }
+
+    /// `GET /v1/domains`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn domains(&self) -> Result<DomainList, ClientError> {
+        self.get("/v1/domains")
+    }
+
+    /// `POST /v1/domains`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn add_domain(&self, request: &AddDomain) -> Result<DomainResponse, ClientError> {
+        self.post("/v1/domains", request)
+    }
+
+    /// `DELETE /v1/domains/{name}`.
+    ///
+    /// # Errors
+    /// [`ClientError`]; `not-found` when no such domain is known.
+    pub fn forget_domain(&self, name: &str) -> Result<DomainResponse, ClientError> {
+        self.delete_for(&format!("/v1/domains/{name}"))
+    }
+
     /// `DELETE /v1/actuators/{name}`.
     ///
     /// # Errors
@@ -405,6 +441,62 @@ impl Client {
     /// [`ClientError`].
     pub fn add_member(&self, member: &AddMember) -> Result<(), ClientError> {
         self.post::<_, Option<()>>("/v1/group/members", member).map(drop)
+    }
+
+    /// `GET /v1/identities`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn identities(&self) -> Result<IdentityList, ClientError> {
+        self.get("/v1/identities")
+    }
+
+    /// `GET /v1/identities` of the controller of the context, whoever leads: with the certificate that it shows.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn own_certificate(&self) -> Result<IdentityList, ClientError> {
+        self.get_from(&self.server(), "/v1/identities?stale=true", PROBE_TIMEOUT)
+    }
+
+    /// `POST /v1/identities/rotate`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn rotate(&self, request: &RotateRequest) -> Result<(), ClientError> {
+        self.post::<_, Option<()>>("/v1/identities/rotate", request).map(drop)
+    }
+
+    /// `POST /v1/identities/revoke`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn revoke(&self, request: &RevokeRequest) -> Result<(), ClientError> {
+        self.post::<_, Option<()>>("/v1/identities/revoke", request).map(drop)
+    }
+
+    /// `POST /v1/identities/change`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn order_key_change(&self, change: &KeyChange) -> Result<(), ClientError> {
+        self.post::<_, Option<()>>("/v1/identities/change", change).map(drop)
+    }
+
+    /// `POST /v1/identities/own/next`, of a client of one controller.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn next_key(&self) -> Result<KeyChange, ClientError> {
+        self.post("/v1/identities/own/next", &())
+    }
+
+    /// `POST /v1/identities/own/use`, of a client of one controller.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn use_next_key(&self) -> Result<KeyChange, ClientError> {
+        self.post("/v1/identities/own/use", &())
     }
 
     /// `POST /v1/group/refresh`.

@@ -4,11 +4,13 @@
 //! The server knows only the [`Backend`] trait; the binary joins it to the controller. The document
 //! at `/v1/openapi.json` is derived from the same types and handlers, so it cannot drift.
 //!
-//! Every call but `/healthz`, the document and `/v1/join` needs an administrator: a bearer token, or
-//! a client certificate of the domain for [`pki::ADMIN_DNS_NAME`].
+//! Every call but `/healthz`, the document, `/v1/join` and `/v1/domain/statements` needs an administrator: a bearer token, or
+//! a client certificate of the domain for [`pki::ADMIN_DNS_NAME`]. Who joins brings a token's secret, and a controller of another
+//! domain its signature.
 
 mod backend;
 pub mod client;
+pub mod domains;
 pub mod pki;
 pub mod server;
 pub mod tls;

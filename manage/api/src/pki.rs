@@ -9,13 +9,18 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
-use rustls::RootCertStore;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    DigitallySignedStruct, DistinguishedName as DistinguishedNames, RootCertStore, SignatureScheme,
+};
 use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use weir_model::Label;
 use weir_model::join::{CONTROLLER_DNS_NAME, to_hex};
@@ -25,6 +30,10 @@ pub const ADMIN_DNS_NAME: &str = "admin.weir.internal";
 
 /// How far an actuator's clock may be behind the controller's.
 const CLOCKS_APART: Duration = Duration::from_secs(3600);
+/// Life of a controller's certificate. A controller makes itself one at each start, and every [`CONTROLLER_RENEWAL`].
+const CONTROLLER_LIFE: Duration = Duration::from_secs(398 * 86_400);
+/// After so long a controller that runs shows a new certificate.
+pub const CONTROLLER_RENEWAL: Duration = Duration::from_secs(30 * 86_400);
 
 /// Why a certificate or a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +134,9 @@ impl Authority {
         params.distinguished_name = named(CONTROLLER_DNS_NAME);
         params.subject_alt_names.extend(addresses.iter().map(|address| SanType::IpAddress(*address)));
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let now = SystemTime::now();
+        params.not_before = (now - CLOCKS_APART).into();
+        params.not_after = (now + CONTROLLER_LIFE).into();
         let mut identity = self.issue(params)?;
         identity.certificate_pem.push_str(&self.certificate_pem);
         Ok(identity)
@@ -217,6 +229,145 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
+/// Why a client's certificate (DER), which the authority signed, is not taken all the same.
+pub type Refuses = dyn Fn(&[u8]) -> Result<(), String> + Send + Sync;
+
+/// Asks, behind the authority's signature, whether a certificate is taken still.
+struct Verifier {
+    inner: Arc<dyn ClientCertVerifier>,
+    refuses: Arc<Refuses>,
+}
+
+impl std::fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Verifier").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn offer_client_auth(&self) -> bool {
+        self.inner.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.inner.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedNames] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
+        (self.refuses)(end_entity.as_ref()).map_err(|reason| {
+            tracing::info!(reason, "a certificate is not taken any more");
+            rustls::Error::InvalidCertificate(rustls::CertificateError::Revoked)
+        })?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+/// The certificate that a server shows; another one may take its place while it serves.
+pub struct Shown(RwLock<Arc<CertifiedKey>>);
+
+impl std::fmt::Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shown")
+    }
+}
+
+impl Shown {
+    /// Shows this one at first.
+    ///
+    /// # Errors
+    /// [`PkiError`].
+    pub fn new(identity: &Identity) -> Result<Shown, PkiError> {
+        Ok(Shown(RwLock::new(certified(identity)?)))
+    }
+
+    /// Shows another one from now on.
+    ///
+    /// # Errors
+    /// [`PkiError`]: the one before stays.
+    pub fn show(&self, identity: &Identity) -> Result<(), PkiError> {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = certified(identity)?;
+        Ok(())
+    }
+
+    fn now(&self) -> Arc<CertifiedKey> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The certificate, DER.
+    pub fn certificate(&self) -> CertificateDer<'static> {
+        self.now().cert.first().cloned().unwrap_or_else(|| CertificateDer::from(Vec::new()))
+    }
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.now())
+    }
+}
+
+fn certified(identity: &Identity) -> Result<Arc<CertifiedKey>, PkiError> {
+    let key = provider().key_provider.load_private_key(key(identity)?)?;
+    Ok(Arc::new(CertifiedKey::new(chain(&identity.certificate_pem)?, key)))
+}
+
+/// Server side of TLS that shows what may change, and refuses certificates that are not taken any more. No connection goes on from an
+/// earlier one, as a certificate is asked for in whole handshakes only.
+///
+/// # Errors
+/// [`PkiError`].
+pub fn refusing_server_config(
+    shown: Arc<Shown>,
+    authority_pem: &str,
+    client_required: bool,
+    refuses: Arc<Refuses>,
+) -> Result<Arc<rustls::ServerConfig>, PkiError> {
+    let inner = client_verifier(authority_pem, client_required)?;
+    let mut config = rustls::ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(Arc::new(Verifier { inner, refuses }))
+        .with_cert_resolver(shown);
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+fn client_verifier(authority_pem: &str, required: bool) -> Result<Arc<dyn ClientCertVerifier>, PkiError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(authority_pem)?), provider());
+    Ok(if required { verifier } else { verifier.allow_unauthenticated() }.build()?)
+}
+
 /// Server side of TLS. With `client_required` a client without a certificate of the domain is
 /// refused; else it is let in, and is known only when it has one.
 ///
@@ -227,11 +378,9 @@ pub fn server_config(
     authority_pem: &str,
     client_required: bool,
 ) -> Result<Arc<rustls::ServerConfig>, PkiError> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(authority_pem)?), provider());
-    let verifier = if client_required { verifier } else { verifier.allow_unauthenticated() }.build()?;
     let config = rustls::ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(client_verifier(authority_pem, client_required)?)
         .with_single_cert(chain(&identity.certificate_pem)?, key(identity)?)?;
     Ok(Arc::new(config))
 }

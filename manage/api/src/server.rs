@@ -1,12 +1,13 @@
 //! The routes.
 
 use crate::backend::{Backend, Caller, TOKEN_CALLER};
+use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse, QUESTION_BYTES_MAX};
 use crate::tls::Peer;
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, BODY_BYTES_MAX, CaptureRequest,
-    CapturedFrame, DeviceList, FileWallRequest, FileWallResponse, GroupStatus, Problem, RESOURCES_MAX,
-    RepairRequest, RepairResponse, ResourceList, ResourceView, StatusResponse, TokenRequest, TokenResponse,
-    TraceRequest, TraceResponse, WatchEvent,
+    CapturedFrame, DeviceList, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
+    Problem, RESOURCES_MAX, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest,
+    RotateRequest, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
@@ -38,6 +39,8 @@ type Shared = State<Arc<dyn Backend>>;
 pub struct Admins {
     /// SHA-256 of the bearer token.
     pub token_hash: [u8; 32],
+    /// Why the certificate of a peer, by its bytes, is not taken any more.
+    refuses: Option<Arc<crate::pki::Refuses>>,
 }
 
 impl std::fmt::Debug for Admins {
@@ -49,7 +52,24 @@ impl std::fmt::Debug for Admins {
 impl Admins {
     /// For a bearer token.
     pub fn of_token(token: &str) -> Admins {
-        Admins { token_hash: Sha256::digest(token).into() }
+        Admins { token_hash: Sha256::digest(token).into(), refuses: None }
+    }
+
+    /// Asks this of every request on a connection for which the peer showed a certificate: it may have been revoked since.
+    pub fn refusing(self, refuses: Arc<crate::pki::Refuses>) -> Admins {
+        Admins { refuses: Some(refuses), ..self }
+    }
+
+    /// Whether the certificate that a peer showed is taken still.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn takes(&self, peer: Option<&Peer>) -> Result<(), ApiError> {
+        let shown = peer.and_then(|peer| peer.certificate.as_deref());
+        match (&self.refuses, shown) {
+            (Some(refuses), Some(shown)) => refuses(shown).map_err(ApiError::unauthorized),
+            _ => Ok(()),
+        }
     }
 
     /// Who asks, when it is an administrator.
@@ -66,6 +86,7 @@ impl Admins {
     /// # Errors
     /// What would be right.
     pub fn check(&self, peer: Option<&Peer>, authorization: Option<&str>) -> Result<(), ApiError> {
+        self.takes(peer)?;
         if peer.is_some_and(|peer| peer.is_admin) {
             return Ok(());
         }
@@ -133,12 +154,21 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(add_member))
         .routes(routes!(remove_member))
         .routes(routes!(refresh_group))
+        .routes(routes!(identities))
+        .routes(routes!(rotate))
+        .routes(routes!(revoke))
+        .routes(routes!(order_key_change))
+        .routes(routes!(next_key))
+        .routes(routes!(use_next_key))
         .routes(routes!(trace))
         .routes(routes!(capture))
         .routes(routes!(token))
         .routes(routes!(remove_actuator))
         .routes(routes!(repair))
         .routes(routes!(filewall))
+        .routes(routes!(domain))
+        .routes(routes!(domains, add_domain))
+        .routes(routes!(forget_domain))
         .routes(routes!(counters))
         .routes(routes!(metrics))
 }
@@ -149,7 +179,11 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 }
 
 fn open_routes() -> OpenApiRouter<Arc<dyn Backend>> {
-    OpenApiRouter::new().routes(routes!(join)).routes(routes!(healthz)).routes(routes!(document))
+    OpenApiRouter::new()
+        .routes(routes!(join))
+        .routes(routes!(statements))
+        .routes(routes!(healthz))
+        .routes(routes!(document))
 }
 
 /// The whole service.
@@ -331,6 +365,68 @@ async fn refresh_group(backend: Shared) -> Result<StatusCode, ApiError> {
     backend.refresh_group().await.map(|()| StatusCode::NO_CONTENT)
 }
 
+/// List hosts, gateways and controllers with the keys and certificates that are taken of them.
+#[utoipa::path(get, path = "/v1/identities", params(OfWhom),
+    responses((status = 200, body = IdentityList), (status = "4XX", body = Problem)))]
+async fn identities(backend: Shared, Query(of): Query<OfWhom>) -> Result<Json<IdentityList>, ApiError> {
+    backend.identities(of.stale.unwrap_or_default()).await.map(Json)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct OfWhom {
+    /// As the controller that is asked knows it, also when another leads: it may lack what was done last.
+    stale: Option<bool>,
+}
+
+/// Have a host or gateway change its keys: answers when only the new ones are taken.
+#[utoipa::path(post, path = "/v1/identities/rotate", request_body = RotateRequest,
+    responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn rotate(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Strict(request): Strict<RotateRequest>,
+) -> Result<StatusCode, ApiError> {
+    backend.rotate(caller, request).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Take nothing of somebody any more. In a group of which some may lie, as many controllers must be asked to revoke another one as
+/// cannot all lie.
+#[utoipa::path(post, path = "/v1/identities/revoke", request_body = RevokeRequest,
+    responses((status = 204), (status = "4XX", body = Problem)))]
+async fn revoke(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Strict(request): Strict<RevokeRequest>,
+) -> Result<StatusCode, ApiError> {
+    backend.revoke(caller, request).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Order a change of a controller's key: what that controller gave.
+#[utoipa::path(post, path = "/v1/identities/change", request_body = KeyChange,
+    responses((status = 204), (status = "4XX", body = Problem)))]
+async fn order_key_change(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Strict(change): Strict<KeyChange>,
+) -> Result<StatusCode, ApiError> {
+    backend.order_key_change(caller, change).await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Make the next key of the controller that is asked, and give the change to it, which another request orders.
+#[utoipa::path(post, path = "/v1/identities/own/next",
+    responses((status = 200, body = KeyChange), (status = "4XX", body = Problem)))]
+async fn next_key(backend: Shared) -> Result<Json<KeyChange>, ApiError> {
+    backend.next_key().await.map(Json)
+}
+
+/// Use the next key of the controller that is asked, once it is known, and give what drops the one before.
+#[utoipa::path(post, path = "/v1/identities/own/use",
+    responses((status = 200, body = KeyChange), (status = "4XX", body = Problem)))]
+async fn use_next_key(backend: Shared) -> Result<Json<KeyChange>, ApiError> {
+    backend.use_next_key().await.map(Json)
+}
+
 /// Follow a packet through the real tables of every switch on its way.
 #[utoipa::path(post, path = "/v1/trace", request_body = TraceRequest,
     responses((status = 200, body = TraceResponse), (status = "4XX", body = Problem)))]
@@ -396,6 +492,55 @@ async fn filewall(
     Strict(request): Strict<FileWallRequest>,
 ) -> Result<Json<FileWallResponse>, ApiError> {
     backend.filewall(caller, label(name)?, label(wall)?, request).await.map(Json)
+}
+
+/// This domain, as the operators of others make it known there: nothing in it is secret.
+#[utoipa::path(get, path = "/v1/domain",
+    responses((status = 200, body = DomainDescription), (status = "4XX", body = Problem)))]
+async fn domain(backend: Shared) -> Result<Json<DomainDescription>, ApiError> {
+    backend.domain().await.map(Json)
+}
+
+/// List the other domains that are known.
+#[utoipa::path(get, path = "/v1/domains",
+    responses((status = 200, body = DomainList), (status = "4XX", body = Problem)))]
+async fn domains(backend: Shared) -> Result<Json<DomainList>, ApiError> {
+    backend.domains().await.map(Json)
+}
+
+/// Make another domain known, or known by other controllers, another authority or other prefixes: everything is told anew then.
+#[utoipa::path(post, path = "/v1/domains", request_body = AddDomain,
+    responses((status = 200, body = DomainResponse), (status = "4XX", body = Problem)))]
+async fn add_domain(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Strict(request): Strict<AddDomain>,
+) -> Result<Json<DomainResponse>, ApiError> {
+    backend.add_domain(caller, request).await.map(Json)
+}
+
+/// Let another domain be unknown: what it told is void.
+#[utoipa::path(delete, path = "/v1/domains/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = DomainResponse), (status = "4XX", body = Problem)))]
+async fn forget_domain(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<DomainResponse>, ApiError> {
+    backend.forget_domain(caller, label(name)?).await.map(Json)
+}
+
+/// Ask for what this domain tells another one: by a controller of that one, with its signature.
+#[utoipa::path(post, path = "/v1/domain/statements",
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
+              (status = "4XX", body = Problem)))]
+async fn statements(backend: Shared, question: Bytes) -> Result<Response, ApiError> {
+    if question.len() > QUESTION_BYTES_MAX {
+        return Err(ApiError::too_large(format!("a question has at most {QUESTION_BYTES_MAX} bytes")));
+    }
+    let told = backend.statements(question.into()).await?;
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], told).into_response())
 }
 
 /// Counters of a host's or gateway's switch.

@@ -26,6 +26,8 @@ pub struct Peer {
     pub is_admin: bool,
     /// The first name in its certificate, when it showed one.
     pub name: Option<String>,
+    /// Its certificate (DER), when it showed one.
+    pub certificate: Option<Arc<[u8]>>,
 }
 
 /// Accepts TLS connections; a slow or failing handshake holds up nobody else.
@@ -101,10 +103,11 @@ impl Listener for TlsListener {
 impl Connected<IncomingStream<'_, TlsListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Peer {
         let (_, connection) = stream.io().get_ref();
-        let names = connection.peer_certificates().and_then(|chain| chain.first()).map(|der| dns_names(der));
-        let names = names.unwrap_or_default();
+        let shown = connection.peer_certificates().and_then(|chain| chain.first());
+        let names = shown.map(|der| dns_names(der)).unwrap_or_default();
         let is_admin = names.iter().any(|name| name == ADMIN_DNS_NAME);
-        Peer { address: *stream.remote_addr(), is_admin, name: names.into_iter().next() }
+        let certificate = shown.map(|der| Arc::from(der.as_ref()));
+        Peer { address: *stream.remote_addr(), is_admin, name: names.into_iter().next(), certificate }
     }
 }
 

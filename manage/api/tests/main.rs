@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use weir_api::client::{Client, ClientError, Context};
+use weir_api::domains::*;
 use weir_api::pki::{Authority, server_config};
 use weir_api::server::{Admins, openapi, parse, router};
 use weir_api::tls::{Peer, TlsListener, dns_names};
@@ -87,6 +88,24 @@ impl Backend for Rote {
     fn refresh_group(&self) -> Reply<'_, ()> {
         Box::pin(async { Err(ApiError::not_found("this controller is alone")) })
     }
+    fn identities(&self, _: bool) -> Reply<'_, IdentityList> {
+        Box::pin(async { Ok(IdentityList::default()) })
+    }
+    fn rotate(&self, _: Caller, request: RotateRequest) -> Reply<'_, ()> {
+        Box::pin(async move { Err(ApiError::not_found(request.name)) })
+    }
+    fn revoke(&self, _: Caller, request: RevokeRequest) -> Reply<'_, ()> {
+        Box::pin(async move { Err(ApiError::conflict(request.reason)) })
+    }
+    fn order_key_change(&self, _: Caller, change: KeyChange) -> Reply<'_, ()> {
+        Box::pin(async move { Err(ApiError::invalid(change.event)) })
+    }
+    fn next_key(&self) -> Reply<'_, KeyChange> {
+        Box::pin(async { Ok(KeyChange::default()) })
+    }
+    fn use_next_key(&self) -> Reply<'_, KeyChange> {
+        Box::pin(async { Err(ApiError::conflict("not yet")) })
+    }
     fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchEvent>, ApiError> {
         if from < 2 {
             return Err(ApiError::too_old("read everything again"));
@@ -136,12 +155,41 @@ impl Backend for Rote {
             Ok(FileWallResponse { version: 10, in_force: true })
         })
     }
+    fn domain(&self) -> Reply<'_, DomainDescription> {
+        Box::pin(async { Ok(east()) })
+    }
+    fn domains(&self) -> Reply<'_, DomainList> {
+        Box::pin(async { Ok(DomainList { items: Vec::new() }) })
+    }
+    fn add_domain(&self, _: Caller, request: AddDomain) -> Reply<'_, DomainResponse> {
+        Box::pin(async move {
+            assert_eq!((request.domain, request.underlays), (east(), vec!["198.18.2.0/24".to_owned()]));
+            Ok(DomainResponse { version: 11 })
+        })
+    }
+    fn forget_domain(&self, _: Caller, name: Label) -> Reply<'_, DomainResponse> {
+        Box::pin(async move { Err(ApiError::not_found(format!("no domain '{name}'"))) })
+    }
+    fn statements(&self, question: Vec<u8>) -> Reply<'_, Vec<u8>> {
+        Box::pin(async move {
+            match question.as_slice() {
+                b"what follows 7?" => Ok(b"8, 9".to_vec()),
+                _ => Err(ApiError::unauthorized("no controller of a domain that is known asks")),
+            }
+        })
+    }
     fn counters(&self, _: Label) -> Reply<'_, Vec<(String, u64)>> {
         Box::pin(async { Ok(vec![("drops".into(), 2)]) })
     }
     fn metrics(&self) -> String {
         "weir_up 1\n".into()
     }
+}
+
+fn east() -> DomainDescription {
+    let one = DomainMember { id: 1, key: "ab".repeat(32), api: "198.18.2.1:7443".into() };
+    let (name, group_key, authority) = ("east".into(), "cd".repeat(96), "-----BEGIN".into());
+    DomainDescription { name, group_key, authority, controllers: vec![one] }
 }
 
 /// Starts the service on a runtime of its own; gives a context for it.
@@ -296,4 +344,35 @@ fn fuzz_bodies() {
         let _ = parse::<TraceRequest>(bytes);
         let _ = parse::<JoinRequest>(bytes);
     });
+}
+
+#[test]
+fn domains_are_made_known_by_operators_and_ask_without_a_token() {
+    let (_runtime, context, _authority) = serve();
+    let client = Client::new(context.clone()).unwrap();
+    assert_eq!(client.domain().unwrap(), east());
+    assert!(client.domains().unwrap().items.is_empty());
+    let request = AddDomain { domain: east(), underlays: vec!["198.18.2.0/24".into()] };
+    assert_eq!(client.add_domain(&request).unwrap().version, 11);
+    let Err(ClientError::Refused(error)) = client.forget_domain("west") else { panic!("forgotten") };
+    assert_eq!(
+        (error.problem.code.as_str(), error.problem.message.as_str()),
+        ("not-found", "no domain 'west'")
+    );
+
+    let limit = std::time::Duration::from_secs(10);
+    let other = DomainClient::new(&context.ca).unwrap();
+    let api = context.server.trim_start_matches("https://");
+    assert_eq!(other.ask(api, b"what follows 7?", limit).unwrap(), b"8, 9");
+    let refused = other.ask(api, b"tell me all", limit).unwrap_err();
+    assert!(refused.contains("refuses: no controller of a domain that is known asks"), "{refused}");
+    let large = other.ask(api, &vec![0; QUESTION_BYTES_MAX + 1], limit).unwrap_err();
+    assert!(large.contains("at most 4096 bytes"), "{large}");
+    // Whoever is there with a certificate of another authority is not asked.
+    let stranger = Authority::make(&"west".parse().unwrap()).unwrap();
+    let stranger = DomainClient::new(&stranger.certificate_pem).unwrap();
+    assert!(stranger.ask(api, b"what follows 7?", limit).unwrap_err().contains("does not answer"));
+    assert!(DomainClient::new("no certificate").is_err());
+    let strangers = Client::new(Context { token: "wrong".into(), ..context }).unwrap();
+    assert!(matches!(strangers.domains(), Err(ClientError::Refused(_))), "the rest is for administrators");
 }

@@ -199,7 +199,7 @@ fn one_lies(lab: &Lab, extra: &Extra, writer: &Writer) {
     lab.kill("c4");
     wait_passed_over(lab, "c4");
     for (number, kind) in (40..).zip(liar::KINDS) {
-        let lying = liar::begin(lab, COME_AND_GO, kind);
+        let lying = liar::begin(lab, COME_AND_GO, kind, liar::OF_FOUR);
         writer.goes_on();
         newcomer(lab, extra, number);
         if kind == liar::EQUIVOCATES {
@@ -254,6 +254,20 @@ fn one_lies_and_members_come_and_go_under_load_and_are_killed_meanwhile() {
     add(&lab, 5, &[1, 2, 3, 4, 5], &["c1", "c2", "c3", "c4", "c5"], || {});
     writer.goes_on();
     newcomer(&lab, &extra, 37);
+    // What it orders itself is taken by all: the others have introduced its key.
+    wait("the key of the fifth to be known", || {
+        let listed = lab.weir(&["identity", "list", "-o", "json"]);
+        let listed: Vec<serde_json::Value> = serde_json::from_slice(&listed.stdout).unwrap_or_default();
+        listed.iter().any(|one| one["source"] == "controller/controller-5" && !one["key"].is_null())
+    });
+    let fifth = lab.folder().join("c5-alone.json");
+    let context = Context { others: vec![], ..lab.context_of("c5") };
+    std::fs::write(&fifth, serde_json::to_string(&context).unwrap()).unwrap();
+    let fifth = fifth.display().to_string();
+    let arguments = ["apply", "-f", "-", "--yes", "--wait-s", "30", "--context", &fifth];
+    let said = lab.weir_with_input(&arguments, "kind: network\nname: said-by-five\n");
+    assert!(said.status.success(), "{}", crate::lab::text(&said.stderr));
+    assert!(lab.ok(&["get", "networks"]).contains("said-by-five"));
 
     // One less; another one dies meanwhile.
     change(&lab, &["group", "remove", "3"], &[1, 2, 4, 5], &["c1", "c4", "c5"], || lab.kill("c2"));

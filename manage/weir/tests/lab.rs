@@ -62,6 +62,16 @@ static FOUR_CONTROLLERS: Kind = Kind {
     lifeline: OnceLock::new(),
 };
 
+static SEVEN_CONTROLLERS: Kind = Kind {
+    name: "seven-controllers",
+    prefix: "wv9-",
+    folder: "/run/weir-lab/seven-controllers-9",
+    lock: "/run/weir-lab/tests-of-weir-seven.lock",
+    controllers: &["c1", "c2", "c3", "c4", "c5", "c6", "c7"],
+    brought_up: OnceLock::new(),
+    lifeline: OnceLock::new(),
+};
+
 /// How long another run may take.
 const OTHER_RUN_BOUND: Duration = Duration::from_secs(900);
 /// Hosts and gateway.
@@ -90,6 +100,11 @@ pub fn group_lab(scenario: &str) -> Option<Lab> {
 /// The lab with a group of which one may lie, as [`lab`].
 pub fn byzantine_lab(scenario: &str) -> Option<Lab> {
     lab_of(&FOUR_CONTROLLERS, scenario)
+}
+
+/// The lab with a group of which two may lie, as [`lab`]. Only one scenario has it, and takes it down.
+pub fn seven_lab(scenario: &str) -> Option<Lab> {
+    lab_of(&SEVEN_CONTROLLERS, scenario)
 }
 
 fn lab_of(kind: &'static Kind, scenario: &str) -> Option<Lab> {
@@ -289,6 +304,11 @@ impl Lab {
     /// Starts a program again.
     pub fn start(&self, program: &str) {
         self.ok(&["lab", "start", program, self.kind.name, "--instance", INSTANCE]);
+    }
+
+    /// Takes the lab down before this process ends.
+    pub fn take_down(self) {
+        self.ok(&["lab", "down", self.kind.name, "--instance", INSTANCE]);
     }
 
     /// All checks of the lab.

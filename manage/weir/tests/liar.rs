@@ -17,9 +17,22 @@ const KIND: &str = "WEIR_LIAR_KIND";
 const FOLDER: &str = "WEIR_LIAR_FOLDER";
 /// What every lab's domain is called.
 const DOMAIN: &str = "lab";
-/// Who lies.
-pub const LIAR: u32 = 4;
-const FOUNDERS: u32 = 4;
+/// How many found the group, who of them lies, and the third byte of their addresses.
+const GROUP: &str = "WEIR_LIAR_GROUP";
+
+/// A group in which a liar takes the place of a founder.
+#[derive(Clone, Copy)]
+pub struct Where {
+    pub founders: u32,
+    pub liar: u32,
+    /// Third byte of the addresses of the lab's underlay.
+    pub net: u8,
+}
+
+/// The last of four.
+pub const OF_FOUR: Where = Where { founders: 4, liar: 4, net: 106 };
+/// The last but one of seven.
+pub const OF_SEVEN: Where = Where { founders: 7, liar: 6, net: 116 };
 /// What it does, one after the other. Whoever votes wrongly is cut off by the others as long as they run, so that comes last.
 pub const KINDS: [Kind; 5] = [Kind::Floods, Kind::Repeats, Kind::Forges, Kind::Usurps, Kind::Equivocates];
 
@@ -36,13 +49,17 @@ impl Drop for Liar {
     }
 }
 
-/// Starts it in the place of the last founder, which must not run. `scenario` is the test that calls [`lies`] first.
-pub fn begin(lab: &Lab, scenario: &str, kind: Kind) -> Liar {
+/// Starts it in the place of a founder, which must not run. `scenario` is the test that calls [`lies`] first.
+pub fn begin(lab: &Lab, scenario: &str, kind: Kind, place: Where) -> Liar {
+    let Where { founders, liar, net } = place;
     let nth = KINDS.iter().position(|one| *one == kind).unwrap();
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", lab.netns("c4").name()]).arg(std::env::current_exe().unwrap());
+    command
+        .args(["netns", "exec", lab.netns(&format!("c{liar}")).name()])
+        .arg(std::env::current_exe().unwrap());
     command.args(["--exact", scenario, "--nocapture", "--test-threads=1"]);
     command.env(KIND, nth.to_string()).env(FOLDER, lab.folder());
+    command.env(GROUP, format!("{founders} {liar} {net}"));
     Liar(command.stdout(Stdio::null()).spawn().unwrap())
 }
 
@@ -51,16 +68,19 @@ pub fn lies() -> bool {
     let (Ok(kind), Ok(folder)) = (std::env::var(KIND), std::env::var(FOLDER)) else { return false };
     let kind = KINDS[kind.parse::<usize>().unwrap()];
     let folder = PathBuf::from(folder);
+    let group = std::env::var(GROUP).unwrap();
+    let mut group = group.split(' ').map(|number| number.parse::<u32>().unwrap());
+    let [founders_count, liar, net] = std::array::from_fn(|_| group.next().unwrap());
     let identity = |id: u32| {
         let hex = std::fs::read_to_string(folder.join(format!("c{id}/state/group.identity"))).unwrap();
         Identity { id, secret: weir_model::join::from_hex::<32>(hex.trim()).unwrap() }
     };
-    let address = |id: u32| SocketAddr::from(([198, 18, 106, id as u8], 7445));
-    let founders = Members((1..=FOUNDERS).map(|id| (id, identity(id).public().unwrap())).collect());
-    let members: BTreeMap<u32, SocketAddr> = (1..=FOUNDERS).map(|id| (id, address(id))).collect();
+    let address = |id: u32| SocketAddr::from(([198, 18, net as u8, id as u8], 7445));
+    let founders = Members((1..=founders_count).map(|id| (id, identity(id).public().unwrap())).collect());
+    let members: BTreeMap<u32, SocketAddr> = (1..=founders_count).map(|id| (id, address(id))).collect();
     let storage = tempfile::tempdir().unwrap();
-    let places = Places { listen: address(LIAR), members, votes: storage.path().to_owned(), threads: 1 };
-    let (settings, me) = (Settings::new(DOMAIN), identity(LIAR));
+    let places = Places { listen: address(liar), members, votes: storage.path().to_owned(), threads: 1 };
+    let (settings, me) = (Settings::new(DOMAIN), identity(liar));
     let runtime = tokio::Config::new().with_worker_threads(1).with_storage_directory(storage.path());
     tokio::Runner::new(runtime).start(|context| async move {
         let linked = link_founder(&context, &settings, &me, &founders, places).unwrap();

@@ -2,7 +2,7 @@
 //! `NOT RUN`.
 //!
 //! One instance of `weir lab two-tenants` (the ninth, so that a person's own lab is left alone), and one of `weir lab
-//! three-controllers` and of `weir lab four-controllers`, is brought up by the first scenario that wants it and shared. Scenarios take turns. Each finds the lab whole: every program runs, and the resources are
+//! three-controllers`, of `weir lab four-controllers` and of `weir lab seven-controllers`, is brought up by the first scenario that wants it and shared. Scenarios take turns. Each finds the lab whole: every program runs, and the resources are
 //! those of `net.yaml`. What a scenario adds has its own prefix and goes with it. The lab goes when this process ends,
 //! however it ends.
 
@@ -16,6 +16,7 @@ mod chaos;
 #[path = "../../../control/rpc/tests/suite/checker.rs"]
 mod checker;
 mod crashes;
+mod domains;
 mod echo;
 mod extra;
 mod filewall;
@@ -24,6 +25,7 @@ mod group;
 /// Callers whose histories are checked, shared with the store's own tests.
 #[path = "../../../control/rpc/tests/suite/history.rs"]
 mod history;
+mod identities;
 mod lab;
 mod learned;
 mod liar;
@@ -34,6 +36,7 @@ mod nfs_guest;
 mod policy;
 mod quorum;
 mod rot;
+mod seven;
 mod store;
 mod tools;
 /// A member that betrays its group, shared with the order's own tests.

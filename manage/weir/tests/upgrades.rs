@@ -2,8 +2,71 @@
 
 use crate::echo::{Echo, connects, ping_all};
 use crate::lab::{Lab, lab};
-use crate::namespaces::{BOUND, wait};
+use crate::namespaces::{BOUND, wait, within};
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use weir_lab::Netns;
+
+/// Pause between two probes: a receiver that is not run for half a second loses none.
+const PROBE: Duration = Duration::from_millis(2);
+/// How long the last probe may take.
+const PROBE_WAIT: Duration = Duration::from_millis(500);
+
+/// Numbered datagrams from one namespace to another.
+struct Probes {
+    stop: Arc<AtomicBool>,
+    sender: JoinHandle<u64>,
+    receiver: JoinHandle<BTreeSet<u64>>,
+}
+
+impl Probes {
+    fn begin(from: &Netns, to: &Netns, target: SocketAddr) -> Probes {
+        let bound = within(to, || UdpSocket::bind(target).unwrap());
+        let sending = within(from, || {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.connect(target).unwrap();
+            socket
+        });
+        bound.set_read_timeout(Some(PROBE_WAIT)).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&stop);
+        let receiver = std::thread::spawn(move || {
+            let (mut seen, mut number) = (BTreeSet::new(), [0; 8]);
+            loop {
+                match bound.recv(&mut number) {
+                    Ok(_) => seen.insert(u64::from_le_bytes(number)),
+                    Err(_) if over.load(Relaxed) => return seen,
+                    Err(_) => continue,
+                };
+            }
+        });
+        let over = Arc::clone(&stop);
+        let sender = std::thread::spawn(move || {
+            let mut number = 0_u64;
+            while !over.load(Relaxed) {
+                sending.send(&number.to_le_bytes()).unwrap();
+                number += 1;
+                std::thread::sleep(PROBE);
+            }
+            number
+        });
+        Probes { stop, sender, receiver }
+    }
+
+    /// How many were sent from the first that came on, and which of them did not come.
+    fn end(self) -> (u64, Vec<u64>) {
+        self.stop.store(true, Relaxed);
+        let sent = self.sender.join().unwrap();
+        let seen = self.receiver.join().unwrap();
+        let first = *seen.first().unwrap();
+        (sent - first, (first..sent).filter(|number| !seen.contains(number)).collect())
+    }
+}
 
 /// Has the supervisor of a member replace its switch; returns what the command says.
 fn upgrade(lab: &Lab, member: &str, binary: Option<&Path>) -> String {
@@ -34,6 +97,8 @@ fn switches_are_replaced_by_another_program_and_back_and_connections_go_on() {
     lab.kill("nginx-red-db");
     let echo = Echo::open(&lab.netns("red-app"), &lab.netns("red-db"), lab.v4("red-db"), 5432);
     let outwards = Echo::open(&lab.netns("red-app"), &lab.netns("out"), crate::extra::ip("192.0.2.2"), 7000);
+    let target = SocketAddr::new(crate::extra::ip("192.0.2.2"), 7001);
+    let probes = Probes::begin(&lab.netns("red-app"), &lab.netns("out"), target);
     let before = lab.programmed();
     let own = PathBuf::from(env!("CARGO_BIN_EXE_weir"));
     let folder = tempfile::tempdir().unwrap();
@@ -47,8 +112,13 @@ fn switches_are_replaced_by_another_program_and_back_and_connections_go_on() {
         assert_eq!(program(&lab, member).as_ref(), Some(binary), "{member}");
         echo.goes_on();
         outwards.goes_on();
-        assert_eq!(lab.counters(member)["handover_taken_over"], 1, "{member}");
+        let counters = lab.counters(member);
+        assert_eq!(counters["handover_taken_over"], 1, "{member}");
+        assert_eq!(counters["drops{reason=\"slow-path-overflow\"}"], 0, "{member}");
     }
+    // Whatever came in a blackout has waited: at this pace no queue was full.
+    let (sent, lost) = probes.end();
+    assert!(sent > 500 && lost.is_empty(), "of {sent}: {lost:?}");
     // A supervisor that begins and finds a switch of another program takes over from it.
     upgrade(&lab, "h2", Some(&other));
     lab.kill("h2");

@@ -35,5 +35,5 @@ mod fixtures;
 
 pub use address::{IpAddress, Mac};
 pub use error::PacketError;
-pub use headers::{Fragment, Network, Parsed, Transport, parse, parse_into};
+pub use headers::{Fragment, Network, Parsed, Plain, Transport, parse, parse_into};
 pub use key::{FlowKey, HashSeed};

@@ -129,6 +129,14 @@ impl VirtioNetHeader {
         Ok(())
     }
 
+    /// Whether it asks for nothing, and [`VirtioNetHeader::validate`] would say so of a frame of so many bytes.
+    #[inline]
+    pub fn asks_nothing(&self, frame_bytes: usize) -> bool {
+        self.flags & !FLAG_DATA_VALID == 0
+            && self.gso_type == GSO_NONE
+            && usize::from(self.hdr_len) <= frame_bytes
+    }
+
     /// Checks what the header asks for against the frame (`frame_bytes` long) that follows it.
     ///
     /// # Errors

@@ -134,11 +134,18 @@ pub fn read_secrets(config: &SwitchConfig) -> Result<Secrets, SwitchError> {
         .ok_or_else(|| bad("group_key is not 64 hex digits, or 192 of a threshold key".into()))?;
     let dataplane = from_hex(&trust.dataplane_secret)
         .ok_or_else(|| bad("dataplane_secret is not 32 hex digits".into()))?;
-    let path = &config.identity_file;
+    Ok(Secrets { group_key, dataplane, identity: read_identity(&config.identity_file)? })
+}
+
+/// Reads the identity file.
+///
+/// # Errors
+/// [`SwitchError::File`], with what would be right.
+pub fn read_identity(path: &Path) -> Result<KeyPair, SwitchError> {
     let bad = |reason: String| file_error("the identity file", path, reason);
     let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
     let seed = from_hex(text.trim()).ok_or_else(|| bad("it does not hold 64 hex digits".into()))?;
-    Ok(Secrets { group_key, dataplane, identity: KeyPair::from_seed(&seed) })
+    Ok(KeyPair::from_seed(&seed))
 }
 
 /// A running switch.
@@ -196,6 +203,8 @@ impl Switch {
                 .tell_engine(Command::Idle(work))
                 .map_err(system("giving the idle slots to the engine"))?;
         }
+        // Whoever spoke through the one before goes on, and none of their flows is known.
+        assembly.slow.tell_engine(Command::Resume).map_err(system("starting the engine"))?;
         log_budget(config);
         let (running, slow) = assembly.run_engine(config)?;
         running.run(slow, outside)?.keep()
@@ -262,7 +271,7 @@ impl Switch {
         config: &SwitchConfig,
         make_mind: &impl Fn(&SwitchConfig, TokenKey) -> M,
         taking: &mut Taking,
-        fixed: crate::handover::new::Fixed,
+        fixed: crate::handover::Fixed,
         began: Instant,
     ) -> Result<(Switch, SyncSender<Command>), SwitchError> {
         let secrets = read_secrets(config)?;

@@ -1,4 +1,4 @@
-/* The client of the interceptor: reads and writes files of a mount in its segment, without the kernel.
+/* The client of the interceptor: descriptors and positions of files of a mount. Bytes are moved in transfer.c.
  *
  * Descriptors are the kernel's: an open is passed on and gives a descriptor of the FUSE mount. What is ours is
  * found out at the first read or write of it (fstat), and remembered until it is closed.
@@ -13,8 +13,7 @@
  */
 #include "process.h"
 
-#define SIZE_MAX_CALL 0x7ffff000ul
-#define TRIES 3
+#define TRANSFERS (1ul << NR_read | 1ul << NR_write | 1ul << NR_pread | 1ul << NR_pwrite)
 #define F_DUPFD 0
 #define F_GETFD 1
 #define F_GETFL 3
@@ -25,8 +24,6 @@
 #define CLOSE_RANGE_CLOEXEC 4u
 /* Turns of the time stamp counter for which a time that was read is good: under a millisecond. */
 #define TIME_TURNS 1000000ul
-/* Files up to this size are invalidated whole. */
-#define WHOLE_BYTES (256 * 1024ul)
 
 /* Where the segment is mapped, if there is room: between heaps and libraries. */
 #define SEGMENT_PLACE 0x200000000000ul
@@ -38,9 +35,7 @@ struct segment_process *process;
 u32 descriptors_end; /* none from here on was ever seen */
 u32 forking; /* the thread that shared all and has not come back */
 u32 file_limit;
-static u32 stopped;
-
-static u8 state(u32 word) { return (u8)word; }
+u32 stopped;
 
 void set_state(u32 fd, u8 to) {
   u32 word = weir_states[fd];
@@ -54,6 +49,10 @@ void seen(u32 fd) {
 }
 
 void lock(struct descriptor *d) {
+  if (!weir_threads) {
+    d->lock = 1; /* no handler comes in between: the thread is critical */
+    return;
+  }
   for (u32 turns = 1; __atomic_exchange_n(&d->lock, 1, __ATOMIC_ACQUIRE); turns++) {
     if (turns % 1024) __builtin_ia32_pause();
     else SYS(NR_yield, 0, 0, 0, 0, 0, 0);
@@ -108,27 +107,13 @@ i32 kernel(void) {
   return got;
 }
 
-/* Pages from `offset` on, or with offset -1 only attributes. An inode that the kernel does not know is fine. */
-int invalidate(i32 kernel_descriptor, u64 inode, i64 offset, i64 bytes) {
-  struct {
-    u32 length;
-    i32 notice;
-    u64 unique;
-    u64 inode;
-    i64 offset, bytes;
-  } out = {40, 2, 0, inode, offset, bytes};
-  i64 result = SYS(NR_write, kernel_descriptor, &out, sizeof out, 0, 0, 0);
-  __atomic_fetch_add(&segment->invalidations, 1, __ATOMIC_RELAXED);
-  return result == (i64)sizeof out || result == -2 /* ENOENT */;
-}
-
-static u64 pass(void) {
+u64 pass(void) {
   __atomic_fetch_add(&segment->passed, 1, __ATOMIC_RELAXED);
   return ACT_PASS;
 }
 
 /* Finds out what a descriptor is. */
-static u8 classify(u32 fd, u32 word) {
+u8 classify(u32 fd, u32 word) {
   u8 stat[144], found = FOREIGN;
   struct descriptor *d = &descriptors[fd];
   i64 flags;
@@ -139,8 +124,8 @@ static u8 classify(u32 fd, u32 word) {
       (flags = SYS(NR_fcntl, fd, F_GETFL, 0, 0, 0, 0)) >= 0 && !(flags & (O_PATH | O_DIRECT))) {
     d->flags = (u32)flags;
     d->record = *(u64 *)(stat + 8);
-    d->private = state(word) == FRESH && !forking;
     d->known = d->moved = 0;
+    d->private = state(word) == STASHED ? stash_of(fd, d) : state(word) == FRESH && !forking;
     d->passing = 0;
     found = OURS;
   }
@@ -164,7 +149,7 @@ static void publish(u32 fd, struct descriptor *d) {
 }
 
 /* A call that uses the position goes to the kernel; client_after says when it is back. */
-static u64 pass_position(u32 fd, struct descriptor *d) {
+u64 pass_position(u32 fd, struct descriptor *d) {
   private_end(fd, d);
   publish(fd, d);
   d->passing++;
@@ -173,7 +158,7 @@ static u64 pass_position(u32 fd, struct descriptor *d) {
   return ACT_AFTER;
 }
 
-static int position(u32 fd, struct descriptor *d) {
+int position(u32 fd, struct descriptor *d) {
   if (d->known) return 1;
   i64 at = SYS(NR_lseek, fd, 0, 1, 0, 0, 0);
   if (at < 0) return 0;
@@ -199,9 +184,16 @@ void client_map(u64 descriptor) {
   SYS(NR_fstat, fd, stat, 0, 0, 0, 0);
 }
 
+u32 looked_at(u32 fd) {
+  u32 word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
+  if (state(word) != STASHED) return word;
+  classify(fd, word);
+  return __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
+}
+
 static void share(u32 fd) {
   struct descriptor *d = &descriptors[fd];
-  u8 is = state(weir_states[fd]);
+  u8 is = state(looked_at(fd));
   if (is == OURS) {
     lock(d);
     private_end(fd, d);
@@ -219,7 +211,7 @@ void client_share_all(void) {
   for (u32 fd = 0; fd < descriptors_end; fd++) share(fd);
 }
 
-static void stop(u32 why) {
+void stop(u32 why) {
   if (!segment || stopped) return;
   client_share_all();
   stopped = 1;
@@ -227,6 +219,8 @@ static void stop(u32 why) {
 }
 
 void client_stop(void) { stop(SEGMENT_SANDBOX); }
+
+void client_unseen(void) { stop(SEGMENT_SITES); }
 
 void client_forked(void) {
   if (!segment) return;
@@ -236,174 +230,13 @@ void client_forked(void) {
   private_forked();
 }
 
-/* Whether a read of the record may be served: the kernel has no pages that a map may have changed. */
-int kernel_has_none(struct segment_record *r) {
-  return __atomic_load_n(&r->fills, __ATOMIC_ACQUIRE) == __atomic_load_n(&r->fills_gone, __ATOMIC_ACQUIRE);
-}
-
-/* Whether the file's bytes here are the true ones. What can never be written is so, whatever the kernel holds. */
-static int may_read(struct segment_record *r) {
-  if (!__atomic_load_n(&r->live, __ATOMIC_ACQUIRE)) return 0;
-  return r->partial || (!r->mapped && kernel_has_none(r));
-}
-
-static i64 read_at(const struct descriptor *d, u64 offset, void *to, u64 bytes, int *served) {
-  struct segment_caller c = caller();
-  struct segment_record *r = segment_record_at(segment, d->record);
-  *served = 0;
-  if (!r || !may_read(r)) return 0;
-  i64 result = segment_peek(&c, r, offset, to, bytes);
-  if (result == SEGMENT_NOT_HERE) {
-    if (segment_lock(&c, r)) return 0;
-    result = may_read(r) ? segment_read(&c, r, offset, to, bytes) : SEGMENT_NOT_HERE;
-    segment_unlock(r);
-  }
-  *served = result != SEGMENT_NOT_HERE;
-  return result;
-}
-
-/* Drops what the kernel holds of the range; 0 if that cannot be done. On success the record is locked and the kernel has
- * nothing of the range. */
-static int lock_without_pages(const struct segment_caller *c, struct segment_record *r, u64 inode, u64 offset, u64 bytes,
-                              i32 *connection) {
-  for (int i = 0; i < TRIES; i++) {
-    if (segment_lock(c, r)) return 0;
-    u64 fills = __atomic_load_n(&r->fills, __ATOMIC_SEQ_CST);
-    if (fills == r->fills_gone) return 1;
-    int whole = r->size <= WHOLE_BYTES;
-    segment_unlock(r);
-    if (*connection < 0 && (*connection = kernel()) < 0) return 0;
-    u64 from = offset & ~(PAGE - 1);
-    if (!invalidate(*connection, inode, whole ? 0 : (i64)from, whole ? 0 : (i64)(offset + bytes - from))) return 0;
-    if (segment_lock(c, r)) return 0;
-    if (__atomic_load_n(&r->fills, __ATOMIC_SEQ_CST) == fills) {
-      if (whole) __atomic_store_n(&r->fills_gone, fills, __ATOMIC_RELEASE);
-      return 1;
-    }
-    segment_unlock(r);
-  }
-  return 0;
-}
-
-void tell_kernel(struct segment_record *r, u64 inode, i32 *connection) {
-  u64 told = __atomic_load_n(&r->told, __ATOMIC_SEQ_CST), gone = __atomic_load_n(&r->told_gone, __ATOMIC_ACQUIRE);
-  if (told == gone) return;
-  if (*connection < 0) *connection = kernel();
-  if (*connection < 0 || !invalidate(*connection, inode, -1, 0)) return;
-  while (gone < told && !__atomic_compare_exchange_n(&r->told_gone, &gone, told, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {}
-}
-
-/* With `append`, *offset is where it went. */
-static i64 write_at(const struct descriptor *d, u64 *offset, const void *from, u64 bytes, int append, int *served) {
-  struct segment_caller c = caller();
-  struct segment_record *r = segment_record_at(segment, d->record);
-  i32 connection = -1;
-  i64 result = 0;
-  *served = 0;
-  if (!r || r->mapped || r->partial || (append && !kernel_has_none(r))) return 0;
-  /* Before the bytes are there nothing is lost if the kernel cannot be told. */
-  if (r->told != r->told_gone && (connection = kernel()) < 0) return 0;
-  if (lock_without_pages(&c, r, d->record, *offset, bytes, &connection)) {
-    if (r->live && !r->mapped && !(append && !kernel_has_none(r))) {
-      if (append) *offset = r->size;
-      result = segment_write(&c, r, *offset, from, bytes, now_ns());
-      *served = 1;
-    }
-    segment_unlock(r);
-    if (*served) tell_kernel(r, d->record, &connection);
-  }
-  if (connection >= 0) SYS(NR_close, connection, 0, 0, 0, 0, 0);
-  return result;
-}
-
-static void count(int writes, i64 result) {
-  u64 bytes = result > 0 ? (u64)result : 0;
-  if (process) {
-    writes ? process->writes++ : process->reads++;
-    *(writes ? &process->bytes_written : &process->bytes_read) += bytes;
-    return;
-  }
-  __atomic_fetch_add(writes ? &segment->writes : &segment->reads, 1, __ATOMIC_RELAXED);
-  __atomic_fetch_add(writes ? &segment->bytes_written : &segment->bytes_read, bytes, __ATOMIC_RELAXED);
-}
-
-/* pread, pwrite: the position does not matter, so the descriptor's lock does not either. If the word is still the same, what
- * was read of the descriptor belongs to it. */
-static u64 transfer_at(struct call *call, u32 fd, u32 word, int writes) {
-  struct descriptor copy = {.flags = descriptors[fd].flags, .record = descriptors[fd].record};
-  u64 offset = call->arguments[3], bytes = call->arguments[2];
-  u32 access = copy.flags & O_ACCMODE;
-  int served = 0;
-  __atomic_thread_fence(__ATOMIC_ACQUIRE);
-  if (__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE) != word) return pass();
-  if (bytes > SIZE_MAX_CALL) bytes = SIZE_MAX_CALL;
-  if (!bytes || offset > 1ul << 62) return pass();
-  if (writes ? access == 0 || file_limit || (copy.flags & O_APPEND) : access == O_WRONLY) return pass();
-  i64 result = writes ? write_at(&copy, &offset, (const void *)call->arguments[1], bytes, 0, &served)
-                      : read_at(&copy, offset, (void *)call->arguments[1], bytes, &served);
-  if (!served) return pass();
-  count(writes, result);
-  call->number = (u64)result;
-  return ACT_DONE;
-}
-
-/* read, write, pread, pwrite. */
-static u64 transfer(struct call *call) {
-  u64 number = call->number, bytes = call->arguments[2];
-  u32 fd = (u32)call->arguments[0];
-  int writes = number == NR_write || number == NR_pwrite, own_offset = number == NR_pread || number == NR_pwrite;
-  struct descriptor *d = &descriptors[fd];
-  u32 word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
-  int served = 0;
-  if (stopped) return ACT_PASS;
-  if (weir_figures.sites_left_unknown) {
-    stop(SEGMENT_SITES);
-    return ACT_PASS;
-  }
-  if (state(word) != OURS) {
-    if (classify(fd, word) != OURS) return ACT_PASS;
-    word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
-  }
-  if (state(word) != OURS) return pass();
-  if (own_offset) {
-    u64 act = transfer_at(call, fd, word, writes);
-    if (act == ACT_PASS && d->stands_in) {
-      lock(d);
-      private_end(fd, d);
-      unlock(d);
-    }
-    return act;
-  }
-  if (!d->private) return pass();
-  lock(d);
-  if (__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE) != word) {
-    unlock(d);
-    return pass();
-  }
-  u32 access = d->flags & O_ACCMODE;
-  int allowed = writes ? access != 0 && !file_limit : access != O_WRONLY;
-  if (bytes > SIZE_MAX_CALL) bytes = SIZE_MAX_CALL;
-  if (!allowed || !bytes || d->passing || !position(fd, d) || d->position > 1ul << 62) return pass_position(fd, d);
-  u64 offset = d->position;
-  i64 result = writes ? write_at(d, &offset, (const void *)call->arguments[1], bytes, (d->flags & O_APPEND) != 0, &served)
-                      : read_at(d, offset, (void *)call->arguments[1], bytes, &served);
-  if (!served) return pass_position(fd, d);
-  if (result > 0) {
-    d->position = offset + (u64)result;
-    d->moved = 1;
-  }
-  unlock(d);
-  count(writes, result);
-  call->number = (u64)result;
-  return ACT_DONE;
-}
-
 static u64 seek(struct call *call) {
   u32 fd = (u32)call->arguments[0];
   struct descriptor *d = &descriptors[fd];
-  u32 word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
+  if (stopped) return ACT_PASS;
+  u32 word = looked_at(fd);
   i64 to = (i64)call->arguments[1];
-  if (stopped || state(word) != OURS || !d->private) return ACT_PASS;
+  if (state(word) != OURS || !d->private) return ACT_PASS;
   lock(d);
   struct segment_record *r = segment_record_at(segment, d->record);
   i64 base = 0;
@@ -430,7 +263,7 @@ static u64 by_kernel(u64 argument) {
   if (argument >= DESCRIPTORS_MAX) return ACT_PASS;
   u32 fd = (u32)argument;
   struct descriptor *d = &descriptors[fd];
-  u32 word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
+  u32 word = looked_at(fd);
   if (state(word) != OURS || !d->private) return ACT_PASS;
   lock(d);
   if (__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE) == word) return pass_position(fd, d);
@@ -454,6 +287,7 @@ static void share_both(u64 one, u64 other) {
 u64 client_before(struct call *call) {
   const u64 *a = call->arguments;
   u32 cast = (u32)a[0];
+  if (call->number < 64 && TRANSFERS >> call->number & 1 && !forking) return transfer(call);
   if (forking && forking == weir_thread_id()) forking = 0;
   if (call->number > NR_pwrite || call->number == NR_fstat || call->number == NR_poll || call->number == NR_open ||
       call->number == NR_stat || call->number == NR_lstat || call->number == NR_ioctl) {
@@ -535,53 +369,70 @@ void join(void) {
   }
 }
 
-static void want(const u16 *numbers, u64 bytes, u8 class, u8 unseen) {
-  for (u64 i = 0; i < bytes / sizeof *numbers; i++) {
-    weir_classes[numbers[i]] = class;
-    weir_unseen[numbers[i]] = unseen;
-  }
+#define MOVES (CALL_FILE | UNSEEN_HURTS << UNSEEN_SHIFT)
+#define ALWAYS (CALL_ALWAYS | UNSEEN_HURTS << UNSEEN_SHIFT)
+#define TAKES (CALL_FILE | UNSEEN_CONFUSES << UNSEEN_SHIFT | ONLY_NAMED)
+#define CHANGES (CALL_ALWAYS | UNSEEN_CONFUSES << UNSEEN_SHIFT | ONLY_NAMED)
+#define NAMES (CALL_ALWAYS | UNSEEN_HARMLESS << UNSEEN_SHIFT | ONLY_NAMED)
+/* Only where files are opened by names in the segment. */
+#define ONLY_NAMED 0x10
+const u8 client_calls[CALLS_MAX] = {
+    /* Of a descriptor that they take first. */
+    [NR_read] = MOVES, [NR_write] = MOVES, [NR_pread] = MOVES, [NR_pwrite] = MOVES, [NR_lseek] = MOVES, [NR_readv] = MOVES,
+    [NR_writev] = MOVES, [NR_preadv2] = MOVES, [NR_pwritev2] = MOVES, [NR_ioctl] = MOVES, [NR_fcntl] = MOVES,
+    /* Of whole processes, or of descriptors elsewhere. */
+    [NR_open] = ALWAYS, [NR_openat] = ALWAYS, [NR_openat2] = ALWAYS, [NR_creat] = ALWAYS, [NR_close] = ALWAYS, [NR_close_range] = ALWAYS,
+    [NR_dup] = ALWAYS, [NR_dup2] = ALWAYS, [NR_dup3] = ALWAYS, [NR_sendfile] = ALWAYS, [NR_splice] = ALWAYS,
+    [NR_copy_file_range] = ALWAYS, [NR_sendmsg] = ALWAYS, [NR_sendmmsg] = ALWAYS, [NR_io_uring_setup] = ALWAYS, [NR_unshare] = ALWAYS,
+    [NR_prlimit] = ALWAYS,
+    /* For private.c: that take a descriptor first, and must not find a directory there; */
+    [NR_fstat] = TAKES, [NR_preadv] = TAKES, [NR_pwritev] = TAKES, [NR_flock] = TAKES, [NR_fsync] = TAKES, [NR_fdatasync] = TAKES,
+    [NR_ftruncate] = TAKES, [NR_getdents] = TAKES, [NR_getdents64] = TAKES, [NR_fchmod] = TAKES, [NR_fchown] = TAKES,
+    [NR_fstatfs] = TAKES, [NR_readahead] = TAKES, [NR_fsetxattr] = TAKES, [NR_fgetxattr] = TAKES, [NR_flistxattr] = TAKES,
+    [NR_fremovexattr] = TAKES, [NR_fadvise] = TAKES, [NR_futimesat] = TAKES, [NR_mknodat] = TAKES, [NR_mkdirat] = TAKES,
+    [NR_unlinkat] = TAKES, [NR_fchownat] = TAKES, [NR_fchmodat] = TAKES, [NR_sync_file_range] = TAKES, [NR_tee] = TAKES,
+    [NR_vmsplice] = TAKES, [NR_utimensat] = TAKES, [NR_fallocate] = TAKES, [NR_syncfs] = TAKES, [NR_name_to_handle_at] = TAKES,
+    [NR_fchmodat2] = TAKES, [NR_cachestat] = TAKES,
+    /* that take it elsewhere, or change who the process is; */
+    [NR_poll] = CHANGES, [NR_ppoll] = CHANGES, [NR_select] = CHANGES, [NR_pselect] = CHANGES, [NR_io_setup] = CHANGES,
+    [NR_epoll_ctl] = CHANGES, [NR_fanotify_mark] = CHANGES, [NR_umask] = CHANGES, [NR_setuid] = CHANGES, [NR_setgid] = CHANGES,
+    [NR_setreuid] = CHANGES, [NR_setregid] = CHANGES, [NR_setresuid] = CHANGES, [NR_setresgid] = CHANGES, [NR_setfsuid] = CHANGES,
+    [NR_setfsgid] = CHANGES, [NR_setgroups] = CHANGES, [NR_capset] = CHANGES, [NR_setns] = CHANGES, [NR_landlock_restrict_self] = CHANGES,
+    /* and that have paths, by which descriptors can be named. */
+    [NR_stat] = NAMES, [NR_lstat] = NAMES, [NR_access] = NAMES, [NR_readlink] = NAMES, [NR_newfstatat] = NAMES, [NR_statx] = NAMES,
+    [NR_readlinkat] = NAMES, [NR_faccessat] = NAMES, [NR_faccessat2] = NAMES, [NR_renameat] = NAMES, [NR_renameat2] = NAMES,
+    [NR_linkat] = NAMES, [NR_symlinkat] = NAMES, [NR_chdir] = NAMES, [NR_fchdir] = NAMES, [NR_chroot] = NAMES, [NR_pivot_root] = NAMES,
+};
+
+/* Maps the segment, and makes the tables. */
+static int have_segment(void) {
+  i32 memory = from_daemon(mount.segment_descriptor);
+  if (memory < 0) return 0;
+  /* Far from code: trampolines must find room near it. */
+  i64 at = SYS(NR_mmap, SEGMENT_PLACE, mount.segment_bytes, 3, 0x4001, memory, 0); /* shared, no reserve */
+  SYS(NR_close, memory, 0, 0, 0, 0, 0);
+  if (at < 0 && at > -4096) return 0;
+  weir_states = weir_map(DESCRIPTORS_MAX * sizeof(u32));
+  descriptors = weir_map(DESCRIPTORS_MAX * sizeof(struct descriptor));
+  if (!weir_states || !descriptors || ((struct segment *)at)->magic != SEGMENT_MAGIC) return 0;
+  segment = (struct segment *)at;
+  return 1;
 }
 
 void client_begin(void) {
-  static const u16 file[] = {NR_read, NR_write, NR_pread, NR_pwrite, NR_lseek, NR_readv, NR_writev,
-                             NR_preadv2, NR_pwritev2, NR_ioctl, NR_fcntl};
-  /* For private.c: that take a descriptor first, and must not find a directory there; that take it elsewhere, or change who the
-   * process is; and that have paths, by which descriptors can be named. */
-  static const u16 takes[] = {NR_fstat, NR_preadv, NR_pwritev, NR_flock, NR_fsync, NR_fdatasync, NR_ftruncate, NR_getdents, NR_getdents64,
-                              NR_fchmod, NR_fchown, NR_fstatfs, NR_readahead, NR_fsetxattr, NR_fgetxattr, NR_flistxattr,
-                              NR_fremovexattr, NR_fadvise, NR_futimesat, NR_mknodat, NR_mkdirat, NR_unlinkat, NR_fchownat,
-                              NR_fchmodat, NR_sync_file_range, NR_tee, NR_vmsplice, NR_utimensat, NR_fallocate, NR_syncfs,
-                              NR_name_to_handle_at, NR_fchmodat2, NR_cachestat};
-  static const u16 changes[] = {NR_poll, NR_ppoll, NR_select, NR_pselect, NR_io_setup, NR_epoll_ctl, NR_fanotify_mark, NR_umask,
-                                NR_setuid, NR_setgid, NR_setreuid, NR_setregid, NR_setresuid, NR_setresgid, NR_setfsuid,
-                                NR_setfsgid, NR_setgroups, NR_capset, NR_setns, NR_landlock_restrict_self};
-  static const u16 names[] = {NR_stat, NR_lstat, NR_access, NR_readlink, NR_newfstatat, NR_statx, NR_readlinkat, NR_faccessat,
-                              NR_faccessat2, NR_renameat, NR_renameat2, NR_linkat, NR_symlinkat, NR_chdir, NR_fchdir, NR_chroot,
-                              NR_pivot_root};
-  static const u16 always[] = {NR_open, NR_openat, NR_openat2, NR_creat, NR_close, NR_close_range, NR_dup, NR_dup2, NR_dup3,
-                               NR_sendfile, NR_splice, NR_copy_file_range, NR_sendmsg, NR_sendmmsg, NR_io_uring_setup,
-                               NR_unshare, NR_prlimit};
   u64 limit[2];
   const u8 *told = weir_configuration.client;
   if (weir_configuration.client_bytes != sizeof mount) return;
   for (u64 i = 0; i < sizeof mount; i++) ((volatile u8 *)&mount)[i] = told[i];
-  i32 memory = from_daemon(mount.segment_descriptor);
-  if (memory < 0) return;
-  /* Far from code: trampolines must find room near it. */
-  i64 at = SYS(NR_mmap, SEGMENT_PLACE, mount.segment_bytes, 3, 0x4001, memory, 0); /* shared, no reserve */
-  SYS(NR_close, memory, 0, 0, 0, 0, 0);
-  if (at < 0 && at > -4096) return;
-  weir_states = weir_map(DESCRIPTORS_MAX * sizeof(u32));
-  descriptors = weir_map(DESCRIPTORS_MAX * sizeof(struct descriptor));
-  if (!weir_states || !descriptors || ((struct segment *)at)->magic != SEGMENT_MAGIC) return;
-  segment = (struct segment *)at;
+  if (!have_segment()) {
+    stash_settle();
+    return;
+  }
+  stash_begin();
   if (!SYS(NR_prlimit, 0, 1 /* RLIMIT_FSIZE */, 0, limit, 0, 0) && limit[0] != ~0ul) file_limit = 1;
-  want(file, sizeof file, CALL_FILE, UNSEEN_HURTS);
-  want(always, sizeof always, CALL_ALWAYS, UNSEEN_HURTS);
+  int named = mount.point_bytes && segment_names(segment);
+  for (u64 i = 0; i < CALLS_MAX; i++)
+    if (named || !(client_calls[i] & ONLY_NAMED)) weir_want(i, client_calls[i]);
   join();
-  if (!mount.point_bytes || !segment_names(segment)) return;
-  want(takes, sizeof takes, CALL_FILE, UNSEEN_CONFUSES);
-  want(changes, sizeof changes, CALL_ALWAYS, UNSEEN_CONFUSES);
-  want(names, sizeof names, CALL_ALWAYS, UNSEEN_HARMLESS);
-  private_begin();
+  if (named) private_begin();
 }

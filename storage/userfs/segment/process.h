@@ -1,4 +1,5 @@
-/* What the parts of the client share: client.c (descriptors, positions, data) and private.c (opens without the kernel's file). */
+/* What the parts of the client share: client.c (descriptors, positions), transfer.c (bytes), private.c (opens without the kernel's file) and
+ * attributes.c (attributes of these), stash.c (positions over exec). */
 #ifndef WEIR_PROCESS_H
 #define WEIR_PROCESS_H
 #include "client.h"
@@ -57,7 +58,20 @@ extern struct mount mount;
 extern struct segment *segment;
 extern struct descriptor *descriptors;
 extern struct segment_process *process; /* null: there was no room for one more */
-extern u32 descriptors_end, forking, file_limit;
+extern u32 descriptors_end, forking, file_limit, stopped;
+
+/* Who the process is; while `known` nothing of it has changed. */
+struct rights {
+  u32 user, group, mask;
+  u8 known, all;
+};
+extern struct rights rights;
+
+/* Low byte of a word of weir_states: of a descriptor of which the program that was here before said something (stash.c), and that nobody
+ * has looked at yet. */
+enum { STASHED = 4 };
+
+static inline u8 state(u32 word) { return (u8)word; }
 
 struct segment_caller caller(void);
 u64 now_ns(void);
@@ -65,6 +79,16 @@ void set_state(u32 fd, u8 to);
 void seen(u32 fd);
 void lock(struct descriptor *d);
 void unlock(struct descriptor *d);
+/* Finds out what a descriptor is; `word` is what its state was. */
+u8 classify(u32 fd, u32 word);
+/* To the kernel, and counted. */
+u64 pass(void);
+/* The same of a call that uses the position. With `d` locked, which it unlocks; client_after says when it is back. */
+u64 pass_position(u32 fd, struct descriptor *d);
+/* Makes the position known. Locked. */
+int position(u32 fd, struct descriptor *d);
+/* From now on the kernel serves this process; `why` is for status. */
+void stop(u32 why);
 /* The FUSE connection, to be closed again, or -1. */
 i32 kernel(void);
 int invalidate(i32 kernel_descriptor, u64 inode, i64 offset, i64 bytes);
@@ -73,6 +97,23 @@ void tell_kernel(struct segment_record *r, u64 inode, i32 *connection);
 int kernel_has_none(struct segment_record *r);
 /* A place among the segment's processes. */
 void join(void);
+
+/* The word of a descriptor's state, which is not STASHED. */
+u32 looked_at(u32 fd);
+
+/* stash.c: what came over exec. Of a descriptor whose file is known, 0 for nothing; with `d` locked. */
+int stash_of(u32 fd, struct descriptor *d);
+void stash_begin(void);
+/* To the kernel, as there is no segment. */
+void stash_settle(void);
+
+/* transfer.c: read, write, pread, pwrite. */
+u64 transfer(struct call *call);
+
+/* attributes.c: a call on a descriptor that stands in. The result, or NOT_HERE. */
+#define NOT_HERE 1
+#define AT_EMPTY_PATH 0x1000u
+i64 serve_attributes(const struct call *call, u32 fd);
 
 /* private.c */
 void private_begin(void);

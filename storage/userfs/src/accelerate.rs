@@ -5,11 +5,17 @@
 
 use crate::mount::Mount;
 use crate::segment::Process;
+use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use weir_intercept::{Blob, Error, Injector};
+
+/// What is put into programs.
+pub(crate) const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/files.blob"));
 
 /// What `weir fs status` says about acceleration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +32,9 @@ pub struct Acceleration {
     /// Parts of program files and libraries whose system calls need not be looked for again.
     #[serde(default)]
     pub known: u64,
+    /// Parts that programs showed because nothing was known of them.
+    #[serde(default)]
+    pub shown: u64,
     /// Opens whose data the kernel reads and writes by itself, for all programs; nothing where it does not.
     #[serde(default)]
     pub by_kernel: Option<u64>,
@@ -56,6 +65,32 @@ fn client(mount: &Mount, segment: &crate::segment::Segment) -> Vec<u8> {
         .collect()
 }
 
+/// Bytes of `struct stashed` of `segment/stash.c`, and the bit of its first number that says that the position is known.
+const STASHED_BYTES: usize = 16;
+const STASHED_KNOWN: u32 = 1 << 31;
+
+/// A program became one that is left alone: what it said of its descriptors' positions is said to the kernel, for a process that stands still.
+/// A descriptor that was closed then, or is another file's now, needs nothing.
+fn settle(process: i32, stash: &[u8], device: u64) {
+    let Some(process) = rustix::process::Pid::from_raw(process) else { return };
+    let Ok(process) = pidfd_open(process, PidfdFlags::empty()) else { return };
+    for of in stash.chunks_exact(STASHED_BYTES) {
+        let half = |at: usize| u32::from_le_bytes(of[at..at + 4].try_into().unwrap_or_default());
+        let position = u64::from(half(8)) | u64::from(half(12)) << 32;
+        if half(0) & STASHED_KNOWN == 0 {
+            continue;
+        }
+        let descriptor = (half(0) & !STASHED_KNOWN) as i32;
+        let Ok(file) = pidfd_getfd(&process, descriptor, PidfdGetfdFlags::empty()) else { continue };
+        let is_its = fstat(&file).is_ok_and(|is| is.st_dev == device && is.st_ino == u64::from(half(4)));
+        if is_its && let Err(error) = seek(&file, SeekFrom::Start(position)) {
+            tracing::warn!(
+                "descriptor {descriptor} of a program that is left alone has lost its position: {error}"
+            );
+        }
+    }
+}
+
 /// Starts the injector of `mount`, or says why there is none.
 ///
 /// # Errors
@@ -64,9 +99,14 @@ pub fn start(mount: &Mount) -> Result<Injector, Error> {
     let Some(segment) = mount.backend().segment() else {
         return Err(Error::Refused("this backend is served through the kernel only".to_owned()));
     };
-    let blob = Blob::new(include_bytes!(concat!(env!("OUT_DIR"), "/files.blob")))?;
-    let name = format!("weir-fs-{}-{}", std::process::id(), mount.device());
-    Injector::start(blob, &name, &client(mount, segment))
+    let blob = Blob::new(LIBRARY)?;
+    // Numbers of devices come again, while threads of an injector that ended may still have its socket.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("weir-fs-{}-{}-{number}", std::process::id(), mount.device());
+    let device = mount.device();
+    let settle = Box::new(move |process, stash: &[u8]| settle(process, stash, device));
+    Injector::start_with(blob, &name, &client(mount, segment), settle)
 }
 
 /// What it does.
@@ -79,6 +119,7 @@ pub fn describe(mount: &Mount, injector: Result<&Injector, &Error>) -> Accelerat
             let figures = injector.figures();
             Acceleration {
                 known: figures.known,
+                shown: figures.shown,
                 by_kernel,
                 not_by_kernel,
                 injector: Some(injector.name().to_owned()),

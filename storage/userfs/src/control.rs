@@ -56,6 +56,9 @@ pub struct Status {
     pub backend: String,
     /// The daemon.
     pub pid: u32,
+    /// What it is of.
+    #[serde(default)]
+    pub version: crate::Version,
     /// What a person should know.
     #[serde(default)]
     pub notes: Vec<String>,

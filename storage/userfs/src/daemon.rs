@@ -108,6 +108,7 @@ impl Daemon {
             mount: self.mount.point().display().to_string(),
             backend: self.task.backend.clone(),
             pid: std::process::id(),
+            version: crate::version(),
             notes: self.mount.backend().notes(),
             acceleration: accelerate::describe(&self.mount, self.injector.as_ref()),
             operations: self.mount.stats().counts(),

@@ -16,6 +16,13 @@ const THREADS: usize = 4;
 /// The same where answers come from afar.
 const REMOTE_THREADS: usize = 16;
 
+/// How much the kernel reads around a place of a map, and ahead of who reads on. Its own 128 KiB make a question to us of every eighth
+/// of a megabyte of a map; one who reads here and there in a large file pays for what is not wanted.
+const READ_AROUND_KIB: u32 = 512;
+
+/// What mounts of ours are called.
+pub(crate) const SUBTYPE: &str = "weir";
+
 /// How to mount.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -56,16 +63,19 @@ impl Mount {
         let passthrough = (wanted && backend.local(ROOT).is_some()).then(|| Arc::new(Passthrough::default()));
         let server = Server::new(backend.clone(), stats.clone(), stale.clone(), passthrough.clone());
         let mut config = Config::default();
+        // Where root mounts by itself there is no kind but "fuse": the name then begins with ours, as is usual.
+        let root = rustix::process::geteuid().is_root();
+        let source = if root { format!("{SUBTYPE}#{}", options.source) } else { options.source.clone() };
         config.mount_options = vec![
-            MountOption::FSName(options.source.clone()),
-            MountOption::Subtype("weir".to_owned()),
+            MountOption::FSName(source),
+            MountOption::Subtype(SUBTYPE.to_owned()),
             MountOption::DefaultPermissions,
         ];
         let read_only = options.read_only || backend.read_only();
         if read_only {
             config.mount_options.push(MountOption::RO);
         }
-        if rustix::process::geteuid().is_root() {
+        if root {
             config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
         }
         config.acl = if options.others { SessionACL::All } else { SessionACL::Owner };
@@ -99,7 +109,19 @@ impl Mount {
         };
         mount.device =
             rustix::fs::stat(&mount.point).map_err(|error| Error::io("looking at the mount", error))?.st_dev;
+        if own {
+            mount.read_around();
+        }
         Ok(mount)
+    }
+
+    /// Only the administrator may say so, and nothing depends on it.
+    fn read_around(&self) {
+        let (major, minor) = (rustix::fs::major(self.device), rustix::fs::minor(self.device));
+        let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        if let Err(error) = std::fs::write(&setting, READ_AROUND_KIB.to_string()) {
+            tracing::debug!("{setting}: {error}");
+        }
     }
 
     /// Where.

@@ -25,6 +25,7 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -37,6 +38,11 @@ const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Largest read that we answer at once; the kernel asks for less.
 const READ_BYTES_MAX: usize = 1 << 20;
+
+thread_local! {
+    /// What a thread answers reads from: memory that is new for each would be cleared first, page by page.
+    static ANSWER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Inodes whose pages and attributes the kernel must drop. Another thread tells it: the kernel may hold a page locked
 /// that waits for a reply of ours. No more entries than there are inodes.
@@ -419,11 +425,16 @@ impl Filesystem for Server {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let mut data = vec![0; (size as usize).min(READ_BYTES_MAX)];
-        match self.ask(Operation::Read, |backend| backend.read(inode.0, offset, &mut data)) {
-            Ok(bytes) => reply.data(&data[..bytes]),
-            Err(error) => reply.error(errno(error)),
-        }
+        ANSWER.with_borrow_mut(|data| {
+            let size = (size as usize).min(READ_BYTES_MAX);
+            if data.len() < size {
+                data.resize(size, 0);
+            }
+            match self.ask(Operation::Read, |backend| backend.read(inode.0, offset, &mut data[..size])) {
+                Ok(bytes) => reply.data(&data[..bytes]),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
     }
 
     fn write(

@@ -10,6 +10,7 @@ use super::{balancer, domains, filewall, health, learned};
 use std::net::IpAddr;
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Role};
+use weir_model::identity::IdentityEvent;
 use weir_model::{Key, Label};
 use weir_store::Rejection;
 
@@ -46,6 +47,15 @@ pub(super) fn join(work: &mut Work<'_, '_>, facts: &ActuatorFacts) -> Result<(),
         _ => {}
     }
     Ok(())
+}
+
+/// An actuator has another key. Whether it may, is decided elsewhere.
+pub(super) fn rekey(work: &mut Work<'_, '_>, about: &IdentityEvent) -> Result<(), Rejection> {
+    let IdentityEvent::Rotated(rotation) = about else { return Ok(()) };
+    let name = rotation.whose.actuator().and_then(|name| Label::new(name).ok());
+    let Some(member) = name.and_then(|name| work.member(&name)) else { return Ok(()) };
+    let facts = ActuatorFacts { identity: rotation.new, ..member.facts.clone() };
+    work.put_member(Member { facts, version: work.version })
 }
 
 fn admit(work: &mut Work<'_, '_>, facts: &ActuatorFacts) -> Result<(), Rejection> {

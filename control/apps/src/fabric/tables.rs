@@ -116,11 +116,13 @@ pub const SHARED: TableName = "shared";
 pub const TOLD: TableName = "told";
 /// `domain 0 network 0 address` -> `Foreign`: what another domain told.
 pub const FOREIGN: TableName = "foreign";
+/// `name` -> `u64`: the last number of a statement to a domain that was forgotten.
+pub const NUMBERED: TableName = "domain-numbered";
 /// Nothing -> list of this domain's controllers; `source` -> the list by the word of one of them.
 pub const OWN_CONTROLLERS: TableName = "controllers";
 
 /// Every table.
-pub const ALL: [TableName; 47] = [
+pub const ALL: [TableName; 48] = [
     RESOURCES,
     VNIS,
     COUNTERS,
@@ -167,6 +169,7 @@ pub const ALL: [TableName; 47] = [
     SHARED,
     TOLD,
     FOREIGN,
+    NUMBERED,
     OWN_CONTROLLERS,
 ];
 

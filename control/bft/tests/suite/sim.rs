@@ -210,13 +210,14 @@ pub fn settings() -> Settings {
 }
 
 impl Sim {
-    pub async fn new(context: Context, seed: u64, settings: Settings) -> Sim {
-        let identities: Vec<Identity> = (1..=MACHINES).map(identity).collect();
-        let founders = &identities[..MEMBERS as usize];
-        let members = Members(founders.iter().map(|one| (one.id, one.public().unwrap())).collect());
+    pub async fn new(context: Context, seed: u64, settings: Settings, founders: u32) -> Sim {
+        let count = founders.max(MACHINES);
+        let identities: Vec<Identity> = (1..=count).map(identity).collect();
+        let founding = &identities[..founders as usize];
+        let members = Members(founding.iter().map(|one| (one.id, one.public().unwrap())).collect());
         let config = Config {
             max_size: message_bytes_max(&settings) as u32,
-            max_peers_per_set: NZUsize!(MACHINES as usize),
+            max_peers_per_set: std::num::NonZeroUsize::new(count as usize).unwrap(),
             disconnect_on_block: false,
             tracked_peer_sets: NZUsize!(1),
         };
@@ -232,7 +233,7 @@ impl Sim {
                 key,
                 disk,
                 lives: 0,
-                follows: id > MEMBERS,
+                follows: id > founders,
                 replica: None,
                 list: Arc::default(),
                 rotten: Arc::default(),
@@ -259,8 +260,10 @@ impl Sim {
 
     /// Links all members anew. Parts in a thousand of the messages arrive.
     pub async fn link_all(&mut self, latency_ms: u64, jitter_ms: u64, arrive: u64) {
-        let pairs: Vec<(u32, u32)> = (1..=MACHINES)
-            .flat_map(|from| (1..=MACHINES).map(move |to| (from, to)))
+        let all: Vec<u32> = self.machines.keys().copied().collect();
+        let pairs: Vec<(u32, u32)> = all
+            .iter()
+            .flat_map(|from| all.iter().map(move |to| (*from, *to)))
             .filter(|(from, to)| from != to)
             .collect();
         for (from, to) in pairs {

@@ -413,7 +413,9 @@ impl Traitor {
     fn batch(&mut self, origin: u32, right: bool) -> Batch {
         self.sequence += 1;
         let name = Name { origin, life: 1 + u64::from(!right) * 1000, sequence: self.sequence };
-        let body = Bytes::from([&((1 << 60) + self.sequence).to_le_bytes()[..], &[0; 30]].concat());
+        // No other traitor's and no client's.
+        let value = (1 << 60) + (u64::from(self.me) << 40) + self.sequence;
+        let body = Bytes::from([&value.to_le_bytes()[..], &[0; 30]].concat());
         let digest = Batch::digest_of(self.group.as_bytes(), &name, &body);
         Batch { name, signature: self.keys.sign(&digest), body }
     }

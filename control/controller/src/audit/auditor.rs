@@ -8,11 +8,12 @@ use super::record::{Body, Contradiction, Ended, EventRecord, KeysRecord, Record,
 use std::collections::BTreeMap;
 use weir_base::codec::encode;
 use weir_model::event::{EventBody, SourceId};
+use weir_model::identity::IdentityEvent;
 use weir_model::signed::{BatchHeader, Digest, GroupKey, GroupSignature, SignedAcks};
 use weir_model::{Label, Update};
 use weir_trust::TrustError;
 use weir_trust::batch::HeaderVerifier;
-use weir_trust::identity::{verify_acks, verify_digested_event};
+use weir_trust::identity::{verify_acks, verify_digested_event, verify_rotation};
 use weir_trust::merkle::{Tree, leaf_hash};
 
 /// Findings that are kept, the first ones; all are counted.
@@ -70,6 +71,8 @@ pub struct Checked {
     pub faults_proven: u64,
     /// Faults of members that only this controller saw.
     pub faults_seen: u64,
+    /// Records of what others did that only this controller saw.
+    pub misdeeds: u64,
     /// Places where a state was taken over, so that the chain lacks what was ordered between.
     pub gaps: u64,
     /// Whether the group's key was given, and not taken from the chain.
@@ -98,8 +101,8 @@ pub struct Auditor {
     next: Option<u64>,
     head: LinkHash,
     group_key: Option<(GroupKey, HeaderVerifier)>,
-    sources: BTreeMap<SourceId, [u8; 32]>,
-    actuators: BTreeMap<Label, [u8; 32]>,
+    /// The keys of each source, the newest last.
+    keys: BTreeMap<SourceId, Vec<[u8; 32]>>,
     phases: BTreeMap<u64, Box<KeysRecord>>,
     open: BTreeMap<Digest, Open>,
     /// Whether the first updates of a batch were seen: what comes before may lack those that are gone with older links.
@@ -117,8 +120,7 @@ impl Auditor {
             domain: None,
             next: None,
             head: GENESIS,
-            sources: BTreeMap::new(),
-            actuators: BTreeMap::new(),
+            keys: BTreeMap::new(),
             phases: BTreeMap::new(),
             open: BTreeMap::new(),
             begun: false,
@@ -195,7 +197,10 @@ impl Auditor {
         match record {
             Record::Began { domain, sources, group_key, .. } => {
                 self.domain = Some(domain.clone());
-                self.sources.extend(sources.iter().cloned());
+                // A key that changed since stands over that of the settings.
+                for (source, key) in sources {
+                    self.keys.entry(source.clone()).or_insert_with(|| vec![*key]);
+                }
                 if self.group_key.is_none() {
                     self.group_key = group_key.clone().map(with_verifier);
                 }
@@ -206,9 +211,10 @@ impl Auditor {
             }
             Record::Signed { header, signature, .. } => self.signed(number, header, signature),
             Record::Acks(acks) => self.acks(number, acks),
-            Record::Keys(keys) => self.keys(number, keys),
+            Record::Keys(keys) => self.group_keys(number, keys),
             Record::Fault(fault) => self.fault(number, fault),
             Record::Contradiction(votes) => self.contradiction(number, votes),
+            Record::Misdeed(_) => self.checked.misdeeds += 1,
             Record::TookOver { .. } => {
                 self.checked.gaps += 1;
                 self.open.clear();
@@ -218,51 +224,74 @@ impl Auditor {
     }
 
     fn event(&mut self, number: u64, event: &EventRecord) {
-        let key = self.key_of(event);
-        let verified = match (&self.domain, key) {
-            (Some(domain), Some(key)) => {
+        let keys = self.keys.get(&event.source);
+        let verified = match (&self.domain, keys) {
+            (Some(domain), Some(keys)) => {
                 let said = (&event.source, event.sequence, event.subject.as_deref());
-                verify_digested_event(&key, domain, said, event.body.sha256(), &event.signature)
+                let digest = event.body.sha256();
+                let mut tried = keys.iter().rev();
+                tried.any(|key| verify_digested_event(key, domain, said, digest, &event.signature).is_ok())
             }
             _ => {
                 self.checked.events_unchecked += 1;
-                self.joins(event);
+                self.changes_keys(number, event);
                 return;
             }
         };
-        let decided = matches!(event.ended, Ended::Decided(_));
         match verified {
-            Ok(()) => self.checked.events += 1,
+            true => self.checked.events += 1,
             // It was dropped for that.
-            Err(_) if matches!(event.ended, Ended::Unauthentic(_)) => {}
-            Err(error) => {
+            false if matches!(event.ended, Ended::Unauthentic(_)) => {}
+            false => {
                 let (source, sequence) = (&event.source.0, event.sequence);
-                self.finding(number, format!("event {sequence} of {source} is not its source's: {error}"));
+                self.finding(
+                    number,
+                    format!(
+                        "event {sequence} of {source} is not its source's: the signature does not verify"
+                    ),
+                );
                 return;
             }
         }
-        if decided {
-            self.joins(event);
+        self.changes_keys(number, event);
+    }
+
+    /// Takes in whose key an event changed.
+    fn changes_keys(&mut self, number: u64, event: &EventRecord) {
+        let (Body::Whole(body), Ended::Decided(_)) = (&event.body, &event.ended) else { return };
+        match body {
+            EventBody::Joined(facts) => {
+                self.keys.insert(SourceId::of_actuator(&facts.name), vec![facts.identity]);
+            }
+            EventBody::Removed { actuator } => drop(self.keys.remove(&SourceId::of_actuator(actuator))),
+            EventBody::Identity(about) => self.identity(number, about),
+            _ => {}
         }
     }
 
-    fn key_of(&self, event: &EventRecord) -> Option<[u8; 32]> {
-        let joined = || {
-            let actuator = Label::new(event.source.actuator()?).ok()?;
-            self.actuators.get(&actuator).copied()
-        };
-        self.sources.get(&event.source).copied().or_else(joined)
-    }
-
-    fn joins(&mut self, event: &EventRecord) {
-        match (&event.body, &event.ended) {
-            (Body::Whole(EventBody::Joined(facts)), Ended::Decided(_)) => {
-                self.actuators.insert(facts.name.clone(), facts.identity);
+    fn identity(&mut self, number: u64, about: &IdentityEvent) {
+        match about {
+            IdentityEvent::Rotated(rotation) => {
+                let domain = self.domain.clone();
+                if domain.is_none_or(|domain| verify_rotation(&domain, rotation).is_ok()) {
+                    self.keys.insert(rotation.whose.clone(), vec![rotation.old, rotation.new]);
+                } else {
+                    let whose = &rotation.whose.0;
+                    self.finding(
+                        number,
+                        format!("the change of the key of {whose} is not signed by both keys"),
+                    );
+                }
             }
-            (Body::Whole(EventBody::Removed { actuator }), Ended::Decided(_)) => {
-                self.actuators.remove(actuator);
+            IdentityEvent::Settled { whose, key, .. } => drop(self.keys.insert(whose.clone(), vec![*key])),
+            // In force when enough controllers have said it: nobody else has the key anyway.
+            IdentityEvent::Introduced { whose, key } => {
+                let keys = self.keys.entry(whose.clone()).or_default();
+                if !keys.contains(key) {
+                    keys.push(*key);
+                }
             }
-            _ => {}
+            IdentityEvent::Certified { .. } | IdentityEvent::Revoked { .. } => {}
         }
     }
 
@@ -325,14 +354,14 @@ impl Auditor {
     }
 
     fn acks(&mut self, number: u64, acks: &SignedAcks) {
-        match self.actuators.get(&acks.actuator) {
-            Some(key) if verify_acks(key, acks).is_ok() => self.checked.acks += 1,
+        match self.keys.get(&SourceId::of_actuator(&acks.actuator)) {
+            Some(keys) if keys.iter().any(|key| verify_acks(key, acks).is_ok()) => self.checked.acks += 1,
             Some(_) => self.finding(number, format!("acks of {} are not signed by it", acks.actuator)),
             None => self.checked.acks_unchecked += 1,
         }
     }
 
-    fn keys(&mut self, number: u64, keys: &KeysRecord) {
+    fn group_keys(&mut self, number: u64, keys: &KeysRecord) {
         let key = GroupKey::Threshold(keys.group.key());
         match &self.group_key {
             None => self.group_key = Some(with_verifier(key)),

@@ -36,4 +36,6 @@ pub mod record;
 
 pub use auditor::{Auditor, Checked, Finding, Trusted};
 pub use link::{Link, LinkHash};
-pub use record::{BadShare, Body, Contradiction, Ended, EventRecord, KeysRecord, Record, SeenFault};
+pub use record::{
+    BadShare, Body, Contradiction, Ended, EventRecord, KeysRecord, Misdeed, Record, SeenFault, Wrong,
+};

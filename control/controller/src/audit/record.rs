@@ -93,6 +93,38 @@ pub enum Record {
     },
     /// A member of the order signed votes that exclude each other.
     Contradiction(Box<Contradiction>),
+    /// Somebody who takes part did what it should not, as this controller saw it.
+    Misdeed(Box<Misdeed>),
+}
+
+/// What somebody did who takes part, and how often so far. A few of many are recorded: the 1st, 2nd, 4th, 8th and so on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Misdeed {
+    /// Who: in whose session it came, or whose turn it was.
+    pub who: SourceId,
+    /// What.
+    pub what: Wrong,
+    /// How often, with this.
+    pub count: u64,
+}
+
+/// What somebody did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wrong {
+    /// Acks came in its session that are not signed by it, for this reason.
+    ForgedAcks(String),
+    /// Nobody was to propose this event before it, and it did not in its time: it drops events, or did not hear of this one.
+    PassedOver {
+        /// Whose event.
+        source: SourceId,
+        /// Its number.
+        sequence: u64,
+    },
+}
+
+/// Whether the `count`th time of something is recorded.
+pub fn is_recorded(count: u64) -> bool {
+    count.is_power_of_two()
 }
 
 /// Votes of a member of the order that exclude each other. What they say, the order's engine knows.
@@ -220,6 +252,7 @@ pub fn kind_of(body: &EventBody) -> &'static str {
         EventBody::FileWall(_) => "filewall",
         EventBody::PacketIn(_) => "packet-in",
         EventBody::Domain(_) => "domain",
+        EventBody::Identity(_) => "identity",
     }
 }
 
@@ -304,6 +337,7 @@ impl Record {
             Record::Reached { .. } => "reached",
             Record::TookOver { .. } => "took-over",
             Record::Contradiction(_) => "contradiction",
+            Record::Misdeed(_) => "misdeed",
         }
     }
 }

@@ -2,7 +2,7 @@
 //! to say (rows R4 and R12; DESIGN §6).
 //!
 //! Registered are the controllers, by configuration, with the keys of their identities; and every actuator
-//! that joined, with the identity that it joined with. A controller may say everything: its API speaks for
+//! that joined, with the identity that it joined with. Changes of keys, and revocations, are events themselves (`identities`). A controller may say everything: its API speaks for
 //! those whom it has authenticated. An actuator may tell of itself only what it saw.
 //!
 //! This is asked twice, and each time over all that the answer depends on:
@@ -12,9 +12,10 @@
 //!   somebody else proposed something forged. A check costs some tens of microseconds, about as much as deciding on
 //!   a small event. Snapshots hold no events, so nothing is checked again in them.
 
+use super::identities::Registered;
 use std::collections::BTreeMap;
 use weir_model::Label;
-use weir_model::event::{ActuatorFacts, EventBody, SignedEvent, SourceId};
+use weir_model::event::{EventBody, SignedEvent, SourceId};
 use weir_trust::identity::verify_event;
 
 /// Keys of sources that are registered by configuration.
@@ -32,6 +33,12 @@ pub enum Unauthentic {
     /// The source may not say this.
     #[error("its source may not say this: an actuator tells of itself only")]
     NotItsOwn,
+    /// The source was revoked.
+    #[error("it was revoked: 'weir identity list' says why")]
+    Revoked,
+    /// The key was replaced by another one.
+    #[error("this key was replaced by a newer one")]
+    Replaced,
 }
 
 /// What was dropped, by reason.
@@ -43,6 +50,10 @@ pub struct UnauthenticCounters {
     pub bad_signature: u64,
     /// Events that their source may not say.
     pub not_its_own: u64,
+    /// Events of sources that were revoked.
+    pub revoked: u64,
+    /// Events signed with a key that was replaced.
+    pub replaced: u64,
 }
 
 impl UnauthenticCounters {
@@ -52,6 +63,8 @@ impl UnauthenticCounters {
             Unauthentic::UnknownSource => self.unknown_source += 1,
             Unauthentic::BadSignature => self.bad_signature += 1,
             Unauthentic::NotItsOwn => self.not_its_own += 1,
+            Unauthentic::Revoked => self.revoked += 1,
+            Unauthentic::Replaced => self.replaced += 1,
         }
     }
 }
@@ -60,25 +73,20 @@ impl UnauthenticCounters {
 ///
 /// # Errors
 /// Why it is to be dropped.
-pub fn admit(
-    domain: &Label,
-    keys: &SourceKeys,
-    joined: &BTreeMap<Label, ActuatorFacts>,
-    signed: &SignedEvent,
-) -> Result<(), Unauthentic> {
+pub fn admit(domain: &Label, known: Registered<'_>, signed: &SignedEvent) -> Result<(), Unauthentic> {
     let event = &signed.event;
-    let public = match keys.get(&event.source) {
-        Some(public) => public,
-        None => {
-            let name = event.source.actuator().and_then(|name| Label::new(name).ok());
-            let facts = name.and_then(|name| joined.get(&name)).ok_or(Unauthentic::UnknownSource)?;
-            if !tells_of_itself(&facts.name, &event.body) {
-                return Err(Unauthentic::NotItsOwn);
-            }
-            &facts.identity
+    let keys = known.keys_of(&event.source)?;
+    if !known.is_configured(&event.source) {
+        let name = event.source.actuator().and_then(|name| Label::new(name).ok());
+        let name = name.ok_or(Unauthentic::UnknownSource)?;
+        if !tells_of_itself(&name, &event.body) {
+            return Err(Unauthentic::NotItsOwn);
         }
-    };
-    verify_event(public, domain, signed).map_err(|_| Unauthentic::BadSignature)
+    }
+    match keys.iter().any(|public| verify_event(public, domain, signed).is_ok()) {
+        true => Ok(()),
+        false => Err(Unauthentic::BadSignature),
+    }
 }
 
 fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
@@ -92,6 +100,7 @@ fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
         | EventBody::Intent(_)
         | EventBody::Joined(_)
         | EventBody::Domain(_)
+        | EventBody::Identity(_)
         | EventBody::Removed { .. } => false,
     }
 }

@@ -5,6 +5,7 @@
 //! again, which gives it a version to resume from.
 
 use super::dedup::DEDUP_TABLE;
+use super::identities::IDENTITIES_TABLE;
 use crate::Error;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ pub type CommittedChange = weir_store::Change;
 
 /// The change of an event.
 pub(crate) fn committed(version: Version, now_ms: u64, writes: &[Changed]) -> CommittedChange {
-    let writes = writes.iter().filter(|write| &*write.table != DEDUP_TABLE).cloned().collect();
+    let own = [DEDUP_TABLE, IDENTITIES_TABLE];
+    let writes = writes.iter().filter(|write| !own.contains(&&*write.table)).cloned().collect();
     CommittedChange { version, now_ms, writes, dropped: None }
 }
 

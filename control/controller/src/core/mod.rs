@@ -27,10 +27,12 @@ mod batch;
 mod dedup;
 mod feed;
 mod header;
+pub mod identities;
 pub mod keys;
 mod outbox;
 pub mod scheduler;
 mod snapshot;
+mod step;
 #[cfg(test)]
 mod tests;
 
@@ -40,24 +42,24 @@ pub use feed::{CommittedChange, Feed, FeedSettings};
 pub use header::{BatchName, DecidedHeader};
 pub use outbox::{Outbox, OutboxPage};
 pub use snapshot::CoreSnapshot;
+pub use step::{CoreCounters, CoreSettings, Input, Outcome, Output, Signer};
 
-use admission::{SourceKeys, Unauthentic, UnauthenticCounters, admit};
+use admission::{SourceKeys, Unauthentic, admit};
 use dedup::Seen;
+use identities::{Identities, Registered};
 use keys::GroupKeys;
-use scheduler::{Held, Scheduler, SchedulerSettings};
+use scheduler::{Held, Scheduler};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_base::codec::encoded_bytes;
 use weir_model::domain::{DomainEvent, statement_of};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
-use weir_model::session::StateDigest;
-use weir_model::signed::{
-    GroupSignature, PATH_MAX, ProvenUpdate, SignedAcks, SignedUpdates, UnsignedUpdates,
-};
-use weir_model::update::{Reason, Refusal};
+use weir_model::identity::IdentityEvent;
+use weir_model::signed::{PATH_MAX, ProvenUpdate, SignedAcks};
+use weir_model::update::Reason;
 use weir_model::{Change, Dependency, Key, Label, Plan, PlannedUpdate, Update, Version};
 use weir_store::{App, Registry, Rejection, Store};
-use weir_trust::batch::{GroupSigner, prepare_batch, sign_batch};
+use weir_trust::batch::{prepare_batch, sign_batch};
 use weir_trust::identity::verify_acks;
 
 /// Largest update, bytes: it must fit into a frame beside its proof.
@@ -66,237 +68,16 @@ pub const UPDATE_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// A deciding app, shared with those who try decisions out.
 pub type SharedApp = Arc<dyn App + Sync>;
 
-/// How decided batches are signed.
-pub enum Signer {
-    /// With one key, at once.
-    Key(Box<dyn GroupSigner + Send>),
-    /// By enough members of the group, elsewhere and later.
-    Shares,
-}
-
-impl<S: GroupSigner + Send + 'static> From<Box<S>> for Signer {
-    fn from(signer: Box<S>) -> Signer {
-        Signer::Key(signer)
-    }
-}
-
-/// What the core is made with.
-pub struct CoreSettings {
-    /// The domain.
-    pub domain: Label,
-    /// Epoch of the group, when there is no snapshot that says it.
-    pub epoch: u64,
-    /// Under which name this controller sends events of its own.
-    pub source: SourceId,
-    /// Keys of the sources that need not join: this controller and the others of its group. The same on every
-    /// replica.
-    pub keys: SourceKeys,
-    /// The scheduler.
-    pub scheduler: SchedulerSettings,
-}
-
-/// What happens to the core.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// The order committed a batch.
-    Ordered(Vec<Item>),
-    /// An actuator opened a session.
-    Connected {
-        /// Its name.
-        actuator: Label,
-        /// Number of the session, never used twice in the core's life.
-        session: u64,
-        /// What is in force there.
-        digest: StateDigest,
-    },
-    /// A session is over.
-    Disconnected {
-        /// The actuator.
-        actuator: Label,
-        /// Number of the session.
-        session: u64,
-    },
-    /// Part of an actuator's state, asked for by [`Output::AskState`].
-    State {
-        /// The actuator.
-        actuator: Label,
-        /// Number of the session.
-        session: u64,
-        /// Keys and versions, tombstones included.
-        entries: Vec<(Key, Version)>,
-        /// Whether it is the last part.
-        last: bool,
-    },
-    /// Acks came on a session.
-    Acks {
-        /// Number of the session.
-        session: u64,
-        /// The acks.
-        acks: SignedAcks,
-    },
-    /// The group's signature over a batch, verified.
-    Signed {
-        /// Which batch.
-        batch: BatchName,
-        /// The signature.
-        signature: GroupSignature,
-    },
-    /// This replica of a group begins or ceases to lead. It begins after it decided all that was ordered.
-    Lead(bool),
-    /// Time passed, on any clock that does not go back.
-    Tick {
-        /// Its milliseconds.
-        now_ms: u64,
-    },
-}
-
-/// What the driver must do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// An event was decided: answer who proposed it.
-    Decided {
-        /// The event.
-        event: Box<SignedEvent>,
-        /// How it ended.
-        outcome: Outcome,
-    },
-    /// Keys of an actuator were decided anew.
-    Repaired {
-        /// The actuator.
-        target: Label,
-        /// At which version.
-        version: Version,
-        /// How many.
-        keys: u64,
-    },
-    /// Updates of a batch were decided, those under one root, in its order. The header may have no signature yet.
-    Prepared {
-        /// What is signed.
-        header: Arc<DecidedHeader>,
-        /// The updates.
-        updates: Vec<Arc<ProvenUpdate>>,
-    },
-    /// Acks came with the signature of their actuator.
-    Acked(Box<SignedAcks>),
-    /// The store changed.
-    Committed(Arc<CommittedChange>),
-    /// Send updates.
-    Send {
-        /// The actuator.
-        target: Label,
-        /// Number of the session.
-        session: u64,
-        /// The updates.
-        updates: SignedUpdates,
-    },
-    /// Send updates that the actuator applies when shares of their batch's signature have come.
-    SendUnsigned {
-        /// The actuator.
-        target: Label,
-        /// Number of the session.
-        session: u64,
-        /// The updates.
-        updates: UnsignedUpdates,
-    },
-    /// Ask for the state.
-    AskState {
-        /// The actuator.
-        target: Label,
-        /// Number of the session.
-        session: u64,
-    },
-    /// Close a session; the core has forgotten it.
-    Close {
-        /// The actuator.
-        target: Label,
-        /// Number of the session.
-        session: u64,
-        /// Why, for the peer and the log.
-        reason: String,
-    },
-    /// Propose [`Item::Repair`].
-    Repair {
-        /// The actuator.
-        target: Label,
-        /// Keys with the versions found there.
-        found: Vec<(Key, Version)>,
-    },
-    /// Propose [`EventBody::Refused`] as an event of this controller.
-    Refused {
-        /// The actuator.
-        target: Label,
-        /// The key.
-        key: Key,
-        /// The version that it refused.
-        version: Version,
-        /// Why.
-        refusal: Refusal,
-    },
-    /// Operations of a client were applied: answer who proposed them.
-    Applied {
-        /// Which process proposed them.
-        origin: u64,
-        /// Under which number they wait there.
-        ticket: u64,
-        /// One for each request.
-        outcomes: Vec<weir_store::Outcome>,
-    },
-    /// All updates of a version are acked.
-    Finished(Version),
-    /// The group must sign this; answered by [`Input::Signed`].
-    Sign(Arc<DecidedHeader>),
-    /// The group's threshold key went a step further: see [`Core::keys`].
-    KeysChanged,
-}
-
-/// How an event ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was decided at this version.
-    Committed(Version),
-    /// It had been decided before, at this version.
-    Duplicate(Version),
-    /// Its number is so old that nobody knows whether it was decided; it was not decided now.
-    TooOld,
-    /// The apps rejected it; nothing changed.
-    Rejected(Rejection),
-    /// It is not its source's; nothing changed.
-    Unauthentic(Unauthentic),
-}
-
-/// What the core counted since it began (a replay counts too).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CoreCounters {
-    /// Batches of the order.
-    pub batches: u64,
-    /// Events decided.
-    pub committed: u64,
-    /// Operations of clients of the store.
-    pub operations: u64,
-    /// Events seen before.
-    pub duplicates: u64,
-    /// Events rejected.
-    pub rejected: u64,
-    /// Events that are not their source's.
-    pub unauthentic: UnauthenticCounters,
-    /// Batches signed.
-    pub signatures: u64,
-    /// Updates replaced by a later one of the same batch before they were signed.
-    pub merged: u64,
-    /// Updates that repaired an actuator.
-    pub repairs: u64,
-    /// Dependencies on a later version or in a circle, which no order can satisfy; they are dropped.
-    pub dependencies_invalid: u64,
-    /// Ack frames whose signature does not verify.
-    pub acks_forged: u64,
-}
-
 /// See the module.
 pub struct Core {
     domain: Label,
     epoch: u64,
     source: SourceId,
     keys: SourceKeys,
+    believes_one: bool,
+    identities: Arc<Identities>,
+    /// Frames of acks that did not count, by actuator; not a function of the order.
+    forged: BTreeMap<Label, u64>,
     signer: Signer,
     group_keys: Arc<GroupKeys>,
     apps: Vec<SharedApp>,
@@ -325,6 +106,9 @@ impl Core {
             epoch: settings.epoch,
             source: settings.source,
             keys: settings.keys,
+            believes_one: settings.believes_one,
+            identities: Arc::default(),
+            forged: BTreeMap::new(),
             signer: signer.into(),
             group_keys: Arc::default(),
             apps,
@@ -411,6 +195,15 @@ impl Core {
         &self.joined
     }
 
+    /// Which keys and certificates are taken.
+    pub fn identities(&self) -> &Arc<Identities> {
+        &self.identities
+    }
+
+    fn registered(&self) -> Registered<'_> {
+        Registered { keys: &self.keys, joined: &self.joined, identities: &self.identities }
+    }
+
     /// The scheduler, to look at.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
@@ -444,16 +237,26 @@ impl Core {
     }
 
     fn acks(&mut self, session: u64, acks: SignedAcks, out: &mut Vec<Output>) {
-        let verified = match self.joined.get(&acks.actuator) {
-            Some(facts) => verify_acks(&facts.identity, &acks).is_ok(),
-            None => false,
-        };
-        if verified {
+        let source = SourceId::of_actuator(&acks.actuator);
+        let verified = self.registered().keys_of(&source).and_then(|keys| {
+            let good = keys.iter().any(|key| verify_acks(key, &acks).is_ok());
+            if good { Ok(()) } else { Err(Unauthentic::BadSignature) }
+        });
+        let Err(reason) = verified else {
             self.scheduler.acks(&acks.actuator, session, &acks.acks, out);
             out.push(Output::Acked(Box::new(acks)));
-        } else {
-            self.counters.acks_forged += 1;
-            tracing::warn!(actuator = %acks.actuator, "acks without the signature of the actuator's identity");
+            return;
+        };
+        match reason {
+            Unauthentic::Revoked => self.counters.acks_revoked += 1,
+            _ => self.counters.acks_forged += 1,
+        }
+        tracing::warn!(actuator = %acks.actuator, %reason, "acks do not count");
+        // Who has no session here is no actuator, and there must not be more of these than of those.
+        if self.scheduler.has_target(&acks.actuator) {
+            let count = self.forged.entry(acks.actuator.clone()).or_default();
+            *count += 1;
+            out.push(Output::Forged { actuator: acks.actuator, reason, count: *count });
         }
     }
 
@@ -504,7 +307,7 @@ impl Core {
         planned: &mut Vec<PlannedUpdate>,
         out: &mut Vec<Output>,
     ) -> Outcome {
-        if let Err(reason) = admit(&self.domain, &self.keys, &self.joined, signed) {
+        if let Err(reason) = admit(&self.domain, self.registered(), signed) {
             self.counters.unauthentic.count(reason);
             tracing::warn!(source = %signed.event.source.0, %reason, "an ordered event is dropped");
             return Outcome::Unauthentic(reason);
@@ -526,13 +329,16 @@ impl Core {
         }
         let version = Version(self.store.version().0 + 1);
         let mut view = self.store.view();
-        let decided = plan(&mut view, &self.apps, version, self.now_ms, event)
-            .and_then(|plan| dedup::record(&mut view, event, version).map(|()| plan));
+        let decided = plan(&mut view, &self.apps, version, self.now_ms, event).and_then(|plan| {
+            let context = (&self.domain, self.believes_one);
+            let changed = identities::decide(&mut view, self.registered(), context, self.now_ms, event)?;
+            dedup::record(&mut view, event, version).map(|()| (plan, changed))
+        });
         if let EventBody::Removed { actuator } = &event.body {
             dedup::forget(&mut view, &SourceId::of_actuator(actuator));
         }
-        let plan = match decided {
-            Ok(plan) => plan,
+        let (plan, changed) = match decided {
+            Ok(decided) => decided,
             Err(rejection) => {
                 self.counters.rejected += 1;
                 return Outcome::Rejected(rejection);
@@ -544,6 +350,9 @@ impl Core {
         self.counters.committed += 1;
         out.push(Output::Committed(Arc::new(change)));
         planned.extend(plan.updates);
+        if let Some(source) = changed {
+            Arc::make_mut(&mut self.identities).changed(&self.store, &source);
+        }
         self.membership(&event.body, planned, out);
         Outcome::Committed(version)
     }
@@ -560,8 +369,10 @@ impl Core {
                     planned.update.target != *actuator || statement_of(&planned.update).is_some()
                 });
                 Arc::make_mut(&mut self.joined).remove(actuator);
+                self.forged.remove(actuator);
                 self.scheduler.remove_target(actuator, out);
             }
+            EventBody::Identity(about) => self.identity(about, out),
             EventBody::Intent(_)
             | EventBody::Usage(_)
             | EventBody::Refused { .. }
@@ -578,6 +389,25 @@ impl Core {
                 }
                 DomainEvent::Known(_) | DomainEvent::Controllers(_) | DomainEvent::Forwarded { .. } => {}
             },
+        }
+    }
+
+    /// What a change of keys, which was decided, means for sessions.
+    fn identity(&mut self, about: &IdentityEvent, out: &mut Vec<Output>) {
+        let name = about.whose().actuator().and_then(|name| Label::new(name).ok());
+        let Some(name) = name else { return };
+        match about {
+            IdentityEvent::Rotated(rotation) => {
+                if let Some(facts) = Arc::make_mut(&mut self.joined).get_mut(&name) {
+                    facts.identity = rotation.new;
+                }
+            }
+            IdentityEvent::Revoked { reason, .. } => {
+                self.scheduler.close(&name, &format!("it was revoked: {reason}"), out);
+            }
+            IdentityEvent::Certified { .. }
+            | IdentityEvent::Settled { .. }
+            | IdentityEvent::Introduced { .. } => {}
         }
     }
 

@@ -5,13 +5,16 @@
 //!
 //! Invariants
 //! - What is here is a function of the order: statements come with their batch and go by [`DomainEvent`]s.
-//! - How many there are is limited by the app that decides them.
+//! - How many there are is limited by the app that decides them; a header waits for its signature here only while a
+//!   statement under it does.
 //!
 //! [`DomainEvent`]: weir_model::domain::DomainEvent
 
 use super::header::{BatchName, DecidedHeader};
 use super::scheduler::Held;
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use weir_base::codec::encoded_bytes;
 use weir_model::Label;
@@ -22,7 +25,7 @@ use weir_model::signed::{GroupSignature, SignedUpdates};
 const PAGE_BYTES_MAX: usize = 1 << 20;
 
 /// What a domain gets when it asks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutboxPage {
     /// The next statements, in order; those of a batch under its signature.
     pub statements: Vec<SignedUpdates>,
@@ -54,19 +57,30 @@ impl Outbox {
         }
         lane.insert(sequence, held);
         self.changes += 1;
+        if anew {
+            self.let_go();
+        }
         Ok(())
+    }
+
+    /// Forgets headers under which nothing is told any more.
+    fn let_go(&mut self) {
+        let told: BTreeSet<BatchName> = self.held().map(|held| held.header.name()).collect();
+        self.unsigned.retain(|name, _| told.contains(name));
     }
 
     /// A domain has taken all up to a number.
     pub(super) fn taken(&mut self, domain: &Label, through: u64) {
         if let Some(lane) = self.lanes.get_mut(domain) {
-            *lane = lane.split_off(&(through + 1));
+            *lane = lane.split_off(&through.saturating_add(1));
+            self.let_go();
         }
     }
 
     /// A domain is not known any more.
     pub(super) fn forget(&mut self, domain: &Label) {
         self.lanes.remove(domain);
+        self.let_go();
     }
 
     /// The header of a batch with statements that waits for its signature.
@@ -102,7 +116,7 @@ impl Outbox {
         let mut page = OutboxPage::default();
         let Some(lane) = self.lanes.get(domain) else { return page };
         let (mut last, mut count, mut bytes) = (through, 0, 0);
-        for (sequence, held) in lane.range(through + 1..) {
+        for (sequence, held) in lane.range((Bound::Excluded(through), Bound::Unbounded)) {
             let Some((_, _, statement)) = statement_of(&held.proven.update) else { break };
             if statement.after != 0 && statement.after != last {
                 page.behind = count == 0;
@@ -129,3 +143,6 @@ impl Outbox {
         page
     }
 }
+
+#[cfg(test)]
+mod tests;

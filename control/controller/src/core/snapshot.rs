@@ -1,10 +1,13 @@
 //! The core as bytes: what a snapshot of the order carries.
 //!
 //! Format 3: a postcard header (format, epoch, ordered time, own number, length of the store, the group's threshold
-//! key), the store's own snapshot, then actuators, batch headers with their signatures, where there is one yet,
-//! every held update with the number of its header, and what is told to other domains in the same way. Acks are not in it: actuators tell what is in force when they return.
+//! key), the store's own snapshot, then actuators, batch headers with their signatures, where there is one yet, every
+//! held update with the number of its header, and behind their number what other domains are told in the same way. Acks
+//! are not in it: actuators tell what is in force when they return. Format 2 ends with the held updates and is read too:
+//! a controller of this release goes on where one of the last has ended.
 
 use super::header::DecidedHeader;
+use super::identities::Identities;
 use super::keys::{GroupKeys, KeptKeys};
 use super::outbox::Outbox;
 use super::scheduler::{Held, Scheduler, SchedulerSettings};
@@ -20,6 +23,8 @@ use weir_model::{Dependency, Label, Version};
 use weir_store::Store;
 
 const FORMAT: u32 = 3;
+/// The oldest that is read.
+const FORMAT_MIN: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Head {
@@ -33,7 +38,6 @@ struct Head {
     targets: u64,
     headers: u64,
     held: u64,
-    told: u64,
     keys: KeptKeys,
 }
 
@@ -79,7 +83,6 @@ impl CoreSnapshot {
             targets: self.targets.len() as u64,
             headers: headers.len() as u64,
             held: self.held.len() as u64,
-            told: self.told.len() as u64,
             keys: self.keys.to_kept(),
         });
         bytes.extend_from_slice(&store);
@@ -88,10 +91,13 @@ impl CoreSnapshot {
         let signature = |decided: &DecidedHeader| decided.signature().filter(|_| self.signed).cloned();
         let headers = headers.iter().map(|decided| (&decided.header, signature(decided)));
         headers.for_each(|header| bytes.extend_from_slice(&encode(&header)));
-        for held in self.held.iter().chain(&self.told) {
+        let write = |bytes: &mut Vec<u8>, held: &Held| {
             let number = numbers[&Arc::as_ptr(&held.header)];
             bytes.extend_from_slice(&encode(&(number, &*held.proven, &held.after[..])));
-        }
+        };
+        self.held.iter().for_each(|held| write(&mut bytes, held));
+        bytes.extend_from_slice(&encode(&(self.told.len() as u64)));
+        self.told.iter().for_each(|held| write(&mut bytes, held));
         bytes
     }
 }
@@ -160,6 +166,7 @@ impl Core {
         (self.epoch, self.now_ms, self.own_sequence) = (read.epoch, read.now_ms, read.own_sequence);
         (self.store, self.joined, self.scheduler) = (read.store, Arc::new(read.joined), read.scheduler);
         (self.group_keys, self.outbox) = (Arc::new(read.keys), read.outbox);
+        self.identities = Arc::new(Identities::of_store(&self.store));
         self.scheduler.lead(leads, &mut Vec::new());
         Ok(())
     }
@@ -181,7 +188,7 @@ impl Read {
     fn whole(domain: &Label, settings: SchedulerSettings, bytes: &[u8]) -> Result<Read, Error> {
         let mut rest = bytes;
         let format = postcard::take_from_bytes::<u32>(rest).map_err(damaged)?.0;
-        if format != FORMAT {
+        if !(FORMAT_MIN..=FORMAT).contains(&format) {
             return Err(Error::SnapshotFormat { found: format, known: FORMAT });
         }
         let head: Head = take(&mut rest)?;
@@ -220,7 +227,8 @@ impl Read {
         for _ in 0..head.held {
             read.restore(&headers, &mut rest)?;
         }
-        for _ in 0..head.told {
+        let told: u64 = if format >= 3 { take(&mut rest)? } else { 0 };
+        for _ in 0..told {
             let held = read.held(&headers, &mut rest)?;
             let told = read.outbox.insert(held);
             told.map_err(|held| damaged(format!("{} is told to nobody", held.proven.update.key)))?;

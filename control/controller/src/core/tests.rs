@@ -1,3 +1,5 @@
+use super::admission::UnauthenticCounters;
+use super::scheduler::SchedulerSettings;
 use super::*;
 use crate::Error;
 use proptest::prelude::*;
@@ -73,7 +75,7 @@ fn settings() -> CoreSettings {
     let scheduler = SchedulerSettings::default();
     let source = SourceId("controller/c1".into());
     let keys = SourceKeys::from([(SourceId("s".into()), source_key().public())]);
-    CoreSettings { domain: label("d"), epoch: 3, source, keys, scheduler }
+    CoreSettings { domain: label("d"), epoch: 3, source, keys, believes_one: true, scheduler }
 }
 
 fn source_key() -> KeyPair {
@@ -198,7 +200,8 @@ fn only_what_its_source_signed_and_may_say_is_decided() {
         assert_eq!(outcome, unauthentic(Unauthentic::UnknownSource), "{source}");
     }
     assert_eq!(core.store().digest(), digest, "what is dropped leaves no trace");
-    let counted = UnauthenticCounters { unknown_source: 6, bad_signature: 5, not_its_own: 4 };
+    let counted =
+        UnauthenticCounters { unknown_source: 6, bad_signature: 5, not_its_own: 4, ..Default::default() };
     assert_eq!(core.counters().unauthentic, counted);
 }
 
@@ -333,15 +336,33 @@ fn a_feed_gives_what_it_has_and_says_what_it_has_not() {
     assert_eq!(feed.after(Version(19), 1).unwrap()[0].writes.len(), 1, "seen events are left out");
 }
 
+fn load(bytes: &[u8]) -> Result<Core, Error> {
+    let signer = Box::new(SingleSigner(KeyPair::from_seed(&[1; 32])));
+    Core::from_snapshot(settings(), signer, vec![Arc::new(Counter)], bytes)
+}
+
+#[test]
+fn the_snapshot_of_the_last_release_is_read() {
+    let mut core = core();
+    outcomes(&mut core, (1..=9).map(|sequence| event(sequence, false)).collect());
+    let good = core.snapshot().to_bytes();
+    // Format 2 is format 3 without what is told to other domains, which is nothing here.
+    let (format, told) = (good[0], good[good.len() - 1]);
+    assert_eq!((format, told), (3, 0));
+    let mut old = good[..good.len() - 1].to_vec();
+    old[0] = 2;
+    assert_eq!(load(&old).unwrap().snapshot().to_bytes(), good);
+    for other in [1, 4] {
+        old[0] = other;
+        assert!(matches!(load(&old), Err(Error::SnapshotFormat { .. })), "format {other}");
+    }
+}
+
 #[test]
 fn fuzz_snapshots_and_batches() {
     let mut core = core();
     outcomes(&mut core, (1..=9).map(|sequence| event(sequence, false)).collect());
     let good = core.snapshot().to_bytes();
-    let load = |bytes: &[u8]| {
-        let signer = Box::new(SingleSigner(KeyPair::from_seed(&[1; 32])));
-        Core::from_snapshot(settings(), signer, vec![Arc::new(Counter)], bytes)
-    };
     assert_eq!(load(&good).unwrap().snapshot().to_bytes(), good);
     bolero::check!().with_iterations(3_000).with_type::<(Vec<u8>, usize, u8)>().for_each(
         |(noise, at, flip)| {

@@ -1,5 +1,6 @@
 //! What the driver wants of an order beside [`Engine`]: barriers for reads, digests, and counters to show.
 
+use weir_model::event::SourceId;
 use weir_order::{Completion, Engine, Error, LocalEngine, Position};
 
 /// An order below a controller. One of a single process needs nothing of this but the counters.
@@ -22,10 +23,21 @@ pub trait Order: Engine {
         false
     }
 
-    /// How many other replicas' turns come before this one's, for what has this number.
-    fn turn(&self, number: u64) -> u64 {
+    /// The replicas whose turns come before this one's, for what has this number.
+    fn before(&self, number: u64) -> Vec<u64> {
         let _none = number;
-        0
+        Vec::new()
+    }
+
+    /// Under which name a replica is a source of events.
+    fn source_of(&self, replica: u64) -> Option<SourceId> {
+        let _unknown = replica;
+        None
+    }
+
+    /// How many come before.
+    fn turn(&self, number: u64) -> u64 {
+        self.before(number).len() as u64
     }
 
     /// Whether another replica needs the state after the batch at `index`, as long as it is the last one here.

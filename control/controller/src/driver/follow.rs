@@ -113,8 +113,7 @@ impl Controller {
         start: impl FnOnce(Box<dyn Sink>) -> Result<Arc<dyn Order>, weir_order::Error>,
     ) -> Result<Controller, Error> {
         let source = SourceId::of_controller(&settings.name);
-        let mut keys = settings.peers.clone();
-        keys.insert(source.clone(), settings.identity.public());
+        let keys = settings.source_keys();
         // What it proposed in an earlier life may be ordered yet, or forgotten with its disk: the clock is above both.
         let floor = clock.wall_ms() << NUMBERS_SHIFT;
         let numbers = Numbers::open(disk, NUMBERS_FILE, NUMBERS_RESERVED, floor)
@@ -124,6 +123,7 @@ impl Controller {
             epoch: settings.epoch,
             source: source.clone(),
             keys: keys.clone(),
+            believes_one: settings.believes_one,
             scheduler: settings.scheduler,
         };
         let (group_key, signer, members) = match signing {

@@ -125,7 +125,11 @@ impl ControllerHandle {
         Ok(())
     }
 
-    async fn submit_own(&self, body: EventBody, subject: Option<String>) -> Result<Version, Error> {
+    pub(super) async fn submit_own(
+        &self,
+        body: EventBody,
+        subject: Option<String>,
+    ) -> Result<Version, Error> {
         self.submit(self.shared.own_event(body, subject)?).await
     }
 

@@ -1,6 +1,7 @@
 //! Counters and gauges of the controller as Prometheus text.
 
 use super::audit::AuditStatus;
+use super::identities::Refused;
 use super::shared::Shared;
 use crate::core::admission::Unauthentic;
 use crate::core::scheduler::{SchedulerCounters, TargetStatus};
@@ -23,9 +24,11 @@ pub(super) struct DriverCounters {
     pub intake_held: AtomicU64,
     pub intake_spared: AtomicU64,
     pub intake_full: AtomicU64,
+    pub intake_passed_over: AtomicU64,
     intake_unknown_source: AtomicU64,
     intake_bad_signature: AtomicU64,
     intake_not_its_own: AtomicU64,
+    pub refused: Refused,
 }
 
 impl DriverCounters {
@@ -35,6 +38,8 @@ impl DriverCounters {
             Unauthentic::UnknownSource => &self.intake_unknown_source,
             Unauthentic::BadSignature => &self.intake_bad_signature,
             Unauthentic::NotItsOwn => &self.intake_not_its_own,
+            Unauthentic::Revoked => &self.refused.events_revoked,
+            Unauthentic::Replaced => &self.intake_bad_signature,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -83,6 +88,7 @@ pub(super) fn text(shared: &Shared) -> String {
     scheduler(&mut text, &gauges.scheduler);
     targets(&mut text, &gauges.targets);
     driver(&mut text, shared);
+    identities(&mut text, shared, &gauges.core);
     order(&mut text, shared);
     audit(&mut text, shared);
     text
@@ -96,6 +102,7 @@ fn core(text: &mut String, core: &CoreCounters) {
         ("bad_signature", core.unauthentic.bad_signature),
         ("unknown_source", core.unauthentic.unknown_source),
         ("not_its_own", core.unauthentic.not_its_own),
+        ("revoked", core.unauthentic.revoked),
     ];
     put(text, "events_total", "counter", "Events of the order, by outcome.", &by("outcome", &events));
     let others = [
@@ -187,9 +194,36 @@ fn driver(text: &mut String, shared: &Shared) {
         ("held", load(&counters.intake_held)),
         ("spared", load(&counters.intake_spared)),
         ("no_room", load(&counters.intake_full)),
+        ("passed_over", load(&counters.intake_passed_over)),
     ];
     let help = "Events of actuators that came here, before they are ordered, by what was made of them.";
     put(text, "intake_total", "counter", help, &by("outcome", &intake));
+}
+
+fn identities(text: &mut String, shared: &Shared, core: &CoreCounters) {
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let refused = &shared.counters.refused;
+    let counts = [
+        ("session_revoked", load(&refused.sessions_revoked)),
+        ("session_replaced", load(&refused.sessions_replaced)),
+        ("event_revoked", load(&refused.events_revoked)),
+        ("ordered_event_revoked", core.unauthentic.revoked),
+        ("acks_revoked", core.acks_revoked),
+        ("acks_forged", core.acks_forged),
+        ("rotation_asked", load(&refused.rotations)),
+        ("rotation_refused", load(&refused.rotations_refused)),
+    ];
+    put(
+        text,
+        "identities_total",
+        "counter",
+        "What was asked and refused of whom, by reason.",
+        &by("what", &counts),
+    );
+    let published = shared.published();
+    let revoked = published.identities.rows().filter(|(_, row)| row.revoked.is_some()).count();
+    let help = "Hosts, gateways and controllers that are revoked.";
+    put(text, "identities_revoked", "gauge", help, &[(String::new(), revoked as u64)]);
 }
 
 fn order(text: &mut String, shared: &Shared) {

@@ -26,6 +26,7 @@ mod engine;
 mod follow;
 mod frame;
 mod handle;
+mod identities;
 mod members;
 mod metrics;
 mod operations;
@@ -41,6 +42,7 @@ pub use engine::Order;
 pub use follow::Signing;
 pub use frame::{read_frame, write_frame};
 pub use handle::{ActuatorStatus, ControllerHandle, Status, Watch};
+pub use identities::certificate_key;
 pub use members::{Members, MembersThread, Peers, members};
 pub use session::{Renewer, SessionAccess, serve_sessions};
 pub use shared::Published;
@@ -137,8 +139,14 @@ pub struct ControllerSettings {
     pub name: Label,
     /// The controller's own key: signs what it and its API say.
     pub identity: Arc<KeyPair>,
+    /// Its public key in the settings of all, where it was changed since.
+    pub configured: Option<[u8; 32]>,
     /// Keys of the other controllers of the group, by their names as sources; the same on every replica but for the own.
     pub peers: SourceKeys,
+    /// Whether the others know this controller's key by their settings; else they must be told by events.
+    pub is_configured: bool,
+    /// Whether one controller's word about another one is enough: none of them lies.
+    pub believes_one: bool,
     /// Epoch of the group when the log is new.
     pub epoch: u64,
     /// The scheduler.
@@ -175,7 +183,10 @@ impl ControllerSettings {
             domain,
             name,
             identity,
+            configured: None,
             peers: SourceKeys::new(),
+            is_configured: true,
+            believes_one: true,
             epoch: 1,
             scheduler: SchedulerSettings::default(),
             batcher,
@@ -188,6 +199,20 @@ impl ControllerSettings {
             registry: Arc::default(),
             audit: None,
         }
+    }
+}
+
+impl ControllerSettings {
+    /// Keys of the controllers, by the settings of all.
+    fn source_keys(&self) -> SourceKeys {
+        let mut keys = self.peers.clone();
+        if self.is_configured {
+            keys.insert(
+                SourceId::of_controller(&self.name),
+                self.configured.unwrap_or(self.identity.public()),
+            );
+        }
+        keys
     }
 }
 
@@ -222,13 +247,13 @@ impl Controller {
     ) -> Result<Controller, Error> {
         let (group_key, signer) = (signer.group_key(), Signer::Key(signer));
         let source = SourceId::of_controller(&settings.name);
-        let mut keys = settings.peers.clone();
-        keys.insert(source.clone(), settings.identity.public());
+        let keys = settings.source_keys();
         let core_settings = CoreSettings {
             domain: settings.domain.clone(),
             epoch: settings.epoch,
             source: source.clone(),
             keys: keys.clone(),
+            believes_one: settings.believes_one,
             scheduler: settings.scheduler,
         };
         let opened = OpenedLocal::open(disk.clone(), settings.order)?;
@@ -367,11 +392,16 @@ fn open_audit(
     let Some(place) = &settings.audit else { return Ok((None, Observer::default(), None)) };
     let (keeper, thread, complete) = Keeper::open(place, clock.clone())?;
     tracing::info!(links = keeper.status().last, complete, "the audit goes on");
+    let (own, now) = (SourceId::of_controller(&settings.name), settings.identity.public());
     keeper.seen(Record::Began {
         domain: settings.domain.clone(),
-        controller: SourceId::of_controller(&settings.name),
+        controller: own.clone(),
         software: env!("CARGO_PKG_VERSION").to_owned(),
-        sources: keys.iter().map(|(source, key)| (source.clone(), *key)).collect(),
+        // Its own as it is now: what came before a change of it may be gone from the chain.
+        sources: keys
+            .iter()
+            .map(|(source, key)| (source.clone(), if *source == own { now } else { *key }))
+            .collect(),
         group_key: group_key.cloned(),
     });
     Ok((Some(keeper.clone()), Observer::new(Some(keeper)), Some(thread)))

@@ -282,7 +282,7 @@ impl Runner {
             }
             Output::KeysChanged => self.keys_changed(),
             // For the audit only.
-            Output::Repaired { .. } | Output::Prepared { .. } | Output::Acked(_) => {}
+            Output::Repaired { .. } | Output::Prepared { .. } | Output::Acked(_) | Output::Forged { .. } => {}
             Output::Finished(version) => {
                 let waiters = self.waiters.remove(&version).unwrap_or_default();
                 self.waiters_count -= waiters.len();

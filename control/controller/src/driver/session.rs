@@ -5,8 +5,10 @@
 
 use super::frame::{read_frame, write_frame};
 use super::handle::ControllerHandle;
+use super::identities::{Asks, certificate_key};
 use crate::Error;
 use crate::core::Input;
+use crate::core::identities::Row;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,7 +19,8 @@ use tokio::time::{Instant, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 use weir_base::codec::CodecError;
 use weir_model::Label;
-use weir_model::event::{ActuatorFacts, EventBody, USAGE_FLOWS_MAX};
+use weir_model::event::{ActuatorFacts, EventBody, SourceId, USAGE_FLOWS_MAX};
+use weir_model::identity::{IdentityEvent, KeyHash};
 use weir_model::session::{PROTOCOL, REQUEST_BYTES_MAX, StateDigest, ToActuator, ToController};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -103,10 +106,17 @@ async fn serve(
         .await
         .map_err(late)?
         .map_err(Error::system("the TLS handshake"))?;
-    let name = certificate_name(stream.get_ref().1.peer_certificates())?;
+    let chain = stream.get_ref().1.peer_certificates();
+    let name = certificate_name(chain)?;
+    // What was taken in the handshake may have been refused since, and a resumed stream shows what it showed before.
+    let shown = certificate_key(chain.and_then(<[_]>::first).map_or(&[][..], |leaf| leaf))?;
+    let source = SourceId::of_actuator(&name);
+    let taken = handle.shared.takes_certificate(&source, &shown.0);
     let hello =
         tokio::time::timeout_at(deadline, read_frame::<ToController>(&mut stream)).await.map_err(late)??;
-    let admitted = match check(&name, hello) {
+    let whose = || source.0.clone();
+    let taken = taken.map_err(|reason| Error::Identity { whose: whose(), reason });
+    let admitted = match taken.and_then(|()| check(&name, hello)) {
         // An order that stands still holds up no session for ever: the actuator tries again.
         Ok(hello) => match timeout(limit, join(handle, &hello.facts, access.strangers)).await {
             Ok(joined) => joined.map(|()| hello),
@@ -118,12 +128,29 @@ async fn serve(
         Err(error) => Err(error),
     };
     match admitted {
-        Ok(hello) => run(handle, hello, stream, &*access.renewer).await,
+        Ok(hello) => {
+            if !access.strangers {
+                note_certificate(handle, &source, shown);
+            }
+            run(handle, (hello, shown), stream, &*access.renewer).await
+        }
         Err(error) => {
             let refused = ToActuator::Refused(error.to_string());
             timeout(limit, write_frame(&mut stream, &refused)).await.map_err(late)??;
             Err(error)
         }
+    }
+}
+
+/// Orders which certificate an actuator shows, where that is not known: it joined with another release, or was renewed where it could
+/// not be ordered.
+fn note_certificate(handle: &ControllerHandle, source: &SourceId, (key, until_s): (KeyHash, u64)) {
+    let known = handle.published();
+    let row = known.identities.row(source);
+    let told = |row: &Row| row.certificates.iter().any(|known| known.key == key && known.until_s >= until_s);
+    if handle.leads() && !row.is_some_and(told) {
+        let about = IdentityEvent::Certified { whose: source.clone(), key, until_s };
+        handle.shared.offer(EventBody::Identity(Box::new(about)));
     }
 }
 
@@ -157,6 +184,8 @@ async fn join(handle: &ControllerHandle, facts: &ActuatorFacts, strangers: bool)
     let refused = |why: &str| Err(Error::Peer(format!("'{}' {why}", facts.name)));
     match published.joined.get(&facts.name) {
         Some(known) if known == facts => return Ok(()),
+        // Its change of keys is under way: it comes once more with the new one.
+        Some(known) if known.identity != facts.identity && is_previous(handle, facts) => return Ok(()),
         Some(known) if known.identity != facts.identity => {
             return refused("joined with another identity: forget it first, or choose another name");
         }
@@ -171,6 +200,11 @@ async fn join(handle: &ControllerHandle, facts: &ActuatorFacts, strangers: bool)
     handle.joined(facts.clone()).await.map(drop)
 }
 
+fn is_previous(handle: &ControllerHandle, facts: &ActuatorFacts) -> bool {
+    let keys = handle.shared.keys_of(&SourceId::of_actuator(&facts.name));
+    keys.is_ok_and(|keys| keys.before == Some(facts.identity))
+}
+
 /// A new certificate, for an actuator that is still a member with the identity of its session.
 fn renew(
     handle: &ControllerHandle,
@@ -182,7 +216,7 @@ fn renew(
     let known = handle.published();
     let counters = &handle.shared.counters;
     let signed = match known.joined.get(name) {
-        Some(known) if known.identity != *identity => Err("it joined anew with another identity".to_string()),
+        Some(known) if known.identity != *identity => Err("it has another identity now".to_string()),
         None => Err("it was forgotten: join again".to_string()),
         Some(_) if csr_pem.len() > REQUEST_BYTES_MAX => {
             Err(format!("the request has {} bytes: at most {REQUEST_BYTES_MAX}", csr_pem.len()))
@@ -223,7 +257,7 @@ fn certificate_name(chain: Option<&[rustls::pki_types::CertificateDer<'_>]>) -> 
 
 async fn run<S: AsyncRead + AsyncWrite>(
     handle: &ControllerHandle,
-    hello: Hello,
+    (hello, shown): (Hello, (KeyHash, u64)),
     stream: S,
     renewer: &Renewer,
 ) -> Result<(), Error> {
@@ -238,7 +272,7 @@ async fn run<S: AsyncRead + AsyncWrite>(
         Ok(()) => {
             let settings = handle.shared.session_settings;
             let dead = Duration::from_millis(settings.dead_ms);
-            let peer = Peer { actuator: &actuator, identity, session, renewer };
+            let peer = Peer { actuator: &actuator, identity, shown, session, renewer };
             tokio::select! {
                 ended = read(handle, &peer, reader, dead) => ended,
                 ended = write(queue, writer, Duration::from_millis(settings.ping_ms.max(1)), dead) => ended,
@@ -256,6 +290,7 @@ async fn run<S: AsyncRead + AsyncWrite>(
 struct Peer<'a> {
     actuator: &'a Label,
     identity: [u8; 32],
+    shown: (KeyHash, u64),
     session: u64,
     renewer: &'a Renewer,
 }
@@ -314,8 +349,20 @@ async fn read<S: AsyncRead>(
                 let answer = renew(handle, (actuator, &peer.identity), &csr_pem, peer.renewer);
                 handle.shared.sessions.send(actuator, session, answer);
             }
+            ToController::Rotate { rotation, csr_pem } => {
+                let answer = asks(handle, peer).rotate(rotation, &csr_pem).await;
+                handle.shared.sessions.send(actuator, session, answer);
+            }
+            ToController::Settle { key, by_key } => {
+                let answer = asks(handle, peer).settle(key, by_key).await;
+                handle.shared.sessions.send(actuator, session, answer);
+            }
         }
     }
+}
+
+fn asks<'a>(handle: &'a ControllerHandle, peer: &Peer<'a>) -> Asks<'a> {
+    Asks { handle, actuator: peer.actuator, shown: peer.shown, renewer: peer.renewer }
 }
 
 /// Writes what is queued, and pings, but nothing before the first queued frame, which is the welcome.

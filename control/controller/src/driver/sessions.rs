@@ -139,6 +139,11 @@ impl Sessions {
         locked(&self.open).len()
     }
 
+    /// Whether an actuator has a session.
+    pub fn is_open(&self, actuator: &Label) -> bool {
+        locked(&self.open).contains_key(actuator)
+    }
+
     /// Release of the software at an actuator.
     pub fn software(&self, actuator: &Label) -> Option<String> {
         locked(&self.open).get(actuator).map(|open| open.software.clone())

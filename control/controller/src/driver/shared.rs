@@ -7,7 +7,10 @@ use super::runner::Command;
 use super::sessions::Sessions;
 use super::{ControllerSettings, Order, SessionSettings, turns};
 use crate::Error;
-use crate::core::admission::{SourceKeys, admit};
+use crate::audit::record::is_recorded;
+use crate::audit::{Misdeed, Record, Wrong};
+use crate::core::admission::{SourceKeys, Unauthentic, admit};
+use crate::core::identities::{Identities, Registered};
 use crate::core::keys::GroupKeys;
 use crate::core::{CommittedChange, Core, Feed, FeedSettings, Item, SharedApp, was_decided};
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -39,6 +42,8 @@ pub struct Published {
     pub epoch: u64,
     /// Actuators that joined.
     pub joined: Arc<BTreeMap<Label, ActuatorFacts>>,
+    /// Which keys and certificates are taken.
+    pub identities: Arc<Identities>,
 }
 
 /// Source and number of an event.
@@ -51,7 +56,7 @@ pub(super) struct Shared {
     single_key: Option<GroupKey>,
     group_keys: ArcSwap<GroupKeys>,
     source: SourceId,
-    identity: Arc<KeyPair>,
+    identity: ArcSwap<KeyPair>,
     keys: SourceKeys,
     numbers: Mutex<Numbers>,
     pub apps: Vec<SharedApp>,
@@ -79,6 +84,8 @@ pub(super) struct Shared {
     pub everywhere: bool,
     /// Events of others whose turn here has not come.
     held: Mutex<turns::Held>,
+    /// How often a replica did not propose an event in its turn.
+    passed_over: Mutex<BTreeMap<u64, u64>>,
     leads: AtomicBool,
     /// What is published has all that was acknowledged before this.
     fresh_at: Mutex<Option<Instant>>,
@@ -124,7 +131,7 @@ impl Shared {
             single_key: parts.group_key,
             group_keys: ArcSwap::from(parts.core.group_keys().clone()),
             source: parts.source,
-            identity: settings.identity.clone(),
+            identity: ArcSwap::from(settings.identity.clone()),
             keys: parts.keys,
             numbers: Mutex::new(parts.numbers),
             apps: parts.apps,
@@ -146,6 +153,7 @@ impl Shared {
             replicated: !parts.leads,
             everywhere,
             held: Mutex::default(),
+            passed_over: Mutex::default(),
             leads: AtomicBool::new(parts.leads),
             fresh_at: Mutex::default(),
             ordered_ms: AtomicU64::new(parts.core.now_ms()),
@@ -223,6 +231,25 @@ impl Shared {
         &self.source
     }
 
+    /// Keys of the sources that need not join, by the settings.
+    pub fn keys(&self) -> &SourceKeys {
+        &self.keys
+    }
+
+    /// The key that signs what this controller says.
+    pub fn identity(&self) -> Arc<KeyPair> {
+        self.identity.load_full()
+    }
+
+    pub fn set_identity(&self, key: Arc<KeyPair>) {
+        self.identity.store(key);
+    }
+
+    fn admits(&self, published: &Published, event: &SignedEvent) -> Result<(), Unauthentic> {
+        let (joined, identities) = (&*published.joined, &*published.identities);
+        admit(&self.domain, Registered { keys: &self.keys, joined, identities }, event)
+    }
+
     /// The audit, if there is one, until the controller stops.
     pub fn audit(&self) -> Option<Arc<Keeper>> {
         self.audit.load_full()
@@ -282,12 +309,12 @@ impl Shared {
         let next = locked(&self.numbers).take();
         let sequence = next.map_err(Error::system("reserving numbers for events"))?;
         let event = Event { source: self.source.clone(), sequence, body };
-        Ok(sign_event(&self.identity, &self.domain, event, subject))
+        Ok(sign_event(&self.identity.load(), &self.domain, event, subject))
     }
 
     /// Signs what this controller asks another domain.
     pub fn sign_fetch(&self, fetch: Fetch) -> SignedFetch {
-        sign_fetch(&self.identity, fetch)
+        sign_fetch(&self.identity.load(), fetch)
     }
 
     /// Proposes an event of this controller without waiting for its end.
@@ -308,18 +335,17 @@ impl Shared {
             return;
         }
         let turn = turns::turn_of(&event.event.source, event.event.sequence);
-        let before = self.engine().map_or(0, |engine| engine.turn(turn));
+        let before = self.engine().map(|engine| engine.before(turn)).unwrap_or_default();
         let admitted = || {
             let published = self.published();
-            admit(&self.domain, &self.keys, &published.joined, &event).is_ok()
-                && !was_decided(&published.store, &event.event)
+            self.admits(&published, &event).is_ok() && !was_decided(&published.store, &event.event)
         };
         // Forged and known ones are counted by the intake, and never held.
-        if before == 0 || !admitted() {
+        if before.is_empty() || !admitted() {
             return self.intake(event);
         }
-        let due_ms = self.clock.now_ns() / 1_000_000 + before * turns::TURN_MS;
-        let counter = match locked(&self.held).hold(event, due_ms) {
+        let due_ms = self.clock.now_ns() / 1_000_000 + before.len() as u64 * turns::TURN_MS;
+        let counter = match locked(&self.held).hold(turns::Waits { event, before }, due_ms) {
             true => &self.counters.intake_held,
             false => &self.counters.intake_full,
         };
@@ -332,12 +358,30 @@ impl Shared {
             return;
         }
         let due = locked(&self.held).due(self.clock.now_ns() / 1_000_000);
-        for event in due {
+        for turns::Waits { event, before } in due {
             if was_decided(&self.published().store, &event.event) {
                 self.counters.intake_spared.fetch_add(1, Ordering::Relaxed);
             } else {
+                before.into_iter().for_each(|replica| self.passed_over(replica, &event.event));
                 self.intake(event);
             }
+        }
+    }
+
+    /// A replica did not propose an event in its turn: the audit says so, of the first, second, fourth and so on.
+    fn passed_over(&self, replica: u64, event: &Event) {
+        let count = {
+            let mut passed_over = locked(&self.passed_over);
+            let count = passed_over.entry(replica).or_default();
+            *count += 1;
+            *count
+        };
+        self.counters.intake_passed_over.fetch_add(1, Ordering::Relaxed);
+        if let Some(audit) = self.audit().filter(|_| is_recorded(count)) {
+            let who = self.engine().and_then(|engine| engine.source_of(replica));
+            let who = who.unwrap_or_else(|| SourceId(format!("{}{replica}", SourceId::CONTROLLERS)));
+            let what = Wrong::PassedOver { source: event.source.clone(), sequence: event.sequence };
+            audit.seen(Record::Misdeed(Box::new(Misdeed { who, what, count })));
         }
     }
 
@@ -349,7 +393,7 @@ impl Shared {
     /// Takes an event of a source elsewhere: orders it unless it is not its source's or was decided before.
     pub fn intake(self: &Arc<Self>, event: SignedEvent) {
         let published = self.published();
-        if let Err(reason) = admit(&self.domain, &self.keys, &published.joined, &event) {
+        if let Err(reason) = self.admits(&published, &event) {
             self.counters.intake_unauthentic(reason);
             tracing::warn!(source = %event.event.source.0, %reason, "an event is dropped");
         } else if was_decided(&published.store, &event.event) {
@@ -435,6 +479,7 @@ impl Published {
             now_ms: core.now_ms(),
             epoch: core.epoch(),
             joined: core.joined().clone(),
+            identities: core.identities().clone(),
         }
     }
 }

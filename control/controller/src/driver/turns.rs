@@ -23,33 +23,43 @@ pub fn turn_of(source: &SourceId, sequence: u64) -> u64 {
     hasher.finish()
 }
 
+/// An event whose turn here has not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// The event.
+    pub event: SignedEvent,
+    /// The replicas whose turn comes before.
+    pub before: Vec<u64>,
+}
+
 /// Events whose turn here has not come.
 #[derive(Debug, Default)]
 pub struct Held {
-    events: BTreeMap<(u64, u64), SignedEvent>,
+    events: BTreeMap<(u64, u64), Waits>,
     of_source: BTreeMap<SourceId, usize>,
     next: u64,
 }
 
 impl Held {
     /// Holds an event until `due_ms`; false when there is no room for it.
-    pub fn hold(&mut self, event: SignedEvent, due_ms: u64) -> bool {
-        let of_one = self.of_source.get(&event.event.source).copied().unwrap_or(0);
+    pub fn hold(&mut self, waits: Waits, due_ms: u64) -> bool {
+        let source = &waits.event.event.source;
+        let of_one = self.of_source.get(source).copied().unwrap_or(0);
         if self.events.len() >= HELD_MAX || of_one >= HELD_OF_ONE_MAX {
             return false;
         }
-        self.of_source.insert(event.event.source.clone(), of_one + 1);
+        self.of_source.insert(source.clone(), of_one + 1);
         self.next += 1;
-        self.events.insert((due_ms, self.next), event);
+        self.events.insert((due_ms, self.next), waits);
         true
     }
 
     /// Those whose turn has come.
-    pub fn due(&mut self, now_ms: u64) -> Vec<SignedEvent> {
+    pub fn due(&mut self, now_ms: u64) -> Vec<Waits> {
         let later = self.events.split_off(&(now_ms + 1, 0));
         let due = std::mem::replace(&mut self.events, later);
-        for event in due.values() {
-            let source = &event.event.source;
+        for waits in due.values() {
+            let source = &waits.event.event.source;
             match self.of_source.get_mut(source) {
                 Some(count) if *count > 1 => *count -= 1,
                 _ => drop(self.of_source.remove(source)),
@@ -71,10 +81,11 @@ mod tests {
     use weir_model::event::{Event, EventBody};
     use weir_trust::identity::{KeyPair, sign_event};
 
-    fn event(source: &str, sequence: u64) -> SignedEvent {
+    fn event(source: &str, sequence: u64) -> Waits {
         let body = EventBody::Removed { actuator: Label::new("h1").unwrap() };
         let event = Event { source: SourceId(source.into()), sequence, body };
-        sign_event(&KeyPair::from_seed(&[1; 32]), &Label::new("lab").unwrap(), event, None)
+        let event = sign_event(&KeyPair::from_seed(&[1; 32]), &Label::new("lab").unwrap(), event, None);
+        Waits { event, before: vec![1] }
     }
 
     #[test]

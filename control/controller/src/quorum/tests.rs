@@ -13,6 +13,8 @@ use weir_model::signed::{BatchHeader, BlsKey, GroupKey, GroupSignature, Signatur
 use weir_trust::identity::Context;
 use weir_trust::threshold::{FaultKind, ShareSignature, combine, verify_group};
 
+mod seven;
+
 const STEP_MS: u64 = 5;
 const TICK_MS: u64 = 20;
 

@@ -293,6 +293,7 @@ impl App for TestApp {
             | EventBody::Repair(_)
             | EventBody::FileWall(_)
             | EventBody::Domain(_)
+            | EventBody::Identity(_)
             | EventBody::PacketIn(_) => {}
         }
         let mut plan = Plan::default();

@@ -19,7 +19,7 @@ fn signer() -> SingleSigner {
 fn settings() -> CoreSettings {
     let scheduler = SchedulerSettings::default();
     let source = SourceId("controller/c1".into());
-    CoreSettings { domain: label("d"), epoch: 1, source, keys: app::keys(), scheduler }
+    CoreSettings { domain: label("d"), epoch: 1, source, keys: app::keys(), believes_one: true, scheduler }
 }
 
 fn core() -> Core {

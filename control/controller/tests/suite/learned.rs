@@ -41,7 +41,14 @@ fn signer() -> SingleSigner {
 fn new_core() -> Core {
     let scheduler = SchedulerSettings { window: 4, ..SchedulerSettings::default() };
     let source = SourceId("controller/c1".into());
-    let settings = CoreSettings { domain: label("d"), epoch: 1, source, keys: app::keys(), scheduler };
+    let settings = CoreSettings {
+        domain: label("d"),
+        epoch: 1,
+        source,
+        keys: app::keys(),
+        believes_one: true,
+        scheduler,
+    };
     let apps: Vec<SharedApp> = vec![Arc::new(Fabric::default())];
     Core::new(settings, Box::new(signer()), apps)
 }

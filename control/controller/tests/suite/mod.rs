@@ -1,5 +1,6 @@
 mod app;
 mod core;
+mod domains;
 mod frames;
 mod learned;
 mod recovery;

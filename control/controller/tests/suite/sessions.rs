@@ -17,11 +17,14 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use weir_base::world::{Disk, RealDisk};
 use weir_controller::Error;
+use weir_controller::audit::{Link, Misdeed, Record, Wrong};
 use weir_controller::core::scheduler::Reached;
 use weir_controller::driver::{
-    Controller, ControllerHandle, ControllerSettings, SessionAccess, read_frame, serve_sessions, write_frame,
+    AUDIT_BYTES_MIN, AuditPlace, Controller, ControllerHandle, ControllerSettings, SessionAccess, read_frame,
+    serve_sessions, write_frame,
 };
 use weir_model::event::{Event, EventBody, SignedEvent, SourceId, UsageReport};
+use weir_model::identity::IdentityEvent;
 use weir_model::local::{Answer, Question};
 use weir_model::session::{PROTOCOL, REQUEST_BYTES_MAX, ToActuator, ToController};
 use weir_model::{Key, Label, Version};
@@ -109,6 +112,8 @@ struct Agent {
     name: Label,
     gate: Mutex<Gate>,
     identity: KeyPair,
+    /// Signs its acks, where that is not its own key.
+    forger: Option<KeyPair>,
 }
 
 impl Agent {
@@ -116,7 +121,13 @@ impl Agent {
         let verifier = Verifier::new(label("d"), signer().group_key());
         let gate = Gate::open(label(name), verifier, &dir.join(name)).unwrap();
         let identity = KeyPair::from_seed(&[40 + number; 32]);
-        Arc::new(Agent { name: label(name), gate: Mutex::new(gate), identity })
+        Arc::new(Agent { name: label(name), gate: Mutex::new(gate), identity, forger: None })
+    }
+
+    /// One whose acks somebody else signs.
+    fn forged(name: &str, number: u8, dir: &Path) -> Arc<Agent> {
+        let agent = Arc::into_inner(Agent::new(name, number, dir)).unwrap();
+        Arc::new(Agent { forger: Some(KeyPair::from_seed(&[99; 32])), ..agent })
     }
 
     async fn run(self: Arc<Agent>, address: SocketAddr, config: Arc<ClientConfig>) -> Result<(), Error> {
@@ -142,7 +153,8 @@ impl Agent {
             }
             ToActuator::Updates(updates) => {
                 let acks = take(&mut gate, &updates, |_| Ok(())).unwrap();
-                vec![ToController::Acks(sign_acks(&self.identity, &self.name, acks))]
+                let key = self.forger.as_ref().unwrap_or(&self.identity);
+                vec![ToController::Acks(sign_acks(key, &self.name, acks))]
             }
             ToActuator::Ask { id, question: Question::Counters } => {
                 let answer = Answer::Counters(vec![("applied".into(), gate.counters.applied)]);
@@ -156,9 +168,13 @@ impl Agent {
                 .collect(),
             ToActuator::Ask { .. } => Vec::new(),
             ToActuator::Ping { id } => vec![ToController::Pong { id }],
-            ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) | ToActuator::Controllers { .. } => {
-                Vec::new()
-            }
+            ToActuator::Renewed { .. }
+            | ToActuator::NotRenewed(_)
+            | ToActuator::Controllers { .. }
+            | ToActuator::RotateKeys
+            | ToActuator::Rotated { .. }
+            | ToActuator::Settled { .. }
+            | ToActuator::NotRotated(_) => Vec::new(),
             ToActuator::Unsigned(_) | ToActuator::Share(_) => {
                 return Err(Error::Peer("a controller that is alone signs itself".into()));
             }
@@ -531,6 +547,88 @@ fn a_newer_session_replaces_the_older_and_a_silent_one_dies() {
         assert!(
             agent.gate.lock().unwrap().get(&Key::Network { vni: super::app::vni(&label("n1")) }).is_some()
         );
+    });
+    controller.shutdown();
+}
+
+/// The misdeeds in a controller's audit.
+async fn misdeeds(handle: &ControllerHandle) -> Vec<Misdeed> {
+    let (page, _) = handle.audit(0, 1_000).await.unwrap().unwrap();
+    let links = page.links.iter().map(|link| Link::from_bytes(link).unwrap());
+    let records = links.flat_map(|link| link.records);
+    records
+        .filter_map(|record| if let Record::Misdeed(misdeed) = record { Some(*misdeed) } else { None })
+        .collect()
+}
+
+#[test]
+fn who_forges_acks_is_named_in_the_audit_and_nothing_counts_as_acknowledged() {
+    let world = World::new();
+    let folder = world.dir.path().join("audit");
+    std::fs::create_dir(&folder).unwrap();
+    let mut settings = settings();
+    settings.audit =
+        Some(AuditPlace { disk: Arc::new(RealDisk::open(&folder).unwrap()), bytes_max: AUDIT_BYTES_MIN });
+    let controller = world.start(&settings);
+    let (forged, honest) = (Agent::forged("h1", 1, world.dir.path()), Agent::new("h2", 2, world.dir.path()));
+    runtime().block_on(async {
+        let handle = controller.handle();
+        let address = world.listen(handle.clone()).await;
+        for agent in [&forged, &honest] {
+            drop(world.connect(agent, address));
+        }
+        all_in_sync(&handle, 2).await;
+        let both = vec![endpoint("n1", "e1", "h1"), endpoint("n1", "e2", "h2")];
+        let version = handle.propose(transaction(both)).await.unwrap();
+        until("the forger is named", async || !misdeeds(&handle).await.is_empty()).await;
+        let found = misdeeds(&handle).await;
+        assert!(found.iter().all(|misdeed| misdeed.who == SourceId::of_actuator(&label("h1"))), "{found:?}");
+        assert!(matches!(&found[0], Misdeed { what: Wrong::ForgedAcks(_), count: 1, .. }), "{found:?}");
+        let reached = handle.wait(version, Duration::from_millis(50)).await.unwrap();
+        assert!(matches!(reached, Reached::Waiting(_)), "{reached:?}");
+        assert!(handle.metrics_text().contains("weir_controller_identities_total{what=\"acks_forged\"}"));
+    });
+    controller.shutdown();
+}
+
+#[test]
+fn a_revoked_actuator_has_no_session_and_a_changed_certificate_takes_the_place_of_the_one_before() {
+    let world = World::new();
+    let controller = world.start(&settings());
+    let agent = Agent::new("h1", 1, world.dir.path());
+    runtime().block_on(async {
+        let handle = controller.handle();
+        let address = world.listen(handle.clone()).await;
+        let first = world.connect(&agent, address);
+        all_in_sync(&handle, 1).await;
+        let whose = SourceId::of_actuator(&label("h1"));
+        // Some other certificate is the one that is known: this one is not taken any more.
+        let known = IdentityEvent::Certified { whose: whose.clone(), key: [1; 32], until_s: 1 };
+        handle.about_identity(known, None).await.unwrap();
+        let refused = world.connect(&agent, address).await.unwrap().unwrap_err().to_string();
+        assert!(refused.contains("replaced by a newer one"), "{refused}");
+        let revoked = IdentityEvent::Revoked { whose, reason: "a test".into() };
+        handle.about_identity(revoked, Some("admin".into())).await.unwrap();
+        let ended = first.await.unwrap().unwrap_err().to_string();
+        assert!(ended.contains("revoked: a test"), "{ended}");
+        let refused = world.connect(&agent, address).await.unwrap().unwrap_err().to_string();
+        assert!(refused.contains("it was revoked"), "{refused}");
+        let text = handle.metrics_text();
+        for line in
+            ["identities_total{what=\"session_revoked\"} 1", "identities_total{what=\"session_replaced\"} 1"]
+        {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+    });
+    controller.shutdown();
+
+    // Nothing of it is forgotten.
+    let controller = world.start(&settings());
+    runtime().block_on(async {
+        let handle = controller.handle();
+        let address = world.listen(handle.clone()).await;
+        let refused = world.connect(&agent, address).await.unwrap().unwrap_err().to_string();
+        assert!(refused.contains("it was revoked"), "{refused}");
     });
     controller.shutdown();
 }

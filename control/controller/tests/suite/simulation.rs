@@ -14,12 +14,13 @@ use weir_base::world::Rng;
 use weir_controller::core::scheduler::{Mode, SchedulerSettings};
 use weir_controller::core::{Core, CoreSettings, Input, Item, Outcome, Output, decode_batch};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId, UsageReport};
+use weir_model::identity::IdentityEvent;
 use weir_model::signed::{SignedAcks, SignedUpdates};
 use weir_model::update::Refusal;
 use weir_model::{Ack, Change, Entry, Key, Label, Version};
 use weir_trust::batch::{GroupSigner, SingleSigner, Verifier, sign_batch};
 use weir_trust::gate::{Gate, take};
-use weir_trust::identity::{KeyPair, sign_acks, sign_event};
+use weir_trust::identity::{KeyPair, sign_acks, sign_event, sign_rotation, sign_settled};
 
 const ACTUATOR_NAMES: [&str; 4] = ["h1", "h2", "g1", "g2"];
 const STATE_CHUNK: usize = 3;
@@ -31,7 +32,7 @@ fn signer() -> SingleSigner {
 fn settings(mode: Mode) -> CoreSettings {
     let scheduler = SchedulerSettings { mode, window: 4, ..SchedulerSettings::default() };
     let source = SourceId("controller/c1".into());
-    CoreSettings { domain: label("d"), epoch: 1, source, keys: app::keys(), scheduler }
+    CoreSettings { domain: label("d"), epoch: 1, source, keys: app::keys(), believes_one: true, scheduler }
 }
 
 enum ToActuator {
@@ -47,6 +48,12 @@ enum ToController {
 struct Actuator {
     name: Label,
     identity: KeyPair,
+    /// The key that comes: made, and kept over crashes, until the old one is dropped.
+    next: Option<KeyPair>,
+    /// Whether `identity` is the new key already; then `next` holds the old one.
+    changed: bool,
+    /// Keys that were dropped.
+    dropped: Vec<KeyPair>,
     path: std::path::PathBuf,
     gate: Gate,
     session: Option<u64>,
@@ -70,6 +77,9 @@ impl Actuator {
         Actuator {
             name,
             identity,
+            next: None,
+            changed: false,
+            dropped: Vec::new(),
             path,
             gate,
             session: None,
@@ -88,6 +98,10 @@ impl Actuator {
         self.applied += self.gate.counters.applied;
         self.gate.counters.applied = 0;
         acks.unwrap()
+    }
+
+    fn source(&self) -> SourceId {
+        SourceId::of_actuator(&self.name)
     }
 
     fn break_session(&mut self) {
@@ -216,7 +230,7 @@ impl Simulation {
 
     fn dropped(&self) -> u64 {
         let counted = self.core.counters().unauthentic;
-        counted.bad_signature + counted.unknown_source + counted.not_its_own
+        counted.bad_signature + counted.unknown_source + counted.not_its_own + counted.revoked
     }
 
     fn step_core(&mut self, input: Input) {
@@ -260,6 +274,7 @@ impl Simulation {
                 | Output::Repaired { .. }
                 | Output::Prepared { .. }
                 | Output::Acked(_)
+                | Output::Forged { .. }
                 | Output::SendUnsigned { .. }
                 | Output::KeysChanged => {}
             }
@@ -298,8 +313,8 @@ impl Simulation {
     }
 
     fn connect(&mut self, number: usize) {
-        let joined = self.core.joined().contains_key(&self.actuators[number].name);
-        if !joined {
+        // What the driver asks of whoever opens a session.
+        if self.keys(number).is_none_or(|keys| !keys.contains(&self.actuators[number].identity.public())) {
             return;
         }
         self.sessions += 1;
@@ -309,6 +324,80 @@ impl Simulation {
         let digest = actuator.gate.digest();
         let input = Input::Connected { actuator: actuator.name.clone(), session: self.sessions, digest };
         self.step_core(input);
+    }
+
+    /// The keys that are taken of an actuator; none when it has not joined, or is revoked.
+    fn keys(&self, number: usize) -> Option<Vec<[u8; 32]>> {
+        let actuator = &self.actuators[number];
+        let row = self.core.identities().row(&actuator.source());
+        let before = row.and_then(|row| row.previous);
+        let now = self.core.joined().get(&actuator.name)?.identity;
+        let taken = row.is_none_or(|row| row.revoked.is_none());
+        taken.then(|| std::iter::once(now).chain(before).collect())
+    }
+
+    fn fresh_key(&mut self) -> KeyPair {
+        let mut seed = [0; 32];
+        seed.iter_mut().for_each(|byte| *byte = self.rng.below(256) as u8);
+        KeyPair::from_seed(&seed)
+    }
+
+    /// The next step of a change of an actuator's key, from where the last one left it: what was ordered may have been lost.
+    fn rotate(&mut self, number: usize) {
+        let Some(keys) = self.keys(number) else { return self.join_anew(number) };
+        let fresh = self.fresh_key();
+        let actuator = &mut self.actuators[number];
+        let (source, domain) = (actuator.source(), label("d"));
+        match (&actuator.next, actuator.changed) {
+            (None, _) => actuator.next = Some(fresh),
+            (Some(next), false) if keys.contains(&next.public()) => {
+                let next = actuator.next.take().unwrap();
+                actuator.next = Some(std::mem::replace(&mut actuator.identity, next));
+                actuator.changed = true;
+            }
+            (Some(next), false) => {
+                let rotation = sign_rotation(&domain, source, &actuator.identity, next);
+                self.about(IdentityEvent::Rotated(rotation));
+            }
+            (Some(old), true) if !keys.contains(&old.public()) => {
+                let old = actuator.next.take().unwrap();
+                actuator.dropped.push(old);
+                actuator.changed = false;
+            }
+            // Nothing that the old key signed is on its way any more.
+            (Some(_), true) if actuator.outbox.is_empty() => {
+                let by_key = sign_settled(&domain, &source, &actuator.identity);
+                let key = actuator.identity.public();
+                self.about(IdentityEvent::Settled { whose: source, key, by_key });
+            }
+            (Some(_), true) => {}
+        }
+    }
+
+    fn about(&mut self, about: IdentityEvent) {
+        self.client(EventBody::Identity(Box::new(about)));
+    }
+
+    /// Somebody revokes an actuator. It comes back with other keys, later.
+    fn revoke(&mut self, number: usize) {
+        let whose = self.actuators[number].source();
+        self.about(IdentityEvent::Revoked { whose, reason: "a test".into() });
+    }
+
+    fn join_anew(&mut self, number: usize) {
+        let actuator = &self.actuators[number];
+        let row = self.core.identities().row(&actuator.source());
+        let Some(row) = row.filter(|row| row.revoked.is_some()) else { return };
+        if row.refused.contains(&actuator.identity.public()) {
+            let fresh = self.fresh_key();
+            let actuator = &mut self.actuators[number];
+            let old = std::mem::replace(&mut actuator.identity, fresh);
+            actuator.dropped.push(old);
+            actuator.dropped.extend(actuator.next.take());
+            actuator.changed = false;
+            actuator.outbox.clear();
+        }
+        self.join(number);
     }
 
     fn disconnect(&mut self, number: usize) {
@@ -403,10 +492,15 @@ impl Simulation {
                 if !self.healed && self.rng.chance(1, 8) {
                     return;
                 }
+                let refused = |s: &Simulation| s.core.counters().acks_forged + s.core.counters().acks_revoked;
+                let before = refused(self);
                 if !self.healed && self.rng.chance(1, 8) {
                     self.step_core(Input::Acks { session, acks: acks.clone() });
                 }
                 self.step_core(Input::Acks { session, acks });
+                if refused(self) != before {
+                    self.violations.push(format!("acks of {name} were lost: its session is open"));
+                }
             }
         }
     }
@@ -443,7 +537,10 @@ impl Simulation {
         let name = actuator.name.clone();
         if let Some(session) = actuator.session {
             let ack = Ack { key: Key::Gateways, version, result: Ok(()) };
-            let acks = sign_acks(&liar.0, &name, vec![ack]);
+            // Somebody else's key, or one of its own that was dropped.
+            let dropped = &self.actuators[number].dropped;
+            let by = dropped.last().filter(|_| self.rng.chance(1, 2)).unwrap_or(&liar.0);
+            let acks = sign_acks(by, &name, vec![ack]);
             let forged = self.core.counters().acks_forged;
             self.step_core(Input::Acks { session, acks });
             if self.core.counters().acks_forged != forged + 1 {
@@ -520,6 +617,8 @@ impl Simulation {
             58 | 59 => self.snapshot = Some((self.log.len(), self.core.snapshot().to_bytes())),
             60 => self.attack(number),
             61 if self.rng.chance(1, 2) => self.observe(number),
+            63 if self.rng.chance(1, 24) => self.revoke(number),
+            63 if self.rng.chance(4, 5) => self.rotate(number),
             62 => self.forge(number),
             61 => {
                 let again = self.rng.below(self.sent_events.len() as u64) as usize;
@@ -543,6 +642,19 @@ impl Simulation {
         while !self.proposals.is_empty() {
             self.order();
         }
+        // Whoever was revoked joins with other keys, and changes of keys end.
+        for _ in 0..8 {
+            for number in 0..self.actuators.len() {
+                let under_way = self.actuators[number].next.is_some() || self.keys(number).is_none();
+                if under_way {
+                    self.actuators[number].outbox.clear();
+                    self.rotate(number);
+                }
+            }
+            while !self.proposals.is_empty() {
+                self.order();
+            }
+        }
         (0..self.actuators.len()).for_each(|number| self.connect(number));
         for _ in 0..50 {
             for number in 0..self.actuators.len() {
@@ -562,6 +674,12 @@ impl Simulation {
 
     fn check_converged(&mut self) {
         let wanted = entries(self.core.store());
+        for number in 0..self.actuators.len() {
+            let own = self.actuators[number].identity.public();
+            if self.keys(number) != Some(vec![own]) || self.actuators[number].next.is_some() {
+                self.violations.push(format!("the key of {} is not settled", self.actuators[number].name));
+            }
+        }
         for actuator in &self.actuators {
             let found: BTreeMap<Key, (Version, Entry)> = actuator
                 .gate

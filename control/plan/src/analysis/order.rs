@@ -1,8 +1,10 @@
 //! Replacing a flow's rules in place.
 //!
-//! **Reverse path** (row C1): a switch gets its new rule when every switch after it on the new way has it.
+//! **Reverse path** (row C1): a switch where packets pass gets its new rule when every switch after it on the new way has it.
 //! Then a packet that meets a new rule once meets only new ones: its way is a piece of the old way and the
-//! rest of a new one. So it cannot loop, and is not lost.
+//! rest of a new one. So it cannot loop, and is not lost. A switch that is on no old way meets a packet only behind one
+//! that is, so it waits for nothing: a new flow's rules go to all its switches at once, and then to where it
+//! begins. Departure from Cicero, which goes back switch by switch: a flow is set up in two rounds however long its way is.
 //!
 //! **Guards**: such a mixed way may still break the policy. Let `c1 … cm` be the switches with a new rule on
 //! a source's old way. The way that turns at `ci` can happen only when none of `c1 … ci-1` turned the packet
@@ -69,12 +71,16 @@ fn put(
     switch: Switch,
     places: &BTreeMap<Switch, usize>,
 ) -> usize {
-    let after = next_changed(change, switch).map(|next| {
+    let mut after = Vec::new();
+    let mut at = change.carries_old(switch).then_some(switch);
+    // Down to the next one that itself waits for all behind it.
+    while let Some(next) = at.and_then(|at| next_changed(change, at)) {
         let reason = if change.old.rules.contains_key(&next) { Reason::Loop } else { Reason::BlackHole };
-        After { step: places[&next], reason }
-    });
+        after.push(After { step: places[&next], reason });
+        at = (!change.carries_old(next)).then_some(next);
+    }
     let operation = Operation::Put { switch, version: change.version, action: change.new.rules[&switch] };
-    let step = draft.push(operation, after.into_iter().collect());
+    let step = draft.push(operation, after);
     if change.carries_old(switch) {
         draft.movers.insert(switch, step);
     }

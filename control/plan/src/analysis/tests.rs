@@ -57,6 +57,33 @@ fn figure_2_2_goes_from_s2_to_s4() {
 }
 
 #[test]
+fn a_new_flow_is_set_up_in_two_rounds_however_long_its_way_is() {
+    let network = topology::parse("s1 s2\ns2 s3\ns3 s4\ns4 s5").unwrap();
+    let old = flow(&network, "", &[]);
+    let new = flow(&network, "s1>s2 s2>s3 s3>s4 s4>s5 s5!", &[("s1", 1)]);
+    let change = change(network, policy([old]), policy([new]));
+    let plan = planned(&change);
+    let all: &[&str] = &["s2", "s3", "s4", "s5"];
+    assert_eq!(
+        order(&change, &plan),
+        named(&[("s1", all), ("s2", &[]), ("s3", &[]), ("s4", &[]), ("s5", &[])])
+    );
+    is_safe(&change, &plan);
+}
+
+#[test]
+fn a_way_around_waits_only_where_packets_pass() {
+    // From s1 straight to s4, then by s2 and s3, where nobody was before; s5 enters at s3.
+    let network = topology::parse("s1 s4\ns1 s2\ns2 s3\ns3 s4\ns5 s3").unwrap();
+    let old = flow(&network, "s1>s4 s4! s5>s3 s3>s4", &[("s1", 1), ("s5", 1)]);
+    let new = flow(&network, "s1>s2 s2>s3 s3! s5>s3", &[("s1", 1), ("s5", 1)]);
+    let change = change(network, policy([old]), policy([new]));
+    let plan = planned(&change);
+    assert_eq!(order(&change, &plan), named(&[("s1", &["s2", "s3"]), ("s2", &[]), ("s3", &[])]));
+    is_safe(&change, &plan);
+}
+
+#[test]
 fn figure_3_1_updates_s2_before_s1() {
     let change = figure_3_1();
     let plan = planned(&change);

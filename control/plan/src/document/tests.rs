@@ -30,7 +30,7 @@ fn a_document_becomes_a_change_that_can_be_planned() {
                   2 steps, at most 2 one after the other, 0 waits for packets to drain\n   \
                   1  s2: forward to s3 web\n   \
                   2  s1: forward to s2 web\n        \
-                  after 1: the next switch has no rule before, packets would be lost\n";
+                  after 1: a switch behind it on the new way has no rule before, packets would be lost\n";
     assert_eq!(text, wanted);
 }
 

@@ -9,6 +9,7 @@
 //! one that asked: states come in the order in which they were asked for, and the number of a question says whose it is.
 
 use super::renewal::{self, LOOK_S, Renewal};
+use super::rotation::{Rotation, Step};
 use super::shares::{Combined, Shares};
 use super::stream::{Stream, StreamEvent, TO_CONTROLLER_MAX};
 use super::{Counters, Input, Output, Report, Session, Settings};
@@ -24,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::MissedTickBehavior;
 use weir_model::local::{FromSwitch, ToSwitch};
-use weir_model::session::ToController;
+use weir_model::session::{ToActuator, ToController};
 
 /// Events of the switch are dropped when fewer places than this are left: they are the first to go.
 const EVENTS_RESERVE: usize = TO_CONTROLLER_MAX / 2;
@@ -32,6 +33,8 @@ const EVENTS_RESERVE: usize = TO_CONTROLLER_MAX / 2;
 const FROM_CONTROLLERS_MAX: usize = 4;
 /// Places that must be free towards the switch before another frame of a controller is taken.
 const SWITCH_ROOM_MIN: usize = 8;
+/// How often a change of keys that is under way is looked at.
+const ROTATION_LOOK: Duration = Duration::from_millis(200);
 /// How often the switch's queue is looked at while it is full, milliseconds.
 const ROOM_CHECK_MS: u64 = 10;
 /// The number of a question is the number of its session, shifted by so much, and a count.
@@ -73,6 +76,16 @@ struct Driver {
     generation: u64,
     stream_events: mpsc::Sender<(u64, StreamEvent)>,
     renewal: Renewal,
+    /// None when its file cannot be used: the log says why.
+    rotation: Option<Rotation>,
+    /// Sessions from this number on show the new certificate.
+    anew_from: u64,
+    /// Whose turn it is to be asked for something about keys.
+    turn: usize,
+    /// Sessions that have come about: they take the places of older ones with the same controller.
+    came: Vec<u64>,
+    /// What controllers said of a change of keys.
+    about_keys: Vec<ToActuator>,
     /// A session has come about: look at the certificate now.
     look_soon: bool,
     /// Of sessions that ended.
@@ -87,12 +100,15 @@ pub async fn run(shared: Arc<Shared>, plan: Plan, mut events: mpsc::Receiver<Lin
     driver.publish_certificate();
     let mut looks = tokio::time::interval(Duration::from_secs(LOOK_S));
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut key_looks = tokio::time::interval(ROTATION_LOOK);
+    key_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let room = driver.switch.as_ref().is_none_or(|switch| switch.capacity() >= SWITCH_ROOM_MIN);
         if room && let Some((generation, event)) = held.take() {
             driver.stream_event(generation, event);
             continue;
         }
+        driver.settle_sessions();
         if std::mem::take(&mut driver.look_soon) {
             driver.renew();
         }
@@ -106,6 +122,7 @@ pub async fn run(shared: Arc<Shared>, plan: Plan, mut events: mpsc::Receiver<Lin
             event = from_streams.recv(), if held.is_none() => held = event,
             () = tokio::time::sleep(Duration::from_millis(ROOM_CHECK_MS)), if held.is_some() => {}
             _ = looks.tick() => driver.renew(),
+            _ = key_looks.tick(), if driver.changes_keys() => driver.rotate(),
             () = tokio::time::sleep_until(tick.unwrap_or(driver.started).into()), if tick.is_some() => {
                 driver.step_all(&Input::Tick);
             }
@@ -116,6 +133,9 @@ pub async fn run(shared: Arc<Shared>, plan: Plan, mut events: mpsc::Receiver<Lin
 impl Driver {
     fn new(shared: Arc<Shared>, plan: Plan, stream_events: mpsc::Sender<(u64, StreamEvent)>) -> Driver {
         let renewal = Renewal::new(plan.state_dir.clone(), shared.actuator.clone());
+        let rotation = Rotation::open(&plan.state_dir, &shared.actuator)
+            .inspect_err(|error| tracing::error!(%error, "keys cannot be changed"))
+            .ok();
         let controllers = plan.settings.controllers.clone();
         let shares = Shares::new(join::group_key(&plan.state_dir).as_ref());
         let mut driver = Driver {
@@ -131,6 +151,11 @@ impl Driver {
             generation: 0,
             stream_events,
             renewal,
+            rotation,
+            anew_from: 0,
+            turn: 0,
+            came: Vec::new(),
+            about_keys: Vec::new(),
             look_soon: false,
             counted: Counters::default(),
         };
@@ -159,6 +184,9 @@ impl Driver {
             LinkEvent::Up(sender) => {
                 self.states.clear();
                 self.switch = Some(sender);
+                if let Some(rotation) = &mut self.rotation {
+                    rotation.switch_is_new();
+                }
                 self.step_all(&Input::SwitchUp);
             }
             LinkEvent::Down => {
@@ -180,6 +208,12 @@ impl Driver {
                 asked
             }
             FromSwitch::Answer { id, .. } => Some(id >> QUESTION_SHIFT),
+            FromSwitch::Identity { key } => {
+                if let Some(rotation) = &mut self.rotation {
+                    rotation.switch_signs(key, Instant::now());
+                }
+                return;
+            }
             FromSwitch::Acks(acks) => {
                 match self.shares.acked(&acks.acks) {
                     Some(combined) => self.combined(combined),
@@ -328,7 +362,9 @@ impl Driver {
             Output::Report(report @ Report::Established { .. }) => {
                 tracing::info!("{report}");
                 self.look_soon = true;
+                self.came.push(self.sessions[at].number);
             }
+            Output::Keys(frame) => self.about_keys.push(frame),
             Output::Certificate(pem) => self.keep_certificate(&pem),
             Output::Report(report @ Report::NotRenewed { .. }) => {
                 self.shared.metrics.renewals_failed.count();
@@ -367,12 +403,95 @@ impl Driver {
 
     /// Asks for a new certificate when it is time.
     fn renew(&mut self) {
-        let Some(number) = self.established() else { return };
+        let Some(number) = self.established().filter(|_| !self.changes_keys()) else { return };
         match self.renewal.request(SystemTime::now()) {
             Ok(None) => {}
-            Ok(Some(csr_pem)) => self.step(number, Input::Renew(csr_pem)),
+            Ok(Some(csr_pem)) => self.step(number, Input::Say(Box::new(ToController::Renew { csr_pem }))),
             Err(error) => tracing::warn!(%error, "the certificate cannot be renewed"),
         }
+    }
+
+    fn changes_keys(&self) -> bool {
+        self.rotation.as_ref().is_some_and(Rotation::is_open)
+    }
+
+    /// Does the next step of a change of keys, if one is under way.
+    fn rotate(&mut self) {
+        let established = |one: &&One| one.session.established();
+        let there: Vec<u64> = self.sessions.iter().filter(established).map(|one| one.number).collect();
+        let anew = there.iter().any(|number| *number >= self.anew_from);
+        let Some(rotation) = self.rotation.as_mut().filter(|_| !there.is_empty()) else { return };
+        match rotation.step(Instant::now(), anew) {
+            Ok(Step::Wait) => {}
+            Ok(Step::TellSwitch) => {
+                // A switch that does not take frames now is told again.
+                if let Some(switch) = &self.switch {
+                    let _later = switch.try_send(ToSwitch::ReadIdentity);
+                }
+            }
+            Ok(Step::Say(frame)) => {
+                self.turn += 1;
+                self.step(there[self.turn % there.len()], Input::Say(frame));
+            }
+            Err(error) => tracing::warn!(%error, "the keys cannot be changed"),
+        }
+    }
+
+    /// What controllers said of a change of keys, and sessions that take the places of others.
+    fn settle_sessions(&mut self) {
+        for frame in std::mem::take(&mut self.about_keys) {
+            if let Err(error) = self.hear_of_keys(frame) {
+                tracing::warn!(%error, "the keys cannot be changed");
+            }
+        }
+        for number in std::mem::take(&mut self.came) {
+            let Some(came) = self.sessions.iter().find(|one| one.number == number) else { continue };
+            let address = came.address.clone();
+            for old in self.sessions.extract_if(.., |one| one.address == address && one.number < number) {
+                self.counted += old.session.counters;
+            }
+        }
+    }
+
+    fn hear_of_keys(&mut self, frame: ToActuator) -> Result<(), crate::AgentError> {
+        let Some(rotation) = &mut self.rotation else { return Ok(()) };
+        match frame {
+            ToActuator::RotateKeys => {
+                tracing::info!("this actuator changes its keys");
+                rotation.begin()?;
+            }
+            ToActuator::Rotated { key, certificate_pem } => {
+                if let Some(new) = rotation.known(&key, &certificate_pem, SystemTime::now())? {
+                    tracing::info!("the new keys are known and in use");
+                    self.publish_certificate();
+                    self.plan.settings.identity = new;
+                    self.begin_anew();
+                }
+            }
+            ToActuator::Settled { key } if rotation.settled(&key)? => {
+                self.shared.metrics.keys_changed.count();
+                tracing::info!("the old keys are not taken any more");
+            }
+            ToActuator::NotRotated(reason) => {
+                self.shared.metrics.keys_not_changed.count();
+                tracing::warn!(reason, "the keys are not changed yet; it is asked again");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Makes a session with the new certificate beside each; the old one ends when the new one is there.
+    fn begin_anew(&mut self) {
+        self.anew_from = self.next_number;
+        let mut addresses: Vec<String> = self.sessions.iter().map(|one| one.address.clone()).collect();
+        addresses.dedup();
+        // One that is not established would come with the old certificate.
+        for old in self.sessions.extract_if(.., |one| !one.session.established()) {
+            self.counted += old.session.counters;
+        }
+        addresses.into_iter().for_each(|address| self.add(address));
+        self.publish();
     }
 
     fn keep_certificate(&mut self, pem: &str) {

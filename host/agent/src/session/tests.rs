@@ -308,9 +308,9 @@ fn a_ping_before_the_welcome_ends_nothing() {
 #[test]
 fn a_certificate_is_asked_for_in_a_session_and_kept() {
     let mut talk = Talk::new(&["a:1"]);
-    assert_eq!(talk.say(Input::Renew("csr".into())), [], "there is nobody to ask");
+    assert_eq!(talk.say(asks_renewal()), [], "there is nobody to ask");
     let mut talk = established();
-    let asked = talk.say(Input::Renew("csr".into()));
+    let asked = talk.say(asks_renewal());
     assert_eq!(asked, [Output::ToController(ToController::Renew { csr_pem: "csr".into() })]);
     let renewed = ToActuator::Renewed { certificate_pem: "new".into() };
     assert_eq!(talk.say(Input::FromController(renewed)), [Output::Certificate("new".into())]);
@@ -400,7 +400,7 @@ fn any_conversation_keeps_the_machine_sane() {
                 11 => Input::FromController(ToActuator::Ping { id: 1 }),
                 12 => Input::FromController(ToActuator::Refused("no".into())),
                 13 => Input::FromController(ToActuator::Renewed { certificate_pem: "c".into() }),
-                14 => Input::Renew("r".into()),
+                14 => asks_renewal(),
                 _ => Input::Tick,
             };
             match input {
@@ -420,6 +420,7 @@ fn any_conversation_keeps_the_machine_sane() {
                     Output::ToSwitch(_) => assert!(switch_up),
                     Output::ResetSwitch => assert!(switch_up),
                     Output::Certificate(_)
+                    | Output::Keys(_)
                     | Output::Controllers { .. }
                     | Output::Unsigned(_)
                     | Output::Share(_) => assert!(stream && switch_up),
@@ -430,4 +431,8 @@ fn any_conversation_keeps_the_machine_sane() {
             assert!(talk.session.questions.len() <= QUESTIONS_MAX);
         }
     });
+}
+
+fn asks_renewal() -> Input {
+    Input::Say(Box::new(ToController::Renew { csr_pem: "csr".into() }))
 }

@@ -95,9 +95,12 @@ fn kill(pid: i32) {
 fn waits_double_up_to_the_limit_and_begin_anew_after_a_steady_life() {
     let mut backoff = Backoff::new(100, 1000);
     let waits: Vec<u64> = (0..6).map(|_| backoff.after(5)).collect();
-    assert_eq!(waits, [0, 100, 200, 400, 800, 1000]);
+    assert_eq!(waits, [0, 95, 195, 395, 795, 995]);
     assert_eq!(backoff.after(STEADY_MS), 0);
-    assert_eq!(backoff.after(5), 100);
+    assert_eq!(backoff.after(5), 95);
+    // Whoever served for a while comes back at once, and waits when it goes on like this.
+    let waits: Vec<u64> = (0..5).map(|_| backoff.after(300)).collect();
+    assert_eq!(waits, [0, 100, 500, 700, 700]);
 }
 
 #[tokio::test]

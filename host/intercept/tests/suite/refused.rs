@@ -49,3 +49,43 @@ fn without_an_injector_programs_run() {
     drop(child.stdin.take());
     assert_eq!(text(&child.wait_with_output().unwrap()), "alone\n");
 }
+
+#[test]
+fn programs_under_a_filter_are_left_alone() {
+    let Some(injector) = injector("under_a_filter") else { return };
+    // A filter that allows everything: what it would say of our calls is not known beforehand.
+    let script = r"
+import ctypes, os, struct
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))
+assert libc.prctl(22, 2, struct.pack('HxxxxxxP', 1, ctypes.addressof(allow)), 0, 0) == 0
+os.execv('/bin/echo', ['echo', 'filtered'])
+";
+    assert_eq!(text(&run(&injector, &["/usr/bin/python3"], script)), "filtered\n");
+    let figures = injector.figures();
+    assert_eq!(
+        (figures.injected, figures.refused.get("a seccomp filter is on it")),
+        (1, Some(&1)),
+        "{figures:?}"
+    );
+}
+
+#[test]
+fn a_thread_of_another_process_is_not_seized() {
+    use std::io::{Read, Write};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+    let Some(injector) = injector("another_process") else { return };
+    let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+    let address = SocketAddr::from_abstract_name(injector.name()).unwrap();
+    let mut line = UnixStream::connect_addr(&address).unwrap();
+    line.write_all(&(other.id() as i32).to_le_bytes()).unwrap();
+    let mut answer = [0; 1];
+    assert_eq!((line.read(&mut answer).unwrap(), answer), (1, *b"n"));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", other.id())).unwrap();
+    assert!(status.contains("TracerPid:\t0\n"), "{status}");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(injector.figures().refused.get("it asks for a thread of another process"), Some(&1));
+}

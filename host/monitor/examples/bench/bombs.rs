@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use weir_monitor::audit::{Alarm, Entry, What};
 use weir_monitor::local::Settings;
 use weir_monitor::service::{Config, Monitor};
-use weir_sensor::{Directory, now_ns};
+use weir_sensor::Directory;
 
 /// Most processes of a bomb.
 const CAP: u32 = 500;
@@ -153,8 +153,7 @@ fn one(variant: Variant) -> Measured {
         }
     }
     bomb.wait().unwrap();
-    crate::cage::until("an empty cage", || cage.processes().is_empty());
-    let gone_ns = now_ns();
+    let gone_ns = observer.empty_ns();
     if let Some(poller) = &poller {
         noticed_ns = poller.noticed_ns.load(Ordering::Acquire);
     }
@@ -235,42 +234,68 @@ fn work() -> Cage {
     cage
 }
 
+/// The variants of a tail, and what is measured of each, ms after the fork by which there were too many.
+const TAIL: [(Variant, &str); 3] =
+    [(Variant::Weir, "weir"), (Variant::Ordinary, "ordinary"), (Variant::Poller, "poller")];
+const TAIL_METRICS: [&str; 3] = ["noticed", "acted", "gone"];
+
 fn tail_of(grown: u32, rounds: usize) {
-    // With priority and without.
-    type Both = [Vec<f64>; 2];
-    let (mut noticed, mut acted, mut gone): (Both, Both, Both) = Default::default();
-    let mut slowest: [(u64, String); 2] = Default::default();
+    let mut all: [[Vec<f64>; TAIL_METRICS.len()]; TAIL.len()] = Default::default();
+    let mut slowest: [(f64, String); TAIL.len()] = Default::default();
     let _work = work();
     for _ in 0..rounds {
-        for (at, ordinary) in [false, true].into_iter().enumerate() {
-            let cage = Cage::new(grown + 100, 2 << 30).unwrap();
-            let text = format!(
-                "kind: fork-bomb\nname: cage\ncgroup: {}\ndry-run: false\nwhen: {{ living: {grown}, window-ms: 600000 }}\n",
-                cage.folder.display()
-            );
-            let running = monitor(&text, ordinary);
-            // The shell that enters the cage is one of them and was not forked there.
-            let observer = Observer::start(&cage, u64::from(grown) - 1, u64::MAX);
-            let mut bomb = cage.start(BOMB);
-            let repair = running.repair();
-            let limit_ns = observer.seen.limit_fork_ns.load(Ordering::Acquire);
-            let since = |ns: u64| ns.saturating_sub(limit_ns) as f64 / 1e6;
-            noticed[at].push(since(repair.alarm.time_ns));
-            // What follows is the kernel's, which ends them one by one.
-            acted[at].push(since(repair.alarm.time_ns + repair.alarm.act_us * 1000));
-            gone[at].push(since(repair.alarm.time_ns + repair.took_us * 1000));
-            if repair.took_us >= slowest[at].0 {
-                slowest[at] = (repair.took_us, running.circumstances(&repair));
+        for (at, (variant, _)) in TAIL.into_iter().enumerate() {
+            let (found, circumstances) = one_of_tail(variant, grown);
+            for (to, value) in all[at].iter_mut().zip(found) {
+                to.push(value);
             }
-            bomb.wait().unwrap();
+            if found[2] >= slowest[at].0 {
+                slowest[at] = (found[2], circumstances);
+            }
         }
     }
-    for (who, (_, circumstances)) in ["weir", "ordinary"].into_iter().zip(slowest) {
+    for ((_, who), (_, circumstances)) in TAIL.into_iter().zip(slowest) {
         println!("  slowest repair of {grown}, {who}: {circumstances}");
     }
-    for (metric, [weir, ordinary]) in [("noticed", noticed), ("acted", acted), ("gone", gone)] {
+    for (which, metric) in TAIL_METRICS.into_iter().enumerate() {
         let metric = format!("bomb_of_{grown}_{metric}");
-        result(&metric, "ms", &weir, "ordinary", &ordinary);
-        crate::tail(&metric, "ms", &weir, "ordinary", &ordinary);
+        for at in 1..TAIL.len() {
+            let (weir, peer, other) = (&all[0][which], TAIL[at].1, &all[at][which]);
+            result(&metric, "ms", weir, peer, other);
+            crate::tail(&metric, "ms", weir, peer, other);
+        }
     }
+}
+
+fn one_of_tail(variant: Variant, grown: u32) -> ([f64; TAIL_METRICS.len()], String) {
+    let cage = Cage::new(grown + 100, 2 << 30).unwrap();
+    let text = format!(
+        "kind: fork-bomb\nname: cage\ncgroup: {}\ndry-run: false\nwhen: {{ living: {grown}, window-ms: 600000 }}\n",
+        cage.folder.display()
+    );
+    let running = (variant != Variant::Poller).then(|| monitor(&text, variant == Variant::Ordinary));
+    let poller = (variant == Variant::Poller).then(|| Poller::start(&cage, grown as usize, u64::MAX));
+    // The shell that enters the cage is one of them and was not forked there.
+    let observer = Observer::start(&cage, u64::from(grown) - 1, u64::MAX);
+    let mut bomb = cage.start(BOMB);
+    let (noticed_ns, acted_ns, circumstances) = match (&running, &poller) {
+        (Some(running), _) => {
+            let repair = running.repair();
+            let noticed_ns = repair.alarm.time_ns;
+            // What follows is the kernel's, which ends them one by one.
+            (noticed_ns, noticed_ns + repair.alarm.act_us * 1000, running.circumstances(&repair))
+        }
+        (_, Some(poller)) => {
+            let (noticed_ns, acted_ns) = poller.wait();
+            // If it never does, it is done for it.
+            std::fs::write(cage.folder.join("cgroup.kill"), "1").unwrap();
+            (noticed_ns, acted_ns, "cgroup.kill".to_string())
+        }
+        _ => unreachable!("one of them watches"),
+    };
+    let gone_ns = observer.empty_ns();
+    bomb.wait().unwrap();
+    let limit_ns = observer.seen.limit_fork_ns.load(Ordering::Acquire);
+    let since = |ns: u64| ns.saturating_sub(limit_ns) as f64 / 1e6;
+    ([since(noticed_ns), since(acted_ns), since(gone_ns)], circumstances)
 }

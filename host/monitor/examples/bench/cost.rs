@@ -47,34 +47,66 @@ fn sensors(rounds: usize) {
     result("read_of_a_value", "ns", &read, "pread_proc_stat", &pread);
 }
 
-/// Processor time of the loop at a period, percent of a core.
-fn loop_cost(rounds: usize, period_ms: u64, goal: f64) {
-    let mut percent = Vec::new();
-    for _ in 0..rounds {
-        let (notes, _kept) = std::sync::mpsc::sync_channel(64);
-        let text = "kind: fork-bomb\nname: host\naction: report\nwhen: { living: 100000, depth: 4000, breadth: 100000 }\n";
-        let queries =
-            weir_monitor::query::compile("on-demand a = rate(fork, 1s); on-demand b = top(5, fork.parent);");
-        let kernel = Kernel::open(false).unwrap();
-        let mut engine = Engine::new(kernel, crate::cage::policies(text), queries.unwrap(), notes).unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let ended = stop.clone();
-        let thread = std::thread::spawn(move || {
-            let period_ns = period_ms * 1_000_000;
-            let settings = Settings { lock_memory: false, period_ns, ..Settings::default() };
-            let started = clock_gettime(ClockId::ThreadCPUTime);
-            let wall = Instant::now();
-            run_loop(&mut engine, &settings, &stop, &Arc::new(Punctuality::default()), |_, _| ());
-            let ended = clock_gettime(ClockId::ThreadCPUTime);
-            let used =
-                (ended.tv_sec - started.tv_sec) as f64 + (ended.tv_nsec - started.tv_nsec) as f64 / 1e9;
-            used / wall.elapsed().as_secs_f64() * 100.0
-        });
-        std::thread::sleep(Duration::from_secs(3));
-        ended.store(true, Ordering::Release);
-        percent.push(thread.join().unwrap());
-    }
-    figure(&format!("loop_of_{period_ms}ms"), "%_of_a_core", &percent, goal);
+/// What a loop took: processor time of its thread, percent of a core; that of its steps alone (the rest is the kernel's, which wakes
+/// it); steps and forks, each second.
+struct Cost {
+    percent: f64,
+    in_steps: f64,
+    steps: f64,
+    forks: f64,
+}
+
+fn cost_of(settings: Settings) -> Cost {
+    let (notes, _kept) = std::sync::mpsc::sync_channel(64);
+    let text = "kind: fork-bomb\nname: host\naction: report\nwhen: { living: 512, depth: 64 }\n";
+    let queries =
+        weir_monitor::query::compile("on-demand a = rate(fork, 1s); on-demand b = top(5, fork.parent);");
+    let kernel = Kernel::open().unwrap();
+    let mut engine = Engine::new(kernel, crate::cage::policies(text), queries.unwrap(), notes).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let ended = stop.clone();
+    let thread = std::thread::spawn(move || {
+        weir_monitor::local::settle(&settings).unwrap();
+        let started = clock_gettime(ClockId::ThreadCPUTime);
+        let wall = Instant::now();
+        run_loop(&mut engine, &settings, &stop, &Arc::new(Punctuality::default()), |_, _| ());
+        let ended = clock_gettime(ClockId::ThreadCPUTime);
+        let used = (ended.tv_sec - started.tv_sec) as f64 + (ended.tv_nsec - started.tv_nsec) as f64 / 1e9;
+        let (took, totals) = (wall.elapsed().as_secs_f64(), engine.totals);
+        Cost {
+            percent: used / took * 100.0,
+            in_steps: totals.step_ns as f64 / 1e7 / took,
+            steps: totals.steps as f64 / took,
+            forks: totals.tree.forks as f64 / took,
+        }
+    });
+    std::thread::sleep(Duration::from_secs(3));
+    ended.store(true, Ordering::Release);
+    thread.join().unwrap()
+}
+
+/// Processor time of the loop, percent of a core: at a period that never changes, and at the pace that it has by itself (`quick_ms`).
+fn loop_cost(rounds: usize, period_ms: u64, quick_ms: u64, goal: f64) {
+    let ns = |ms: u64| ms * 1_000_000;
+    let last = std::thread::available_parallelism().map_or(0, |cores| cores.get() - 1);
+    let settings = Settings {
+        lock_memory: false,
+        cpu: Some(last),
+        period_ns: ns(period_ms),
+        quick_period_ns: ns(quick_ms),
+        ..Settings::default()
+    };
+    let all: Vec<Cost> = (0..rounds).map(|_| cost_of(settings)).collect();
+    let of = |what: fn(&Cost) -> f64| all.iter().map(what).collect::<Vec<f64>>();
+    let pace = if period_ms == quick_ms { "" } else { "_and_quicker_in_trouble" };
+    figure(&format!("loop_of_{period_ms}ms{pace}"), "%_of_a_core", &of(|cost| cost.percent), goal);
+    let middle = |what: fn(&Cost) -> f64| crate::spread(&of(what)).1;
+    println!(
+        "  in its steps {:.2} % of it all; {:.0} steps and {:.0} forks each second",
+        middle(|cost| cost.in_steps),
+        middle(|cost| cost.steps),
+        middle(|cost| cost.forks)
+    );
 }
 
 /// A loop of forks, with the kernel's programs attached and without.
@@ -89,7 +121,7 @@ fn forks(rounds: usize) {
     run();
     for _ in 0..rounds * 2 {
         without.push(run());
-        let _attached = Kernel::open(false).unwrap();
+        let _attached = Kernel::open().unwrap();
         with.push(run());
     }
     result("fork_exit_wait", "us", &with, "unwatched", &without);
@@ -97,9 +129,10 @@ fn forks(rounds: usize) {
 
 pub fn run(rounds: usize) {
     sensors(rounds);
-    loop_cost(rounds, 10, 1.0);
+    loop_cost(rounds, 10, 10, 1.0);
+    loop_cost(rounds, 10, 1, 1.0);
     // The pace of trouble, which lasts half of the time at most.
-    loop_cost(rounds, 1, 5.0);
+    loop_cost(rounds, 1, 1, 5.0);
     forks(rounds);
 }
 

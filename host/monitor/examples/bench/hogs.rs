@@ -57,6 +57,10 @@ fn one(by: &str) -> Option<(f64, f64)> {
     until("an empty cage", || cage.processes().is_empty());
     let gone_ns = now_ns();
     let passed_ns = observer.seen.passed_ns.load(Ordering::Acquire);
+    if passed_ns == 0 {
+        println!("NOT RUN monitor memory_hog {by}: it ended them before the line was seen to be passed");
+        return None;
+    }
     // The observer looks each millisecond: who looks between two of its looks is not later than it.
     Some((noticed_ns.saturating_sub(passed_ns) as f64 / 1e6, gone_ns.saturating_sub(passed_ns) as f64 / 1e6))
 }

@@ -137,7 +137,9 @@ fn own(host: usize, role: &str, argument: &str) -> Command {
 pub fn member(file: &str) {
     let ring = RingFile::load(Path::new(file)).unwrap();
     let (tell, told) = std::sync::mpsc::sync_channel(64);
-    let remote = Remote::start(&ring, Settings { lock_memory: false, ..Settings::default() }, tell).unwrap();
+    let settings = Settings { lock_memory: false, ..Settings::default() };
+    let sensors = weir_sensor::Directory::new(Path::new(file).with_extension("sensors"));
+    let remote = Remote::start(&ring, settings, &sensors, tell).unwrap();
     let watched = || remote.view().iter().filter(|host| host.level.is_some_and(|level| level > 0.0)).count();
     while watched() == 0 {
         std::thread::sleep(Duration::from_millis(10));

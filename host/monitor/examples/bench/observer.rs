@@ -18,6 +18,8 @@ pub struct Seen {
     pub limit_fork_ns: AtomicU64,
     /// When its memory passed the line, ns.
     pub passed_ns: AtomicU64,
+    /// When it was first seen empty after the first fork in it, ns.
+    pub empty_ns: AtomicU64,
     /// Processes forked in the cage.
     pub forks: AtomicU64,
     stop: AtomicBool,
@@ -35,8 +37,9 @@ impl Observer {
         let cgroup = std::fs::metadata(&cage.folder).unwrap().ino();
         let usage = ["memory.current", "memory.usage_in_bytes"].map(|name| cage.memory().join(name));
         let usage = usage.into_iter().find(|file| file.exists()).unwrap();
+        let events = cage.folder.join("cgroup.events");
         let seen = Arc::new(Seen::default());
-        let mut kernel = Kernel::open(false).unwrap();
+        let mut kernel = Kernel::open().unwrap();
         kernel.fetch(|_| ());
         let shared = seen.clone();
         let thread = std::thread::spawn(move || {
@@ -52,6 +55,14 @@ impl Observer {
                         let _ = first.compare_exchange(0, event.time_ns, Ordering::AcqRel, Ordering::Relaxed);
                     }
                 });
+                let empty =
+                    || std::fs::read_to_string(&events).is_ok_and(|text| text.contains("populated 0"));
+                if shared.first_fork_ns.load(Ordering::Acquire) != 0
+                    && shared.empty_ns.load(Ordering::Relaxed) == 0
+                    && empty()
+                {
+                    shared.empty_ns.store(now_ns(), Ordering::Release);
+                }
                 let used: u64 =
                     std::fs::read_to_string(&usage).unwrap_or_default().trim().parse().unwrap_or(0);
                 if used >= line_bytes {
@@ -62,6 +73,14 @@ impl Observer {
             }
         });
         Observer { seen, thread: Some(thread) }
+    }
+}
+
+impl Observer {
+    /// When the cage was empty, ns; it waits for that.
+    pub fn empty_ns(&self) -> u64 {
+        crate::cage::until("an empty cage", || self.seen.empty_ns.load(Ordering::Acquire) != 0);
+        self.seen.empty_ns.load(Ordering::Acquire)
     }
 }
 

@@ -71,9 +71,10 @@ pub fn run(seconds: u64, only: Option<&str>) {
             recent.iter().filter(|entry| matches!(entry.what, What::Alarm(_) | What::Guest(_))).collect();
         let status = watched.monitor.status();
         let stimuli: u64 = status.guests.iter().map(|guest| guest.stimuli).sum();
+        let starved: u64 = status.guests.iter().map(|guest| guest.starved).sum();
         println!(
             "RESULT soak {}_alarms weir={}  # {seconds} s, {} steps, {stimuli} stimuli of the guest up to now, \
-             at most {} us late",
+             {starved} times without a processor, at most {} us late",
             if busy { "busy" } else { "idle" },
             found.len() - alarms,
             status.steps,

@@ -93,6 +93,25 @@ fn the_responder_answers_probes_of_its_ring_and_nothing_else() {
     });
     let answer = Packet::decode(&bytes, &[7; 16]).unwrap();
     assert_eq!((answer.kind, answer.from, answer.nonce), (What::Answer, 0, 5));
+    let web = SensorBox::create("web", Shape { sensors: 1, records: 16 }, 1).unwrap();
+    web.count(web.add("requests", Kind::Counter).unwrap(), 42);
+    web.export(&sensors).unwrap();
+    let read = Packet {
+        kind: What::Read,
+        nonce: 6,
+        progress: crate::remote::shelf::key("web", "requests"),
+        ..probe
+    };
+    let mut value = answer;
+    until("a value", || {
+        prober.send_to(&read.encode(&[7; 16]), own).unwrap();
+        reader.answer();
+        if prober.recv(&mut bytes).is_ok() {
+            value = Packet::decode(&bytes, &[7; 16]).unwrap();
+        }
+        value.reading() == crate::remote::shelf::Reading::Value(42)
+    });
+    assert_eq!((value.kind, value.from, value.nonce), (What::Value, 0, 6));
     assert_eq!(reader.responder.as_ref().unwrap().dropped, 2);
 }
 

@@ -2,7 +2,9 @@
 
 use super::{Armed, Engine};
 use crate::incident::Reason;
+use crate::pace::NEAR;
 use crate::policy::Policy;
+use crate::tree::scope::Scope;
 use crate::tree::{ForkTree, Place};
 
 impl Armed {
@@ -13,6 +15,8 @@ impl Armed {
         if node.scopes >> scope & 1 == 0 {
             return;
         }
+        let near = |found: u32, limit: u32| u64::from(found) * NEAR >= u64::from(limit);
+        self.near |= bomb.when.depth.is_some_and(|limit| near(node.chain, limit));
         if let Some(limit) = bomb.when.depth
             && node.chain >= limit
         {
@@ -26,11 +30,21 @@ impl Armed {
         if let Some(limit) = bomb.when.breadth
             && let Some(parent) = tree.parent(child)
             && let Some(above) = tree.get(parent)
-            && above.children >= limit
         {
-            let reason = Reason::Breadth { found: above.children.into(), limit: limit.into() };
-            self.marked = Some((reason, parent));
+            self.near |= near(above.children, limit);
+            if above.children >= limit {
+                let reason = Reason::Breadth { found: above.children.into(), limit: limit.into() };
+                self.marked = Some((reason, parent));
+            }
         }
+    }
+
+    /// Whether so many processes live, were forked, or hang together, that a bomb would soon have reached a limit.
+    pub(super) fn is_near(&self, scope: &Scope, now: u64) -> bool {
+        let Policy::ForkBomb(bomb) = &self.policy else { return false };
+        let near =
+            |found: u64, limit: Option<u64>| limit.is_some_and(|limit| found.saturating_mul(NEAR) >= limit);
+        self.near || near(scope.living(now), bomb.when.living) || near(scope.forks(now), bomb.when.forks)
     }
 }
 

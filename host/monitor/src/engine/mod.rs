@@ -14,6 +14,7 @@
 //! - A policy that is a dry run signals, freezes and writes nothing.
 
 mod bomb;
+mod halt;
 mod hog;
 mod innocent;
 mod service;
@@ -31,6 +32,8 @@ use crate::query::{Queries, Query};
 use crate::resident::present;
 use crate::tree::scope::{Members, Scope};
 use crate::tree::{Counters, ForkTree, NODES_MAX, Node, Place};
+use rustix::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc::SyncSender;
 use weir_sensor::{View, now_ns};
@@ -75,11 +78,15 @@ struct Armed {
     policy: Policy,
     whitelist: Whitelist,
     levers: Option<Levers>,
+    /// Those of the culprit's own cgroup, while a policy that names none has it frozen.
+    borrowed: Option<Levers>,
     usage: Option<hog::Usage>,
     stall: Option<stall::Stall>,
     watch: Option<service::Watch>,
     /// A chain or a breadth over its limit, seen while events were applied.
     marked: Option<(Reason, Place)>,
+    /// A chain or a breadth near its limit, seen in the last step.
+    near: bool,
     quiet_until_ns: u64,
     following: Option<strike::Following>,
     /// Who was spared when a branch below it was killed for its memory, and when, ns.
@@ -97,10 +104,16 @@ pub struct Engine {
     queries: Queries,
     /// This process and those above it.
     protected: Vec<u32>,
+    /// Where cgroups are mounted, open.
+    cgroups: Option<OwnedFd>,
+    /// This process's cgroup and those above it: they are never frozen.
+    own_cgroups: Vec<u64>,
     members: Vec<(Place, u32)>,
     runners: Option<service::Runners>,
     /// Whether processes were stopped that are not killed yet.
     stopped: bool,
+    /// Whether processes were doomed that are not killed yet.
+    doomed: bool,
     /// Whether what it kills is hurried.
     hurries: bool,
     pages: Box<[u32]>,
@@ -138,6 +151,8 @@ impl Engine {
             })
             .take(ANCESTORS_MAX)
             .collect(),
+            cgroups: levers::open_mount(),
+            own_cgroups: own_cgroups(&proc, own),
             proc,
             listing: Listing::default(),
             armed,
@@ -145,6 +160,7 @@ impl Engine {
             members: present(Vec::with_capacity(NODES_MAX)),
             runners: None,
             stopped: false,
+            doomed: false,
             hurries: false,
             pages: present(vec![0; NODES_MAX]).into_boxed_slice(),
             notes,
@@ -205,6 +221,7 @@ impl Engine {
 
     /// One period's work. `now_ns` is [`now_ns`] of the caller.
     pub fn step(&mut self, now: u64) {
+        self.armed.iter_mut().for_each(|armed| armed.near = false);
         self.gather();
         self.hear_runners(now);
         for at in 0..self.armed.len() {
@@ -226,11 +243,12 @@ impl Engine {
         self.totals.step_ns_max = self.totals.step_ns_max.max(took);
     }
 
-    /// What this step saw that may be a sign of trouble. `late_ns` is how much too late it began.
-    pub fn signs(&self, late_ns: u64) -> Signs {
+    /// What the step at `now` saw that may be a sign of trouble. `late_ns` is how much too late it began.
+    pub fn signs(&self, now: u64, late_ns: u64) -> Signs {
         let short_in = |armed: &Armed| armed.usage.as_ref().and_then(hog::Usage::short_in_ns);
         Signs {
             forks: self.tree.counters.forks,
+            near: self.armed.iter().enumerate().any(|(at, armed)| armed.is_near(self.tree.scope(at), now)),
             memory_short_in_ns: self.armed.iter().filter_map(short_in).min(),
             late_ns,
             repairing: self.armed.iter().any(|armed| armed.following.is_some()),
@@ -357,6 +375,12 @@ impl Engine {
     }
 }
 
+fn own_cgroups(proc: &Proc, own: u32) -> Vec<u64> {
+    let mut buffer = [0; levers::PATH_BYTES];
+    let path = proc.cgroup_path(own, &mut buffer);
+    path.map_or(Vec::new(), |path| levers::above(Path::new(std::ffi::OsStr::from_bytes(path))))
+}
+
 /// Adds a process that `/proc` shows, after those above it.
 fn add_with_ancestors(proc: &Proc, tree: &mut ForkTree, process: u32, cgroup: u64, born_ns: u64) {
     let mut way = [(0_u32, [0_u8; 16], 0_u32); ANCESTORS_MAX];
@@ -458,10 +482,12 @@ fn arm(policy: Policy) -> Result<Armed> {
         policy,
         whitelist,
         levers,
+        borrowed: None,
         usage,
         stall,
         watch,
         marked: None,
+        near: false,
         quiet_until_ns: 0,
         following: None,
         spared: None,

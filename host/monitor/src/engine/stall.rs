@@ -68,6 +68,13 @@ impl Stall {
 }
 
 impl Engine {
+    /// How unlikely the present silence of what a policy of the kind `stalled` watches is ([`Detector::level`]); nothing for other
+    /// policies, and while there is no box, or one that was closed.
+    pub fn level(&self, policy: usize, now: u64) -> Option<f64> {
+        let (view, _, detector) = self.armed.get(policy)?.stall.as_ref()?.attached.as_ref()?;
+        (!view.closed()).then(|| detector.level(now))
+    }
+
     pub(super) fn judge_stall(&mut self, at: usize, now: u64) {
         let Some(stall) = self.armed[at].stall.as_mut() else { return };
         let Some((view, slot, detector)) = stall.attached.as_mut() else { return };

@@ -2,8 +2,8 @@
 //!
 //! The freeze is the paper's remote lock of the target: nothing is born while the tree is being killed, and the killed do
 //! not compete with the spinning. It is asked for and not waited for: from then on nobody forks, and to wait until the last of
-//! 1,500 has run once, so as to stop, costs as much as to kill them. What was killed is hurried ([`crate::hurry`]). Without a cgroup that can be frozen, the tree is stopped process
-//! by process until a round finds no new one.
+//! 1,500 has run once, so as to stop, costs as much as to kill them. What was killed is hurried ([`crate::hurry`]). A policy that names
+//! no cgroup has the one frozen in which most of the culprit's tree is ([`super::halt`]).
 
 use super::innocent::{self, Blamed, Extent, is_manager, old_ns};
 use super::{Armed, Engine};
@@ -12,14 +12,13 @@ use crate::incident::{Incident, LISTED_MAX, Note, Outcome, Reason, Suspect};
 use crate::kernel::Way;
 use crate::levers::Levers;
 use crate::policy::Action;
-use crate::tree::{Choice, ForkTree, KILLED, Node, Place, STOPPED, YOUNG_NS};
+use crate::tree::{Choice, ForkTree, KILLED, Node, Place, YOUNG_NS};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::time::Duration;
 use weir_sensor::now_ns;
 
 /// Most rounds of stopping, or killing, a tree that goes on forking.
-const ROUNDS_MAX: u32 = 16;
+pub(super) const ROUNDS_MAX: u32 = 16;
 /// How long an incident is followed, ns.
 pub const FOLLOW_NS_MAX: u64 = 5_000_000_000;
 /// How long between two signals to what is still there, ns.
@@ -104,7 +103,7 @@ impl Engine {
             None if !acts && matches!(reason, Reason::Silent { .. }) => {}
             None => incident.outcome = Outcome::NobodyToBlame,
             Some(blamed) if acts && action == Action::FreezeKill && !early => {
-                self.freeze_or_stop(at, blamed, &mut incident);
+                self.halt(at, blamed, &mut incident);
                 // What was born before the freeze is known now.
                 let again = self.find_culprit(at, now, reason, known);
                 self.blame(at, again.unwrap_or(blamed), &mut incident);
@@ -114,9 +113,11 @@ impl Engine {
         if acts && incident.outcome == Outcome::Acted {
             self.act(at, action, &mut incident);
         }
-        self.release_stopped();
+        self.release_halted();
         let thaws = acts && action == Action::FreezeKill && self.levers(at).is_some_and(Levers::can_freeze);
-        if thaws && !self.levers(at).is_some_and(Levers::thaw) {
+        let thawed = !thaws || self.levers(at).is_some_and(Levers::thaw);
+        let given_back = self.armed[at].borrowed.take().is_none_or(|levers| levers.thaw());
+        if !(thawed && given_back) {
             incident.outcome = Outcome::Unable;
         }
         incident.act_ns = now_ns().saturating_sub(now);
@@ -139,51 +140,8 @@ impl Engine {
         }
     }
 
-    fn levers(&self, at: usize) -> Option<&Levers> {
+    pub(super) fn levers(&self, at: usize) -> Option<&Levers> {
         self.armed[at].levers.as_ref()
-    }
-
-    fn freeze(&mut self, at: usize, incident: &mut Incident, how: fn(&Levers) -> bool) {
-        incident.frozen = self.levers(at).is_some_and(how);
-        incident.freeze_ns = now_ns().saturating_sub(incident.time_ns);
-        self.gather();
-    }
-
-    fn freeze_or_stop(&mut self, at: usize, blamed: Blamed, incident: &mut Incident) {
-        if self.levers(at).is_some_and(Levers::can_freeze) {
-            self.freeze(at, incident, Levers::ask_freeze);
-            return;
-        }
-        for _ in 0..ROUNDS_MAX {
-            self.collect(at, blamed.place, blamed.extent);
-            if self.signal_members(Signal::STOP, STOPPED) == 0 {
-                break;
-            }
-            self.stopped = true;
-            // A fork that was under way ends, and is told.
-            std::thread::sleep(Duration::from_micros(200));
-            self.gather();
-        }
-        incident.freeze_ns = now_ns().saturating_sub(incident.time_ns);
-    }
-
-    /// Who was stopped and is not killed after all goes on.
-    fn release_stopped(&mut self) {
-        if !std::mem::take(&mut self.stopped) {
-            return;
-        }
-        let members = &mut self.members;
-        members.clear();
-        self.tree.for_each_living(|place, node| {
-            if node.signals & (STOPPED | KILLED) == STOPPED && members.len() < members.capacity() {
-                members.push((place, node.process));
-            }
-        });
-        for at in 0..self.members.len() {
-            let (place, _) = self.members[at];
-            self.tree.mark(place, STOPPED, false);
-        }
-        self.signal_members(Signal::CONT, 0);
     }
 
     /// Who is behind it, if anybody may be blamed.
@@ -340,7 +298,7 @@ impl Engine {
     }
 
     /// Collects the living processes of a tree that may be signalled; returns how many may not, and the oldest birth.
-    fn collect(&mut self, at: usize, top: Place, extent: Extent) -> (u32, u64) {
+    pub(super) fn collect(&mut self, at: usize, top: Place, extent: Extent) -> (u32, u64) {
         let (members, armed, protected) = (&mut self.members, &self.armed[at], &self.protected);
         members.clear();
         let (mut spared, mut first_ns) = (0, u64::MAX);
@@ -367,7 +325,7 @@ impl Engine {
     ///
     /// A number may pass to another process at any time. So each is held by a descriptor first, and then the kernel is heard
     /// again: whoever had ended before is out of the tree by now, because the end is told before the number is free.
-    fn signal_members(&mut self, signal: Signal, mark: u8) -> u32 {
+    pub(super) fn signal_members(&mut self, signal: Signal, mark: u8) -> u32 {
         let mut sent = 0;
         for first in (0..self.members.len()).step_by(HELD_MAX) {
             let mut held: [Option<OwnedFd>; HELD_MAX] = [const { None }; HELD_MAX];

@@ -21,6 +21,7 @@ mod hook;
 mod kallsyms;
 mod memory;
 pub mod qmp;
+mod starved;
 mod vmcoreinfo;
 pub mod watch;
 
@@ -238,6 +239,11 @@ fn fields(btf: &Btf<'_>) -> Result<Fields> {
         switches: [need("nvcsw")?, need("nivcsw")?],
         exit_state: need("exit_state")?,
     })
+}
+
+/// The state letter in `/proc/PID/stat`.
+fn state(stat: &str) -> Option<char> {
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! ```
 //!
 //! - A false alarm does no harm: what is not fenced is not failed over, and a fenced guest does nothing more.
+//! - An emulator that gets no processor is given more time ([`super::starved`]): that is the host's failure.
 //! - A guest that a person has stopped, that begins anew or has shut down is no failure; QEMU tells so (`qmp`).
 //! - The fence is QEMU's `stop`; where QEMU does not answer, its cgroup is frozen if the policy names one, else its process is stopped.
 //! - The kernel of a guest is looked for by a thread of ordinary priority, since that takes tenths of a second ([`super::finder`]).
@@ -15,8 +16,9 @@
 use super::finder::{Candidates, Finder, inode};
 use super::hook::{self, Asked};
 use super::qmp::{Event, Qmp};
+use super::starved::{GRANTS_MAX, Share};
 use super::{Guest, TASKS_MAX, Task, blame};
-use crate::detector::{Decision, Detector, Settings};
+use crate::detector::{Decision, Detector, Settings, State};
 use crate::error::{Error, Result};
 use crate::incident::{GuestIncident, Note, Outcome, Reason};
 use crate::kernel::Comm;
@@ -58,6 +60,8 @@ pub struct GuestView {
     pub tasks: u64,
     /// Times that it was stimulated.
     pub stimuli: u64,
+    /// Times that it was given more time, because its emulator got no processor.
+    pub starved: u64,
     /// A person has stopped it, or it has shut down.
     pub stopped: bool,
     /// Periods that it was watched in.
@@ -139,6 +143,10 @@ struct Watch {
     /// It began anew while it was watched: an earlier kernel of it may still be in its memory.
     anew: bool,
     detector: Detector,
+    /// What the emulator had of the processors when it was stimulated, or given more time.
+    share: Option<Share>,
+    /// How often in a row it was given more time.
+    grants: u32,
     qmp: Option<Qmp>,
     qmp_due_ns: u64,
     console: Option<UnixStream>,
@@ -176,6 +184,8 @@ impl Watch {
             candidates: None,
             anew: false,
             detector,
+            share: None,
+            grants: 0,
             qmp: None,
             qmp_due_ns: 0,
             console: None,
@@ -201,8 +211,7 @@ impl Watch {
                 true => {}
                 false => self.take_found(now),
             }
-            self.view.failed =
-                self.fenced || self.panicked || self.detector.state() == crate::detector::State::Failed;
+            self.view.failed = self.fenced || self.panicked || self.detector.state() == State::Failed;
             self.view.level = self.detector.level(now);
             self.view.stopped = self.halted && !self.fenced;
             self.view.looks += 1;
@@ -300,10 +309,12 @@ impl Watch {
         if self.view.looks.is_multiple_of(COUNT_PERIODS) && self.policy.tasks.is_some() {
             self.count_tasks(now);
         }
+        self.bear_with(now);
         match self.detector.observe(now, progress) {
             Decision::Nothing => {}
             Decision::Stimulate => {
                 self.view.stimuli += 1;
+                self.share = self.share();
                 self.stimulate();
                 self.detector.stimulated(now_ns());
             }
@@ -313,6 +324,30 @@ impl Watch {
                 self.act(now, Reason::Silent { found, limit }, Blamed::default());
             }
             Decision::Recovered => self.tell(Note::Recovered { policy: self.number }),
+        }
+    }
+
+    /// What the emulator had of the processors up to now.
+    fn share(&self) -> Option<Share> {
+        Share::of(self.qmp.as_ref().and_then(Qmp::process)?.1)
+    }
+
+    /// Gives a guest more time that would fail now because its emulator gets no processor.
+    fn bear_with(&mut self, now: u64) {
+        let watch_ns = self.policy.watch_ms.saturating_mul(1_000_000);
+        let State::Watched { since_ns } = self.detector.state() else {
+            self.grants = 0;
+            return;
+        };
+        if now.saturating_sub(since_ns) < watch_ns || self.grants == GRANTS_MAX {
+            return;
+        }
+        let share = self.share();
+        if share.zip(self.share).is_some_and(|(share, before)| share.is_starved(before, watch_ns)) {
+            self.grants += 1;
+            self.view.starved += 1;
+            self.share = share;
+            self.detector.stimulated(now);
         }
     }
 
@@ -508,6 +543,5 @@ fn detector(policy: &GuestPolicy) -> Detector {
 
 /// The state letter of a process; nothing when it is gone.
 fn state_of(process: u32) -> Option<char> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    text.rsplit(')').next()?.trim_start().chars().next()
+    super::state(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }

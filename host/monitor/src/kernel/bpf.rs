@@ -1,7 +1,9 @@
 //! Loads `bpf/kernel.bpf.c` and maps its box and its hook.
 
 use crate::error::{Error, Result};
-use crate::kernel::{HOOK_CGROUPS, SENSOR_NAMES, shape};
+use crate::kernel::{
+    BOX, DOOM_PROCESSES, Extras, HOOK_CGROUPS, PROCESSORS_MAX, SENSOR_NAMES, SWITCHES, shape,
+};
 use crate::sys::SharedWords;
 use aya::maps::{Map, MapData};
 use aya::programs::{BtfTracePoint, RawTracePoint};
@@ -30,10 +32,12 @@ pub struct Programs {
     pub view: View,
     /// The repair hook, if it was asked for.
     pub hook: Option<Hook>,
+    /// Processes whose forks come to nothing.
+    pub(super) doom: Doom,
     /// What could not be attached and is not needed for repair.
     pub missing: Option<String>,
     /// The writing side of the box: kept, because dropping it closes the box.
-    _publisher: SensorBox,
+    publisher: SensorBox,
     _ebpf: Ebpf,
 }
 
@@ -42,7 +46,7 @@ impl Programs {
     ///
     /// # Errors
     /// [`Error::Kernel`].
-    pub fn load(hook: bool) -> Result<Programs> {
+    pub fn load(extras: Extras) -> Result<Programs> {
         let Some(object) = OBJECT else {
             return Err(Error::Kernel("this was built without clang".into()));
         };
@@ -54,7 +58,7 @@ impl Programs {
         let btf = Btf::from_sys_fs().map_err(|error| refused("types of the running kernel")(&error))?;
         let mut ebpf =
             EbpfLoader::new().btf(Some(&btf)).load(object).map_err(|error| refused("loading")(&error))?;
-        let publisher = SensorBox::over(array(&mut ebpf, "box")?, "kernel", shape(), 1_000_000)?;
+        let publisher = SensorBox::over(array(&mut ebpf, "box")?, BOX, shape(), 1_000_000)?;
         for (name, event) in SENSOR_NAMES {
             publisher.add(name, if event { Kind::Event } else { Kind::Counter })?;
         }
@@ -66,10 +70,34 @@ impl Programs {
                 Err(reason) => return Err(Error::Kernel(format!("attaching to {tracepoint}: {reason}"))),
             }
         }
-        let hook = if hook { Some(Hook::attach(&mut ebpf)?) } else { None };
-        let view = View::map("kernel", publisher.memory(), 0, shape().bytes() as u64)?;
-        Ok(Programs { view, hook, missing, _publisher: publisher, _ebpf: ebpf })
+        if extras.switches {
+            missing = count_switches(&mut ebpf, &publisher, &btf)?.or(missing);
+        }
+        let hook = if extras.hook { Some(Hook::attach(&mut ebpf)?) } else { None };
+        let view = view_of(&publisher)?;
+        let doom = Doom(SharedWords::map(&array(&mut ebpf, "doom")?, DOOM_PROCESSES / 64)?);
+        Ok(Programs { view, hook, doom, missing, publisher, _ebpf: ebpf })
     }
+
+    /// Another view of the box.
+    pub(super) fn view_again(&self) -> Result<View> {
+        view_of(&self.publisher)
+    }
+}
+
+fn view_of(publisher: &SensorBox) -> Result<View> {
+    Ok(View::map(BOX, publisher.memory(), 0, shape().bytes() as u64)?)
+}
+
+/// Counts the switches of each processor that may come up. Returns why not, where that is refused.
+fn count_switches(ebpf: &mut Ebpf, publisher: &SensorBox, btf: &Btf) -> Result<Option<String>> {
+    let processors = aya::util::nr_cpus()
+        .map_err(|(what, error)| Error::io(format!("counting processors: {what}"), error))?;
+    for processor in 0..processors.min(PROCESSORS_MAX) {
+        publisher.add(&format!("{SWITCHES}{processor}"), Kind::Counter)?;
+    }
+    let refused = attach(ebpf, "on_switch", "sched_switch", btf).err();
+    Ok(refused.map(|reason| format!("no switches of processors: {reason}")))
 }
 
 /// A copy of the descriptor of an array.
@@ -136,6 +164,25 @@ impl Hook {
     /// Signals sent since the start.
     pub fn signals(&self) -> u64 {
         self.0.word(HOOK_CGROUPS).load(Ordering::Relaxed)
+    }
+}
+
+/// Processes by number, one bit each.
+#[derive(Debug)]
+pub(super) struct Doom(SharedWords);
+
+impl Doom {
+    /// Sets or clears the bit of a process. Returns whether there is one.
+    pub(super) fn set(&self, process: u32, doomed: bool) -> bool {
+        let (at, bit) = (process as usize / 64, 1 << (process % 64));
+        if process as usize >= DOOM_PROCESSES {
+            return false;
+        }
+        match doomed {
+            true => self.0.word(at).fetch_or(bit, Ordering::AcqRel),
+            false => self.0.word(at).fetch_and(!bit, Ordering::AcqRel),
+        };
+        true
     }
 }
 

@@ -1,5 +1,6 @@
-//! What the kernel tells: processes that fork, exec and exit, and victims of the out-of-memory killer (Bohra, 3.5.2: the
-//! sensors `NPROCS`, `FORK_REC`, `OOM_RUNNING`; row O).
+//! What the kernel tells: processes that fork, exec and exit, victims of the out-of-memory killer, and, where it is asked for, how
+//! often each processor has switched between tasks (Bohra, 3.5.2: the sensors `NPROCS`, `FORK_REC`, `OOM_RUNNING`; 3.7.1: the
+//! counter of context switches; row O).
 //!
 //! Two ways, of which [`Kernel::open`] takes the first that works and says why when it is not the best:
 //! 1. [`bpf`]: programs in the kernel write into a mapped sensor box; reading costs no system call.
@@ -15,18 +16,39 @@ pub mod connector;
 pub mod proc;
 
 use crate::error::Result;
-use weir_sensor::{Fetched, Record, Shape};
+use weir_sensor::{Fetched, Record, Shape, View};
 
 /// Slots of the kernel's box, as in `bpf/shape.h`.
-pub const SENSORS: u64 = 16;
+pub const SENSORS: u64 = 128;
 /// Records of the kernel's box, as in `bpf/shape.h`.
 pub const RECORDS: u64 = 16_384;
 /// Slots of the repair hook, as in `bpf/shape.h`.
 pub const HOOK_CGROUPS: usize = 8;
 
+/// Numbers that a process may have, as in `bpf/shape.h`.
+pub const DOOM_PROCESSES: usize = 1 << 22;
+
 /// The sensors of the kernel's box: name, whether it is an event; in the order of their slots.
 pub const SENSOR_NAMES: [(&str, bool); 5] =
     [("fork", true), ("exec", true), ("exit", true), ("victim", true), ("threads", false)];
+
+/// The name of the kernel's box, which only policies and queries of this monitor can read.
+pub const BOX: &str = "kernel";
+/// How the sensors of the processors' switches begin; the number of the processor follows.
+pub const SWITCHES: &str = "switches-";
+/// Slot of the first processor's, as in `bpf/shape.h`.
+pub const SWITCHES_AT: usize = SENSOR_NAMES.len();
+/// Processors whose switches are counted.
+pub const PROCESSORS_MAX: usize = SENSORS as usize - SWITCHES_AT;
+
+/// What is attached only where it is asked for: each costs something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// The repair hook: some nanoseconds for each system call.
+    pub hook: bool,
+    /// The switches of each processor: some tens of nanoseconds for each.
+    pub switches: bool,
+}
 
 /// The name of a program, zero-padded, as the kernel keeps it.
 pub type Comm = [u8; 16];
@@ -148,12 +170,20 @@ enum Inner {
 }
 
 impl Kernel {
-    /// Opens the best way that works; `hook` asks for the repair hook too, which only programs in the kernel have.
+    /// Opens the best way that works, without extras.
     ///
     /// # Errors
     /// That of the last way tried.
-    pub fn open(hook: bool) -> Result<Kernel> {
-        match bpf::Programs::load(hook) {
+    pub fn open() -> Result<Kernel> {
+        Kernel::open_with(Extras::default())
+    }
+
+    /// Opens the best way that works. Extras are only had with programs in the kernel.
+    ///
+    /// # Errors
+    /// That of the last way tried.
+    pub fn open_with(extras: Extras) -> Result<Kernel> {
+        match bpf::Programs::load(extras) {
             Ok(programs) => {
                 let degraded = programs.missing.clone();
                 Ok(Kernel { inner: Inner::Bpf(Box::new(programs)), degraded })
@@ -210,11 +240,30 @@ impl Kernel {
         }
     }
 
-    /// The kernel's box, to be listed with others; none where there is no box.
-    pub fn view(&self) -> Option<&weir_sensor::View> {
+    /// Dooms a process: if it forks it is killed, and its child is doomed before it runs; so a tree that is doomed does not grow. That
+    /// ends with the process, or when it becomes another program. One write to memory. Returns whether there is a way.
+    pub fn doom(&self, process: u32) -> bool {
         match &self.inner {
-            Inner::Bpf(programs) => Some(&programs.view),
-            Inner::Connector(_) => None,
+            Inner::Bpf(programs) => programs.doom.set(process, true),
+            Inner::Connector(_) => false,
+        }
+    }
+
+    /// Takes that back.
+    pub fn pardon(&self, process: u32) {
+        if let Inner::Bpf(programs) = &self.inner {
+            programs.doom.set(process, false);
+        }
+    }
+
+    /// Another view of the kernel's box; none where there is no box.
+    ///
+    /// # Errors
+    /// [`crate::Error::Sensor`] when it cannot be mapped again.
+    pub fn view(&self) -> Result<Option<View>> {
+        match &self.inner {
+            Inner::Bpf(programs) => programs.view_again().map(Some),
+            Inner::Connector(_) => Ok(None),
         }
     }
 }

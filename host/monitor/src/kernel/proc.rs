@@ -115,6 +115,16 @@ impl Proc {
         Some(Resident { all: number64(fields.next()?)?, shared: number64(fields.next()?)? })
     }
 
+    /// The path of the cgroup (version 2) of a process below its mount, without a slash in front; nothing when it is gone or in a path
+    /// that `buffer` does not hold.
+    pub fn cgroup_path<'a>(&self, process: u32, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+        let size = buffer.len();
+        let text = self.read(process, "cgroup", buffer)?;
+        let whole = text.len() < size;
+        let path = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"0::/"))?;
+        whole.then_some(path)
+    }
+
     /// The cgroup (version 2) of a process, as the number of its folder below `mount`. Allocates.
     pub fn cgroup(&self, process: u32, mount: &std::path::Path) -> Option<u64> {
         use std::os::unix::fs::MetadataExt;

@@ -25,7 +25,7 @@ fn hears_a_program(kernel: &mut Kernel) {
 
 #[test]
 fn programs_in_the_kernel_tell_forks_execs_and_exits() {
-    match bpf::Programs::load(false) {
+    match bpf::Programs::load(Extras::default()) {
         Ok(programs) => {
             let names: Vec<String> = programs.view.sensors().into_iter().map(|sensor| sensor.name).collect();
             assert_eq!(names, SENSOR_NAMES.map(|(name, _)| name.to_string()));
@@ -33,6 +33,73 @@ fn programs_in_the_kernel_tell_forks_execs_and_exits() {
         }
         Err(reason) => println!("NOT RUN programs_in_the_kernel_tell_forks_execs_and_exits: {reason}"),
     }
+}
+
+#[test]
+fn programs_in_the_kernel_count_the_switches_of_each_processor() {
+    let name = "programs_in_the_kernel_count_the_switches_of_each_processor";
+    let kernel = match Kernel::open_with(Extras { switches: true, ..Extras::default() }) {
+        Ok(kernel) if kernel.way() == Way::Bpf && kernel.degraded.is_none() => kernel,
+        Ok(kernel) => return println!("NOT RUN {name}: {:?}", kernel.degraded),
+        Err(reason) => return println!("NOT RUN {name}: {reason}"),
+    };
+    let view = kernel.view().unwrap().unwrap();
+    let own = rustix::thread::sched_getaffinity(None).unwrap();
+    let processor = (0..PROCESSORS_MAX).find(|processor| own.is_set(*processor)).unwrap();
+    let switches = || view.value_of(&format!("{SWITCHES}{processor}")).unwrap();
+    crate::sys::pin(processor).unwrap();
+    let before = switches();
+    // Each of these sleeps is at least two switches: away, and back.
+    for _ in 0..50 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let found = switches() - before;
+    rustix::thread::sched_setaffinity(None, &own).unwrap();
+    assert!(found >= 100, "{found} switches");
+    assert!(view.find("switches-100000").is_none());
+}
+
+/// A shell that waits for a line, then forks two children that fork, and says so.
+fn forker() -> std::process::Child {
+    let script = "read go; (true; sleep 0; echo child) & (true; sleep 0; echo child) & wait; echo parent";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    command.spawn().unwrap()
+}
+
+#[test]
+fn forks_of_the_doomed_come_to_nothing_and_those_of_the_pardoned_go_on() {
+    use std::os::unix::process::ExitStatusExt;
+    let name = "forks_of_the_doomed_come_to_nothing_and_those_of_the_pardoned_go_on";
+    let mut kernel = match Kernel::open() {
+        Ok(kernel) if kernel.way() == Way::Bpf => kernel,
+        Ok(kernel) => return println!("NOT RUN {name}: {:?}", kernel.degraded),
+        Err(reason) => return println!("NOT RUN {name}: {reason}"),
+    };
+    let run = |mut child: std::process::Child| {
+        drop(child.stdin.take());
+        let output = child.wait_with_output().unwrap();
+        (output.status.signal(), String::from_utf8(output.stdout).unwrap())
+    };
+    // Wait until it is the shell: what it was before has forked nothing.
+    let started = |kernel: &mut Kernel| {
+        let child = forker();
+        let (mut exec, limit) = (false, Instant::now() + Duration::from_secs(20));
+        while !exec {
+            kernel.fetch(|event| exec |= event.what == What::Exec && event.process == child.id());
+            assert!(Instant::now() < limit, "its exec is not told");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child
+    };
+    let child = started(&mut kernel);
+    assert!(kernel.doom(child.id()));
+    assert_eq!(run(child), (Some(9), String::new()), "it and its child were killed as they forked");
+    let child = started(&mut kernel);
+    assert!(kernel.doom(child.id()));
+    kernel.pardon(child.id());
+    assert_eq!(run(child), (None, "child\nchild\nparent\n".to_string()));
+    assert!(!kernel.doom(u32::MAX), "no process has such a number");
 }
 
 /// Ends in three ways; each is told as `wait` tells it.
@@ -57,7 +124,7 @@ fn hears_how_programs_end(kernel: &mut Kernel) {
 
 #[test]
 fn programs_in_the_kernel_tell_how_programs_end() {
-    match bpf::Programs::load(false) {
+    match bpf::Programs::load(Extras::default()) {
         Ok(programs) => {
             hears_how_programs_end(&mut Kernel { inner: Inner::Bpf(Box::new(programs)), degraded: None });
         }
@@ -91,6 +158,8 @@ fn the_shape_is_the_one_that_the_programs_were_compiled_with() {
         format!("#define WEIR_KERNEL_SENSORS {SENSORS}"),
         format!("#define WEIR_KERNEL_RECORDS {RECORDS}"),
         format!("#define WEIR_HOOK_CGROUPS {HOOK_CGROUPS}"),
+        format!("#define WEIR_KERNEL_SWITCHES {SWITCHES_AT}"),
+        format!("#define WEIR_DOOM_PROCESSES {DOOM_PROCESSES}"),
     ];
     for (slot, (name, _)) in SENSOR_NAMES.iter().enumerate() {
         wanted.push(format!("#define WEIR_KERNEL_{} {slot}", name.to_uppercase()));

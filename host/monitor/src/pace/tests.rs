@@ -12,7 +12,7 @@ fn pace() -> Pace {
 #[test]
 fn each_sign_quickens_and_calm_slows_down_again() {
     let signs = [
-        Signs { forks: BURST_FORKS, ..Signs::default() },
+        Signs { forks: BURST_FORKS, near: true, ..Signs::default() },
         Signs { memory_short_in_ns: Some(50 * MS), ..Signs::default() },
         Signs { late_ns: LATE_NS, ..Signs::default() },
         Signs { repairing: true, ..Signs::default() },
@@ -34,6 +34,7 @@ fn what_is_ordinary_is_no_sign() {
     for step in 1..100 {
         let signs = Signs {
             forks: step * (BURST_FORKS - 1),
+            near: true,
             memory_short_in_ns: Some(SOON_NS),
             late_ns: LATE_NS - 1,
             repairing: false,
@@ -41,8 +42,17 @@ fn what_is_ordinary_is_no_sign() {
         assert_eq!(pace.look((1000 + step * 10) * MS, signs), 10 * MS);
     }
     // The forks of a long time, after which it looks for the first time.
-    let signs = Signs { forks: 100 * BURST_FORKS, ..Signs::default() };
+    let signs = Signs { forks: 100 * BURST_FORKS, near: true, ..Signs::default() };
     assert_eq!(Pace::new(10 * MS, MS).look(3_600_000 * MS, signs), 10 * MS);
+}
+
+#[test]
+fn a_burst_that_no_policy_minds_is_no_sign() {
+    let mut pace = pace();
+    for step in 1..1000 {
+        let signs = Signs { forks: step * 10 * BURST_FORKS, ..Signs::default() };
+        assert_eq!(pace.look((1000 + step * 10) * MS, signs), 10 * MS);
+    }
 }
 
 #[test]
@@ -69,7 +79,7 @@ proptest! {
         let (mut now, mut all, mut quick) = (1000 * MS, 0, 0);
         for found in forks.iter().cycle().take(20_000) {
             all += found;
-            let next = pace.look(now, Signs { forks: all, late_ns: late * MS, ..Signs::default() });
+            let next = pace.look(now, Signs { forks: all, near: true, late_ns: late * MS, ..Signs::default() });
             quick += if next == MS { next } else { 0 };
             now += next;
         }

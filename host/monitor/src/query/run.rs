@@ -70,6 +70,8 @@ pub struct Answer {
 pub struct Queries {
     rows: Vec<Row>,
     boxes: Vec<(String, Option<View>)>,
+    /// What the last step was given: the time, ns, and the number of living processes.
+    stepped: Option<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -89,7 +91,8 @@ impl Queries {
             }
         }
         let answer = Answer { value: Value::Number(f64::NAN), fired: 0 };
-        Queries { rows: queries.into_iter().map(|query| Row { query, due_ns: 0, answer }).collect(), boxes }
+        let rows = queries.into_iter().map(|query| Row { query, due_ns: 0, answer }).collect();
+        Queries { rows, boxes, stepped: None }
     }
 
     /// How many there are.
@@ -102,9 +105,15 @@ impl Queries {
         self.rows.is_empty()
     }
 
-    /// The answer of a query, as of its last evaluation.
+    /// The answer of a query: of one that is on demand as of the last step, of others as of their last evaluation.
     pub fn answer(&self, query: usize) -> Option<Answer> {
-        Some(self.rows.get(query)?.answer)
+        let row = self.rows.get(query)?;
+        match self.stepped.filter(|_| row.query.when == When::OnDemand) {
+            Some((now_ns, living)) => {
+                Some(Answer { value: row.query.value.evaluate(now_ns, living), ..row.answer })
+            }
+            None => Some(row.answer),
+        }
     }
 
     /// The boxes that are read, in the order that [`Queries::attach`] counts them.
@@ -177,11 +186,12 @@ impl Queries {
     }
 
     /// One period: samples, evaluates what is due, and calls `fired` for what fires. `living` is the number of living
-    /// processes.
+    /// processes. What is on demand is evaluated only by [`Queries::answer`].
     pub fn step(&mut self, now_ns: u64, living: u64, mut fired: impl FnMut(usize, Value)) {
         self.sample(now_ns);
+        self.stepped = Some((now_ns, living));
         for (at, row) in self.rows.iter_mut().enumerate() {
-            if now_ns < row.due_ns {
+            if now_ns < row.due_ns || row.query.when == When::OnDemand {
                 continue;
             }
             let holds = |code: &Code| code.evaluate(now_ns, living).truth();
@@ -194,7 +204,7 @@ impl Queries {
             };
             row.answer.value = value;
             row.due_ns = match row.query.when {
-                When::OnDemand => 0,
+                When::OnDemand => u64::MAX,
                 // It has said what it has to say.
                 When::Once => {
                     if fires {

@@ -8,17 +8,22 @@
 //! packet, 56 bytes, little-endian: magic u32, version u16, kind u16, from u16, about u16, suspects u32, nonce u64, progress u64,
 //!                                  time u64, tag 16 bytes: HMAC-SHA256 of the rest under the ring's key, cut
 //! ```
-//! A packet without a right tag is dropped and counted. An answer counts only for the newest probe (its nonce); an opinion only
-//! if it is newer than the last one of that host, so that nothing can be replayed.
+//! A packet without a right tag is dropped and counted. An answer counts only for the newest probe (its nonce), a value only for the
+//! newest read; an opinion only if it is newer than the last one of that host, so that nothing can be replayed.
+//!
+//! Besides, hosts read each other's sensors: [`views`] is who asks, [`shelf`] who answers.
 //!
 //! Fencing comes before fail-over: when a host is declared failed, the `fence` command is run with its name, and only its
 //! success is told as `fenced`.
 
 mod packet;
 mod responder;
+pub mod shelf;
+pub mod views;
 
 pub use packet::{Kind, PACKET_BYTES, Packet};
 pub use responder::Responder;
+pub use views::ViewFile;
 
 use crate::detector::Settings;
 use crate::error::{Error, Result};
@@ -27,6 +32,7 @@ use crate::local;
 use crate::policy::Context;
 use crate::ring::{HOSTS_MAX, Host, Input, Output, Ring};
 use serde::Deserialize;
+use shelf::Shelf;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -36,7 +42,8 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use weir_sensor::now_ns;
+use views::Views;
+use weir_sensor::{Directory, now_ns};
 
 /// Shortest key, bytes.
 const KEY_BYTES_MIN: usize = 16;
@@ -68,6 +75,9 @@ pub struct RingFile {
     /// Who answers probes, the same on all hosts: the monitor (`local`), or the switch (`dataplane`).
     #[serde(default)]
     pub responder: Context,
+    /// Boxes of other hosts that are read, and kept here.
+    #[serde(default)]
+    pub views: Vec<ViewFile>,
 }
 
 fn one() -> usize {
@@ -109,7 +119,35 @@ impl RingFile {
         if file.period_ms == 0 || file.periods == 0 {
             return Err(wrong("period-ms and periods must be more than 0".into()));
         }
+        file.check_views().map_err(wrong)?;
         Ok(file)
+    }
+
+    fn check_views(&self) -> std::result::Result<(), String> {
+        for view in &self.views {
+            let name = view.copy();
+            if !self.hosts.contains_key(&view.host) {
+                return Err(format!("views: '{}' is not among the hosts", view.host));
+            }
+            if view.host == self.own {
+                return Err(format!(
+                    "views: '{name}' is a box of this host itself: use '{}'",
+                    view.sensor_box
+                ));
+            }
+            if view.sensors.is_empty() || view.every_ms < views::EVERY_MS_MIN {
+                let least = views::EVERY_MS_MIN;
+                return Err(format!("views: '{name}' needs a sensor, and every-ms of at least {least}"));
+            }
+            if self.views.iter().filter(|other| other.copy() == name).count() > 1 {
+                return Err(format!("views: '{name}' is there twice: name all its sensors in one"));
+            }
+        }
+        let sensors: usize = self.views.iter().map(|view| view.sensors.len()).sum();
+        if sensors > views::SENSORS_MAX {
+            return Err(format!("views: {sensors} sensors are more than {}", views::SENSORS_MAX));
+        }
+        Ok(())
     }
 }
 
@@ -148,6 +186,8 @@ struct Driver {
     period: Duration,
     fence: Option<PathBuf>,
     notes: SyncSender<Note>,
+    views: Views,
+    shelf: Shelf,
     dropped: u64,
 }
 
@@ -163,11 +203,16 @@ fn read_key(path: &Path) -> Result<Vec<u8>> {
 }
 
 impl Remote {
-    /// Joins a ring. What it declares goes to `notes`.
+    /// Joins a ring. What it declares goes to `notes`; boxes of `sensors` can be read by others, and copies of theirs go there.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::File`] for a key that is too short.
-    pub fn start(file: &RingFile, settings: local::Settings, notes: SyncSender<Note>) -> Result<Remote> {
+    pub fn start(
+        file: &RingFile,
+        settings: local::Settings,
+        sensors: &Directory,
+        notes: SyncSender<Note>,
+    ) -> Result<Remote> {
         let key = read_key(&file.key_file)?;
         let names: Vec<String> = file.hosts.keys().cloned().collect();
         let probed: Vec<SocketAddr> = file.hosts.values().copied().collect();
@@ -194,6 +239,8 @@ impl Remote {
             period,
             fence: file.fence.clone(),
             notes,
+            views: Views::new(&file.views, &names, sensors, now_ns())?,
+            shelf: Shelf::open(sensors)?,
             dropped: 0,
         };
         let (stop, view) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
@@ -235,6 +282,7 @@ impl Driver {
                 self.give(Input::Tick);
                 *view.lock().unwrap_or_else(PoisonError::into_inner) = self.shown(now);
             }
+            self.read_views(now);
             let mut bytes = [0; PACKET_BYTES + 1];
             for _ in 0..BURST_MAX {
                 // An error is a time-out, or a host that is not there: the next tick comes either way.
@@ -244,6 +292,15 @@ impl Driver {
                     break;
                 }
             }
+        }
+    }
+
+    /// Asks for what is due of other hosts' boxes.
+    fn read_views(&mut self, now: u64) {
+        let mut asks = Vec::new();
+        self.views.due(now, |ask| asks.push(ask));
+        for views::Ask { host, nonce, key } in asks {
+            self.send(host, Packet { nonce, progress: key, ..self.packet(Kind::Read) });
         }
     }
 
@@ -258,7 +315,8 @@ impl Driver {
     }
 
     fn send(&mut self, to: Host, packet: Packet) {
-        let addresses = if packet.kind == Kind::Probe { &self.probed } else { &self.addresses };
+        let to_responder = matches!(packet.kind, Kind::Probe | Kind::Read);
+        let addresses = if to_responder { &self.probed } else { &self.addresses };
         if let Some(address) = addresses.get(usize::from(to)) {
             // Who cannot be reached is found by the detector.
             drop(self.socket.send_to(&packet.encode(&self.key), address));
@@ -285,6 +343,11 @@ impl Driver {
                 self.give(Input::Answer { host: packet.from, progress: packet.progress });
             }
             Kind::Answer => {}
+            Kind::Read => {
+                let reading = self.shelf.read(packet.progress);
+                self.send(packet.from, Packet::value(self.own, packet.nonce, reading, now_ns()));
+            }
+            Kind::Value => self.views.take(packet.from, packet.nonce, packet.reading()),
             Kind::Opinion => {
                 if usize::from(packet.from.max(packet.about)) >= self.names.len() {
                     return;

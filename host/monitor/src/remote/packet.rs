@@ -1,5 +1,6 @@
 //! The ring's packet.
 
+use super::shelf::Reading;
 use crate::ring::Host;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -20,7 +21,16 @@ pub enum Kind {
     Answer,
     /// I suspect a host, or no longer.
     Opinion,
+    /// What is in the sensor whose key is in `progress`?
+    Read,
+    /// This, in `progress`; `about` says whether there is such a sensor ([`Packet::reading`]).
+    Value,
 }
+
+/// `about` of a [`Kind::Value`].
+const UNKNOWN: u16 = 0;
+const CLOSED: u16 = 1;
+const VALUE: u16 = 2;
 
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +39,13 @@ pub struct Packet {
     pub kind: Kind,
     /// Who sent it.
     pub from: Host,
-    /// About whom.
+    /// About whom; of a [`Kind::Value`] whether there is one.
     pub about: Host,
     /// Whether that one is suspected.
     pub suspects: bool,
-    /// The probe that an answer is for.
+    /// The probe, or the read, that an answer is for.
     pub nonce: u64,
-    /// The sender's counter of progress.
+    /// The sender's counter of progress; a sensor's key, or its value.
     pub progress: u64,
     /// The sender's clock, ns.
     pub time: u64,
@@ -49,6 +59,25 @@ fn mac(key: &[u8], body: &[u8]) -> Option<Hmac<Sha256>> {
 }
 
 impl Packet {
+    /// The answer to a read.
+    pub fn value(from: Host, nonce: u64, reading: Reading, time: u64) -> Packet {
+        let (about, progress) = match reading {
+            Reading::Unknown => (UNKNOWN, 0),
+            Reading::Closed => (CLOSED, 0),
+            Reading::Value(value) => (VALUE, value),
+        };
+        Packet { kind: Kind::Value, from, about, suspects: false, nonce, progress, time }
+    }
+
+    /// What a [`Kind::Value`] says.
+    pub fn reading(&self) -> Reading {
+        match self.about {
+            VALUE => Reading::Value(self.progress),
+            CLOSED => Reading::Closed,
+            _ => Reading::Unknown,
+        }
+    }
+
     /// As bytes.
     pub fn encode(&self, key: &[u8]) -> [u8; PACKET_BYTES] {
         let mut bytes = [0; PACKET_BYTES];
@@ -56,6 +85,8 @@ impl Packet {
             Kind::Probe => 1,
             Kind::Answer => 2,
             Kind::Opinion => 3,
+            Kind::Read => 4,
+            Kind::Value => 5,
         };
         bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
@@ -86,6 +117,8 @@ impl Packet {
             1 => Kind::Probe,
             2 => Kind::Answer,
             3 => Kind::Opinion,
+            4 => Kind::Read,
+            5 => Kind::Value,
             _ => return None,
         };
         Some(Packet {

@@ -1,14 +1,15 @@
-//! The target's side of a probe alone, for a packet core: it answers, and knows nothing of the ring.
+//! The target's side of probes and reads alone, for a packet core: it answers, and knows nothing of the ring.
 
+use super::shelf::Shelf;
 use super::{Kind, Packet, RingFile, read_key};
 use crate::error::{Error, Result};
 use crate::policy::Context;
 use crate::ring::Host;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
-use weir_sensor::now_ns;
+use weir_sensor::{Directory, now_ns};
 
-/// Probes that are answered in one go.
+/// Probes and reads that are answered in one go.
 const BURST_MAX: usize = 64;
 
 /// A responder.
@@ -17,18 +18,19 @@ pub struct Responder {
     socket: UdpSocket,
     key: Vec<u8>,
     own: Host,
-    /// Probes answered.
+    shelf: Shelf,
+    /// Probes and reads answered.
     pub answered: u64,
-    /// Packets that were no probes of this ring.
+    /// Packets that were neither, or not of this ring.
     pub dropped: u64,
 }
 
 impl Responder {
-    /// Opens one where the ring's file wants it on the packet core; else nothing.
+    /// Opens one where the ring's file wants it on the packet core; else nothing. Boxes of `sensors` can be read by it.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::File`] for a key that is too short.
-    pub fn open(file: &RingFile) -> Result<Option<Responder>> {
+    pub fn open(file: &RingFile, sensors: &Directory) -> Result<Option<Responder>> {
         if file.responder != Context::Dataplane {
             return Ok(None);
         }
@@ -37,7 +39,8 @@ impl Responder {
         let socket = UdpSocket::bind(address).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
         let own = file.hosts.keys().position(|name| *name == file.own).unwrap_or(0) as Host;
-        Ok(Some(Responder { socket, key: read_key(&file.key_file)?, own, answered: 0, dropped: 0 }))
+        let (key, shelf) = (read_key(&file.key_file)?, Shelf::open(sensors)?);
+        Ok(Some(Responder { socket, key, own, shelf, answered: 0, dropped: 0 }))
     }
 
     /// To wait for.
@@ -50,24 +53,28 @@ impl Responder {
         let mut bytes = [0; super::PACKET_BYTES + 1];
         for _ in 0..BURST_MAX {
             let Ok((length, from)) = self.socket.recv_from(&mut bytes) else { return };
-            match Packet::decode(&bytes[..length], &self.key) {
-                Some(Packet { kind: Kind::Probe, nonce, .. }) => {
-                    let now = now_ns();
-                    let answer = Packet {
-                        kind: Kind::Answer,
-                        from: self.own,
-                        about: 0,
-                        suspects: false,
-                        nonce,
-                        progress: now,
-                        time: now,
-                    };
-                    // To where it came from: that is the prober's own socket. One that does not take it asks again.
-                    drop(self.socket.send_to(&answer.encode(&self.key), from));
-                    self.answered += 1;
+            let now = now_ns();
+            let answer = match Packet::decode(&bytes[..length], &self.key) {
+                Some(Packet { kind: Kind::Probe, nonce, .. }) => Packet {
+                    kind: Kind::Answer,
+                    from: self.own,
+                    about: 0,
+                    suspects: false,
+                    nonce,
+                    progress: now,
+                    time: now,
+                },
+                Some(Packet { kind: Kind::Read, nonce, progress, .. }) => {
+                    Packet::value(self.own, nonce, self.shelf.read(progress), now)
                 }
-                _ => self.dropped += 1,
-            }
+                _ => {
+                    self.dropped += 1;
+                    continue;
+                }
+            };
+            // To where it came from: that is the prober's own socket. One that does not take it asks again.
+            drop(self.socket.send_to(&answer.encode(&self.key), from));
+            self.answered += 1;
         }
     }
 }

@@ -6,7 +6,12 @@ fn metrics_are_escaped_and_whole() {
     let status = Status {
         kernel: "bpf".into(),
         forks: 12,
-        policies: vec![PolicyRow { name: "containers".into(), alarms: 2, ..PolicyRow::default() }],
+        policies: vec![PolicyRow {
+            name: "containers".into(),
+            alarms: 2,
+            level: Some(0.5),
+            ..PolicyRow::default()
+        }],
         boxes: vec![BoxRow { name: "b\"\\x".into(), sensors: vec![sensor], ..BoxRow::default() }],
         queries: vec![
             QueryRow { name: "q".into(), value: "1.5".into(), ..QueryRow::default() },
@@ -27,6 +32,7 @@ fn metrics_are_escaped_and_whole() {
         "weir_monitor_forks_total 12",
         "weir_monitor_degraded 0",
         "weir_monitor_policy_alarms_total{policy=\"containers\"} 2",
+        "weir_monitor_policy_suspicion_level{policy=\"containers\"} 0.5",
         "weir_monitor_sensor_value{box=\"b\\\"\\\\x\",sensor=\"a\"} 7",
         "weir_monitor_query_value{query=\"q\"} 1.5",
     ] {

@@ -163,10 +163,13 @@ impl Scope {
             }
         }
         for link in links(&self.prefix) {
-            // The other end of a pair goes with the first.
-            if Path::new("/sys/class/net").join(&link).exists() {
+            // The other end of a pair goes with the first, and one goes with the namespace of the other, when the kernel comes
+            // to it.
+            let is_there = || Path::new("/sys/class/net").join(&link).exists();
+            if is_there() {
                 match system::run("ip", &["link", "delete", "dev", &link]) {
                     Ok(_) => cleaned.links += 1,
+                    Err(_) if !is_there() => {}
                     Err(error) => errors.push(error),
                 }
             }

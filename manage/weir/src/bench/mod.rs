@@ -1,5 +1,6 @@
 //! `weir bench`: comparisons with other systems, interleaved in one run. Losing rows are shown.
 
+mod completion;
 mod flows;
 mod net;
 mod net_path;
@@ -37,6 +38,8 @@ enum Command {
     Flows(flows::Flows),
     /// How long the first packet of a flow waits in a learned network, by the order of the controllers (root)
     Setup(setup::Setup),
+    /// What controllers cost the flows whose rules they set up: steps measured, networks simulated
+    Completion(completion::Completion),
     /// How long a host stands still when its switch is replaced under traffic, and when it crashes (root)
     Upgrade(upgrade::Upgrade),
     /// Memory and disk of a group of three over a million writes, beside etcd
@@ -59,6 +62,7 @@ impl Bench {
             Command::Failover(bench) => bench.run(),
             Command::Flows(bench) => bench.run(),
             Command::Setup(bench) => bench.run(),
+            Command::Completion(bench) => bench.run(),
             Command::Upgrade(bench) => bench.run(),
             Command::Growth(bench) => bench.run(),
             Command::All => {
@@ -69,6 +73,7 @@ impl Bench {
                 order::Failover::usual().run()?;
                 flows::Flows::usual().run()?;
                 setup::Setup::usual().run()?;
+                completion::Completion::usual().run()?;
                 upgrade::Upgrade::usual().run()?;
                 order::Growth::usual().run()
             }

@@ -41,8 +41,14 @@ const MEMORY_FOLDER: &str = "/dev/shm";
 /// How many single changes are timed in a run.
 const SINGLES: usize = 21;
 
+/// Over how many single changes, one after the other, their cost is taken: the clock of the kernel for processor time ticks 100 times a second.
+const COSTED: u32 = 800;
+
+/// A tick of that clock, us: fixed by the kernel's interface.
+const TICK_US: f64 = 10_000.0;
+
 /// What a run measures, with its unit and digits behind the point.
-const FIGURES: [(&str, &str, usize); 12] = [
+const FIGURES: [(&str, &str, usize); 15] = [
     ("accepted", "ms", 0),
     ("all_in_force", "ms", 0),
     ("small_change_meanwhile_p50", "ms", 1),
@@ -55,6 +61,9 @@ const FIGURES: [(&str, &str, usize); 12] = [
     ("memory_peak", "MiB", 1),
     ("memory_of_tables", "MiB", 1),
     ("memory_of_the_watch_feed", "MiB", 1),
+    ("cpu_of_one_more", "us", 0),
+    ("log_of_one_more", "B", 0),
+    ("audit_of_one_more", "B", 0),
 ];
 type Run = [f64; FIGURES.len()];
 
@@ -69,6 +78,9 @@ pub struct Scale {
     /// Runs
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
+    /// Size of the controller's audit, MiB; 0: it keeps none, so that the difference is what the audit costs
+    #[arg(long, default_value_t = 1024)]
+    audit_mebibytes: u32,
     /// Folder for scale.md
     #[arg(long, default_value = "bench-results")]
     results: PathBuf,
@@ -77,7 +89,13 @@ pub struct Scale {
 impl Scale {
     /// With the usual options.
     pub fn usual() -> Scale {
-        Scale { endpoints: 10_000, hosts: 200, runs: 5, results: "bench-results".into() }
+        Scale {
+            endpoints: 10_000,
+            hosts: 200,
+            runs: 5,
+            audit_mebibytes: 1024,
+            results: "bench-results".into(),
+        }
     }
 
     /// Runs it.
@@ -119,7 +137,7 @@ impl Scale {
     }
 
     fn measure(&self, folder: &Path, hosts: &Path) -> Result<Run, Failure> {
-        let controller = Controller::start(folder)?;
+        let controller = Controller::start(folder, self.audit_mebibytes)?;
         let client = controller.client()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -197,6 +215,7 @@ impl Scale {
             singles.push(started.elapsed().as_secs_f64() * 1e3);
         }
         singles.sort_by(f64::total_cmp);
+        let [cpu_us, log_bytes, audit_bytes] = self.cost(client, controller)?;
         let mib = |kib: u64| kib as f64 / 1024.0;
         let metrics = client.metrics()?;
         let at = |sorted: &[f64], share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
@@ -217,7 +236,32 @@ impl Scale {
             mib(controller.memory_kib("VmHWM")?),
             metric(&metrics, "weir_controller_store_bytes")? / f64::from(1 << 20),
             metric(&metrics, "weir_controller_feed_bytes")? / f64::from(1 << 20),
+            cpu_us,
+            log_bytes,
+            audit_bytes,
         ])
+    }
+
+    /// What one endpoint more costs the controller, on average: processor time, us; bytes of its log; bytes of its audit.
+    fn cost(&self, client: &Client, controller: &Controller) -> Result<[f64; 3], Failure> {
+        let spent = || -> Result<[f64; 3], Failure> {
+            let text = client.metrics()?;
+            let log = metric(&text, "weir_controller_log_total{what=\"appended_bytes\"}")?;
+            // None where no audit is kept.
+            let audit = metric(&text, "weir_controller_audit_total{what=\"bytes\"}").unwrap_or(0.0);
+            Ok([controller.cpu_us()?, log, audit])
+        };
+        let before = spent()?;
+        for number in 0..COSTED {
+            let resources = vec![self.endpoint(self.endpoints + SINGLES as u32 + number)];
+            let done =
+                client.apply(&ApplyRequest { resources, wait_ms: 30_000, ..ApplyRequest::default() })?;
+            if !done.in_force {
+                return Err(Failure::Input("one endpoint more was not in force within 30 s".into()));
+            }
+        }
+        let after = spent()?;
+        Ok(std::array::from_fn(|nth| (after[nth] - before[nth]) / f64::from(COSTED)))
     }
 
     fn endpoint(&self, number: u32) -> serde_json::Value {
@@ -303,14 +347,18 @@ impl Drop for Controller {
 }
 
 impl Controller {
-    fn start(folder: &Path) -> Result<Controller, Failure> {
-        let state = folder.join("controller");
+    fn start(folder: &Path, audit_mebibytes: u32) -> Result<Controller, Failure> {
+        let (state, settings) = (folder.join("controller"), folder.join("controller.yaml"));
+        std::fs::write(&settings, format!("auditMebibytes: {audit_mebibytes}\n"))
+            .map_err(Failure::io(settings.display().to_string()))?;
         let own = std::env::current_exe().map_err(Failure::io("finding this program"))?;
         // Below the ports that the system hands out itself.
         let (api, session) = ("127.0.0.1:17443", "127.0.0.1:17444".to_string());
         let child = Command::new(own)
             .args(["controller", "--domain", "scale", "--api", api, "--session", &session, "--state"])
             .arg(&state)
+            .arg("--config")
+            .arg(&settings)
             .env("WEIR_LOG", "warn")
             .stdin(Stdio::null())
             .spawn()
@@ -334,6 +382,17 @@ impl Controller {
         let seed = weir_model::join::from_hex(text.trim())
             .ok_or_else(|| Failure::Input(format!("{} holds no key", path.display())))?;
         Ok(SingleSigner(KeyPair::from_seed(&seed)).group_key())
+    }
+
+    /// Processor time that it has used, user and system, us.
+    fn cpu_us(&self) -> Result<f64, Failure> {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let text = std::fs::read_to_string(&path).map_err(Failure::io(path.clone()))?;
+        let (_, fields) = text.rsplit_once(')').unwrap_or_default();
+        // Behind the name: state is the first, user and system time the 12th and 13th, in ticks.
+        let ticks: f64 =
+            fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+        Ok(ticks * TICK_US)
     }
 
     fn memory_kib(&self, field: &str) -> Result<u64, Failure> {
@@ -409,9 +468,13 @@ impl Host {
             ToActuator::Ping { id } => vec![ToController::Pong { id }],
             // This bench's controller signs alone.
             ToActuator::Unsigned(_) | ToActuator::Share(_) => Vec::new(),
-            ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) | ToActuator::Controllers { .. } => {
-                Vec::new()
-            }
+            ToActuator::Renewed { .. }
+            | ToActuator::NotRenewed(_)
+            | ToActuator::Controllers { .. }
+            | ToActuator::RotateKeys
+            | ToActuator::Rotated { .. }
+            | ToActuator::Settled { .. }
+            | ToActuator::NotRotated(_) => Vec::new(),
         })
     }
 }

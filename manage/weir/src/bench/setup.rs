@@ -48,6 +48,8 @@ const LABS: [Kind; 4] = [
 const ADDRESSES: u32 = 16;
 /// How long anything may take.
 const BOUND: Duration = Duration::from_secs(60);
+/// How long a question is left alone before its answer is looked for: longer than nearly every answer takes.
+const UNSEEN: Duration = Duration::from_millis(30);
 /// The network of the bench.
 const NETWORK: &str = "setup";
 
@@ -167,6 +169,8 @@ impl Up {
         let (answered, took_us) = wait("the counters of h1", || self.counted())?;
         let script = format!("echo x >/dev/udp/{to}/9");
         self.sender.run("bash", &["-c", &script])?;
+        // Who looks meanwhile takes the processors that the answer needs.
+        std::thread::sleep(UNSEEN);
         wait(&format!("an answer for {to} over {}", self.kind.word), || {
             let (now, us) = self.counted()?;
             (now > answered).then(|| (us - took_us) as f64 / 1_000.0 / (now - answered) as f64)

@@ -5,6 +5,7 @@
 mod chain;
 mod compare;
 mod custody;
+mod faults;
 
 use super::output::{self, paint};
 use super::{Failure, NO, Output};
@@ -12,6 +13,7 @@ use chain::Chain;
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, Color};
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,6 +22,7 @@ use weir_bft::{Conflict, Convicted, Evidence};
 use weir_controller::audit::{Auditor, Checked, Contradiction, Ended, Record, SeenFault, Trusted};
 use weir_model::Change;
 use weir_model::event::{EventBody, Wanted};
+use weir_model::identity::IdentityEvent;
 use weir_model::join::{from_hex, to_hex};
 use weir_model::signed::GroupKey;
 
@@ -34,8 +37,8 @@ pub(super) enum Audit {
     List(List),
     /// Who signed a rule of a switch, from which event it came, and when the switch acknowledged it
     Rule(custody::Rule),
-    /// What members of the group were found to have done, and which of it is proven to others
-    Faults(Faults),
+    /// What controllers, hosts and gateways were found to have done, by all controllers, and which of it is proven to others
+    Faults(faults::Faults),
     /// Check the chain, and every signature in it (exit code 4 when something is wrong)
     Verify(Verify),
     /// Compare what the controllers say of the same places in the order (exit code 4 when they differ)
@@ -59,7 +62,7 @@ pub(in crate::cli) struct Whose {
 pub(super) struct List {
     #[command(flatten)]
     whose: Whose,
-    /// Only these kinds: began, event, repair, batch, signed, acks, keys, fault, reached, took-over
+    /// Only these kinds: began, event, repair, batch, signed, acks, keys, fault, contradiction, misdeed, reached, took-over
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<String>,
     /// Only what names this: a source, a host, a resource, a key of a switch, a subject
@@ -68,14 +71,6 @@ pub(super) struct List {
     /// How many, at most, the newest
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=RECORDS_MAX as i64))]
     last: u32,
-    #[command(flatten)]
-    output: Output,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Faults {
-    #[command(flatten)]
-    whose: Whose,
     #[command(flatten)]
     output: Output,
 }
@@ -140,7 +135,7 @@ fn print_lines(lines: &VecDeque<Line>) {
 
 impl List {
     fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
-        const KINDS: [&str; 11] = [
+        const KINDS: [&str; 13] = [
             "began",
             "event",
             "repair",
@@ -152,6 +147,8 @@ impl List {
             "reached",
             "took-over",
             "too-large",
+            "contradiction",
+            "misdeed",
         ];
         if let Some(unknown) = self.kind.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
             return Err(Failure::Input(format!("--kind: '{unknown}' is none: use {}", KINDS.join(", "))));
@@ -190,49 +187,6 @@ fn names(record: &Record, about: &str) -> bool {
     }
 }
 
-impl Faults {
-    fn run(self, connect: impl Fn() -> Result<Client, Failure>) -> Result<ExitCode, Failure> {
-        let mut lines: VecDeque<Line> = VecDeque::new();
-        let mut chain = Chain::of(&self.whose, connect)?;
-        let mut phases = std::collections::BTreeMap::new();
-        while let Some((number, link)) = chain.next_link()? {
-            for record in link.records {
-                match record {
-                    Record::Keys(keys) => drop(phases.insert(keys.phase, keys)),
-                    Record::Fault(fault) => {
-                        let proven = fault.proof.as_ref().zip(phases.get(&fault.phase)).is_some_and(
-                            |(proof, keys)| {
-                                proof.convinces(fault.phase, fault.member, &keys.members, &keys.group)
-                            },
-                        );
-                        let proof = if proven {
-                            "proven: it signed the share, and the share does not verify under its key"
-                        } else {
-                            "seen by this controller; nothing proves it to others"
-                        };
-                        let what = format!("{} ({proof})", fault_text(&fault));
-                        lines.push_back(Line { link: number, time: time(link.wall_ms), kind: "fault", what });
-                    }
-                    Record::Contradiction(votes) => {
-                        let what = contradiction_text(&votes);
-                        lines.push_back(Line { link: number, time: time(link.wall_ms), kind: "fault", what });
-                    }
-                    _ => {}
-                }
-            }
-        }
-        if lines.is_empty() {
-            eprintln!("No member was found to have lied.");
-        }
-        output::print(self.output.output, &lines, || {
-            if !lines.is_empty() {
-                print_lines(&lines);
-            }
-        })?;
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
 /// What a check found, for programs.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -250,6 +204,7 @@ struct Verified {
     acks_unchecked: u64,
     faults_proven: u64,
     faults_seen: u64,
+    misdeeds: u64,
     gaps: u64,
     group_key_given: bool,
     problems: u64,
@@ -274,6 +229,7 @@ impl Verified {
             acks_unchecked: checked.acks_unchecked,
             faults_proven: checked.faults_proven,
             faults_seen: checked.faults_seen,
+            misdeeds: checked.misdeeds,
             gaps: checked.gaps,
             group_key_given: checked.key_given,
             problems: checked.findings_total,
@@ -299,8 +255,8 @@ impl Verified {
             self.acks, self.acks_unchecked
         );
         println!(
-            "  {} faults of members proven, {} seen by this controller only",
-            self.faults_proven, self.faults_seen
+            "  {} faults of members proven, {} seen by this controller only; {} misdeeds of controllers, hosts and gateways",
+            self.faults_proven, self.faults_seen, self.misdeeds
         );
         if self.gaps > 0 {
             println!(
@@ -398,6 +354,11 @@ fn fault_text(fault: &SeenFault) -> String {
     format!("controller {} in phase {}: {}", fault.member, fault.phase, fault.what)
 }
 
+/// The beginning of a key's fingerprint, as `weir identity list` shows it.
+fn fingerprint(key: &[u8; 32]) -> String {
+    to_hex(&Sha256::digest(key)[..8])
+}
+
 /// What an event wants, in a few words.
 fn wants(body: &EventBody) -> String {
     match body {
@@ -421,6 +382,26 @@ fn wants(body: &EventBody) -> String {
         EventBody::Removed { actuator } => actuator.to_string(),
         EventBody::Refused { actuator, key, version, refusal } => {
             format!("{key} {version} at {actuator}: {refusal}")
+        }
+        EventBody::Identity(about) => {
+            let whose = about.whose().short();
+            match &**about {
+                IdentityEvent::Certified { key, .. } => {
+                    format!("{whose} has a certificate for key {}…", &to_hex(key)[..16])
+                }
+                IdentityEvent::Rotated(rotation) => {
+                    format!(
+                        "{whose} changes from key {}… to {}…",
+                        fingerprint(&rotation.old),
+                        fingerprint(&rotation.new)
+                    )
+                }
+                IdentityEvent::Settled { key, .. } => format!("{whose} uses key {}… only", fingerprint(key)),
+                IdentityEvent::Revoked { reason, .. } => format!("{whose} revoked: {reason}"),
+                IdentityEvent::Introduced { key, .. } => {
+                    format!("{whose} introduced with key {}…", fingerprint(key))
+                }
+            }
         }
         _ => String::new(),
     }
@@ -487,6 +468,7 @@ fn describe(record: &Record) -> String {
         }
         Record::Fault(fault) => fault_text(fault),
         Record::Contradiction(votes) => contradiction_text(votes),
+        Record::Misdeed(misdeed) => faults::misdeed_text(misdeed),
         Record::TooLarge { kind, bytes, .. } => format!("{kind} of {bytes} bytes: only its digest is kept"),
         Record::Reached { index } => format!("the order was followed up to {index}"),
         Record::TookOver { after, index, version } => {

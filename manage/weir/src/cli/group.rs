@@ -8,7 +8,7 @@ use comfy_table::{Cell, Color};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_api::client::{Client, ClientError};
-use weir_api::types::{AddMember, GroupSigning, GroupStatus};
+use weir_api::types::{AddMember, GroupMember, GroupSigning, GroupStatus};
 use weir_model::Label;
 
 /// Most lines told of one kind.
@@ -97,11 +97,11 @@ impl Group {
             Group::Add(add) => {
                 let Add { id, replica, api, session, key } = add;
                 let member = AddMember { id, replica, api, session, key };
-                ask_members(client, |client| client.add_member(&member))?;
+                ask_members(client, |_| true, |client| client.add_member(&member))?;
                 println!("Controller {id} is in the group, has caught up, and votes.");
             }
             Group::Remove(remove) => {
-                ask_members(client, |client| client.remove_member(remove.id))?;
+                ask_members(client, |_| true, |client| client.remove_member(remove.id))?;
                 println!("Controller {} is in the group no more: stop it.", remove.id);
             }
             Group::Refresh => {
@@ -116,8 +116,9 @@ impl Group {
 }
 
 /// Asks the one that leads; or, where none is believed, every member by itself. It is done when more of them say so than may lie.
-fn ask_members(
+pub(super) fn ask_members(
     client: &Client,
+    whom: impl Fn(&GroupMember) -> bool,
     ask: impl Fn(&Client) -> Result<(), ClientError> + Sync,
 ) -> Result<(), Failure> {
     let group = client.group()?;
@@ -129,6 +130,7 @@ fn ask_members(
         let asked: Vec<_> = group
             .members
             .iter()
+            .filter(|member| whom(member))
             .map(|member| scope.spawn(move || client.alone(&member.api).and_then(|one| ask(&one))))
             .collect();
         // A thread that panicked has said why.

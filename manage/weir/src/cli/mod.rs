@@ -3,10 +3,12 @@
 mod apply;
 mod audit;
 mod context;
+mod domain;
 mod explain;
 mod filewall;
 mod fs;
 mod group;
+mod identity;
 pub(crate) mod input;
 mod inspect;
 mod monitor;
@@ -79,9 +81,15 @@ enum Command {
     /// Show and change the group of controllers
     #[command(subcommand)]
     Group(group::Group),
+    /// Show, make known and forget other domains, with which networks are shared
+    #[command(subcommand)]
+    Domain(domain::Domain),
     /// Ask who said, decided and signed what, and check that nobody changed the answer
     #[command(subcommand)]
     Audit(audit::Audit),
+    /// List, change and revoke the keys and certificates of hosts, gateways and controllers
+    #[command(subcommand)]
+    Identity(identity::Identity),
     /// Make a token for `weir host --join` and `weir gateway --join`
     Token(inspect::Token),
     /// Forget a host or gateway that is gone for good
@@ -243,7 +251,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Group(group::Group::Keys(command)) => command.run(),
         Command::Group(group::Group::Identity(command)) => command.run(),
         Command::Group(command) => command.run(&connect()?),
+        Command::Domain(command) => command.run(&connect()?),
         Command::Audit(command) => command.run(connect),
+        Command::Identity(command) => command.run(&connect()?),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),
         Command::Lab(command) => command.run(),

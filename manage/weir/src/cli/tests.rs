@@ -130,3 +130,16 @@ fn the_page_of_resources_is_current() {
         "run 'weir explain --markdown > docs/operate/resources.md'"
     );
 }
+
+#[test]
+fn what_another_domain_brought_is_read_or_the_error_says_what_it_should_be() {
+    let text = "name: east\ngroupKey: cd\nauthority: |\n  -----BEGIN CERTIFICATE-----\ncontrollers:\n  \
+                - {id: 1, key: ab, api: '198.18.2.1:7443'}\n";
+    let read = domain::read("east.yaml", text).unwrap();
+    assert_eq!((read.name.as_str(), read.controllers[0].api.as_str()), ("east", "198.18.2.1:7443"));
+    let json = serde_json::to_string(&read).unwrap();
+    assert_eq!(domain::read("east.json", &json).unwrap(), read);
+    let message = domain::read("east.yaml", "name: east\ncolour: red\n").unwrap_err().to_string();
+    assert!(message.contains("east.yaml") && message.contains("colour"), "{message}");
+    assert!(message.contains("weir domain show -o yaml"), "{message}");
+}

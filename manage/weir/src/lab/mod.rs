@@ -227,7 +227,8 @@ fn bring_up(scope: &Scope, place: Place, progress: &mut Progress) -> Result<(Cli
     progress.step(match place.founders().len() {
         1 => "controller",
         3 => "three controllers",
-        _ => "four controllers",
+        4 => "four controllers",
+        _ => "seven controllers",
     });
     let client = programs::start_controllers(scope, place)?;
     link_context(place, scope)?;

@@ -30,13 +30,15 @@ pub struct Member {
 
 /// The controller of a lab with one.
 pub const CONTROLLER: Member = Member { name: "controller", netns: "ctl", number: 1 };
-/// The controllers of a lab with a group, and one more that can be added.
-pub const CONTROLLERS: [Member; 5] = [
+/// The controllers of labs with a group: each has as many as it needs.
+pub const CONTROLLERS: [Member; 7] = [
     Member { name: "c1", netns: "c1", number: 1 },
     Member { name: "c2", netns: "c2", number: 2 },
     Member { name: "c3", netns: "c3", number: 3 },
     Member { name: "c4", netns: "c4", number: 4 },
     Member { name: "c5", netns: "c5", number: 5 },
+    Member { name: "c6", netns: "c6", number: 6 },
+    Member { name: "c7", netns: "c7", number: 7 },
 ];
 /// How many of them found a group that survives a crash.
 pub const FOUNDERS: usize = 3;
@@ -73,11 +75,14 @@ pub enum Kind {
     ThreeControllers,
     /// The same with a group of four, of which one may lie.
     FourControllers,
+    /// The same with a group of seven, of which two may lie.
+    SevenControllers,
 }
 
 impl Kind {
     /// All, in the order in which they are listed.
-    pub const ALL: [Kind; 3] = [Kind::TwoTenants, Kind::ThreeControllers, Kind::FourControllers];
+    pub const ALL: [Kind; 4] =
+        [Kind::TwoTenants, Kind::ThreeControllers, Kind::FourControllers, Kind::SevenControllers];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -85,6 +90,7 @@ impl Kind {
             Kind::TwoTenants => "two-tenants",
             Kind::ThreeControllers => "three-controllers",
             Kind::FourControllers => "four-controllers",
+            Kind::SevenControllers => "seven-controllers",
         }
     }
 
@@ -101,6 +107,7 @@ impl Kind {
             Kind::FourControllers => {
                 "the same with a group of four controllers, of which one may lie, and one more to add"
             }
+            Kind::SevenControllers => "the same with a group of seven controllers, of which two may lie",
         }
     }
 }
@@ -136,7 +143,7 @@ impl Place {
 
     /// Whether its group goes on when one of it lies.
     pub fn byzantine(self) -> bool {
-        self.kind == Kind::FourControllers
+        matches!(self.kind, Kind::FourControllers | Kind::SevenControllers)
     }
 
     /// Its controllers, in the order in which they start; the last of a group is started by whoever adds it.
@@ -144,15 +151,21 @@ impl Place {
         match self.kind {
             Kind::TwoTenants => std::slice::from_ref(&CONTROLLER),
             Kind::ThreeControllers => &CONTROLLERS[..FOUNDERS + 1],
-            Kind::FourControllers => &CONTROLLERS,
+            Kind::FourControllers => &CONTROLLERS[..FOUNDERS + 2],
+            Kind::SevenControllers => &CONTROLLERS,
         }
     }
 
     /// Those that run from the beginning.
     pub fn founders(self) -> &'static [Member] {
         let all = self.controllers();
-        let founders = if self.byzantine() { FOUNDERS + 1 } else { FOUNDERS };
-        &all[..all.len().min(founders)]
+        let founders = match self.kind {
+            Kind::TwoTenants => 1,
+            Kind::ThreeControllers => FOUNDERS,
+            Kind::FourControllers => FOUNDERS + 1,
+            Kind::SevenControllers => all.len(),
+        };
+        &all[..founders]
     }
 
     /// Whether it is one that commands without a context find.
@@ -174,6 +187,7 @@ impl Place {
             Kind::TwoTenants => "wl",
             Kind::ThreeControllers => "wg",
             Kind::FourControllers => "wf",
+            Kind::SevenControllers => "wv",
         };
         match self.instance {
             0 => format!("{lab}-"),
@@ -202,6 +216,7 @@ impl Place {
             Kind::TwoTenants => 0,
             Kind::ThreeControllers => 1,
             Kind::FourControllers => 2,
+            Kind::SevenControllers => 3,
         };
         self.instance + nth * (INSTANCE_MAX + 1)
     }

@@ -1,7 +1,9 @@
 //! Joins the API to the controller: requests become events, tables become answers.
 
+use super::domains::Domains;
 use super::group::Group;
 use super::health;
+use super::identities::{self, Own};
 use super::state::State;
 use super::trace::{Described, follow};
 use base64::Engine as _;
@@ -11,21 +13,25 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
+use weir_api::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use weir_api::types::{
     ActuatorStatus, AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame,
-    DeviceList, DeviceView, Effect, FileWallRequest, FileWallResponse, GroupStatus, KindCount, PlannedEntry,
-    RepairRequest, RepairResponse, ResourceChange, ResourceList, ResourceView, StatusResponse, TokenRequest,
-    TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    DeviceList, DeviceView, Effect, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
+    KindCount, PlannedEntry, RepairRequest, RepairResponse, ResourceChange, ResourceList, ResourceView,
+    RevokeRequest, RotateRequest, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    WatchEvent,
 };
 use weir_api::{ApiError, Backend, Caller, Reply};
 use weir_apps::fabric::{self, Stored};
 use weir_controller::Error;
 use weir_controller::core::scheduler::{Reached, TargetStatus, WaitState, Waiting};
 use weir_controller::driver::{ControllerHandle, Published};
+use weir_model::domain::DomainEvent;
 use weir_model::entry::Vni;
-use weir_model::event::{ActuatorFacts, Mutation, Transaction, Wanted};
+use weir_model::event::{ActuatorFacts, Mutation, SourceId, Transaction, Wanted};
 use weir_model::filewall::PolicyOrder;
 use weir_model::health::RepairOrder;
+use weir_model::identity::IdentityEvent;
 use weir_model::join::{JoinRequest, JoinResponse, from_hex, to_hex};
 use weir_model::local::{Answer, PortName, Question, TraceFrom};
 use weir_model::resource::{Kind, Resource, ResourceId};
@@ -59,13 +65,17 @@ pub struct Controlled {
     pub session_address: String,
     /// The group that it is in.
     pub group: Option<Group>,
+    /// Its part in what domains tell each other.
+    pub domains: Arc<Domains>,
+    /// This controller's own key and certificate.
+    pub own: Own,
 }
 
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn api_error(error: Error) -> ApiError {
+pub(super) fn api_error(error: Error) -> ApiError {
     let message = error.to_string();
     match error {
         Error::Rejected(Rejection::Field { resource, error }) => ApiError::field(resource, error),
@@ -158,7 +168,7 @@ fn planned(plan: &Plan) -> (Vec<PlannedEntry>, usize, usize) {
 
 impl Controlled {
     /// An error of the order, with the address of the controller that leads where another does.
-    fn failed(&self, error: Error) -> ApiError {
+    pub(super) fn failed(&self, error: Error) -> ApiError {
         match (&error, &self.group) {
             (Error::Order(weir_order::Error::NotLeader { leader }), Some(group)) => group.not_leader(*leader),
             _ => api_error(error),
@@ -166,7 +176,7 @@ impl Controlled {
     }
 
     /// Returns when what is published has all that was acknowledged before.
-    async fn barrier(&self) -> Result<(), ApiError> {
+    pub(super) async fn barrier(&self) -> Result<(), ApiError> {
         self.handle.barrier().await.map_err(|error| self.failed(error))
     }
 
@@ -257,6 +267,11 @@ impl Controlled {
         })
     }
 
+    async fn about_domains(&self, caller: Caller, about: DomainEvent) -> Result<DomainResponse, ApiError> {
+        let ordered = self.handle.about_domains(about, Some(caller.0)).await;
+        ordered.map(|version| DomainResponse { version: version.0 }).map_err(|error| self.failed(error))
+    }
+
     fn session_addresses(&self) -> Vec<String> {
         self.group.as_ref().map_or_else(|| vec![self.session_address.clone()], Group::sessions)
     }
@@ -332,7 +347,7 @@ impl Controlled {
     }
 
     /// Whether a host or gateway is a member.
-    fn known(&self, name: &Label) -> Result<(), ApiError> {
+    pub(super) fn known(&self, name: &Label) -> Result<(), ApiError> {
         match fabric::actuator(&self.handle.published().store, name) {
             Some(_) => Ok(()),
             None => Err(ApiError::not_found(format!(
@@ -383,7 +398,8 @@ impl Controlled {
             )
         })?;
         let known = fabric::actuator(&self.handle.published().store, &request.name);
-        if known.is_some_and(|known| known.facts.identity != identity) {
+        let revoked = self.handle.keys_of(&SourceId::of_actuator(&request.name)).is_err();
+        if known.is_some_and(|known| known.facts.identity != identity && !revoked) {
             return Err(ApiError::conflict(format!(
                 "'{0}' has joined with another key: choose another name, or 'weir forget {0}' first",
                 request.name
@@ -396,7 +412,9 @@ impl Controlled {
             .map_err(|error| ApiError::invalid(format!("csr_pem: {error}")))?;
         let facts =
             ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };
+        let name = facts.name.clone();
         self.handle.joined(facts).await.map_err(|error| self.failed(error))?;
+        identities::certified(&self.handle, &name, &certificate_pem).await?;
         Ok(JoinResponse {
             certificate_pem,
             ca_pem: self.state.authority.certificate_pem().to_string(),
@@ -543,7 +561,14 @@ impl Backend for Controlled {
     fn add_member(&self, member: AddMember) -> Reply<'_, ()> {
         Box::pin(async move {
             let group = self.in_group()?;
+            let key = member.key.as_deref().and_then(from_hex::<32>);
+            let whose = SourceId::of_controller(&super::controller::member_name(member.id));
             group.add(member).await?;
+            if let Some(key) = key.filter(|_| self.handle.orders_everywhere()) {
+                // What it says is taken when as many members say so as cannot all lie; each is asked to add it.
+                let about = IdentityEvent::Introduced { whose, key };
+                self.handle.about_identity(about, None).await.map_err(|error| self.failed(error))?;
+            }
             group.shares_dealt(&self.handle, 0).await
         })
     }
@@ -560,6 +585,30 @@ impl Backend for Controlled {
 
     fn refresh_group(&self) -> Reply<'_, ()> {
         Box::pin(async move { self.in_group()?.refresh(&self.handle).await })
+    }
+
+    fn identities(&self, stale: bool) -> Reply<'_, IdentityList> {
+        Box::pin(self.list_identities(stale))
+    }
+
+    fn rotate(&self, _caller: Caller, request: RotateRequest) -> Reply<'_, ()> {
+        Box::pin(async move { self.rotate_actuator(&request.name).await })
+    }
+
+    fn revoke(&self, caller: Caller, request: RevokeRequest) -> Reply<'_, ()> {
+        Box::pin(self.revoke_source(caller, request))
+    }
+
+    fn order_key_change(&self, caller: Caller, change: KeyChange) -> Reply<'_, ()> {
+        Box::pin(self.order_change(caller, change))
+    }
+
+    fn next_key(&self) -> Reply<'_, KeyChange> {
+        Box::pin(self.make_next_key())
+    }
+
+    fn use_next_key(&self) -> Reply<'_, KeyChange> {
+        Box::pin(self.take_next_key())
     }
 
     fn trace(&self, request: TraceRequest) -> Reply<'_, TraceResponse> {
@@ -634,6 +683,32 @@ impl Backend for Controlled {
         })
     }
 
+    fn domain(&self) -> Reply<'_, DomainDescription> {
+        Box::pin(async { self.domains.description() })
+    }
+
+    fn domains(&self) -> Reply<'_, DomainList> {
+        Box::pin(async {
+            self.barrier().await?;
+            Ok(self.domains.list())
+        })
+    }
+
+    fn add_domain(&self, caller: Caller, request: AddDomain) -> Reply<'_, DomainResponse> {
+        Box::pin(async move { self.about_domains(caller, Domains::known(request)?).await })
+    }
+
+    fn forget_domain(&self, caller: Caller, name: Label) -> Reply<'_, DomainResponse> {
+        Box::pin(async move {
+            self.barrier().await?;
+            self.about_domains(caller, self.domains.forgotten(name)?).await
+        })
+    }
+
+    fn statements(&self, question: Vec<u8>) -> Reply<'_, Vec<u8>> {
+        Box::pin(async move { self.domains.answer(&question).await })
+    }
+
     fn counters(&self, name: Label) -> Reply<'_, Vec<(String, u64)>> {
         Box::pin(async move {
             match self.ask(name, Question::Counters).await? {
@@ -645,7 +720,7 @@ impl Backend for Controlled {
     }
 
     fn metrics(&self) -> String {
-        self.handle.metrics_text()
+        self.handle.metrics_text() + &self.domains.metrics_text()
     }
 }
 

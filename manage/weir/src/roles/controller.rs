@@ -3,7 +3,9 @@
 pub mod config;
 
 use super::backend::Controlled;
+use super::domains::{Domains, Me};
 use super::group::{self, Founding, Group, MEMBER_NUMBER_MAX};
+use super::identities::{self, Own, own_key};
 use super::keys::Keys;
 use super::state::State;
 use crate::cli::Failure;
@@ -15,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use weir_api::pki::server_config;
+use weir_api::pki::{CONTROLLER_RENEWAL, Shown, refusing_server_config};
 use weir_api::server::{Admins, router};
 use weir_api::tls::{Peer, TlsListener};
 use weir_apps::fabric::{Fabric, FabricSettings};
@@ -75,7 +77,10 @@ impl ControllerArguments {
             .enable_all()
             .build()
             .map_err(Failure::io("starting threads"))?;
-        runtime.block_on(serve(config))
+        let ended = runtime.block_on(serve(config));
+        // A question that waits at another domain keeps nobody from stopping.
+        runtime.shutdown_background();
+        ended
     }
 
     /// The command line over the file over the defaults.
@@ -122,7 +127,10 @@ fn start(
         }
         Some(group) => (member_name(group.id), state.member_event_key(group.id)),
     };
+    let first = identity.public();
+    let identity = own_key(&config.state_dir, identity).map_err(|error| wrong(&error))?;
     let mut settings = ControllerSettings::new(config.domain.clone(), name, Arc::new(identity));
+    settings.configured = Some(first);
     settings.registry = super::store::registry();
     settings.audit = audit(config)?;
     settings.scheduler.mode = match config.consistency {
@@ -132,7 +140,7 @@ fn start(
     };
     let clock = Arc::new(RealClock::new());
     let single = || Box::new(SingleSigner(state.group_key()));
-    let apps: Vec<SharedApp> = vec![Arc::new(Fabric::new(FabricSettings::default()))];
+    let apps: Vec<SharedApp> = vec![Arc::new(Fabric::new(fabric(config)))];
     let Some(group) = &config.group else {
         let log = config.state_dir.join("log");
         std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
@@ -151,6 +159,10 @@ fn start(
         // Each by its own key, so that none can speak for another.
         Ordering::Bft => {
             settings.snapshots.entries = group::STATE_EVERY;
+            // Who came later, or came back with another key, is introduced by the others.
+            settings.configured = group.founder_keys.get(&group.id).copied();
+            settings.is_configured = settings.configured.is_some();
+            settings.believes_one = false;
             let others = group.founder_keys.iter().filter(|(id, _)| **id != group.id);
             others.map(|(id, key)| (SourceId::of_controller(&member_name(*id)), *key)).collect()
         }
@@ -175,6 +187,18 @@ fn start(
     Ok((controller, Some((group, founding))))
 }
 
+/// What the app must know of the domain: the same for all its controllers.
+fn fabric(config: &ControllerConfig) -> FabricSettings {
+    let group = config.group.as_ref();
+    FabricSettings {
+        domain: Some(config.domain.clone()),
+        believes_no_controller: group.is_some_and(|group| group.order == Ordering::Bft),
+        // Counts only where none is believed, and there all have the list.
+        controllers_founded: group.map_or(1, |group| group.founders.len().max(1)),
+        ..FabricSettings::default()
+    }
+}
+
 /// Where the audit is kept.
 fn audit(config: &ControllerConfig) -> Result<Option<AuditPlace>, Failure> {
     if config.audit_bytes == 0 {
@@ -187,7 +211,7 @@ fn audit(config: &ControllerConfig) -> Result<Option<AuditPlace>, Failure> {
 }
 
 /// Under which name a member of a group signs its events.
-fn member_name(id: u64) -> Label {
+pub fn member_name(id: u64) -> Label {
     match Label::new(format!("controller-{id}")) {
         Ok(label) => label,
         Err(error) => unreachable!("{error}"),
@@ -234,6 +258,17 @@ async fn rot_when_told(handle: ControllerHandle, state_dir: PathBuf) {
     }
 }
 
+/// Shows a new certificate long before the one before is over. Never ends.
+async fn show_anew(shown: &Shown, state: &State) {
+    loop {
+        tokio::time::sleep(CONTROLLER_RENEWAL).await;
+        let renewed = state.controller_certificate().map_err(|error| error.to_string());
+        if let Err(error) = renewed.and_then(|made| shown.show(&made).map_err(|error| error.to_string())) {
+            tracing::error!(error, "the certificate of this controller was not renewed");
+        }
+    }
+}
+
 async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Input(error.to_string());
     if let Some(keys) =
@@ -252,8 +287,11 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     };
     let (api, sessions) = (bind(config.api).await?, bind(config.session).await?);
     let ca = state.authority.certificate_pem().to_string();
-    let api_tls = server_config(&state.server, &ca, false).map_err(|error| wrong(&error))?;
-    let session_tls = server_config(&state.server, &ca, true).map_err(|error| wrong(&error))?;
+    let shown = Arc::new(Shown::new(&state.server).map_err(|error| wrong(&error))?);
+    let refuses = identities::refuses(controller.handle());
+    let tls = |required| refusing_server_config(shown.clone(), &ca, required, refuses.clone());
+    let (api_tls, session_tls) =
+        (tls(false).map_err(|error| wrong(&error))?, tls(true).map_err(|error| wrong(&error))?);
     let at = |port: u16| SocketAddr::new(config.advertise, port).to_string();
     let (api_address, session_address) = (at(config.api.port()), at(config.session.port()));
     let context = config.state_dir.join("admin.json");
@@ -261,15 +299,22 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     if group.is_none() || !context.exists() {
         state.write_context(&context, &known_apis(&config, &api_address)).map_err(|error| wrong(&error))?;
     }
-    let admins = Admins::of_token(&state.admin_token);
+    let admins = Admins::of_token(&state.admin_token).refusing(refuses);
     let (state, certificate_days) = (Arc::new(state), config.certificate_days);
-    let authority = state.clone();
+    let (authority, state_for_certificates) = (state.clone(), state.clone());
     let renewer = move |name: &Label, csr_pem: &str| {
         let signed = authority.authority.actuator(name, csr_pem, certificate_days);
         signed.map_err(|error| format!("the request cannot be signed: {error}"))
     };
     let access = SessionAccess { tls: session_tls, strangers: false, renewer: Arc::new(renewer) };
     let replica = group.as_ref().map(|(group, _)| group.clone());
+    let me = Me {
+        id: config.group.as_ref().map_or(0, |group| group.id),
+        api: api_address.clone(),
+        group: replica.clone(),
+        state: state.clone(),
+    };
+    let domains = Arc::new(Domains::new(controller.handle(), me));
     let backend = Controlled {
         handle: controller.handle(),
         state: state.clone(),
@@ -277,6 +322,8 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         api_address: api_address.clone(),
         session_address,
         group: replica.clone(),
+        domains: domains.clone(),
+        own: Own::new(&config.state_dir, shown.clone()),
     };
     let listener = TlsListener::new(api, api_tls).map_err(Failure::io("listening"))?;
     let store = super::store::route(controller.handle(), replica.clone(), admins.clone());
@@ -290,7 +337,9 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         }
         ended = watch_group(&config, group, controller.handle(), state) => ended,
         () = super::store::expire(controller.handle()) => Ok(()),
+        () = domains.run() => Ok(()),
         () = rot_when_told(controller.handle(), config.state_dir.clone()) => Ok(()),
+        () = show_anew(&shown, &state_for_certificates) => Ok(()),
         () = super::stopped() => Ok(()),
     };
     tracing::info!("the controller stops");

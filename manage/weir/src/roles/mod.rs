@@ -2,9 +2,11 @@
 
 pub mod backend;
 pub mod controller;
+pub mod domains;
 pub mod filewall;
 pub mod group;
 pub mod health;
+pub mod identities;
 pub mod keys;
 pub mod node;
 pub mod state;

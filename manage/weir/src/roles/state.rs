@@ -103,6 +103,8 @@ pub struct State {
     pub event_seed: [u8; 32],
     /// Key of the packets' security tokens.
     pub dataplane_secret: [u8; 16],
+    /// Addresses in the controller's certificate.
+    advertised: Vec<IpAddr>,
     join_key: [u8; 32],
 }
 
@@ -189,8 +191,17 @@ impl State {
             group_seed: kept_key(dir.join("group.seed"))?,
             event_seed: kept_key(dir.join("event.seed"))?,
             dataplane_secret: kept_key(dir.join("dataplane.secret"))?,
+            advertised: advertised.to_vec(),
             join_key: kept_key(dir.join("join.key"))?,
         })
+    }
+
+    /// Another certificate of this controller, for another key.
+    ///
+    /// # Errors
+    /// [`StateError::Pki`].
+    pub fn controller_certificate(&self) -> Result<Identity, StateError> {
+        Ok(self.authority.controller(&self.advertised)?)
     }
 
     /// The group's key pair.

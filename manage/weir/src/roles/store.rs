@@ -45,6 +45,8 @@ fn authenticate(admins: Admins) -> Arc<Authenticate> {
     Arc::new(move |extensions: &Extensions, metadata: &MetadataMap| {
         let peer = extensions.get::<axum::extract::ConnectInfo<Peer>>().map(|info| &info.0);
         let authorization = metadata.get("authorization").and_then(|value| value.to_str().ok());
+        let taken = admins.takes(peer);
+        taken.map_err(|error| Status::unauthenticated(error.problem.message))?;
         if let Some(name) = peer.and_then(|peer| peer.name.as_ref()).filter(|_| authorization.is_none()) {
             if peer.is_some_and(|peer| peer.is_admin) {
                 return Ok(Identity::admin("administrator"));

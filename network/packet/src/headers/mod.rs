@@ -13,11 +13,13 @@ mod arp;
 mod ipv4;
 mod ipv6;
 mod neighbor;
+mod plain;
 mod transport;
 
 pub use arp::{ARP_BYTES, ARP_REPLY, ARP_REQUEST, Arp, parse_arp};
 pub use ipv6::MAX_EXTENSION_HEADERS;
 pub use neighbor::{NeighborMessage, parse_neighbor};
+pub use plain::Plain;
 
 use crate::PacketError;
 use crate::address::{IpAddress, Mac};

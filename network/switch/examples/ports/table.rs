@@ -82,7 +82,7 @@ impl Table {
             *hash = self.store.hash(key);
             self.tables.prefetch_bucket(*hash);
         }
-        let near = hashes.map(|hash| self.tables.prefetch_flow(&self.store, hash));
+        let near = hashes.map(|hash| self.tables.prefetch_flow(&self.store, hash, true));
         let find = |at: usize| {
             let found = self.tables.find_near(&self.store, near[at], hashes[at], &keys[at]);
             let (slot, action) = found.expect("a flow");

@@ -9,7 +9,7 @@ const UDP: u8 = 17;
 
 const SIDES: Sides = Sides { egress: Some(true), ingress: None };
 
-fn key(protocol: u8, port: u16) -> FlowKey {
+pub(super) fn key(protocol: u8, port: u16) -> FlowKey {
     FlowKey {
         source: ip("10.0.0.5").into(),
         destination: ip("10.0.0.6").into(),

@@ -9,7 +9,7 @@
 //! - [`forward`]: the decision about one packet.
 //! - [`path`]: a packet's way from where it comes in to where it goes out.
 //! - [`transmit`], [`receive`]: the underlay. [`port`]: the devices. [`peers`]: what other switches take. [`polling`]: when it sleeps.
-//! - [`buffer`]: the memory. [`idle`]: what else its processor may do.
+//! - [`buffer`]: the memory. [`idle`]: what else its processor may do. [`catch_up`]: how it begins without flows.
 //! - [`ring`]: frames to and from the slow thread. [`counters`]: what is counted.
 //!
 //! Departure from the paper: the engine polls only for a few microseconds, and only while that pays ([`polling`]), because
@@ -17,6 +17,7 @@
 //! processor runs.
 
 pub mod buffer;
+pub mod catch_up;
 pub mod counters;
 pub mod forward;
 pub mod idle;
@@ -35,6 +36,7 @@ use crate::flow::{Ingress, MissReason, PortIndex};
 use crate::flowtable::action::Tunnel;
 use crate::flowtable::{FlowStore, Tables};
 use crate::fragments::Fragments;
+use catch_up::CatchUp;
 use counters::{Counters, EngineEvent};
 use path::Path;
 use polling::Polling;
@@ -134,7 +136,7 @@ pub enum Command {
     LookFragment(Box<(Ingress, Parsed)>),
     /// Read nothing more from outside, say so, and do what the slow path wants.
     Pause,
-    /// Go on.
+    /// Go on, with what came meanwhile ([`catch_up`]).
     Resume,
     /// Say what another engine is to begin with.
     Carry,
@@ -270,6 +272,7 @@ pub struct Engine {
     /// When the last turn began, if it had something to do.
     worked_from: Option<Instant>,
     pause: Pause,
+    catch_up: CatchUp,
     stopped: bool,
 }
 
@@ -316,6 +319,7 @@ impl Engine {
             poll_at: Instant::now(),
             worked_from: None,
             pause: Pause::No,
+            catch_up: CatchUp::default(),
             stopped: false,
         })
     }
@@ -347,6 +351,9 @@ impl Engine {
         }
         let start = Instant::now();
         let had_work = self.end_last(start);
+        if self.catch_up.is_on() && !self.may_read(start) {
+            return self.wait_for_slow_path();
+        }
         let looks = self.polling.looks(start);
         let waits = !looks && !self.is_behind();
         let timeout_ms = if waits { self.slots.sleep_ms() } else { 0 };
@@ -358,7 +365,7 @@ impl Engine {
         let now = if timeout_ms == 0 { start } else { Instant::now() };
         self.path.set_now(now);
         for event in 0..count {
-            self.serve(self.events[event].u64);
+            self.serve(self.events[(self.catch_up.first() + event) % count].u64);
         }
         let frames = self.serve_guests(looks);
         let injected = self.take_injects();
@@ -390,11 +397,16 @@ impl Engine {
         let wait_ms = if self.channels.injects.peek().is_some() { 0 } else { PAUSED_WAIT_MS };
         sys::wait_readable(self.shared.engine_wake.fd(), wait_ms);
         self.shared.engine_wake.clear();
+        self.work_for_slow_path();
+        Ok(())
+    }
+
+    /// What is done without reading anything from outside.
+    fn work_for_slow_path(&mut self) {
         self.path.set_now(Instant::now());
         self.take_commands();
         self.take_injects();
         self.end_turn();
-        Ok(())
     }
 
     /// The last turn is over at `now`; returns whether it had something to do. Its end is the next one's beginning, so
@@ -416,6 +428,8 @@ impl Engine {
             TOKEN_WAKE => {
                 self.shared.engine_wake.clear();
                 self.take_commands();
+                // They missed before anything that is read from now on, and that finds their flows.
+                self.take_injects();
             }
             TOKEN_IDLE => self.slots.readable(),
             token if token >= TOKEN_UNDERLAY => self.serve_underlay((token - TOKEN_UNDERLAY) as usize),
@@ -500,6 +514,7 @@ impl Engine {
                 }
                 Command::Resume => {
                     self.pause = Pause::No;
+                    self.catch_up.begin();
                     None
                 }
                 Command::Carry => Some(Returned::Carried(Box::new(self.path.carried()))),

@@ -118,6 +118,8 @@ pub struct Path {
     /// Bytes read from ports and received in this turn.
     turn_bytes: u64,
     missed: bool,
+    /// Nothing more is read when so many frames were ever handed to the slow path: see [`super::catch_up`].
+    pub(super) misses_until: usize,
 }
 
 impl Path {
@@ -153,6 +155,7 @@ impl Path {
             shapes: Shapes::default(),
             turn_bytes: 0,
             missed: false,
+            misses_until: usize::MAX,
         }
     }
 
@@ -226,10 +229,19 @@ impl Path {
         self.arena_used + HEADROOM
     }
 
+    /// Whether what is left outside is to stay there in this turn.
+    #[inline]
+    fn reads_no_more(&self, misses: &FrameProducer<Miss>) -> bool {
+        misses.pushed() >= self.misses_until
+    }
+
     /// Reads a port's frames, at most its share of a turn.
     pub fn serve_port(&mut self, number: usize, misses: &mut FrameProducer<Miss>) -> Served {
         let was_single = self.ports.take_single(number);
         for count in 0..PORT_FRAMES_PER_TURN {
+            if self.reads_no_more(misses) {
+                return Served::Done;
+            }
             if count == 1 && was_single {
                 // Likely the only one again: it need not wait until the port says so.
                 self.flush();

@@ -203,6 +203,12 @@ impl Ports {
         }
     }
 
+    /// Whether a port takes any frame as it is: it carries traffic, and prescribes no Ethernet addresses.
+    #[inline]
+    pub fn takes_any(&self, number: usize) -> bool {
+        matches!(self.ports.get(number), Some(Some(port)) if port.up && port.ethernet.is_none())
+    }
+
     /// The TAP of a port that carries traffic.
     #[inline]
     pub fn tap(&self, number: usize) -> Option<BorrowedFd<'_>> {

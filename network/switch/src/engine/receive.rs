@@ -64,12 +64,13 @@ impl Default for Receive {
 }
 
 impl Receive {
-    /// Receives what is there, without waiting; returns how many messages, and whether there may be more.
+    /// Receives what is there, at most so many messages, without waiting; returns how many, and whether there may be more.
     ///
     /// # Errors
     /// `WouldBlock` when there is none.
-    pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<(usize, bool)> {
-        for (number, room) in self.bytes.chunks_exact_mut(MESSAGE_BYTES).take(self.wanted).enumerate() {
+    pub fn receive(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<(usize, bool)> {
+        let wanted = self.wanted.min(most);
+        for (number, room) in self.bytes.chunks_exact_mut(MESSAGE_BYTES).take(wanted).enumerate() {
             self.pieces[number] = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
             let header = &mut self.headers[number].msg_hdr;
             header.msg_name = (&raw mut self.addresses[number]).cast();
@@ -82,9 +83,9 @@ impl Receive {
         }
         // SAFETY: every pointer was just set to memory of `self`, which is borrowed alone.
         #[allow(unsafe_code)]
-        let count = unsafe { sys::receive_messages(socket, &mut self.headers[..self.wanted])? };
+        let count = unsafe { sys::receive_messages(socket, &mut self.headers[..wanted])? };
         let bytes: usize = self.headers[..count].iter().map(|header| header.msg_len as usize).sum();
-        let full = count == self.wanted;
+        let full = count == wanted;
         self.wanted = if bytes >= count * LARGE_BYTES { LARGE_MESSAGES } else { MESSAGES_MAX };
         Ok((count, full))
     }

@@ -109,6 +109,12 @@ impl<H: Copy> FrameProducer<H> {
 }
 
 impl<H: Copy> FrameProducer<H> {
+    /// Frames that were ever put in.
+    #[inline]
+    pub fn pushed(&self) -> usize {
+        self.head
+    }
+
     /// Frames that were not taken out yet.
     pub fn waiting(&self) -> usize {
         self.head - self.ring.tail.load(Ordering::Acquire)

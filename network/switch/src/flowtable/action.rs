@@ -1,11 +1,13 @@
 //! A flow's action in the form that the engine obeys: everything that can be worked out once a flow
 //! is not worked out once a packet.
 
+use crate::engine::counters::RULE_COUNTERS_MAX;
 use crate::flow::{Action, CounterIndex, Hop, Nat, PortIndex};
 use std::net::IpAddr;
 use weir_model::resource::Encapsulation;
 use weir_packet::address::Mac;
 use weir_packet::encap::{self, InnerChecksum, MAX_ENCAP_BYTES};
+use weir_packet::headers::tcp_flags;
 use weir_packet::rewrite::{Endpoint, Rewrite};
 
 /// Where a flow goes, compiled.
@@ -81,7 +83,7 @@ pub fn wire_format(format: Encapsulation) -> encap::Encapsulation {
 
 /// What the engine does with every packet of a flow; see [`Action`].
 ///
-/// In this order: what every packet needs is in one line behind the key, translation comes last.
+/// In this order: what every packet needs is in one line behind that of the key, translation comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct CompiledAction {
@@ -123,6 +125,78 @@ impl CompiledAction {
         })
     }
 }
+
+/// As much of an action as a plain packet needs that goes to a port here and is not translated: 20 bytes, which lie in one line
+/// with the flow's key. Of other flows it only says that they are others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Brief {
+    /// New Ethernet addresses as they are on the wire: destination, source.
+    ethernet: [u8; 12],
+    /// Where it goes.
+    pub port: PortIndex,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Rule counter, and the bits below.
+    word: u32,
+}
+
+impl Brief {
+    const COUNTER: u32 = RULE_COUNTERS_MAX as u32 - 1;
+    /// The flow goes to a port here and is not translated.
+    const IS_ALL: u32 = 1 << 31;
+    const HAS_ETHERNET: u32 = 1 << 30;
+    const ROUTED: u32 = 1 << 29;
+    /// The MSS of a SYN may have to be lowered.
+    const CLAMPS: u32 = 1 << 28;
+
+    /// Of an action.
+    pub fn new(action: &CompiledAction) -> Brief {
+        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+        let (port, is_port) = match action.hop {
+            CompiledHop::Port(port) => (port, true),
+            CompiledHop::Underlay(_) | CompiledHop::External | CompiledHop::Drop => (0, false),
+        };
+        let mut ethernet = [0; 12];
+        if let Some((destination, source)) = action.ethernet {
+            ethernet[..6].copy_from_slice(&destination);
+            ethernet[6..].copy_from_slice(&source);
+        }
+        // A counter that is over the most is counted under the last.
+        let word = action.counter.min(Brief::COUNTER)
+            | bit(is_port && action.rewrite.is_none(), Brief::IS_ALL)
+            | bit(action.ethernet.is_some(), Brief::HAS_ETHERNET)
+            | bit(action.routed, Brief::ROUTED)
+            | bit(action.mss_max != 0, Brief::CLAMPS);
+        Brief { ethernet, port, mtu: action.mtu, word }
+    }
+
+    /// Whether it says all that is to be done with a plain packet of these TCP flags.
+    #[inline]
+    pub fn is_all(&self, tcp_flags: u8) -> bool {
+        self.word & Brief::IS_ALL != 0 && (self.word & Brief::CLAMPS == 0 || tcp_flags & tcp_flags::SYN == 0)
+    }
+
+    /// Rule counter.
+    #[inline]
+    pub fn counter(&self) -> CounterIndex {
+        self.word & Brief::COUNTER
+    }
+
+    /// Whether TTL or hop limit goes down.
+    #[inline]
+    pub fn is_routed(&self) -> bool {
+        self.word & Brief::ROUTED != 0
+    }
+
+    /// New Ethernet addresses: destination, source.
+    #[inline]
+    pub fn ethernet(&self) -> Option<&[u8; 12]> {
+        (self.word & Brief::HAS_ETHERNET != 0).then_some(&self.ethernet)
+    }
+}
+
+const _: () = assert!(RULE_COUNTERS_MAX.is_power_of_two() && RULE_COUNTERS_MAX <= 1 << 28);
 
 fn translation(nat: &Nat) -> Rewrite {
     let endpoint = |side: Option<(IpAddr, u16)>| {

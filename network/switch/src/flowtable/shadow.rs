@@ -1,6 +1,6 @@
 //! The writer's side of the flow table: a shadow that is changed, published by message, and got back.
 
-use super::action::CompiledAction;
+use super::action::{Brief, CompiledAction};
 use super::index::{Index, ZoneKey, Zones};
 use super::store::{Entry, FlowStore};
 use std::sync::Arc;
@@ -36,12 +36,12 @@ impl Tables {
         self.index.prefetch(hash);
     }
 
-    /// Has fetched what a look-up reads last, and what the engine then needs of the flow. Returns the slot that the flow
-    /// nearly certainly has, for [`Tables::find_near`].
+    /// Has fetched what a look-up reads last, and what the engine then needs of the flow for a plain packet, or for any
+    /// other. Returns the slot that the flow nearly certainly has, for [`Tables::find_near`].
     #[inline]
-    pub fn prefetch_flow(&self, store: &FlowStore, hash: u64) -> Option<u32> {
+    pub fn prefetch_flow(&self, store: &FlowStore, hash: u64, is_plain: bool) -> Option<u32> {
         let slot = self.index.likely(hash)?;
-        store.prefetch(slot);
+        store.prefetch(slot, is_plain);
         Some(slot)
     }
 
@@ -61,6 +61,19 @@ impl Tables {
             }
         }
         self.find(store, hash, key)
+    }
+
+    /// Slot and brief action of a key, if they are where [`Tables::prefetch_flow`] of these very tables thought.
+    #[inline]
+    pub fn brief_near<'a>(
+        &'a self,
+        store: &'a FlowStore,
+        near: Option<u32>,
+        key: &FlowKey,
+    ) -> Option<(u32, &'a Brief)> {
+        let slot = near?;
+        let entry = store.entry(slot);
+        (entry.key == *key).then_some((slot, &entry.brief))
     }
 
     /// The action of a slot that [`Tables::find`] of these very tables gave.
@@ -220,7 +233,7 @@ impl Shadow {
         if let Some(old) = replaced {
             self.remove(old);
         }
-        self.store.write(slot, Entry { key, action }, now_ms);
+        self.store.write(slot, Entry::new(key, action), now_ms);
         if let Err(full) = self.change(Change::Insert(self.store.hash(&key), slot)) {
             self.free.push(slot);
             return Err(full);

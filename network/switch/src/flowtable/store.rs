@@ -1,7 +1,8 @@
 //! The flat arrays behind the index: keys with actions, and statistics.
 //!
 //! They have room for the most flows that there may be; memory comes when a slot is first used ([`super::zeroed`]), and is kept
-//! while the process lives. An entry is three cache lines, of which a flow without address translation needs two.
+//! while the process lives. An entry is three cache lines, of which a plain packet to a port needs the first, and a flow without
+//! address translation two.
 //!
 //! Who may touch what (the proof that the `unsafe` here is sound):
 //! - A slot is *private* from the moment that the shadow's owner takes it off the free list until it
@@ -12,7 +13,7 @@
 //!
 //! Statistics are atomics with one writer each: no ordering is needed, a reader may be a little late.
 
-use super::action::CompiledAction;
+use super::action::{Brief, CompiledAction};
 use super::zeroed::{Zeroable, Zeroed, prefetch};
 use crate::flow::FLOWS_MAX;
 use std::cell::UnsafeCell;
@@ -30,11 +31,21 @@ const LINE_BYTES: usize = 64;
 pub struct Entry {
     /// Its key, zone included.
     pub key: FlowKey,
+    /// The beginning of what to do with its packets.
+    pub brief: Brief,
     /// What to do with its packets.
     pub action: CompiledAction,
 }
 
+impl Entry {
+    /// A flow.
+    pub fn new(key: FlowKey, action: CompiledAction) -> Entry {
+        Entry { key, brief: Brief::new(&action), action }
+    }
+}
+
 const _: () = assert!(size_of::<Entry>() == 3 * LINE_BYTES);
+const _: () = assert!(std::mem::offset_of!(Entry, action) == LINE_BYTES);
 
 struct Cell(UnsafeCell<MaybeUninit<Entry>>);
 
@@ -146,12 +157,14 @@ impl FlowStore {
         size_of::<Cell>() + size_of::<FlowCounters>()
     }
 
-    /// Has fetched what a packet of a flow needs that is not translated.
+    /// Has fetched what a packet of a flow needs: a plain one, or one that is not translated.
     #[inline]
-    pub(super) fn prefetch(&self, slot: u32) {
+    pub(super) fn prefetch(&self, slot: u32, is_plain: bool) {
         let entry: *const u8 = self.entries.as_ptr().wrapping_add(slot as usize).cast();
         prefetch(entry);
-        prefetch(entry.wrapping_add(LINE_BYTES));
+        if !is_plain {
+            prefetch(entry.wrapping_add(LINE_BYTES));
+        }
         prefetch(self.counters.as_ptr().wrapping_add(slot as usize));
     }
 

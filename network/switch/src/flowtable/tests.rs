@@ -241,7 +241,7 @@ fn what_was_asked_for_ahead_is_found_and_what_was_wrong_is_looked_for_again() {
         let (key, wrong) = (key(number), Some(number % 7));
         let hash = store.hash(&key);
         tables.prefetch_bucket(hash);
-        let near = tables.prefetch_flow(&store, hash);
+        let near = tables.prefetch_flow(&store, hash, true);
         let wanted = (number < count).then_some(number);
         for near in [near, wrong, None] {
             let found = tables.find_near(&store, near, hash, &key).map(|(_, action)| action.counter);

@@ -50,6 +50,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use weir_model::resource::Encapsulation;
 
 /// Name of the socket in the run directory at which a process takes over.
 pub const UPGRADE_SOCKET: &str = "upgrade.sock";
@@ -82,6 +83,21 @@ pub const GUESTS_LIMIT: Duration = Duration::from_millis(50);
 pub const BLACKOUT_LIMIT: Duration = Duration::from_secs(2);
 /// How long to wait for the end of a process that was killed.
 pub const KILL_LIMIT: Duration = Duration::from_secs(2);
+
+/// What does not change while a process runs, and is handed over first.
+#[derive(Debug)]
+pub struct Fixed {
+    /// The lock of the run directory.
+    pub lock: OwnedFd,
+    /// The listening control socket.
+    pub control: OwnedFd,
+    /// The punt socket.
+    pub punt: OwnedFd,
+    /// Sockets that receive.
+    pub receivers: Vec<(OwnedFd, Encapsulation)>,
+    /// Sockets that send.
+    pub senders: Vec<(OwnedFd, Encapsulation)>,
+}
 
 /// Which release this is.
 pub fn build() -> String {

@@ -7,7 +7,7 @@ use super::message::{
 use super::old::Who;
 use super::wire::Channel;
 use super::{
-    BLACKOUT_LIMIT, BROWNOUT_LIMIT, HELLO_LIMIT, HandoverError, KILL_LIMIT, ROUND_SMALL, ROUNDS_MAX,
+    BLACKOUT_LIMIT, BROWNOUT_LIMIT, Fixed, HELLO_LIMIT, HandoverError, KILL_LIMIT, ROUND_SMALL, ROUNDS_MAX,
     UPGRADE_SOCKET, build,
 };
 use crate::conntrack::Changes;
@@ -21,22 +21,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 use weir_model::Key;
-use weir_model::resource::Encapsulation;
-
-/// What was handed over first.
-#[derive(Debug)]
-pub struct Fixed {
-    /// The lock of the run directory.
-    pub lock: OwnedFd,
-    /// The listening control socket.
-    pub control: OwnedFd,
-    /// The punt socket.
-    pub punt: OwnedFd,
-    /// Sockets that receive.
-    pub receivers: Vec<(OwnedFd, Encapsulation)>,
-    /// Sockets that send.
-    pub senders: Vec<(OwnedFd, Encapsulation)>,
-}
 
 /// What was handed over last.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 use super::message::{Hello, Message, VERSION_NEWEST, VERSION_OLDEST, Welcome};
 use super::wire::{Channel, listen};
 use super::{
-    ASK_LIMIT, BLACKOUT_LIMIT, BROWNOUT_LIMIT, CONNECTIONS_PER_MESSAGE, HELLO_LIMIT, HandoverCounters,
+    ASK_LIMIT, BLACKOUT_LIMIT, BROWNOUT_LIMIT, CONNECTIONS_PER_MESSAGE, Fixed, HELLO_LIMIT, HandoverCounters,
     HandoverError, KILL_LIMIT, RECORDS_PER_MESSAGE, build, sign_lock,
 };
 use crate::conntrack::Changes;
@@ -22,24 +22,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 use weir_model::Label;
-use weir_model::resource::Encapsulation;
-
-/// What does not change while the process runs, and is handed over first.
-#[derive(Debug)]
-pub struct Fixed {
-    /// The lock of the run directory.
-    pub lock: OwnedFd,
-    /// The listening control socket.
-    pub control: OwnedFd,
-    /// The punt socket.
-    pub punt: OwnedFd,
-    /// Sockets that receive.
-    pub receivers: Vec<(OwnedFd, Encapsulation)>,
-    /// Sockets that send.
-    pub senders: Vec<(OwnedFd, Encapsulation)>,
-    /// Name and device of the outside, at a gateway.
-    pub outside: Option<(String, Arc<OwnedFd>)>,
-}
 
 /// Who this is: another switch is not replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +41,8 @@ pub struct Keeper {
     pub path: PathBuf,
     /// What is handed over first.
     pub fixed: Fixed,
+    /// Name and device of the outside, at a gateway.
+    pub outside: Option<(String, Arc<OwnedFd>)>,
     /// Who this is.
     pub who: Who,
     /// To the slow thread.
@@ -313,7 +297,7 @@ impl Keeper {
         for (tap, device) in &state.taps {
             channel.send(&Message::Tap(tap.clone()), &[device.as_fd()])?;
         }
-        if let Some((name, device)) = &self.fixed.outside {
+        if let Some((name, device)) = &self.outside {
             let tap = super::message::CarriedTap { key: None, netns: None, device: name.clone() };
             channel.send(&Message::Tap(tap), &[device.as_fd()])?;
         }
@@ -330,7 +314,7 @@ impl Keeper {
             channel.send(&Message::Held(held.clone()), &[])?;
         }
         let mut end = state.end;
-        end.taps += u32::from(self.fixed.outside.is_some());
+        end.taps += u32::from(self.outside.is_some());
         channel.send(&Message::Frozen(end), &[])
     }
 }

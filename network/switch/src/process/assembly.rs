@@ -1,7 +1,7 @@
 //! The parts of a switch put together, and its threads.
 
 use super::given::{Given, Outside, Sockets, copies, gate_opener, open_numbers};
-use super::{Secrets, Switch, SwitchError, system, who};
+use super::{Secrets, Switch, SwitchError, read_identity, system, who};
 use crate::config::SwitchConfig;
 use crate::control::clients::ControlCounters;
 use crate::control::{Control, REQUESTS_MAX};
@@ -12,14 +12,15 @@ use crate::engine::sys::{self, Wakeup};
 use crate::engine::transmit::Transmit;
 use crate::engine::{COMMANDS_MAX, Channels, Engine, MissLoad, RING_BYTES, RING_FRAMES, Shared, Underlay};
 use crate::flowtable::{FlowStore, Index};
-use crate::handover::old::{Fixed, Keeper};
+use crate::handover::Fixed;
+use crate::handover::old::Keeper;
 use crate::handover::{self, HandoverCounters, UPGRADE_SOCKET};
 use crate::ports::attach::Attacher;
 use crate::slow::flows::FlowBook;
 use crate::slow::handover::HandoverPort;
 use crate::slow::mind::Mind;
 use crate::slow::ports::{Arrived, PortBook};
-use crate::slow::{EngineLink, Identity, Parts, Slow};
+use crate::slow::{EngineLink, Identity, Parts, ReadKey, Slow};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -72,7 +73,6 @@ impl<M: Mind + 'static> Assembly<M> {
             punt: given.punt.copy().map_err(system("copying a descriptor"))?,
             receivers: copy(&given.receivers)?,
             senders: copy(&given.senders)?,
-            outside: None,
         };
         let underlay = underlay(config, given.receivers, given.senders, &shared.counters);
         let batch = usize::from(config.engine.batch);
@@ -93,6 +93,7 @@ impl<M: Mind + 'static> Assembly<M> {
                 underlay: config.underlay,
                 domain: config.domain.clone(),
                 key: secrets.identity,
+                read_key: identity_reader(config),
                 numbers: open_numbers(config)?,
                 tokens: TokenKey::new(secrets.dataplane),
             },
@@ -112,6 +113,7 @@ impl<M: Mind + 'static> Assembly<M> {
         let slow = Slow::new(parts).map_err(system("starting the slow path"))?;
         let keeper = Keeper {
             fixed,
+            outside: None,
             who: who(config),
             asks: ask_sender,
             shared: Arc::clone(&shared),
@@ -161,7 +163,7 @@ impl Running {
     ) -> Result<Switch, SwitchError> {
         let (control, stop) = (self.control, Arc::clone(&self.shared));
         let control_wake = control.waker();
-        self.keeper.fixed.outside = outside.map(|outside| (outside.name, outside.device));
+        self.keeper.outside = outside.map(|outside| (outside.name, outside.device));
         let keeper_wake = Arc::clone(&self.keeper.wake);
         let threads = vec![
             self.engine,
@@ -266,4 +268,9 @@ pub(super) fn log_budget(config: &SwitchConfig) {
         socket_buffers_mib = mib(config.engine.socket_buffer_bytes as usize),
         "memory: tables grow as flows come, buffers as they fill"
     );
+}
+
+fn identity_reader(config: &SwitchConfig) -> ReadKey {
+    let path = config.identity_file.clone();
+    Box::new(move || read_identity(&path).map_err(|error| error.to_string()))
 }

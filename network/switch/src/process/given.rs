@@ -172,7 +172,7 @@ impl Given {
     pub(super) fn taken(
         config: &SwitchConfig,
         secrets: &Secrets,
-        fixed: handover::new::Fixed,
+        fixed: handover::Fixed,
         now_ms: u64,
     ) -> Result<Given, SwitchError> {
         let count = usize::from(config.engine.source_ports);

@@ -118,7 +118,6 @@ pub struct EngineLink {
 }
 
 /// Who this switch is.
-#[derive(Debug)]
 pub struct Identity {
     /// Its name.
     pub name: Label,
@@ -130,6 +129,8 @@ pub struct Identity {
     pub domain: Label,
     /// Signs its acks and events.
     pub key: KeyPair,
+    /// Reads that key anew.
+    pub read_key: ReadKey,
     /// Numbers its events.
     pub numbers: Numbers,
     /// Makes the tokens of its own packets.
@@ -163,6 +164,9 @@ pub struct Slow<M> {
     tick: u64,
     next_tick: Instant,
 }
+
+/// Reads the key that signs.
+pub type ReadKey = Box<dyn Fn() -> Result<KeyPair, String> + Send>;
 
 /// Opens the gate on its checkpoint.
 pub type OpenGate = Box<dyn Fn() -> io::Result<Gate> + Send>;

@@ -75,6 +75,7 @@ impl<M: Mind> Slow<M> {
                 ToSwitch::Attach { key } => self.attach_again(&key),
                 ToSwitch::Ask { id, question } => self.take_question(&client, id, question),
                 ToSwitch::Health(report) => self.take_health(report),
+                ToSwitch::ReadIdentity => self.read_identity(&client),
             }
         }
         // More may wait: look again without sleeping.
@@ -159,6 +160,15 @@ impl<M: Mind> Slow<M> {
             };
             self.tell(&FromSwitch::Changed { key: update.key, version: update.version, entry });
         }
+    }
+
+    /// Signs with the key that the file of the identity holds now.
+    fn read_identity(&mut self, client: &Arc<Client>) {
+        match (self.identity.read_key)() {
+            Ok(key) => self.identity.key = key,
+            Err(error) => tracing::error!(%error, "the key stays the one before"),
+        }
+        client.send(&FromSwitch::Identity { key: self.identity.key.public() });
     }
 
     /// Signs what the monitor tells of this host, and of no other.

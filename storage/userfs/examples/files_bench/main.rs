@@ -1,6 +1,7 @@
 //! `make bench-files`: the same work on files in memory reached in every way that there is: by an accelerated program, through FUSE (the same
-//! backend), directly on tmpfs, through Debian's libfuse on that tmpfs, through FUSE with kernel passthrough on it, and by a library
-//! for LD_PRELOAD with the same segment; and on ext4. The hook is really in place. Rounds are interleaved; medians are printed.
+//! backend), directly on tmpfs, through Debian's libfuse on that tmpfs, through FUSE with kernel passthrough on it, through a newer libfuse
+//! that is asked over io_uring (`uring`: for data too; `uring_passthrough`: only for the rest), and by a library for LD_PRELOAD with the
+//! same segment; and with fsync on the disk's file system (`ext4` where /var/tmp is on one). The hook is really in place. Rounds are interleaved; medians are printed.
 //!
 //! `files_bench [PART] [ROUNDS] [FILES OF THE TREE]`; a part is one of `small`, `mixed`, `large`, `calls`, `exec`, `stash`, `synced`,
 //! `archive`, `tree`, `all`.
@@ -31,7 +32,8 @@ struct Part {
     ways: &'static [&'static str],
 }
 
-const EVERY: &[&str] = &["weir", "direct", "libfuse", "passthrough", "fuse", "preload"];
+const EVERY: &[&str] =
+    &["weir", "direct", "libfuse", "passthrough", "uring", "uring_passthrough", "fuse", "preload"];
 const PARTS: [Part; 7] = [
     Part {
         name: "small",
@@ -44,7 +46,7 @@ const PARTS: [Part; 7] = [
         name: "large",
         before: &[],
         workloads: &["large_write", "large_read", "mapped_reads"],
-        ways: &["weir", "direct", "libfuse", "passthrough", "fuse"],
+        ways: &["weir", "direct", "libfuse", "passthrough", "uring", "uring_passthrough", "fuse"],
     },
     Part { name: "calls", before: &[], workloads: &["calls"], ways: EVERY },
     Part { name: "exec", before: &[], workloads: &["exec"], ways: &["weir", "fuse"] },
@@ -63,9 +65,11 @@ const PARTS: [Part; 7] = [
             "direct",
             "libfuse",
             "passthrough",
+            "uring_passthrough",
             "ext4_passthrough",
             "ext4_direct",
             "ext4_libfuse",
+            "ext4_uring_passthrough",
         ],
     },
 ];
@@ -135,7 +139,7 @@ fn main() -> Result<(), Failure> {
         show(&mut trees::archive(&ways, rounds)?, &["weir", "direct", "fuse"]);
     }
     if is_wanted("tree") {
-        show(&mut trees::tree(&ways, rounds, files)?, &["weir", "direct", "libfuse", "passthrough", "fuse"]);
+        show(&mut trees::tree(&ways, rounds, files)?, trees::WAYS);
     }
     Ok(())
 }

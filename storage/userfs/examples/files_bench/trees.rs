@@ -11,6 +11,8 @@ use weir_userfs::accelerate;
 use weir_userfs::archive::Archive;
 use weir_userfs::mount::{Mount, Options};
 
+/// By which the tree is unpacked and copied.
+pub const WAYS: &[&str] = &["weir", "direct", "libfuse", "passthrough", "uring_passthrough", "fuse"];
 /// Files of a folder of the tree, and folders of a folder.
 const FILES_OF_FOLDER: usize = 12;
 const FOLDERS_OF_FOLDER: usize = 8;
@@ -74,9 +76,7 @@ pub fn tree(ways: &Ways, rounds: usize, files: usize) -> Result<Figures, Failure
     plant(&planted, files)?;
     ran(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&planted).arg("."))?;
     for round in 0..rounds {
-        for way in
-            ["weir", "direct", "libfuse", "passthrough", "fuse"].iter().filter_map(|name| ways.find(name))
-        {
+        for way in WAYS.iter().filter_map(|name| ways.find(name)) {
             let folder = way.root.join(format!("tree-{round}"));
             let (unpacked, copied) = (folder.join("unpacked"), folder.join("copied"));
             std::fs::create_dir_all(&unpacked)?;

@@ -16,6 +16,10 @@ use weir_userfs::mount::{Mount, Options};
 
 /// Debian's example of a file system that passes everything on to a folder, by the interface without paths.
 const LIBFUSE_SOURCE: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c";
+/// What `scripts/fuse-peer` builds: libfuse's example that gives the kernel the files, and is asked over io_uring.
+const RING_SERVER: &str = "/var/cache/weir/fuse-peer/passthrough_hp";
+/// Whether the kernel offers FUSE over io_uring; not unless told.
+const RING_OFFERED: &str = "/sys/module/fuse/parameters/enable_uring";
 /// How long a file system of others may take to be there.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -71,11 +75,33 @@ impl Drop for Server {
     }
 }
 
+/// The kernel offers FUSE over io_uring while this lives.
+struct Offered {
+    before: String,
+}
+
+impl Offered {
+    fn new() -> Result<Offered, Failure> {
+        let before = std::fs::read_to_string(RING_OFFERED)?;
+        std::fs::write(RING_OFFERED, "Y")?;
+        Ok(Offered { before })
+    }
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::write(RING_OFFERED, self.before.trim()) {
+            eprintln!("{RING_OFFERED} stays as it is: {error}");
+        }
+    }
+}
+
 /// All of them. Mounts go before the folders that they are in.
 pub struct Ways {
     ways: Vec<Way>,
     _injectors: Vec<Injector>,
     _servers: Vec<Server>,
+    _offered: Option<Offered>,
     _mounts: Vec<Mount>,
     folder: TempDir,
     _below: [TempDir; 2],
@@ -93,21 +119,36 @@ fn made(folder: &Path, name: &str) -> Result<PathBuf, Failure> {
     Ok(made)
 }
 
-fn libfuse(program: &Path, below: &Path, point: &Path) -> Result<Server, Failure> {
-    let source = format!("source={},cache=always", below.display());
-    let mut command = Command::new(program);
-    // It says on stderr that it has no limit of idle threads.
-    command.args(["-f", "-o", &source]).arg(point).stdin(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn()?;
+/// Runs a server of others until its mount is there.
+fn serve(command: &mut Command, point: &Path) -> Result<Server, Failure> {
+    // What it has to say is of no interest, and some say much.
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let server = Server { child, point: point.to_owned() };
     let (device, begun) = (|path: &Path| rustix::fs::stat(path).map(|found| found.st_dev), Instant::now());
     while device(point)? == device(point.parent().ok_or("a mount has a parent")?)? {
         if begun.elapsed() > PATIENCE {
-            return Err("libfuse's example does not mount".into());
+            return Err(format!("{command:?} does not mount").into());
         }
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(server)
+}
+
+fn libfuse(program: &Path, below: &Path, point: &Path) -> Result<Server, Failure> {
+    let source = format!("source={},cache=always", below.display());
+    serve(Command::new(program).args(["-f", "-o", &source]).arg(point), point)
+}
+
+/// Data by the kernel itself, or (without `given`) asked for over the ring as well.
+fn ring_server(given: bool, below: &Path, point: &Path) -> Result<Server, Failure> {
+    let mut command = Command::new(RING_SERVER);
+    command.args(["--foreground", "-o", "io_uring"]).args((!given).then_some("--nopassthrough"));
+    let server = serve(command.arg(below).arg(point), point)?;
+    let asked_by_ring = std::fs::read_dir(format!("/proc/{}/task", server.child.id()))?.any(|thread| {
+        let name = thread.and_then(|thread| std::fs::read_to_string(thread.path().join("comm")));
+        name.is_ok_and(|name| name.starts_with("fuse-ring"))
+    });
+    if asked_by_ring { Ok(server) } else { Err(format!("{RING_SERVER} is not asked over io_uring").into()) }
 }
 
 impl Ways {
@@ -128,6 +169,7 @@ impl Ways {
             ways: Vec::new(),
             _injectors: Vec::new(),
             _servers: Vec::new(),
+            _offered: None,
             _mounts: Vec::new(),
             folder,
             _below: below,
@@ -141,6 +183,20 @@ impl Ways {
         ways.ways.push(Way { name: "preload", root: shared, injector: None, preload: Some(preload) });
         ways.on(0, ["direct", "passthrough", "libfuse"])?;
         ways.on(1, ["ext4_direct", "ext4_passthrough", "ext4_libfuse"])?;
+        if !Path::new(RING_SERVER).exists() || !Path::new(RING_OFFERED).exists() {
+            println!(
+                "NOT RUN uring: {RING_SERVER} is not there (make fuse-peer), or the kernel has no FUSE over io_uring"
+            );
+            return Ok(ways);
+        }
+        ways._offered = Some(Offered::new()?);
+        for (name, below, given) in
+            [("uring", 0, false), ("uring_passthrough", 0, true), ("ext4_uring_passthrough", 1, true)]
+        {
+            let (under, point) = (made(ways._below[below].path(), name)?, made(ways.folder.path(), name)?);
+            ways._servers.push(ring_server(given, &under, &point)?);
+            ways.ways.push(Way { name, root: point, injector: None, preload: None });
+        }
         Ok(ways)
     }
 

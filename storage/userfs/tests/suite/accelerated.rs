@@ -51,6 +51,11 @@ impl Accelerated {
         command
     }
 
+    /// Programs that were left alone, by reason.
+    pub fn refused(&self) -> std::collections::BTreeMap<String, u64> {
+        self.injector.figures().refused
+    }
+
     fn shell(&self, script: &str) -> String {
         let output = self.command("bash").args(["-ec", script]).output().unwrap();
         assert!(output.status.success(), "{script}: {output:?}");
@@ -309,8 +314,26 @@ fn real_programs_work_on_accelerated_files() {
         (
             "git",
             "git init -q r; cd r; git config user.email a@b; git config user.name a; seq 9999 > f; git add f; \
-                 git commit -qm one; git gc -q; git fsck; git log --oneline | wc -l",
-            "1\n",
+                 git commit -qm one; git gc -q; git fsck; git log --oneline | wc -l; cd ..; git clone -q r c 2>&1; cmp r/f c/f && echo cloned",
+            "1\ncloned\n",
+        ),
+        (
+            "rsync",
+            "rsync -a t/ v; rm v/7; echo changed > v/8; rsync -a t/ v; diff -r t v && echo copied",
+            "copied\n",
+        ),
+        (
+            "python3",
+            "python3 -c 'import json, shelve, shutil; s = shelve.open(\"shelf\"); s[\"a\"] = list(range(1000)); s.close(); shutil.copytree(\"t\", \"w\"); \
+             print(sum(shelve.open(\"shelf\")[\"a\"]), len(open(\"w/200\").read()))'",
+            "499500 4\n",
+        ),
+        (
+            "bash",
+            // What launchers of other programs do: options are read by a subshell into an array, output is redirected and kept.
+            "printf -- '--class\\nMain\\n' > options; CMD=(); while read -r A; do CMD+=(\"$A\"); done < <(cat options); \
+             exec 3>log; echo ${CMD[@]} >&3; { echo out; echo err >&2; } >>log 2>&1; exec 3>&-; cat log",
+            "--class Main\nout\nerr\n",
         ),
         (
             "sqlite3",

@@ -2,6 +2,7 @@
 
 mod accelerated;
 mod archives;
+mod doctor;
 mod files;
 mod mounts;
 mod opened;
@@ -9,6 +10,7 @@ mod passthrough;
 mod peers;
 mod posix;
 mod remote;
+mod stash;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use weir_userfs::daemon::{Task, serve};
 use weir_userfs::mem::Limits;
 use weir_userfs::mount::Options;
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{what} did not come");

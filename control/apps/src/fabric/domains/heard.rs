@@ -9,7 +9,9 @@ use super::{
 use std::net::IpAddr;
 use weir_base::codec::encode;
 use weir_model::Label;
-use weir_model::domain::{BATCHES_MAX, DomainRecord, STATEMENTS_MAX, Statement, StatementBody, statement_of};
+use weir_model::domain::{
+    BATCHES_MAX, DomainRecord, NUMBER_MAX, STATEMENTS_MAX, Statement, StatementBody, statement_of,
+};
 use weir_model::entry::{LocationEntry, Vni};
 use weir_model::signed::{ProvenUpdate, SignedUpdates};
 use weir_store::Rejection;
@@ -100,6 +102,7 @@ fn addressed<'p>(
     let statement = statement_of(&proven.update);
     let own = statement.filter(|(to, ..)| work.settings.domain.as_ref() == Some(to));
     let own = own.map(|(_, sequence, statement)| (sequence, statement));
+    let own = own.filter(|(sequence, _)| *sequence <= NUMBER_MAX);
     own.ok_or_else(|| reference(id(origin), "an update that is no statement for this domain"))
 }
 

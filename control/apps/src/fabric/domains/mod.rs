@@ -6,7 +6,7 @@
 //! Invariants
 //! - Only what this domain owns is told: locations of its endpoints on its hosts, and who its controllers are. What others
 //!   told is in a table that telling never reads, so nothing is forwarded twice.
-//! - What is told to a domain is numbered without gaps, each number once; what is taken from one is taken in that order, once.
+//! - What is told to a domain is numbered without gaps, each number once, also when it was forgotten and is known again; what is taken from one is taken in that order, once.
 //! - A statement counts only under the signature of its origin's group, and only about what the origin owns: addresses of its own
 //!   subnets, at places on the underlay that the operator granted it. The rest is refused, counted, and passed over.
 //! - What is kept of a domain is bounded: see [`super::FabricSettings`]. A domain that does not take what it is told costs at
@@ -28,8 +28,8 @@ mod told;
 pub use query::{DomainStatus, controllers, domain, domains, record, told_domain, word};
 
 use super::tables::{
-    DOMAINS, FOREIGN, LANES, OWN_CONTROLLERS, SHARED, TAKEN, address_bytes, joined, label, name0, read,
-    vni_key,
+    DOMAINS, FOREIGN, LANES, NUMBERED, OWN_CONTROLLERS, SHARED, TAKEN, address_bytes, joined, label, name0,
+    read, vni_key,
 };
 use super::work::{Count, Work, reference, wrong_field};
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,8 @@ use weir_store::Rejection;
 
 pub(super) use told::tell;
 
+/// Most domains that are forgotten and whose last numbers are remembered.
+const FORGOTTEN_MAX: usize = 1_024;
 /// Longest address of a controller, bytes.
 const API_BYTES_MAX: usize = 64;
 
@@ -63,6 +65,8 @@ pub struct Lane {
     pub begun_ms: u64,
     /// How often it was.
     pub begun: u64,
+    /// When, by its own time, it was said what led to that, milliseconds: what was said until then leads to nothing more.
+    pub begun_word_ms: u64,
 }
 
 /// Why a statement is refused.
@@ -173,6 +177,11 @@ fn put_lane(work: &mut Work<'_, '_>, domain: &Label, lane: &Lane) -> Result<(), 
     work.view.put(LANES, domain.as_str().as_bytes(), encode(lane))
 }
 
+/// The last number that a domain was told before it was forgotten. Of its own only, for a domain may say any number of itself.
+fn numbered(work: &Work<'_, '_>, domain: &Label) -> u64 {
+    work.view.get(NUMBERED, domain.as_str().as_bytes()).map_or(0, |bytes| read(NUMBERED, &bytes))
+}
+
 fn taken_of(work: &Work<'_, '_>, domain: &Label) -> Taken {
     let bytes = work.view.get(TAKEN, domain.as_str().as_bytes());
     bytes.map_or_else(Taken::default, |bytes| read(TAKEN, &bytes))
@@ -238,7 +247,9 @@ fn know(work: &mut Work<'_, '_>, record: &DomainRecord, now_ms: u64) -> Result<(
             work.count_up(Count::Domains, b"", limit, || "other domains".to_string())?;
             put_record(work, record)?;
             put_taken(work, name, &Taken::default())?;
-            put_lane(work, name, &Lane::default())?;
+            let last = numbered(work, name);
+            work.view.delete(NUMBERED, name.as_str().as_bytes());
+            put_lane(work, name, &Lane { last, acked: last, ..Lane::default() })?;
             told::begin(work, name, now_ms)
         }
     }
@@ -250,6 +261,16 @@ fn forget(work: &mut Work<'_, '_>, name: &Label) -> Result<(), Rejection> {
     }
     heard::forget_all(work, name);
     told::forget_all(work, name)?;
+    // It may still have what it was told, and must not take a new statement for one of those.
+    if let Some(lane) = lane_of(work, name).filter(|lane| lane.last > 0) {
+        let remembered = work.view.scan(NUMBERED, b"");
+        if remembered.len() >= FORGOTTEN_MAX
+            && let Some((other, _)) = remembered.first()
+        {
+            work.view.delete(NUMBERED, other);
+        }
+        work.view.put(NUMBERED, name.as_str().as_bytes(), encode(&lane.last))?;
+    }
     let key = name.as_str().as_bytes();
     for table in [DOMAINS, LANES, TAKEN] {
         work.view.delete(table, key);

@@ -5,13 +5,13 @@ use super::super::tables::{
     vni_key,
 };
 use super::super::work::{Count, Work, reference};
-use super::{Lane, Told, id, lane_of, list_problem, own_controllers, put_lane, record_of};
+use super::{Told, id, lane_of, list_problem, own_controllers, put_lane, record_of};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use weir_base::codec::encode;
 use weir_model::domain::{
-    DomainController, SignedFetch, Statement, StatementBody, WORD_AGE_MAX_MS, honest_among,
+    DomainController, NUMBER_MAX, SignedFetch, Statement, StatementBody, WORD_AGE_MAX_MS, honest_among,
 };
 use weir_model::entry::{LocationEntry, Vni};
 use weir_model::event::{Event, SourceId};
@@ -149,14 +149,11 @@ fn issue(work: &mut Work<'_, '_>, domain: &Label, body: StatementBody) -> Result
 /// Tells a domain everything anew.
 pub(super) fn begin(work: &mut Work<'_, '_>, domain: &Label, now_ms: u64) -> Result<(), Rejection> {
     forget_all(work, domain)?;
-    let Some(lane) = lane_of(work, domain) else { return Ok(()) };
+    let Some(mut lane) = lane_of(work, domain) else { return Ok(()) };
     let since = lane.last + 1;
-    let begun = lane.begun + 1;
-    put_lane(
-        work,
-        domain,
-        &Lane { last: lane.last, acked: lane.last, cut: false, fresh: true, begun_ms: now_ms, begun },
-    )?;
+    (lane.acked, lane.cut, lane.fresh) = (lane.last, false, true);
+    (lane.begun, lane.begun_ms) = (lane.begun + 1, now_ms);
+    put_lane(work, domain, &lane)?;
     // What was numbered before in this very decision is told anew as well.
     work.told.retain(|told| told.to != *domain);
     let controllers = own_controllers(work);
@@ -244,12 +241,21 @@ pub(super) fn heard(
             && fetch.now_ms.abs_diff(now_ms) <= WORD_AGE_MAX_MS
             && key.is_some_and(|key| verify_fetch(key, word).is_ok())
     };
-    let said: BTreeSet<u64> = words.iter().filter(counts).map(|word| word.fetch.controller).collect();
+    let counting: Vec<&SignedFetch> = words.iter().filter(counts).collect();
+    let said: BTreeSet<u64> = counting.iter().map(|word| word.fetch.controller).collect();
+    // No liar among them makes it later.
+    let said_ms = counting.iter().map(|word| word.fetch.now_ms).min().unwrap_or_default();
     if said.len() < honest_among(record.controllers.len()) {
         return wrong("too few of its controllers say so");
     }
+    if through > NUMBER_MAX {
+        return wrong("no statement has such a number");
+    }
     if through > lane.last && !begin {
         return wrong("it was not told so much");
+    }
+    if begin && lane.begun_word_ms > 0 && said_ms < lane.begun_word_ms + work.settings.begin_again_ms {
+        return wrong("it was told everything since it said so");
     }
     lane.last = lane.last.max(through);
     lane.acked = lane.acked.max(through);
@@ -261,5 +267,7 @@ pub(super) fn heard(
         // It asks again.
         return if begin { wrong("it was told everything a moment ago") } else { Ok(()) };
     }
+    lane.begun_word_ms = lane.begun_word_ms.max(said_ms);
+    put_lane(work, domain, &lane)?;
     self::begin(work, domain, now_ms)
 }

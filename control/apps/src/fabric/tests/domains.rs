@@ -3,7 +3,7 @@
 use super::super::domains::{Taken, Unowned, domain, told_domain};
 use super::*;
 use weir_model::domain::{
-    DomainController, DomainEvent, DomainRecord, Fetch, Statement, StatementBody, statement_of,
+    DomainController, DomainEvent, DomainRecord, Fetch, NUMBER_MAX, Statement, StatementBody, statement_of,
 };
 use weir_model::entry::LocationEntry;
 use weir_model::signed::SignedUpdates;
@@ -319,6 +319,14 @@ fn statements_wait_until_more_controllers_than_may_lie_say_that_they_are_taken()
     assert_eq!(statement_of(&plan.updates[1].update).unwrap().2.after, before + 1);
     let again = words("a", &[1, 2], 5, true, now_ms);
     assert!(heard(&mut a, 5, true, again).is_err(), "it was told everything a moment ago");
+    // Later, too, what was said before that leads to nothing; and one who says a late time makes it no later.
+    a.now_ms += 2_000;
+    let old = words("a", &[1], 5, true, now_ms).into_iter().chain(words("a", &[2], 5, true, now_ms + 9_000));
+    assert!(heard(&mut a, 5, true, old.collect()).is_err());
+    let begun = lane(&a).begun;
+    let now_ms = a.now_ms;
+    heard(&mut a, 5, true, words("a", &[1, 2], 5, true, now_ms)).unwrap();
+    assert_eq!(lane(&a).begun, begun + 1);
 }
 
 #[test]
@@ -401,4 +409,58 @@ fn a_network_of_several_domains_has_what_all_can_speak() {
     let stranger = DomainRecord { group_key: signer("z").group_key(), ..record("b") };
     let text = a.decide(about(DomainEvent::Known(stranger))).unwrap_err().to_string();
     assert!(text.contains("never changes"), "{text}");
+}
+
+#[test]
+fn a_domain_that_was_forgotten_and_is_known_again_gets_no_number_twice() {
+    let mut a = cloud("a", "b");
+    a.apply(shared());
+    for last in 10..12 {
+        a.apply(web("left", last));
+    }
+    let before = told_domain(&a.store, &label("b")).unwrap().last;
+    a.decide(about(DomainEvent::Forgotten { domain: label("b") })).unwrap();
+    let plan = a.decide(about(DomainEvent::Known(record("b")))).unwrap();
+    let told = told("a", plan).unwrap();
+    let (_, first, begin) = statement_of(&told.updates[0].update).unwrap();
+    assert_eq!((first, begin.after), (before + 1, 0));
+
+    // One that has the numbers of before takes what is told now, and voids what is not told again.
+    let mut b = cloud("b", "a");
+    b.apply(shared());
+    let old = statement("b", before, 0, place("10.1.0.99", "10.97.0.11"));
+    hear(&mut b, "a", vec![certified("a", "a", vec![old])]).unwrap();
+    let plan = hear(&mut b, "a", vec![told]).unwrap();
+    assert!(lines(&plan).contains(&"-g1 location/7000/10.1.0.99".to_string()), "{:?}", lines(&plan));
+    assert!(lines(&plan).contains(&"+g1 location/7000/10.1.0.11".to_string()), "{:?}", lines(&plan));
+}
+
+#[test]
+fn what_one_domain_says_of_numbers_changes_those_of_no_other() {
+    let mut a = cloud("a", "b");
+    a.now_ms += 20_000;
+    let now_ms = a.now_ms;
+    let through = NUMBER_MAX;
+    let words = words("a", &[1, 2], through, true, now_ms);
+    a.decide(about(DomainEvent::Heard { domain: label("b"), through, begin: true, words })).unwrap();
+    a.decide(about(DomainEvent::Forgotten { domain: label("b") })).unwrap();
+    a.decide(about(DomainEvent::Known(record("c")))).unwrap();
+    assert_eq!(told_domain(&a.store, &label("c")).unwrap().last, 1);
+}
+
+#[test]
+fn no_number_is_so_high_that_none_follows() {
+    let mut a = cloud("a", "b");
+    let now_ms = a.now_ms + 20_000;
+    a.now_ms = now_ms;
+    let heard = |a: &mut Cloud, through: u64| {
+        let words = words("a", &[1, 2], through, true, now_ms);
+        a.decide(about(DomainEvent::Heard { domain: label("b"), through, begin: true, words }))
+    };
+    assert!(heard(&mut a, u64::MAX).is_err());
+    heard(&mut a, NUMBER_MAX).unwrap();
+    assert!(told_domain(&a.store, &label("b")).unwrap().last > NUMBER_MAX);
+    let mut b = cloud("b", "a");
+    let highest = statement("b", u64::MAX, 0, place("10.1.0.99", "10.97.0.11"));
+    assert!(hear(&mut b, "a", vec![certified("a", "a", vec![highest])]).is_err());
 }

@@ -366,6 +366,13 @@ impl Scheduler {
         self.wake_all(label);
     }
 
+    /// Ends the session of an actuator that stays a target.
+    pub fn close(&mut self, label: &Label, reason: &str, out: &mut Vec<Output>) {
+        let Some(session) = self.targets.get(label).and_then(|target| target.session) else { return };
+        out.push(Output::Close { target: label.clone(), session, reason: reason.to_owned() });
+        self.disconnected(label, session);
+    }
+
     /// Takes in the verified acks of a session.
     pub fn acks(&mut self, label: &Label, session: u64, acks: &[Ack], out: &mut Vec<Output>) {
         let current = self.targets.get(label).and_then(|target| target.session);

@@ -2,10 +2,12 @@
 
 use super::Keeper;
 use crate::audit::links::batch_records;
-use crate::audit::{EventRecord, KeysRecord, Record, SeenFault};
+use crate::audit::record::is_recorded;
+use crate::audit::{EventRecord, KeysRecord, Misdeed, Record, SeenFault, Wrong};
 use crate::core::keys::GroupKeys;
 use crate::core::{DecidedHeader, Output};
 use weir_model::Version;
+use weir_model::event::SourceId;
 use weir_model::signed::GroupSignature;
 use weir_trust::threshold::Fault;
 
@@ -60,8 +62,14 @@ impl Observer {
     pub fn seen(&self, outputs: &[Output]) {
         let Some(keeper) = &self.keeper else { return };
         for output in outputs {
-            if let Output::Acked(acks) = output {
-                keeper.seen(Record::Acks((**acks).clone()));
+            match output {
+                Output::Acked(acks) => keeper.seen(Record::Acks((**acks).clone())),
+                Output::Forged { actuator, reason, count } if is_recorded(*count) => {
+                    let who = SourceId::of_actuator(actuator);
+                    let what = Wrong::ForgedAcks(reason.to_string());
+                    keeper.seen(Record::Misdeed(Box::new(Misdeed { who, what, count: *count })));
+                }
+                _ => {}
             }
         }
     }

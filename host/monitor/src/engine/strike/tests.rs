@@ -1,7 +1,9 @@
 use super::*;
 use crate::kernel::Kernel;
+use crate::tree::STOPPED;
 use std::process::{Child, Command};
 use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 fn sleeper() -> Child {
     Command::new("sleep").arg("1000").spawn().unwrap()
@@ -47,7 +49,7 @@ fn signals_reach_each_once_and_nobody_else(kernel: Kernel) {
     engine.members.push((innocent_at, innocent.id()));
     assert_eq!(engine.signal_members(Signal::STOP, STOPPED), 1);
     engine.stopped = true;
-    engine.release_stopped();
+    engine.release_halted();
     assert_eq!(engine.tree.get(innocent_at).unwrap().signals, 0);
     let state = || engine.proc.stat(innocent.id()).unwrap().state;
     for _ in 0..6000 {
@@ -63,7 +65,7 @@ fn signals_reach_each_once_and_nobody_else(kernel: Kernel) {
 
 #[test]
 fn signals_reach_each_once_and_nobody_else_with_programs_in_the_kernel() {
-    match Kernel::open(false) {
+    match Kernel::open() {
         Ok(kernel) if kernel.way() == Way::Bpf => signals_reach_each_once_and_nobody_else(kernel),
         other => println!(
             "NOT RUN signals_reach_each_once_and_nobody_else_with_programs_in_the_kernel: {:?}",

@@ -86,22 +86,27 @@ impl Servers {
 
     /// Starts them with their state below a folder, and waits for a leader.
     pub fn start_in(peer: Peer, parent: &Path) -> Result<Servers, Failure> {
+        Servers::start_many(peer, peer.servers(), parent)
+    }
+
+    /// Starts so many with their state below a folder, and waits for a leader. One of Weir's is without a group.
+    pub fn start_many(peer: Peer, count: usize, parent: &Path) -> Result<Servers, Failure> {
         let name = format!("weir-bench-order-{peer:?}-{}", std::process::id());
         let folder = parent.join(name);
         std::fs::create_dir_all(&folder).map_err(Failure::io(folder.display().to_string()))?;
-        let children = (0..peer.servers()).map(|_| None).collect();
+        let children = (0..count).map(|_| None).collect();
         let mut servers = Servers { peer, folder, children, keys: Vec::new() };
-        if peer.is_weir() {
+        if peer.is_weir() && count > 1 {
             let out = servers.folder.join("keys.json");
             servers.group(1, &["keys", "--domain", "bench", "--out", &out.display().to_string()])?;
         }
         if peer == Peer::Bft {
-            for number in 1..=peer.servers() {
+            for number in 1..=count {
                 let key = servers.group(number, &["identity"])?;
                 servers.keys.push(key.trim().to_owned());
             }
         }
-        for number in 1..=peer.servers() {
+        for number in 1..=count {
             servers.begin(number)?;
         }
         servers.leader()?;
@@ -156,15 +161,19 @@ impl Servers {
             )
         };
         let order = if self.peer == Peer::Bft { "  order: bft\n" } else { "" };
-        let text = format!(
-            "domain: bench\nadvertise: 127.0.0.1\napi: {}\nsession: {}\ngroup:\n  id: {number}\n  listen: {}\n  \
-             keys: {}\n{order}  founders:\n{}",
+        let mut text = format!(
+            "domain: bench\nadvertise: 127.0.0.1\napi: {}\nsession: {}\n",
             self.at(number, 0),
-            self.at(number, 2),
-            self.at(number, 1),
-            self.folder.join("keys.json").display(),
-            (1..=self.peer.servers()).map(founder).collect::<String>()
+            self.at(number, 2)
         );
+        if self.children.len() > 1 {
+            text += &format!(
+                "group:\n  id: {number}\n  listen: {}\n  keys: {}\n{order}  founders:\n{}",
+                self.at(number, 1),
+                self.folder.join("keys.json").display(),
+                (1..=self.children.len()).map(founder).collect::<String>()
+            );
+        }
         let settings = self.folder.join(format!("{number}.yaml"));
         std::fs::write(&settings, text).map_err(Failure::io(settings.display().to_string()))?;
         let mut command = Command::new(own()?);
@@ -212,6 +221,9 @@ impl Servers {
             if client.list(None, None).is_err() {
                 return Ok(None);
             }
+            if self.children.len() == 1 {
+                return Ok(Some(1));
+            }
             return Ok(client.group().ok().and_then(|group| group.leader).map(|leader| leader as usize));
         }
         runtime()?.block_on(async {
@@ -232,12 +244,17 @@ impl Servers {
 
     /// Processor time of all of them so far, microseconds.
     pub fn cpu_us(&self) -> f64 {
+        self.each_cpu_us().iter().sum()
+    }
+
+    /// Processor time of each of them so far, microseconds.
+    pub fn each_cpu_us(&self) -> Vec<f64> {
         let ticks = |child: &Child| {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
             let fields: Vec<&str> = stat.rsplit(") ").next()?.split(' ').collect();
             Some(fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?)
         };
-        self.children.iter().flatten().filter_map(ticks).sum::<f64>() * TICK_US
+        self.children.iter().flatten().map(|child| ticks(child).unwrap_or_default() * TICK_US).collect()
     }
 
     /// Resident memory of the one that has most, bytes.

@@ -59,8 +59,14 @@ enum Command {
         #[arg(long)]
         lazy: bool,
     },
-    /// Say what this machine offers, and what is missing (exit code 4 when a mount is not possible)
-    Doctor,
+    /// Say what is wrong with the machine, mounts, daemons and programs, and what would be right (exit code 4 when something is wrong)
+    Doctor {
+        /// How to print
+        #[command(flatten)]
+        output: Output,
+        /// Programs of which to say whether they can be accelerated
+        programs: Vec<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -123,7 +129,7 @@ impl FileSystems {
                 output::print(output.output, &all, || show(&all))?;
             }
             Command::Unmount { point, lazy } => unmount(&point, lazy, &state)?,
-            Command::Doctor => return Ok(doctor::run()),
+            Command::Doctor { output, programs } => return doctor::run(output, &state, &programs),
         }
         Ok(ExitCode::SUCCESS)
     }

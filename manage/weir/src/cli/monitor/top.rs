@@ -77,7 +77,7 @@ fn show(status: &Status) {
 }
 
 fn policies(status: &Status) -> comfy_table::Table {
-    let mut shown = table(&["policy", "kind", "action", "dry run", "living", "forks", "alarms"]);
+    let mut shown = table(&["policy", "kind", "action", "dry run", "living", "forks", "suspicion", "alarms"]);
     for row in &status.policies {
         shown.add_row([
             row.name.clone(),
@@ -86,18 +86,23 @@ fn policies(status: &Status) -> comfy_table::Table {
             if row.dry_run { "yes" } else { "no" }.to_string(),
             row.living.to_string(),
             row.forks.to_string(),
+            suspicion(row.level),
             row.alarms.to_string(),
         ]);
     }
     shown
 }
 
+/// An accrual level.
+fn suspicion(level: Option<f64>) -> String {
+    level.map_or("-".to_string(), |level| format!("{level:.1}"))
+}
+
 fn hosts(status: &Status) -> comfy_table::Table {
     let mut shown = table(&["host", "state", "suspicion"]);
     for row in &status.hosts {
         let state = if row.failed { "FAILED" } else { "alive" }.to_string();
-        let level = row.level.map_or("-".to_string(), |level| format!("{level:.1}"));
-        shown.add_row([row.name.clone(), state, level]);
+        shown.add_row([row.name.clone(), state, suspicion(row.level)]);
     }
     shown
 }

@@ -29,6 +29,7 @@ use weir_base::world::RealDisk;
 use weir_bft::{BftEngine, Change, Identity, Member, Members, Places, Settings, Timers};
 use weir_controller::core::is_reasonable;
 use weir_controller::driver::Order;
+use weir_model::event::SourceId;
 use weir_model::join::to_hex;
 use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status};
 use weir_trust::identity::KeyPair;
@@ -178,6 +179,12 @@ impl Everywhere {
         (status.epoch, status.roster.members.iter().map(of).collect())
     }
 
+    /// Keys by which the members are known, which sign their events as well.
+    pub fn keys(&self) -> BTreeMap<u64, [u8; 32]> {
+        let roster = self.engine.replica_status().roster;
+        roster.members.iter().map(|(id, member)| (u64::from(*id), member.key)).collect()
+    }
+
     /// Wants other members, with this one's word; returns when it is so.
     ///
     /// # Errors
@@ -235,12 +242,18 @@ impl Order for Everywhere {
         true
     }
 
-    fn turn(&self, number: u64) -> u64 {
-        let live = self.live();
+    fn before(&self, number: u64) -> Vec<u64> {
+        let mut live = self.live();
+        let first = number % (live.len() as u64).max(1);
+        live.rotate_left(first as usize);
         // Who does not serve is last.
-        let Some(own) = live.iter().position(|id| *id == self.own) else { return live.len() as u64 };
-        let count = live.len() as u64;
-        (own as u64 + count - number % count) % count
+        let own = live.iter().position(|id| *id == self.own).unwrap_or(live.len());
+        live.truncate(own);
+        live
+    }
+
+    fn source_of(&self, replica: u64) -> Option<SourceId> {
+        Some(SourceId::of_controller(&crate::roles::controller::member_name(replica)))
     }
 
     fn wants_state(&self, index: u64) -> bool {

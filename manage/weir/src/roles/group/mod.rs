@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 use weir_api::ApiError;
 use weir_api::types::{AddMember, GroupMember, GroupStatus};
 use weir_controller::driver::Members;
+use weir_model::domain::DomainController;
 use weir_model::join::from_hex;
 use weir_raft::{Change, ReplicaStatus, Role};
 
@@ -200,6 +201,24 @@ impl Group {
     /// Where hosts and gateways reach the members.
     pub fn sessions(&self) -> Vec<String> {
         self.addresses(|address| &address.session)
+    }
+
+    /// The members with a vote as other domains know them, by number; `key` is what signs a member's events where some may crash only.
+    pub fn controllers(&self, key: impl Fn(u64) -> [u8; 32]) -> Vec<DomainController> {
+        let keys = match &self.engine {
+            Engine::Raft(_) => None,
+            Engine::Bft(order) => Some(order.keys()),
+        };
+        let known = |id: u64| match &keys {
+            None => Some(key(id)),
+            Some(keys) => keys.get(&id).copied(),
+        };
+        let voters = self.engine.members().into_iter().filter(|(_, voter, _)| *voter);
+        let mut all: Vec<DomainController> = voters
+            .filter_map(|(id, _, address)| Some(DomainController { id, key: known(id)?, api: address.api }))
+            .collect();
+        all.sort_by_key(|one| one.id);
+        all
     }
 
     fn addresses(&self, which: impl Fn(&MemberAddress) -> &String) -> Vec<String> {

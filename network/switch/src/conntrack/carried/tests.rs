@@ -1,22 +1,8 @@
 use super::*;
+use crate::conntrack::tests::key;
 use crate::conntrack::{ConnectionId, Limits, Owner, Sides, Way};
-use crate::testing::ip;
 use proptest::prelude::*;
 use weir_packet::headers::tcp_flags::{ACK, FIN, RST, SYN};
-use weir_packet::key::NO_VLAN;
-
-fn key(protocol: u8, port: u16) -> FlowKey {
-    FlowKey {
-        source: ip("10.0.0.5").into(),
-        destination: ip("10.0.0.6").into(),
-        zone: 1,
-        source_port: port,
-        destination_port: 80,
-        vlan: NO_VLAN,
-        protocol,
-        flags: 0,
-    }
-}
 
 fn connection(protocol: u8, port: u16) -> Connection {
     let sides = Sides { egress: Some(true), ingress: None };

@@ -137,6 +137,88 @@ fn segments_are_measured_and_not_the_whole() {
     assert!(matches!(verdict, Verdict::Miss(MissReason::TooBig(1500), _)));
 }
 
+/// A SYN or a segment that offers an MSS of 1,460.
+fn tcp(flags: u8) -> Vec<u8> {
+    let mut frame = frame(&[0; 16]);
+    // The datagram's 8 bytes and 16 more are room for a header with one option.
+    frame[23] = 6;
+    frame[38..58].copy_from_slice(&[0, 0, 0, 7, 0, 0, 0, 9, 0x60, flags, 8, 0, 0, 0, 0, 0, 2, 4, 5, 180]);
+    let parsed = weir_packet::parse(&frame).unwrap();
+    checksum::fill_partial(&mut frame, &parsed).unwrap();
+    checksum::complete(&mut frame, parsed.l4_offset, checksum::field_offset(&parsed).unwrap(), parsed.end)
+        .unwrap();
+    frame
+}
+
+/// What becomes of a packet: its bytes and the port, if it goes to one and nothing else is to be done.
+fn long_way(world: &World, frame: &[u8]) -> Option<(Vec<u8>, u16)> {
+    let mut packet = Checked::new(frame, &VirtioNetHeader::default()).unwrap();
+    let Verdict::Forward { action, .. } = world.judge(Some(3), &packet, frame.len()) else { return None };
+    let CompiledHop::Port(port) = action.hop else { return None };
+    let mut frame = frame.to_vec();
+    alter(&mut frame, &mut packet, action).unwrap();
+    Some((frame, port))
+}
+
+fn short_way(world: &World, frame: &[u8]) -> Option<(Vec<u8>, u16)> {
+    let (tables, store, counters) = (&*world.tables, &*world.store, &world.counters);
+    let lookup = Lookup { tables, store, counters, now_ms: 9 };
+    let mut plain = Plain::new(3, frame).unwrap();
+    let near = tables.prefetch_flow(store, store.hash(&plain.key), true);
+    let brief = judge_plain(&lookup, near, &plain, frame.len(), |_| true)?;
+    let mut frame = frame.to_vec();
+    alter_plain(&mut frame, &mut plain, brief);
+    Some((frame, brief.port))
+}
+
+#[test]
+fn the_short_way_leads_where_the_long_one_does_or_is_not_gone() {
+    use weir_packet::headers::tcp_flags::{ACK, SYN};
+    let hops = [Hop::Port(7), Hop::External, Hop::Drop];
+    let (mut gone, mut left) = (0, 0);
+    for variant in 0..3 * 2 * 2 * 2 * 2 * 3 {
+        let mut rest = variant;
+        let mut choose = |count: usize| {
+            let chosen = rest % count;
+            rest /= count;
+            chosen
+        };
+        let mut of = action();
+        of.hop = hops[choose(3)].clone();
+        of.nat = of.nat.filter(|_| choose(2) == 1);
+        of.routed = choose(2) == 1;
+        of.mtu = [50, 1500][choose(2)];
+        of.mss_max = [0, 1200][choose(2)];
+        of.ethernet = of.ethernet.filter(|_| choose(3) > 0);
+        for (frame, ttl) in [frame(&[1; 18]), frame(&[1; 40]), tcp(SYN), tcp(ACK)]
+            .into_iter()
+            .flat_map(|frame| [1, 2, 64].map(|ttl| (frame.clone(), ttl)))
+        {
+            let mut frame = frame;
+            let mut parsed = weir_packet::parse(&frame).unwrap();
+            while parsed.ttl > ttl {
+                weir_packet::rewrite::decrement_ttl(&mut frame, &mut parsed).unwrap();
+            }
+            let key = FlowKey::new(3, &parsed);
+            let (short, long) = (world(&of, key), world(&of, key));
+            let Some(went) = short_way(&short, &frame) else {
+                left += 1;
+                assert_eq!(short.counters.rule(0).unwrap().packets.get(), 0, "nothing has become of it");
+                continue;
+            };
+            gone += 1;
+            assert_eq!(Some(went), long_way(&long, &frame), "{of:?}");
+            let counted = |world: &World| {
+                let rule = world.counters.rule(0).unwrap();
+                (rule.packets.get(), rule.bytes.get())
+            };
+            assert_eq!(counted(&short), counted(&long));
+            assert!(matches!(of.hop, Hop::Port(7)) && of.nat.is_none());
+        }
+    }
+    assert!(gone > 100 && left > gone, "{gone} went, {left} did not");
+}
+
 /// An endpoint may write anything into its device.
 #[test]
 fn any_frame_with_any_virtio_header_is_taken_or_refused() {

@@ -3,18 +3,21 @@
 //! A batch goes through three stages, so that what must be fetched from far is fetched for all of it at once (row A20): each
 //! frame is copied and parsed, and the bucket of its flow asked for; then each one's flow is asked for; then each is judged and sent.
 //! Nothing that a frame does can change what another of its batch is looked up in.
+//!
+//! A frame that is [`Plain`], asks nothing of the device and belongs to a flow that leads to a port here goes a short way: five fields
+//! are read of it, and one line of its flow. It is judged as any other would be, and whatever is not so goes the long way.
 
-use super::{FRAME_BYTES_MAX, HEADROOM, Origin, PORT_FRAMES_PER_TURN, Path};
+use super::{FRAME_BYTES_MAX, HEADROOM, Origin, PORT_FRAMES_PER_TURN, Path, port_zone};
 use crate::engine::Miss;
 use crate::engine::counters::EngineEvent;
-use crate::engine::forward::{Ahead, Checked};
-use crate::engine::port::Served;
+use crate::engine::forward::{self, Ahead, Checked, Lookup};
+use crate::engine::port::{self, Served};
 use crate::engine::ring::FrameProducer;
 use crate::ports::vhost::guest::Taken;
 use crate::ports::vhost::ring::BATCH_MAX;
 use std::time::Duration;
 use weir_packet::virtio::{HEADER_BYTES, MERGEABLE_HEADER_BYTES, VirtioNetHeader};
-use weir_packet::{FlowKey, Fragment};
+use weir_packet::{FlowKey, Fragment, Plain};
 
 /// Frames that are longer end the batch: they are sent while they are in the processor's cache.
 const BATCHED_BYTES_MAX: usize = 4096;
@@ -24,14 +27,38 @@ const PATIENCE: Duration = Duration::from_millis(10);
 // A port's share of a turn is one batch of each of its queues.
 const _: () = assert!(BATCH_MAX <= PORT_FRAMES_PER_TURN && MERGEABLE_HEADER_BYTES <= HEADROOM);
 
+/// How a frame of a batch is dealt with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Way {
+    /// The short way, if its flow allows; `packet` is not filled in.
+    #[default]
+    Short,
+    /// The long way; its flow is looked for ahead.
+    Long,
+    /// The long way; its flow is worked out when it is its turn: it is a fragment.
+    Fragment,
+}
+
 /// A frame of a batch, in the arena.
 #[derive(Clone, Default)]
 struct Staged {
     at: usize,
     length: usize,
+    way: Way,
+    /// Hash of the key.
+    hash: u64,
+    /// Where its flow nearly certainly is.
+    near: Option<u32>,
+    /// Of the long way only the key is filled in.
+    plain: Plain,
     packet: Checked,
-    /// Its flow; a fragment's is worked out when it is its turn.
-    ahead: Option<Ahead>,
+}
+
+impl Staged {
+    fn ahead(&self) -> Option<Ahead> {
+        let ahead = Ahead { key: self.plain.key, hash: self.hash, near: self.near };
+        (self.way != Way::Fragment).then_some(ahead)
+    }
 }
 
 /// Room for a batch, which is used again and again: a frame's fields are written where they stay.
@@ -58,6 +85,9 @@ impl Path {
     ) -> usize {
         let (mut at, mut frames) = (0, 0);
         while let Some(number) = self.ports.hot(at) {
+            if self.reads_no_more(misses) {
+                break;
+            }
             let (served, count) = self.serve_guest(number, misses);
             frames += count;
             if served == Served::Failed {
@@ -85,6 +115,7 @@ impl Path {
         for pair in 0..pairs {
             let Some(guest) = self.ports.guest(number) else { return (Served::Done, all) };
             let mut queues = guest.borrow_mut();
+            let header_bytes = queues.header_bytes();
             let count = queues.begin(pair, self.batch);
             if count == 0 && !queues.has_broken() && !queues.is_lost() {
                 continue;
@@ -98,8 +129,9 @@ impl Path {
                 let staged = &mut stage.frames[..stage.used];
                 self.ask_for_flows(staged);
                 for frame in staged {
-                    let (packet, ahead) = (&mut frame.packet, frame.ahead.as_ref());
-                    self.pass(&origin, frame.at, frame.length, None, packet, ahead, misses);
+                    if frame.way != Way::Short || !self.pass_plain(frame) {
+                        self.pass_staged(&origin, header_bytes, frame, misses);
+                    }
                 }
             }
             self.stage = stage;
@@ -128,7 +160,7 @@ impl Path {
         let Some(guest) = self.ports.guest(number) else { return most };
         let mut guest = guest.borrow_mut();
         let header_bytes = guest.header_bytes();
-        let (counters, origin) = (&self.shared.counters, Origin::port(number));
+        let (counters, zone, is_uncaught) = (&self.shared.counters, port_zone(number), self.taps.is_empty());
         let (mut chains, mut all_packets, mut all_bytes) = (0, 0, 0);
         while chains < most && at + FRAME_BYTES_MAX <= self.arena.len() {
             let Some(staged) = stage.frames.get_mut(stage.used) else { break };
@@ -147,23 +179,30 @@ impl Path {
             // What a longer header has behind is for the other direction.
             let header = &self.arena[at - header_bytes..at - header_bytes + HEADER_BYTES];
             let Ok(virtio) = VirtioNetHeader::decode(header, HEADER_BYTES) else { continue };
-            let packet = &mut staged.packet;
-            if let Err(reason) = packet.renew(&self.arena[at..at + length], &virtio) {
-                counters.parse_error(reason).add(1, length as u64);
-                continue;
+            let frame = &self.arena[at..at + length];
+            let short = is_uncaught && virtio.asks_nothing(length);
+            let plain = if short { Plain::new(zone, frame) } else { None };
+            if let Some(plain) = plain {
+                (staged.way, staged.plain) = (Way::Short, plain);
+                staged.hash = self.shared.store.hash(&staged.plain.key);
+                (all_packets, all_bytes) = (all_packets + 1, all_bytes + length as u64);
+            } else {
+                let packet = &mut staged.packet;
+                if let Err(reason) = packet.renew(frame, &virtio) {
+                    counters.parse_error(reason).add(1, length as u64);
+                    continue;
+                }
+                let (packets, bytes) = packet.weight(length);
+                (all_packets, all_bytes) = (all_packets + packets, all_bytes + bytes);
+                if !is_uncaught {
+                    self.taps.port(number, &[frame], counters);
+                }
+                let is_whole = packet.parsed.fragment == Fragment::Whole;
+                staged.way = if is_whole { Way::Long } else { Way::Fragment };
+                staged.plain.key = FlowKey::new(zone, &packet.parsed);
+                staged.hash = self.last_flow.hash(&self.shared.store, &staged.plain.key);
             }
-            let (packets, bytes) = packet.weight(length);
-            (all_packets, all_bytes) = (all_packets + packets, all_bytes + bytes);
-            if !self.taps.is_empty() {
-                self.taps.port(number, &[&self.arena[at..at + length]], counters);
-            }
-            let is_whole = packet.parsed.fragment == Fragment::Whole;
-            staged.ahead = is_whole.then(|| {
-                let key = FlowKey::new(origin.zone.unwrap_or_default(), &packet.parsed);
-                let hash = self.last_flow.hash(&self.shared.store, &key);
-                self.tables.prefetch_bucket(hash);
-                Ahead { key, hash, near: None }
-            });
+            self.tables.prefetch_bucket(staged.hash);
             (staged.at, staged.length) = (at, length);
             stage.used += 1;
             at = (at + length).next_multiple_of(super::CACHE_LINE_BYTES) + HEADROOM;
@@ -175,15 +214,53 @@ impl Path {
         chains
     }
 
-    /// Has the flows of a batch fetched; one that many frames have is fetched once.
+    /// Has the flows of a batch fetched.
     #[inline]
     fn ask_for_flows(&self, staged: &mut [Staged]) {
-        let mut last = None;
-        for ahead in staged.iter_mut().filter_map(|frame| frame.ahead.as_mut()) {
-            if last != Some(ahead.hash) {
-                ahead.near = self.tables.prefetch_flow(&self.shared.store, ahead.hash);
-            }
-            last = Some(ahead.hash);
+        for frame in staged.iter_mut().filter(|frame| frame.way != Way::Fragment) {
+            let is_plain = frame.way == Way::Short;
+            frame.near = self.tables.prefetch_flow(&self.shared.store, frame.hash, is_plain);
         }
+    }
+
+    /// The short way. Returns whether the frame could go it; else nothing has become of it.
+    #[inline]
+    fn pass_plain(&mut self, staged: &mut Staged) -> bool {
+        let (at, length, plain) = (staged.at, staged.length, &mut staged.plain);
+        let (tables, store, counters) = (&*self.tables, &*self.shared.store, &self.shared.counters);
+        let lookup = Lookup { tables, store, counters, now_ms: self.now_ms };
+        let ports = &self.ports;
+        let brief = forward::judge_plain(&lookup, staged.near, plain, length, |brief| {
+            ports.takes_any(usize::from(brief.port))
+        });
+        let Some(brief) = brief else { return false };
+        let frame = &mut self.arena[at - HEADER_BYTES..at + length];
+        forward::alter_plain(&mut frame[HEADER_BYTES..], plain, brief);
+        let (number, header) = (usize::from(brief.port), VirtioNetHeader::default());
+        port::write(ports, counters, number, &header, frame, 1, length as u64);
+        true
+    }
+
+    /// The long way.
+    #[inline(never)]
+    fn pass_staged(
+        &mut self,
+        origin: &Origin,
+        header_bytes: usize,
+        staged: &mut Staged,
+        misses: &mut FrameProducer<Miss>,
+    ) {
+        let (at, length) = (staged.at, staged.length);
+        if staged.way == Way::Short {
+            let header = &self.arena[at - header_bytes..at - header_bytes + HEADER_BYTES];
+            let Ok(virtio) = VirtioNetHeader::decode(header, HEADER_BYTES) else { return };
+            if let Err(reason) = staged.packet.renew(&self.arena[at..at + length], &virtio) {
+                // What is plain is never refused.
+                self.shared.counters.parse_error(reason).add(1, length as u64);
+                return;
+            }
+        }
+        let ahead = staged.ahead();
+        self.pass(origin, at, length, None, &mut staged.packet, ahead.as_ref(), misses);
     }
 }

@@ -9,7 +9,7 @@ use crate::capture::Outer;
 use crate::engine::counters::{EngineDrop, EngineEvent};
 use crate::engine::forward::{self, Checked, Lookup, Verdict};
 use crate::engine::port::{self, Device, Ports};
-use crate::engine::receive::{MESSAGE_BYTES, Message};
+use crate::engine::receive::{MESSAGE_BYTES, MESSAGES_MAX, Message};
 use crate::engine::ring::FrameProducer;
 use crate::engine::sys;
 use crate::engine::{EXTERNAL, Miss, Shared};
@@ -53,7 +53,11 @@ impl Path {
         format: Encapsulation,
         misses: &mut FrameProducer<Miss>,
     ) -> bool {
-        let (count, more) = match self.receive.receive(socket) {
+        if self.reads_no_more(misses) {
+            return false;
+        }
+        let most = if self.misses_until == usize::MAX { MESSAGES_MAX } else { 1 };
+        let (count, more) = match self.receive.receive(socket, most) {
             Ok(received) => received,
             Err(_) => return false,
         };

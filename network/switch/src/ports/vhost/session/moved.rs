@@ -4,7 +4,9 @@
 //! queues go on is in the guest's memory. A session is frozen between two messages; one whose monitor has sent
 //! half a message is not handed over, and its monitor finds the connection closed, as after a crash.
 
-use super::{Device, Listener, Session, Setting, Speaker, Stop, Tell, run};
+use super::device::{Device, Setting, as_event};
+use super::listener::Listener;
+use super::{Session, Speaker, Stop, Tell, run};
 use crate::ports::vhost::Socket;
 use crate::ports::vhost::memory::{Lent, Memory};
 use crate::ports::vhost::ring::Addresses;
@@ -172,7 +174,7 @@ impl Device {
         if !moved.memory.is_empty() {
             self.memory = Some(Arc::new(Memory::map(moved.memory)?));
         }
-        let event = |event: Option<OwnedFd>| event.map(super::as_event).transpose();
+        let event = |event: Option<OwnedFd>| event.map(as_event).transpose();
         for (setting, queue) in self.settings.iter_mut().zip(moved.queues) {
             *setting = Setting {
                 size: queue.size,

@@ -4,13 +4,15 @@
 //! The two share a bounded queue each way, and a snapshot that the loop fills only when nobody reads it. So the second
 //! thread, a full disk or a slow reader cannot hold up the loop.
 
+mod shown;
+
 use crate::audit::{self, Entry, Log, What};
 use crate::dataplane;
 use crate::engine::{self, Engine, NOTES_MAX, Totals};
 use crate::error::{Error, Result};
-use crate::guest::watch::{GuestView, Watchers};
+use crate::guest::watch::Watchers;
 use crate::incident::Note;
-use crate::kernel::Kernel;
+use crate::kernel::{self, Extras, Kernel};
 use crate::levers;
 use crate::local::{self, Punctuality, Settings};
 use crate::ordered::{self, Ordered};
@@ -18,7 +20,7 @@ use crate::policy::{Action, Context, GuestPolicy, Main, POLICIES_MAX, Policy};
 use crate::query::{Answer, QUERIES_MAX, Queries, Query};
 use crate::remote::{Remote, RingFile};
 use crate::runner::{self, Work};
-use crate::status::{BoxRow, GuestRow, HostRow, PolicyRow, QueryRow, SensorRow, Status};
+use crate::status::Status;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -27,7 +29,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use weir_sensor::{Directory, Kind, Registration, View, now_ns};
+use weir_sensor::{Directory, View, now_ns};
 
 /// Most entries that are kept for looking at.
 pub const RECENT_MAX: usize = 256;
@@ -72,6 +74,7 @@ struct Snapshot {
     living: [u64; POLICIES_MAX],
     forks: [u64; POLICIES_MAX],
     mains: [u32; POLICIES_MAX],
+    levels: [Option<f64>; POLICIES_MAX],
     answers: [Option<Answer>; QUERIES_MAX],
 }
 
@@ -82,6 +85,7 @@ impl Default for Snapshot {
             living: [0; POLICIES_MAX],
             forks: [0; POLICIES_MAX],
             mains: [0; POLICIES_MAX],
+            levels: [None; POLICIES_MAX],
             answers: [None; QUERIES_MAX],
         }
     }
@@ -122,12 +126,47 @@ struct Shared {
     guests: Mutex<Option<Watchers>>,
     /// The part in the ring; taken out at the end, because it holds the queue of notes open.
     remote: Mutex<Option<Remote>>,
+    kernel_box: Option<View>,
     kernel: String,
     degraded: Option<String>,
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The sensors of the kernel's box that policies and queries read.
+fn asked_of_kernel<'a>(policies: &'a [Policy], queries: &'a [Query]) -> impl Iterator<Item = &'a str> {
+    let of_policies = policies.iter().filter_map(|policy| match policy {
+        Policy::Stalled(stalled) => Some((stalled.sensor_box.as_str(), stalled.sensor.as_str())),
+        _ => None,
+    });
+    let all = of_policies.chain(queries.iter().flat_map(Query::sensors));
+    all.filter(|(of, _)| *of == kernel::BOX).map(|(_, sensor)| sensor)
+}
+
+/// Gives the kernel's box to those who read it. It is registered nowhere, so that nobody can take its name.
+fn attach_kernel(engine: &mut Engine, shared: &Shared) -> Result<()> {
+    for (at, policy) in shared.policies.iter().enumerate() {
+        if let Policy::Stalled(stalled) = policy
+            && stalled.sensor_box == kernel::BOX
+        {
+            match engine.kernel().view()?.filter(|view| view.find(&stalled.sensor).is_some()) {
+                Some(view) => engine.attach(at, view),
+                None => tracing::warn!(
+                    policy = stalled.common.name,
+                    sensor = stalled.sensor,
+                    "DEGRADED: the kernel's box has no such sensor"
+                ),
+            }
+        }
+    }
+    for (at, _) in shared.query_boxes.iter().enumerate().filter(|(_, name)| *name == kernel::BOX) {
+        if let Some(view) = engine.kernel().view()? {
+            drop(engine.attach_for_queries(at, view));
+        }
+    }
+    Ok(())
 }
 
 /// A running monitor.
@@ -148,7 +187,9 @@ impl Monitor {
         let kernel = if without_bpf {
             Kernel::open_connector("it was switched off".into())?
         } else {
-            Kernel::open(hook)?
+            let switches =
+                asked_of_kernel(&policies, &queries).any(|sensor| sensor.starts_with(kernel::SWITCHES));
+            Kernel::open_with(Extras { hook, switches })?
         };
         if hook && kernel.way() != crate::kernel::Way::Bpf {
             return Err(Error::Kernel(format!(
@@ -166,7 +207,7 @@ impl Monitor {
             })
             .collect();
         let guests = Watchers::start(guests, settings, &notes)?;
-        let remote = ring.map(|file| Remote::start(&file, settings, notes.clone())).transpose()?;
+        let remote = ring.map(|file| Remote::start(&file, settings, &sensors, notes.clone())).transpose()?;
         let (orders, ordered) = sync_channel(ORDERS_MAX);
         let (spent, returned) = sync_channel(ORDERS_MAX);
         let shared = Arc::new(Shared {
@@ -187,13 +228,15 @@ impl Monitor {
             hosts: remote.as_ref().map_or(Vec::new(), |remote| remote.names.clone()),
             guests: Mutex::new(Some(guests)),
             remote: Mutex::new(remote),
+            kernel_box: kernel.view()?,
             kernel: kernel.way().name().to_string(),
             degraded: kernel.degraded.clone(),
         });
         let (commands, ran) = runner::start(policies.len(), works(&policies))?;
-        let engine = Engine::new(kernel, policies, queries, notes)?
+        let mut engine = Engine::new(kernel, policies, queries, notes)?
             .with_runners(commands, ran)
             .with_hurry(settings.priority.is_some());
+        attach_kernel(&mut engine, &shared)?;
         let started = What::Started {
             kernel: shared.kernel.clone(),
             degraded: shared.degraded.clone(),
@@ -318,6 +361,7 @@ fn show(engine: &Engine, now: u64, shared: &Shared) {
         snapshot.living[at] = scope.living(now);
         snapshot.forks[at] = scope.forks(now);
         snapshot.mains[at] = engine.main_process(at);
+        snapshot.levels[at] = engine.level(at, now);
     }
     for at in 0..engine.queries().len() {
         snapshot.answers[at] = engine.queries().answer(at);
@@ -359,8 +403,8 @@ impl Slow {
     }
 
     /// Hands a box to the loop, if it is there and is another than the one that was handed over before.
-    fn attach(&mut self, to: &str, found: weir_sensor::Result<View>, order: impl FnOnce(View) -> Order) {
-        let Ok(view) = found else { return };
+    fn attach(&mut self, to: &str, found: Option<View>, order: impl FnOnce(View) -> Order) {
+        let Some(view) = found else { return };
         let which = (view.process(), view.created_ns());
         if view.closed() || self.attached.get(to) == Some(&which) {
             return;
@@ -411,12 +455,16 @@ impl Slow {
         }
         let shared = self.shared.clone();
         for (at, policy) in shared.policies.iter().enumerate() {
-            if let Policy::Stalled(stalled) = policy {
-                let found = shared.sensors.discover(&stalled.sensor_box);
+            if let Policy::Stalled(stalled) = policy
+                && stalled.sensor_box != kernel::BOX
+            {
+                // A publisher may add its sensors after it has exported the box.
+                let has = |view: &View| view.find(&stalled.sensor).is_some();
+                let found = shared.sensors.discover(&stalled.sensor_box).ok().filter(has);
                 self.attach(&format!("policy {at}"), found, |view| Order::Attach(at, view));
                 if stalled.context == Context::Dataplane {
                     // Anybody may register a name; only a reader of this user is believed.
-                    let found = shared.sensors.discover_own(dataplane::BOX);
+                    let found = shared.sensors.discover_own(dataplane::BOX).ok();
                     self.attach(&format!("reader {at}"), found, |view| Order::AttachReader(at, view));
                 }
             }
@@ -431,8 +479,8 @@ impl Slow {
                 self.claims.insert(at, claim);
             }
         }
-        for (at, name) in shared.query_boxes.iter().enumerate() {
-            let found = shared.sensors.discover(name);
+        for (at, name) in shared.query_boxes.iter().enumerate().filter(|(_, name)| *name != kernel::BOX) {
+            let found = shared.sensors.discover(name).ok();
             self.attach(&format!("query {at}"), found, |view| Order::AttachForQueries(at, view));
         }
     }
@@ -482,126 +530,4 @@ impl Shared {
             }
         }
     }
-
-    fn query_rows(&self, snapshot: &Snapshot) -> Vec<QueryRow> {
-        let named = self.queries.iter().zip(&self.query_kinds).zip(&snapshot.answers);
-        let row = |((name, kind), answer): ((&String, &&str), &Option<Answer>)| QueryRow {
-            name: name.clone(),
-            kind: (*kind).to_string(),
-            value: answer.as_ref().map_or(String::new(), |answer| answer.value.text()),
-            fired: answer.map_or(0, |answer| answer.fired),
-        };
-        named.map(row).collect()
-    }
-
-    fn host_rows(&self) -> Vec<HostRow> {
-        let view = lock(&self.remote).as_ref().map_or(Vec::new(), Remote::view);
-        view.into_iter()
-            .map(|host| HostRow { name: host.name, failed: host.failed, level: host.level })
-            .collect()
-    }
-
-    fn guest_rows(&self) -> Vec<GuestRow> {
-        let views = lock(&self.guests).as_ref().map_or(Vec::new(), Watchers::views);
-        let row = |(at, view): (usize, GuestView)| GuestRow {
-            name: self.policies[at].common().name.clone(),
-            release: view.release,
-            failed: view.failed,
-            level: view.level,
-            tasks: view.tasks,
-            stimuli: view.stimuli,
-            stopped: view.stopped,
-            looks: view.looks,
-        };
-        views.into_iter().map(row).collect()
-    }
-
-    fn status(&self) -> Status {
-        let snapshot = *lock(&self.snapshot);
-        let totals = snapshot.totals;
-        let policies = self.policies.iter().enumerate().map(|(at, policy)| PolicyRow {
-            name: policy.common().name.clone(),
-            kind: policy.kind().to_string(),
-            action: policy.action_name().to_string(),
-            dry_run: policy.common().dry_run,
-            living: snapshot.living[at],
-            forks: snapshot.forks[at],
-            alarms: self.alarms[at].load(Ordering::Relaxed),
-            crashes: self.crashes[at].load(Ordering::Relaxed),
-            restarts: self.restarts[at].load(Ordering::Relaxed),
-            main: Some(snapshot.mains[at]).filter(|process| *process != 0),
-        });
-        Status {
-            kernel: self.kernel.clone(),
-            degraded: self.degraded.clone(),
-            steps: totals.steps,
-            step_us: totals.step_ns / 1000,
-            step_us_max: totals.step_ns_max / 1000,
-            late_us_max: self.punctuality.late_ns_max.load(Ordering::Relaxed) / 1000,
-            late_us: self.punctuality.late_ns.load(Ordering::Relaxed) / 1000,
-            late: self.punctuality.late.iter().map(|class| class.load(Ordering::Relaxed)).collect(),
-            skipped: self.punctuality.skipped.load(Ordering::Relaxed),
-            quick: self.punctuality.quick.load(Ordering::Relaxed),
-            processes: totals.tree.living,
-            forks: totals.tree.forks,
-            exits: totals.tree.exits,
-            execs: totals.tree.execs,
-            victims: totals.tree.victims,
-            refused: totals.tree.refused,
-            events: totals.events,
-            lost: totals.lost,
-            resyncs: totals.resyncs,
-            // Those of guests are raised by threads of their own.
-            alarms: self.alarms.iter().map(|alarms| alarms.load(Ordering::Relaxed)).sum(),
-            signals: totals.signals,
-            hurried: totals.hurried,
-            faults_minor: self.punctuality.faults_minor.load(Ordering::Relaxed),
-            faults_major: self.punctuality.faults_major.load(Ordering::Relaxed),
-            notes_lost: totals.notes_lost,
-            audit: lock(&self.writer).log.hash().to_string(),
-            audit_failed: self.audit_failed.load(Ordering::Relaxed),
-            policies: policies.collect(),
-            boxes: boxes(&self.sensors),
-            queries: self.query_rows(&snapshot),
-            hosts: self.host_rows(),
-            guests: self.guest_rows(),
-        }
-    }
-}
-
-/// The boxes that are registered now.
-fn boxes(sensors: &Directory) -> Vec<BoxRow> {
-    let registered = sensors.list().unwrap_or_default();
-    registered.iter().take(BOXES_MAX).map(box_row).collect()
-}
-
-fn box_row(registration: &Registration) -> BoxRow {
-    let mut row = BoxRow {
-        name: registration.name.clone(),
-        process: registration.process,
-        user: registration.user,
-        ..BoxRow::default()
-    };
-    match registration.open() {
-        Ok(view) => row.sensors = sensor_rows(&view),
-        Err(error) => row.error = Some(error.to_string()),
-    }
-    row
-}
-
-/// The sensors of a box as they are shown.
-fn sensor_rows(view: &View) -> Vec<SensorRow> {
-    let now = now_ns();
-    let row = |sensor: weir_sensor::Sensor| SensorRow {
-        value: match sensor.kind {
-            Kind::Event => sensor.updates,
-            Kind::Reference => view.follow(sensor.slot).unwrap_or(0),
-            Kind::Counter | Kind::Gauge => sensor.value,
-        },
-        age_ms: (sensor.updates > 0).then(|| now.saturating_sub(sensor.time_ns) / 1_000_000),
-        kind: sensor.kind.name().to_string(),
-        updates: sensor.updates,
-        name: sensor.name,
-    };
-    view.sensors().into_iter().map(row).collect()
 }

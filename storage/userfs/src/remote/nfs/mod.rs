@@ -9,27 +9,27 @@
 //! - What can be repeated without harm is repeated for [`PATIENCE`] when the server is away; other calls give EIO.
 //! - No locks on the server, no extended attributes.
 
+mod calls;
+
 use super::runtime::{self, Fate, PATIENCE};
-use super::{Found, Place, Protocol, Remote};
-use crate::backend::{Attributes, Change, Inode, New, NewTime, Replace, Space};
+use super::{Place, Protocol, Remote};
+use crate::backend::{Attributes, Inode, New};
 use crate::error::{Errno, Error, Result};
 use nfs3_client::nfs3_types::nfs3::{
-    COMMIT3args, CREATE3args, FSINFO3args, FSSTAT3args, GETATTR3args, LINK3args, LOOKUP3args, MKDIR3args,
-    Nfs3Option, Nfs3Result, READ3args, READDIRPLUS3args, READLINK3args, REMOVE3args, RENAME3args, RMDIR3args,
-    SETATTR3args, SYMLINK3args, WRITE3args, cookieverf3, createhow3, diropargs3, fattr3, filename3, ftype3,
-    nfs_fh3, nfspath3, nfsstat3, sattr3, set_atime, set_mtime, stable_how, symlinkdata3,
+    COMMIT3args, FSINFO3args, Nfs3Option, Nfs3Result, SETATTR3args, WRITE3args, diropargs3, fattr3,
+    filename3, ftype3, nfs_fh3, nfsstat3, sattr3, stable_how,
 };
 use nfs3_client::nfs3_types::rpc::{auth_unix, opaque_auth};
 use nfs3_client::nfs3_types::xdr_codec::Opaque;
 use nfs3_client::tokio::{TokioConnector, TokioIo};
 use nfs3_client::{Nfs3Client, Nfs3ConnectionBuilder, RpcError};
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::net::IpAddr;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
@@ -442,229 +442,4 @@ async fn privileged(address: IpAddr, port: u16) -> std::io::Result<TcpStream> {
         }
     }
     Err(last)
-}
-
-impl Protocol for Nfs {
-    const EXACT_TIMES: bool = true;
-
-    fn root(&self) -> Result<Found> {
-        let place = Place { inode: 0, path: None, key: self.root.data.to_vec(), open: false };
-        Ok(Found { attributes: self.attributes(&place)?, key: place.key })
-    }
-
-    fn lookup(&self, parent: &Place, name: &OsStr) -> Result<Found> {
-        let found =
-            self.ask(true, async |client| client.lookup(&LOOKUP3args { what: named(parent, name) }).await)?;
-        let key = found.object.data.to_vec();
-        let attributes = match &found.obj_attributes {
-            Nfs3Option::Some(attributes) => shown(attributes),
-            Nfs3Option::None => {
-                self.attributes(&Place { inode: 0, path: None, key: key.clone(), open: false })?
-            }
-        };
-        Ok(Found { attributes, key })
-    }
-
-    fn attributes(&self, of: &Place) -> Result<Attributes> {
-        let object = handle(of);
-        let found =
-            self.ask(true, async |client| client.getattr(&GETATTR3args { object: object.clone() }).await)?;
-        Ok(shown(&found.obj_attributes))
-    }
-
-    fn change(&self, of: &Place, change: &Change, _now: &Attributes) -> Result<()> {
-        if change.size.is_some() {
-            // What is written again later must not come back behind the new end.
-            self.commit(of)?;
-        }
-        let client_time = |time: SystemTime| time.max(UNIX_EPOCH).try_into().map_err(|_| Errno(libc::EINVAL));
-        let mut new = sattr3::default();
-        let some = |number: Option<u32>| number.map_or(Nfs3Option::None, Nfs3Option::Some);
-        new.mode = some(change.mode.map(|mode| mode & 0o7777));
-        new.uid = some(change.user);
-        new.gid = some(change.group);
-        new.size = change.size.map_or(Nfs3Option::None, Nfs3Option::Some);
-        new.atime = match change.accessed {
-            None => set_atime::DONT_CHANGE,
-            Some(NewTime::Now) => set_atime::SET_TO_SERVER_TIME,
-            Some(NewTime::At(time)) => set_atime::SET_TO_CLIENT_TIME(client_time(time)?),
-        };
-        new.mtime = match change.modified {
-            None => set_mtime::DONT_CHANGE,
-            Some(NewTime::Now) => set_mtime::SET_TO_SERVER_TIME,
-            Some(NewTime::At(time)) => set_mtime::SET_TO_CLIENT_TIME(client_time(time)?),
-        };
-        self.set(of, &new)
-    }
-
-    fn read_link(&self, of: &Place) -> Result<Vec<u8>> {
-        let symlink = handle(of);
-        let found = self
-            .ask(true, async |client| client.readlink(&READLINK3args { symlink: symlink.clone() }).await)?;
-        Ok(found.data.as_ref().to_vec())
-    }
-
-    fn make(&self, parent: &Place, name: &OsStr, new: New) -> Result<()> {
-        self.ask(false, async |client| {
-            let how = createhow3::GUARDED(mode_of(new));
-            client.create(&CREATE3args { where_: named(parent, name), how }).await
-        })?;
-        self.hand_over(parent, name, new)
-    }
-
-    fn make_directory(&self, parent: &Place, name: &OsStr, new: New) -> Result<()> {
-        self.ask(false, async |client| {
-            client.mkdir(&MKDIR3args { where_: named(parent, name), attributes: mode_of(new) }).await
-        })?;
-        self.hand_over(parent, name, new)
-    }
-
-    fn make_link(&self, parent: &Place, name: &OsStr, target: &OsStr, new: New) -> Result<()> {
-        self.ask(false, async |client| {
-            let symlink = symlinkdata3 {
-                symlink_attributes: sattr3::default(),
-                symlink_data: nfspath3::from(target.as_bytes()),
-            };
-            client.symlink(&SYMLINK3args { where_: named(parent, name), symlink }).await
-        })?;
-        self.hand_over(parent, name, new)
-    }
-
-    fn link(&self, of: &Place, parent: &Place, name: &OsStr) -> Result<()> {
-        self.ask(false, async |client| {
-            client.link(&LINK3args { file: handle(of), link: named(parent, name) }).await
-        })
-        .map(drop)
-    }
-
-    fn remove(&self, parent: &Place, name: &OsStr) -> Result<()> {
-        self.ask(false, async |client| client.remove(&REMOVE3args { object: named(parent, name) }).await)
-            .map(drop)
-    }
-
-    fn remove_directory(&self, parent: &Place, name: &OsStr) -> Result<()> {
-        self.ask(false, async |client| client.rmdir(&RMDIR3args { object: named(parent, name) }).await)
-            .map(drop)
-    }
-
-    fn rename(&self, from: (&Place, &OsStr), to: (&Place, &OsStr), replace: Replace) -> Result<()> {
-        // The protocol cannot refuse to replace; programs then look themselves.
-        if replace != Replace::Yes {
-            return Err(Errno::INVALID);
-        }
-        self.ask(false, async |client| {
-            client.rename(&RENAME3args { from: named(from.0, from.1), to: named(to.0, to.1) }).await
-        })
-        .map(drop)
-    }
-
-    fn list(&self, of: &Place) -> Result<Vec<(OsString, Found)>> {
-        let mut all = Vec::new();
-        let (mut cookie, mut verifier) = (0, cookieverf3::default());
-        loop {
-            let told = self.ask(true, async |client| {
-                let arguments = READDIRPLUS3args {
-                    dir: handle(of),
-                    cookie,
-                    cookieverf: verifier,
-                    dircount: 16 * 1024,
-                    maxcount: 64 * 1024,
-                };
-                client.readdirplus(&arguments).await
-            })?;
-            verifier = told.cookieverf;
-            let (entries, eof) = (told.reply.entries.0, told.reply.eof);
-            if entries.is_empty() && !eof {
-                return Err(Errno::IO);
-            }
-            for entry in entries {
-                cookie = entry.cookie;
-                let name = OsString::from_vec(entry.name.as_ref().to_vec());
-                if name == "." || name == ".." || name.as_bytes().contains(&b'/') {
-                    continue;
-                }
-                let found = match (&entry.name_attributes, &entry.name_handle) {
-                    (Nfs3Option::Some(attributes), Nfs3Option::Some(file)) => {
-                        Found { attributes: shown(attributes), key: file.data.to_vec() }
-                    }
-                    _ => match self.lookup(of, &name) {
-                        Err(Errno::NOT_FOUND) => continue,
-                        found => found?,
-                    },
-                };
-                all.push((name, found));
-            }
-            if eof {
-                return Ok(all);
-            }
-            if all.len() > NAMES_MAX {
-                return Err(Errno(libc::EOVERFLOW));
-            }
-        }
-    }
-
-    fn read(&self, of: &Place, offset: u64, to: &mut [u8]) -> Result<usize> {
-        let file = handle(of);
-        let mut done = 0;
-        while done < to.len() {
-            let count = (to.len() - done).min(self.read_bytes as usize) as u32;
-            let told = self.ask(true, async |client| {
-                client.read(&READ3args { file: file.clone(), offset: offset + done as u64, count }).await
-            })?;
-            let data = told.data.as_ref();
-            let bytes = data.len().min(to.len() - done);
-            to[done..done + bytes].copy_from_slice(&data[..bytes]);
-            done += bytes;
-            if told.eof || bytes == 0 {
-                break;
-            }
-        }
-        Ok(done)
-    }
-
-    fn write(&self, of: &Place, offset: u64, from: &[u8]) -> Result<()> {
-        let Some(verifier) = self.send(of, offset, from, stable_how::UNSTABLE)? else { return Ok(()) };
-        let full = {
-            let mut all = self.unsynced();
-            let unsynced = all.entry(of.inode).or_default();
-            unsynced.pieces.push((offset, from.to_vec()));
-            unsynced.bytes += from.len();
-            if !unsynced.verifiers.contains(&verifier) {
-                unsynced.verifiers.push(verifier);
-            }
-            unsynced.bytes > UNSYNCED_BYTES_MAX
-        };
-        if full { self.commit(of) } else { Ok(()) }
-    }
-
-    fn sync(&self, of: &Place) -> Result<()> {
-        self.commit(of)
-    }
-
-    fn close(&self, of: &Place) -> Result<()> {
-        self.commit(of)
-    }
-
-    /// Whoever closed it was told what could not be made stable.
-    fn released(&self, of: &Place) {
-        self.unsynced().remove(&of.inode);
-    }
-
-    fn space(&self) -> Result<Space> {
-        const BLOCK_BYTES: u64 = 4096;
-        let fsroot = self.root.clone();
-        let found =
-            self.ask(true, async |client| client.fsstat(&FSSTAT3args { fsroot: fsroot.clone() }).await)?;
-        Ok(Space {
-            block_bytes: BLOCK_BYTES as u32,
-            blocks: found.tbytes / BLOCK_BYTES,
-            blocks_free: found.abytes / BLOCK_BYTES,
-            files: found.tfiles,
-            files_free: found.afiles,
-        })
-    }
-
-    fn notes(&self) -> Vec<String> {
-        self.fate.notes()
-    }
 }

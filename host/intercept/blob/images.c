@@ -1,6 +1,6 @@
-/* What the injector knows of files: where their system calls are. It gives that with the blob. A part of a file of which nothing is
- * known is searched here, and shown to the injector for the next process. The injector believes no process: it gets the
- * file's descriptor and looks for itself. */
+/* What the injector knows of files: parts of them with all sites changed, ready to be mapped. Then nothing is searched or written in this
+ * process, no page of code is its own, and the kernel shares them. A part of which nothing is known is searched here, and shown to the
+ * injector for the next process. The injector believes no process: it gets the file's descriptor and looks for itself. */
 #include "weir.h"
 
 #define SCM_RIGHTS_HEADER_BYTES 16ul
@@ -16,17 +16,42 @@ void weir_identify(struct part *part, const u8 *stat) {
   part->changed_ns = words[13] * 1000000000ul + words[14];
 }
 
-const struct places *weir_places(const struct part *part, u64 bytes) {
-  u64 at = weir_configuration.places, end = at + weir_configuration.places_bytes;
+const struct image *weir_image(const struct part *part, u64 bytes) {
+  const struct image *image = (const struct image *)weir_configuration.images;
   if (!part->inode) return 0;
-  while (at + sizeof(struct places) <= end) {
-    const struct places *p = (const struct places *)at;
-    if (p->inode == part->inode && p->device == part->device && p->size == part->size && p->offset == part->offset &&
-        p->bytes == bytes && p->modified_ns == part->modified_ns && p->changed_ns == part->changed_ns)
-      return p;
-    at += sizeof *p + ((p->count + 1) & ~1ul) * sizeof(u32);
-  }
+  for (u64 left = weir_configuration.images_bytes / sizeof *image; left; left--, image++)
+    if (image->inode == part->inode && image->device == part->device && image->size == part->size && image->offset == part->offset &&
+        image->bytes == bytes && image->modified_ns == part->modified_ns && image->changed_ns == part->changed_ns)
+      return image;
   return 0;
+}
+
+/* The image's memory, or -1. */
+static i32 open_image(const struct image *image) {
+  u64 stat[18];
+  i32 process = (i32)SYS(NR_pidfd_open, image->process, 0, 0, 0, 0, 0);
+  if (process < 0) return -1;
+  i32 memory = (i32)SYS(NR_pidfd_getfd, process, image->descriptor, 0, 0, 0, 0);
+  SYS(NR_close, process, 0, 0, 0, 0, 0);
+  if (memory < 0) return -1;
+  if (!SYS(NR_fstat, memory, stat, 0, 0, 0, 0) && stat[1] == image->number && stat[6] == image->trampolines_bytes + image->bytes)
+    return memory;
+  SYS(NR_close, memory, 0, 0, 0, 0, 0);
+  return -1;
+}
+
+int weir_take_image(const struct image *image, u64 begin) {
+  u64 near = begin - image->distance;
+  i64 at = -1;
+  if (begin < image->distance) return 0;
+  i32 memory = open_image(image);
+  if (memory < 0) return 0;
+  if (SYS(NR_mmap, near, image->trampolines_bytes, 5, 0x100002, memory, 0) == (i64)near) { /* private, at no place that is taken */
+    at = SYS(NR_mmap, begin, image->bytes, 5, 0x12, memory, image->trampolines_bytes); /* private, in place of what is there */
+    if (at != (i64)begin) SYS(NR_munmap, near, image->trampolines_bytes, 0, 0, 0, 0);
+  }
+  SYS(NR_close, memory, 0, 0, 0, 0, 0);
+  return at == (i64)begin;
 }
 
 i32 weir_ask_injector(u32 flags) {
@@ -45,7 +70,7 @@ i32 weir_ask_injector(u32 flags) {
 }
 
 /* Waits for nobody: an injector that is busy hears it from another process later. */
-void weir_places_missing(const struct part *part, u64 bytes) {
+void weir_show_file(const struct part *part, u64 bytes) {
   struct {
     u32 none, reserved; /* no thread: see server.rs */
     u64 offset, bytes;

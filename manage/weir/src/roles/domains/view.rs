@@ -1,0 +1,234 @@
+//! How domains are shown, made known and forgotten.
+
+use super::{Domains, Shown, locked};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use weir_api::domains::{
+    AddDomain, DomainDescription, DomainList, DomainMember, DomainTaken, DomainTold, DomainView,
+};
+use weir_api::{ApiError, pki};
+use weir_apps::fabric::domains::{self as query, DomainStatus, Unowned};
+use weir_model::Label;
+use weir_model::domain::{DomainController, DomainEvent, DomainRecord};
+use weir_model::join::{from_hex, to_hex};
+use weir_model::signed::GroupKey;
+use weir_store::Store;
+
+fn member(one: &DomainController) -> DomainMember {
+    DomainMember { id: one.id, key: to_hex(&one.key), api: one.api.clone() }
+}
+
+fn described(record: &DomainRecord) -> DomainDescription {
+    DomainDescription {
+        name: record.name.to_string(),
+        group_key: record.group_key.to_hex(),
+        authority: record.authority_pem.clone(),
+        controllers: record.controllers.iter().map(member).collect(),
+    }
+}
+
+fn view(status: &DomainStatus, problem: Option<String>) -> DomainView {
+    let (told, taken) = (&status.told, &status.taken);
+    let refused = Unowned::ALL.iter().zip(taken.refused).filter(|(_, count)| *count > 0);
+    DomainView {
+        domain: described(&status.record),
+        underlays: status.record.underlays.iter().map(ToString::to_string).collect(),
+        told: DomainTold { last: told.last, acked: told.acked, cut: told.cut, begun: told.begun },
+        taken: DomainTaken {
+            through: taken.through,
+            locations: taken.locations,
+            taken: taken.taken,
+            refused: refused.map(|(why, count)| (why.word().to_owned(), count)).collect(),
+            last_refused: taken.last_refused.clone(),
+        },
+        problem,
+    }
+}
+
+/// What a description means.
+fn record(request: AddDomain) -> Result<DomainRecord, ApiError> {
+    let AddDomain { domain, underlays } = request;
+    let wrong = |field: String, value: &str, allowed: &str| {
+        ApiError::invalid(format!("{field}: '{value}' is not allowed: {allowed}"))
+    };
+    let name =
+        Label::new(domain.name.clone()).map_err(|error| ApiError::invalid(format!("name: {error}")))?;
+    let group_key = GroupKey::from_hex(&domain.group_key).ok_or_else(|| {
+        let allowed = "64 hexadecimal digits of a single key, or 192 of a threshold key, as 'weir domain show' prints there";
+        wrong("groupKey".into(), &domain.group_key, allowed)
+    })?;
+    if pki::chain(&domain.authority).map_or(0, |chain| chain.len()) != 1 {
+        let allowed = "the one certificate of its authority in PEM, as 'weir domain show' prints there";
+        return Err(wrong(
+            "authority".into(),
+            &domain.authority.chars().take(40).collect::<String>(),
+            allowed,
+        ));
+    }
+    let mut controllers = Vec::with_capacity(domain.controllers.len());
+    for one in &domain.controllers {
+        let key = from_hex::<32>(&one.key).ok_or_else(|| {
+            wrong(
+                format!("key of controller {}", one.id),
+                &one.key,
+                "64 hexadecimal digits of an ed25519 key",
+            )
+        })?;
+        let reached =
+            one.api.parse::<SocketAddr>().is_ok_and(|at| at.port() != 0 && !at.ip().is_unspecified());
+        if !reached {
+            let allowed = "ADDRESS:PORT where this domain's controllers reach it, such as 192.0.2.10:7443";
+            return Err(wrong(format!("api of controller {}", one.id), &one.api, allowed));
+        }
+        controllers.push(DomainController { id: one.id, key, api: one.api.clone() });
+    }
+    controllers.sort_by_key(|one| one.id);
+    let mut record =
+        DomainRecord { name, group_key, authority_pem: domain.authority, controllers, underlays: Vec::new() };
+    for text in &underlays {
+        match text.parse() {
+            Ok(prefix) => record.underlays.push(prefix),
+            Err(_) => {
+                let allowed = "a prefix of the underlay in which its hosts are, such as 198.18.2.0/24";
+                return Err(wrong("underlays".into(), text, allowed));
+            }
+        }
+    }
+    Ok(record)
+}
+
+impl Domains {
+    /// What this domain's operator brings to others.
+    ///
+    /// # Errors
+    /// `unavailable` while the group has no key, or this controller does not know its members.
+    pub fn description(&self) -> Result<DomainDescription, ApiError> {
+        let unmade = "the controllers have not made the group's key yet: all that found the group must run";
+        let group_key = self.handle.group_key().ok_or_else(|| ApiError::unavailable(unmade))?;
+        let controllers = self.controllers();
+        if controllers.is_empty() {
+            let text = "this controller does not know yet who is in its group: ask again in a second";
+            return Err(ApiError::unavailable(text));
+        }
+        Ok(DomainDescription {
+            name: self.own().to_string(),
+            group_key: group_key.to_hex(),
+            authority: self.me.state.authority.certificate_pem().to_owned(),
+            controllers: controllers.iter().map(member).collect(),
+        })
+    }
+
+    /// The domains that are known.
+    pub fn list(&self) -> DomainList {
+        let (store, shown) = (self.handle.store(), locked(&self.shown));
+        let problem = |name: &Label| match shown.get(name) {
+            Some(shown) => shown.problem.clone(),
+            None => Some("it has not been asked yet".to_owned()),
+        };
+        let items = query::domains(&store).map(|one| view(&one, problem(&one.record.name)));
+        DomainList { items: items.collect() }
+    }
+
+    /// What makes a domain known.
+    ///
+    /// # Errors
+    /// `invalid`, with the field, its value, and what is allowed.
+    pub fn known(request: AddDomain) -> Result<DomainEvent, ApiError> {
+        record(request).map(DomainEvent::Known)
+    }
+
+    /// What lets a domain be unknown.
+    ///
+    /// # Errors
+    /// `not-found`.
+    pub fn forgotten(&self, name: Label) -> Result<DomainEvent, ApiError> {
+        match query::record(&self.handle.store(), &name) {
+            Some(_) => Ok(DomainEvent::Forgotten { domain: name }),
+            None => Err(ApiError::not_found(format!(
+                "no other domain is known here as '{name}': 'weir domain list' lists them"
+            ))),
+        }
+    }
+}
+
+/// Prometheus text.
+#[derive(Default)]
+pub struct Metrics(pub String);
+
+impl Metrics {
+    fn begin(&mut self, name: &str, help: &str) {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        // Writing to a string cannot fail.
+        let _ =
+            writeln!(self.0, "# HELP weir_controller_{name} {help}\n# TYPE weir_controller_{name} {kind}");
+    }
+
+    /// A metric by outcome; with an empty outcome, one number.
+    pub fn total(&mut self, name: &str, help: &str, samples: &[(&str, u64)]) {
+        self.begin(name, help);
+        for (outcome, value) in samples {
+            let label = if outcome.is_empty() { String::new() } else { format!("{{outcome=\"{outcome}\"}}") };
+            let _ = writeln!(self.0, "weir_controller_{name}{label} {value}");
+        }
+    }
+
+    fn by_domain<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl Iterator<Item = (&'a Label, &'a str, u64)>,
+    ) {
+        self.begin(name, help);
+        for (domain, what, value) in samples {
+            let what = if what.is_empty() { String::new() } else { format!(",what=\"{what}\"") };
+            let _ = writeln!(self.0, "weir_controller_{name}{{domain=\"{domain}\"{what}}} {value}");
+        }
+    }
+
+    /// What is told and taken, and how asking goes.
+    pub(super) fn domains(&mut self, store: &Store, shown: &BTreeMap<Label, Shown>) {
+        let all: Vec<DomainStatus> = query::domains(store).collect();
+        let told = all.iter().flat_map(|one| {
+            let (name, told) = (&one.record.name, &one.told);
+            [("last", told.last), ("acked", told.acked), ("begun", told.begun), ("cut", u64::from(told.cut))]
+                .map(|(what, value)| (name, what, value))
+        });
+        self.by_domain(
+            "domain_told",
+            "Statements to another domain: numbers, and whether it is cut off.",
+            told,
+        );
+        let taken = all.iter().flat_map(|one| {
+            let (name, taken) = (&one.record.name, &one.taken);
+            [("through", taken.through), ("taken", taken.taken), ("locations", taken.locations)]
+                .map(|(what, value)| (name, what, value))
+        });
+        self.by_domain("domain_taken", "Statements of another domain: numbers, and locations kept.", taken);
+        let refused = all.iter().flat_map(|one| {
+            let counts = Unowned::ALL.iter().zip(one.taken.refused);
+            counts.map(move |(why, count)| (&one.record.name, why.word(), count))
+        });
+        self.by_domain(
+            "domain_refused_total",
+            "Statements of another domain that were refused, by reason.",
+            refused,
+        );
+        let asked = shown.iter().flat_map(|(name, shown)| {
+            let counters = shown.counters;
+            [
+                ("pages", counters.pages),
+                ("silent", counters.silent),
+                ("refused", counters.refused),
+                ("proposed", counters.proposed),
+                ("spared", counters.spared),
+                ("lost", counters.lost),
+            ]
+            .map(|(what, value)| (name, what, value))
+        });
+        self.by_domain("domain_asked_total", "Questions to another domain, by what came of them.", asked);
+    }
+}
+
+#[cfg(test)]
+mod tests;

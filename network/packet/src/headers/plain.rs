@@ -1,0 +1,151 @@
+//! The nearly certain frame, read in one go: untagged, IPv4 without options or IPv6 without extension headers, whole, TCP or UDP,
+//! from one host to one other.
+//!
+//! [`super::parse`] writes down thirty fields, of which a packet that only goes from one port to another needs five. What is
+//! [`Plain`] is right in all that [`super::parse`] checks, and says the same of it; whatever is not plain is left to that.
+
+use super::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP, PROTOCOL_UDP, TCP_BYTES, UDP_BYTES};
+use crate::address::IpAddress;
+use crate::bytes::{get_array, get16};
+use crate::checksum::update;
+use crate::key::{FlowKey, NO_VLAN};
+
+/// Ethertype of IPv4, version 4 and a header of 20 bytes, as the four bytes from the ethertype on are read here.
+const IPV4_WITHOUT_OPTIONS: u32 = 0x0045_0008;
+/// Ethertype of IPv6 and version 6.
+const IPV6: u32 = 0x0060_dd86;
+const IPV4_MASK: u32 = 0x00ff_ffff;
+const IPV6_MASK: u32 = 0x00f0_ffff;
+/// Of the word with IPv4's fragment offset: the offset, and "more fragments".
+const IS_FRAGMENT: u16 = 0x3fff;
+/// First byte of the addresses that are no host's: multicast and what is behind.
+const NO_HOST: u8 = 224;
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plain {
+    /// The key of its flow.
+    pub key: FlowKey,
+    /// Length of the IP packet, bytes.
+    pub l3_bytes: u16,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// TCP flag byte, else 0.
+    pub tcp_flags: u8,
+}
+
+impl Default for Plain {
+    fn default() -> Plain {
+        let key = FlowKey {
+            source: IpAddress::default(),
+            destination: IpAddress::default(),
+            zone: 0,
+            source_port: 0,
+            destination_port: 0,
+            vlan: NO_VLAN,
+            protocol: 0,
+            flags: 0,
+        };
+        Plain { key, l3_bytes: 0, ttl: 0, tcp_flags: 0 }
+    }
+}
+
+impl Plain {
+    /// Reads a frame that came from `zone`; `None` when it is not plain.
+    #[inline]
+    pub fn new(zone: u32, frame: &[u8]) -> Option<Plain> {
+        // The shortest: IPv4 and UDP.
+        let head: &[u8; ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES] = frame.first_chunk()?;
+        // To many.
+        if head[0] & 1 != 0 {
+            return None;
+        }
+        let kind = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
+        if kind & IPV4_MASK == IPV4_WITHOUT_OPTIONS {
+            return Plain::of_ipv4(zone, frame, head);
+        }
+        if kind & IPV6_MASK == IPV6 { Plain::of_ipv6(zone, frame) } else { None }
+    }
+
+    #[inline]
+    fn of_ipv4(zone: u32, frame: &[u8], head: &[u8; 42]) -> Option<Plain> {
+        let l3_bytes = get16(head, 16);
+        let is_whole = get16(head, 20) & IS_FRAGMENT == 0;
+        let of_hosts = head[26] < NO_HOST && head[30] < NO_HOST;
+        if usize::from(l3_bytes) > frame.len() - ETHERNET_BYTES || !is_whole || !of_hosts {
+            return None;
+        }
+        let transport_bytes = usize::from(l3_bytes).checked_sub(IPV4_BYTES)?;
+        let tcp_flags = transport(head[23], frame, ETHERNET_BYTES + IPV4_BYTES, transport_bytes)?;
+        let key = FlowKey {
+            source: IpAddress::v4(get_array(head, 26)),
+            destination: IpAddress::v4(get_array(head, 30)),
+            zone,
+            source_port: get16(head, 34),
+            destination_port: get16(head, 36),
+            vlan: NO_VLAN,
+            protocol: head[23],
+            flags: 0,
+        };
+        Some(Plain { key, l3_bytes, ttl: head[22], tcp_flags })
+    }
+
+    #[inline]
+    fn of_ipv6(zone: u32, frame: &[u8]) -> Option<Plain> {
+        let head: &[u8; ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES] = frame.first_chunk()?;
+        let transport_bytes = usize::from(get16(head, 18));
+        let l3_bytes = IPV6_BYTES + transport_bytes;
+        let (source, destination) = (IpAddress::v6(get_array(head, 22)), IpAddress::v6(get_array(head, 38)));
+        let of_hosts = [&source, &destination].iter().all(|ip| !ip.is_v4() && !ip.is_multicast());
+        if l3_bytes > (frame.len() - ETHERNET_BYTES).min(usize::from(u16::MAX)) || !of_hosts {
+            return None;
+        }
+        let tcp_flags = transport(head[20], frame, ETHERNET_BYTES + IPV6_BYTES, transport_bytes)?;
+        let key = FlowKey {
+            source,
+            destination,
+            zone,
+            source_port: get16(head, 54),
+            destination_port: get16(head, 56),
+            vlan: NO_VLAN,
+            protocol: head[20],
+            flags: 0,
+        };
+        Some(Plain { key, l3_bytes: l3_bytes as u16, ttl: head[21], tcp_flags })
+    }
+
+    /// Takes one from TTL or hop limit, which must be more than 1.
+    #[inline]
+    pub fn decrement_ttl(&mut self, frame: &mut [u8]) {
+        debug_assert!(self.ttl > 1);
+        let Some(head) = frame.first_chunk_mut::<{ ETHERNET_BYTES + IPV4_BYTES }>() else { return };
+        self.ttl -= 1;
+        if head[14] >> 4 == 6 {
+            head[21] = self.ttl;
+            return;
+        }
+        let new = u16::from_be_bytes([self.ttl, head[23]]);
+        let checksum = update(get16(head, 24), get16(head, 22), new);
+        head[22] = self.ttl;
+        [head[24], head[25]] = checksum.to_be_bytes();
+    }
+}
+
+/// Checks a transport header of which there are `there` bytes from `at` on, all in the frame. Returns the TCP flags, 0 of UDP.
+#[inline]
+fn transport(protocol: u8, frame: &[u8], at: usize, there: usize) -> Option<u8> {
+    match protocol {
+        PROTOCOL_UDP if there >= UDP_BYTES => {
+            let said = usize::from(get16(frame, at + 4));
+            (said >= UDP_BYTES && said <= there).then_some(0)
+        }
+        PROTOCOL_TCP if there >= TCP_BYTES => {
+            let header = usize::from(frame[at + 12] >> 4) * 4;
+            (header >= TCP_BYTES && header <= there).then_some(frame[at + 13])
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! The operations of files, as requests to an object store.
+
+use super::{NAMES_MAX, OBJECT_BYTES_MAX, S3};
+use crate::backend::{Attributes, Change, New, Replace, Space};
+use crate::error::{Errno, Result};
+use crate::remote::{Found, Place, Protocol};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::FileExt;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+impl Protocol for S3 {
+    /// Times have whole seconds.
+    const EXACT_TIMES: bool = false;
+
+    fn root(&self) -> Result<Found> {
+        Ok(Found { attributes: self.directory(), key: Vec::new() })
+    }
+
+    fn lookup(&self, parent: &Place, name: &OsStr) -> Result<Found> {
+        Ok(Found { attributes: self.find(&parent.join(name)?)?, key: Vec::new() })
+    }
+
+    fn attributes(&self, of: &Place) -> Result<Attributes> {
+        let staged = self.staged().get(&of.inode).cloned();
+        let Some(staged) = staged else { return self.find(of.path()?) };
+        let staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
+        if !staged.changed {
+            drop(staged);
+            return self.find(of.path()?);
+        }
+        let found = staged.file.metadata()?;
+        Ok(self.file(found.len(), found.modified()?))
+    }
+
+    fn change(&self, of: &Place, change: &Change, now: &Attributes) -> Result<()> {
+        let other = |new: Option<u32>, old: u32| new.is_some_and(|new| new != old);
+        if other(change.mode.map(|mode| mode & 0o7777), now.mode & 0o7777)
+            || other(change.user, now.user)
+            || other(change.group, now.group)
+        {
+            return Err(Errno::NOT_PERMITTED);
+        }
+        let Some(size) = change.size else { return Ok(()) };
+        if size > OBJECT_BYTES_MAX {
+            return Err(Errno(libc::EFBIG));
+        }
+        self.alter(of, size == 0, |file| file.set_len(size))?;
+        if of.open {
+            return Ok(());
+        }
+        let uploaded = self.upload(of, true);
+        self.staged().remove(&of.inode);
+        uploaded
+    }
+
+    fn read_link(&self, _of: &Place) -> Result<Vec<u8>> {
+        Err(Errno::INVALID)
+    }
+
+    fn make(&self, parent: &Place, name: &OsStr, _new: New) -> Result<()> {
+        let path = parent.join(name)?;
+        match self.find(&path) {
+            Err(Errno::NOT_FOUND) => self.put(&self.key(&path)?, None, true),
+            Err(error) => Err(error),
+            Ok(_) => Err(Errno::EXISTS),
+        }
+    }
+
+    fn make_directory(&self, parent: &Place, name: &OsStr, _new: New) -> Result<()> {
+        let path = parent.join(name)?;
+        match self.find(&path) {
+            Err(Errno::NOT_FOUND) => self.put(&self.folder(&path)?, None, false),
+            Err(error) => Err(error),
+            Ok(_) => Err(Errno::EXISTS),
+        }
+    }
+
+    fn make_link(&self, _parent: &Place, _name: &OsStr, _target: &OsStr, _new: New) -> Result<()> {
+        Err(Errno::NOT_PERMITTED)
+    }
+
+    fn link(&self, _of: &Place, _parent: &Place, _name: &OsStr) -> Result<()> {
+        Err(Errno::NOT_PERMITTED)
+    }
+
+    fn remove(&self, parent: &Place, name: &OsStr) -> Result<()> {
+        let key = self.key(&parent.join(name)?)?;
+        self.head(&key)?;
+        self.delete(&key)?;
+        self.keep(parent.path()?)
+    }
+
+    fn remove_directory(&self, parent: &Place, name: &OsStr) -> Result<()> {
+        let folder = self.folder(&parent.join(name)?)?;
+        if !self.is_empty(&folder)? {
+            return Err(Errno::NOT_EMPTY);
+        }
+        self.delete(&folder)?;
+        self.keep(parent.path()?)
+    }
+
+    fn rename(&self, from: (&Place, &OsStr), to: (&Place, &OsStr), replace: Replace) -> Result<()> {
+        let (old, new) = (from.0.join(from.1)?, to.0.join(to.1)?);
+        let moved = self.find(&old)?;
+        let there = match self.find(&new) {
+            Err(Errno::NOT_FOUND) => None,
+            found => Some(found?),
+        };
+        match there {
+            Some(_) if replace == Replace::No => return Err(Errno::EXISTS),
+            Some(there) => match (moved.is_directory(), there.is_directory()) {
+                (false, true) => return Err(Errno::IS_A_DIRECTORY),
+                (true, false) => return Err(Errno::NOT_A_DIRECTORY),
+                (true, true) if !self.is_empty(&self.folder(&new)?)? => return Err(Errno::NOT_EMPTY),
+                _ => {}
+            },
+            None => {}
+        }
+        if moved.is_directory() {
+            let (old, new) = (self.folder(&old)?, self.folder(&new)?);
+            if new.starts_with(&old) {
+                return Err(Errno::INVALID);
+            }
+            let keys = self.below(&old)?;
+            for key in &keys {
+                self.copy(key, &format!("{new}{}", &key[old.len()..]))?;
+            }
+            // Deepest first: some stores keep directories that are not empty.
+            keys.iter().rev().try_for_each(|key| self.delete(key))?;
+        } else {
+            let (old, new) = (self.key(&old)?, self.key(&new)?);
+            self.copy(&old, &new)?;
+            self.delete(&old)?;
+        }
+        self.keep(from.0.path()?)
+    }
+
+    fn list(&self, of: &Place) -> Result<Vec<(OsString, Found)>> {
+        let folder = self.folder(of.path()?)?;
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let (entries, more) = self.page(&folder, 1000, after.as_deref())?;
+            for (key, shown) in entries {
+                let name = key.strip_prefix(&folder).unwrap_or_default().trim_end_matches('/');
+                // Keys that are no names of files.
+                if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
+                    continue;
+                }
+                // Some stores list objects of directories beside their common beginnings.
+                let shown = shown.filter(|_| !key.ends_with('/'));
+                let attributes = shown.unwrap_or_else(|| self.directory());
+                all.push((OsString::from(name), Found { attributes, key: Vec::new() }));
+            }
+            if more.is_none() {
+                return Ok(all);
+            }
+            if all.len() > NAMES_MAX {
+                return Err(Errno(libc::EOVERFLOW));
+            }
+            after = more;
+        }
+    }
+
+    fn read(&self, of: &Place, offset: u64, to: &mut [u8]) -> Result<usize> {
+        let staged = self.staged().get(&of.inode).cloned();
+        let staged = staged.as_ref().map(|staged| staged.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(staged) = staged.filter(|staged| !staged.over) {
+            let mut done = 0;
+            while done < to.len() {
+                match staged.file.read_at(&mut to[done..], offset + done as u64)? {
+                    0 => break,
+                    bytes => done += bytes,
+                }
+            }
+            return Ok(done);
+        }
+        let mut done = 0;
+        let wanted = to.len();
+        let fetched = self.fetch(&self.key(of.path()?)?, Some((offset, wanted as u64)), &mut |piece| {
+            let bytes = piece.len().min(wanted - done);
+            to[done..done + bytes].copy_from_slice(&piece[..bytes]);
+            done += bytes;
+            Ok(())
+        });
+        match fetched {
+            Err(Errno::NO_SUCH_OFFSET) => Ok(0),
+            other => other.map(|()| done),
+        }
+    }
+
+    fn write(&self, of: &Place, offset: u64, from: &[u8]) -> Result<()> {
+        if offset.saturating_add(from.len() as u64) > OBJECT_BYTES_MAX {
+            return Err(Errno(libc::EFBIG));
+        }
+        self.alter(of, false, |file| file.write_all_at(from, offset))
+    }
+
+    fn sync(&self, of: &Place) -> Result<()> {
+        self.upload(of, false)
+    }
+
+    fn close(&self, of: &Place) -> Result<()> {
+        self.upload(of, true)
+    }
+
+    /// Whoever closed it was told what could not be put up.
+    fn released(&self, of: &Place) {
+        self.staged().remove(&of.inode);
+    }
+
+    /// A store has no end that could be asked for.
+    fn space(&self) -> Result<Space> {
+        const BLOCKS: u64 = 1 << 38;
+        Ok(Space {
+            block_bytes: 4096,
+            blocks: BLOCKS,
+            blocks_free: BLOCKS,
+            files: u64::from(u32::MAX),
+            files_free: u64::from(u32::MAX),
+        })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        match self.fate.lost.load(Ordering::Relaxed) {
+            0 => Vec::new(),
+            lost => vec![format!("{lost} calls found no way to the store, and were repeated")],
+        }
+    }
+}
