@@ -174,18 +174,25 @@ fn the_kernels_own_box_is_watched_and_nobody_takes_its_name() {
     let made = SensorBox::create("kernel", Shape::default(), 1_000_000).unwrap();
     let victim = made.add("victim", Kind::Counter).unwrap();
     made.export(&Directory::new(watched.folder.path().join("sensors"))).unwrap();
-    watched.wait_for_alarm("web");
     let own = |name: &str| {
         let status = watched.monitor.status();
-        let kernel = status.boxes.iter().rfind(|row| row.name == "kernel").unwrap();
-        kernel.sensors.iter().find(|sensor| sensor.name == name).unwrap().value
+        let kernel = status.boxes.iter().rfind(|row| row.name == "kernel")?;
+        Some(kernel.sensors.iter().find(|sensor| sensor.name == name)?.value)
     };
-    let (victims, after) = (own("victim"), watched.monitor.status().steps + 200);
+    // Another test's cage may give the kernel a victim at any moment: what is counted from before the alarm on explains a
+    // recovery after it.
+    let mut victims = None;
+    crate::cage::until("the kernel's box", || {
+        victims = own("victim");
+        victims.is_some()
+    });
+    watched.wait_for_alarm("web");
+    let after = watched.monitor.status().steps + 200;
     crate::cage::until("some looks more", || {
         made.count(victim, 1);
         watched.monitor.status().steps >= after
     });
     let recovered = watched.monitor.recent().iter().any(|entry| entry.what == What::Recovered);
     assert!(!recovered || own("victim") > victims, "the other box was taken for the kernel's");
-    assert!(own("fork") > 0);
+    assert!(own("fork") > Some(0));
 }

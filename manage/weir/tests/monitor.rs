@@ -389,13 +389,14 @@ fn a_packet_core_that_stands_still_is_told() {
     const NAME: &str = "a_packet_core_that_stands_still_is_told";
     let Some(lab) = crate::lab::lab(NAME) else { return };
     let policy = "kind: stalled\nname: core\nbox: switch-h2\nsensor: slots\nperiods: 3\naction: report\n";
-    let monitor = Running::with_sensors(policy, &["--ordinary"], None, Some(weir_sensor::FOLDER));
+    let sensors = lab.run_folder("h2").join("sensors").display().to_string();
+    let monitor = Running::with_sensors(policy, &["--ordinary"], None, Some(&sensors));
     let slots = |process: i32| {
         let status = monitor.ask("top")?;
         let found = status["boxes"].as_array()?.iter().find(|row| row["name"] == "switch-h2")?.clone();
         (found["process"] == process).then(|| found["sensors"][0]["value"].as_u64())?
     };
-    // It counts; a switch of a test that was there before may have left its name to this one.
+    // It counts.
     let mut seen = None;
     system::wait_for("the counter of h2's packet core", BOUND, || {
         let Some(switch) = lab.child("h2", "switch") else { return Ok(false) };

@@ -30,6 +30,8 @@ use weir_switch::config::{EngineConfig, ExternalConfig, SwitchConfig};
 const NODE_FILE: &str = "node.json";
 /// Settings of the switch, made from the node's.
 const SWITCH_FILE: &str = "switch.json";
+/// The folder of sensor boxes in the run directory; with the default run directory it is [`weir_sensor::FOLDER`].
+pub const SENSORS_FOLDER: &str = "sensors";
 
 /// What the section `switch` of the settings holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -270,6 +272,7 @@ fn monitor(config: &Config, program: &Path) -> Option<ChildSpec> {
         }
     }
     option("--audit", config.state_dir.join("monitor/audit.log").into());
+    option("--sensors", config.run_dir.join(SENSORS_FOLDER).into());
     option("--status", settings.status.to_string().into());
     option("--report-to", config.run_dir.clone().into());
     option("--report-as", config.name.to_string().into());
@@ -475,6 +478,7 @@ mod tests {
         let after = |name: &str| words[words.iter().position(|word| word == name).unwrap() + 1].clone();
         assert_eq!(after("--report-as"), "h1");
         assert_eq!(after("--report-to"), config.run_dir.display().to_string());
+        assert_eq!(after("--sensors"), config.run_dir.join("sensors").display().to_string());
         assert_eq!(after("--policy"), dir.path().join("policies").display().to_string());
         assert!(after("--audit").starts_with(&config.state_dir.display().to_string()));
     }

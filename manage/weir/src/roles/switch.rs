@@ -47,9 +47,14 @@ impl SwitchArguments {
     }
 }
 
+/// Where this host's boxes are: two hosts of one machine, as in a lab, do not see each other's.
+fn sensors(config: &SwitchConfig) -> weir_sensor::Directory {
+    weir_sensor::Directory::new(config.run_dir.join(super::node::SENSORS_FOLDER))
+}
+
 /// The counter by which a monitor sees that packets move. Traffic does not depend on it either.
 fn pulse(config: &SwitchConfig) -> Option<Pulse> {
-    Pulse::new(config.name.as_str(), &weir_sensor::Directory::default())
+    Pulse::new(config.name.as_str(), &sensors(config))
         .inspect_err(|error| tracing::warn!(%error, "no monitor sees whether the packet core stands still"))
         .ok()
 }
@@ -57,8 +62,7 @@ fn pulse(config: &SwitchConfig) -> Option<Pulse> {
 /// The monitor's reader, if something is to be read here. What is wrong with its files is told; traffic does not depend on it.
 fn reader(config: &SwitchConfig) -> Option<Reader> {
     let settings = config.idle_reader.as_ref()?;
-    let sensors = weir_sensor::Directory::default();
-    Reader::open(settings.policy.as_deref(), settings.ring.as_deref(), &sensors).unwrap_or_else(|error| {
+    Reader::open(settings.policy.as_deref(), settings.ring.as_deref(), &sensors(config)).unwrap_or_else(|error| {
         tracing::error!(%error, "nothing is read in idle slots");
         None
     })
