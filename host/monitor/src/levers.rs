@@ -2,13 +2,18 @@
 //! file any more.
 //!
 //! Version 2 has `cgroup.freeze` and `cgroup.kill`; a folder of version 1's freezer has `freezer.state` and no kill.
+//!
+//! A freeze that is to last as long as a strike is marked by an attribute of the file first, which names the process, and goes with the
+//! thaw. A monitor that died in between leaves the mark, by which the next one finds what to thaw ([`thaw_left_behind`]).
 
 use crate::error::{Error, Result};
+use crate::kernel::proc::Proc;
 use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fgetxattr, fremovexattr, fsetxattr, fstat, openat};
 use std::ffi::CStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 use weir_sensor::now_ns;
 
@@ -17,6 +22,11 @@ use weir_sensor::now_ns;
 pub const FREEZE_NS_MAX: u64 = 50_000_000;
 /// Longest path of a cgroup that is borrowed, and the zero after it, bytes.
 pub const PATH_BYTES: usize = 1024;
+/// The attribute that marks a cgroup's file while a strike holds it frozen.
+const MARK: &CStr = c"trusted.weir.struck";
+const MARK_BYTES: usize = 12;
+/// Most cgroups that are looked at for the mark.
+const FOLDERS_MAX: usize = 65_536;
 /// Where cgroups of version 2 are mounted, tried in order.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
 
@@ -40,6 +50,39 @@ pub fn above(path: &Path) -> Vec<u64> {
 /// The folder that a policy's `cgroup` means.
 pub fn folder(cgroup: &Path) -> PathBuf {
     if cgroup.is_absolute() { cgroup.to_path_buf() } else { mount().unwrap_or_default().join(cgroup) }
+}
+
+/// A process, as a mark names it: its number, and when it started, ticks since the boot.
+fn mark_of(proc: &Proc, process: u32) -> Option<[u8; MARK_BYTES]> {
+    let stat = proc.stat(process).filter(|stat| stat.state != b'Z')?;
+    let mut mark = [0; MARK_BYTES];
+    mark[..4].copy_from_slice(&process.to_le_bytes());
+    mark[4..].copy_from_slice(&stat.start_ticks.to_le_bytes());
+    Some(mark)
+}
+
+/// This process's mark; of nobody, when `/proc` does not tell. Read once, before anything is frozen.
+fn own_mark() -> &'static [u8; MARK_BYTES] {
+    static OWN: OnceLock<[u8; MARK_BYTES]> = OnceLock::new();
+    OWN.get_or_init(|| {
+        Proc::open().ok().and_then(|proc| mark_of(&proc, std::process::id())).unwrap_or_default()
+    })
+}
+
+/// Thaws what a monitor that died during a strike left frozen: every cgroup of version 2 that has the mark. Returns which those are.
+pub fn thaw_left_behind() -> Vec<PathBuf> {
+    own_mark();
+    let (mut thawed, mut folders, mut looked) = (Vec::new(), Vec::from_iter(mount()), 0);
+    while let Some(folder) = folders.pop() {
+        looked += 1;
+        if Levers::open(&folder).is_ok_and(|levers| levers.thaw_if_left()) {
+            thawed.push(folder.clone());
+        }
+        let below = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.extend(below.map(|entry| entry.path()).take(FOLDERS_MAX.saturating_sub(looked + folders.len())));
+    }
+    thawed
 }
 
 /// The levers.
@@ -106,9 +149,35 @@ impl Levers {
         self.kill.is_some()
     }
 
-    /// Asks for a freeze, and does not wait. From now on none of its processes runs in user mode or forks: those that run are
-    /// interrupted, the others find it when they would run next. Returns whether the kernel took it.
-    pub fn ask_freeze(&self) -> bool {
+    /// Asks for a freeze that a thaw follows soon, and does not wait. From now on none of its processes runs in user mode or forks: those
+    /// that run are interrupted, the others find it when they would run next. Returns whether the kernel took it.
+    pub fn freeze_briefly(&self) -> bool {
+        if let Some(file) = self.marked() {
+            // A kernel without such attributes freezes all the same.
+            let _ = fsetxattr(file, MARK, own_mark(), XattrFlags::empty());
+        }
+        self.ask_freeze()
+    }
+
+    /// The file that bears the mark.
+    fn marked(&self) -> Option<&OwnedFd> {
+        self.freeze.as_ref().or(self.state.as_ref())
+    }
+
+    /// Thaws it if a monitor that died during a strike left it frozen. Returns whether that was so.
+    pub fn thaw_if_left(&self) -> bool {
+        let mut mark = [0_u8; MARK_BYTES];
+        if !self.marked().is_some_and(|file| fgetxattr(file, MARK, &mut mark).is_ok()) {
+            return false;
+        }
+        let [a, b, c, d, ..] = mark;
+        let lives = Proc::open().is_ok_and(|proc| {
+            mark_of(&proc, u32::from_le_bytes([a, b, c, d])).is_some_and(|living| living == mark)
+        });
+        !lives && self.thaw()
+    }
+
+    fn ask_freeze(&self) -> bool {
         match (&self.freeze, &self.state) {
             (Some(file), _) => put(file, b"1"),
             (None, Some(file)) => put(file, b"FROZEN"),
@@ -166,11 +235,15 @@ impl Levers {
 
     /// Thaws it.
     pub fn thaw(&self) -> bool {
-        match (&self.freeze, &self.state) {
+        let thawed = match (&self.freeze, &self.state) {
             (Some(file), _) => put(file, b"0"),
             (None, Some(file)) => put(file, b"THAWED"),
             (None, None) => false,
+        };
+        if let Some(file) = self.marked().filter(|_| thawed) {
+            let _ = fremovexattr(file, MARK);
         }
+        thawed
     }
 
     /// Kills all of it.

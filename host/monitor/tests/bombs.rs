@@ -140,3 +140,35 @@ fn a_policy_for_the_monitors_own_cgroup_is_refused() {
         Ok(_) => panic!("it would freeze itself"),
     }
 }
+
+/// As a monitor that is killed between freeze and thaw leaves it.
+#[test]
+fn what_a_dead_monitor_left_frozen_is_thawed_and_what_others_froze_is_not() {
+    const NAME: &str = "what_a_dead_monitor_left_frozen_is_thawed_and_what_others_froze_is_not";
+    let cages = || Ok::<_, String>([Cage::new(20, 64 << 20)?, Cage::new(20, 64 << 20)?]);
+    let [left, foreign] = match cages() {
+        Ok(cages) => cages,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    let frozen = |cage: &Cage| {
+        std::fs::read_to_string(cage.folder.join("cgroup.events")).unwrap().contains("frozen 1")
+    };
+    let mut sleepers: Vec<_> = [&left, &foreign].map(|cage| cage.start("exec sleep 1000")).into();
+    for cage in [&left, &foreign] {
+        cage.wait_for(1);
+        std::fs::write(cage.folder.join("cgroup.freeze"), "1").unwrap();
+        until("a frozen cage", || frozen(cage));
+    }
+    // Of no process that lives.
+    let (file, mark) = (left.folder.join("cgroup.freeze"), [0; 12]);
+    rustix::fs::setxattr(file, c"trusted.weir.struck", &mark, rustix::fs::XattrFlags::empty()).unwrap();
+    let watched = match Watched::start(&policy(&foreign, "{ living: 10 }", "report", false), false) {
+        Ok(watched) => watched,
+        Err(reason) => return println!("NOT RUN {NAME}: {reason}"),
+    };
+    until("a thawed cage", || !frozen(&left));
+    assert!(frozen(&foreign), "what somebody else froze was thawed");
+    drop(watched);
+    drop((left, foreign));
+    sleepers.iter_mut().for_each(|sleeper| drop(sleeper.wait()));
+}

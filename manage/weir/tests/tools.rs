@@ -101,7 +101,7 @@ fn wrong_resources_get_the_field_the_value_and_what_is_allowed() {
 fn commands_have_the_documented_exit_codes() {
     let Some(lab) = lab("exit_codes") else { return };
     let green = "kind: network\nname: green\n";
-    let cases: [(&[&str], &str, i32, &str); 12] = [
+    let cases: [(&[&str], &str, i32, &str); 14] = [
         (&["apply"], "", 2, "--file"),
         (&["get", "cloud"], "", 2, "firewall-rule"),
         (&["get", "endpoint", "web"], "", 2, "NETWORK/web"),
@@ -110,6 +110,8 @@ fn commands_have_the_documented_exit_codes() {
         (&["apply", "-f", "-", "--dry-run"], green, 0, "+ network/green"),
         (&["apply", "-f", "-"], green, 2, "--yes"),
         (&["delete", "network", "red", "--yes"], "", 1, "red"),
+        (&["delete", "endpoint", "red/nobody", "--yes"], "", 1, "endpoint/red/nobody: there is no such"),
+        (&["counters", "h1", "nonsense"], "", 1, "no counter of h1 has 'nonsense'"),
         (&["counters", "h9"], "", 1, "'h9': 'weir status' lists them"),
         (&["forget", "h9"], "", 1, "'h9': 'weir status' lists them"),
         (&["apply", "-f", "/nowhere.yaml"], "", 1, "there is no such file"),

@@ -29,7 +29,7 @@ impl Engine {
     /// Keeps a culprit's tree from growing.
     pub(super) fn halt(&mut self, at: usize, blamed: Blamed, incident: &mut Incident) {
         if self.levers(at).is_some_and(Levers::can_freeze) {
-            self.freeze(at, incident, Levers::ask_freeze);
+            self.freeze(at, incident, Levers::freeze_briefly);
             return;
         }
         if self.freeze_borrowed(at, blamed, incident) {
@@ -57,7 +57,7 @@ impl Engine {
         self.collect(at, blamed.place, blamed.extent);
         let Some(levers) = self.find_levers() else { return false };
         let cgroup = levers.cgroup;
-        incident.frozen = levers.ask_freeze();
+        incident.frozen = levers.freeze_briefly();
         incident.freeze_ns = now_ns().saturating_sub(incident.time_ns);
         self.armed[at].borrowed = Some(levers);
         self.gather();

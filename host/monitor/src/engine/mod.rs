@@ -140,6 +140,12 @@ impl Engine {
             tree.define(at, scope(&policy)?);
             armed.push(arm(policy)?);
         }
+        let left = levers::thaw_left_behind().into_iter();
+        let named = armed.iter().filter_map(|armed| Some((armed.levers.as_ref()?, armed.policy.common())));
+        let named = named.filter(|(levers, _)| levers.thaw_if_left());
+        for cgroup in left.chain(named.filter_map(|(_, common)| common.cgroup.clone())) {
+            tracing::warn!(cgroup = %cgroup.display(), "thawed: a monitor died while it acted on it");
+        }
         // What happened up to now is in /proc.
         kernel.fetch(|_| ());
         let own = std::process::id();

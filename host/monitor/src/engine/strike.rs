@@ -96,7 +96,7 @@ impl Engine {
         // Weighing memory takes time, in which a hog grows: it is frozen first.
         let early = acts && action == Action::FreezeKill && self.is_hog(at);
         if early {
-            self.freeze(at, &mut incident, Levers::ask_freeze);
+            self.freeze(at, &mut incident, Levers::freeze_briefly);
         }
         match self.find_culprit(at, now, reason, known) {
             // That an application stands still is worth a report whoever it is.

@@ -98,6 +98,9 @@ fn change(
     Output { output }: Output,
 ) -> Result<ExitCode, Failure> {
     let planned = client.apply(&ApplyRequest { dry_run: true, ..request.clone() })?;
+    if !request.delete.is_empty() {
+        missing(&planned)?;
+    }
     let nothing = planned.changes.iter().all(|change| change.effect == Effect::Unchanged);
     if dry_run || nothing {
         output::print(output, &planned, || show_plan(&planned))?;
@@ -113,6 +116,21 @@ fn change(
     let waited = consent.wait_s > 0;
     output::print(output, &done, || println!("{}", outcome(&done, waited.then_some(consent.wait_s))))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Names what is to be deleted and is not there; an error when nothing is.
+fn missing(planned: &ApplyResponse) -> Result<(), Failure> {
+    let gone = planned.changes.iter().filter(|change| change.effect == Effect::Unchanged);
+    let gone: Vec<String> = gone.map(|change| change.id.to_string()).collect();
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let text = format!("{}: there is no such resource; 'weir get all' shows what there is", gone.join(", "));
+    if gone.len() == planned.changes.len() {
+        return Err(Failure::Missing(text));
+    }
+    eprintln!("{text}");
+    Ok(())
 }
 
 /// What became of a change, in words.

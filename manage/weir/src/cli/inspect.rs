@@ -418,7 +418,14 @@ pub(super) struct Counters {
 impl Counters {
     pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
         let mut counters = client.counters(&self.switch)?;
-        counters.retain(|name, value| name.contains(&self.containing) && (self.all || *value > 0));
+        counters.retain(|name, _| name.contains(&self.containing));
+        if counters.is_empty() {
+            return Err(Failure::Missing(format!(
+                "no counter of {} has '{}' in its name: 'weir counters {} --all' shows all names",
+                self.switch, self.containing, self.switch
+            )));
+        }
+        counters.retain(|_, value| self.all || *value > 0);
         output::print(self.output.output, &counters, || {
             let mut table = table(&["counter", "value"]);
             for (name, value) in &counters {
