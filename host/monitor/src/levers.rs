@@ -80,7 +80,8 @@ pub fn thaw_left_behind() -> Vec<PathBuf> {
         }
         let below = std::fs::read_dir(&folder).into_iter().flatten().flatten();
         let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        folders.extend(below.map(|entry| entry.path()).take(FOLDERS_MAX.saturating_sub(looked + folders.len())));
+        folders
+            .extend(below.map(|entry| entry.path()).take(FOLDERS_MAX.saturating_sub(looked + folders.len())));
     }
     thawed
 }

@@ -1,55 +1,44 @@
 //! Joins the API to the controller: requests become events, tables become answers.
 
+mod apply;
+mod packets;
+mod status;
+
 use super::domains::Domains;
 use super::group::Group;
-use super::health;
 use super::identities::{self, Own};
 use super::state::State;
-use super::trace::{Described, follow};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use weir_api::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use weir_api::types::{
-    ActuatorStatus, AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame,
-    DeviceList, DeviceView, Effect, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
-    KindCount, PlannedEntry, RepairRequest, RepairResponse, ResourceChange, ResourceList, ResourceView,
-    RevokeRequest, RotateRequest, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
-    WatchEvent,
+    AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList, DeviceView,
+    FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, RepairRequest, RepairResponse,
+    ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenRequest, TokenResponse,
+    TraceRequest, TraceResponse, WatchEvent,
 };
 use weir_api::{ApiError, Backend, Caller, Reply};
 use weir_apps::fabric::{self, Stored};
 use weir_controller::Error;
-use weir_controller::core::scheduler::{Reached, TargetStatus, WaitState, Waiting};
-use weir_controller::driver::{ControllerHandle, Published};
+use weir_controller::driver::ControllerHandle;
 use weir_model::domain::DomainEvent;
-use weir_model::entry::Vni;
-use weir_model::event::{ActuatorFacts, Mutation, SourceId, Transaction, Wanted};
+use weir_model::event::{ActuatorFacts, SourceId};
 use weir_model::filewall::PolicyOrder;
 use weir_model::health::RepairOrder;
 use weir_model::identity::IdentityEvent;
 use weir_model::join::{JoinRequest, JoinResponse, from_hex, to_hex};
-use weir_model::local::{Answer, PortName, Question, TraceFrom};
-use weir_model::resource::{Kind, Resource, ResourceId};
-use weir_model::{Change, Label, MacAddr, Plan, Version};
+use weir_model::local::{Answer, Question};
+use weir_model::resource::{Kind, ResourceId};
+use weir_model::{Label, Version};
 use weir_store::Rejection;
 
-/// Most planned updates told in one answer.
-const UPDATES_TOLD_MAX: usize = 1000;
-/// Longest wait for updates to be in force.
-const WAIT_MAX_MS: u32 = 60_000;
 /// Changes that may wait for a slow watcher before it is cut off; it can resume.
 const WATCH_QUEUE: usize = 1024;
 /// Most devices told in one answer.
 const DEVICES_MAX: usize = 10_000;
-/// Most waiting updates looked at for the status.
-const WAITING_READ_MAX: usize = 10_000;
-/// Most waiting or refused lines told for a switch.
-const LINES_TOLD_MAX: usize = 20;
 
 /// See the module.
 pub struct Controlled {
@@ -99,73 +88,6 @@ fn view(stored: Stored) -> ResourceView {
     ResourceView { resource: stored.resource, version: stored.version.0, allocated }
 }
 
-fn transaction(request: &ApplyRequest) -> Result<Transaction, ApiError> {
-    let mut expected: BTreeMap<ResourceId, Version> =
-        request.expected.iter().map(|expected| (expected.id.clone(), Version(expected.version))).collect();
-    let mut mutations = Vec::with_capacity(request.resources.len() + request.delete.len());
-    for (number, document) in request.resources.iter().enumerate() {
-        let resource = Resource::from_document(document)
-            .map_err(|error| ApiError::field(format!("resources[{number}]"), error))?;
-        let id = resource.id();
-        let expected = expected.remove(&id);
-        mutations.push(Mutation { id, expected, wanted: Wanted::Document(document.to_string()) });
-    }
-    for id in &request.delete {
-        mutations.push(Mutation { id: id.clone(), expected: expected.remove(id), wanted: Wanted::Absent });
-    }
-    match expected.into_keys().next() {
-        Some(id) => Err(ApiError::invalid(format!("expected: {id} is not changed by this request"))),
-        None => Ok(Transaction { mutations, replace_all: request.replace_all }),
-    }
-}
-
-/// What the request does to each resource, seen from the tables.
-fn changes(published: &Published, request: &Transaction) -> Vec<ResourceChange> {
-    let mut named = BTreeSet::new();
-    let mut changes = Vec::new();
-    for mutation in &request.mutations {
-        named.insert(mutation.id.clone());
-        let old = fabric::resource(&published.store, &mutation.id).map(|stored| stored.resource);
-        let effect = match (&mutation.wanted, old) {
-            (Wanted::Document(text), Some(old))
-                if serde_json::from_str::<Resource>(text).is_ok_and(|new| new == old) =>
-            {
-                Effect::Unchanged
-            }
-            (Wanted::Document(_), Some(_)) => Effect::Update,
-            (Wanted::Document(_), None) => Effect::Create,
-            (Wanted::Absent, Some(_)) => Effect::Delete,
-            (Wanted::Absent, None) => Effect::Unchanged,
-        };
-        changes.push(ResourceChange { id: mutation.id.clone(), effect });
-    }
-    if request.replace_all {
-        let rest = fabric::resources(&published.store, None, None).map(|stored| stored.resource.id());
-        changes.extend(
-            rest.filter(|id| !named.contains(id)).map(|id| ResourceChange { id, effect: Effect::Delete }),
-        );
-    }
-    changes
-}
-
-fn planned(plan: &Plan) -> (Vec<PlannedEntry>, usize, usize) {
-    let switches: BTreeSet<&Label> = plan.updates.iter().map(|planned| &planned.update.target).collect();
-    let entries = plan.updates.iter().take(UPDATES_TOLD_MAX).map(|planned| PlannedEntry {
-        target: planned.update.target.to_string(),
-        key: planned.update.key.to_string(),
-        change: match planned.update.change {
-            Change::Put(_) => "put".to_string(),
-            Change::Delete => "delete".to_string(),
-        },
-        after: planned
-            .after
-            .iter()
-            .map(|after| format!("{} at {}: {}", after.key, after.target, after.reason))
-            .collect(),
-    });
-    (entries.collect(), plan.updates.len(), switches.len())
-}
-
 impl Controlled {
     /// An error of the order, with the address of the controller that leads where another does.
     pub(super) fn failed(&self, error: Error) -> ApiError {
@@ -178,93 +100,6 @@ impl Controlled {
     /// Returns when what is published has all that was acknowledged before.
     pub(super) async fn barrier(&self) -> Result<(), ApiError> {
         self.handle.barrier().await.map_err(|error| self.failed(error))
-    }
-
-    async fn change(&self, caller: Caller, request: ApplyRequest) -> Result<ApplyResponse, ApiError> {
-        self.barrier().await?;
-        let published = self.handle.published();
-        let (dry_run, wait_ms) = (request.dry_run, request.wait_ms);
-        // A large request is work for a good part of a second, and this thread serves others too.
-        let read = move || {
-            let transaction = transaction(&request)?;
-            let changes = changes(&published, &transaction);
-            Ok::<_, ApiError>((transaction, changes))
-        };
-        let read = tokio::task::spawn_blocking(read).await;
-        let (transaction, changes) =
-            read.map_err(|_| ApiError::unavailable("the controller is stopping"))??;
-        let plan = self.handle.dry_run(transaction.clone()).await.map_err(api_error)?;
-        let (updates, updates_total, switches) = planned(&plan);
-        let joined = fabric::actuators(&self.handle.published().store).count();
-        let mut response = ApplyResponse {
-            version: None,
-            changes,
-            updates,
-            updates_total,
-            switches,
-            joined,
-            in_force: false,
-        };
-        if dry_run {
-            return Ok(response);
-        }
-        let proposed = self.handle.propose_for(Some(caller.0), transaction).await;
-        let version = proposed.map_err(|error| self.failed(error))?;
-        response.version = Some(version.0);
-        if wait_ms > 0 {
-            let wait = Duration::from_millis(u64::from(wait_ms.min(WAIT_MAX_MS)));
-            response.in_force = self.handle.wait(version, wait).await.map_err(api_error)? == Reached::All;
-        }
-        Ok(response)
-    }
-
-    async fn state_of_domain(&self) -> Result<StatusResponse, ApiError> {
-        let published = self.handle.published();
-        let status = self.handle.status().await.map_err(api_error)?;
-        let looked = self.handle.waiting_of_each(LINES_TOLD_MAX, WAITING_READ_MAX);
-        let waiting = looked.await.map_err(api_error)?;
-        let seen: BTreeMap<&Label, &TargetStatus> =
-            status.actuators.iter().map(|seen| (&seen.target.target, &seen.target)).collect();
-        let actuators = fabric::actuators(&published.store)
-            .map(|known| {
-                let name = known.facts.name.clone();
-                let seen = seen.get(&name);
-                let refused =
-                    known.refusals.iter().rev().take(LINES_TOLD_MAX).map(|refused| {
-                        format!("{} at {}: {}", refused.key, refused.version, refused.refusal)
-                    });
-                let waiting = waiting.get(&name).into_iter().flatten();
-                ActuatorStatus {
-                    role: known.facts.role,
-                    underlay: known.facts.underlay.to_string(),
-                    connected: seen.is_some_and(|seen| seen.connected),
-                    desired_entries: seen.map_or(0, |seen| seen.keys),
-                    desired_version: seen.map_or(0, |seen| seen.desired.0),
-                    acked_entries: seen.map_or(0, |seen| seen.keys.saturating_sub(seen.lag)),
-                    acked_version: seen.map_or(0, |seen| seen.acked.0),
-                    // While its state is compared nobody knows what is in force there.
-                    in_force_version: seen
-                        .filter(|seen| seen.connected && seen.synced)
-                        .map(|seen| seen.acked.0),
-                    waiting: waiting.map(explain).collect(),
-                    refused: refused.collect(),
-                    health: health::view(&published.store, &name),
-                    name: name.to_string(),
-                }
-            })
-            .collect();
-        let resources = fabric::resource_counts(&published.store);
-        Ok(StatusResponse {
-            domain: self.state.domain.to_string(),
-            version: published.store.version().0,
-            digest: format!("{:032x}", published.store.digest()),
-            software: env!("CARGO_PKG_VERSION").to_string(),
-            group_key: self.group_key(),
-            epoch: published.epoch,
-            resources: resources.into_iter().map(|(kind, count)| KindCount { kind, count }).collect(),
-            actuators,
-            group: self.group.as_ref().map(|group| self.status_of(group)),
-        })
     }
 
     async fn about_domains(&self, caller: Caller, about: DomainEvent) -> Result<DomainResponse, ApiError> {
@@ -298,44 +133,6 @@ impl Controlled {
         self.handle.group_key().map(|key| key.to_hex()).unwrap_or_default()
     }
 
-    async fn follow_packet(&self, request: TraceRequest) -> Result<TraceResponse, ApiError> {
-        let published = self.handle.published();
-        let label = |text: &str| Label::new(text).map_err(|error| ApiError::invalid(error.to_string()));
-        let (network, endpoint) = (label(&request.network)?, label(&request.endpoint)?);
-        let find = |name: Label| {
-            let id = ResourceId { kind: Kind::Endpoint, network: Some(network.clone()), name };
-            fabric::resource(&published.store, &id).ok_or_else(|| {
-                ApiError::not_found(format!("there is no {id}: 'weir get endpoints' lists them"))
-            })
-        };
-        let sender = find(endpoint.clone())?;
-        let Resource::Endpoint(placed) = &sender.resource else {
-            return Err(ApiError::internal("an endpoint is kept as something else"));
-        };
-        let host = placed
-            .host
-            .clone()
-            .ok_or_else(|| ApiError::conflict(format!("{network}/{endpoint} is placed on no host")))?;
-        let frame = match request.frame.as_str() {
-            "" => {
-                let vni = fabric::vni_of(&published.store, &network)
-                    .ok_or_else(|| ApiError::not_found(format!("there is no network {network}")))?;
-                let destination = match request.to.parse::<IpAddr>() {
-                    Ok(address) => address,
-                    Err(_) => first_address(&find(label(&request.to)?)?, &sender)?,
-                };
-                describe(&request, &sender, vni, destination)?.frame()?
-            }
-            hex => frame_of(hex)?,
-        };
-        let switches: BTreeMap<IpAddr, Label> = fabric::actuators(&published.store)
-            .map(|known| (known.facts.underlay, known.facts.name))
-            .collect();
-        let from = TraceFrom::Port(PortName { network, endpoint });
-        let group = self.group_key();
-        follow(host, from, frame, &switches, &group, |switch, question| self.ask(switch, question)).await
-    }
-
     async fn ask(&self, switch: Label, question: Question) -> Result<Answer, ApiError> {
         self.known(&switch)?;
         self.handle.ask(&switch, question).await.map_err(|error| match error {
@@ -353,34 +150,6 @@ impl Controlled {
             None => Err(ApiError::not_found(format!(
                 "no host or gateway is named '{name}': 'weir status' lists them"
             ))),
-        }
-    }
-
-    async fn copy_frames(&self, request: CaptureRequest) -> Result<Vec<CapturedFrame>, ApiError> {
-        let label = |text: &str| Label::new(text).map_err(|error| ApiError::invalid(error.to_string()));
-        let switch = label(&request.actuator)?;
-        let port = match &request.port {
-            None => None,
-            Some(name) => {
-                let (network, endpoint) = name.split_once('/').ok_or_else(|| {
-                    ApiError::invalid(format!("port: '{name}' is no port: NETWORK/ENDPOINT"))
-                })?;
-                Some(PortName { network: label(network)?, endpoint: label(endpoint)? })
-            }
-        };
-        let question = Question::Capture {
-            port,
-            frames_max: request.frames.clamp(1, 10_000),
-            duration_ms: request.duration_ms.clamp(1, 60_000),
-            snap_bytes: request.snap_bytes.clamp(14, 65_535),
-        };
-        match self.ask(switch, question).await? {
-            Answer::Captured { frames, .. } => Ok(frames
-                .into_iter()
-                .map(|(time_ns, length, bytes)| CapturedFrame { time_ns, length, bytes: to_hex(&bytes) })
-                .collect()),
-            Answer::Error(reason) => Err(ApiError::not_found(reason)),
-            _ => Err(ApiError::internal("the switch answered another question")),
         }
     }
 
@@ -425,43 +194,6 @@ impl Controlled {
             controllers: self.session_addresses(),
         })
     }
-}
-
-fn first_address(to: &Stored, sender: &Stored) -> Result<IpAddr, ApiError> {
-    let has =
-        |address: &IpAddr| sender.allocated.addresses.iter().any(|own| own.is_ipv4() == address.is_ipv4());
-    to.allocated
-        .addresses
-        .iter()
-        .copied()
-        .find(has)
-        .ok_or_else(|| ApiError::conflict("the two endpoints have no address family in common"))
-}
-
-fn describe(request: &TraceRequest, sender: &Stored, vni: Vni, to: IpAddr) -> Result<Described, ApiError> {
-    let source = sender.allocated.addresses.iter().copied().find(|own| own.is_ipv4() == to.is_ipv4());
-    Ok(Described {
-        macs: (sender.allocated.mac.unwrap_or(MacAddr([0; 6])), vni.router_mac()),
-        source: source.ok_or_else(|| {
-            ApiError::conflict(format!("the endpoint has no address of the family of {to}"))
-        })?,
-        destination: to,
-        protocol: request.protocol.clone(),
-        ports: (if request.source_port == 0 { 40_000 } else { request.source_port }, request.port),
-    })
-}
-
-fn frame_of(hex: &str) -> Result<Vec<u8>, ApiError> {
-    let wrong = || {
-        ApiError::invalid("frame: hexadecimal digits of an Ethernet frame of 14 to 65535 bytes are wanted")
-    };
-    if !hex.is_ascii() || !hex.len().is_multiple_of(2) || !(28..=131_070).contains(&hex.len()) {
-        return Err(wrong());
-    }
-    (0..hex.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).map_err(|_| wrong()))
-        .collect()
 }
 
 impl Backend for Controlled {
@@ -722,30 +454,6 @@ impl Backend for Controlled {
     fn metrics(&self) -> String {
         self.handle.metrics_text() + &self.domains.metrics_text()
     }
-}
-
-/// A waiting update in words.
-fn explain(waiting: &Waiting) -> String {
-    let why = match &waiting.state {
-        WaitState::Dependencies(missing) => {
-            let missing: Vec<String> = missing
-                .iter()
-                .map(|after| {
-                    format!("{} {} at {} ({})", after.key, after.version, after.target, after.reason)
-                })
-                .collect();
-            format!("after {}", missing.join(", "))
-        }
-        WaitState::Disconnected => "it is not connected".to_string(),
-        WaitState::Comparing => "its state is being compared".to_string(),
-        WaitState::Unsigned => {
-            "the group has not signed it yet: 'weir group list' shows whose share is missing".to_string()
-        }
-        WaitState::Queued => "it is in the queue".to_string(),
-        WaitState::Sent { for_ms } => format!("sent {for_ms} ms ago"),
-        WaitState::Refused(refusal) => format!("refused: {refusal}"),
-    };
-    format!("{} {}: {why}", waiting.key, waiting.version)
 }
 
 fn watch_events(change: &weir_controller::core::CommittedChange) -> Vec<WatchEvent> {

@@ -62,10 +62,12 @@ fn pulse(config: &SwitchConfig) -> Option<Pulse> {
 /// The monitor's reader, if something is to be read here. What is wrong with its files is told; traffic does not depend on it.
 fn reader(config: &SwitchConfig) -> Option<Reader> {
     let settings = config.idle_reader.as_ref()?;
-    Reader::open(settings.policy.as_deref(), settings.ring.as_deref(), &sensors(config)).unwrap_or_else(|error| {
-        tracing::error!(%error, "nothing is read in idle slots");
-        None
-    })
+    Reader::open(settings.policy.as_deref(), settings.ring.as_deref(), &sensors(config)).unwrap_or_else(
+        |error| {
+            tracing::error!(%error, "nothing is read in idle slots");
+            None
+        },
+    )
 }
 
 /// What the packet core does when no packet waits.

@@ -1,0 +1,129 @@
+//! Changes of resources: from a request to an event, and what became of it.
+
+use super::{Controlled, api_error};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use weir_api::types::{ApplyRequest, ApplyResponse, Effect, PlannedEntry, ResourceChange};
+use weir_api::{ApiError, Caller};
+use weir_apps::fabric;
+use weir_controller::core::scheduler::Reached;
+use weir_controller::driver::Published;
+use weir_model::event::{Mutation, Transaction, Wanted};
+use weir_model::resource::{Resource, ResourceId};
+use weir_model::{Change, Label, Plan, Version};
+
+/// Most planned updates told in one answer.
+const UPDATES_TOLD_MAX: usize = 1000;
+/// Longest wait for updates to be in force.
+const WAIT_MAX_MS: u32 = 60_000;
+
+fn transaction(request: &ApplyRequest) -> Result<Transaction, ApiError> {
+    let mut expected: BTreeMap<ResourceId, Version> =
+        request.expected.iter().map(|expected| (expected.id.clone(), Version(expected.version))).collect();
+    let mut mutations = Vec::with_capacity(request.resources.len() + request.delete.len());
+    for (number, document) in request.resources.iter().enumerate() {
+        let resource = Resource::from_document(document)
+            .map_err(|error| ApiError::field(format!("resources[{number}]"), error))?;
+        let id = resource.id();
+        let expected = expected.remove(&id);
+        mutations.push(Mutation { id, expected, wanted: Wanted::Document(document.to_string()) });
+    }
+    for id in &request.delete {
+        mutations.push(Mutation { id: id.clone(), expected: expected.remove(id), wanted: Wanted::Absent });
+    }
+    match expected.into_keys().next() {
+        Some(id) => Err(ApiError::invalid(format!("expected: {id} is not changed by this request"))),
+        None => Ok(Transaction { mutations, replace_all: request.replace_all }),
+    }
+}
+
+/// What the request does to each resource, seen from the tables.
+fn changes(published: &Published, request: &Transaction) -> Vec<ResourceChange> {
+    let mut named = BTreeSet::new();
+    let mut changes = Vec::new();
+    for mutation in &request.mutations {
+        named.insert(mutation.id.clone());
+        let old = fabric::resource(&published.store, &mutation.id).map(|stored| stored.resource);
+        let effect = match (&mutation.wanted, old) {
+            (Wanted::Document(text), Some(old))
+                if serde_json::from_str::<Resource>(text).is_ok_and(|new| new == old) =>
+            {
+                Effect::Unchanged
+            }
+            (Wanted::Document(_), Some(_)) => Effect::Update,
+            (Wanted::Document(_), None) => Effect::Create,
+            (Wanted::Absent, Some(_)) => Effect::Delete,
+            (Wanted::Absent, None) => Effect::Unchanged,
+        };
+        changes.push(ResourceChange { id: mutation.id.clone(), effect });
+    }
+    if request.replace_all {
+        let rest = fabric::resources(&published.store, None, None).map(|stored| stored.resource.id());
+        changes.extend(
+            rest.filter(|id| !named.contains(id)).map(|id| ResourceChange { id, effect: Effect::Delete }),
+        );
+    }
+    changes
+}
+
+fn planned(plan: &Plan) -> (Vec<PlannedEntry>, usize, usize) {
+    let switches: BTreeSet<&Label> = plan.updates.iter().map(|planned| &planned.update.target).collect();
+    let entries = plan.updates.iter().take(UPDATES_TOLD_MAX).map(|planned| PlannedEntry {
+        target: planned.update.target.to_string(),
+        key: planned.update.key.to_string(),
+        change: match planned.update.change {
+            Change::Put(_) => "put".to_string(),
+            Change::Delete => "delete".to_string(),
+        },
+        after: planned
+            .after
+            .iter()
+            .map(|after| format!("{} at {}: {}", after.key, after.target, after.reason))
+            .collect(),
+    });
+    (entries.collect(), plan.updates.len(), switches.len())
+}
+
+impl Controlled {
+    pub(super) async fn change(
+        &self,
+        caller: Caller,
+        request: ApplyRequest,
+    ) -> Result<ApplyResponse, ApiError> {
+        self.barrier().await?;
+        let published = self.handle.published();
+        let (dry_run, wait_ms) = (request.dry_run, request.wait_ms);
+        // A large request is work for a good part of a second, and this thread serves others too.
+        let read = move || {
+            let transaction = transaction(&request)?;
+            let changes = changes(&published, &transaction);
+            Ok::<_, ApiError>((transaction, changes))
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        let (transaction, changes) =
+            read.map_err(|_| ApiError::unavailable("the controller is stopping"))??;
+        let plan = self.handle.dry_run(transaction.clone()).await.map_err(api_error)?;
+        let (updates, updates_total, switches) = planned(&plan);
+        let joined = fabric::actuators(&self.handle.published().store).count();
+        let mut response = ApplyResponse {
+            version: None,
+            changes,
+            updates,
+            updates_total,
+            switches,
+            joined,
+            in_force: false,
+        };
+        if dry_run {
+            return Ok(response);
+        }
+        let proposed = self.handle.propose_for(Some(caller.0), transaction).await;
+        let version = proposed.map_err(|error| self.failed(error))?;
+        response.version = Some(version.0);
+        if wait_ms > 0 {
+            let wait = Duration::from_millis(u64::from(wait_ms.min(WAIT_MAX_MS)));
+            response.in_force = self.handle.wait(version, wait).await.map_err(api_error)? == Reached::All;
+        }
+        Ok(response)
+    }
+}

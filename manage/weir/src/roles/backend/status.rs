@@ -1,0 +1,90 @@
+//! What the domain is like now.
+
+use super::{Controlled, api_error};
+use crate::roles::health;
+use std::collections::BTreeMap;
+use weir_api::ApiError;
+use weir_api::types::{ActuatorStatus, KindCount, StatusResponse};
+use weir_apps::fabric;
+use weir_controller::core::scheduler::{TargetStatus, WaitState, Waiting};
+use weir_model::Label;
+
+/// Most waiting updates looked at for the status.
+const WAITING_READ_MAX: usize = 10_000;
+/// Most waiting or refused lines told for a switch.
+const LINES_TOLD_MAX: usize = 20;
+
+impl Controlled {
+    pub(super) async fn state_of_domain(&self) -> Result<StatusResponse, ApiError> {
+        let published = self.handle.published();
+        let status = self.handle.status().await.map_err(api_error)?;
+        let looked = self.handle.waiting_of_each(LINES_TOLD_MAX, WAITING_READ_MAX);
+        let waiting = looked.await.map_err(api_error)?;
+        let seen: BTreeMap<&Label, &TargetStatus> =
+            status.actuators.iter().map(|seen| (&seen.target.target, &seen.target)).collect();
+        let actuators = fabric::actuators(&published.store)
+            .map(|known| {
+                let name = known.facts.name.clone();
+                let seen = seen.get(&name);
+                let refused =
+                    known.refusals.iter().rev().take(LINES_TOLD_MAX).map(|refused| {
+                        format!("{} at {}: {}", refused.key, refused.version, refused.refusal)
+                    });
+                let waiting = waiting.get(&name).into_iter().flatten();
+                ActuatorStatus {
+                    role: known.facts.role,
+                    underlay: known.facts.underlay.to_string(),
+                    connected: seen.is_some_and(|seen| seen.connected),
+                    desired_entries: seen.map_or(0, |seen| seen.keys),
+                    desired_version: seen.map_or(0, |seen| seen.desired.0),
+                    acked_entries: seen.map_or(0, |seen| seen.keys.saturating_sub(seen.lag)),
+                    acked_version: seen.map_or(0, |seen| seen.acked.0),
+                    // While its state is compared nobody knows what is in force there.
+                    in_force_version: seen
+                        .filter(|seen| seen.connected && seen.synced)
+                        .map(|seen| seen.acked.0),
+                    waiting: waiting.map(explain).collect(),
+                    refused: refused.collect(),
+                    health: health::view(&published.store, &name),
+                    name: name.to_string(),
+                }
+            })
+            .collect();
+        let resources = fabric::resource_counts(&published.store);
+        Ok(StatusResponse {
+            domain: self.state.domain.to_string(),
+            version: published.store.version().0,
+            digest: format!("{:032x}", published.store.digest()),
+            software: env!("CARGO_PKG_VERSION").to_string(),
+            group_key: self.group_key(),
+            epoch: published.epoch,
+            resources: resources.into_iter().map(|(kind, count)| KindCount { kind, count }).collect(),
+            actuators,
+            group: self.group.as_ref().map(|group| self.status_of(group)),
+        })
+    }
+}
+
+/// A waiting update in words.
+fn explain(waiting: &Waiting) -> String {
+    let why = match &waiting.state {
+        WaitState::Dependencies(missing) => {
+            let missing: Vec<String> = missing
+                .iter()
+                .map(|after| {
+                    format!("{} {} at {} ({})", after.key, after.version, after.target, after.reason)
+                })
+                .collect();
+            format!("after {}", missing.join(", "))
+        }
+        WaitState::Disconnected => "it is not connected".to_string(),
+        WaitState::Comparing => "its state is being compared".to_string(),
+        WaitState::Unsigned => {
+            "the group has not signed it yet: 'weir group list' shows whose share is missing".to_string()
+        }
+        WaitState::Queued => "it is in the queue".to_string(),
+        WaitState::Sent { for_ms } => format!("sent {for_ms} ms ago"),
+        WaitState::Refused(refusal) => format!("refused: {refusal}"),
+    };
+    format!("{} {}: {why}", waiting.key, waiting.version)
+}
