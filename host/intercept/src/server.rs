@@ -3,6 +3,9 @@
 //! A thread a question at a time, as only the thread that seized may trace. It is free again when the program has begun and is let
 //! go, which is before the program's first instruction. A few threads always wait for questions: making one costs a program that
 //! begins more than all that is asked of the kernel for it.
+//!
+//! A process that serves here must not wait for an intercepted child of its own before that has begun: the kernel gives the stops of a child
+//! to whichever thread of the process waits, and the injector would wait for ever.
 
 use crate::blob::Blob;
 use crate::error::Error;

@@ -89,6 +89,7 @@ pub(super) fn text(shared: &Shared) -> String {
     targets(&mut text, &gauges.targets);
     driver(&mut text, shared);
     identities(&mut text, shared, &gauges.core);
+    steps(&mut text, shared);
     order(&mut text, shared);
     audit(&mut text, shared);
     text
@@ -224,6 +225,17 @@ fn identities(text: &mut String, shared: &Shared, core: &CoreCounters) {
     let revoked = published.identities.rows().filter(|(_, row)| row.revoked.is_some()).count();
     let help = "Hosts, gateways and controllers that are revoked.";
     put(text, "identities_revoked", "gauge", help, &[(String::new(), revoked as u64)]);
+}
+
+fn steps(text: &mut String, shared: &Shared) {
+    let read = shared.steps.read();
+    let of = |value: usize, unit: u64| read.map(|(name, values)| (name, values[value] / unit));
+    let help = "Steps of changes that were made: order, decide, sign, ack.";
+    put(text, "steps_total", "counter", help, &by("step", &of(0, 1)));
+    let help = "Time from the beginning of a step to its end, microseconds, of all together.";
+    put(text, "step_us_total", "counter", help, &by("step", &of(1, 1_000)));
+    let help = "Longest time of a step, microseconds.";
+    put(text, "step_us_max", "gauge", help, &by("step", &of(2, 1_000)));
 }
 
 fn order(text: &mut String, shared: &Shared) {

@@ -35,6 +35,7 @@ mod session;
 mod sessions;
 mod shared;
 mod snapshots;
+mod steps;
 mod turns;
 
 pub use audit::{AuditPage, AuditPlace, AuditStatus, BYTES_MIN as AUDIT_BYTES_MIN, Keeper};

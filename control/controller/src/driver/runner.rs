@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use tokio::sync::{mpsc, oneshot};
-use weir_model::Version;
 use weir_model::event::EventBody;
 use weir_model::session::ToActuator;
+use weir_model::signed::ProvenUpdate;
+use weir_model::{Label, Version};
 use weir_order::{Entry, Position};
 
 /// Most that may wait for a version to be in force everywhere.
@@ -156,7 +157,10 @@ impl Runner {
         // An empty one only brings the order on.
         if !entry.batch.is_empty() {
             let mut out = Vec::new();
-            self.core.step(Input::Ordered(decode_batch(&entry.batch)?), &mut out);
+            let items = decode_batch(&entry.batch)?;
+            let begun_ns = self.shared.clock.now_ns();
+            self.core.step(Input::Ordered(items), &mut out);
+            self.shared.steps.decide.took(self.shared.clock.now_ns().saturating_sub(begun_ns));
             self.observer.ordered(entry.position.index, &out, self.core.group_keys());
             self.shared.publish(&self.core);
             self.shared.set_told(self.core.outbox().changes());
@@ -219,6 +223,7 @@ impl Runner {
         if let Input::Signed { batch, signature } = &input
             && let Some(header) = self.core.unsigned(batch)
         {
+            self.shared.steps.signed(batch, self.shared.clock.now_ns());
             self.observer.signed(&header, signature, self.core.group_keys());
         }
         let mut out = Vec::new();
@@ -254,9 +259,11 @@ impl Runner {
                 self.shared.operations.answer(origin, ticket, outcomes);
             }
             Output::Send { target, session, updates } => {
+                self.sent(&target, &updates.updates);
                 self.shared.sessions.send(&target, session, ToActuator::Updates(updates));
             }
             Output::SendUnsigned { target, session, updates } => {
+                self.sent(&target, &updates.updates);
                 self.shared.sessions.send(&target, session, ToActuator::Unsigned(updates));
             }
             Output::AskState { target, session } => {
@@ -276,19 +283,29 @@ impl Runner {
                 self.shared.offer(EventBody::Refused { actuator: target, key, version, refusal });
             }
             Output::Sign(header) => {
+                self.shared.steps.unsigned(header.name(), self.shared.clock.now_ns());
                 if let Some(members) = &self.members {
                     members.must(quorum::Input::Sign(Arc::downgrade(&header)));
                 }
             }
             Output::KeysChanged => self.keys_changed(),
             // For the audit only.
-            Output::Repaired { .. } | Output::Prepared { .. } | Output::Acked(_) | Output::Forged { .. } => {}
+            Output::Repaired { .. } | Output::Prepared { .. } | Output::Forged { .. } => {}
+            Output::Acked(acks) => {
+                let now_ns = self.shared.clock.now_ns();
+                acks.acks.iter().for_each(|ack| self.shared.steps.acked(&acks.actuator, ack.version, now_ns));
+            }
             Output::Finished(version) => {
                 let waiters = self.waiters.remove(&version).unwrap_or_default();
                 self.waiters_count -= waiters.len();
                 waiters.into_iter().for_each(|waiter| drop(waiter.send(Ok(Reached::All))));
             }
         }
+    }
+
+    fn sent(&self, target: &Label, updates: &[ProvenUpdate]) {
+        let last = updates.last().map(|proven| proven.update.version);
+        self.shared.steps.sent(target, last, self.shared.clock.now_ns());
     }
 
     fn tick(&mut self) {

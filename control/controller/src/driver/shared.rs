@@ -5,6 +5,7 @@ use super::metrics::{DriverCounters, Gauges};
 use super::operations::Operations;
 use super::runner::Command;
 use super::sessions::Sessions;
+use super::steps::Steps;
 use super::{ControllerSettings, Order, SessionSettings, turns};
 use crate::Error;
 use crate::audit::record::is_recorded;
@@ -64,6 +65,7 @@ pub(super) struct Shared {
     pub session_settings: SessionSettings,
     pub sessions: Sessions,
     pub counters: DriverCounters,
+    pub steps: Steps,
     pub gauges: ArcSwap<Gauges>,
     engine: ArcSwapOption<Arc<dyn Order>>,
     pub submitter: ArcSwapOption<Submitter>,
@@ -139,6 +141,7 @@ impl Shared {
             session_settings: settings.sessions,
             sessions: Sessions::new(settings.sessions),
             counters: DriverCounters::default(),
+            steps: Steps::default(),
             gauges: ArcSwap::from_pointee(Gauges::default()),
             engine: ArcSwapOption::from(Some(Arc::new(parts.engine))),
             submitter: ArcSwapOption::from(Some(Arc::new(parts.submitter))),
@@ -419,6 +422,10 @@ impl Shared {
         match self.submitter.load_full() {
             None => failed(Error::Stopped),
             Some(submitter) => {
+                if let Item::Event { event, .. } = item {
+                    let name = (event.event.source.clone(), event.event.sequence);
+                    self.steps.proposed(name, self.clock.now_ns());
+                }
                 let operation = Bytes::from(encode(item));
                 // Success is answered by the core, which decides in the meantime.
                 let reply = Box::new(move |result: Result<_, weir_order::Error>| {
@@ -433,6 +440,7 @@ impl Shared {
 
     /// Answers whoever waits for an event.
     pub fn answer(&self, name: &EventName, result: &Result<Version, Error>) {
+        self.steps.decided(name, self.clock.now_ns());
         let waiting = locked(&self.proposals).remove(name).unwrap_or_default();
         for answer in waiting {
             // Who asked may have given up.

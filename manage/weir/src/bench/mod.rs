@@ -7,6 +7,7 @@ mod net_path;
 mod order;
 mod scale;
 mod setup;
+mod setup_steps;
 mod upgrade;
 
 pub use order::tool as order_client;

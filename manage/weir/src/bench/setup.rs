@@ -6,9 +6,12 @@
 //! destination that the asking switch never had. The switch's own clock measures. Two kinds of question: for an endpoint
 //! that was heard before (one event, one update), and for one that must be sought at its host first (two of each).
 //!
+//! Where the time goes: what the controllers count of their steps meanwhile, beside RoSCo's (Lembke, Table 2.3; row R10).
+//!
 //! The labs keep their logs and journals in `/run`, in memory where that is a tmpfs: the line says which.
 
 use super::order::median;
+use super::setup_steps::{Steps, report_steps};
 use crate::cli::Failure;
 use clap::Args;
 use serde_json::{Value, json};
@@ -25,21 +28,27 @@ use weir_lab::{Netns, Scope, scope::CleanOnDrop, system};
 struct Kind {
     lab: &'static str,
     instance: u8,
-    /// Its first controller.
-    first: &'static str,
+    /// Its controllers.
+    controllers: &'static [&'static str],
     /// What orders, and who puts signatures together where it is not a controller.
     word: &'static str,
     more: &'static [&'static str],
 }
 
 const LABS: [Kind; 4] = [
-    Kind { lab: "two-tenants", instance: 8, first: "controller", word: "local", more: &[] },
-    Kind { lab: "three-controllers", instance: 8, first: "c1", word: "raft", more: &[] },
-    Kind { lab: "four-controllers", instance: 8, first: "c1", word: "bft", more: &[] },
+    Kind { lab: "two-tenants", instance: 8, controllers: &["controller"], word: "local", more: &[] },
+    Kind { lab: "three-controllers", instance: 8, controllers: &["c1", "c2", "c3"], word: "raft", more: &[] },
+    Kind {
+        lab: "four-controllers",
+        instance: 8,
+        controllers: &["c1", "c2", "c3", "c4"],
+        word: "bft",
+        more: &[],
+    },
     Kind {
         lab: "four-controllers",
         instance: 9,
-        first: "c1",
+        controllers: &["c1", "c2", "c3", "c4"],
         word: "bft-at-switches",
         more: &["--signatures", "shares-at-switches"],
     },
@@ -78,8 +87,11 @@ struct Measured {
 struct Up {
     kind: Kind,
     client: Client,
+    controllers: Vec<Client>,
     sender: Netns,
     measured: Measured,
+    /// What its controllers had counted when the questions began.
+    before: Steps,
 }
 
 impl Drop for Up {
@@ -142,11 +154,22 @@ impl Up {
         println!("bringing up {} ({})", kind.lab, kind.word);
         lab(kind, &[&["up", kind.lab, "--no-checks"], kind.more].concat())?;
         let folder = PathBuf::from(format!("/run/weir-lab/{}-{}", kind.lab, kind.instance));
-        let path = folder.join(kind.first).join("state/admin.json");
-        let text = std::fs::read_to_string(&path).map_err(Failure::io(path.display().to_string()))?;
-        let context: Context = serde_json::from_str(&text).map_err(wrong)?;
+        let client = |name: &str| {
+            let path = folder.join(name).join("state/admin.json");
+            let text = std::fs::read_to_string(&path).map_err(Failure::io(path.display().to_string()))?;
+            let context: Context = serde_json::from_str(&text).map_err(wrong)?;
+            Ok::<_, Failure>(Client::new(context)?)
+        };
+        let controllers = kind.controllers.iter().map(|name| client(name)).collect::<Result<Vec<_>, _>>()?;
         let sender = scope.netns(kind.word)?;
-        let up = Up { kind, client: Client::new(context)?, sender, measured: Measured::default() };
+        let mut up = Up {
+            kind,
+            client: client(kind.controllers[0])?,
+            controllers,
+            sender,
+            measured: Measured::default(),
+            before: Steps::default(),
+        };
         let resources = resources(rounds, &up.sender);
         up.client.apply(&ApplyRequest { resources, wait_ms: 60_000, ..ApplyRequest::default() })?;
         wait("the sender's device", || up.sender.up("eth0").ok())?;
@@ -155,6 +178,7 @@ impl Up {
             let status = up.client.status().ok()?;
             status.actuators.iter().all(|one| one.acked_entries == one.desired_entries).then_some(())
         })?;
+        up.before = Steps::read(&up.controllers)?;
         Ok(up)
     }
 
@@ -223,7 +247,7 @@ impl Setup {
         }
         let disk = rustix::fs::statfs("/run").map_err(wrong)?.f_type;
         println!("logs and journals in {}", if disk == TMPFS { "memory (tmpfs)" } else { "files of /run" });
-        report(&labs);
+        report(&labs)?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -231,8 +255,8 @@ impl Setup {
 /// What `statfs` says of a tmpfs.
 const TMPFS: i64 = 0x0102_1994;
 
-fn report(labs: &[Up]) {
-    let Some(base) = labs.first() else { return };
+fn report(labs: &[Up]) -> Result<(), Failure> {
+    let Some(base) = labs.first() else { return Ok(()) };
     for up in labs {
         for (kind, own, other) in [
             ("known", &up.measured.heard, &base.measured.heard),
@@ -253,5 +277,8 @@ fn report(labs: &[Up]) {
             }
         }
         println!("{}: {} known, {} sought", up.kind.word, up.measured.heard.len(), up.measured.sought.len());
+        let answered = median(up.measured.heard.iter().copied());
+        report_steps(up.kind.word, answered, &Steps::read(&up.controllers)?.since(&up.before));
     }
+    Ok(())
 }

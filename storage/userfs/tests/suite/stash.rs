@@ -110,13 +110,19 @@ fn appends_of_both_kinds_of_processes_do_not_overlap() {
     );
     // It is there before: who makes a name that another one makes at the same moment may be told that it exists.
     std::fs::write(on.on.root().join("log"), "").unwrap();
-    let mut children: Vec<_> = (0..PROCESSES)
-        .map(|name| on.command(PYTHON).args(["-c", &script, &format!("a{name}")]).spawn().unwrap())
-        .collect();
+    // Their output's end is waited for first: a parent in the injector's own process that waits for a child takes the
+    // stops of it that the injector waits for.
+    let mut children: Vec<_> = (0..PROCESSES).map(|name| (on.command(PYTHON), format!("a{name}"))).collect();
     let mut plain = std::process::Command::new(PYTHON);
-    children.push(plain.args(["-c", &script, "plain"]).current_dir(on.on.root()).spawn().unwrap());
-    for child in &mut children {
-        assert!(child.wait().unwrap().success());
+    plain.current_dir(on.on.root());
+    children.push((plain, "plain".to_owned()));
+    let begin = |(mut command, name): (std::process::Command, String)| {
+        command.args(["-c", &script, &name]).stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let children: Vec<_> = children.into_iter().map(begin).collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
     }
     let text = std::fs::read_to_string(on.on.root().join("log")).unwrap();
     let mut seen = std::collections::BTreeSet::new();

@@ -1,0 +1,79 @@
+//! The steps of changes that controllers count, and RoSCo's beside them.
+
+use crate::cli::Failure;
+use std::collections::BTreeMap;
+use weir_api::client::Client;
+
+/// What RoSCo took for a step, milliseconds (Lembke, Table 2.3), and its name there.
+const ROSCO: [(&str, &str, f64); 4] = [
+    ("order", "agreement", 9.78),
+    ("decide", "processing", 1.36),
+    ("sign", "quorum", 0.28),
+    ("ack", "acknowledgement", 5.50),
+];
+/// Response, acknowledgement less processing: what it calls its overhead.
+const ROSCO_RESPONSE_MS: f64 = 11.42;
+const ROSCO_OVERHEAD_MS: f64 = 15.56;
+
+/// How often each step was made, and the time of all together, microseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Steps(BTreeMap<String, (f64, f64)>);
+
+impl Steps {
+    /// What controllers have counted together.
+    ///
+    /// # Errors
+    /// [`Failure`]: one does not answer.
+    pub fn read(controllers: &[Client]) -> Result<Steps, Failure> {
+        let mut steps = Steps::default();
+        for controller in controllers {
+            let text = controller.metrics()?;
+            for (step, _, _) in ROSCO {
+                let value = |name: &str| {
+                    let name = format!("weir_controller_{name}{{step=\"{step}\"}} ");
+                    text.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok())
+                };
+                let (Some(count), Some(us)) = (value("steps_total"), value("step_us_total")) else {
+                    return Err(Failure::Input(format!("a controller does not count the step '{step}'")));
+                };
+                let of = steps.0.entry(step.to_string()).or_default();
+                *of = (of.0 + count, of.1 + us);
+            }
+        }
+        Ok(steps)
+    }
+
+    /// What came since.
+    pub fn since(&self, before: &Steps) -> Steps {
+        let less = |(step, now): (&String, &(f64, f64))| {
+            let old = before.0.get(step).copied().unwrap_or_default();
+            (step.clone(), (now.0 - old.0, now.1 - old.1))
+        };
+        Steps(self.0.iter().map(less).collect())
+    }
+
+    /// Mean time of a step, milliseconds; nothing if it was not made.
+    fn mean_ms(&self, step: &str) -> Option<f64> {
+        let (count, us) = self.0.get(step).copied()?;
+        (count > 0.0).then(|| us / count / 1_000.0)
+    }
+}
+
+/// Prints the steps of a group beside RoSCo's, which are the paper's figures on its machines.
+pub fn report_steps(word: &str, response_ms: f64, steps: &Steps) {
+    let print = |metric: &str, own: f64, paper: f64| {
+        println!(
+            "RESULT setup {metric}-{word} weir={own:.2}ms rosco-paper={paper:.2}ms ratio={:.2}",
+            own / paper
+        );
+    };
+    print("step-response", response_ms, ROSCO_RESPONSE_MS);
+    for (step, theirs, paper) in ROSCO {
+        if let Some(own) = steps.mean_ms(step) {
+            print(&format!("step-{theirs}"), own, paper);
+        }
+    }
+    if let (Some(ack), Some(decide)) = (steps.mean_ms("ack"), steps.mean_ms("decide")) {
+        print("step-overhead", response_ms + ack - decide, ROSCO_OVERHEAD_MS);
+    }
+}
