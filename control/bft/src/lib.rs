@@ -9,6 +9,7 @@
 //! - [`core`]: the pure core: pool of batches, judging and building blocks, committing, fetching, catching up.
 //! - [`journal`]: batches, blocks and certificates on the durable log of `weir_order`, states beside it.
 //! - [`votes`]: this replica's votes, on a log of their own.
+//! - `certificates`: what members need not send to each other, because they have it already.
 //! - [`consensus`]: adapters to simplex, and the members' keys.
 //! - [`replica`]: joins them, on any runtime and network.
 //! - [`driver`]: threads, io_uring or tokio, and TCP. Everything else runs in a simulation as it does in production.
@@ -42,6 +43,7 @@
 //! A crate of its own because the generic types of the library take a minute to compile: others see the trait alone.
 //! `docs/decisions/0015-byzantine-order-on-commonware.md` says why this library, and what it costs.
 
+mod certificates;
 pub mod consensus;
 pub mod core;
 pub mod driver;

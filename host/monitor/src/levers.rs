@@ -168,7 +168,7 @@ impl Levers {
     /// Thaws it if a monitor that died during a strike left it frozen. Returns whether that was so.
     pub fn thaw_if_left(&self) -> bool {
         let mut mark = [0_u8; MARK_BYTES];
-        if !self.marked().is_some_and(|file| fgetxattr(file, MARK, &mut mark).is_ok()) {
+        if self.marked().is_none_or(|file| fgetxattr(file, MARK, &mut mark).is_err()) {
             return false;
         }
         let [a, b, c, d, ..] = mark;

@@ -174,6 +174,8 @@ fn one_is_revoked(lab: &Lab, extra: &Extra, echo: &crate::echo::Echo) {
     for one in ["c1", "c3"] {
         lab.kill(one);
         lab.start(one);
+        // Its agent would try again by itself, but with each refusal it waits longer.
+        lab.crash("h3", "agent");
         wait(&format!("{one} to refuse it again"), || counter(lab, one, "session_revoked") > 0);
         assert!(!stolen.is_taken(lab, one));
     }

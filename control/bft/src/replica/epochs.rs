@@ -16,6 +16,7 @@ use rand_chacha::rand_core::CryptoRng;
 use weir_order::{Error, Position};
 
 use super::{Answer, Channel, Run};
+use crate::certificates::{Late, hold};
 use crate::consensus::{KeyRing, Mailbox, Question, config, epoch_of};
 use crate::core::Output;
 use crate::journal::locked;
@@ -213,14 +214,18 @@ impl Run {
         let config = config(&self.inner.settings, &self.keys, mailbox, blocker);
         self.votes
             .retain(|partition| epoch_of(partition).is_some_and(|voted| voted + EPOCHS_OF_VOTES_MIN > epoch));
+        let late = context.child("certificates").with_attribute("epoch", epoch);
         let context =
             Keeping::new(context.child("consensus").with_attribute("epoch", epoch), self.votes.clone());
         let engine = simplex::Engine::new(context, config);
         let closed = |error: commonware_p2p::utils::mux::Error| format!("a lane for votes: {error}");
         let [votes, certificates, fetches] = &mut lanes.0;
+        let votes = votes.register(epoch).await.map_err(closed)?;
+        let (sender, receiver) = certificates.register(epoch).await.map_err(closed)?;
+        let sender = Late::new(late, sender, hold(&self.inner.settings.timers));
         consensus.engine = Engine(Some(engine.start(
-            votes.register(epoch).await.map_err(closed)?,
-            certificates.register(epoch).await.map_err(closed)?,
+            votes,
+            (sender, receiver),
             fetches.register(epoch).await.map_err(closed)?,
         )));
         tracing::info!(replica = self.inner.id, epoch, members = ?self.keys.ids(), "an epoch begins");

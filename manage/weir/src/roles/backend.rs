@@ -11,7 +11,7 @@ use super::state::State;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 use weir_api::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use weir_api::types::{
@@ -23,6 +23,7 @@ use weir_api::types::{
 use weir_api::{ApiError, Backend, Caller, Reply};
 use weir_apps::fabric::{self, Stored};
 use weir_controller::Error;
+use weir_controller::core::scheduler::Reached;
 use weir_controller::driver::ControllerHandle;
 use weir_model::domain::DomainEvent;
 use weir_model::event::{ActuatorFacts, SourceId};
@@ -37,6 +38,8 @@ use weir_store::Rejection;
 
 /// Changes that may wait for a slow watcher before it is cut off; it can resume.
 const WATCH_QUEUE: usize = 1024;
+/// Longest wait for updates to be in force.
+const WAIT_MAX_MS: u32 = 60_000;
 /// Most devices told in one answer.
 const DEVICES_MAX: usize = 10_000;
 

@@ -1,6 +1,6 @@
 //! Changes of resources: from a request to an event, and what became of it.
 
-use super::{Controlled, api_error};
+use super::{Controlled, WAIT_MAX_MS, api_error};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use weir_api::types::{ApplyRequest, ApplyResponse, Effect, PlannedEntry, ResourceChange};
@@ -14,8 +14,6 @@ use weir_model::{Change, Label, Plan, Version};
 
 /// Most planned updates told in one answer.
 const UPDATES_TOLD_MAX: usize = 1000;
-/// Longest wait for updates to be in force.
-const WAIT_MAX_MS: u32 = 60_000;
 
 fn transaction(request: &ApplyRequest) -> Result<Transaction, ApiError> {
     let mut expected: BTreeMap<ResourceId, Version> =
