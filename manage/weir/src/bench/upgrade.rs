@@ -127,6 +127,11 @@ impl Prober {
         gaps.map(|pair| (pair[1].1 - pair[0].1).as_secs_f64() * 1000.0).fold(0.0, f64::max)
     }
 
+    fn has_come_since(&self, time: Instant) -> bool {
+        let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        arrived.last().is_some_and(|(_, at)| *at > time)
+    }
+
     /// How many were sent between the first and the last that came, and how many of them did not.
     fn end(self) -> (u64, u64) {
         self.stop.store(true, Relaxed);
@@ -223,6 +228,9 @@ impl Measured {
         let began = Instant::now();
         event()?;
         std::thread::sleep(AFTER);
+        // A gap has an end when something came after it.
+        let here = Instant::now();
+        system::wait_for("a probe behind the event", BOUND, || Ok(prober.has_come_since(here)))?;
         let length = began.elapsed();
         self.gaps.push(prober.gap_ms(began, began + length));
         std::thread::sleep(REST);
