@@ -111,7 +111,7 @@ fn commands_have_the_documented_exit_codes() {
         (&["apply", "-f", "-"], green, 2, "--yes"),
         (&["delete", "network", "red", "--yes"], "", 1, "red"),
         (&["delete", "endpoint", "red/nobody", "--yes"], "", 1, "endpoint/red/nobody: there is no such"),
-        (&["counters", "h1", "nonsense"], "", 1, "no counter of h1 has 'nonsense'"),
+        (&["counters", "h1", "no-such"], "", 1, "no counter of h1 has 'no-such'"),
         (&["counters", "h9"], "", 1, "'h9': 'weir status' lists them"),
         (&["forget", "h9"], "", 1, "'h9': 'weir status' lists them"),
         (&["apply", "-f", "/nowhere.yaml"], "", 1, "there is no such file"),
