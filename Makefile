@@ -48,7 +48,7 @@ bench-plan: ## plan and check 10,000 random policy changes on real networks
 bench-ports: require-root install-deps ## what a packet costs the switch's engine, beside Open vSwitch with DPDK
 	cargo run --release --locked -p weir-switch --example ports
 
-bench-trust: ## what signing a batch costs: a Merkle root, each update (Cicero), many signatures (RoSCo)
+bench-trust: ## what signing a batch costs: a Merkle root by shares or endorsed, each update (Cicero), many signatures (RoSCo)
 	cargo run --locked --release --quiet -p weir-trust --example trust_cost
 
 bench-%: require-root install-deps build

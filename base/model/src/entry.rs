@@ -17,6 +17,7 @@ use crate::resource::{
 use crate::{Label, MacAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_base::Version;
@@ -139,13 +140,19 @@ pub enum Key {
         /// Its number among all that is told to that domain, from 1.
         sequence: u64,
     },
+    /// The controllers whose own signatures prove a batch, enough of them together. Only the group's key can change it.
+    Controllers,
 }
 
 impl Key {
     /// The network that the key belongs to, if to one.
     pub fn vni(&self) -> Option<Vni> {
         match self {
-            Key::Gateways | Key::Repair { .. } | Key::FileWall { .. } | Key::Statement { .. } => None,
+            Key::Gateways
+            | Key::Repair { .. }
+            | Key::FileWall { .. }
+            | Key::Statement { .. }
+            | Key::Controllers => None,
             Key::Network { vni }
             | Key::Policy { vni }
             | Key::Members { vni, .. }
@@ -175,6 +182,7 @@ impl fmt::Display for Key {
             Key::Virtual { vni, address } => write!(f, "virtual/{vni}/{address}"),
             Key::Turn { vni, client, address } => write!(f, "turn/{vni}/{client}/{address}"),
             Key::Statement { to, sequence } => write!(f, "statement/{to}/{sequence}"),
+            Key::Controllers => f.write_str("controllers"),
         }
     }
 }
@@ -219,6 +227,8 @@ pub enum Entry {
     Turn(TurnEntry),
     /// For [`Key::Statement`].
     Statement(Box<Statement>),
+    /// For [`Key::Controllers`].
+    Controllers(ControllersEntry),
 }
 
 impl Entry {
@@ -239,6 +249,7 @@ impl Entry {
                 | (Entry::Virtual(_), Key::Virtual { .. })
                 | (Entry::Turn(_), Key::Turn { .. })
                 | (Entry::Statement(_), Key::Statement { .. })
+                | (Entry::Controllers(_), Key::Controllers)
         )
     }
 }
@@ -413,6 +424,17 @@ pub struct TurnEntry {
     pub endpoint: Label,
     /// Its address.
     pub member: IpAddr,
+}
+
+/// The controllers that may endorse batches: those who hold shares of the group's key in one phase of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControllersEntry {
+    /// The dealing of the group's key that made them members.
+    pub phase: u64,
+    /// How many of them prove a batch: as many as make a signature of the group's key.
+    pub threshold: u32,
+    /// The ed25519 key of each, by its number.
+    pub members: BTreeMap<u32, [u8; 32]>,
 }
 
 mod protocol_code {

@@ -8,13 +8,13 @@ use crate::entry::Key;
 use crate::event::{Role, SignedEvent};
 use crate::identity::Rotation;
 use crate::local::{Answer, Question};
-use crate::signed::{HeaderShare, Signature, SignedAcks, SignedUpdates, UnsignedUpdates};
+use crate::signed::{HeaderEndorsement, HeaderShare, Signature, SignedAcks, SignedUpdates, UnsignedUpdates};
 use crate::{Label, Version};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
 /// Number of this protocol; the two sides must have the same.
-pub const PROTOCOL: u32 = 9;
+pub const PROTOCOL: u32 = 10;
 /// Most controllers of a group.
 pub const CONTROLLERS_MAX: usize = 16;
 /// Longest certificate request, bytes.
@@ -134,7 +134,7 @@ pub enum ToActuator {
         /// Session addresses, `host:port`; at most [`CONTROLLERS_MAX`].
         sessions: Vec<String>,
     },
-    /// Updates to apply as soon as shares of the group's signature over their batch have come.
+    /// Updates to apply as soon as enough shares of the group's signature over their batch, or endorsements of it, have come.
     Unsigned(UnsignedUpdates),
     /// This controller's share of the group's signature over a batch.
     Share(HeaderShare),
@@ -154,4 +154,6 @@ pub enum ToActuator {
     },
     /// A change of keys goes no further here; the text says why.
     NotRotated(String),
+    /// This controller's own signature over a batch.
+    Endorsement(HeaderEndorsement),
 }

@@ -39,6 +39,23 @@ pub enum GroupSignature {
     Single(Signature),
     /// Enough controllers signed with shares of the group's key (row C3).
     Threshold(BlsSignature),
+    /// Enough controllers endorsed it, each with its own key. It proves something only to who knows these keys from the
+    /// group itself ([`crate::Key::Controllers`]).
+    Members {
+        /// The dealing of the group's key whose members they are.
+        phase: u64,
+        /// Their signatures; at most [`crate::session::CONTROLLERS_MAX`] count.
+        signatures: Vec<MemberSignature>,
+    },
+}
+
+/// A controller's own signature over a batch header and a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MemberSignature {
+    /// Whose it is.
+    pub member: u32,
+    /// The signature.
+    pub signature: Signature,
 }
 
 /// A group's public key. It stays the same when controllers come and go.
@@ -136,6 +153,17 @@ pub struct HeaderShare {
     pub member: u32,
     /// The share.
     pub signature: BlsSignature,
+}
+
+/// A controller's own signature over a batch. How many prove it, who gets it knows from [`crate::Key::Controllers`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeaderEndorsement {
+    /// What is signed.
+    pub header: BatchHeader,
+    /// Of which dealing of the group's key the controller is a member.
+    pub phase: u64,
+    /// Whose it is, and what it signed.
+    pub by: MemberSignature,
 }
 
 /// Acks of one actuator, signed with its identity.

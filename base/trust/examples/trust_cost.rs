@@ -1,7 +1,9 @@
-//! What signing costs, three ways, over the same updates in one interleaved run: `make bench-trust`.
+//! What signing costs, four ways, over the same updates in one interleaved run: `make bench-trust`.
 //!
 //! - Weir: each controller signs the Merkle root of a batch with its share, an aggregator makes one
 //!   signature of 2f+1 of them, an actuator checks that once a batch and a path an update.
+//! - Endorsed: each controller signs the root with its own ed25519 key, an actuator checks 2f+1 of them once a
+//!   batch and a path an update; nobody aggregates.
 //! - Cicero: the same threshold signature, but over each update.
 //! - RoSCo: each controller signs each update with its own ed25519 key, an actuator checks 2f+1 of them.
 //!
@@ -12,10 +14,11 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use weir_base::codec::encode;
 use weir_base::world::Rng;
-use weir_model::entry::Vni;
-use weir_model::signed::{GroupKey, GroupSignature, Signature, SignedHeader};
+use weir_model::entry::{ControllersEntry, Vni};
+use weir_model::signed::{GroupKey, GroupSignature, MemberSignature, Signature, SignedHeader};
 use weir_model::{Change, Entry, Key, Label, Update, Version};
 use weir_trust::batch::{Verifier, prepare_batch};
+use weir_trust::endorsement::endorse;
 use weir_trust::identity::{Context, KeyPair, verify};
 use weir_trust::threshold::{
     Dealer, GroupPublic, GroupVerifier, Ledger, MemberSecret, Player, Round, ShareSignature, combine,
@@ -51,7 +54,7 @@ impl Figures {
 
     fn print(&self, metric: &str, name: &str, divide_by: f64) {
         let weir = self.median(metric, "weir") / divide_by;
-        for peer in ["cicero", "rosco"] {
+        for peer in ["endorsed", "cicero", "rosco"] {
             let other = self.median(metric, peer) / divide_by;
             if other.is_finite() {
                 println!(
@@ -154,6 +157,33 @@ fn by_root(group: &Group, updates: Vec<Update>, figures: &mut Figures, tag: &str
     Ok(())
 }
 
+/// One batch under signatures of as many members as the threshold over its root.
+fn endorsed(group: &Group, updates: Vec<Update>, figures: &mut Figures, tag: &str) -> Result<(), Failure> {
+    let threshold = group.public.threshold();
+    let (first, identity) = group.identities.first_key_value().ok_or("no member")?;
+    let (header, proven, signature) = figures.time(&format!("sign {tag}"), "endorsed", || {
+        let (header, proven) = prepare_batch(&label(), 1, Version(u64::MAX), updates)?;
+        let signature = endorse(identity, 1, &header);
+        Ok::<_, weir_trust::TrustError>((header, proven, signature))
+    })?;
+    let mut signatures = vec![MemberSignature { member: *first, signature }];
+    for (member, identity) in group.identities.iter().skip(1).take(threshold - 1) {
+        signatures.push(MemberSignature { member: *member, signature: endorse(identity, 1, &header) });
+    }
+    let signed = SignedHeader { header, signature: GroupSignature::Members { phase: 1, signatures } };
+    let members = public_keys(&group.identities);
+    let known = ControllersEntry { phase: 1, threshold: threshold as u32, members };
+    let mut verifier = Verifier::new(label(), GroupKey::Threshold(group.public.key()));
+    figures.time(&format!("verify {tag}"), "endorsed", || {
+        for update in &proven {
+            verifier.verify_header_by(&signed, Some(&known))?;
+            verifier.verify_path(&signed.header, update)?;
+        }
+        Ok::<_, weir_trust::TrustError>(())
+    })?;
+    Ok(())
+}
+
 /// Each update under a threshold signature of its own.
 fn each_by_group(group: &Group, updates: &[Update], figures: &mut Figures, tag: &str) -> Result<(), Failure> {
     let member = group.secrets.values().next().ok_or("no member")?;
@@ -239,6 +269,7 @@ fn main() -> Result<(), Failure> {
                 let updates = updates(batch, round);
                 each_by_members(group, &updates, &mut figures, &tag)?;
                 each_by_group(group, &updates, &mut figures, &tag)?;
+                endorsed(group, updates.clone(), &mut figures, &tag)?;
                 by_root(group, updates, &mut figures, &tag)?;
             }
         }

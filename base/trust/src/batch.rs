@@ -4,10 +4,12 @@
 //! controllers made it: one controller with an ed25519 key, or enough of them with shares of a BLS key.
 
 use crate::TrustError;
+use crate::endorsement;
 use crate::identity::{self, Context, KeyPair};
 use crate::merkle::{Tree, is_under, leaf_hash};
 use crate::threshold::GroupVerifier;
 use weir_base::codec::encode;
+use weir_model::entry::ControllersEntry;
 use weir_model::signed::{
     BatchHeader, GroupKey, GroupSignature, PATH_MAX, ProvenUpdate, SignedHeader, SignedUpdates,
 };
@@ -134,7 +136,8 @@ impl HeaderVerifier {
     }
 }
 
-/// Verifies updates of one domain.
+/// Verifies updates of one domain. What controllers endorsed counts only where their list is given, and a list of one phase has
+/// always the same members: that makes it sound to remember.
 #[derive(Debug)]
 pub struct Verifier {
     domain: Label,
@@ -150,22 +153,50 @@ impl Verifier {
         Verifier { domain, key: CheckedKey::new(&group_key), remembered: Vec::new(), signature_checks: 0 }
     }
 
-    /// Checks a header's domain and signature.
+    /// Checks a header's domain and the signature of the group's key.
     ///
     /// # Errors
     /// [`TrustError`].
     pub fn verify_header(&mut self, signed: &SignedHeader) -> Result<(), TrustError> {
+        self.verify_header_by(signed, None)
+    }
+
+    /// As [`Verifier::verify_header`]; a header that enough of these controllers endorsed is right as well.
+    ///
+    /// # Errors
+    /// [`TrustError`].
+    pub fn verify_header_by(
+        &mut self,
+        signed: &SignedHeader,
+        controllers: Option<&ControllersEntry>,
+    ) -> Result<(), TrustError> {
         if signed.header.domain != self.domain {
             return Err(TrustError::WrongDomain {
                 given: signed.header.domain.to_string(),
                 wanted: self.domain.to_string(),
             });
         }
+        // What was right under other controllers is looked at anew.
+        let endorsed = match &signed.signature {
+            GroupSignature::Members { phase, signatures } => {
+                let controllers = controllers.ok_or(TrustError::NoControllers)?;
+                if *phase != controllers.phase {
+                    return Err(TrustError::OtherPhase { given: *phase, wanted: controllers.phase });
+                }
+                Some((controllers, signatures))
+            }
+            _ => None,
+        };
         if self.remembered.contains(signed) {
             return Ok(());
         }
         self.signature_checks += 1;
-        self.key.verify(&encode(&signed.header), &signed.signature)?;
+        match endorsed {
+            Some((controllers, signatures)) => {
+                endorsement::verify(controllers, &signed.header, controllers.phase, signatures)?;
+            }
+            None => self.key.verify(&encode(&signed.header), &signed.signature)?,
+        }
         if self.remembered.len() == HEADERS_REMEMBERED {
             self.remembered.remove(0);
         }

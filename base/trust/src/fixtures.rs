@@ -15,8 +15,8 @@ use std::net::IpAddr;
 use weir_base::codec::{encode, encode_frame};
 use weir_model::domain::{DomainController, DomainEvent, DomainRecord, Fetch, Statement, StatementBody};
 use weir_model::entry::{
-    GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
-    ServiceEntry, SubnetEntry, TurnEntry, VirtualEntry, Vni,
+    ControllersEntry, GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry,
+    RouteHop, Rule, ServiceEntry, SubnetEntry, TurnEntry, VirtualEntry, Vni,
 };
 use weir_model::event::{Event, EventBody, Role, SourceId, TurnUse, Usage, UsageReport};
 use weir_model::identity::IdentityEvent;
@@ -25,7 +25,7 @@ use weir_model::resource::{
     Action, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
 };
 use weir_model::session::{PROTOCOL, StateDigest, ToActuator, ToController};
-use weir_model::signed::SignedUpdates;
+use weir_model::signed::{GroupSignature, HeaderEndorsement, MemberSignature, SignedUpdates};
 use weir_model::{Change, Entry, Key, Label, Update, Version};
 
 fn label(text: &str) -> Label {
@@ -345,7 +345,7 @@ fn the_first_frames_of_a_session_keep_their_bytes() {
         encode_frame(&ToActuator::Ping { id: 1 }).unwrap(),
         encode_frame(&ToController::Pong { id: 1 }).unwrap(),
     ];
-    assert_eq!(hash(&all.concat()), "680dac3079202d72");
+    assert_eq!(hash(&all.concat()), "499e0d8835b8e62a");
 }
 
 /// A threshold group's messages: a seeded dealer of a seeded group of four, and what the four sign.
@@ -387,4 +387,25 @@ fn threshold_groups_keep_their_bytes() {
         "eeb9b722608133ff",
     ];
     assert_eq!(hashes, wanted);
+}
+
+/// A batch that three of four controllers endorsed, and what says who the four are.
+#[test]
+fn endorsed_batches_and_their_controllers_keep_their_bytes() {
+    let known = ControllersEntry { phase: 7, threshold: 3, members: simulation::members(1..=4) };
+    let mut endorsed = signed();
+    let header = &endorsed.header.header;
+    let by = |member| MemberSignature {
+        member,
+        signature: crate::endorsement::endorse(&simulation::identity(member), 7, header),
+    };
+    let one = HeaderEndorsement { header: header.clone(), phase: 7, by: by(4) };
+    let signatures = vec![by(1), by(2), by(4)];
+    endorsed.header.signature = GroupSignature::Members { phase: 7, signatures };
+    let hashes = [
+        hash(&encode(&(Key::Controllers, Entry::Controllers(known)))),
+        hash(&encode_frame(&ToActuator::Updates(endorsed)).unwrap()),
+        hash(&encode_frame(&ToActuator::Endorsement(one)).unwrap()),
+    ];
+    assert_eq!(hashes, ["f840b7d28f680c28", "09bbc9b7343c27d2", "f1ca2f561116a15c"]);
 }

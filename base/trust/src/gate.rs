@@ -10,6 +10,8 @@
 //!   the `floor` rises to their highest version; an absent key accepts nothing at or below it.
 //! - An ack says `Ok` only after the update is in the journal.
 //! - Admitting is idempotent: the update that is in force already is acked, not applied again.
+//! - A batch is proven by the group's key, or by enough of the controllers in force here, each with its own key
+//!   ([`crate::endorsement`]). Who these are only the group's key says.
 //!
 //! Use: [`Gate::admit`] for each update; apply the admitted ones; [`Gate::commit`] them; ack.
 
@@ -21,7 +23,7 @@ use std::path::Path;
 use weir_base::codec::{decode, encode};
 use weir_base::journal::Journal;
 use weir_model::session::StateDigest;
-use weir_model::signed::{SignedHeader, SignedUpdates};
+use weir_model::signed::{GroupSignature, SignedHeader, SignedUpdates};
 use weir_model::update::Refusal;
 use weir_model::{Ack, Change, Entry, Key, Label, Update, Version};
 
@@ -63,6 +65,11 @@ pub struct GateCounters {
     pub repeated: u64,
     /// Updates refused because signature or path did not verify.
     pub forged: u64,
+    /// Of the forged ones, those under endorsements that do not count here: of another phase, where there is no list of
+    /// controllers, wrong ones, or a list of controllers under them.
+    pub endorsed_badly: u64,
+    /// Updates applied because enough controllers endorsed them.
+    pub endorsed: u64,
     /// Updates refused for any other reason.
     pub refused: u64,
     /// Bytes of the journal that were cut off at open.
@@ -93,6 +100,10 @@ enum Record {
     Applied(SignedHeader, Update),
     /// State that compaction keeps besides the entries.
     Floor { floor: Version, epoch: u64 },
+}
+
+fn is_endorsed(header: &SignedHeader) -> bool {
+    matches!(header.signature, GroupSignature::Members { .. })
 }
 
 fn pair_digest(key: &Key, version: Version) -> u128 {
@@ -199,7 +210,10 @@ impl Gate {
         match &verdict {
             Verdict::Admit => {}
             Verdict::InForce => self.counters.repeated += 1,
-            Verdict::Refuse(Refusal::Forged) => self.counters.forged += 1,
+            Verdict::Refuse(Refusal::Forged) => {
+                self.counters.forged += 1;
+                self.counters.endorsed_badly += u64::from(is_endorsed(&frame.header));
+            }
             Verdict::Refuse(_) => self.counters.refused += 1,
         }
         verdict
@@ -209,7 +223,12 @@ impl Gate {
         let header = &frame.header.header;
         let proven = &frame.updates[number];
         let update = &proven.update;
-        if self.verifier.verify_header(&frame.header).is_err()
+        let controllers = match self.in_force.get(&Key::Controllers).and_then(|known| known.entry.as_ref()) {
+            Some(Entry::Controllers(controllers)) => Some(controllers),
+            _ => None,
+        };
+        if self.verifier.verify_header_by(&frame.header, controllers).is_err()
+            || (update.key == Key::Controllers && is_endorsed(&frame.header))
             || self.verifier.verify_path(header, proven).is_err()
             || update.version > header.index
         {
@@ -258,6 +277,7 @@ impl Gate {
         for update in updates {
             self.install(frame.header.clone(), update.clone());
             self.counters.applied += 1;
+            self.counters.endorsed += u64::from(is_endorsed(&frame.header));
         }
         self.collect()
     }

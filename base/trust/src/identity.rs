@@ -33,6 +33,8 @@ pub enum Context {
     Rotation,
     /// A source's word that it uses one key only.
     Settled,
+    /// A controller's own signature over a batch.
+    Endorsement,
 }
 
 impl Context {
@@ -47,6 +49,7 @@ impl Context {
             Context::Fetch => b"weir/fetch/1\0",
             Context::Rotation => b"weir/rotation/1\0",
             Context::Settled => b"weir/settled/1\0",
+            Context::Endorsement => b"weir/endorsement/1\0",
         }
     }
 }

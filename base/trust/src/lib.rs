@@ -8,6 +8,7 @@
 //! that signing and verifying cost once a batch (DESIGN §1).
 
 pub mod batch;
+pub mod endorsement;
 #[cfg(test)]
 mod fixtures;
 pub mod gate;
@@ -56,6 +57,32 @@ pub enum TrustError {
         /// Domain here.
         wanted: String,
     },
+    /// Nobody said here which controllers may endorse.
+    #[error("no list of controllers is in force here: only the group's key proves a batch")]
+    NoControllers,
+    /// Endorsements of another phase than that of the controllers in force.
+    #[error(
+        "the endorsements are of dealing {given} of the group's key, the controllers in force of dealing {wanted}"
+    )]
+    OtherPhase {
+        /// Phase of the endorsements.
+        given: u64,
+        /// Phase here.
+        wanted: u64,
+    },
+    /// Too few or too many endorsements.
+    #[error("{wanted} to {max} controllers must endorse a batch, not {given}")]
+    EndorsementCount {
+        /// How many there are.
+        given: usize,
+        /// How many are enough.
+        wanted: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// An endorsement of somebody who is no controller of the phase, or a second one of the same.
+    #[error("member {0} is not one of the controllers in force, or is there twice")]
+    StrangeMember(u32),
     /// The batch has no update, or more than 2^20.
     #[error("a batch has 1 to 1048576 updates, not {0}")]
     BadCount(usize),

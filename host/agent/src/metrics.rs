@@ -62,9 +62,9 @@ metrics! {
     session_questions_refused: "counter" "weir_agent_session_questions_refused_total" "", "Questions refused because too many are open.";
     session_questions_expired: "counter" "weir_agent_session_questions_expired_total" "", "Questions that the switch did not answer in time.";
     session_switch_resets: "counter" "weir_agent_session_switch_resets_total" "", "Connections to the switch ended because it did not tell its state.";
-    shares_combined: "counter" "weir_agent_shares_total" "result=\"combined\"", "Signatures put together from controllers' shares, and shares that were not used.";
-    shares_bad: "counter" "weir_agent_shares_total" "result=\"bad\"", "Signatures put together from controllers' shares, and shares that were not used.";
-    shares_dropped: "counter" "weir_agent_shares_total" "result=\"dropped\"", "Signatures put together from controllers' shares, and shares that were not used.";
+    shares_combined: "counter" "weir_agent_shares_total" "result=\"combined\"", "Signatures put together from controllers' shares or endorsements, and those that were not used.";
+    shares_bad: "counter" "weir_agent_shares_total" "result=\"bad\"", "Signatures put together from controllers' shares or endorsements, and those that were not used.";
+    shares_dropped: "counter" "weir_agent_shares_total" "result=\"dropped\"", "Signatures put together from controllers' shares or endorsements, and those that were not used.";
     renewals_done: "counter" "weir_agent_certificate_renewals_total" "result=\"kept\"", "Renewals of this actuator's certificate.";
     renewals_failed: "counter" "weir_agent_certificate_renewals_total" "result=\"failed\"", "Renewals of this actuator's certificate.";
     keys_changed: "counter" "weir_agent_key_changes_total" "result=\"done\"", "Changes of this actuator's keys.";

@@ -1,5 +1,5 @@
 //! A mirror of those entries in force at the switch that the agent needs: networks, ports,
-//! locations and gateways. The switch owns them; a restarted agent reads them again.
+//! locations, gateways, and the controllers whose endorsements count there. The switch owns them; a restarted agent reads them again.
 //!
 //! Invariants
 //! - A version never goes back: what the pages of a reading and the changes that come between them
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use weir_model::entry::{GatewayEntry, NetworkEntry, PortEntry, SubnetEntry, Vni};
+use weir_model::entry::{ControllersEntry, GatewayEntry, NetworkEntry, PortEntry, SubnetEntry, Vni};
 use weir_model::{Entry, Key, Label, Version};
 
 /// Most entries mirrored; the switch itself holds no more.
@@ -61,6 +61,7 @@ pub struct Mirror {
     locations: HashMap<(Vni, IpAddr), Label>,
     names: HashMap<(Vni, Label), Vec<IpAddr>>,
     gateways: Vec<GatewayEntry>,
+    controllers: Option<Arc<ControllersEntry>>,
 }
 
 /// What an accepted change touched.
@@ -77,8 +78,10 @@ pub struct Touched {
 impl Mirror {
     /// Takes over a change; `None` deletes. Older than what is known, or of no interest: nothing.
     pub fn apply(&mut self, key: &Key, version: Version, entry: Option<&Entry>) -> Touched {
-        let interesting =
-            matches!(key, Key::Gateways | Key::Network { .. } | Key::Port { .. } | Key::Location { .. });
+        let interesting = matches!(
+            key,
+            Key::Gateways | Key::Controllers | Key::Network { .. } | Key::Port { .. } | Key::Location { .. }
+        );
         if !interesting || self.versions.get(key).is_some_and(|&known| known > version) {
             return Touched::default();
         }
@@ -100,6 +103,9 @@ impl Mirror {
     fn put(&mut self, key: &Key, entry: &Entry) {
         match (key, entry) {
             (Key::Gateways, Entry::Gateways(gateways)) => self.gateways = gateways.clone(),
+            (Key::Controllers, Entry::Controllers(controllers)) => {
+                self.controllers = Some(Arc::new(controllers.clone()));
+            }
             (Key::Network { vni }, Entry::Network(network)) => {
                 self.delete(key);
                 self.network_names.insert(network.name.clone(), *vni);
@@ -122,6 +128,7 @@ impl Mirror {
     fn delete(&mut self, key: &Key) {
         match key {
             Key::Gateways => self.gateways.clear(),
+            Key::Controllers => self.controllers = None,
             Key::Network { vni } => {
                 if let Some(network) = self.networks.remove(vni)
                     && self.network_names.get(&network.name) == Some(vni)
@@ -160,6 +167,11 @@ impl Mirror {
     /// The gateways of the domain.
     pub fn gateways(&self) -> &[GatewayEntry] {
         &self.gateways
+    }
+
+    /// The controllers whose endorsements count.
+    pub fn controllers(&self) -> Option<&Arc<ControllersEntry>> {
+        self.controllers.as_ref()
     }
 
     /// A network.

@@ -28,7 +28,7 @@ use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
 use weir_model::session::{PROTOCOL, STATE_CHUNK_KEYS, StateDigest, ToActuator, ToController};
-use weir_model::signed::{HeaderShare, SignedAcks, UnsignedUpdates};
+use weir_model::signed::{HeaderEndorsement, HeaderShare, SignedAcks, UnsignedUpdates};
 
 /// Most questions of the controller that are open at the switch.
 pub const QUESTIONS_MAX: usize = 64;
@@ -98,10 +98,12 @@ pub enum Output {
     ToController(ToController),
     /// Send a frame to the switch.
     ToSwitch(ToSwitch),
-    /// These updates go to the switch when shares of their batch's signature are there.
+    /// These updates go to the switch when shares of their batch's signature, or endorsements, are there.
     Unsigned(UnsignedUpdates),
     /// The controller's share of the signature of a batch.
     Share(HeaderShare),
+    /// The controller's own signature over a batch.
+    Endorsement(HeaderEndorsement),
     /// Keep this certificate (PEM): the controller signed it for us.
     Certificate(String),
     /// The controller says this of a change of our keys.
@@ -561,6 +563,7 @@ impl Session {
             ToActuator::Updates(updates) => out.push(Output::ToSwitch(ToSwitch::Updates(updates))),
             ToActuator::Unsigned(updates) => out.push(Output::Unsigned(updates)),
             ToActuator::Share(share) => out.push(Output::Share(share)),
+            ToActuator::Endorsement(endorsement) => out.push(Output::Endorsement(endorsement)),
             ToActuator::Ask { id, question } => self.ask(now_ms, id, question, out),
             ToActuator::Ping { id } => {
                 self.heard_ms = Some(now_ms);
@@ -604,6 +607,7 @@ fn kind_of(frame: &ToActuator) -> &'static str {
         ToActuator::SendState => "a state request",
         ToActuator::Updates(_) | ToActuator::Unsigned(_) => "updates",
         ToActuator::Share(_) => "a share of a signature",
+        ToActuator::Endorsement(_) => "an endorsement",
         ToActuator::Ask { .. } => "a question",
         ToActuator::Ping { .. } => "a ping",
         ToActuator::Renewed { .. } | ToActuator::NotRenewed(_) => "an answer about our certificate",

@@ -4,8 +4,9 @@ use crate::metrics::Metrics;
 use crate::mirror::Mirror;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use tokio::sync::{Notify, mpsc, watch};
+use weir_model::entry::ControllersEntry;
 use weir_model::local::ToSwitch;
 use weir_model::{Key, Label};
 
@@ -52,6 +53,11 @@ impl Shared {
     /// The mirror, to read.
     pub fn mirror(&self) -> RwLockReadGuard<'_, Mirror> {
         self.mirror.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The controllers whose endorsements the switch takes.
+    pub fn controllers(&self) -> Option<Arc<ControllersEntry>> {
+        self.mirror().controllers().cloned()
     }
 
     /// Changes the mirror.

@@ -18,6 +18,7 @@ mod checker;
 mod crashes;
 mod domains;
 mod echo;
+mod endorsed;
 mod extra;
 mod filewall;
 mod fragments;

@@ -260,3 +260,89 @@ fn what_another_domains_group_signed_changes_nothing() {
     assert_eq!((gate.counters.forged, gate.iter().count()), (3, 0));
     assert_eq!(results(&mut gate, &world.frame(1, vec![put(1, 1)])), [Ok(())]);
 }
+
+/// A group of four whose switch knows the controllers of a phase.
+impl ThresholdWorld {
+    fn controllers(phase: u64) -> weir_model::entry::ControllersEntry {
+        let members = crate::threshold::simulation::members(1..=4);
+        weir_model::entry::ControllersEntry { phase, threshold: 3, members }
+    }
+
+    /// An update of the list of controllers, under the group's key.
+    fn told(&self, index: u64, change: Change) -> SignedUpdates {
+        let update = Update { key: Key::Controllers, change, ..put(1, index) };
+        let signed = sign_batch(&self.group, &label("domain"), 1, Version(index), vec![update]);
+        let (header, proven) = signed.unwrap();
+        frames(proven.into_iter().map(|p| (header.clone(), p)), 1000).remove(0)
+    }
+
+    fn tells(&self, index: u64, phase: u64) -> SignedUpdates {
+        self.told(index, Change::Put(Entry::Controllers(ThresholdWorld::controllers(phase))))
+    }
+}
+
+/// The same frame, endorsed by members instead.
+fn endorsed(mut frame: SignedUpdates, phase: u64, members: &[u32]) -> SignedUpdates {
+    use weir_model::signed::MemberSignature;
+    let header = &frame.header.header;
+    let by = |member: &u32| MemberSignature {
+        member: *member,
+        signature: crate::endorsement::endorse(
+            &crate::threshold::simulation::identity(*member),
+            phase,
+            header,
+        ),
+    };
+    let signatures = members.iter().map(by).collect();
+    frame.header.signature = GroupSignature::Members { phase, signatures };
+    frame
+}
+
+#[test]
+fn endorsements_of_the_controllers_in_force_open_the_gate() {
+    let world = ThresholdWorld::new();
+    let mut gate = world.gate();
+    let forged = [Err(Refusal::Forged), Err(Refusal::Forged)];
+    let right = |index, phase| endorsed(world.frame(index), phase, &[1, 2, 4]);
+    assert_eq!(results(&mut gate, &right(1, 1)), forged, "nobody said who the controllers are");
+    assert_eq!(results(&mut gate, &world.tells(2, 1)), [Ok(())]);
+    assert_eq!(results(&mut gate, &right(3, 1)), [Ok(()), Ok(())]);
+    assert_eq!(results(&mut gate, &endorsed(world.frame(4), 1, &[1, 2])), forged, "too few");
+    assert_eq!(results(&mut gate, &endorsed(world.frame(4), 1, &[1, 2, 2])), forged, "one twice");
+    assert_eq!(results(&mut gate, &right(4, 2)), forged, "of a phase to come");
+    let mut changed = right(4, 1);
+    changed.header.header.epoch = 2;
+    assert_eq!(results(&mut gate, &changed), forged);
+    assert_eq!((gate.counters.endorsed, gate.counters.endorsed_badly), (2, 10));
+
+    // Another phase: what the old one endorsed counts no more, and comes with the group's signature.
+    assert_eq!(results(&mut gate, &world.tells(5, 2)), [Ok(())]);
+    assert_eq!(results(&mut gate, &right(6, 1)), forged);
+    assert_eq!(results(&mut gate, &right(6, 2)), [Ok(()), Ok(())]);
+    assert_eq!(results(&mut gate, &world.frame(7)), [Ok(()), Ok(())]);
+
+    // And it is the same after a restart, and nobody's word when the list is gone.
+    drop(gate);
+    let mut gate = world.gate();
+    assert_eq!(results(&mut gate, &right(8, 2)), [Ok(()), Ok(())]);
+    assert_eq!(results(&mut gate, &world.told(9, Change::Delete)), [Ok(())]);
+    assert_eq!(results(&mut gate, &right(10, 2)), forged);
+}
+
+#[test]
+fn no_number_of_controllers_says_who_the_controllers_are() {
+    let world = ThresholdWorld::new();
+    let mut gate = world.gate();
+    assert_eq!(results(&mut gate, &endorsed(world.tells(1, 1), 1, &[1, 2, 3, 4])), [Err(Refusal::Forged)]);
+    assert_eq!(results(&mut gate, &world.tells(1, 1)), [Ok(())]);
+    for lie in [world.tells(2, 2), world.told(2, Change::Delete)] {
+        assert_eq!(results(&mut gate, &endorsed(lie, 1, &[1, 2, 3, 4])), [Err(Refusal::Forged)]);
+    }
+    let Some(Entry::Controllers(known)) = &gate.get(&Key::Controllers).unwrap().entry else { panic!() };
+    assert_eq!(*known, ThresholdWorld::controllers(1));
+    // What else such a batch has counts.
+    let updates = vec![put(1, 3), Update { key: Key::Controllers, ..put(2, 3) }];
+    let (header, proven) = sign_batch(&world.group, &label("domain"), 1, Version(3), updates).unwrap();
+    let mixed = frames(proven.into_iter().map(|p| (header.clone(), p)), 10).remove(0);
+    assert_eq!(results(&mut gate, &endorsed(mixed, 1, &[2, 3, 4])), [Ok(()), Err(Refusal::Forged)]);
+}

@@ -50,8 +50,8 @@ impl Work<'_, '_> {
             Key::Turn { vni, client, address } => {
                 balancer::turn_entry(self, (*vni, *client, *address)).map(Entry::Turn)
             }
-            // No switch has any.
-            Key::Statement { .. } => None,
+            // No switch has the one; the other follows the group's key, not resources.
+            Key::Statement { .. } | Key::Controllers => None,
         })
     }
 
@@ -60,7 +60,7 @@ impl Work<'_, '_> {
         let Some(role) = self.member(actuator).map(|member| member.facts.role) else { return false };
         match (role, key) {
             (_, Key::Gateways) => true,
-            (_, Key::Statement { .. }) => false,
+            (_, Key::Statement { .. } | Key::Controllers) => false,
             (_, Key::Repair { host, .. } | Key::FileWall { host, .. }) => host == actuator,
             (Role::Gateway, Key::Network { .. } | Key::Route { .. } | Key::Location { .. }) => true,
             (

@@ -54,6 +54,7 @@ fn kind(key: &Key) -> &'static str {
         Key::Virtual { .. } => "virtual addresses",
         Key::Turn { .. } => "turns",
         Key::Statement { .. } => "statements to other domains",
+        Key::Controllers => "lists of controllers",
     }
 }
 

@@ -18,13 +18,16 @@ pub struct DecidedHeader {
     pub header: BatchHeader,
     /// Actuators that it has updates for; none when the header comes from a snapshot.
     pub targets: Vec<Label>,
+    /// Whether only the group's key can prove it: it says whose endorsements count. Not known of one from a snapshot, which
+    /// has no targets and so is endorsed to nobody.
+    pub by_key: bool,
     signature: OnceLock<GroupSignature>,
 }
 
 impl DecidedHeader {
     /// A header without a signature yet.
     pub fn unsigned(header: BatchHeader, targets: Vec<Label>) -> DecidedHeader {
-        DecidedHeader { header, targets, signature: OnceLock::new() }
+        DecidedHeader { header, targets, by_key: false, signature: OnceLock::new() }
     }
 
     /// A header with its signature.
@@ -32,6 +35,7 @@ impl DecidedHeader {
         DecidedHeader {
             header: signed.header,
             targets: Vec::new(),
+            by_key: false,
             signature: OnceLock::from(signed.signature),
         }
     }

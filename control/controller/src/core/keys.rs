@@ -9,11 +9,14 @@
 //!   another is open takes its place: the open one cannot come to an end any more.
 //! - The group in force changes only when a round has the logs that it needs, and its key never changes after the first.
 //! - The logs that made the group in force are kept, so that a member which slept can still put its share together.
+//! - Whether controllers endorse batches with their own keys is decided in the order as well, so that all replicas plan the
+//!   same list of controllers for the switches ([`GroupKeys::controllers`]).
 
 use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use weir_model::Label;
+use weir_model::entry::ControllersEntry;
 use weir_model::signed::GroupKey;
 use weir_trust::threshold::{DealLog, Fault, FaultKind, GroupPublic, Ledger, Progress, Round};
 
@@ -27,6 +30,8 @@ pub enum KeyStep {
     Begin(Round),
     /// What a dealer publishes.
     Log(DealLog),
+    /// From now on controllers endorse batches with their own keys, or do not.
+    Endorse(bool),
 }
 
 /// A round with its logs, in the order's order.
@@ -86,6 +91,7 @@ pub struct GroupKeys {
     in_force: Option<(Logged, GroupPublic)>,
     open: Option<Logged>,
     faults: Vec<(u64, Fault)>,
+    endorses: bool,
 }
 
 /// What a snapshot keeps.
@@ -128,6 +134,19 @@ impl GroupKeys {
         self.in_force.as_ref().map(|(logged, _)| logged)
     }
 
+    /// Whether controllers endorse batches with their own keys.
+    pub fn endorses(&self) -> bool {
+        self.endorses
+    }
+
+    /// The controllers whose own signatures switches shall take: the members of the group in force, by the keys with which
+    /// they were dealt their shares. Nothing when they do not endorse.
+    pub fn controllers(&self) -> Option<ControllersEntry> {
+        let (logged, group) = self.in_force.as_ref().filter(|_| self.endorses)?;
+        let members = logged.round().players().iter().map(|(id, key)| (*id, *key)).collect();
+        Some(ControllersEntry { phase: logged.round().phase(), threshold: group.threshold() as u32, members })
+    }
+
     /// The round that goes on.
     pub fn open(&self) -> Option<&Logged> {
         self.open.as_ref()
@@ -143,6 +162,7 @@ impl GroupKeys {
         match step {
             KeyStep::Begin(round) => self.begin(domain, round),
             KeyStep::Log(log) => self.log(log),
+            KeyStep::Endorse(endorses) => std::mem::replace(&mut self.endorses, endorses) != endorses,
         }
     }
 
@@ -199,6 +219,10 @@ impl GroupKeys {
         }
     }
 
+    pub(super) fn set_endorses(&mut self, endorses: bool) {
+        self.endorses = endorses;
+    }
+
     pub(super) fn of_kept(kept: KeptKeys) -> Result<GroupKeys, Error> {
         let damaged =
             |error: &dyn std::fmt::Display| Error::SnapshotDamaged(format!("the group's key: {error}"));
@@ -218,6 +242,10 @@ impl GroupKeys {
             in_force,
             open: logged(kept.open)?,
             faults: kept.faults.into_iter().map(fault).collect(),
+            endorses: false,
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

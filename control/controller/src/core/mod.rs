@@ -19,6 +19,9 @@
 //! - In a group with a threshold key nothing here signs: headers leave by [`Output::Sign`], and signatures, verified,
 //!   come back by [`Input::Signed`], whenever they do. What is decided does not depend on them.
 //!
+//! - The list of controllers whose endorsements a switch takes follows the group's key: when that changes, every actuator is
+//!   planned the new list at once, and one that joins gets it with its first updates.
+//!
 //! Departure from RoSCo: acks are not barriers (row R8) but name key and version, so that what is
 //! independent never waits.
 
@@ -53,11 +56,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_base::codec::encoded_bytes;
 use weir_model::domain::{DomainEvent, statement_of};
+use weir_model::entry::ControllersEntry;
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
 use weir_model::identity::IdentityEvent;
 use weir_model::signed::{PATH_MAX, ProvenUpdate, SignedAcks};
 use weir_model::update::Reason;
-use weir_model::{Change, Dependency, Key, Label, Plan, PlannedUpdate, Update, Version};
+use weir_model::{Change, Dependency, Entry, Key, Label, Plan, PlannedUpdate, Update, Version};
 use weir_store::{App, Registry, Rejection, Store};
 use weir_trust::batch::{prepare_batch, sign_batch};
 use weir_trust::identity::verify_acks;
@@ -284,8 +288,10 @@ impl Core {
                 }
                 Item::Keys { now_ms, step } => {
                     self.now_ms = self.now_ms.max(now_ms);
+                    let before = self.group_keys.controllers();
                     if Arc::make_mut(&mut self.group_keys).step(&self.domain, step) {
                         out.push(Output::KeysChanged);
+                        self.tell_controllers(before.as_ref(), &mut planned);
                     }
                 }
                 Item::Operations { now_ms, origin, ticket, batch } => {
@@ -299,6 +305,18 @@ impl Core {
         }
         self.scheduler.decided(self.store.version());
         self.sign(planned, out);
+    }
+
+    /// Every actuator shall know the controllers of now.
+    fn tell_controllers(&mut self, before: Option<&ControllersEntry>, planned: &mut Vec<PlannedUpdate>) {
+        let now = self.group_keys.controllers();
+        if now.as_ref() == before || self.joined.is_empty() {
+            return;
+        }
+        let version = Version(self.store.version().0 + 1);
+        let change = now.map_or(Change::Delete, |now| Change::Put(Entry::Controllers(now)));
+        planned.extend(self.joined.keys().map(|actuator| controllers(actuator, version, change.clone())));
+        self.store.commit(version, Vec::new());
     }
 
     fn decide(
@@ -362,6 +380,13 @@ impl Core {
         match body {
             EventBody::Joined(facts) => {
                 self.scheduler.add_target(&facts.name);
+                // Who was there before has it.
+                if let Some(now) =
+                    self.group_keys.controllers().filter(|_| !self.joined.contains_key(&facts.name))
+                {
+                    let change = Change::Put(Entry::Controllers(now));
+                    planned.push(controllers(&facts.name, self.store.version(), change));
+                }
                 Arc::make_mut(&mut self.joined).insert(facts.name.clone(), facts.clone());
             }
             EventBody::Removed { actuator } => {
@@ -490,18 +515,33 @@ impl Core {
         index: Version,
         updates: Vec<Update>,
     ) -> (Arc<DecidedHeader>, Vec<ProvenUpdate>) {
+        let by_key = updates.iter().any(|update| update.key == Key::Controllers);
         let switched = updates.iter().filter(|update| !matches!(update.key, Key::Statement { .. }));
         let targets: BTreeSet<&Label> = switched.map(|update| &update.target).collect();
         let targets = targets.into_iter().cloned().collect();
         let made = match &self.signer {
             Signer::Key(signer) => sign_batch(&**signer, &self.domain, self.epoch, index, updates)
                 .map(|(header, proven)| (DecidedHeader::signed(header), proven)),
-            Signer::Shares => prepare_batch(&self.domain, self.epoch, index, updates)
-                .map(|(header, proven)| (DecidedHeader::unsigned(header, targets), proven)),
+            Signer::Shares => {
+                prepare_batch(&self.domain, self.epoch, index, updates).map(|(header, proven)| {
+                    let mut decided = DecidedHeader::unsigned(header, targets);
+                    decided.by_key = by_key;
+                    (decided, proven)
+                })
+            }
         };
         let Ok((header, proven)) = made else { unreachable!("a chunk has 1 to 2^20 updates") };
         self.counters.signatures += 1;
         (Arc::new(header), proven)
+    }
+}
+
+/// An actuator's list of controllers.
+fn controllers(actuator: &Label, version: Version, change: Change) -> PlannedUpdate {
+    let (target, key) = (actuator.clone(), Key::Controllers);
+    PlannedUpdate {
+        update: Update { target, key, version, expected: Version::ZERO, change },
+        after: Vec::new(),
     }
 }
 

@@ -1,10 +1,11 @@
 //! The core as bytes: what a snapshot of the order carries.
 //!
-//! Format 3: a postcard header (format, epoch, ordered time, own number, length of the store, the group's threshold
+//! Format 4: a postcard header (format, epoch, ordered time, own number, length of the store, the group's threshold
 //! key), the store's own snapshot, then actuators, batch headers with their signatures, where there is one yet, every
 //! held update with the number of its header, and behind their number what other domains are told in the same way. Acks
-//! are not in it: actuators tell what is in force when they return. Format 2 ends with the held updates and is read too:
-//! a controller of this release goes on where one of the last has ended.
+//! are not in it: actuators tell what is in force when they return. Last comes whether controllers endorse batches. Format 3 ends
+//! before that and format 2 with the held updates; both are read too: a controller of this release goes on where one of the last
+//! has ended.
 
 use super::header::DecidedHeader;
 use super::identities::Identities;
@@ -22,7 +23,7 @@ use weir_model::signed::{BatchHeader, GroupSignature, ProvenUpdate, SignedHeader
 use weir_model::{Dependency, Label, Version};
 use weir_store::Store;
 
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 /// The oldest that is read.
 const FORMAT_MIN: u32 = 2;
 
@@ -98,6 +99,7 @@ impl CoreSnapshot {
         self.held.iter().for_each(|held| write(&mut bytes, held));
         bytes.extend_from_slice(&encode(&(self.told.len() as u64)));
         self.told.iter().for_each(|held| write(&mut bytes, held));
+        bytes.extend_from_slice(&encode(&self.keys.endorses()));
         bytes
     }
 }
@@ -232,6 +234,9 @@ impl Read {
             let held = read.held(&headers, &mut rest)?;
             let told = read.outbox.insert(held);
             told.map_err(|held| damaged(format!("{} is told to nobody", held.proven.update.key)))?;
+        }
+        if format >= 4 {
+            read.keys.set_endorses(take(&mut rest)?);
         }
         if rest.is_empty() { Ok(read) } else { Err(damaged(format!("{} bytes are left over", rest.len()))) }
     }

@@ -346,13 +346,17 @@ fn the_snapshot_of_the_last_release_is_read() {
     let mut core = core();
     outcomes(&mut core, (1..=9).map(|sequence| event(sequence, false)).collect());
     let good = core.snapshot().to_bytes();
-    // Format 2 is format 3 without what is told to other domains, which is nothing here.
-    let (format, told) = (good[0], good[good.len() - 1]);
-    assert_eq!((format, told), (3, 0));
-    let mut old = good[..good.len() - 1].to_vec();
-    old[0] = 2;
-    assert_eq!(load(&old).unwrap().snapshot().to_bytes(), good);
-    for other in [1, 4] {
+    // Format 3 is format 4 without whether controllers endorse, and format 2 that without what is told to other domains, which is
+    // nothing here.
+    let (format, last) = (good[0], &good[good.len() - 2..]);
+    assert_eq!((format, last), (4, &[0, 0][..]));
+    for (format, cut) in [(3, 1), (2, 2)] {
+        let mut old = good[..good.len() - cut].to_vec();
+        old[0] = format;
+        assert_eq!(load(&old).unwrap().snapshot().to_bytes(), good);
+    }
+    let mut old = good.clone();
+    for other in [1, 5] {
         old[0] = other;
         assert!(matches!(load(&old), Err(Error::SnapshotFormat { .. })), "format {other}");
     }

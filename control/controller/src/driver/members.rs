@@ -144,6 +144,11 @@ impl Running {
                         self.shared.sessions.tell(target, ToActuator::Share((*share).clone()));
                     }
                 }
+                Output::Endorsement { targets, endorsement } => {
+                    for target in &targets {
+                        self.shared.sessions.tell(target, ToActuator::Endorsement((*endorsement).clone()));
+                    }
+                }
                 Output::Propose(step) => {
                     let now_ms = self.shared.ordered_now_ms();
                     self.shared.offer_item(&Item::Keys { now_ms, step });

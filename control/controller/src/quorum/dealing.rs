@@ -4,10 +4,12 @@
 //! members of the order are others than those of the key, when a member has no share (its disk is new), and on command
 //! (proactive refresh). What is proposed is judged by the order alone, so a leader that fails or lies costs time only.
 //!
+//! It also proposes that members endorse batches, or cease to, when the order has it otherwise than its settings.
+//!
 //! A round that does not end in [`ROUND_PATIENCE_MS`], twice as long each time, is begun anew with the members of then.
 
 use super::kept::{Kept, KeptRound, KeptShare, Seed};
-use super::{Common, Output, PeerMessage, RandomnessSource};
+use super::{Common, Output, PeerMessage, RandomnessSource, Way};
 use crate::core::keys::KeyStep;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -348,6 +350,12 @@ impl Dealing {
     fn plan(&mut self, common: &mut Common, out: &mut Vec<Output>) {
         let (keys, now_ms) = (common.keys.clone(), common.now_ms);
         if !common.leads() || self.proposed_ms.is_some_and(|at_ms| now_ms < at_ms + ANNOUNCE_MS) {
+            return;
+        }
+        let endorses = common.me.way == Way::Endorsed;
+        if keys.group().is_some() && keys.endorses() != endorses {
+            self.proposed_ms = Some(now_ms);
+            out.push(Output::Propose(KeyStep::Endorse(endorses)));
             return;
         }
         if let (Some(open), Some((_, since_ms))) = (keys.open(), self.open) {

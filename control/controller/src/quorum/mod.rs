@@ -12,9 +12,12 @@
 //! - [`shares`]: shares to signatures. The aggregator is the lowest member that is not known to be silent or lying. It
 //!   combines, checks once, and names who sent a bad share. Whoever gets no signature in time goes to the next one;
 //!   whoever gets a wrong one does so at once, and listens to the liar no more in this phase.
-//!   With `to_actuators` every member sends its share to the actuators of the batch as well, which combine them: two steps
+//!   With [`Way::SharesAtActuators`] every member sends its share to the actuators of the batch as well, which combine them: two steps
 //!   less on the way of an update, for a pairing check at each actuator that it makes anyway. What is sent later or again
 //!   goes with the signature that the members put together.
+//!   With [`Way::Endorsed`] every member sends them a signature of its own key instead ([`weir_trust::endorsement`]), and
+//!   what says whose keys those are is signed with shares at once. All else goes as with shares at actuators, so what is sent
+//!   again, to another domain, or kept in the audit log has the group's own signature.
 //! - [`dealing`]: the key is made, and reshared when members change or on command, over the order
 //!   ([`crate::core::keys`]); deals and acks go between members directly, over their authenticated links.
 //! - [`liveness`]: which of the others are there.
@@ -58,7 +61,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use weir_base::codec::decode;
 use weir_model::Label;
-use weir_model::signed::{BlsSignature, HeaderShare};
+use weir_model::signed::{BlsSignature, HeaderEndorsement, HeaderShare};
 use weir_trust::identity::KeyPair;
 use weir_trust::threshold::{Fault, FaultKind};
 
@@ -120,6 +123,13 @@ pub enum Output {
         /// The share.
         share: Box<HeaderShare>,
     },
+    /// Send this member's endorsement of a batch to its actuators.
+    Endorsement {
+        /// The actuators.
+        targets: Vec<Label>,
+        /// The endorsement.
+        endorsement: Box<HeaderEndorsement>,
+    },
     /// Order this; only the leader is asked to.
     Propose(KeyStep),
     /// A member was found out: keep it.
@@ -133,6 +143,8 @@ pub enum Output {
 pub struct QuorumCounters {
     /// Shares made.
     pub shares_made: u64,
+    /// Batches endorsed.
+    pub endorsed: u64,
     /// Shares of others that were taken.
     pub shares_taken: u64,
     /// Signatures put together here.
@@ -172,16 +184,28 @@ pub struct QuorumStatus {
     pub counters: QuorumCounters,
 }
 
+/// How actuators get a proof of what the group decided. The same at all members.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    /// With the group's signature, which members put together.
+    #[default]
+    Aggregated,
+    /// With shares of it, which they put together themselves. Members do so too, for what is sent again and later.
+    SharesAtActuators,
+    /// With signatures of enough members' own keys; members put the group's together as above.
+    Endorsed,
+}
+
 /// Who this is.
 pub struct Me {
     /// The domain.
     pub domain: Label,
     /// The member's number.
     pub id: u32,
-    /// Its identity, which signs what it says in rounds of dealing.
+    /// Its identity, which signs what it says in rounds of dealing, and endorsements.
     pub identity: KeyPair,
-    /// Whether actuators put signatures together. Members do so too, for what is sent again and later.
-    pub to_actuators: bool,
+    /// What actuators get.
+    pub way: Way,
 }
 
 /// What all parts share.

@@ -5,19 +5,22 @@
 //! - The member that leads checks a signature at once, because it sends it on. The others check theirs when there is
 //!   time, that is after [`QUIET_MS`] without anything to do, or when one waits for [`CLAIM_MS`], and then all at once for
 //!   about the price of one: until then they are claims. A check in between would stand in the way of the next change.
-//! - Where actuators put signatures together, members do so when there is time as well.
+//! - Where actuators put signatures together, or take endorsements, members put them together when there is time as well.
 //! - A batch without a signature after [`PATIENCE_MS`] is taken to the next member round the ring, and everybody is asked
 //!   for its signature: that is how a member which slept or restarted gets old ones.
 //! - Batches that nobody holds any more are forgotten, also unsigned ones.
 
-use super::{Common, Output, PeerMessage};
+use super::{Common, Output, PeerMessage, Way};
 use crate::audit::BadShare;
 use crate::audit::record::statement;
 use crate::core::{BatchName, DecidedHeader};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use weir_base::codec::encode;
-use weir_model::signed::{BatchHeader, BlsSignature, HeaderShare, Signature};
+use weir_model::signed::{
+    BatchHeader, BlsSignature, HeaderEndorsement, HeaderShare, MemberSignature, Signature,
+};
+use weir_trust::endorsement::endorse;
 use weir_trust::identity::Context;
 use weir_trust::threshold::{Collector, Fault, FaultKind, GroupVerifier, MemberSecret, ShareSignature};
 
@@ -48,7 +51,7 @@ struct Wanted {
     tries: u32,
     /// A signature that was not checked, and whose it is.
     claim: Option<(u32, BlsSignature)>,
-    /// Actuators have this member's share; members get it when there is time.
+    /// Actuators have this member's share or endorsement; members get its share when there is time.
     at_actuators: bool,
 }
 
@@ -86,6 +89,23 @@ pub struct Shares {
 fn share_of(common: &Common, phase: u64, header: &BatchHeader, share: &ShareSignature) -> HeaderShare {
     let threshold = common.keys.group().map_or(0, |group| group.threshold() as u32);
     HeaderShare { header: header.clone(), phase, threshold, member: share.member, signature: share.signature }
+}
+
+/// This member's own word for a batch, as actuators want it.
+fn endorsement_of(common: &Common, phase: u64, header: &BatchHeader) -> HeaderEndorsement {
+    let signature = endorse(&common.me.identity, phase, header);
+    let by = MemberSignature { member: common.me.id, signature };
+    HeaderEndorsement { header: header.clone(), phase, by }
+}
+
+/// Whether actuators get this member's own proof of a batch. What says whose endorsements count is proven by the key only.
+fn goes_to_actuators(common: &Common, header: &DecidedHeader) -> bool {
+    let way = match common.me.way {
+        Way::Aggregated => false,
+        Way::SharesAtActuators => true,
+        Way::Endorsed => common.keys.endorses(),
+    };
+    way && !header.by_key && !header.targets.is_empty()
 }
 
 impl Shares {
@@ -178,11 +198,17 @@ impl Shares {
         if phase != common.keys.phase() {
             return;
         }
-        let to_actuators = common.me.to_actuators && !wanted.at_actuators && !header.targets.is_empty();
+        let to_actuators = !wanted.at_actuators && goes_to_actuators(common, header);
         if !to_actuators {
             wanted.asked = Some(aggregator);
         }
         wanted.at_actuators |= to_actuators;
+        if to_actuators && common.me.way == Way::Endorsed {
+            common.counters.endorsed += 1;
+            let endorsement = Box::new(endorsement_of(common, phase, &header.header));
+            out.push(Output::Endorsement { targets: header.targets.clone(), endorsement });
+            return;
+        }
         match secret.sign(Context::Batch, &encode(&header.header)) {
             Ok(share) => {
                 common.counters.shares_made += 1;

@@ -13,6 +13,7 @@ use weir_model::signed::{BatchHeader, BlsKey, GroupKey, GroupSignature, Signatur
 use weir_trust::identity::Context;
 use weir_trust::threshold::{FaultKind, ShareSignature, combine, verify_group};
 
+mod endorsed;
 mod seven;
 
 const STEP_MS: u64 = 5;
@@ -35,13 +36,16 @@ enum Traitor {
     Forger,
     /// Deals wrong shares.
     WrongDeals,
+    /// Endorses something else under the header's name.
+    WrongEndorsements,
 }
 
 /// An entry of the order.
 #[derive(Clone, Debug)]
 enum Entry {
     Key(KeyStep),
-    Batch(BatchHeader),
+    /// And whether only the key can prove it.
+    Batch(BatchHeader, bool),
 }
 
 struct Member {
@@ -89,10 +93,17 @@ struct World {
     batches: u64,
     /// Faults that were told with a proof.
     proofs: u64,
+    way: Way,
+    /// What members sent to actuators.
+    endorsed: Vec<weir_model::signed::HeaderEndorsement>,
 }
 
 impl World {
     fn new(seed: u64, count: u32) -> World {
+        World::of(seed, count, Way::Aggregated)
+    }
+
+    fn of(seed: u64, count: u32, way: Way) -> World {
         let mut world = World {
             rng: Rng::new(seed),
             now_ms: 1_000,
@@ -106,6 +117,8 @@ impl World {
             key: None,
             batches: 0,
             proofs: 0,
+            way,
+            endorsed: Vec::new(),
         };
         (1..=count).for_each(|id| world.add(id));
         world
@@ -124,8 +137,7 @@ impl World {
         let mut rng = Rng::new(self.rng.next_u64());
         let member = self.members.get_mut(&id).unwrap();
         let disk: Arc<dyn Disk> = Arc::new(member.disk.clone());
-        let me =
-            Me { domain: domain(), id, identity: KeyPair::from_seed(&member.identity), to_actuators: false };
+        let me = Me { domain: domain(), id, identity: KeyPair::from_seed(&member.identity), way: self.way };
         let randomness = Box::new(move |bytes: &mut [u8]| rng.fill(bytes));
         member.quorum = Some(Quorum::new(me, Kept::new(disk), randomness));
         (member.keys, member.applied) = (GroupKeys::default(), 0);
@@ -169,6 +181,7 @@ impl World {
                 }
                 Output::FoundOut(fault) => self.found_out(&fault),
                 Output::Contradicted(votes) => panic!("nobody said so: {votes:?}"),
+                Output::Endorsement { endorsement, .. } => self.take_endorsement(id, *endorsement),
                 Output::Propose(_) | Output::Share { .. } => {}
             }
         }
@@ -242,7 +255,7 @@ impl World {
             count: 1,
             root: [self.batches as u8; 32],
         };
-        self.order.push(Entry::Batch(header));
+        self.order.push(Entry::Batch(header, false));
     }
 
     /// What a member says of its share.
@@ -284,8 +297,12 @@ impl World {
                     self.step(id, Input::Keys(keys));
                 }
             }
-            Entry::Batch(header) => {
-                let header = Arc::new(DecidedHeader::unsigned(header, Vec::new()));
+            Entry::Batch(header, by_key) => {
+                let targets =
+                    if self.way == Way::Aggregated { vec![] } else { vec![Label::new("h1").unwrap()] };
+                let mut header = DecidedHeader::unsigned(header, targets);
+                header.by_key = by_key;
+                let header = Arc::new(header);
                 member.decided.insert(header.name(), header.clone());
                 self.step(id, Input::Sign(Arc::downgrade(&header)));
             }

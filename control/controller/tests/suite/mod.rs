@@ -1,6 +1,7 @@
 mod app;
 mod core;
 mod domains;
+mod endorsed;
 mod frames;
 mod learned;
 mod recovery;

@@ -175,7 +175,7 @@ impl Agent {
             | ToActuator::Rotated { .. }
             | ToActuator::Settled { .. }
             | ToActuator::NotRotated(_) => Vec::new(),
-            ToActuator::Unsigned(_) | ToActuator::Share(_) => {
+            ToActuator::Unsigned(_) | ToActuator::Share(_) | ToActuator::Endorsement(_) => {
                 return Err(Error::Peer("a controller that is alone signs itself".into()));
             }
         })

@@ -215,7 +215,7 @@ impl Driver {
                 return;
             }
             FromSwitch::Acks(acks) => {
-                match self.shares.acked(&acks.acks) {
+                match self.shares.acked(&acks.acks, self.shared.controllers().as_deref()) {
                     Some(combined) => self.combined(combined),
                     None => self.tell_all(&frame, Session::wants_acks),
                 }
@@ -291,6 +291,11 @@ impl Driver {
                         combined.push(self.shares.share(number, share));
                         continue;
                     }
+                    Output::Endorsement(endorsement) => {
+                        let known = self.shared.controllers();
+                        combined.push(self.shares.endorsement(number, endorsement, known.as_deref()));
+                        continue;
+                    }
                     other => other,
                 };
                 if let Some(reason) = self.act(at, output) {
@@ -317,7 +322,7 @@ impl Driver {
         for session in combined.bad {
             let one = self.sessions.iter().find(|one| one.number == session);
             let controller = one.map_or("one that is gone", |one| &one.address);
-            tracing::warn!(controller, "its share of a signature is bad");
+            tracing::warn!(controller, "its share of a signature, or its endorsement, is bad");
         }
     }
 
@@ -371,7 +376,7 @@ impl Driver {
                 tracing::warn!("{report}");
             }
             Output::Report(report @ Report::Lost { .. }) => tracing::warn!("{report}"),
-            Output::Controllers { .. } | Output::Unsigned(_) | Output::Share(_) => {}
+            Output::Controllers { .. } | Output::Unsigned(_) | Output::Share(_) | Output::Endorsement(_) => {}
         }
         None
     }

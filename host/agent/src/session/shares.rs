@@ -12,23 +12,30 @@
 //! signature is unique, so once it is known each other share is judged without a check: put in the place of a good one it
 //! must give the same bytes. Who sent a bad one is named by its session, and asked last from then on.
 //!
+//! Endorsements ([`endorsements`]) come and are hoped with in the same way. The gate's word is needed there too, and a change
+//! that they do not prove comes again from a controller, with the group's signature.
+//!
 //! Departure from Cicero: the signature is over the root of a batch, so this is done once a batch and not once a rule.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weir_base::codec::encode;
+use weir_model::entry::ControllersEntry;
 use weir_model::signed::{
-    BlsSignature, GroupKey, GroupSignature, HeaderShare, SignedHeader, SignedUpdates, UnsignedUpdates,
+    BlsSignature, GroupKey, GroupSignature, HeaderEndorsement, HeaderShare, SignedHeader, SignedUpdates,
+    UnsignedUpdates,
 };
 use weir_model::update::{Ack, Refusal};
 use weir_model::{Key, Version};
 use weir_trust::identity::Context;
 use weir_trust::threshold::{GroupVerifier, ShareSignature, combine};
 
+mod endorsements;
+
 /// Batches that are remembered, the newest.
 const BATCHES_MAX: usize = 1_024;
 /// Frames of updates that wait for the signature of their batch.
 const FRAMES_MAX: usize = 64;
-/// Shares of one batch that are kept: more than a group has members.
+/// Shares or endorsements of one batch that are kept: more than a group has members.
 const SHARES_MAX: usize = 64;
 /// Combinations that are tried for one share.
 const TRIES_MAX: usize = 64;
@@ -36,11 +43,11 @@ const TRIES_MAX: usize = 64;
 /// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharesCounters {
-    /// Signatures put together.
+    /// Signatures put together, and sets of endorsements handed on.
     pub combined: u64,
     /// Signature checks.
     pub checks: u64,
-    /// Shares found to be bad.
+    /// Shares and endorsements found to be bad.
     pub bad: u64,
     /// Frames and shares dropped because there were too many, or because the group has no threshold key.
     pub dropped: u64,
@@ -50,15 +57,21 @@ pub struct SharesCounters {
 struct Batch {
     /// By session.
     shares: BTreeMap<u64, HeaderShare>,
+    /// By session.
+    endorsements: BTreeMap<u64, HeaderEndorsement>,
+    /// Sessions whose endorsements the gate did not take together.
+    refused: BTreeSet<Vec<u64>>,
+    /// Sessions whose endorsement was looked at, and whether it is good.
+    judged: BTreeMap<u64, bool>,
     waiting: Vec<UnsignedUpdates>,
-    signature: Option<BlsSignature>,
+    signature: Option<GroupSignature>,
     /// Handed on with a signature that nobody checked yet.
     sent: Vec<UnsignedUpdates>,
     /// The gate or a check said so: the signature is right.
     proven: bool,
     /// The gate called it forged: from now on it is checked here first.
     doubted: bool,
-    /// Sessions whose shares made the unchecked signature.
+    /// Sessions whose shares or endorsements made the unchecked signature.
     hoped: Vec<u64>,
 }
 
@@ -71,7 +84,7 @@ pub struct Shares {
     /// By the encoding of the header.
     batches: BTreeMap<Vec<u8>, Batch>,
     order: VecDeque<Vec<u8>>,
-    /// Sessions that sent a bad share.
+    /// Sessions that sent a bad share or endorsement.
     suspects: BTreeSet<u64>,
     /// Updates that were handed on unchecked, and under which header.
     unchecked: BTreeMap<Named, Vec<u8>>,
@@ -86,7 +99,7 @@ pub struct Shares {
 pub struct Combined {
     /// For the switch.
     pub updates: Vec<SignedUpdates>,
-    /// Sessions that were found to have sent a bad share.
+    /// Sessions that were found to have sent a bad share or endorsement.
     pub bad: Vec<u64>,
 }
 
@@ -164,7 +177,7 @@ impl Shares {
         };
         self.counters.combined += 1;
         let batch = self.batch(name);
-        (batch.signature, batch.proven) = (Some(signature), proven);
+        (batch.signature, batch.proven) = (Some(GroupSignature::Threshold(signature)), proven);
         let mut bad = Vec::new();
         if proven {
             // A share that a false signature was made of may also say what no other does: it is asked last, at least.
@@ -177,8 +190,9 @@ impl Shares {
         Combined { updates: self.released(name), bad }
     }
 
-    /// The switch answered. `None`: the answer is for the controllers. Else it is for nobody, and this is to be done.
-    pub fn acked(&mut self, acks: &[Ack]) -> Option<Combined> {
+    /// The switch, where these controllers are in force, answered. `None`: the answer is for the controllers. Else it is for
+    /// nobody, and this is to be done.
+    pub fn acked(&mut self, acks: &[Ack], known: Option<&ControllersEntry>) -> Option<Combined> {
         let named = |ack: &Ack| (ack.key.clone(), ack.version);
         let forged = acks.iter().any(|ack| ack.result == Err(Refusal::Forged));
         let name = acks.iter().find_map(|ack| self.unchecked.get(&named(ack)).cloned());
@@ -206,6 +220,9 @@ impl Shares {
             self.void.remove(&named(ack));
         });
         let batch = self.batch(&name);
+        if matches!(batch.signature, Some(GroupSignature::Members { .. })) {
+            batch.refused.insert(std::mem::take(&mut batch.hoped));
+        }
         (batch.signature, batch.doubted) = (None, true);
         batch.waiting.extend(sent);
         let sessions: Vec<u64> = batch.shares.keys().copied().collect();
@@ -216,6 +233,11 @@ impl Shares {
                 done.updates.extend(combined.updates);
                 done.bad.extend(combined.bad);
             }
+        }
+        if let Some(known) = known.filter(|_| self.batch(&name).signature.is_none()) {
+            let proven = self.prove(&name, known);
+            done.updates.extend(proven.updates);
+            done.bad.extend(proven.bad);
         }
         Some(done)
     }
@@ -288,7 +310,7 @@ impl Shares {
     /// What waited for a signature that is there.
     fn released(&mut self, name: &[u8]) -> Vec<SignedUpdates> {
         let Some(batch) = self.batches.get_mut(name) else { return Vec::new() };
-        let Some(signature) = batch.signature else { return Vec::new() };
+        let Some(signature) = batch.signature.clone() else { return Vec::new() };
         if !batch.proven {
             let room = FRAMES_MAX.saturating_sub(batch.sent.len());
             for frame in batch.waiting.iter().take(room) {
@@ -298,12 +320,9 @@ impl Shares {
                 batch.sent.push(frame.clone());
             }
         }
-        let signed = |updates: UnsignedUpdates| {
-            let signature = GroupSignature::Threshold(signature);
-            SignedUpdates {
-                header: SignedHeader { header: updates.header, signature },
-                updates: updates.updates,
-            }
+        let signed = |updates: UnsignedUpdates| SignedUpdates {
+            header: SignedHeader { header: updates.header, signature: signature.clone() },
+            updates: updates.updates,
         };
         std::mem::take(&mut batch.waiting).into_iter().map(signed).collect()
     }

@@ -423,7 +423,8 @@ fn any_conversation_keeps_the_machine_sane() {
                     | Output::Keys(_)
                     | Output::Controllers { .. }
                     | Output::Unsigned(_)
-                    | Output::Share(_) => assert!(stream && switch_up),
+                    | Output::Share(_)
+                    | Output::Endorsement(_) => assert!(stream && switch_up),
                     Output::Report(_) => {}
                 }
             }

@@ -467,7 +467,7 @@ impl Host {
             }
             ToActuator::Ping { id } => vec![ToController::Pong { id }],
             // This bench's controller signs alone.
-            ToActuator::Unsigned(_) | ToActuator::Share(_) => Vec::new(),
+            ToActuator::Unsigned(_) | ToActuator::Share(_) | ToActuator::Endorsement(_) => Vec::new(),
             ToActuator::Renewed { .. }
             | ToActuator::NotRenewed(_)
             | ToActuator::Controllers { .. }

@@ -2,7 +2,7 @@
 //! until the controllers' answer is in force there (row C8; Lembke, Cicero: flow set-up latency).
 //!
 //! Real switches in real labs: one with a single controller, one with three over raft, one with four of which one may
-//! lie, and one of these whose switches put the shares of signatures together. All are up together and take turns, one question at a time, each for a
+//! lie, and two of these that sign otherwise: switches put the shares of signatures together, or take endorsements. All are up together and take turns, one question at a time, each for a
 //! destination that the asking switch never had. The switch's own clock measures. Two kinds of question: for an endpoint
 //! that was heard before (one event, one update), and for one that must be sought at its host first (two of each).
 //!
@@ -35,7 +35,7 @@ struct Kind {
     more: &'static [&'static str],
 }
 
-const LABS: [Kind; 4] = [
+const LABS: [Kind; 5] = [
     Kind { lab: "two-tenants", instance: 8, controllers: &["controller"], word: "local", more: &[] },
     Kind { lab: "three-controllers", instance: 8, controllers: &["c1", "c2", "c3"], word: "raft", more: &[] },
     Kind {
@@ -52,6 +52,13 @@ const LABS: [Kind; 4] = [
         word: "bft-at-switches",
         more: &["--signatures", "shares-at-switches"],
     },
+    Kind {
+        lab: "four-controllers",
+        instance: 7,
+        controllers: &["c1", "c2", "c3", "c4"],
+        word: "bft-endorsed",
+        more: &["--signatures", "endorsed"],
+    },
 ];
 /// Most addresses of an endpoint: one is sought, the others belong to one that was heard.
 const ADDRESSES: u32 = 16;
@@ -67,7 +74,7 @@ pub struct Setup {
     /// Rounds; in each, every lab has one endpoint to seek and fifteen destinations of an endpoint that was heard
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Only these: local, raft, bft or bft-at-switches
+    /// Only these: local, raft, bft, bft-at-switches or bft-endorsed
     #[arg(long, value_parser = LABS.map(|kind| kind.word))]
     only: Vec<String>,
 }

@@ -86,8 +86,8 @@ enum Command {
         /// Make no checks
         #[arg(long)]
         no_checks: bool,
-        /// How a group signs: shares, which its controllers put together, or shares-at-switches
-        #[arg(long, value_parser = ["shares", "shares-at-switches"])]
+        /// How a group signs: shares, which its controllers put together, shares-at-switches, or endorsed
+        #[arg(long, value_parser = ["shares", "shares-at-switches", "endorsed"])]
         signatures: Option<String>,
     },
     /// End a lab and remove all that it made

@@ -27,6 +27,7 @@ use weir_controller::core::scheduler::Mode;
 use weir_controller::driver::{
     AuditPlace, Controller, ControllerHandle, ControllerSettings, SessionAccess, Signing, serve_sessions,
 };
+use weir_controller::quorum::Way;
 use weir_model::Label;
 use weir_model::event::SourceId;
 use weir_trust::batch::SingleSigner;
@@ -148,8 +149,12 @@ fn start(
         let controller = Controller::open(settings, Arc::new(disk), clock, single(), apps);
         return Ok((controller.map_err(|error| wrong(&error))?, None));
     };
-    let at_switches = group.signatures == Signatures::SharesAtSwitches;
-    settings.scheduler.send_unsigned = at_switches;
+    let way = match group.signatures {
+        Signatures::Shares | Signatures::SharedKey => Way::Aggregated,
+        Signatures::SharesAtSwitches => Way::SharesAtActuators,
+        Signatures::Endorsed => Way::Endorsed,
+    };
+    settings.scheduler.send_unsigned = way != Way::Aggregated;
     settings.peers = match group.order {
         // All that a group can have: who is in it must not change what is right in the order.
         Ordering::Raft => (1..=MEMBER_NUMBER_MAX)
@@ -173,9 +178,8 @@ fn start(
     let (founding, mut opening) = group::open(group, &config.state_dir, state)?;
     let signing = match group.signatures {
         Signatures::SharedKey => Signing::Key(single()),
-        Signatures::Shares | Signatures::SharesAtSwitches => {
-            let (thread, members) =
-                opening.sign_with_shares(&config.state_dir, &config.domain, at_switches)?;
+        Signatures::Shares | Signatures::SharesAtSwitches | Signatures::Endorsed => {
+            let (thread, members) = opening.sign_with_shares(&config.state_dir, &config.domain, way)?;
             Signing::Shares(thread, members)
         }
     };

@@ -178,17 +178,16 @@ fn lines<'a>(report: &'a TraceReport, group: &'a str) -> impl Iterator<Item = Tr
 
 fn signer(signed: &SignedHeader, group: &str) -> String {
     let header = &signed.header;
-    let by = match signed.signature {
-        GroupSignature::Single(_) => "key",
-        GroupSignature::Threshold(_) => "threshold key",
+    let group = &group[..group.len().min(16)];
+    let by = match &signed.signature {
+        GroupSignature::Single(_) => format!("key {group}…"),
+        GroupSignature::Threshold(_) => format!("threshold key {group}…"),
+        GroupSignature::Members { phase, signatures } => {
+            let members: Vec<String> = signatures.iter().map(|one| format!("c{}", one.member)).collect();
+            format!("endorsed by {}, dealing {phase} of key {group}…", members.join(","))
+        }
     };
-    format!(
-        "domain {} epoch {} batch {} ({by} {}…)",
-        header.domain,
-        header.epoch,
-        header.index,
-        &group[..group.len().min(16)]
-    )
+    format!("domain {} epoch {} batch {} ({by})", header.domain, header.epoch, header.index)
 }
 
 #[cfg(test)]

@@ -415,6 +415,8 @@ impl<M: Mind> Slow<M> {
             ("updates_applied", gate.applied),
             ("updates_repeated", gate.repeated),
             ("updates_forged", gate.forged),
+            ("updates_endorsed", gate.endorsed),
+            ("updates_endorsed_badly", gate.endorsed_badly),
             ("updates_refused", gate.refused),
             ("checkpoint_cut_bytes", gate.journal_cut_bytes),
             ("checkpoint_compactions", gate.compactions),

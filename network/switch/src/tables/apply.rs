@@ -62,6 +62,8 @@ impl Tables {
             (Key::FileWall { .. }, Change::Put(Entry::FileWall(_)) | Change::Delete) => {
                 Ok(Effects::default())
             }
+            // The gate reads it itself.
+            (Key::Controllers, Change::Put(Entry::Controllers(_)) | Change::Delete) => Ok(Effects::default()),
             (key, change) => {
                 let vni = key.vni().unwrap_or(Vni(0));
                 if !self.networks.contains_key(&vni.0) {

@@ -37,7 +37,7 @@ impl Scheduler {
 
     /// Whether its signature is there, or is not waited for.
     fn may_go(&self, held: &Held) -> bool {
-        held.is_signed() || self.settings.send_unsigned
+        held.is_signed() || (self.settings.send_unsigned && !held.header.by_key)
     }
 
     /// The newest update of a node that may go, as its index in the slot; else, for each that could

@@ -6,7 +6,7 @@ use weir_trust::identity::KeyPair;
 use weir_trust::threshold::{Dealer, Ledger, MemberSecret, Members, Player, Round};
 
 /// A group of four with all its secrets, of which three must sign.
-fn group() -> (GroupKey, Vec<MemberSecret>) {
+pub(super) fn group() -> (GroupKey, Vec<MemberSecret>) {
     let key = |id: u32| KeyPair::from_seed(&[id as u8; 32]);
     let members: Members = (1..=4).map(|id| (id, key(id).public())).collect();
     let round = Round::fresh(weir_model::Label::new("d").unwrap(), 1, members).unwrap();
@@ -32,12 +32,12 @@ fn group() -> (GroupKey, Vec<MemberSecret>) {
     (key, finished.into_iter().map(|(_, secret)| secret).collect())
 }
 
-fn header(number: u8) -> BatchHeader {
+pub(super) fn header(number: u8) -> BatchHeader {
     let domain = weir_model::Label::new("d").unwrap();
     BatchHeader { domain, epoch: 1, index: Version(u64::from(number)), count: 1, root: [number; 32] }
 }
 
-fn unsigned(number: u8) -> UnsignedUpdates {
+pub(super) fn unsigned(number: u8) -> UnsignedUpdates {
     let (target, key) = (weir_model::Label::new("h1").unwrap(), Key::Network { vni: Vni(u32::from(number)) });
     let version = Version(u64::from(number));
     let update = Update { target, key, version, expected: Version::ZERO, change: Change::Delete };
@@ -63,7 +63,7 @@ fn gate(key: &GroupKey, frames: &[SignedUpdates]) -> Vec<Ack> {
 }
 
 /// A share of batch `number` that says it is of batch `under`.
-fn share(secret: &MemberSecret, number: u8, under: u8) -> HeaderShare {
+pub(super) fn share(secret: &MemberSecret, number: u8, under: u8) -> HeaderShare {
     let signed = secret.sign(Context::Batch, &encode(&header(number))).unwrap();
     let (member, signature) = (signed.member, signed.signature);
     HeaderShare { header: header(under), phase: 1, threshold: 3, member, signature }
@@ -108,12 +108,12 @@ fn a_bad_share_is_found_and_its_session_named() {
     assert_eq!((hoped.updates.len(), shares.counters.checks), (1, 0));
     let acks = gate(&key, &hoped.updates);
     assert_eq!(acks[0].result, Err(Refusal::Forged));
-    assert_eq!(shares.acked(&acks), Some(Combined::default()), "three shares, one of them bad");
+    assert_eq!(shares.acked(&acks, None), Some(Combined::default()), "three shares, one of them bad");
     let combined = shares.share(40, share(&secrets[3], 1, 1));
     assert_eq!((combined.updates.len(), &combined.bad[..]), (1, &[10][..]));
     let acks = gate(&key, &combined.updates);
     assert_eq!(
-        (acks[0].result.clone(), shares.acked(&acks)),
+        (acks[0].result.clone(), shares.acked(&acks, None)),
         (Ok(()), None),
         "this one is for the controllers"
     );
@@ -125,7 +125,7 @@ fn a_bad_share_is_found_and_its_session_named() {
     shares.share(30, share(&secrets[2], 3, 3));
     let combined = shares.share(40, share(&secrets[3], 3, 3));
     assert_eq!((combined.updates.len(), &combined.bad[..]), (1, &[][..]), "made without the suspect");
-    assert_eq!(shares.acked(&gate(&key, &combined.updates)), None);
+    assert_eq!(shares.acked(&gate(&key, &combined.updates), None), None);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn what_is_forged_whatever_the_agent_does_is_told() {
     let mut shares = Shares::new(Some(&key));
     // A frame of a controller, which the agent did not make.
     let ack = |result| vec![Ack { key: Key::Network { vni: Vni(9) }, version: Version(9), result }];
-    assert_eq!(shares.acked(&ack(Err(Refusal::Forged))), None);
+    assert_eq!(shares.acked(&ack(Err(Refusal::Forged)), None), None);
     // Two frames of a batch are on their way with a false signature when the first answer comes.
     for member in [0, 1] {
         shares.share(member as u64, share(&secrets[member], 1, 1));
@@ -145,16 +145,18 @@ fn what_is_forged_whatever_the_agent_does_is_told() {
     let first = shares.share(3, share(&secrets[3], 2, 1)).updates;
     let second = shares.unsigned(second).updates;
     assert_eq!((first.len(), second.len()), (1, 1));
-    assert_eq!(shares.acked(&gate(&key, &first)), Some(Combined::default()));
+    assert_eq!(shares.acked(&gate(&key, &first), None), Some(Combined::default()));
     let again = shares.share(2, share(&secrets[2], 1, 1));
     assert_eq!((again.updates.len(), &again.bad[..]), (2, &[3][..]), "both go again");
     assert_eq!(
-        shares.acked(&gate(&key, &second)),
+        shares.acked(&gate(&key, &second), None),
         Some(Combined::default()),
         "the late answer is for nobody"
     );
     let acks = gate(&key, &again.updates);
-    assert!(acks.iter().all(|ack| ack.result.is_ok() && shares.acked(std::slice::from_ref(ack)).is_none()));
+    assert!(
+        acks.iter().all(|ack| ack.result.is_ok() && shares.acked(std::slice::from_ref(ack), None).is_none())
+    );
     assert!(shares.unchecked.is_empty() && shares.void.is_empty());
 }
 
@@ -173,12 +175,12 @@ fn one_that_says_another_threshold_is_hoped_with_once() {
                 let acks = gate(&key, std::slice::from_ref(&frame));
                 forged += usize::from(acks[0].result.is_err());
                 done += usize::from(acks[0].result.is_ok());
-                sent.extend(shares.acked(&acks).unwrap_or_default().updates);
+                sent.extend(shares.acked(&acks, None).unwrap_or_default().updates);
             }
             sent.extend(shares.share(member as u64, share(secret, number, number)).updates);
         }
         done += sent.iter().filter(|frame| gate(&key, std::slice::from_ref(frame))[0].result.is_ok()).count();
-        sent.iter().for_each(|frame| drop(shares.acked(&gate(&key, std::slice::from_ref(frame)))));
+        sent.iter().for_each(|frame| drop(shares.acked(&gate(&key, std::slice::from_ref(frame)), None)));
         assert_eq!((done, forged), (1, usize::from(number == 1)), "batch {number}");
     }
 }

@@ -15,7 +15,7 @@
 //!   keys: /etc/weir/domain-keys.json    # the domain's secrets, the same for all ('weir group keys')
 //!   wide: false                         # true: the controllers are in different places
 //!   order: raft                         # raft: some may crash; bft: some may lie, and each founder has a key
-//!   signatures: shares                  # how changes are signed: shares, shares-at-switches or shared-key; the same on all
+//!   signatures: shares                  # how changes are signed: shares, shares-at-switches, endorsed or shared-key; the same on all
 //!   founders:                           # the same on all that found it; absent on one that is added later
 //!     - { id: 1, replica: "192.0.2.10:7445", api: "192.0.2.10:7443", session: "192.0.2.10:7444" }
 //!     - { id: 2, replica: "192.0.2.11:7445", api: "192.0.2.11:7443", session: "192.0.2.11:7444" }
@@ -122,6 +122,8 @@ pub enum Signatures {
     Shares,
     /// The same, and switches put the shares together instead of a controller.
     SharesAtSwitches,
+    /// The same, and switches take signatures of several controllers' own keys until there is one of shares.
+    Endorsed,
     /// All have the same key, and each can sign alone: the group survives crashes only.
     SharedKey,
 }
@@ -283,7 +285,8 @@ impl GivenGroup {
             return Err(wrong("group.founders", format!("{count} controllers"), allowed));
         }
         if self.signatures == Signatures::SharedKey {
-            let allowed = "with order: bft no controller may sign alone: use shares or shares-at-switches";
+            let allowed =
+                "with order: bft no controller may sign alone: use shares, shares-at-switches or endorsed";
             return Err(wrong("group.signatures", "shared-key", allowed));
         }
         let mut keys = BTreeMap::new();

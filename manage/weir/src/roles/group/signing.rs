@@ -1,7 +1,7 @@
 //! A controller's part in the group's signatures: its secrets on disk, its links to the others, and what is shown of it.
 //!
 //! In the state directory `quorum` (mode 0700): `identity`, the seed of the key by which this member is known in rounds of
-//! dealing; `share` and `round`, see `weir_controller::quorum::kept`. None of it is in the file of the domain's keys, and
+//! dealing, and with which it endorses; `share` and `round`, see `weir_controller::quorum::kept`. None of it is in the file of the domain's keys, and
 //! none ever leaves the machine but deals, to the member for whom each is.
 
 use super::{Engine, Group};
@@ -17,7 +17,7 @@ use weir_api::types::GroupSigning;
 use weir_base::world::RealDisk;
 use weir_controller::driver::{ControllerHandle, Members, MembersThread, Peers, members};
 use weir_controller::quorum::kept::Kept;
-use weir_controller::quorum::{Input, Me, Quorum};
+use weir_controller::quorum::{Input, Me, Quorum, Way};
 use weir_model::Label;
 use weir_trust::identity::KeyPair;
 
@@ -44,7 +44,7 @@ impl Peers for ReplicaPeers {
 pub fn open(
     state_dir: &Path,
     domain: &Label,
-    (id, to_actuators): (u64, bool),
+    (id, way): (u64, Way),
     peers: Arc<dyn Peers>,
 ) -> Result<(MembersThread, Members), Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Input(error.to_string());
@@ -55,7 +55,7 @@ pub fn open(
     let identity = kept_key::<32>(dir.join("identity")).map_err(|error| wrong(&error))?;
     let disk = RealDisk::open(&dir).map_err(Failure::io(named))?;
     let id = u32::try_from(id).map_err(|error| wrong(&error))?;
-    let me = Me { domain: domain.clone(), id, identity: KeyPair::from_seed(&identity), to_actuators };
+    let me = Me { domain: domain.clone(), id, identity: KeyPair::from_seed(&identity), way };
     let randomness = |bytes: &mut [u8]| {
         // It gave some for the identity, and does not cease to.
         assert!(getrandom::fill(bytes).is_ok(), "the system gives no randomness");

@@ -15,7 +15,7 @@ use weir_api::pki;
 use weir_base::world::RealDisk;
 use weir_controller::audit::Contradiction;
 use weir_controller::driver::{Members, MembersThread, Order};
-use weir_controller::quorum;
+use weir_controller::quorum::{self, Way};
 use weir_model::Label;
 use weir_order::Sink;
 use weir_raft::Settings;
@@ -185,10 +185,10 @@ impl Opening {
         &mut self,
         state_dir: &Path,
         domain: &Label,
-        at_switches: bool,
+        way: Way,
     ) -> Result<(MembersThread, Members), Failure> {
         let peers = Arc::new(ReplicaPeers(self.started.clone()));
-        let (thread, members) = signing::open(state_dir, domain, (self.id, at_switches), peers)?;
+        let (thread, members) = signing::open(state_dir, domain, (self.id, way), peers)?;
         self.members = Some(members.clone());
         Ok((thread, members))
     }
