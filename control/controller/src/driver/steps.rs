@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `order` | an event is proposed here | the order has it and it is decided here |
 //! | `decide` | the core takes a batch of the order | its updates are planned |
-//! | `sign` | a batch is decided here | the group's signature over it is here |
+//! | `sign` | a batch is decided here, and this controller sends it | the group's signature over it is here |
 //! | `ack` | a frame of updates is sent | the ack of its last one is here |
 //!
 //! Each step keeps a bounded number of beginnings; what finds no room, or never ends, is not counted.

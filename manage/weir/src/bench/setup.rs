@@ -285,7 +285,12 @@ fn report(labs: &[Up]) -> Result<(), Failure> {
         }
         println!("{}: {} known, {} sought", up.kind.word, up.measured.heard.len(), up.measured.sought.len());
         let answered = median(up.measured.heard.iter().copied());
-        report_steps(up.kind.word, answered, &Steps::read(&up.controllers)?.since(&up.before));
+        report_steps(
+            up.kind.word,
+            up.kind.more.is_empty(),
+            answered,
+            &Steps::read(&up.controllers)?.since(&up.before),
+        );
     }
     Ok(())
 }

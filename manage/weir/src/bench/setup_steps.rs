@@ -60,7 +60,8 @@ impl Steps {
 }
 
 /// Prints the steps of a group beside RoSCo's, which are the paper's figures on its machines.
-pub fn report_steps(word: &str, response_ms: f64, steps: &Steps) {
+/// Where switches need no signature of the group before they act, there is no time for it.
+pub fn report_steps(word: &str, waits_for_signature: bool, response_ms: f64, steps: &Steps) {
     let print = |metric: &str, own: f64, paper: f64| {
         println!(
             "RESULT setup {metric}-{word} weir={own:.2}ms rosco-paper={paper:.2}ms ratio={:.2}",
@@ -69,7 +70,8 @@ pub fn report_steps(word: &str, response_ms: f64, steps: &Steps) {
     };
     print("step-response", response_ms, ROSCO_RESPONSE_MS);
     for (step, theirs, paper) in ROSCO {
-        if let Some(own) = steps.mean_ms(step) {
+        let counts = step != "sign" || waits_for_signature;
+        if let Some(own) = steps.mean_ms(step).filter(|_| counts) {
             print(&format!("step-{theirs}"), own, paper);
         }
     }
