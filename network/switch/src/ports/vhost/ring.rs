@@ -1,7 +1,12 @@
 //! One split queue (virtio 1.2 §2.7), as a device reads it.
 //!
 //! Chains are done with in the order in which they come, so one number says everything: `next` is both the next chain to take
-//! and the number of those that were given back. What is given back is published once a batch.
+//! and the number of those that were given back. What is given back is published once a turn of the engine.
+//!
+//! Chains are read ahead a batch at a time, in two passes, so that what another processor wrote is waited for all at once: first the
+//! numbers of the descriptors, whose lines are asked for, then the descriptors, of which the memory is. A chain of one
+//! piece that lies in one region, as nearly all do, is then known by its place in our own addresses, and its descriptor is not read
+//! again. Any other is walked when it is its turn, from its number on, and believes nothing that was read ahead.
 //!
 //! Invariants
 //! - The three parts of the queue lie in lent memory, each in one piece and aligned: checked in [`Queue::new`].
@@ -21,6 +26,7 @@ const FLAG_INDIRECT: u16 = 4;
 const NO_INTERRUPT: u16 = 1;
 /// In the used ring: no kicks, please.
 const NO_NOTIFY: u16 = 1;
+const LINE_BYTES: usize = 64;
 /// Bytes of a descriptor.
 pub const DESCRIPTOR_BYTES: usize = 16;
 /// Most chains that are read ahead at once (row A20).
@@ -38,6 +44,17 @@ struct Descriptor {
     length: u32,
     flags: u16,
     next: u16,
+}
+
+/// A chain that was read ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// Where its only piece begins here.
+    pub start: *mut u8,
+    /// Bytes of it, all in lent memory. 0: it is of several pieces, or of none that can be used so.
+    pub bytes: u32,
+    /// Number of its first descriptor, which nobody has checked yet if there are no bytes.
+    pub head: u16,
 }
 
 /// Where the parts of a queue are, in addresses of the virtual machine monitor.
@@ -66,8 +83,8 @@ pub struct Queue {
     /// Index at which the guest was last interrupted, if it was.
     signalled: Option<u16>,
     broken: bool,
-    /// Chains that were read ahead: number and first descriptor.
-    ahead: Box<[(u16, Descriptor); BATCH_MAX]>,
+    /// Chains that were read ahead.
+    ahead: Box<[Ahead; BATCH_MAX]>,
     /// Position of the first of them.
     ahead_from: u16,
     ahead_length: u16,
@@ -121,7 +138,7 @@ impl Queue {
             event_index,
             signalled: None,
             broken: false,
-            ahead: Box::new([(0, Descriptor::default()); BATCH_MAX]),
+            ahead: Box::new([Ahead { start: std::ptr::null_mut(), bytes: 0, head: 0 }; BATCH_MAX]),
             ahead_from: next,
             ahead_length: 0,
             ahead_used: 0,
@@ -161,21 +178,6 @@ impl Queue {
         self.waiting()
     }
 
-    /// Number of the first descriptor of the chain that is `ahead` behind the next one.
-    #[inline]
-    fn head(&self, ahead: u16) -> u16 {
-        let slot = self.next.wrapping_add(ahead) & (self.size - 1);
-        cell(self.available, 2 + usize::from(slot)).load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn descriptor(&self, number: u16) -> Result<Descriptor, Nonsense> {
-        if number >= self.size {
-            return Err(Nonsense);
-        }
-        Ok(read_descriptor(self.descriptors, number))
-    }
-
     /// Reads up to `most` chains ahead, and has the memory that they begin with fetched: whoever works on them then
     /// waits for all of it at once. Returns how many.
     #[inline]
@@ -184,67 +186,96 @@ impl Queue {
             self.look();
         }
         let count = self.waiting().min(most.min(BATCH_MAX) as u16);
-        self.fetch(memory, count);
+        self.fetch(memory, count, 0);
         usize::from(count)
     }
 
+    /// Reads so many chains ahead, of the kind that [`FLAG_WRITE`] says.
     #[inline]
-    fn fetch(&mut self, memory: &Memory, count: u16) {
-        for ahead in 0..count {
-            let head = self.head(ahead);
-            // One that is not there is told from its number when it is its turn.
-            let first = self.descriptor(head).unwrap_or_default();
-            if let Some((start, bytes)) = memory.at(first.address, first.length) {
-                prefetch(start);
-                if bytes > 64 {
-                    prefetch(start.wrapping_add(64));
-                }
+    fn fetch(&mut self, memory: &Memory, count: u16, kind: u16) {
+        let (table, available) = (self.descriptors, self.available);
+        let (size, mask) = (self.size, self.size - 1);
+        let batch = &mut self.ahead[..usize::from(count).min(BATCH_MAX)];
+        let mut slot = self.next;
+        for ahead in &mut *batch {
+            ahead.head = cell(available, 2 + usize::from(slot & mask)).load(Ordering::Relaxed);
+            prefetch(table.wrapping_add(usize::from(ahead.head) * DESCRIPTOR_BYTES));
+            slot = slot.wrapping_add(1);
+        }
+        for ahead in batch {
+            ahead.bytes = 0;
+            if ahead.head >= size {
+                continue;
             }
-            self.ahead[usize::from(ahead) % BATCH_MAX] = (head, first);
+            let first = read_descriptor(table, ahead.head);
+            let Some((start, there)) = memory.at(first.address, first.length) else { continue };
+            prefetch(start);
+            if there > LINE_BYTES {
+                prefetch(start.wrapping_add(LINE_BYTES));
+            }
+            let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == kind;
+            if is_plain && there == first.length as usize {
+                (ahead.start, ahead.bytes) = (start, first.length);
+            }
         }
         (self.ahead_from, self.ahead_length, self.ahead_used) = (self.next, count, 0);
     }
 
-    /// The next chain that was read ahead, to be read: its number, and its pieces.
+    /// The next chain that was read ahead, to be read.
     #[inline]
-    pub fn take_ahead(&mut self) -> Option<(u16, Chain)> {
+    pub fn take_ahead(&mut self) -> Option<Ahead> {
         if self.ahead_used == self.ahead_length {
             return None;
         }
-        let (head, first) = self.ahead[usize::from(self.ahead_used) % BATCH_MAX];
+        let ahead = self.ahead[usize::from(self.ahead_used) % BATCH_MAX];
         self.ahead_used += 1;
-        let valid = head < self.size;
-        Some((head, Chain::new(self.descriptors, self.size, first, valid, false)))
+        Some(ahead)
     }
 
-    /// The next chain, if it is one piece of `bytes` or more to be written, of which it gives the place in the guest: the
-    /// nearly certain case. `None` for all others, which [`Queue::chain_to_write`] is for.
+    /// The chain that begins with a descriptor, to be read.
+    pub fn chain_to_read(&self, head: u16) -> Chain {
+        self.chain(head, false)
+    }
+
+    /// The next chain to be written, if it is one piece of `bytes` or more: the nearly certain case. `None` for all others,
+    /// which [`Queue::chain_to_write`] is for.
     #[inline]
-    pub fn piece_to_write(&mut self, memory: &Memory, bytes: usize) -> Option<(u16, u64)> {
+    pub fn room(&mut self, memory: &Memory, bytes: usize) -> Option<Ahead> {
         let mut at = self.next.wrapping_sub(self.ahead_from);
         if at >= self.ahead_length {
-            if self.waiting() == 0 {
-                self.look();
-            }
-            let count = self.waiting().min(WRITE_AHEAD);
-            if count == 0 {
+            if !self.read_room(memory) {
                 return None;
             }
-            self.fetch(memory, count);
             at = 0;
         }
-        let (head, first) = self.ahead[usize::from(at) % BATCH_MAX];
-        let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == FLAG_WRITE;
-        (is_plain && first.length as usize >= bytes).then_some((head, first.address))
+        let ahead = self.ahead[usize::from(at) % BATCH_MAX];
+        (ahead.bytes as usize >= bytes).then_some(ahead)
+    }
+
+    /// Reads chains for the guest ahead; returns whether there are any.
+    #[inline(never)]
+    fn read_room(&mut self, memory: &Memory) -> bool {
+        if self.waiting() == 0 {
+            self.look();
+        }
+        let count = self.waiting().min(WRITE_AHEAD);
+        self.fetch(memory, count, FLAG_WRITE);
+        count > 0
     }
 
     /// The chain that is `ahead` behind the next one, to be written: its number, and its pieces.
     #[inline]
     pub fn chain_to_write(&self, ahead: u16) -> (u16, Chain) {
-        let head = self.head(ahead);
-        let first = self.descriptor(head);
-        let valid = first.is_ok();
-        (head, Chain::new(self.descriptors, self.size, first.unwrap_or_default(), valid, true))
+        let slot = self.next.wrapping_add(ahead) & (self.size - 1);
+        let head = cell(self.available, 2 + usize::from(slot)).load(Ordering::Relaxed);
+        (head, self.chain(head, true))
+    }
+
+    fn chain(&self, head: u16, writes: bool) -> Chain {
+        let valid = head < self.size;
+        let first = if valid { read_descriptor(self.descriptors, head) } else { Descriptor::default() };
+        let (table, entries) = (self.descriptors, self.size);
+        Chain { table, entries, current: Some(first), left: CHAIN_MAX, is_indirect: false, valid, writes }
     }
 
     /// Notes that the chain which is `ahead` behind the next one is given back, with so many bytes written.
@@ -331,19 +362,6 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The only piece of a chain of one to be read: the nearly certain case.
-    #[inline]
-    pub fn only(&self) -> Option<(u64, u32)> {
-        let first = self.current?;
-        let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == 0;
-        (self.valid && is_plain && !self.writes).then_some((first.address, first.length))
-    }
-
-    #[inline]
-    fn new(table: *const u8, entries: u16, first: Descriptor, valid: bool, writes: bool) -> Chain {
-        Chain { table, entries, current: Some(first), left: CHAIN_MAX, is_indirect: false, valid, writes }
-    }
-
     /// The next piece: address in the guest and bytes.
     ///
     /// # Errors
