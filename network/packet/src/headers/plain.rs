@@ -18,6 +18,8 @@ const IPV4_MASK: u32 = 0x00ff_ffff;
 const IPV6_MASK: u32 = 0x00f0_ffff;
 /// Of the word with IPv4's fragment offset: the offset, and "more fragments".
 const IS_FRAGMENT: u16 = 0x3fff;
+/// The shortest plain frame: IPv4 and UDP.
+const SHORTEST: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
 /// First byte of the addresses that are no host's: multicast and what is behind.
 const NO_HOST: u8 = 224;
 
@@ -54,21 +56,31 @@ impl Plain {
     /// Reads a frame that came from `zone`; `None` when it is not plain.
     #[inline]
     pub fn new(zone: u32, frame: &[u8]) -> Option<Plain> {
-        // The shortest: IPv4 and UDP.
-        let head: &[u8; ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES] = frame.first_chunk()?;
+        let mut plain = Plain::default();
+        plain.renew(zone, frame).then_some(plain)
+    }
+
+    /// As [`Plain::new`], in the place of what was there, which is gone also when the frame is not plain. Returns whether it is.
+    #[inline]
+    pub fn renew(&mut self, zone: u32, frame: &[u8]) -> bool {
+        let Some(head) = frame.first_chunk::<SHORTEST>() else { return false };
         // To many.
         if head[0] & 1 != 0 {
-            return None;
+            return false;
         }
         let kind = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
-        if kind & IPV4_MASK == IPV4_WITHOUT_OPTIONS {
-            return Plain::of_ipv4(zone, frame, head);
-        }
-        if kind & IPV6_MASK == IPV6 { Plain::of_ipv6(zone, frame) } else { None }
+        let read = if kind & IPV4_MASK == IPV4_WITHOUT_OPTIONS {
+            self.read_ipv4(zone, frame, head)
+        } else if kind & IPV6_MASK == IPV6 {
+            self.read_ipv6(zone, frame)
+        } else {
+            None
+        };
+        read.is_some()
     }
 
     #[inline]
-    fn of_ipv4(zone: u32, frame: &[u8], head: &[u8; 42]) -> Option<Plain> {
+    fn read_ipv4(&mut self, zone: u32, frame: &[u8], head: &[u8; SHORTEST]) -> Option<()> {
         let l3_bytes = get16(head, 16);
         let is_whole = get16(head, 20) & IS_FRAGMENT == 0;
         let of_hosts = head[26] < NO_HOST && head[30] < NO_HOST;
@@ -76,8 +88,8 @@ impl Plain {
             return None;
         }
         let transport_bytes = usize::from(l3_bytes).checked_sub(IPV4_BYTES)?;
-        let tcp_flags = transport(head[23], frame, ETHERNET_BYTES + IPV4_BYTES, transport_bytes)?;
-        let key = FlowKey {
+        self.tcp_flags = transport(head[23], frame, ETHERNET_BYTES + IPV4_BYTES, transport_bytes)?;
+        self.key = FlowKey {
             source: IpAddress::v4(get_array(head, 26)),
             destination: IpAddress::v4(get_array(head, 30)),
             zone,
@@ -87,11 +99,12 @@ impl Plain {
             protocol: head[23],
             flags: 0,
         };
-        Some(Plain { key, l3_bytes, ttl: head[22], tcp_flags })
+        (self.l3_bytes, self.ttl) = (l3_bytes, head[22]);
+        Some(())
     }
 
     #[inline]
-    fn of_ipv6(zone: u32, frame: &[u8]) -> Option<Plain> {
+    fn read_ipv6(&mut self, zone: u32, frame: &[u8]) -> Option<()> {
         let head: &[u8; ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES] = frame.first_chunk()?;
         let transport_bytes = usize::from(get16(head, 18));
         let l3_bytes = IPV6_BYTES + transport_bytes;
@@ -100,8 +113,8 @@ impl Plain {
         if l3_bytes > (frame.len() - ETHERNET_BYTES).min(usize::from(u16::MAX)) || !of_hosts {
             return None;
         }
-        let tcp_flags = transport(head[20], frame, ETHERNET_BYTES + IPV6_BYTES, transport_bytes)?;
-        let key = FlowKey {
+        self.tcp_flags = transport(head[20], frame, ETHERNET_BYTES + IPV6_BYTES, transport_bytes)?;
+        self.key = FlowKey {
             source,
             destination,
             zone,
@@ -111,7 +124,8 @@ impl Plain {
             protocol: head[20],
             flags: 0,
         };
-        Some(Plain { key, l3_bytes: l3_bytes as u16, ttl: head[21], tcp_flags })
+        (self.l3_bytes, self.ttl) = (l3_bytes as u16, head[21]);
+        Some(())
     }
 
     /// Takes one from TTL or hop limit, which must be more than 1.

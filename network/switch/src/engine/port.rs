@@ -7,10 +7,12 @@
 //! meanwhile). What guests were sent is shown to them at the end of the turn, at once (row A20).
 
 use super::counters::{Counters, EngineDrop, EngineEvent};
+use super::forward::plain::ADDRESSES_BYTES;
 use super::sys::{self, Poller};
 use super::{EXTERNAL, PORTS_MAX};
+use crate::flow::PortIndex;
 use crate::ports::vhost::guest::{Guest, Refused};
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -203,10 +205,30 @@ impl Ports {
         }
     }
 
-    /// Whether a port takes any frame as it is: it carries traffic, and prescribes no Ethernet addresses.
+    /// Where plain frames for a port go. `None` if it does not take any frame as it is: it carries no traffic, or prescribes
+    /// Ethernet addresses.
     #[inline]
-    pub fn takes_any(&self, number: usize) -> bool {
-        matches!(self.ports.get(number), Some(Some(port)) if port.up && port.ethernet.is_none())
+    pub fn outlet<'a>(&'a self, counters: &'a Counters, number: PortIndex) -> Option<Outlet<'a>> {
+        let port = self.ports.get(usize::from(number))?.as_ref()?;
+        if !port.up || port.ethernet.is_some() {
+            return None;
+        }
+        let mut guest = match &port.device {
+            Device::Guest(guest) => Some(guest.borrow_mut()).filter(|guest| guest.pairs() > 0),
+            Device::Tap(_) => None,
+        };
+        if let Some(guest) = &mut guest {
+            self.note(usize::from(number), guest);
+        }
+        Some(Outlet { port: number, guest, counters, packets: 0, bytes: 0 })
+    }
+
+    /// Notes that something may have to be shown to a guest at the end of the turn.
+    #[inline]
+    pub fn note(&self, number: usize, guest: &mut Guest) {
+        if !std::mem::replace(&mut guest.dirty, true) {
+            self.dirty.borrow_mut().push(number);
+        }
     }
 
     /// The TAP of a port that carries traffic.
@@ -234,6 +256,44 @@ impl Ports {
     #[inline]
     pub fn ethernet(&self, number: usize) -> Option<(Mac, Mac)> {
         self.ports[number].as_ref().and_then(|port| port.ethernet)
+    }
+}
+
+/// Where plain frames of a batch go that follow each other to one port: it is looked up and counted once.
+pub struct Outlet<'a> {
+    /// The port.
+    pub port: PortIndex,
+    /// Its guest, if it is a guest's.
+    guest: Option<RefMut<'a, Guest>>,
+    counters: &'a Counters,
+    packets: u64,
+    bytes: u64,
+}
+
+impl Outlet<'_> {
+    /// Writes a frame of which nothing is left to do to the guest: Ethernet addresses, and what follows them. Returns whether it was
+    /// written; if not, [`write`] says why, once this is dropped.
+    #[inline]
+    pub fn send(&mut self, ethernet: &[u8; ADDRESSES_BYTES], rest: &[u8]) -> bool {
+        let Some(guest) = &mut self.guest else { return false };
+        let pair = match guest.pairs() {
+            1 => 0,
+            several => flow_of(&[sys::piece(ethernet), sys::piece(rest)]) as usize % several,
+        };
+        let is_sent = guest.put_plain(pair, ethernet, rest);
+        self.packets += u64::from(is_sent);
+        self.bytes += if is_sent { (ADDRESSES_BYTES + rest.len()) as u64 } else { 0 };
+        is_sent
+    }
+}
+
+impl Drop for Outlet<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.packets > 0 {
+            self.counters.event(EngineEvent::PortWrites).add(self.packets);
+            self.counters.port(usize::from(self.port)).tx.add(self.packets, self.bytes);
+        }
     }
 }
 
@@ -311,12 +371,8 @@ pub fn send(
     bytes: u64,
 ) {
     let mut guest = guest.borrow_mut();
-    let was_dirty = guest.dirty;
-    let result = guest.send(header, pieces, || flow_of(pieces));
-    if guest.dirty && !was_dirty {
-        ports.dirty.borrow_mut().push(number);
-    }
-    match result {
+    ports.note(number, &mut guest);
+    match guest.send(header, pieces, || flow_of(pieces)) {
         Ok(lost) => {
             counters.event(EngineEvent::PortWrites).add(1);
             counters

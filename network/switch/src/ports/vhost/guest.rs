@@ -10,6 +10,7 @@ use super::feature;
 use super::memory::Memory;
 use super::ring::{Ahead, Chain, Nonsense, Queue};
 use crate::engine::forward::Checked;
+use crate::engine::forward::plain::ADDRESSES_BYTES;
 use crate::engine::sys;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -92,7 +93,7 @@ pub struct Guest {
     pub(crate) hot: bool,
     /// When it gave a frame last.
     pub(crate) gave: Instant,
-    /// Whether something was written that is not shown yet.
+    /// Whether the engine has noted that something may have to be shown.
     pub(crate) dirty: bool,
     /// Broken queues that were told of.
     broken_told: usize,
@@ -341,20 +342,34 @@ impl Guest {
         let total = self.header_bytes + piece.iov_len;
         let queue = &mut self.pairs[pair].receive;
         let Some(Ahead { start, head, .. }) = queue.room(&self.memory, total) else { return false };
-        let (first, last) = header.words();
         // SAFETY: `total` bytes from `start` are lent memory, and ours is none of it; the piece is live memory of ours.
         #[allow(unsafe_code)]
         unsafe {
-            start.cast::<u64>().write_unaligned(first.to_le());
-            start.add(8).cast::<u16>().write_unaligned(last.to_le());
-            if self.header_bytes == MERGEABLE_HEADER_BYTES {
-                start.add(NUMBER_OF_BUFFERS).cast::<u16>().write_unaligned(1_u16.to_le());
-            }
+            write_header(start, header.words(), self.header_bytes);
             copy_short(piece.iov_base.cast::<u8>().cast_const(), start.add(self.header_bytes), piece.iov_len);
         }
         queue.give_back(0, head, total as u32);
         queue.advance(1);
-        self.dirty = true;
+        true
+    }
+
+    /// Writes a frame of which nothing is left to do, its Ethernet addresses and what follows them, into one buffer of the guest, if the
+    /// next one has room for it and is of one piece. Returns whether it did.
+    #[inline]
+    pub fn put_plain(&mut self, pair: usize, ethernet: &[u8; ADDRESSES_BYTES], rest: &[u8]) -> bool {
+        let total = self.header_bytes + ADDRESSES_BYTES + rest.len();
+        let queue = &mut self.pairs[pair].receive;
+        let Some(Ahead { start, head, .. }) = queue.room(&self.memory, total) else { return false };
+        // SAFETY: `total` bytes from `start` are lent memory, and ours is none of it.
+        #[allow(unsafe_code)]
+        unsafe {
+            write_header(start, (0, 0), self.header_bytes);
+            let to = start.add(self.header_bytes);
+            to.cast::<[u8; ADDRESSES_BYTES]>().write_unaligned(*ethernet);
+            copy_short(rest.as_ptr(), to.add(ADDRESSES_BYTES), rest.len());
+        }
+        queue.give_back(0, head, total as u32);
+        queue.advance(1);
         true
     }
 
@@ -422,7 +437,6 @@ impl Guest {
             }
         }
         queue.advance(chains);
-        self.dirty = true;
         Ok(())
     }
 
@@ -499,6 +513,23 @@ impl Source<'_> {
             if self.offset == length {
                 (self.piece, self.offset) = (self.piece + 1, 0);
             }
+        }
+    }
+}
+
+/// Writes a virtio header of so many bytes, of one buffer.
+///
+/// # Safety
+/// The bytes from `to` on can be written.
+#[inline(always)]
+#[allow(unsafe_code)]
+unsafe fn write_header(to: *mut u8, (first, last): (u64, u16), header_bytes: usize) {
+    // SAFETY: the longest is `MERGEABLE_HEADER_BYTES`, of which the last two are written only if there are so many.
+    unsafe {
+        to.cast::<u64>().write_unaligned(first.to_le());
+        to.add(8).cast::<u16>().write_unaligned(last.to_le());
+        if header_bytes == MERGEABLE_HEADER_BYTES {
+            to.add(NUMBER_OF_BUFFERS).cast::<u16>().write_unaligned(1_u16.to_le());
         }
     }
 }
