@@ -4,7 +4,7 @@
 //! pointer.
 //!
 //! A guest that had something is looked at in every turn and asked not to kick, until a turn finds nothing (it is *hot*
-//! meanwhile). What guests were sent is shown to them at the end of the turn, at once (row A20).
+//! meanwhile). What guests were sent, and what was taken of them, is shown to them at the end of the turn, at once (row A20).
 
 use super::counters::{Counters, EngineDrop, EngineEvent};
 use super::forward::plain::ADDRESSES_BYTES;
@@ -16,6 +16,7 @@ use std::cell::{RefCell, RefMut};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use weir_packet::address::Mac;
 use weir_packet::virtio::{HEADER_BYTES, VirtioNetHeader};
 
@@ -56,7 +57,7 @@ pub struct Ports {
     single: Option<usize>,
     /// Guests to look at in the next turn. Each is in it once, so it has at most `PORTS_MAX`.
     hot: Vec<usize>,
-    /// Guests that were sent something which is not shown yet; each is in it once.
+    /// Guests that have something which is not shown yet; each is in it once.
     dirty: RefCell<Vec<usize>>,
 }
 
@@ -163,20 +164,33 @@ impl Ports {
         }
     }
 
-    /// Shows guests what they were sent.
+    /// Shows guests what they were sent, and what was taken of them.
     #[inline]
     pub fn publish(&mut self, counters: &Counters) {
-        while let Some(number) = self.dirty.get_mut().pop() {
-            let Some(guest) = guest_of(&self.ports, number) else { continue };
+        if self.dirty.get_mut().is_empty() {
+            return;
+        }
+        let mut dirty = std::mem::take(self.dirty.get_mut());
+        for guest in dirty.iter().filter_map(|number| guest_of(&self.ports, *number)) {
+            guest.borrow_mut().show();
+        }
+        // What guests want is read after they can see what they get.
+        fence(Ordering::SeqCst);
+        let mut interrupts = 0;
+        for number in &dirty {
+            let Some(guest) = guest_of(&self.ports, *number) else { continue };
             let mut guest = guest.borrow_mut();
-            counters.event(EngineEvent::GuestInterrupts).add(guest.publish());
+            interrupts += guest.interrupt();
             let ails = guest.is_lost() || guest.has_broken();
             drop(guest);
             if ails {
                 // Whoever looks at it sees why.
-                self.heat(number);
+                self.heat(*number);
             }
         }
+        counters.event(EngineEvent::GuestInterrupts).add(interrupts);
+        dirty.clear();
+        *self.dirty.get_mut() = dirty;
     }
 
     /// Stops watching a port.

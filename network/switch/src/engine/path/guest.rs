@@ -152,10 +152,10 @@ impl Path {
             all += count;
             let Some(guest) = self.ports.guest(number) else { return (Served::Done, all) };
             let mut guest = guest.borrow_mut();
+            self.ports.note(number, &mut guest);
             guest.gave = self.now;
             let counters = &self.shared.counters;
             counters.event(EngineEvent::PortReads).add(count as u64);
-            counters.event(EngineEvent::GuestInterrupts).add(u64::from(guest.finish(pair)));
             counters.event(EngineEvent::GuestQueuesBroken).add(guest.take_broken() as u64);
             if guest.is_lost() {
                 counters.event(EngineEvent::GuestMemoryLost).add(1);

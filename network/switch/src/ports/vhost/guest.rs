@@ -2,7 +2,9 @@
 //!
 //! A frame of the guest is copied once, into the engine's own memory, and only that copy is parsed, judged and sent: what the
 //! guest writes over its own afterwards changes nothing (row A29). A frame for the guest is copied once, into its buffers. Whole
-//! batches are read ahead, and shown to the guest with one write and at most one interrupt (row A20).
+//! batches are read ahead. What was taken and what was written is shown at the end of the engine's turn, with one write and at most one
+//! interrupt a queue, and one fence for all guests (row A20): a fence waits until every line that was written has come from
+//! the processor that had it.
 //!
 //! What the guest did not negotiate it does not get: then checksums are completed and super-frames cut here.
 
@@ -14,6 +16,7 @@ use crate::engine::forward::plain::ADDRESSES_BYTES;
 use crate::engine::sys;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 use weir_packet::checksum;
@@ -193,14 +196,6 @@ impl Guest {
         queue.give_back(0, ahead.head, 0);
         queue.advance(1);
         if used > self.header_bytes { Taken::Frame(used) } else { Taken::Nonsense }
-    }
-
-    /// Shows the guest that its frames were taken; returns whether it was interrupted.
-    #[inline]
-    pub fn finish(&mut self, pair: usize) -> bool {
-        let pair = &mut self.pairs[pair];
-        let wanted = pair.transmit.publish();
-        wanted && interrupt(pair.transmit_call.as_ref())
     }
 
     /// Asks for kicks again, or for none. Returns whether there is something already.
@@ -440,16 +435,32 @@ impl Guest {
         Ok(())
     }
 
-    /// Shows the guest what it got; returns how many interrupts that took.
+    /// Shows the guest what it got, and what was taken of it; returns how many interrupts that took.
     pub fn publish(&mut self) -> u64 {
-        self.dirty = false;
-        let mut interrupts = 0;
-        for pair in &mut self.pairs {
-            if pair.receive.publish() {
-                interrupts += u64::from(interrupt(pair.receive_call.as_ref()));
-            }
+        if !self.show() {
+            return 0;
         }
-        interrupts
+        fence(Ordering::SeqCst);
+        self.interrupt()
+    }
+
+    /// The first half of [`Guest::publish`]: returns whether there was anything to show. Then the second follows, behind a full fence.
+    #[inline]
+    pub fn show(&mut self) -> bool {
+        self.dirty = false;
+        self.pairs.iter_mut().fold(false, |any, pair| any | pair.receive.show() | pair.transmit.show())
+    }
+
+    /// The second half: interrupts the guest for what was shown, where it wants that. Returns how often.
+    #[inline]
+    pub fn interrupt(&mut self) -> u64 {
+        let ask = |queue: &mut Queue, call: &Option<Arc<OwnedFd>>| {
+            u64::from(queue.wants_interrupt() && interrupt(call.as_ref()))
+        };
+        let both = |pair: &mut Pair| {
+            ask(&mut pair.receive, &pair.receive_call) + ask(&mut pair.transmit, &pair.transmit_call)
+        };
+        self.pairs.iter_mut().map(both).sum()
     }
 }
 

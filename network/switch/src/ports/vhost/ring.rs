@@ -77,6 +77,8 @@ pub struct Queue {
     used: *mut u16,
     next: u16,
     published: u16,
+    /// Something was shown for which the guest may want an interrupt.
+    unasked: bool,
     /// The guest's index when it was last looked at.
     seen: u16,
     event_index: bool,
@@ -134,6 +136,7 @@ impl Queue {
             used,
             next,
             published: next,
+            unasked: false,
             seen: next,
             event_index,
             signalled: None,
@@ -297,16 +300,26 @@ impl Queue {
         self.next = self.next.wrapping_add(chains);
     }
 
-    /// Shows the guest what was given back since the last time. Returns whether it wants to be interrupted.
+    /// Shows the guest what was given back since the last time. Returns whether that was anything: then, behind a fence,
+    /// [`Queue::wants_interrupt`] is to be asked.
     #[inline]
-    pub fn publish(&mut self) -> bool {
+    pub fn show(&mut self) -> bool {
         if self.published == self.next {
             return false;
         }
         cell(self.used, 1).store(self.next, Ordering::Release);
         self.published = self.next;
-        // What the guest wants must be read after it can see what it gets.
-        fence(Ordering::SeqCst);
+        self.unasked = true;
+        true
+    }
+
+    /// Whether the guest wants to be interrupted for what was shown since the last time. What it wants must be read after it can see
+    /// what it gets, so a full fence must lie between: one does for all queues.
+    #[inline]
+    pub fn wants_interrupt(&mut self) -> bool {
+        if !std::mem::take(&mut self.unasked) {
+            return false;
+        }
         if !self.event_index {
             return cell(self.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0;
         }

@@ -103,13 +103,13 @@ fn frames_of_a_guest_are_copied_out_and_given_back_at_once() {
     let third = driver.post(TX, &[(at, 32)], INDIRECT);
     assert_eq!(take_all(&mut guest, 0), frames);
     assert!(driver.take_used(TX).is_empty(), "nothing is shown before the batch ends");
-    assert!(guest.finish(0), "a driver that does not say otherwise is interrupted");
+    assert_eq!(guest.publish(), 1, "a driver that does not say otherwise is interrupted");
     let heads: Vec<u32> = driver.take_used(TX).iter().map(|(head, _)| *head).collect();
     assert_eq!(heads, [first, second, third].map(u32::from));
     driver.set_flags(TX, 1);
     post_frame(&mut driver, &frames[0]);
     assert_eq!(take_all(&mut guest, 0).len(), 1);
-    assert!(!guest.finish(0), "it asked not to be interrupted");
+    assert_eq!(guest.publish(), 0, "it asked not to be interrupted");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn frames_of_every_length_are_copied_whole_in_one_piece() {
             driver.write(at + header, &frame);
             driver.post(TX, &[(at, header + frame.len())], 0);
             assert_eq!(take_all(&mut guest, 0), [frame.clone()], "taken, of {payload} bytes");
-            guest.finish(0);
+            guest.publish();
             // Room for exactly as much, then for more: what is behind the frame stays as it was.
             for spare in [0, 64] {
                 let at = driver.buffer(header + frame.len() + spare);

@@ -17,7 +17,7 @@ fn offered(driver: &mut Driver, guest: &mut Guest, descriptor: (u64, u32, u16, u
     driver.offer(TX, 0);
     assert_eq!(guest.begin(0, 64), 1);
     let taken = guest.take(0, &mut [0; 70_000]);
-    guest.finish(0);
+    guest.publish();
     assert_eq!(driver.take_used(TX).len(), 1, "it is given back, so that the guest goes on");
     taken
 }
@@ -54,7 +54,7 @@ fn descriptors_that_make_no_sense_cost_one_frame() {
     // A number that is no descriptor's.
     driver.offer(TX, 800);
     assert_eq!((guest.begin(0, 64), guest.take(0, &mut [0; 100])), (1, Taken::Nonsense));
-    guest.finish(0);
+    guest.publish();
     // It is served as ever.
     post_frame(&mut driver, &frame(10));
     assert_eq!(take_all(&mut guest, 0), [frame(10)]);
@@ -129,7 +129,7 @@ fn memory_that_is_truncated_costs_its_own_guest_only() {
     let _ = take_all(&mut lost, 0);
     let _ = send(&mut lost, VirtioNetHeader::default(), &frame(10));
     lost.publish();
-    lost.finish(0);
+    lost.publish();
     assert!(lost.is_lost() && !kept.is_lost());
     post_frame(&mut other, &frame(10));
     assert_eq!(take_all(&mut kept, 0), [frame(10)]);
@@ -201,7 +201,7 @@ fn any_bytes_in_the_rings_are_survived() {
                     assert!(bytes > LONG && bytes <= room.len());
                 }
             }
-            guest.finish(0);
+            guest.publish();
             let _ = send(&mut guest, VirtioNetHeader::default(), &frame(900));
             guest.publish();
             guest.ask_for_kicks(true);
