@@ -9,8 +9,9 @@
 //! What the guest did not negotiate it does not get: then checksums are completed and super-frames cut here.
 
 use super::feature;
+use super::copy::{NUMBER_OF_BUFFERS, Source, copy_out, copy_short, take_pieces, write_header};
 use super::memory::Memory;
-use super::ring::{Ahead, Chain, Nonsense, Queue};
+use super::ring::{Ahead, Nonsense, Queue};
 use crate::engine::forward::Checked;
 use crate::engine::forward::plain::ADDRESSES_BYTES;
 use crate::engine::sys;
@@ -28,13 +29,6 @@ use weir_packet::virtio::{
 
 /// Largest frame for a guest, virtio header included, bytes.
 const FRAME_BYTES_MAX: usize = 65_535 + 18 + MERGEABLE_HEADER_BYTES;
-/// Bytes that are copied at once, of a frame that is at most [`SHORT`].
-const COPIED: usize = 16;
-/// Longest frame that is copied here; the library's way is the better one for longer.
-const SHORT: usize = 128;
-/// Place of the number of buffers in the header.
-const NUMBER_OF_BUFFERS: usize = 10;
-
 /// Why a guest did not get a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -385,7 +379,7 @@ impl Guest {
         }
         let queue = &mut self.pairs[pair].receive;
         let merges = self.features & feature::MRG_RXBUF != 0;
-        let mut source = Source { header, pieces, piece: 0, offset: 0 };
+        let mut source = Source::new(header, pieces);
         let (mut done, mut chains, mut first) = (0, 0_u16, std::ptr::null_mut::<u8>());
         while done < total {
             if chains >= queue.waiting() && queue.look() <= chains {
@@ -464,16 +458,6 @@ impl Guest {
     }
 }
 
-/// Copies what a chain leads to; returns how many bytes that is.
-#[inline(never)]
-fn take_pieces(mut chain: Chain, memory: &Memory, room: &mut [u8]) -> Result<usize, Nonsense> {
-    let mut used = 0;
-    while let Some((address, length)) = chain.next(memory)? {
-        copy_in(memory, address, length, room, &mut used)?;
-    }
-    Ok(used)
-}
-
 /// Gives back chains that led to nonsense, empty.
 #[cold]
 fn spoil(queue: &mut Queue, chains: u16) -> Refused {
@@ -489,139 +473,4 @@ fn spoil(queue: &mut Queue, chains: u16) -> Refused {
 fn interrupt(call: Option<&Arc<OwnedFd>>) -> bool {
     // It fails only when interrupts are pending that nobody took.
     call.is_some_and(|call| sys::write(call.as_fd(), &1_u64.to_ne_bytes()).is_ok())
-}
-
-/// A frame that is being copied out.
-struct Source<'a> {
-    header: &'a [u8],
-    pieces: &'a [libc::iovec],
-    /// 0: the header, else the piece before it.
-    piece: usize,
-    offset: usize,
-}
-
-impl Source<'_> {
-    /// Copies the next `bytes` bytes, which there are.
-    #[inline]
-    fn copy(&mut self, mut to: *mut u8, mut bytes: usize) {
-        while bytes > 0 {
-            let (start, length) = match self.piece {
-                0 => (self.header.as_ptr(), self.header.len()),
-                piece => {
-                    let piece = &self.pieces[piece - 1];
-                    (piece.iov_base.cast::<u8>().cast_const(), piece.iov_len)
-                }
-            };
-            let now = (length - self.offset).min(bytes);
-            // SAFETY: the source is live memory of ours, the target lent memory that the caller checked; they do not overlap.
-            #[allow(unsafe_code)]
-            unsafe {
-                std::ptr::copy_nonoverlapping(start.add(self.offset), to, now);
-            }
-            to = to.wrapping_add(now);
-            bytes -= now;
-            self.offset += now;
-            if self.offset == length {
-                (self.piece, self.offset) = (self.piece + 1, 0);
-            }
-        }
-    }
-}
-
-/// Writes a virtio header of so many bytes, of one buffer.
-///
-/// # Safety
-/// The bytes from `to` on can be written.
-#[inline(always)]
-#[allow(unsafe_code)]
-unsafe fn write_header(to: *mut u8, (first, last): (u64, u16), header_bytes: usize) {
-    // SAFETY: the longest is `MERGEABLE_HEADER_BYTES`, of which the last two are written only if there are so many.
-    unsafe {
-        to.cast::<u64>().write_unaligned(first.to_le());
-        to.add(8).cast::<u16>().write_unaligned(last.to_le());
-        if header_bytes == MERGEABLE_HEADER_BYTES {
-            to.add(NUMBER_OF_BUFFERS).cast::<u16>().write_unaligned(1_u16.to_le());
-        }
-    }
-}
-
-/// Copies, without a call if the frame is a short one: in pieces of [`COPIED`] bytes one behind the other, so that a field which
-/// is read soon after nearly always was written in one piece.
-///
-/// # Safety
-/// As `copy_nonoverlapping`.
-#[inline(always)]
-#[allow(unsafe_code)]
-unsafe fn copy_short(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: every piece lies inside of the `length` bytes, also the last, which may overlap the one before; else it is the
-    // caller's promise alone.
-    unsafe {
-        if !(COPIED..=SHORT).contains(&length) {
-            return std::ptr::copy_nonoverlapping(from, to, length);
-        }
-        let copy = |at: usize| {
-            let piece = from.add(at).cast::<[u8; COPIED]>().read_unaligned();
-            to.add(at).cast::<[u8; COPIED]>().write_unaligned(piece);
-        };
-        // The smallest frames take no turn of the loop.
-        copy(0);
-        if length > 2 * COPIED {
-            copy(COPIED);
-        }
-        if length > 3 * COPIED {
-            copy(2 * COPIED);
-        }
-        if length > 4 * COPIED {
-            copy(3 * COPIED);
-        }
-        let mut at = 4 * COPIED;
-        while at + COPIED < length {
-            copy(at);
-            at += COPIED;
-        }
-        copy(length - COPIED);
-    }
-}
-
-#[inline]
-fn copy_out(
-    memory: &Memory,
-    mut address: u64,
-    mut bytes: usize,
-    source: &mut Source<'_>,
-) -> Result<(), Nonsense> {
-    while bytes > 0 {
-        let (to, there) = memory.at(address, bytes as u32).ok_or(Nonsense)?;
-        source.copy(to, there);
-        address = address.wrapping_add(there as u64);
-        bytes -= there;
-    }
-    Ok(())
-}
-
-#[inline]
-fn copy_in(
-    memory: &Memory,
-    mut address: u64,
-    mut length: u32,
-    room: &mut [u8],
-    used: &mut usize,
-) -> Result<(), Nonsense> {
-    if length as usize > room.len() - *used {
-        return Err(Nonsense);
-    }
-    while length > 0 {
-        let (from, there) = memory.at(address, length).ok_or(Nonsense)?;
-        let to = &mut room[*used..*used + there];
-        // SAFETY: `at` checked the source, the slice is the target; our own memory is never lent. The guest may write there
-        // meanwhile: then these bytes are some mixture, and are judged as they were copied.
-        #[allow(unsafe_code)]
-        unsafe {
-            copy_short(from, to.as_mut_ptr(), there);
-        }
-        *used += there;
-        address = address.wrapping_add(there as u64);
-        length -= there as u32;
-    }
-    Ok(())
 }
