@@ -146,7 +146,7 @@ impl Plain {
 }
 
 /// Checks a transport header of which there are `there` bytes from `at` on, all in the frame. Returns the TCP flags, 0 of UDP.
-#[inline]
+#[inline(always)]
 fn transport(protocol: u8, frame: &[u8], at: usize, there: usize) -> Option<u8> {
     match protocol {
         PROTOCOL_UDP if there >= UDP_BYTES => {

@@ -165,6 +165,11 @@ impl FlowStore {
         if !is_plain {
             prefetch(entry.wrapping_add(LINE_BYTES));
         }
+    }
+
+    /// Has fetched what a packet of a flow is counted in.
+    #[inline]
+    pub fn prefetch_counters(&self, slot: u32) {
         prefetch(self.counters.as_ptr().wrapping_add(slot as usize));
     }
 

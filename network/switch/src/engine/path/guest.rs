@@ -167,19 +167,21 @@ impl Path {
 
     /// Copies frames that were read ahead into the arena and parses them, as many as there is room for and at most `most`.
     /// Returns how many chains that were.
-    #[inline]
+    // Each stage is a function of its own, so that what its loop needs stays in registers.
+    #[inline(never)]
     fn fill_stage(&mut self, number: usize, pair: usize, most: usize, stage: &mut Stage) -> usize {
         stage.used = 0;
         let mut at = self.arena_place();
         let Some(guest) = self.ports.guest(number) else { return most };
         let mut guest = guest.borrow_mut();
         let header_bytes = guest.header_bytes();
-        let (counters, zone, is_uncaught) = (&self.shared.counters, port_zone(number), self.taps.is_empty());
+        let (counters, store, tables) = (&*self.shared.counters, &*self.shared.store, &*self.tables);
+        let (zone, is_uncaught, arena) = (port_zone(number), self.taps.is_empty(), &mut self.arena[..]);
         let (mut chains, mut read_bytes, mut all_packets, mut all_bytes) = (0, 0, 0, 0);
-        while chains < most && at + FRAME_BYTES_MAX <= self.arena.len() {
+        while chains < most && at + FRAME_BYTES_MAX <= arena.len() {
             let Some(staged) = stage.frames.get_mut(stage.used) else { break };
             chains += 1;
-            let room = &mut self.arena[at - header_bytes..at + FRAME_BYTES_MAX];
+            let room = &mut arena[at - header_bytes..at + FRAME_BYTES_MAX];
             let bytes = match guest.take(pair, room) {
                 Taken::Frame(bytes) => bytes,
                 Taken::Nothing => continue,
@@ -190,12 +192,12 @@ impl Path {
             };
             read_bytes += bytes as u64;
             let length = bytes - header_bytes;
-            let (header, frame) = (&self.arena[at - header_bytes..], &self.arena[at..at + length]);
+            let (header, frame) = room[..bytes].split_at(header_bytes);
             // What a longer header has behind is for the other direction.
             let Some(header) = header.first_chunk::<HEADER_BYTES>() else { continue };
             if is_uncaught && asks_nothing(header, length) && staged.plain.renew(zone, frame) {
                 staged.way = Way::Short;
-                staged.hash = self.shared.store.hash(&staged.plain.key);
+                staged.hash = store.hash(&staged.plain.key);
                 (all_packets, all_bytes) = (all_packets + 1, all_bytes + length as u64);
             } else {
                 let Ok(virtio) = VirtioNetHeader::decode(header, HEADER_BYTES) else { continue };
@@ -212,9 +214,9 @@ impl Path {
                 let is_whole = packet.parsed.fragment == Fragment::Whole;
                 staged.way = if is_whole { Way::Long } else { Way::Fragment };
                 staged.plain.key = FlowKey::new(zone, &packet.parsed);
-                staged.hash = self.last_flow.hash(&self.shared.store, &staged.plain.key);
+                staged.hash = self.last_flow.hash(store, &staged.plain.key);
             }
-            self.tables.prefetch_bucket(staged.hash);
+            tables.prefetch_bucket(staged.hash);
             (staged.at, staged.length) = (at, length);
             stage.used += 1;
             at = (at + length).next_multiple_of(super::CACHE_LINE_BYTES) + HEADROOM;
@@ -228,16 +230,19 @@ impl Path {
     }
 
     /// Has the flows of a batch fetched.
-    #[inline]
+    #[inline(never)]
     fn ask_for_flows(&self, staged: &mut [Staged]) {
+        let (tables, store) = (&*self.tables, &*self.shared.store);
         for frame in staged.iter_mut().filter(|frame| frame.way != Way::Fragment) {
-            let is_plain = frame.way == Way::Short;
-            frame.near = self.tables.prefetch_flow(&self.shared.store, frame.hash, is_plain);
+            frame.near = tables.prefetch_flow(store, frame.hash, frame.way == Way::Short);
+            if let Some(slot) = frame.near {
+                store.prefetch_counters(slot);
+            }
         }
     }
 
     /// The short way, for the frames in front that can go it. Returns how many those are; nothing has become of the next one.
-    #[inline]
+    #[inline(never)]
     fn pass_run(&mut self, staged: &mut [Staged]) -> usize {
         let (tables, store, counters) = (&*self.tables, &*self.shared.store, &*self.shared.counters);
         let lookup = Lookup { tables, store, counters, now_ms: self.now_ms };

@@ -187,8 +187,7 @@ impl Guest {
         } else {
             used = take_pieces(queue.chain_to_read(ahead.head), &self.memory, room).unwrap_or(0);
         }
-        queue.give_back(0, ahead.head, 0);
-        queue.advance(1);
+        queue.finish(ahead.head, 0);
         if used > self.header_bytes { Taken::Frame(used) } else { Taken::Nonsense }
     }
 
@@ -337,8 +336,7 @@ impl Guest {
             write_header(start, header.words(), self.header_bytes);
             copy_short(piece.iov_base.cast::<u8>().cast_const(), start.add(self.header_bytes), piece.iov_len);
         }
-        queue.give_back(0, head, total as u32);
-        queue.advance(1);
+        queue.finish(head, total as u32);
         true
     }
 
@@ -357,8 +355,7 @@ impl Guest {
             to.cast::<[u8; ADDRESSES_BYTES]>().write_unaligned(*ethernet);
             copy_short(rest.as_ptr(), to.add(ADDRESSES_BYTES), rest.len());
         }
-        queue.give_back(0, head, total as u32);
-        queue.advance(1);
+        queue.finish(head, total as u32);
         true
     }
 

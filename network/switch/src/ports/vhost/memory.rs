@@ -130,6 +130,14 @@ impl Memory {
         self.regions[1..].iter().find_map(|region| region.window.at(guest, length))
     }
 
+    /// Where `length` bytes at a guest's address are here, if they lie in the largest region: the nearly certain case.
+    #[inline(always)]
+    pub fn whole(&self, guest: u64, length: u32) -> Option<*mut u8> {
+        let offset = guest.wrapping_sub(self.largest.guest);
+        let is_inside = offset < self.largest.length && u64::from(length) <= self.largest.length - offset;
+        is_inside.then_some((self.largest.host + offset as usize) as *mut u8)
+    }
+
     /// Where `length` bytes at an address of the monitor are here, in one piece and aligned.
     pub fn user(&self, user: u64, length: usize, align: usize) -> Option<*mut u8> {
         self.regions.iter().find_map(|region| {

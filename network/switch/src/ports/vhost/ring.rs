@@ -194,7 +194,7 @@ impl Queue {
     }
 
     /// Reads so many chains ahead, of the kind that [`FLAG_WRITE`] says.
-    #[inline]
+    #[inline(never)]
     fn fetch(&mut self, memory: &Memory, count: u16, kind: u16) {
         let (table, available) = (self.descriptors, self.available);
         let (size, mask) = (self.size, self.size - 1);
@@ -211,15 +211,23 @@ impl Queue {
                 continue;
             }
             let first = read_descriptor(table, ahead.head);
-            let Some((start, there)) = memory.at(first.address, first.length) else { continue };
-            prefetch(start);
-            if there > LINE_BYTES {
-                prefetch(start.wrapping_add(LINE_BYTES));
-            }
             let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == kind;
-            if is_plain && there == first.length as usize {
-                (ahead.start, ahead.bytes) = (start, first.length);
-            }
+            let start = match memory.whole(first.address, first.length) {
+                Some(start) if is_plain => {
+                    (ahead.start, ahead.bytes) = (start, first.length);
+                    start
+                }
+                _ => {
+                    let Some((start, there)) = memory.at(first.address, first.length) else { continue };
+                    if is_plain && there == first.length as usize {
+                        (ahead.start, ahead.bytes) = (start, first.length);
+                    }
+                    start
+                }
+            };
+            // Even if it is shorter: a hint costs less than the question.
+            prefetch(start);
+            prefetch(start.wrapping_add(LINE_BYTES));
         }
         (self.ahead_from, self.ahead_length, self.ahead_used) = (self.next, count, 0);
     }
@@ -292,6 +300,13 @@ impl Queue {
         unsafe {
             self.used.add(2 + 4 * slot).cast::<u64>().write_unaligned(element);
         }
+    }
+
+    /// Gives the next chain back, with so many bytes written, and goes on behind it.
+    #[inline(always)]
+    pub fn finish(&mut self, head: u16, bytes: u32) {
+        self.give_back(0, head, bytes);
+        self.next = self.next.wrapping_add(1);
     }
 
     /// Goes on behind so many chains that were given back.
