@@ -129,7 +129,7 @@ impl Plain {
     }
 
     /// Takes one from TTL or hop limit, which must be more than 1.
-    #[inline]
+    #[inline(never)]
     pub fn decrement_ttl(&mut self, frame: &mut [u8]) {
         debug_assert!(self.ttl > 1);
         let Some(head) = frame.first_chunk_mut::<{ ETHERNET_BYTES + IPV4_BYTES }>() else { return };

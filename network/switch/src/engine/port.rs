@@ -219,16 +219,28 @@ impl Ports {
         }
     }
 
-    /// Where plain frames for a port go. `None` if it does not take any frame as it is: it carries no traffic, or prescribes
-    /// Ethernet addresses.
-    #[inline]
-    pub fn outlet<'a>(&'a self, counters: &'a Counters, number: PortIndex) -> Option<Outlet<'a>> {
+    /// Has plain frames go to a port, and no more to the one before. Returns whether it takes any frame as it is: it carries
+    /// traffic, and prescribes no Ethernet addresses.
+    #[inline(never)]
+    pub fn turn_to<'a>(
+        &'a self,
+        outlet: &mut Option<Outlet<'a>>,
+        counters: &'a Counters,
+        number: PortIndex,
+    ) -> bool {
+        // First: a guest is borrowed once.
+        *outlet = None;
+        *outlet = self.outlet(counters, number);
+        outlet.is_some()
+    }
+
+    fn outlet<'a>(&'a self, counters: &'a Counters, number: PortIndex) -> Option<Outlet<'a>> {
         let port = self.ports.get(usize::from(number))?.as_ref()?;
         if !port.up || port.ethernet.is_some() {
             return None;
         }
         let mut guest = match &port.device {
-            Device::Guest(guest) => Some(guest.borrow_mut()).filter(|guest| guest.pairs() > 0),
+            Device::Guest(guest) => Some(guest.borrow_mut()),
             Device::Tap(_) => None,
         };
         if let Some(guest) = &mut guest {
@@ -287,22 +299,21 @@ pub struct Outlet<'a> {
 impl Outlet<'_> {
     /// Writes a frame of which nothing is left to do to the guest: Ethernet addresses, and what follows them. Returns whether it was
     /// written; if not, [`write`] says why, once this is dropped.
-    #[inline]
+    #[inline(always)]
     pub fn send(&mut self, ethernet: &[u8; ADDRESSES_BYTES], rest: &[u8]) -> bool {
         let Some(guest) = &mut self.guest else { return false };
-        let pair = match guest.pairs() {
-            1 => 0,
-            several => flow_of(&[sys::piece(ethernet), sys::piece(rest)]) as usize % several,
-        };
-        let is_sent = guest.put_plain(pair, ethernet, rest);
-        self.packets += u64::from(is_sent);
-        self.bytes += if is_sent { (ADDRESSES_BYTES + rest.len()) as u64 } else { 0 };
+        let is_sent =
+            guest.put_plain(ethernet, rest, || flow_of(&[sys::piece(ethernet), sys::piece(rest)]));
+        if is_sent {
+            self.packets += 1;
+            self.bytes += (ADDRESSES_BYTES + rest.len()) as u64;
+        }
         is_sent
     }
 }
 
 impl Drop for Outlet<'_> {
-    #[inline]
+    #[inline(never)]
     fn drop(&mut self) {
         if self.packets > 0 {
             self.counters.event(EngineEvent::PortWrites).add(self.packets);
@@ -414,6 +425,7 @@ pub fn send(
 
 /// A number that is the same for all frames of a flow: addresses and ports, summed. It needs not spread well against
 /// somebody's will: a guest's own queues are all that it chooses among.
+#[inline(never)]
 fn flow_of(pieces: &[libc::iovec]) -> u32 {
     const ETHERNET_BYTES: usize = 14;
     let mut head = [0_u8; 64];

@@ -15,8 +15,7 @@ pub const ADDRESSES_BYTES: usize = 12;
 #[inline]
 pub fn judge_plain<'a>(lookup: &Lookup<'a>, near: Option<u32>, packet: &Plain) -> Option<(u32, &'a Brief)> {
     let (slot, brief) = lookup.tables.brief_near(lookup.store, near, &packet.key)?;
-    let fits = packet.l3_bytes <= brief.mtu && (!brief.is_routed() || packet.ttl > 1);
-    (fits && brief.is_all(packet.tcp_flags)).then_some((slot, brief))
+    (packet.l3_bytes <= brief.mtu && brief.is_all(packet.ttl, packet.tcp_flags)).then_some((slot, brief))
 }
 
 /// Changes a plain packet as its flow says, but for the Ethernet addresses, which it returns as they shall be, with what
@@ -35,21 +34,14 @@ pub fn alter_plain<'a>(
     Some((brief.ethernet().unwrap_or(own), rest))
 }
 
+/// Packets and their bytes.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     packets: u64,
     bytes: u64,
 }
 
-impl Sum {
-    #[inline]
-    fn add(&mut self, bytes: usize) {
-        self.packets += 1;
-        self.bytes += bytes as u64;
-    }
-}
-
-/// Counts plain packets: those of one flow that follow each other at once, and so those of one rule. What was not counted is when
+/// Counts plain packets: those of one flow that follow each other at once, and flows of one rule at once. What was not counted is when
 /// it is dropped.
 pub struct Tally<'a> {
     lookup: &'a Lookup<'a>,
@@ -65,35 +57,42 @@ impl<'a> Tally<'a> {
     #[inline]
     pub fn new(lookup: &'a Lookup<'a>) -> Tally<'a> {
         let (of_flow, of_rule) = (Sum::default(), Sum::default());
-        Tally { lookup, slot: 0, of_flow, tcp_flags: 0, rule: 0, of_rule }
+        // No slot has this number.
+        Tally { lookup, slot: u32::MAX, of_flow, tcp_flags: 0, rule: 0, of_rule }
     }
 
     /// Counts a packet that [`judge_plain`] said something about.
-    #[inline]
+    #[inline(always)]
     pub fn count(&mut self, slot: u32, brief: &Brief, packet: &Plain, frame_bytes: usize) {
         if slot != self.slot {
-            self.end_flow();
-            self.slot = slot;
+            self.turn_to(slot, brief.counter());
         }
-        if brief.counter() != self.rule {
-            self.end_rule();
-            self.rule = brief.counter();
-        }
-        self.of_flow.add(frame_bytes);
-        self.of_rule.add(frame_bytes);
+        self.of_flow.packets += 1;
+        self.of_flow.bytes += frame_bytes as u64;
         self.tcp_flags |= packet.tcp_flags;
     }
 
-    #[inline]
+    #[inline(never)]
+    fn turn_to(&mut self, slot: u32, rule: CounterIndex) {
+        self.end_flow();
+        self.slot = slot;
+        if rule != self.rule {
+            self.end_rule();
+            self.rule = rule;
+        }
+    }
+
+    #[inline(always)]
     fn end_flow(&mut self) {
         let Sum { packets, bytes } = std::mem::take(&mut self.of_flow);
         let tcp_flags = std::mem::take(&mut self.tcp_flags);
         if packets > 0 {
             self.lookup.store.counters(self.slot).count(packets, bytes, self.lookup.now_ms, tcp_flags);
+            self.of_rule.packets += packets;
+            self.of_rule.bytes += bytes;
         }
     }
 
-    #[inline]
     fn end_rule(&mut self) {
         let Sum { packets, bytes } = std::mem::take(&mut self.of_rule);
         if packets > 0
@@ -105,7 +104,7 @@ impl<'a> Tally<'a> {
 }
 
 impl Drop for Tally<'_> {
-    #[inline]
+    #[inline(never)]
     fn drop(&mut self) {
         self.end_flow();
         self.end_rule();

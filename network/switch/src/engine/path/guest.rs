@@ -15,13 +15,15 @@
 //! The order of frames is that of the guest, whichever way each of them goes.
 
 use super::{FRAME_BYTES_MAX, HEADROOM, Origin, PORT_FRAMES_PER_TURN, Path, port_zone};
+use crate::capture::Taps;
 use crate::engine::Miss;
-use crate::engine::counters::EngineEvent;
+use crate::engine::counters::{Counters, EngineEvent};
 use crate::engine::forward::plain::{ADDRESSES_BYTES, Tally, alter_plain, judge_plain};
-use crate::engine::forward::{Ahead, Checked, Lookup};
-use crate::engine::port::{self, Outlet, Served};
+use crate::engine::forward::{Ahead, Checked, LastFlow, Lookup};
+use crate::engine::port::{self, Outlet, Ports, Served};
 use crate::engine::ring::FrameProducer;
-use crate::ports::vhost::guest::Taken;
+use crate::flow::PortIndex;
+use crate::flowtable::FlowStore;
 use crate::ports::vhost::ring::BATCH_MAX;
 use std::time::Duration;
 use weir_packet::virtio::{HEADER_BYTES, MERGEABLE_HEADER_BYTES, VirtioNetHeader, asks_nothing};
@@ -85,6 +87,57 @@ impl Stage {
     }
 }
 
+/// Writes a plain frame, behind room for its virtio header, that could not be written the short way.
+#[inline(never)]
+fn write_plain(
+    ports: &Ports,
+    counters: &Counters,
+    number: PortIndex,
+    frame: &mut [u8],
+    ethernet: &[u8; ADDRESSES_BYTES],
+) {
+    frame[HEADER_BYTES..HEADER_BYTES + ADDRESSES_BYTES].copy_from_slice(ethernet);
+    let (header, length) = (VirtioNetHeader::default(), frame.len() - HEADER_BYTES);
+    port::write(ports, counters, usize::from(number), &header, frame, 1, length as u64);
+}
+
+/// What frames that go the long way are staged with.
+struct Long<'a> {
+    number: usize,
+    zone: u32,
+    taps: &'a mut Taps,
+    last_flow: &'a LastFlow,
+    store: &'a FlowStore,
+    counters: &'a Counters,
+}
+
+impl Long<'_> {
+    /// Parses a frame; returns how many packets and bytes it is. `None` if it is refused, which is counted.
+    #[inline(never)]
+    fn stage(
+        &mut self,
+        header: &[u8],
+        frame: &[u8],
+        staged: &mut Staged,
+        packet: &mut Checked,
+    ) -> Option<(u64, u64)> {
+        // What a longer header has behind is for the other direction.
+        let virtio = VirtioNetHeader::decode(header, HEADER_BYTES).ok()?;
+        if let Err(reason) = packet.renew(frame, &virtio) {
+            self.counters.parse_error(reason).add(1, frame.len() as u64);
+            return None;
+        }
+        if !self.taps.is_empty() {
+            self.taps.port(self.number, &[frame], self.counters);
+        }
+        let is_whole = packet.parsed.fragment == Fragment::Whole;
+        staged.way = if is_whole { Way::Long } else { Way::Fragment };
+        staged.plain.key = FlowKey::new(self.zone, &packet.parsed);
+        staged.hash = self.last_flow.hash(self.store, &staged.plain.key);
+        Some(packet.weight(frame.len()))
+    }
+}
+
 impl Path {
     /// Looks at every guest that had something of late, or kicked; returns how many frames there were. Guests that have nothing are waited for,
     /// unless the engine `looks` for packets anyway. Those whose memory is gone are left to `failed`.
@@ -136,7 +189,11 @@ impl Path {
             let mut stage = std::mem::take(&mut self.stage);
             let (origin, mut left) = (Origin::port(number), count);
             while left > 0 {
-                left -= self.fill_stage(number, pair, left, &mut stage);
+                let filled = self.fill_stage(number, pair, left, &mut stage);
+                if filled == 0 {
+                    break;
+                }
+                left -= filled;
                 let Stage { frames, packets, used } = &mut stage;
                 let frames = &mut frames[..*used];
                 self.ask_for_flows(frames);
@@ -175,47 +232,36 @@ impl Path {
         let Some(guest) = self.ports.guest(number) else { return most };
         let mut guest = guest.borrow_mut();
         let header_bytes = guest.header_bytes();
+        let queue = guest.given(pair);
         let (counters, store, tables) = (&*self.shared.counters, &*self.shared.store, &*self.tables);
         let (zone, is_uncaught, arena) = (port_zone(number), self.taps.is_empty(), &mut self.arena[..]);
+        let mut long = Long { number, zone, taps: &mut self.taps, last_flow: &self.last_flow, store, counters };
         let (mut chains, mut read_bytes, mut all_packets, mut all_bytes) = (0, 0, 0, 0);
-        while chains < most && at + FRAME_BYTES_MAX <= arena.len() {
+        for ahead in queue.ahead().iter().take(most) {
             let Some(staged) = stage.frames.get_mut(stage.used) else { break };
+            let Some(room) = arena.get_mut(at - header_bytes..at + FRAME_BYTES_MAX) else { break };
             chains += 1;
-            let room = &mut arena[at - header_bytes..at + FRAME_BYTES_MAX];
-            let bytes = match guest.take(pair, room) {
-                Taken::Frame(bytes) => bytes,
-                Taken::Nothing => continue,
-                Taken::Nonsense => {
-                    counters.event(EngineEvent::GuestNonsense).add(1);
-                    continue;
+            let bytes = queue.copy(ahead, room);
+            if bytes <= header_bytes || bytes > room.len() {
+                counters.event(EngineEvent::GuestNonsense).add(1);
+                continue;
+            }
+            let (header, frame) = room[..bytes].split_at(header_bytes);
+            let length = frame.len();
+            read_bytes += bytes as u64;
+            let is_plain = is_uncaught
+                && header.first_chunk().is_some_and(|header| asks_nothing(header, length))
+                && staged.plain.renew(zone, frame);
+            let (packets, bytes) = if is_plain {
+                (staged.way, staged.hash) = (Way::Short, store.hash(&staged.plain.key));
+                (1, length as u64)
+            } else {
+                match long.stage(header, frame, staged, &mut stage.packets[stage.used]) {
+                    Some(weight) => weight,
+                    None => continue,
                 }
             };
-            read_bytes += bytes as u64;
-            let length = bytes - header_bytes;
-            let (header, frame) = room[..bytes].split_at(header_bytes);
-            // What a longer header has behind is for the other direction.
-            let Some(header) = header.first_chunk::<HEADER_BYTES>() else { continue };
-            if is_uncaught && asks_nothing(header, length) && staged.plain.renew(zone, frame) {
-                staged.way = Way::Short;
-                staged.hash = store.hash(&staged.plain.key);
-                (all_packets, all_bytes) = (all_packets + 1, all_bytes + length as u64);
-            } else {
-                let Ok(virtio) = VirtioNetHeader::decode(header, HEADER_BYTES) else { continue };
-                let packet = &mut stage.packets[stage.used];
-                if let Err(reason) = packet.renew(frame, &virtio) {
-                    counters.parse_error(reason).add(1, length as u64);
-                    continue;
-                }
-                let (packets, bytes) = packet.weight(length);
-                (all_packets, all_bytes) = (all_packets + packets, all_bytes + bytes);
-                if !is_uncaught {
-                    self.taps.port(number, &[frame], counters);
-                }
-                let is_whole = packet.parsed.fragment == Fragment::Whole;
-                staged.way = if is_whole { Way::Long } else { Way::Fragment };
-                staged.plain.key = FlowKey::new(zone, &packet.parsed);
-                staged.hash = self.last_flow.hash(store, &staged.plain.key);
-            }
+            (all_packets, all_bytes) = (all_packets + packets, all_bytes + bytes);
             tables.prefetch_bucket(staged.hash);
             (staged.at, staged.length) = (at, length);
             stage.used += 1;
@@ -224,6 +270,7 @@ impl Path {
                 break;
             }
         }
+        queue.take(chains);
         self.turn_bytes += read_bytes;
         counters.port(number).rx.add(all_packets, all_bytes);
         chains
@@ -253,22 +300,18 @@ impl Path {
                 return passed;
             }
             let Some((slot, brief)) = judge_plain(&lookup, *near, plain) else { return passed };
-            if outlet.as_ref().is_none_or(|outlet| outlet.port != brief.port) {
-                // Those of another port are counted now.
-                drop(outlet.take());
-                outlet = ports.outlet(counters, brief.port);
+            let is_turned = outlet.as_ref().is_some_and(|outlet| outlet.port == brief.port);
+            if !is_turned && !ports.turn_to(&mut outlet, counters, brief.port) {
+                return passed;
             }
             let Some(to) = &mut outlet else { return passed };
             tally.count(slot, brief, plain, *length);
-            let frame = &mut arena[*at..*at + *length];
+            let Some(frame) = arena.get_mut(*at..*at + *length) else { continue };
             let Some((ethernet, rest)) = alter_plain(frame, plain, brief) else { continue };
             if !to.send(ethernet, rest) {
-                let (ethernet, number) = (*ethernet, usize::from(brief.port));
-                drop(outlet.take());
-                frame[..ADDRESSES_BYTES].copy_from_slice(&ethernet);
-                let frame = &mut arena[*at - HEADER_BYTES..*at + *length];
-                let header = VirtioNetHeader::default();
-                port::write(ports, counters, number, &header, frame, 1, *length as u64);
+                let ethernet = *ethernet;
+                outlet = None;
+                write_plain(ports, counters, brief.port, &mut arena[*at - HEADER_BYTES..*at + *length], &ethernet);
             }
         }
         staged.len()

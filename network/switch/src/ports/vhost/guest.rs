@@ -9,7 +9,7 @@
 //! What the guest did not negotiate it does not get: then checksums are completed and super-frames cut here.
 
 use super::feature;
-use super::copy::{NUMBER_OF_BUFFERS, Source, copy_out, copy_short, take_pieces, write_header};
+use super::copy::{NUMBER_OF_BUFFERS, Source, copy_out, copy_short, write_header};
 use super::memory::Memory;
 use super::ring::{Ahead, Nonsense, Queue};
 use crate::engine::forward::Checked;
@@ -40,17 +40,6 @@ pub enum Refused {
     Nonsense,
     /// Its queue is broken.
     Broken,
-}
-
-/// What a guest gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// A frame behind its virtio header; all bytes.
-    Frame(usize),
-    /// Something that is no frame; it is given back.
-    Nonsense,
-    /// Nothing.
-    Nothing,
 }
 
 /// Of a frame that was sent to a guest, what did not get there: more than nothing only when it had to be cut.
@@ -168,27 +157,13 @@ impl Guest {
     /// Reads ahead in a queue of the guest, at most so many chains; returns how many there are.
     #[inline]
     pub fn begin(&mut self, pair: usize, most: usize) -> usize {
-        self.pairs[pair].transmit.read_ahead(&self.memory, most)
+        self.pairs[pair].transmit.read_ahead(most)
     }
 
-    /// Takes the next frame of those that were read ahead, into the beginning of `room`.
+    /// The queue of the frames that it gives.
     #[inline]
-    pub fn take(&mut self, pair: usize, room: &mut [u8]) -> Taken {
-        let queue = &mut self.pairs[pair].transmit;
-        let Some(ahead) = queue.take_ahead() else { return Taken::Nothing };
-        let mut used = ahead.bytes as usize;
-        if (1..=room.len()).contains(&used) {
-            // SAFETY: the bytes were found to be lent memory, the slice is the target; our own memory is never lent. The guest may
-            // write there meanwhile: then these bytes are some mixture, and are judged as they were copied.
-            #[allow(unsafe_code)]
-            unsafe {
-                copy_short(ahead.start, room.as_mut_ptr(), used);
-            }
-        } else {
-            used = take_pieces(queue.chain_to_read(ahead.head), &self.memory, room).unwrap_or(0);
-        }
-        queue.finish(ahead.head, 0);
-        if used > self.header_bytes { Taken::Frame(used) } else { Taken::Nonsense }
+    pub fn given(&mut self, pair: usize) -> &mut Queue {
+        &mut self.pairs[pair].transmit
     }
 
     /// Asks for kicks again, or for none. Returns whether there is something already.
@@ -329,7 +304,7 @@ impl Guest {
     fn put_whole(&mut self, pair: usize, header: &VirtioNetHeader, piece: &libc::iovec) -> bool {
         let total = self.header_bytes + piece.iov_len;
         let queue = &mut self.pairs[pair].receive;
-        let Some(Ahead { start, head, .. }) = queue.room(&self.memory, total) else { return false };
+        let Some(Ahead { start, head, .. }) = queue.room(total) else { return false };
         // SAFETY: `total` bytes from `start` are lent memory, and ours is none of it; the piece is live memory of ours.
         #[allow(unsafe_code)]
         unsafe {
@@ -341,21 +316,34 @@ impl Guest {
     }
 
     /// Writes a frame of which nothing is left to do, its Ethernet addresses and what follows them, into one buffer of the guest, if the
-    /// next one has room for it and is of one piece. Returns whether it did.
-    #[inline]
-    pub fn put_plain(&mut self, pair: usize, ethernet: &[u8; ADDRESSES_BYTES], rest: &[u8]) -> bool {
-        let total = self.header_bytes + ADDRESSES_BYTES + rest.len();
-        let queue = &mut self.pairs[pair].receive;
-        let Some(Ahead { start, head, .. }) = queue.room(&self.memory, total) else { return false };
+    /// next one has room for it and is of one piece. Returns whether it did. `flow` chooses among several queues.
+    #[inline(always)]
+    pub fn put_plain(
+        &mut self,
+        ethernet: &[u8; ADDRESSES_BYTES],
+        rest: &[u8],
+        flow: impl FnOnce() -> u32,
+    ) -> bool {
+        let header_bytes = self.header_bytes;
+        let total = header_bytes + ADDRESSES_BYTES + rest.len();
+        let pair = match &mut self.pairs[..] {
+            [pair] => pair,
+            [] => return false,
+            several => {
+                let count = several.len();
+                &mut several[flow() as usize % count]
+            }
+        };
+        let Some(Ahead { start, head, .. }) = pair.receive.room(total) else { return false };
         // SAFETY: `total` bytes from `start` are lent memory, and ours is none of it.
         #[allow(unsafe_code)]
         unsafe {
-            write_header(start, (0, 0), self.header_bytes);
-            let to = start.add(self.header_bytes);
+            write_header(start, (0, 0), header_bytes);
+            let to = start.add(header_bytes);
             to.cast::<[u8; ADDRESSES_BYTES]>().write_unaligned(*ethernet);
             copy_short(rest.as_ptr(), to.add(ADDRESSES_BYTES), rest.len());
         }
-        queue.finish(head, total as u32);
+        pair.receive.finish(head, total as u32);
         true
     }
 

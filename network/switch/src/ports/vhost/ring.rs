@@ -14,9 +14,11 @@
 //!   chain is at most [`CHAIN_MAX`] descriptors long.
 //! - A guest that claims more chains than the queue has makes the queue broken for good: nothing in it can be trusted then.
 
+use super::copy::{copy_short, take_pieces};
 use super::memory::Memory;
 use super::{CHAIN_MAX, QUEUE_SIZE_MAX};
 use crate::flowtable::zeroed::prefetch;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 const FLAG_NEXT: u16 = 1;
@@ -71,6 +73,8 @@ pub struct Addresses {
 /// See the module.
 #[derive(Debug)]
 pub struct Queue {
+    /// In which all the pointers here point.
+    memory: Arc<Memory>,
     size: u16,
     descriptors: *const u8,
     available: *mut u16,
@@ -93,7 +97,7 @@ pub struct Queue {
     ahead_used: u16,
 }
 
-// SAFETY: the pointers are to memory that is mapped as long as the queue's owner holds it, and that no thread of ours owns.
+// SAFETY: the pointers are to memory that is mapped as long as the queue holds it, and that no thread of ours owns.
 #[allow(unsafe_code)]
 unsafe impl Send for Queue {}
 
@@ -112,7 +116,12 @@ impl Queue {
     ///
     /// # Errors
     /// What is wrong with size or addresses, in words.
-    pub fn new(memory: &Memory, size: u16, addresses: Addresses, event_index: bool) -> Result<Queue, String> {
+    pub fn new(
+        memory: &Arc<Memory>,
+        size: u16,
+        addresses: Addresses,
+        event_index: bool,
+    ) -> Result<Queue, String> {
         if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
             return Err(format!(
                 "a queue has {size} descriptors: a power of two up to {QUEUE_SIZE_MAX} is right"
@@ -130,6 +139,7 @@ impl Queue {
         let used: *mut u16 = used.cast();
         let next = cell(used, 1).load(Ordering::Acquire);
         Ok(Queue {
+            memory: Arc::clone(memory),
             size,
             descriptors,
             available: available.cast(),
@@ -184,19 +194,19 @@ impl Queue {
     /// Reads up to `most` chains ahead, and has the memory that they begin with fetched: whoever works on them then
     /// waits for all of it at once. Returns how many.
     #[inline]
-    pub fn read_ahead(&mut self, memory: &Memory, most: usize) -> usize {
+    pub fn read_ahead(&mut self, most: usize) -> usize {
         if self.waiting() == 0 {
             self.look();
         }
         let count = self.waiting().min(most.min(BATCH_MAX) as u16);
-        self.fetch(memory, count, 0);
+        self.fetch(count, 0);
         usize::from(count)
     }
 
     /// Reads so many chains ahead, of the kind that [`FLAG_WRITE`] says.
     #[inline(never)]
-    fn fetch(&mut self, memory: &Memory, count: u16, kind: u16) {
-        let (table, available) = (self.descriptors, self.available);
+    fn fetch(&mut self, count: u16, kind: u16) {
+        let (memory, table, available) = (&*self.memory, self.descriptors, self.available);
         let (size, mask) = (self.size, self.size - 1);
         let batch = &mut self.ahead[..usize::from(count).min(BATCH_MAX)];
         let mut slot = self.next;
@@ -217,13 +227,7 @@ impl Queue {
                     (ahead.start, ahead.bytes) = (start, first.length);
                     start
                 }
-                _ => {
-                    let Some((start, there)) = memory.at(first.address, first.length) else { continue };
-                    if is_plain && there == first.length as usize {
-                        (ahead.start, ahead.bytes) = (start, first.length);
-                    }
-                    start
-                }
+                _ => fetch_other(memory, &first, is_plain, ahead),
             };
             // Even if it is shorter: a hint costs less than the question.
             prefetch(start);
@@ -232,29 +236,45 @@ impl Queue {
         (self.ahead_from, self.ahead_length, self.ahead_used) = (self.next, count, 0);
     }
 
-    /// The next chain that was read ahead, to be read.
+    /// Chains that were read ahead to be read, without those that were taken.
     #[inline]
-    pub fn take_ahead(&mut self) -> Option<Ahead> {
-        if self.ahead_used == self.ahead_length {
-            return None;
-        }
-        let ahead = self.ahead[usize::from(self.ahead_used) % BATCH_MAX];
-        self.ahead_used += 1;
-        Some(ahead)
+    pub fn ahead(&self) -> &[Ahead] {
+        &self.ahead[usize::from(self.ahead_used)..usize::from(self.ahead_length)]
     }
 
-    /// The chain that begins with a descriptor, to be read.
-    pub fn chain_to_read(&self, head: u16) -> Chain {
-        self.chain(head, false)
+    /// Copies what one of them leads to into the beginning of `room`. Returns how many bytes that is; 0 if it makes no sense.
+    #[inline(always)]
+    pub fn copy(&self, ahead: &Ahead, room: &mut [u8]) -> usize {
+        let bytes = ahead.bytes as usize;
+        if bytes == 0 || bytes > room.len() {
+            return take_pieces(self.chain(ahead.head, false), &self.memory, room).unwrap_or(0);
+        }
+        // SAFETY: the bytes were found to be lent memory, the slice is the target; our own memory is never lent. The guest may
+        // write there meanwhile: then these bytes are some mixture, and are judged as they were copied.
+        #[allow(unsafe_code)]
+        unsafe {
+            copy_short(ahead.start, room.as_mut_ptr(), bytes);
+        }
+        bytes
+    }
+
+    /// Gives the next `count` of them back.
+    #[inline]
+    pub fn take(&mut self, count: usize) {
+        for at in 0..count {
+            let Some(ahead) = self.ahead().first() else { return debug_assert!(false, "{at} of {count}") };
+            self.finish(ahead.head, 0);
+            self.ahead_used += 1;
+        }
     }
 
     /// The next chain to be written, if it is one piece of `bytes` or more: the nearly certain case. `None` for all others,
     /// which [`Queue::chain_to_write`] is for.
-    #[inline]
-    pub fn room(&mut self, memory: &Memory, bytes: usize) -> Option<Ahead> {
+    #[inline(always)]
+    pub fn room(&mut self, bytes: usize) -> Option<Ahead> {
         let mut at = self.next.wrapping_sub(self.ahead_from);
         if at >= self.ahead_length {
-            if !self.read_room(memory) {
+            if !self.read_room() {
                 return None;
             }
             at = 0;
@@ -265,12 +285,12 @@ impl Queue {
 
     /// Reads chains for the guest ahead; returns whether there are any.
     #[inline(never)]
-    fn read_room(&mut self, memory: &Memory) -> bool {
+    fn read_room(&mut self) -> bool {
         if self.waiting() == 0 {
             self.look();
         }
         let count = self.waiting().min(WRITE_AHEAD);
-        self.fetch(memory, count, FLAG_WRITE);
+        self.fetch(count, FLAG_WRITE);
         count > 0
     }
 
@@ -363,6 +383,17 @@ impl Queue {
         fence(Ordering::SeqCst);
         self.look() > 0
     }
+}
+
+/// Notes where a chain begins that is not of one piece in the largest region; returns a place that is worth being fetched.
+#[cold]
+#[inline(never)]
+fn fetch_other(memory: &Memory, first: &Descriptor, is_plain: bool, ahead: &mut Ahead) -> *mut u8 {
+    let Some((start, there)) = memory.at(first.address, first.length) else { return ahead.start };
+    if is_plain && there == first.length as usize {
+        (ahead.start, ahead.bytes) = (start, first.length);
+    }
+    start
 }
 
 #[inline]

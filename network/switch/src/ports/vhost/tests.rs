@@ -1,9 +1,9 @@
 mod hostile;
 mod meeting;
 
-use super::driver::{Driver, INDIRECT, WRITE, take_event};
+use super::driver::{Driver, INDIRECT, Taken, WRITE, take, take_event};
 use super::feature;
-use super::guest::{Guest, Lost, Refused, Taken};
+use super::guest::{Guest, Lost, Refused};
 use crate::engine::sys;
 use crate::testing::{ACK, ip, tcp};
 use weir_packet::virtio::{FLAG_NEEDS_CSUM, GSO_TCPV4, HEADER_BYTES, VirtioNetHeader};
@@ -25,7 +25,7 @@ fn take_all(guest: &mut Guest, pair: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut room = vec![0; 70_000];
     for _ in 0..guest.begin(pair, 64) {
-        if let Taken::Frame(bytes) = guest.take(pair, &mut room) {
+        if let Taken::Frame(bytes) = take(guest, pair, &mut room) {
             frames.push(room[guest.header_bytes()..bytes].to_vec());
         }
     }
@@ -128,11 +128,16 @@ fn frames_of_every_length_are_copied_whole_in_one_piece() {
             assert_eq!(take_all(&mut guest, 0), [frame.clone()], "taken, of {payload} bytes");
             guest.publish();
             // Room for exactly as much, then for more: what is behind the frame stays as it was.
-            for spare in [0, 64] {
+            for (spare, parts) in [(0, false), (64, false), (0, true), (64, true)] {
                 let at = driver.buffer(header + frame.len() + spare);
                 driver.write(at, &vec![0xee; header + frame.len() + spare]);
                 driver.post(RX, &[(at, header + frame.len() + spare)], WRITE);
-                guest.send(&VirtioNetHeader::default(), &[sys::piece(&frame)], || 0).unwrap();
+                if parts {
+                    let (ethernet, rest) = frame.split_first_chunk().unwrap();
+                    assert!(guest.put_plain(ethernet, rest, || 0));
+                } else {
+                    guest.send(&VirtioNetHeader::default(), &[sys::piece(&frame)], || 0).unwrap();
+                }
                 guest.publish();
                 let back = driver.take_used(RX);
                 assert_eq!(back.len(), 1);
