@@ -43,6 +43,9 @@ pub struct FlowKey {
     pub flags: u8,
 }
 
+/// All fields of a key as numbers.
+pub(crate) type Words = [u64; 6];
+
 impl FlowKey {
     /// The key of a parsed frame in `zone`. Every frame has one.
     #[inline]
@@ -121,7 +124,7 @@ impl FlowKey {
 
     /// All fields as numbers, put together as they lie in memory on most machines: then each is one read.
     #[inline(always)]
-    fn words(&self) -> [u64; 6] {
+    pub(crate) fn words(&self) -> Words {
         let (s0, s1) = halves(&self.source);
         let (d0, d1) = halves(&self.destination);
         let ports = u64::from(self.source_port) << 32 | u64::from(self.destination_port) << 48;
@@ -132,13 +135,18 @@ impl FlowKey {
     /// Keyed hash of all fields. Two products deep; all 64 bits are usable.
     #[inline]
     pub fn hash(&self, seed: &HashSeed) -> u64 {
-        let [s0, s1, d0, d1, ports, rest] = self.words();
-        let k = &seed.words;
-        let source = fold(s0 ^ k[0], s1 ^ k[1]);
-        let destination = fold(d0 ^ k[2], d1 ^ k[3]);
-        let meta = fold(ports ^ k[4], rest ^ k[5]);
-        fold(source.rotate_left(23) ^ meta ^ k[6], destination ^ k[7])
+        hash(&self.words(), seed)
     }
+}
+
+/// See [`FlowKey::hash`].
+#[inline(always)]
+pub(crate) fn hash(&[s0, s1, d0, d1, ports, rest]: &Words, seed: &HashSeed) -> u64 {
+    let k = &seed.words;
+    let source = fold(s0 ^ k[0], s1 ^ k[1]);
+    let destination = fold(d0 ^ k[2], d1 ^ k[3]);
+    let meta = fold(ports ^ k[4], rest ^ k[5]);
+    fold(source.rotate_left(23) ^ meta ^ k[6], destination ^ k[7])
 }
 
 impl PartialEq for FlowKey {

@@ -8,7 +8,7 @@ use super::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP, PROTOCOL_UDP, 
 use crate::address::IpAddress;
 use crate::bytes::{get_array, get16};
 use crate::checksum::update;
-use crate::key::{FlowKey, NO_VLAN};
+use crate::key::{FlowKey, HashSeed, NO_VLAN, Words, hash};
 
 /// Ethertype of IPv4, version 4 and a header of 20 bytes, as the four bytes from the ethertype on are read here.
 const IPV4_WITHOUT_OPTIONS: u32 = 0x0045_0008;
@@ -57,30 +57,33 @@ impl Plain {
     #[inline]
     pub fn new(zone: u32, frame: &[u8]) -> Option<Plain> {
         let mut plain = Plain::default();
-        plain.renew(zone, frame).then_some(plain)
+        plain.read(zone, frame).map(|_| plain)
     }
 
-    /// As [`Plain::new`], in the place of what was there, which is gone also when the frame is not plain. Returns whether it is.
+    /// As [`Plain::new`], in the place of what was there, which is gone also when the frame is not plain. Returns the hash of its key
+    /// if it is.
     #[inline]
-    pub fn renew(&mut self, zone: u32, frame: &[u8]) -> bool {
-        let Some(head) = frame.first_chunk::<SHORTEST>() else { return false };
+    pub fn renew(&mut self, zone: u32, frame: &[u8], seed: &HashSeed) -> Option<u64> {
+        self.read(zone, frame).map(|words| hash(&words, seed))
+    }
+
+    /// Returns the words of the key: what was just written field by field is slow to read in words.
+    #[inline(always)]
+    fn read(&mut self, zone: u32, frame: &[u8]) -> Option<Words> {
+        let head = frame.first_chunk::<SHORTEST>()?;
         // To many.
         if head[0] & 1 != 0 {
-            return false;
+            return None;
         }
         let kind = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
-        let read = if kind & IPV4_MASK == IPV4_WITHOUT_OPTIONS {
-            self.read_ipv4(zone, frame, head)
-        } else if kind & IPV6_MASK == IPV6 {
-            self.read_ipv6(zone, frame)
-        } else {
-            None
-        };
-        read.is_some()
+        if kind & IPV4_MASK == IPV4_WITHOUT_OPTIONS {
+            return self.read_ipv4(zone, frame, head);
+        }
+        if kind & IPV6_MASK == IPV6 { self.read_ipv6(zone, frame) } else { None }
     }
 
-    #[inline]
-    fn read_ipv4(&mut self, zone: u32, frame: &[u8], head: &[u8; SHORTEST]) -> Option<()> {
+    #[inline(always)]
+    fn read_ipv4(&mut self, zone: u32, frame: &[u8], head: &[u8; SHORTEST]) -> Option<Words> {
         let l3_bytes = get16(head, 16);
         let is_whole = get16(head, 20) & IS_FRAGMENT == 0;
         let of_hosts = head[26] < NO_HOST && head[30] < NO_HOST;
@@ -88,23 +91,15 @@ impl Plain {
             return None;
         }
         let transport_bytes = usize::from(l3_bytes).checked_sub(IPV4_BYTES)?;
-        self.tcp_flags = transport(head[23], frame, ETHERNET_BYTES + IPV4_BYTES, transport_bytes)?;
-        self.key = FlowKey {
-            source: IpAddress::v4(get_array(head, 26)),
-            destination: IpAddress::v4(get_array(head, 30)),
-            zone,
-            source_port: get16(head, 34),
-            destination_port: get16(head, 36),
-            vlan: NO_VLAN,
-            protocol: head[23],
-            flags: 0,
-        };
-        (self.l3_bytes, self.ttl) = (l3_bytes, head[22]);
-        Some(())
+        let tcp_flags = transport(head[23], frame, ETHERNET_BYTES + IPV4_BYTES, transport_bytes)?;
+        (self.l3_bytes, self.ttl, self.tcp_flags) = (l3_bytes, head[22], tcp_flags);
+        let addresses = (IpAddress::v4(get_array(head, 26)), IpAddress::v4(get_array(head, 30)));
+        Some(self.set_key(zone, addresses, (get16(head, 34), get16(head, 36)), head[23]))
     }
 
-    #[inline]
-    fn read_ipv6(&mut self, zone: u32, frame: &[u8]) -> Option<()> {
+    // Not in line: it would be in the way of the other.
+    #[inline(never)]
+    fn read_ipv6(&mut self, zone: u32, frame: &[u8]) -> Option<Words> {
         let head: &[u8; ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES] = frame.first_chunk()?;
         let transport_bytes = usize::from(get16(head, 18));
         let l3_bytes = IPV6_BYTES + transport_bytes;
@@ -113,19 +108,31 @@ impl Plain {
         if l3_bytes > (frame.len() - ETHERNET_BYTES).min(usize::from(u16::MAX)) || !of_hosts {
             return None;
         }
-        self.tcp_flags = transport(head[20], frame, ETHERNET_BYTES + IPV6_BYTES, transport_bytes)?;
-        self.key = FlowKey {
+        let tcp_flags = transport(head[20], frame, ETHERNET_BYTES + IPV6_BYTES, transport_bytes)?;
+        (self.l3_bytes, self.ttl, self.tcp_flags) = (l3_bytes as u16, head[21], tcp_flags);
+        Some(self.set_key(zone, (source, destination), (get16(head, 54), get16(head, 56)), head[20]))
+    }
+
+    #[inline(always)]
+    fn set_key(
+        &mut self,
+        zone: u32,
+        (source, destination): (IpAddress, IpAddress),
+        (source_port, destination_port): (u16, u16),
+        protocol: u8,
+    ) -> Words {
+        let key = FlowKey {
             source,
             destination,
             zone,
-            source_port: get16(head, 54),
-            destination_port: get16(head, 56),
+            source_port,
+            destination_port,
             vlan: NO_VLAN,
-            protocol: head[20],
+            protocol,
             flags: 0,
         };
-        (self.l3_bytes, self.ttl) = (l3_bytes as u16, head[21]);
-        Some(())
+        self.key = key;
+        key.words()
     }
 
     /// Takes one from TTL or hop limit, which must be more than 1.

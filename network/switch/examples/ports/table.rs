@@ -84,11 +84,9 @@ impl Table {
             self.tables.prefetch_bucket(*hash);
         }
         let near = hashes.map(|hash| self.tables.prefetch_flow(&self.store, hash, true));
-        let find = |at: usize| {
-            match self.tables.brief_near(&self.store, near[at], &keys[at]) {
-                Some((slot, brief)) => slot + u32::from(brief.mtu),
-                None => self.find(hashes[at], &keys[at]),
-            }
+        let find = |at: usize| match self.tables.brief_near(&self.store, near[at], &keys[at]) {
+            Some((slot, brief)) => slot + u32::from(brief.mtu),
+            None => self.find(hashes[at], &keys[at]),
         };
         (0..BATCH).map(find).sum()
     }

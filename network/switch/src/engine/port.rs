@@ -302,8 +302,7 @@ impl Outlet<'_> {
     #[inline(always)]
     pub fn send(&mut self, ethernet: &[u8; ADDRESSES_BYTES], rest: &[u8]) -> bool {
         let Some(guest) = &mut self.guest else { return false };
-        let is_sent =
-            guest.put_plain(ethernet, rest, || flow_of(&[sys::piece(ethernet), sys::piece(rest)]));
+        let is_sent = guest.put_plain(ethernet, rest, || flow_of(&[sys::piece(ethernet), sys::piece(rest)]));
         if is_sent {
             self.packets += 1;
             self.bytes += (ADDRESSES_BYTES + rest.len()) as u64;

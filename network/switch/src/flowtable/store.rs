@@ -147,6 +147,12 @@ impl FlowStore {
         key.hash(&self.seed)
     }
 
+    /// What keys are hashed with.
+    #[inline]
+    pub fn seed(&self) -> &HashSeed {
+        &self.seed
+    }
+
     /// Slots that have memory.
     pub fn slots(&self) -> usize {
         self.slots.load(Relaxed)

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use weir_model::MacAddr;
 use weir_packet::build::{Link, udp_datagram};
-use weir_packet::{Plain, checksum};
 use weir_packet::segment::Segmenter;
 use weir_packet::virtio::HEADER_BYTES;
+use weir_packet::{Plain, checksum};
 
 fn action() -> Action {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -234,7 +234,8 @@ fn plain_packets_are_counted_under_their_flows_and_rules_whatever_follows_what()
         })
         .collect();
     for (flow, plain) in plains.iter().enumerate() {
-        let action = Action { hop: Hop::Port(7), nat: None, mss_max: 0, counter: flow as u32 / 2, ..action() };
+        let action =
+            Action { hop: Hop::Port(7), nat: None, mss_max: 0, counter: flow as u32 / 2, ..action() };
         shadow.insert(plain.key, CompiledAction::new(&action).unwrap(), 0).unwrap();
     }
     let tables = shadow.publish().unwrap();

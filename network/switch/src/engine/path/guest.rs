@@ -200,7 +200,9 @@ impl Path {
                 let mut passed = 0;
                 while passed < frames.len() {
                     passed += self.pass_run(&mut frames[passed..]);
-                    let (Some(frame), Some(packet)) = (frames.get(passed), packets.get_mut(passed)) else { break };
+                    let (Some(frame), Some(packet)) = (frames.get(passed), packets.get_mut(passed)) else {
+                        break;
+                    };
                     self.pass_staged(&origin, header_bytes, frame, packet, misses);
                     passed += 1;
                 }
@@ -235,9 +237,13 @@ impl Path {
         let queue = guest.given(pair);
         let (counters, store, tables) = (&*self.shared.counters, &*self.shared.store, &*self.tables);
         let (zone, is_uncaught, arena) = (port_zone(number), self.taps.is_empty(), &mut self.arena[..]);
-        let mut long = Long { number, zone, taps: &mut self.taps, last_flow: &self.last_flow, store, counters };
+        let mut long =
+            Long { number, zone, taps: &mut self.taps, last_flow: &self.last_flow, store, counters };
         let (mut chains, mut read_bytes, mut all_packets, mut all_bytes) = (0, 0, 0, 0);
-        for ahead in queue.ahead().iter().take(most) {
+        let batch = queue.ahead();
+        while chains < most
+            && let Some(ahead) = batch.get(chains)
+        {
             let Some(staged) = stage.frames.get_mut(stage.used) else { break };
             let Some(room) = arena.get_mut(at - header_bytes..at + FRAME_BYTES_MAX) else { break };
             chains += 1;
@@ -249,11 +255,11 @@ impl Path {
             let (header, frame) = room[..bytes].split_at(header_bytes);
             let length = frame.len();
             read_bytes += bytes as u64;
-            let is_plain = is_uncaught
-                && header.first_chunk().is_some_and(|header| asks_nothing(header, length))
-                && staged.plain.renew(zone, frame);
-            let (packets, bytes) = if is_plain {
-                (staged.way, staged.hash) = (Way::Short, store.hash(&staged.plain.key));
+            let asks =
+                !is_uncaught || !header.first_chunk().is_some_and(|header| asks_nothing(header, length));
+            let hash = if asks { None } else { staged.plain.renew(zone, frame, store.seed()) };
+            let (packets, bytes) = if let Some(hash) = hash {
+                (staged.way, staged.hash) = (Way::Short, hash);
                 (1, length as u64)
             } else {
                 match long.stage(header, frame, staged, &mut stage.packets[stage.used]) {
@@ -311,7 +317,13 @@ impl Path {
             if !to.send(ethernet, rest) {
                 let ethernet = *ethernet;
                 outlet = None;
-                write_plain(ports, counters, brief.port, &mut arena[*at - HEADER_BYTES..*at + *length], &ethernet);
+                write_plain(
+                    ports,
+                    counters,
+                    brief.port,
+                    &mut arena[*at - HEADER_BYTES..*at + *length],
+                    &ethernet,
+                );
             }
         }
         staged.len()

@@ -8,8 +8,8 @@
 //!
 //! What the guest did not negotiate it does not get: then checksums are completed and super-frames cut here.
 
-use super::feature;
 use super::copy::{NUMBER_OF_BUFFERS, Source, copy_out, copy_short, write_header};
+use super::feature;
 use super::memory::Memory;
 use super::ring::{Ahead, Nonsense, Queue};
 use crate::engine::forward::Checked;

@@ -258,14 +258,15 @@ impl Queue {
         bytes
     }
 
-    /// Gives the next `count` of them back.
+    /// Gives the next `count` of them back, which there are.
     #[inline]
     pub fn take(&mut self, count: usize) {
-        for at in 0..count {
-            let Some(ahead) = self.ahead().first() else { return debug_assert!(false, "{at} of {count}") };
-            self.finish(ahead.head, 0);
-            self.ahead_used += 1;
+        let taken = &self.ahead()[..count];
+        for (chain, ahead) in (0..).zip(taken) {
+            self.give_back(chain, ahead.head, 0);
         }
+        self.ahead_used += count as u16;
+        self.advance(count as u16);
     }
 
     /// The next chain to be written, if it is one piece of `bytes` or more: the nearly certain case. `None` for all others,
@@ -311,7 +312,7 @@ impl Queue {
 
     /// Notes that the chain which is `ahead` behind the next one is given back, with so many bytes written.
     #[inline]
-    pub fn give_back(&mut self, ahead: u16, head: u16, bytes: u32) {
+    pub fn give_back(&self, ahead: u16, head: u16, bytes: u32) {
         let slot = usize::from(self.next.wrapping_add(ahead) & (self.size - 1));
         let element = u64::from(head) | u64::from(bytes) << 32;
         // SAFETY: the slot is inside of the ring, which `new` checked; the elements are behind 4 bytes, so only
