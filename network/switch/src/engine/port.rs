@@ -181,6 +181,7 @@ impl Ports {
             let Some(guest) = guest_of(&self.ports, *number) else { continue };
             let mut guest = guest.borrow_mut();
             interrupts += guest.interrupt();
+            guest.prepare();
             let ails = guest.is_lost() || guest.has_broken();
             drop(guest);
             if ails {

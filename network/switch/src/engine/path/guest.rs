@@ -212,6 +212,8 @@ impl Path {
             let Some(guest) = self.ports.guest(number) else { return (Served::Done, all) };
             let mut guest = guest.borrow_mut();
             self.ports.note(number, &mut guest);
+            // What came meanwhile is fetched while other guests are served.
+            guest.begin(pair, self.batch);
             guest.gave = self.now;
             let counters = &self.shared.counters;
             counters.event(EngineEvent::PortReads).add(count as u64);
@@ -240,14 +242,12 @@ impl Path {
         let mut long =
             Long { number, zone, taps: &mut self.taps, last_flow: &self.last_flow, store, counters };
         let (mut chains, mut read_bytes, mut all_packets, mut all_bytes) = (0, 0, 0, 0);
-        let batch = queue.ahead();
-        while chains < most
-            && let Some(ahead) = batch.get(chains)
-        {
+        let most = most.min(usize::from(queue.known()));
+        while chains < most {
             let Some(staged) = stage.frames.get_mut(stage.used) else { break };
             let Some(room) = arena.get_mut(at - header_bytes..at + FRAME_BYTES_MAX) else { break };
+            let bytes = queue.copy(queue.ahead(chains), room);
             chains += 1;
-            let bytes = queue.copy(ahead, room);
             if bytes <= header_bytes || bytes > room.len() {
                 counters.event(EngineEvent::GuestNonsense).add(1);
                 continue;

@@ -236,8 +236,10 @@ pub enum Taken {
 pub fn take(guest: &mut Guest, pair: usize, room: &mut [u8]) -> Taken {
     let header_bytes = guest.header_bytes();
     let queue = guest.given(pair);
-    let Some(ahead) = queue.ahead().first() else { return Taken::Nothing };
-    let bytes = queue.copy(ahead, room);
+    if queue.known() == 0 {
+        return Taken::Nothing;
+    }
+    let bytes = queue.copy(queue.ahead(0), room);
     queue.take(1);
     if bytes > header_bytes { Taken::Frame(bytes) } else { Taken::Nonsense }
 }

@@ -430,6 +430,14 @@ impl Guest {
         self.pairs.iter_mut().fold(false, |any, pair| any | pair.receive.show() | pair.transmit.show())
     }
 
+    /// Has what will be written next fetched before it is needed.
+    #[inline]
+    pub fn prepare(&mut self) {
+        for pair in &mut self.pairs {
+            pair.receive.prepare_room();
+        }
+    }
+
     /// The second half: interrupts the guest for what was shown, where it wants that. Returns how often.
     #[inline]
     pub fn interrupt(&mut self) -> u64 {

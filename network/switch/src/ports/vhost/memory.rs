@@ -135,7 +135,7 @@ impl Memory {
     pub fn whole(&self, guest: u64, length: u32) -> Option<*mut u8> {
         let offset = guest.wrapping_sub(self.largest.guest);
         let is_inside = offset < self.largest.length && u64::from(length) <= self.largest.length - offset;
-        is_inside.then_some((self.largest.host + offset as usize) as *mut u8)
+        is_inside.then_some(self.largest.host.wrapping_add(offset as usize) as *mut u8)
     }
 
     /// Where `length` bytes at an address of the monitor are here, in one piece and aligned.

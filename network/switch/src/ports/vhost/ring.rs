@@ -17,7 +17,7 @@
 use super::copy::{copy_short, take_pieces};
 use super::memory::Memory;
 use super::{CHAIN_MAX, QUEUE_SIZE_MAX};
-use crate::flowtable::zeroed::prefetch;
+use crate::flowtable::zeroed::{prefetch, prefetch_to_write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
@@ -89,12 +89,10 @@ pub struct Queue {
     /// Index at which the guest was last interrupted, if it was.
     signalled: Option<u16>,
     broken: bool,
-    /// Chains that were read ahead.
+    /// Chains that were read ahead, each at its position modulo [`BATCH_MAX`].
     ahead: Box<[Ahead; BATCH_MAX]>,
-    /// Position of the first of them.
-    ahead_from: u16,
-    ahead_length: u16,
-    ahead_used: u16,
+    /// Position behind the last of them.
+    ahead_end: u16,
 }
 
 // SAFETY: the pointers are to memory that is mapped as long as the queue holds it, and that no thread of ours owns.
@@ -152,9 +150,7 @@ impl Queue {
             signalled: None,
             broken: false,
             ahead: Box::new([Ahead { start: std::ptr::null_mut(), bytes: 0, head: 0 }; BATCH_MAX]),
-            ahead_from: next,
-            ahead_length: 0,
-            ahead_used: 0,
+            ahead_end: next,
         })
     }
 
@@ -184,7 +180,7 @@ impl Queue {
         let seen = cell(self.available, 1).load(Ordering::Acquire);
         if seen.wrapping_sub(self.next) > self.size {
             self.broken = true;
-            self.seen = self.next;
+            (self.seen, self.ahead_end) = (self.next, self.next);
             return 0;
         }
         self.seen = seen;
@@ -192,36 +188,39 @@ impl Queue {
     }
 
     /// Reads up to `most` chains ahead, and has the memory that they begin with fetched: whoever works on them then
-    /// waits for all of it at once. Returns how many.
+    /// waits for all of it at once. Returns how many there are now, at most so many.
     #[inline]
     pub fn read_ahead(&mut self, most: usize) -> usize {
-        if self.waiting() == 0 {
+        let most = most.min(BATCH_MAX) as u16;
+        if self.waiting() < most {
             self.look();
         }
-        let count = self.waiting().min(most.min(BATCH_MAX) as u16);
-        self.fetch(count, 0);
+        let count = self.waiting().min(most);
+        if count > self.known() {
+            self.fetch::<0>(count);
+        }
         usize::from(count)
     }
 
-    /// Reads so many chains ahead, of the kind that [`FLAG_WRITE`] says.
+    /// Reads chains ahead until `count` are, of the kind that [`FLAG_WRITE`] says.
     #[inline(never)]
-    fn fetch(&mut self, count: u16, kind: u16) {
+    fn fetch<const KIND: u16>(&mut self, count: u16) {
         let (memory, table, available) = (&*self.memory, self.descriptors, self.available);
-        let (size, mask) = (self.size, self.size - 1);
-        let batch = &mut self.ahead[..usize::from(count).min(BATCH_MAX)];
-        let mut slot = self.next;
-        for ahead in &mut *batch {
-            ahead.head = cell(available, 2 + usize::from(slot & mask)).load(Ordering::Relaxed);
-            prefetch(table.wrapping_add(usize::from(ahead.head) * DESCRIPTOR_BYTES));
-            slot = slot.wrapping_add(1);
+        let (size, mask, ahead) = (self.size, self.size - 1, &mut *self.ahead);
+        let (first, more) = (self.ahead_end, count - self.ahead_end.wrapping_sub(self.next));
+        for position in (0..more).map(|more| first.wrapping_add(more)) {
+            let head = cell(available, 2 + usize::from(position & mask)).load(Ordering::Relaxed);
+            prefetch(table.wrapping_add(usize::from(head) * DESCRIPTOR_BYTES));
+            ahead[usize::from(position) % BATCH_MAX].head = head;
         }
-        for ahead in batch {
+        for position in (0..more).map(|more| first.wrapping_add(more)) {
+            let ahead = &mut ahead[usize::from(position) % BATCH_MAX];
             ahead.bytes = 0;
             if ahead.head >= size {
                 continue;
             }
             let first = read_descriptor(table, ahead.head);
-            let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == kind;
+            let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == KIND;
             let start = match memory.whole(first.address, first.length) {
                 Some(start) if is_plain => {
                     (ahead.start, ahead.bytes) = (start, first.length);
@@ -230,16 +229,23 @@ impl Queue {
                 _ => fetch_other(memory, &first, is_plain, ahead),
             };
             // Even if it is shorter: a hint costs less than the question.
-            prefetch(start);
-            prefetch(start.wrapping_add(LINE_BYTES));
+            for line in [start, start.wrapping_add(LINE_BYTES)] {
+                if KIND == FLAG_WRITE { prefetch_to_write(line) } else { prefetch(line) }
+            }
         }
-        (self.ahead_from, self.ahead_length, self.ahead_used) = (self.next, count, 0);
+        self.ahead_end = first.wrapping_add(more);
     }
 
-    /// Chains that were read ahead to be read, without those that were taken.
+    /// Chains that were read ahead and are not done with.
     #[inline]
-    pub fn ahead(&self) -> &[Ahead] {
-        &self.ahead[usize::from(self.ahead_used)..usize::from(self.ahead_length)]
+    pub fn known(&self) -> u16 {
+        self.ahead_end.wrapping_sub(self.next)
+    }
+
+    /// The one of them that is `at` behind the next one.
+    #[inline(always)]
+    pub fn ahead(&self, at: usize) -> &Ahead {
+        &self.ahead[(usize::from(self.next) + at) % BATCH_MAX]
     }
 
     /// Copies what one of them leads to into the beginning of `room`. Returns how many bytes that is; 0 if it makes no sense.
@@ -261,11 +267,10 @@ impl Queue {
     /// Gives the next `count` of them back, which there are.
     #[inline]
     pub fn take(&mut self, count: usize) {
-        let taken = &self.ahead()[..count];
-        for (chain, ahead) in (0..).zip(taken) {
-            self.give_back(chain, ahead.head, 0);
+        debug_assert!(count <= usize::from(self.known()));
+        for chain in 0..count {
+            self.give_back(chain as u16, self.ahead(chain).head, 0);
         }
-        self.ahead_used += count as u16;
         self.advance(count as u16);
     }
 
@@ -273,26 +278,32 @@ impl Queue {
     /// which [`Queue::chain_to_write`] is for.
     #[inline(always)]
     pub fn room(&mut self, bytes: usize) -> Option<Ahead> {
-        let mut at = self.next.wrapping_sub(self.ahead_from);
-        if at >= self.ahead_length {
-            if !self.read_room() {
-                return None;
-            }
-            at = 0;
+        if self.known() == 0 && !self.read_room() {
+            return None;
         }
-        let ahead = self.ahead[usize::from(at) % BATCH_MAX];
+        let ahead = *self.ahead(0);
         (ahead.bytes as usize >= bytes).then_some(ahead)
     }
 
     /// Reads chains for the guest ahead; returns whether there are any.
     #[inline(never)]
     fn read_room(&mut self) -> bool {
-        if self.waiting() == 0 {
+        if self.waiting() <= self.known() {
             self.look();
         }
         let count = self.waiting().min(WRITE_AHEAD);
-        self.fetch(count, FLAG_WRITE);
+        if count > self.known() {
+            self.fetch::<FLAG_WRITE>(count);
+        }
         count > 0
+    }
+
+    /// Has chains for the guest, and what is written there, fetched before they are needed.
+    #[inline]
+    pub fn prepare_room(&mut self) {
+        if self.known() <= WRITE_AHEAD / 2 {
+            self.read_room();
+        }
     }
 
     /// The chain that is `ahead` behind the next one, to be written: its number, and its pieces.
@@ -326,6 +337,7 @@ impl Queue {
     /// Gives the next chain back, with so many bytes written, and goes on behind it.
     #[inline(always)]
     pub fn finish(&mut self, head: u16, bytes: u32) {
+        debug_assert!(self.known() > 0);
         self.give_back(0, head, bytes);
         self.next = self.next.wrapping_add(1);
     }
@@ -333,6 +345,7 @@ impl Queue {
     /// Goes on behind so many chains that were given back.
     #[inline]
     pub fn advance(&mut self, chains: u16) {
+        self.ahead_end = self.next.wrapping_add(self.known().max(chains));
         self.next = self.next.wrapping_add(chains);
     }
 

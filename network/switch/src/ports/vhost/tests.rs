@@ -195,6 +195,48 @@ fn a_frame_for_a_guest_takes_as_many_buffers_as_it_needs() {
 }
 
 #[test]
+fn whatever_was_fetched_ahead_frames_are_written_where_their_turn_is() {
+    let mut driver = Driver::new(256);
+    let mut guest = driver.guest(1, MODERN | feature::MRG_RXBUF);
+    let (mut sent, mut got, mut posted) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..400_usize {
+        let buffers = round % 7;
+        for _ in 0..buffers {
+            let at = driver.buffer(512);
+            posted.push((driver.post(RX, &[(at, 512)], WRITE), at));
+        }
+        // One, or more than what was fetched.
+        let frame = frame(if round % 5 == 0 { 2000 } else { 20 + round % 300 });
+        let result = if frame.len() < 500 && round % 3 > 0 {
+            let (ethernet, rest) = frame.split_first_chunk().unwrap();
+            guest.put_plain(ethernet, rest, || 0)
+        } else {
+            send(&mut guest, VirtioNetHeader::default(), &frame).is_ok()
+        };
+        if result {
+            sent.push(frame);
+        }
+        if round % 2 == 0 {
+            guest.publish();
+            guest.prepare();
+        }
+        for (head, length) in driver.take_used(RX) {
+            let (posted, at) = posted.remove(0);
+            assert_eq!(u32::from(posted), head, "in the order in which they were posted");
+            got.push(driver.read(at, length as usize));
+        }
+    }
+    let mut parts = got.into_iter();
+    for frame in &sent[..sent.len() - 10] {
+        let first = parts.next().unwrap();
+        let count = u16::from_le_bytes([first[10], first[11]]);
+        let rest: Vec<u8> = (1..count).flat_map(|_| parts.next().unwrap()).collect();
+        assert_eq!([&first[LONG..], &rest[..]].concat(), *frame);
+    }
+    assert!(sent.len() > 150, "{}", sent.len());
+}
+
+#[test]
 fn without_merging_a_frame_must_fit_one_chain() {
     let mut driver = Driver::new(256);
     let mut guest = driver.guest(1, MODERN);
