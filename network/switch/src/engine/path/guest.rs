@@ -246,6 +246,7 @@ impl Path {
         while chains < most {
             let Some(staged) = stage.frames.get_mut(stage.used) else { break };
             let Some(room) = arena.get_mut(at - header_bytes..at + FRAME_BYTES_MAX) else { break };
+            queue.ask_behind(chains);
             let bytes = queue.copy(queue.ahead(chains), room);
             chains += 1;
             if bytes <= header_bytes || bytes > room.len() {

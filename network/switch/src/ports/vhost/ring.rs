@@ -4,9 +4,11 @@
 //! and the number of those that were given back. What is given back is published once a turn of the engine.
 //!
 //! Chains are read ahead a batch at a time, in two passes, so that what another processor wrote is waited for all at once: first the
-//! numbers of the descriptors, whose lines are asked for, then the descriptors, of which the memory is. A chain of one
+//! numbers of the descriptors, whose lines are asked for, then the descriptors. A chain of one
 //! piece that lies in one region, as nearly all do, is then known by its place in our own addresses, and its descriptor is not read
-//! again. Any other is walked when it is its turn, from its number on, and believes nothing that was read ahead.
+//! again. Any other is walked when it is its turn, from its number on, and believes nothing that was read ahead. The memory of
+//! a chain is asked for a few chains before its turn, while others are worked on; that of a chain for the guest so that no other processor
+//! has it any more when it is written.
 //!
 //! Invariants
 //! - The three parts of the queue lie in lent memory, each in one piece and aligned: checked in [`Queue::new`].
@@ -36,6 +38,10 @@ pub const BATCH_MAX: usize = 64;
 /// Chains for the guest that are read ahead at once: what is sent to it in one turn mostly.
 const WRITE_AHEAD: u16 = 32;
 
+/// How many chains before its own turn a chain's memory is asked for. A processor waits for a dozen lines at once and no more: who
+/// asks for those of a whole batch at once waits for most of them there.
+const LEAD: u16 = 8;
+
 /// What a guest wrote makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonsense;
@@ -57,6 +63,17 @@ pub struct Ahead {
     pub bytes: u32,
     /// Number of its first descriptor, which nobody has checked yet if there are no bytes.
     pub head: u16,
+}
+
+impl Ahead {
+    /// Has the beginning of its memory fetched.
+    #[inline(always)]
+    fn ask<const KIND: u16>(&self) {
+        // Even if it is shorter, or there is none: a hint costs less than the question.
+        for line in [self.start, self.start.wrapping_add(LINE_BYTES)] {
+            if KIND == FLAG_WRITE { prefetch_to_write(line) } else { prefetch(line) }
+        }
+    }
 }
 
 /// Where the parts of a queue are, in addresses of the virtual machine monitor.
@@ -187,8 +204,8 @@ impl Queue {
         self.waiting()
     }
 
-    /// Reads up to `most` chains ahead, and has the memory that they begin with fetched: whoever works on them then
-    /// waits for all of it at once. Returns how many there are now, at most so many.
+    /// Reads up to `most` chains ahead, so that whoever works on them waits for all of them at once. Returns how many there are
+    /// now, at most so many.
     #[inline]
     pub fn read_ahead(&mut self, most: usize) -> usize {
         let most = most.min(BATCH_MAX) as u16;
@@ -207,13 +224,14 @@ impl Queue {
     fn fetch<const KIND: u16>(&mut self, count: u16) {
         let (memory, table, available) = (&*self.memory, self.descriptors, self.available);
         let (size, mask, ahead) = (self.size, self.size - 1, &mut *self.ahead);
-        let (first, more) = (self.ahead_end, count - self.ahead_end.wrapping_sub(self.next));
-        for position in (0..more).map(|more| first.wrapping_add(more)) {
+        let (first, known) = (self.ahead_end, self.ahead_end.wrapping_sub(self.next));
+        let positions = || (0..count - known).map(|more| first.wrapping_add(more));
+        for position in positions() {
             let head = cell(available, 2 + usize::from(position & mask)).load(Ordering::Relaxed);
             prefetch(table.wrapping_add(usize::from(head) * DESCRIPTOR_BYTES));
             ahead[usize::from(position) % BATCH_MAX].head = head;
         }
-        for position in (0..more).map(|more| first.wrapping_add(more)) {
+        for position in positions() {
             let ahead = &mut ahead[usize::from(position) % BATCH_MAX];
             ahead.bytes = 0;
             if ahead.head >= size {
@@ -221,19 +239,15 @@ impl Queue {
             }
             let first = read_descriptor(table, ahead.head);
             let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == KIND;
-            let start = match memory.whole(first.address, first.length) {
-                Some(start) if is_plain => {
-                    (ahead.start, ahead.bytes) = (start, first.length);
-                    start
-                }
-                _ => fetch_other(memory, &first, is_plain, ahead),
-            };
-            // Even if it is shorter: a hint costs less than the question.
-            for line in [start, start.wrapping_add(LINE_BYTES)] {
-                if KIND == FLAG_WRITE { prefetch_to_write(line) } else { prefetch(line) }
+            match memory.whole(first.address, first.length) {
+                Some(start) if is_plain => (ahead.start, ahead.bytes) = (start, first.length),
+                _ => read_other(memory, &first, is_plain, ahead),
             }
         }
-        self.ahead_end = first.wrapping_add(more);
+        self.ahead_end = self.next.wrapping_add(count);
+        for at in known..count.min(LEAD) {
+            self.ahead(usize::from(at)).ask::<KIND>();
+        }
     }
 
     /// Chains that were read ahead and are not done with.
@@ -246,6 +260,14 @@ impl Queue {
     #[inline(always)]
     pub fn ahead(&self, at: usize) -> &Ahead {
         &self.ahead[(usize::from(self.next) + at) % BATCH_MAX]
+    }
+
+    /// Has the memory of the chain fetched that is to be read [`LEAD`] chains behind the one that is `at` behind the next one.
+    #[inline(always)]
+    pub fn ask_behind(&self, at: usize) {
+        if at + usize::from(LEAD) < usize::from(self.known()) {
+            self.ahead(at + usize::from(LEAD)).ask::<0>();
+        }
     }
 
     /// Copies what one of them leads to into the beginning of `room`. Returns how many bytes that is; 0 if it makes no sense.
@@ -280,6 +302,9 @@ impl Queue {
     pub fn room(&mut self, bytes: usize) -> Option<Ahead> {
         if self.known() == 0 && !self.read_room() {
             return None;
+        }
+        if self.known() > LEAD {
+            self.ahead(usize::from(LEAD)).ask::<FLAG_WRITE>();
         }
         let ahead = *self.ahead(0);
         (ahead.bytes as usize >= bytes).then_some(ahead)
@@ -399,15 +424,15 @@ impl Queue {
     }
 }
 
-/// Notes where a chain begins that is not of one piece in the largest region; returns a place that is worth being fetched.
+/// Notes where a chain begins that is not of one piece in the largest region.
 #[cold]
 #[inline(never)]
-fn fetch_other(memory: &Memory, first: &Descriptor, is_plain: bool, ahead: &mut Ahead) -> *mut u8 {
-    let Some((start, there)) = memory.at(first.address, first.length) else { return ahead.start };
+fn read_other(memory: &Memory, first: &Descriptor, is_plain: bool, ahead: &mut Ahead) {
+    let Some((start, there)) = memory.at(first.address, first.length) else { return };
+    ahead.start = start;
     if is_plain && there == first.length as usize {
-        (ahead.start, ahead.bytes) = (start, first.length);
+        ahead.bytes = first.length;
     }
-    start
 }
 
 #[inline]
