@@ -293,7 +293,7 @@ pub struct Outlet<'a> {
     /// Its guest, if it is a guest's.
     guest: Option<RefMut<'a, Guest>>,
     counters: &'a Counters,
-    packets: u64,
+    packets: u32,
     bytes: u64,
 }
 
@@ -316,8 +316,8 @@ impl Drop for Outlet<'_> {
     #[inline(never)]
     fn drop(&mut self) {
         if self.packets > 0 {
-            self.counters.event(EngineEvent::PortWrites).add(self.packets);
-            self.counters.port(usize::from(self.port)).tx.add(self.packets, self.bytes);
+            self.counters.event(EngineEvent::PortWrites).add(self.packets.into());
+            self.counters.port(usize::from(self.port)).tx.add(self.packets.into(), self.bytes);
         }
     }
 }

@@ -34,10 +34,11 @@ pub fn alter_plain<'a>(
     Some((brief.ethernet().unwrap_or(own), rest))
 }
 
-/// Packets and their bytes.
+/// Packets and their bytes. Of two widths: those of one would be put together in a longer register first, to be added with twice the
+/// instructions.
 #[derive(Clone, Copy, Default)]
 struct Sum {
-    packets: u64,
+    packets: u32,
     bytes: u64,
 }
 
@@ -87,7 +88,8 @@ impl<'a> Tally<'a> {
         let Sum { packets, bytes } = std::mem::take(&mut self.of_flow);
         let tcp_flags = std::mem::take(&mut self.tcp_flags);
         if packets > 0 {
-            self.lookup.store.counters(self.slot).count(packets, bytes, self.lookup.now_ms, tcp_flags);
+            let counters = self.lookup.store.counters(self.slot);
+            counters.count(packets.into(), bytes, self.lookup.now_ms, tcp_flags);
             self.of_rule.packets += packets;
             self.of_rule.bytes += bytes;
         }
@@ -98,7 +100,7 @@ impl<'a> Tally<'a> {
         if packets > 0
             && let Some(rule) = self.lookup.counters.rule(self.rule)
         {
-            rule.add(packets, bytes);
+            rule.add(packets.into(), bytes);
         }
     }
 }

@@ -241,7 +241,7 @@ impl Queue {
             let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == KIND;
             match memory.whole(first.address, first.length) {
                 Some(start) if is_plain => (ahead.start, ahead.bytes) = (start, first.length),
-                _ => read_other(memory, &first, is_plain, ahead),
+                _ => read_other(memory, first, is_plain, ahead),
             }
         }
         self.ahead_end = self.next.wrapping_add(count);
@@ -427,7 +427,7 @@ impl Queue {
 /// Notes where a chain begins that is not of one piece in the largest region.
 #[cold]
 #[inline(never)]
-fn read_other(memory: &Memory, first: &Descriptor, is_plain: bool, ahead: &mut Ahead) {
+fn read_other(memory: &Memory, first: Descriptor, is_plain: bool, ahead: &mut Ahead) {
     let Some((start, there)) = memory.at(first.address, first.length) else { return };
     ahead.start = start;
     if is_plain && there == first.length as usize {
