@@ -5,6 +5,7 @@
 
 use crate::address::IpAddress;
 use crate::headers::{Fragment, Parsed, Transport};
+use std::hash::{Hash, Hasher};
 
 /// The packet is a later fragment: its ports are in the first one, so they are 0 here. Who has seen the first one can
 /// make the flow's key of it.
@@ -21,7 +22,7 @@ const ICMPV6_ECHO_REQUEST: u8 = 128;
 const ICMPV6_ECHO_REPLY: u8 = 129;
 
 /// Names one direction of one flow: 44 bytes, no padding. A table entry of one 64-byte cache line has 20 to spare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct FlowKey {
     /// Source address; for [`FLAG_ETHERNET`] the source Ethernet address in its first 6 bytes.
@@ -41,6 +42,9 @@ pub struct FlowKey {
     /// [`FLAG_FRAGMENT`], [`FLAG_ETHERNET`].
     pub flags: u8,
 }
+
+/// All fields of a key as numbers.
+pub(crate) type Words = [u64; 6];
 
 impl FlowKey {
     /// The key of a parsed frame in `zone`. Every frame has one.
@@ -118,18 +122,51 @@ impl FlowKey {
         key
     }
 
+    /// All fields as numbers, put together as they lie in memory on most machines: then each is one read.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> Words {
+        let (s0, s1) = halves(&self.source);
+        let (d0, d1) = halves(&self.destination);
+        let ports = u64::from(self.source_port) << 32 | u64::from(self.destination_port) << 48;
+        let rest = u64::from(self.protocol) << 16 | u64::from(self.flags) << 24;
+        [s0, s1, d0, d1, u64::from(self.zone) | ports, u64::from(self.vlan) | rest]
+    }
+
     /// Keyed hash of all fields. Two products deep; all 64 bits are usable.
     #[inline]
     pub fn hash(&self, seed: &HashSeed) -> u64 {
-        let (s0, s1) = halves(&self.source);
-        let (d0, d1) = halves(&self.destination);
-        let ports = u64::from(self.source_port) << 16 | u64::from(self.destination_port);
-        let rest = u64::from(self.vlan) << 16 | u64::from(self.protocol) << 8 | u64::from(self.flags);
-        let k = &seed.words;
-        let source = fold(s0 ^ k[0], s1 ^ k[1]);
-        let destination = fold(d0 ^ k[2], d1 ^ k[3]);
-        let meta = fold((u64::from(self.zone) << 32 | ports) ^ k[4], rest ^ k[5]);
-        fold(source.rotate_left(23) ^ meta ^ k[6], destination ^ k[7])
+        hash(&self.words(), seed)
+    }
+}
+
+/// See [`FlowKey::hash`].
+#[inline(always)]
+pub(crate) fn hash(&[s0, s1, d0, d1, ports, rest]: &Words, seed: &HashSeed) -> u64 {
+    let k = &seed.words;
+    let source = fold(s0 ^ k[0], s1 ^ k[1]);
+    let destination = fold(d0 ^ k[2], d1 ^ k[3]);
+    let meta = fold(ports ^ k[4], rest ^ k[5]);
+    fold(source.rotate_left(23) ^ meta ^ k[6], destination ^ k[7])
+}
+
+impl PartialEq for FlowKey {
+    /// Both addresses at once, and the other fields by words: what the field by field form is not made of.
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        let ([.., ports, rest], [.., their_ports, their_rest]) = (self.words(), other.words());
+        let are_the_same = self.source == other.source && self.destination == other.destination;
+        are_the_same && ports == their_ports && rest == their_rest
+    }
+}
+
+impl Eq for FlowKey {}
+
+impl Hash for FlowKey {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for word in self.words() {
+            state.write_u64(word);
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! written for the next device; a guest's own header is never handed on.
 
 use crate::PacketError;
-use crate::bytes::put;
+use crate::bytes::{get_array, put};
 use crate::checksum::{TCP_CHECKSUM_OFFSET, UDP_CHECKSUM_OFFSET};
 use crate::headers::{Fragment, Network, Parsed, Transport, tcp_flags};
 
@@ -81,6 +81,14 @@ pub enum Offload {
     Segment(Segmentation),
 }
 
+/// Whether a header asks for nothing, and [`VirtioNetHeader::validate`] would say so of a frame of so many bytes.
+#[inline]
+pub fn asks_nothing(header: &[u8; HEADER_BYTES], frame_bytes: usize) -> bool {
+    // Flags, kind of segmentation, length of the headers; without a kind the rest means nothing.
+    let word = u64::from_le_bytes(get_array(header, 0));
+    word & 0xffff & !u64::from(FLAG_DATA_VALID) == 0 && usize::from((word >> 16) as u16) <= frame_bytes
+}
+
 impl VirtioNetHeader {
     /// Reads the header from the first [`HEADER_BYTES`] or [`MERGEABLE_HEADER_BYTES`] (`length`) of a buffer.
     ///
@@ -127,14 +135,6 @@ impl VirtioNetHeader {
             put(buffer, 10, &self.num_buffers.to_le_bytes());
         }
         Ok(())
-    }
-
-    /// Whether it asks for nothing, and [`VirtioNetHeader::validate`] would say so of a frame of so many bytes.
-    #[inline]
-    pub fn asks_nothing(&self, frame_bytes: usize) -> bool {
-        self.flags & !FLAG_DATA_VALID == 0
-            && self.gso_type == GSO_NONE
-            && usize::from(self.hdr_len) <= frame_bytes
     }
 
     /// Checks what the header asks for against the frame (`frame_bytes` long) that follows it.

@@ -8,7 +8,7 @@ use super::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP, PROTOCOL_UDP, 
 use crate::address::IpAddress;
 use crate::bytes::{get_array, get16};
 use crate::checksum::update;
-use crate::key::{FlowKey, NO_VLAN};
+use crate::key::{FlowKey, HashSeed, NO_VLAN, Words, hash};
 
 /// Ethertype of IPv4, version 4 and a header of 20 bytes, as the four bytes from the ethertype on are read here.
 const IPV4_WITHOUT_OPTIONS: u32 = 0x0045_0008;
@@ -18,6 +18,8 @@ const IPV4_MASK: u32 = 0x00ff_ffff;
 const IPV6_MASK: u32 = 0x00f0_ffff;
 /// Of the word with IPv4's fragment offset: the offset, and "more fragments".
 const IS_FRAGMENT: u16 = 0x3fff;
+/// The shortest plain frame: IPv4 and UDP.
+const SHORTEST: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
 /// First byte of the addresses that are no host's: multicast and what is behind.
 const NO_HOST: u8 = 224;
 
@@ -54,21 +56,34 @@ impl Plain {
     /// Reads a frame that came from `zone`; `None` when it is not plain.
     #[inline]
     pub fn new(zone: u32, frame: &[u8]) -> Option<Plain> {
-        // The shortest: IPv4 and UDP.
-        let head: &[u8; ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES] = frame.first_chunk()?;
+        let mut plain = Plain::default();
+        plain.read(zone, frame).map(|_| plain)
+    }
+
+    /// As [`Plain::new`], in the place of what was there, which is gone also when the frame is not plain. Returns the hash of its key
+    /// if it is.
+    #[inline]
+    pub fn renew(&mut self, zone: u32, frame: &[u8], seed: &HashSeed) -> Option<u64> {
+        self.read(zone, frame).map(|words| hash(&words, seed))
+    }
+
+    /// Returns the words of the key: what was just written field by field is slow to read in words.
+    #[inline(always)]
+    fn read(&mut self, zone: u32, frame: &[u8]) -> Option<Words> {
+        let head = frame.first_chunk::<SHORTEST>()?;
         // To many.
         if head[0] & 1 != 0 {
             return None;
         }
         let kind = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
         if kind & IPV4_MASK == IPV4_WITHOUT_OPTIONS {
-            return Plain::of_ipv4(zone, frame, head);
+            return self.read_ipv4(zone, frame, head);
         }
-        if kind & IPV6_MASK == IPV6 { Plain::of_ipv6(zone, frame) } else { None }
+        if kind & IPV6_MASK == IPV6 { self.read_ipv6(zone, frame) } else { None }
     }
 
-    #[inline]
-    fn of_ipv4(zone: u32, frame: &[u8], head: &[u8; 42]) -> Option<Plain> {
+    #[inline(always)]
+    fn read_ipv4(&mut self, zone: u32, frame: &[u8], head: &[u8; SHORTEST]) -> Option<Words> {
         let l3_bytes = get16(head, 16);
         let is_whole = get16(head, 20) & IS_FRAGMENT == 0;
         let of_hosts = head[26] < NO_HOST && head[30] < NO_HOST;
@@ -77,21 +92,14 @@ impl Plain {
         }
         let transport_bytes = usize::from(l3_bytes).checked_sub(IPV4_BYTES)?;
         let tcp_flags = transport(head[23], frame, ETHERNET_BYTES + IPV4_BYTES, transport_bytes)?;
-        let key = FlowKey {
-            source: IpAddress::v4(get_array(head, 26)),
-            destination: IpAddress::v4(get_array(head, 30)),
-            zone,
-            source_port: get16(head, 34),
-            destination_port: get16(head, 36),
-            vlan: NO_VLAN,
-            protocol: head[23],
-            flags: 0,
-        };
-        Some(Plain { key, l3_bytes, ttl: head[22], tcp_flags })
+        (self.l3_bytes, self.ttl, self.tcp_flags) = (l3_bytes, head[22], tcp_flags);
+        let addresses = (IpAddress::v4(get_array(head, 26)), IpAddress::v4(get_array(head, 30)));
+        Some(self.set_key(zone, addresses, (get16(head, 34), get16(head, 36)), head[23]))
     }
 
-    #[inline]
-    fn of_ipv6(zone: u32, frame: &[u8]) -> Option<Plain> {
+    // Not in line: it would be in the way of the other.
+    #[inline(never)]
+    fn read_ipv6(&mut self, zone: u32, frame: &[u8]) -> Option<Words> {
         let head: &[u8; ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES] = frame.first_chunk()?;
         let transport_bytes = usize::from(get16(head, 18));
         let l3_bytes = IPV6_BYTES + transport_bytes;
@@ -101,21 +109,34 @@ impl Plain {
             return None;
         }
         let tcp_flags = transport(head[20], frame, ETHERNET_BYTES + IPV6_BYTES, transport_bytes)?;
+        (self.l3_bytes, self.ttl, self.tcp_flags) = (l3_bytes as u16, head[21], tcp_flags);
+        Some(self.set_key(zone, (source, destination), (get16(head, 54), get16(head, 56)), head[20]))
+    }
+
+    #[inline(always)]
+    fn set_key(
+        &mut self,
+        zone: u32,
+        (source, destination): (IpAddress, IpAddress),
+        (source_port, destination_port): (u16, u16),
+        protocol: u8,
+    ) -> Words {
         let key = FlowKey {
             source,
             destination,
             zone,
-            source_port: get16(head, 54),
-            destination_port: get16(head, 56),
+            source_port,
+            destination_port,
             vlan: NO_VLAN,
-            protocol: head[20],
+            protocol,
             flags: 0,
         };
-        Some(Plain { key, l3_bytes: l3_bytes as u16, ttl: head[21], tcp_flags })
+        self.key = key;
+        key.words()
     }
 
     /// Takes one from TTL or hop limit, which must be more than 1.
-    #[inline]
+    #[inline(never)]
     pub fn decrement_ttl(&mut self, frame: &mut [u8]) {
         debug_assert!(self.ttl > 1);
         let Some(head) = frame.first_chunk_mut::<{ ETHERNET_BYTES + IPV4_BYTES }>() else { return };
@@ -132,7 +153,7 @@ impl Plain {
 }
 
 /// Checks a transport header of which there are `there` bytes from `at` on, all in the frame. Returns the TCP flags, 0 of UDP.
-#[inline]
+#[inline(always)]
 fn transport(protocol: u8, frame: &[u8], at: usize, there: usize) -> Option<u8> {
     match protocol {
         PROTOCOL_UDP if there >= UDP_BYTES => {

@@ -62,6 +62,31 @@ fn every_field_moves_the_hash_and_the_seed_does() {
 }
 
 #[test]
+fn keys_are_equal_only_in_all_fields() {
+    let base = key(fixtures::UDP_V4);
+    let changes: [fn(&mut FlowKey); 10] = [
+        |key| key.source.0[15] ^= 1,
+        |key| key.source.0[0] ^= 0x80,
+        |key| key.destination.0[15] ^= 1,
+        |key| key.destination.0[0] ^= 0x80,
+        |key| key.zone ^= 1 << 31,
+        |key| key.source_port ^= 0x8000,
+        |key| key.destination_port ^= 0x8000,
+        |key| key.vlan ^= 0x8000,
+        |key| key.protocol ^= 0x80,
+        |key| key.flags ^= 0x80,
+    ];
+    for change in changes {
+        let mut other = base;
+        assert_eq!(other, base);
+        change(&mut other);
+        assert_ne!(other, base);
+        change(&mut other);
+        assert_eq!(HashSet::from([base, other]).len(), 1);
+    }
+}
+
+#[test]
 fn hashes_spread_over_low_and_high_bits() {
     let seed = HashSeed::new([0x1234_5678, 0x9abc_def0]);
     let mut low = vec![0_u32; 256];

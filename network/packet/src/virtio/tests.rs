@@ -87,3 +87,18 @@ fn bounds_the_number_of_segments_and_refuses_control_segments() {
     let header = VirtioNetHeader { gso_type: 0, hdr_len: 0, csum_offset: 2, ..request() };
     assert_eq!(header.validate(echo.len(), &parse(&echo).unwrap()), Err(PacketError::VirtioChecksum));
 }
+
+#[test]
+fn what_asks_for_nothing_is_told_from_two_words() {
+    let (frame, parsed) = tcp();
+    for bits in 0..=u16::MAX {
+        let [flags, gso_type] = bits.to_le_bytes();
+        for hdr_len in [0, 1, frame.len() as u16, frame.len() as u16 + 1, u16::MAX] {
+            let header = VirtioNetHeader { flags, gso_type, hdr_len, ..request() };
+            let mut buffer = [0; HEADER_BYTES];
+            header.encode(&mut buffer, HEADER_BYTES).unwrap();
+            let is_complete = header.validate(frame.len(), &parsed) == Ok(Offload::Complete);
+            assert_eq!(asks_nothing(&buffer, frame.len()), is_complete, "{header:?}");
+        }
+    }
+}

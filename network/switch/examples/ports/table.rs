@@ -76,6 +76,7 @@ impl Table {
         (thread_cpu() - before).as_nanos() as f64 / (BATCHES * BATCH) as f64
     }
 
+    /// As the engine does for plain packets: what it needs of a flow that is where it was looked for lies in one line with the key.
     fn find_batch(&self, keys: &[FlowKey; BATCH]) -> u32 {
         let mut hashes = [0; BATCH];
         for (hash, key) in hashes.iter_mut().zip(keys) {
@@ -83,10 +84,9 @@ impl Table {
             self.tables.prefetch_bucket(*hash);
         }
         let near = hashes.map(|hash| self.tables.prefetch_flow(&self.store, hash, true));
-        let find = |at: usize| {
-            let found = self.tables.find_near(&self.store, near[at], hashes[at], &keys[at]);
-            let (slot, action) = found.expect("a flow");
-            slot + u32::from(action.mtu)
+        let find = |at: usize| match self.tables.brief_near(&self.store, near[at], &keys[at]) {
+            Some((slot, brief)) => slot + u32::from(brief.mtu),
+            None => self.find(hashes[at], &keys[at]),
         };
         (0..BATCH).map(find).sum()
     }

@@ -1,14 +1,16 @@
-//! What becomes of one packet: the decision and the changes, without any input or output.
+//! What becomes of one packet: the decision and the changes, without any input or output. [`plain`]: the same for those that go
+//! the short way.
+
+pub mod plain;
 
 use super::counters::Counters;
 use crate::flow::{CounterIndex, MissReason};
-use crate::flowtable::action::Brief;
 use crate::flowtable::{CompiledAction, CompiledHop, FlowStore, Tables};
 use weir_packet::address::Mac;
 use weir_packet::headers::PROTOCOL_ICMPV6;
 use weir_packet::rewrite::{self, ChecksumState};
 use weir_packet::virtio::{Offload, VirtioNetHeader};
-use weir_packet::{FlowKey, Fragment, PacketError, Parsed, Plain, Transport, checksum};
+use weir_packet::{FlowKey, Fragment, PacketError, Parsed, Transport, checksum};
 
 /// A frame and what its virtio header asks for, both checked. By default of an empty frame.
 #[derive(Clone, Copy, Debug)]
@@ -225,39 +227,6 @@ pub fn judge_ahead<'a>(
         Some((slot, action, *hash))
     };
     judge_found(lookup, last, zone, key, find, packet, frame_bytes)
-}
-
-/// What is to be done with a plain packet of a batch, if its flow says all of it briefly; it is counted then. Else nothing is said:
-/// it must be parsed and judged as any other.
-#[inline]
-pub fn judge_plain<'a>(
-    lookup: &Lookup<'a>,
-    near: Option<u32>,
-    packet: &Plain,
-    frame_bytes: usize,
-    goes: impl FnOnce(&Brief) -> bool,
-) -> Option<&'a Brief> {
-    let (slot, brief) = lookup.tables.brief_near(lookup.store, near, &packet.key)?;
-    let fits = packet.l3_bytes <= brief.mtu && (!brief.is_routed() || packet.ttl > 1);
-    if !fits || !brief.is_all(packet.tcp_flags) || !goes(brief) {
-        return None;
-    }
-    lookup.store.counters(slot).count(1, frame_bytes as u64, lookup.now_ms, packet.tcp_flags);
-    if let Some(rule) = lookup.counters.rule(brief.counter()) {
-        rule.add(1, frame_bytes as u64);
-    }
-    Some(brief)
-}
-
-/// Changes a plain packet as its flow says.
-#[inline]
-pub fn alter_plain(frame: &mut [u8], packet: &mut Plain, brief: &Brief) {
-    if brief.is_routed() {
-        packet.decrement_ttl(frame);
-    }
-    if let (Some(ethernet), Some(head)) = (brief.ethernet(), frame.first_chunk_mut::<12>()) {
-        *head = *ethernet;
-    }
 }
 
 #[inline]

@@ -4,16 +4,19 @@
 //! pointer.
 //!
 //! A guest that had something is looked at in every turn and asked not to kick, until a turn finds nothing (it is *hot*
-//! meanwhile). What guests were sent is shown to them at the end of the turn, at once (row A20).
+//! meanwhile). What guests were sent, and what was taken of them, is shown to them at the end of the turn, at once (row A20).
 
 use super::counters::{Counters, EngineDrop, EngineEvent};
+use super::forward::plain::ADDRESSES_BYTES;
 use super::sys::{self, Poller};
 use super::{EXTERNAL, PORTS_MAX};
+use crate::flow::PortIndex;
 use crate::ports::vhost::guest::{Guest, Refused};
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use weir_packet::address::Mac;
 use weir_packet::virtio::{HEADER_BYTES, VirtioNetHeader};
 
@@ -54,7 +57,7 @@ pub struct Ports {
     single: Option<usize>,
     /// Guests to look at in the next turn. Each is in it once, so it has at most `PORTS_MAX`.
     hot: Vec<usize>,
-    /// Guests that were sent something which is not shown yet; each is in it once.
+    /// Guests that have something which is not shown yet; each is in it once.
     dirty: RefCell<Vec<usize>>,
 }
 
@@ -161,20 +164,34 @@ impl Ports {
         }
     }
 
-    /// Shows guests what they were sent.
+    /// Shows guests what they were sent, and what was taken of them.
     #[inline]
     pub fn publish(&mut self, counters: &Counters) {
-        while let Some(number) = self.dirty.get_mut().pop() {
-            let Some(guest) = guest_of(&self.ports, number) else { continue };
+        if self.dirty.get_mut().is_empty() {
+            return;
+        }
+        let mut dirty = std::mem::take(self.dirty.get_mut());
+        for guest in dirty.iter().filter_map(|number| guest_of(&self.ports, *number)) {
+            guest.borrow_mut().show();
+        }
+        // What guests want is read after they can see what they get.
+        fence(Ordering::SeqCst);
+        let mut interrupts = 0;
+        for number in &dirty {
+            let Some(guest) = guest_of(&self.ports, *number) else { continue };
             let mut guest = guest.borrow_mut();
-            counters.event(EngineEvent::GuestInterrupts).add(guest.publish());
+            interrupts += guest.interrupt();
+            guest.prepare();
             let ails = guest.is_lost() || guest.has_broken();
             drop(guest);
             if ails {
                 // Whoever looks at it sees why.
-                self.heat(number);
+                self.heat(*number);
             }
         }
+        counters.event(EngineEvent::GuestInterrupts).add(interrupts);
+        dirty.clear();
+        *self.dirty.get_mut() = dirty;
     }
 
     /// Stops watching a port.
@@ -203,10 +220,42 @@ impl Ports {
         }
     }
 
-    /// Whether a port takes any frame as it is: it carries traffic, and prescribes no Ethernet addresses.
+    /// Has plain frames go to a port, and no more to the one before. Returns whether it takes any frame as it is: it carries
+    /// traffic, and prescribes no Ethernet addresses.
+    #[inline(never)]
+    pub fn turn_to<'a>(
+        &'a self,
+        outlet: &mut Option<Outlet<'a>>,
+        counters: &'a Counters,
+        number: PortIndex,
+    ) -> bool {
+        // First: a guest is borrowed once.
+        *outlet = None;
+        *outlet = self.outlet(counters, number);
+        outlet.is_some()
+    }
+
+    fn outlet<'a>(&'a self, counters: &'a Counters, number: PortIndex) -> Option<Outlet<'a>> {
+        let port = self.ports.get(usize::from(number))?.as_ref()?;
+        if !port.up || port.ethernet.is_some() {
+            return None;
+        }
+        let mut guest = match &port.device {
+            Device::Guest(guest) => Some(guest.borrow_mut()),
+            Device::Tap(_) => None,
+        };
+        if let Some(guest) = &mut guest {
+            self.note(usize::from(number), guest);
+        }
+        Some(Outlet { port: number, guest, counters, packets: 0, bytes: 0 })
+    }
+
+    /// Notes that something may have to be shown to a guest at the end of the turn.
     #[inline]
-    pub fn takes_any(&self, number: usize) -> bool {
-        matches!(self.ports.get(number), Some(Some(port)) if port.up && port.ethernet.is_none())
+    pub fn note(&self, number: usize, guest: &mut Guest) {
+        if !std::mem::replace(&mut guest.dirty, true) {
+            self.dirty.borrow_mut().push(number);
+        }
     }
 
     /// The TAP of a port that carries traffic.
@@ -234,6 +283,42 @@ impl Ports {
     #[inline]
     pub fn ethernet(&self, number: usize) -> Option<(Mac, Mac)> {
         self.ports[number].as_ref().and_then(|port| port.ethernet)
+    }
+}
+
+/// Where plain frames of a batch go that follow each other to one port: it is looked up and counted once.
+pub struct Outlet<'a> {
+    /// The port.
+    pub port: PortIndex,
+    /// Its guest, if it is a guest's.
+    guest: Option<RefMut<'a, Guest>>,
+    counters: &'a Counters,
+    packets: u32,
+    bytes: u64,
+}
+
+impl Outlet<'_> {
+    /// Writes a frame of which nothing is left to do to the guest: Ethernet addresses, and what follows them. Returns whether it was
+    /// written; if not, [`write`] says why, once this is dropped.
+    #[inline(always)]
+    pub fn send(&mut self, ethernet: &[u8; ADDRESSES_BYTES], rest: &[u8]) -> bool {
+        let Some(guest) = &mut self.guest else { return false };
+        let is_sent = guest.put_plain(ethernet, rest, || flow_of(&[sys::piece(ethernet), sys::piece(rest)]));
+        if is_sent {
+            self.packets += 1;
+            self.bytes += (ADDRESSES_BYTES + rest.len()) as u64;
+        }
+        is_sent
+    }
+}
+
+impl Drop for Outlet<'_> {
+    #[inline(never)]
+    fn drop(&mut self) {
+        if self.packets > 0 {
+            self.counters.event(EngineEvent::PortWrites).add(self.packets.into());
+            self.counters.port(usize::from(self.port)).tx.add(self.packets.into(), self.bytes);
+        }
     }
 }
 
@@ -311,12 +396,8 @@ pub fn send(
     bytes: u64,
 ) {
     let mut guest = guest.borrow_mut();
-    let was_dirty = guest.dirty;
-    let result = guest.send(header, pieces, || flow_of(pieces));
-    if guest.dirty && !was_dirty {
-        ports.dirty.borrow_mut().push(number);
-    }
-    match result {
+    ports.note(number, &mut guest);
+    match guest.send(header, pieces, || flow_of(pieces)) {
         Ok(lost) => {
             counters.event(EngineEvent::PortWrites).add(1);
             counters
@@ -344,6 +425,7 @@ pub fn send(
 
 /// A number that is the same for all frames of a flow: addresses and ports, summed. It needs not spread well against
 /// somebody's will: a guest's own queues are all that it chooses among.
+#[inline(never)]
 fn flow_of(pieces: &[libc::iovec]) -> u32 {
     const ETHERNET_BYTES: usize = 14;
     let mut head = [0_u8; 64];

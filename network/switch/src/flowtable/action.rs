@@ -171,10 +171,17 @@ impl Brief {
         Brief { ethernet, port, mtu: action.mtu, word }
     }
 
-    /// Whether it says all that is to be done with a plain packet of these TCP flags.
+    /// Whether it says all that is to be done with a plain packet of this TTL and these TCP flags.
+    #[inline(always)]
+    pub fn is_all(&self, ttl: u8, tcp_flags: u8) -> bool {
+        let asks = self.word & (Brief::IS_ALL | Brief::ROUTED | Brief::CLAMPS);
+        asks == Brief::IS_ALL || self.is_all_of(ttl, tcp_flags)
+    }
+
     #[inline]
-    pub fn is_all(&self, tcp_flags: u8) -> bool {
-        self.word & Brief::IS_ALL != 0 && (self.word & Brief::CLAMPS == 0 || tcp_flags & tcp_flags::SYN == 0)
+    fn is_all_of(&self, ttl: u8, tcp_flags: u8) -> bool {
+        let clamps = self.word & Brief::CLAMPS != 0 && tcp_flags & tcp_flags::SYN != 0;
+        self.word & Brief::IS_ALL != 0 && (!self.is_routed() || ttl > 1) && !clamps
     }
 
     /// Rule counter.

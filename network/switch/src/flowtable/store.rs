@@ -147,6 +147,12 @@ impl FlowStore {
         key.hash(&self.seed)
     }
 
+    /// What keys are hashed with.
+    #[inline]
+    pub fn seed(&self) -> &HashSeed {
+        &self.seed
+    }
+
     /// Slots that have memory.
     pub fn slots(&self) -> usize {
         self.slots.load(Relaxed)
@@ -165,6 +171,11 @@ impl FlowStore {
         if !is_plain {
             prefetch(entry.wrapping_add(LINE_BYTES));
         }
+    }
+
+    /// Has fetched what a packet of a flow is counted in.
+    #[inline]
+    pub fn prefetch_counters(&self, slot: u32) {
         prefetch(self.counters.as_ptr().wrapping_add(slot as usize));
     }
 

@@ -81,6 +81,21 @@ fn every_inserted_flow_is_found_at_every_size() {
 }
 
 #[test]
+fn nearly_every_flow_is_where_it_is_looked_for_first() {
+    let (mut shadow, mut engine, store) = table();
+    // 4096 buckets, three quarters full: one more would double them.
+    for number in 0..4096 * 6 {
+        shadow.insert(key(number), action(number), 0).unwrap();
+    }
+    engine = swap(&mut shadow, engine);
+    assert_eq!(engine.index.bytes(), 4096 * 64);
+    let share = engine.index.share_in_first(&store);
+    assert!((0.92..0.97).contains(&share), "{share}");
+    let lost = (0..4096 * 6).filter(|&n| counter_of(&engine, &store, &key(n)) != Some(n)).count();
+    assert_eq!(lost, 0, "whoever made room for another is found");
+}
+
+#[test]
 fn a_full_index_says_so_and_keeps_what_it_has() {
     let store = FlowStore::new([1, 2]);
     let mut index = Index::default();

@@ -111,3 +111,17 @@ pub fn prefetch<T>(at: *const T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }
+
+/// Has the line that something begins in fetched to be written: no other processor has it then.
+#[inline(always)]
+pub fn prefetch_to_write<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; any address will do. Processors that do not know it take it for no instruction. The compiler's own form of it
+    // is made only for processors that are said to know it.
+    #[allow(unsafe_code)]
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    prefetch(at);
+}

@@ -18,6 +18,9 @@ fn agrees(frame: &[u8]) {
     let Some(mut plain) = plain else { return assert!(!wanted, "{frame:02x?}") };
     assert!(wanted, "{frame:02x?}");
     assert_eq!(plain.key, FlowKey::new(9, &parsed));
+    let (mut again, seed) = (plain, HashSeed::new([1, 2]));
+    again.key.zone = 7;
+    assert_eq!((again.renew(9, frame, &seed), again), (Some(plain.key.hash(&seed)), plain));
     let told = (usize::from(plain.l3_bytes), plain.ttl, plain.tcp_flags);
     assert_eq!(told, (parsed.l3_length(), parsed.ttl, parsed.tcp_flags));
     if plain.ttl > 1 {

@@ -1,3 +1,4 @@
+use super::plain::{Tally, alter_plain, judge_plain};
 use super::*;
 use crate::flow::{Action, Hop, NO_CONNECTION, Nat};
 use crate::flowtable::Shadow;
@@ -5,9 +6,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use weir_model::MacAddr;
 use weir_packet::build::{Link, udp_datagram};
-use weir_packet::checksum;
 use weir_packet::segment::Segmenter;
 use weir_packet::virtio::HEADER_BYTES;
+use weir_packet::{Plain, checksum};
 
 fn action() -> Action {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -165,10 +166,11 @@ fn short_way(world: &World, frame: &[u8]) -> Option<(Vec<u8>, u16)> {
     let lookup = Lookup { tables, store, counters, now_ms: 9 };
     let mut plain = Plain::new(3, frame).unwrap();
     let near = tables.prefetch_flow(store, store.hash(&plain.key), true);
-    let brief = judge_plain(&lookup, near, &plain, frame.len(), |_| true)?;
+    let (slot, brief) = judge_plain(&lookup, near, &plain)?;
+    Tally::new(&lookup).count(slot, brief, &plain, frame.len());
     let mut frame = frame.to_vec();
-    alter_plain(&mut frame, &mut plain, brief);
-    Some((frame, brief.port))
+    let (ethernet, rest) = alter_plain(&mut frame, &mut plain, brief)?;
+    Some(([&ethernet[..], rest].concat(), brief.port))
 }
 
 #[test]
@@ -217,6 +219,46 @@ fn the_short_way_leads_where_the_long_one_does_or_is_not_gone() {
         }
     }
     assert!(gone > 100 && left > gone, "{gone} went, {left} did not");
+}
+
+#[test]
+fn plain_packets_are_counted_under_their_flows_and_rules_whatever_follows_what() {
+    let store = Arc::new(FlowStore::new([5, 6]));
+    let (mut shadow, _) = Shadow::new(Arc::clone(&store));
+    let counters = Counters::default();
+    let plains: Vec<Plain> = (0..4_u16)
+        .map(|flow| {
+            let mut frame = tcp(1 << flow);
+            frame[34..36].copy_from_slice(&flow.to_be_bytes());
+            Plain::new(3, &frame).unwrap()
+        })
+        .collect();
+    for (flow, plain) in plains.iter().enumerate() {
+        let action =
+            Action { hop: Hop::Port(7), nat: None, mss_max: 0, counter: flow as u32 / 2, ..action() };
+        shadow.insert(plain.key, CompiledAction::new(&action).unwrap(), 0).unwrap();
+    }
+    let tables = shadow.publish().unwrap();
+    let lookup = Lookup { tables: &tables, store: &store, counters: &counters, now_ms: 9 };
+    let order = [3, 3, 0, 1, 0, 2, 2, 2, 1, 3];
+    {
+        let mut tally = Tally::new(&lookup);
+        for flow in order {
+            let near = tables.prefetch_flow(&store, store.hash(&plains[flow].key), true);
+            let (slot, brief) = judge_plain(&lookup, near, &plains[flow]).unwrap();
+            tally.count(slot, brief, &plains[flow], 100 + flow);
+        }
+    }
+    for (flow, plain) in plains.iter().enumerate() {
+        let (slot, _) = tables.find(&store, store.hash(&plain.key), &plain.key).unwrap();
+        let (seen, times) = (store.counters(slot), order.iter().filter(|of| **of == flow).count() as u64);
+        use std::sync::atomic::Ordering::Relaxed;
+        assert_eq!(seen.packets.load(Relaxed), times);
+        assert_eq!(seen.bytes.load(Relaxed), times * (100 + flow as u64));
+        assert_eq!((seen.last_seen_ms.load(Relaxed), seen.tcp_flags.load(Relaxed)), (9, 1 << flow));
+    }
+    let rules = [0, 1].map(|rule| counters.rule(rule).unwrap());
+    assert_eq!(rules.map(|rule| (rule.packets.get(), rule.bytes.get())), [(4, 402), (6, 615)]);
 }
 
 /// An endpoint may write anything into its device.

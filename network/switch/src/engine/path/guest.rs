@@ -6,17 +6,27 @@
 //!
 //! A frame that is [`Plain`], asks nothing of the device and belongs to a flow that leads to a port here goes a short way: five fields
 //! are read of it, and one line of its flow. It is judged as any other would be, and whatever is not so goes the long way.
+//!
+//! Frames that go the short way one behind the other are a run. What is the same for them is done once a run: the port that they go to is
+//! looked up, the flow, its rule and the port are counted. A frame is written to a guest from its parts: a new virtio header, the Ethernet
+//! addresses from its flow, the rest from our copy; no part of the copy is written and read again soon after. So a frame's cost is
+//! two copies of which the second is short, two descriptors, a hash, and a line each of the index, the flow and its statistics.
+//!
+//! The order of frames is that of the guest, whichever way each of them goes.
 
 use super::{FRAME_BYTES_MAX, HEADROOM, Origin, PORT_FRAMES_PER_TURN, Path, port_zone};
+use crate::capture::Taps;
 use crate::engine::Miss;
-use crate::engine::counters::EngineEvent;
-use crate::engine::forward::{self, Ahead, Checked, Lookup};
-use crate::engine::port::{self, Served};
+use crate::engine::counters::{Counters, EngineEvent};
+use crate::engine::forward::plain::{ADDRESSES_BYTES, Tally, alter_plain, judge_plain};
+use crate::engine::forward::{Ahead, Checked, LastFlow, Lookup};
+use crate::engine::port::{self, Outlet, Ports, Served};
 use crate::engine::ring::FrameProducer;
-use crate::ports::vhost::guest::Taken;
+use crate::flow::PortIndex;
+use crate::flowtable::FlowStore;
 use crate::ports::vhost::ring::BATCH_MAX;
 use std::time::Duration;
-use weir_packet::virtio::{HEADER_BYTES, MERGEABLE_HEADER_BYTES, VirtioNetHeader};
+use weir_packet::virtio::{HEADER_BYTES, MERGEABLE_HEADER_BYTES, VirtioNetHeader, asks_nothing};
 use weir_packet::{FlowKey, Fragment, Plain};
 
 /// Frames that are longer end the batch: they are sent while they are in the processor's cache.
@@ -30,7 +40,7 @@ const _: () = assert!(BATCH_MAX <= PORT_FRAMES_PER_TURN && MERGEABLE_HEADER_BYTE
 /// How a frame of a batch is dealt with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Way {
-    /// The short way, if its flow allows; `packet` is not filled in.
+    /// The short way, if its flow allows; it is not parsed in full.
     #[default]
     Short,
     /// The long way; its flow is looked for ahead.
@@ -39,19 +49,18 @@ enum Way {
     Fragment,
 }
 
-/// A frame of a batch, in the arena.
+/// A frame of a batch, in the arena: what is read of every one.
 #[derive(Clone, Default)]
 struct Staged {
     at: usize,
     length: usize,
     way: Way,
-    /// Hash of the key.
-    hash: u64,
     /// Where its flow nearly certainly is.
     near: Option<u32>,
+    /// Hash of the key.
+    hash: u64,
     /// Of the long way only the key is filled in.
     plain: Plain,
-    packet: Checked,
 }
 
 impl Staged {
@@ -62,15 +71,70 @@ impl Staged {
 }
 
 /// Room for a batch, which is used again and again: a frame's fields are written where they stay.
+#[derive(Default)]
 pub(super) struct Stage {
     frames: Box<[Staged]>,
+    /// As many, of those that go the long way: apart, so that the others lie close together.
+    packets: Box<[Checked]>,
     used: usize,
 }
 
 impl Stage {
     /// For so many frames.
     pub(super) fn new(frames: usize) -> Stage {
-        Stage { frames: vec![Staged::default(); frames].into_boxed_slice(), used: 0 }
+        let packets = vec![Checked::default(); frames].into_boxed_slice();
+        Stage { frames: vec![Staged::default(); frames].into_boxed_slice(), packets, used: 0 }
+    }
+}
+
+/// Writes a plain frame, behind room for its virtio header, that could not be written the short way.
+#[inline(never)]
+fn write_plain(
+    ports: &Ports,
+    counters: &Counters,
+    number: PortIndex,
+    frame: &mut [u8],
+    ethernet: &[u8; ADDRESSES_BYTES],
+) {
+    frame[HEADER_BYTES..HEADER_BYTES + ADDRESSES_BYTES].copy_from_slice(ethernet);
+    let (header, length) = (VirtioNetHeader::default(), frame.len() - HEADER_BYTES);
+    port::write(ports, counters, usize::from(number), &header, frame, 1, length as u64);
+}
+
+/// What frames that go the long way are staged with.
+struct Long<'a> {
+    number: usize,
+    zone: u32,
+    taps: &'a mut Taps,
+    last_flow: &'a LastFlow,
+    store: &'a FlowStore,
+    counters: &'a Counters,
+}
+
+impl Long<'_> {
+    /// Parses a frame; returns how many packets and bytes it is. `None` if it is refused, which is counted.
+    #[inline(never)]
+    fn stage(
+        &mut self,
+        header: &[u8],
+        frame: &[u8],
+        staged: &mut Staged,
+        packet: &mut Checked,
+    ) -> Option<(u64, u64)> {
+        // What a longer header has behind is for the other direction.
+        let virtio = VirtioNetHeader::decode(header, HEADER_BYTES).ok()?;
+        if let Err(reason) = packet.renew(frame, &virtio) {
+            self.counters.parse_error(reason).add(1, frame.len() as u64);
+            return None;
+        }
+        if !self.taps.is_empty() {
+            self.taps.port(self.number, &[frame], self.counters);
+        }
+        let is_whole = packet.parsed.fragment == Fragment::Whole;
+        staged.way = if is_whole { Way::Long } else { Way::Fragment };
+        staged.plain.key = FlowKey::new(self.zone, &packet.parsed);
+        staged.hash = self.last_flow.hash(self.store, &staged.plain.key);
+        Some(packet.weight(frame.len()))
     }
 }
 
@@ -122,26 +186,37 @@ impl Path {
             }
             drop(queues);
             // It is put back below; nothing in between looks for it.
-            let mut stage = std::mem::replace(&mut self.stage, Stage { frames: Box::default(), used: 0 });
+            let mut stage = std::mem::take(&mut self.stage);
             let (origin, mut left) = (Origin::port(number), count);
             while left > 0 {
-                left -= self.fill_stage(number, pair, left, &mut stage);
-                let staged = &mut stage.frames[..stage.used];
-                self.ask_for_flows(staged);
-                for frame in staged {
-                    if frame.way != Way::Short || !self.pass_plain(frame) {
-                        self.pass_staged(&origin, header_bytes, frame, misses);
-                    }
+                let filled = self.fill_stage(number, pair, left, &mut stage);
+                if filled == 0 {
+                    break;
+                }
+                left -= filled;
+                let Stage { frames, packets, used } = &mut stage;
+                let frames = &mut frames[..*used];
+                self.ask_for_flows(frames);
+                let mut passed = 0;
+                while passed < frames.len() {
+                    passed += self.pass_run(&mut frames[passed..]);
+                    let (Some(frame), Some(packet)) = (frames.get(passed), packets.get_mut(passed)) else {
+                        break;
+                    };
+                    self.pass_staged(&origin, header_bytes, frame, packet, misses);
+                    passed += 1;
                 }
             }
             self.stage = stage;
             all += count;
             let Some(guest) = self.ports.guest(number) else { return (Served::Done, all) };
             let mut guest = guest.borrow_mut();
+            self.ports.note(number, &mut guest);
+            // What came meanwhile is fetched while other guests are served.
+            guest.begin(pair, self.batch);
             guest.gave = self.now;
             let counters = &self.shared.counters;
             counters.event(EngineEvent::PortReads).add(count as u64);
-            counters.event(EngineEvent::GuestInterrupts).add(u64::from(guest.finish(pair)));
             counters.event(EngineEvent::GuestQueuesBroken).add(guest.take_broken() as u64);
             if guest.is_lost() {
                 counters.event(EngineEvent::GuestMemoryLost).add(1);
@@ -153,56 +228,48 @@ impl Path {
 
     /// Copies frames that were read ahead into the arena and parses them, as many as there is room for and at most `most`.
     /// Returns how many chains that were.
-    #[inline]
+    // Each stage is a function of its own, so that what its loop needs stays in registers.
+    #[inline(never)]
     fn fill_stage(&mut self, number: usize, pair: usize, most: usize, stage: &mut Stage) -> usize {
         stage.used = 0;
         let mut at = self.arena_place();
         let Some(guest) = self.ports.guest(number) else { return most };
         let mut guest = guest.borrow_mut();
         let header_bytes = guest.header_bytes();
-        let (counters, zone, is_uncaught) = (&self.shared.counters, port_zone(number), self.taps.is_empty());
-        let (mut chains, mut all_packets, mut all_bytes) = (0, 0, 0);
-        while chains < most && at + FRAME_BYTES_MAX <= self.arena.len() {
+        let queue = guest.given(pair);
+        let (counters, store, tables) = (&*self.shared.counters, &*self.shared.store, &*self.tables);
+        let (zone, is_uncaught, arena) = (port_zone(number), self.taps.is_empty(), &mut self.arena[..]);
+        let mut long =
+            Long { number, zone, taps: &mut self.taps, last_flow: &self.last_flow, store, counters };
+        let (mut chains, mut read_bytes, mut all_packets, mut all_bytes) = (0, 0, 0, 0);
+        let most = most.min(usize::from(queue.known()));
+        while chains < most {
             let Some(staged) = stage.frames.get_mut(stage.used) else { break };
+            let Some(room) = arena.get_mut(at - header_bytes..at + FRAME_BYTES_MAX) else { break };
+            queue.ask_behind(chains);
+            let bytes = queue.copy(queue.ahead(chains), room);
             chains += 1;
-            let room = &mut self.arena[at - header_bytes..at + FRAME_BYTES_MAX];
-            let bytes = match guest.take(pair, room) {
-                Taken::Frame(bytes) => bytes,
-                Taken::Nothing => continue,
-                Taken::Nonsense => {
-                    counters.event(EngineEvent::GuestNonsense).add(1);
-                    continue;
+            if bytes <= header_bytes || bytes > room.len() {
+                counters.event(EngineEvent::GuestNonsense).add(1);
+                continue;
+            }
+            let (header, frame) = room[..bytes].split_at(header_bytes);
+            let length = frame.len();
+            read_bytes += bytes as u64;
+            let asks =
+                !is_uncaught || !header.first_chunk().is_some_and(|header| asks_nothing(header, length));
+            let hash = if asks { None } else { staged.plain.renew(zone, frame, store.seed()) };
+            let (packets, bytes) = if let Some(hash) = hash {
+                (staged.way, staged.hash) = (Way::Short, hash);
+                (1, length as u64)
+            } else {
+                match long.stage(header, frame, staged, &mut stage.packets[stage.used]) {
+                    Some(weight) => weight,
+                    None => continue,
                 }
             };
-            self.turn_bytes += bytes as u64;
-            let length = bytes - header_bytes;
-            // What a longer header has behind is for the other direction.
-            let header = &self.arena[at - header_bytes..at - header_bytes + HEADER_BYTES];
-            let Ok(virtio) = VirtioNetHeader::decode(header, HEADER_BYTES) else { continue };
-            let frame = &self.arena[at..at + length];
-            let short = is_uncaught && virtio.asks_nothing(length);
-            let plain = if short { Plain::new(zone, frame) } else { None };
-            if let Some(plain) = plain {
-                (staged.way, staged.plain) = (Way::Short, plain);
-                staged.hash = self.shared.store.hash(&staged.plain.key);
-                (all_packets, all_bytes) = (all_packets + 1, all_bytes + length as u64);
-            } else {
-                let packet = &mut staged.packet;
-                if let Err(reason) = packet.renew(frame, &virtio) {
-                    counters.parse_error(reason).add(1, length as u64);
-                    continue;
-                }
-                let (packets, bytes) = packet.weight(length);
-                (all_packets, all_bytes) = (all_packets + packets, all_bytes + bytes);
-                if !is_uncaught {
-                    self.taps.port(number, &[frame], counters);
-                }
-                let is_whole = packet.parsed.fragment == Fragment::Whole;
-                staged.way = if is_whole { Way::Long } else { Way::Fragment };
-                staged.plain.key = FlowKey::new(zone, &packet.parsed);
-                staged.hash = self.last_flow.hash(&self.shared.store, &staged.plain.key);
-            }
-            self.tables.prefetch_bucket(staged.hash);
+            (all_packets, all_bytes) = (all_packets + packets, all_bytes + bytes);
+            tables.prefetch_bucket(staged.hash);
             (staged.at, staged.length) = (at, length);
             stage.used += 1;
             at = (at + length).next_multiple_of(super::CACHE_LINE_BYTES) + HEADROOM;
@@ -210,35 +277,57 @@ impl Path {
                 break;
             }
         }
+        queue.take(chains);
+        self.turn_bytes += read_bytes;
         counters.port(number).rx.add(all_packets, all_bytes);
         chains
     }
 
     /// Has the flows of a batch fetched.
-    #[inline]
+    #[inline(never)]
     fn ask_for_flows(&self, staged: &mut [Staged]) {
+        let (tables, store) = (&*self.tables, &*self.shared.store);
         for frame in staged.iter_mut().filter(|frame| frame.way != Way::Fragment) {
-            let is_plain = frame.way == Way::Short;
-            frame.near = self.tables.prefetch_flow(&self.shared.store, frame.hash, is_plain);
+            frame.near = tables.prefetch_flow(store, frame.hash, frame.way == Way::Short);
+            if let Some(slot) = frame.near {
+                store.prefetch_counters(slot);
+            }
         }
     }
 
-    /// The short way. Returns whether the frame could go it; else nothing has become of it.
-    #[inline]
-    fn pass_plain(&mut self, staged: &mut Staged) -> bool {
-        let (at, length, plain) = (staged.at, staged.length, &mut staged.plain);
-        let (tables, store, counters) = (&*self.tables, &*self.shared.store, &self.shared.counters);
+    /// The short way, for the frames in front that can go it. Returns how many those are; nothing has become of the next one.
+    #[inline(never)]
+    fn pass_run(&mut self, staged: &mut [Staged]) -> usize {
+        let (tables, store, counters) = (&*self.tables, &*self.shared.store, &*self.shared.counters);
         let lookup = Lookup { tables, store, counters, now_ms: self.now_ms };
-        let ports = &self.ports;
-        let brief = forward::judge_plain(&lookup, staged.near, plain, length, |brief| {
-            ports.takes_any(usize::from(brief.port))
-        });
-        let Some(brief) = brief else { return false };
-        let frame = &mut self.arena[at - HEADER_BYTES..at + length];
-        forward::alter_plain(&mut frame[HEADER_BYTES..], plain, brief);
-        let (number, header) = (usize::from(brief.port), VirtioNetHeader::default());
-        port::write(ports, counters, number, &header, frame, 1, length as u64);
-        true
+        let (ports, arena) = (&self.ports, &mut self.arena[..]);
+        let (mut tally, mut outlet) = (Tally::new(&lookup), None::<Outlet<'_>>);
+        for (passed, Staged { at, length, way, near, plain, .. }) in staged.iter_mut().enumerate() {
+            if *way != Way::Short {
+                return passed;
+            }
+            let Some((slot, brief)) = judge_plain(&lookup, *near, plain) else { return passed };
+            let is_turned = outlet.as_ref().is_some_and(|outlet| outlet.port == brief.port);
+            if !is_turned && !ports.turn_to(&mut outlet, counters, brief.port) {
+                return passed;
+            }
+            let Some(to) = &mut outlet else { return passed };
+            tally.count(slot, brief, plain, *length);
+            let Some(frame) = arena.get_mut(*at..*at + *length) else { continue };
+            let Some((ethernet, rest)) = alter_plain(frame, plain, brief) else { continue };
+            if !to.send(ethernet, rest) {
+                let ethernet = *ethernet;
+                outlet = None;
+                write_plain(
+                    ports,
+                    counters,
+                    brief.port,
+                    &mut arena[*at - HEADER_BYTES..*at + *length],
+                    &ethernet,
+                );
+            }
+        }
+        staged.len()
     }
 
     /// The long way.
@@ -247,20 +336,21 @@ impl Path {
         &mut self,
         origin: &Origin,
         header_bytes: usize,
-        staged: &mut Staged,
+        staged: &Staged,
+        packet: &mut Checked,
         misses: &mut FrameProducer<Miss>,
     ) {
         let (at, length) = (staged.at, staged.length);
         if staged.way == Way::Short {
             let header = &self.arena[at - header_bytes..at - header_bytes + HEADER_BYTES];
             let Ok(virtio) = VirtioNetHeader::decode(header, HEADER_BYTES) else { return };
-            if let Err(reason) = staged.packet.renew(&self.arena[at..at + length], &virtio) {
+            if let Err(reason) = packet.renew(&self.arena[at..at + length], &virtio) {
                 // What is plain is never refused.
                 self.shared.counters.parse_error(reason).add(1, length as u64);
                 return;
             }
         }
         let ahead = staged.ahead();
-        self.pass(origin, at, length, None, &mut staged.packet, ahead.as_ref(), misses);
+        self.pass(origin, at, length, None, packet, ahead.as_ref(), misses);
     }
 }

@@ -221,6 +221,29 @@ impl Driver {
     }
 }
 
+/// What a guest gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A frame behind its virtio header; all bytes.
+    Frame(usize),
+    /// Something that is no frame; it is given back.
+    Nonsense,
+    /// Nothing.
+    Nothing,
+}
+
+/// Takes the next frame of those that were read ahead, into the beginning of `room`.
+pub fn take(guest: &mut Guest, pair: usize, room: &mut [u8]) -> Taken {
+    let header_bytes = guest.header_bytes();
+    let queue = guest.given(pair);
+    if queue.known() == 0 {
+        return Taken::Nothing;
+    }
+    let bytes = queue.copy(queue.ahead(0), room);
+    queue.take(1);
+    if bytes > header_bytes { Taken::Frame(bytes) } else { Taken::Nonsense }
+}
+
 pub fn event() -> Arc<OwnedFd> {
     use rustix::event::{EventfdFlags, eventfd};
     Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap())

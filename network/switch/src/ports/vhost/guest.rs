@@ -2,17 +2,22 @@
 //!
 //! A frame of the guest is copied once, into the engine's own memory, and only that copy is parsed, judged and sent: what the
 //! guest writes over its own afterwards changes nothing (row A29). A frame for the guest is copied once, into its buffers. Whole
-//! batches are read ahead, and shown to the guest with one write and at most one interrupt (row A20).
+//! batches are read ahead. What was taken and what was written is shown at the end of the engine's turn, with one write and at most one
+//! interrupt a queue, and one fence for all guests (row A20): a fence waits until every line that was written has come from
+//! the processor that had it.
 //!
 //! What the guest did not negotiate it does not get: then checksums are completed and super-frames cut here.
 
+use super::copy::{NUMBER_OF_BUFFERS, Source, copy_out, copy_short, write_header};
 use super::feature;
 use super::memory::Memory;
-use super::ring::{Nonsense, Queue};
+use super::ring::{Ahead, Nonsense, Queue};
 use crate::engine::forward::Checked;
+use crate::engine::forward::plain::ADDRESSES_BYTES;
 use crate::engine::sys;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 use weir_packet::checksum;
@@ -24,13 +29,6 @@ use weir_packet::virtio::{
 
 /// Largest frame for a guest, virtio header included, bytes.
 const FRAME_BYTES_MAX: usize = 65_535 + 18 + MERGEABLE_HEADER_BYTES;
-/// Bytes that are copied at once, of a frame that is at most [`SHORT`].
-const COPIED: usize = 16;
-/// Longest frame that is copied here; the library's way is the better one for longer.
-const SHORT: usize = 128;
-/// Place of the number of buffers in the header.
-const NUMBER_OF_BUFFERS: usize = 10;
-
 /// Why a guest did not get a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -42,17 +40,6 @@ pub enum Refused {
     Nonsense,
     /// Its queue is broken.
     Broken,
-}
-
-/// What a guest gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// A frame behind its virtio header; all bytes.
-    Frame(usize),
-    /// Something that is no frame; it is given back.
-    Nonsense,
-    /// Nothing.
-    Nothing,
 }
 
 /// Of a frame that was sent to a guest, what did not get there: more than nothing only when it had to be cut.
@@ -92,7 +79,7 @@ pub struct Guest {
     pub(crate) hot: bool,
     /// When it gave a frame last.
     pub(crate) gave: Instant,
-    /// Whether something was written that is not shown yet.
+    /// Whether the engine has noted that something may have to be shown.
     pub(crate) dirty: bool,
     /// Broken queues that were told of.
     broken_told: usize,
@@ -170,43 +157,13 @@ impl Guest {
     /// Reads ahead in a queue of the guest, at most so many chains; returns how many there are.
     #[inline]
     pub fn begin(&mut self, pair: usize, most: usize) -> usize {
-        self.pairs[pair].transmit.read_ahead(&self.memory, most)
+        self.pairs[pair].transmit.read_ahead(most)
     }
 
-    /// Takes the next frame of those that were read ahead, into the beginning of `room`.
+    /// The queue of the frames that it gives.
     #[inline]
-    pub fn take(&mut self, pair: usize, room: &mut [u8]) -> Taken {
-        let queue = &mut self.pairs[pair].transmit;
-        let Some((head, mut chain)) = queue.take_ahead() else { return Taken::Nothing };
-        let mut used = 0;
-        let whole =
-            chain.only().map(|(address, length)| copy_in(&self.memory, address, length, room, &mut used));
-        let result = whole.unwrap_or_else(|| {
-            loop {
-                let (address, length) = match chain.next(&self.memory) {
-                    Ok(Some(piece)) => piece,
-                    Ok(None) => break Ok(()),
-                    Err(nonsense) => break Err(nonsense),
-                };
-                if let Err(nonsense) = copy_in(&self.memory, address, length, room, &mut used) {
-                    break Err(nonsense);
-                }
-            }
-        });
-        queue.give_back(0, head, 0);
-        queue.advance(1);
-        match result {
-            Ok(()) if used > self.header_bytes => Taken::Frame(used),
-            _ => Taken::Nonsense,
-        }
-    }
-
-    /// Shows the guest that its frames were taken; returns whether it was interrupted.
-    #[inline]
-    pub fn finish(&mut self, pair: usize) -> bool {
-        let pair = &mut self.pairs[pair];
-        let wanted = pair.transmit.publish();
-        wanted && interrupt(pair.transmit_call.as_ref())
+    pub fn given(&mut self, pair: usize) -> &mut Queue {
+        &mut self.pairs[pair].transmit
     }
 
     /// Asks for kicks again, or for none. Returns whether there is something already.
@@ -347,25 +304,46 @@ impl Guest {
     fn put_whole(&mut self, pair: usize, header: &VirtioNetHeader, piece: &libc::iovec) -> bool {
         let total = self.header_bytes + piece.iov_len;
         let queue = &mut self.pairs[pair].receive;
-        let Some((head, address)) = queue.piece_to_write(&self.memory, total) else { return false };
-        let Some((start, there)) = self.memory.at(address, total as u32) else { return false };
-        if there < total {
-            return false;
-        }
-        let (first, last) = header.words();
+        let Some(Ahead { start, head, .. }) = queue.room(total) else { return false };
         // SAFETY: `total` bytes from `start` are lent memory, and ours is none of it; the piece is live memory of ours.
         #[allow(unsafe_code)]
         unsafe {
-            start.cast::<u64>().write_unaligned(first.to_le());
-            start.add(8).cast::<u16>().write_unaligned(last.to_le());
-            if self.header_bytes == MERGEABLE_HEADER_BYTES {
-                start.add(NUMBER_OF_BUFFERS).cast::<u16>().write_unaligned(1_u16.to_le());
-            }
+            write_header(start, header.words(), self.header_bytes);
             copy_short(piece.iov_base.cast::<u8>().cast_const(), start.add(self.header_bytes), piece.iov_len);
         }
-        queue.give_back(0, head, total as u32);
-        queue.advance(1);
-        self.dirty = true;
+        queue.finish(head, total as u32);
+        true
+    }
+
+    /// Writes a frame of which nothing is left to do, its Ethernet addresses and what follows them, into one buffer of the guest, if the
+    /// next one has room for it and is of one piece. Returns whether it did. `flow` chooses among several queues.
+    #[inline(always)]
+    pub fn put_plain(
+        &mut self,
+        ethernet: &[u8; ADDRESSES_BYTES],
+        rest: &[u8],
+        flow: impl FnOnce() -> u32,
+    ) -> bool {
+        let header_bytes = self.header_bytes;
+        let total = header_bytes + ADDRESSES_BYTES + rest.len();
+        let pair = match &mut self.pairs[..] {
+            [pair] => pair,
+            [] => return false,
+            several => {
+                let count = several.len();
+                &mut several[flow() as usize % count]
+            }
+        };
+        let Some(Ahead { start, head, .. }) = pair.receive.room(total) else { return false };
+        // SAFETY: `total` bytes from `start` are lent memory, and ours is none of it.
+        #[allow(unsafe_code)]
+        unsafe {
+            write_header(start, (0, 0), header_bytes);
+            let to = start.add(header_bytes);
+            to.cast::<[u8; ADDRESSES_BYTES]>().write_unaligned(*ethernet);
+            copy_short(rest.as_ptr(), to.add(ADDRESSES_BYTES), rest.len());
+        }
+        pair.receive.finish(head, total as u32);
         true
     }
 
@@ -386,7 +364,7 @@ impl Guest {
         }
         let queue = &mut self.pairs[pair].receive;
         let merges = self.features & feature::MRG_RXBUF != 0;
-        let mut source = Source { header, pieces, piece: 0, offset: 0 };
+        let mut source = Source::new(header, pieces);
         let (mut done, mut chains, mut first) = (0, 0_u16, std::ptr::null_mut::<u8>());
         while done < total {
             if chains >= queue.waiting() && queue.look() <= chains {
@@ -433,20 +411,43 @@ impl Guest {
             }
         }
         queue.advance(chains);
-        self.dirty = true;
         Ok(())
     }
 
-    /// Shows the guest what it got; returns how many interrupts that took.
+    /// Shows the guest what it got, and what was taken of it; returns how many interrupts that took.
     pub fn publish(&mut self) -> u64 {
-        self.dirty = false;
-        let mut interrupts = 0;
-        for pair in &mut self.pairs {
-            if pair.receive.publish() {
-                interrupts += u64::from(interrupt(pair.receive_call.as_ref()));
-            }
+        if !self.show() {
+            return 0;
         }
-        interrupts
+        fence(Ordering::SeqCst);
+        self.interrupt()
+    }
+
+    /// The first half of [`Guest::publish`]: returns whether there was anything to show. Then the second follows, behind a full fence.
+    #[inline]
+    pub fn show(&mut self) -> bool {
+        self.dirty = false;
+        self.pairs.iter_mut().fold(false, |any, pair| any | pair.receive.show() | pair.transmit.show())
+    }
+
+    /// Has what will be written next fetched before it is needed.
+    #[inline]
+    pub fn prepare(&mut self) {
+        for pair in &mut self.pairs {
+            pair.receive.prepare_room();
+        }
+    }
+
+    /// The second half: interrupts the guest for what was shown, where it wants that. Returns how often.
+    #[inline]
+    pub fn interrupt(&mut self) -> u64 {
+        let ask = |queue: &mut Queue, call: &Option<Arc<OwnedFd>>| {
+            u64::from(queue.wants_interrupt() && interrupt(call.as_ref()))
+        };
+        let both = |pair: &mut Pair| {
+            ask(&mut pair.receive, &pair.receive_call) + ask(&mut pair.transmit, &pair.transmit_call)
+        };
+        self.pairs.iter_mut().map(both).sum()
     }
 }
 
@@ -465,111 +466,4 @@ fn spoil(queue: &mut Queue, chains: u16) -> Refused {
 fn interrupt(call: Option<&Arc<OwnedFd>>) -> bool {
     // It fails only when interrupts are pending that nobody took.
     call.is_some_and(|call| sys::write(call.as_fd(), &1_u64.to_ne_bytes()).is_ok())
-}
-
-/// A frame that is being copied out.
-struct Source<'a> {
-    header: &'a [u8],
-    pieces: &'a [libc::iovec],
-    /// 0: the header, else the piece before it.
-    piece: usize,
-    offset: usize,
-}
-
-impl Source<'_> {
-    /// Copies the next `bytes` bytes, which there are.
-    #[inline]
-    fn copy(&mut self, mut to: *mut u8, mut bytes: usize) {
-        while bytes > 0 {
-            let (start, length) = match self.piece {
-                0 => (self.header.as_ptr(), self.header.len()),
-                piece => {
-                    let piece = &self.pieces[piece - 1];
-                    (piece.iov_base.cast::<u8>().cast_const(), piece.iov_len)
-                }
-            };
-            let now = (length - self.offset).min(bytes);
-            // SAFETY: the source is live memory of ours, the target lent memory that the caller checked; they do not overlap.
-            #[allow(unsafe_code)]
-            unsafe {
-                std::ptr::copy_nonoverlapping(start.add(self.offset), to, now);
-            }
-            to = to.wrapping_add(now);
-            bytes -= now;
-            self.offset += now;
-            if self.offset == length {
-                (self.piece, self.offset) = (self.piece + 1, 0);
-            }
-        }
-    }
-}
-
-/// Copies, without a call if the frame is a short one: in pieces of [`COPIED`] bytes one behind the other, so that a field which
-/// is read soon after nearly always was written in one piece.
-///
-/// # Safety
-/// As `copy_nonoverlapping`.
-#[inline(always)]
-#[allow(unsafe_code)]
-unsafe fn copy_short(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: every piece lies inside of the `length` bytes, also the last, which may overlap the one before; else it is the
-    // caller's promise alone.
-    unsafe {
-        if !(COPIED..=SHORT).contains(&length) {
-            return std::ptr::copy_nonoverlapping(from, to, length);
-        }
-        let copy = |at: usize| {
-            let piece = from.add(at).cast::<[u8; COPIED]>().read_unaligned();
-            to.add(at).cast::<[u8; COPIED]>().write_unaligned(piece);
-        };
-        let mut at = 0;
-        while at + COPIED < length {
-            copy(at);
-            at += COPIED;
-        }
-        copy(length - COPIED);
-    }
-}
-
-#[inline]
-fn copy_out(
-    memory: &Memory,
-    mut address: u64,
-    mut bytes: usize,
-    source: &mut Source<'_>,
-) -> Result<(), Nonsense> {
-    while bytes > 0 {
-        let (to, there) = memory.at(address, bytes as u32).ok_or(Nonsense)?;
-        source.copy(to, there);
-        address = address.wrapping_add(there as u64);
-        bytes -= there;
-    }
-    Ok(())
-}
-
-#[inline]
-fn copy_in(
-    memory: &Memory,
-    mut address: u64,
-    mut length: u32,
-    room: &mut [u8],
-    used: &mut usize,
-) -> Result<(), Nonsense> {
-    if length as usize > room.len() - *used {
-        return Err(Nonsense);
-    }
-    while length > 0 {
-        let (from, there) = memory.at(address, length).ok_or(Nonsense)?;
-        let to = &mut room[*used..*used + there];
-        // SAFETY: `at` checked the source, the slice is the target; our own memory is never lent. The guest may write there
-        // meanwhile: then these bytes are some mixture, and are judged as they were copied.
-        #[allow(unsafe_code)]
-        unsafe {
-            copy_short(from, to.as_mut_ptr(), there);
-        }
-        *used += there;
-        address = address.wrapping_add(there as u64);
-        length -= there as u32;
-    }
-    Ok(())
 }

@@ -29,13 +29,30 @@ pub struct Lent {
     pub offset: u64,
 }
 
-#[derive(Debug)]
-struct Region {
+/// Where a region is, for the guest and here.
+#[derive(Clone, Copy, Debug)]
+struct Window {
     guest: u64,
-    user: u64,
     length: u64,
     /// Where its first byte is here.
     host: usize,
+}
+
+impl Window {
+    #[inline(always)]
+    fn at(&self, guest: u64, length: u32) -> Option<(*mut u8, usize)> {
+        let offset = guest.wrapping_sub(self.guest);
+        if offset >= self.length {
+            return None;
+        }
+        let there = u64::from(length).min(self.length - offset);
+        Some(((self.host + offset as usize) as *mut u8, there as usize))
+    }
+}
+
+#[derive(Debug)]
+struct Region {
+    window: Window,
     /// As it was lent, and the file: for a process that takes over.
     lent: Lent,
     file: OwnedFd,
@@ -58,7 +75,12 @@ impl Drop for Region {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Memory(Vec<Region>);
+pub struct Memory {
+    /// The largest region, in which nearly every address is: every descriptor is looked for here first.
+    largest: Window,
+    /// All of them, that one in front.
+    regions: Vec<Region>,
+}
 
 fn wrong(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
@@ -78,8 +100,8 @@ impl Memory {
         }
         let mut regions =
             lent.into_iter().map(|(lent, file)| map(lent, file)).collect::<io::Result<Vec<_>>>()?;
-        regions.sort_by_key(|region| std::cmp::Reverse(region.length));
-        Ok(Memory(regions))
+        regions.sort_by_key(|region| std::cmp::Reverse(region.window.length));
+        Ok(Memory { largest: regions[0].window, regions })
     }
 
     /// The regions as they were lent, with descriptors of their own.
@@ -87,32 +109,41 @@ impl Memory {
     /// # Errors
     /// When there are no more descriptors.
     pub fn lent(&self) -> io::Result<Vec<(Lent, OwnedFd)>> {
-        self.0.iter().map(|region| Ok((region.lent, region.file.try_clone()?))).collect()
+        self.regions.iter().map(|region| Ok((region.lent, region.file.try_clone()?))).collect()
     }
 
     /// Whether memory was taken away that is lent.
     #[inline]
     pub fn is_lost(&self) -> bool {
-        self.0.iter().any(|region| region.guarded.as_ref().is_some_and(Guarded::is_lost))
+        self.regions.iter().any(|region| region.guarded.as_ref().is_some_and(Guarded::is_lost))
     }
 
     /// Where a guest's address is here, and how many of the `length` bytes lie there in one piece. `None` if it was not lent.
     #[inline]
     pub fn at(&self, guest: u64, length: u32) -> Option<(*mut u8, usize)> {
-        // The largest region is the first.
-        self.0.iter().find_map(|region| {
-            let offset = guest.wrapping_sub(region.guest);
-            let there = (offset < region.length).then(|| u64::from(length).min(region.length - offset))?;
-            Some(((region.host + offset as usize) as *mut u8, there as usize))
-        })
+        self.largest.at(guest, length).or_else(|| self.at_other(guest, length))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn at_other(&self, guest: u64, length: u32) -> Option<(*mut u8, usize)> {
+        self.regions[1..].iter().find_map(|region| region.window.at(guest, length))
+    }
+
+    /// Where `length` bytes at a guest's address are here, if they lie in the largest region: the nearly certain case.
+    #[inline(always)]
+    pub fn whole(&self, guest: u64, length: u32) -> Option<*mut u8> {
+        let offset = guest.wrapping_sub(self.largest.guest);
+        let is_inside = offset < self.largest.length && u64::from(length) <= self.largest.length - offset;
+        is_inside.then_some(self.largest.host.wrapping_add(offset as usize) as *mut u8)
     }
 
     /// Where `length` bytes at an address of the monitor are here, in one piece and aligned.
     pub fn user(&self, user: u64, length: usize, align: usize) -> Option<*mut u8> {
-        self.0.iter().find_map(|region| {
-            let offset = user.wrapping_sub(region.user);
-            let fits = offset < region.length && length as u64 <= region.length - offset;
-            let host = region.host + offset as usize * usize::from(fits);
+        self.regions.iter().find_map(|region| {
+            let offset = user.wrapping_sub(region.lent.user);
+            let fits = offset < region.lent.length && length as u64 <= region.lent.length - offset;
+            let host = region.window.host + offset as usize * usize::from(fits);
             (fits && host.is_multiple_of(align)).then_some(host as *mut u8)
         })
     }
@@ -158,10 +189,7 @@ fn map(lent: Lent, file: OwnedFd) -> io::Result<Region> {
         mapping as usize
     };
     let mut region = Region {
-        guest: lent.guest,
-        user: lent.user,
-        length: lent.length,
-        host: mapping + lent.offset as usize,
+        window: Window { guest: lent.guest, length: lent.length, host: mapping + lent.offset as usize },
         lent,
         file,
         mapping,

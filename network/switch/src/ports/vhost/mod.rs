@@ -2,7 +2,8 @@
 //! as one (DPDK's virtio-user), lends a switch its guest's memory and the queues of its virtio network device (rows A19, A29).
 //!
 //! - [`memory`]: the guest's memory, mapped here. [`guard`]: what happens when it is taken away under our feet.
-//! - [`ring`]: one queue (virtio 1.2 §2.7, split). [`guest`]: the queues of a port as the engine reads and writes them.
+//! - [`ring`]: one queue (virtio 1.2 §2.7, split). [`guest`]: the queues of a port as the engine reads and writes them, with the copies
+//!   of `copy`.
 //! - [`session`]: the socket, and a thread for each that speaks the protocol (crate `vhost`).
 //!
 //! Who owns what: a session has the settings of the queues, the engine the queues while they run. To change anything that
@@ -18,6 +19,7 @@
 //! Not there: packed queues, a log of written pages (so no live migration), reconnection with requests in flight that
 //! complete out of order (there are none).
 
+mod copy;
 pub mod guard;
 pub mod guest;
 pub mod memory;

@@ -1,7 +1,14 @@
 //! One split queue (virtio 1.2 §2.7), as a device reads it.
 //!
 //! Chains are done with in the order in which they come, so one number says everything: `next` is both the next chain to take
-//! and the number of those that were given back. What is given back is published once a batch.
+//! and the number of those that were given back. What is given back is published once a turn of the engine.
+//!
+//! Chains are read ahead a batch at a time, in two passes, so that what another processor wrote is waited for all at once: first the
+//! numbers of the descriptors, whose lines are asked for, then the descriptors. A chain of one
+//! piece that lies in one region, as nearly all do, is then known by its place in our own addresses, and its descriptor is not read
+//! again. Any other is walked when it is its turn, from its number on, and believes nothing that was read ahead. The memory of
+//! a chain is asked for a few chains before its turn, while others are worked on; that of a chain for the guest so that no other processor
+//! has it any more when it is written.
 //!
 //! Invariants
 //! - The three parts of the queue lie in lent memory, each in one piece and aligned: checked in [`Queue::new`].
@@ -9,9 +16,11 @@
 //!   chain is at most [`CHAIN_MAX`] descriptors long.
 //! - A guest that claims more chains than the queue has makes the queue broken for good: nothing in it can be trusted then.
 
+use super::copy::{copy_short, take_pieces};
 use super::memory::Memory;
 use super::{CHAIN_MAX, QUEUE_SIZE_MAX};
-use crate::flowtable::zeroed::prefetch;
+use crate::flowtable::zeroed::{prefetch, prefetch_to_write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 const FLAG_NEXT: u16 = 1;
@@ -21,12 +30,17 @@ const FLAG_INDIRECT: u16 = 4;
 const NO_INTERRUPT: u16 = 1;
 /// In the used ring: no kicks, please.
 const NO_NOTIFY: u16 = 1;
+const LINE_BYTES: usize = 64;
 /// Bytes of a descriptor.
 pub const DESCRIPTOR_BYTES: usize = 16;
 /// Most chains that are read ahead at once (row A20).
 pub const BATCH_MAX: usize = 64;
 /// Chains for the guest that are read ahead at once: what is sent to it in one turn mostly.
 const WRITE_AHEAD: u16 = 32;
+
+/// How many chains before its own turn a chain's memory is asked for. A processor waits for a dozen lines at once and no more: who
+/// asks for those of a whole batch at once waits for most of them there.
+const LEAD: u16 = 8;
 
 /// What a guest wrote makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +52,28 @@ struct Descriptor {
     length: u32,
     flags: u16,
     next: u16,
+}
+
+/// A chain that was read ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// Where its only piece begins here.
+    pub start: *mut u8,
+    /// Bytes of it, all in lent memory. 0: it is of several pieces, or of none that can be used so.
+    pub bytes: u32,
+    /// Number of its first descriptor, which nobody has checked yet if there are no bytes.
+    pub head: u16,
+}
+
+impl Ahead {
+    /// Has the beginning of its memory fetched.
+    #[inline(always)]
+    fn ask<const KIND: u16>(&self) {
+        // Even if it is shorter, or there is none: a hint costs less than the question.
+        for line in [self.start, self.start.wrapping_add(LINE_BYTES)] {
+            if KIND == FLAG_WRITE { prefetch_to_write(line) } else { prefetch(line) }
+        }
+    }
 }
 
 /// Where the parts of a queue are, in addresses of the virtual machine monitor.
@@ -54,27 +90,29 @@ pub struct Addresses {
 /// See the module.
 #[derive(Debug)]
 pub struct Queue {
+    /// In which all the pointers here point.
+    memory: Arc<Memory>,
     size: u16,
     descriptors: *const u8,
     available: *mut u16,
     used: *mut u16,
     next: u16,
     published: u16,
+    /// Something was shown for which the guest may want an interrupt.
+    unasked: bool,
     /// The guest's index when it was last looked at.
     seen: u16,
     event_index: bool,
     /// Index at which the guest was last interrupted, if it was.
     signalled: Option<u16>,
     broken: bool,
-    /// Chains that were read ahead: number and first descriptor.
-    ahead: Box<[(u16, Descriptor); BATCH_MAX]>,
-    /// Position of the first of them.
-    ahead_from: u16,
-    ahead_length: u16,
-    ahead_used: u16,
+    /// Chains that were read ahead, each at its position modulo [`BATCH_MAX`].
+    ahead: Box<[Ahead; BATCH_MAX]>,
+    /// Position behind the last of them.
+    ahead_end: u16,
 }
 
-// SAFETY: the pointers are to memory that is mapped as long as the queue's owner holds it, and that no thread of ours owns.
+// SAFETY: the pointers are to memory that is mapped as long as the queue holds it, and that no thread of ours owns.
 #[allow(unsafe_code)]
 unsafe impl Send for Queue {}
 
@@ -93,7 +131,12 @@ impl Queue {
     ///
     /// # Errors
     /// What is wrong with size or addresses, in words.
-    pub fn new(memory: &Memory, size: u16, addresses: Addresses, event_index: bool) -> Result<Queue, String> {
+    pub fn new(
+        memory: &Arc<Memory>,
+        size: u16,
+        addresses: Addresses,
+        event_index: bool,
+    ) -> Result<Queue, String> {
         if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
             return Err(format!(
                 "a queue has {size} descriptors: a power of two up to {QUEUE_SIZE_MAX} is right"
@@ -111,20 +154,20 @@ impl Queue {
         let used: *mut u16 = used.cast();
         let next = cell(used, 1).load(Ordering::Acquire);
         Ok(Queue {
+            memory: Arc::clone(memory),
             size,
             descriptors,
             available: available.cast(),
             used,
             next,
             published: next,
+            unasked: false,
             seen: next,
             event_index,
             signalled: None,
             broken: false,
-            ahead: Box::new([(0, Descriptor::default()); BATCH_MAX]),
-            ahead_from: next,
-            ahead_length: 0,
-            ahead_used: 0,
+            ahead: Box::new([Ahead { start: std::ptr::null_mut(), bytes: 0, head: 0 }; BATCH_MAX]),
+            ahead_end: next,
         })
     }
 
@@ -154,102 +197,158 @@ impl Queue {
         let seen = cell(self.available, 1).load(Ordering::Acquire);
         if seen.wrapping_sub(self.next) > self.size {
             self.broken = true;
-            self.seen = self.next;
+            (self.seen, self.ahead_end) = (self.next, self.next);
             return 0;
         }
         self.seen = seen;
         self.waiting()
     }
 
-    /// Number of the first descriptor of the chain that is `ahead` behind the next one.
+    /// Reads up to `most` chains ahead, so that whoever works on them waits for all of them at once. Returns how many there are
+    /// now, at most so many.
     #[inline]
-    fn head(&self, ahead: u16) -> u16 {
-        let slot = self.next.wrapping_add(ahead) & (self.size - 1);
-        cell(self.available, 2 + usize::from(slot)).load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    fn descriptor(&self, number: u16) -> Result<Descriptor, Nonsense> {
-        if number >= self.size {
-            return Err(Nonsense);
-        }
-        Ok(read_descriptor(self.descriptors, number))
-    }
-
-    /// Reads up to `most` chains ahead, and has the memory that they begin with fetched: whoever works on them then
-    /// waits for all of it at once. Returns how many.
-    #[inline]
-    pub fn read_ahead(&mut self, memory: &Memory, most: usize) -> usize {
-        if self.waiting() == 0 {
+    pub fn read_ahead(&mut self, most: usize) -> usize {
+        let most = most.min(BATCH_MAX) as u16;
+        if self.waiting() < most {
             self.look();
         }
-        let count = self.waiting().min(most.min(BATCH_MAX) as u16);
-        self.fetch(memory, count);
+        let count = self.waiting().min(most);
+        if count > self.known() {
+            self.fetch::<0>(count);
+        }
         usize::from(count)
     }
 
-    #[inline]
-    fn fetch(&mut self, memory: &Memory, count: u16) {
-        for ahead in 0..count {
-            let head = self.head(ahead);
-            // One that is not there is told from its number when it is its turn.
-            let first = self.descriptor(head).unwrap_or_default();
-            if let Some((start, bytes)) = memory.at(first.address, first.length) {
-                prefetch(start);
-                if bytes > 64 {
-                    prefetch(start.wrapping_add(64));
-                }
-            }
-            self.ahead[usize::from(ahead) % BATCH_MAX] = (head, first);
+    /// Reads chains ahead until `count` are, of the kind that [`FLAG_WRITE`] says.
+    #[inline(never)]
+    fn fetch<const KIND: u16>(&mut self, count: u16) {
+        let (memory, table, available) = (&*self.memory, self.descriptors, self.available);
+        let (size, mask, ahead) = (self.size, self.size - 1, &mut *self.ahead);
+        let (first, known) = (self.ahead_end, self.ahead_end.wrapping_sub(self.next));
+        let positions = || (0..count - known).map(|more| first.wrapping_add(more));
+        for position in positions() {
+            let head = cell(available, 2 + usize::from(position & mask)).load(Ordering::Relaxed);
+            prefetch(table.wrapping_add(usize::from(head) * DESCRIPTOR_BYTES));
+            ahead[usize::from(position) % BATCH_MAX].head = head;
         }
-        (self.ahead_from, self.ahead_length, self.ahead_used) = (self.next, count, 0);
+        for position in positions() {
+            let ahead = &mut ahead[usize::from(position) % BATCH_MAX];
+            ahead.bytes = 0;
+            if ahead.head >= size {
+                continue;
+            }
+            let first = read_descriptor(table, ahead.head);
+            let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == KIND;
+            match memory.whole(first.address, first.length) {
+                Some(start) if is_plain => (ahead.start, ahead.bytes) = (start, first.length),
+                _ => read_other(memory, first, is_plain, ahead),
+            }
+        }
+        self.ahead_end = self.next.wrapping_add(count);
+        for at in known..count.min(LEAD) {
+            self.ahead(usize::from(at)).ask::<KIND>();
+        }
     }
 
-    /// The next chain that was read ahead, to be read: its number, and its pieces.
+    /// Chains that were read ahead and are not done with.
     #[inline]
-    pub fn take_ahead(&mut self) -> Option<(u16, Chain)> {
-        if self.ahead_used == self.ahead_length {
+    pub fn known(&self) -> u16 {
+        self.ahead_end.wrapping_sub(self.next)
+    }
+
+    /// The one of them that is `at` behind the next one.
+    #[inline(always)]
+    pub fn ahead(&self, at: usize) -> &Ahead {
+        &self.ahead[(usize::from(self.next) + at) % BATCH_MAX]
+    }
+
+    /// Has the memory of the chain fetched that is to be read [`LEAD`] chains behind the one that is `at` behind the next one.
+    #[inline(always)]
+    pub fn ask_behind(&self, at: usize) {
+        if at + usize::from(LEAD) < usize::from(self.known()) {
+            self.ahead(at + usize::from(LEAD)).ask::<0>();
+        }
+    }
+
+    /// Copies what one of them leads to into the beginning of `room`. Returns how many bytes that is; 0 if it makes no sense.
+    #[inline(always)]
+    pub fn copy(&self, ahead: &Ahead, room: &mut [u8]) -> usize {
+        let bytes = ahead.bytes as usize;
+        if bytes == 0 || bytes > room.len() {
+            return take_pieces(self.chain(ahead.head, false), &self.memory, room).unwrap_or(0);
+        }
+        // SAFETY: the bytes were found to be lent memory, the slice is the target; our own memory is never lent. The guest may
+        // write there meanwhile: then these bytes are some mixture, and are judged as they were copied.
+        #[allow(unsafe_code)]
+        unsafe {
+            copy_short(ahead.start, room.as_mut_ptr(), bytes);
+        }
+        bytes
+    }
+
+    /// Gives the next `count` of them back, which there are.
+    #[inline]
+    pub fn take(&mut self, count: usize) {
+        debug_assert!(count <= usize::from(self.known()));
+        for chain in 0..count {
+            self.give_back(chain as u16, self.ahead(chain).head, 0);
+        }
+        self.advance(count as u16);
+    }
+
+    /// The next chain to be written, if it is one piece of `bytes` or more: the nearly certain case. `None` for all others,
+    /// which [`Queue::chain_to_write`] is for.
+    #[inline(always)]
+    pub fn room(&mut self, bytes: usize) -> Option<Ahead> {
+        if self.known() == 0 && !self.read_room() {
             return None;
         }
-        let (head, first) = self.ahead[usize::from(self.ahead_used) % BATCH_MAX];
-        self.ahead_used += 1;
-        let valid = head < self.size;
-        Some((head, Chain::new(self.descriptors, self.size, first, valid, false)))
+        if self.known() > LEAD {
+            self.ahead(usize::from(LEAD)).ask::<FLAG_WRITE>();
+        }
+        let ahead = *self.ahead(0);
+        (ahead.bytes as usize >= bytes).then_some(ahead)
     }
 
-    /// The next chain, if it is one piece of `bytes` or more to be written, of which it gives the place in the guest: the
-    /// nearly certain case. `None` for all others, which [`Queue::chain_to_write`] is for.
-    #[inline]
-    pub fn piece_to_write(&mut self, memory: &Memory, bytes: usize) -> Option<(u16, u64)> {
-        let mut at = self.next.wrapping_sub(self.ahead_from);
-        if at >= self.ahead_length {
-            if self.waiting() == 0 {
-                self.look();
-            }
-            let count = self.waiting().min(WRITE_AHEAD);
-            if count == 0 {
-                return None;
-            }
-            self.fetch(memory, count);
-            at = 0;
+    /// Reads chains for the guest ahead; returns whether there are any.
+    #[inline(never)]
+    fn read_room(&mut self) -> bool {
+        if self.waiting() <= self.known() {
+            self.look();
         }
-        let (head, first) = self.ahead[usize::from(at) % BATCH_MAX];
-        let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == FLAG_WRITE;
-        (is_plain && first.length as usize >= bytes).then_some((head, first.address))
+        let count = self.waiting().min(WRITE_AHEAD);
+        if count > self.known() {
+            self.fetch::<FLAG_WRITE>(count);
+        }
+        count > 0
+    }
+
+    /// Has chains for the guest, and what is written there, fetched before they are needed.
+    #[inline]
+    pub fn prepare_room(&mut self) {
+        if self.known() <= WRITE_AHEAD / 2 {
+            self.read_room();
+        }
     }
 
     /// The chain that is `ahead` behind the next one, to be written: its number, and its pieces.
     #[inline]
     pub fn chain_to_write(&self, ahead: u16) -> (u16, Chain) {
-        let head = self.head(ahead);
-        let first = self.descriptor(head);
-        let valid = first.is_ok();
-        (head, Chain::new(self.descriptors, self.size, first.unwrap_or_default(), valid, true))
+        let slot = self.next.wrapping_add(ahead) & (self.size - 1);
+        let head = cell(self.available, 2 + usize::from(slot)).load(Ordering::Relaxed);
+        (head, self.chain(head, true))
+    }
+
+    fn chain(&self, head: u16, writes: bool) -> Chain {
+        let valid = head < self.size;
+        let first = if valid { read_descriptor(self.descriptors, head) } else { Descriptor::default() };
+        let (table, entries) = (self.descriptors, self.size);
+        Chain { table, entries, current: Some(first), left: CHAIN_MAX, is_indirect: false, valid, writes }
     }
 
     /// Notes that the chain which is `ahead` behind the next one is given back, with so many bytes written.
     #[inline]
-    pub fn give_back(&mut self, ahead: u16, head: u16, bytes: u32) {
+    pub fn give_back(&self, ahead: u16, head: u16, bytes: u32) {
         let slot = usize::from(self.next.wrapping_add(ahead) & (self.size - 1));
         let element = u64::from(head) | u64::from(bytes) << 32;
         // SAFETY: the slot is inside of the ring, which `new` checked; the elements are behind 4 bytes, so only
@@ -260,22 +359,41 @@ impl Queue {
         }
     }
 
+    /// Gives the next chain back, with so many bytes written, and goes on behind it.
+    #[inline(always)]
+    pub fn finish(&mut self, head: u16, bytes: u32) {
+        debug_assert!(self.known() > 0);
+        self.give_back(0, head, bytes);
+        self.next = self.next.wrapping_add(1);
+    }
+
     /// Goes on behind so many chains that were given back.
     #[inline]
     pub fn advance(&mut self, chains: u16) {
+        self.ahead_end = self.next.wrapping_add(self.known().max(chains));
         self.next = self.next.wrapping_add(chains);
     }
 
-    /// Shows the guest what was given back since the last time. Returns whether it wants to be interrupted.
+    /// Shows the guest what was given back since the last time. Returns whether that was anything: then, behind a fence,
+    /// [`Queue::wants_interrupt`] is to be asked.
     #[inline]
-    pub fn publish(&mut self) -> bool {
+    pub fn show(&mut self) -> bool {
         if self.published == self.next {
             return false;
         }
         cell(self.used, 1).store(self.next, Ordering::Release);
         self.published = self.next;
-        // What the guest wants must be read after it can see what it gets.
-        fence(Ordering::SeqCst);
+        self.unasked = true;
+        true
+    }
+
+    /// Whether the guest wants to be interrupted for what was shown since the last time. What it wants must be read after it can see
+    /// what it gets, so a full fence must lie between: one does for all queues.
+    #[inline]
+    pub fn wants_interrupt(&mut self) -> bool {
+        if !std::mem::take(&mut self.unasked) {
+            return false;
+        }
         if !self.event_index {
             return cell(self.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0;
         }
@@ -306,6 +424,17 @@ impl Queue {
     }
 }
 
+/// Notes where a chain begins that is not of one piece in the largest region.
+#[cold]
+#[inline(never)]
+fn read_other(memory: &Memory, first: Descriptor, is_plain: bool, ahead: &mut Ahead) {
+    let Some((start, there)) = memory.at(first.address, first.length) else { return };
+    ahead.start = start;
+    if is_plain && there == first.length as usize {
+        ahead.bytes = first.length;
+    }
+}
+
 #[inline]
 fn read_descriptor(table: *const u8, number: u16) -> Descriptor {
     // SAFETY: the caller checked number and table; the table is aligned to 8 bytes at least. Each word is read once: the guest
@@ -331,19 +460,6 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The only piece of a chain of one to be read: the nearly certain case.
-    #[inline]
-    pub fn only(&self) -> Option<(u64, u32)> {
-        let first = self.current?;
-        let is_plain = first.flags & (FLAG_NEXT | FLAG_WRITE | FLAG_INDIRECT) == 0;
-        (self.valid && is_plain && !self.writes).then_some((first.address, first.length))
-    }
-
-    #[inline]
-    fn new(table: *const u8, entries: u16, first: Descriptor, valid: bool, writes: bool) -> Chain {
-        Chain { table, entries, current: Some(first), left: CHAIN_MAX, is_indirect: false, valid, writes }
-    }
-
     /// The next piece: address in the guest and bytes.
     ///
     /// # Errors

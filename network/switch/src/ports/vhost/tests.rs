@@ -1,9 +1,9 @@
 mod hostile;
 mod meeting;
 
-use super::driver::{Driver, INDIRECT, WRITE, take_event};
+use super::driver::{Driver, INDIRECT, Taken, WRITE, take, take_event};
 use super::feature;
-use super::guest::{Guest, Lost, Refused, Taken};
+use super::guest::{Guest, Lost, Refused};
 use crate::engine::sys;
 use crate::testing::{ACK, ip, tcp};
 use weir_packet::virtio::{FLAG_NEEDS_CSUM, GSO_TCPV4, HEADER_BYTES, VirtioNetHeader};
@@ -25,7 +25,7 @@ fn take_all(guest: &mut Guest, pair: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut room = vec![0; 70_000];
     for _ in 0..guest.begin(pair, 64) {
-        if let Taken::Frame(bytes) = guest.take(pair, &mut room) {
+        if let Taken::Frame(bytes) = take(guest, pair, &mut room) {
             frames.push(room[guest.header_bytes()..bytes].to_vec());
         }
     }
@@ -103,13 +103,13 @@ fn frames_of_a_guest_are_copied_out_and_given_back_at_once() {
     let third = driver.post(TX, &[(at, 32)], INDIRECT);
     assert_eq!(take_all(&mut guest, 0), frames);
     assert!(driver.take_used(TX).is_empty(), "nothing is shown before the batch ends");
-    assert!(guest.finish(0), "a driver that does not say otherwise is interrupted");
+    assert_eq!(guest.publish(), 1, "a driver that does not say otherwise is interrupted");
     let heads: Vec<u32> = driver.take_used(TX).iter().map(|(head, _)| *head).collect();
     assert_eq!(heads, [first, second, third].map(u32::from));
     driver.set_flags(TX, 1);
     post_frame(&mut driver, &frames[0]);
     assert_eq!(take_all(&mut guest, 0).len(), 1);
-    assert!(!guest.finish(0), "it asked not to be interrupted");
+    assert_eq!(guest.publish(), 0, "it asked not to be interrupted");
 }
 
 #[test]
@@ -126,13 +126,18 @@ fn frames_of_every_length_are_copied_whole_in_one_piece() {
             driver.write(at + header, &frame);
             driver.post(TX, &[(at, header + frame.len())], 0);
             assert_eq!(take_all(&mut guest, 0), [frame.clone()], "taken, of {payload} bytes");
-            guest.finish(0);
+            guest.publish();
             // Room for exactly as much, then for more: what is behind the frame stays as it was.
-            for spare in [0, 64] {
+            for (spare, parts) in [(0, false), (64, false), (0, true), (64, true)] {
                 let at = driver.buffer(header + frame.len() + spare);
                 driver.write(at, &vec![0xee; header + frame.len() + spare]);
                 driver.post(RX, &[(at, header + frame.len() + spare)], WRITE);
-                guest.send(&VirtioNetHeader::default(), &[sys::piece(&frame)], || 0).unwrap();
+                if parts {
+                    let (ethernet, rest) = frame.split_first_chunk().unwrap();
+                    assert!(guest.put_plain(ethernet, rest, || 0));
+                } else {
+                    guest.send(&VirtioNetHeader::default(), &[sys::piece(&frame)], || 0).unwrap();
+                }
                 guest.publish();
                 let back = driver.take_used(RX);
                 assert_eq!(back.len(), 1);
@@ -187,6 +192,48 @@ fn a_frame_for_a_guest_takes_as_many_buffers_as_it_needs() {
         Ok(Lost::default()),
         "nothing was used up"
     );
+}
+
+#[test]
+fn whatever_was_fetched_ahead_frames_are_written_where_their_turn_is() {
+    let mut driver = Driver::new(256);
+    let mut guest = driver.guest(1, MODERN | feature::MRG_RXBUF);
+    let (mut sent, mut got, mut posted) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..400_usize {
+        let buffers = (round % 7).min(200 - posted.len());
+        for _ in 0..buffers {
+            let at = driver.buffer(512);
+            posted.push((driver.post(RX, &[(at, 512)], WRITE), at));
+        }
+        // One, or more than what was fetched.
+        let frame = frame(if round % 5 == 0 { 2000 } else { 20 + round % 300 });
+        let result = if frame.len() < 500 && round % 3 > 0 {
+            let (ethernet, rest) = frame.split_first_chunk().unwrap();
+            guest.put_plain(ethernet, rest, || 0)
+        } else {
+            send(&mut guest, VirtioNetHeader::default(), &frame).is_ok()
+        };
+        if result {
+            sent.push(frame);
+        }
+        if round % 2 == 0 {
+            guest.publish();
+            guest.prepare();
+        }
+        for (head, length) in driver.take_used(RX) {
+            let (posted, at) = posted.remove(0);
+            assert_eq!(u32::from(posted), head, "in the order in which they were posted");
+            got.push(driver.read(at, length as usize));
+        }
+    }
+    let mut parts = got.into_iter();
+    for frame in &sent[..sent.len() - 10] {
+        let first = parts.next().unwrap();
+        let count = u16::from_le_bytes([first[10], first[11]]);
+        let rest: Vec<u8> = (1..count).flat_map(|_| parts.next().unwrap()).collect();
+        assert_eq!([&first[LONG..], &rest[..]].concat(), *frame);
+    }
+    assert!(sent.len() > 150, "{}", sent.len());
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl Device {
         ready(&self.settings[2 * pair]) && ready(&self.settings[2 * pair + 1])
     }
 
-    fn pair(&self, pair: usize, memory: &Memory) -> Result<Pair, String> {
+    fn pair(&self, pair: usize, memory: &Arc<Memory>) -> Result<Pair, String> {
         let [receive, transmit] = [&self.settings[2 * pair], &self.settings[2 * pair + 1]];
         let queue = |setting: &Setting| {
             let addresses = setting.addresses.unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Guests that mean harm: what they write costs them their own frames, and nobody else anything.
 
-use super::super::driver::{BYTES, Driver, GUEST, INDIRECT, NEXT, WRITE};
-use super::super::guest::{Guest, Refused, Taken};
+use super::super::driver::{BYTES, Driver, GUEST, INDIRECT, NEXT, Taken, WRITE, take};
+use super::super::guest::{Guest, Refused};
 use super::super::memory::{Lent, Memory};
 use super::super::ring::{Addresses, Queue};
 use super::super::{CHAIN_MAX, feature};
@@ -16,8 +16,8 @@ fn offered(driver: &mut Driver, guest: &mut Guest, descriptor: (u64, u32, u16, u
     driver.put_descriptor(TX, 0, &Driver::descriptor(address, length, flags, next));
     driver.offer(TX, 0);
     assert_eq!(guest.begin(0, 64), 1);
-    let taken = guest.take(0, &mut [0; 70_000]);
-    guest.finish(0);
+    let taken = take(guest, 0, &mut [0; 70_000]);
+    guest.publish();
     assert_eq!(driver.take_used(TX).len(), 1, "it is given back, so that the guest goes on");
     taken
 }
@@ -53,8 +53,8 @@ fn descriptors_that_make_no_sense_cost_one_frame() {
     assert_eq!(offered(&mut driver, &mut guest, (itself, 16, INDIRECT, 0)), Taken::Nonsense);
     // A number that is no descriptor's.
     driver.offer(TX, 800);
-    assert_eq!((guest.begin(0, 64), guest.take(0, &mut [0; 100])), (1, Taken::Nonsense));
-    guest.finish(0);
+    assert_eq!((guest.begin(0, 64), take(&mut guest, 0, &mut [0; 100])), (1, Taken::Nonsense));
+    guest.publish();
     // It is served as ever.
     post_frame(&mut driver, &frame(10));
     assert_eq!(take_all(&mut guest, 0), [frame(10)]);
@@ -129,7 +129,7 @@ fn memory_that_is_truncated_costs_its_own_guest_only() {
     let _ = take_all(&mut lost, 0);
     let _ = send(&mut lost, VirtioNetHeader::default(), &frame(10));
     lost.publish();
-    lost.finish(0);
+    lost.publish();
     assert!(lost.is_lost() && !kept.is_lost());
     post_frame(&mut other, &frame(10));
     assert_eq!(take_all(&mut kept, 0), [frame(10)]);
@@ -197,11 +197,11 @@ fn any_bytes_in_the_rings_are_survived() {
         let mut room = vec![0; 70_000];
         for _ in 0..4 {
             for _ in 0..guest.begin(0, 64) {
-                if let Taken::Frame(bytes) = guest.take(0, &mut room) {
+                if let Taken::Frame(bytes) = take(&mut guest, 0, &mut room) {
                     assert!(bytes > LONG && bytes <= room.len());
                 }
             }
-            guest.finish(0);
+            guest.publish();
             let _ = send(&mut guest, VirtioNetHeader::default(), &frame(900));
             guest.publish();
             guest.ask_for_kicks(true);

@@ -128,7 +128,7 @@ fn a_monitor_sets_up_a_device_stops_it_and_comes_back() {
         post_frame(&mut driver, &frame(10));
     }
     assert_eq!(take_all(&mut guest, 0).len(), 3);
-    guest.finish(0);
+    guest.publish();
     // Whoever asks where a queue stands waits until the engine has let go of it.
     let asks = std::thread::spawn(move || (frontend.get_vring_base(1).unwrap(), frontend));
     waits(&told, "setting up");
@@ -177,7 +177,7 @@ fn a_session_goes_on_elsewhere_and_the_monitor_notices_nothing() {
         let mut guest = runs(&told);
         post_frame(&mut driver, &frame(10));
         assert_eq!(take_all(&mut guest, 0), [frame(10)]);
-        guest.finish(0);
+        guest.publish();
         // One that stood still and may go on does.
         drop(frozen(&old));
         old.thaw();
@@ -198,7 +198,7 @@ fn a_session_goes_on_elsewhere_and_the_monitor_notices_nothing() {
         for number in 0..20 {
             post_frame(&mut driver, &frame(20 + number));
             assert_eq!(take_all(&mut guest, 0), [frame(20 + number)]);
-            guest.finish(0);
+            guest.publish();
         }
         // A reply is wanted with each, which the library remembers from the features.
         frontend.set_vring_enable(1, true).unwrap();

@@ -1,0 +1,114 @@
+//! The short way's part of the decision: plain packets of a batch, whose flows say briefly all that is to be done.
+//!
+//! What is said about a packet is what [`super::judge`] would say; what cannot be said briefly is left to that.
+
+use super::Lookup;
+use crate::flow::CounterIndex;
+use crate::flowtable::action::Brief;
+use weir_packet::Plain;
+
+/// Bytes of both Ethernet addresses.
+pub const ADDRESSES_BYTES: usize = 12;
+
+/// What is to be done with a plain packet of a batch, and the slot of its flow, if the flow is where it was looked for and says all of
+/// it briefly. Else nothing is said: it must be parsed and judged as any other. It is counted with a [`Tally`].
+#[inline]
+pub fn judge_plain<'a>(lookup: &Lookup<'a>, near: Option<u32>, packet: &Plain) -> Option<(u32, &'a Brief)> {
+    let (slot, brief) = lookup.tables.brief_near(lookup.store, near, &packet.key)?;
+    (packet.l3_bytes <= brief.mtu && brief.is_all(packet.ttl, packet.tcp_flags)).then_some((slot, brief))
+}
+
+/// Changes a plain packet as its flow says, but for the Ethernet addresses, which it returns as they shall be, with what
+/// follows them. They are written where the packet goes: a short piece that was just written over a part of a longer one
+/// keeps the processor waiting when it is read. `None` for what has no addresses, which is not plain.
+#[inline]
+pub fn alter_plain<'a>(
+    frame: &'a mut [u8],
+    packet: &mut Plain,
+    brief: &'a Brief,
+) -> Option<(&'a [u8; ADDRESSES_BYTES], &'a [u8])> {
+    if brief.is_routed() {
+        packet.decrement_ttl(frame);
+    }
+    let (own, rest) = frame.split_first_chunk()?;
+    Some((brief.ethernet().unwrap_or(own), rest))
+}
+
+/// Packets and their bytes. Of two widths: those of one would be put together in a longer register first, to be added with twice the
+/// instructions.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    packets: u32,
+    bytes: u64,
+}
+
+/// Counts plain packets: those of one flow that follow each other at once, and flows of one rule at once. What was not counted is when
+/// it is dropped.
+pub struct Tally<'a> {
+    lookup: &'a Lookup<'a>,
+    slot: u32,
+    of_flow: Sum,
+    tcp_flags: u8,
+    rule: CounterIndex,
+    of_rule: Sum,
+}
+
+impl<'a> Tally<'a> {
+    /// Of no packet.
+    #[inline]
+    pub fn new(lookup: &'a Lookup<'a>) -> Tally<'a> {
+        let (of_flow, of_rule) = (Sum::default(), Sum::default());
+        // No slot has this number.
+        Tally { lookup, slot: u32::MAX, of_flow, tcp_flags: 0, rule: 0, of_rule }
+    }
+
+    /// Counts a packet that [`judge_plain`] said something about.
+    #[inline(always)]
+    pub fn count(&mut self, slot: u32, brief: &Brief, packet: &Plain, frame_bytes: usize) {
+        if slot != self.slot {
+            self.turn_to(slot, brief.counter());
+        }
+        self.of_flow.packets += 1;
+        self.of_flow.bytes += frame_bytes as u64;
+        self.tcp_flags |= packet.tcp_flags;
+    }
+
+    #[inline(never)]
+    fn turn_to(&mut self, slot: u32, rule: CounterIndex) {
+        self.end_flow();
+        self.slot = slot;
+        if rule != self.rule {
+            self.end_rule();
+            self.rule = rule;
+        }
+    }
+
+    #[inline(always)]
+    fn end_flow(&mut self) {
+        let Sum { packets, bytes } = std::mem::take(&mut self.of_flow);
+        let tcp_flags = std::mem::take(&mut self.tcp_flags);
+        if packets > 0 {
+            let counters = self.lookup.store.counters(self.slot);
+            counters.count(packets.into(), bytes, self.lookup.now_ms, tcp_flags);
+            self.of_rule.packets += packets;
+            self.of_rule.bytes += bytes;
+        }
+    }
+
+    fn end_rule(&mut self) {
+        let Sum { packets, bytes } = std::mem::take(&mut self.of_rule);
+        if packets > 0
+            && let Some(rule) = self.lookup.counters.rule(self.rule)
+        {
+            rule.add(packets.into(), bytes);
+        }
+    }
+}
+
+impl Drop for Tally<'_> {
+    #[inline(never)]
+    fn drop(&mut self) {
+        self.end_flow();
+        self.end_rule();
+    }
+}
