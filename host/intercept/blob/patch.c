@@ -137,9 +137,11 @@ static int is_distance(const u8 *p) {
 /* What a call does that a site makes which no pattern fits: it is looked up if the register from which the number
  * comes was last loaded with one that is wanted. A number that comes from memory (setxid of all threads, for one) or from afar
  * is not found, and taken for harmless. */
-static u8 harm(const u8 *p, u64 before, const u8 *unseen) {
+static u8 harm(const u8 *p, u64 before, u64 behind, const u8 *unseen) {
   u8 source = 0, high = 0; /* eax */
   if (before < 8 || is_distance(p)) return 0;
+  /* The number 1295, mostly that of a line of source. No call is followed by these zeros: they would write to where its result points. */
+  if (behind >= 4 && !p[2] && !p[3]) return 0;
   if (p[-2] == 0x89 && (p[-1] & 0xc7) == 0xc0) {
     source = p[-1] >> 3 & 7;
     high = (p[-3] & 0xf4) == 0x44;
@@ -158,7 +160,7 @@ u32 weir_find_sites(const u8 *code, u64 bytes, const u8 *classes, const u8 *unse
     const u8 *p = code + at;
     u32 kind = weir_site_kind(p, at, bytes - at);
     if (kind == SITE_NONE) {
-      u8 does = harm(p, at, unseen);
+      u8 does = harm(p, at, bytes - at, unseen);
       figures->sites_left++;
       figures->sites_left_confusing += does == UNSEEN_CONFUSES;
       figures->sites_left_unknown += does == UNSEEN_HURTS;
