@@ -134,14 +134,21 @@ static int is_distance(const u8 *p) {
   return 0;
 }
 
+/* Whether these bytes lie in a number. 1295, mostly that of a line of source: no call is followed by such zeros, which would write to where its
+ * result points. Or one with which eax is compared before a jump. */
+static int is_number(const u8 *p, u64 behind) {
+  if (behind < 6) return 0;
+  if (!p[2] && !p[3]) return 1;
+  if (p[-1] != 0xa9 && p[-1] != 0x3d) return 0;
+  return p[4] >> 4 == 7 || (p[4] == 0x0f && (p[5] >> 4 == 8 || p[5] >> 4 == 9 || p[5] >> 4 == 4));
+}
+
 /* What a call does that a site makes which no pattern fits: it is looked up if the register from which the number
  * comes was last loaded with one that is wanted. A number that comes from memory (setxid of all threads, for one) or from afar
  * is not found, and taken for harmless. */
 static u8 harm(const u8 *p, u64 before, u64 behind, const u8 *unseen) {
   u8 source = 0, high = 0; /* eax */
-  if (before < 8 || is_distance(p)) return 0;
-  /* The number 1295, mostly that of a line of source. No call is followed by these zeros: they would write to where its result points. */
-  if (behind >= 4 && !p[2] && !p[3]) return 0;
+  if (before < 8 || is_distance(p) || is_number(p, behind)) return 0;
   if (p[-2] == 0x89 && (p[-1] & 0xc7) == 0xc0) {
     source = p[-1] >> 3 & 7;
     high = (p[-3] & 0xf4) == 0x44;

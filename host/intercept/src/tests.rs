@@ -170,11 +170,17 @@ fn only_what_is_wanted_is_changed_and_what_is_left_is_counted() {
 }
 
 #[test]
-fn the_number_of_a_line_is_no_call() {
+fn a_number_is_no_call() {
     // mov $2,%eax; pop; ret; mov $0x50f,%esi: 0f 05 lies in a number. Before other bytes it may be a call.
     let mut code = vec![0x90, 0xb8, 2, 0, 0, 0, 0x5b, 0xc3, 0xbe, 0x0f, 5, 0, 0, 0x90, 0x90, 0x90];
     let all = Wanted { classes: [1; CALLS_MAX], unseen: [1; CALLS_MAX] };
     assert_eq!(images::sites(&code, &all).1.confusing, 0);
     code[11] = 0x48;
+    assert_eq!(images::sites(&code, &all).1.confusing, 1);
+    // test $0x5b20050f,%eax; jne. Without the jump it may be a call.
+    let mut code = vec![0xb8, 1, 0, 0, 0, 0x48, 0xd3, 0xe0, 0xa9, 0x0f, 5, 0x20, 0x5b, 0x0f, 0x85, 0x4b];
+    code.insert(0, 0x90);
+    assert_eq!(images::sites(&code, &all).1.confusing, 0);
+    code[15] = 0x10;
     assert_eq!(images::sites(&code, &all).1.confusing, 1);
 }
