@@ -1,10 +1,12 @@
-/* Finds system calls in code and replaces them by jumps. Five patterns, by bytes alone:
+/* Finds system calls in code and replaces them by jumps. Six patterns, by bytes alone:
  *
  *   A  b8 NR NR 00 00  0f 05            mov $nr,%eax; syscall      the mov becomes a jump
  *   C  48 c7 c0 NR NR 00 00  0f 05      mov $nr,%rax; syscall      the mov becomes a jump, two bytes stay
  *   D  b8 NR NR 00 00  …  0f 05         as A, with a few moves between, which the trampoline repeats
  *   B  0f 05  48 3d IM IM ff ff         syscall; cmp $-4095,%rax   both become a jump, the trampoline compares
  *   E  44 89 c0+  0f 05                 mov %r8d…%r15d,%eax; syscall   both become a jump
+ *   F  41 5c  0f 05  41 54  48 3d       pop %r12; syscall; push %r12   all three become a jump: Go's vfork, which keeps its return
+ *                                       address from the child, as both use one stack
  *
  * In A, C and D the syscall itself stays: a jump to it from elsewhere makes the call unseen, and right. A site whose number
  * nobody wants is left alone. What matches no pattern stays too, and is counted; `sites_left_unknown` counts those
@@ -21,7 +23,7 @@
 /* How far a jump reaches, with room to spare. */
 #define REACH 0x70000000ul
 
-enum { SITE_NONE = 0, SITE_A = 1, SITE_B = 2, SITE_C = 3, SITE_D = 4, SITE_E = 5 };
+enum { SITE_NONE = 0, SITE_A = 1, SITE_B = 2, SITE_C = 3, SITE_D = 4, SITE_E = 5, SITE_F = 6 };
 
 static u32 number_at(const u8 *p) { return p[0] | (u32)p[1] << 8 | (u32)p[2] << 16 | (u32)p[3] << 24; }
 
@@ -63,13 +65,15 @@ u32 weir_site_kind(const u8 *p, u64 before, u64 behind) {
   if (before >= 6 && p[-5] == 0xb8 && (p[-6] & 0xf0) != 0x40 && number_at(p - 4) < CALLS_MAX) return SITE_A;
   if (behind >= 8 && p[2] == 0x48 && p[3] == 0x3d && p[5] == 0xf0 && p[6] == 0xff && p[7] == 0xff && p[4] <= 1)
     return SITE_B;
+  if (before >= 2 && behind >= 6 && p[-2] == 0x41 && p[-1] == 0x5c && p[2] == 0x41 && p[3] == 0x54 && p[4] == 0x48 && p[5] == 0x3d)
+    return SITE_F;
   if (before >= 3 && p[-3] == 0x44 && p[-2] == 0x89 && (p[-1] & 0xc7) == 0xc0) return SITE_E;
   return between(p, before) ? SITE_D : SITE_NONE;
 }
 
 /* The number that a site sets itself, CALLS_MAX if it does not. */
 static u32 site_number(const u8 *p, u32 kind, u64 before) {
-  if (kind == SITE_B || kind == SITE_E) return CALLS_MAX;
+  if (kind == SITE_B || kind == SITE_E || kind == SITE_F) return CALLS_MAX;
   return number_at(kind == SITE_D ? p - between(p, before) - 4 : p - 4);
 }
 
@@ -98,9 +102,9 @@ static u8 *put_between(u8 *to, const u8 *from, const u8 *end) {
  * from each other as there. */
 void weir_write_site(u8 *site, u32 kind, u64 before, u8 *t) {
   u8 *p = t;
-  u64 length = kind == SITE_B ? 8 : 2, gap = kind == SITE_D ? between(site, before) : 0;
-  if (kind == SITE_E) {
-    for (int i = -3; i < 0; i++) *p++ = site[i];
+  u64 length = kind == SITE_B ? 8 : kind == SITE_F ? 4 : 2, gap = kind == SITE_D ? between(site, before) : 0;
+  if (kind == SITE_E || kind == SITE_F) {
+    for (int i = kind == SITE_E ? -3 : -2; i < 0; i++) *p++ = site[i];
   } else if (kind != SITE_B) {
     *p++ = 0xb8;
     const u8 *number = site - gap - 4;
@@ -114,11 +118,12 @@ void weir_write_site(u8 *site, u32 kind, u64 before, u8 *t) {
   put32(p, THREAD_ENTRY);
   p += 4;
   *p++ = 0x0f; *p++ = 0x05; /* the continuation */
-  if (kind == SITE_B)
-    for (int i = 2; i < 8; i++) *p++ = site[i];
+  if (kind == SITE_B || kind == SITE_F)
+    for (u64 i = 2; i < length; i++) *p++ = site[i];
   jump(p, p, site + length);
-  u8 *from = kind == SITE_B ? site : kind == SITE_C ? site - 7 : kind == SITE_E ? site - 3 : site - 5 - gap;
+  u8 *from = kind == SITE_B ? site : kind == SITE_C ? site - 7 : kind == SITE_E ? site - 3 : kind == SITE_F ? site - 2 : site - 5 - gap;
   jump(from, from, t);
+  if (kind == SITE_F) site[3] = 0x90;
   if (kind == SITE_B) { site[5] = 0x0f; site[6] = 0x1f; site[7] = 0x00; }
 }
 
