@@ -1,10 +1,12 @@
-/* Finds system calls in code and replaces them by jumps. Five patterns, by bytes alone:
+/* Finds system calls in code and replaces them by jumps. Six patterns, by bytes alone:
  *
  *   A  b8 NR NR 00 00  0f 05            mov $nr,%eax; syscall      the mov becomes a jump
  *   C  48 c7 c0 NR NR 00 00  0f 05      mov $nr,%rax; syscall      the mov becomes a jump, two bytes stay
  *   D  b8 NR NR 00 00  …  0f 05         as A, with a few moves between, which the trampoline repeats
  *   B  0f 05  48 3d IM IM ff ff         syscall; cmp $-4095,%rax   both become a jump, the trampoline compares
  *   E  44 89 c0+  0f 05                 mov %r8d…%r15d,%eax; syscall   both become a jump
+ *   F  41 5c  0f 05  41 54  48 3d       pop %r12; syscall; push %r12   all three become a jump: Go's vfork, which keeps its return
+ *                                       address from the child, as both use one stack
  *
  * In A, C and D the syscall itself stays: a jump to it from elsewhere makes the call unseen, and right. A site whose number
  * nobody wants is left alone. What matches no pattern stays too, and is counted; `sites_left_unknown` counts those
@@ -21,7 +23,7 @@
 /* How far a jump reaches, with room to spare. */
 #define REACH 0x70000000ul
 
-enum { SITE_NONE = 0, SITE_A = 1, SITE_B = 2, SITE_C = 3, SITE_D = 4, SITE_E = 5 };
+enum { SITE_NONE = 0, SITE_A = 1, SITE_B = 2, SITE_C = 3, SITE_D = 4, SITE_E = 5, SITE_F = 6 };
 
 static u32 number_at(const u8 *p) { return p[0] | (u32)p[1] << 8 | (u32)p[2] << 16 | (u32)p[3] << 24; }
 
@@ -63,13 +65,15 @@ u32 weir_site_kind(const u8 *p, u64 before, u64 behind) {
   if (before >= 6 && p[-5] == 0xb8 && (p[-6] & 0xf0) != 0x40 && number_at(p - 4) < CALLS_MAX) return SITE_A;
   if (behind >= 8 && p[2] == 0x48 && p[3] == 0x3d && p[5] == 0xf0 && p[6] == 0xff && p[7] == 0xff && p[4] <= 1)
     return SITE_B;
+  if (before >= 2 && behind >= 6 && p[-2] == 0x41 && p[-1] == 0x5c && p[2] == 0x41 && p[3] == 0x54 && p[4] == 0x48 && p[5] == 0x3d)
+    return SITE_F;
   if (before >= 3 && p[-3] == 0x44 && p[-2] == 0x89 && (p[-1] & 0xc7) == 0xc0) return SITE_E;
   return between(p, before) ? SITE_D : SITE_NONE;
 }
 
 /* The number that a site sets itself, CALLS_MAX if it does not. */
 static u32 site_number(const u8 *p, u32 kind, u64 before) {
-  if (kind == SITE_B || kind == SITE_E) return CALLS_MAX;
+  if (kind == SITE_B || kind == SITE_E || kind == SITE_F) return CALLS_MAX;
   return number_at(kind == SITE_D ? p - between(p, before) - 4 : p - 4);
 }
 
@@ -98,9 +102,9 @@ static u8 *put_between(u8 *to, const u8 *from, const u8 *end) {
  * from each other as there. */
 void weir_write_site(u8 *site, u32 kind, u64 before, u8 *t) {
   u8 *p = t;
-  u64 length = kind == SITE_B ? 8 : 2, gap = kind == SITE_D ? between(site, before) : 0;
-  if (kind == SITE_E) {
-    for (int i = -3; i < 0; i++) *p++ = site[i];
+  u64 length = kind == SITE_B ? 8 : kind == SITE_F ? 4 : 2, gap = kind == SITE_D ? between(site, before) : 0;
+  if (kind == SITE_E || kind == SITE_F) {
+    for (int i = kind == SITE_E ? -3 : -2; i < 0; i++) *p++ = site[i];
   } else if (kind != SITE_B) {
     *p++ = 0xb8;
     const u8 *number = site - gap - 4;
@@ -114,11 +118,12 @@ void weir_write_site(u8 *site, u32 kind, u64 before, u8 *t) {
   put32(p, THREAD_ENTRY);
   p += 4;
   *p++ = 0x0f; *p++ = 0x05; /* the continuation */
-  if (kind == SITE_B)
-    for (int i = 2; i < 8; i++) *p++ = site[i];
+  if (kind == SITE_B || kind == SITE_F)
+    for (u64 i = 2; i < length; i++) *p++ = site[i];
   jump(p, p, site + length);
-  u8 *from = kind == SITE_B ? site : kind == SITE_C ? site - 7 : kind == SITE_E ? site - 3 : site - 5 - gap;
+  u8 *from = kind == SITE_B ? site : kind == SITE_C ? site - 7 : kind == SITE_E ? site - 3 : kind == SITE_F ? site - 2 : site - 5 - gap;
   jump(from, from, t);
+  if (kind == SITE_F) site[3] = 0x90;
   if (kind == SITE_B) { site[5] = 0x0f; site[6] = 0x1f; site[7] = 0x00; }
 }
 
@@ -134,12 +139,21 @@ static int is_distance(const u8 *p) {
   return 0;
 }
 
+/* Whether these bytes lie in a number. 1295, mostly that of a line of source: no call is followed by such zeros, which would write to where its
+ * result points. Or one with which eax is compared before a jump. */
+static int is_number(const u8 *p, u64 behind) {
+  if (behind < 6) return 0;
+  if (!p[2] && !p[3]) return 1;
+  if (p[-1] != 0xa9 && p[-1] != 0x3d) return 0;
+  return p[4] >> 4 == 7 || (p[4] == 0x0f && (p[5] >> 4 == 8 || p[5] >> 4 == 9 || p[5] >> 4 == 4));
+}
+
 /* What a call does that a site makes which no pattern fits: it is looked up if the register from which the number
  * comes was last loaded with one that is wanted. A number that comes from memory (setxid of all threads, for one) or from afar
  * is not found, and taken for harmless. */
-static u8 harm(const u8 *p, u64 before, const u8 *unseen) {
+static u8 harm(const u8 *p, u64 before, u64 behind, const u8 *unseen) {
   u8 source = 0, high = 0; /* eax */
-  if (before < 8 || is_distance(p)) return 0;
+  if (before < 8 || is_distance(p) || is_number(p, behind)) return 0;
   if (p[-2] == 0x89 && (p[-1] & 0xc7) == 0xc0) {
     source = p[-1] >> 3 & 7;
     high = (p[-3] & 0xf4) == 0x44;
@@ -158,7 +172,7 @@ u32 weir_find_sites(const u8 *code, u64 bytes, const u8 *classes, const u8 *unse
     const u8 *p = code + at;
     u32 kind = weir_site_kind(p, at, bytes - at);
     if (kind == SITE_NONE) {
-      u8 does = harm(p, at, unseen);
+      u8 does = harm(p, at, bytes - at, unseen);
       figures->sites_left++;
       figures->sites_left_confusing += does == UNSEEN_CONFUSES;
       figures->sites_left_unknown += does == UNSEEN_HURTS;

@@ -183,7 +183,7 @@ static inline i64 syscall6(i64 n, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
 
 enum {
   NR_read = 0, NR_write = 1, NR_open = 2, NR_close = 3, NR_fstat = 5, NR_lseek = 8, NR_mmap = 9, NR_mprotect = 10,
-  NR_munmap = 11, NR_sigaction = 13, NR_ioctl = 16, NR_pread = 17, NR_pwrite = 18, NR_readv = 19, NR_writev = 20,
+  NR_munmap = 11, NR_madvise = 28, NR_sigaction = 13, NR_ioctl = 16, NR_pread = 17, NR_pwrite = 18, NR_readv = 19, NR_writev = 20,
   NR_yield = 24, NR_dup = 32, NR_dup2 = 33, NR_getpid = 39, NR_sendfile = 40, NR_socket = 41, NR_connect = 42,
   NR_sendmsg = 46, NR_clone = 56, NR_fork = 57, NR_vfork = 58, NR_execve = 59, NR_exit = 60, NR_kill = 62,
   NR_fcntl = 72, NR_ftruncate = 77, NR_creat = 85, NR_prctl = 157, NR_gettid = 186, NR_clock_gettime = 228,

@@ -5,6 +5,7 @@ const NONE: u32 = 0;
 const AFTER_SYSCALL: u32 = 2; // pattern B
 const MOVES_BETWEEN: u32 = 4; // pattern D
 const OTHER_REGISTER: u32 = 5; // pattern E
+const POPPED: u32 = 6; // pattern F
 const TRAMPOLINE_BYTES: usize = 56;
 
 use crate::blob::CALLS_MAX;
@@ -43,9 +44,13 @@ fn patched(code: &[u8], at: usize) -> Vec<u8> {
 fn check(code: &[u8], at: usize) {
     let memory = patched(code, at);
     let kind = kind(code, at);
-    let length = if kind == AFTER_SYSCALL { 8 } else { 2 };
+    let length = match kind {
+        AFTER_SYSCALL => 8,
+        POPPED => 4,
+        _ => 2,
+    };
     let begin = (0..code.len()).find(|i| code[*i] != memory[*i]).expect("a change");
-    let end = if kind == AFTER_SYSCALL || kind == OTHER_REGISTER { at + length } else { begin + 5 };
+    let end = if matches!(kind, AFTER_SYSCALL | OTHER_REGISTER | POPPED) { at + length } else { begin + 5 };
     assert_eq!(code[end..], memory[end..code.len()], "nothing behind the site changes");
     assert_eq!(target(&memory, begin), code.len(), "the site leads to its trampoline");
     let trampoline = &memory[code.len()..];
@@ -57,18 +62,19 @@ fn check(code: &[u8], at: usize) {
     let back = call + length;
     assert_eq!(trampoline[call + 2..back], code[at + 2..at + length], "the compare is repeated");
     assert_eq!(target(&memory, code.len() + back), at + length, "back behind the site");
-    if kind != AFTER_SYSCALL && kind != MOVES_BETWEEN && kind != OTHER_REGISTER {
+    if !matches!(kind, AFTER_SYSCALL | MOVES_BETWEEN | OTHER_REGISTER | POPPED) {
         assert_eq!(trampoline[1..5], code[at - 4..at], "the same number");
     }
 }
 
 #[test]
 fn each_pattern_is_found_and_patched() {
-    let sites: [(&str, &[u8], usize, u32); 5] = [
+    let sites: [(&str, &[u8], usize, u32); 6] = [
         ("mov $1,%eax; syscall", &[0x90, 0x90, 0xb8, 1, 0, 0, 0, 0x0f, 5, 0x90], 7, 1),
         ("syscall; cmp", &[0x31, 0xc0, 0x0f, 5, 0x48, 0x3d, 0, 0xf0, 0xff, 0xff, 0x77], 2, 2),
         ("mov $1,%rax; syscall", &[0x90, 0x48, 0xc7, 0xc0, 1, 0, 0, 0, 0x0f, 5, 0x90], 8, 3),
         ("mov; mov; syscall", &[0x90, 0xb8, 3, 0, 0, 0, 0x8b, 0x7d, 0xa0, 0x0f, 5, 0x90], 9, 4),
+        ("pop; syscall; push", &[0x90, 0x41, 0x5c, 0x0f, 5, 0x41, 0x54, 0x48, 0x3d, 1, 0xf0], 3, 6),
         ("mov %r9d,%eax; syscall", &[0x90, 0x90, 0x44, 0x89, 0xc8, 0x0f, 5, 0x48, 0x83], 5, 5),
     ];
     for (name, code, at, wanted) in sites {
@@ -167,4 +173,20 @@ fn only_what_is_wanted_is_changed_and_what_is_left_is_counted() {
     all.classes[usize::from(OPEN)] = 1;
     let (found, figures) = images::sites(&code, &all);
     assert_eq!((found, figures.left), (vec![6], 1));
+}
+
+#[test]
+fn a_number_is_no_call() {
+    // mov $2,%eax; pop; ret; mov $0x50f,%esi: 0f 05 lies in a number. Before other bytes it may be a call.
+    let mut code = vec![0x90, 0xb8, 2, 0, 0, 0, 0x5b, 0xc3, 0xbe, 0x0f, 5, 0, 0, 0x90, 0x90, 0x90];
+    let all = Wanted { classes: [1; CALLS_MAX], unseen: [1; CALLS_MAX] };
+    assert_eq!(images::sites(&code, &all).1.confusing, 0);
+    code[11] = 0x48;
+    assert_eq!(images::sites(&code, &all).1.confusing, 1);
+    // test $0x5b20050f,%eax; jne. Without the jump it may be a call.
+    let mut code = vec![0xb8, 1, 0, 0, 0, 0x48, 0xd3, 0xe0, 0xa9, 0x0f, 5, 0x20, 0x5b, 0x0f, 0x85, 0x4b];
+    code.insert(0, 0x90);
+    assert_eq!(images::sites(&code, &all).1.confusing, 0);
+    code[15] = 0x10;
+    assert_eq!(images::sites(&code, &all).1.confusing, 1);
 }

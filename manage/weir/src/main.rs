@@ -25,7 +25,11 @@ const LOGGED: &str = "info,openraft=error,commonware=warn";
 /// `WEIR_LOG_FORMAT=json` how.
 fn log() {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new(LOGGED));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A log that nobody reads any more (of a daemon whose starter is gone) must not end who writes it, by a panic about that.
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     if std::env::var("WEIR_LOG_FORMAT").is_ok_and(|format| format == "json") {
         builder.json().init();
     } else {

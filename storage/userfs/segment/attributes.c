@@ -3,6 +3,9 @@
 
 #define TCGETS 0x5401
 #define F_GETFL 3
+#define F_SETFL 4
+#define O_ASYNC 020000u
+#define O_NOATIME 01000000u
 #define STATX_BASIC 0x7ffu
 #define UTIME_NOW 0x3fffffff
 #define UTIME_OMIT 0x3ffffffe
@@ -20,8 +23,10 @@ static int learn(u32 fd, struct facts *f) {
   struct segment_node *node = segment_node_at(segment, inode);
   struct segment_record *r = segment_record_at(segment, inode);
   if (!node || !r || names_lock(&c)) return 0;
+  u32 unfinished = segment_names(segment)->unfinished;
   f->node = *node;
   names_unlock(segment);
+  if (unfinished) return 0;
   f->size = __atomic_load_n(&r->size, __ATOMIC_ACQUIRE);
   f->blocks = __atomic_load_n(&r->blocks, __ATOMIC_RELAXED) * (BLOCK_BYTES / 512);
   f->modified_ns = __atomic_load_n(&r->modified_ns, __ATOMIC_ACQUIRE);
@@ -98,7 +103,7 @@ static i64 alter(u32 fd, const struct change *change) {
   if (!rights.known || !node || !r) return NOT_HERE;
   if (r->told != __atomic_load_n(&r->told_gone, __ATOMIC_ACQUIRE) && (connection = kernel()) < 0) return NOT_HERE;
   if (!names_lock(&c)) {
-    if (node->user == rights.user && n->changed_count < EXCHANGE_MAX) {
+    if (node->user == rights.user && n->changed_count < EXCHANGE_MAX && !n->unfinished) {
       if (change->sets_mode) node->mode = (node->mode & ~0777u) | change->mode;
       if (change->sets_accessed) node->accessed_ns = change->accessed_ns;
       if (change->sets_modified) {
@@ -149,6 +154,17 @@ static i64 set_owner(u32 fd, u32 user, u32 group) {
   return alter(fd, &change);
 }
 
+/* The kernel has no description of the file yet, so these are ours; those of which more depends are the kernel's. */
+static i64 set_flags(u32 fd, u64 to) {
+  struct descriptor *d = &descriptors[fd];
+  if (to & (O_ASYNC | O_DIRECT | O_NOATIME)) return NOT_HERE;
+  lock(d);
+  int here = d->stands_in;
+  if (here) d->flags = (d->flags & ~(O_APPEND | O_NONBLOCK)) | ((u32)to & (O_APPEND | O_NONBLOCK));
+  unlock(d);
+  return here ? 0 : NOT_HERE;
+}
+
 static int is_empty(u64 path) {
   u8 first;
   return !weir_copy(&first, (const void *)path, 1) && !first;
@@ -165,7 +181,9 @@ i64 serve_attributes(const struct call *call, u32 fd) {
     case NR_fchmod: return set_mode(fd, (u32)a[1]);
     case NR_fchown: return set_owner(fd, (u32)a[1], (u32)a[2]);
     case NR_utimensat: return !a[1] && !a[3] ? set_times(fd, a[2]) : NOT_HERE;
-    case NR_fcntl: return a[1] == F_GETFL ? (i64)(descriptors[fd].flags | O_LARGEFILE) : NOT_HERE;
+    case NR_fcntl:
+      if (a[1] == F_SETFL) return set_flags(fd, a[2]);
+      return a[1] == F_GETFL ? (i64)(descriptors[fd].flags | O_LARGEFILE) : NOT_HERE;
   }
   return NOT_HERE;
 }

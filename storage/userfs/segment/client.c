@@ -68,7 +68,7 @@ static int waited(u32 holder) {
 }
 
 struct segment_caller caller(void) {
-  struct segment_caller c = {segment, weir_thread_id(), weir_copy, waited};
+  struct segment_caller c = {segment, weir_thread_id(), weir_copy, waited, pages_ready};
   return c;
 }
 
@@ -86,20 +86,20 @@ u64 now_ns(void) {
   return __atomic_load_n(&ns, __ATOMIC_ACQUIRE);
 }
 
-static i32 from_daemon(i32 descriptor) {
-  i32 daemon = (i32)SYS(NR_pidfd_open, mount.daemon, 0, 0, 0, 0, 0);
-  if (daemon < 0) return daemon;
-  i32 got = (i32)SYS(NR_pidfd_getfd, daemon, descriptor, 0, 0, 0, 0);
-  SYS(NR_close, daemon, 0, 0, 0, 0, 0);
+static i32 from_holder(i32 descriptor) {
+  i32 holder = (i32)SYS(NR_pidfd_open, mount.holder, 0, 0, 0, 0, 0);
+  if (holder < 0) return holder;
+  i32 got = (i32)SYS(NR_pidfd_getfd, holder, descriptor, 0, 0, 0, 0);
+  SYS(NR_close, holder, 0, 0, 0, 0, 0);
   return got;
 }
 
 /* The FUSE connection, for a moment: a descriptor that stayed could be closed by the program. -1 if it cannot be had. */
 i32 kernel(void) {
   u8 stat[144];
-  i32 got = from_daemon(mount.kernel_descriptor);
+  i32 got = from_holder(mount.kernel_descriptor);
   if (got < 0) return -1;
-  /* If the daemon is gone its number may be another's: only a FUSE connection will do (10:229). */
+  /* If the holder is gone its number may be another's: only a FUSE connection will do (10:229). */
   if (SYS(NR_fstat, got, stat, 0, 0, 0, 0) || *(u64 *)(stat + 40) != (10ul << 8 | 229)) {
     SYS(NR_close, got, 0, 0, 0, 0, 0);
     return -1;
@@ -117,6 +117,7 @@ u8 classify(u32 fd, u32 word) {
   u8 stat[144], found = FOREIGN;
   struct descriptor *d = &descriptors[fd];
   i64 flags;
+  if (state(word) == CLOSING) return FOREIGN;
   if (SYS(NR_fstat, fd, stat, 0, 0, 0, 0)) return UNKNOWN;
   u32 mode = *(u32 *)(stat + 24);
   lock(d);
@@ -228,6 +229,7 @@ void client_forked(void) {
   for (u32 fd = 0; fd < descriptors_end; fd++) descriptors[fd].lock = 0;
   process = 0;
   private_forked();
+  pages_forked();
 }
 
 static u64 seek(struct call *call) {
@@ -271,10 +273,19 @@ static u64 by_kernel(u64 argument) {
   return ACT_PASS;
 }
 
-static void gone(u64 first, u64 last) {
+/* Before and after a call that closes them. In between, another thread may open a file and get such a number. */
+static void closes(u64 first, u64 last) {
   for (u64 fd = first; fd <= last && fd < descriptors_end; fd++) {
     private_gone((u32)fd);
-    set_state((u32)fd, UNKNOWN);
+    set_state((u32)fd, CLOSING);
+  }
+}
+
+static void closed(u64 first, u64 last) {
+  for (u64 fd = first; fd <= last && fd < descriptors_end; fd++) {
+    u32 word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
+    if (state(word) == CLOSING)
+      __atomic_compare_exchange_n(&weir_states[fd], &word, ((word >> 8) + 1) << 8 | UNKNOWN, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
   }
 }
 
@@ -282,6 +293,12 @@ static void gone(u64 first, u64 last) {
 static void share_both(u64 one, u64 other) {
   if (one < DESCRIPTORS_MAX) share((u32)one);
   if (other < DESCRIPTORS_MAX) share((u32)other);
+}
+
+/* Whether these flags change nothing that is kept of the descriptor: waiting or not is all the same to a file. */
+static int is_same(u32 fd, u64 flags) {
+  if (fd >= DESCRIPTORS_MAX || state(looked_at(fd)) != OURS) return 0;
+  return descriptors[fd].private && !((descriptors[fd].flags ^ flags) & (O_APPEND | O_DIRECT));
 }
 
 u64 client_before(struct call *call) {
@@ -298,14 +315,14 @@ u64 client_before(struct call *call) {
     case NR_lseek: return seek(call);
     case NR_readv: case NR_writev: case NR_preadv2: case NR_pwritev2: case NR_ioctl: return by_kernel(a[0]);
     case NR_fcntl:
-      if (a[1] == F_DUPFD || a[1] == F_DUPFD_CLOEXEC || a[1] == F_SETFL) share_both(a[0], ~0ul);
+      if (a[1] == F_DUPFD || a[1] == F_DUPFD_CLOEXEC || (a[1] == F_SETFL && !is_same(cast, a[2]))) share_both(a[0], ~0ul);
       return ACT_PASS;
     case NR_open: case NR_openat: case NR_openat2: case NR_creat: return stopped ? ACT_PASS : private_open(call);
-    case NR_close: gone(cast, cast); return ACT_AFTER;
+    case NR_close: closes(cast, cast); return ACT_AFTER;
     case NR_close_range:
       if (a[2] & CLOSE_RANGE_UNSHARE) client_share_all();
       if (a[2] & CLOSE_RANGE_CLOEXEC) return ACT_PASS;
-      gone(cast, (u32)a[1]);
+      closes(cast, (u32)a[1]);
       return ACT_AFTER;
     case NR_dup: share_both(cast, ~0ul); return ACT_PASS;
     case NR_dup2: case NR_dup3:
@@ -313,7 +330,7 @@ u64 client_before(struct call *call) {
       if (SYS(NR_fcntl, cast, F_GETFD, 0, 0, 0, 0) < 0 || cast == (u32)a[1] || (call->number == NR_dup3 && a[2] & ~(u64)O_CLOEXEC))
         return ACT_PASS;
       share_both(cast, ~0ul);
-      gone((u32)a[1], (u32)a[1]);
+      closes((u32)a[1], (u32)a[1]);
       return ACT_AFTER;
     case NR_sendfile: share_both((u32)a[0], (u32)a[1]); return ACT_PASS;
     case NR_splice: case NR_copy_file_range: share_both((u32)a[0], (u32)a[2]); return ACT_PASS;
@@ -337,9 +354,9 @@ void client_after(struct call *call, u64 number, i64 result) {
       seen((u32)result);
       set_state((u32)result, forking ? UNKNOWN : FRESH);
       return;
-    case NR_close: gone((u32)a[0], (u32)a[0]); return;
-    case NR_close_range: gone((u32)a[0], (u32)a[1]); return;
-    case NR_dup2: case NR_dup3: gone((u32)a[1], (u32)a[1]); return;
+    case NR_close: closed((u32)a[0], (u32)a[0]); return;
+    case NR_close_range: closed((u32)a[0], (u32)a[1]); return;
+    case NR_dup2: case NR_dup3: closed((u32)a[1], (u32)a[1]); return;
     case NR_chdir: case NR_fchdir: case NR_chroot: case NR_pivot_root: private_moved(); return;
   }
   struct descriptor *d = &descriptors[(u32)a[0]];
@@ -406,7 +423,7 @@ const u8 client_calls[CALLS_MAX] = {
 
 /* Maps the segment, and makes the tables. */
 static int have_segment(void) {
-  i32 memory = from_daemon(mount.segment_descriptor);
+  i32 memory = from_holder(mount.segment_descriptor);
   if (memory < 0) return 0;
   /* Far from code: trampolines must find room near it. */
   i64 at = SYS(NR_mmap, SEGMENT_PLACE, mount.segment_bytes, 3, 0x4001, memory, 0); /* shared, no reserve */

@@ -49,7 +49,7 @@ struct segment_name *segment_name_at(struct segment *s, u64 entry) {
 int names_lock(const struct segment_caller *c) { return segment_lock_word(c, &segment_names(c->segment)->lock); }
 void names_unlock(struct segment *s) { STORE(segment_names(s)->lock, 0); }
 
-static u32 *bucket(struct segment *s, u64 folder, const u8 *text, u64 bytes) {
+u32 *names_bucket(struct segment *s, u64 folder, const u8 *text, u64 bytes) {
   struct segment_names *n = segment_names(s);
   u64 hash = 14695981039346656037ul ^ folder * 0x9e3779b97f4a7c15ul;
   for (u64 i = 0; i < bytes; i++) hash = (hash ^ text[i]) * 1099511628211ul;
@@ -66,7 +66,7 @@ static int is(const struct segment_name *e, u64 folder, const u8 *text, u64 byte
 
 /* What points to the entry: of its bucket's list. Null when it is not there. */
 static u32 *link_to(struct segment *s, u64 folder, const u8 *text, u64 bytes) {
-  u32 *at = bucket(s, folder, text, bytes);
+  u32 *at = names_bucket(s, folder, text, bytes);
   for (u32 turns = 0; *at && turns < CHAIN_MAX; turns++) {
     struct segment_name *e = segment_name_at(s, *at);
     if (!e) return 0;
@@ -89,7 +89,7 @@ static void fill(struct segment_name *e, u64 folder, const u8 *text, u64 bytes, 
 }
 
 static void link_in(struct segment *s, u32 entry, struct segment_name *e) {
-  u32 *at = bucket(s, e->folder, e->text, e->bytes);
+  u32 *at = names_bucket(s, e->folder, e->text, e->bytes);
   e->next = *at;
   STORE(*at, entry);
 }
@@ -154,6 +154,17 @@ u32 names_make(struct segment *s, u64 folder, const u8 *text, u64 bytes, const s
   link_in(s, inode, e);
   n->made_here++;
   return inode;
+}
+
+void names_clear(struct segment *s, u64 until) {
+  struct segment_names *n = segment_names(s);
+  u32 *buckets = (u32 *)((u8 *)s + n->buckets_offset);
+  for (u32 i = 0; i < n->buckets; i++) buckets[i] = 0;
+  for (u64 i = 0; i < until && i < s->records_max; i++) segment_name_at(s, i)->folder = 0;
+  for (u64 i = s->records_max; i < n->next_entry && i < n->entries_max; i++) segment_name_at(s, i)->folder = 0;
+  n->next_entry = (u32)s->records_max;
+  n->free_entry = 0;
+  STORE(n->lost, 0);
 }
 
 i64 names_room(struct segment *s, u32 slot) {

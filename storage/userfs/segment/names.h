@@ -9,6 +9,8 @@
  *   entry is linked. The daemon takes what is in `made` into its tree before it does anything else with the lock, and links
  *   it if the process died before. It gets the number from `spare`, numbers that the daemon set aside.
  * - The entry of a file's first name has the file's number; others have numbers from `records_max` on.
+ * - The daemon may die with the lock, in the middle of a change: `unfinished` says so, and then nobody opens by it until the daemon's successor
+ *   has made all names anew. What processes made and changed stays in `made` and `changed` until the daemon has written it down elsewhere.
  * - `opens` of a node counts descriptors that only one process knows (private.c). The file lives as long as one does; for the kernel
  *   it need not. Which process has them is in `holds`, so that those of a dead one are found.
  */
@@ -48,7 +50,8 @@ struct segment_names {
   u64 token; /* nobody else can guess: see private.c */
   u64 nodes_offset, entries_offset, buckets_offset; /* from the segment's beginning */
   u64 made_here; /* files that processes made */
-  u32 made_count, spare_count, changed_count, reserved;
+  u32 made_count, spare_count, changed_count;
+  u32 unfinished; /* the daemon changes them: who has the lock got it from a daemon that died, and leaves them to the next */
   u32 made[EXCHANGE_MAX];
   u32 changed[EXCHANGE_MAX]; /* files whose node a process changed: the daemon's is older */
   u32 spare[EXCHANGE_MAX];
@@ -65,6 +68,7 @@ struct segment_name *segment_name_at(struct segment *s, u64 entry);
 int names_lock(const struct segment_caller *c);
 void names_unlock(struct segment *s);
 /* All below: with the lock held. */
+u32 *names_bucket(struct segment *s, u64 folder, const u8 *text, u64 bytes); /* where the list of its entry begins */
 u32 names_find(struct segment *s, u64 folder, const u8 *text, u64 bytes); /* an entry, 0 for none */
 void names_put(struct segment *s, u64 folder, const u8 *text, u64 bytes, u64 inode);
 void names_take(struct segment *s, u64 folder, const u8 *text, u64 bytes);
@@ -75,6 +79,8 @@ i64 names_room(struct segment *s, u32 slot);
 void names_hold(struct segment *s, u32 slot, u32 hold, u32 inode);
 /* Without the lock: gives it back. */
 void names_release(struct segment *s, u32 slot, u32 hold);
+/* No name is there any more; what is open stays so. No file's number is `until` or more. */
+void names_clear(struct segment *s, u64 until);
 /* Gives back all that process `slot` holds. */
 void names_release_all(struct segment *s, u32 slot);
 

@@ -17,6 +17,7 @@
 #define CAP_DAC_OVERRIDE 2u
 #define F_GETFD 1
 #define F_SETFD 2
+#define EPOLL_CTL_ADD 1
 #define AT_STATX_DONT_SYNC 0x4000u
 #define STATX_INO 0x100u
 #define MAY_READ 4u
@@ -126,6 +127,7 @@ static i64 make(struct wanted *w, const struct segment_node *above) {
                               .accessed_ns = now, .changed_ns = now, .modified_ns = now};
   node.group = above->mode & S_ISGID ? above->group : rights.group;
   if (w->mode & ~0777u || !may(above, MAY_WRITE | MAY_SEARCH)) return NOT_HERE;
+  pages_ready(names_bucket(segment, w->folder, w->name, w->bytes));
   w->entry = names_make(segment, w->folder, w->name, w->bytes, &node);
   w->inode = w->entry;
   w->made = w->inode != 0;
@@ -167,7 +169,7 @@ static i64 take(struct wanted *w, const struct segment_node *above, u32 entry) {
 static i64 find(struct wanted *w) {
   struct segment_names *n = segment_names(segment);
   struct segment_node *above = segment_node_at(segment, w->folder);
-  if (n->lost || !above || !above->links || (above->mode & S_IFMT) != S_IFDIR || !may(above, MAY_SEARCH)) return NOT_HERE;
+  if (n->lost || n->unfinished || !above || !above->links || (above->mode & S_IFMT) != S_IFDIR || !may(above, MAY_SEARCH)) return NOT_HERE;
   i64 hold = names_room(segment, slot());
   if (hold < 0) return NOT_HERE;
   u32 entry = names_find(segment, w->folder, w->name, w->bytes);
@@ -406,9 +408,22 @@ static void notice(u64 number) {
   }
 }
 
+/* Whether it is a file of the mount, which nobody can wait for. */
+static int is_file(u64 fd) {
+  if (fd >= DESCRIPTORS_MAX) return 0;
+  u32 word = looked_at((u32)fd);
+  return state(word) == OURS || (state(word) == FRESH && classify((u32)fd, word) == OURS);
+}
+
 u64 private_before(struct call *call) {
   const u64 *a = call->arguments;
   notice(call->number);
+  /* As on any other file system. By the kernel's side of FUSE it would be watched, and programs that try (Go's) then use it as they would a
+   * socket. */
+  if (call->number == NR_epoll_ctl && a[1] == EPOLL_CTL_ADD && is_file(a[2])) {
+    call->number = (u64)-1; /* EPERM */
+    return ACT_DONE;
+  }
   if (call->number == NR_umask) rights.mask = (u32)a[0] & 0777;
   if (!__atomic_load_n(&standing, __ATOMIC_RELAXED)) return ACT_PASS;
   switch (call->number) {

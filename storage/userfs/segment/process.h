@@ -1,5 +1,5 @@
 /* What the parts of the client share: client.c (descriptors, positions), transfer.c (bytes), private.c (opens without the kernel's file) and
- * attributes.c (attributes of these), stash.c (positions over exec). */
+ * attributes.c (attributes of these), stash.c (positions over exec), pages.c (memory before it is used). */
 #ifndef WEIR_PROCESS_H
 #define WEIR_PROCESS_H
 #include "client.h"
@@ -33,9 +33,9 @@
 struct mount {
   u64 device;
   u64 segment_bytes;
-  i32 daemon;
-  i32 segment_descriptor; /* of the daemon */
-  i32 kernel_descriptor;  /* of the daemon: the FUSE connection */
+  i32 holder;             /* the daemon, or its keeper */
+  i32 segment_descriptor; /* of the holder */
+  i32 kernel_descriptor;  /* of the holder: the FUSE connection */
   u32 point_bytes;        /* 0: nothing is opened or made past the kernel */
   u8 point[POINT_BYTES_MAX]; /* where it is mounted */
 };
@@ -68,8 +68,9 @@ struct rights {
 extern struct rights rights;
 
 /* Low byte of a word of weir_states: of a descriptor of which the program that was here before said something (stash.c), and that nobody
- * has looked at yet. */
-enum { STASHED = 4 };
+ * has looked at yet. CLOSING: it is being closed; nobody looks at it any more, and when the call is back it is unknown, unless another thread
+ * has opened a file of this number meanwhile. */
+enum { STASHED = 4, CLOSING = 5 };
 
 static inline u8 state(u32 word) { return (u8)word; }
 
@@ -95,6 +96,9 @@ int invalidate(i32 kernel_descriptor, u64 inode, i64 offset, i64 bytes);
 /* Attributes of the file changed past the kernel; `connection` is opened if it must be. */
 void tell_kernel(struct segment_record *r, u64 inode, i32 *connection);
 int kernel_has_none(struct segment_record *r);
+/* A place of the segment is about to be written: see pages.c. */
+void pages_ready(const void *place);
+void pages_forked(void);
 /* A place among the segment's processes. */
 void join(void);
 

@@ -183,7 +183,10 @@ i64 segment_write(const struct segment_caller *c, struct segment_record *r, u64 
         failed = SEGMENT_NO_SPACE;
         break;
       }
+      c->ready(block_at(c->segment, block));
       if (part < BLOCK_BYTES) clear(block_at(c->segment, block), BLOCK_BYTES);
+    } else {
+      c->ready(block_at(c->segment, block));
     }
     u64 left = c->copy(block_at(c->segment, block) + inside, (const u8 *)from + done, part);
     if (left) failed = SEGMENT_FAULT;

@@ -108,6 +108,8 @@ struct segment_caller {
   segment_copy copy;
   /* A lock is held for long: 0 to go on waiting, 1 if the holder is gone. */
   int (*waited)(u32 holder);
+  /* This place of the segment is about to be written. */
+  void (*ready)(const void *place);
 };
 
 enum { SEGMENT_NOT_HERE = -61, SEGMENT_NO_SPACE = -28, SEGMENT_TOO_BIG = -27, SEGMENT_FAULT = -14, SEGMENT_DEADLOCK = -35 };

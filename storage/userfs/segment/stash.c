@@ -2,7 +2,8 @@
  * its descriptors to the kernel, one by one: they go to the injector in one piece, which puts them into the new program's memory.
  *
  * The injector knows what becomes of the exec. Where the new program is left alone after all, it writes the positions to the kernel
- * itself (accelerate.rs). If it dies in between, the daemon is dead, and nothing can be read by these descriptors any more.
+ * itself (accelerate.rs). If the daemon dies in between, within the millisecond of an exec, nobody does. So the first FEW are written to the kernel
+ * too; a program that hands on more goes on at places of the others that the kernel knew last.
  *
  * In the new program they are STASHED until they are used: only then is it looked whether the descriptor still is that file's. It is
  * looked before anybody else could see the position: see `share` and `looked_at`.
@@ -11,6 +12,7 @@
 
 /* Descriptors that are written to the injector at once: half of the hook's stack. Fewer would wake it more often. */
 #define AT_ONCE 1024u
+#define FEW 8u
 #define KNOWN 0x80000000u
 
 struct stashed {
@@ -69,14 +71,17 @@ static int say(i32 line, const void *what, u64 bytes) {
 
 int client_stash(i32 line) {
   struct stashed some[AT_ONCE];
-  u64 count = 0, head[2] = {'s', 0};
+  u64 count = 0, said = 0, head[2] = {'s', 0};
   if (!segment) return 1;
   if (stopped || weir_threads) return 0;
   for (u32 fd = 0; fd < descriptors_end; fd++) {
     struct descriptor *d = &descriptors[fd];
     if (state(weir_states[fd]) == OURS && d->passing) return 0;
+    if (said < FEW) looked_at(fd);
     private_end(fd, d);
-    head[1] += take(fd, some) ? sizeof *some : 0;
+    if (!take(fd, some)) continue;
+    head[1] += sizeof *some;
+    if (said++ < FEW && d->moved) SYS(NR_lseek, fd, d->position, 0, 0, 0, 0);
   }
   if (!head[1]) return 1;
   if (!say(line, head, sizeof head)) return 0;

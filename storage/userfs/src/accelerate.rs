@@ -1,7 +1,9 @@
 //! Processes that reach files of a mount without the kernel: the injector with our client (`segment/client.c`).
 //!
-//! A process takes the segment and the FUSE connection from the daemon by `pidfd_getfd`, which the kernel grants to
-//! those who could trace the daemon: processes of the mount's owner, and root. Others stay with the kernel's way.
+//! A process takes the segment and the FUSE connection from their holder by `pidfd_getfd`, which the kernel grants to
+//! those who could trace it: processes of the mount's owner, and root. Others stay with the kernel's way. The holder is the daemon, or, where
+//! there is one, its keeper: then nothing of this is lost when the daemon dies, and processes go on; what they ask the kernel waits for
+//! the daemon's successor.
 
 use crate::mount::Mount;
 use crate::segment::Process;
@@ -48,9 +50,31 @@ pub struct Acceleration {
 /// Longest path of a mount under which programs open files by themselves; `POINT_BYTES_MAX` of `segment/process.h` and a zero.
 const POINT_BYTES_MAX: usize = 1023;
 
+/// Where programs find the memory and the connection: descriptors of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The process.
+    pub process: u32,
+    /// Its descriptor of the connection to the kernel.
+    pub kernel: i32,
+    /// Its descriptor of the segment, if there is one.
+    pub segment: Option<i32>,
+}
+
+impl Holder {
+    /// This process.
+    pub fn own(mount: &Mount) -> Holder {
+        Holder {
+            process: std::process::id(),
+            kernel: mount.kernel().map_or(-1, AsRawFd::as_raw_fd),
+            segment: mount.backend().segment().map(|segment| segment.memory().as_raw_fd()),
+        }
+    }
+}
+
 /// `struct mount` of `segment/process.h`.
-fn client(mount: &Mount, segment: &crate::segment::Segment) -> Vec<u8> {
-    let numbers = [std::process::id() as i32, segment.memory().as_raw_fd(), mount.kernel().as_raw_fd()];
+fn client(mount: &Mount, segment: &crate::segment::Segment, holder: Holder) -> Vec<u8> {
+    let numbers = [holder.process as i32, holder.segment.unwrap_or(-1), holder.kernel];
     let wide = [mount.device(), segment.bytes()];
     let point = mount.point().as_os_str().as_bytes();
     let open_by_themselves = !mount.is_read_only() && point.len() <= POINT_BYTES_MAX;
@@ -91,22 +115,34 @@ fn settle(process: i32, stash: &[u8], device: u64) {
     }
 }
 
+/// A name for the injector of `mount`.
+pub fn name(mount: &Mount) -> String {
+    // Numbers of devices come again, while threads of an injector that ended may still have its socket.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("weir-fs-{}-{}-{number}", std::process::id(), mount.device())
+}
+
 /// Starts the injector of `mount`, or says why there is none.
 ///
 /// # Errors
 /// When the machine cannot intercept, or the backend has no segment.
 pub fn start(mount: &Mount) -> Result<Injector, Error> {
+    start_as(mount, &name(mount), Holder::own(mount))
+}
+
+/// The same, by this name, for programs that go to `holder`.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_as(mount: &Mount, name: &str, holder: Holder) -> Result<Injector, Error> {
     let Some(segment) = mount.backend().segment() else {
         return Err(Error::Refused("this backend is served through the kernel only".to_owned()));
     };
     let blob = Blob::new(LIBRARY)?;
-    // Numbers of devices come again, while threads of an injector that ended may still have its socket.
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("weir-fs-{}-{}-{number}", std::process::id(), mount.device());
     let device = mount.device();
     let settle = Box::new(move |process, stash: &[u8]| settle(process, stash, device));
-    Injector::start_with(blob, &name, &client(mount, segment), settle)
+    Injector::start_with(blob, name, &client(mount, segment, holder), settle)
 }
 
 /// What it does.

@@ -12,6 +12,7 @@
 //! - Operations may run at once from several threads.
 
 use crate::error::{Errno, Result};
+use crate::journal::Journal;
 use crate::segment::Segment;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -220,6 +221,10 @@ pub trait Backend: Send + Sync + 'static {
     }
     /// Without [`Consistency::Own`]: an open of [`Backend::open`] is over, also of all that inherited it.
     fn release(&self, _inode: Inode) {}
+    /// Whether what was written is the store's, and can be synced, even if this process dies before it is.
+    fn keeps_writes(&self) -> bool {
+        true
+    }
     /// Whether nothing can ever be written.
     fn read_only(&self) -> bool {
         false
@@ -237,5 +242,13 @@ pub trait Backend: Send + Sync + 'static {
     /// a file is its inode number. Nothing when the backend must be asked each time.
     fn segment(&self) -> Option<&Segment> {
         None
+    }
+    /// What a daemon must know that comes after this one died; nothing when the backend begins anew without it.
+    fn journal(&self) -> Option<&Journal> {
+        None
+    }
+    /// Files of which the kernel may hold what is no longer true when the daemon before died: what it was about to tell the kernel is lost.
+    fn known(&self) -> Vec<Inode> {
+        Vec::new()
     }
 }

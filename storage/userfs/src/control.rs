@@ -56,6 +56,12 @@ pub struct Status {
     pub backend: String,
     /// The daemon.
     pub pid: u32,
+    /// The process that keeps the mount when the daemon dies.
+    #[serde(default)]
+    pub keeper: Option<u32>,
+    /// How often a daemon of this mount died and another took its place.
+    #[serde(default)]
+    pub deaths: u64,
     /// What it is of.
     #[serde(default)]
     pub version: crate::Version,
@@ -68,6 +74,13 @@ pub struct Status {
     pub operations: Vec<Count>,
     /// Shared memory, if the backend has it.
     pub segment: Option<SegmentFigures>,
+}
+
+impl Status {
+    /// Whether this process serves or keeps the mount.
+    pub fn is_by(&self, process: u32) -> bool {
+        self.pid == process || self.keeper == Some(process)
+    }
 }
 
 /// Where daemons of this user keep their sockets.

@@ -1,10 +1,13 @@
-//! The process that serves one mount: `weir fs mount` starts it and waits until it answers.
+//! The process that serves one mount. `weir fs mount` starts its keeper, and waits until it answers.
 
-use crate::accelerate;
+use crate::accelerate::{self, Holder};
 use crate::control::{self, Answer, PATIENCE, Question, SOCKET, Status};
 use crate::error::Error;
-use crate::locate;
-use crate::mount::{Mount, Options};
+use crate::journal::Journal;
+use crate::keeper::{self, About, Kept, Line};
+use crate::locate::{self, Life, Surroundings};
+use crate::mount::{self, Mount, Options};
+use crate::segment::Segment;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -31,34 +34,80 @@ struct Daemon {
     task: Task,
     mount: Mount,
     injector: Result<Injector, weir_intercept::Error>,
+    line: Option<Line>,
+    listener: UnixListener,
 }
 
 /// Mounts and serves until unmounted, or until `end` is set. Returns once nothing is mounted any more.
+///
+/// When this process dies its mount does too: [`crate::keeper::serve`] is for that.
 pub fn serve(task: Task, end: &AtomicBool) -> Result<(), Error> {
     let point = std::fs::canonicalize(&task.point)
         .map_err(|error| Error::io(format!("mounting at {}", task.point.display()), error))?;
-    let folder = control::mount_directory(&task.state, &point);
+    begin(Task { point, ..task }, None)?.run(end)
+}
+
+/// The same, with a keeper, who gave us what the daemon before us left. Of a mount that nobody serves yet nothing may be asked here.
+pub(crate) fn serve_kept(task: Task, end: &AtomicBool, mut line: Line) -> Result<(), Error> {
+    match line.left.take() {
+        Some((kept, holder)) => again(task, kept, holder, line)?.run(end),
+        None => begin(task, Some(line))?.run(end),
+    }
+}
+
+fn begin(task: Task, line: Option<Line>) -> Result<Daemon, Error> {
+    let folder = control::mount_directory(&task.state, &task.point);
     control::make_private(&folder)?;
-    if control::ask(&task.state, &point, &Question::Status).is_ok() {
+    if control::ask(&task.state, &task.point, &Question::Status).is_ok() {
         let taken = std::io::Error::from(rustix::io::Errno::BUSY);
         return Err(Error::io(
-            format!("{} has a file system of weir already; 'weir fs unmount' it", point.display()),
+            format!("{} has a file system of weir already; 'weir fs unmount' it", task.point.display()),
             taken,
         ));
     }
     let listener = listen(&folder)?;
-    let backend = locate::open(&task.backend)?;
-    let options = Options { source: task.backend.clone(), ..task.options.clone() };
-    let mount = Mount::new(backend, &point, &options)?;
-    let injector = accelerate::start(&mount);
-    let mut daemon = Daemon { injector, mount, task };
-    while !end.load(Ordering::Relaxed) && daemon.mount.is_alive() {
-        daemon.turn(&listener)?;
-    }
-    drop(daemon.mount);
-    // What cannot be removed is only an empty name.
-    let _ = std::fs::remove_dir_all(&folder);
-    Ok(())
+    let life = if line.is_some() { Life::Kept } else { Life::Alone };
+    let backend = locate::open_in(&task.backend, &Surroundings::from_environment(), life)?;
+    let options = Options { source: task.backend.clone(), kept: line.is_some(), ..task.options.clone() };
+    let mount = Mount::new(backend, &task.point, &options)?;
+    let name = accelerate::name(&mount);
+    let holder = match &line {
+        Some(line) => hand_over(&mount, &name, line)?,
+        None => Holder::own(&mount),
+    };
+    let injector = accelerate::start_as(&mount, &name, holder);
+    Ok(Daemon { injector, mount, task, line, listener })
+}
+
+/// What a daemon that comes after us needs. Where programs find the part of it that they need.
+fn hand_over(mount: &Mount, injector: &str, line: &Line) -> Result<Holder, Error> {
+    let failed = |error: std::io::Error| Error::io("handing the mount to its keeper", error);
+    let kernel = mount.kernel().ok_or_else(|| failed(rustix::io::Errno::NOTCONN.into()))?;
+    let (segment, journal) = (mount.backend().segment(), mount.backend().journal());
+    let passthrough = mount.passthrough_journal();
+    let about = About {
+        device: mount.device(),
+        injector: injector.to_owned(),
+        segment: segment.is_some(),
+        journal: journal.is_some(),
+        passthrough: passthrough.is_some(),
+    };
+    let journals = [journal.map(Journal::files), passthrough.map(Journal::files)];
+    let all = keeper::descriptors(kernel, segment.map(Segment::memory), journals);
+    line.keep(about, &all).map_err(failed)
+}
+
+/// In place of a daemon that died.
+fn again(task: Task, kept: Kept, holder: Holder, line: Line) -> Result<Daemon, Error> {
+    let listener = listen(&control::mount_directory(&task.state, &task.point))?;
+    let life = Life::Again(locate::Left { segment: kept.segment, journal: kept.journal });
+    let backend = locate::open_in(&task.backend, &Surroundings::from_environment(), life)?;
+    let options = Options { source: task.backend.clone(), kept: true, ..task.options.clone() };
+    let left = mount::Left { kernel: kept.kernel, passthrough: kept.passthrough, device: kept.about.device };
+    let mount = Mount::again(backend, &task.point, &options, left)?;
+    let injector = accelerate::start_as(&mount, &kept.about.injector, holder);
+    line.serving().map_err(|error| Error::io("telling the keeper of the mount", error))?;
+    Ok(Daemon { injector, mount, task, line: Some(line), listener })
 }
 
 fn listen(folder: &Path) -> Result<UnixListener, Error> {
@@ -72,15 +121,26 @@ fn listen(folder: &Path) -> Result<UnixListener, Error> {
 }
 
 impl Daemon {
-    fn turn(&mut self, listener: &UnixListener) -> Result<(), Error> {
+    fn run(mut self, end: &AtomicBool) -> Result<(), Error> {
+        let folder = control::mount_directory(&self.task.state, &self.task.point);
+        while !end.load(Ordering::Relaxed) && self.mount.is_alive() {
+            self.turn()?;
+        }
+        drop(self.mount);
+        // What cannot be removed is only an empty name.
+        let _ = std::fs::remove_dir_all(&folder);
+        Ok(())
+    }
+
+    fn turn(&mut self) -> Result<(), Error> {
         let patience = Timespec { tv_sec: 0, tv_nsec: TURN_MS * 1_000_000 };
-        let mut ready = [PollFd::new(listener, PollFlags::IN)];
+        let mut ready = [PollFd::new(&self.listener, PollFlags::IN)];
         match rustix::event::poll(&mut ready, Some(&patience)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(()),
             Ok(_) => {}
             Err(error) => return Err(Error::io("waiting for questions", error)),
         }
-        if let Ok((stream, _)) = listener.accept()
+        if let Ok((stream, _)) = self.listener.accept()
             && let Err(error) = self.answer(&stream)
         {
             tracing::debug!("a question was not answered: {error}");
@@ -104,12 +164,22 @@ impl Daemon {
 
     fn status(&self) -> Status {
         let segment = self.mount.backend().segment().map(|segment| segment.figures());
+        let mut notes = self.mount.backend().notes();
+        if let Some(line) = self.line.as_ref().filter(|line| line.deaths > 0) {
+            notes.push(format!("daemons of this mount died, and others took their place: {}", line.deaths));
+        }
+        if let Some(line) = self.line.as_ref().filter(|line| !line.is_kept()) {
+            let keeper = line.keeper;
+            notes.push(format!("process {keeper}, which kept this mount, is gone: it ends with its daemon"));
+        }
         Status {
             mount: self.mount.point().display().to_string(),
             backend: self.task.backend.clone(),
             pid: std::process::id(),
+            keeper: self.line.as_ref().map(|line| line.keeper),
+            deaths: self.line.as_ref().map_or(0, |line| line.deaths),
             version: crate::version(),
-            notes: self.mount.backend().notes(),
+            notes,
             acceleration: accelerate::describe(&self.mount, self.injector.as_ref()),
             operations: self.mount.stats().counts(),
             segment,

@@ -87,6 +87,9 @@ pub enum Error {
     /// Nothing of ours is mounted there.
     #[error("{}: no file system of weir is mounted there; 'weir fs status' lists them", .0.display())]
     NotMounted(PathBuf),
+    /// The process that serves a mount ended, and what it said.
+    #[error("{0}")]
+    Daemon(String),
     /// A daemon answered what it should not.
     #[error("the daemon of {mount} answered: {answer}")]
     Answer {

@@ -8,7 +8,8 @@
 //! - [`backend`]: what a backend offers; [`dir`], [`mem`], [`archive`], [`remote`]: backends; [`locate`]: from text to a backend.
 //! - `server`, `passthrough`, [`mount`]: the FUSE side. [`segment`]: shared memory that holds the bytes of files.
 //! - [`accelerate`]: processes that use the segment themselves; what runs in them is `segment/client.c`.
-//! - [`daemon`], [`control`]: one process a mount, and how it is asked; [`doctor`]: what is wrong with all of it.
+//! - [`daemon`], [`control`]: the process that serves a mount, and how it is asked; [`doctor`]: what is wrong with all of it.
+//! - [`keeper`]: the process that keeps a mount when the one that serves it dies; [`journal`], [`ledger`]: what the next one must know.
 
 pub mod accelerate;
 pub mod archive;
@@ -18,6 +19,9 @@ pub mod daemon;
 pub mod dir;
 pub mod doctor;
 pub mod error;
+pub mod journal;
+pub mod keeper;
+pub mod ledger;
 pub mod locate;
 pub mod mem;
 pub mod mount;

@@ -7,9 +7,11 @@ use crate::archive::Archive;
 use crate::backend::Backend;
 use crate::dir::Directory;
 use crate::error::Error;
+use crate::ledger::Ledger;
 use crate::mem::{Limits, Memory};
 use crate::remote::s3::{self, Settings};
 use crate::remote::{nfs, sftp};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,43 +58,95 @@ impl Surroundings {
     }
 }
 
+/// Whether a backend's numbers and memory are for its own life only.
+#[derive(Debug, Default)]
+pub enum Life {
+    /// They are.
+    #[default]
+    Alone,
+    /// Another process keeps what a successor needs: [`Backend::segment`] and [`Backend::journal`].
+    Kept,
+    /// It is that successor.
+    Again(Left),
+}
+
+/// What is left of a backend whose daemon died.
+#[derive(Debug)]
+pub struct Left {
+    /// Its segment, if it had one.
+    pub segment: Option<OwnedFd>,
+    /// Its journal, if it had one.
+    pub journal: Option<[OwnedFd; 2]>,
+}
+
+impl Left {
+    fn journal(self, given: &str) -> Result<[OwnedFd; 2], Error> {
+        self.journal.ok_or_else(|| wrong(given, "its daemon left no journal"))
+    }
+}
+
 /// Opens the backend that `text` names.
 pub fn open(text: &str) -> Result<Arc<dyn Backend>, Error> {
-    open_in(text, &Surroundings::from_environment())
+    open_in(text, &Surroundings::from_environment(), Life::Alone)
+}
+
+/// With numbers that outlive it, where its own do not.
+fn numbered(given: &str, backend: impl Backend, life: Life) -> Result<Arc<dyn Backend>, Error> {
+    let failed = |error| Error::io("making a journal", error);
+    let backend = Arc::new(backend);
+    Ok(match life {
+        Life::Alone => backend,
+        Life::Kept => Arc::new(Ledger::new(backend).map_err(failed)?),
+        Life::Again(left) => {
+            let again = Ledger::again(backend, left.journal(given)?);
+            Arc::new(again.map_err(|error| Error::io("reading a journal", error))?)
+        }
+    })
+}
+
+fn memory(given: &str, limits: Limits, life: Life) -> Result<Memory, Error> {
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let made = match life {
+        Life::Alone => Memory::new(limits, user, group),
+        Life::Kept => Memory::kept(limits, user, group),
+        Life::Again(Left { segment: Some(segment), journal: Some(journal) }) => {
+            Memory::recall(segment, journal)
+        }
+        Life::Again(_) => return Err(wrong(given, "its daemon left no memory")),
+    };
+    made.map_err(|error| Error::io("making shared memory", error))
 }
 
 /// The same, with other surroundings than the environment's.
-pub fn open_in(text: &str, surroundings: &Surroundings) -> Result<Arc<dyn Backend>, Error> {
+pub fn open_in(text: &str, surroundings: &Surroundings, life: Life) -> Result<Arc<dyn Backend>, Error> {
     let (kind, rest) =
         text.split_once(':').ok_or_else(|| wrong(text, format!("no kind; there are {KINDS}")))?;
     match kind {
         "dir" if rest.is_empty() => Err(wrong(text, "name the folder: dir:/srv/data")),
-        "dir" => Ok(Arc::new(Directory::open(Path::new(rest))?)),
+        "dir" => numbered(text, Directory::open(Path::new(rest))?, life),
         "archive" if rest.is_empty() => {
             Err(wrong(text, "name the file, a tar, tar.gz, zip or gz: archive:/srv/data.tar.gz"))
         }
-        "archive" => Ok(Arc::new(Archive::open(Path::new(rest))?)),
+        "archive" => Ok(Arc::new(Archive::open_in(Path::new(rest), life)?)),
         "sftp" => {
             let reason =
                 "give user, host and folder: sftp:user@host:/srv/data, or sftp://user@host:22/srv/data";
             let target = sftp::Target::parse(rest).ok_or_else(|| wrong(text, reason))?;
-            Ok(Arc::new(sftp::open(text, target, &surroundings.ssh)?))
+            numbered(text, sftp::open(text, target, &surroundings.ssh)?, life)
         }
-        "s3" => Ok(Arc::new(s3::open(text, rest, &surroundings.s3)?)),
+        "s3" => numbered(text, s3::open(text, rest, &surroundings.s3)?, life),
         "nfs" => {
             let reason = "give host and exported folder: nfs:server:/srv/data, or \
                           nfs://server/srv/data?nfsport=2049&mountport=20048";
             let target = nfs::Target::parse(rest).ok_or_else(|| wrong(text, reason))?;
-            Ok(Arc::new(nfs::open(text, target)?))
+            numbered(text, nfs::open(text, target)?, life)
         }
         "mem" => {
             let mut limits = Limits::default();
             if !rest.is_empty() {
                 limits.bytes_max = bytes(text, rest)?;
             }
-            let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            let memory = Memory::new(limits, user, group);
-            Ok(Arc::new(memory.map_err(|error| Error::io("making shared memory", error))?))
+            Ok(Arc::new(memory(text, limits, life)?))
         }
         other => Err(wrong(text, format!("'{other}' is no kind of backend; there are {KINDS}"))),
     }

@@ -1,7 +1,10 @@
 //! A mounted file system: session with the kernel, thread that tells it what is stale, unmount.
 
+mod again;
+
 use crate::backend::{Backend, Consistency, ROOT};
 use crate::error::Error;
+use crate::journal::Journal;
 use crate::passthrough::Passthrough;
 use crate::server::{Server, Stale};
 use crate::stats::Stats;
@@ -35,6 +38,19 @@ pub struct Options {
     /// The daemon reads and writes, also where the kernel could do it by itself (`passthrough`). Small files are then opened without
     /// a question, and read from the kernel's cache; writing costs a question each.
     pub cached: bool,
+    /// What the kernel is told is written down for a daemon that comes after this one.
+    pub kept: bool,
+}
+
+/// What is left of a mount whose daemon died: the kernel's side waits.
+#[derive(Debug)]
+pub struct Left {
+    /// The connection.
+    pub kernel: OwnedFd,
+    /// What the kernel has by itself, where it has.
+    pub passthrough: Option<[OwnedFd; 2]>,
+    /// `st_dev` of all files.
+    pub device: u64,
 }
 
 /// A file system that is mounted until this is dropped.
@@ -44,7 +60,8 @@ pub struct Mount {
     stats: Arc<Stats>,
     device: u64,
     read_only: bool,
-    kernel: OwnedFd,
+    /// There once it is served.
+    kernel: Option<OwnedFd>,
     session: Option<BackgroundSession>,
     stale: Arc<Stale>,
     passthrough: Option<Arc<Passthrough>>,
@@ -56,12 +73,77 @@ impl Mount {
     pub fn new(backend: Arc<dyn Backend>, point: &Path, options: &Options) -> Result<Mount, Error> {
         let failed = |error| Error::io(format!("mounting at {}", point.display()), error);
         let point = std::fs::canonicalize(point).map_err(failed)?;
-        let stats = Arc::new(Stats::default());
-        let stale = Arc::new(Stale::default());
         // The kernel lets only the administrator give it files.
-        let wanted = !options.cached && rustix::process::geteuid().is_root();
-        let passthrough = (wanted && backend.local(ROOT).is_some()).then(|| Arc::new(Passthrough::default()));
-        let server = Server::new(backend.clone(), stats.clone(), stale.clone(), passthrough.clone());
+        let wanted = !options.cached && rustix::process::geteuid().is_root() && backend.local(ROOT).is_some();
+        let passthrough = match (wanted, options.kept) {
+            (false, _) => None,
+            (true, false) => Some(Passthrough::default()),
+            (true, true) => Some(Passthrough::kept().map_err(failed)?),
+        };
+        let mut mount = Mount::unserved(backend, point, passthrough, options);
+        let config = mount.config(options);
+        let session = Session::new(mount.server(), &mount.point, &config).map_err(failed)?;
+        mount.kernel = Some(session.as_fd().try_clone_to_owned().map_err(failed)?);
+        mount.serve(session).map_err(failed)?;
+        mount.device =
+            rustix::fs::stat(&mount.point).map_err(|error| Error::io("looking at the mount", error))?.st_dev;
+        if mount.is_own() {
+            mount.read_around();
+        }
+        Ok(mount)
+    }
+
+    /// Serves what another daemon mounted at `point` and served until it died.
+    pub fn again(
+        backend: Arc<dyn Backend>,
+        point: &Path,
+        options: &Options,
+        left: Left,
+    ) -> Result<Mount, Error> {
+        let failed = |error| Error::io(format!("serving {} again", point.display()), error);
+        let passthrough = left.passthrough.map(Passthrough::again).transpose().map_err(failed)?;
+        let mut mount = Mount::unserved(backend, point.to_owned(), passthrough, options);
+        mount.device = left.device;
+        let config = mount.config(options);
+        let session = again::session(mount.server(), &left.kernel, config, mount.passthrough.is_some());
+        let kernel = mount.kernel.insert(left.kernel);
+        let kernel = kernel.try_clone().map_err(failed)?;
+        // What the daemon before was about to tell the kernel is not known.
+        mount.backend.known().into_iter().for_each(|inode| mount.stale.push(inode));
+        mount.serve(session.map_err(failed)?).map_err(failed)?;
+        again::resend(&kernel).map_err(failed)?;
+        Ok(mount)
+    }
+
+    fn unserved(
+        backend: Arc<dyn Backend>,
+        point: PathBuf,
+        passthrough: Option<Passthrough>,
+        options: &Options,
+    ) -> Mount {
+        Mount {
+            point,
+            read_only: options.read_only || backend.read_only(),
+            backend,
+            stats: Arc::default(),
+            device: 0,
+            kernel: None,
+            session: None,
+            stale: Arc::default(),
+            passthrough: passthrough.map(Arc::new),
+            teller: None,
+        }
+    }
+
+    fn server(&self) -> Server {
+        Server::new(self.backend.clone(), self.stats.clone(), self.stale.clone(), self.passthrough.clone())
+    }
+
+    fn is_own(&self) -> bool {
+        self.backend.consistency() == Consistency::Own
+    }
+
+    fn config(&self, options: &Options) -> Config {
         let mut config = Config::default();
         // Where root mounts by itself there is no kind but "fuse": the name then begins with ours, as is usual.
         let root = rustix::process::geteuid().is_root();
@@ -71,21 +153,22 @@ impl Mount {
             MountOption::Subtype(SUBTYPE.to_owned()),
             MountOption::DefaultPermissions,
         ];
-        let read_only = options.read_only || backend.read_only();
-        if read_only {
+        if self.read_only {
             config.mount_options.push(MountOption::RO);
         }
         if root {
             config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
         }
         config.acl = if options.others { SessionACL::All } else { SessionACL::Owner };
-        let own = backend.consistency() == Consistency::Own;
-        config.n_threads = Some(if own { THREADS } else { REMOTE_THREADS });
-        let session = Session::new(server, &point, &config).map_err(failed)?;
-        let kernel = session.as_fd().try_clone_to_owned().map_err(failed)?;
+        config.n_threads = Some(if self.is_own() { THREADS } else { REMOTE_THREADS });
+        config
+    }
+
+    /// Threads that answer the kernel, and one that tells it what is stale.
+    fn serve(&mut self, session: Session<Server>) -> std::io::Result<()> {
         let notifier = session.notifier();
-        let session = session.spawn().map_err(failed)?;
-        let waiting = stale.clone();
+        self.session = Some(session.spawn()?);
+        let waiting = self.stale.clone();
         let tell = move || {
             while let Some(inodes) = waiting.take() {
                 for inode in inodes {
@@ -94,25 +177,8 @@ impl Mount {
                 }
             }
         };
-        let teller = std::thread::Builder::new().name("stale".to_owned()).spawn(tell).map_err(failed)?;
-        let mut mount = Mount {
-            point,
-            backend,
-            stats,
-            device: 0,
-            read_only,
-            kernel,
-            session: Some(session),
-            stale,
-            passthrough,
-            teller: Some(teller),
-        };
-        mount.device =
-            rustix::fs::stat(&mount.point).map_err(|error| Error::io("looking at the mount", error))?.st_dev;
-        if own {
-            mount.read_around();
-        }
-        Ok(mount)
+        self.teller = Some(std::thread::Builder::new().name("stale".to_owned()).spawn(tell)?);
+        Ok(())
     }
 
     /// Only the administrator may say so, and nothing depends on it.
@@ -156,8 +222,13 @@ impl Mount {
     }
 
     /// The connection to the kernel, for processes that tell it what they changed.
-    pub fn kernel(&self) -> &OwnedFd {
-        &self.kernel
+    pub fn kernel(&self) -> Option<&OwnedFd> {
+        self.kernel.as_ref()
+    }
+
+    /// What the kernel has by itself, for a daemon that comes after this one.
+    pub fn passthrough_journal(&self) -> Option<&Journal> {
+        self.passthrough.as_ref()?.journal()
     }
 
     /// Whether the session still answers; it ends when somebody else unmounts.

@@ -8,15 +8,21 @@
 //! Invariants
 //! - All opens of an inode at one time have the same file for the kernel, or it refuses with EIO: it is kept from the first open to
 //!   the last release.
+//! - Where a daemon may come after this one (`keeper`), what the kernel has is written down: it still has it then, by the same numbers.
 //! - A mount decides once, when the kernel says what it can. An open that the kernel cannot take (a file system below that is
 //!   stacked too high) goes through the server; the kernel does not mix the two for one inode.
+//! - Where a daemon may come after this one (`keeper`), what the kernel has is written down: it still has it then, by the same numbers.
+
+#![allow(unsafe_code)]
 
 use crate::backend::Inode;
+use crate::journal::Journal;
 use fuser::{BackingId, FileHandle, FopenFlags, InitFlags, KernelConfig, ReplyOpen};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many file systems may lie on each other below: the kernel's own limit.
 const STACKED_MAX: u32 = 2;
@@ -24,16 +30,69 @@ const STACKED_MAX: u32 = 2;
 const BY_KERNEL: FileHandle = FileHandle(1);
 const BY_SERVER: FileHandle = FileHandle(0);
 
+/// A file that the kernel has, by its number for it, and how often it is open. For the journal.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Line {
+    inode: Inode,
+    number: u32,
+    opens: u64,
+}
+
+/// A file that the kernel has.
+#[derive(Debug)]
+struct Backing {
+    number: u32,
+    opens: u64,
+    /// The kernel gives it up when this is dropped. Nothing as long as it is one from before a crash that was not opened since.
+    file: Option<BackingId>,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    of: HashMap<Inode, Backing>,
+    /// Of files from before a crash that are closed: the kernel is told at the next open, which has a way to it.
+    over: Vec<u32>,
+}
+
 /// Files that the kernel has, with how often they are open.
 #[derive(Debug, Default)]
 pub(crate) struct Passthrough {
     on: AtomicBool,
-    files: Mutex<HashMap<Inode, (BackingId, u64)>>,
+    files: Mutex<Files>,
+    journal: Option<Journal>,
     opened: AtomicU64,
     refused: AtomicU64,
 }
 
+fn wrapped(reply: &ReplyOpen, number: u32) -> BackingId {
+    // SAFETY: the number was given by the kernel for this mount, and whoever has it from us gives it up once.
+    unsafe { reply.wrap_backing(number) }
+}
+
 impl Passthrough {
+    /// One whose successor knows what the kernel has.
+    pub(crate) fn kept() -> std::io::Result<Passthrough> {
+        Ok(Passthrough { journal: Some(Journal::create()?), ..Passthrough::default() })
+    }
+
+    /// What the kernel has from a daemon that died.
+    pub(crate) fn again(journal: [OwnedFd; 2]) -> std::io::Result<Passthrough> {
+        let mut files = Files::default();
+        let journal = Journal::open(journal, |lines: Vec<Line>| {
+            for Line { inode, number, opens } in lines {
+                match opens {
+                    0 => drop(files.of.remove(&inode)),
+                    _ => drop(files.of.insert(inode, Backing { number, opens, file: None })),
+                }
+            }
+        })?;
+        Ok(Passthrough { files: Mutex::new(files), journal: Some(journal), ..Passthrough::default() })
+    }
+
+    pub(crate) fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
+    }
+
     /// Asks the kernel for it.
     pub(crate) fn negotiate(&self, config: &mut KernelConfig) {
         let possible = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
@@ -51,21 +110,46 @@ impl Passthrough {
         (self.opened.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
 
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_down(&self, files: &Files, line: Line) {
+        let Some(journal) = &self.journal else { return };
+        journal.append(&[line]);
+        if journal.is_long() {
+            let line = |(inode, file): (&Inode, &Backing)| Line {
+                inode: *inode,
+                number: file.number,
+                opens: file.opens,
+            };
+            journal.rewrite(files.of.iter().map(line));
+        }
+    }
+
     /// Answers an open of `inode` with the file that `local` gives.
     pub(crate) fn open(&self, inode: Inode, local: impl FnOnce() -> Option<OwnedFd>, reply: ReplyOpen) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = files.contains_key(&inode);
+        let mut files = self.files();
+        files.over.drain(..).for_each(|number| drop(wrapped(&reply, number)));
+        let known = files.of.contains_key(&inode);
         if !known && let Some(Ok(file)) = local().map(|file| reply.open_backing(file)) {
-            files.insert(inode, (file, 0));
+            let number = file.into_raw();
+            let file = Some(wrapped(&reply, number));
+            files.of.insert(inode, Backing { number, opens: 0, file });
         }
-        if let Some((file, opens)) = files.get_mut(&inode) {
-            *opens += 1;
-            self.opened.fetch_add(1, Ordering::Relaxed);
+        let Some(backing) = files.of.get_mut(&inode) else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return reply.opened(BY_SERVER, FopenFlags::FOPEN_KEEP_CACHE);
+        };
+        backing.opens += 1;
+        let line = Line { inode, number: backing.number, opens: backing.opens };
+        self.write_down(&files, line);
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        if let Some(backing) = files.of.get_mut(&inode) {
+            let file = backing.file.get_or_insert_with(|| wrapped(&reply, backing.number));
             // With the lock held: a release of the same inode must not be faster.
-            return reply.opened_passthrough(BY_KERNEL, FopenFlags::empty(), file);
+            reply.opened_passthrough(BY_KERNEL, FopenFlags::empty(), file);
         }
-        self.refused.fetch_add(1, Ordering::Relaxed);
-        reply.opened(BY_SERVER, FopenFlags::FOPEN_KEEP_CACHE);
     }
 
     /// An open is over.
@@ -73,12 +157,15 @@ impl Passthrough {
         if handle != BY_KERNEL {
             return;
         }
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, opens)) = files.get_mut(&inode) {
-            *opens -= 1;
-            if *opens == 0 {
-                files.remove(&inode);
-            }
+        let mut files = self.files();
+        let Some(backing) = files.of.get_mut(&inode) else { return };
+        backing.opens = backing.opens.saturating_sub(1);
+        let line = Line { inode, number: backing.number, opens: backing.opens };
+        if line.opens == 0
+            && let Some(Backing { number, file: None, .. }) = files.of.remove(&inode)
+        {
+            files.over.push(number);
         }
+        self.write_down(&files, line);
     }
 }

@@ -9,6 +9,7 @@
 //! never an access outside.
 #![allow(unsafe_code)]
 
+mod join;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -97,6 +98,7 @@ struct Caller {
     thread: u32,
     copy: extern "C" fn(*mut c_void, *const c_void, u64) -> u64,
     waited: extern "C" fn(u32) -> i32,
+    ready: extern "C" fn(*const c_void),
 }
 
 unsafe extern "C" {
@@ -148,6 +150,9 @@ extern "C" fn waited(holder: u32) -> i32 {
     }
     i32::from(gone)
 }
+
+/// Who lives long touches a page for the first time only once.
+extern "C" fn ready(_place: *const c_void) {}
 
 /// Figures of a segment, for status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -239,21 +244,7 @@ impl Segment {
         {
             return Err(std::io::Error::last_os_error());
         }
-        // SAFETY: a new shared mapping of a file that cannot shrink; unmapped only when `Segment` is dropped.
-        let head = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes as usize,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                memory.as_raw_fd(),
-                0,
-            )
-        };
-        if head == libc::MAP_FAILED {
-            return Err(std::io::Error::last_os_error());
-        }
-        let head = head.cast::<Head>();
+        let head = join::map(&memory, bytes as usize)?;
         // SAFETY: the mapping is as long as segment_bytes says, and zero.
         unsafe { segment_format(head, records_max, blocks_max, i32::from(named)) };
         Ok(Segment { head, bytes: bytes as usize, memory: memory.into() })
@@ -338,7 +329,7 @@ impl Segment {
     /// What accelerated processes read without the lock; nothing when it changed meanwhile.
     #[cfg(test)]
     fn peek(&self, number: u64, offset: u64, to: &mut [u8]) -> Option<usize> {
-        let caller = Caller { segment: self.head, thread: 1, copy, waited };
+        let caller = Caller { segment: self.head, thread: 1, copy, waited, ready };
         // SAFETY: the record lies in the mapping, and `to` is as long as we say.
         let got = unsafe {
             segment_peek(&raw const caller, self.raw(number), offset, to.as_mut_ptr(), to.len() as u64)
@@ -356,6 +347,7 @@ impl Segment {
             thread: rustix::thread::gettid().as_raw_nonzero().get() as u32,
             copy,
             waited,
+            ready,
         };
         let raw = self.raw(number);
         // SAFETY: `raw` lies in the mapping, and `caller` outlives the call.

@@ -5,6 +5,8 @@
 //!
 //! - Entries and attributes are cached for ever, names that are not there are not: all changes go through this mount
 //!   or are told to the kernel by whoever makes them past it (see `segment/segment.h`).
+//! - Where processes make files past the kernel, files are made by create, which may meet one of theirs (`again`). Elsewhere it is answered
+//!   with "not implemented", and the kernel uses mknod.
 //! - Open, flush and opendir are answered with "not implemented" once, which makes the kernel never ask again: opening a
 //!   cached file costs no round trip. So there are no handles; an inode is enough to read and write.
 //! - Where the kernel may use local files by itself (`passthrough`), open and release are answered instead.
@@ -14,22 +16,28 @@
 //! - `default_permissions`: the kernel checks permissions.
 //! - Locks (flock, fcntl) are the kernel's, as no lock operation is taken on.
 
-use crate::backend::{Attributes, Backend, Change, Consistency, Inode, New, NewTime, Replace};
+mod again;
+mod shown;
+mod stale;
+
+pub(crate) use stale::Stale;
+
+use crate::backend::{Attributes, Backend, Change, Consistency, Inode, New, Replace};
 use crate::error::{Errno, Result};
 use crate::passthrough::Passthrough;
 use crate::segment::Segment;
 use crate::stats::{Operation, Stats};
 use fuser::{
-    BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use shown::{empty, errno, extended, kind, new_time, shown};
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long the kernel may keep what it was told: for ever, as everything that changes is told.
@@ -42,37 +50,6 @@ const READ_BYTES_MAX: usize = 1 << 20;
 thread_local! {
     /// What a thread answers reads from: memory that is new for each would be cleared first, page by page.
     static ANSWER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Inodes whose pages and attributes the kernel must drop. Another thread tells it: the kernel may hold a page locked
-/// that waits for a reply of ours. No more entries than there are inodes.
-#[derive(Debug, Default)]
-pub(crate) struct Stale {
-    inodes: Mutex<(HashSet<Inode>, bool)>,
-    changed: Condvar,
-}
-
-impl Stale {
-    fn push(&self, inode: Inode) {
-        self.inodes.lock().unwrap_or_else(PoisonError::into_inner).0.insert(inode);
-        self.changed.notify_one();
-    }
-
-    /// Lets [`Stale::take`] end.
-    pub(crate) fn close(&self) {
-        self.inodes.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
-        self.changed.notify_one();
-    }
-
-    /// Waits for inodes; nothing once closed.
-    pub(crate) fn take(&self) -> Option<HashSet<Inode>> {
-        let waiting = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found = self
-            .changed
-            .wait_while(waiting, |(inodes, closed)| inodes.is_empty() && !*closed)
-            .unwrap_or_else(PoisonError::into_inner);
-        (!found.1).then(|| std::mem::take(&mut found.0))
-    }
 }
 
 /// Serves a backend to the kernel.
@@ -111,6 +88,11 @@ impl Server {
         self.backend.consistency() == Consistency::Own
     }
 
+    /// Whether processes make files past the kernel.
+    fn has_names(&self) -> bool {
+        self.backend.segment().is_some_and(Segment::has_names)
+    }
+
     fn entry(&self, answer: Result<Attributes>, reply: ReplyEntry) {
         match answer {
             Ok(attributes) => {
@@ -126,65 +108,6 @@ impl Server {
         let answer = asked(self.backend.as_ref());
         self.stats.count(operation, answer.is_err(), begun.elapsed());
         answer
-    }
-}
-
-fn errno(error: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(error.0)
-}
-
-fn kind(mode: u32) -> FileType {
-    match mode & libc::S_IFMT {
-        libc::S_IFDIR => FileType::Directory,
-        libc::S_IFLNK => FileType::Symlink,
-        libc::S_IFIFO => FileType::NamedPipe,
-        libc::S_IFCHR => FileType::CharDevice,
-        libc::S_IFBLK => FileType::BlockDevice,
-        libc::S_IFSOCK => FileType::Socket,
-        _ => FileType::RegularFile,
-    }
-}
-
-fn shown(of: &Attributes) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(of.inode),
-        size: of.size,
-        blocks: of.blocks,
-        atime: of.accessed,
-        mtime: of.modified,
-        ctime: of.changed,
-        crtime: SystemTime::UNIX_EPOCH,
-        kind: kind(of.mode),
-        perm: (of.mode & 0o7777) as u16,
-        nlink: of.links,
-        uid: of.user,
-        gid: of.group,
-        rdev: of.device,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-fn new_time(time: TimeOrNow) -> NewTime {
-    match time {
-        TimeOrNow::SpecificTime(time) => NewTime::At(time),
-        TimeOrNow::Now => NewTime::Now,
-    }
-}
-
-fn empty(answer: Result<()>, reply: ReplyEmpty) {
-    match answer {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn extended(answer: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
-    match answer {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(error) => reply.error(errno(error)),
     }
 }
 
@@ -275,8 +198,10 @@ impl Filesystem for Server {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let made =
-            self.ask(Operation::Make, |backend| backend.make(parent.0, name, new(request, mode, device)));
+        let made = self.ask(Operation::Make, |backend| {
+            let made = backend.make(parent.0, name, new(request, mode, device));
+            again::made(backend, request, (parent.0, name), made)
+        });
         self.entry(made, reply);
     }
 
@@ -290,32 +215,36 @@ impl Filesystem for Server {
         reply: ReplyEntry,
     ) {
         let made = self.ask(Operation::MakeDirectory, |backend| {
-            backend.make_directory(parent.0, name, new(request, mode, 0))
+            let made = backend.make_directory(parent.0, name, new(request, mode, 0));
+            again::made(backend, request, (parent.0, name), made)
         });
         self.entry(made, reply);
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.ask(Operation::Unlink, |backend| backend.unlink(parent.0, name)), reply);
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed =
+            self.ask(Operation::Unlink, |backend| again::gone(request, backend.unlink(parent.0, name)));
+        empty(removed, reply);
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(
-            self.ask(Operation::RemoveDirectory, |backend| backend.remove_directory(parent.0, name)),
-            reply,
-        );
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = self.ask(Operation::RemoveDirectory, |backend| {
+            again::gone(request, backend.remove_directory(parent.0, name))
+        });
+        empty(removed, reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let made = self.ask(Operation::MakeLink, |backend| {
-            backend.make_link(parent.0, name, target.as_os_str(), new(request, 0o777, 0))
+            let made = backend.make_link(parent.0, name, target.as_os_str(), new(request, 0o777, 0));
+            again::made(backend, request, (parent.0, name), made)
         });
         self.entry(made, reply);
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -333,13 +262,18 @@ impl Filesystem for Server {
             return reply.error(fuser::Errno::EINVAL);
         };
         let renamed = self.ask(Operation::Rename, |backend| {
-            backend.rename((parent.0, name), (new_parent.0, new_name), replace)
+            again::may_rename(request, replace)?;
+            again::gone(request, backend.rename((parent.0, name), (new_parent.0, new_name), replace))
         });
         empty(renamed, reply);
     }
 
-    fn link(&self, _request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.ask(Operation::Link, |backend| backend.link(inode.0, parent.0, name)), reply);
+    fn link(&self, request: &Request, inode: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let made = self.ask(Operation::Link, |backend| {
+            let made = backend.link(inode.0, parent.0, name);
+            again::made(backend, request, (parent.0, name), made)
+        });
+        self.entry(made, reply);
     }
 
     fn open(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -356,9 +290,10 @@ impl Filesystem for Server {
         }
     }
 
+    /// One that comes again may have been counted: a file that is open for us for ever costs less than one that is not and is used.
     fn release(
         &self,
-        _request: &Request,
+        request: &Request,
         inode: INodeNo,
         handle: FileHandle,
         flags: OpenFlags,
@@ -366,21 +301,26 @@ impl Filesystem for Server {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let counted = again::is_again(request);
         if let Some(passthrough) = self.passthrough() {
-            passthrough.release(inode.0, handle);
+            if !counted {
+                passthrough.release(inode.0, handle);
+            }
             if flags.0 & libc::O_ACCMODE == libc::O_RDWR {
                 // A map may have changed it, which moves times below, unseen by the kernel's side above.
                 self.stale.push(inode.0);
             }
             return reply.ok();
         }
-        self.backend.release(inode.0);
+        if !counted {
+            self.backend.release(inode.0);
+        }
         reply.ok();
     }
 
     /// Where processes make files past the kernel, it may keep no listings: what is not asked, it keeps.
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.backend.segment().is_some_and(Segment::has_names) {
+        if self.has_names() {
             return reply.opened(FileHandle(0), FopenFlags::empty());
         }
         reply.error(fuser::Errno::ENOSYS);
@@ -400,18 +340,34 @@ impl Filesystem for Server {
         empty(self.ask(Operation::Close, |backend| backend.close(inode.0)), reply);
     }
 
-    /// Made by mknod then, which leaves no handle that the kernel would have to release.
+    /// Elsewhere made by mknod, which leaves no handle that the kernel would have to release. Here it has none either, as it
+    /// opens no file by us.
     fn create(
         &self,
-        _request: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
         _umask: u32,
-        _flags: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
-        reply.error(fuser::Errno::ENOSYS);
+        if !self.has_names() {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        let made = self.ask(Operation::Make, |backend| {
+            again::make_or_open(backend, request, (parent.0, name), mode, flags)
+        });
+        match made {
+            Ok(attributes) => reply.created(
+                &FOREVER,
+                &shown(&attributes),
+                Generation(0),
+                FileHandle(0),
+                FopenFlags::empty(),
+            ),
+            Err(error) => reply.error(errno(error)),
+        }
     }
 
     fn read(
@@ -439,7 +395,7 @@ impl Filesystem for Server {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         inode: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -451,7 +407,14 @@ impl Filesystem for Server {
     ) {
         // The kernel appends where it believes the end to be. A page of a map that it writes out has its place.
         let append = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        match self.ask(Operation::Write, |backend| backend.write(inode.0, offset, data, append)) {
+        let written = self.ask(Operation::Write, |backend| {
+            if append {
+                again::append(backend, request, inode.0, offset, data)
+            } else {
+                backend.write(inode.0, offset, data, false)
+            }
+        });
+        match written {
             Ok(written) => {
                 if written.offset != offset {
                     // It now has these bytes at the wrong place.
@@ -461,6 +424,20 @@ impl Filesystem for Server {
             }
             Err(error) => reply.error(errno(error)),
         }
+    }
+
+    /// Files can always be read and written, which the kernel knows when it hears this once.
+    fn poll(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _waiting: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
     }
 
     fn fsync(
@@ -522,7 +499,7 @@ impl Filesystem for Server {
 
     fn setxattr(
         &self,
-        _request: &Request,
+        request: &Request,
         inode: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -530,8 +507,9 @@ impl Filesystem for Server {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let set =
-            self.ask(Operation::SetAttribute, |backend| backend.set_attribute(inode.0, name, value, flags));
+        let set = self.ask(Operation::SetAttribute, |backend| {
+            again::set(request, backend.set_attribute(inode.0, name, value, flags))
+        });
         empty(set, reply);
     }
 
@@ -551,8 +529,11 @@ impl Filesystem for Server {
         );
     }
 
-    fn removexattr(&self, _request: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.ask(Operation::RemoveAttribute, |backend| backend.remove_attribute(inode.0, name)), reply);
+    fn removexattr(&self, request: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = self.ask(Operation::RemoveAttribute, |backend| {
+            again::gone(request, backend.remove_attribute(inode.0, name))
+        });
+        empty(removed, reply);
     }
 
     fn fallocate(

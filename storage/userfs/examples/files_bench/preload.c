@@ -26,7 +26,9 @@ static struct { u64 record, position; int open; } table[OPEN_MAX_HERE];
 
 static u64 copy(void *to, const void *from, u64 bytes) { return memcpy(to, from, bytes), 0; }
 static int waited(u32 holder) { return (void)holder, 0; }
-static struct segment_caller caller(void) { return (struct segment_caller){segment, 1, copy, waited}; }
+static void ready(const void *place) { (void)place; }
+
+static struct segment_caller caller(void) { return (struct segment_caller){segment, 1, copy, waited, ready}; }
 
 __attribute__((constructor)) static void begin(void) {
   u64 bytes = segment_bytes(FILES, BLOCKS, 0);

@@ -174,7 +174,8 @@ impl Ways {
             folder,
             _below: below,
         };
-        let memory = Arc::new(Memory::new(Limits::default(), 0, 0)?);
+        // As `weir fs mount` has it, so that its journal costs what it costs.
+        let memory = Arc::new(Memory::kept(Limits::default(), 0, 0)?);
         let injector = Some(ways.mount("weir", memory)?);
         let root = ways.ways[0].root.clone();
         ways.ways[0].injector = injector.flatten();

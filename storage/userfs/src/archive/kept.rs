@@ -32,6 +32,14 @@ impl Kept {
         Ok(Kept { segment: Segment::create(files + 1, bytes_max)?, files: Mutex::default() })
     }
 
+    /// What a daemon kept that died. In which order it is not known.
+    pub(super) fn join(segment: Segment) -> Kept {
+        let used = segment.used_records();
+        let kept = |inode: &Inode| segment.record(*inode).is_ok_and(|record| record.blocks() > 0);
+        let files = used.into_iter().filter(kept).collect();
+        Kept { segment, files: Mutex::new(files) }
+    }
+
     pub(super) fn segment(&self) -> &Segment {
         &self.segment
     }

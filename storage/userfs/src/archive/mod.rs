@@ -24,10 +24,12 @@ mod zip;
 
 use crate::backend::{Attributes, Backend, Change, Entry, Inode, New, Replace, Space, Written};
 use crate::error::{Errno, Error, Result};
+use crate::journal::Journal;
+use crate::locate::Life;
 use crate::segment::Segment;
 use inflate::{BLOCK_BYTES, Blocks, Framing, GZIP_MAGIC, Inflated};
 use kept::Kept;
-use source::{ArchiveFile, Source, damaged};
+use source::{ArchiveFile, Identity, Source, damaged};
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -121,6 +123,8 @@ pub struct Archive {
     bytes: u64,
     /// What accelerated processes read; nothing when there is no memory for it.
     kept: Option<Kept>,
+    /// Which file it is, for a daemon that comes after us.
+    journal: Option<Journal>,
 }
 
 /// Who mounts: owner of what the archive gives no owner for.
@@ -134,6 +138,14 @@ impl Archive {
     /// # Errors
     /// When it cannot be read, is damaged, or is no archive.
     pub fn open(file: &Path) -> std::result::Result<Archive, Error> {
+        Archive::open_in(file, Life::Alone)
+    }
+
+    /// The same, in a life that may not be its only one: numbers come out the same as long as the archive is.
+    ///
+    /// # Errors
+    /// As [`Archive::open`]; and when the archive is another one than in its former life.
+    pub fn open_in(file: &Path, life: Life) -> std::result::Result<Archive, Error> {
         let failed = |error: std::io::Error| match error.raw_os_error() {
             Some(_) => Error::io(format!("reading {}", file.display()), error),
             None => Error::Archive { file: file.to_owned(), reason: error.to_string() },
@@ -141,7 +153,9 @@ impl Archive {
         let source = ArchiveFile::open(file).map_err(failed)?;
         let bytes = source.bytes();
         let name = file.file_name().unwrap_or_default().as_bytes();
-        let archive = Archive::read(Arc::new(source), bytes, name, mounter()).map_err(failed)?;
+        let identity = source.identity();
+        let mut archive = Archive::read(Arc::new(source), bytes, name, mounter()).map_err(failed)?;
+        archive.live(identity, life).map_err(failed)?;
         for (reason, entries) in &archive.tree.refused {
             tracing::warn!("{}: {entries} entries: {reason}", file.display());
         }
@@ -188,7 +202,32 @@ impl Archive {
         if let Err(error) = &kept {
             tracing::warn!("no shared memory for accelerated processes: {error}");
         }
-        Archive { tree, members, bytes, kept: kept.ok() }
+        Archive { tree, members, bytes, kept: kept.ok(), journal: None }
+    }
+
+    fn live(&mut self, identity: Identity, life: Life) -> std::io::Result<()> {
+        self.journal = match life {
+            Life::Alone => None,
+            Life::Kept => {
+                let journal = Journal::create()?;
+                journal.append(&[identity]);
+                Some(journal)
+            }
+            Life::Again(left) => {
+                let mut before = None;
+                let files =
+                    left.journal.ok_or_else(|| std::io::Error::other("its daemon left no journal"))?;
+                let journal = Journal::open(files, |lines: Vec<Identity>| before = lines.last().copied())?;
+                if before != Some(identity) {
+                    return Err(std::io::Error::other("it is not the archive any more that was mounted"));
+                }
+                if let Some(segment) = left.segment {
+                    self.kept = Some(Kept::join(Segment::join(segment)?));
+                }
+                Some(journal)
+            }
+        };
+        Ok(())
     }
 
     fn node(&self, inode: Inode) -> Result<&Node> {
@@ -379,5 +418,9 @@ impl Backend for Archive {
 
     fn segment(&self) -> Option<&Segment> {
         self.kept.as_ref().map(Kept::segment)
+    }
+
+    fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
     }
 }

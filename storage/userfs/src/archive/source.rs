@@ -28,10 +28,13 @@ pub(crate) fn read_all(from: &dyn Source, offset: u64, to: &mut [u8]) -> std::io
 pub(crate) struct ArchiveFile {
     file: File,
     /// Size and time of the last change: an index of other contents would lead to wrong bytes.
-    version: (u64, i64, i64),
+    version: Identity,
 }
 
-fn version(file: &File) -> std::io::Result<(u64, i64, i64)> {
+/// Size and time of the last change of an archive's file.
+pub(crate) type Identity = (u64, i64, i64);
+
+fn version(file: &File) -> std::io::Result<Identity> {
     let found = file.metadata()?;
     Ok((found.size(), found.mtime(), found.mtime_nsec()))
 }
@@ -43,6 +46,10 @@ impl ArchiveFile {
             return Err(damaged("it is no regular file"));
         }
         Ok(ArchiveFile { version: version(&file)?, file })
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        self.version
     }
 
     pub(crate) fn bytes(&self) -> u64 {

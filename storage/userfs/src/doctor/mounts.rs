@@ -187,7 +187,7 @@ fn segments(maps: &str) -> BTreeSet<u64> {
 fn orphans(processes: &[Process], answered: &[Status]) -> Vec<Finding> {
     let lost = processes
         .iter()
-        .filter(|process| process.is_daemon() && !answered.iter().any(|status| status.pid == process.id));
+        .filter(|process| process.is_daemon() && !answered.iter().any(|status| status.is_by(process.id)));
     lost.map(|process| {
         Finding::note(
             format!("daemon {}", process.id),

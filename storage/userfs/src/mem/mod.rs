@@ -1,24 +1,29 @@
 //! `mem:`: files in memory, shared by all processes of the machine (the paper's CRUISE, Table 4.2).
 //!
 //! Names and attributes are the daemon's, under one lock; bytes, sizes and times of contents are in the
-//! [`Segment`], so that accelerated processes read and write them without the daemon. Nothing outlives the mount.
+//! [`Segment`], so that accelerated processes read and write them without the daemon. Nothing outlives the mount. What outlives the
+//! daemon is the segment and, where somebody keeps both (`keeper`), a journal of the tree.
 //!
 //! Invariants
 //! - Regular files have the record of their inode number, live from `make` until the last name and the last telling
 //!   are gone.
 //! - Lock order: the tree, then a record.
 
+mod locked;
+mod recall;
 mod tree;
 
 use crate::backend::{
     Attributes, Backend, Change, Entry, Inode, New, NewTime, ROOT, Replace, Space, Written,
 };
 use crate::error::{Errno, Result};
-use crate::segment::{BLOCK_BYTES, Names, NodeFields, Record, Segment, nanoseconds};
+use crate::journal::Journal;
+use crate::segment::{BLOCK_BYTES, Record, Segment};
+use locked::Locked;
 use std::ffi::{OsStr, OsString};
-use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::SystemTime;
 use tree::{Content, Node, Tree};
 
 /// Longest name.
@@ -27,10 +32,6 @@ pub(crate) const NAME_BYTES_MAX: usize = 255;
 const ATTRIBUTE_BYTES_MAX: usize = 65_536;
 /// Extended attributes of a file.
 const ATTRIBUTES_MAX: usize = 1024;
-
-/// Numbers that are set aside for files that accelerated processes make: when there are fewer, up to how many.
-const SPARE_LOW: usize = 512;
-const SPARE_MAX: usize = 1024;
 
 /// Limits of a file system in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,24 +53,37 @@ impl Default for Limits {
 pub struct Memory {
     segment: Segment,
     tree: Mutex<Tree>,
+    /// What a daemon that comes after us must know, where one may.
+    journal: Option<Journal>,
 }
 
 impl Memory {
     /// An empty file system whose root belongs to `user` and `group`.
     pub fn new(limits: Limits, user: u32, group: u32) -> std::io::Result<Memory> {
+        Memory::with(limits, (user, group), None)
+    }
+
+    /// The same, which [`Memory::recall`] finds again when its daemon died.
+    pub fn kept(limits: Limits, user: u32, group: u32) -> std::io::Result<Memory> {
+        Memory::with(limits, (user, group), Some(Journal::create()?))
+    }
+
+    fn with(limits: Limits, owner: (u32, u32), journal: Option<Journal>) -> std::io::Result<Memory> {
         let segment = Segment::create_with_names(limits.files_max, limits.bytes_max)?;
-        let memory = Memory { segment, tree: Mutex::new(Tree::new(limits.files_max, user, group)) };
+        let tree = Mutex::new(Tree::new(limits.files_max, owner.0, owner.1));
+        let memory = Memory { segment, tree, journal };
         // The root comes into the segment.
         drop(memory.tree());
         Ok(memory)
     }
 
-    /// All names and attributes, with what processes did to them past us.
-    fn tree(&self) -> Locked<'_> {
-        let tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut locked = Locked { names: self.segment.names(), tree, memory: self };
-        locked.begin();
-        locked
+    /// The files of a daemon that died.
+    pub fn recall(segment: OwnedFd, journal: [OwnedFd; 2]) -> std::io::Result<Memory> {
+        let segment = Segment::join(segment)?;
+        let mut tree = Tree::new(segment.records_max(), 0, 0);
+        let journal = Journal::open(journal, |batch| batch.into_iter().for_each(|entry| tree.redo(entry)))?;
+        locked::mend(&segment, &mut tree, &journal);
+        Ok(Memory { segment, tree: Mutex::new(tree), journal: Some(journal) })
     }
 
     fn record(&self, node: &Node, inode: Inode) -> Result<Record<'_>> {
@@ -141,99 +155,6 @@ impl Memory {
         {
             record.end();
         }
-    }
-}
-
-/// The tree, and its copy in the segment, which is as the tree again when this is dropped.
-struct Locked<'a> {
-    names: Option<Names<'a>>,
-    tree: MutexGuard<'a, Tree>,
-    memory: &'a Memory,
-}
-
-impl Deref for Locked<'_> {
-    type Target = Tree;
-
-    fn deref(&self) -> &Tree {
-        &self.tree
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Tree {
-        &mut self.tree
-    }
-}
-
-impl Locked<'_> {
-    /// Takes in what processes made, and ends what they no longer hold.
-    fn begin(&mut self) {
-        let Some(names) = &mut self.names else { return };
-        for made in names.made() {
-            let now = UNIX_EPOCH + Duration::from_nanos(made.fields.changed_ns);
-            if let Err(error) = self.tree.adopt(&made, now) {
-                tracing::warn!("a file that a process made in directory {} is lost: {error:?}", made.folder);
-            }
-        }
-        for (inode, fields) in names.changed() {
-            // One that is gone by now needs nothing.
-            if let Ok(node) = self.tree.node_mut(inode) {
-                let at = |ns| UNIX_EPOCH + Duration::from_nanos(ns);
-                node.mode = fields.mode;
-                (node.accessed, node.modified, node.changed) =
-                    (at(fields.accessed_ns), at(fields.modified_ns), at(fields.changed_ns));
-            }
-        }
-        if !self.tree.held.is_empty() {
-            names.release_dead();
-            for inode in std::mem::take(&mut self.tree.held) {
-                self.memory.drop_if_gone(self, inode);
-            }
-        }
-    }
-
-    /// Numbers for files that processes will make: never more than an eighth of what is free.
-    fn set_aside(&mut self) {
-        let Some(names) = self.names.as_mut().filter(|names| names.spare() < SPARE_LOW && names.has_users())
-        else {
-            return;
-        };
-        let free = self.tree.files_max() - self.tree.files();
-        while names.spare() < SPARE_MAX.min(free as usize / 8)
-            && let Some(inode) = self.tree.set_aside()
-            && names.set_aside(inode)
-        {}
-    }
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        self.set_aside();
-        let (changes, touched) = self.tree.changes();
-        let Some(names) = &mut self.names else { return };
-        for change in changes {
-            match change.inode {
-                Some(inode) => names.put(change.folder, &change.name, inode),
-                None => names.take(change.folder, &change.name),
-            }
-        }
-        for inode in touched {
-            if let Ok(node) = self.tree.node(inode) {
-                names.describe(inode, fields(node));
-            }
-        }
-    }
-}
-
-fn fields(node: &Node) -> NodeFields {
-    NodeFields {
-        mode: node.mode,
-        user: node.user,
-        group: node.group,
-        links: node.links,
-        accessed_ns: nanoseconds(node.accessed),
-        changed_ns: nanoseconds(node.changed),
-        modified_ns: nanoseconds(node.modified),
     }
 }
 
@@ -461,6 +382,18 @@ impl Backend for Memory {
 
     fn segment(&self) -> Option<&Segment> {
         Some(&self.segment)
+    }
+
+    fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
+    }
+
+    fn known(&self) -> Vec<Inode> {
+        self.tree().nodes.iter().filter(|(_, node)| node.told > 0).map(|(inode, _)| *inode).collect()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.journal.as_ref().and_then(Journal::broken).into_iter().collect()
     }
 }
 

@@ -40,14 +40,20 @@ impl Directory {
         self.names.get(name).map(|found| found.1)
     }
 
-    fn insert(&mut self, name: &OsStr, inode: Inode) {
-        self.remove(name);
-        self.places.insert(self.next_place, name.to_owned());
-        self.names.insert(name.to_owned(), (self.next_place, inode));
-        self.next_place += 1;
+    /// Its place.
+    fn insert(&mut self, name: &OsStr, inode: Inode) -> u64 {
+        self.insert_at(self.next_place, name, inode);
+        self.next_place - 1
     }
 
-    fn remove(&mut self, name: &OsStr) {
+    pub(super) fn insert_at(&mut self, place: u64, name: &OsStr, inode: Inode) {
+        self.remove(name);
+        self.places.insert(place, name.to_owned());
+        self.names.insert(name.to_owned(), (place, inode));
+        self.next_place = self.next_place.max(place + 1);
+    }
+
+    pub(super) fn remove(&mut self, name: &OsStr) {
         if let Some((place, _)) = self.names.remove(name) {
             self.places.remove(&place);
         }
@@ -85,19 +91,18 @@ pub(super) struct Node {
     pub(super) modified: SystemTime,
     pub(super) changed: SystemTime,
     pub(super) attributes: BTreeMap<OsString, Vec<u8>>,
-    told: u64,
+    pub(super) told: u64,
 }
 
 /// All files.
 #[derive(Debug)]
 pub(super) struct Tree {
-    nodes: HashMap<Inode, Node>,
+    pub(super) nodes: HashMap<Inode, Node>,
     files_max: u64,
-    next: Inode,
-    free: Vec<Inode>,
-    /// Names that came and went, and nodes that may have changed, since [`Tree::changes`].
-    names: Vec<NameChange>,
-    touched: Vec<Inode>,
+    pub(super) next: Inode,
+    pub(super) free: Vec<Inode>,
+    /// What changed since [`Tree::changes`].
+    changes: Changes,
     /// Files that would be gone if no process had them open by itself.
     pub(super) held: HashSet<Inode>,
 }
@@ -107,8 +112,27 @@ pub(super) struct Tree {
 pub(super) struct NameChange {
     pub(super) folder: Inode,
     pub(super) name: OsString,
-    /// What it stands for; nothing when it is gone.
-    pub(super) inode: Option<Inode>,
+    /// What it stands for, and its place; nothing when it is gone.
+    pub(super) now: Option<(Inode, u64)>,
+}
+
+/// What changed, in order.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// Nodes that are no more.
+    pub(super) gone: Vec<Inode>,
+    /// Names that came and went.
+    pub(super) names: Vec<NameChange>,
+    /// Nodes that may have changed.
+    pub(super) touched: Vec<Inode>,
+    /// Nodes whose tellings changed.
+    pub(super) told: Vec<Inode>,
+}
+
+impl Changes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.gone.is_empty() && self.names.is_empty() && self.touched.is_empty() && self.told.is_empty()
+    }
 }
 
 impl Tree {
@@ -132,8 +156,7 @@ impl Tree {
             files_max,
             next: ROOT + 1,
             free: Vec::new(),
-            names: Vec::new(),
-            touched: vec![ROOT],
+            changes: Changes { touched: vec![ROOT], ..Changes::default() },
             held: HashSet::new(),
         }
     }
@@ -151,7 +174,7 @@ impl Tree {
     }
 
     pub(super) fn node_mut(&mut self, inode: Inode) -> Result<&mut Node> {
-        self.touched.push(inode);
+        self.changes.touched.push(inode);
         self.nodes.get_mut(&inode).ok_or(Errno(libc::ESTALE))
     }
 
@@ -174,22 +197,21 @@ impl Tree {
     }
 
     fn add_name(&mut self, folder: Inode, name: &OsStr, inode: Inode, now: SystemTime) -> Result<&mut u32> {
-        self.names.push(NameChange { folder, name: name.to_owned(), inode: Some(inode) });
-        let (entries, links) = self.alter(folder, now)?;
-        entries.insert(name, inode);
-        Ok(links)
+        let place = self.alter(folder, now)?.0.insert(name, inode);
+        self.changes.names.push(NameChange { folder, name: name.to_owned(), now: Some((inode, place)) });
+        Ok(self.alter(folder, now)?.1)
     }
 
     fn take_name(&mut self, folder: Inode, name: &OsStr, now: SystemTime) -> Result<&mut u32> {
-        self.names.push(NameChange { folder, name: name.to_owned(), inode: None });
+        self.changes.names.push(NameChange { folder, name: name.to_owned(), now: None });
         let (entries, links) = self.alter(folder, now)?;
         entries.remove(name);
         Ok(links)
     }
 
-    /// What changed since this was asked last, in order: names, and nodes.
-    pub(super) fn changes(&mut self) -> (Vec<NameChange>, Vec<Inode>) {
-        (std::mem::take(&mut self.names), std::mem::take(&mut self.touched))
+    /// What changed since this was asked last.
+    pub(super) fn changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
     }
 
     /// A number for a file that somebody else makes.
@@ -214,9 +236,13 @@ impl Tree {
             attributes: BTreeMap::new(),
             told: 0,
         };
+        if self.nodes.contains_key(&made.inode) {
+            // By a daemon that died before it could say so.
+            return Ok(());
+        }
         self.add_name(made.folder, name, made.inode, now)?;
         self.nodes.insert(made.inode, node);
-        self.touched.push(made.inode);
+        self.changes.touched.push(made.inode);
         Ok(())
     }
 
@@ -230,12 +256,14 @@ impl Tree {
     pub(super) fn tell(&mut self, inode: Inode) {
         if let Some(node) = self.nodes.get_mut(&inode) {
             node.told += 1;
+            self.changes.told.push(inode);
         }
     }
 
     pub(super) fn untell(&mut self, inode: Inode, times: u64) {
         if let Some(node) = self.nodes.get_mut(&inode) {
             node.told = node.told.saturating_sub(times);
+            self.changes.told.push(inode);
         }
     }
 
@@ -246,6 +274,7 @@ impl Tree {
         if gone {
             self.nodes.remove(&inode);
             self.free.push(inode);
+            self.changes.gone.push(inode);
         }
         gone
     }
@@ -303,7 +332,7 @@ impl Tree {
         };
         *self.add_name(parent, name, inode, now)? += u32::from(directory);
         self.nodes.insert(inode, node);
-        self.touched.push(inode);
+        self.changes.touched.push(inode);
         Ok(inode)
     }
 

@@ -81,6 +81,8 @@ pub(crate) struct Found {
 pub(crate) trait Protocol: Send + Sync + 'static {
     /// Whether size and times always tell that a file has changed. Without it no page outlives an open.
     const EXACT_TIMES: bool;
+    /// Whether the server has what was written before it is synced, and syncs it whoever asks.
+    const KEEPS_WRITES: bool;
     fn root(&self) -> Result<Found>;
     fn lookup(&self, parent: &Place, name: &OsStr) -> Result<Found>;
     fn attributes(&self, of: &Place) -> Result<Attributes>;
@@ -191,6 +193,10 @@ impl<P: Protocol> Backend for Remote<P> {
 
     fn notes(&self) -> Vec<String> {
         self.protocol.notes()
+    }
+
+    fn keeps_writes(&self) -> bool {
+        P::KEEPS_WRITES
     }
 
     fn lookup(&self, parent: Inode, name: &OsStr) -> Result<Attributes> {

@@ -1,6 +1,6 @@
 //! Names and attributes of files in the segment (`segment/names.h`): what accelerated processes open and make files by.
 
-use super::{Caller, Head, PROCESSES_MAX, Segment, copy, waited};
+use super::{Caller, Head, PROCESSES_MAX, Segment, copy, ready, waited};
 use crate::backend::Inode;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -71,7 +71,7 @@ struct RawNames {
     made_count: AtomicU32,
     spare_count: AtomicU32,
     changed_count: AtomicU32,
-    _reserved: u32,
+    unfinished: AtomicU32,
     made: [AtomicU32; EXCHANGE_MAX],
     changed: [AtomicU32; EXCHANGE_MAX],
     spare: [AtomicU32; EXCHANGE_MAX],
@@ -87,6 +87,7 @@ unsafe extern "C" {
     fn names_put(segment: *mut Head, folder: u64, text: *const u8, bytes: u64, inode: u64);
     fn names_take(segment: *mut Head, folder: u64, text: *const u8, bytes: u64);
     fn names_release_all(segment: *mut Head, slot: u32);
+    fn names_clear(segment: *mut Head, until: u64);
     #[cfg(test)]
     fn names_find(segment: *mut Head, folder: u64, text: *const u8, bytes: u64) -> u32;
     #[cfg(test)]
@@ -139,6 +140,7 @@ impl Segment {
             thread: rustix::thread::gettid().as_raw_nonzero().get() as u32,
             copy,
             waited,
+            ready,
         };
         // SAFETY: the segment has names, and `caller` outlives the call.
         let locked = unsafe { names_lock(&raw const caller) };
@@ -213,8 +215,8 @@ impl Names<'_> {
         }
     }
 
-    /// Files that processes made since this was asked last, in order.
-    pub fn made(&mut self) -> Vec<Made> {
+    /// Files that processes made and that were not [`Names::taken`], in order.
+    pub fn made(&self) -> Vec<Made> {
         let count = (self.raw.made_count.load(Ordering::Acquire) as usize).min(EXCHANGE_MAX);
         let of = |place: &AtomicU32| {
             let inode = Inode::from(place.load(Ordering::Relaxed));
@@ -227,27 +229,56 @@ impl Names<'_> {
             let text = name.text.get(..usize::from(name.bytes))?;
             Some(Made { inode, folder: Inode::from(name.folder), name: text.to_vec(), fields: node.fields })
         };
-        let made = self.raw.made[..count].iter().filter_map(of).collect();
-        self.raw.made_count.store(0, Ordering::Release);
-        made
+        self.raw.made[..count].iter().filter_map(of).collect()
     }
 
-    /// Files whose attributes processes changed since this was asked last, as they are now.
-    pub fn changed(&mut self) -> Vec<(Inode, NodeFields)> {
+    /// Files whose attributes processes changed, likewise, as they are now.
+    pub fn changed(&self) -> Vec<(Inode, NodeFields)> {
         let count = (self.raw.changed_count.load(Ordering::Acquire) as usize).min(EXCHANGE_MAX);
         let of = |place: &AtomicU32| {
             let inode = Inode::from(place.load(Ordering::Relaxed));
             // SAFETY: inside the table, and not changed while we hold the lock.
             (inode < self.segment.records_max()).then(|| (inode, unsafe { (*self.node(inode)).fields }))
         };
-        let changed = self.raw.changed[..count].iter().filter_map(of).collect();
+        self.raw.changed[..count].iter().filter_map(of).collect()
+    }
+
+    /// Whether there is something in [`Names::made`] or [`Names::changed`].
+    pub fn has_news(&self) -> bool {
+        self.raw.made_count.load(Ordering::Acquire) > 0 || self.raw.changed_count.load(Ordering::Acquire) > 0
+    }
+
+    /// What is there is known now.
+    pub fn taken(&mut self) {
+        self.raw.made_count.store(0, Ordering::Release);
         self.raw.changed_count.store(0, Ordering::Release);
-        changed
+    }
+
+    /// What follows is not to be seen in part, even if we die.
+    pub fn change_begins(&mut self) {
+        self.raw.unfinished.store(1, Ordering::Release);
+    }
+
+    /// It may be seen.
+    pub fn change_ends(&mut self) {
+        self.raw.unfinished.store(0, Ordering::Release);
+    }
+
+    /// No name is there. All files have lower numbers than `until`.
+    pub fn clear(&mut self, until: Inode) {
+        // SAFETY: the segment has names, and they are locked.
+        unsafe { names_clear(self.segment.head, until) };
+    }
+
+    /// The numbers that are set aside.
+    pub fn numbers_aside(&self) -> Vec<Inode> {
+        let aside = self.raw.spare[..self.spare()].iter();
+        aside.map(|place| Inode::from(place.load(Ordering::Relaxed))).collect()
     }
 
     /// As a process does it: the file of a name.
     #[cfg(test)]
-    pub(super) fn find(&self, folder: Inode, name: &OsStr) -> Option<Inode> {
+    pub(crate) fn find(&self, folder: Inode, name: &OsStr) -> Option<Inode> {
         let text = name.as_bytes();
         // SAFETY: locked; `text` is as long as we say.
         let entry = unsafe { names_find(self.segment.head, folder, text.as_ptr(), text.len() as u64) };

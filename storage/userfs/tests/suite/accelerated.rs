@@ -89,12 +89,17 @@ impl Partner {
         Partner::by(command)
     }
 
-    fn by(mut command: Command) -> Partner {
+    pub fn by(mut command: impl std::borrow::BorrowMut<Command>) -> Partner {
         let code = "import os, sys, mmap\nfor line in sys.stdin:\n    try:\n        r = eval(line) if not \
                     line.startswith('!') else exec(line[1:])\n    except OSError as e:\n        r = -e.errno\n    \
                     print(repr(r), flush=True)";
-        let mut child =
-            command.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .borrow_mut()
+            .args(["-c", code])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         Partner { child, to, from }
     }

@@ -2,6 +2,8 @@
 
 mod accelerated;
 mod archives;
+mod crashes;
+mod creation;
 mod doctor;
 mod files;
 mod mounts;
@@ -9,6 +11,7 @@ mod opened;
 mod passthrough;
 mod peers;
 mod posix;
+mod programs;
 mod remote;
 mod stash;
 

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use weir_userfs::locate::{Surroundings, open_in};
+use weir_userfs::locate::{Life, Surroundings, open_in};
 use weir_userfs::remote::s3::Settings;
 
 /// What a protocol can say.
@@ -98,9 +98,15 @@ impl Peer {
         self.try_mount().unwrap_or_else(|error| panic!("{error}"))
     }
 
+    /// The text, and the command in place of `ssh`.
+    pub fn way(&self) -> (String, String) {
+        (self.text.clone(), self.surroundings.ssh.clone())
+    }
+
     fn try_mount(&self) -> Result<Mounted, String> {
         self.in_its_network(|| {
-            let backend = open_in(&self.text, &self.surroundings).map_err(|error| error.to_string())?;
+            let backend =
+                open_in(&self.text, &self.surroundings, Life::Alone).map_err(|error| error.to_string())?;
             Ok(Mounted::shared(self.name, backend))
         })
     }
@@ -122,7 +128,10 @@ impl Peer {
     /// Another text for the same surroundings.
     pub fn refused(&self, text: &str) -> String {
         self.in_its_network(|| {
-            open_in(text, &self.surroundings).err().map(|error| error.to_string()).unwrap_or_default()
+            open_in(text, &self.surroundings, Life::Alone)
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default()
         })
     }
 

@@ -14,7 +14,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use weir_intercept::Announced;
 use weir_userfs::control::{self, Answer, Question, Status};
-use weir_userfs::daemon::{self, Task};
+use weir_userfs::daemon::Task;
+use weir_userfs::keeper;
 use weir_userfs::locate;
 use weir_userfs::mount::Options;
 
@@ -103,8 +104,13 @@ struct MountArguments {
 impl MountArguments {
     fn task(self, state: PathBuf) -> Task {
         let others = self.allow_others || rustix::process::geteuid().is_root();
-        let options =
-            Options { source: self.backend.clone(), read_only: self.read_only, others, cached: self.cached };
+        let options = Options {
+            source: self.backend.clone(),
+            read_only: self.read_only,
+            others,
+            cached: self.cached,
+            kept: true,
+        };
         Task { backend: self.backend, point: self.point, state, options }
     }
 }
@@ -188,7 +194,7 @@ fn serve(task: Task) -> Result<(), Failure> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, end.clone()).map_err(Failure::io("listening for signals"))?;
     }
-    Ok(daemon::serve(task, &end)?)
+    Ok(keeper::serve(task, &end)?)
 }
 
 /// Starts a daemon and waits until it answers, or has ended.
@@ -209,7 +215,7 @@ fn mount(arguments: &MountArguments, state: &Path) -> Result<(), Failure> {
             return Err(Failure::Missing(last_words(&mut child)));
         }
         if let Ok(Answer::Status(status)) = control::ask(state, &point, &Question::Status)
-            && status.pid == child.id()
+            && status.is_by(child.id())
         {
             println!("{} is mounted at {}", status.backend, status.mount);
             return Ok(());

@@ -16,6 +16,8 @@ fn status(mount: &str) -> Status {
         mount: mount.to_owned(),
         backend: "mem:".to_owned(),
         pid: 4_000_000,
+        keeper: None,
+        deaths: 0,
         version: crate::version(),
         notes: Vec::new(),
         acceleration: Acceleration::default(),

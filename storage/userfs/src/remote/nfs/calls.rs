@@ -15,6 +15,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 impl Protocol for Nfs {
     const EXACT_TIMES: bool = true;
+    /// What the server did not commit must be kept here, lest it was restarted.
+    const KEEPS_WRITES: bool = false;
 
     fn root(&self) -> Result<Found> {
         let place = Place { inode: 0, path: None, key: self.root.data.to_vec(), open: false };

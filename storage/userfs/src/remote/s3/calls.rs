@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering;
 impl Protocol for S3 {
     /// Times have whole seconds.
     const EXACT_TIMES: bool = false;
+    /// Objects are put up as a whole.
+    const KEEPS_WRITES: bool = false;
 
     fn root(&self) -> Result<Found> {
         Ok(Found { attributes: self.directory(), key: Vec::new() })

@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 impl Protocol for Sftp {
     /// Times have whole seconds.
     const EXACT_TIMES: bool = false;
+    const KEEPS_WRITES: bool = true;
 
     fn root(&self) -> Result<Found> {
         // The folder itself may be a link.

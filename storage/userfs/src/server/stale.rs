@@ -1,0 +1,36 @@
+//! What the kernel must be told to forget.
+
+use crate::backend::Inode;
+use std::collections::HashSet;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Inodes whose pages and attributes the kernel must drop. Another thread tells it: the kernel may hold a page locked
+/// that waits for a reply of ours. No more entries than there are inodes.
+#[derive(Debug, Default)]
+pub(crate) struct Stale {
+    inodes: Mutex<(HashSet<Inode>, bool)>,
+    changed: Condvar,
+}
+
+impl Stale {
+    pub(crate) fn push(&self, inode: Inode) {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner).0.insert(inode);
+        self.changed.notify_one();
+    }
+
+    /// Lets [`Stale::take`] end.
+    pub(crate) fn close(&self) {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits for inodes; nothing once closed.
+    pub(crate) fn take(&self) -> Option<HashSet<Inode>> {
+        let waiting = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self
+            .changed
+            .wait_while(waiting, |(inodes, closed)| inodes.is_empty() && !*closed)
+            .unwrap_or_else(PoisonError::into_inner);
+        (!found.1).then(|| std::mem::take(&mut found.0))
+    }
+}
