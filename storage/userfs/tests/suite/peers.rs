@@ -34,6 +34,10 @@ pub struct Peer {
     folder: tempfile::TempDir,
 }
 
+/// A new namespace has copies of the mounts of other tests, which would not end as long as it is there.
+const WITHOUT_COPIES: &str =
+    r#"awk '$3 ~ /^fuse/ { print $2 }' /proc/self/mounts | while read -r point; do umount -l "$point"; done"#;
+
 /// A process in namespaces of its own, with all its children.
 struct Server {
     process: Child,
@@ -53,7 +57,7 @@ impl Server {
             "--kill-child",
             "sh",
             "-c",
-            script,
+            &format!("{WITHOUT_COPIES}\n{script}"),
         ]);
         unshare.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
         Server { process: unshare.spawn().expect("unshare") }
