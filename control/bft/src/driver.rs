@@ -26,15 +26,16 @@ use commonware_stream::sake::{self, Sake};
 use commonware_utils::ordered::Map;
 use commonware_utils::{NZU32, NZUsize};
 use rand_chacha::rand_core::CryptoRng;
-use weir_base::world::{Disk, RealDisk};
+use weir_base::world::{Disk, DiskLock, RealDisk};
 use weir_order::log::prepare_spare;
 use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status};
 
 use crate::consensus::{Identity, Members, epoch_of, namespace};
 use crate::journal::locked;
 use crate::members::{MEMBERS_MAX, Member, Roster};
-use crate::replica::{self, CHANNELS, Opened, Replica, Run, Tracks, message_bytes_max, open};
+use crate::replica::{self, CHANNELS, JournalWriter, Opened, Replica, Run, Tracks, message_bytes_max, open};
 use crate::settings::Settings;
+use crate::votes::VotesWriter;
 
 /// Messages of one member that are taken in a second, on each channel. The network keeps room for so many of each member that there may be,
 /// so no channel has more than it needs.
@@ -59,6 +60,8 @@ pub struct Places {
     pub members: BTreeMap<u32, SocketAddr>,
     /// The folder of this replica's votes. It must be as durable as the replica's disk.
     pub votes: PathBuf,
+    /// Whether both folders are in memory: then what is written is not handed to a thread of its own.
+    pub in_memory: bool,
     /// Threads for consensus and the network, where the kernel has no io_uring that serves.
     pub threads: usize,
 }
@@ -180,8 +183,24 @@ impl BftEngine {
         )?;
         let Opened { replica, run, writer, votes, lock, .. } = opened;
         let (spares, wanted) = sync_channel::<Spare>(2);
-        let founders = places.members;
+        let (founders, in_memory) = (places.members, places.in_memory);
         let (storage, workers) = (places.votes.join(UNUSED_FOLDER), places.threads.max(1));
+        let spare_of_journal = Spare { disk, segment_bytes };
+        let spares_of_journal = spares.clone();
+        // A full channel means one is being made.
+        let spare_journal = move || drop(spares_of_journal.try_send(spare_of_journal.clone()));
+        let spare_of_votes = Spare { disk: votes_disk, segment_bytes: votes_segment_bytes };
+        let spare_votes = move || drop(spares.try_send(spare_of_votes.clone()));
+        let (mut threads, mut here) = (Vec::new(), None);
+        if in_memory {
+            here = Some(Here { journal: writer, votes, spare_journal, spare_votes, _lock: lock });
+        } else {
+            threads.push(spawn_thread("bft-journal", move || {
+                writer.run(spare_journal);
+                drop(lock);
+            })?);
+            threads.push(spawn_thread("bft-votes", move || votes.run(spare_votes))?);
+        }
         let consensus = spawn_thread("bft", move || {
             if has_io_uring() {
                 let runtime = iouring::Config::new()
@@ -190,7 +209,7 @@ impl BftEngine {
                     .with_idle_spinner(iouring::SpinnerConfig::disabled())
                     .with_storage_directory(storage)
                     .with_tcp_nodelay(Some(true));
-                iouring::Runner::new(runtime).start(|context| agree(context, network, founders, run));
+                iouring::Runner::new(runtime).start(|context| agree(context, network, founders, run, here));
             } else {
                 tracing::info!(
                     "no io_uring that serves: consensus runs on tokio, which takes more processor time"
@@ -199,29 +218,20 @@ impl BftEngine {
                     .with_worker_threads(workers)
                     .with_storage_directory(storage)
                     .with_tcp_nodelay(Some(true));
-                tokio::Runner::new(runtime).start(|context| agree(context, network, founders, run));
+                tokio::Runner::new(runtime).start(|context| agree(context, network, founders, run, here));
             }
         })?;
-        let spare_of_journal = Spare { disk, segment_bytes };
-        let spares_of_journal = spares.clone();
-        let journal = spawn_thread("bft-journal", move || {
-            // A full channel means one is being made.
-            writer.run(|| drop(spares_of_journal.try_send(spare_of_journal.clone())));
-            drop(lock);
-        })?;
-        let spare_of_votes = Spare { disk: votes_disk, segment_bytes: votes_segment_bytes };
-        let ballot = spawn_thread("bft-votes", move || {
-            votes.run(|| drop(spares.try_send(spare_of_votes.clone())));
-        })?;
-        let spare = spawn_thread("bft-spare", move || {
+        // Before those that it asks: they end when nobody asks any more.
+        threads.insert(0, consensus);
+        threads.push(spawn_thread("bft-spare", move || {
             while let Ok(Spare { disk, segment_bytes }) = wanted.recv() {
                 // A failure costs only time: the log makes the segment itself when it needs it.
                 if let Err(error) = prepare_spare(&*disk, segment_bytes) {
                     tracing::warn!(%error, "could not make a spare segment ahead of need");
                 }
             }
-        })?;
-        Ok(BftEngine { replica, threads: Mutex::new(vec![consensus, journal, ballot, spare]) })
+        })?);
+        Ok(BftEngine { replica, threads: Mutex::new(threads) })
     }
 
     /// The replica's handle.
@@ -237,13 +247,39 @@ fn has_io_uring() -> bool {
     ring.build(RING_ENTRIES).is_ok()
 }
 
+/// What is written without threads of its own.
+struct Here<J, V> {
+    journal: JournalWriter,
+    votes: VotesWriter,
+    spare_journal: J,
+    spare_votes: V,
+    _lock: DiskLock,
+}
+
 /// Orders until the replica is stopped.
-async fn agree<E>(context: E, network: lookup::Config<Upgrade>, founders: BTreeMap<u32, SocketAddr>, run: Run)
-where
+async fn agree<E, J, V>(
+    context: E,
+    network: lookup::Config<Upgrade>,
+    founders: BTreeMap<u32, SocketAddr>,
+    run: Run,
+    here: Option<Here<J, V>>,
+) where
     E: Clock + CryptoRng + Spawner + Network + Resolver + Metrics,
+    J: FnMut() + Send + 'static,
+    V: FnMut() + Send + 'static,
 {
     let Linked { channels, oracle, tracks } = link(&context, network, founders);
-    run.run(context.child("replica"), channels, oracle, tracks).await;
+    let replica = run.run(context.child("replica"), channels, oracle, tracks);
+    let Some(Here { journal, votes, spare_journal, spare_votes, _lock }) = here else {
+        return replica.await;
+    };
+    context.child("votes").spawn(move |_| votes.run_here(spare_votes));
+    let journal = context.child("journal").spawn(move |_| journal.run_here(spare_journal));
+    replica.await;
+    // It ends when the replica does, which has dropped its end; the votes' own end is that of the runtime.
+    if let Err(error) = journal.await {
+        tracing::warn!(%error, "the replica's journal did not end by itself");
+    }
 }
 
 /// The links of a member with the others.

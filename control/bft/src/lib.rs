@@ -62,5 +62,5 @@ pub use driver::{BftEngine, Places};
 pub use error::Error;
 pub use evidence::{Conflict, Convicted, Evidence};
 pub use members::{Change, Member, Roster};
-pub use replica::{PeerSink, Replica, ReplicaCounters, ReplicaStatus};
+pub use replica::{PeerSink, Replica, ReplicaCounters, ReplicaStatus, WaitSink};
 pub use settings::{Settings, Timers};

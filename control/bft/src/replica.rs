@@ -27,7 +27,7 @@ use commonware_runtime::{Clock, IoBuf, Metrics, Spawner};
 use commonware_utils::channel::{mpsc, oneshot, watch};
 use rand_chacha::rand_core::CryptoRng;
 use weir_base::world::{Disk, DiskLock, LockOutcome};
-use weir_order::{Completion, Error, Position, Recovery, Sink};
+use weir_order::{Completion, Error, Position, Recovery, Sink, Waiting};
 
 use crate::consensus::{Identity, KeyRing, Members, Question};
 use crate::core::{Beginning, Core, CoreCounters, Output, Seen as SeenMember, To};
@@ -43,7 +43,7 @@ use health::Health;
 use words::Word;
 
 pub use epochs::{ChangeDone, Linked, Tracks};
-pub use handle::{EvidenceSink, PeerSink};
+pub use handle::{EvidenceSink, PeerSink, WaitSink};
 
 const LOCK: &str = "lock";
 /// Bytes that may wait to be written; beyond, nothing more is taken from the network.
@@ -113,6 +113,7 @@ pub struct ReplicaCounters {
 struct Seen {
     status: ReplicaStatus,
     counters: ReplicaCounters,
+    waiting: Waiting,
     /// Places of which other members need the state.
     wanted: BTreeSet<u64>,
     /// Votes that exclude each other, and of which member.
@@ -128,6 +129,7 @@ struct Inner {
     barriers: AtomicU64,
     peers: OnceLock<Box<PeerSink>>,
     evidence: OnceLock<Box<EvidenceSink>>,
+    waits: OnceLock<Box<WaitSink>>,
     view: Arc<AtomicU64>,
     stop: watch::Sender<bool>,
 }
@@ -318,6 +320,7 @@ pub fn open(
         barriers: AtomicU64::new(0),
         peers: OnceLock::new(),
         evidence: OnceLock::new(),
+        waits: OnceLock::new(),
         view: Arc::default(),
         stop,
     });
@@ -365,6 +368,27 @@ impl JournalWriter {
             }
             self.writer.idle();
         }
+        self.close();
+    }
+
+    /// As [`JournalWriter::run`], as a task of the replica itself: for a folder in memory, where a write takes less than to wake a thread for it.
+    pub async fn run_here(mut self, mut spare: impl FnMut()) {
+        let mut waiting = Vec::new();
+        while let Some(first) = self.writes.recv().await {
+            waiting.push(first);
+            self.take(&mut waiting);
+            self.write(&mut waiting);
+            if self.writer.wants_spare() {
+                spare();
+            }
+            if self.writes.is_empty() {
+                self.writer.idle();
+            }
+        }
+        self.close();
+    }
+
+    fn close(&mut self) {
         if let Err(error) = self.writer.close() {
             tracing::warn!(%error, "the replica's journal could not be closed cleanly");
         }
@@ -749,12 +773,19 @@ impl Run {
     }
 
     fn publish(&self) {
+        let waiting = self.core.waiting();
         let mut seen = locked(&self.inner.seen);
+        let begins = waiting == Waiting::Own && seen.waiting != Waiting::Own;
+        seen.waiting = waiting;
         seen.status.id = self.inner.id;
         seen.status.epoch = self.core.roster().epoch;
         seen.status.view = self.inner.view.load(Ordering::Relaxed);
         seen.status.height = self.core.tip().height;
         seen.status.applied = self.core.applied();
         seen.counters.core = self.core.counters();
+        drop(seen);
+        if let Some(hears) = self.inner.waits.get().filter(|_| begins) {
+            hears();
+        }
     }
 }

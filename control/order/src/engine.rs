@@ -25,6 +25,19 @@ pub struct Entry {
     pub batch: Bytes,
 }
 
+/// Who leads and waits for something to order. A replica's own view of it: two may be wrong about each other for as long as a message takes,
+/// so it says who had better propose, and nothing hangs on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Waiting {
+    /// This replica: what it is given goes out at once.
+    Own,
+    /// Another one: this replica knows of nothing that is being ordered.
+    Other,
+    /// Nobody: something is being ordered.
+    #[default]
+    Nobody,
+}
+
 /// Takes the committed entries, in index order, each once in the life of an engine. Runs on the engine's thread: it
 /// may hand over to a bounded queue and so slow the engine down, but must not wait for a proposal of its own.
 pub trait Sink: Send {

@@ -33,7 +33,7 @@ pub mod snapshot;
 pub use batcher::{BatcherSettings, OperationPosition};
 pub use counters::{BatcherCounters, EngineCounters, LogCounters};
 pub use driver::{LocalEngine, OpenedLocal, Opening, Settings, Submitter};
-pub use engine::{Completion, Engine, Entry, Position, Sink, Status};
+pub use engine::{Completion, Engine, Entry, Position, Sink, Status, Waiting};
 pub use error::Error;
 pub use log::{LogSettings, Recovery};
 pub use snapshot::{Refused, SnapshotInfo, SnapshotReader};

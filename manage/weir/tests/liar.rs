@@ -79,7 +79,13 @@ pub fn lies() -> bool {
     let founders = Members((1..=founders_count).map(|id| (id, identity(id).public().unwrap())).collect());
     let members: BTreeMap<u32, SocketAddr> = (1..=founders_count).map(|id| (id, address(id))).collect();
     let storage = tempfile::tempdir().unwrap();
-    let places = Places { listen: address(liar), members, votes: storage.path().to_owned(), threads: 1 };
+    let places = Places {
+        listen: address(liar),
+        members,
+        votes: storage.path().to_owned(),
+        in_memory: false,
+        threads: 1,
+    };
     let (settings, me) = (Settings::new(DOMAIN), identity(liar));
     let runtime = tokio::Config::new().with_worker_threads(1).with_storage_directory(storage.path());
     tokio::Runner::new(runtime).start(|context| async move {

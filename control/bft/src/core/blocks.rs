@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use weir_order::Waiting;
+
 use super::{Ancestry, Certifying, Core, Known, Leading, Output, Tag, To, Verifying, WAITING_MAX};
 use crate::rules::{Judgement, Overlay};
 use crate::wire::{Block, Digest, Message, Ref};
@@ -38,6 +40,18 @@ impl Core {
         };
         self.leading = None;
         out.push(Output::Proposed { ticket, digest });
+    }
+
+    /// Who waits for something to order.
+    pub fn waiting(&self) -> Waiting {
+        if !self.batches.is_empty() || !self.verifying.is_empty() || self.target.is_some() {
+            return Waiting::Nobody;
+        }
+        match &self.leading {
+            Some(leading) if leading.parent == self.tip.digest => Waiting::Own,
+            Some(_) => Waiting::Nobody,
+            None => Waiting::Other,
+        }
     }
 
     /// A block of what waits, the oldest of each member first, one of each in turn.

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use weir_order::{Completion, Engine, Error, LogCounters, Position, SnapshotInfo, Status};
+use weir_order::{Completion, Engine, Error, LogCounters, Position, SnapshotInfo, Status, Waiting};
 
 use super::words::TELL_BYTES_MAX;
 use super::{ChangeDone, Command, Replica, ReplicaCounters, ReplicaStatus};
@@ -19,6 +19,9 @@ pub type PeerSink = dyn Fn(u32, Bytes) + Send + Sync;
 
 /// Hears of votes of a member that exclude each other, and whom they convict.
 pub type EvidenceSink = dyn Fn(&Evidence, Convicted) + Send + Sync;
+
+/// Hears that this replica begins to wait for something to order.
+pub type WaitSink = dyn Fn() + Send + Sync;
 
 /// A member that says nothing for so many times of [`crate::Timers::ask`] is taken for gone. It says its height after every second.
 const SILENT_ASKS: u32 = 10;
@@ -137,6 +140,19 @@ impl Replica {
             for evidence in &until_now {
                 evidence.convicts().into_iter().for_each(|convicted| hears(evidence, convicted));
             }
+        }
+    }
+
+    /// Who leads and waits for something to order, as far as this replica knows. What the leader itself proposes need not travel to it.
+    pub fn waiting(&self) -> Waiting {
+        locked(&self.inner.seen).waiting
+    }
+
+    /// Who hears when this replica begins to wait ([`Waiting::Own`]); all that was committed before went to the sink before. To be set once; it must not
+    /// wait for anything, for consensus does.
+    pub fn on_waiting(&self, hears: Box<WaitSink>) {
+        if self.inner.waits.set(hears).is_err() {
+            tracing::warn!("a second listener to turns is not heard");
         }
     }
 

@@ -32,6 +32,15 @@ pub struct VotesWriter {
     requests: mpsc::UnboundedReceiver<Request>,
 }
 
+/// Closes the log also when its task ends with the runtime: consensus may have those who ask for ever.
+struct Closes(VotesWriter);
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 impl VotesWriter {
     pub(super) fn new(
         log: Log,
@@ -51,8 +60,24 @@ impl VotesWriter {
                 spare();
             }
         }
+        self.close();
+    }
+
+    fn close(&mut self) {
         if let Err(error) = self.log.close() {
             tracing::warn!(%error, "the log of votes could not be closed cleanly");
+        }
+    }
+
+    /// As [`VotesWriter::run`], as a task of whoever votes: for a folder in memory, where a write takes less than to wake a thread for it.
+    pub async fn run_here(self, mut spare: impl FnMut()) {
+        let (mut waiting, mut closes) = (Vec::new(), Closes(self));
+        while let Some(first) = closes.0.requests.recv().await {
+            waiting.push(first);
+            closes.0.write(&mut waiting);
+            if closes.0.log.wants_spare() {
+                spare();
+            }
         }
     }
 

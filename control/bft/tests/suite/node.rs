@@ -105,6 +105,8 @@ pub fn members(place: &Place, id: u32) -> (Members, Places) {
         listen: place.peer(id),
         members: all.map(|id| (id, place.peer(id))).collect(),
         votes: place.disk(id).join("votes"),
+        // Both ways to write, beside each other.
+        in_memory: id % 2 == 0,
         threads: 2,
     };
     (members, places)

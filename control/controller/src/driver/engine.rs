@@ -1,7 +1,7 @@
 //! What the driver wants of an order beside [`Engine`]: barriers for reads, digests, and counters to show.
 
 use weir_model::event::SourceId;
-use weir_order::{Completion, Engine, Error, LocalEngine, Position};
+use weir_order::{Completion, Engine, Error, LocalEngine, Position, Waiting};
 
 /// An order below a controller. One of a single process needs nothing of this but the counters.
 pub trait Order: Engine {
@@ -33,6 +33,16 @@ pub trait Order: Engine {
     fn source_of(&self, replica: u64) -> Option<SourceId> {
         let _unknown = replica;
         None
+    }
+
+    /// Who leads and waits for something to order: what is proposed there need not travel to a leader first.
+    fn waiting(&self) -> Waiting {
+        Waiting::Nobody
+    }
+
+    /// Who hears when this replica begins to wait so, after all that was committed before. It must not wait for anything.
+    fn on_waiting(&self, hears: Box<dyn Fn() + Send + Sync>) {
+        let _never = hears;
     }
 
     /// How many come before.

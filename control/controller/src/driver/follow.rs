@@ -157,6 +157,13 @@ impl Controller {
             audit: keeper.clone(),
         }));
         let handle = ControllerHandle::new(shared.clone(), inbox.clone());
+        let (waiting, behind) = (Arc::downgrade(&shared), inbox.clone());
+        engine.on_waiting(Box::new(move || {
+            if waiting.upgrade().is_some_and(|shared| shared.has_resting()) {
+                // A full queue: there is so much to decide that each event's turn comes by itself.
+                let _ = behind.try_send(Command::Waiting);
+            }
+        }));
         let (jobs, snapshot_thread) = snapshots::start(engine, inbox.clone(), keeper)?;
         let nothing = Position { term: 0, index: 0 };
         let mut threads = vec![snapshot_thread, hand_over(inbox.clone(), early, shared.clone())?];

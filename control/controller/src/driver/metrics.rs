@@ -23,6 +23,7 @@ pub(super) struct DriverCounters {
     pub intake_duplicates: AtomicU64,
     pub intake_held: AtomicU64,
     pub intake_spared: AtomicU64,
+    pub intake_taken_over: AtomicU64,
     pub intake_full: AtomicU64,
     pub intake_passed_over: AtomicU64,
     intake_unknown_source: AtomicU64,
@@ -194,6 +195,7 @@ fn driver(text: &mut String, shared: &Shared) {
         ("not_its_own", load(&counters.intake_not_its_own)),
         ("held", load(&counters.intake_held)),
         ("spared", load(&counters.intake_spared)),
+        ("taken_over", load(&counters.intake_taken_over)),
         ("no_room", load(&counters.intake_full)),
         ("passed_over", load(&counters.intake_passed_over)),
     ];

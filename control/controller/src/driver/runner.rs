@@ -46,6 +46,8 @@ pub(super) enum Command {
     /// The state rots: see [`weir_store::Store::rot`].
     #[cfg(debug_assertions)]
     Rot,
+    /// This replica begins to lead and wait for something to order.
+    Waiting,
     /// Nothing, but look whether the controller stops.
     Wake,
 }
@@ -138,6 +140,7 @@ impl Runner {
                 Command::Inspect(look) => look(&self.core),
                 Command::Wait { version, reply } => self.wait(version, reply),
                 Command::SnapshotDone { saved } => self.snapshot_done(saved),
+                Command::Waiting => self.shared.take_resting(),
                 #[cfg(debug_assertions)]
                 Command::Rot => self.core.rot(),
                 // Only to wake this thread.

@@ -302,6 +302,7 @@ async fn read<S: AsyncRead>(
     dead: Duration,
 ) -> Result<(), Error> {
     let (actuator, session) = (peer.actuator, peer.session);
+    let source = SourceId::of_actuator(actuator);
     loop {
         let frame = timeout(dead, read_frame::<ToController>(&mut reader)).await;
         let frame =
@@ -339,7 +340,7 @@ async fn read<S: AsyncRead>(
                     return Err(Error::Peer(format!("a report of packets is refused: {problem}")));
                 }
                 // Every replica hears of it, and one orders it. Whose it is says its signature, and not the session.
-                handle.shared.hear(event);
+                handle.shared.hear(event, &source);
             }
             ToController::Answer { id, answer } => {
                 handle.shared.sessions.answered(actuator, session, id, answer)

@@ -28,7 +28,7 @@ use weir_model::domain::{Fetch, SignedFetch};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
 use weir_model::signed::GroupKey;
 use weir_model::{Label, Version};
-use weir_order::Submitter;
+use weir_order::{Submitter, Waiting};
 use weir_store::Store;
 use weir_trust::identity::{KeyPair, sign_event, sign_fetch};
 
@@ -330,7 +330,7 @@ impl Shared {
 
     /// An event of a source elsewhere, which every replica hears: the one that leads orders it; where all take
     /// proposals, the one whose turn it is.
-    pub fn hear(self: &Arc<Self>, event: SignedEvent) {
+    pub fn hear(self: &Arc<Self>, event: SignedEvent, from: &SourceId) {
         if !self.everywhere {
             if self.leads() {
                 self.intake(event);
@@ -339,16 +339,22 @@ impl Shared {
         }
         let turn = turns::turn_of(&event.event.source, event.event.sequence);
         let before = self.engine().map(|engine| engine.before(turn)).unwrap_or_default();
+        let waiting = self.engine().map(|engine| engine.waiting()).unwrap_or_default();
+        let rests = waiting == Waiting::Other;
         let admitted = || {
             let published = self.published();
-            self.admits(&published, &event).is_ok() && !was_decided(&published.store, &event.event)
+            let by_itself = event.event.source == *from;
+            (by_itself || self.admits(&published, &event).is_ok())
+                && !was_decided(&published.store, &event.event)
         };
         // Forged and known ones are counted by the intake, and never held.
-        if before.is_empty() || !admitted() {
+        let now = waiting == Waiting::Own || (before.is_empty() && !rests);
+        if now || !admitted() {
             return self.intake(event);
         }
-        let due_ms = self.clock.now_ns() / 1_000_000 + before.len() as u64 * turns::TURN_MS;
-        let counter = match locked(&self.held).hold(turns::Waits { event, before }, due_ms) {
+        let rest_ms = if rests { turns::REST_MS } else { 0 };
+        let due_ms = self.clock.now_ns() / 1_000_000 + rest_ms + before.len() as u64 * turns::TURN_MS;
+        let counter = match locked(&self.held).hold(turns::Waits { event, before, rests }, due_ms) {
             true => &self.counters.intake_held,
             false => &self.counters.intake_full,
         };
@@ -361,11 +367,29 @@ impl Shared {
             return;
         }
         let due = locked(&self.held).due(self.clock.now_ns() / 1_000_000);
-        for turns::Waits { event, before } in due {
+        for turns::Waits { event, before, .. } in due {
             if was_decided(&self.published().store, &event.event) {
                 self.counters.intake_spared.fetch_add(1, Ordering::Relaxed);
             } else {
                 before.into_iter().for_each(|replica| self.passed_over(replica, &event.event));
+                self.intake(event);
+            }
+        }
+    }
+
+    /// Whether this replica holds what another one was expected to take.
+    pub fn has_resting(&self) -> bool {
+        locked(&self.held).has_resting()
+    }
+
+    /// This replica leads and waits: orders what it held because another one did.
+    pub fn take_resting(self: &Arc<Self>) {
+        let resting = locked(&self.held).resting();
+        for turns::Waits { event, .. } in resting {
+            if was_decided(&self.published().store, &event.event) {
+                self.counters.intake_spared.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.counters.intake_taken_over.fetch_add(1, Ordering::Relaxed);
                 self.intake(event);
             }
         }

@@ -31,7 +31,7 @@ use weir_controller::core::is_reasonable;
 use weir_controller::driver::Order;
 use weir_model::event::SourceId;
 use weir_model::join::to_hex;
-use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status};
+use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status, Waiting};
 use weir_trust::identity::KeyPair;
 
 /// After how many batches the members compare the digests of their states.
@@ -134,9 +134,17 @@ pub fn open(
         listen: config.listen,
         members: reached,
         votes: state_dir.join(VOTES_FOLDER),
+        in_memory: is_in_memory(state_dir),
         threads: THREADS,
     };
     Ok(Opening { disk, settings, identity, keys, places, founders: config.founders.clone() })
+}
+
+/// Whether a folder is one of memory, where nothing has to wait for a disk.
+fn is_in_memory(folder: &Path) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    rustix::fs::statfs(folder).is_ok_and(|found| [TMPFS, RAMFS].contains(&(found.f_type as i64)))
 }
 
 impl Opening {
@@ -250,6 +258,14 @@ impl Order for Everywhere {
         let own = live.iter().position(|id| *id == self.own).unwrap_or(live.len());
         live.truncate(own);
         live
+    }
+
+    fn waiting(&self) -> Waiting {
+        self.engine.waiting()
+    }
+
+    fn on_waiting(&self, hears: Box<dyn Fn() + Send + Sync>) {
+        self.engine.on_waiting(hears);
     }
 
     fn source_of(&self, replica: u64) -> Option<SourceId> {
