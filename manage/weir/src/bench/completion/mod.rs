@@ -3,7 +3,7 @@
 //! real processes; the networks, which are far larger than a machine, are simulated with them.
 //!
 //! - Sizes of the control plane: one to ten controllers.
-//! - A pod: one controller, groups with either order, and signatures put together by a controller or by switches; rules that
+//! - A pod: one controller, groups with either order, and each way to sign; rules that
 //!   stay, and rules that are set up and torn down for each flow.
 //! - Two pods and what joins them: one domain of twelve controllers beside three of four.
 //! - Data centres of four pods at the places of Deutsche Telekom's network: one controller for all beside a domain a pod.
@@ -18,13 +18,16 @@ use crate::cli::Failure;
 use clap::Args;
 use costs::{Costs, Order};
 use places::Places;
-use simulation::{Control, Outcome, Simulation};
+use simulation::{Control, Outcome, Proof, Simulation};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use traffic::{Flow, SECOND_NS, Workload, flows};
 
 /// Mean time of a Hadoop flow beside the paper's one controller, nanoseconds.
 const PAPER_FLOW_NS: f64 = 33.6e6;
+/// Other ways to sign than by the group's signature alone.
+const PROOFS: [(&str, Proof); 2] =
+    [("bft-at-switches", Proof::AtSwitches), ("bft-endorsed", Proof::Endorsed)];
 /// Controllers of groups whose ordering is measured.
 const RAFT_SIZES: [usize; 3] = [3, 5, 9];
 const BFT_SIZES: [usize; 3] = [4, 7, 10];
@@ -51,7 +54,14 @@ pub struct Completion {
 type Row = (&'static str, Control);
 
 fn control(order: Order, members: usize) -> Control {
-    Control { order, members, at_switches: false, domain_a_pod: false, torn_down: false, link_bits: 0.0 }
+    Control {
+        order,
+        members,
+        proof: Proof::Aggregated,
+        domain_a_pod: false,
+        torn_down: false,
+        link_bits: 0.0,
+    }
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -149,7 +159,9 @@ impl Completion {
             }
             if members >= 4 {
                 print("bft", settings(Order::Bft, members));
-                print("bft-at-switches", Control { at_switches: true, ..settings(Order::Bft, members) });
+                for (word, proof) in PROOFS {
+                    print(word, Control { proof, ..settings(Order::Bft, members) });
+                }
             }
         }
     }
@@ -166,8 +178,10 @@ impl Completion {
                         ("local", settings(Order::Local, 1)),
                         ("raft", settings(Order::Raft, 3)),
                         ("bft", settings(Order::Bft, 4)),
-                        ("bft-at-switches", Control { at_switches: true, ..settings(Order::Bft, 4) }),
                     ];
+                    let proofs =
+                        PROOFS.map(|(word, proof)| (word, Control { proof, ..settings(Order::Bft, 4) }));
+                    let rows = [&rows[..], &proofs[..]].concat();
                     self.rows(
                         &format!("pod_{}_{kept}_{link}", workload.word()),
                         &places,
@@ -183,10 +197,14 @@ impl Completion {
     fn pods(&self, costs: &Costs) {
         let places = Places::pods_of_one(2);
         for torn_down in [false, true] {
-            let settings = |members| Control { torn_down, link_bits: 1e9, ..control(Order::Bft, members) };
+            let settings =
+                |members, proof| Control { torn_down, proof, link_bits: 1e9, ..control(Order::Bft, members) };
+            let three = |proof| Control { domain_a_pod: true, ..settings(4, proof) };
             let rows = [
-                ("one-domain-of-12", settings(SIZE_MAX)),
-                ("three-domains-of-4", Control { domain_a_pod: true, ..settings(4) }),
+                ("one-domain-of-12", settings(SIZE_MAX, Proof::Aggregated)),
+                ("three-domains-of-4", three(Proof::Aggregated)),
+                ("one-domain-of-12-endorsed", settings(SIZE_MAX, Proof::Endorsed)),
+                ("three-domains-of-4-endorsed", three(Proof::Endorsed)),
             ];
             let kept = if torn_down { "each-flow" } else { "rules-stay" };
             self.rows(&format!("two-pods_hadoop_{kept}"), &places, Workload::Hadoop, &rows, costs);
@@ -199,9 +217,11 @@ impl Completion {
         })?;
         for torn_down in [false, true] {
             let settings = |order, members| Control { torn_down, link_bits: 1e9, ..control(order, members) };
+            let a_pod = |proof| Control { domain_a_pod: true, proof, ..settings(Order::Bft, 4) };
             let rows = [
                 ("one-controller", settings(Order::Local, 1)),
-                ("a-domain-a-pod", Control { domain_a_pod: true, ..settings(Order::Bft, 4) }),
+                ("a-domain-a-pod", a_pod(Proof::Aggregated)),
+                ("a-domain-a-pod-endorsed", a_pod(Proof::Endorsed)),
             ];
             let kept = if torn_down { "each-flow" } else { "rules-stay" };
             self.rows(&format!("wide_web_{kept}"), &places, Workload::Web, &rows, costs);

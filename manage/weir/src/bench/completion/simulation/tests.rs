@@ -35,7 +35,7 @@ fn costs() -> Costs {
 }
 
 fn control(order: Order, members: usize) -> Control {
-    Control { order, members, at_switches: false, domain_a_pod: false, torn_down: true, link_bits: 1e9 }
+    Control { order, members, proof: Proof::Aggregated, domain_a_pod: false, torn_down: true, link_bits: 1e9 }
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -87,6 +87,16 @@ fn a_flow_alone_takes_the_sum_of_its_steps() {
 }
 
 #[test]
+fn work_that_nobody_waits_for_fills_gaps_and_is_done_in_the_end() {
+    let mut worker = Worker::default();
+    worker.later(1_000.0);
+    assert_eq!(worker.run(600.0, 100.0), 700.0, "600 ns of it were done before");
+    assert_eq!((worker.run(700.0, 100.0), worker.late_ns), (800.0, 400.0));
+    worker.later(LATE_MAX_NS);
+    assert_eq!(worker.run(800.0, 100.0), 1_300.0, "what is beyond the most is done first");
+}
+
+#[test]
 fn more_controllers_are_slower_and_overload_is_seen() {
     let (costs, places) = (costs(), Places::pods_of_one(1));
     let few = flows(Workload::Hadoop, &places, 300, 20.0, 4);
@@ -99,4 +109,20 @@ fn more_controllers_are_slower_and_overload_is_seen() {
     // Decisions alone take longer than there is time.
     let many = flows(Workload::Hadoop, &places, 3_000, 20_000.0, 4);
     assert!(setup(Order::Bft, 4, &many) > 10.0 * four);
+}
+
+#[test]
+fn an_endorsed_flow_alone_waits_for_no_signature_of_the_group() {
+    let (costs, places) = (costs(), Places::pods_of_one(1));
+    let flows = flows(Workload::Hadoop, &places, 1, 1.0, 3);
+    let settings = Control { proof: Proof::Endorsed, ..control(Order::Bft, 4) };
+    let found = Simulation::run(settings, &costs, &places, &flows);
+    let heard = costs.sign_ns + costs.hop_ns;
+    // Three rounds of votes, and what all have to do for a batch.
+    let ordered = costs.verify_ns + 400_000.0 + 20_000.0 + 3.0 * (costs.sync_ns + costs.hop_ns);
+    let decided = costs.decide_ns + costs.sign_ns;
+    let take = costs.hop_ns + costs.take_single_ns + 2.0 * costs.verify_ns + costs.sign_ns;
+    let acked = take + costs.hop_ns + 2.0 * costs.verify_ns;
+    let expected = heard + ordered + decided + acked + take;
+    assert!((found.setup_ns[0] - expected).abs() < 1.0, "{} instead of {expected}", found.setup_ns[0]);
 }
