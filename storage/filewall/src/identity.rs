@@ -176,6 +176,11 @@ impl Identities {
         self.uids.iter().map(|(name, uid)| (name.as_str(), *uid))
     }
 
+    /// Names of the groups.
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        self.groups.keys().map(String::as_str)
+    }
+
     /// The number of a user that is written by name or number.
     pub fn uid(&self, text: &str) -> Option<u32> {
         self.uids.get(text).copied().or_else(|| text.parse().ok())

@@ -22,8 +22,21 @@ pub struct Connection {
     start: usize,
     end: usize,
     xid: u32,
-    /// Operation of each call that was asked one by one, and how long it took, µs.
-    pub timed: Vec<(u32, f64)>,
+    /// The part of a load that is under way.
+    pub part: &'static str,
+    /// Calls that were asked one by one.
+    pub timed: Vec<Timed>,
+}
+
+/// A call that was asked alone.
+#[derive(Clone, Copy)]
+pub struct Timed {
+    /// The part of the load that it belongs to.
+    pub part: &'static str,
+    /// Operation.
+    pub op: u32,
+    /// How long it took, µs.
+    pub time_us: f64,
 }
 
 impl Connection {
@@ -38,6 +51,7 @@ impl Connection {
             start: 0,
             end: 0,
             xid: 1,
+            part: "",
             timed: Vec::new(),
         })
     }
@@ -83,7 +97,8 @@ impl Connection {
         loop {
             if let Some(reply) = self.at_hand() {
                 let reply = reply.to_vec();
-                self.timed.push((get_u32(call, 24), begin.elapsed().as_nanos() as f64 / 1000.0));
+                let time_us = begin.elapsed().as_nanos() as f64 / 1000.0;
+                self.timed.push(Timed { part: self.part, op: get_u32(call, 24), time_us });
                 done(&reply)?;
                 return Ok(reply);
             }

@@ -29,7 +29,7 @@ mod takeover;
 mod tunnel;
 mod work;
 
-use client::Connection;
+use client::{Connection, Timed};
 use place::Place;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -262,8 +262,7 @@ fn workloads(peers: &mut [Peer]) -> Result<(), Failure> {
     let works: [(&str, Work); 2] = [("postmark", work::postmark), ("source_tree", work::tree)];
     for (name, work) in works {
         // Times of each call, by peers and rounds.
-        let mut timed: Vec<Vec<Vec<(u32, f64)>>> = vec![Vec::new(); peers.len()];
-        let number = |peers: &[Peer], name: &str| peers.iter().position(|peer| peer.name == name);
+        let mut timed: Vec<Vec<Vec<Timed>>> = vec![Vec::new(); peers.len()];
         let names: Vec<String> = peers.iter().map(|peer| peer.name.clone()).collect();
         turns(ROUNDS_OF_WORK, peers, |peer| {
             peer.connection.timed.clear();
@@ -272,38 +271,44 @@ fn workloads(peers: &mut [Peer]) -> Result<(), Failure> {
             timed[at].push(std::mem::take(&mut peer.connection.timed));
             Ok(0.0)
         })?;
-        let typical: Vec<Vec<(u32, f64)>> = timed.iter().map(|rounds| typical(&rounds[1..])).collect();
-        let sum = |calls: &[(u32, f64)], op: Option<u32>| -> f64 {
-            let fits = |call: &&(u32, f64)| op.is_none_or(|op| op == call.0);
-            calls.iter().filter(fits).map(|(_, time_us)| time_us / 1000.0).sum()
-        };
+        let typical: Vec<Vec<Timed>> = timed.iter().map(|rounds| typical(&rounds[1..])).collect();
         let Some((weir, others)) = typical.split_last() else { continue };
-        for (peer, other) in names.iter().zip(others) {
-            let (own, theirs) = (sum(weir, None), sum(other, None));
-            println!("RESULT filewall {name} weir={own:.1}ms {peer}={theirs:.1}ms ratio={:.2}", own / theirs);
+        let compare = |part: &str, fits: &dyn Fn(&Timed) -> bool, only: Option<&str>| {
+            for (peer, other) in
+                names.iter().zip(others).filter(|(peer, _)| only.is_none_or(|only| *peer == only))
+            {
+                let (own, theirs) = (sum_ms(weir, fits), sum_ms(other, fits));
+                if theirs > 0.0 {
+                    let ratio = own / theirs;
+                    println!(
+                        "RESULT filewall {name}{part} weir={own:.2}ms {peer}={theirs:.2}ms ratio={ratio:.2}"
+                    );
+                }
+            }
+        };
+        compare("", &|_| true, None);
+        for part in ["unpack", "walk", "build", "remove"] {
+            compare(&format!("_{part}"), &|call| call.part == part, None);
         }
         // Where the time goes.
-        let Some(tunnel) = number(peers, "tunnel").map(|at| &typical[at]) else { continue };
         for op in Op::ALL {
-            let (own, theirs) = (sum(weir, Some(op as u32)), sum(tunnel, Some(op as u32)));
-            if theirs > 0.0 {
-                println!(
-                    "RESULT filewall {name}_{} weir={own:.2}ms tunnel={theirs:.2}ms ratio={:.2}",
-                    op.name().to_lowercase(),
-                    own / theirs
-                );
-            }
+            compare(&format!("_{}", op.name().to_lowercase()), &|call| call.op == op as u32, Some("tunnel"));
         }
     }
     Ok(())
 }
 
+/// How long some calls took together, ms.
+fn sum_ms(calls: &[Timed], fits: &dyn Fn(&Timed) -> bool) -> f64 {
+    calls.iter().filter(|call| fits(call)).map(|call| call.time_us / 1000.0).sum()
+}
+
 /// Of each call the median over the rounds, all of which make the same ones.
-fn typical(rounds: &[Vec<(u32, f64)>]) -> Vec<(u32, f64)> {
+fn typical(rounds: &[Vec<Timed>]) -> Vec<Timed> {
     let calls = rounds.iter().map(Vec::len).min().unwrap_or(0);
     let one = |at: usize| {
-        let times: Vec<f64> = rounds.iter().map(|calls| calls[at].1).collect();
-        (rounds[0][at].0, median(&times))
+        let times: Vec<f64> = rounds.iter().map(|calls| calls[at].time_us).collect();
+        Timed { time_us: median(&times), ..rounds[0][at] }
     };
     (0..calls).map(one).collect()
 }

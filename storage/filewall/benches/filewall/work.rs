@@ -51,6 +51,7 @@ pub fn write(file: &Handle, offset: u64, bytes: u32) -> Vec<u8> {
 /// Small files are made, read, extended and removed.
 pub fn postmark(connection: &mut Connection, root: &Handle) -> Result<(), Failure> {
     let mut draw = Draw(7);
+    connection.part = "";
     let folder = connection.handle(Op::Mkdir, root, "mail")?;
     let mut mails: Vec<(String, u32)> = Vec::new();
     let make = |connection: &mut Connection, draw: &mut Draw, number: usize| {
@@ -88,6 +89,7 @@ pub fn postmark(connection: &mut Connection, root: &Handle) -> Result<(), Failur
 /// A source tree is unpacked, walked over, built (each source read, an object written) and removed.
 pub fn tree(connection: &mut Connection, root: &Handle) -> Result<(), Failure> {
     let mut draw = Draw(11);
+    connection.part = "unpack";
     let top = connection.handle(Op::Mkdir, root, "tree")?;
     let mut folders = Vec::new();
     for number in 0..FOLDERS {
@@ -102,12 +104,14 @@ pub fn tree(connection: &mut Connection, root: &Handle) -> Result<(), Failure> {
         }
         folders.push((folder, files));
     }
+    connection.part = "walk";
     for (folder, files) in &folders {
         connection.ask(&mut of(Op::Readdirplus, folder))?;
         for (file, _) in files {
             connection.ask(&mut of(Op::Getattr, file))?;
         }
     }
+    connection.part = "build";
     for (folder, files) in &folders {
         for (number, (_, bytes)) in files.iter().enumerate() {
             let file = connection.handle(Op::Lookup, folder, &format!("s{number}.c"))?;
@@ -118,6 +122,7 @@ pub fn tree(connection: &mut Connection, root: &Handle) -> Result<(), Failure> {
             connection.ask(&mut of(Op::Commit, &object))?;
         }
     }
+    connection.part = "remove";
     for (number, (folder, files)) in folders.iter().enumerate() {
         for number in 0..files.len() {
             connection.ask(&mut named(Op::Remove, folder, &format!("s{number}.c")))?;

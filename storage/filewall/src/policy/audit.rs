@@ -5,6 +5,7 @@
 //! (`when-full: wait`) where no line may be lost.
 
 use super::explain::{Question, Step};
+use super::file::Home;
 use super::{Context, Policy, Verdict, ops};
 use crate::message::{Asked, Call, Reply};
 use crate::places::{Node, ROOT, Zones};
@@ -119,17 +120,18 @@ impl Audit {
     /// What is wrong, as text.
     pub fn compile(
         file: &AuditFile,
-        folder: &Path,
+        home: Home<'_>,
         zones: &mut Zones,
         before: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<Audit, String> {
-        let path = folder.join(&file.file);
+        let path = home.folder.join(&file.file);
         let rotate_bytes = file.rotate_bytes.unwrap_or(64 << 20);
         let before = before.and_then(|before| before.downcast::<Writer>().ok());
         let writer = match before.filter(|writer| writer.path == path && writer.rotate_bytes == rotate_bytes)
         {
             Some(writer) => writer,
-            None => Arc::new(start(path, rotate_bytes)?),
+            None if home.keeps => Arc::new(start(path, rotate_bytes)?),
+            None => Arc::new(nowhere(path, rotate_bytes)),
         };
         Ok(Audit {
             ops: ops::parse(&file.ops)?,
@@ -163,6 +165,13 @@ impl Audit {
             self.writer.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// A log that takes no line.
+fn nowhere(path: PathBuf, rotate_bytes: u64) -> Writer {
+    let (queue, _) = sync_channel(1);
+    let (written, failed) = (Arc::default(), Arc::default());
+    Writer { queue, path, rotate_bytes, lost: AtomicU64::new(0), written, failed }
 }
 
 fn start(path: PathBuf, rotate_bytes: u64) -> Result<Writer, String> {

@@ -50,6 +50,23 @@ const KINDS: [&str; 15] = [
     "replication",
 ];
 
+/// The folder of policies, where relative paths begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Home<'a> {
+    /// The folder.
+    pub folder: &'a Path,
+    /// Whether keys, states and logs there are made, locked and written. A chain that only answers questions leaves them alone, for they may be
+    /// those of a FileWall that runs.
+    pub keeps: bool,
+}
+
+impl<'a> Home<'a> {
+    /// Of a chain that is put in force.
+    pub fn kept(folder: &'a Path) -> Home<'a> {
+        Home { folder, keeps: true }
+    }
+}
+
 /// One document and where it stands.
 #[derive(Clone, Debug)]
 struct Document {
@@ -75,12 +92,24 @@ impl Document {
 /// # Errors
 /// [`Error::Policy`] or [`Error::Io`]; nothing was changed then, except that a key or log file may have been made.
 pub fn load(path: &Path, before: Option<&Chain>) -> Result<Chain> {
+    read_chain(path, true, before)
+}
+
+/// Like [`load`], for questions only: keys, states and logs are left alone, so a FileWall may run under the same files.
+///
+/// # Errors
+/// As of [`load`].
+pub fn look(path: &Path) -> Result<Chain> {
+    read_chain(path, false, None)
+}
+
+fn read_chain(path: &Path, keeps: bool, before: Option<&Chain>) -> Result<Chain> {
     let mut documents = Vec::new();
     for file in files(path)? {
         documents.extend(read(&file)?);
     }
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-    compile(&documents, folder, before)
+    compile(&documents, Home { folder, keeps }, before)
 }
 
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
@@ -139,7 +168,7 @@ fn document(path: &Path, number: usize, value: Value) -> Result<Document> {
     Ok(Document { path: path.to_path_buf(), number, kind, name, body: Value::Object(body) })
 }
 
-fn compile(documents: &[Document], folder: &Path, before: Option<&Chain>) -> Result<Chain> {
+fn compile(documents: &[Document], home: Home<'_>, before: Option<&Chain>) -> Result<Chain> {
     let mut identities = Identities::default();
     let mut named: Option<&Document> = None;
     for document in documents.iter().filter(|document| document.kind == "identities") {
@@ -172,7 +201,7 @@ fn compile(documents: &[Document], folder: &Path, before: Option<&Chain>) -> Res
         }
         let old = before.and_then(|chain| chain.entries().iter().find(|entry| entry.name == document.name));
         let old = old.filter(|entry| entry.policy.kind() == document.kind);
-        let policy = policy(document, folder, &identities, &mut zones, old)?;
+        let policy = policy(document, home, &identities, &mut zones, old)?;
         if policy.kind() == "rbac" && entries.iter().any(|entry| entry.policy.kind() == "rbac") {
             return Err(document.wrong("'rbac' is there already; one policy of this kind has all rules"));
         }
@@ -188,7 +217,7 @@ fn compile(documents: &[Document], folder: &Path, before: Option<&Chain>) -> Res
 
 fn policy(
     document: &Document,
-    folder: &Path,
+    home: Home<'_>,
     identities: &Identities,
     zones: &mut Zones,
     old: Option<&Entry>,
@@ -196,26 +225,24 @@ fn policy(
     let wrong = |reason: String| document.wrong(reason);
     let dynamic = || old.and_then(|entry| entry.policy.dynamic());
     Ok(match document.kind.as_str() {
-        "handles" => Box::new(Handles::compile(&document.body::<HandlesFile>()?, folder).map_err(wrong)?),
+        "handles" => Box::new(Handles::compile(&document.body::<HandlesFile>()?, home).map_err(wrong)?),
         "access" => {
             Box::new(Access::compile(&document.body::<AccessFile>()?, identities, zones).map_err(wrong)?)
         }
         "read-only" => Box::new(Freeze::compile(&document.body::<FreezeFile>()?, zones).map_err(wrong)?),
         "remap" => Box::new(Remap::compile(&document.body::<RemapFile>()?).map_err(wrong)?),
         "rate" => Box::new(Rate::compile(&document.body::<RateFile>()?, dynamic()).map_err(wrong)?),
-        "quota" => {
-            Box::new(Quota::compile(&document.body::<QuotaFile>()?, folder, dynamic()).map_err(wrong)?)
-        }
+        "quota" => Box::new(Quota::compile(&document.body::<QuotaFile>()?, home, dynamic()).map_err(wrong)?),
         "machines" => {
             Box::new(Machines::compile(&document.body::<MachinesFile>()?, dynamic()).map_err(wrong)?)
         }
         "alarm" => Box::new(Alarm::compile(&document.body::<AlarmFile>()?, dynamic()).map_err(wrong)?),
         "rbac" => Box::new(
-            Rbac::compile(&document.body::<RbacFile>()?, folder, identities, zones, dynamic())
+            Rbac::compile(&document.body::<RbacFile>()?, home, identities, zones, dynamic())
                 .map_err(wrong)?,
         ),
         "module" => Box::new(
-            ModulePolicy::compile(&document.body::<ModuleFile>()?, folder, dynamic()).map_err(wrong)?,
+            ModulePolicy::compile(&document.body::<ModuleFile>()?, home.folder, dynamic()).map_err(wrong)?,
         ),
         "reorder" => Box::new(Reorder::compile(&document.body::<ReorderFile>()?).map_err(wrong)?),
         "statistics" => {
@@ -223,7 +250,7 @@ fn policy(
             Box::new(Statistics)
         }
         "audit" => {
-            Box::new(Audit::compile(&document.body::<AuditFile>()?, folder, zones, dynamic()).map_err(wrong)?)
+            Box::new(Audit::compile(&document.body::<AuditFile>()?, home, zones, dynamic()).map_err(wrong)?)
         }
         other => return Err(wrong(format!("'{other}' is no kind; there are {}", KINDS.join(", ")))),
     })

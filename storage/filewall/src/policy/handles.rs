@@ -26,6 +26,7 @@
 pub mod memo;
 
 use super::explain::{Question, Step};
+use super::file::Home;
 use super::{Context, Mount, OpenHandle, Policy, Verdict};
 use crate::message::{Asked, Call, Reply};
 use crate::wire::nfs3::{ALL_OPS, HANDLE_BYTES_MAX, HANDLE4_BYTES_MAX, Handle, Op, Status};
@@ -103,12 +104,13 @@ impl std::fmt::Debug for CipherBox {
 }
 
 impl Handles {
-    /// Checks a file; reads or makes the key.
+    /// Checks a file; reads or makes the key. For questions a key is not needed.
     ///
     /// # Errors
     /// What is wrong, as text.
-    pub fn compile(file: &HandlesFile, folder: &Path) -> Result<Handles, String> {
-        let key = load_key(&folder.join(&file.key_file))?;
+    pub fn compile(file: &HandlesFile, home: Home<'_>) -> Result<Handles, String> {
+        let path = home.folder.join(&file.key_file);
+        let key = if home.keeps { load_key(&path)? } else { no_key(&path)? };
         Ok(Handles::new(&key, file.bind))
     }
 
@@ -221,14 +223,24 @@ fn less_than(asked: u32) -> u32 {
     if asked <= MAXCOUNT_MIN { asked } else { ((asked - asked / 5) & !511).max(MAXCOUNT_MIN) }
 }
 
+/// For questions no key is needed; a file that would be refused is.
+fn no_key(path: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, String> {
+    match std::fs::metadata(path) {
+        Ok(file) if file.len() < KEY_BYTES as u64 => Err(too_short(path)),
+        _ => Ok(Zeroizing::new([0; KEY_BYTES])),
+    }
+}
+
+fn too_short(path: &Path) -> String {
+    format!("key file {} has less than {KEY_BYTES} bytes; delete it to have a new one made", path.display())
+}
+
 fn load_key(path: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, String> {
     let shown = path.display();
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     match std::fs::File::open(path) {
         Ok(mut file) => {
-            file.read_exact(key.as_mut_slice()).map_err(|error| {
-                format!("key file {shown} has less than {KEY_BYTES} bytes ({error}); delete it to have a new one made")
-            })?;
+            file.read_exact(key.as_mut_slice()).map_err(|_| too_short(path))?;
             Ok(key)
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

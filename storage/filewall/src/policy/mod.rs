@@ -32,7 +32,7 @@ pub mod statistics;
 pub mod time;
 
 pub use chain::{Chain, Outcome};
-pub use file::load;
+pub use file::{load, look};
 
 use crate::identity::Principal;
 use crate::message::{Asked, Call, Now, Reply, Seen};

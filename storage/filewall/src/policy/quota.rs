@@ -10,6 +10,7 @@
 //! reader finds the state of one moment, whole; a killed FileWall loses at most the last second's counts.
 
 use super::explain::{Question, Step};
+use super::file::Home;
 use super::rate::{Key, Per};
 use super::{Context, Policy, Verdict};
 use crate::message::{Asked, Call, Reply};
@@ -120,6 +121,12 @@ struct Memory {
 }
 
 impl Memory {
+    /// The counts as they were saved last; nothing is kept.
+    fn look(path: PathBuf) -> Result<Memory, String> {
+        let counts = Counts { all: load(&path)?, ..Counts::default() };
+        Ok(Memory { counts: Arc::new(Mutex::new(counts)), path, stop: None, keeper: None })
+    }
+
     fn open(path: PathBuf) -> Result<Memory, String> {
         let counts = Arc::new(Mutex::new(Counts { all: load(&path)?, ..Counts::default() }));
         // What cannot be written shall be known now, not after a day.
@@ -234,17 +241,18 @@ impl Quota {
     /// What is wrong, as text.
     pub fn compile(
         file: &QuotaFile,
-        folder: &Path,
+        home: Home<'_>,
         before: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<Quota, String> {
         if file.bytes.is_none() && file.names.is_none() {
             return Err("say bytes, names, or both".to_string());
         }
-        let path = folder.join(&file.state_file);
+        let path = home.folder.join(&file.state_file);
         let before = before.and_then(|before| before.downcast::<Memory>().ok());
         let memory = match before.filter(|before| before.path == path) {
             Some(before) => before,
-            None => Arc::new(Memory::open(path)?),
+            None if home.keeps => Arc::new(Memory::open(path)?),
+            None => Arc::new(Memory::look(path)?),
         };
         Ok(Quota { per: file.per, bytes: file.bytes, names: file.names, period: file.period, memory })
     }

@@ -25,7 +25,7 @@ impl Check {
     /// # Errors
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let chain = policy::load(&self.policy, None).map_err(failure)?;
+        let chain = policy::look(&self.policy).map_err(failure)?;
         let mut shown = table(&["order", "policy", "kind"]);
         for (number, entry) in chain.entries().iter().enumerate() {
             shown.add_row([(number + 1).to_string(), entry.name.clone(), entry.policy.kind().to_string()]);
@@ -70,14 +70,12 @@ impl Explain {
     /// # Errors
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let chain = policy::load(&self.policy, None).map_err(failure)?;
+        let chain = policy::look(&self.policy).map_err(failure)?;
         let identities = chain.identities();
         let uid = identities.uid(&self.user);
-        let uid =
-            uid.ok_or_else(|| Failure::Input(format!("user '{}' is not among the identities", self.user)))?;
+        let uid = uid.ok_or_else(|| unknown("user", &self.user, identities.users().map(|(name, _)| name)))?;
         let gid = identities.gid(&self.group);
-        let gid =
-            gid.ok_or_else(|| Failure::Input(format!("group '{}' is not among the identities", self.group)))?;
+        let gid = gid.ok_or_else(|| unknown("group", &self.group, identities.groups()))?;
         let caller = chain.principals().get(identities, self.client, uid, gid, &[]);
         let place = Some(&self.path).filter(|path| path.starts_with('/'));
         let place = place.and_then(|path| chain.context().zones.place(path.as_bytes()));
@@ -94,7 +92,14 @@ impl Explain {
             return Ok(verdict(chain.mount(&mount).err().map(|status| format!("{status:?}"))));
         }
         let op = Op::from_name(&self.op);
-        let op = op.ok_or_else(|| Failure::Input(format!("'{}' is no operation of NFSv3", self.op)))?;
+        let op = op.ok_or_else(|| {
+            let names: Vec<&str> = Op::ALL.into_iter().map(Op::name).collect();
+            Failure::Input(format!(
+                "'{}' is no operation of NFSv3; there are MOUNT, {}",
+                self.op,
+                names.join(", ")
+            ))
+        })?;
         let steps = explain(&chain, &Question { caller, op, place, unix_ms }, &chain.context());
         let mut shown = table(&["policy", "kind", "does", "because"]);
         for step in &steps {
@@ -112,6 +117,14 @@ impl Explain {
         };
         policy::time::parse_unix_ms(text).map_err(Failure::Input)
     }
+}
+
+/// A name that the identities do not have.
+fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Failure {
+    let mut known: Vec<&str> = known.collect();
+    known.sort_unstable();
+    let known = if known.is_empty() { "they have none".to_string() } else { known.join(", ") };
+    Failure::Input(format!("{what} '{name}' is not among the identities ({known}), and no number"))
 }
 
 fn verdict(denied: Option<String>) -> ExitCode {

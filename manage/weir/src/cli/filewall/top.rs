@@ -65,6 +65,11 @@ fn show(status: &Status, before: Option<&Status>, every_s: Option<u64>) {
     }
     println!("\n{}\n\n{}", ops(status, before, every_s), policies(status));
     println!("\n{}\n\n{}", principals(status), roles(status));
+    if !status.policies.iter().any(|policy| policy.kind == "statistics") {
+        println!(
+            "calls by client, user and role are counted where there is a policy of 'kind: statistics'; denials always are"
+        );
+    }
 }
 
 fn ops(status: &Status, before: Option<&Status>, every_s: Option<u64>) -> comfy_table::Table {

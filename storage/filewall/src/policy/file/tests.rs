@@ -19,6 +19,33 @@ fn files_and_documents_keep_their_order() {
 }
 
 #[test]
+fn questions_leave_alone_what_a_filewall_keeps_beside_its_policies() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "kind: identities\nusers: {bob: {uid: 7, roles: [user]}}\nroles: {user: {}}\n---\n\
+                kind: handles\nkey-file: key\n---\n\
+                kind: quota\nper: user\nbytes: 9\nperiod: day\nstate-file: quota.json\n---\n\
+                kind: audit\nfile: audit.log\nops: [all]\noutcome: all\nwhen-full: lose\n---\n\
+                kind: rbac\nstate-file: rbac.state\nlog-file: rbac.log\ninitial: [user]\n\
+                rules: permit (principal in Role::\"user\", action, resource);\n";
+    std::fs::write(folder.path().join("policy.yaml"), text).unwrap();
+    let names = || {
+        let entries = std::fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(look(folder.path()).unwrap().entries().len(), 4);
+    assert_eq!(names(), ["policy.yaml"], "nothing is made");
+    let running = load(folder.path(), None).unwrap();
+    let made = names();
+    assert!(load(folder.path(), None).unwrap_err().to_string().contains("is used by another process"));
+    let before = std::fs::metadata(folder.path().join("quota.json")).unwrap().modified().unwrap();
+    assert_eq!(look(folder.path()).unwrap().entries().len(), running.entries().len());
+    assert_eq!(names(), made);
+    assert_eq!(std::fs::metadata(folder.path().join("quota.json")).unwrap().modified().unwrap(), before);
+}
+
+#[test]
 fn what_is_wrong_is_named_with_file_and_document() {
     for (text, words) in [
         ("kind: statistics\n---\nkind: acess", "policy.yaml, document 2: 'acess' is no kind"),

@@ -56,13 +56,16 @@ fn a_key_is_made_once_and_only_for_its_owner() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let file = HandlesFile { key_file: "key".into(), bind: Bind::Client };
-    let sealed = Handles::compile(&file, folder.path()).unwrap().seal(b"x", HERE).unwrap();
-    let again = Handles::compile(&file, folder.path()).unwrap();
+    let sealed = Handles::compile(&file, Home::kept(folder.path())).unwrap().seal(b"x", HERE).unwrap();
+    let again = Handles::compile(&file, Home::kept(folder.path())).unwrap();
     assert!(again.open(sealed.as_bytes(), HERE).is_some());
     let mode = std::fs::metadata(folder.path().join("key")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     std::fs::write(folder.path().join("key"), b"short").unwrap();
-    assert!(Handles::compile(&file, folder.path()).unwrap_err().contains("less than 32 bytes"));
+    for keeps in [true, false] {
+        let home = Home { folder: folder.path(), keeps };
+        assert!(Handles::compile(&file, home).unwrap_err().contains("less than 32 bytes"));
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 fn quota(folder: &Path, bytes: Option<u64>, names: Option<u64>, period: Period) -> Quota {
     let file = QuotaFile { per: Per::User, bytes, names, period, state_file: PathBuf::from("counts.json") };
-    Quota::compile(&file, folder, None).unwrap()
+    Quota::compile(&file, Home::kept(folder), None).unwrap()
 }
 
 fn write(uid: u32, bytes: usize) -> Made {
@@ -55,10 +55,13 @@ fn counts_outlive_the_process_and_a_damaged_file_is_named() {
         period: Period::Ever,
         state_file: path.clone(),
     };
-    let wrong = Quota::compile(&file, folder.path(), None).unwrap_err();
+    let wrong = Quota::compile(&file, Home::kept(folder.path()), None).unwrap_err();
     assert!(wrong.contains("counts.json") && wrong.contains("delete it"), "{wrong}");
     let nowhere = QuotaFile { state_file: PathBuf::from("missing/counts"), ..file };
-    assert!(Quota::compile(&nowhere, folder.path(), None).is_err(), "known at once, not after a day");
+    assert!(
+        Quota::compile(&nowhere, Home::kept(folder.path()), None).is_err(),
+        "known at once, not after a day"
+    );
 }
 
 #[test]

@@ -167,7 +167,8 @@ impl Tables {
 /// Tables and their journal.
 #[derive(Debug)]
 pub struct Context {
-    journal: Mutex<(Journal, std::fs::File)>,
+    /// With its lock; none where it is only looked at.
+    journal: Mutex<Option<(Journal, std::fs::File)>>,
     tables: ArcSwap<Tables>,
 }
 
@@ -184,20 +185,27 @@ impl Context {
         lock.try_lock()
             .map_err(|error| format!("state file {shown} is used by another process ({error})"))?;
         let (mut journal, records) = Journal::open(path).map_err(wrong)?;
-        let mut tables = Tables::default();
-        let count = records.len();
-        for record in records {
-            let changes: Vec<Change> = serde_json::from_slice(&record)
-                .map_err(|error| format!("state file {shown}: a record that cannot be read ({error})"))?;
-            changes.iter().for_each(|change| tables.apply(change));
-        }
+        let (count, tables) = (records.len(), read(path, &records)?);
         if count > RECORDS_MAX {
             let changes = tables.changes();
             let records: Vec<Vec<u8>> =
                 changes.chunks(256).filter_map(|changes| serde_json::to_vec(changes).ok()).collect();
             journal.rewrite(records.iter().map(Vec::as_slice)).map_err(wrong)?;
         }
-        Ok(Context { journal: Mutex::new((journal, lock)), tables: ArcSwap::from_pointee(tables) })
+        Ok(Context { journal: Mutex::new(Some((journal, lock))), tables: ArcSwap::from_pointee(tables) })
+    }
+
+    /// What a journal says that another process may have; nothing can be changed.
+    ///
+    /// # Errors
+    /// What is wrong, as text.
+    pub fn look(path: &Path) -> Result<Context, String> {
+        let records = match Journal::follow(path) {
+            Ok((_, records)) => records,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(format!("state file {}: {error}", path.display())),
+        };
+        Ok(Context { journal: Mutex::default(), tables: ArcSwap::from_pointee(read(path, &records)?) })
     }
 
     /// What is in force.
@@ -211,16 +219,28 @@ impl Context {
     /// What is wrong, as text; nothing has changed then.
     pub fn commit(&self, changes: &[Change]) -> Result<(), String> {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((journal, _)) = &mut *journal else { return Err("it is only looked at".to_string()) };
         let mut tables = (**self.tables.load()).clone();
         changes.iter().for_each(|change| tables.apply(change));
         if tables.files.len() > FILES_MAX {
             return Err(format!("permissions of more than {FILES_MAX} files"));
         }
         let record = serde_json::to_vec(changes).map_err(|error| error.to_string())?;
-        journal.0.append(&[record]).and_then(|()| journal.0.sync()).map_err(|error| error.to_string())?;
+        journal.append(&[record]).and_then(|()| journal.sync()).map_err(|error| error.to_string())?;
         self.tables.store(Arc::new(tables));
         Ok(())
     }
+}
+
+fn read(path: &Path, records: &[Vec<u8>]) -> Result<Tables, String> {
+    let mut tables = Tables::default();
+    for record in records {
+        let changes: Vec<Change> = serde_json::from_slice(record).map_err(|error| {
+            format!("state file {}: a record that cannot be read ({error})", path.display())
+        })?;
+        changes.iter().for_each(|change| tables.apply(change));
+    }
+    Ok(tables)
 }
 
 /// Reads the text that is written to a shadow file: on each line operations, or a group of them, and who may do them.

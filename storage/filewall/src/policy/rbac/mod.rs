@@ -36,6 +36,7 @@ use super::{Context as Core, Mount, Policy, Verdict};
 use crate::identity::{Identities, Principal};
 use crate::message::{Asked, Call, Probe, Reply, Seen};
 use crate::places::{Node, ROOT, Zones};
+use crate::policy::file::Home;
 use crate::policy::time::WindowFile;
 use crate::wire::nfs3::{ALL_OPS, ATTRIBUTES_BYTES, Handle, Op, Status, bare};
 use arc_swap::ArcSwapOption;
@@ -50,7 +51,7 @@ use serde::Deserialize;
 use sessions::{Assignment, Session, Sessions};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -189,7 +190,7 @@ impl Rbac {
     /// What is wrong, as text.
     pub fn compile(
         file: &RbacFile,
-        folder: &Path,
+        home: Home<'_>,
         identities: &Identities,
         zones: &mut Zones,
         before: Option<Arc<dyn Any + Send + Sync>>,
@@ -198,7 +199,8 @@ impl Rbac {
         let compiled = Compiled::compile(&file.rules, &assignment, zones)
             .map_err(|reason| format!("rules: {reason}"))?;
         let control = file.control.as_deref().map(Control::compile).transpose()?;
-        let path = folder.join(&file.state_file);
+        let path = home.folder.join(&file.state_file);
+        let log_file = file.log_file.as_ref().filter(|_| home.keeps);
         let before =
             before.and_then(|before| before.downcast::<Kept>().ok()).filter(|kept| kept.path == path);
         let kept = match before {
@@ -207,14 +209,14 @@ impl Rbac {
                 kept
             }
             None => Arc::new(Kept {
-                context: Context::open(&path)?,
+                context: if home.keeps { Context::open(&path)? } else { Context::look(&path)? },
                 path,
                 sessions: Sessions::default(),
                 objects: Objects::default(),
                 names: Names::default(),
                 shadows: nodes::Shadows::default(),
                 root4: ArcSwapOption::empty(),
-                record: file.log_file.as_ref().map(|log| Record::open(&folder.join(log))).transpose()?,
+                record: log_file.map(|log| Record::open(&home.folder.join(log))).transpose()?,
                 counts: Counts::default(),
             }),
         };
