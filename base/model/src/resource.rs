@@ -352,13 +352,37 @@ pub enum AttachmentKind {
     VhostUser,
     /// The same; the virtual machine monitor listens, and the switch connects.
     VhostUserClient,
+    /// A veth pair that the host makes: the endpoint has one end, the switch the frames of the other by AF_PACKET.
+    AfPacket,
+    /// The same by AF_XDP, or by AF_PACKET where there is none.
+    AfXdp,
 }
 
 impl AttachmentKind {
-    /// Whether it is a network device.
+    /// Whether it is a TAP.
     pub fn is_tap(&self) -> bool {
         *self == AttachmentKind::Tap
     }
+
+    /// Whether it is a veth pair.
+    pub fn is_veth(&self) -> bool {
+        matches!(self, AttachmentKind::AfPacket | AttachmentKind::AfXdp)
+    }
+
+    /// Whether it is a network device that the host makes.
+    pub fn is_device(&self) -> bool {
+        self.is_tap() || self.is_veth()
+    }
+}
+
+/// Name of the host's end of a veth pair whose other end is `device` in `netns`: the agent that makes it and the switch that has its
+/// frames know it without telling each other.
+pub fn host_end(netns: Option<&str>, device: &str) -> String {
+    // FNV-1a, of the two names with a byte between that is in neither.
+    let names = netns.unwrap_or_default().bytes().chain([b'/']).chain(device.bytes());
+    let mix = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let sum = names.fold(0xcbf2_9ce4_8422_2325, mix);
+    format!("wv{:012x}", sum & 0xffff_ffff_ffff)
 }
 
 /// Where the host makes the endpoint's device, or meets its virtual machine.
@@ -372,7 +396,7 @@ pub struct Attachment {
     /// Named network namespace of the device on the host; absent means the host's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
-    /// Name of the device, at most 15 bytes; needed for a `tap`, and only there.
+    /// Name of the device, at most 15 bytes; needed for `tap`, `af-packet` and `af-xdp`, and only there.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub device: String,
     /// Path of the virtual machine's socket on the host, at most 107 bytes; needed for `vhost-user` and

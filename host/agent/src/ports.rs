@@ -70,6 +70,7 @@ fn spec_of(port: &PortContext) -> DeviceSpec {
         mac: port.port.mac,
         mtu: port.network.mtu,
         mark: mark(port.vni, &port.endpoint),
+        kind: port.port.kind,
     }
 }
 
@@ -181,7 +182,7 @@ impl Keeper {
             .mirror()
             .ports()
             // A virtual machine has no device here: the switch meets it at its socket.
-            .filter(|port| port.port.kind.is_tap())
+            .filter(|port| port.port.kind.is_device())
             .map(|port| (Key::Port { vni: port.vni, endpoint: port.endpoint.clone() }, spec_of(&port)))
             .collect();
         if !self.started {

@@ -2,7 +2,9 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 mod forward;
 mod guests;
+mod interop;
 mod lab;
 mod lives;
 mod scripts;
 mod upgrade;
+mod veth;

@@ -103,12 +103,12 @@ fn validate_endpoint(endpoint: &Endpoint) -> Result<(), FieldError> {
 }
 
 fn validate_attachment(attachment: &Attachment) -> Result<(), FieldError> {
-    let (pairs, is_tap) = (attachment.queue_pairs, attachment.kind.is_tap());
-    let right = if is_tap { pairs == 1 } else { (1..=QUEUE_PAIRS_MAX).contains(&pairs) };
-    check(right, "attachment.queuePairs", pairs, "1 for a tap, 1 to 8 for a virtual machine")?;
-    if is_tap {
+    let (pairs, is_device) = (attachment.queue_pairs, attachment.kind.is_device());
+    let right = if is_device { pairs == 1 } else { (1..=QUEUE_PAIRS_MAX).contains(&pairs) };
+    check(right, "attachment.queuePairs", pairs, "1 for a device, 1 to 8 for a virtual machine")?;
+    if is_device {
         let socket = attachment.socket.as_deref().unwrap_or_default();
-        check(attachment.socket.is_none(), "attachment.socket", socket, "none for a tap: give a device")?;
+        check(attachment.socket.is_none(), "attachment.socket", socket, "none for a device: give its name")?;
         let device = &attachment.device;
         check(!device.is_empty(), "attachment.device", device, "it must be given")?;
         let right = device.len() <= 15

@@ -9,14 +9,15 @@
 use crate::AgentError;
 use crate::sys::Tap;
 use futures_util::TryStreamExt;
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
-use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use weir_model::MacAddr;
 use weir_model::entry::Vni;
+use weir_model::resource::{AttachmentKind, host_end};
 
 /// Begins the alias of every device that we make: `weir:<vni>/<endpoint>`.
 pub const MARK_PREFIX: &str = "weir:";
@@ -26,6 +27,11 @@ const TX_QUEUE_FRAMES: u32 = 4096;
 /// Largest segment that the endpoint hands over in one piece, bytes: with inner and outer headers
 /// for every part of it, it still fits one datagram of the underlay.
 const GSO_BYTES_MAX: u32 = 61_000;
+
+/// What the name of a veth pair's end begins with before it has its mark.
+const PAIR_UNNAMED: &str = "wn";
+/// The namespace of the process's first thread, which enters no other.
+const HOST_NAMESPACE: &str = "/proc/self/ns/net";
 
 /// The mark of a port's device.
 pub fn mark(vni: Vni, endpoint: &weir_model::Label) -> String {
@@ -45,6 +51,15 @@ pub struct DeviceSpec {
     pub mtu: u16,
     /// Its alias.
     pub mark: String,
+    /// A TAP, or one end of a veth pair.
+    pub kind: AttachmentKind,
+}
+
+impl DeviceSpec {
+    /// Name of the other end of a veth pair, in the host's namespace.
+    fn host_end(&self) -> String {
+        host_end(self.netns.as_deref(), &self.name)
+    }
 }
 
 /// What was found or done.
@@ -121,7 +136,7 @@ impl Namespaces {
     /// What is in the way.
     pub async fn ensure(&self, spec: &DeviceSpec) -> Result<Ensured, AgentError> {
         let wanted = spec.clone();
-        self.run(spec.netns.as_deref(), &spec.name, move |handle| async move {
+        let done = self.run(spec.netns.as_deref(), &spec.name, move |handle| async move {
             if let Some(renamed) = find_marked(&handle, &wanted.mark).await?
                 && renamed.name != wanted.name
             {
@@ -132,6 +147,11 @@ impl Namespaces {
             }
             match find(&handle, &wanted.name).await? {
                 Some(found) if found.mark.as_deref() == Some(wanted.mark.as_str()) => {
+                    if found.is_veth != wanted.kind.is_veth() {
+                        // It is of the kind that the endpoint had before.
+                        handle.link().del(found.index).execute().await.map_err(|error| error.to_string())?;
+                        return create(&handle, &wanted).await;
+                    }
                     set(&handle, found.index, &wanted, false).await?;
                     Ok(Ensured::Adopted)
                 }
@@ -141,8 +161,19 @@ impl Namespaces {
                 }),
                 None => create(&handle, &wanted).await,
             }
-        })
-        .await
+        });
+        let done = done.await?;
+        if spec.kind.is_veth() {
+            let (name, mtu) = (spec.host_end(), u32::from(spec.mtu));
+            self.run(None, &spec.host_end(), move |handle| async move {
+                let found = find(&handle, &name).await?.ok_or("the host's end of the pair is gone")?;
+                let builder = LinkMessageBuilder::<LinkUnspec>::new().index(found.index).mtu(mtu);
+                let set = handle.link().set(builder.txqueuelen(TX_QUEUE_FRAMES).build());
+                set.execute().await.map_err(|error| format!("the host's end of the pair: {error}"))
+            })
+            .await?;
+        }
+        Ok(done)
     }
 
     /// Removes the device that has this mark, whatever it is called now; tells whether it was there.
@@ -208,6 +239,7 @@ struct Found {
     index: u32,
     name: String,
     mark: Option<String>,
+    is_veth: bool,
 }
 
 async fn links(handle: &Handle, name: Option<&str>) -> Result<Vec<Found>, String> {
@@ -231,10 +263,11 @@ async fn links(handle: &Handle, name: Option<&str>) -> Result<Vec<Found>, String
 }
 
 fn read_link(message: LinkMessage) -> Option<Found> {
-    let mut found = Found { index: message.header.index, name: String::new(), mark: None };
+    let mut found = Found { index: message.header.index, name: String::new(), mark: None, is_veth: false };
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => found.name = name,
+            LinkAttribute::LinkInfo(info) => found.is_veth = info.contains(&LinkInfo::Kind(InfoKind::Veth)),
             LinkAttribute::IfAlias(alias) if alias.starts_with(MARK_PREFIX) => found.mark = Some(alias),
             _ => {}
         }
@@ -251,6 +284,9 @@ async fn find_marked(handle: &Handle, mark: &str) -> Result<Option<Found>, Strin
 }
 
 async fn create(handle: &Handle, spec: &DeviceSpec) -> Result<Ensured, String> {
+    if spec.kind.is_veth() {
+        return create_pair(handle, spec).await;
+    }
     let tap = Tap::create(&spec.name).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT) => "/dev/net/tun is missing".to_string(),
         _ => error.to_string(),
@@ -258,6 +294,27 @@ async fn create(handle: &Handle, spec: &DeviceSpec) -> Result<Ensured, String> {
     let found = find(handle, &spec.name).await?.ok_or("it went away while it was made")?;
     set(handle, found.index, spec, true).await?;
     tap.persist().map_err(|error| format!("it cannot be kept: {error}"))?;
+    Ok(Ensured::Created)
+}
+
+/// Makes a veth pair, of which the other end goes to the host's namespace. It has its name only with its mark: one that a crash left
+/// behind has none yet, and is removed here.
+async fn create_pair(handle: &Handle, spec: &DeviceSpec) -> Result<Ensured, String> {
+    let other = spec.host_end();
+    let unnamed = format!("{PAIR_UNNAMED}{}", &other[2..]);
+    if let Some(left) = find(handle, &unnamed).await? {
+        handle.link().del(left.index).execute().await.map_err(|error| error.to_string())?;
+    }
+    let words = |error: rtnetlink::Error| format!("no veth pair: {error}");
+    handle.link().add(LinkVeth::new(&unnamed, &other).build()).execute().await.map_err(words)?;
+    let gone = "it went away while it was made";
+    let host = File::open(HOST_NAMESPACE).map_err(|error| format!("{HOST_NAMESPACE}: {error}"))?;
+    let end = find(handle, &other).await?.ok_or(gone)?;
+    let move_end = LinkMessageBuilder::<LinkUnspec>::new().index(end.index).setns_by_fd(host.as_raw_fd());
+    let moved = handle.link().set(move_end.build()).execute().await;
+    moved.map_err(|error| format!("its other end cannot go to the host's namespace: {error}"))?;
+    let found = find(handle, &unnamed).await?.ok_or(gone)?;
+    set(handle, found.index, spec, true).await?;
     Ok(Ensured::Created)
 }
 
@@ -272,6 +329,7 @@ async fn set(handle: &Handle, index: u32, spec: &DeviceSpec, new: bool) -> Resul
         .append_extra_attribute(LinkAttribute::GsoIpv4MaxSize(GSO_BYTES_MAX));
     let builder =
         if new { builder.append_extra_attribute(LinkAttribute::IfAlias(spec.mark.clone())) } else { builder };
+    let builder = if new && spec.kind.is_veth() { builder.name(spec.name.clone()) } else { builder };
     let mut message = builder.build();
     if new {
         message.header.flags |= LinkFlags::Up;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::testing::{VNI, label, network, port_entry};
 use std::process::Command;
+use weir_model::resource::{AttachmentKind, host_end};
 use weir_model::{Entry, Version};
 
 /// A named namespace that goes away with this.
@@ -102,6 +103,44 @@ async fn a_device_is_made_right_adopted_and_removed() {
     second.settle().await;
     assert!(!netns.ip("link").contains("eth0"));
     assert_eq!(shared.metrics.devices_removed.get(), 1);
+}
+
+/// A veth pair: one end with its mark in the endpoint's namespace, the other in the host's. Another kind of device takes its place.
+#[tokio::test]
+async fn a_pair_is_made_and_goes_when_a_tap_is_wanted() {
+    let Some(netns) = Netns::new("a_pair_is_made_and_goes_when_a_tap_is_wanted", "pair") else { return };
+    let state = tempfile::tempdir().unwrap();
+    let shared = shared(&netns.0, "eth0");
+    let become_kind = |kind: AttachmentKind, version: u64| {
+        let mut port = port_entry(&["10.0.0.5"]);
+        (port.netns, port.device, port.kind) = (Some(netns.0.clone()), "eth0".into(), kind);
+        shared.change_mirror(|mirror| mirror.apply(&key(), Version(version), Some(&Entry::Port(port))));
+    };
+    let end = host_end(Some(&netns.0), "eth0");
+    let of_host = || {
+        let output = Command::new("ip").args(["link", "show", &end]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    become_kind(AttachmentKind::AfXdp, 2);
+    // A crash left one that has no mark yet.
+    netns.ip(&format!("link add wn{} type veth peer name left", &end[2..]));
+    let mut keeper = keeper(&shared, state.path());
+    keeper.settle().await;
+    assert_eq!(shared.problems().clone(), BTreeMap::new());
+    let link = netns.ip("-d link show eth0");
+    for part in ["mtu 1400", "02:00:0a:00:00:05", "alias weir:7/web", "veth", "UP", "qlen 4096"] {
+        assert!(link.contains(part), "'{part}' is not in {link}");
+    }
+    let seen = of_host();
+    assert!(seen.contains("mtu 1400") && seen.contains("DOWN"), "the switch brings it up: {seen}");
+    assert!(!netns.ip("link").contains("left"), "what a crash left is gone");
+    become_kind(AttachmentKind::AfPacket, 3);
+    keeper.settle().await;
+    assert!(!of_host().is_empty(), "the same pair serves both ways");
+    become_kind(AttachmentKind::Tap, 4);
+    keeper.settle().await;
+    assert!(netns.ip("-d link show eth0").contains("tun type tap"), "{:?}", shared.problems().clone());
+    assert_eq!(of_host(), "", "no end is left behind");
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 /// The port that the server listens on.
 pub const PORT: u16 = 5201;
+/// Connections that one client of iperf3 makes at most.
+pub const FLOWS_MAX: u32 = 128;
 /// How long the server may take to listen.
 const LISTEN_BOUND: Duration = Duration::from_secs(10);
 
@@ -23,12 +25,17 @@ pub struct Report {
 
 /// Starts a server in `netns`, on `core` if given, and waits until it listens.
 pub fn server(scope: &Scope, name: &str, netns: &Netns, core: Option<u32>) -> Result<Daemon> {
-    let mut program = Program::new("iperf3").netns(netns).args(["-s", "-p", &PORT.to_string()]);
+    server_on(scope, name, netns, PORT, core)
+}
+
+/// The same on another port.
+pub fn server_on(scope: &Scope, name: &str, netns: &Netns, port: u16, core: Option<u32>) -> Result<Daemon> {
+    let mut program = Program::new("iperf3").netns(netns).args(["-s", "-p", &port.to_string()]);
     if let Some(core) = core {
         program = program.core(core);
     }
     let daemon = scope.start(name, &program)?;
-    daemon.wait_until("iperf3 server", LISTEN_BOUND, || listening(netns, PORT))?;
+    daemon.wait_until("iperf3 server", LISTEN_BOUND, || listening(netns, port))?;
     Ok(daemon)
 }
 
@@ -41,7 +48,9 @@ pub fn listening(netns: &Netns, port: u16) -> Result<bool> {
 /// How to run the client.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Parallel connections.
+    /// The server's port.
+    pub port: u16,
+    /// Parallel connections, at most [`FLOWS_MAX`].
     pub flows: u32,
     /// How long to send; iperf3 takes whole seconds.
     pub duration_s: u32,
@@ -53,7 +62,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { flows: 1, duration_s: 2, core: None, reverse: false }
+        Self { port: PORT, flows: 1, duration_s: 2, core: None, reverse: false }
     }
 }
 
@@ -64,7 +73,7 @@ pub fn run(netns: &Netns, address: IpAddr, options: &Options) -> Result<Report> 
         "-c".into(),
         address.to_string(),
         "-p".into(),
-        PORT.to_string(),
+        options.port.to_string(),
         "-t".into(),
         options.duration_s.to_string(),
         "-P".into(),

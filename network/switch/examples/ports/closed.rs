@@ -5,10 +5,15 @@ use crate::flows::{self, Random};
 use crate::machine::thread_cpu;
 use crate::memory_guest::MemoryGuest;
 use std::cell::RefCell;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use weir_model::resource::Encapsulation;
+use weir_switch::engine::counters::EngineEvent;
 use weir_switch::engine::polling::Polling;
 use weir_switch::engine::port::{Device, Port};
-use weir_switch::engine::{Command, Engine};
+use weir_switch::engine::{Command, Engine, Shared, sys};
 
 /// Frames that are sent at once.
 const BATCH: u16 = 32;
@@ -19,17 +24,40 @@ pub struct Closed {
     guests: [MemoryGuest; 2],
     flows: u32,
     random: Random,
+    shared: Arc<Shared>,
+    /// Where the messages for another switch end.
+    sink: Option<UdpSocket>,
+    /// Packets that went there so far.
+    sent: usize,
     _link: flows::Link,
 }
 
 impl Closed {
     /// With so many flows from the first guest to the second, and an engine that takes `batch` frames at once.
     pub fn new(count: u32, batch: usize) -> Closed {
+        Closed::with(count, batch, None)
+    }
+
+    /// With so many flows from the first guest to another switch: a socket of this host, which drops all that it cannot hold and holds
+    /// little.
+    pub fn encapsulating(count: u32, batch: usize, format: Encapsulation) -> Closed {
+        Closed::with(count, batch, Some(format))
+    }
+
+    fn with(count: u32, batch: usize, format: Option<Encapsulation>) -> Closed {
         let shared = flows::shared();
         let polling = Polling::always(Instant::now());
-        let (mut engine, link) = flows::engine(&shared, polling, batch, |shadow| {
+        let sink = format.map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket"));
+        let port = sink.as_ref().map_or(9, |sink| sink.local_addr().expect("bound").port());
+        if let Some(sink) = &sink {
+            // Messages stay whole to the end, as on the way to another host's switch.
+            sys::set_option(sink.as_fd(), libc::SOL_UDP, sys::UDP_GRO, 1).expect("set");
+            sys::set_option(sink.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 1).expect("set");
+        }
+        let action = format.map_or_else(|| flows::action(1), flows::action_to_underlay);
+        let (mut engine, link) = flows::engine_to(&shared, polling, batch, [port; 2], |shadow| {
             for flow in 0..count {
-                shadow.insert(flows::key(0, flow), flows::action(1), 0).expect("room");
+                shadow.insert(flows::key(0, flow), action, 0).expect("room");
             }
         });
         let mut frame = flows::frame();
@@ -44,7 +72,8 @@ impl Closed {
         }
         shared.engine_wake.wake();
         engine.turn().expect("a turn");
-        let mut closed = Closed { engine, guests, flows: count, random: Random(7), _link: link };
+        let mut closed =
+            Closed { engine, guests, flows: count, random: Random(7), shared, sink, sent: 0, _link: link };
         closed.batches(64);
         closed
     }
@@ -67,6 +96,10 @@ impl Closed {
             } {}
             came += self.guests[1].take();
         }
+        if self.sink.is_some() {
+            let sent = self.shared.counters.event(EngineEvent::UnderlaySegments).get() as usize;
+            came = sent - std::mem::replace(&mut self.sent, sent);
+        }
         came
     }
 
@@ -82,14 +115,15 @@ impl Closed {
     }
 }
 
-/// Instructions a frame of the closed loop, with those of the driver: of a long run less those of a short one.
-pub fn instructions(flows: u32, batch: usize) -> f64 {
+/// Instructions a frame of the closed loop, with those of the driver and without the kernel's: of a long run less those of a short one. `way`
+/// is `loop` or the format of a tunnel.
+pub fn instructions(way: &str, flows: u32, batch: usize) -> f64 {
     const MORE: usize = 400;
     let run = |batches: usize| -> f64 {
         let output = std::process::Command::new("valgrind")
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
             .arg(std::env::current_exe().expect("this program"))
-            .args(["loop".to_string(), flows.to_string(), batch.to_string(), batches.to_string()])
+            .args([way.to_string(), flows.to_string(), batch.to_string(), batches.to_string()])
             .output()
             .expect("valgrind runs");
         let text = String::from_utf8_lossy(&output.stderr);

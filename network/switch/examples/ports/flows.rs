@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
+use weir_model::resource::Encapsulation;
 use weir_packet::{FlowKey, parse};
 use weir_switch::engine::counters::Counters;
 use weir_switch::engine::path::port_zone;
@@ -14,6 +15,7 @@ use weir_switch::engine::sys::Wakeup;
 use weir_switch::engine::transmit::Transmit;
 use weir_switch::engine::{Channels, Command, Engine, Inject, Miss, MissLoad, Returned, Shared, Underlay};
 use weir_switch::flow::FLOWS_LIMIT;
+use weir_switch::flowtable::action::Tunnel;
 use weir_switch::flowtable::{CompiledAction, CompiledHop, FlowStore, Shadow, Tables};
 
 /// Ethernet addresses that are written: destination and source.
@@ -61,6 +63,13 @@ pub fn action(port: u16) -> CompiledAction {
         mss_max: 0,
         counter: 0,
     }
+}
+
+/// To another switch on this host, with new Ethernet addresses.
+pub fn action_to_underlay(format: Encapsulation) -> CompiledAction {
+    let to = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let tunnel = Tunnel::new(to, 7, format, Some(9)).expect("a network");
+    CompiledAction { hop: CompiledHop::Underlay(tunnel), ..action(0) }
 }
 
 /// Numbers that look random: the same in every run.
@@ -113,6 +122,17 @@ pub fn engine(
     batch: usize,
     fill: impl FnOnce(&mut Shadow),
 ) -> (Engine, Link) {
+    engine_to(shared, polling, batch, [6081, 4789], fill)
+}
+
+/// The same, whose messages for other switches go to these UDP ports (Geneve, VXLAN).
+pub fn engine_to(
+    shared: &Arc<Shared>,
+    polling: Polling,
+    batch: usize,
+    ports: [u16; 2],
+    fill: impl FnOnce(&mut Shadow),
+) -> (Engine, Link) {
     let (mut shadow, _) = Shadow::new(Arc::clone(&shared.store));
     fill(&mut shadow);
     let tables: Box<Tables> = shadow.publish().expect("tables");
@@ -121,13 +141,17 @@ pub fn engine(
     let (miss_producer, misses) = frame_ring(1024, 1 << 20);
     let (injects, for_inject) = frame_ring(64, 1 << 20);
     let channels = Channels { commands: for_engine, returned, misses: miss_producer, injects: for_inject };
-    let transmit =
-        Transmit::new(false, (vec![socket()], 6081), (vec![socket()], 4789), Arc::clone(&shared.counters));
+    let transmit = Transmit::new(
+        false,
+        (vec![socket()], ports[0]),
+        (vec![socket()], ports[1]),
+        Arc::clone(&shared.counters),
+    );
     let underlay = Underlay {
         receivers: vec![],
         transmit,
         address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        ports: [6081, 4789],
+        ports,
         partial_checksums: true,
     };
     let engine = Engine::new(Arc::clone(shared), channels, underlay, tables, polling, batch);

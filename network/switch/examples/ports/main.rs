@@ -1,8 +1,9 @@
-//! `make bench-ports`: what a packet costs the engine. The flow table alone; a closed loop on one thread; between the
+//! `make bench-ports`: what a packet costs the engine. The flow table alone; a closed loop on one thread; the same to another switch, with
+//! encapsulation; the work with encapsulation between rings in memory, on one processor and two; between the
 //! vhost-user ports of two guests, beside Open vSwitch with DPDK and testpmd.
 //!
-//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|vhost|memory]
-//!   cargo run --release -p weir-switch --example ports loop FLOWS BATCH BATCHES     the closed loop alone, for valgrind
+//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|rings|vhost|memory]
+//!   cargo run --release -p weir-switch --example ports loop|geneve|vxlan FLOWS BATCH BATCHES     the closed loop alone, for valgrind
 //!
 //! The figure is processor time a packet of the thread that polls, while it has packets: what the generator does not give costs
 //! nothing. The same generator, frames, processor, rings of 1,024 and batches of 32 for all; windows alternate.
@@ -14,6 +15,7 @@ mod flows;
 mod machine;
 mod memory;
 mod memory_guest;
+mod rings;
 mod switches;
 mod table;
 mod testpmd;
@@ -22,6 +24,7 @@ use machine::{HugePages, median, probe, state};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use switches::{Io, Ovs, Rig, VSWITCHD, Weir, Window};
+use weir_model::resource::Encapsulation;
 
 /// Huge pages for all that are compared: four testpmd as generators, one as a switch, Open vSwitch.
 const HUGE_PAGES: u64 = 1100;
@@ -41,9 +44,13 @@ fn main() {
         [role, rounds, huge] if role == "vhost" => {
             return vhost(rounds.parse().expect("rounds"), Path::new(huge));
         }
-        [role, flows, batch, batches] if role == "loop" => {
+        [role, flows, batch, batches] if role == "loop" || format_of(role).is_some() => {
             let (flows, batch) = (flows.parse().expect("flows"), batch.parse().expect("a batch"));
-            let came = closed::Closed::new(flows, batch).batches(batches.parse().expect("batches"));
+            let mut closed = match format_of(role) {
+                Some(format) => closed::Closed::encapsulating(flows, batch, format),
+                None => closed::Closed::new(flows, batch),
+            };
+            let came = closed.batches(batches.parse().expect("batches"));
             return println!("{came} frames");
         }
         _ => {}
@@ -55,6 +62,13 @@ fn main() {
     }
     if wanted("closed") {
         loops(rounds);
+    }
+    if wanted("encap") {
+        encapsulated(rounds);
+    }
+    if wanted("rings") {
+        // A thread of its own, so that what follows is not bound to a processor.
+        std::thread::spawn(move || rings::run(rounds)).join().expect("it ends");
     }
     if wanted("memory") {
         memory::run();
@@ -78,7 +92,7 @@ fn tables(rounds: usize) {
 }
 
 fn loops(rounds: usize) {
-    for count in [1, 10_000, 1_000_000] {
+    for count in [1, 10_000, 1_000_000, 4_000_000] {
         let mut batched = closed::Closed::new(count, 32);
         let mut single = closed::Closed::new(count, 1);
         let window = Duration::from_millis(200);
@@ -95,11 +109,45 @@ fn loops(rounds: usize) {
         return println!("NOT RUN bench ports instructions: needs valgrind: scripts/install-deps");
     }
     for count in [1, 10_000] {
-        let (weir, one) = (closed::instructions(count, 32), closed::instructions(count, 1));
+        let (weir, one) = (closed::instructions("loop", count, 32), closed::instructions("loop", count, 1));
         println!(
             "RESULT ports instructions-{count} weir={weir:.0}/packet batch_of_1={one:.0}/packet ratio={:.2}",
             weir / one
         );
+    }
+}
+
+fn format_of(name: &str) -> Option<Encapsulation> {
+    match name {
+        "geneve" => Some(Encapsulation::Geneve),
+        "vxlan" => Some(Encapsulation::Vxlan),
+        _ => None,
+    }
+}
+
+/// From a guest to another switch: with what the kernel does for a message, which carries up to 64 packets.
+fn encapsulated(rounds: usize) {
+    for format in ["geneve", "vxlan"] {
+        let of = format_of(format).expect("a format");
+        for count in [1, 10_000, 1_000_000] {
+            let mut batched = closed::Closed::encapsulating(count, 32, of);
+            let mut single = closed::Closed::encapsulating(count, 1, of);
+            let window = Duration::from_millis(200);
+            let costs: Vec<(f64, f64)> =
+                (0..rounds).map(|_| (batched.window(window), single.window(window))).collect();
+            let weir = median(&costs.iter().map(|cost| cost.0).collect::<Vec<_>>());
+            let one = median(&costs.iter().map(|cost| cost.1).collect::<Vec<_>>());
+            println!(
+                "RESULT ports to-underlay-{format}-{count} weir={weir:.1}ns batch_of_1={one:.1}ns ratio={:.2}   # the kernel's part with it",
+                weir / one
+            );
+        }
+        if testpmd::is_there("valgrind") {
+            let weir = closed::instructions(format, 1, 32);
+            println!(
+                "RESULT ports to-underlay-{format}-1-instructions weir={weir:.0}/packet   # without the kernel's"
+            );
+        }
     }
 }
 

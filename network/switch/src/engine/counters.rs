@@ -90,6 +90,7 @@ labels! {
         PortFull, "port-full", "The device of the port took no more.";
         PortDown, "port-down", "The port does not carry traffic, or its device is gone.";
         PortWrite, "port-write", "The device of the port refused the frame.";
+        PortRead, "port-read", "The device of the port gave a frame larger than any may be.";
         UnderlayFull, "underlay-full", "The underlay took no more for two milliseconds.";
         UnderlayTooBig, "underlay-too-big", "The encapsulated packet is larger than the underlay's MTU.";
         UnderlayUnreachable, "underlay-unreachable", "The host has no way to the receiver.";

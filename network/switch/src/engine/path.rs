@@ -29,6 +29,7 @@ use crate::flow::{Ingress, MissReason};
 use crate::flowtable::action::Tunnel;
 use crate::flowtable::{CompiledHop, Tables, ZoneKey};
 use crate::fragments::Fragments;
+use crate::ports::xdp::Received;
 use spread::{SPREAD_BYTES_MAX, Shape, Shapes};
 use std::io;
 use std::net::IpAddr;
@@ -247,7 +248,7 @@ impl Path {
                 self.flush();
             }
             let at = self.arena_place();
-            let Some(device) = self.ports.tap(number) else { return Served::Done };
+            let Some(device) = self.ports.tap(number) else { return self.serve_xdp(number, misses) };
             // A capture sees whole frames.
             let shape = self.shapes.of_port(number).filter(|_| self.taps.is_empty());
             let result = match shape {
@@ -272,6 +273,33 @@ impl Path {
                 self.shapes.small(number);
             }
             self.take_frame(Origin::port(number), at, length, gaps, &virtio, misses);
+        }
+        Served::Done
+    }
+
+    /// Takes a port's frames out of memory that the kernel shares with us, at most its share of a turn.
+    fn serve_xdp(&mut self, number: usize, misses: &mut FrameProducer<Miss>) -> Served {
+        for _ in 0..PORT_FRAMES_PER_TURN {
+            if self.reads_no_more(misses) {
+                break;
+            }
+            let at = self.arena_place();
+            let Some(socket) = self.ports.xdp(number) else { return Served::Done };
+            let received = socket.borrow_mut().receive(&mut self.arena[at..at + FRAME_BYTES_MAX]);
+            let length = match received {
+                Received::Frame(length) => length,
+                Received::TooLarge => {
+                    self.shared.counters.dropped(EngineDrop::PortRead).add(1, FRAME_BYTES_MAX as u64);
+                    continue;
+                }
+                Received::Nothing => break,
+            };
+            self.turn_bytes += length as u64;
+            self.shared.counters.event(EngineEvent::PortReads).add(1);
+            self.take_frame(Origin::port(number), at, length, None, &VirtioNetHeader::default(), misses);
+        }
+        if let Some(socket) = self.ports.xdp(number) {
+            socket.borrow().give_back();
         }
         Served::Done
     }
@@ -448,7 +476,7 @@ impl Path {
 }
 
 fn is_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EBADFD | libc::ENODEV | libc::EBADF))
+    matches!(error.raw_os_error(), Some(libc::EBADFD | libc::ENODEV | libc::EBADF | libc::ENETDOWN))
 }
 
 fn outer_of(source: IpAddr, tunnel: &Tunnel, ports: &[u16; 2], ecn: u8) -> Outer {

@@ -1,7 +1,7 @@
 //! The ports of the engine: devices with their state.
 //!
-//! A device is a TAP, or the queues of a virtual machine. Which one is a branch, taken once a frame; nothing is called by
-//! pointer.
+//! A device is a descriptor that is read and written (a TAP, or an AF_PACKET socket, which is the same to us), an AF_XDP socket, or the
+//! queues of a virtual machine. Which one is a branch, taken once a frame; nothing is called by pointer.
 //!
 //! A guest that had something is looked at in every turn and asked not to kick, until a turn finds nothing (it is *hot*
 //! meanwhile). What guests were sent, and what was taken of them, is shown to them at the end of the turn, at once (row A20).
@@ -12,6 +12,7 @@ use super::sys::{self, Poller};
 use super::{EXTERNAL, PORTS_MAX};
 use crate::flow::PortIndex;
 use crate::ports::vhost::guest::{Guest, Refused};
+use crate::ports::xdp::{self, Socket as Xdp};
 use std::cell::{RefCell, RefMut};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,8 +24,10 @@ use weir_packet::virtio::{HEADER_BYTES, VirtioNetHeader};
 /// What the engine reads and writes frames with virtio headers on.
 #[derive(Debug)]
 pub enum Device {
-    /// The descriptor of a TAP, which must not block.
+    /// The descriptor of a TAP or of an AF_PACKET socket, which must not block.
     Tap(Arc<OwnedFd>),
+    /// A network device's frames in shared memory.
+    Xdp(Box<RefCell<Xdp>>),
     /// A virtual machine.
     Guest(Box<RefCell<Guest>>),
 }
@@ -57,7 +60,7 @@ pub struct Ports {
     single: Option<usize>,
     /// Guests to look at in the next turn. Each is in it once, so it has at most `PORTS_MAX`.
     hot: Vec<usize>,
-    /// Guests that have something which is not shown yet; each is in it once.
+    /// Guests and AF_XDP sockets that have something which is not shown yet; each is in it once.
     dirty: RefCell<Vec<usize>>,
 }
 
@@ -93,6 +96,14 @@ impl Ports {
                 if up {
                     // It fails only for a device that is gone, which the next write tells.
                     let _ = poller.add(device.as_fd(), number as u64);
+                }
+            }
+            Device::Xdp(socket) => {
+                let socket = socket.borrow();
+                poller.remove(socket.fd().as_fd());
+                if up {
+                    // It fails for no socket that is open.
+                    let _ = poller.add(socket.fd().as_fd(), number as u64);
                 }
             }
             Device::Guest(guest) => {
@@ -171,8 +182,19 @@ impl Ports {
             return;
         }
         let mut dirty = std::mem::take(self.dirty.get_mut());
-        for guest in dirty.iter().filter_map(|number| guest_of(&self.ports, *number)) {
-            guest.borrow_mut().show();
+        for number in &dirty {
+            match device_of(&self.ports, *number) {
+                Some(Device::Guest(guest)) => {
+                    guest.borrow_mut().show();
+                }
+                Some(Device::Xdp(socket)) => {
+                    let mut socket = socket.borrow_mut();
+                    socket.dirty = false;
+                    // Whether its device is still there the slow path looks.
+                    let _ = socket.kick();
+                }
+                Some(Device::Tap(_)) | None => {}
+            }
         }
         // What guests want is read after they can see what they get.
         fence(Ordering::SeqCst);
@@ -198,6 +220,7 @@ impl Ports {
     pub fn unwatch(&mut self, number: usize, poller: &Poller) {
         match self.ports.get(number).and_then(|port| port.as_ref()).map(|port| &port.device) {
             Some(Device::Tap(device)) => poller.remove(device.as_fd()),
+            Some(Device::Xdp(socket)) => poller.remove(socket.borrow().fd().as_fd()),
             Some(Device::Guest(guest)) => guest.borrow().kicks().for_each(|kick| poller.remove(kick)),
             None => {}
         }
@@ -242,7 +265,7 @@ impl Ports {
         }
         let mut guest = match &port.device {
             Device::Guest(guest) => Some(guest.borrow_mut()),
-            Device::Tap(_) => None,
+            Device::Tap(_) | Device::Xdp(_) => None,
         };
         if let Some(guest) = &mut guest {
             self.note(usize::from(number), guest);
@@ -255,6 +278,15 @@ impl Ports {
     pub fn note(&self, number: usize, guest: &mut Guest) {
         if !std::mem::replace(&mut guest.dirty, true) {
             self.dirty.borrow_mut().push(number);
+        }
+    }
+
+    /// The AF_XDP socket of a port that carries traffic.
+    #[inline]
+    pub fn xdp(&self, number: usize) -> Option<&RefCell<Xdp>> {
+        match self.device(number) {
+            Some(Device::Xdp(socket)) => Some(socket),
+            _ => None,
         }
     }
 
@@ -322,12 +354,18 @@ impl Drop for Outlet<'_> {
     }
 }
 
+/// The device of a port, whether it carries traffic or not.
+#[inline]
+fn device_of(ports: &[Option<Box<Port>>], number: usize) -> Option<&Device> {
+    ports.get(number)?.as_ref().map(|port| &port.device)
+}
+
 /// The guest of a port, whether it carries traffic or not.
 #[inline]
 fn guest_of(ports: &[Option<Box<Port>>], number: usize) -> Option<&RefCell<Guest>> {
-    match &ports.get(number)?.as_ref()?.device {
+    match device_of(ports, number)? {
         Device::Guest(guest) => Some(guest),
-        Device::Tap(_) => None,
+        Device::Tap(_) | Device::Xdp(_) => None,
     }
 }
 
@@ -378,7 +416,46 @@ pub fn write(
             let pieces = [sys::piece(&frame[HEADER_BYTES..])];
             send(ports, counters, number, guest, header, &pieces, packets, bytes);
         }
+        Some(Device::Xdp(socket)) => {
+            let pieces = [sys::piece(&frame[HEADER_BYTES..])];
+            send_xdp(ports, counters, number, socket, header, &pieces, packets, bytes);
+        }
         None => count_absent(counters, number, packets, bytes),
+    }
+}
+
+/// Sends a frame to a device by AF_XDP, completed and cut.
+#[allow(clippy::too_many_arguments)]
+pub fn send_xdp(
+    ports: &Ports,
+    counters: &Counters,
+    number: usize,
+    socket: &RefCell<Xdp>,
+    header: &VirtioNetHeader,
+    pieces: &[libc::iovec],
+    packets: u64,
+    bytes: u64,
+) {
+    let mut socket = socket.borrow_mut();
+    if !socket.dirty {
+        ports.dirty.borrow_mut().push(number);
+    }
+    // SAFETY: the pieces are live memory of ours, as whoever sends them promises.
+    #[allow(unsafe_code)]
+    let sent = unsafe { socket.send(header, pieces) };
+    match sent {
+        Ok(lost) => {
+            counters.event(EngineEvent::PortWrites).add(1);
+            counters
+                .port(number)
+                .tx
+                .add(packets.saturating_sub(lost.packets), bytes.saturating_sub(lost.bytes));
+            if lost.packets > 0 {
+                counters.dropped(EngineDrop::PortFull).add(lost.packets, lost.bytes);
+            }
+        }
+        Err(xdp::Refused::Full) => counters.dropped(EngineDrop::PortFull).add(packets, bytes),
+        Err(xdp::Refused::TooLarge) => counters.dropped(EngineDrop::PortWrite).add(packets, bytes),
     }
 }
 

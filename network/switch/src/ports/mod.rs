@@ -5,13 +5,18 @@
 //! switch attaches to it, and the device outlives the switch: after a crash the next one attaches
 //! again, and nothing changes for the endpoint.
 //!
-//! - [`tap`]: opening and setting of a TAP. [`netlink`]: link and route settings. [`attach`]: the
-//!   thread that enters namespaces and tries again until a device is there.
+//! A veth pair is the agent's too, and outlives the switch; the switch has the frames of its host's end.
+//!
+//! - [`tap`]: opening and setting of a TAP. [`veth`], [`packet`], [`xdp`]: a veth pair and the two ways to have its frames.
+//!   [`netlink`]: link and route settings. [`attach`]: the thread that enters namespaces and tries again until a device is there.
 
 pub mod attach;
 pub mod netlink;
+pub mod packet;
 pub mod tap;
+pub mod veth;
 pub mod vhost;
+pub mod xdp;
 
 use std::io;
 use std::net::IpAddr;

@@ -81,7 +81,11 @@ impl Request {
     }
 }
 
-fn index_of(device: &str) -> Result<u32, PortError> {
+/// The number of a device of the thread's namespace.
+///
+/// # Errors
+/// [`PortError::NoDevice`].
+pub fn index_of(device: &str) -> Result<u32, PortError> {
     let missing = || PortError::NoDevice(device.to_string());
     let name = std::ffi::CString::new(device).map_err(|_| missing())?;
     // SAFETY: a live, terminated string.

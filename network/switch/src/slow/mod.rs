@@ -558,6 +558,7 @@ impl<M: Mind> Slow<M> {
                 self.tell_event(EventBody::Usage(report));
             }
             self.tell_found();
+            self.look_at_veths();
         }
         self.questions.pass_time(now_ms);
         self.tell_packets();

@@ -8,10 +8,10 @@ use crate::flow::{PortEffect, PortIndex};
 use crate::handover::guests::Guest as Carried;
 use crate::handover::message::CarriedTap;
 use crate::handover::new::Taken;
-use crate::ports::attach::{Attached, Attacher, Target};
+use crate::ports::attach::{Attached, Attacher, Opened, Target};
 use crate::ports::vhost::session::{Session, Tell, Told};
 use crate::ports::vhost::{Socket, guest::Guest};
-use crate::ports::{PortError, tap};
+use crate::ports::{PortError, netlink, packet, tap, veth, xdp};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,13 +27,14 @@ use weir_trust::gate::Gate;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     Tap(Target),
+    Veth(Target),
     Guest(Socket),
 }
 
 impl Place {
     fn name(&self) -> String {
         match self {
-            Place::Tap(target) => target.device.clone(),
+            Place::Tap(target) | Place::Veth(target) => target.device.clone(),
             Place::Guest(socket) => socket.path.display().to_string(),
         }
     }
@@ -46,6 +47,10 @@ type Taps = Vec<(CarriedTap, Arc<OwnedFd>)>;
 #[derive(Clone, Debug)]
 enum Given {
     Tap(Arc<OwnedFd>),
+    /// A veth pair's frames by AF_PACKET.
+    Packet(Arc<OwnedFd>),
+    /// By AF_XDP, with the number of the device.
+    Xdp(Arc<OwnedFd>, u32),
     Guest,
 }
 
@@ -60,13 +65,13 @@ pub struct Arrived {
 
 #[derive(Debug)]
 enum Arrival {
-    Tap(Result<OwnedFd, PortError>),
+    Device(Result<Opened, PortError>),
     Guest(Told),
 }
 
 impl From<Attached> for Arrived {
     fn from(attached: Attached) -> Arrived {
-        Arrived { port: attached.port, wish: attached.wish, what: Arrival::Tap(attached.result) }
+        Arrived { port: attached.port, wish: attached.wish, what: Arrival::Device(attached.result) }
     }
 }
 
@@ -83,8 +88,12 @@ struct PortState {
     device: Option<Given>,
     /// Number of the newest wish to attach.
     wish: u64,
-    /// Why there is no device.
+    /// Why there is no device; of one that is there, why it is not had in the way that was wanted.
     trouble: String,
+    /// Frames that the kernel lost because we took them too late.
+    lost: u64,
+    /// Those of sockets before.
+    lost_before: u64,
     /// Another process gets its socket.
     handed: bool,
 }
@@ -140,7 +149,7 @@ impl PortBook {
         let mut frozen = Vec::new();
         for (port, state) in &self.states {
             if let (Place::Tap(target), Some(Given::Tap(device))) = (&state.place, &state.device) {
-                let Target { netns, device: name } = target.clone();
+                let Target { netns, device: name, .. } = target.clone();
                 taps.push((
                     CarriedTap { key: Some(state.key.clone()), netns, device: name },
                     Arc::clone(device),
@@ -212,7 +221,7 @@ impl PortBook {
         let Some(state) = self.states.get_mut(&port) else { return };
         state.wish = wish;
         match &state.place {
-            Place::Tap(target) => self.attacher.attach(port, wish, target.clone()),
+            Place::Tap(target) | Place::Veth(target) => self.attacher.attach(port, wish, target.clone()),
             Place::Guest(socket) => {
                 // The one before ends first: both want the same socket.
                 state.session = None;
@@ -222,6 +231,38 @@ impl PortBook {
                 }
             }
         }
+    }
+
+    /// Whether the device that a port's socket was opened on is there still.
+    fn is_there(&self, port: PortIndex, device: u32) -> bool {
+        let Some(Place::Veth(target)) = self.states.get(&port).map(|state| &state.place) else {
+            return false;
+        };
+        netlink::index_of(&target.opened()).is_ok_and(|index| index == device)
+    }
+
+    /// Counts what sockets lost; returns the ports whose device is gone.
+    fn look_at_veths(&mut self) -> Vec<PortIndex> {
+        let mut gone = Vec::new();
+        for (port, state) in &mut self.states {
+            match &state.device {
+                // Each time it says what it lost since the last.
+                Some(Given::Packet(socket)) => state.lost += packet::lost(socket.as_fd()),
+                Some(Given::Xdp(socket, device)) => {
+                    state.lost = state.lost_before + xdp::statistics(socket.as_fd()).lost;
+                    gone.push((*port, *device));
+                }
+                Some(Given::Tap(_) | Given::Guest) | None => {}
+            }
+        }
+        gone.retain(|(port, device)| !self.is_there(*port, *device));
+        gone.into_iter().map(|(port, _)| port).collect()
+    }
+
+    /// What the kernel lost of each port with a veth pair, because it was taken too late.
+    pub fn lost(&self, gate: &Gate) -> Vec<(PortName, u64)> {
+        let veths = self.states.values().filter(|state| matches!(state.place, Place::Veth(_)));
+        veths.map(|state| (port_name(&state.key, gate), state.lost)).collect()
     }
 
     /// The state of every port in order of the keys, with what the engine counted.
@@ -249,7 +290,7 @@ fn status(
     let reason = match (state.wanted, &state.device) {
         (false, _) => state.reason.clone(),
         (true, None) => state.trouble.clone(),
-        (true, Some(_)) => String::new(),
+        (true, Some(_)) => state.trouble.clone(),
     };
     PortStatus {
         key: state.key.clone(),
@@ -295,7 +336,10 @@ impl<M: Mind> Slow<M> {
             PortEffect::Set { port, vni: _, netns, device, kind, queue_pairs, up, reason, mtu: _ } => {
                 let key = self.mind.port_key(port).unwrap_or_else(|| update.key.clone());
                 let place = match kind {
-                    AttachmentKind::Tap => Place::Tap(Target { netns, device }),
+                    AttachmentKind::Tap => Place::Tap(Target { netns, device, kind }),
+                    AttachmentKind::AfPacket | AttachmentKind::AfXdp => {
+                        Place::Veth(Target { netns, device, kind })
+                    }
                     AttachmentKind::VhostUser | AttachmentKind::VhostUserClient => Place::Guest(Socket {
                         path: device.into(),
                         listens: kind == AttachmentKind::VhostUser,
@@ -308,8 +352,11 @@ impl<M: Mind> Slow<M> {
                 self.ports.attacher.forget(port);
                 if let Some(state) = self.ports.states.remove(&port) {
                     self.ports.numbers.remove(&state.key);
-                    if let Some(Given::Tap(device)) = state.device {
-                        let _ = tap::set_carrier(device.as_fd(), false);
+                    match (&state.place, state.device) {
+                        (_, Some(Given::Tap(device))) => drop(tap::set_carrier(device.as_fd(), false)),
+                        // The agent takes the pair away.
+                        (Place::Veth(target), Some(_)) => drop(veth::set_up(&target.opened(), false)),
+                        _ => {}
                     }
                     let _ = self.command(Command::RemovePort(usize::from(port)));
                 }
@@ -325,7 +372,9 @@ impl<M: Mind> Slow<M> {
         let old = self.ports.states.remove(&port);
         self.ports.numbers.insert(key.clone(), port);
         let (device, session, kept) = match old {
-            Some(old) if old.place == place => (old.device, old.session, Some((old.wish, old.trouble))),
+            Some(old) if old.place == place => {
+                (old.device, old.session, Some((old.wish, old.trouble, old.lost, old.lost_before)))
+            }
             Some(_) => {
                 self.ports.attacher.forget(port);
                 let _ = self.command(Command::RemovePort(usize::from(port)));
@@ -333,14 +382,28 @@ impl<M: Mind> Slow<M> {
             }
             None => (None, None, None),
         };
-        let (wish, trouble) = kept.clone().unwrap_or((0, "not attached to its device yet".into()));
-        let state = PortState { key, place, session, wanted, reason, device, wish, trouble, handed: false };
+        let is_new = kept.is_none();
+        let begin = || (0, "not attached to its device yet".into(), 0, 0);
+        let (wish, trouble, lost, lost_before) = kept.unwrap_or_else(begin);
+        let state = PortState {
+            key,
+            place,
+            session,
+            wanted,
+            reason,
+            device,
+            wish,
+            trouble,
+            lost,
+            lost_before,
+            handed: false,
+        };
         let has_device = state.device.is_some();
         self.ports.states.insert(port, state);
         if has_device {
             self.show_carrier(port);
             let _ = self.command(Command::SetUp(usize::from(port), wanted));
-        } else if kept.is_none() {
+        } else if is_new {
             self.ports.wish(port);
         }
     }
@@ -393,11 +456,18 @@ impl<M: Mind> Slow<M> {
 
     fn show_carrier(&self, port: PortIndex) {
         let Some(state) = self.ports.states.get(&port) else { return };
-        // A virtual machine monitor has no way to be told.
-        if let Some(Given::Tap(device)) = &state.device
-            && let Err(error) = tap::set_carrier(device.as_fd(), state.wanted)
-        {
-            tracing::warn!(key = %state.key, %error, "the carrier cannot be set");
+        let result = match (&state.place, &state.device) {
+            (_, Some(Given::Tap(device))) => {
+                tap::set_carrier(device.as_fd(), state.wanted).map_err(|error| error.to_string())
+            }
+            (Place::Veth(target), Some(_)) => {
+                veth::set_up(&target.opened(), state.wanted).map_err(|error| error.to_string())
+            }
+            // A virtual machine monitor has no way to be told.
+            _ => Ok(()),
+        };
+        if let Err(error) = result {
+            tracing::warn!(key = %state.key, error, "the carrier cannot be set");
         }
     }
 
@@ -410,19 +480,43 @@ impl<M: Mind> Slow<M> {
             }
             self.ports.changed = true;
             match what {
-                Arrival::Tap(Ok(device)) => {
-                    let device = Arc::new(device);
-                    state.device = Some(Given::Tap(Arc::clone(&device)));
-                    self.give(port, Device::Tap(device));
-                }
+                Arrival::Device(Ok(opened)) => self.give_opened(port, opened),
                 Arrival::Guest(Told::Runs(guest)) => {
                     state.device = Some(Given::Guest);
                     self.give_guest(port, *guest);
                 }
                 Arrival::Guest(Told::Waits(reason)) => self.take_guest(port, reason),
-                Arrival::Tap(Err(error)) => self.not_arrived(port, error.to_string()),
+                Arrival::Device(Err(error)) => self.not_arrived(port, error.to_string()),
                 Arrival::Guest(Told::Failed(reason)) => self.not_arrived(port, reason),
             }
+        }
+    }
+
+    fn give_opened(&mut self, port: PortIndex, opened: Opened) {
+        let Some(state) = self.ports.states.get_mut(&port) else { return };
+        state.lost_before = state.lost;
+        let (given, device, way) = match opened {
+            Opened::Tap(device) => {
+                let device = Arc::new(device);
+                (Given::Tap(Arc::clone(&device)), Device::Tap(device), String::new())
+            }
+            Opened::Packet(socket, why) => {
+                let socket = Arc::new(socket);
+                let way = why.map(|why| format!("by AF_PACKET, not AF_XDP: {why}")).unwrap_or_default();
+                (Given::Packet(Arc::clone(&socket)), Device::Tap(socket), way)
+            }
+            Opened::Xdp(socket) => {
+                let given = Given::Xdp(Arc::clone(socket.fd()), socket.device());
+                (given, Device::Xdp(Box::new(RefCell::new(*socket))), String::new())
+            }
+        };
+        if !way.is_empty() {
+            tracing::warn!(key = %state.key, way, "a port's frames go another way than was wanted");
+        }
+        state.device = Some(given);
+        self.give(port, device);
+        if let Some(state) = self.ports.states.get_mut(&port) {
+            state.trouble = way;
         }
     }
 
@@ -483,8 +577,18 @@ impl<M: Mind> Slow<M> {
             Some(Given::Guest) => {}
             None if state.session.is_some() => {}
             Some(Given::Tap(device)) if tap::is_alive(device.as_fd()) => {}
-            Some(Given::Tap(_)) => self.port_failed(usize::from(port)),
+            Some(Given::Xdp(_, device)) if self.ports.is_there(port, *device) => {}
+            // One that is gone says so when it is read.
+            Some(Given::Packet(_)) => {}
+            Some(Given::Tap(_) | Given::Xdp(..)) => self.port_failed(usize::from(port)),
             None => self.ports.wish(port),
+        }
+    }
+
+    /// Looks after sockets of veth pairs: what they lost, and whether those of AF_XDP, which are not told, still have their device.
+    pub(super) fn look_at_veths(&mut self) {
+        for port in self.ports.look_at_veths() {
+            self.port_failed(usize::from(port));
         }
     }
 

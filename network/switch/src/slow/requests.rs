@@ -347,6 +347,9 @@ impl<M: Mind> Slow<M> {
                 );
             }
         }
+        for (name, lost) in self.ports.lost(&self.gate) {
+            put(format!("port_rx_lost{{network=\"{}\",endpoint=\"{}\"}}", name.network, name.endpoint), lost);
+        }
         let outside = engine.port(EXTERNAL);
         put("external_rx_frames".into(), outside.rx.packets.get());
         put("external_tx_frames".into(), outside.tx.packets.get());

@@ -628,7 +628,7 @@ fn check_port(name: &Label, entry: &PortEntry) -> Result<(), Refusal> {
         return failed(format!("port {name} has {wrong}, which is no endpoint's address"));
     }
     let device = entry.device.as_str();
-    if !entry.kind.is_tap() {
+    if !entry.kind.is_device() {
         let is_path = device.starts_with('/') && device.len() <= SOCKET_BYTES_MAX && !device.contains('\0');
         if !is_path || !(1..=QUEUE_PAIRS_MAX).contains(&entry.queue_pairs) {
             return failed(format!(

@@ -206,6 +206,28 @@ fn jumbo_and_tiny_mtus_work() {
     }
 }
 
+/// Endpoints may set their own devices lower than the network allows, down to the least of IPv4.
+#[test]
+fn endpoints_with_mtus_from_68_to_9000_understand_each_other() {
+    let Some(lab) = pair("mtu sweep", Encapsulation::Geneve, false, 9000) else { return };
+    let _echo = lab.python("b", UDP_ECHO, &["7002"]);
+    for mtu in [68, 69, 127, 296, 552, 576, 1006, 1280, 1499, 1500, 1501, 2048, 4096, 8191, 8999, 9000] {
+        for endpoint in ["a", "b"] {
+            lab.run(endpoint, &format!("ip link set t0 mtu {mtu}"));
+        }
+        lab.run("a", &format!("ping -c 1 -W 5 -M do -s {} 10.0.0.2", mtu - 28));
+        // One byte more goes in fragments.
+        lab.run("a", &format!("ping -c 1 -W 5 -s {} 10.0.0.2", mtu - 27));
+        let (from, to) = ((mtu - 40).to_string(), (mtu + 40).to_string());
+        let out = lab.run_python("a", UDP_SIZES, &["10.0.0.2", "7002", &from, &to, "1"]);
+        assert_eq!(out.trim(), "equal", "UDP, MTU {mtu}");
+        // TCP goes no lower.
+        if mtu >= 576 {
+            bulk(&lab, 2);
+        }
+    }
+}
+
 #[test]
 fn two_endpoints_of_one_host_exchange_whole_super_frames() {
     let Some(mut lab) = lab("local", 1, Encapsulation::Geneve, false, 1500) else { return };

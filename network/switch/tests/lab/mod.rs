@@ -17,7 +17,7 @@ use weir_model::entry::{LocationEntry, NetworkEntry, PolicyEntry, PortEntry, Sub
 use weir_model::event::Role;
 use weir_model::join::{TrustFile, to_hex};
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
-use weir_model::resource::{Action, DhcpOptions, Encapsulation, PortState};
+use weir_model::resource::{Action, AttachmentKind, DhcpOptions, Encapsulation, PortState};
 use weir_model::{Change, Entry, Key, Label, MacAddr, Update, Version};
 use weir_switch::config::{EngineConfig, SwitchConfig};
 use weir_switch::ports::{DeviceSpec, create_device};
@@ -269,17 +269,70 @@ impl Lab {
         self.put(to, vec![(key, Entry::Location(location))]);
     }
 
+    /// The host's end of an endpoint's veth pair.
+    pub fn host_end(&self, name: &str) -> String {
+        weir_model::resource::host_end(Some(&format!("{}{name}", self.prefix)), "t0")
+    }
+
+    /// Makes an endpoint's veth pair, as the agent does, and gives it its address.
+    pub fn make_pair(&self, host: usize, name: &str, address: &str) {
+        let (netns, end) = (format!("{}{name}", self.prefix), self.host_end(name));
+        let ip = address.split('/').next().expect("address/bits");
+        let (mac, mtu, of_host) = (mac_of(host, ip), self.network.mtu, &self.hosts[host].netns);
+        sh(&format!(
+            "ip -n {netns} link add t0 address {mac} mtu {mtu} txqueuelen 4096 type veth peer name {end} mtu {mtu} netns {of_host} && \
+             ip -n {netns} link set t0 up && ip -n {netns} addr add {address} dev t0"
+        ));
+    }
+
     /// Makes an endpoint's namespace and device on a host, and tells all switches of it.
     pub fn add_endpoint(&mut self, host: usize, name: &str, address: &str) {
+        self.add_endpoint_of(AttachmentKind::Tap, host, name, address);
+    }
+
+    /// The same with a device of another kind.
+    pub fn add_endpoint_of(&mut self, kind: AttachmentKind, host: usize, name: &str, address: &str) {
         let all: Vec<usize> = (0..self.hosts.len()).collect();
-        self.add_endpoint_to(&all, host, name, address);
+        self.add_endpoint_with(kind, &all, host, name, address);
     }
 
     /// The same, but tells only some switches.
     pub fn add_endpoint_to(&mut self, told: &[usize], host: usize, name: &str, address: &str) {
+        self.add_endpoint_with(AttachmentKind::Tap, told, host, name, address);
+    }
+
+    fn add_endpoint_with(
+        &mut self,
+        kind: AttachmentKind,
+        told: &[usize],
+        host: usize,
+        name: &str,
+        address: &str,
+    ) {
         let netns = format!("{}{name}", self.prefix);
         sh(&format!("ip netns add {netns} && ip -n {netns} link set lo up"));
-        self.make_device(host, name, address);
+        match kind.is_veth() {
+            true => self.make_pair(host, name, address),
+            false => self.make_device(host, name, address),
+        }
+        self.tell_endpoint(kind, told, host, name, address);
+    }
+
+    /// Tells all switches of an endpoint whose namespace and device are there.
+    pub fn add_endpoint_there(&mut self, kind: AttachmentKind, host: usize, name: &str, address: &str) {
+        let all: Vec<usize> = (0..self.hosts.len()).collect();
+        self.tell_endpoint(kind, &all, host, name, address);
+    }
+
+    fn tell_endpoint(
+        &mut self,
+        kind: AttachmentKind,
+        told: &[usize],
+        host: usize,
+        name: &str,
+        address: &str,
+    ) {
+        let netns = format!("{}{name}", self.prefix);
         let ip = address.split('/').next().expect("address/bits");
         let (vni, mac) = (Vni(7), mac_of(host, ip));
         let port = PortEntry {
@@ -289,7 +342,7 @@ impl Lab {
             state: PortState::Up,
             netns: Some(netns),
             device: "t0".into(),
-            kind: weir_model::resource::AttachmentKind::Tap,
+            kind,
             queue_pairs: 1,
             subnet: label("s"),
             dhcp: DhcpOptions::default(),

@@ -394,6 +394,23 @@ impl Sink for DeviceSink<'_> {
                 let (ports, counters) = (self.ports, &self.shared.counters);
                 port::send(ports, counters, self.number, guest, &virtio, &pieces[..=parts], packets, bytes);
             }
+            Device::Xdp(socket) => {
+                let (virtio, headers) = output.header.split_at(HEADER_BYTES);
+                // It was made of one.
+                let Ok(virtio) = VirtioNetHeader::decode(virtio, HEADER_BYTES) else { return };
+                pieces[0] = sys::piece(headers);
+                let (ports, counters) = (self.ports, &self.shared.counters);
+                port::send_xdp(
+                    ports,
+                    counters,
+                    self.number,
+                    socket,
+                    &virtio,
+                    &pieces[..=parts],
+                    packets,
+                    bytes,
+                );
+            }
         }
     }
 }
