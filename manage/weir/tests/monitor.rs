@@ -5,7 +5,7 @@ use crate::lab::text;
 use crate::namespaces::BOUND;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -274,7 +274,7 @@ impl Sink {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let mut stream = BufReader::new(stream);
-                let line = |stream: &mut BufReader<_>| {
+                let line = |stream: &mut BufReader<TcpStream>| {
                     let mut line = String::new();
                     stream.read_line(&mut line).unwrap();
                     line.trim_end().to_string()
