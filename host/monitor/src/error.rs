@@ -58,4 +58,12 @@ impl Error {
     pub fn io(what: impl Into<String>, error: impl Into<std::io::Error>) -> Self {
         Error::Io { what: what.into(), error: error.into() }
     }
+
+    /// The same error, which says to what it belongs.
+    pub(crate) fn of(self, whose: &str) -> Self {
+        match self {
+            Error::Io { what, error } => Error::Io { what: format!("{whose}: {what}"), error },
+            other => other,
+        }
+    }
 }

@@ -2,14 +2,15 @@
 //! of it.
 
 use crate::audit::{Alarm, Entry, GuestAlarm, Process, What};
+use crate::webhook::rfc3339;
 use std::fmt::Write;
 
 /// What comes after an alarm is looked for among so many later entries.
 const LATER_MAX: usize = 256;
 
-/// When it was, as seconds since 1970 with milliseconds.
+/// When it was, in UTC.
 pub fn time(entry: &Entry) -> String {
-    format!("{}.{:03}", entry.unix_ms / 1000, entry.unix_ms % 1000)
+    rfc3339(entry.unix_ms)
 }
 
 fn named(process: Option<&Process>) -> String {

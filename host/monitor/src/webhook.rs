@@ -124,7 +124,7 @@ pub fn message(entry: &Entry) -> Option<Message> {
 }
 
 /// A time as RFC 3339 wants it, in UTC (the civil calendar from days: Howard Hinnant's algorithm).
-fn rfc3339(unix_ms: u64) -> String {
+pub(crate) fn rfc3339(unix_ms: u64) -> String {
     let (seconds, ms) = (unix_ms / 1000, unix_ms % 1000);
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let era = days / 146_097;

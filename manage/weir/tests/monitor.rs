@@ -4,9 +4,11 @@
 use crate::lab::text;
 use crate::namespaces::BOUND;
 use serde_json::Value;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use weir_lab::system;
 
 const POLICIES: &str = "\
@@ -122,7 +124,7 @@ impl Running {
         };
         let (policy, query) = (write("policies.yaml", policies), write("queries.txt", QUERIES));
         // A port that was free a moment ago.
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let status = format!("127.0.0.1:{port}");
         let own = folder.path().join("audit.log").display().to_string();
         let audit = audit.map_or(own, str::to_string);
@@ -256,6 +258,92 @@ fn a_person_checks_runs_asks_and_understands_a_monitor() {
     assert_eq!(audited.status.code(), Some(4), "{}", text(&audited.stdout));
 }
 
+/// Takes what is sent to it by HTTP, and keeps the path and the body of each.
+struct Sink {
+    address: String,
+    taken: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Sink {
+    fn start() -> Sink {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let keep = taken.clone();
+        // It ends with the tests.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut stream = BufReader::new(stream);
+                let line = |stream: &mut BufReader<TcpStream>| {
+                    let mut line = String::new();
+                    stream.read_line(&mut line).unwrap();
+                    line.trim_end().to_string()
+                };
+                let path = line(&mut stream).split(' ').nth(1).unwrap_or_default().to_string();
+                let mut length = 0;
+                loop {
+                    let header = line(&mut stream).to_ascii_lowercase();
+                    if header.is_empty() {
+                        break;
+                    }
+                    if let Some(value) = header.strip_prefix("content-length:") {
+                        length = value.trim().parse().unwrap();
+                    }
+                }
+                let mut body = vec![0; length];
+                stream.read_exact(&mut body).unwrap();
+                keep.lock().unwrap().push((path, serde_json::from_slice(&body).unwrap()));
+                let answer = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+                stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        Sink { address, taken }
+    }
+
+    /// Waits for a body that was sent to a path.
+    fn wait_for(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut found = None;
+        system::wait_for(path, BOUND, || {
+            let taken = self.taken.lock().unwrap();
+            found = taken.iter().find(|(to, body)| to == path && wanted(body)).map(|(_, body)| body.clone());
+            Ok(found.is_some())
+        })
+        .unwrap();
+        found.unwrap()
+    }
+}
+
+#[test]
+fn alarms_go_to_the_webhook_and_metrics_to_the_collector() {
+    let cage = match Cage::new("sent") {
+        Ok(cage) => cage,
+        Err(reason) => {
+            return println!("NOT RUN alarms_go_to_the_webhook_and_metrics_to_the_collector: {reason}");
+        }
+    };
+    let sink = Sink::start();
+    let (webhook, otlp) = (format!("http://{}/alerts", sink.address), format!("http://{}", sink.address));
+    let more = ["--ordinary", "--webhook", &webhook, "--otlp", &otlp, "--otlp-every-s", "1"];
+    let monitor = Running::start(&POLICIES.replace("CGROUP", &cage.name), &more);
+    let mut bomb = cage.start("while true; do sleep 1000 & done");
+    let alert = sink.wait_for("/alerts", |body| body["commonLabels"]["policy"] == "bombs");
+    assert_eq!((&alert["version"], &alert["status"]), (&"4".into(), &"firing".into()), "{alert}");
+    assert_eq!(alert["alerts"][0]["labels"]["alertname"], "weir-monitor-living", "{alert}");
+    let of_policy = |body: &Value| {
+        let metrics = body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"].as_array()?;
+        let alarms = metrics.iter().find(|metric| metric["name"] == "weir_monitor_policy_alarms_total")?;
+        let points = alarms["sum"]["dataPoints"].as_array()?;
+        let of = |point: &&Value| point["attributes"][0]["value"]["stringValue"] == "bombs";
+        points.iter().find(of)?["asDouble"].as_f64()
+    };
+    sink.wait_for("/v1/metrics", |body| of_policy(body) >= Some(1.0));
+    // The same as Prometheus reads.
+    let text = ureq::get(format!("http://{}/metrics", monitor.status)).call().unwrap();
+    let text = text.into_body().read_to_string().unwrap();
+    assert!(text.contains("weir_monitor_policy_alarms_total{policy=\"bombs\"} "), "{text}");
+    bomb.wait().unwrap();
+}
+
 #[test]
 fn what_is_wrong_with_a_monitors_files_and_arguments_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -285,10 +373,12 @@ fn what_is_wrong_with_a_monitors_files_and_arguments_is_told() {
     refused(&["top", "--status", "127.0.0.1:1"], 2, "is a 'weir monitor' running there?");
     refused(&["query", "--status", "127.0.0.1:1"], 2, "127.0.0.1:1");
     let missing = folder.path().join("none.log").display().to_string();
-    refused(&["explain", "1", "--audit", &missing], 1, "none.log");
+    refused(&["explain", "1", "--audit", &missing], 1, "none.log: no monitor ran here");
     let empty = write("empty.log", "");
     refused(&["explain", "7", "--audit", &empty], 1, "has no event 7");
     let cgroup = write("cgroup.yaml", "kind: fork-bomb\nname: a\ncgroup: wx-nowhere\nwhen: { living: 5 }\n");
+    let checked = weir(&["monitor", "check", "--policy", &cgroup]);
+    assert!(checked.status.success() && text(&checked.stdout).contains("wx-nowhere is not on this host"));
     if system::is_root() {
         let audit = folder.path().join("audit.log").display().to_string();
         refused(&["--ordinary", "--policy", &cgroup, "--audit", &audit], 1, "wx-nowhere (make it first)");

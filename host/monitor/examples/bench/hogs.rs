@@ -20,8 +20,10 @@ const EARLYOOM_PATIENCE: Duration = Duration::from_secs(10);
 const HOGS: &str =
     "while :; do tail /dev/zero & tail /dev/zero & tail /dev/zero & tail /dev/zero & wait; done";
 
-/// When the hogs were noticed and gone after the line was passed, ms.
-fn one(by: &str) -> Option<(f64, f64)> {
+/// When the hogs were noticed and gone after the line was passed; and, where that is told, when all of them had been told to end; ms.
+type Hog = (f64, f64, Option<f64>);
+
+fn one(by: &str) -> Option<Hog> {
     let cage = Cage::new(50, CAGE_BYTES).unwrap();
     let text = format!(
         "kind: memory-hog\nname: cage\ncgroup: {}\nmemory: {}\ndry-run: false\nwhen: {{ used-bytes: {LINE_BYTES} }}\n",
@@ -33,8 +35,13 @@ fn one(by: &str) -> Option<(f64, f64)> {
     let poller = (by == "poller").then(|| Poller::start(&cage, usize::MAX, LINE_BYTES / 4096));
     let earlyoom = if by == "earlyoom" { Some(EarlyOom::start()?) } else { None };
     let mut hogs = cage.start(HOGS);
+    let mut act_ns = None;
     let noticed_ns = match (&running, &poller, &earlyoom) {
-        (Some(running), ..) => running.repair().alarm.time_ns,
+        (Some(running), ..) => {
+            let alarm = running.repair().alarm;
+            act_ns = Some(alarm.act_us * 1000);
+            alarm.time_ns
+        }
         (_, Some(poller), _) => {
             hogs.wait().unwrap();
             poller.noticed_ns.load(Ordering::Acquire)
@@ -62,7 +69,8 @@ fn one(by: &str) -> Option<(f64, f64)> {
         return None;
     }
     // The observer looks each millisecond: who looks between two of its looks is not later than it.
-    Some((noticed_ns.saturating_sub(passed_ns) as f64 / 1e6, gone_ns.saturating_sub(passed_ns) as f64 / 1e6))
+    let since = |ns: u64| ns.saturating_sub(passed_ns) as f64 / 1e6;
+    Some((since(noticed_ns), since(gone_ns), act_ns.map(|act_ns| since(noticed_ns + act_ns))))
 }
 
 /// earlyoom knows only the whole machine, so it is given a line as far below what is available now as the hogs' line is
@@ -113,19 +121,20 @@ impl Drop for EarlyOom {
 
 pub fn run(rounds: usize) {
     let peers = ["weir", "poller", "earlyoom"];
-    let mut all: Vec<Vec<(f64, f64)>> = peers.iter().map(|_| Vec::new()).collect();
+    let mut all: Vec<Vec<Hog>> = peers.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         for (at, by) in peers.into_iter().enumerate() {
             all[at].extend(one(by));
         }
     }
-    let of = |at: usize, what: fn(&(f64, f64)) -> f64| all[at].iter().map(what).collect::<Vec<f64>>();
+    let of = |at: usize, what: fn(&Hog) -> f64| all[at].iter().map(what).collect::<Vec<f64>>();
     result("memory_hog_noticed", "ms", &of(0, |m| m.0), "poller", &of(1, |m| m.0));
     result("memory_hog_gone", "ms", &of(0, |m| m.1), "poller", &of(1, |m| m.1));
     if !all[2].is_empty() {
         result("memory_hog_noticed", "ms", &of(0, |m| m.0), "earlyoom", &of(2, |m| m.0));
     }
     figure("memory_hog_noticed", "ms", &of(0, |m| m.0), 10.0);
+    figure("memory_hog_acted", "ms", &all[0].iter().filter_map(|m| m.2).collect::<Vec<f64>>(), 10.0);
     crate::tail("memory_hog_noticed", "ms", &of(0, |m| m.0), "poller", &of(1, |m| m.0));
     crate::tail("memory_hog_gone", "ms", &of(0, |m| m.1), "poller", &of(1, |m| m.1));
 }

@@ -3,7 +3,7 @@
 //! processes and memory. `make soak-monitor`: what is no fault raises no alarm.
 //!
 //!   cargo run --release -p weir-monitor --example bench [ROUNDS] [bombs|full|tail|hogs|cost|faults|hosts|guests]
-//!   cargo run --release -p weir-monitor --example bench ROUNDS tail PROCESSES
+//!   cargo run --release -p weir-monitor --example bench ROUNDS tail PROCESSES [pair]
 //!   cargo run --release -p weir-monitor --example bench SECONDS soak [idle|busy]
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a step that fails ends the bench
 #![allow(clippy::zombie_processes)] // cages end what is in them
@@ -61,7 +61,8 @@ fn main() {
     }
     if wanted("tail") {
         let grown = arguments.get(2).and_then(|grown| grown.parse().ok());
-        bombs::tail(rounds * TAIL_ROUNDS, grown);
+        let pair = arguments.get(3).is_some_and(|only| only == "pair");
+        bombs::tail(rounds * TAIL_ROUNDS, grown, pair);
     }
     if wanted("faults") {
         cost::faults();

@@ -137,8 +137,10 @@ impl Engine {
         let mut tree = ForkTree::new(NODES_MAX);
         let mut armed = Vec::new();
         for (at, policy) in policies.into_iter().enumerate() {
-            tree.define(at, scope(&policy)?);
-            armed.push(arm(policy)?);
+            let name = policy.common().name.clone();
+            let of_policy = |error: crate::Error| error.of(&format!("policy '{name}'"));
+            tree.define(at, scope(&policy).map_err(of_policy)?);
+            armed.push(arm(policy).map_err(of_policy)?);
         }
         let left = levers::thaw_left_behind().into_iter();
         let named = armed.iter().filter_map(|armed| Some((armed.levers.as_ref()?, armed.policy.common())));
@@ -463,9 +465,8 @@ fn arm(policy: Policy) -> Result<Armed> {
         _ => levers.transpose()?,
     };
     let can = |wanted: bool, what: &str| {
-        let reason =
-            || std::io::Error::other(format!("the cgroup of policy '{}' cannot be {what}", common.name));
-        if wanted { Ok(()) } else { Err(crate::Error::io("arming the policies", reason())) }
+        let reason = || std::io::Error::other(format!("its cgroup cannot be {what}"));
+        if wanted { Ok(()) } else { Err(crate::Error::io("arming it", reason())) }
     };
     match common.action {
         Action::Freeze => can(levers.as_ref().is_some_and(Levers::can_freeze), "frozen")?,

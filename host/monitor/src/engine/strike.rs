@@ -21,8 +21,6 @@ use weir_sensor::now_ns;
 pub(super) const ROUNDS_MAX: u32 = 16;
 /// How long an incident is followed, ns.
 pub const FOLLOW_NS_MAX: u64 = 5_000_000_000;
-/// How long between two signals to what is still there, ns.
-const AGAIN_NS: u64 = 20_000_000;
 
 /// Processes that are held at once while they are signalled.
 const HELD_MAX: usize = 64;
@@ -35,7 +33,6 @@ pub(super) struct Following {
     /// The first of those that were killed.
     listed: [u32; LISTED_MAX],
     since_ns: u64,
-    again_ns: u64,
     again: u32,
     action: Action,
 }
@@ -280,12 +277,13 @@ impl Engine {
         if by_tree && self.members.is_empty() && incident.outcome == Outcome::Acted {
             incident.outcome = Outcome::NobodyToBlame;
         }
+        self.follow_no_more(at);
+        self.tree.hold(place);
         self.armed[at].following = Some(Following {
             place,
             extent,
             listed: incident.listed,
             since_ns: incident.time_ns,
-            again_ns: incident.time_ns,
             again: 0,
             action: Action::FreezeKill,
         });
@@ -293,7 +291,14 @@ impl Engine {
             // Else its forks would be laid at the door of whoever is left when it is gone.
             self.tree.forgive(at, place);
         } else {
-            self.armed[at].following = None;
+            self.follow_no_more(at);
+        }
+    }
+
+    /// What was followed is not any more.
+    fn follow_no_more(&mut self, at: usize) {
+        if let Some(following) = self.armed[at].following.take() {
+            self.tree.let_go(following.place);
         }
     }
 
@@ -383,7 +388,7 @@ impl Engine {
                 true
             }
             Action::Freeze => {
-                self.armed[at].following = None;
+                self.follow_no_more(at);
                 self.freeze(at, incident, Levers::freeze);
                 incident.frozen
             }
@@ -398,7 +403,7 @@ impl Engine {
         }
         if !done {
             incident.outcome = Outcome::Unable;
-            self.armed[at].following = None;
+            self.follow_no_more(at);
         }
     }
 
@@ -409,6 +414,12 @@ impl Engine {
             self.proc.stat(*process).is_none_or(|stat| stat.state == b'Z' || stat.state == b'X')
         };
         listed.iter().take_while(|process| **process != 0).all(ended)
+    }
+
+    /// Whether a member was not killed yet: a fork that was under way ends after its parent was told.
+    fn has_survivors(&self) -> bool {
+        let spared = |place: Place| self.tree.get(place).is_some_and(|node| node.signals & KILLED == 0);
+        self.members.iter().any(|(place, _)| spared(*place))
     }
 
     /// Follows what was killed until it is gone; what was born meanwhile is killed too. Then the next alarm may come.
@@ -422,8 +433,8 @@ impl Engine {
             _ => self.members.is_empty() && (!self.is_hog(at) || self.have_given_back(&following.listed)),
         };
         if gone || took_ns > FOLLOW_NS_MAX {
-            self.armed[at].following = None;
             self.tree.forgive(at, following.place);
+            self.follow_no_more(at);
             if following.action == Action::Hook
                 && let Some(levers) = self.levers(at)
             {
@@ -435,11 +446,9 @@ impl Engine {
                 false => Note::Unsettled { policy: at, left },
             });
             self.armed[at].quiet_until_ns = now;
-        } else if following.action == Action::FreezeKill && now.saturating_sub(following.again_ns) > AGAIN_NS
-        {
+        } else if following.action == Action::FreezeKill && self.has_survivors() {
             let again = self.kill_members();
             if let Some(following) = &mut self.armed[at].following {
-                following.again_ns = now;
                 following.again += again;
             }
         }

@@ -41,7 +41,7 @@ fn an_alarm_is_told_from_what_was_seen_to_what_came_of_it() {
     let told = text(&alarm("acted"), &[&other, &settled]);
     assert_eq!(
         told,
-        "event 3 at 1700000000.123, policy web
+        "event 3 at 2023-11-14T22:13:20.123Z, policy web
 seen:    90 living processes were born within the window; the policy allows fewer than 64
 behind:  process 7 (bomb, user 5, which had ended), forked by nobody
          its tree: 92 living processes, weight 90, the oldest born 9000 us before the alarm

@@ -10,6 +10,7 @@ use crate::audit::{self, Entry, Log, What};
 use crate::dataplane;
 use crate::engine::{self, Engine, NOTES_MAX, Totals};
 use crate::error::{Error, Result};
+use crate::explain;
 use crate::guest::watch::Watchers;
 use crate::incident::Note;
 use crate::kernel::{self, Extras, Kernel};
@@ -516,7 +517,12 @@ impl Shared {
         let mut writer = lock(&self.writer);
         match writer.log.write(unix_ms(), policy, what) {
             Ok(entry) => {
-                tracing::warn!(number = entry.number, policy = entry.policy, event = ?entry.what, "monitor");
+                tracing::warn!(
+                    event = entry.number,
+                    policy = entry.policy,
+                    "{}",
+                    explain::line(&entry).replace('\n', ", ")
+                );
                 (writer.on_entry)(&entry);
                 let mut recent = lock(&self.recent);
                 if recent.len() == RECENT_MAX {

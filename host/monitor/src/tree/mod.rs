@@ -2,8 +2,8 @@
 //! the shadow process hierarchy; row O).
 //!
 //! A process that ended stays as a joint while two or more of its branches live, so that a bomb whose parents die still
-//! hangs together; with fewer it is taken out, so there are never more joints than living processes. A child stays below
-//! the process that forked it, whoever adopts it.
+//! hangs together; with fewer it is taken out, so there are never more joints than living processes and repairs under way, each of which
+//! holds its culprit's. A child stays below the process that forked it, whoever adopts it.
 //!
 //! Invariants
 //! - All memory is made by [`ForkTree::new`]; no event allocates. A process beyond the capacity is not kept, and counted;
@@ -75,6 +75,8 @@ pub struct Node {
     pub scopes: u16,
     /// Different for every process that the tree ever held.
     pub serial: u64,
+    /// So many repairs follow what is below it: it stays in the tree although it may have ended.
+    followed: u8,
     parent: u32,
     first: u32,
     next: u32,
@@ -97,6 +99,7 @@ const EMPTY: Node = Node {
     halved_ns: 0,
     scopes: 0,
     serial: 0,
+    followed: 0,
     parent: NONE,
     first: NONE,
     next: NONE,
@@ -400,7 +403,7 @@ impl ForkTree {
 
     /// Takes out a joint that joins nothing, and then perhaps the one above it.
     fn tidy(&mut self, mut at: u32) {
-        while at != ROOT && !self.node(at).alive {
+        while at != ROOT && !self.node(at).alive && self.node(at).followed == 0 {
             let node = *self.node(at);
             let Node { parent, first, .. } = node;
             // What it forked is not forgotten with it: it goes to the branch's last survivor, or else to who is above.
@@ -467,6 +470,24 @@ impl ForkTree {
         while let Some(here) = at {
             self.node_mut(here).forks = 0;
             at = self.after(here, place.at);
+        }
+    }
+
+    /// Keeps a node in the tree, as a joint if its process ends, until it is let go as often: else whoever is killed first would take
+    /// its node along, and what is still below it, or is born there yet, would be nobody's.
+    pub fn hold(&mut self, place: Place) {
+        if self.get(place).is_some() {
+            let followed = &mut self.node_mut(place.at).followed;
+            *followed = followed.saturating_add(1);
+        }
+    }
+
+    /// Takes back a [`ForkTree::hold`].
+    pub fn let_go(&mut self, place: Place) {
+        if self.get(place).is_some() {
+            let followed = &mut self.node_mut(place.at).followed;
+            *followed = followed.saturating_sub(1);
+            self.tidy(place.at);
         }
     }
 

@@ -55,6 +55,40 @@ fn members(tree: &ForkTree, place: Place) -> Vec<u32> {
 }
 
 #[test]
+fn what_is_followed_stays_until_the_last_of_it_has_ended() {
+    let mut tree = tree();
+    tree.apply(&fork(100, 10, 100));
+    tree.apply(&fork(110, 100, 101));
+    tree.apply(&fork(120, 101, 102));
+    let culprit = tree.find(100).unwrap();
+    tree.hold(culprit);
+    let nodes = tree.counters.nodes;
+    // The culprit ends first, and joins only one branch; in that a fork was under way.
+    tree.apply(&exit(100));
+    tree.apply(&fork(130, 102, 103));
+    tree.apply(&exit(101));
+    tree.apply(&exit(102));
+    assert_eq!(members(&tree, culprit), [103]);
+    tree.apply(&exit(103));
+    assert_eq!((members(&tree, culprit), tree.get(culprit).is_some()), (vec![], true));
+    tree.let_go(culprit);
+    assert_eq!((tree.get(culprit).is_none(), tree.counters.nodes), (true, nodes - 3));
+
+    // Two repairs follow one tree; the second lets go while a branch lives, which then hangs below the shell.
+    tree.apply(&fork(200, 10, 200));
+    tree.apply(&fork(210, 200, 201));
+    let culprit = tree.find(200).unwrap();
+    tree.hold(culprit);
+    tree.hold(culprit);
+    tree.apply(&exit(200));
+    tree.let_go(culprit);
+    assert_eq!(members(&tree, culprit), [201]);
+    tree.let_go(culprit);
+    assert!(tree.get(culprit).is_none());
+    assert_eq!(tree.parent(tree.find(201).unwrap()), tree.find(10));
+}
+
+#[test]
 fn a_bomb_whose_parents_die_hangs_together() {
     let mut tree = tree();
     tree.apply(&fork(100, 10, 100));

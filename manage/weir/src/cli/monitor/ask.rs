@@ -6,10 +6,11 @@ use crate::cli::{Failure, NO};
 use clap::Args;
 use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use weir_monitor::audit::{self, Entry};
 use weir_monitor::explain;
+use weir_monitor::levers;
 use weir_monitor::status::Status;
 
 /// Asks a running monitor.
@@ -42,6 +43,16 @@ impl Check {
                 let common = policy.common();
                 let mode = if common.dry_run { "dry run" } else { "in earnest" };
                 println!("policy {}: {}, {}, {mode}", common.name, policy.kind(), policy.action_name());
+                // That of a service comes and goes with it.
+                let named = common.cgroup.as_ref().filter(|_| policy.kind() != "service");
+                if let Some(folder) =
+                    named.map(|cgroup| levers::folder(cgroup)).filter(|folder| !folder.is_dir())
+                {
+                    println!(
+                        "  its cgroup {} is not on this host: a monitor starts only when it is",
+                        folder.display()
+                    );
+                }
             }
         }
         if let Some(path) = &self.query {
@@ -144,7 +155,7 @@ impl Explain {
     /// # Errors
     /// [`Failure`].
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let entries = audit::read(&self.audit).map_err(failure)?;
+        let entries = audit::read(&self.audit).map_err(|error| unread(&self.audit, error))?;
         let at = entries.iter().position(|(_, entry)| entry.number == self.event).ok_or_else(|| {
             Failure::Missing(format!("{} has no event {}", self.audit.display(), self.event))
         })?;
@@ -179,7 +190,18 @@ impl Audit {
                 println!("{error}");
                 Ok(ExitCode::from(NO))
             }
-            Err(error) => Err(failure(error)),
+            Err(error) => Err(unread(&self.audit, error)),
         }
     }
+}
+
+/// Why a log cannot be read, and what a person can do.
+fn unread(log: &Path, error: weir_monitor::Error) -> Failure {
+    if log.exists() {
+        return failure(error);
+    }
+    Failure::Missing(format!(
+        "there is no audit log {}: no monitor ran here, or say its own with --audit",
+        log.display()
+    ))
 }
