@@ -38,8 +38,8 @@ impl Mapping {
         // SAFETY: a new mapping at a place of the kernel's choice.
         #[allow(unsafe_code)]
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset) };
-        match NonNull::new(start.cast()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { start, bytes }),
+        match NonNull::new(start.cast::<u8>()) {
+            Some(at) if start != libc::MAP_FAILED => Ok(Mapping { start: at, bytes }),
             _ => Err(io::Error::last_os_error()),
         }
     }
