@@ -157,7 +157,7 @@ u64 weir_before(struct call *call) {
   switch (call->number) {
     case NR_sigaction: return weir_sigaction(call) ? ACT_DONE : ACT_PASS;
     case NR_mmap:
-      if (!(call->arguments[3] & MAP_ANONYMOUS)) client_map(call->arguments[4]);
+      if (!(call->arguments[3] & MAP_ANONYMOUS)) client_map(call->arguments[4], call->arguments[5], call->arguments[1]);
       return code_comes_in(call) ? ACT_AFTER : ACT_PASS;
     case NR_seccomp: client_stop(); return ACT_PASS;
     case NR_prctl:
