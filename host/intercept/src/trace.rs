@@ -227,7 +227,7 @@ impl Tracee {
             .map_err(code)?;
         let mut asking = *begin;
         [asking.rdi, asking.rsi, asking.rdx, asking.r10, asking.r8, asking.r9] = arguments;
-        let is_there = |stop, at: &libc::user_regs_struct| stop == Stop::Trap && at.rip == behind;
+        let is_there = |stop: Stop, at: &libc::user_regs_struct| stop == Stop::Trap && at.rip == behind;
         let asked = self.set_registers(&asking).and_then(|()| self.run_to(libc::PTRACE_CONT, is_there));
         request(libc::PTRACE_POKETEXT, self.thread, place, old as usize).map_err(code)?;
         asked.map(|after| after.rax)
