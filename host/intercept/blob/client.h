@@ -13,8 +13,8 @@ void client_begin(void);
  * result in call->number. */
 u64 client_before(struct call *call);
 void client_after(struct call *call, u64 number, i64 result);
-/* A file is about to be mapped. */
-void client_map(u64 descriptor);
+/* So much of a file is about to be mapped. */
+void client_map(u64 descriptor, u64 offset, u64 bytes);
 /* Descriptors will be shared with another process from now on (fork, descriptor passing). */
 void client_share_all(void);
 /* The process becomes another program, which is intercepted too: what that one must know goes to the injector by `line`. 0 when that is

@@ -32,8 +32,12 @@ u32 weir_thread_id(void) {
   return t->id;
 }
 
+/* Far from where the kernel puts libraries: in front of each belong its trampolines (images.rs), and what stood there would cost a search
+ * through the loader at every exec. */
 void *weir_map(u64 bytes) {
-  i64 at = SYS(NR_mmap, 0, bytes, 3, 0x22, -1, 0);
+  static u64 taken;
+  u64 place = OWN_PLACE + __atomic_fetch_add(&taken, (bytes + PAGE - 1) & ~(PAGE - 1), __ATOMIC_RELAXED);
+  i64 at = SYS(NR_mmap, place, bytes, 3, 0x22, -1, 0);
   return at < 0 && at > -4096 ? 0 : (void *)at;
 }
 
@@ -153,7 +157,7 @@ u64 weir_before(struct call *call) {
   switch (call->number) {
     case NR_sigaction: return weir_sigaction(call) ? ACT_DONE : ACT_PASS;
     case NR_mmap:
-      if (!(call->arguments[3] & MAP_ANONYMOUS)) client_map(call->arguments[4]);
+      if (!(call->arguments[3] & MAP_ANONYMOUS)) client_map(call->arguments[4], call->arguments[5], call->arguments[1]);
       return code_comes_in(call) ? ACT_AFTER : ACT_PASS;
     case NR_seccomp: client_stop(); return ACT_PASS;
     case NR_prctl:

@@ -13,7 +13,7 @@ void client_after(struct call *call, u64 number, i64 result) {
   (void)number;
   (void)result;
 }
-void client_map(u64 descriptor) { (void)descriptor; }
+void client_map(u64 descriptor, u64 offset, u64 bytes) { (void)descriptor, (void)offset, (void)bytes; }
 void client_share_all(void) {}
 int client_stash(i32 line) {
   (void)line;

@@ -27,6 +27,8 @@ typedef long i64;
 
 #define PAGE 4096ul
 #define HOOK_STACK_BYTES (32 * 1024ul)
+/* From here on our own memory is mapped, if there is room; the blob itself (inject.rs) is below. */
+#define OWN_PLACE 0x201100000000ul
 /* Descriptors that are watched; higher ones are always passed on. */
 #define DESCRIPTORS_MAX 65536u
 #define CALLS_MAX 512

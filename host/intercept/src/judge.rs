@@ -2,13 +2,23 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
 const SET_IDS: u32 = 0o6000;
 const ELF_X86_64: u16 = 62;
+/// As much as it is nearly always.
+const STATUS_BYTES: usize = 8192;
 
 fn status<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| Some(line.strip_prefix(key)?.trim()))
+}
+
+/// What `/proc` says of the thread. In one piece: each more is another question to the kernel, and programs wait for it.
+fn status_of(thread: i32) -> Option<String> {
+    let mut text = String::with_capacity(STATUS_BYTES);
+    File::open(format!("/proc/{thread}/status")).ok()?.read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// Whether the thread is one of the process.
@@ -19,14 +29,14 @@ pub(crate) fn is_of(thread: i32, process: i32) -> bool {
 
 /// Why the thread cannot be traced, when it is another's already.
 pub(crate) fn traced(thread: i32) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let text = status_of(thread)?;
     let tracer = status(&text, "TracerPid:")?;
     (tracer != "0").then(|| format!("process {tracer} traces it"))
 }
 
 /// Why calls of the thread cannot be changed. Asked while the thread makes its exec: that takes longer.
 pub(crate) fn filtered(thread: i32) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let text = status_of(thread)?;
     (status(&text, "Seccomp:")? != "0").then(|| "a seccomp filter is on it".to_owned())
 }
 

@@ -20,6 +20,7 @@ mod examine;
 mod images;
 mod inject;
 mod judge;
+mod kernel_code;
 mod server;
 mod trace;
 

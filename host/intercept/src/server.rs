@@ -336,7 +336,7 @@ fn wait_for_program(stream: &mut UnixStream, tracee: &mut Tracee) -> Result<Opti
             Some(Stop::Exec) => begun = true,
             Some(Stop::Gone) => return Ok(None),
             Some(Stop::Signal(signal)) => tracee.go_on(signal)?,
-            Some(Stop::Trap | Stop::Other) => tracee.go_on(0)?,
+            Some(Stop::Trap | Stop::Call | Stop::Other) => tracee.go_on(0)?,
             None => {}
         }
         if closed {

@@ -190,3 +190,25 @@ fn a_number_is_no_call() {
     code[15] = 0x10;
     assert_eq!(images::sites(&code, &all).1.confusing, 1);
 }
+
+#[test]
+fn a_call_of_the_kernels_code_only_clears_registers() {
+    let call = [0x0f, 0x05];
+    let (rdx, rsi, r8, rsp) =
+        (&[0x31, 0xd2][..], &[0x31, 0xf6][..], &[0x45, 0x31, 0xc0][..], &[0x31, 0xe4][..]);
+    let of = |parts: &[&[u8]]| crate::kernel_code::find(&parts.concat());
+    assert_eq!(of(&[&[0x90], &call, rdx, rsi, r8, &[0xc3]]), Some(1));
+    // The first that fits.
+    assert_eq!(of(&[&call, &[0xc3], &call, r8, rdx, &[0xc3], &call, rdx, &[0xc3]]), Some(3));
+    // Registers that a program takes something from stay; the stack would be lost; something else is done; it ends too early.
+    assert_eq!(of(&[&call, rsi, &[0xc3]]), None);
+    assert_eq!(of(&[&call, rdx, rsp, &[0xc3]]), None);
+    assert_eq!(of(&[&call, rdx, &[0x31, 0xc8, 0xc3]]), None);
+    assert_eq!(of(&[&call, rdx, &[0x5b, 0xc3]]), None);
+    assert_eq!(of(&[&call, rdx]), None);
+    assert_eq!(of(&[&call]), None);
+    // The kernel's code is found in a process, and in this one it begins as a program's file does.
+    let begins = crate::kernel_code::of(std::process::id() as i32).expect("there is code of the kernel's");
+    // SAFETY: the kernel maps at least a page there.
+    assert_eq!(unsafe { std::slice::from_raw_parts(begins as *const u8, 4) }, b"\x7fELF");
+}

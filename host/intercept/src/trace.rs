@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::Error;
+use crate::kernel_code;
 use std::cell::Cell;
 use std::io::Error as IoError;
 
@@ -9,6 +10,8 @@ use std::io::Error as IoError;
 const MOV_EAX: u8 = 0xb8;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const TRAP: u8 = 0xcc;
+/// How the end of a call is told from a signal.
+const CALL_ENDS: i32 = libc::SIGTRAP | 0x80;
 
 thread_local! {
     /// A tracee of this thread could not be let go: it is when the thread ends.
@@ -34,8 +37,10 @@ pub(crate) struct Tracee {
 pub(crate) enum Stop {
     /// It begins a new program.
     Exec,
-    /// A step, or the end of a system call.
+    /// A step.
     Trap,
+    /// The end of a system call, when that was wanted.
+    Call,
     /// Anything else, such as PTRACE_INTERRUPT.
     Other,
     /// A signal that the program should get.
@@ -54,7 +59,7 @@ fn request(what: libc::c_uint, thread: i32, address: usize, data: usize) -> Resu
 impl Tracee {
     /// Seizes `thread`; it does not stop.
     pub(crate) fn seize(thread: i32) -> Result<Tracee, Error> {
-        let options = libc::PTRACE_O_TRACEEXEC as usize;
+        let options = (libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD) as usize;
         request(libc::PTRACE_SEIZE, thread, 0, options).map_err(|error| Error::io("ptrace", error))?;
         Ok(Tracee { thread, attached: true, missed: Vec::new() })
     }
@@ -87,6 +92,7 @@ impl Tracee {
         Ok(Some(match (event, signal) {
             (libc::PTRACE_EVENT_EXEC, _) => Stop::Exec,
             (0, libc::SIGTRAP) => Stop::Trap,
+            (0, CALL_ENDS) => Stop::Call,
             (0, signal) => Stop::Signal(signal),
             _ => Stop::Other,
         }))
@@ -130,17 +136,23 @@ impl Tracee {
         Ok(word as u64)
     }
 
-    /// Goes on until it stops at `place` by a trap, keeping signals for later.
-    fn run_to(&mut self, place: u64) -> Result<libc::user_regs_struct, Error> {
+    /// Goes on by `how` until it stops as wanted, keeping signals for later.
+    fn run_to(
+        &mut self,
+        how: libc::c_uint,
+        is_there: impl Fn(Stop, &libc::user_regs_struct) -> bool,
+    ) -> Result<libc::user_regs_struct, Error> {
         loop {
-            self.go_on(0)?;
+            self.ask(how, 0)?;
             match self.stop(true)? {
-                Some(Stop::Trap) => {
+                Some(stop @ (Stop::Trap | Stop::Call)) => {
                     let registers = self.registers()?;
-                    if registers.rip == place {
+                    if is_there(stop, &registers) {
                         return Ok(registers);
                     }
-                    self.missed.push(libc::SIGTRAP);
+                    if stop == Stop::Trap {
+                        self.missed.push(libc::SIGTRAP);
+                    }
                 }
                 Some(Stop::Signal(signal)) => self.missed.push(signal),
                 Some(Stop::Gone) => return Err(Error::Refused("the process ended".to_owned())),
@@ -149,12 +161,58 @@ impl Tracee {
         }
     }
 
-    /// Makes the tracee, which is in its stop at exec with `begin` as registers, make a system call at the program's entry. Its code is as
-    /// before afterwards, and where this fails its registers too; else the caller says how it goes on.
-    ///
-    /// One stop: eight bytes of the entry become the call and a trap for a moment. The number is set by code, as the end of the exec sets
-    /// the register to zero.
-    pub(crate) fn call_at_entry(
+    /// Makes the tracee, which is in its stop at exec with `begin` as registers, make a system call before the program's first instruction.
+    /// Where this fails its registers are as before; else the caller says how it goes on.
+    pub(crate) fn call(
+        &mut self,
+        begin: &libc::user_regs_struct,
+        number: u32,
+        arguments: [u64; 6],
+    ) -> Result<u64, Error> {
+        let place = kernel_code::place().and_then(|place| Some(kernel_code::of(self.thread)? + place));
+        let asked = match place {
+            Some(place) => self.call_at(place, begin, number, arguments),
+            None => self.call_at_entry(begin, number, arguments),
+        };
+        let answer = asked.and_then(|answer| match answer as i64 {
+            error @ -4095..0 => {
+                Err(Error::io("a system call of the program", IoError::from_raw_os_error(-error as i32)))
+            }
+            _ => Ok(answer),
+        });
+        if answer.is_err() {
+            self.begin_at(begin, begin.rip)?;
+        }
+        answer
+    }
+
+    /// At `place`, which is as `kernel_code` says. If we die at any moment of this, the program begins as ever: the word in front of its stack
+    /// leads there.
+    fn call_at(
+        &mut self,
+        place: u64,
+        begin: &libc::user_regs_struct,
+        number: u32,
+        arguments: [u64; 6],
+    ) -> Result<u64, Error> {
+        // The end of the exec sets the register to zero that has the number.
+        self.run_to(libc::PTRACE_SYSCALL, |stop, _| stop == Stop::Call)?;
+        let stack = begin.rsp - size_of::<u64>() as u64;
+        request(libc::PTRACE_POKEDATA, self.thread, stack as usize, begin.rip as usize)
+            .map_err(|error| Error::io("writing in front of the program's stack", error))?;
+        let mut asking = *begin;
+        [asking.rdi, asking.rsi, asking.rdx, asking.r10, asking.r8, asking.r9] = arguments;
+        (asking.rip, asking.rsp, asking.rax, asking.orig_rax) = (place, stack, u64::from(number), u64::MAX);
+        self.set_registers(&asking)?;
+        let behind = place + SYSCALL.len() as u64;
+        let after =
+            self.run_to(libc::PTRACE_SINGLESTEP, |stop, at| stop == Stop::Trap && at.rip == behind)?;
+        Ok(after.rax)
+    }
+
+    /// At the program's entry. One stop: eight bytes of it become the call and a trap for a moment, in which we must not die. The number is
+    /// set by code, as the end of the exec sets the register to zero.
+    fn call_at_entry(
         &mut self,
         begin: &libc::user_regs_struct,
         number: u32,
@@ -163,24 +221,16 @@ impl Tracee {
         let code = |error| Error::io("writing a system call into the program", error);
         let [n0, n1, n2, n3] = number.to_le_bytes();
         let call = [MOV_EAX, n0, n1, n2, n3, SYSCALL[0], SYSCALL[1], TRAP];
-        let place = begin.rip as usize;
+        let (place, behind) = (begin.rip as usize, begin.rip + call.len() as u64);
         let old = self.word(begin.rip).map_err(code)?;
         request(libc::PTRACE_POKETEXT, self.thread, place, u64::from_le_bytes(call) as usize)
             .map_err(code)?;
         let mut asking = *begin;
         [asking.rdi, asking.rsi, asking.rdx, asking.r10, asking.r8, asking.r9] = arguments;
-        let asked = self.set_registers(&asking).and_then(|()| self.run_to(begin.rip + call.len() as u64));
+        let is_there = |stop: Stop, at: &libc::user_regs_struct| stop == Stop::Trap && at.rip == behind;
+        let asked = self.set_registers(&asking).and_then(|()| self.run_to(libc::PTRACE_CONT, is_there));
         request(libc::PTRACE_POKETEXT, self.thread, place, old as usize).map_err(code)?;
-        let answer = asked.and_then(|after| match after.rax as i64 {
-            error @ -4095..0 => {
-                Err(Error::io("a system call of the program", IoError::from_raw_os_error(-error as i32)))
-            }
-            result => Ok(result as u64),
-        });
-        if answer.is_err() {
-            self.begin_at(begin, begin.rip)?;
-        }
-        answer
+        asked.map(|after| after.rax)
     }
 
     /// Writes into its memory, one part after the other.

@@ -25,6 +25,10 @@
 /* Turns of the time stamp counter for which a time that was read is good: under a millisecond. */
 #define TIME_TURNS 1000000ul
 
+/* Maps up to this size are fetched when they are made, by pieces that the kernel takes as a whole. */
+#define FETCHED_MAX (256ul << 20)
+#define FETCHED_AT_ONCE (128 * 1024ul)
+
 /* Where the segment is mapped, if there is room: between heaps and libraries. */
 #define SEGMENT_PLACE 0x200000000000ul
 
@@ -167,8 +171,17 @@ int position(u32 fd, struct descriptor *d) {
   return d->known = 1;
 }
 
+/* The kernel has no page of the file, and after a hundred that are touched here and there it would ask the daemon for each by itself: it is told to
+ * begin with all of them. */
+static void fetch(u32 fd, u64 offset, u64 bytes, u64 size) {
+  if (offset >= size || bytes > FETCHED_MAX) return;
+  if (bytes > size - offset) bytes = size - offset;
+  for (u64 done = 0; done < bytes; done += FETCHED_AT_ONCE)
+    if (SYS(NR_fadvise, fd, offset + done, bytes - done < FETCHED_AT_ONCE ? bytes - done : FETCHED_AT_ONCE, 3 /* WILLNEED */, 0, 0)) return;
+}
+
 /* The kernel learns the size now, and all who use the file go through it from now on. */
-void client_map(u64 descriptor) {
+void client_map(u64 descriptor, u64 offset, u64 bytes) {
   u8 stat[144];
   if (!segment || stopped || descriptor >= DESCRIPTORS_MAX) return;
   u32 fd = (u32)descriptor, word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
@@ -180,9 +193,12 @@ void client_map(u64 descriptor) {
   unlock(d);
   struct segment_record *r = segment_record_at(segment, d->record);
   if (!r || segment_lock(&c, r)) return;
+  int first = !r->mapped && kernel_has_none(r);
+  u64 size = r->size;
   r->mapped = 1;
   segment_unlock(r);
   SYS(NR_fstat, fd, stat, 0, 0, 0, 0);
+  if (first) fetch(fd, offset, bytes, size);
 }
 
 u32 looked_at(u32 fd) {

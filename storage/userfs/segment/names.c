@@ -147,6 +147,9 @@ u32 names_make(struct segment *s, u64 folder, const u8 *text, u64 bytes, const s
   STORE(r->size, 0);
   STORE(r->mapped, 0);
   STORE(r->modified_ns, node->changed_ns);
+  /* A number is free when the kernel has let go of its last file: what it held then, it holds no more. */
+  STORE(r->fills_gone, LOAD(r->fills));
+  STORE(r->told_gone, LOAD(r->told));
   STORE(r->live, 1);
   n->spare_count--;
   n->made[n->made_count] = inode;

@@ -134,11 +134,14 @@ fn what_was_found_in_a_file_serves_the_next_process() {
         assert_eq!(text(&run(&injector, BASH, script)), "trapped\n3\n");
         before == shown
     });
-    // What is known is mapped: nothing of libc is this process's own.
+    // What is known is mapped: nothing of libc or of the loader is this process's own.
     let maps = text(&run(&injector, BASH, "cat /proc/$$/maps"));
-    let images: Vec<&str> = maps.lines().filter(|line| line.contains("/memfd:weir:libc.so")).collect();
-    assert_eq!(images.len(), 2, "trampolines and code: {maps}");
-    assert!(images.iter().all(|line| line.contains(" r-xp ")), "{images:?}");
+    for file in ["libc.so", "ld-linux-x86-64.so"] {
+        let images: Vec<&str> =
+            maps.lines().filter(|line| line.contains(&format!("/memfd:weir:{file}"))).collect();
+        assert_eq!(images.len(), 2, "trampolines and code of {file}: {maps}");
+        assert!(images.iter().all(|line| line.contains(" r-xp ")), "{images:?}");
+    }
     // A file that has just been written may change once more unseen: it is not believed yet, and runs all the same.
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("echo");

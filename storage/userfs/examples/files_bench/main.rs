@@ -7,6 +7,7 @@
 //! `archive`, `tree`, `all`.
 #![allow(unsafe_code)]
 
+mod left;
 mod trees;
 mod ways;
 

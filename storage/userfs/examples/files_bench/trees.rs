@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::ways::{Way, Ways};
-use crate::{Failure, Figures};
+use crate::{Failure, Figures, left};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn measured(name: &str, way: &Way, command: &mut Command, into: &mut Figures) ->
 
 /// A tree is unpacked by tar, and copied by rsync.
 pub fn tree(ways: &Ways, rounds: usize, files: usize) -> Result<Figures, Failure> {
-    let (kept, mut figures) = (tempfile::tempdir_in("/dev/shm")?, Figures::new());
+    let (kept, mut figures) = (left::folder("/dev/shm")?, Figures::new());
     let (planted, archive) = (kept.path().join("tree"), kept.path().join("tree.tar"));
     plant(&planted, files)?;
     ran(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&planted).arg("."))?;
@@ -104,7 +104,7 @@ pub fn tree(ways: &Ways, rounds: usize, files: usize) -> Result<Figures, Failure
 /// The small and mixed files of the workloads in a tar.gz, read in place a second time, when they are unpacked already; directly: the
 /// files themselves.
 pub fn archive(ways: &Ways, rounds: usize) -> Result<Figures, Failure> {
-    let (kept, mut figures) = (tempfile::tempdir_in("/dev/shm")?, Figures::new());
+    let (kept, mut figures) = (left::folder("/dev/shm")?, Figures::new());
     let (files, packed, point) =
         (kept.path().join("files"), kept.path().join("files.tar.gz"), kept.path().join("mount"));
     for folder in [&files, &point] {

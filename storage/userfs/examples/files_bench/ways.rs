@@ -1,6 +1,6 @@
 //! The ways by which programs reach files, mounted side by side until this is dropped.
 
-use crate::Failure;
+use crate::{Failure, left};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -81,8 +81,9 @@ struct Offered {
 }
 
 impl Offered {
-    fn new() -> Result<Offered, Failure> {
+    fn new(folder: &Path) -> Result<Offered, Failure> {
         let before = std::fs::read_to_string(RING_OFFERED)?;
+        left::note(folder, RING_OFFERED, &before)?;
         std::fs::write(RING_OFFERED, "Y")?;
         Ok(Offered { before })
     }
@@ -155,8 +156,9 @@ impl Ways {
     /// Mounts all.
     pub fn new() -> Result<Ways, Failure> {
         // What is kept beside the programs is on the disk's file system.
-        let folder = tempfile::tempdir_in("/var/tmp")?;
-        let below = [tempfile::tempdir_in("/dev/shm")?, tempfile::tempdir_in("/var/tmp")?];
+        left::clean()?;
+        let folder = left::folder("/var/tmp")?;
+        let below = [left::folder("/dev/shm")?, left::folder("/var/tmp")?];
         let own = Path::new(env!("CARGO_MANIFEST_DIR"));
         let sources = own.join("examples/files_bench");
         compiled(&sources.join("work.c"), &[], &folder.path().join("work"))?;
@@ -190,7 +192,7 @@ impl Ways {
             );
             return Ok(ways);
         }
-        ways._offered = Some(Offered::new()?);
+        ways._offered = Some(Offered::new(ways.folder.path())?);
         for (name, below, given) in
             [("uring", 0, false), ("uring_passthrough", 0, true), ("ext4_uring_passthrough", 1, true)]
         {

@@ -133,7 +133,9 @@ impl Kept {
             command.pre_exec(move || {
                 // Who was root a moment ago may be traced by nobody, until it begins a program.
                 libc::prctl(libc::PR_SET_DUMPABLE, 1);
-                std::mem::forget(weir_intercept::announce(&name).map_err(std::io::Error::other)?);
+                // Where there is no daemon at the moment the program goes on as ever, as by `weir fs run`. (An error that is no
+                // number of the system's would be told as EINVAL of exec.)
+                std::mem::forget(weir_intercept::announce(&name));
                 Ok(())
             });
         }
@@ -426,6 +428,51 @@ fn accelerated_programs_that_make_files_lose_none() {
             .collect::<std::collections::BTreeSet<_>>()
             .len()
     );
+    kept.end();
+}
+
+/// A dynamic program of the mount, and a static one, both begun again and again by an accelerated shell and by us.
+#[test]
+fn programs_begin_while_daemons_die() {
+    if let Err(error) = weir_intercept::possible() {
+        return println!("NOT RUN programs_begin_while_daemons_die: {error}");
+    }
+    let Some(kept) = Kept::memory("programs_begin_while_daemons_die") else { return };
+    let root = kept.root();
+    fs::copy("/bin/echo", root.join("echo")).unwrap();
+    let programs: Vec<&str> = ["./echo", "/bin/busybox echo"]
+        .into_iter()
+        .filter(|line| line.starts_with('.') || Path::new("/bin/busybox").exists())
+        .collect();
+    let script = format!(
+        "n=0; while [ ! -e end ]; do for program in '{}'; do n=$((n + 1)); said=$($program $n) || {{ echo $program ended by $?; exit 1; }}; \
+         [ \"$said\" = $n ] || {{ echo \"$program said $said\"; exit 1; }}; done; done; echo $n",
+        programs.join("' '")
+    );
+    let shell = kept.command("bash").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut own = kept.command("./echo");
+    let (begun, end) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !end.load(Ordering::Relaxed) {
+                let output = own.output().unwrap();
+                assert!(output.status.success() && output.stdout == b"\n", "{output:?}");
+                begun.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for _ in 0..DEATHS {
+            let before = begun.load(Ordering::Relaxed);
+            until("some programs", || begun.load(Ordering::Relaxed) > before + 20);
+            kept.next_daemon();
+        }
+        end.store(true, Ordering::Relaxed);
+    });
+    fs::write(root.join("end"), "").unwrap();
+    let output = shell.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said: usize = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    assert!(said > 20 && begun.load(Ordering::Relaxed) > 20, "{said} programs of the shell");
+    assert!(kept.status().unwrap().acceleration.injected > 0, "the last daemon accelerated some");
     kept.end();
 }
 

@@ -120,11 +120,7 @@ fn a_database_is_made_used_and_found_again() {
     // The daemon dies between two of its programs, and in the middle of one.
     kept.next_daemon();
     let killer = std::thread::scope(|scope| {
-        let killer = scope.spawn(|| {
-            // In its middle: a program that begins at that moment may be told EINVAL by the kernel and begin not.
-            std::thread::sleep(std::time::Duration::from_millis(300));
-            kept.next_daemon()
-        });
+        let killer = scope.spawn(|| kept.next_daemon());
         single("update t set m = m || 'x' where i % 2 = 0;\nvacuum full t;\ncheckpoint;\n");
         killer.join()
     });
