@@ -28,6 +28,12 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 pub const PUNT_SOCKET: &str = "punt.sock";
 /// File name of the agent's datagram socket in the run directory.
 pub const PUNT_AGENT_SOCKET: &str = "punt-agent.sock";
+/// File name in the run directory of the supervisor's store of descriptors.
+pub const STORE_SOCKET: &str = "store.sock";
+/// Largest message to or from the store, bytes.
+pub const STORE_BYTES_MAX: usize = 16 * 1024;
+/// Most descriptors of one thing in the store: below the kernel's 253.
+pub const STORE_FDS_MAX: usize = 128;
 /// File name in the run directory of the lock (`flock`) that a running switch holds.
 pub const SWITCH_LOCK: &str = "switch.lock";
 /// Most entries of one [`Answer::Entries`] frame.
@@ -48,6 +54,44 @@ impl std::fmt::Display for PortName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.network, self.endpoint)
     }
+}
+
+/// From the switch to the supervisor's store (`SOCK_SEQPACKET`, one of these a message). What the store has it neither
+/// reads nor uses: a switch that crashed is followed by one that gets the same open files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToStore {
+    /// Keep the descriptors that come with this, in place of those of the same name.
+    Keep {
+        /// The name.
+        name: String,
+        /// What they are, in the words of whoever keeps them.
+        bytes: Vec<u8>,
+    },
+    /// Keep these no more.
+    Drop {
+        /// The name.
+        name: String,
+    },
+    /// Keep only what has come by this connection.
+    Settle,
+    /// Send all that is kept, and [`FromStore::Done`]; it stays kept.
+    Give,
+    /// Say [`FromStore::Done`] when what was said before is done.
+    Sync,
+}
+
+/// From the store to the switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromStore {
+    /// Something that was kept, with its descriptors.
+    Kept {
+        /// The name.
+        name: String,
+        /// What they are.
+        bytes: Vec<u8>,
+    },
+    /// That was all.
+    Done,
 }
 
 /// From the agent (or a tool) to the switch.

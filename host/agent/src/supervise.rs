@@ -11,12 +11,14 @@
 //! - An agent that a former supervisor left behind is ended: two of them would take the session from
 //!   each other for ever. It holds `<run_dir>/agent.lock`, and nothing that traffic needs.
 //! - The monitor is treated as the agent is: nothing that traffic needs depends on it.
+//! - What a switch has open is kept here as well ([`store`]), so that the next one after a crash gets the same devices and sockets.
 //! - On SIGTERM or SIGINT agent and monitor are stopped, and the switch only when `stop_switch` is set;
 //!   otherwise it stays, and the next supervisor adopts it. A switch of another program is taken over from, under traffic, by one
 //!   of ours: see [`upgrade`]. Under systemd the unit needs
 //!   `KillMode=process` for that.
 
 mod silence;
+mod store;
 pub mod upgrade;
 
 use crate::AgentError;
@@ -27,12 +29,14 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use store::Store;
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 use upgrade::{FromSupervisor, Request, Watched};
 
-/// A child that lived this long starts again with the first wait, milliseconds.
-pub const STEADY_MS: u64 = 10_000;
+/// A child that lived this long starts again with the first wait, milliseconds: so one that always lives a little longer is started
+/// so often and no oftener, and nobody behind it waits.
+pub const STEADY_MS: u64 = 2_000;
 /// A child gets so long to end by itself before it is killed, milliseconds.
 pub const GRACE_MS: u64 = 5_000;
 /// How often a lock held by somebody else is tried, milliseconds.
@@ -107,6 +111,8 @@ pub struct SupervisorConfig {
     pub replaces_others: bool,
     /// Where upgrades are asked for.
     pub upgrade_socket: PathBuf,
+    /// Where the switch's descriptors are kept.
+    pub store_socket: PathBuf,
     /// First wait between two starts of a child that dies, milliseconds.
     pub backoff_min_ms: u64,
     /// Longest wait between two starts of a child that dies, milliseconds.
@@ -156,13 +162,16 @@ pub async fn run(config: SupervisorConfig, stop: watch::Receiver<bool>) -> Resul
     };
     let agent = keep(&config.agent, &config.agent_lock, &config, stop.clone());
     let (sender, requests) = mpsc::channel(upgrade::REQUESTS_MAX);
-    let kept = async { tokio::join!(agent, monitor, keep_switch(&config, requests, stop.clone())) };
+    let store = Store::listen(&config.store_socket);
+    let switch = keep_switch(&config, &store, requests, stop.clone());
+    let kept = async { tokio::join!(agent, monitor, switch) };
     tokio::select! {
         _ = kept => {}
         () = upgrade::listen(config.upgrade_socket.clone(), sender) => {}
     }
     // Whoever asks now is told that nobody is here.
     let _ = std::fs::remove_file(&config.upgrade_socket);
+    let _ = std::fs::remove_file(&config.store_socket);
     Ok(())
 }
 
@@ -257,10 +266,17 @@ async fn keep(spec: &ChildSpec, lock: &Path, config: &SupervisorConfig, mut stop
 }
 
 /// The switch that runs.
-enum Running {
+struct Running {
+    /// Its number, if that is known.
+    pid: Option<u32>,
+    how: How,
+}
+
+/// How its end is noticed.
+enum How {
     /// Our child.
     Child(Child),
-    /// One that an earlier supervisor started, and how its end is noticed; without that the lock is looked at.
+    /// One that an earlier supervisor started; without the rest the lock is looked at.
     Adopted(Option<Watched>),
 }
 
@@ -268,25 +284,34 @@ impl Running {
     fn adopt(lock: &Path) -> Running {
         let pid = holder(lock);
         tracing::info!(pid = pid.map(Pid::as_raw_pid), "a switch is running: adopted");
-        Running::Adopted(pid.and_then(Watched::new))
+        let number = pid.map(|pid| pid.as_raw_pid().cast_unsigned());
+        Running { pid: number, how: How::Adopted(pid.and_then(Watched::new)) }
+    }
+
+    fn child(child: Child) -> Running {
+        Running { pid: child.id(), how: How::Child(child) }
+    }
+
+    fn pid(&self) -> Option<u32> {
+        self.pid
     }
 
     /// Returns when it has ended.
     async fn ended(&mut self, lock: &Path) {
-        match self {
-            Running::Child(child) => match child.wait().await {
+        match &mut self.how {
+            How::Child(child) => match child.wait().await {
                 Ok(status) => tracing::warn!(child = "switch", %status, "ended"),
                 Err(error) => tracing::warn!(child = "switch", %error, "cannot be waited for"),
             },
-            Running::Adopted(Some(watched)) => watched.ended().await,
-            Running::Adopted(None) => freed(lock).await,
+            How::Adopted(Some(watched)) => watched.ended().await,
+            How::Adopted(None) => freed(lock).await,
         }
     }
 
     async fn end(self, config: &SupervisorConfig) {
-        match self {
-            Running::Child(child) => end_child(child, config.switch.name).await,
-            Running::Adopted(_) => end_holder(&config.switch_lock, &[Signal::TERM, Signal::KILL]).await,
+        match self.how {
+            How::Child(child) => end_child(child, config.switch.name).await,
+            How::Adopted(_) => end_holder(&config.switch_lock, &[Signal::TERM, Signal::KILL]).await,
         }
     }
 }
@@ -299,6 +324,7 @@ enum Happened {
 
 async fn keep_switch(
     config: &SupervisorConfig,
+    store: &Store,
     mut requests: mpsc::Receiver<Request>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -307,14 +333,14 @@ async fn keep_switch(
     loop {
         let started = Instant::now();
         let running = match lock_is_free(&config.switch_lock) {
-            Ok(true) => spawn(&spec).map(Running::Child).map_err(|error| error.to_string()),
+            Ok(true) => spawn(&spec).map(Running::child).map_err(|error| error.to_string()),
             Ok(false) => Ok(Running::adopt(&config.switch_lock)),
             Err(error) => Err(format!("{}: {error}", config.switch_lock.display())),
         };
         let mut lived_ms = 0;
         match running {
             Ok(mut running) => {
-                if let Running::Child(child) = &running {
+                if let How::Child(child) = &running.how {
                     tracing::info!(child = spec.name, pid = child.id(), "started");
                 } else if config.replaces_others
                     && upgrade::is_other_program(&config.switch_lock, &spec.program)
@@ -327,7 +353,8 @@ async fn keep_switch(
                         tracing::error!(reason, "the switch of the other program goes on");
                     }
                 }
-                let happened = watch_switch(config, &mut spec, &mut running, &mut requests, &mut stop).await;
+                let happened =
+                    watch_switch(config, store, &mut spec, &mut running, &mut requests, &mut stop).await;
                 lived_ms = started.elapsed().as_millis() as u64;
                 if let Happened::Stopped = happened {
                     if config.stop_switch {
@@ -337,6 +364,7 @@ async fn keep_switch(
                     }
                     return;
                 }
+                store.ended(running.pid());
             }
             Err(error) => tracing::error!(error, "trying again"),
         }
@@ -349,6 +377,7 @@ async fn keep_switch(
 /// Watches a switch until it has ended, or we are to stop. Who takes over meanwhile takes its place.
 async fn watch_switch(
     config: &SupervisorConfig,
+    store: &Store,
     spec: &mut ChildSpec,
     running: &mut Running,
     requests: &mut mpsc::Receiver<Request>,
@@ -364,15 +393,16 @@ async fn watch_switch(
             () = &mut silent, if !killed => {
                 tracing::error!(child = spec.name, "does not answer: killed");
                 killed = true;
-                match running {
+                match &mut running.how {
                     // An error means that it has ended, which the wait above sees.
-                    Running::Child(child) => drop(child.start_kill()),
-                    Running::Adopted(_) => end_holder(&config.switch_lock, &[Signal::KILL]).await,
+                    How::Child(child) => drop(child.start_kill()),
+                    How::Adopted(_) => end_holder(&config.switch_lock, &[Signal::KILL]).await,
                 }
             }
             Some(request) = requests.recv() => {
                 let answer = replace(config, spec, request.program, running).await;
-                if let FromSupervisor::Upgraded { .. } = answer {
+                if let FromSupervisor::Upgraded { pid, .. } = answer {
+                    store.expect(pid);
                     silent = Box::pin(silence());
                     killed = false;
                 }
@@ -396,16 +426,16 @@ async fn replace(
     new.program = program.unwrap_or(new.program);
     let before = holder(lock);
     let old_ends = async {
-        match running {
-            Running::Child(_) | Running::Adopted(Some(_)) => running.ended(lock).await,
+        match running.how {
+            How::Child(_) | How::Adopted(Some(_)) => running.ended(lock).await,
             // The lock is handed over, so it is never free.
-            Running::Adopted(None) => upgrade::looked_for(|| holder(lock) != before).await,
+            How::Adopted(None) => upgrade::looked_for(|| holder(lock) != before).await,
         }
     };
     match upgrade::replace(&new, config.take_over, lock, old_ends).await {
         Ok((child, took_ms)) => {
             let pid = child.id().unwrap_or_default();
-            (*running, *spec) = (Running::Child(child), new);
+            (*running, *spec) = (Running::child(child), new);
             FromSupervisor::Upgraded { pid, took_ms }
         }
         Err(reason) => {

@@ -190,7 +190,8 @@ impl Switch {
         let mind = make_mind(config, TokenKey::new(secrets.dataplane));
         let given = Given::fresh(config, &secrets)?;
         let outside = given.outside.clone();
-        let assembly = Assembly::new(config, secrets, mind, given)?;
+        let mut assembly = Assembly::new(config, secrets, mind, given)?;
+        let found = std::mem::take(&mut assembly.found);
         if let Some(outside) = &outside {
             assembly
                 .slow
@@ -206,7 +207,11 @@ impl Switch {
         // Whoever spoke through the one before goes on, and none of their flows is known.
         assembly.slow.tell_engine(Command::Resume).map_err(system("starting the engine"))?;
         log_budget(config);
-        let (running, slow) = assembly.run_engine(config)?;
+        let (running, mut slow) = assembly.run_engine(config)?;
+        slow.go_on_with(
+            found,
+            outside.as_ref().map(|outside| (outside.name.clone(), Arc::clone(&outside.device))),
+        );
         running.run(slow, outside)?.keep()
     }
 
@@ -327,6 +332,9 @@ impl Switch {
             slow.tell_engine(outside_port(outside)).map_err(system("giving the outside to the engine"))?;
         }
         running.sign()?;
+        if let Some(outside) = &outside {
+            slow.keep_outside(outside.name.clone(), Arc::clone(&outside.device));
+        }
         slow.take_over(taken, fragments).map_err(|error| HandoverError::Own(error.to_string()))?;
         Ok(outside)
     }

@@ -53,6 +53,7 @@ impl Scene {
             take_over: "--take-over",
             replaces_others: false,
             upgrade_socket: directory.path().join(upgrade::SUPERVISOR_SOCKET),
+            store_socket: directory.path().join("store.sock"),
             backoff_min_ms: 10,
             backoff_max_ms: 50,
         };

@@ -9,6 +9,7 @@ mod scale;
 mod setup;
 mod setup_steps;
 mod upgrade;
+mod vm;
 
 pub use order::tool as order_client;
 
@@ -43,6 +44,8 @@ enum Command {
     Completion(completion::Completion),
     /// How long a host stands still when its switch is replaced under traffic, and when it crashes (root)
     Upgrade(upgrade::Upgrade),
+    /// Two QEMU guests on two hosts, beside QEMU's own socket and TAP (root)
+    Vm(vm::Vm),
     /// Memory and disk of a group of three over a million writes, beside etcd
     Growth(order::Growth),
     /// All of them
@@ -65,6 +68,7 @@ impl Bench {
             Command::Setup(bench) => bench.run(),
             Command::Completion(bench) => bench.run(),
             Command::Upgrade(bench) => bench.run(),
+            Command::Vm(bench) => bench.run(),
             Command::Growth(bench) => bench.run(),
             Command::All => {
                 net::Net::usual().run()?;
@@ -76,6 +80,7 @@ impl Bench {
                 setup::Setup::usual().run()?;
                 completion::Completion::usual().run()?;
                 upgrade::Upgrade::usual().run()?;
+                vm::Vm::usual().run()?;
                 order::Growth::usual().run()
             }
         }

@@ -38,6 +38,8 @@ pub struct Weir {
     short: &'static str,
     program: PathBuf,
     daemons: Vec<Daemon>,
+    /// The controller's namespace and the folder, once it runs.
+    operator: Option<(Netns, PathBuf)>,
 }
 
 struct Ground {
@@ -52,12 +54,26 @@ struct Ground {
 impl Weir {
     /// Runs this binary.
     pub fn new(program: PathBuf) -> Weir {
-        Weir { name: "weir", short: "w", program, daemons: Vec::new() }
+        Weir { name: "weir", short: "w", program, daemons: Vec::new(), operator: None }
     }
 
     /// Runs another build, as a peer.
     pub fn beside(program: PathBuf) -> Weir {
-        Weir { name: "weir-beside", short: "b", program, daemons: Vec::new() }
+        Weir { name: "weir-beside", short: "b", program, daemons: Vec::new(), operator: None }
+    }
+
+    /// Applies more resources, once it is set up.
+    ///
+    /// # Errors
+    /// What the controller says.
+    pub fn apply_more(&self, name: &str, text: &str) -> Result<()> {
+        let Some((control, folder)) = &self.operator else { return Ok(()) };
+        let file = folder.join(format!("{name}.json"));
+        std::fs::write(&file, text).map_err(|error| Error::io("write resources", error))?;
+        let (context, file) = (folder.join("controller/admin.json"), file.display().to_string());
+        let context = context.display().to_string();
+        let arguments = ["--context", &context, "apply", "--yes", "--wait-s", "30", "-f", &file];
+        control.run(&self.program.display().to_string(), &arguments).map(drop)
     }
 }
 
@@ -74,6 +90,7 @@ impl Path for Weir {
 
     fn set_up(&mut self, scope: &Scope) -> Result<Endpoints> {
         let ground = Ground::make(scope, self)?;
+        self.operator = Some((ground.control.clone(), ground.folder.clone()));
         self.daemons.push(ground.controller(scope)?);
         let token = ground.weir(&["token"])?;
         self.daemons.push(ground.node(scope, "g1", &ground.control, CONTROLLER, 1, &token)?);

@@ -23,7 +23,7 @@ use weir_agent::supervise::{
 use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::join::{IDENTITY_FILE, TRUST_FILE};
-use weir_model::local::{CONTROL_SOCKET, SWITCH_LOCK};
+use weir_model::local::{CONTROL_SOCKET, STORE_SOCKET, SWITCH_LOCK};
 use weir_switch::config::{EngineConfig, ExternalConfig, SwitchConfig};
 
 /// Settings of this node as the command line gave them, in the state directory.
@@ -221,6 +221,7 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
             take_over: "--take-over",
             replaces_others: config.supervisor.take_over,
             upgrade_socket: config.run_dir.join(SUPERVISOR_SOCKET),
+            store_socket: config.run_dir.join(STORE_SOCKET),
             backoff_min_ms: config.supervisor.backoff_min_ms,
             backoff_max_ms: config.supervisor.backoff_max_ms,
         };

@@ -41,6 +41,7 @@ pub mod guests;
 pub mod message;
 pub mod new;
 pub mod old;
+pub mod store;
 pub mod wire;
 
 #[cfg(test)]

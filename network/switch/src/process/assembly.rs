@@ -1,6 +1,6 @@
 //! The parts of a switch put together, and its threads.
 
-use super::given::{Given, Outside, Sockets, copies, gate_opener, open_numbers};
+use super::given::{Given, Outside, Sockets, copies, gate_opener, open_numbers, underlay_of};
 use super::{Secrets, Switch, SwitchError, read_identity, system, who};
 use crate::config::SwitchConfig;
 use crate::control::clients::ControlCounters;
@@ -13,7 +13,9 @@ use crate::engine::transmit::Transmit;
 use crate::engine::{COMMANDS_MAX, Channels, Engine, MissLoad, RING_BYTES, RING_FRAMES, Shared, Underlay};
 use crate::flowtable::{FlowStore, Index};
 use crate::handover::Fixed;
+use crate::handover::new::Taken;
 use crate::handover::old::Keeper;
+use crate::handover::store::Words;
 use crate::handover::{self, HandoverCounters, UPGRADE_SOCKET};
 use crate::ports::attach::Attacher;
 use crate::slow::flows::FlowBook;
@@ -37,6 +39,8 @@ const ASKS_MAX: usize = 4;
 /// The parts of a switch, before any of its threads runs.
 pub(super) struct Assembly<M> {
     pub(super) slow: Slow<M>,
+    /// What a crashed process had open.
+    pub(super) found: Taken,
     engine: Engine,
     control: Control,
     shared: Arc<Shared>,
@@ -74,11 +78,17 @@ impl<M: Mind + 'static> Assembly<M> {
             receivers: copy(&given.receivers)?,
             senders: copy(&given.senders)?,
         };
+        let (found, start_taken) = (given.found, given.taken);
         let underlay = underlay(config, given.receivers, given.senders, &shared.counters);
+        let mut store = given.store;
+        let kept = fixed.receivers.iter().chain(&fixed.senders).map(|(socket, _)| socket.try_clone());
+        let kept: io::Result<Vec<_>> = kept.map(|socket| socket.map(Arc::new)).collect();
+        let kept = kept.map_err(system("copying a descriptor"))?;
+        store.keep(Words::Underlay(underlay_of(config)), kept);
         let batch = usize::from(config.engine.batch);
         let engine = Engine::new(Arc::clone(&shared), channels, underlay, tables, polling(config), batch)
             .map_err(system("making the engine"))?;
-        let engine = if given.taken { engine.paused() } else { engine };
+        let engine = if start_taken { engine.paused() } else { engine };
         let counters = Arc::new(ControlCounters::default());
         let (request_sender, requests) = sync_channel(REQUESTS_MAX);
         let control = Control::on(given.control, request_sender, Arc::clone(&shared), Arc::clone(&counters))
@@ -102,7 +112,8 @@ impl<M: Mind + 'static> Assembly<M> {
             open_gate: gate_opener(config, secrets.group_key),
             journal: given.journal,
             flows,
-            ports: if given.taken { book.adopting() } else { book },
+            ports: if start_taken || !found.taps.is_empty() { book.adopting() } else { book },
+            store,
             link,
             requests,
             punt: given.punt,
@@ -121,7 +132,8 @@ impl<M: Mind + 'static> Assembly<M> {
             counters: Arc::clone(&handed),
             path: config.run_dir.join(UPGRADE_SOCKET),
         };
-        Ok(Assembly { slow, engine, control, shared, keeper, counters: handed, left, lock: given.lock })
+        let (counters, lock) = (handed, given.lock);
+        Ok(Assembly { slow, found, engine, control, shared, keeper, counters, left, lock })
     }
 
     pub(super) fn run_engine(self, config: &SwitchConfig) -> Result<(Running, Slow<M>), SwitchError> {

@@ -10,6 +10,7 @@ use crate::control::{self, CONTROL_SOCKET, PUNT_SOCKET};
 use crate::engine::port::{Device, Port};
 use crate::engine::{Command, EXTERNAL, sys};
 use crate::handover::new::Taken;
+use crate::handover::store::{Found, KeptUnderlay, Store};
 use crate::handover::{self, HandoverError, KILL_LIMIT};
 use crate::ports;
 use std::io;
@@ -114,6 +115,17 @@ pub(super) fn adopt_outside(
     }
 }
 
+/// The device of the outside that a crashed process had, as the settings want it now, or a new one.
+fn outside_again(config: &SwitchConfig, found: &mut Taken) -> Result<Option<Outside>, SwitchError> {
+    found.taps.retain(|_, (_, device)| ports::tap::is_alive(device.as_fd()));
+    let is_kept = found.taps.contains_key(&None);
+    let outside = adopt_outside(config, found)?;
+    if let (true, Some(external)) = (is_kept, &config.external) {
+        ports::settle_external(&external.device, external.mtu, &external.addresses)?;
+    }
+    Ok(outside)
+}
+
 /// The command that gives the outside to the engine.
 pub(super) fn outside_port(outside: &Outside) -> Command {
     // The kernel takes a frame for its own by the destination alone.
@@ -141,6 +153,10 @@ pub(super) struct Given {
     pub(super) journal: (Journal, Vec<Vec<u8>>),
     /// Where the switch's own clock begins.
     pub(super) start: Instant,
+    /// Where the supervisor keeps what is open.
+    pub(super) store: Store,
+    /// What a crashed process had open, until the ports take it.
+    pub(super) found: Taken,
     /// Whether another process still has the rest.
     pub(super) taken: bool,
 }
@@ -149,7 +165,17 @@ impl Given {
     /// Opens all of it, when no other process serves.
     pub(super) fn fresh(config: &SwitchConfig, secrets: &Secrets) -> Result<Given, SwitchError> {
         let lock = lock(&config.run_dir)?;
-        let (receivers, senders) = open_sockets(config)?;
+        let mut store = Store::new(&config.run_dir);
+        let Found { underlay, taken: mut found } = store.find();
+        let (receivers, senders) = match underlay.map(|kept| sockets_again(config, kept)) {
+            Some(Some(sockets)) => sockets,
+            Some(None) => {
+                // They are bound to what the settings say no more, or in another number.
+                store.release_underlay();
+                open_sockets(config)?
+            }
+            None => open_sockets(config)?,
+        };
         let gate = gate_opener(config, secrets.group_key.clone())();
         let checkpoint = config.state_dir.join(CHECKPOINT_FILE);
         Ok(Given {
@@ -160,10 +186,12 @@ impl Given {
                 .map_err(system("opening the punt socket"))?,
             receivers,
             senders,
-            outside: open_outside(config)?,
+            outside: outside_again(config, &mut found)?,
             gate: gate.map_err(|error| file_error("the checkpoint", &checkpoint, error))?,
             journal: open_journal(config)?,
             start: Instant::now(),
+            store,
+            found,
             taken: false,
         })
     }
@@ -205,8 +233,39 @@ impl Given {
             journal: journal
                 .map_err(|error| file_error("the journal of connections", &connections, error))?,
             start: Instant::now().checked_sub(Duration::from_millis(now_ms)).unwrap_or_else(Instant::now),
+            store: Store::new(&config.run_dir),
+            found: Taken::default(),
             taken: true,
         })
+    }
+}
+
+/// The sockets of the underlay that a crashed process had, if they are what the settings say. What came meanwhile waits in them.
+fn sockets_again(
+    config: &SwitchConfig,
+    (of, fds): (KeptUnderlay, Vec<OwnedFd>),
+) -> Option<(Sockets, Sockets)> {
+    if of != underlay_of(config) {
+        return None;
+    }
+    let mut fds = fds.into_iter();
+    let receivers: Sockets = fds.by_ref().take(of.receivers.len()).zip(of.receivers).collect();
+    let senders: Sockets = fds.zip(of.senders).collect();
+    let again = receivers.iter().chain(&senders).try_for_each(|(socket, _)| {
+        let socket = UdpSocket::from(socket.try_clone()?);
+        set_options(&socket, config.underlay, config.engine.socket_buffer_bytes)
+    });
+    again.ok().map(|()| (receivers, senders))
+}
+
+/// What the sockets of the underlay are, by the settings, in the order in which [`open_sockets`] makes them.
+pub(super) fn underlay_of(config: &SwitchConfig) -> KeptUnderlay {
+    let formats = [Encapsulation::Geneve, Encapsulation::Vxlan];
+    let count = usize::from(config.engine.source_ports);
+    KeptUnderlay {
+        address: (config.underlay, config.geneve_port, config.vxlan_port),
+        receivers: formats.to_vec(),
+        senders: formats.iter().flat_map(|format| std::iter::repeat_n(*format, count)).collect(),
     }
 }
 

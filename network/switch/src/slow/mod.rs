@@ -31,6 +31,7 @@ use crate::engine::sys::Poller;
 use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};
 use crate::flow::{About, Effects, Hop, Ingress, Invalidate, MissReason, Outcome, PortEffect};
 use crate::flowtable::action::Tunnel;
+use crate::handover::store::Store;
 use captures::Captures;
 use flows::FlowBook;
 use handover::HandoverPort;
@@ -149,6 +150,7 @@ pub struct Slow<M> {
     journal_compacted_bytes: u64,
     flows: FlowBook,
     ports: PortBook,
+    store: Store,
     usage: UsageWindow,
     questions: Questions<(Miss, Vec<u8>)>,
     captures: Captures,
@@ -189,6 +191,8 @@ pub struct Parts<M> {
     pub flows: FlowBook,
     /// The book of ports, empty.
     pub ports: PortBook,
+    /// Keeps what is open for the process after this one.
+    pub store: Store,
     /// To the engine.
     pub link: EngineLink,
     /// From clients.
@@ -223,6 +227,7 @@ impl<M: Mind> Slow<M> {
             journal,
             flows: parts.flows,
             ports: parts.ports,
+            store: parts.store,
             questions: Questions::default(),
             captures: Captures::default(),
             handover: parts.handover,
@@ -561,6 +566,7 @@ impl<M: Mind> Slow<M> {
             self.look_at_veths();
         }
         self.questions.pass_time(now_ms);
+        self.store.tend();
         self.tell_packets();
         self.tell_ports();
         self.continue_states();

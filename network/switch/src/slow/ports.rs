@@ -8,6 +8,7 @@ use crate::flow::{PortEffect, PortIndex};
 use crate::handover::guests::Guest as Carried;
 use crate::handover::message::CarriedTap;
 use crate::handover::new::Taken;
+use crate::handover::store::Words;
 use crate::ports::attach::{Attached, Attacher, Opened, Target};
 use crate::ports::vhost::session::{Session, Tell, Told};
 use crate::ports::vhost::{Socket, guest::Guest};
@@ -352,6 +353,7 @@ impl<M: Mind> Slow<M> {
                 self.ports.attacher.forget(port);
                 if let Some(state) = self.ports.states.remove(&port) {
                     self.ports.numbers.remove(&state.key);
+                    self.store.drop_tap(&state.key);
                     match (&state.place, state.device) {
                         (_, Some(Given::Tap(device))) => drop(tap::set_carrier(device.as_fd(), false)),
                         // The agent takes the pair away.
@@ -375,8 +377,9 @@ impl<M: Mind> Slow<M> {
             Some(old) if old.place == place => {
                 (old.device, old.session, Some((old.wish, old.trouble, old.lost, old.lost_before)))
             }
-            Some(_) => {
+            Some(old) => {
                 self.ports.attacher.forget(port);
+                self.store.drop_tap(&old.key);
                 let _ = self.command(Command::RemovePort(usize::from(port)));
                 (None, None, None)
             }
@@ -406,6 +409,23 @@ impl<M: Mind> Slow<M> {
         } else if is_new {
             self.ports.wish(port);
         }
+    }
+
+    /// Goes on with what a crashed process had open, and keeps it and what is new.
+    pub(crate) fn go_on_with(&mut self, mut found: Taken, outside: Option<(String, Arc<OwnedFd>)>) {
+        if self.ports.adopting {
+            self.adopt(&mut found);
+        }
+        if let Some((device, tap)) = outside {
+            self.keep_outside(device, tap);
+        }
+        // What is left belongs to nobody any more.
+        self.store.settle();
+    }
+
+    /// Keeps the device of the outside.
+    pub(crate) fn keep_outside(&mut self, device: String, tap: Arc<OwnedFd>) {
+        self.store.keep(Words::Tap(CarriedTap { key: None, netns: None, device }), vec![tap]);
     }
 
     /// Gives the ports the devices that another process had, and looks for those that it had not.
@@ -523,6 +543,11 @@ impl<M: Mind> Slow<M> {
     fn give(&mut self, port: PortIndex, device: Device) {
         let Some(state) = self.ports.states.get_mut(&port) else { return };
         state.trouble = String::new();
+        if let (Device::Tap(device), Place::Tap(Target { netns, device: name, .. })) = (&device, &state.place)
+        {
+            let (key, netns, name) = (Some(state.key.clone()), netns.clone(), name.clone());
+            self.store.keep(Words::Tap(CarriedTap { key, netns, device: name }), vec![Arc::clone(device)]);
+        }
         let given = Port { device, up: state.wanted, ethernet: None };
         self.show_carrier(port);
         let _ = self.command(Command::SetPort(usize::from(port), Box::new(given)));
@@ -558,6 +583,7 @@ impl<M: Mind> Slow<M> {
         }
         state.trouble = format!("device '{}' is gone", state.place.name());
         self.ports.changed = true;
+        self.store.drop_tap(&state.key);
         if let Some(session) = &state.session {
             // It goes on with the next virtual machine by itself.
             state.trouble = format!("the virtual machine at '{}' took its memory back", state.place.name());

@@ -1,4 +1,6 @@
 //! What must hold when processes and devices come and go, and when policy changes.
+mod store;
+
 use crate::lab::{Lab, lab, label, sh, try_sh, wait_for};
 use crate::scripts::{TCP_SINK, TCP_SOURCE};
 use std::io::Write;
