@@ -30,6 +30,9 @@ use weir_trust::gate::Gate;
 
 /// How often a lock is tried that a process holds which is ending.
 const LOCK_LOOK: Duration = Duration::from_millis(2);
+/// How long, and how often, an address is tried that has just been let go.
+const RELEASE_LIMIT: Duration = Duration::from_secs(1);
+const RELEASE_LOOK: Duration = Duration::from_millis(5);
 /// Linux's `IP_PMTUDISC_DO` and `IPV6_PMTUDISC_DO`: never fragment.
 const PMTUDISC_DO: libc::c_int = 2;
 
@@ -141,6 +144,22 @@ pub(super) fn copies(sockets: &Sockets) -> io::Result<Sockets> {
     sockets.iter().map(|(socket, format)| Ok((socket.try_clone()?, *format))).collect()
 }
 
+/// Opens sockets where others have just been let go: a program that is about to begin may have copies of them for a moment, between its fork and
+/// its exec.
+fn open_released(config: &SwitchConfig) -> Result<(Sockets, Sockets), SwitchError> {
+    let until = Instant::now() + RELEASE_LIMIT;
+    loop {
+        match open_sockets(config) {
+            Err(SwitchError::Underlay { source, .. })
+                if source.kind() == io::ErrorKind::AddrInUse && Instant::now() < until =>
+            {
+                std::thread::sleep(RELEASE_LOOK);
+            }
+            result => return result,
+        }
+    }
+}
+
 /// What a switch works with: opened by itself, or handed over.
 pub(super) struct Given {
     pub(super) lock: OwnedFd,
@@ -172,7 +191,7 @@ impl Given {
             Some(None) => {
                 // They are bound to what the settings say no more, or in another number.
                 store.release_underlay();
-                open_sockets(config)?
+                open_released(config)?
             }
             None => open_sockets(config)?,
         };
