@@ -106,7 +106,7 @@ pub fn members(place: &Place, id: u32) -> (Members, Places) {
         members: all.map(|id| (id, place.peer(id))).collect(),
         votes: place.disk(id).join("votes"),
         // Both ways to write, beside each other.
-        in_memory: id % 2 == 0,
+        in_memory: id.is_multiple_of(2),
         threads: 2,
     };
     (members, places)
