@@ -1,8 +1,8 @@
 //! Descriptors that outlive the process that uses them (row A30, decision 0033): the supervisor's store, as systemd's is for services.
 //!
 //! A switch keeps copies of its devices and sockets here under names, with what it says of them. When it crashes they stay open: the kernel takes
-//! no carrier from the endpoints and forgets no neighbour, what comes meanwhile waits in the queues, and virtual machine monitors find
-//! their connections open. The next switch asks for all, and says which it goes on with.
+//! no carrier from the endpoints and forgets no neighbour, and what comes meanwhile waits in the queues. The next switch asks for all, and
+//! says which it goes on with.
 //!
 //! Invariants
 //! - The store neither reads nor uses what it has, and knows nothing of releases: bytes and descriptors.
@@ -128,8 +128,12 @@ impl Store {
         let mut clients: Vec<Client> = Vec::new();
         let mut next = 0;
         loop {
-            let mut watched: Vec<PollFd<'_>> = vec![PollFd::new(listener, PollFlags::IN)];
-            watched.extend(clients.iter().map(|client| PollFd::new(&client.socket, PollFlags::IN)));
+            let mut watched: Vec<PollFd<'_>> =
+                clients.iter().map(|client| PollFd::new(&client.socket, PollFlags::IN)).collect();
+            // One that waits for a place must not keep this thread awake.
+            if clients.len() < CLIENTS_MAX {
+                watched.push(PollFd::new(listener, PollFlags::IN));
+            }
             // A signal ends the wait early; then all are looked at, none of which blocks.
             let _ = poll(&mut watched, None);
             // Older ones first: what a process said before it died comes before what the next one asks.
