@@ -205,8 +205,9 @@ impl Tracee {
         (asking.rip, asking.rsp, asking.rax, asking.orig_rax) = (place, stack, u64::from(number), u64::MAX);
         self.set_registers(&asking)?;
         let behind = place + SYSCALL.len() as u64;
-        let after =
-            self.run_to(libc::PTRACE_SINGLESTEP, |stop, at| stop == Stop::Trap && at.rip == behind)?;
+        // Its beginning and its end. Not by a single step, which the program would go on with, and end by, if we died.
+        self.run_to(libc::PTRACE_SYSCALL, |stop, at| stop == Stop::Call && at.rip == behind)?;
+        let after = self.run_to(libc::PTRACE_SYSCALL, |stop, at| stop == Stop::Call && at.rip == behind)?;
         Ok(after.rax)
     }
 
