@@ -371,7 +371,10 @@ impl Shared {
             if was_decided(&self.published().store, &event.event) {
                 self.counters.intake_spared.fetch_add(1, Ordering::Relaxed);
             } else {
-                before.into_iter().for_each(|replica| self.passed_over(replica, &event.event));
+                // It may not have been checked yet: who drops what is forged does right.
+                if self.admits(&self.published(), &event).is_ok() {
+                    before.into_iter().for_each(|replica| self.passed_over(replica, &event.event));
+                }
                 self.intake(event);
             }
         }
