@@ -45,7 +45,7 @@ pub fn verify_one(
 ///
 /// # Errors
 /// [`TrustError::OtherPhase`], [`TrustError::EndorsementCount`] or [`TrustError::StrangeMember`] before anything costly is
-/// done, then those of [`verify_one`].
+/// done, then those of [`identity::verify_all`].
 pub fn verify(
     controllers: &ControllersEntry,
     header: &BatchHeader,
@@ -68,9 +68,7 @@ pub fn verify(
             None => return Err(TrustError::StrangeMember(one.member)),
         }
     }
-    let message = message(phase, header);
-    keys.into_iter()
-        .try_for_each(|(key, signature)| identity::verify(key, Context::Endorsement, &message, signature))
+    identity::verify_all(Context::Endorsement, &message(phase, header), &keys)
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use commonware_stream::sake::{self, Sake};
 use commonware_utils::ordered::Map;
 use commonware_utils::{NZU32, NZUsize};
 use rand_chacha::rand_core::CryptoRng;
+use rustix::time::{ClockId, clock_gettime};
 use weir_base::world::{Disk, DiskLock, RealDisk};
 use weir_order::log::prepare_spare;
 use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status};
@@ -181,7 +182,7 @@ impl BftEngine {
             now_ns,
             seed,
         )?;
-        let Opened { replica, run, writer, votes, lock, .. } = opened;
+        let Opened { replica, mut run, writer, votes, lock, .. } = opened;
         let (spares, wanted) = sync_channel::<Spare>(2);
         let (founders, in_memory) = (places.members, places.in_memory);
         let (storage, workers) = (places.votes.join(UNUSED_FOLDER), places.threads.max(1));
@@ -209,6 +210,7 @@ impl BftEngine {
                     .with_idle_spinner(iouring::SpinnerConfig::disabled())
                     .with_storage_directory(storage)
                     .with_tcp_nodelay(Some(true));
+                run.timed_by(thread_ns);
                 iouring::Runner::new(runtime).start(|context| agree(context, network, founders, run, here));
             } else {
                 tracing::info!(
@@ -238,6 +240,12 @@ impl BftEngine {
     pub fn replica(&self) -> &Replica {
         &self.replica
     }
+}
+
+/// Processor time of this thread: for consensus over io_uring, which has one; tokio's workers take turns.
+fn thread_ns() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Whether the kernel (6.1 and later, unless it is forbidden) has rings as the runtime makes them: the runtime itself would panic.

@@ -107,6 +107,47 @@ pub struct ReplicaCounters {
     pub repairs: u64,
     /// Wishes for a state that were not followed.
     pub wishes_refused: u64,
+    /// Times that something to order came when nothing was, until all of it was committed.
+    pub agreements: u64,
+    /// Processor time of the thread of consensus in them, nanoseconds: the rest of its time nobody waits for.
+    pub agreement_cpu_ns: u64,
+}
+
+/// Processor time of the calling thread, nanoseconds.
+pub type ProcessorTime = fn() -> u64;
+
+/// The processor time of agreeing.
+#[derive(Default)]
+struct Agreeing {
+    /// Where there is a processor to look at.
+    processor: Option<ProcessorTime>,
+    /// What it had used when the last thing came that was not asked for by consensus.
+    came_ns: u64,
+    /// What it had used when something to order came.
+    begun_ns: Option<u64>,
+}
+
+impl Agreeing {
+    /// Something comes.
+    fn comes(&mut self) {
+        if let (Some(processor), None) = (self.processor, self.begun_ns) {
+            self.came_ns = processor();
+        }
+    }
+
+    /// It was done, and something is left to order, or not. Gives what an agreement took that is over.
+    fn goes(&mut self, ordering: bool) -> Option<u64> {
+        let processor = self.processor?;
+        match (self.begun_ns, ordering) {
+            (None, true) => self.begun_ns = Some(self.came_ns),
+            (Some(begun_ns), false) => {
+                self.begun_ns = None;
+                return Some(processor().saturating_sub(begun_ns));
+            }
+            _ => {}
+        }
+        None
+    }
 }
 
 #[derive(Default)]
@@ -194,6 +235,7 @@ pub struct Run {
     /// Reads that wait for the next empty batch.
     barriers: Vec<Completion>,
     barriers_in_flight: usize,
+    agreeing: Agreeing,
 }
 
 /// A channel of the network between the members: one for each number in [`CHANNELS`].
@@ -343,6 +385,7 @@ pub fn open(
         membership,
         barriers: Vec::new(),
         barriers_in_flight: 0,
+        agreeing: Agreeing::default(),
     };
     run.publish();
     run.know_members();
@@ -418,6 +461,11 @@ impl JournalWriter {
 }
 
 impl Run {
+    /// Has agreements timed by the processor that runs this.
+    pub fn timed_by(&mut self, processor: ProcessorTime) {
+        self.agreeing.processor = Some(processor);
+    }
+
     /// Runs until the replica is stopped or cannot go on. `tracks` is told who may be linked with, whenever that changes.
     pub async fn run<E, S, R, B>(
         mut self,
@@ -498,11 +546,17 @@ impl Run {
                     Err(error) => return Err(format!("the network ended: {error}")),
                 },
                 command = self.commands.recv() => match command {
-                    Some(command) => self.command(command, &mut out, &mut words),
+                    Some(command) => {
+                        self.agreeing.comes();
+                        self.command(command, &mut out, &mut words);
+                    }
                     None => return Ok(()),
                 },
                 message = receiver.recv(), if self.unwritten < UNWRITTEN_BYTES_MAX => match message {
-                    Ok((from, bytes)) => self.heard(&from, bytes.into(), &mut out),
+                    Ok((from, bytes)) => {
+                        self.agreeing.comes();
+                        self.heard(&from, bytes.into(), &mut out);
+                    }
                     Err(error) => return Err(format!("the network ended: {error}")),
                 },
                 // The next round ticks.
@@ -772,9 +826,14 @@ impl Run {
         let _reached = sender.send(recipients, IoBuf::from(bytes), false);
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
         let waiting = self.core.waiting();
+        let agreed = self.agreeing.goes(self.core.is_ordering());
         let mut seen = locked(&self.inner.seen);
+        if let Some(cpu_ns) = agreed {
+            seen.counters.agreements += 1;
+            seen.counters.agreement_cpu_ns += cpu_ns;
+        }
         let begins = waiting == Waiting::Own && seen.waiting != Waiting::Own;
         seen.waiting = waiting;
         seen.status.id = self.inner.id;

@@ -42,6 +42,13 @@ pub const EQUIVOCATES: Kind = Kind::Equivocates;
 /// The liar while it runs.
 pub struct Liar(Child);
 
+impl Liar {
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
 impl Drop for Liar {
     fn drop(&mut self) {
         // Also after a failed assertion.

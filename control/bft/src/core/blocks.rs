@@ -42,6 +42,11 @@ impl Core {
         out.push(Output::Proposed { ticket, digest });
     }
 
+    /// Whether anything waits to be ordered.
+    pub fn is_ordering(&self) -> bool {
+        !self.batches.is_empty()
+    }
+
     /// Who waits for something to order.
     pub fn waiting(&self) -> Waiting {
         if !self.batches.is_empty() || !self.verifying.is_empty() || self.target.is_some() {

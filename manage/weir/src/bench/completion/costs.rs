@@ -4,7 +4,7 @@
 
 use super::super::order::client::{self, Cell};
 use super::super::order::median;
-use super::super::order::servers::{Peer, Servers};
+use super::super::order::servers::{Peer, Servers, Spent};
 use crate::cli::Failure;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
@@ -19,15 +19,16 @@ use weir_apps::fabric::Fabric;
 use weir_base::codec::encode;
 use weir_base::world::Rng;
 use weir_controller::core::{Core, CoreSettings, Input, Item, Outcome, Output, SharedApp, Signer};
-use weir_model::entry::{PortEntry, Vni};
+use weir_model::entry::{ControllersEntry, PortEntry, Vni};
 use weir_model::event::{
     ActuatorFacts, Event, EventBody, Mutation, Role, SignedEvent, SourceId, Transaction, Wanted,
 };
 use weir_model::packet_in::{PacketIn, PacketInReport, Why};
 use weir_model::resource::{Kind, ResourceId};
-use weir_model::signed::{GroupKey, GroupSignature, SignedHeader, SignedUpdates};
+use weir_model::signed::{GroupKey, GroupSignature, MemberSignature, SignedHeader, SignedUpdates};
 use weir_model::{Change, Entry, Key, Label, Update, Version};
 use weir_trust::batch::{GroupSigner as _, SingleSigner, Verifier, prepare_batch, sign_batch};
+use weir_trust::endorsement::{self, endorse};
 use weir_trust::gate::{Gate, take};
 use weir_trust::identity::{Context, KeyPair, sign_event, verify};
 use weir_trust::threshold::{
@@ -41,6 +42,8 @@ const ENDPOINTS: u8 = 8;
 const ADDRESSES: u8 = 16;
 /// How long a group of processes is driven, milliseconds.
 const WINDOW_MS: u64 = 1_500;
+/// From one write to the next of a group that has one at a time, milliseconds: long enough for what is done behind it.
+const EVERY_MS: u64 = 25;
 /// Callers of a group that has batches to make.
 const CALLERS_MANY: usize = 256;
 
@@ -66,6 +69,10 @@ pub struct Ordering {
     pub event_leader_ns: f64,
     /// For an event more in it, at another.
     pub event_member_ns: f64,
+    /// For a batch, at the one that leads, beside what anybody waits for.
+    pub late_leader_ns: f64,
+    /// The same at another.
+    pub late_member_ns: f64,
     /// How long one write took over real processes on this machine's processors.
     pub measured_ns: f64,
 }
@@ -77,6 +84,8 @@ pub struct Signing {
     pub share_ns: f64,
     /// Putting enough shares together, and checking what comes of it.
     pub combine_ns: f64,
+    /// Checking the endorsements of enough controllers.
+    pub endorsed_ns: f64,
 }
 
 /// See the module. All in nanoseconds.
@@ -152,20 +161,23 @@ impl Costs {
     pub fn measure_order(&mut self, order: Order, members: usize, folder: &Path) -> Result<(), Failure> {
         let peer = if order == Order::Bft { Peer::Bft } else { Peer::Weir };
         let servers = Servers::start_many(peer, members, folder)?;
-        let cell = |callers| Cell { reads: false, bytes: 100, callers };
-        client::run(&servers, &cell(CALLERS_MANY), WINDOW_MS)?;
+        let cell = |callers, every_ms| Cell { reads: false, bytes: 100, callers, every_ms };
+        client::run(&servers, &cell(CALLERS_MANY, 0), WINDOW_MS)?;
         // What they use when nobody wants anything: heartbeats, views without a block.
-        let before = servers.each_cpu_us();
+        let before = servers.each_spent()?;
         std::thread::sleep(Duration::from_millis(WINDOW_MS));
-        let idle: Vec<f64> = since(&servers, &before).iter().map(|us| us / WINDOW_MS as f64).collect();
-        let few = used(&servers, &cell(1), &idle)?;
-        let many = used(&servers, &cell(CALLERS_MANY), &idle)?;
+        let idle = since(&servers, &before)?;
+        let few = used(&servers, &cell(1, EVERY_MS), 2 * WINDOW_MS, &idle)?;
+        let many = used(&servers, &cell(CALLERS_MANY, 0), WINDOW_MS, &idle)?;
+        let batch = |few: Side, many: Side| (few.waited_ns - many.whole_ns).max(0.0);
         let found = Ordering {
-            batch_leader_ns: (few.0 - many.0).max(0.0),
-            batch_member_ns: (few.1 - many.1).max(0.0),
-            event_leader_ns: many.0,
-            event_member_ns: many.1,
-            measured_ns: few.2,
+            batch_leader_ns: batch(few.leader, many.leader),
+            batch_member_ns: batch(few.member, many.member),
+            event_leader_ns: many.leader.whole_ns,
+            event_member_ns: many.member.whole_ns,
+            late_leader_ns: (few.leader.whole_ns - few.leader.waited_ns).max(0.0),
+            late_member_ns: (few.member.whole_ns - few.member.waited_ns).max(0.0),
+            measured_ns: few.took_ns,
         };
         self.ordering.insert((order, members), found);
         Ok(())
@@ -194,29 +206,58 @@ impl Costs {
             batch_member_ns: line(|found| found.batch_member_ns),
             event_leader_ns: line(|found| found.event_leader_ns),
             event_member_ns: line(|found| found.event_member_ns),
+            late_leader_ns: line(|found| found.late_leader_ns),
+            late_member_ns: line(|found| found.late_member_ns),
             measured_ns: line(|found| found.measured_ns),
         }
     }
 }
 
-/// Processor time of each since then, microseconds.
-fn since(servers: &Servers, before: &[f64]) -> Vec<f64> {
-    servers.each_cpu_us().iter().zip(before).map(|(after, before)| after - before).collect()
+fn since(servers: &Servers, before: &[Spent]) -> Result<Vec<Spent>, Failure> {
+    Ok(servers.each_spent()?.iter().zip(before).map(|(after, before)| after.since(before)).collect())
 }
 
-/// Processor time of a write at the leader and at another member beyond what they use idle (microseconds a
-/// millisecond), and how long it took, nanoseconds.
-fn used(servers: &Servers, cell: &Cell, idle: &[f64]) -> Result<(f64, f64, f64), Failure> {
+/// Processor time of a write at one controller, nanoseconds.
+#[derive(Clone, Copy)]
+struct Side {
+    /// All of it, beyond what it uses idle.
+    whole_ns: f64,
+    /// What the write waits for.
+    waited_ns: f64,
+}
+
+/// What writes used.
+struct Used {
+    leader: Side,
+    /// The mean of the others.
+    member: Side,
+    /// How long one took.
+    took_ns: f64,
+}
+
+/// What writes use beyond what controllers used in [`WINDOW_MS`] idle.
+fn used(servers: &Servers, cell: &Cell, window_ms: u64, idle: &[Spent]) -> Result<Used, Failure> {
     let leader = servers.leader()?;
-    let (before, begun) = (servers.each_cpu_us(), Instant::now());
-    let window = client::run(servers, cell, WINDOW_MS)?;
-    let took_ms = begun.elapsed().as_secs_f64() * 1e3;
-    let each = since(servers, &before);
-    let each: Vec<f64> = each.iter().zip(idle).map(|(us, idle)| (us - idle * took_ms).max(0.0)).collect();
-    let count = window.count.max(1) as f64;
+    let (before, begun) = (servers.each_spent()?, Instant::now());
+    let window = client::run(servers, cell, window_ms)?;
+    let windows = begun.elapsed().as_secs_f64() * 1e3 / WINDOW_MS as f64;
+    let each: Vec<(f64, f64)> = since(servers, &before)?
+        .iter()
+        .zip(idle)
+        .map(|(spent, idle)| {
+            let whole = (spent.whole_us - idle.whole_us * windows).max(0.0);
+            // An agreement takes the place of an idle view, so it may take more than what is used beyond idle.
+            (whole, (spent.waited_for_us() - idle.waited_for_us() * windows).max(0.0))
+        })
+        .collect();
+    let side = |(whole, waited): (f64, f64), controllers: usize| {
+        let of_one = 1e3 / window.count.max(1) as f64 / controllers as f64;
+        Side { whole_ns: whole * of_one, waited_ns: waited * of_one }
+    };
     let led = each.get(leader - 1).copied().unwrap_or_default();
-    let others = (each.iter().sum::<f64>() - led) / (each.len().max(2) - 1) as f64;
-    Ok((led / count * 1e3, others / count * 1e3, window.p50_us * 1e3))
+    let all = each.iter().fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1));
+    let others = side((all.0 - led.0, all.1 - led.1), each.len().max(2) - 1);
+    Ok(Used { leader: side(led, 1), member: others, took_ns: window.p50_us * 1e3 })
 }
 
 /// Half of a round trip between two threads over loopback.
@@ -315,11 +356,33 @@ impl Group {
             .map_err(wrong)?;
         Ok(Signing {
             share_ns: cpu_of(|_| member.sign(Context::Batch, &message).map_err(wrong))?,
+            endorsed_ns: self.endorsed_ns()?,
             combine_ns: cpu_of(|_| {
                 let signature = combine(&shares).map_err(wrong)?;
                 verifier.verify(Context::Batch, &message, &signature).map_err(wrong)
             })?,
         })
+    }
+}
+
+impl Group {
+    /// What checking the endorsements of enough members takes.
+    fn endorsed_ns(&self) -> Result<f64, Failure> {
+        let threshold = self.public.threshold();
+        let key = |id: &u32| KeyPair::from_seed(&[*id as u8; 32]);
+        let members = self.secrets.keys().map(|id| (*id, key(id).public())).collect();
+        let controllers = ControllersEntry { phase: 1, threshold: threshold as u32, members };
+        let update = Update {
+            target: Label::new("h1").map_err(wrong)?,
+            key: Key::Network { vni: Vni(1) },
+            version: Version(1),
+            expected: Version::ZERO,
+            change: Change::Delete,
+        };
+        let (header, _) = prepare_batch(&domain()?, 1, Version(1), vec![update]).map_err(wrong)?;
+        let endorse = |id: &u32| MemberSignature { member: *id, signature: endorse(&key(id), 1, &header) };
+        let signatures: Vec<_> = self.secrets.keys().take(threshold).map(endorse).collect();
+        cpu_of(|_| endorsement::verify(&controllers, &header, 1, &signatures).map_err(wrong))
     }
 }
 

@@ -273,16 +273,19 @@ fn describe(costs: &Costs) {
     );
     for (members, signing) in &costs.signing {
         println!(
-            "# {members} members, us: a share {:.0}, a signature of them {:.0}",
+            "# {members} members, us: a share {:.0}, a signature of them {:.0}, endorsements checked {:.0}",
             us(signing.share_ns),
-            us(signing.combine_ns)
+            us(signing.combine_ns),
+            us(signing.endorsed_ns)
         );
     }
     for ((order, members), found) in &costs.ordering {
         println!(
-            "# {order:?} of {members}, us of a processor: a batch {:.0} and {:.0}, an event more {:.1} and {:.1} (leader and others); one write took {:.2} ms with all on this machine",
+            "# {order:?} of {members}, us of a processor: a batch {:.0} and {:.0}, for which nobody waits {:.0} and {:.0}, an event more {:.1} and {:.1} (leader and others); one write took {:.2} ms with all on this machine",
             us(found.batch_leader_ns),
             us(found.batch_member_ns),
+            us(found.late_leader_ns),
+            us(found.late_member_ns),
             us(found.event_leader_ns),
             us(found.event_member_ns),
             found.measured_ns / 1e6

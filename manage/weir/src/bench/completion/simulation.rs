@@ -181,11 +181,6 @@ pub struct Simulation<'s> {
     outcome: Outcome,
 }
 
-/// How many controllers prove a batch: 2f+1 of 3f+1, more than half in any case.
-fn quorum(members: usize) -> usize {
-    members - (members - 1) / 3
-}
-
 impl<'s> Simulation<'s> {
     /// Lets all flows pass.
     pub fn run(control: Control, costs: &'s Costs, places: &'s Places, flows: &'s [Flow]) -> Outcome {
@@ -391,6 +386,9 @@ impl<'s> Simulation<'s> {
         let done = of.leader.run(now_ns, stage.leader_ns).max(of.member.run(now_ns, stage.member_ns));
         self.at(done + stage.after_ns, Step::Stage { batch, at: at + 1 });
         if at > 0 && self.batches[batch].stages[at - 1].ordered {
+            let ordering = self.costs.ordering(self.control.order, self.control.members);
+            self.domains[domain].leader.later(ordering.late_leader_ns);
+            self.domains[domain].member.later(ordering.late_member_ns);
             self.domains[domain].ordering = false;
             self.order(now_ns, domain);
         }
@@ -440,9 +438,10 @@ impl<'s> Simulation<'s> {
         let take_ns = match (self.control.order, self.control.proof) {
             (Order::Local, _) => self.costs.take_single_ns,
             (_, Proof::Aggregated) => self.costs.take_group_ns,
-            // Beside an update that one signed, as many checks more as others endorse.
+            // In place of one controller's signature those of enough, checked together.
             (_, Proof::Endorsed) => {
-                self.costs.take_single_ns + self.costs.verify_ns * (quorum(self.control.members) - 1) as f64
+                let signing = self.costs.signing.get(&self.control.members).copied().unwrap_or_default();
+                self.costs.take_single_ns - self.costs.verify_ns + signing.endorsed_ns
             }
             (_, Proof::AtSwitches) => {
                 let signing = self.costs.signing.get(&self.control.members).copied().unwrap_or_default();

@@ -32,6 +32,8 @@ pub struct Cell {
     pub bytes: usize,
     /// Callers.
     pub callers: usize,
+    /// From the beginning of a caller's operation to that of its next one, at least, milliseconds. Where it is not 0 no keys are written before.
+    pub every_ms: u64,
 }
 
 impl fmt::Display for Cell {
@@ -104,12 +106,14 @@ async fn measure(work: &Work) -> Result<(Vec<Duration>, Duration), Failure> {
     match &work.context {
         Some(context) => {
             let client = weir_client(context, std::slice::from_ref(&work.leader))?;
-            make_table(&client).await?;
-            fill(|key| {
-                let (client, value) = (client.clone(), value.clone());
-                async move { client.put(TABLE, &key, value).await.map(drop).map_err(wrong) }
-            })
-            .await?;
+            if cell.every_ms == 0 {
+                make_table(&client).await?;
+                fill(|key| {
+                    let (client, value) = (client.clone(), value.clone());
+                    async move { client.put(TABLE, &key, value).await.map(drop).map_err(wrong) }
+                })
+                .await?;
+            }
             callers(
                 work,
                 |_| client.clone(),
@@ -192,6 +196,7 @@ where
 {
     let begin = Instant::now();
     let until = begin + Duration::from_millis(work.window_ms);
+    let every = Duration::from_millis(work.cell.every_ms);
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..work.cell.callers {
         let (mut client, call, bytes) = (client(number), call.clone(), work.cell.bytes);
@@ -207,6 +212,7 @@ where
                     return Err(wrong("a key that was written is not there"));
                 }
                 latencies.push(began.elapsed());
+                tokio::time::sleep(every.saturating_sub(began.elapsed())).await;
             }
             Ok(latencies)
         });

@@ -53,7 +53,7 @@ impl Growth {
     /// Writes so far in round numbers, with memory and disk of the largest replica, MiB.
     fn measure(&self, peer: Peer) -> Result<Vec<(u64, f64, f64)>, Failure> {
         let servers = Servers::start(peer)?;
-        let cell = Cell { reads: false, bytes: 100, callers: 256 };
+        let cell = Cell { reads: false, bytes: 100, callers: 256, every_ms: 0 };
         let (mut written, mut looks) = (0, Vec::new());
         while written < self.writes {
             written += client::run(&servers, &cell, WINDOW_MS)?.count;

@@ -67,9 +67,9 @@ struct Measured {
 }
 
 fn cells() -> Vec<Cell> {
-    let puts =
-        BYTES.into_iter().flat_map(|bytes| CALLERS.map(|callers| Cell { reads: false, bytes, callers }));
-    puts.chain(CALLERS.map(|callers| Cell { reads: true, bytes: BYTES[0], callers })).collect()
+    let cell = |reads, bytes, callers| Cell { reads, bytes, callers, every_ms: 0 };
+    let puts = BYTES.into_iter().flat_map(|bytes| CALLERS.map(|callers| cell(false, bytes, callers)));
+    puts.chain(CALLERS.map(|callers| cell(true, BYTES[0], callers))).collect()
 }
 
 pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {

@@ -14,6 +14,42 @@ const PORT_FIRST: u16 = 24_100;
 /// Microseconds of a clock tick in `/proc`, fixed by the kernel's interface.
 const TICK_US: f64 = 10_000.0;
 
+/// Threads that write logs, and sync them.
+const LOGS: [&str; 7] =
+    ["order-log", "order-spare", "raft-log", "raft-quiet", "bft-votes", "bft-journal", "bft-spare"];
+/// The thread of a Byzantine agreement, where the kernel has io_uring.
+const CONSENSUS: &str = "bft";
+
+/// Processor time of a controller, microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// All of it.
+    pub whole_us: f64,
+    /// Of threads that write logs.
+    pub logs_us: f64,
+    /// Of the thread of a Byzantine agreement.
+    pub consensus_us: f64,
+    /// Of that thread, between the coming of something to order and its commit.
+    pub agreeing_us: f64,
+}
+
+impl Spent {
+    /// What came since.
+    pub fn since(&self, before: &Spent) -> Spent {
+        Spent {
+            whole_us: self.whole_us - before.whole_us,
+            logs_us: self.logs_us - before.logs_us,
+            consensus_us: self.consensus_us - before.consensus_us,
+            agreeing_us: self.agreeing_us - before.agreeing_us,
+        }
+    }
+
+    /// What somebody waits for. The time of logs is that of their syncs.
+    pub fn waited_for_us(&self) -> f64 {
+        self.whole_us - self.logs_us - (self.consensus_us - self.agreeing_us)
+    }
+}
+
 /// Which kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Peer {
@@ -244,17 +280,51 @@ impl Servers {
 
     /// Processor time of all of them so far, microseconds.
     pub fn cpu_us(&self) -> f64 {
-        self.each_cpu_us().iter().sum()
-    }
-
-    /// Processor time of each of them so far, microseconds.
-    pub fn each_cpu_us(&self) -> Vec<f64> {
         let ticks = |child: &Child| {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
             let fields: Vec<&str> = stat.rsplit(") ").next()?.split(' ').collect();
             Some(fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?)
         };
-        self.children.iter().flatten().map(|child| ticks(child).unwrap_or_default() * TICK_US).collect()
+        self.children.iter().flatten().map(|child| ticks(child).unwrap_or_default() * TICK_US).sum()
+    }
+
+    /// Processor time of each controller so far, and of parts of it.
+    ///
+    /// # Errors
+    /// [`Failure`]: one does not answer.
+    pub fn each_spent(&self) -> Result<Vec<Spent>, Failure> {
+        let each = self.children.iter().enumerate().filter_map(|(at, child)| Some((at + 1, child.as_ref()?)));
+        each.map(|(number, child)| self.spent(number, child.id())).collect()
+    }
+
+    fn spent(&self, number: usize, pid: u32) -> Result<Spent, Failure> {
+        let folder = format!("/proc/{pid}/task");
+        let mut spent = Spent::default();
+        for task in std::fs::read_dir(&folder).map_err(Failure::io(folder))?.flatten() {
+            let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
+            // A thread that has just ended is none.
+            let (Some(name), Some(times)) = (read("comm"), read("schedstat")) else { continue };
+            let ns = times.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+            let us = ns.ok_or_else(|| wrong("the kernel does not say what a thread used"))? / 1e3;
+            spent.whole_us += us;
+            match name.trim() {
+                name if LOGS.contains(&name) => spent.logs_us += us,
+                CONSENSUS => spent.consensus_us += us,
+                _ => {}
+            }
+        }
+        if self.peer == Peer::Bft {
+            let path = self.state(number).join("admin.json");
+            let text = std::fs::read_to_string(&path).map_err(Failure::io(path.display().to_string()))?;
+            let metrics = Client::new(serde_json::from_str(&text).map_err(wrong)?)?.metrics()?;
+            let value = |what: &str| {
+                let name = format!("weir_controller_log_total{{what=\"{what}\"}} ");
+                metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse::<f64>().ok())
+            };
+            spent.agreeing_us =
+                value("agreement_cpu_us").ok_or_else(|| wrong("a controller does not count agreements"))?;
+        }
+        Ok(spent)
     }
 
     /// Resident memory of the one that has most, bytes.

@@ -304,6 +304,8 @@ impl Order for Everywhere {
             ("divergences", counters.divergences),
             ("repairs", counters.repairs),
             ("wishes_refused", counters.wishes_refused),
+            ("agreements", counters.agreements),
+            ("agreement_cpu_us", counters.agreement_cpu_ns / 1_000),
             ("epochs", core.epochs),
             ("epoch_pause_ms", core.epoch_pause_ms),
             ("links", core.links),

@@ -8,6 +8,8 @@ fn costs() -> Costs {
         batch_member_ns: batch_ns / 2.0,
         event_leader_ns: 20_000.0,
         event_member_ns: 10_000.0,
+        late_leader_ns: batch_ns / 4.0,
+        late_member_ns: batch_ns / 4.0,
         measured_ns: 0.0,
     };
     Costs {
@@ -20,7 +22,8 @@ fn costs() -> Costs {
         take_group_ns: 900_000.0,
         signing: (3..=12)
             .map(|members| {
-                (members, Signing { share_ns: 140_000.0, combine_ns: 900_000.0 + 3e4 * members as f64 })
+                let combine_ns = 900_000.0 + 3e4 * members as f64;
+                (members, Signing { share_ns: 140_000.0, combine_ns, endorsed_ns: 2e4 * members as f64 })
             })
             .collect(),
         ordering: [
@@ -121,7 +124,7 @@ fn an_endorsed_flow_alone_waits_for_no_signature_of_the_group() {
     // Three rounds of votes, and what all have to do for a batch.
     let ordered = costs.verify_ns + 400_000.0 + 20_000.0 + 3.0 * (costs.sync_ns + costs.hop_ns);
     let decided = costs.decide_ns + costs.sign_ns;
-    let take = costs.hop_ns + costs.take_single_ns + 2.0 * costs.verify_ns + costs.sign_ns;
+    let take = costs.hop_ns + costs.take_single_ns - costs.verify_ns + 80_000.0 + costs.sign_ns;
     let acked = take + costs.hop_ns + 2.0 * costs.verify_ns;
     let expected = heard + ordered + decided + acked + take;
     assert!((found.setup_ns[0] - expected).abs() < 1.0, "{} instead of {expected}", found.setup_ns[0]);

@@ -1,0 +1,366 @@
+//! What one controller of four that crashes, hangs or lies costs the others (rows R6, R11, R12, C4, C5), in the lab of four controllers with real
+//! switches: `make bench-attacks`. Root.
+//!
+//! - Changes of firewall rules that are in force on every switch, a second, and writes to the store, asked of the three honest controllers: with four
+//!   honest ones, and in turn with each of these in place of the fourth. The program that lies is the one of the tests; it has its own
+//!   machine's share of nothing: all run on the processors of this one, so what it uses itself the others lack, and its processor time is told beside.
+//! - A fifth controller joins and leaves under load: the longest time without a change that came into force, and without an acknowledged write.
+//!
+//! Every round goes through all of them; medians of the rounds.
+
+#![allow(missing_docs, dead_code)] // parts of the tests' harness, of which this bench uses some
+#![allow(clippy::unwrap_used)] // a step that fails ends the bench
+
+#[path = "../../../control/rpc/tests/suite/checker.rs"]
+mod checker;
+#[path = "../tests/echo.rs"]
+mod echo;
+#[path = "../tests/extra.rs"]
+mod extra;
+#[allow(unused_imports)] // its scenarios are tests alone
+#[path = "../tests/group.rs"]
+mod group;
+#[path = "../../../control/rpc/tests/suite/history.rs"]
+mod history;
+#[path = "../tests/lab.rs"]
+mod lab;
+#[path = "../tests/liar.rs"]
+mod liar;
+#[path = "../tests/namespaces.rs"]
+mod namespaces;
+#[path = "../../../control/bft/tests/suite/traitor.rs"]
+mod traitor;
+
+use group::{store, wait_whole};
+use lab::Lab;
+use namespaces::wait;
+use serde_json::json;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use traitor::Kind;
+use weir_api::client::{Client, Context};
+use weir_api::types::ApplyRequest;
+use weir_lab::process::Signal;
+use weir_store::{Operation, TableOptions};
+
+/// Who changes rules, and who writes, at each honest controller.
+const APPLIERS: usize = 1;
+const WRITERS: usize = 4;
+const HONEST: [&str; 3] = ["c1", "c2", "c3"];
+const WINDOW: Duration = Duration::from_secs(3);
+/// What was begun before is left out.
+const SETTLE: Duration = Duration::from_millis(1_500);
+const TABLE: &str = "bench/attacks";
+const ROUNDS: usize = 5;
+
+/// What the fourth controller does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fourth {
+    Honest,
+    Crashes,
+    Hangs,
+    Lies(Kind),
+}
+
+impl Fourth {
+    fn word(self) -> String {
+        match self {
+            Fourth::Lies(kind) => format!("{kind:?}").to_lowercase(),
+            other => format!("{other:?}").to_lowercase(),
+        }
+    }
+}
+
+/// Load on the honest controllers while this lives.
+struct Load {
+    stop: Arc<AtomicBool>,
+    applied: Arc<Count>,
+    written: Arc<Count>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What came, and the longest time without any.
+#[derive(Default)]
+struct Count {
+    came: AtomicU64,
+    last: Mutex<Option<Instant>>,
+    gap_us: AtomicU64,
+}
+
+impl Count {
+    fn comes(&self) {
+        let now = Instant::now();
+        if let Some(last) = self.last.lock().unwrap().replace(now) {
+            self.gap_us.fetch_max((now - last).as_micros() as u64, Ordering::Relaxed);
+        }
+        self.came.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn alone(lab: &Lab, controller: &str) -> Context {
+    Context { others: vec![], ..lab.context_of(controller) }
+}
+
+impl Load {
+    fn begin(lab: &Lab) -> Load {
+        let (stop, applied, written) = (Arc::default(), Arc::<Count>::default(), Arc::<Count>::default());
+        let mut load = Load { stop, applied, written, threads: Vec::new() };
+        for controller in HONEST {
+            for number in 0..APPLIERS {
+                let (client, name) =
+                    (Client::new(alone(lab, controller)).unwrap(), format!("{controller}-{number}"));
+                let (stop, count) = (load.stop.clone(), load.applied.clone());
+                load.threads.push(std::thread::spawn(move || apply(&client, &name, &stop, &count)));
+            }
+            let (context, stop, count) = (alone(lab, controller), load.stop.clone(), load.written.clone());
+            let name = controller.to_owned();
+            load.threads.push(std::thread::spawn(move || write(&context, &name, &stop, &count)));
+        }
+        load
+    }
+
+    /// Changes in force and writes, a second.
+    fn rates(&self) -> (f64, f64) {
+        std::thread::sleep(SETTLE);
+        let now = || (self.applied.came.load(Ordering::Relaxed), self.written.came.load(Ordering::Relaxed));
+        let (before, begun) = (now(), Instant::now());
+        std::thread::sleep(WINDOW);
+        let (after, seconds) = (now(), begun.elapsed().as_secs_f64());
+        assert!(self.threads.iter().all(|thread| !thread.is_finished()), "the load ended");
+        ((after.0 - before.0) as f64 / seconds, (after.1 - before.1) as f64 / seconds)
+    }
+
+    fn ends(self) {
+        self.stop.store(true, Ordering::Release);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+/// Changes a rule again and again; each change is in force on every switch before the next.
+fn apply(client: &Client, name: &str, stop: &AtomicBool, count: &Count) {
+    let mut port = 7_000;
+    while !stop.load(Ordering::Acquire) {
+        port = if port == 7_000 { 7_001 } else { 7_000 };
+        let rule = json!({"kind": "firewall-rule", "network": "red", "name": format!("attack-{name}"),
+            "direction": "ingress", "action": "allow", "protocol": "tcp", "ports": [port.to_string()]});
+        let request = ApplyRequest { resources: vec![rule], wait_ms: 20_000, ..ApplyRequest::default() };
+        // A controller that has lost its quorum for a moment says so; what was asked is asked again.
+        if client.apply(&request).is_ok() {
+            count.comes();
+        }
+    }
+}
+
+fn write(context: &Context, name: &str, stop: &AtomicBool, count: &Count) {
+    group::runtime().block_on(async {
+        let client = store(context);
+        let writer = |number: usize| {
+            let client = client.clone();
+            async move {
+                let mut key = 0_u64;
+                while !stop.load(Ordering::Acquire) {
+                    key = (key + 1) % 1_000;
+                    let key = format!("{name}-{number}-{key}").into_bytes();
+                    if client.put(TABLE, &key, vec![7; 100]).await.is_ok() {
+                        count.comes();
+                    }
+                }
+            }
+        };
+        let (a, b, c, d) = (writer(0), writer(1), writer(2), writer(WRITERS - 1));
+        tokio::join!(a, b, c, d);
+    });
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Processor time of a process, seconds.
+fn cpu_s(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+/// Lets the fourth controller do something and measures; the lab is whole before and after, but for a liar that the others cut off.
+fn measure(lab: &Lab, load: &Load, fourth: Fourth) -> (f64, f64, f64) {
+    match fourth {
+        Fourth::Honest => {
+            let (applied, written) = load.rates();
+            (applied, written, 0.0)
+        }
+        Fourth::Hangs => {
+            let program = lab.program("c4").unwrap();
+            assert!(program.signal(Signal::STOP).unwrap());
+            let (applied, written) = load.rates();
+            assert!(program.signal(Signal::CONT).unwrap());
+            (applied, written, 0.0)
+        }
+        Fourth::Crashes => {
+            lab.kill("c4");
+            let (applied, written) = load.rates();
+            (applied, written, 0.0)
+        }
+        Fourth::Lies(kind) => {
+            let liar = liar::begin(lab, "attacks", kind, liar::OF_FOUR);
+            let (before, begun) = (cpu_s(liar.pid()), Instant::now());
+            let (applied, written) = load.rates();
+            let used = (cpu_s(liar.pid()) - before) / begun.elapsed().as_secs_f64();
+            (applied, written, used)
+        }
+    }
+}
+
+/// Who voted wrongly is cut off by the others as long as they run.
+fn take_back(lab: &Lab) {
+    lab.start("c4");
+    for one in HONEST {
+        lab.kill(one);
+        lab.start(one);
+        wait(&format!("{one} to be there"), || Client::new(alone(lab, one)).unwrap().status_here().is_ok());
+    }
+    wait_whole(lab);
+}
+
+fn attacks(lab: &Lab) {
+    let all: Vec<Fourth> = [Fourth::Honest, Fourth::Hangs, Fourth::Crashes]
+        .into_iter()
+        .chain(liar::KINDS.map(Fourth::Lies))
+        .collect();
+    let mut found: Vec<Vec<(f64, f64, f64)>> = vec![Vec::new(); all.len()];
+    for _ in 0..ROUNDS {
+        let load = Load::begin(lab);
+        for (fourth, found) in all.iter().zip(&mut found) {
+            found.push(measure(lab, &load, *fourth));
+            if *fourth == Fourth::Hangs {
+                wait_whole(lab);
+            }
+        }
+        load.ends();
+        take_back(lab);
+    }
+    let figure = |at: usize, of: fn(&(f64, f64, f64)) -> f64| median(found[at].iter().map(of).collect());
+    for (at, fourth) in all.iter().enumerate() {
+        let word = fourth.word();
+        let cpu = figure(at, |one| one.2);
+        println!("# c4 {word}: {cpu:.2} processors of its own program that lies");
+        for (metric, of) in [
+            ("changes-in-force", (|one| one.0) as fn(&(f64, f64, f64)) -> f64),
+            ("writes", |one: &(f64, f64, f64)| one.1),
+        ] {
+            let (own, base) = (figure(at, of), figure(0, of));
+            println!(
+                "RESULT attacks {metric}-{word} weir={own:.1}/s weir-honest={base:.1}/s ratio={:.2}",
+                own / base
+            );
+        }
+    }
+}
+
+/// The members that every one of these controllers knows.
+fn members_are(lab: &Lab, at: &[&str], members: &[u64]) -> bool {
+    at.iter().all(|one| {
+        let group = Client::new(alone(lab, one)).unwrap().status_here().ok().and_then(|status| status.group);
+        group.is_some_and(|group| {
+            let mut known: Vec<u64> = group.members.iter().map(|member| member.id).collect();
+            known.sort_unstable();
+            known == members
+        })
+    })
+}
+
+fn change(lab: &Lab, arguments: &[&str]) {
+    wait(&format!("weir {}", arguments.join(" ")), || {
+        let mut command = lab.command();
+        command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().unwrap().success()
+    });
+}
+
+fn membership(lab: &Lab) {
+    let mut gaps: [[Vec<f64>; 2]; 2] = Default::default();
+    lab.start("c5");
+    for round in 0..ROUNDS {
+        let state = lab.folder().join("c5/state").display().to_string();
+        let key = lab.ok(&["group", "identity", "--state", &state]).trim().to_owned();
+        if round > 0 {
+            lab.ok(&["lab", "start", "c5", "four-controllers", "--instance", "9", "--join-group"]);
+        }
+        let load = Load::begin(lab);
+        std::thread::sleep(SETTLE);
+        for (adds, gaps) in [true, false].into_iter().zip(&mut gaps) {
+            load.applied.gap_us.store(0, Ordering::Relaxed);
+            load.written.gap_us.store(0, Ordering::Relaxed);
+            let at = |port: u16| format!("198.18.106.5:{port}");
+            if adds {
+                let (replica, api, session) = (at(7445), at(7443), at(7444));
+                change(
+                    lab,
+                    &[
+                        "group",
+                        "add",
+                        "5",
+                        "--replica",
+                        &replica,
+                        "--api",
+                        &api,
+                        "--session",
+                        &session,
+                        "--key",
+                        &key,
+                    ],
+                );
+                wait("the fifth", || members_are(lab, &HONEST, &[1, 2, 3, 4, 5]));
+            } else {
+                change(lab, &["group", "remove", "5"]);
+                wait("four again", || members_are(lab, &HONEST, &[1, 2, 3, 4]));
+            }
+            std::thread::sleep(SETTLE);
+            for (count, gaps) in [&load.applied, &load.written].into_iter().zip(gaps) {
+                gaps.push(count.gap_us.load(Ordering::Relaxed) as f64 / 1e3);
+            }
+        }
+        load.ends();
+        wait("c5 to end", || lab.program("c5").is_none_or(|one| !one.alive()));
+    }
+    for (what, gaps) in ["add", "remove"].into_iter().zip(gaps) {
+        for (metric, gaps) in ["changes-in-force", "writes"].into_iter().zip(gaps) {
+            let worst = gaps.iter().copied().fold(0.0, f64::max);
+            let own = median(gaps);
+            println!(
+                "RESULT attacks {what}-longest-gap-{metric} weir={own:.0}ms goal=1000ms ratio={:.3}",
+                own / 1e3
+            );
+            println!("# {what}, {metric}: worst of {ROUNDS} {worst:.0} ms");
+        }
+    }
+}
+
+fn main() {
+    if liar::lies() {
+        return;
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let wants = |part: &str| {
+        !arguments.iter().any(|one| !one.starts_with('-')) || arguments.iter().any(|one| one == part)
+    };
+    let Some(lab) = lab::byzantine_lab("attacks") else { return };
+    wait_whole(&lab);
+    let create = Operation::CreateTable { table: TABLE.to_owned(), options: TableOptions::default() };
+    let context = lab.context_of("c1");
+    let made = group::runtime().block_on(async move { store(&context).submit(create).await });
+    made.unwrap();
+    if wants("members") {
+        membership(&lab);
+    }
+    if wants("lies") {
+        attacks(&lab);
+    }
+    lab.take_down();
+}
