@@ -209,9 +209,9 @@ fn measure(lab: &Lab, load: &Load, fourth: Fourth) -> (f64, f64, f64) {
         }
         Fourth::Lies(kind) => {
             let liar = liar::begin(lab, "attacks", kind, liar::OF_FOUR);
-            let (before, begun) = (cpu_s(liar.pid()), Instant::now());
+            let (before, begun) = (cpu_s(liar.0.id()), Instant::now());
             let (applied, written) = load.rates();
-            let used = (cpu_s(liar.pid()) - before) / begun.elapsed().as_secs_f64();
+            let used = (cpu_s(liar.0.id()) - before) / begun.elapsed().as_secs_f64();
             (applied, written, used)
         }
     }

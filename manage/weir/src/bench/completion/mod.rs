@@ -6,7 +6,8 @@
 //! - A pod: one controller, groups with either order, and each way to sign; rules that
 //!   stay, and rules that are set up and torn down for each flow.
 //! - Two pods and what joins them: one domain of twelve controllers beside three of four.
-//! - Data centres of four pods at the places of Deutsche Telekom's network: one controller for all beside a domain a pod.
+//! - Data centres of four pods at the places of Deutsche Telekom's network, and of others of the Internet Topology Zoo up to 754 places, with the
+//!   delays of their distances: one controller for all beside a domain a pod.
 
 mod costs;
 mod places;
@@ -17,7 +18,7 @@ use super::order::median;
 use crate::cli::Failure;
 use clap::Args;
 use costs::{Costs, Order};
-use places::Places;
+use places::{Places, ZOO};
 use simulation::{Control, Outcome, Proof, Simulation};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -212,19 +213,22 @@ impl Completion {
     }
 
     fn wide(&self, costs: &Costs) -> Result<(), Failure> {
-        let places = Places::telekom().ok_or_else(|| {
-            Failure::Input("the places of Deutsche Telekom's network cannot be read".into())
-        })?;
-        for torn_down in [false, true] {
-            let settings = |order, members| Control { torn_down, link_bits: 1e9, ..control(order, members) };
-            let a_pod = |proof| Control { domain_a_pod: true, proof, ..settings(Order::Bft, 4) };
-            let rows = [
-                ("one-controller", settings(Order::Local, 1)),
-                ("a-domain-a-pod", a_pod(Proof::Aggregated)),
-                ("a-domain-a-pod-endorsed", a_pod(Proof::Endorsed)),
-            ];
-            let kept = if torn_down { "each-flow" } else { "rules-stay" };
-            self.rows(&format!("wide_web_{kept}"), &places, Workload::Web, &rows, costs);
+        for zoo in ZOO {
+            let word = zoo.word;
+            let places = Places::zoo(zoo)
+                .ok_or_else(|| Failure::Input(format!("the places of the network {word} cannot be read")))?;
+            for torn_down in [false, true] {
+                let settings =
+                    |order, members| Control { torn_down, link_bits: 1e9, ..control(order, members) };
+                let a_pod = |proof| Control { domain_a_pod: true, proof, ..settings(Order::Bft, 4) };
+                let rows = [
+                    ("one-controller", settings(Order::Local, 1)),
+                    ("a-domain-a-pod", a_pod(Proof::Aggregated)),
+                    ("a-domain-a-pod-endorsed", a_pod(Proof::Endorsed)),
+                ];
+                let kept = if torn_down { "each-flow" } else { "rules-stay" };
+                self.rows(&format!("wide_{word}_web_{kept}"), &places, Workload::Web, &rows, costs);
+            }
         }
         Ok(())
     }

@@ -17,10 +17,28 @@ pub const LINK_NS: u64 = 5_000;
 const FIBRE_NS_PER_KM: f64 = 4_900.0 * 1.3;
 const EARTH_RADIUS_KM: f64 = 6_371.0;
 
-/// Cities with latitude and longitude, then their links: see `topologies/README.md` of the planner.
-const TELEKOM_PLACES: &str =
-    include_str!("../../../../../control/plan/topologies/deutschetelekom-places.txt");
-const TELEKOM_LINKS: &str = include_str!("../../../../../control/plan/topologies/deutschetelekom.txt");
+/// A network of the Internet Topology Zoo: its name, its places with latitude and longitude, its links; see `topologies/README.md` of the planner.
+#[derive(Clone, Copy, Debug)]
+pub struct Zoo {
+    /// Its name.
+    pub word: &'static str,
+    places: &'static str,
+    links: &'static str,
+}
+
+macro_rules! zoo {
+    ($name:literal) => {
+        Zoo {
+            word: $name,
+            places: include_str!(concat!("../../../../../control/plan/topologies/", $name, "-places.txt")),
+            links: include_str!(concat!("../../../../../control/plan/topologies/", $name, ".txt")),
+        }
+    };
+}
+
+/// The networks that are simulated, the paper's first.
+pub const ZOO: [Zoo; 5] =
+    [zoo!("deutschetelekom"), zoo!("abilene"), zoo!("geant2012"), zoo!("cogentco"), zoo!("kdl")];
 
 /// A rack, by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,17 +96,17 @@ impl Places {
         Places { pods, ways: vec![vec![(0, 0)]] }
     }
 
-    /// A data centre of four pods at each place of Deutsche Telekom's network; nothing where its texts are damaged.
-    pub fn telekom() -> Option<Places> {
+    /// A data centre of four pods at each place of a network; nothing where its texts are damaged.
+    pub fn zoo(zoo: Zoo) -> Option<Places> {
         let mut at = BTreeMap::new();
-        for line in TELEKOM_PLACES.lines().filter(|line| !line.starts_with('#')) {
+        for line in zoo.places.lines().filter(|line| !line.starts_with('#')) {
             let mut words = line.split_whitespace();
             let (name, latitude, longitude) = (words.next()?, words.next()?, words.next()?);
             at.insert(name, (latitude.parse::<f64>().ok()?, longitude.parse::<f64>().ok()?));
         }
         let numbers: BTreeMap<&str, u32> = at.keys().zip(0..).map(|(name, number)| (*name, number)).collect();
         let mut links: Vec<Vec<(u32, u64)>> = vec![Vec::new(); numbers.len()];
-        for line in TELEKOM_LINKS.lines().filter(|line| !line.starts_with('#')) {
+        for line in zoo.links.lines().filter(|line| !line.starts_with('#')) {
             let mut words = line.split_whitespace();
             let (one, other) = (words.next()?, words.next()?);
             let ns = (distance_km(*at.get(one)?, *at.get(other)?) * FIBRE_NS_PER_KM) as u64;
@@ -187,8 +205,9 @@ mod tests {
 
     #[test]
     fn paths_go_from_rack_to_rack_over_links_that_are_there() {
-        let places = Places::telekom().unwrap();
-        assert_eq!(places.centres(), 30);
+        let sizes = ZOO.map(|zoo| Places::zoo(zoo).unwrap().centres());
+        assert_eq!(sizes, [30, 11, 40, 197, 754]);
+        let places = Places::zoo(ZOO[0]).unwrap();
         let mut rng = Rng::new(1);
         for _ in 0..1_000 {
             let (from, to) = (places.any_rack(&mut rng), places.any_rack(&mut rng));
