@@ -216,6 +216,16 @@ impl Ports {
         *self.dirty.get_mut() = dirty;
     }
 
+    /// Has AF_XDP sockets go on where their rings stand; returns the ports of those that cannot.
+    #[cold]
+    pub fn go_on(&self) -> Vec<usize> {
+        let cannot = self.ports.iter().enumerate().filter(|(_, port)| match port.as_deref() {
+            Some(Port { device: Device::Xdp(socket), .. }) => socket.borrow_mut().go_on().is_err(),
+            _ => false,
+        });
+        cannot.map(|(number, _)| number).collect()
+    }
+
     /// Stops watching a port.
     pub fn unwatch(&mut self, number: usize, poller: &Poller) {
         match self.ports.get(number).and_then(|port| port.as_ref()).map(|port| &port.device) {
