@@ -240,8 +240,8 @@ impl Ovs {
         ovs.spawn("ovsdb-server", &[&remote, &database]);
         wait_for("the database", || Path::new(&ovs.path("db.sock")).exists());
         let extra = format!(
-            "--no-pci --file-prefix=weir-ports-ovs-{} --huge-dir {}",
-            std::process::id(),
+            "--no-pci --file-prefix=weir-ports-ovs{} --huge-dir {}",
+            ovs.dir.path().file_name().unwrap_or_default().display(),
             huge_dir.display()
         );
         ovs.vsctl(&["--no-wait", "init"]);
