@@ -82,7 +82,9 @@ impl Bench {
                 upgrade::Upgrade::usual().run()?;
                 match vm::Vm::usual().run() {
                     Err(Failure::Missing(reason)) => println!("NOT RUN bench vm: {reason}"),
-                    ran => drop(ran?),
+                    ran => {
+                        ran?;
+                    }
                 }
                 order::Growth::usual().run()
             }
