@@ -26,9 +26,9 @@ const RESOURCES: &str = r#"[
   {"kind": "network", "name": "bench", "mtu": 1500, "ingress": "allow"},
   {"kind": "subnet", "network": "bench", "name": "a", "v4": "10.0.0.0/24"},
   {"kind": "endpoint", "network": "bench", "name": "t1", "subnet": "a", "host": "h1", "addresses": ["10.0.0.11"],
-   "attachment": {"netns": "T1", "device": "eth0"}},
+   "attachment": {"kind": "KIND", "netns": "T1", "device": "eth0"}},
   {"kind": "endpoint", "network": "bench", "name": "t2", "subnet": "a", "host": "h2", "addresses": ["10.0.0.12"],
-   "attachment": {"netns": "T2", "device": "eth0"}}
+   "attachment": {"kind": "KIND", "netns": "T2", "device": "eth0"}}
 ]"#;
 
 /// See the module.
@@ -36,6 +36,8 @@ pub struct Weir {
     name: &'static str,
     /// What its namespaces' names begin with.
     short: &'static str,
+    /// How its endpoints' frames reach the switch.
+    ports: &'static str,
     program: PathBuf,
     daemons: Vec<Daemon>,
     /// The controller's namespace and the folder, once it runs.
@@ -44,6 +46,7 @@ pub struct Weir {
 
 struct Ground {
     name: &'static str,
+    ports: &'static str,
     control: Netns,
     hosts: [Netns; 2],
     tenants: [Netns; 2],
@@ -54,12 +57,18 @@ struct Ground {
 impl Weir {
     /// Runs this binary.
     pub fn new(program: PathBuf) -> Weir {
-        Weir { name: "weir", short: "w", program, daemons: Vec::new(), operator: None }
+        Weir { name: "weir", short: "w", ports: "tap", program, daemons: Vec::new(), operator: None }
+    }
+
+    /// Runs this binary, with endpoints behind veth pairs: as peers of the usual ports.
+    pub fn with_veth_ports(program: &std::path::Path) -> [Weir; 2] {
+        let of = |name, short, ports| Weir { name, short, ports, ..Weir::new(program.to_path_buf()) };
+        [of("weir-af-packet", "p", "af-packet"), of("weir-af-xdp", "x", "af-xdp")]
     }
 
     /// Runs another build, as a peer.
     pub fn beside(program: PathBuf) -> Weir {
-        Weir { name: "weir-beside", short: "b", program, daemons: Vec::new(), operator: None }
+        Weir { name: "weir-beside", short: "b", ..Weir::new(program) }
     }
 
     /// Applies more resources, once it is set up.
@@ -83,9 +92,15 @@ impl Path for Weir {
     }
 
     fn conditions(&self) -> String {
-        "Geneve with security token, TAP ports with TSO and USO, stateful firewall, one engine thread a host, \
-         bound to the processor of its end, default settings"
-            .to_string()
+        let ports = match self.ports {
+            "af-packet" => "AF_PACKET on veth pairs with TSO and USO",
+            "af-xdp" => "AF_XDP (copying) on veth pairs without offloads",
+            _ => "TAP ports with TSO and USO",
+        };
+        format!(
+            "Geneve with security token, {ports}, stateful firewall, one engine thread a host, bound to the processor \
+             of its end, default settings"
+        )
     }
 
     fn set_up(&mut self, scope: &Scope) -> Result<Endpoints> {
@@ -128,6 +143,7 @@ impl Ground {
         let netns = |part: &str| scope.netns(&format!("{}-{part}", weir.short));
         let ground = Ground {
             name: weir.name,
+            ports: weir.ports,
             control: netns("c")?,
             hosts: [netns("h1")?, netns("h2")?],
             tenants: [netns("t1")?, netns("t2")?],
@@ -226,7 +242,8 @@ impl Ground {
 
     fn apply(&self) -> Result<()> {
         let [first, second] = &self.tenants;
-        let text = RESOURCES.replace("\"T1\"", &format!("\"{}\"", first.name()));
+        let text = RESOURCES.replace("KIND", self.ports);
+        let text = text.replace("\"T1\"", &format!("\"{}\"", first.name()));
         let text = text.replace("\"T2\"", &format!("\"{}\"", second.name()));
         let file = self.folder.join("net.json");
         std::fs::write(&file, text).map_err(|error| Error::io("write resources", error))?;

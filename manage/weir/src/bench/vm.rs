@@ -125,6 +125,11 @@ impl Measured {
 }
 
 impl Vm {
+    /// With the usual options.
+    pub fn usual() -> Vm {
+        Vm { rounds: 3, seconds: 4, pings: 200 }
+    }
+
     /// Runs it.
     ///
     /// # Errors

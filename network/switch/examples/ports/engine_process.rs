@@ -1,8 +1,6 @@
 //! Weir's engine as a process, with two vhost-user ports at which testpmd is met.
 //!
-//! With many flows each packet becomes one of the next flow of a random order, so that packets which go round
-//! visit all of them. A packet of no flow becomes one of a random flow: the packets start as one flow, and would go through
-//! the order in lockstep.
+//! One flow is that of testpmd's `txonly` packets, which go round; many are those of its `flowgen`, which differ in their destination.
 
 use crate::flows::{self, Random};
 use std::cell::RefCell;
@@ -11,39 +9,37 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_packet::IpAddress;
-use weir_packet::rewrite::{Endpoint, Rewrite};
 use weir_switch::engine::counters::EngineEvent;
 use weir_switch::engine::polling::Polling;
 use weir_switch::engine::port::{Device, Port};
-use weir_switch::engine::{Command, Inject, sys};
-use weir_switch::flowtable::{CompiledAction, Shadow};
+use weir_switch::engine::{Command, sys};
+use weir_switch::flowtable::Shadow;
 use weir_switch::ports::vhost::Socket;
 use weir_switch::ports::vhost::session::{Session, Told};
 
-/// The last bit of the flow of port 1 is set.
+/// Addresses that testpmd writes in its mode `flowgen`: source, and the first destination.
+const GENERATED_FROM: [u8; 4] = [10, 254, 0, 0];
+const GENERATED_TO: [u8; 4] = [10, 253, 0, 0];
+
+/// A flow from each port to the other, or so many of them.
 fn fill(shadow: &mut Shadow, count: u32) {
-    if count <= 1 {
-        for port in [0_u16, 1] {
-            let mut key = flows::key(usize::from(port), 0);
-            key.source = IpAddress::v4([198, 18, 0, 1]);
-            key.source_port = 9;
-            shadow.insert(key, flows::action(1 - port), 0).expect("room");
-        }
-        return;
-    }
-    let half = count / 2;
-    let mut order: Vec<u32> = (0..half).collect();
+    let mut order: Vec<u32> = (0..count).collect();
+    // Neighbours of the generator's are none in memory.
     let mut random = Random(11);
     for at in (1..order.len()).rev() {
         order.swap(at, (random.next() % (at as u64 + 1)) as usize);
     }
     for port in [0_u16, 1] {
-        for flow in 0..half {
-            let (address, source_port) = flows::source(order[flow as usize]);
-            let source = Endpoint { address: IpAddress::v4(address), port: Some(source_port) };
-            let rewrite = Some(Rewrite { source: Some(source), destination: None });
-            let action = CompiledAction { rewrite, ..flows::action(1 - port) };
-            shadow.insert(flows::key(usize::from(port), flow), action, 0).expect("room");
+        let mut key = flows::key(usize::from(port), 0);
+        for flow in &order {
+            if count == 1 {
+                (key.source, key.source_port) = (IpAddress::v4([198, 18, 0, 1]), 9);
+            } else {
+                (key.source, key.source_port) = (IpAddress::v4(GENERATED_FROM), 1000);
+                let to = u32::from_be_bytes(GENERATED_TO) + flow;
+                (key.destination, key.destination_port) = (IpAddress::v4(to.to_be_bytes()), 1001);
+            }
+            shadow.insert(key, flows::action(1 - port), 0).expect("room");
         }
     }
 }
@@ -53,7 +49,7 @@ pub fn run(sockets: [PathBuf; 2], count: u32, batch: usize) {
     let shared = flows::shared();
     let polling = Polling::always(Instant::now());
     let (engine, link) = flows::engine(&shared, polling, batch, |shadow| fill(shadow, count));
-    let flows::Link { commands, returned, mut misses, mut injects } = link;
+    let flows::Link { commands, returned, mut misses, injects: _injects } = link;
     // What the engine lets go of is dropped here.
     std::thread::spawn(move || returned.into_iter().for_each(drop));
     let mut sessions = Vec::new();
@@ -82,23 +78,9 @@ pub fn run(sockets: [PathBuf; 2], count: u32, batch: usize) {
         .expect("a thread");
     let seen = Arc::clone(&shared);
     std::thread::spawn(move || {
-        let mut random = Random(13);
+        // Packets of no flow, such as the driver's own.
         loop {
-            while let Some((miss, frame)) = misses.peek() {
-                let mut frame = frame.to_vec();
-                let (address, port) = flows::source((random.next() % u64::from(count / 2).max(1)) as u32);
-                if count > 1 && frame.len() >= flows::SOURCE_PORT_AT + 2 {
-                    frame[flows::SOURCE_AT..flows::SOURCE_AT + 4].copy_from_slice(&address);
-                    frame[flows::SOURCE_PORT_AT..flows::SOURCE_PORT_AT + 2]
-                        .copy_from_slice(&port.to_be_bytes());
-                    let again = Inject::Again {
-                        ingress: miss.ingress,
-                        key: miss.key,
-                        virtio: miss.virtio,
-                        generation: 0,
-                    };
-                    let _ = injects.push(again, &[&frame]);
-                }
+            while let Some((miss, _)) = misses.peek() {
                 seen.load.done(miss.class);
                 misses.pop();
             }

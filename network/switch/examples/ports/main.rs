@@ -2,7 +2,7 @@
 //! encapsulation; the work with encapsulation between rings in memory, on one processor and two; between the
 //! vhost-user ports of two guests, beside Open vSwitch with DPDK and testpmd.
 //!
-//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|rings|vhost|memory]
+//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|rings|memory|vhost [FLOWS]]
 //!   cargo run --release -p weir-switch --example ports loop|geneve|vxlan FLOWS BATCH BATCHES     the closed loop alone, for valgrind
 //!
 //! The figure is processor time a packet of the thread that polls, while it has packets: what the generator does not give costs
@@ -26,9 +26,11 @@ use std::time::Duration;
 use switches::{Io, Ovs, Rig, VSWITCHD, Weir, Window};
 use weir_model::resource::Encapsulation;
 
-/// Huge pages for all that are compared: four testpmd as generators, one as a switch, Open vSwitch.
+/// Huge pages for what is compared at once: four testpmd as generators, one as a switch, Open vSwitch twice at most.
 const HUGE_PAGES: u64 = 1100;
 const WINDOW: Duration = Duration::from_millis(600);
+/// Flows that the table has; between virtual machines, each way.
+const FLOWS: [u32; 4] = [1, 10_000, 1_000_000, 4_000_000];
 /// Windows whose polling thread had less of its processor are left out.
 const SHARE_MIN: f64 = 0.9;
 /// A comparison needs so many windows of each side.
@@ -41,8 +43,10 @@ fn main() {
             let (flows, batch) = (flows.parse().expect("flows"), batch.parse().expect("a batch"));
             return engine_process::run([first.into(), second.into()], flows, batch);
         }
-        [role, rounds, huge] if role == "vhost" => {
-            return vhost(rounds.parse().expect("rounds"), Path::new(huge));
+        [role, rounds, huge, only @ ..] if role == "vhost" => {
+            let only: Vec<u32> = only.iter().map(|flows| flows.parse().expect("flows")).collect();
+            let counts = if only.is_empty() { &FLOWS[..] } else { &only };
+            return vhost(rounds.parse().expect("rounds"), Path::new(huge), counts);
         }
         [role, flows, batch, batches] if role == "loop" || format_of(role).is_some() => {
             let (flows, batch) = (flows.parse().expect("flows"), batch.parse().expect("a batch"));
@@ -74,12 +78,12 @@ fn main() {
         memory::run();
     }
     if wanted("vhost") {
-        vhost_in_child(rounds);
+        vhost_in_child(rounds, arguments.get(2));
     }
 }
 
 fn tables(rounds: usize) {
-    for count in [1, 10_000, 1_000_000, 4_000_000] {
+    for count in FLOWS {
         let table = table::Table::new(count);
         let costs: Vec<table::Cost> = (0..rounds).map(|_| table.cost()).collect();
         let middle = |of: fn(&table::Cost) -> f64| median(&costs.iter().map(of).collect::<Vec<_>>());
@@ -92,7 +96,7 @@ fn tables(rounds: usize) {
 }
 
 fn loops(rounds: usize) {
-    for count in [1, 10_000, 1_000_000, 4_000_000] {
+    for count in FLOWS {
         let mut batched = closed::Closed::new(count, 32);
         let mut single = closed::Closed::new(count, 1);
         let window = Duration::from_millis(200);
@@ -165,7 +169,7 @@ fn missing() -> Option<String> {
 }
 
 /// In a process of its own, so that huge pages are given back whatever becomes of it.
-fn vhost_in_child(rounds: usize) {
+fn vhost_in_child(rounds: usize, only: Option<&String>) {
     if let Some(reason) = missing() {
         return println!("NOT RUN bench ports vhost: {reason}");
     }
@@ -174,32 +178,57 @@ fn vhost_in_child(rounds: usize) {
         Err(reason) => return println!("NOT RUN bench ports vhost: {reason}"),
     };
     let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
-    let _ = child.arg("vhost").arg(rounds.to_string()).arg(huge.dir.path()).status();
+    let _ = child.arg("vhost").arg(rounds.to_string()).arg(huge.dir.path()).args(only).status();
 }
 
-fn vhost(rounds: usize, huge: &Path) {
+fn vhost(rounds: usize, huge: &Path, counts: &[u32]) {
     let dir = tempfile::tempdir().expect("a directory");
     let sockets =
         |name: &str| -> [PathBuf; 2] { [0, 1].map(|port| dir.path().join(format!("{name}{port}"))) };
-    let weir = |name: &'static str, flows: u32, batch: usize| {
-        let sockets = sockets(name);
-        let switch = Box::new(Weir::start(&sockets, flows, batch));
-        Side { name, rig: Rig::new(name, huge, switch, sockets), windows: vec![] }
-    };
-    let mut sides = vec![weir("weir", 1, 32), weir("one", 1, 1), weir("million", 1_000_000, 32)];
-    let (ovs, at) = Ovs::start(huge);
-    let rig = Rig::new("ovs", huge, Box::new(ovs), at);
-    sides.push(Side { name: "ovs_dpdk", rig, windows: vec![] });
-    let at = sockets("io");
-    let rig = Rig::new("limit", huge, Box::new(Io::start(huge, &at)), at);
-    sides.push(Side { name: "testpmd_io", rig, windows: vec![] });
+    for &flows in counts {
+        let weir = |name: &'static str, batch: usize| {
+            let at = sockets(&format!("{name}-{flows}-"));
+            let switch = Box::new(Weir::start(&at, flows, batch));
+            Side { name, rig: Rig::new(name, huge, switch, at, flows), windows: vec![] }
+        };
+        let ovs = |name: &'static str, caches: &[&str]| {
+            let (switch, at) = Ovs::start(huge, caches);
+            Side { name, rig: Rig::new(name, huge, Box::new(switch), at, flows), windows: vec![] }
+        };
+        if flows > 1 {
+            // Its first cache holds 8,192 flows; the second, which is off unless it is asked for, a million.
+            let sides =
+                vec![weir("weir", 32), ovs("ovs_dpdk", &[]), ovs("ovs_dpdk_smc", &["smc-enable=true"])];
+            alternate(rounds, flows, sides);
+            clear(huge);
+            continue;
+        }
+        let at = sockets("io");
+        let limit = Rig::new("limit", huge, Box::new(Io::start(huge, &at)), at, flows);
+        // The one flow goes to the fastest cache at once.
+        let ovs = ovs("ovs_dpdk", &["emc-insert-inv-prob=1"]);
+        let limit = Side { name: "testpmd_io", rig: limit, windows: vec![] };
+        alternate(rounds, flows, vec![weir("weir", 32), weir("one", 1), ovs, limit]);
+        clear(huge);
+    }
+}
+
+/// Removes the memory files of processes that were killed.
+fn clear(huge: &Path) {
+    for file in std::fs::read_dir(huge).expect("a directory").flatten() {
+        let _ = std::fs::remove_file(file.path());
+    }
+}
+
+/// Windows of all sides in turns, and what they show.
+fn alternate(rounds: usize, flows: u32, mut sides: Vec<Side>) {
     for round in 0..rounds {
         for side in &mut sides {
             let before = probe();
             let window = side.rig.window(WINDOW);
             let after = probe();
             println!(
-                "window {round} {}: {:.1}ns a packet, {:.2} Mpps, {:.0} % of its processor, busy {:.0} %; \
+                "window {round} {} with {flows} flows: {:.1}ns a packet, {:.2} Mpps, {:.0} % of its processor, busy {:.0} %; \
                  between the processors {before:.0}ns ({}), then {after:.0}ns ({})",
                 side.name,
                 window.ns,
@@ -213,12 +242,12 @@ fn vhost(rounds: usize, huge: &Path) {
         }
     }
     for wanted in ["near", "far"] {
-        compare(&sides, wanted);
+        compare(&sides, flows, wanted);
     }
 }
 
 /// Prints the medians of the windows that were in one state from end to end and had their processor.
-fn compare(sides: &[Side], wanted: &str) {
+fn compare(sides: &[Side], flows: u32, wanted: &str) {
     let of = |name: &str| -> Vec<f64> {
         let side = sides.iter().find(|side| side.name == name).expect("a side");
         let fit = |(window, before, after): &&(Window, f64, f64)| {
@@ -227,9 +256,8 @@ fn compare(sides: &[Side], wanted: &str) {
         side.windows.iter().filter(fit).map(|(window, ..)| window.ns).collect()
     };
     let weir = of("weir");
-    for (metric, peer) in
-        [("vhost", "ovs_dpdk"), ("vhost", "testpmd_io"), ("batching", "one"), ("vhost", "million")]
-    {
+    for peer in sides.iter().map(|side| side.name).filter(|name| *name != "weir") {
+        let metric = if peer == "one" { "batching".to_string() } else { format!("vhost-{flows}") };
         let other = of(peer);
         let (ours, theirs) = (weir.len(), other.len());
         if ours.min(theirs) < WINDOWS_MIN {

@@ -63,16 +63,28 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 impl Rig {
-    /// Connects a generator to the two sockets of a switch, and has packets go round; pauses both then.
-    pub fn new(name: &str, huge_dir: &Path, switch: Box<dyn Switch>, sockets: [PathBuf; 2]) -> Rig {
+    /// Connects a generator to the two sockets of a switch, and has packets of one flow go round, or packets of so many flows made
+    /// in turn; pauses both then.
+    pub fn new(
+        name: &str,
+        huge_dir: &Path,
+        switch: Box<dyn Switch>,
+        sockets: [PathBuf; 2],
+        flows: u32,
+    ) -> Rig {
         wait_for("the switch's sockets", || sockets.iter().all(|socket| socket.exists()));
         let device = |number: usize| {
             let (path, mac) = (sockets[number].display(), format!("02:00:00:00:00:0{}", number + 1));
             format!("net_virtio_user{number},path={path},queues=1,queue_size=1024,mac={mac}")
         };
-        let more = ["--forward-mode=io", "--tx-ip=198.18.0.1,198.18.0.2"];
+        let around = ["--forward-mode=io", "--tx-ip=198.18.0.1,198.18.0.2"];
+        let count = format!("--flowgen-flows={flows}");
+        let (more, start) = match flows {
+            1 => (around, "start tx_first 8"),
+            _ => (["--forward-mode=flowgen", &count], "start"),
+        };
         let mut generator = Testpmd::start(name, 1, huge_dir, [device(0), device(1)], &more);
-        generator.say("start tx_first 8");
+        generator.say(start);
         let mut rig = Rig { switch, generator };
         let before = rig.switch.done().packets;
         wait_for("packets", || rig.switch.done().packets > before + 10_000.0);
@@ -218,8 +230,8 @@ pub const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 impl Ovs {
-    /// Starts one with a rule that writes both Ethernet addresses. Returns it with its sockets.
-    pub fn start(huge_dir: &Path) -> (Ovs, [PathBuf; 2]) {
+    /// Starts one with a rule that writes both Ethernet addresses, and with these settings of its caches. Returns it with its sockets.
+    pub fn start(huge_dir: &Path, caches: &[&str]) -> (Ovs, [PathBuf; 2]) {
         let dir = tempfile::tempdir().expect("a directory");
         let mut ovs = Ovs { dir, processes: vec![] };
         let database = ovs.path("conf.db");
@@ -228,8 +240,8 @@ impl Ovs {
         ovs.spawn("ovsdb-server", &[&remote, &database]);
         wait_for("the database", || Path::new(&ovs.path("db.sock")).exists());
         let extra = format!(
-            "--no-pci --file-prefix=weir-ports-ovs-{} --huge-dir {}",
-            std::process::id(),
+            "--no-pci --file-prefix=weir-ports-ovs{} --huge-dir {}",
+            ovs.dir.path().file_name().unwrap_or_default().display(),
             huge_dir.display()
         );
         ovs.vsctl(&["--no-wait", "init"]);
@@ -238,11 +250,9 @@ impl Ovs {
             "dpdk-socket-mem=256".into(),
             "dpdk-lcore-mask=0x1".into(),
             "pmd-cpu-mask=0x1".into(),
-            // Every flow goes to the fastest cache at once.
-            "emc-insert-inv-prob=1".into(),
             format!("dpdk-extra=\"{extra}\""),
         ];
-        for pair in set {
+        for pair in set.into_iter().chain(caches.iter().map(ToString::to_string)) {
             ovs.vsctl(&["--no-wait", "set", "Open_vSwitch", ".", &format!("other_config:{pair}")]);
         }
         let database = format!("unix:{}", ovs.path("db.sock"));

@@ -514,6 +514,7 @@ impl Engine {
                 }
                 Command::Resume => {
                     self.pause = Pause::No;
+                    self.go_on();
                     self.catch_up.begin();
                     None
                 }
@@ -538,6 +539,14 @@ impl Engine {
             if let Some(back) = back {
                 self.give_back(back);
             }
+        }
+    }
+
+    /// Has the ports go on where their rings stand: another process may have worked with them.
+    fn go_on(&mut self) {
+        for port in self.path.ports.go_on() {
+            self.path.ports.unwatch(port, &self.poller);
+            self.give_back(Returned::PortFailed(port));
         }
     }
 

@@ -216,6 +216,16 @@ impl Ports {
         *self.dirty.get_mut() = dirty;
     }
 
+    /// Has AF_XDP sockets go on where their rings stand; returns the ports of those that cannot.
+    #[cold]
+    pub fn go_on(&self) -> Vec<usize> {
+        let cannot = self.ports.iter().enumerate().filter(|(_, port)| match port.as_deref() {
+            Some(Port { device: Device::Xdp(socket), .. }) => socket.borrow_mut().go_on().is_err(),
+            _ => false,
+        });
+        cannot.map(|(number, _)| number).collect()
+    }
+
     /// Stops watching a port.
     pub fn unwatch(&mut self, number: usize, poller: &Poller) {
         match self.ports.get(number).and_then(|port| port.as_ref()).map(|port| &port.device) {
@@ -381,6 +391,16 @@ pub fn count_write(counters: &Counters, number: usize, result: &io::Result<usize
     }
 }
 
+/// Counts a frame that was sent, of whose segments some may be lost: packets and bytes of both.
+#[inline]
+fn count_cut(counters: &Counters, number: usize, sent: (u64, u64), lost: (u64, u64)) {
+    counters.event(EngineEvent::PortWrites).add(1);
+    counters.port(number).tx.add(sent.0.saturating_sub(lost.0), sent.1.saturating_sub(lost.1));
+    if lost.0 > 0 {
+        counters.dropped(EngineDrop::PortFull).add(lost.0, lost.1);
+    }
+}
+
 fn write_failure(error: &io::Error) -> EngineDrop {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => EngineDrop::PortFull,
@@ -444,16 +464,7 @@ pub fn send_xdp(
     #[allow(unsafe_code)]
     let sent = unsafe { socket.send(header, pieces) };
     match sent {
-        Ok(lost) => {
-            counters.event(EngineEvent::PortWrites).add(1);
-            counters
-                .port(number)
-                .tx
-                .add(packets.saturating_sub(lost.packets), bytes.saturating_sub(lost.bytes));
-            if lost.packets > 0 {
-                counters.dropped(EngineDrop::PortFull).add(lost.packets, lost.bytes);
-            }
-        }
+        Ok(lost) => count_cut(counters, number, (packets, bytes), (lost.packets, lost.bytes)),
         Err(xdp::Refused::Full) => counters.dropped(EngineDrop::PortFull).add(packets, bytes),
         Err(xdp::Refused::TooLarge) => counters.dropped(EngineDrop::PortWrite).add(packets, bytes),
     }
@@ -475,16 +486,7 @@ pub fn send(
     let mut guest = guest.borrow_mut();
     ports.note(number, &mut guest);
     match guest.send(header, pieces, || flow_of(pieces)) {
-        Ok(lost) => {
-            counters.event(EngineEvent::PortWrites).add(1);
-            counters
-                .port(number)
-                .tx
-                .add(packets.saturating_sub(lost.packets), bytes.saturating_sub(lost.bytes));
-            if lost.packets > 0 {
-                counters.dropped(EngineDrop::PortFull).add(lost.packets, lost.bytes);
-            }
-        }
+        Ok(lost) => count_cut(counters, number, (packets, bytes), (lost.packets, lost.bytes)),
         Err(refused) => {
             let reason = match refused {
                 Refused::Full => EngineDrop::PortFull,

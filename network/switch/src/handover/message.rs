@@ -66,6 +66,48 @@ pub struct CarriedTap {
     pub device: String,
 }
 
+/// The socket of a veth pair's port, whose descriptor comes with it; with one of AF_XDP those of its memory and of its program's link, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedVeth {
+    /// The port.
+    pub key: Key,
+    /// Namespace of the container's end.
+    pub netns: Option<String>,
+    /// Name of the container's end.
+    pub device: String,
+    /// How its frames are had.
+    pub way: CarriedWay,
+}
+
+/// How a veth pair's frames are had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CarriedWay {
+    /// By AF_PACKET.
+    Packet {
+        /// Why not by AF_XDP, if that was wanted.
+        why: String,
+    },
+    /// By AF_XDP.
+    Xdp {
+        /// Number of the device.
+        device: u32,
+        /// Chunks of each direction, and entries of each ring.
+        chunks: u32,
+        /// Bytes of a chunk.
+        chunk_bytes: u32,
+    },
+}
+
+impl CarriedWay {
+    /// Descriptors that come with it.
+    pub fn descriptors(&self) -> usize {
+        match self {
+            CarriedWay::Packet { .. } => 1,
+            CarriedWay::Xdp { .. } => 3,
+        }
+    }
+}
+
 /// The socket of a virtual machine's port. With it come the connection and the listening socket, of those that there are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarriedGuest {
@@ -220,4 +262,5 @@ messages! {
     Held(HeldFrame) = 15, false, "A frame that waits for an answer.";
     Frozen(Frozen) = 16, true, "That was all.";
     Serving = 17, true, "The one that takes over serves.";
+    Veth(CarriedVeth) = 18, false, "The socket of a veth pair's port: whoever passes it over opens one, once this process has ended.";
 }

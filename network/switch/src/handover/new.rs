@@ -2,7 +2,7 @@
 
 use super::guests::Guests;
 use super::message::{
-    CarriedTap, Frozen, HeldFrame, Hello, Message, VERSION_NEWEST, VERSION_OLDEST, Welcome,
+    CarriedTap, CarriedVeth, Frozen, HeldFrame, Hello, Message, VERSION_NEWEST, VERSION_OLDEST, Welcome,
 };
 use super::old::Who;
 use super::wire::Channel;
@@ -29,6 +29,8 @@ pub struct Taken {
     pub changes: Vec<Changes>,
     /// TAPs; of no port: the outside.
     pub taps: HashMap<Option<Key>, (CarriedTap, OwnedFd)>,
+    /// Sockets of veth pairs.
+    pub veths: HashMap<Key, (CarriedVeth, Vec<OwnedFd>)>,
     /// Virtual machines.
     pub guests: Guests,
     /// Datagrams under way.
@@ -129,6 +131,13 @@ impl Taking {
                         return Err(HandoverError::Nonsense("a TAP comes with one descriptor".into()));
                     };
                     taken.taps.insert(tap.key.clone(), (tap, device));
+                }
+                Message::Veth(veth) => {
+                    if fds.len() != veth.way.descriptors() {
+                        let text = format!("{} descriptors come with the socket of {}", fds.len(), veth.key);
+                        return Err(HandoverError::Nonsense(text));
+                    }
+                    taken.veths.insert(veth.key.clone(), (veth, fds));
                 }
                 Message::Guest(guest) => taken.guests.head(guest, fds)?,
                 Message::Memory(memory) => taken.guests.memory(memory, fds)?,

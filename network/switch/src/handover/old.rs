@@ -301,6 +301,10 @@ impl Keeper {
             let tap = super::message::CarriedTap { key: None, netns: None, device: name.clone() };
             channel.send(&Message::Tap(tap), &[device.as_fd()])?;
         }
+        for (veth, descriptors) in &state.veths {
+            let fds: Vec<BorrowedFd<'_>> = descriptors.iter().map(|fd| fd.as_fd()).collect();
+            channel.send(&Message::Veth(veth.clone()), &fds)?;
+        }
         for guest in &state.guests {
             super::guests::send(channel, guest)?;
         }

@@ -124,6 +124,18 @@ fn messages() -> Vec<Message> {
             journal_bytes: 1 << 40,
         }),
         Message::Serving,
+        Message::Veth(CarriedVeth {
+            key: port("a"),
+            netns: Some("ns".into()),
+            device: "t0".into(),
+            way: CarriedWay::Packet { why: "why".into() },
+        }),
+        Message::Veth(CarriedVeth {
+            key: port("a"),
+            netns: None,
+            device: "t0".into(),
+            way: CarriedWay::Xdp { device: 7, chunks: 1024, chunk_bytes: 2048 },
+        }),
     ]
 }
 

@@ -7,6 +7,7 @@ use crate::flow::PortIndex;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use weir_model::resource::{AttachmentKind, host_end};
@@ -46,7 +47,7 @@ pub enum Opened {
     /// A TAP.
     Tap(OwnedFd),
     /// AF_PACKET; why it is not AF_XDP, if that was wanted.
-    Packet(OwnedFd, Option<String>),
+    Packet(Arc<OwnedFd>, Option<String>),
     /// AF_XDP.
     Xdp(Box<xdp::Socket>),
 }
@@ -183,5 +184,6 @@ fn open_veth(target: &Target, home: &OwnedFd, is_patient: bool) -> Result<Opened
     veth::prepare(&name)?;
     let socket = packet::open(&name)?;
     offer(true)?;
-    Ok(Opened::Packet(socket, why))
+    let why = why.map(|why| format!("by AF_PACKET, not AF_XDP: {why}"));
+    Ok(Opened::Packet(Arc::new(socket), why))
 }

@@ -63,6 +63,30 @@ pub fn open(name: &str) -> Result<OwnedFd, PortError> {
     Ok(socket)
 }
 
+/// The number of the device that a socket is bound to.
+///
+/// # Errors
+/// It is no such socket.
+pub fn device(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: all zeros is a valid address, which the kernel writes over.
+    #[allow(unsafe_code)]
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut size = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: a live address and its length, of which the kernel writes at most so much.
+    #[allow(unsafe_code)]
+    let result = unsafe {
+        libc::getsockname(socket.as_raw_fd(), std::ptr::from_mut(&mut address).cast(), &raw mut size)
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if libc::c_int::from(address.sll_family) != libc::AF_PACKET {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no AF_PACKET socket"));
+    }
+    // One whose device is gone has -1.
+    u32::try_from(address.sll_ifindex).map_err(|_| io::ErrorKind::NotFound.into())
+}
+
 fn new_socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers; a new descriptor is owned by nobody else. It gets no frame before it is bound.

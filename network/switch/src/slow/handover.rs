@@ -10,7 +10,7 @@ use crate::engine::{Carried, Command, Miss, Returned};
 use crate::flow::{Ingress, MissReason, PortIndex};
 use crate::fragments::{CarriedDatagram, CarriedPlace, Fragments};
 use crate::handover::guests::Guest;
-use crate::handover::message::{CarriedTap, Frozen, HeldFrame};
+use crate::handover::message::{CarriedTap, CarriedVeth, Frozen, HeldFrame};
 use crate::handover::new::Taken;
 use crate::handover::{DRAIN_LIMIT, GUESTS_LIMIT, HandoverCounters, PAUSE_LIMIT};
 use std::io;
@@ -69,6 +69,8 @@ pub struct FrozenState {
     pub changes: Changes,
     /// TAPs of ports.
     pub taps: Vec<(CarriedTap, Arc<OwnedFd>)>,
+    /// Sockets of veth pairs, with their descriptors.
+    pub veths: Vec<(CarriedVeth, Vec<Arc<OwnedFd>>)>,
     /// Virtual machines.
     pub guests: Vec<Guest>,
     /// Datagrams under way.
@@ -160,7 +162,8 @@ impl<M: Mind> Slow<M> {
         let Some(changes) = self.mind.changed_connections() else {
             return Ok(Err("more connections changed than can be noted: try again".into()));
         };
-        let (taps, guests, guests_left) = self.ports.carried(GUESTS_LIMIT);
+        let (taps, veths) = (self.ports.carried_taps(), self.ports.carried_veths());
+        let (guests, guests_left) = self.ports.carried_guests(GUESTS_LIMIT);
         let key_of = |port: PortIndex| self.ports.key(port).cloned();
         let now_ms = self.shared.now_ms();
         let fragments = carried.fragments.carried(now_ms as u32, key_of);
@@ -172,7 +175,16 @@ impl<M: Mind> Slow<M> {
             checkpoint_bytes: 0,
             journal_bytes: self.journal.length_bytes,
         };
-        Ok(Ok(Box::new(FrozenState { changes, taps, guests, fragments, peers: carried.peers, held, end })))
+        Ok(Ok(Box::new(FrozenState {
+            changes,
+            taps,
+            veths,
+            guests,
+            fragments,
+            peers: carried.peers,
+            held,
+            end,
+        })))
     }
 
     /// Waits for something of the engine, and takes what else comes.

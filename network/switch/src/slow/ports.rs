@@ -1,13 +1,13 @@
-//! The state of the ports: what is wanted, what the device does, and what the engine was told.
+//! The state of the ports: what is wanted, what the device does, and what the engine was told. [`carried`]: what goes over to another process.
+
+mod carried;
 
 use super::Slow;
 use super::mind::Mind;
 use crate::engine::port::{Device, Port};
 use crate::engine::{Command, PORTS_MAX};
 use crate::flow::{PortEffect, PortIndex};
-use crate::handover::guests::Guest as Carried;
 use crate::handover::message::CarriedTap;
-use crate::handover::new::Taken;
 use crate::handover::store::Words;
 use crate::ports::attach::{Attached, Attacher, Opened, Target};
 use crate::ports::vhost::session::{Session, Tell, Told};
@@ -18,7 +18,6 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
 use weir_model::local::{FromSwitch, PortName, PortStatus};
 use weir_model::resource::AttachmentKind;
 use weir_model::{Entry, Key, Label, Update, Version};
@@ -41,17 +40,14 @@ impl Place {
     }
 }
 
-/// TAPs with their devices.
-type Taps = Vec<(CarriedTap, Arc<OwnedFd>)>;
-
 /// What of it the engine has.
 #[derive(Clone, Debug)]
 enum Given {
     Tap(Arc<OwnedFd>),
     /// A veth pair's frames by AF_PACKET.
     Packet(Arc<OwnedFd>),
-    /// By AF_XDP, with the number of the device.
-    Xdp(Arc<OwnedFd>, u32),
+    /// By AF_XDP.
+    Xdp(xdp::Parts),
     Guest,
 }
 
@@ -142,57 +138,6 @@ impl PortBook {
         self.adopting
     }
 
-    /// Stops the virtual machines' sockets and says what there is to be handed over: TAPs, virtual machines, and how many
-    /// sockets did not stand still within the limit.
-    pub(super) fn carried(&mut self, limit: Duration) -> (Taps, Vec<Carried>, u32) {
-        let until = Instant::now() + limit;
-        let (mut taps, mut guests, mut left) = (Vec::new(), Vec::new(), 0);
-        let mut frozen = Vec::new();
-        for (port, state) in &self.states {
-            if let (Place::Tap(target), Some(Given::Tap(device))) = (&state.place, &state.device) {
-                let Target { netns, device: name, .. } = target.clone();
-                taps.push((
-                    CarriedTap { key: Some(state.key.clone()), netns, device: name },
-                    Arc::clone(device),
-                ));
-            }
-            if let Some(session) = &state.session {
-                frozen.push((*port, session.freeze()));
-            }
-        }
-        for (port, moved) in frozen {
-            let Some(state) = self.states.get_mut(&port) else { continue };
-            let Place::Guest(socket) = &state.place else { continue };
-            match moved.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(moved) => {
-                    state.handed = true;
-                    guests.push(Carried { key: state.key.clone(), socket: socket.clone(), moved });
-                }
-                Err(_) => left += 1,
-            }
-        }
-        (taps, guests, left)
-    }
-
-    /// Goes on after all.
-    pub(super) fn thaw(&mut self) {
-        for state in self.states.values_mut() {
-            state.handed = false;
-            if let Some(session) = &state.session {
-                session.thaw();
-            }
-        }
-    }
-
-    /// Another process goes on with what was handed over.
-    pub(super) fn leave(&mut self) {
-        for state in self.states.values().filter(|state| state.handed) {
-            if let Some(session) = &state.session {
-                session.leave();
-            }
-        }
-    }
-
     /// The key of a port.
     pub fn key(&self, port: PortIndex) -> Option<&Key> {
         self.states.get(&port).map(|state| &state.key)
@@ -249,9 +194,9 @@ impl PortBook {
             match &state.device {
                 // Each time it says what it lost since the last.
                 Some(Given::Packet(socket)) => state.lost += packet::lost(socket.as_fd()),
-                Some(Given::Xdp(socket, device)) => {
-                    state.lost = state.lost_before + xdp::statistics(socket.as_fd()).lost;
-                    gone.push((*port, *device));
+                Some(Given::Xdp(parts)) => {
+                    state.lost = state.lost_before + xdp::statistics(parts.socket.as_fd()).lost;
+                    gone.push((*port, parts.device));
                 }
                 Some(Given::Tap(_) | Given::Guest) | None => {}
             }
@@ -411,69 +356,6 @@ impl<M: Mind> Slow<M> {
         }
     }
 
-    /// Goes on with what a crashed process had open, and keeps it and what is new.
-    pub(crate) fn go_on_with(&mut self, mut found: Taken, outside: Option<(String, Arc<OwnedFd>)>) {
-        if self.ports.adopting {
-            self.adopt(&mut found);
-        }
-        if let Some((device, tap)) = outside {
-            self.keep_outside(device, tap);
-        }
-        // What is left belongs to nobody any more.
-        self.store.settle();
-    }
-
-    /// Keeps the device of the outside.
-    pub(crate) fn keep_outside(&mut self, device: String, tap: Arc<OwnedFd>) {
-        self.store.keep(Words::Tap(CarriedTap { key: None, netns: None, device }), vec![tap]);
-    }
-
-    /// Gives the ports the devices that another process had, and looks for those that it had not.
-    pub(super) fn adopt(&mut self, taken: &mut Taken) {
-        self.ports.adopting = false;
-        let mut ports: Vec<PortIndex> = self.ports.states.keys().copied().collect();
-        ports.sort_unstable();
-        for port in ports {
-            if !self.adopt_tap(port, taken) && !self.adopt_guest(port, taken) {
-                self.ports.wish(port);
-            }
-        }
-    }
-
-    fn adopt_tap(&mut self, port: PortIndex, taken: &mut Taken) -> bool {
-        let Some(state) = self.ports.states.get_mut(&port) else { return false };
-        let Place::Tap(target) = &state.place else { return false };
-        let Some((tap, device)) = taken.taps.remove(&Some(state.key.clone())) else { return false };
-        // Another device, or one that was made anew: it is opened as ever.
-        if (&tap.netns, &tap.device) != (&target.netns, &target.device) || !tap::is_alive(device.as_fd()) {
-            return false;
-        }
-        let device = Arc::new(device);
-        state.device = Some(Given::Tap(Arc::clone(&device)));
-        self.give(port, Device::Tap(device));
-        true
-    }
-
-    fn adopt_guest(&mut self, port: PortIndex, taken: &mut Taken) -> bool {
-        let (wish, tell) = (self.ports.wishes + 1, Arc::clone(&self.ports.tell));
-        let Some(state) = self.ports.states.get_mut(&port) else { return false };
-        let Place::Guest(socket) = &state.place else { return false };
-        let Some((of, moved)) = taken.guests.take(&state.key).filter(|(of, _)| of == socket) else {
-            return false;
-        };
-        (self.ports.wishes, state.wish) = (wish, wish);
-        match Session::resume(of, moved, teller(&tell, port, wish)) {
-            Ok(session) => {
-                state.session = Some(session);
-                true
-            }
-            Err(error) => {
-                tracing::warn!(key = %state.key, %error, "a virtual machine cannot be taken over: it must connect anew");
-                false
-            }
-        }
-    }
-
     fn show_carrier(&self, port: PortIndex) {
         let Some(state) = self.ports.states.get(&port) else { return };
         let result = match (&state.place, &state.device) {
@@ -521,12 +403,10 @@ impl<M: Mind> Slow<M> {
                 (Given::Tap(Arc::clone(&device)), Device::Tap(device), String::new())
             }
             Opened::Packet(socket, why) => {
-                let socket = Arc::new(socket);
-                let way = why.map(|why| format!("by AF_PACKET, not AF_XDP: {why}")).unwrap_or_default();
-                (Given::Packet(Arc::clone(&socket)), Device::Tap(socket), way)
+                (Given::Packet(Arc::clone(&socket)), Device::Tap(socket), why.unwrap_or_default())
             }
             Opened::Xdp(socket) => {
-                let given = Given::Xdp(Arc::clone(socket.fd()), socket.device());
+                let given = Given::Xdp(socket.parts().clone());
                 (given, Device::Xdp(Box::new(RefCell::new(*socket))), String::new())
             }
         };
@@ -603,10 +483,10 @@ impl<M: Mind> Slow<M> {
             Some(Given::Guest) => {}
             None if state.session.is_some() => {}
             Some(Given::Tap(device)) if tap::is_alive(device.as_fd()) => {}
-            Some(Given::Xdp(_, device)) if self.ports.is_there(port, *device) => {}
+            Some(Given::Xdp(parts)) if self.ports.is_there(port, parts.device) => {}
             // One that is gone says so when it is read.
             Some(Given::Packet(_)) => {}
-            Some(Given::Tap(_) | Given::Xdp(..)) => self.port_failed(usize::from(port)),
+            Some(Given::Tap(_) | Given::Xdp(_)) => self.port_failed(usize::from(port)),
             None => self.ports.wish(port),
         }
     }

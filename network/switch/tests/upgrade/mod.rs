@@ -152,7 +152,7 @@ fn connections_go_on_while_both_switches_are_replaced() {
 }
 
 /// Says hello as a process that takes over would, goes so far as it is told, and then ends or stands still.
-fn half(lab: &Lab, host: usize, step: &str) -> Child {
+pub fn half(lab: &Lab, host: usize, step: &str) -> Child {
     let config = &lab.hosts[host].config;
     let hello = |name| {
         let hello = Hello {

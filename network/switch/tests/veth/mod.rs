@@ -1,6 +1,7 @@
 //! Endpoints behind a veth pair, whose frames the switch has by AF_XDP or by AF_PACKET.
 use crate::lab::{Lab, lab, label, sh, try_sh, wait_for};
 use crate::scripts::{TCP_SINK, TCP_SOURCE, UDP_ECHO, UDP_SIZES};
+use crate::upgrade::half;
 use weir_model::local::{Answer, PortStatus, Question};
 use weir_model::resource::{AttachmentKind, Encapsulation};
 use weir_switch::ports::{in_namespace, veth, xdp};
@@ -195,6 +196,33 @@ fn a_switch_that_was_killed_has_the_frames_of_a_pair_again() {
         lab.run("a", "ping -c 3 -i 0.05 -W 5 10.0.0.2");
         bulk(&lab, 5);
         assert!(status(&lab).reason.is_empty(), "{kind:?}: {:?}", status(&lab));
+    }
+}
+
+/// Whoever takes over gets the sockets: nothing that a container sends, or is sent, is lost, and the port is never down.
+#[test]
+fn a_pair_goes_over_to_the_process_that_takes_over_and_back() {
+    for kind in KINDS {
+        let Some(mut lab) = pair("veth-upgrade", kind, 1500) else { return };
+        lab.run("a", "ping -c 3 -i 0.05 -W 5 10.0.0.2");
+        let pings = lab.spawn("a", &["ping", "-q", "-c", "400", "-i", "0.005", "-W", "30", "10.0.0.2"]);
+        for round in 0..4 {
+            lab.hosts[0].upgrade();
+            let status = status(&lab);
+            assert!(status.up && status.reason.is_empty(), "{kind:?}, round {round}: {status:?}");
+        }
+        // One that has everything and stands still is killed, and the old one goes on.
+        assert!(!half(&lab, 0, "hang").wait().unwrap().success());
+        wait_for("the old one", || lab.hosts[0].counters()["handovers_failed{phase=\"blackout\"}"] == 1);
+        lab.hosts[0].upgrade();
+        let output = pings.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("400 received"), "{kind:?}: {text}");
+        bulk(&lab, 20);
+        assert!(status(&lab).up);
+        let counters = lab.hosts[0].counters();
+        assert_eq!(counters["handover_taken_over"], 1, "{counters:?}");
+        assert_eq!(counters["port_rx_lost{network=\"red\",endpoint=\"a\"}"], 0, "{counters:?}");
     }
 }
 

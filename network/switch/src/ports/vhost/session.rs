@@ -1,6 +1,7 @@
 //! The socket of a virtual machine's port, and the thread that speaks vhost-user on it.
 //!
-//! - [`listener`]: how a monitor is met. [`device`]: what it says. [`moved`]: how a session goes on in another process.
+//! - [`listener`]: how a monitor is met. [`device`]: what it says. [`early`]: what it says too early. [`moved`]: how a session goes on
+//!   in another process.
 //!
 //! The protocol itself, its messages and their checks, is the crate `vhost`'s; here is what they mean. A thread for each
 //! port, and sockets that block: a monitor that sends half a message keeps waiting nobody but its own port.
@@ -9,6 +10,7 @@
 //! of the queues come anew with every connection; where they go on is in the guest's memory.
 
 mod device;
+mod early;
 mod listener;
 mod moved;
 
@@ -18,6 +20,7 @@ use super::Socket;
 use super::guest::Guest;
 use crate::engine::sys::Wakeup;
 use device::Device;
+use early::Enable;
 use listener::{Listener, meet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -215,8 +218,12 @@ impl Speaker {
                 stop.hold(|| self.moved(listener));
                 continue;
             }
-            let handled = self.handler.handle_request();
+            let enable = Enable::next(&self.watched);
+            let mut handled = self.handler.handle_request();
             let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+            if let (Err(Error::InactiveFeature(_)), Some(enable)) = (&handled, enable) {
+                handled = enable.carry_out(&mut device, &self.watched).map_err(Error::SocketError);
+            }
             match handled {
                 Ok(()) => {
                     device.settle();
@@ -229,9 +236,6 @@ impl Speaker {
                     }
                 }
                 Err(Error::Disconnected) => break "it has gone".to_string(),
-                // Monitors enable or disable queues before they say with which features: QEMU when it makes the device,
-                // DPDK first thing on a new connection. It means nothing, because they do it again when the queues are set up.
-                Err(Error::InactiveFeature(_)) => {}
                 // A reply said so, if one was wanted; the protocol has no other way to refuse.
                 Err(Error::ReqHandlerError(error)) => break error.to_string(),
                 Err(error) => break device.problem.take().unwrap_or_else(|| error.to_string()),

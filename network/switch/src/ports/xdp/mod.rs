@@ -9,6 +9,9 @@
 //!
 //! Memory: [`CHUNKS`] chunks to receive in and as many to send from, which belong to the port for as long as it is attached.
 //!
+//! A socket goes on in another process (row A30) with three descriptors ([`Parts`]): its own, that of the memory, and that of the program's
+//! link. Where the rings stand is in the rings, and which chunks are free follows from them once the kernel has sent all that it took.
+//!
 //! Invariants
 //! - A chunk is in exactly one place: the kernel's (to fill, to be sent), a ring on its way to us, or our list of free ones.
 //! - A frame is copied out once and never looked at again: the kernel may fill its chunk anew.
@@ -20,9 +23,11 @@ use super::PortError;
 use crate::engine::forward::Checked;
 use crate::engine::sys;
 use rings::{Mapping, Ring};
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 use weir_packet::checksum;
 use weir_packet::segment::Segmenter;
 use weir_packet::virtio::{
@@ -37,6 +42,11 @@ pub const CHUNK_BYTES: usize = 2048;
 const FRAME_CHUNKS_MAX: usize = 17;
 /// Descriptors that the kernel sends at one call.
 const SENT_AT_ONCE: u32 = 32;
+/// Bytes of all chunks.
+const MEMORY_BYTES: usize = 2 * CHUNKS as usize * CHUNK_BYTES;
+/// How often, and for how long each time, a socket that goes on waits for the kernel to have sent what it took.
+const SENT_LOOKS: u32 = 50;
+const SENT_LOOK: Duration = Duration::from_micros(100);
 
 /// Why a frame was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +84,31 @@ pub enum Received {
     Nothing,
 }
 
+/// What another process needs to go on with a socket.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    // First, so that no frame comes to a socket that is being closed.
+    /// The link by which the device's program is attached.
+    pub program: Arc<OwnedFd>,
+    /// The socket.
+    pub socket: Arc<OwnedFd>,
+    /// The memory.
+    pub memory: Arc<OwnedFd>,
+    /// The number of the device in its namespace.
+    pub device: u32,
+}
+
+/// The four rings of a socket.
+struct Rings {
+    received: Ring<libc::xdp_desc>,
+    to_fill: Ring<u64>,
+    to_send: Ring<libc::xdp_desc>,
+    sent: Ring<u64>,
+}
+
 /// See the module.
 pub struct Socket {
-    // First, so that no frame comes to a socket that is being closed.
-    _program: OwnedFd,
-    fd: Arc<OwnedFd>,
-    device: u32,
+    parts: Parts,
     received: Ring<libc::xdp_desc>,
     to_fill: Ring<u64>,
     to_send: Ring<libc::xdp_desc>,
@@ -118,6 +147,30 @@ fn read_option<T: Copy>(fd: BorrowedFd<'_>, name: libc::c_int, empty: T) -> io::
         )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+impl Rings {
+    /// Maps what was made before.
+    fn map(fd: BorrowedFd<'_>) -> io::Result<Rings> {
+        let offsets = read_option(fd, libc::XDP_MMAP_OFFSETS, zeroed_offsets())?;
+        let (fill_at, sent_at) = (libc::XDP_UMEM_PGOFF_FILL_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING);
+        Ok(Rings {
+            received: Ring::map(fd, CHUNKS, &offsets.rx, libc::XDP_PGOFF_RX_RING)?,
+            to_fill: Ring::map(fd, CHUNKS, &offsets.fr, fill_at as libc::off_t)?,
+            to_send: Ring::map(fd, CHUNKS, &offsets.tx, libc::XDP_PGOFF_TX_RING)?,
+            sent: Ring::map(fd, CHUNKS, &offsets.cr, sent_at as libc::off_t)?,
+        })
+    }
+}
+
+fn place(chunk: u32) -> u64 {
+    u64::from(chunk) * CHUNK_BYTES as u64
+}
+
+fn new_memory() -> io::Result<OwnedFd> {
+    let file = memfd_create("weir-af-xdp", MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, MEMORY_BYTES as u64)?;
+    Ok(file)
 }
 
 fn zeroed_offsets() -> libc::xdp_mmap_offsets {
@@ -171,7 +224,7 @@ fn bind(fd: BorrowedFd<'_>, device: u32) -> io::Result<()> {
 
 impl std::fmt::Debug for Socket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Socket").field("device", &self.device).finish_non_exhaustive()
+        f.debug_struct("Socket").field("device", &self.parts.device).finish_non_exhaustive()
     }
 }
 
@@ -188,8 +241,8 @@ impl Socket {
                 _ => PortError::Refused { device: name.to_string(), doing, source },
             }
         };
-        let memory =
-            Mapping::anonymous(2 * CHUNKS as usize * CHUNK_BYTES).map_err(refused("AF_XDP memory"))?;
+        let file = new_memory().map_err(refused("AF_XDP memory"))?;
+        let memory = Mapping::shared(file.as_fd(), MEMORY_BYTES, 0).map_err(refused("AF_XDP memory"))?;
         let fd = new_socket().map_err(refused("opening an AF_XDP socket"))?;
         let lent = libc::xdp_umem_reg {
             addr: memory.start() as u64,
@@ -205,49 +258,91 @@ impl Socket {
         {
             option(fd.as_fd(), ring, &CHUNKS).map_err(refused("making AF_XDP rings"))?;
         }
-        let offsets = read_option(fd.as_fd(), libc::XDP_MMAP_OFFSETS, zeroed_offsets())
-            .map_err(refused("asking for AF_XDP offsets"))?;
-        let mapping = refused("mapping AF_XDP rings");
-        let (fill_at, sent_at) = (libc::XDP_UMEM_PGOFF_FILL_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING);
-        let received =
-            Ring::map(fd.as_fd(), CHUNKS, &offsets.rx, libc::XDP_PGOFF_RX_RING).map_err(&mapping)?;
-        let to_send =
-            Ring::map(fd.as_fd(), CHUNKS, &offsets.tx, libc::XDP_PGOFF_TX_RING).map_err(&mapping)?;
-        let mut to_fill: Ring<u64> =
-            Ring::map(fd.as_fd(), CHUNKS, &offsets.fr, fill_at as libc::off_t).map_err(&mapping)?;
-        let sent = Ring::map(fd.as_fd(), CHUNKS, &offsets.cr, sent_at as libc::off_t).map_err(&mapping)?;
-        let place = |chunk: u32| u64::from(chunk) * CHUNK_BYTES as u64;
-        (0..CHUNKS).for_each(|chunk| to_fill.put(place(chunk)));
-        to_fill.publish();
+        let mut rings = Rings::map(fd.as_fd()).map_err(refused("mapping AF_XDP rings"))?;
+        (0..CHUNKS).for_each(|chunk| rings.to_fill.put(place(chunk)));
+        rings.to_fill.publish();
         bind(fd.as_fd(), device).map_err(refused("binding the AF_XDP socket"))?;
         let program =
             program::redirect(device, fd.as_fd()).map_err(|(doing, error)| refused(doing)(error))?;
-        let options = read_option(fd.as_fd(), libc::XDP_OPTIONS, libc::xdp_options { flags: 0 })
-            .map_err(refused("asking for AF_XDP options"))?;
+        let free = (CHUNKS..2 * CHUNKS).map(place).collect();
+        let parts =
+            Parts { program: Arc::new(program), socket: Arc::new(fd), memory: Arc::new(file), device };
+        Socket::of(parts, rings, memory, free).map_err(refused("asking for AF_XDP options"))
+    }
+
+    fn of(parts: Parts, rings: Rings, memory: Mapping, free: Vec<u64>) -> io::Result<Socket> {
+        let options = read_option(parts.socket.as_fd(), libc::XDP_OPTIONS, libc::xdp_options { flags: 0 })?;
+        let Rings { received, to_fill, to_send, sent } = rings;
         Ok(Socket {
-            _program: program,
-            fd: Arc::new(fd),
-            device,
+            parts,
             received,
             to_fill,
             to_send,
             sent,
             memory,
-            free: (CHUNKS..2 * CHUNKS).map(place).collect(),
+            free,
             scratch: Vec::new(),
             is_zero_copy: options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0,
             dirty: false,
         })
     }
 
-    /// To wait for frames, and to ask for [`statistics`].
-    pub fn fd(&self) -> &Arc<OwnedFd> {
-        &self.fd
+    /// Goes on with what another process had, which works with it no more.
+    ///
+    /// # Errors
+    /// A descriptor is not what it should be, or the kernel does not send what it took.
+    pub fn resume(parts: Parts) -> io::Result<Socket> {
+        let bytes = fstat(&parts.memory)?.st_size;
+        if usize::try_from(bytes) != Ok(MEMORY_BYTES) {
+            let text = format!("{bytes} bytes of AF_XDP memory, and not {MEMORY_BYTES}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let memory = Mapping::shared(parts.memory.as_fd(), MEMORY_BYTES, 0)?;
+        let rings = Rings::map(parts.socket.as_fd())?;
+        let mut socket = Socket::of(parts, rings, memory, Vec::new())?;
+        socket.go_on()?;
+        Ok(socket)
     }
 
-    /// The number of the device in its namespace.
-    pub fn device(&self) -> u32 {
-        self.device
+    /// Goes on where the rings stand: another process may have worked with them.
+    ///
+    /// # Errors
+    /// The kernel does not send what it took.
+    pub fn go_on(&mut self) -> io::Result<()> {
+        let mut looks = 0;
+        // Each chunk that it takes to send it gives back once.
+        while self.to_send.taken() != self.sent.given() {
+            if looks == SENT_LOOKS {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "AF_XDP does not send what it took"));
+            }
+            looks += 1;
+            std::thread::sleep(SENT_LOOK);
+        }
+        self.received.go_on_reading();
+        self.sent.go_on_reading();
+        self.to_fill.go_on_writing();
+        self.to_send.go_on_writing();
+        let waiting = (0..self.sent.waiting()).map(|ahead| self.sent.peek(ahead));
+        let shown = (0..self.to_send.untaken()).map(|ahead| self.to_send.shown(ahead).addr);
+        let mut is_free = vec![true; 2 * CHUNKS as usize];
+        for at in waiting.chain(shown) {
+            if let Some(is_free) = is_free.get_mut(at as usize / CHUNK_BYTES) {
+                *is_free = false;
+            }
+        }
+        let free = (CHUNKS..2 * CHUNKS).filter(|chunk| is_free[*chunk as usize]);
+        self.free = free.map(place).collect();
+        Ok(())
+    }
+
+    /// What another process needs to go on with it.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// To wait for frames, and to ask for [`statistics`].
+    pub fn fd(&self) -> &Arc<OwnedFd> {
+        &self.parts.socket
     }
 
     /// Whether the device writes into our memory itself.
@@ -419,7 +514,7 @@ impl Socket {
             #[allow(unsafe_code)]
             let result = unsafe {
                 let flags = libc::MSG_DONTWAIT;
-                libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, flags, std::ptr::null(), 0)
+                libc::sendto(self.parts.socket.as_raw_fd(), std::ptr::null(), 0, flags, std::ptr::null(), 0)
             };
             if result >= 0 {
                 continue;

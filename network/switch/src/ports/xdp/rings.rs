@@ -20,24 +20,16 @@ pub struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// New memory, all of it there at once.
+    /// A part of what a descriptor stands for, all of it there at once.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn anonymous(bytes: usize) -> io::Result<Mapping> {
-        Mapping::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE, -1, 0)
-    }
-
-    /// A part of what a descriptor stands for.
-    fn shared(fd: BorrowedFd<'_>, bytes: usize, offset: libc::off_t) -> io::Result<Mapping> {
-        Mapping::map(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
-    }
-
-    fn map(bytes: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t) -> io::Result<Mapping> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+    pub fn shared(fd: BorrowedFd<'_>, bytes: usize, offset: libc::off_t) -> io::Result<Mapping> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
         // SAFETY: a new mapping at a place of the kernel's choice.
         #[allow(unsafe_code)]
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset) };
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd.as_raw_fd(), offset) };
         match NonNull::new(start.cast::<u8>()) {
             Some(at) if start != libc::MAP_FAILED => Ok(Mapping { start: at, bytes }),
             _ => Err(io::Error::last_os_error()),
@@ -158,6 +150,36 @@ impl<T: Copy> Ring<T> {
         unsafe {
             self.entry(self.next.wrapping_add(ahead)).read()
         }
+    }
+
+    /// Of a ring that we write: the entry `ahead` of those that are shown and not taken yet; there must be so many.
+    pub fn shown(&self, ahead: u32) -> T {
+        let first = self.index(self.consumer).load(Ordering::Acquire);
+        // SAFETY: an entry of the mapping, of which the kernel writes none in such a ring.
+        #[allow(unsafe_code)]
+        unsafe {
+            self.entry(first.wrapping_add(ahead)).read()
+        }
+    }
+
+    /// Of a ring that we write: goes on where it was shown last, by whatever process.
+    pub fn go_on_writing(&mut self) {
+        self.next = self.index(self.producer).load(Ordering::Acquire);
+    }
+
+    /// Of a ring that we read: goes on where it was read last.
+    pub fn go_on_reading(&mut self) {
+        self.next = self.index(self.consumer).load(Ordering::Acquire);
+    }
+
+    /// How many entries the kernel has taken out of a ring that we write, ever.
+    pub fn taken(&self) -> u32 {
+        self.index(self.consumer).load(Ordering::Acquire)
+    }
+
+    /// How many entries the kernel has put into a ring that we read, ever.
+    pub fn given(&self) -> u32 {
+        self.index(self.producer).load(Ordering::Acquire)
     }
 
     /// Is done with entries.

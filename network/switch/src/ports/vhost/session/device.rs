@@ -304,6 +304,10 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Reply<()> {
+        // What it is already interrupts nobody.
+        if self.settings.get(index as usize).is_some_and(|setting| setting.enabled == enable) {
+            return Ok(());
+        }
         self.change(index).map(|setting| setting.enabled = enable)
     }
 

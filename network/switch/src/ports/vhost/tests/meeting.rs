@@ -68,8 +68,17 @@ fn connect(path: &Path, pairs: u64) -> Frontend {
     }
 }
 
-/// Sets up a device as QEMU does.
+/// Sets up a device as DPDK does.
 fn set_up(frontend: &mut Frontend, driver: &Driver, pairs: usize) {
+    set_up_queues(frontend, driver, pairs, true);
+}
+
+/// Sets up a device as QEMU does, which has enabled its queues before.
+fn set_up_but_for_enabling(frontend: &mut Frontend, driver: &Driver, pairs: usize) {
+    set_up_queues(frontend, driver, pairs, false);
+}
+
+fn set_up_queues(frontend: &mut Frontend, driver: &Driver, pairs: usize, enable: bool) {
     frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
     let offered = frontend.get_features().unwrap();
     assert_eq!(offered & feature::MQ != 0, pairs > 1);
@@ -106,7 +115,9 @@ fn set_up(frontend: &mut Frontend, driver: &Driver, pairs: usize) {
         let events = [EventFd::new(0).unwrap(), EventFd::new(0).unwrap()];
         frontend.set_vring_call(queue, &events[0]).unwrap();
         frontend.set_vring_kick(queue, &events[1]).unwrap();
-        frontend.set_vring_enable(queue, true).unwrap();
+        if enable {
+            frontend.set_vring_enable(queue, true).unwrap();
+        }
     }
 }
 
@@ -154,6 +165,50 @@ fn a_monitor_sets_up_a_device_stops_it_and_comes_back() {
     while path.exists() {
         assert!(start.elapsed() < PATIENCE, "the socket is removed with its port");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Enables or disables a queue by a message as it is on the socket; returns the reply, if one is wanted.
+fn enable(stream: &mut UnixStream, queue: u32, state: u32, wants_reply: bool) -> Option<u64> {
+    let words = [18, 1 | u32::from(wants_reply) << 3, 8, queue, state];
+    let message: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+    stream.write_all(&message).unwrap();
+    wants_reply.then(|| {
+        let mut reply = [0; 20];
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        std::io::Read::read_exact(stream, &mut reply).unwrap();
+        assert_eq!(reply[..8], [18, 0, 0, 0, 5, 0, 0, 0]);
+        u64::from_le_bytes(reply[12..].try_into().unwrap())
+    })
+}
+
+#[test]
+fn queues_that_are_enabled_before_any_feature_is_set_run_when_they_are_set_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("q.sock");
+    let (_session, told) = session(&path, true, 1);
+    // The switch has gone and come back, too: QEMU says the same on each connection.
+    for wants_reply in [false, true] {
+        let driver = Driver::new(8);
+        drop(connect(&path, 1));
+        let mut stream = UnixStream::connect(&path).unwrap();
+        for queue in [0, 1] {
+            assert_eq!(enable(&mut stream, queue, 1, wants_reply), wants_reply.then_some(0));
+        }
+        if wants_reply {
+            assert_eq!(enable(&mut stream, 7, 1, true), Some(1), "there is no such queue");
+            assert_eq!(enable(&mut stream, 0, 2, true), Some(1), "there is no such state");
+        }
+        let mut frontend = Frontend::from_stream(stream, 2);
+        set_up_but_for_enabling(&mut frontend, &driver, 1);
+        drop(runs(&told));
+        // Whoever disables a queue is heard as well.
+        frontend.set_vring_enable(1, false).unwrap();
+        waits(&told, "setting up");
+        frontend.set_vring_enable(1, true).unwrap();
+        drop(runs(&told));
+        drop(frontend);
+        waits(&told, "no virtual machine");
     }
 }
 
