@@ -7,6 +7,7 @@ mod creation;
 mod doctor;
 mod files;
 mod mounts;
+mod named;
 mod opened;
 mod passthrough;
 mod peers;
