@@ -24,13 +24,17 @@ static int learn(u64 inode, struct facts *f) {
   struct segment_record *r = segment_record_at(segment, inode);
   if (!node || !r || segment_names(segment)->unfinished) return 0;
   f->node = *node;
+  f->inode = inode;
+  f->size = node->entries;
+  f->blocks = 0;
+  f->modified_ns = node->modified_ns;
+  f->changed_ns = node->changed_ns;
+  if ((node->mode & S_IFMT) == S_IFDIR) return 1;
   f->size = __atomic_load_n(&r->size, __ATOMIC_ACQUIRE);
   f->blocks = __atomic_load_n(&r->blocks, __ATOMIC_RELAXED) * (BLOCK_BYTES / 512);
   f->modified_ns = __atomic_load_n(&r->modified_ns, __ATOMIC_ACQUIRE);
-  f->changed_ns = f->node.changed_ns;
   /* As mem/mod.rs shows it. */
   if (f->modified_ns != f->node.modified_ns && f->modified_ns > f->changed_ns) f->changed_ns = f->modified_ns;
-  f->inode = inode;
   return 1;
 }
 
@@ -115,7 +119,7 @@ static i64 alter_locked(u64 inode, const struct change *change) {
   if (change->sets_accessed) node->accessed_ns = change->accessed_ns;
   if (change->sets_modified) {
     node->modified_ns = change->modified_ns;
-    __atomic_store_n(&r->modified_ns, change->modified_ns, __ATOMIC_RELEASE);
+    if ((node->mode & S_IFMT) == S_IFREG) __atomic_store_n(&r->modified_ns, change->modified_ns, __ATOMIC_RELEASE);
   }
   node->changed_ns = now;
   return 0;
@@ -215,34 +219,46 @@ i64 serve_attributes(const struct call *call, u32 fd) {
 static i64 learn_named(u64 inode, void *facts) { return learn(inode, facts) ? 0 : NOT_HERE; }
 static i64 alter_named(u64 inode, void *change) { return alter_locked(inode, change); }
 
+static i64 shown(i32 above, u64 path, u32 flags, struct facts *f) {
+  if (flags & ~(AT_FLAGS | AT_STATX_SYNC_TYPE)) return NOT_HERE;
+  if (flags & AT_EMPTY_PATH && is_empty(path)) return of_folder(above, LOOKS, learn_named, f);
+  return by_name(above, path, LOOKS, learn_named, f);
+}
+
+/* A descriptor that is only a path (O_PATH) changes nothing. */
+static i64 alter_open(i32 fd, struct change *change) {
+  if (folder_of(fd) && descriptors[fd].folder_is_path) return NOT_HERE;
+  return of_folder(fd, CHANGES_IT, alter_named, change);
+}
+
 i64 serve_attributes_by_name(const struct call *call) {
   const u64 *a = call->arguments;
   struct change change = NO_CHANGE;
   struct facts f;
   i64 result;
   switch (call->number) {
-    case NR_stat: case NR_lstat:
-      result = by_name(AT_FDCWD, a[0], learn_named, &f);
-      return result ? result : put_stat(&f, a[1]);
-    case NR_newfstatat:
-      result = (u32)a[3] & ~AT_FLAGS ? NOT_HERE : by_name((i32)a[0], a[1], learn_named, &f);
-      return result ? result : put_stat(&f, a[2]);
-    case NR_statx:
-      result = (u32)a[2] & ~(AT_FLAGS | AT_STATX_SYNC_TYPE) ? NOT_HERE : by_name((i32)a[0], a[1], learn_named, &f);
-      return result ? result : put_statx(&f, a[4]);
+    case NR_fstat: result = of_folder((i32)a[0], LOOKS, learn_named, &f); return result ? result : put_stat(&f, a[1]);
+    case NR_stat: case NR_lstat: result = shown(AT_FDCWD, a[0], 0, &f); return result ? result : put_stat(&f, a[1]);
+    case NR_newfstatat: result = shown((i32)a[0], a[1], (u32)a[3], &f); return result ? result : put_stat(&f, a[2]);
+    case NR_statx: result = shown((i32)a[0], a[1], (u32)a[2], &f); return result ? result : put_statx(&f, a[4]);
     case NR_utimensat:
-      if (!a[1] || (u32)a[3] & ~AT_SYMLINK_NOFOLLOW || !times_to_set(a[2], &change)) return NOT_HERE;
-      return by_name((i32)a[0], a[1], alter_named, &change);
-    case NR_chmod: return mode_to_set((u32)a[1], &change) ? by_name(AT_FDCWD, a[0], alter_named, &change) : NOT_HERE;
-    case NR_fchmodat: return mode_to_set((u32)a[2], &change) ? by_name((i32)a[0], a[1], alter_named, &change) : NOT_HERE;
+      if ((u32)a[3] & ~AT_SYMLINK_NOFOLLOW || !times_to_set(a[2], &change)) return NOT_HERE;
+      return a[1] ? by_name((i32)a[0], a[1], CHANGES_IT, alter_named, &change) : alter_open((i32)a[0], &change);
+    case NR_chmod: return mode_to_set((u32)a[1], &change) ? by_name(AT_FDCWD, a[0], CHANGES_IT, alter_named, &change) : NOT_HERE;
+    case NR_fchmod: return mode_to_set((u32)a[1], &change) ? alter_open((i32)a[0], &change) : NOT_HERE;
+    case NR_fchmodat: return mode_to_set((u32)a[2], &change) ? by_name((i32)a[0], a[1], CHANGES_IT, alter_named, &change) : NOT_HERE;
     case NR_chown: case NR_lchown:
       change.user = (u32)a[1];
       change.group = (u32)a[2];
-      return by_name(AT_FDCWD, a[0], alter_named, &change);
+      return by_name(AT_FDCWD, a[0], CHANGES_IT, alter_named, &change);
+    case NR_fchown:
+      change.user = (u32)a[1];
+      change.group = (u32)a[2];
+      return alter_open((i32)a[0], &change);
     case NR_fchownat:
       change.user = (u32)a[2];
       change.group = (u32)a[3];
-      return (u32)a[4] & ~AT_SYMLINK_NOFOLLOW ? NOT_HERE : by_name((i32)a[0], a[1], alter_named, &change);
+      return (u32)a[4] & ~AT_SYMLINK_NOFOLLOW ? NOT_HERE : by_name((i32)a[0], a[1], CHANGES_IT, alter_named, &change);
   }
   return NOT_HERE;
 }

@@ -27,7 +27,7 @@
 
 /* Maps up to this size are fetched when they are made, by pieces that the kernel takes as a whole. */
 #define FETCHED_MAX (256ul << 20)
-#define FETCHED_AT_ONCE (128 * 1024ul)
+#define FETCHED_AT_ONCE (512 * 1024ul)
 
 /* Where the segment is mapped, if there is room: between heaps and libraries. */
 #define SEGMENT_PLACE 0x200000000000ul
@@ -368,6 +368,7 @@ void client_after(struct call *call, u64 number, i64 result) {
     case NR_open: case NR_openat: case NR_openat2: case NR_creat:
       if (result < 0 || result >= (i64)DESCRIPTORS_MAX) return;
       seen((u32)result);
+      descriptors[result].opened_as_path = number == NR_openat ? (a[2] & O_PATH) != 0 : number == NR_open && a[1] & O_PATH;
       set_state((u32)result, forking ? UNKNOWN : FRESH);
       return;
     case NR_close: closed((u32)a[0], (u32)a[0]); return;

@@ -156,12 +156,22 @@ static void name_event(struct segment_event *e, u64 folder, const u8 *text, u64 
   for (u64 i = 0; i < bytes; i++) e->text[i] = text[i];
 }
 
+/* As the daemon does it when it learns of the event. */
+static void folder_changed(struct segment *s, u64 folder, u32 more, u64 now_ns) {
+  struct segment_node *node = segment_node_at(s, folder);
+  if (!node) return;
+  node->entries += more;
+  node->modified_ns = node->changed_ns = now_ns;
+}
+
 int names_change(struct segment *s, u64 inode, u64 now_ns) {
   struct segment_names *n = segment_names(s);
   struct segment_node *node = segment_node_at(s, inode);
   struct segment_event event;
   if (!node) return 0;
-  if (node->listed == n->batch) return 1;
+  /* Of a directory the order with what is made and removed in it matters. */
+  int many = (node->mode & 0170000) == 0040000;
+  if (node->listed == n->batch && !many) return 1;
   if (!has_room(n, 1)) return 0;
   event.kind = EVENT_CHANGED;
   event.inode = (u32)inode;
@@ -187,6 +197,7 @@ int names_remove(struct segment *s, u64 folder, const u8 *text, u64 bytes, u64 i
   note(n, 0, &event);
   STORE(n->events_count, n->events_count + 1);
   names_take(s, folder, text, bytes);
+  folder_changed(s, folder, (u32)-1, now_ns);
   node->links--;
   node->changed_ns = now_ns;
   STORE(n->unfinished, 0);
@@ -209,6 +220,8 @@ int names_move(struct segment *s, const struct segment_event *from, const struct
   }
   names_take(s, from->folder, from->text, from->bytes);
   names_put(s, to->folder, to->text, to->bytes, from->inode);
+  folder_changed(s, from->folder, (u32)-1, from->at_ns);
+  folder_changed(s, to->folder, other ? 0 : 1, to->at_ns);
   node->changed_ns = to->at_ns;
   STORE(n->unfinished, 0);
   return 1;
@@ -241,6 +254,7 @@ u32 names_make(struct segment *s, u64 folder, const u8 *text, u64 bytes, const s
   n->spare_count--;
   STORE(n->events_count, n->events_count + 1);
   link_in(s, inode, e);
+  folder_changed(s, folder, 1, node->changed_ns);
   STORE(n->unfinished, 0);
   n->made_here++;
   return inode;

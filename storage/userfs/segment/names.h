@@ -36,7 +36,8 @@ struct segment_node {
   u32 opens;
   u32 told;
   u32 listed; /* an event of this batch has the daemon read the attributes */
-  u32 reserved[3];
+  u32 entries; /* names in a directory */
+  u32 reserved[2];
 };
 _Static_assert(sizeof(struct segment_node) == 64, "a node");
 

@@ -68,6 +68,7 @@ struct descriptor {
   u32 folder_word;
   u8 folder_known;
   u8 folder_is_path; /* opened with O_PATH */
+  u8 opened_as_path; /* the same, when it was opened: it is worth asking whether it is a directory */
 };
 
 extern struct mount mount;
@@ -138,9 +139,12 @@ i64 serve_attributes_by_name(const struct call *call);
 
 /* named.c: a call that names its file by a path. The result, or NOT_HERE. */
 i64 serve_named(const struct call *call);
-/* Finds a file that the kernel does not know, and does `work` with it while the names are locked. */
+/* Finds a file that the kernel does not know, or a directory, and does `work` with it while the names are locked. */
 typedef i64 (*named_work)(u64 inode, void *with);
-i64 by_name(i32 above, u64 path, named_work work, void *with);
+enum purpose { LOOKS, CHANGES_IT };
+i64 by_name(i32 above, u64 path, enum purpose purpose, named_work work, void *with);
+/* The same with what is open, if it is a directory. */
+i64 of_folder(i32 fd, enum purpose purpose, named_work work, void *with);
 
 /* private.c */
 /* The number of the file, 0 if it is none of the mount. */

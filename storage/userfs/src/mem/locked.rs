@@ -95,7 +95,7 @@ fn write_down(names: &mut Names<'_>, tree: &mut Tree, journal: Option<&Journal>,
     }
     for inode in changes.touched {
         if let Ok(node) = tree.node(inode) {
-            names.describe(inode, fields(node));
+            names.describe(inode, fields(node), node.entries());
         }
     }
     for inode in changes.told {
@@ -120,7 +120,7 @@ pub(super) fn mend(segment: &Segment, tree: &mut Tree, journal: &Journal) {
         names.put(folder, name, inode);
     }
     for (inode, node) in &tree.nodes {
-        names.describe(*inode, fields(node));
+        names.describe(*inode, fields(node), node.entries());
         names.tell(*inode, node.told);
     }
     segment.free_dead_locks(tree.next);

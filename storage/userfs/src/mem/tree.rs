@@ -93,6 +93,16 @@ pub(super) struct Node {
     pub(super) told: u64,
 }
 
+impl Node {
+    /// Names, of a directory.
+    pub(super) fn entries(&self) -> usize {
+        match &self.content {
+            Content::Directory(directory) => directory.len(),
+            _ => 0,
+        }
+    }
+}
+
 /// All files.
 #[derive(Debug)]
 pub(super) struct Tree {

@@ -50,7 +50,8 @@ struct RawNode {
     opens: AtomicU32,
     told: AtomicU32,
     listed: u32,
-    _reserved: [u32; 3],
+    entries: AtomicU32,
+    _reserved: [u32; 2],
 }
 const _: () = assert!(size_of::<RawNode>() == 64);
 
@@ -224,9 +225,11 @@ impl Names<'_> {
         unsafe { segment_node_at(self.segment.head, inode) }
     }
 
-    /// Attributes are these now.
-    pub fn describe(&mut self, inode: Inode, fields: NodeFields) {
+    /// Attributes are these now; of a directory also how many names it has.
+    pub fn describe(&mut self, inode: Inode, fields: NodeFields, entries: usize) {
         let node = self.node(inode);
+        // SAFETY: in the mapping.
+        unsafe { (*node).entries.store(entries as u32, Ordering::Relaxed) };
         // SAFETY: in the mapping, and nobody else uses fields without the lock.
         unsafe { (&raw mut (*node).fields).write(fields) };
     }
@@ -340,7 +343,7 @@ impl Names<'_> {
     /// As a process does it: makes a file.
     #[cfg(test)]
     pub(super) fn make(&mut self, folder: Inode, name: &OsStr, fields: NodeFields) -> Option<Inode> {
-        let (text, node) = (name.as_bytes(), RawNode { fields, opens: AtomicU32::new(0), told: AtomicU32::new(0), listed: 0, _reserved: [0; 3] });
+        let (text, node) = (name.as_bytes(), RawNode { fields, opens: AtomicU32::new(0), told: AtomicU32::new(0), listed: 0, entries: AtomicU32::new(0), _reserved: [0; 2] });
         // SAFETY: locked; `text` is as long as we say, and `node` outlives the call.
         let made = unsafe {
             names_make(self.segment.head, folder, text.as_ptr(), text.len() as u64, &raw const node)

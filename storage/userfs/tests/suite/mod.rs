@@ -2,6 +2,7 @@
 
 mod accelerated;
 mod archives;
+mod beneath;
 mod crashes;
 mod creation;
 mod doctor;

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 
 /// Before what is asked: descriptors that stay open, and what is shown of a file.
 const PRELUDE: &str = "!import ctypes, stat; f = {}; libc = ctypes.CDLL(None, use_errno=True); \
-    shown = lambda s: (oct(s.st_mode), s.st_nlink, s.st_size, min(s.st_mtime_ns, 10 ** 18)) if stat.S_ISREG(s.st_mode) else oct(s.st_mode); \
+    shown = lambda s: (oct(s.st_mode), s.st_nlink, s.st_size, min(s.st_mtime_ns, 10 ** 18)) if stat.S_ISREG(s.st_mode) else (oct(s.st_mode), s.st_nlink, min(s.st_mtime_ns, 10 ** 18)); \
     folder = lambda p: os.open(p, os.O_PATH | os.O_DIRECTORY)";
 
 /// Numbers that look random, and are the same each time.
@@ -29,7 +29,8 @@ impl Dice {
     /// What a program does; `side` has descriptors of its own.
     fn step(&mut self, side: usize) -> String {
         let (path, other, kept) = (self.path(), self.path(), 10 * side + self.below(2));
-        match self.below(20) {
+        let folder = ["'.'", "'d'", "'e'"][self.below(3)];
+        match self.below(26) {
             0..=2 => format!("os.close(os.open({path}, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o6{}0))", self.below(8)),
             3 => format!("os.write(os.open({path}, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), b'{}')", "x".repeat(self.below(9000))),
             4..=6 => format!("os.rename({path}, {other})"),
@@ -43,6 +44,12 @@ impl Dice {
             15 => format!("f.get({kept}) and (shown(os.fstat(f[{kept}]))[:3], os.pread(f[{kept}], 9999, 0), os.pwrite(f[{kept}], b'y', 5))"),
             16 => ["os.rmdir('e')", "os.mkdir('e')"][self.below(2)].to_owned(),
             17 => format!("open({path}, 'rb').read()"),
+            19 => format!("os.utime({folder}, ns=({0}, {0}))", 1_000_000_007 * self.below(1000)),
+            20 => format!("os.chmod({folder}, 0o7{}5)", self.below(8)),
+            21 => format!("os.chmod('/proc/self/fd/%d' % folder({folder}), 0o7{}0)", self.below(8)),
+            22 => format!("os.fchmod(os.open({folder}, os.O_RDONLY), 0o7{}1)", self.below(8)),
+            23 => format!("os.chown({folder}, 0, 0), os.fchmod(folder({folder}), 0o700)"),
+            24 => format!("shown(os.stat({folder})), shown(os.fstat(folder({folder})))"),
             18 => "sorted(os.listdir('.')), sorted(os.listdir('d'))".to_owned(),
             _ => format!("shown(os.stat({path}[-1], dir_fd=folder(os.path.dirname({path}) or '.'), follow_symlinks=False))"),
         }
