@@ -262,7 +262,12 @@ static i32 same_folder(i32 above, u32 closes, u64 *number) {
   }
   if (above == AT_FDCWD && r->told == __atomic_load_n(&r->told_gone, __ATOMIC_ACQUIRE)) {
     i32 fd = (i32)SYS(NR_open, "/proc/self/cwd", O_PATH | O_DIRECTORY | closes, 0, 0, 0, 0);
-    if (fd >= 0) return fd;
+    /* What is mounted there may be anything. */
+    if (fd >= 0 && number_of(fd) == folder) {
+      *number = folder;
+      return fd;
+    }
+    if (fd >= 0) SYS(NR_close, fd, 0, 0, 0, 0, 0);
   }
   return (i32)SYS(NR_openat, above, ".", O_PATH | O_DIRECTORY | closes, 0, 0, 0);
 }

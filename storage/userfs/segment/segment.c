@@ -166,20 +166,6 @@ i64 segment_read(const struct segment_caller *c, struct segment_record *r, u64 o
   return (i64)done;
 }
 
-const u8 *segment_piece(const struct segment_caller *c, struct segment_record *r, u64 offset, u64 *bytes) {
-  u64 size = LOAD(r->size);
-  *bytes = offset < size ? least(*bytes, size - offset) : 0;
-  u64 first = offset / BLOCK_BYTES, last = (offset + *bytes - 1) / BLOCK_BYTES;
-  u32 *kept = *bytes ? slot(c->segment, r, first, 0) : 0;
-  u32 begin = kept ? sound(c->segment, *kept) : 0;
-  if (!begin || begin + (last - first) > c->segment->blocks_max) return 0;
-  for (u64 number = first + 1; number <= last; number++) {
-    kept = slot(c->segment, r, number, 0);
-    if (!kept || *kept != begin + (number - first)) return 0;
-  }
-  return block_at(c->segment, begin) + offset % BLOCK_BYTES;
-}
-
 i64 segment_write(const struct segment_caller *c, struct segment_record *r, u64 offset, const void *from, u64 bytes,
                   u64 now_ns) {
   u64 done = 0;
@@ -243,7 +229,7 @@ static void drop_from(struct segment *s, struct segment_record *r, u32 *at, u32 
   give_block(s, block);
 }
 
-/* The last first: they are taken from the free list the other way round, so that the next file lies in one piece again. */
+/* The last first: they are taken from the free list the other way round, so that the next file lies in a row again. */
 static void drop_blocks(struct segment *s, struct segment_record *r, u64 keep) {
   static const u64 covered[3] = {BLOCKS_IN_INDEX, BLOCKS_IN_INDEX * BLOCKS_IN_INDEX, BLOCKS_IN_INDEX * BLOCKS_IN_INDEX * BLOCKS_IN_INDEX};
   u64 before = DIRECT_BLOCKS + covered[0] + covered[1];

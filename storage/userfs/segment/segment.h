@@ -127,8 +127,6 @@ void segment_unlock(struct segment_record *r);
 i64 segment_peek(const struct segment_caller *c, struct segment_record *r, u64 offset, void *to, u64 bytes);
 /* All below: with the record locked. */
 i64 segment_read(const struct segment_caller *c, struct segment_record *r, u64 offset, void *to, u64 bytes);
-/* Where the bytes are, at most as many as the file has; null where they are not in one piece. */
-const u8 *segment_piece(const struct segment_caller *c, struct segment_record *r, u64 offset, u64 *bytes);
 i64 segment_write(const struct segment_caller *c, struct segment_record *r, u64 offset, const void *from, u64 bytes,
                   u64 now_ns);
 i64 segment_resize(const struct segment_caller *c, struct segment_record *r, u64 size);

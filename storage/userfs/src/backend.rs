@@ -179,10 +179,6 @@ pub trait Backend: Send + Sync + 'static {
     fn rename(&self, from: (Inode, &OsStr), to: (Inode, &OsStr), replace: Replace) -> Result<()>;
     /// Fills `to`; fewer bytes only at the end of the file.
     fn read(&self, inode: Inode, offset: u64, to: &mut [u8]) -> Result<usize>;
-    /// As [`Backend::read`], where the bytes lie in memory: gives them to `to`, and says whether it did.
-    fn lend(&self, _inode: Inode, _offset: u64, _bytes: usize, _to: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        Ok(false)
-    }
     /// With `append` the bytes go to the end, wherever that is now.
     fn write(&self, inode: Inode, offset: u64, from: &[u8], append: bool) -> Result<Written>;
     /// Returns when contents (and attributes, unless `data_only`) will survive a crash, as far as the backend can.

@@ -121,7 +121,6 @@ unsafe extern "C" {
         to: *mut u8,
         bytes: u64,
     ) -> i64;
-    fn segment_piece(caller: *const Caller, record: *const RawRecord, offset: u64, bytes: *mut u64) -> *const u8;
     fn segment_write(
         caller: *const Caller,
         record: *const RawRecord,
@@ -448,14 +447,6 @@ impl Record<'_> {
         done(unsafe {
             segment_read(&raw const self.caller, self.raw, offset, to.as_mut_ptr(), to.len() as u64)
         })
-    }
-
-    /// The bytes from `offset` on where they are, less than asked for at the end of the file; nothing where they are not in one piece.
-    pub fn piece(&mut self, offset: u64, mut bytes: u64) -> Option<&[u8]> {
-        // SAFETY: we hold the lock.
-        let at = unsafe { segment_piece(&raw const self.caller, self.raw, offset, &raw mut bytes) };
-        // SAFETY: so many bytes lie there, in the mapping; who writes them holds the lock, as we do while `self` is borrowed.
-        (!at.is_null()).then(|| unsafe { std::slice::from_raw_parts(at, bytes as usize) })
     }
 
     /// Writes at `offset`; less than asked for when space runs out.

@@ -47,9 +47,6 @@ const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Largest read that we answer at once; the kernel asks for less.
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// Reads from here on are answered with the bytes where they lie, if they lie in one piece: for few it is not worth while to look.
-const LENT_BYTES_MIN: usize = 16 << 10;
-
 thread_local! {
     /// What a thread answers reads from: memory that is new for each would be cleared first, page by page.
     static ANSWER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -384,27 +381,16 @@ impl Filesystem for Server {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let size = (size as usize).min(READ_BYTES_MAX);
-        let mut reply = Some(reply);
-        let answered = self.ask(Operation::Read, |backend| {
-            let mut answer = |data: &[u8]| {
-                if let Some(reply) = reply.take() {
-                    reply.data(data);
-                }
-            };
-            if size >= LENT_BYTES_MIN && backend.lend(inode.0, offset, size, &mut answer)? {
-                return Ok(());
+        ANSWER.with_borrow_mut(|data| {
+            let size = (size as usize).min(READ_BYTES_MAX);
+            if data.len() < size {
+                data.resize(size, 0);
             }
-            ANSWER.with_borrow_mut(|data| {
-                if data.len() < size {
-                    data.resize(size, 0);
-                }
-                backend.read(inode.0, offset, &mut data[..size]).map(|bytes| answer(&data[..bytes]))
-            })
+            match self.ask(Operation::Read, |backend| backend.read(inode.0, offset, &mut data[..size])) {
+                Ok(bytes) => reply.data(&data[..bytes]),
+                Err(error) => reply.error(errno(error)),
+            }
         });
-        if let (Err(error), Some(reply)) = (answered, reply) {
-            reply.error(errno(error));
-        }
     }
 
     fn write(

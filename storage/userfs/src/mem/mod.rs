@@ -272,12 +272,6 @@ impl Backend for Memory {
         record.read(offset, to)
     }
 
-    fn lend(&self, inode: Inode, offset: u64, bytes: usize, to: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let mut record = self.file(inode)?;
-        record.tell_data();
-        Ok(record.piece(offset, bytes as u64).map(to).is_some())
-    }
-
     fn write(&self, inode: Inode, offset: u64, from: &[u8], append: bool) -> Result<Written> {
         let mut record = self.file(inode)?;
         let offset = if append { record.size() } else { offset };

@@ -116,6 +116,15 @@ unsafe extern "C" {
     #[cfg(test)]
     fn names_find(segment: *mut Head, folder: u64, text: *const u8, bytes: u64) -> u32;
     #[cfg(test)]
+    fn names_remove(
+        segment: *mut Head,
+        folder: u64,
+        text: *const u8,
+        bytes: u64,
+        inode: u64,
+        now_ns: u64,
+    ) -> i32;
+    #[cfg(test)]
     fn names_make(segment: *mut Head, folder: u64, text: *const u8, bytes: u64, node: *const RawNode) -> u32;
 }
 
@@ -268,9 +277,10 @@ impl Names<'_> {
                 MADE => What::Made(name.0, name.1),
                 CHANGED => What::Changed,
                 REMOVED => What::Removed(name.0, name.1),
-                MOVED => {
-                    What::Moved(name, at(place + 1).filter(|(next, _)| next.kind == MOVED_TO).map(|(_, to)| to)?)
-                }
+                MOVED => What::Moved(
+                    name,
+                    at(place + 1).filter(|(next, _)| next.kind == MOVED_TO).map(|(_, to)| to)?,
+                ),
                 _ => return None,
             };
             let inode = Inode::from(raw.inode);
@@ -343,12 +353,32 @@ impl Names<'_> {
     /// As a process does it: makes a file.
     #[cfg(test)]
     pub(super) fn make(&mut self, folder: Inode, name: &OsStr, fields: NodeFields) -> Option<Inode> {
-        let (text, node) = (name.as_bytes(), RawNode { fields, opens: AtomicU32::new(0), told: AtomicU32::new(0), listed: 0, entries: AtomicU32::new(0), _reserved: [0; 2] });
+        let (text, node) = (
+            name.as_bytes(),
+            RawNode {
+                fields,
+                opens: AtomicU32::new(0),
+                told: AtomicU32::new(0),
+                listed: 0,
+                entries: AtomicU32::new(0),
+                _reserved: [0; 2],
+            },
+        );
         // SAFETY: locked; `text` is as long as we say, and `node` outlives the call.
         let made = unsafe {
             names_make(self.segment.head, folder, text.as_ptr(), text.len() as u64, &raw const node)
         };
         (made != 0).then(|| Inode::from(made))
+    }
+
+    /// As a process does it: takes a name away.
+    #[cfg(test)]
+    pub(crate) fn remove(&mut self, folder: Inode, name: &OsStr, inode: Inode) -> bool {
+        let text = name.as_bytes();
+        // SAFETY: locked; `text` is as long as we say.
+        let done =
+            unsafe { names_remove(self.segment.head, folder, text.as_ptr(), text.len() as u64, inode, 1) };
+        done != 0
     }
 
     /// Whether some process could make files.

@@ -60,10 +60,6 @@ fn apply(segment: &Segment, model: &mut [Vec<u8>], step: Step) {
             let of = &model[file as usize];
             let from = (offset as usize).min(of.len());
             assert_eq!(seen[..got], of[from..of.len().min(from + bytes)]);
-            let mut record = segment.record(file).unwrap();
-            if let Some(piece) = record.piece(offset, bytes as u64) {
-                assert_eq!(*piece, seen[..got]);
-            }
         }
         Step::Resize { file, size } => {
             segment.record(file).unwrap().resize(size).unwrap();
@@ -118,23 +114,6 @@ fn a_lock_is_held_once_and_a_full_segment_says_so() {
     assert_eq!(record.write(taken as u64, &[1], SystemTime::now()), Err(Errno::NO_SPACE));
     record.resize(BLOCK_BYTES).unwrap();
     assert_eq!(segment.figures().blocks_used, 1);
-}
-
-#[test]
-fn a_file_lies_in_one_piece_also_when_others_were_before_it() {
-    let segment = Segment::create(8, 64 << 20).unwrap();
-    let mut record = segment.record(1).unwrap();
-    let bytes = vec![1; 300 * BLOCK_BYTES as usize];
-    for _ in 0..3 {
-        record.write(0, &bytes, SystemTime::now()).unwrap();
-        // The index block of all others is between.
-        for (from, blocks) in [(0, 10), (10, 290)] {
-            let piece = record.piece(from * BLOCK_BYTES, blocks * BLOCK_BYTES).map(<[u8]>::len);
-            assert_eq!(piece, Some((blocks * BLOCK_BYTES) as usize));
-        }
-        assert_eq!(record.piece(bytes.len() as u64, 5), None);
-        record.resize(0).unwrap();
-    }
 }
 
 #[test]

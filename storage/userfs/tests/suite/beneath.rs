@@ -31,7 +31,8 @@ impl Server {
             fs::create_dir(made).unwrap();
         }
         let flags = ["-I/usr/include/fuse3", "-D_FILE_OFFSET_BITS=64", "-lfuse3", "-lpthread"];
-        let built = Command::new("gcc").args(["-O1", "-w", "-o"]).arg(&program).arg(SOURCE).args(flags).output();
+        let built =
+            Command::new("gcc").args(["-O1", "-w", "-o"]).arg(&program).arg(SOURCE).args(flags).output();
         if !built.as_ref().is_ok_and(|output| output.status.success()) {
             return Err(format!("gcc cannot build {SOURCE}: {built:?}"));
         }

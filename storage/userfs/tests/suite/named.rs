@@ -31,17 +31,30 @@ impl Dice {
         let (path, other, kept) = (self.path(), self.path(), 10 * side + self.below(2));
         let folder = ["'.'", "'d'", "'e'"][self.below(3)];
         match self.below(26) {
-            0..=2 => format!("os.close(os.open({path}, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o6{}0))", self.below(8)),
-            3 => format!("os.write(os.open({path}, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), b'{}')", "x".repeat(self.below(9000))),
+            0..=2 => format!(
+                "os.close(os.open({path}, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o6{}0))",
+                self.below(8)
+            ),
+            3 => format!(
+                "os.write(os.open({path}, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), b'{}')",
+                "x".repeat(self.below(9000))
+            ),
             4..=6 => format!("os.rename({path}, {other})"),
             7 => format!("os.rename({path}[-1], {other}, src_dir_fd=folder(os.path.dirname({path}) or '.'))"),
-            8 => format!("libc.renameat2(-100, {path}.encode(), -100, {other}.encode(), 1) and -ctypes.get_errno()"),
+            8 => format!(
+                "libc.renameat2(-100, {path}.encode(), -100, {other}.encode(), 1) and -ctypes.get_errno()"
+            ),
             9 | 10 => format!("os.unlink({path})"),
-            11 => format!("os.utime({path}, ns=({0}, {0}), follow_symlinks=False)", 1_000_000_007 * self.below(1000)),
+            11 => format!(
+                "os.utime({path}, ns=({0}, {0}), follow_symlinks=False)",
+                1_000_000_007 * self.below(1000)
+            ),
             12 => format!("os.chmod({path}, 0o6{}4)", self.below(8)),
             13 => format!("os.link({path}, {other})"),
             14 => format!("!f[{kept}] = os.open({path}, os.O_RDWR)"),
-            15 => format!("f.get({kept}) and (shown(os.fstat(f[{kept}]))[:3], os.pread(f[{kept}], 9999, 0), os.pwrite(f[{kept}], b'y', 5))"),
+            15 => format!(
+                "f.get({kept}) and (shown(os.fstat(f[{kept}]))[:3], os.pread(f[{kept}], 9999, 0), os.pwrite(f[{kept}], b'y', 5))"
+            ),
             16 => ["os.rmdir('e')", "os.mkdir('e')"][self.below(2)].to_owned(),
             17 => format!("open({path}, 'rb').read()"),
             19 => format!("os.utime({folder}, ns=({0}, {0}))", 1_000_000_007 * self.below(1000)),
@@ -51,7 +64,9 @@ impl Dice {
             23 => format!("os.chown({folder}, 0, 0), os.fchmod(folder({folder}), 0o700)"),
             24 => format!("shown(os.stat({folder})), shown(os.fstat(folder({folder})))"),
             18 => "sorted(os.listdir('.')), sorted(os.listdir('d'))".to_owned(),
-            _ => format!("shown(os.stat({path}[-1], dir_fd=folder(os.path.dirname({path}) or '.'), follow_symlinks=False))"),
+            _ => format!(
+                "shown(os.stat({path}[-1], dir_fd=folder(os.path.dirname({path}) or '.'), follow_symlinks=False))"
+            ),
         }
     }
 }
@@ -72,7 +87,8 @@ fn two_sides_see_an_ordinary_file_system() {
         let mut reference = Partner::by(std::process::Command::new(PYTHON).current_dir(ordinary.path()));
         let (mut own, mut plain) = (Partner::new(&on), Partner::plain(&on));
         let enter = format!("!os.chdir('seed{seed}')");
-        (own.ask(&enter), plain.ask(&enter));
+        own.ask(&enter);
+        plain.ask(&enter);
         for partner in [&mut own, &mut plain, &mut reference] {
             partner.ask(PRELUDE);
         }
@@ -157,7 +173,8 @@ fn what_the_kernel_knows_is_left_to_it() {
     own.ask("!os.mkdir('sticky'); os.chmod('sticky', 0o1777); os.close(os.open('sticky/f', os.O_CREAT | os.O_WRONLY))");
     own.ask("!os.mkdir('closed'); os.close(os.open('closed/f', os.O_CREAT | os.O_WRONLY)); os.chmod('closed', 0o755)");
     own.ask("!os.seteuid(65534)");
-    for call in ["os.unlink('closed/f')", "os.rename('closed/f', 'closed/g')", "os.chmod('closed/f', 0o777)"] {
+    for call in ["os.unlink('closed/f')", "os.rename('closed/f', 'closed/g')", "os.chmod('closed/f', 0o777)"]
+    {
         assert!(own.number(call) < 0, "{call}");
     }
     assert_eq!(own.number("os.unlink('sticky/f')"), -1);
