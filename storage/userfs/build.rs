@@ -17,8 +17,17 @@ fn main() -> std::io::Result<()> {
         .warnings_into_errors(true)
         .compile("weir_segment");
     let out = std::env::var_os("OUT_DIR").ok_or_else(|| std::io::Error::other("OUT_DIR is not set"))?;
-    let client =
-        ["client.c", "transfer.c", "private.c", "attributes.c", "stash.c", "pages.c", "segment.c", "names.c"]
-            .map(|name| Path::new("segment").join(name));
+    let client = [
+        "client.c",
+        "transfer.c",
+        "private.c",
+        "named.c",
+        "attributes.c",
+        "stash.c",
+        "pages.c",
+        "segment.c",
+        "names.c",
+    ]
+    .map(|name| Path::new("segment").join(name));
     assemble(Path::new("../../host/intercept/blob"), &client, &PathBuf::from(out).join("files.blob"))
 }

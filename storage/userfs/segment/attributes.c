@@ -1,4 +1,5 @@
-/* Attributes of files that are open without the kernel's file (private.c): shown and changed in the segment. */
+/* Attributes of files that are open without the kernel's file (private.c), or that it does not know (named.c): shown and changed in the
+ * segment. */
 #include "process.h"
 
 #define TCGETS 0x5401
@@ -14,26 +15,35 @@
 
 struct facts {
   struct segment_node node;
-  u64 size, blocks, modified_ns, changed_ns;
+  u64 inode, size, blocks, modified_ns, changed_ns;
 };
 
-static int learn(u32 fd, struct facts *f) {
-  struct segment_caller c = caller();
-  u64 inode = descriptors[fd].record;
+/* With the names locked. */
+static int learn(u64 inode, struct facts *f) {
   struct segment_node *node = segment_node_at(segment, inode);
   struct segment_record *r = segment_record_at(segment, inode);
-  if (!node || !r || names_lock(&c)) return 0;
-  u32 unfinished = segment_names(segment)->unfinished;
+  if (!node || !r || segment_names(segment)->unfinished) return 0;
   f->node = *node;
-  names_unlock(segment);
-  if (unfinished) return 0;
+  f->inode = inode;
+  f->size = node->entries;
+  f->blocks = 0;
+  f->modified_ns = node->modified_ns;
+  f->changed_ns = node->changed_ns;
+  if ((node->mode & S_IFMT) == S_IFDIR) return 1;
   f->size = __atomic_load_n(&r->size, __ATOMIC_ACQUIRE);
   f->blocks = __atomic_load_n(&r->blocks, __ATOMIC_RELAXED) * (BLOCK_BYTES / 512);
   f->modified_ns = __atomic_load_n(&r->modified_ns, __ATOMIC_ACQUIRE);
-  f->changed_ns = f->node.changed_ns;
   /* As mem/mod.rs shows it. */
   if (f->modified_ns != f->node.modified_ns && f->modified_ns > f->changed_ns) f->changed_ns = f->modified_ns;
   return 1;
+}
+
+static int learn_of(u32 fd, struct facts *f) {
+  struct segment_caller c = caller();
+  if (names_lock(&c)) return 0;
+  int learned = learn(descriptors[fd].record, f);
+  names_unlock(segment);
+  return learned;
 }
 
 static void put_time(u64 *at, u64 ns) {
@@ -42,79 +52,89 @@ static void put_time(u64 *at, u64 ns) {
 }
 
 /* struct stat of x86-64. */
-static i64 stat(u32 fd, u64 to) {
+static i64 put_stat(const struct facts *f, u64 to) {
   u64 s[18];
-  struct facts f;
-  if (!learn(fd, &f)) return NOT_HERE;
   weir_clear(s, sizeof s);
   s[0] = mount.device;
-  s[1] = descriptors[fd].record;
-  s[2] = f.node.links;
-  s[3] = (u64)f.node.user << 32 | f.node.mode;
-  s[4] = f.node.group;
-  s[6] = f.size;
+  s[1] = f->inode;
+  s[2] = f->node.links;
+  s[3] = (u64)f->node.user << 32 | f->node.mode;
+  s[4] = f->node.group;
+  s[6] = f->size;
   s[7] = BLOCK_BYTES;
-  s[8] = f.blocks;
-  put_time(s + 9, f.node.accessed_ns);
-  put_time(s + 11, f.modified_ns);
-  put_time(s + 13, f.changed_ns);
+  s[8] = f->blocks;
+  put_time(s + 9, f->node.accessed_ns);
+  put_time(s + 11, f->modified_ns);
+  put_time(s + 13, f->changed_ns);
   return weir_copy((void *)to, s, sizeof s) ? -14 : 0;
 }
 
 /* struct statx. */
-static i64 statx(u32 fd, u64 to) {
+static i64 put_statx(const struct facts *f, u64 to) {
   u64 s[32];
   u32 *half = (u32 *)s;
-  struct facts f;
-  if (!learn(fd, &f)) return NOT_HERE;
   weir_clear(s, sizeof s);
   half[0] = STATX_BASIC;
   half[1] = BLOCK_BYTES;
-  half[4] = f.node.links;
-  half[5] = f.node.user;
-  half[6] = f.node.group;
-  half[7] = f.node.mode;
-  s[4] = descriptors[fd].record;
-  s[5] = f.size;
-  s[6] = f.blocks;
-  put_time(s + 8, f.node.accessed_ns);
-  put_time(s + 12, f.changed_ns);
-  put_time(s + 14, f.modified_ns);
+  half[4] = f->node.links;
+  half[5] = f->node.user;
+  half[6] = f->node.group;
+  half[7] = f->node.mode;
+  s[4] = f->inode;
+  s[5] = f->size;
+  s[6] = f->blocks;
+  put_time(s + 8, f->node.accessed_ns);
+  put_time(s + 12, f->changed_ns);
+  put_time(s + 14, f->modified_ns);
   half[34] = (u32)(mount.device >> 8 & 0xfff);
   half[35] = (u32)((mount.device & 0xff) | (mount.device >> 12 & 0xfff00));
   return weir_copy((void *)to, s, sizeof s) ? -14 : 0;
 }
 
+static i64 stat(u32 fd, u64 to) {
+  struct facts f;
+  return learn_of(fd, &f) ? put_stat(&f, to) : NOT_HERE;
+}
+
+static i64 statx(u32 fd, u64 to) {
+  struct facts f;
+  return learn_of(fd, &f) ? put_statx(&f, to) : NOT_HERE;
+}
+
 struct change {
-  u32 mode;
+  u32 mode, user, group; /* owners are only what they are, or ~0 */
   u8 sets_mode, sets_accessed, sets_modified;
   u64 accessed_ns, modified_ns;
 };
 
-/* By its owner, and told to the daemon by `changed`. 0, or NOT_HERE. */
+/* By its owner. With the names locked; 0, or NOT_HERE. */
+static i64 alter_locked(u64 inode, const struct change *change) {
+  struct segment_node *node = segment_node_at(segment, inode);
+  struct segment_record *r = segment_record_at(segment, inode);
+  u64 now = now_ns();
+  if (!node || !r || node->user != rights.user || segment_names(segment)->unfinished) return NOT_HERE;
+  if ((change->user != ~0u && change->user != node->user) || (change->group != ~0u && change->group != node->group)) return NOT_HERE;
+  if (!names_change(segment, inode, now)) return NOT_HERE;
+  if (change->sets_mode) node->mode = (node->mode & S_IFMT) | change->mode;
+  if (change->sets_accessed) node->accessed_ns = change->accessed_ns;
+  if (change->sets_modified) {
+    node->modified_ns = change->modified_ns;
+    if ((node->mode & S_IFMT) == S_IFREG) __atomic_store_n(&r->modified_ns, change->modified_ns, __ATOMIC_RELEASE);
+  }
+  node->changed_ns = now;
+  return 0;
+}
+
 static i64 alter(u32 fd, const struct change *change) {
   struct segment_caller c = caller();
-  u64 inode = descriptors[fd].record, now = now_ns();
-  struct segment_names *n = segment_names(segment);
-  struct segment_node *node = segment_node_at(segment, inode);
+  u64 inode = descriptors[fd].record;
   struct segment_record *r = segment_record_at(segment, inode);
   i32 connection = -1;
   i64 result = NOT_HERE;
-  if (!rights.known || !node || !r) return NOT_HERE;
+  if (!rights.known || !r) return NOT_HERE;
   if (r->told != __atomic_load_n(&r->told_gone, __ATOMIC_ACQUIRE) && (connection = kernel()) < 0) return NOT_HERE;
   if (!names_lock(&c)) {
-    if (node->user == rights.user && n->changed_count < EXCHANGE_MAX && !n->unfinished) {
-      if (change->sets_mode) node->mode = (node->mode & ~0777u) | change->mode;
-      if (change->sets_accessed) node->accessed_ns = change->accessed_ns;
-      if (change->sets_modified) {
-        node->modified_ns = change->modified_ns;
-        __atomic_store_n(&r->modified_ns, change->modified_ns, __ATOMIC_RELEASE);
-      }
-      node->changed_ns = now;
-      n->changed[n->changed_count] = (u32)inode;
-      __atomic_store_n(&n->changed_count, n->changed_count + 1, __ATOMIC_RELEASE);
-      result = 0;
-    }
+    result = alter_locked(inode, change);
     names_unlock(segment);
   }
   if (!result) tell_kernel(r, inode, &connection);
@@ -132,25 +152,33 @@ static int take_time(const i64 *time, u8 *sets, u64 *ns) {
   return 1;
 }
 
-static i64 set_times(u32 fd, u64 from) {
-  struct change change = {0};
+#define NO_CHANGE {.user = ~0u, .group = ~0u}
+
+static int times_to_set(u64 from, struct change *change) {
   i64 times[4] = {0, UTIME_NOW, 0, UTIME_NOW};
-  if (from && weir_copy(times, (const void *)from, sizeof times)) return NOT_HERE;
-  if (!take_time(times, &change.sets_accessed, &change.accessed_ns)) return NOT_HERE;
-  if (!take_time(times + 2, &change.sets_modified, &change.modified_ns)) return NOT_HERE;
-  return change.sets_accessed || change.sets_modified ? alter(fd, &change) : NOT_HERE;
+  if (from && weir_copy(times, (const void *)from, sizeof times)) return 0;
+  return take_time(times, &change->sets_accessed, &change->accessed_ns) && take_time(times + 2, &change->sets_modified, &change->modified_ns) &&
+         (change->sets_accessed || change->sets_modified);
+}
+
+static int mode_to_set(u32 mode, struct change *change) {
+  change->sets_mode = 1;
+  change->mode = mode & 0777;
+  return !(mode & ~0777u);
+}
+
+static i64 set_times(u32 fd, u64 from) {
+  struct change change = NO_CHANGE;
+  return times_to_set(from, &change) ? alter(fd, &change) : NOT_HERE;
 }
 
 static i64 set_mode(u32 fd, u64 mode) {
-  struct change change = {.sets_mode = 1, .mode = (u32)mode & 0777};
-  return mode & ~0777ul ? NOT_HERE : alter(fd, &change);
+  struct change change = NO_CHANGE;
+  return mode_to_set((u32)mode, &change) ? alter(fd, &change) : NOT_HERE;
 }
 
-/* Only to what they are. */
 static i64 set_owner(u32 fd, u32 user, u32 group) {
-  struct change change = {0};
-  const struct segment_node *node = segment_node_at(segment, descriptors[fd].record);
-  if (!node || (user != ~0u && user != node->user) || (group != ~0u && group != node->group)) return NOT_HERE;
+  struct change change = {.user = user, .group = group};
   return alter(fd, &change);
 }
 
@@ -184,6 +212,53 @@ i64 serve_attributes(const struct call *call, u32 fd) {
     case NR_fcntl:
       if (a[1] == F_SETFL) return set_flags(fd, a[2]);
       return a[1] == F_GETFL ? (i64)(descriptors[fd].flags | O_LARGEFILE) : NOT_HERE;
+  }
+  return NOT_HERE;
+}
+
+static i64 learn_named(u64 inode, void *facts) { return learn(inode, facts) ? 0 : NOT_HERE; }
+static i64 alter_named(u64 inode, void *change) { return alter_locked(inode, change); }
+
+static i64 shown(i32 above, u64 path, u32 flags, struct facts *f) {
+  if (flags & ~(AT_FLAGS | AT_STATX_SYNC_TYPE)) return NOT_HERE;
+  if (flags & AT_EMPTY_PATH && is_empty(path)) return of_folder(above, LOOKS, learn_named, f);
+  return by_name(above, path, LOOKS, learn_named, f);
+}
+
+/* A descriptor that is only a path (O_PATH) changes nothing. */
+static i64 alter_open(i32 fd, struct change *change) {
+  if (folder_of(fd) && descriptors[fd].folder_is_path) return NOT_HERE;
+  return of_folder(fd, CHANGES_IT, alter_named, change);
+}
+
+i64 serve_attributes_by_name(const struct call *call) {
+  const u64 *a = call->arguments;
+  struct change change = NO_CHANGE;
+  struct facts f;
+  i64 result;
+  switch (call->number) {
+    case NR_fstat: result = of_folder((i32)a[0], LOOKS, learn_named, &f); return result ? result : put_stat(&f, a[1]);
+    case NR_stat: case NR_lstat: result = shown(AT_FDCWD, a[0], 0, &f); return result ? result : put_stat(&f, a[1]);
+    case NR_newfstatat: result = shown((i32)a[0], a[1], (u32)a[3], &f); return result ? result : put_stat(&f, a[2]);
+    case NR_statx: result = shown((i32)a[0], a[1], (u32)a[2], &f); return result ? result : put_statx(&f, a[4]);
+    case NR_utimensat:
+      if ((u32)a[3] & ~AT_SYMLINK_NOFOLLOW || !times_to_set(a[2], &change)) return NOT_HERE;
+      return a[1] ? by_name((i32)a[0], a[1], CHANGES_IT, alter_named, &change) : alter_open((i32)a[0], &change);
+    case NR_chmod: return mode_to_set((u32)a[1], &change) ? by_name(AT_FDCWD, a[0], CHANGES_IT, alter_named, &change) : NOT_HERE;
+    case NR_fchmod: return mode_to_set((u32)a[1], &change) ? alter_open((i32)a[0], &change) : NOT_HERE;
+    case NR_fchmodat: return mode_to_set((u32)a[2], &change) ? by_name((i32)a[0], a[1], CHANGES_IT, alter_named, &change) : NOT_HERE;
+    case NR_chown: case NR_lchown:
+      change.user = (u32)a[1];
+      change.group = (u32)a[2];
+      return by_name(AT_FDCWD, a[0], CHANGES_IT, alter_named, &change);
+    case NR_fchown:
+      change.user = (u32)a[1];
+      change.group = (u32)a[2];
+      return alter_open((i32)a[0], &change);
+    case NR_fchownat:
+      change.user = (u32)a[2];
+      change.group = (u32)a[3];
+      return (u32)a[4] & ~AT_SYMLINK_NOFOLLOW ? NOT_HERE : by_name((i32)a[0], a[1], CHANGES_IT, alter_named, &change);
   }
   return NOT_HERE;
 }

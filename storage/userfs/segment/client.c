@@ -27,7 +27,7 @@
 
 /* Maps up to this size are fetched when they are made, by pieces that the kernel takes as a whole. */
 #define FETCHED_MAX (256ul << 20)
-#define FETCHED_AT_ONCE (128 * 1024ul)
+#define FETCHED_AT_ONCE (512 * 1024ul)
 
 /* Where the segment is mapped, if there is room: between heaps and libraries. */
 #define SEGMENT_PLACE 0x200000000000ul
@@ -368,6 +368,7 @@ void client_after(struct call *call, u64 number, i64 result) {
     case NR_open: case NR_openat: case NR_openat2: case NR_creat:
       if (result < 0 || result >= (i64)DESCRIPTORS_MAX) return;
       seen((u32)result);
+      descriptors[result].opened_as_path = number == NR_openat ? (a[2] & O_PATH) != 0 : number == NR_open && a[1] & O_PATH;
       set_state((u32)result, forking ? UNKNOWN : FRESH);
       return;
     case NR_close: closed((u32)a[0], (u32)a[0]); return;
@@ -423,14 +424,17 @@ const u8 client_calls[CALLS_MAX] = {
     [NR_ftruncate] = TAKES, [NR_getdents] = TAKES, [NR_getdents64] = TAKES, [NR_fchmod] = TAKES, [NR_fchown] = TAKES,
     [NR_fstatfs] = TAKES, [NR_readahead] = TAKES, [NR_fsetxattr] = TAKES, [NR_fgetxattr] = TAKES, [NR_flistxattr] = TAKES,
     [NR_fremovexattr] = TAKES, [NR_fadvise] = TAKES, [NR_futimesat] = TAKES, [NR_mknodat] = TAKES, [NR_mkdirat] = TAKES,
-    [NR_unlinkat] = TAKES, [NR_fchownat] = TAKES, [NR_fchmodat] = TAKES, [NR_sync_file_range] = TAKES, [NR_tee] = TAKES,
-    [NR_vmsplice] = TAKES, [NR_utimensat] = TAKES, [NR_fallocate] = TAKES, [NR_syncfs] = TAKES, [NR_name_to_handle_at] = TAKES,
+    [NR_sync_file_range] = TAKES, [NR_tee] = TAKES,
+    [NR_vmsplice] = TAKES, [NR_fallocate] = TAKES, [NR_syncfs] = TAKES, [NR_name_to_handle_at] = TAKES,
     [NR_fchmodat2] = TAKES, [NR_cachestat] = TAKES,
     /* that take it elsewhere, or change who the process is; */
     [NR_poll] = CHANGES, [NR_ppoll] = CHANGES, [NR_select] = CHANGES, [NR_pselect] = CHANGES, [NR_io_setup] = CHANGES,
     [NR_epoll_ctl] = CHANGES, [NR_fanotify_mark] = CHANGES, [NR_umask] = CHANGES, [NR_setuid] = CHANGES, [NR_setgid] = CHANGES,
     [NR_setreuid] = CHANGES, [NR_setregid] = CHANGES, [NR_setresuid] = CHANGES, [NR_setresgid] = CHANGES, [NR_setfsuid] = CHANGES,
     [NR_setfsgid] = CHANGES, [NR_setgroups] = CHANGES, [NR_capset] = CHANGES, [NR_setns] = CHANGES, [NR_landlock_restrict_self] = CHANGES,
+    /* that do either, and name files for named.c; */
+    [NR_unlinkat] = CHANGES, [NR_fchownat] = CHANGES, [NR_fchmodat] = CHANGES, [NR_utimensat] = CHANGES, [NR_rename] = NAMES,
+    [NR_unlink] = NAMES, [NR_chmod] = NAMES, [NR_chown] = NAMES, [NR_lchown] = NAMES,
     /* and that have paths, by which descriptors can be named. */
     [NR_stat] = NAMES, [NR_lstat] = NAMES, [NR_access] = NAMES, [NR_readlink] = NAMES, [NR_newfstatat] = NAMES, [NR_statx] = NAMES,
     [NR_readlinkat] = NAMES, [NR_faccessat] = NAMES, [NR_faccessat2] = NAMES, [NR_renameat] = NAMES, [NR_renameat2] = NAMES,

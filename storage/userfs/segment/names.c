@@ -29,6 +29,7 @@ void names_format(struct segment *s, u64 records_max) {
   n->buckets = (u32)buckets_for(records_max);
   n->entries_max = (u32)entries_for(records_max);
   n->next_entry = (u32)records_max;
+  n->batch = 1;
 }
 
 struct segment_names *segment_names(struct segment *s) {
@@ -135,14 +136,112 @@ void names_take(struct segment *s, u64 folder, const u8 *text, u64 bytes) {
   n->free_entry = entry;
 }
 
+/* `more` events can be put down. */
+static int has_room(const struct segment_names *n, u32 more) { return n->events_count <= EVENTS_MAX - more; }
+
+/* Fills in the `place`th event from here on; counted later. */
+static void note(struct segment_names *n, u32 place, const struct segment_event *event) {
+  struct segment_event *to = &n->events[n->events_count + place];
+  to->at_ns = event->at_ns;
+  to->kind = event->kind;
+  to->inode = event->inode;
+  to->folder = event->folder;
+  to->bytes = event->bytes;
+  for (u32 i = 0; i < event->bytes; i++) to->text[i] = event->text[i];
+}
+
+static void name_event(struct segment_event *e, u64 folder, const u8 *text, u64 bytes) {
+  e->folder = (u32)folder;
+  e->bytes = (u8)bytes;
+  for (u64 i = 0; i < bytes; i++) e->text[i] = text[i];
+}
+
+/* As the daemon does it when it learns of the event. */
+static void folder_changed(struct segment *s, u64 folder, u32 more, u64 now_ns) {
+  struct segment_node *node = segment_node_at(s, folder);
+  if (!node) return;
+  node->entries += more;
+  node->modified_ns = node->changed_ns = now_ns;
+}
+
+int names_change(struct segment *s, u64 inode, u64 now_ns) {
+  struct segment_names *n = segment_names(s);
+  struct segment_node *node = segment_node_at(s, inode);
+  struct segment_event event;
+  if (!node) return 0;
+  /* Of a directory the order with what is made and removed in it matters. */
+  int many = (node->mode & 0170000) == 0040000;
+  if (node->listed == n->batch && !many) return 1;
+  if (!has_room(n, 1)) return 0;
+  event.kind = EVENT_CHANGED;
+  event.inode = (u32)inode;
+  event.at_ns = now_ns;
+  event.folder = 0;
+  event.bytes = 0;
+  note(n, 0, &event);
+  node->listed = n->batch;
+  STORE(n->events_count, n->events_count + 1);
+  return 1;
+}
+
+int names_remove(struct segment *s, u64 folder, const u8 *text, u64 bytes, u64 inode, u64 now_ns) {
+  struct segment_names *n = segment_names(s);
+  struct segment_node *node = segment_node_at(s, inode);
+  struct segment_event event;
+  if (!node || bytes > NAME_BYTES_MAX || !has_room(n, 1)) return 0;
+  event.kind = EVENT_REMOVED;
+  event.inode = (u32)inode;
+  event.at_ns = now_ns;
+  name_event(&event, folder, text, bytes);
+  STORE(n->unfinished, 1);
+  note(n, 0, &event);
+  STORE(n->events_count, n->events_count + 1);
+  names_take(s, folder, text, bytes);
+  folder_changed(s, folder, (u32)-1, now_ns);
+  node->links--;
+  node->changed_ns = now_ns;
+  STORE(n->unfinished, 0);
+  return 1;
+}
+
+int names_move(struct segment *s, const struct segment_event *from, const struct segment_event *to, u64 replaced) {
+  struct segment_names *n = segment_names(s);
+  struct segment_node *node = segment_node_at(s, from->inode), *other = replaced ? segment_node_at(s, replaced) : 0;
+  if (!node || (replaced && !other) || !has_room(n, 2)) return 0;
+  STORE(n->unfinished, 1);
+  note(n, 0, from);
+  note(n, 1, to);
+  STORE(n->events_count, n->events_count + 2);
+  /* First away: a name has the entry of its file's number if that is free. */
+  if (other) {
+    names_take(s, to->folder, to->text, to->bytes);
+    other->links--;
+    other->changed_ns = to->at_ns;
+  }
+  names_take(s, from->folder, from->text, from->bytes);
+  names_put(s, to->folder, to->text, to->bytes, from->inode);
+  folder_changed(s, from->folder, (u32)-1, from->at_ns);
+  folder_changed(s, to->folder, other ? 0 : 1, to->at_ns);
+  node->changed_ns = to->at_ns;
+  STORE(n->unfinished, 0);
+  return 1;
+}
+
 u32 names_make(struct segment *s, u64 folder, const u8 *text, u64 bytes, const struct segment_node *node) {
   struct segment_names *n = segment_names(s);
-  if (bytes > NAME_BYTES_MAX || !n->spare_count || n->spare_count > EXCHANGE_MAX || n->made_count >= EXCHANGE_MAX) return 0;
+  struct segment_event event;
+  if (bytes > NAME_BYTES_MAX || !n->spare_count || n->spare_count > SPARES_MAX || !has_room(n, 1)) return 0;
   u32 inode = n->spare[n->spare_count - 1];
   struct segment_record *r = segment_record_at(s, inode);
   struct segment_name *e = segment_name_at(s, inode);
   if (!r || !e || e->folder || r->live) return 0;
   *segment_node_at(s, inode) = *node;
+  segment_node_at(s, inode)->listed = n->batch;
+  event.kind = EVENT_MADE;
+  event.inode = inode;
+  event.at_ns = node->changed_ns;
+  name_event(&event, folder, text, bytes);
+  note(n, 0, &event);
   fill(e, folder, text, bytes, inode);
   STORE(r->size, 0);
   STORE(r->mapped, 0);
@@ -151,10 +250,12 @@ u32 names_make(struct segment *s, u64 folder, const u8 *text, u64 bytes, const s
   STORE(r->fills_gone, LOAD(r->fills));
   STORE(r->told_gone, LOAD(r->told));
   STORE(r->live, 1);
+  STORE(n->unfinished, 1);
   n->spare_count--;
-  n->made[n->made_count] = inode;
-  STORE(n->made_count, n->made_count + 1);
+  STORE(n->events_count, n->events_count + 1);
   link_in(s, inode, e);
+  folder_changed(s, folder, 1, node->changed_ns);
+  STORE(n->unfinished, 0);
   n->made_here++;
   return inode;
 }

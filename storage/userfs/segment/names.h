@@ -1,16 +1,22 @@
-/* Names and attributes of files in the segment, so that an accelerated process opens and makes files without the daemon.
+/* Names and attributes of files in the segment, so that an accelerated process opens, makes, renames and removes files without the daemon.
  *
- * The daemon's tree decides; what is here is what a process must know of it to open a file that is there, or to make one. All of it is
- * read and changed by the holder of `names->lock` only.
+ * The daemon's tree decides; what is here is what a process must know of it to do so. All of it is read and changed by the holder of
+ * `names->lock` only.
  *
  * - Every name of at most NAME_BYTES_MAX bytes is in the table, so what is not found is not there. `lost` says that the table was
  *   too small for that: then nobody opens by it any more.
- * - A process makes a file in three steps: entry and node are filled in, the entry is put down in `made` (from here on the file is there), the
- *   entry is linked. The daemon takes what is in `made` into its tree before it does anything else with the lock, and links
- *   it if the process died before. It gets the number from `spare`, numbers that the daemon set aside.
+ * - What a process does it puts down in `events`, in order, and the daemon does it in its tree before it does anything else with the lock. Where a
+ *   node's attributes are read for an event, they are those of now: so there is one event for many changes (`listed`).
+ * - A process makes a file in three steps: entry and node are filled in, the event is put down (from here on the file is there), the
+ *   entry is linked. It gets the number from `spare`, numbers that the daemon set aside.
+ * - A process that changes names sets `unfinished` meanwhile. If it dies, nobody uses names until the daemon has made those right of
+ *   which the events tell.
+ * - `told` of a node says how often the kernel was told the file and has not forgotten it. While it is 0 the kernel has neither a name nor
+ *   attributes of it, nothing is mounted on it, and nobody has it open but processes that are counted in `opens`: so only then its names change
+ *   past the kernel (named.c).
  * - The entry of a file's first name has the file's number; others have numbers from `records_max` on.
  * - The daemon may die with the lock, in the middle of a change: `unfinished` says so, and then nobody opens by it until the daemon's successor
- *   has made all names anew. What processes made and changed stays in `made` and `changed` until the daemon has written it down elsewhere.
+ *   has made all names anew. Events stay until the daemon has written down elsewhere what they say.
  * - `opens` of a node counts descriptors that only one process knows (private.c). The file lives as long as one does; for the kernel
  *   it need not. Which process has them is in `holds`, so that those of a dead one are found.
  */
@@ -20,14 +26,18 @@
 
 #define NAME_BYTES_MAX 115u
 #define HOLDS_MAX 512u
-#define EXCHANGE_MAX 1024u
+#define SPARES_MAX 1024u
+#define EVENTS_MAX 4096u
 
 struct segment_node {
   u32 mode, user, group, links;
   u64 accessed_ns, changed_ns;
   u64 modified_ns; /* as the daemon knows it; of contents the record has the real one */
   u32 opens;
-  u32 reserved[5];
+  u32 told;
+  u32 listed; /* an event of this batch has the daemon read the attributes */
+  u32 entries; /* names in a directory */
+  u32 reserved[2];
 };
 _Static_assert(sizeof(struct segment_node) == 64, "a node");
 
@@ -40,6 +50,17 @@ struct segment_name {
 };
 _Static_assert(sizeof(struct segment_name) == 128, "a name");
 
+/* MOVED is followed by MOVED_TO, which has the new name. */
+enum { EVENT_MADE = 1, EVENT_CHANGED = 2, EVENT_REMOVED = 3, EVENT_MOVED = 4, EVENT_MOVED_TO = 5 };
+
+struct segment_event {
+  u64 at_ns;
+  u32 kind, inode, folder;
+  u8 bytes;
+  u8 text[NAME_BYTES_MAX];
+};
+_Static_assert(sizeof(struct segment_event) == 136, "an event");
+
 struct segment_names {
   u32 lock;
   u32 lost;
@@ -50,11 +71,11 @@ struct segment_names {
   u64 token; /* nobody else can guess: see private.c */
   u64 nodes_offset, entries_offset, buckets_offset; /* from the segment's beginning */
   u64 made_here; /* files that processes made */
-  u32 made_count, spare_count, changed_count;
-  u32 unfinished; /* the daemon changes them: who has the lock got it from a daemon that died, and leaves them to the next */
-  u32 made[EXCHANGE_MAX];
-  u32 changed[EXCHANGE_MAX]; /* files whose node a process changed: the daemon's is older */
-  u32 spare[EXCHANGE_MAX];
+  u32 events_count, spare_count;
+  u32 batch; /* of events: another one when the daemon took them */
+  u32 unfinished; /* they are being changed: who has the lock got it from somebody who died, and leaves them to the daemon, or its successor */
+  struct segment_event events[EVENTS_MAX];
+  u32 spare[SPARES_MAX];
   u32 holds[SEGMENT_PROCESSES_MAX][HOLDS_MAX]; /* numbers of files, 0 for none */
 };
 
@@ -74,6 +95,11 @@ void names_put(struct segment *s, u64 folder, const u8 *text, u64 bytes, u64 ino
 void names_take(struct segment *s, u64 folder, const u8 *text, u64 bytes);
 /* Makes an empty file; 0 when only the daemon can. */
 u32 names_make(struct segment *s, u64 folder, const u8 *text, u64 bytes, const struct segment_node *node);
+/* All three: 0 when only the daemon can. The caller knows that it may be done, and that the kernel does not know the file. */
+int names_change(struct segment *s, u64 inode, u64 now_ns);
+int names_remove(struct segment *s, u64 folder, const u8 *text, u64 bytes, u64 inode, u64 now_ns);
+/* In place of `replaced`, if that is not 0. */
+int names_move(struct segment *s, const struct segment_event *from, const struct segment_event *to, u64 replaced);
 /* A place in `holds` for one more descriptor of process `slot`, or -1 when there are too many; and counts it there. */
 i64 names_room(struct segment *s, u32 slot);
 void names_hold(struct segment *s, u32 slot, u32 hold, u32 inode);

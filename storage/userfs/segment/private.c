@@ -11,37 +11,53 @@
  */
 #include "process.h"
 
-#define PATH_MAX_HERE 1024u
 #define CHUNK 64ul
 #define CAPABILITIES_VERSION 0x20080522u
 #define CAP_DAC_OVERRIDE 2u
+#define F_DUPFD 0
 #define F_GETFD 1
+#define F_GETFL 3
+#define F_DUPFD_CLOEXEC 1030
 #define F_SETFD 2
 #define EPOLL_CTL_ADD 1
 #define AT_STATX_DONT_SYNC 0x4000u
 #define STATX_INO 0x100u
-#define MAY_READ 4u
-#define MAY_WRITE 2u
-#define MAY_SEARCH 1u
 #define ALLOWED (O_ACCMODE | O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_APPEND | O_NONBLOCK | O_LARGEFILE | O_NOFOLLOW | O_CLOEXEC)
 
 struct rights rights;
-static struct {
-  u32 fd, word;
-  u8 known, inside;
-} last_folder;
 static u8 inside; /* whether the working directory is: 0 unknown, 1 yes, 2 no */
 static u32 standing; /* descriptors that stand in */
 static u8 asked_again; /* a child of a fork asked for a place of its own */
 
 /* The number of the file, 0 if it is none of the mount. The kernel is not made to ask the daemon for attributes, which it would then have to
  * be told are old when the next file is made. */
-static u64 number_of(i32 fd) {
+u64 number_of(i32 fd) {
   u64 s[32];
   const u32 *half = (const u32 *)s;
   if (SYS(NR_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, s, 0)) return 0;
   u64 device = (half[34] & 0xffful) << 8 | (half[35] & 0xfful) | (half[35] & 0xfff00ul) << 12;
   return device == mount.device ? s[4] : 0;
+}
+
+/* Kept while the descriptor is the same. */
+static u64 folder_by_descriptor(u32 fd) {
+  struct descriptor *d = &descriptors[fd];
+  u32 word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
+  lock(d);
+  if (!d->folder_known || d->folder_word != word) {
+    d->folder = number_of((i32)fd);
+    d->folder_is_path = d->folder && SYS(NR_fcntl, fd, F_GETFL, 0, 0, 0, 0) & O_PATH ? 1 : 0;
+    d->folder_word = word;
+    d->folder_known = 1;
+  }
+  u64 folder = d->folder;
+  unlock(d);
+  return folder;
+}
+
+u64 folder_of(i32 above) {
+  if (above == AT_FDCWD) return number_of(above);
+  return above >= 0 && (u32)above < DESCRIPTORS_MAX ? folder_by_descriptor((u32)above) : 0;
 }
 
 static int is_ours(i32 fd) { return number_of(fd) != 0; }
@@ -68,14 +84,13 @@ void private_forked(void) { asked_again = 0; }
 static u32 slot(void) { return (u32)(process - segment->processes); }
 
 /* Of what belongs to neither our user nor our group nothing is said: other groups would have to be known. */
-static int may(const struct segment_node *n, u32 what) {
+int may(const struct segment_node *n, u32 what) {
   if (rights.all) return 1;
   if (n->user == rights.user) return (n->mode >> 6 & what) == what;
   return n->group == rights.group && (n->mode >> 3 & what) == what;
 }
 
-/* Copies a path; its length, 0 when it is too long or not there. */
-static u64 copy_path(u8 *to, u64 from) {
+u64 copy_path(u8 *to, u64 from) {
   for (u64 done = 0; done < PATH_MAX_HERE - CHUNK;) {
     u64 part = PAGE - (from + done) % PAGE;
     if (part > CHUNK) part = CHUNK;
@@ -88,7 +103,7 @@ static u64 copy_path(u8 *to, u64 from) {
 
 /* Whether it is worth asking: the path begins with the mount point, or where it begins is in the mount. Other ways to it (links, second
  * mounts) are the kernel's. */
-static int may_be_inside(i32 folder, const u8 *path) {
+int may_be_inside(i32 folder, const u8 *path) {
   if (*path == '/') {
     for (u32 i = 0; i < mount.point_bytes; i++)
       if (path[i] != mount.point[i]) return 0;
@@ -98,16 +113,7 @@ static int may_be_inside(i32 folder, const u8 *path) {
     if (!inside) inside = is_ours(AT_FDCWD) ? 1 : 2;
     return inside == 1;
   }
-  if (folder < 0 || (u32)folder >= DESCRIPTORS_MAX) return 0;
-  u32 word = __atomic_load_n(&weir_states[folder], __ATOMIC_ACQUIRE);
-  if (!last_folder.known || last_folder.fd != (u32)folder || last_folder.word != word) {
-    last_folder.known = 0;
-    last_folder.inside = (u8)is_ours(folder);
-    last_folder.fd = (u32)folder;
-    last_folder.word = word;
-    last_folder.known = 1;
-  }
-  return last_folder.inside;
+  return folder_of(folder) != 0;
 }
 
 struct wanted {
@@ -165,11 +171,17 @@ static i64 take(struct wanted *w, const struct segment_node *above, u32 entry) {
   return access ? empty(w, r) : NOT_HERE;
 }
 
+struct segment_node *folder_at(u64 folder, u32 what) {
+  struct segment_names *n = segment_names(segment);
+  struct segment_node *above = segment_node_at(segment, folder);
+  if (n->lost || n->unfinished || !above || !above->links || (above->mode & S_IFMT) != S_IFDIR) return 0;
+  return may(above, what) ? above : 0;
+}
+
 /* With the names locked. */
 static i64 find(struct wanted *w) {
-  struct segment_names *n = segment_names(segment);
-  struct segment_node *above = segment_node_at(segment, w->folder);
-  if (n->lost || n->unfinished || !above || !above->links || (above->mode & S_IFMT) != S_IFDIR || !may(above, MAY_SEARCH)) return NOT_HERE;
+  struct segment_node *above = folder_at(w->folder, MAY_SEARCH);
+  if (!above) return NOT_HERE;
   i64 hold = names_room(segment, slot());
   if (hold < 0) return NOT_HERE;
   u32 entry = names_find(segment, w->folder, w->name, w->bytes);
@@ -215,8 +227,7 @@ static void stand_in(u32 fd, const struct wanted *w) {
   set_state(fd, OURS);
 }
 
-/* Splits at the last slash: the name, or null when it is none that a file can have. */
-static u8 *split(u8 *path, u64 bytes, const u8 **folder) {
+u8 *split(u8 *path, u64 bytes, const u8 **folder) {
   u64 at = bytes;
   while (at && path[at - 1] != '/') at--;
   u64 length = bytes - at;
@@ -238,6 +249,29 @@ static int wanted_of(const struct call *call, struct wanted *w, i32 *folder, u64
          !(file_limit && w->flags & O_ACCMODE);
 }
 
+/* One more descriptor of the directory that names are relative to. To open "." the kernel would ask whether it may be searched, and where it was told
+ * that attributes are old, the daemon for them; which would then be what the kernel must be told is old when the next file is made. So the
+ * descriptor is copied where it is as ours would be, and elsewhere looked at from outside. *number stays 0 when it is not known. */
+static i32 same_folder(i32 above, u32 closes, u64 *number) {
+  u64 folder = folder_of(above);
+  struct segment_record *r = folder ? segment_record_at(segment, folder) : 0;
+  if (!r) return -1;
+  if (above >= 0 && descriptors[above].folder_is_path) {
+    *number = folder;
+    return (i32)SYS(NR_fcntl, above, closes ? F_DUPFD_CLOEXEC : F_DUPFD, 0, 0, 0, 0);
+  }
+  if (above == AT_FDCWD && r->told == __atomic_load_n(&r->told_gone, __ATOMIC_ACQUIRE)) {
+    i32 fd = (i32)SYS(NR_open, "/proc/self/cwd", O_PATH | O_DIRECTORY | closes, 0, 0, 0, 0);
+    /* What is mounted there may be anything. */
+    if (fd >= 0 && number_of(fd) == folder) {
+      *number = folder;
+      return fd;
+    }
+    if (fd >= 0) SYS(NR_close, fd, 0, 0, 0, 0, 0);
+  }
+  return (i32)SYS(NR_openat, above, ".", O_PATH | O_DIRECTORY | closes, 0, 0, 0);
+}
+
 u64 private_open(struct call *call) {
   u8 path[PATH_MAX_HERE];
   const u8 *folder;
@@ -255,10 +289,12 @@ u64 private_open(struct call *call) {
   w.name = split(path, bytes, &folder);
   if (!process || !w.name) return ACT_AFTER;
   w.bytes = (u64)(path + bytes - w.name);
-  i32 fd = (i32)SYS(NR_openat, above, folder, O_PATH | O_DIRECTORY | (w.flags & O_CLOEXEC), 0, 0, 0);
+  i32 fd = w.name == path ? same_folder(above, w.flags & O_CLOEXEC, &w.folder)
+                          : (i32)SYS(NR_openat, above, folder, O_PATH | O_DIRECTORY | (w.flags & O_CLOEXEC), 0, 0, 0);
   if (fd < 0) return ACT_AFTER;
   i64 result = NOT_HERE;
-  if ((u32)fd < DESCRIPTORS_MAX && (w.folder = number_of(fd))) result = find_and_tell(&w);
+  if (!w.folder) w.folder = number_of(fd);
+  if ((u32)fd < DESCRIPTORS_MAX && w.folder) result = find_and_tell(&w);
   if (result) SYS(NR_close, fd, 0, 0, 0, 0, 0);
   else stand_in((u32)fd, &w);
   if (result == NOT_HERE) return ACT_AFTER;
@@ -425,6 +461,11 @@ u64 private_before(struct call *call) {
     return ACT_DONE;
   }
   if (call->number == NR_umask) rights.mask = (u32)a[0] & 0777;
+  i64 served = serve_named(call);
+  if (served != NOT_HERE) {
+    call->number = (u64)served;
+    return ACT_DONE;
+  }
   if (!__atomic_load_n(&standing, __ATOMIC_RELAXED)) return ACT_PASS;
   switch (call->number) {
     case NR_open: case NR_stat: case NR_lstat: case NR_access: case NR_readlink:
@@ -447,11 +488,11 @@ u64 private_before(struct call *call) {
       if (a[1] == F_GETFD || a[1] == F_SETFD) return ACT_PASS;
   }
   if (a[0] >= DESCRIPTORS_MAX || !descriptors[a[0]].stands_in) return ACT_PASS;
-  i64 result = serve_attributes(call, (u32)a[0]);
-  if (result == NOT_HERE) {
+  served = serve_attributes(call, (u32)a[0]);
+  if (served == NOT_HERE) {
     end(a[0]);
     return ACT_PASS;
   }
-  call->number = (u64)result;
+  call->number = (u64)served;
   return ACT_DONE;
 }

@@ -28,6 +28,18 @@
 #define S_ISGID 02000u
 #define S_ISVTX 01000u
 #define AT_FDCWD (-100)
+#define AT_SYMLINK_NOFOLLOW 0x100u
+#define AT_NO_AUTOMOUNT 0x800u
+#define AT_EMPTY_PATH 0x1000u
+#define AT_FLAGS (AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH)
+#define AT_STATX_SYNC_TYPE 0x6000u
+#define PATH_MAX_HERE 1024u
+#define MAY_READ 4u
+#define MAY_WRITE 2u
+#define MAY_SEARCH 1u
+
+/* Which weir.h does not have. */
+enum { NR_rename = 82, NR_unlink = 87, NR_chmod = 90, NR_chown = 92, NR_lchown = 94 };
 
 /* What the daemon says, in struct configuration. */
 struct mount {
@@ -52,6 +64,11 @@ struct descriptor {
   u32 passing; /* calls on it that are in the kernel and use its position */
   u32 entry;   /* of the name by which it was opened, and where it is held; while it stands in */
   u32 hold;
+  u64 folder;  /* its number as a directory of the mount, 0 if it is none; while its word is `folder_word` */
+  u32 folder_word;
+  u8 folder_known;
+  u8 folder_is_path; /* opened with O_PATH */
+  u8 opened_as_path; /* the same, when it was opened: it is worth asking whether it is a directory */
 };
 
 extern struct mount mount;
@@ -116,10 +133,33 @@ u64 transfer(struct call *call);
 
 /* attributes.c: a call on a descriptor that stands in. The result, or NOT_HERE. */
 #define NOT_HERE 1
-#define AT_EMPTY_PATH 0x1000u
 i64 serve_attributes(const struct call *call, u32 fd);
+/* The same of a call that names its file. */
+i64 serve_attributes_by_name(const struct call *call);
+
+/* named.c: a call that names its file by a path. The result, or NOT_HERE. */
+i64 serve_named(const struct call *call);
+/* Finds a file that the kernel does not know, or a directory, and does `work` with it while the names are locked. */
+typedef i64 (*named_work)(u64 inode, void *with);
+enum purpose { LOOKS, CHANGES_IT };
+i64 by_name(i32 above, u64 path, enum purpose purpose, named_work work, void *with);
+/* The same with what is open, if it is a directory. */
+i64 of_folder(i32 fd, enum purpose purpose, named_work work, void *with);
 
 /* private.c */
+/* The number of the file, 0 if it is none of the mount. */
+u64 number_of(i32 fd);
+/* The same of what names are relative to. */
+u64 folder_of(i32 above);
+/* Copies a path of at most PATH_MAX_HERE bytes; its length, 0 when it is longer or not there. */
+u64 copy_path(u8 *to, u64 from);
+/* Whether it is worth asking. */
+int may_be_inside(i32 above, const u8 *path);
+/* Splits at the last slash: the name, or null when it is none that a file can have. */
+u8 *split(u8 *path, u64 bytes, const u8 **folder);
+int may(const struct segment_node *node, u32 what);
+/* With the names locked: a directory that is there, in which we may do `what`; null also when names are not to be used. */
+struct segment_node *folder_at(u64 folder, u32 what);
 void private_begin(void);
 void private_forked(void);
 /* Opens without the kernel's file: ACT_DONE, or anything else to go on as ever. */

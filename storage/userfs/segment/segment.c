@@ -220,7 +220,7 @@ static void drop_from(struct segment *s, struct segment_record *r, u32 *at, u32 
   if (level) {
     u32 *entries = (u32 *)block_at(s, block);
     u64 below = covered / BLOCKS_IN_INDEX;
-    for (u64 i = keep / below; i < BLOCKS_IN_INDEX; i++)
+    for (u64 i = BLOCKS_IN_INDEX; i-- > keep / below;)
       drop_from(s, r, entries + i, level - 1, below, i * below < keep ? keep - i * below : 0);
   }
   if (keep) return;
@@ -229,15 +229,15 @@ static void drop_from(struct segment *s, struct segment_record *r, u32 *at, u32 
   give_block(s, block);
 }
 
+/* The last first: they are taken from the free list the other way round, so that the next file lies in a row again. */
 static void drop_blocks(struct segment *s, struct segment_record *r, u64 keep) {
-  for (u64 i = keep; i < DIRECT_BLOCKS; i++) drop_from(s, r, &r->direct[i], 0, 1, 0);
-  keep = keep > DIRECT_BLOCKS ? keep - DIRECT_BLOCKS : 0;
-  u64 covered = BLOCKS_IN_INDEX;
-  for (u32 depth = 0; depth < 3; depth++) {
-    if (keep < covered) drop_from(s, r, &r->index[depth], depth + 1, covered, keep);
-    keep = keep > covered ? keep - covered : 0;
-    covered *= BLOCKS_IN_INDEX;
+  static const u64 covered[3] = {BLOCKS_IN_INDEX, BLOCKS_IN_INDEX * BLOCKS_IN_INDEX, BLOCKS_IN_INDEX * BLOCKS_IN_INDEX * BLOCKS_IN_INDEX};
+  u64 before = DIRECT_BLOCKS + covered[0] + covered[1];
+  for (u32 depth = 3; depth-- > 0; before -= depth ? covered[depth - 1] : 0) {
+    u64 kept = keep > before ? keep - before : 0;
+    if (kept < covered[depth]) drop_from(s, r, &r->index[depth], depth + 1, covered[depth], kept);
   }
+  for (u64 i = DIRECT_BLOCKS; i-- > keep;) drop_from(s, r, &r->direct[i], 0, 1, 0);
 }
 
 static void clear_inside(struct segment *s, struct segment_record *r, u64 offset, u64 bytes) {

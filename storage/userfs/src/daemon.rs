@@ -9,6 +9,7 @@ use crate::locate::{self, Life, Surroundings};
 use crate::mount::{self, Mount, Options};
 use crate::segment::Segment;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,7 +56,17 @@ pub(crate) fn serve_kept(task: Task, end: &AtomicBool, mut line: Line) -> Result
     }
 }
 
+/// Folders take a descriptor of each file that the kernel knows: as many as the system lets us have, not as many as shells mean for programs.
+fn take_all_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+    {
+        tracing::warn!("files that can be in use at once stay {:?}: {error}", limit.current);
+    }
+}
+
 fn begin(task: Task, line: Option<Line>) -> Result<Daemon, Error> {
+    take_all_descriptors();
     let folder = control::mount_directory(&task.state, &task.point);
     control::make_private(&folder)?;
     if control::ask(&task.state, &task.point, &Question::Status).is_ok() {
@@ -99,6 +110,7 @@ fn hand_over(mount: &Mount, injector: &str, line: &Line) -> Result<Holder, Error
 
 /// In place of a daemon that died.
 fn again(task: Task, kept: Kept, holder: Holder, line: Line) -> Result<Daemon, Error> {
+    take_all_descriptors();
     let listener = listen(&control::mount_directory(&task.state, &task.point))?;
     let life = Life::Again(locate::Left { segment: kept.segment, journal: kept.journal });
     let backend = locate::open_in(&task.backend, &Surroundings::from_environment(), life)?;

@@ -23,6 +23,21 @@ const REMOTE_THREADS: usize = 16;
 /// of a megabyte of a map; one who reads here and there in a large file pays for what is not wanted.
 const READ_AROUND_KIB: u32 = 512;
 
+/// By which the kernel asks.
+const DEVICE: &str = "/dev/fuse";
+
+/// Why nothing can be mounted where the device is missing; nothing where it is there.
+fn without_device(device: &Path) -> Option<Error> {
+    let missing = std::io::ErrorKind::NotFound;
+    let error = std::fs::metadata(device).err().filter(|error| error.kind() == missing)?;
+    let what = format!(
+        "{} (load the module fuse, or give the container the device and the right to mount: --device /dev/fuse --cap-add SYS_ADMIN; without it, a \
+         tmpfs holds files in memory, and nothing of weir can be used: docs/decisions/0035)",
+        device.display()
+    );
+    Some(Error::io(what, error))
+}
+
 /// What mounts of ours are called.
 pub(crate) const SUBTYPE: &str = "weir";
 
@@ -82,7 +97,8 @@ impl Mount {
         };
         let mut mount = Mount::unserved(backend, point, passthrough, options);
         let config = mount.config(options);
-        let session = Session::new(mount.server(), &mount.point, &config).map_err(failed)?;
+        let session = Session::new(mount.server(), &mount.point, &config)
+            .map_err(|error| without_device(Path::new(DEVICE)).unwrap_or_else(|| failed(error)))?;
         mount.kernel = Some(session.as_fd().try_clone_to_owned().map_err(failed)?);
         mount.serve(session).map_err(failed)?;
         mount.device =
@@ -280,5 +296,20 @@ impl Drop for Mount {
         {
             tracing::warn!("the thread that tells the kernel what is stale panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_device_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = folder.path().join("fuse");
+        let said = without_device(&device).unwrap().to_string();
+        assert!(said.contains("--device /dev/fuse") && said.contains("No such file"), "{said}");
+        std::fs::write(&device, "").unwrap();
+        assert!(without_device(&device).is_none());
     }
 }

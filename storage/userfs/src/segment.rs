@@ -14,7 +14,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-pub use names::{Made, Names, NodeFields};
+pub use names::{Event, Names, NodeFields, What};
 
 use crate::error::{Errno, Result};
 use std::ffi::c_void;

@@ -3,7 +3,7 @@
 //! that is asked over io_uring (`uring`: for data too; `uring_passthrough`: only for the rest), and by a library for LD_PRELOAD with the
 //! same segment; and with fsync on the disk's file system (`ext4` where /var/tmp is on one). The hook is really in place. Rounds are interleaved; medians are printed.
 //!
-//! `files_bench [PART] [ROUNDS] [FILES OF THE TREE]`; a part is one of `small`, `mixed`, `large`, `calls`, `exec`, `stash`, `synced`,
+//! `files_bench [PART] [ROUNDS] [FILES OF THE TREE] [WAYS]`; ways are names with commas between, and all unless said; a part is one of `small`, `mixed`, `large`, `maps`, `calls`, `exec`, `stash`, `synced`,
 //! `archive`, `tree`, `all`.
 #![allow(unsafe_code)]
 
@@ -35,7 +35,7 @@ struct Part {
 
 const EVERY: &[&str] =
     &["weir", "direct", "libfuse", "passthrough", "uring", "uring_passthrough", "fuse", "preload"];
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     Part {
         name: "small",
         before: &["folders"],
@@ -48,6 +48,13 @@ const PARTS: [Part; 7] = [
         before: &[],
         workloads: &["large_write", "large_read", "mapped_reads"],
         ways: &["weir", "direct", "libfuse", "passthrough", "uring", "uring_passthrough", "fuse"],
+    },
+    // What a map of our own would cost in place of the kernel's (docs/decisions/0034-maps-by-the-page-cache.md).
+    Part {
+        name: "maps",
+        before: &["large_write"],
+        workloads: &["mapped_reads", "faulted_reads", "faulted_far_reads", "copied_reads"],
+        ways: &["weir", "direct"],
     },
     Part { name: "calls", before: &[], workloads: &["calls"], ways: EVERY },
     Part { name: "exec", before: &[], workloads: &["exec"], ways: &["weir", "fuse"] },
@@ -121,7 +128,10 @@ fn main() -> Result<(), Failure> {
     let wanted = arguments.next().unwrap_or_else(|| "all".to_owned());
     let rounds = arguments.next().map_or(Ok(ROUNDS), |text| text.parse())?;
     let files = arguments.next().map_or(Ok(TREE_FILES), |text| text.parse())?;
-    let ways = Ways::new()?;
+    let mut ways = Ways::new()?;
+    if let Some(only) = arguments.next() {
+        ways.keep(&only.split(',').collect::<Vec<_>>());
+    }
     let is_wanted = |name: &str| wanted == "all" || wanted == name;
     for part in PARTS.iter().filter(|part| is_wanted(part.name)) {
         let mut figures = Figures::new();

@@ -3,6 +3,7 @@
 
 use crate::ways::{Way, Ways};
 use crate::{Failure, Figures, left};
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -44,7 +45,9 @@ fn ran(command: &mut Command) -> Result<(), Failure> {
     if output.status.success() {
         Ok(())
     } else {
-        Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
+        // One line a file would be many.
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{:?}: {}", command.get_program(), said.lines().next().unwrap_or_default()).into())
     }
 }
 
@@ -75,30 +78,43 @@ pub fn tree(ways: &Ways, rounds: usize, files: usize) -> Result<Figures, Failure
     let (planted, archive) = (kept.path().join("tree"), kept.path().join("tree.tar"));
     plant(&planted, files)?;
     ran(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&planted).arg("."))?;
+    let mut lost = HashSet::new();
     for round in 0..rounds {
         for way in WAYS.iter().filter_map(|name| ways.find(name)) {
+            if lost.contains(way.name) {
+                continue;
+            }
             let folder = way.root.join(format!("tree-{round}"));
-            let (unpacked, copied) = (folder.join("unpacked"), folder.join("copied"));
-            std::fs::create_dir_all(&unpacked)?;
-            measured(
-                "untar",
-                way,
-                way.command("/bin/tar").arg("-xf").arg(&archive).arg("-C").arg(&unpacked),
-                &mut figures,
-            )?;
-            let mut from = planted.clone().into_os_string();
-            from.push("/");
-            measured(
-                "rsync",
-                way,
-                way.command("/usr/bin/rsync").arg("-a").arg(from).arg(&copied),
-                &mut figures,
-            )?;
-            ran(Command::new("diff").arg("-r").arg(&unpacked).arg(&copied))?;
+            let done = unpack_and_copy(way, (&planted, &archive), &folder, &mut figures);
             ran(Command::new("rm").arg("-rf").arg(&folder))?;
+            match done {
+                // Ours may not fail; servers that keep a descriptor for each file have too few of them for large trees.
+                Err(error) if !["weir", "direct"].contains(&way.name) => {
+                    println!("NOT RUN tree by {}: {error}", way.name);
+                    lost.insert(way.name);
+                }
+                other => other?,
+            }
         }
     }
     Ok(figures)
+}
+
+fn unpack_and_copy(
+    way: &Way,
+    (planted, archive): (&Path, &Path),
+    folder: &Path,
+    into: &mut Figures,
+) -> Result<(), Failure> {
+    let (unpacked, copied) = (folder.join("unpacked"), folder.join("copied"));
+    std::fs::create_dir_all(&unpacked)?;
+    let mut tar = way.command("/bin/tar");
+    measured("untar", way, tar.arg("-xf").arg(archive).arg("-C").arg(&unpacked), into)?;
+    let mut from = planted.as_os_str().to_owned();
+    from.push("/");
+    let mut rsync = way.command("/usr/bin/rsync");
+    measured("rsync", way, rsync.arg("-a").arg(from).arg(&copied), into)?;
+    ran(Command::new("diff").arg("-r").arg(&unpacked).arg(&copied))
 }
 
 /// The small and mixed files of the workloads in a tar.gz, read in place a second time, when they are unpacked already; directly: the

@@ -161,7 +161,7 @@ impl Ways {
         let below = [left::folder("/dev/shm")?, left::folder("/var/tmp")?];
         let own = Path::new(env!("CARGO_MANIFEST_DIR"));
         let sources = own.join("examples/files_bench");
-        compiled(&sources.join("work.c"), &[], &folder.path().join("work"))?;
+        compiled(&sources.join("work.c"), &["-lpthread"], &folder.path().join("work"))?;
         let preload = folder.path().join("preload.so");
         let segment = ["segment.c", "names.c"].map(|name| own.join("segment").join(name));
         let [data, names] = segment.each_ref().map(|path| path.to_str().unwrap_or_default());
@@ -240,6 +240,11 @@ impl Ways {
         self._servers.push(libfuse(&program, &under, &point)?);
         self.ways.push(Way { name: other, root: point, injector: None, preload: None });
         Ok(())
+    }
+
+    /// Only these are measured.
+    pub fn keep(&mut self, names: &[&str]) {
+        self.ways.retain(|way| names.contains(&way.name));
     }
 
     /// The way of this name, where it is possible.

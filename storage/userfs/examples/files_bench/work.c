@@ -1,14 +1,19 @@
 /* The workloads of the bench: `work FOLDER WORKLOAD…`. Each line of output is a name, which ends with its unit, and a figure;
  * `switches` are voluntary context switches, of each file or of the whole. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +28,9 @@
 #define BATCHES 50
 #define PROGRAMS 60
 #define PASSED_ON 4000
-#define STASHES 21
+#define STASHES 60
+#define FAILURES 20
+#define SAYINGS 5
 /* What the kernel still does for files that were closed, it does in this time. */
 #define SETTLE_US 20000
 #define MUST(what) do { if (!(what)) { perror(#what); exit(1); } } while (0)
@@ -85,20 +92,72 @@ static void large(const char *name, int flags) {
   MUST(!close(file));
 }
 
-/* Of a file that was just mapped: pages come in as they are touched. */
-static void mapped(void) {
-  int file = open("large", O_RDONLY);
+static void reads_here_and_there(const char *at) {
   unsigned long place = 88172645463325252ul;
-  MUST(file >= 0);
-  struct moment begun = now();
-  const char *at = mmap(0, LARGE, PROT_READ, MAP_SHARED, file, 0);
-  MUST(at != MAP_FAILED);
   for (int i = 0; i < MAPPED_READS; i++) {
     place ^= place << 13, place ^= place >> 7, place ^= place << 17;
     MUST(*(const volatile char *)&at[place % LARGE] == 7);
   }
+}
+
+/* Of a file that was just mapped: pages come in as they are touched. */
+static void mapped(void) {
+  int file = open("large", O_RDONLY);
+  MUST(file >= 0);
+  struct moment begun = now();
+  const char *at = mmap(0, LARGE, PROT_READ, MAP_SHARED, file, 0);
+  MUST(at != MAP_FAILED);
+  reads_here_and_there(at);
   tell("mapped_reads", "ms", 1e6, begun, 1);
   MUST(!munmap((void *)at, LARGE) && !close(file));
+}
+
+struct faulted {
+  int faults, file;
+  char *at;
+  long unit;
+};
+
+/* Fills what is touched, so many bytes at once, by userfaultfd. */
+static void *fill(void *argument) {
+  const struct faulted *f = argument;
+  static char piece[1 << 17] __attribute__((aligned(4096)));
+  struct uffd_msg message;
+  while (read(f->faults, &message, sizeof message) == sizeof message) {
+    unsigned long from = (message.arg.pagefault.address - (unsigned long)f->at) / f->unit * f->unit;
+    MUST(pread(f->file, piece, f->unit, from) == f->unit);
+    struct uffdio_copy copy = {.dst = (unsigned long)f->at + from, .src = (unsigned long)piece, .len = f->unit};
+    /* Two pages of a piece that is touched by one thread only come one after the other: it is not there yet. */
+    MUST(!ioctl(f->faults, UFFDIO_COPY, &copy));
+  }
+  return 0;
+}
+
+/* A private map that a thread fills from the file as it is touched. */
+static void faulted(const char *name, long unit) {
+  struct faulted f = {.file = open("large", O_RDONLY), .unit = unit};
+  struct uffdio_api api = {.api = UFFD_API};
+  pthread_t thread;
+  MUST(f.file >= 0);
+  struct moment begun = now();
+  MUST((f.faults = syscall(SYS_userfaultfd, O_CLOEXEC)) >= 0 && !ioctl(f.faults, UFFDIO_API, &api));
+  MUST((f.at = mmap(0, LARGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) != MAP_FAILED);
+  struct uffdio_register all = {.range = {(unsigned long)f.at, LARGE}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+  MUST(!ioctl(f.faults, UFFDIO_REGISTER, &all) && !pthread_create(&thread, 0, fill, &f));
+  reads_here_and_there(f.at);
+  tell(name, "ms", 1e6, begun, 1);
+  MUST(!pthread_cancel(thread) && !pthread_join(thread, 0) && !munmap(f.at, LARGE) && !close(f.faults) && !close(f.file));
+}
+
+/* A private map that is filled when it is made. */
+static void copied(void) {
+  int file = open("large", O_RDONLY);
+  struct moment begun = now();
+  char *at = mmap(0, LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  MUST(file >= 0 && at != MAP_FAILED && read(file, at, LARGE) == LARGE);
+  reads_here_and_there(at);
+  tell("copied_reads", "ms", 1e6, begun, 1);
+  MUST(!munmap(at, LARGE) && !close(file));
 }
 
 static int by_size(const void *a, const void *b) {
@@ -160,19 +219,7 @@ static void programs(void) {
 /* What it costs to become another program with so many descriptors out of PASSED_ON, each read from here, and read on there (microseconds of its
  * processor, from before the exec to the new program's first line: it stays the same process). A lock is asked for, so that the
  * kernel has each file. */
-static double handed_on(int count) {
-  int line[2], first = 0, last = -1;
-  char words[5][24];
-  double taken;
-  MUST(!pipe(line));
-  pid_t child = fork();
-  MUST(child >= 0);
-  if (child) {
-    int status;
-    MUST(!close(line[1]) && read(line[0], &taken, sizeof taken) == sizeof taken && !close(line[0]));
-    MUST(waitpid(child, &status, 0) == child && status == 0);
-    return taken;
-  }
+static void open_many(int count, int *first, int *last) {
   for (int i = 0; i < PASSED_ON; i++) {
     struct flock asked = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
     char path[64];
@@ -183,29 +230,88 @@ static double handed_on(int count) {
       MUST(!close(file));
       continue;
     }
-    first = i ? first : file;
-    last = file;
+    *first = i ? *first : file;
+    *last = file;
   }
   usleep(SETTLE_US);
-  sprintf(words[0], "%d", first);
-  sprintf(words[1], "%d", last);
-  sprintf(words[2], "%d", count);
-  sprintf(words[3], "%d", line[1]);
-  sprintf(words[4], "%.0f", own_time_ns());
-  execv(self, (char *[]){(char *)self, ".", "inherited", words[0], words[1], words[2], words[3], words[4], 0});
+}
+
+/* What `of` gives in a child that has so many descriptors, which says it by its end of a pipe. */
+static double in_child(int count, void (*of)(int count, int line)) {
+  int line[2];
+  double taken;
+  MUST(!pipe(line));
+  pid_t child = fork();
+  MUST(child >= 0);
+  if (child) {
+    int status;
+    MUST(!close(line[1]) && read(line[0], &taken, sizeof taken) == sizeof taken && !close(line[0]));
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+    return taken;
+  }
+  of(count, line[1]);
   exit(1);
 }
 
+static void hand_on(int count, int line) {
+  int first = 0, last = -1;
+  char words[5][24];
+  open_many(count, &first, &last);
+  sprintf(words[0], "%d", first);
+  sprintf(words[1], "%d", last);
+  sprintf(words[2], "%d", count);
+  sprintf(words[3], "%d", line);
+  sprintf(words[4], "%.0f", own_time_ns());
+  execv(self, (char *[]){(char *)self, ".", "inherited", words[0], words[1], words[2], words[3], words[4], 0});
+}
+
+static double handed_on(int count) { return in_child(count, hand_on); }
+
+/* An exec that fails when all is said: as the process stays the same it can be done often. Microseconds of the processor, the median of batches. */
+static void say(int count, int line) {
+  static double taken[BATCHES];
+  int first, last;
+  open_many(count, &first, &last);
+  for (int batch = 0; batch < BATCHES; batch++) {
+    double begun = own_time_ns();
+    for (int i = 0; i < FAILURES; i++) MUST(execv("no program", (char *[]){"none", 0}) && errno == ENOEXEC);
+    taken[batch] = (own_time_ns() - begun) / FAILURES / 1e3;
+  }
+  qsort(taken, BATCHES, sizeof *taken, by_size);
+  MUST(write(line, &taken[BATCHES / 2], sizeof *taken) == sizeof *taken);
+  _exit(0); /* what is to be printed is its parent's */
+}
+
+static double said(int count) { return in_child(count, say); }
+
+/* Whatever else happens takes time and gives none, so the least of many is what it costs. */
 static void stash(void) {
-  double none[STASHES], some[STASHES];
+  static const int counts[] = {0, 1, 1000, PASSED_ON};
+  double least[4] = {1e9, 1e9, 1e9, 1e9};
   struct rlimit files;
   MUST(!getrlimit(RLIMIT_NOFILE, &files));
   files.rlim_cur = files.rlim_max;
   MUST(!setrlimit(RLIMIT_NOFILE, &files));
-  for (int i = 0; i < STASHES; i++) none[i] = handed_on(0), some[i] = handed_on(PASSED_ON);
-  qsort(none, STASHES, sizeof *none, by_size);
-  qsort(some, STASHES, sizeof *some, by_size);
-  printf("stash_descriptor_ns %f\nstash_none_us %f\n", (some[0] - none[0]) * 1e3 / PASSED_ON, none[0]);
+  for (int i = 0; i < STASHES; i++)
+    for (int j = 0; j < 4; j++) {
+      double taken = handed_on(counts[j]);
+      if (taken < least[j]) least[j] = taken;
+    }
+  printf("stash_descriptor_ns %f\nstash_descriptor_of_1000_ns %f\n", (least[3] - least[1]) * 1e3 / (PASSED_ON - 1),
+         (least[2] - least[1]) * 1e3 / 999);
+  printf("stash_first_us %f\nstash_none_us %f\n", least[1] - least[0], least[0]);
+  int file = open("no program", O_WRONLY | O_CREAT, 0755);
+  MUST(file >= 0 && write(file, "\1\2\3", 3) == 3 && !close(file));
+  for (int j = 0; j < 4; j++) {
+    least[j] = 1e9;
+    for (int i = 0; i < SAYINGS; i++) {
+      double taken = said(counts[j]);
+      if (taken < least[j]) least[j] = taken;
+    }
+  }
+  printf("stash_said_descriptor_ns %f\nstash_said_descriptor_of_1000_ns %f\n", (least[3] - least[1]) * 1e3 / (PASSED_ON - 1),
+         (least[2] - least[1]) * 1e3 / 999);
+  printf("stash_said_first_us %f\nstash_said_none_us %f\n", least[1] - least[0], least[0]);
 }
 
 /* Between these descriptors so many are where they were left. */
@@ -227,6 +333,9 @@ static void workload(const char *name, char **arguments) {
   else if (IS(large_write)) large(name, O_WRONLY | O_CREAT | O_TRUNC);
   else if (IS(large_read)) large(name, O_RDONLY);
   else if (IS(mapped_reads)) mapped();
+  else if (IS(faulted_reads)) faulted(name, 4096);
+  else if (IS(faulted_far_reads)) faulted(name, 1 << 17);
+  else if (IS(copied_reads)) copied();
   else if (IS(calls)) calls();
   else if (IS(exec)) programs();
   else if (IS(stash)) stash();

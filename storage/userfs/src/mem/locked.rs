@@ -4,7 +4,7 @@ use super::tree::{Node, Tree};
 use super::{Memory, recall};
 use crate::backend::Inode;
 use crate::journal::Journal;
-use crate::segment::{Names, NodeFields, Segment, nanoseconds};
+use crate::segment::{Names, NodeFields, Segment, What, nanoseconds};
 use std::collections::HashSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::{MutexGuard, PoisonError};
@@ -45,19 +45,20 @@ impl Memory {
     }
 }
 
-/// Takes in what processes made and changed. They said so in the segment, where it stays until `names` is told that it is taken: a daemon
-/// that dies before that has a successor who takes it in once more.
+/// Takes in what processes did. They said so in the segment, where it stays until `names` is told that it is taken: a daemon that dies before that
+/// has a successor who takes it in once more.
 fn take_in(names: &Names<'_>, tree: &mut Tree) {
-    for made in names.made() {
-        let now = UNIX_EPOCH + Duration::from_nanos(made.fields.changed_ns);
-        if let Err(error) = tree.adopt(&made, now) {
-            tracing::warn!("a file that a process made in directory {} is lost: {error:?}", made.folder);
+    let at = |ns| UNIX_EPOCH + Duration::from_nanos(ns);
+    for event in names.events() {
+        if let Err(error) = tree.learn(&event, &names.fields(event.inode), at(event.at_ns)) {
+            tracing::warn!("what a process did is lost: {event:?}: {error:?}");
+            continue;
         }
-    }
-    for (inode, fields) in names.changed() {
         // One that is gone by now needs nothing.
-        if let Ok(node) = tree.node_mut(inode) {
-            let at = |ns| UNIX_EPOCH + Duration::from_nanos(ns);
+        if !matches!(event.what, What::Removed(..))
+            && let Ok(node) = tree.node_mut(event.inode)
+        {
+            let fields = names.fields(event.inode);
             node.mode = fields.mode;
             (node.accessed, node.modified, node.changed) =
                 (at(fields.accessed_ns), at(fields.modified_ns), at(fields.changed_ns));
@@ -65,9 +66,16 @@ fn take_in(names: &Names<'_>, tree: &mut Tree) {
     }
 }
 
+/// Whether processes know the names that changed already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Names,
+    Nothing,
+}
+
 /// Writes down what changed: for a successor, then for processes. Who gets the lock of the names in between from a daemon that died
 /// sees that it is not done, and leaves them alone.
-fn write_down(names: &mut Names<'_>, tree: &mut Tree, journal: Option<&Journal>) {
+fn write_down(names: &mut Names<'_>, tree: &mut Tree, journal: Option<&Journal>, known: Known) {
     let changes = tree.changes();
     if changes.is_empty() {
         return;
@@ -79,7 +87,7 @@ fn write_down(names: &mut Names<'_>, tree: &mut Tree, journal: Option<&Journal>)
             journal.rewrite(recall::all(tree));
         }
     }
-    for change in changes.names {
+    for change in changes.names.iter().filter(|_| known == Known::Nothing) {
         match change.now {
             Some((inode, _)) => names.put(change.folder, &change.name, inode),
             None => names.take(change.folder, &change.name),
@@ -87,8 +95,11 @@ fn write_down(names: &mut Names<'_>, tree: &mut Tree, journal: Option<&Journal>)
     }
     for inode in changes.touched {
         if let Ok(node) = tree.node(inode) {
-            names.describe(inode, fields(node));
+            names.describe(inode, fields(node), node.entries());
         }
+    }
+    for inode in changes.told {
+        names.tell(inode, tree.node(inode).map_or(0, |node| node.told));
     }
     names.change_ends();
 }
@@ -109,7 +120,8 @@ pub(super) fn mend(segment: &Segment, tree: &mut Tree, journal: &Journal) {
         names.put(folder, name, inode);
     }
     for (inode, node) in &tree.nodes {
-        names.describe(*inode, fields(node));
+        names.describe(*inode, fields(node), node.entries());
+        names.tell(*inode, node.told);
     }
     segment.free_dead_locks(tree.next);
     for inode in &tree.free {
@@ -127,9 +139,12 @@ impl Locked<'_> {
     fn begin(&mut self) {
         let Some(names) = &mut self.names else { return };
         if names.has_news() {
+            let known = if names.is_unfinished() { Known::Nothing } else { Known::Names };
             take_in(names, &mut self.tree);
-            write_down(names, &mut self.tree, self.memory.journal.as_ref());
+            write_down(names, &mut self.tree, self.memory.journal.as_ref(), known);
             names.taken();
+            // Of a process that died before it said what it was about to do.
+            names.change_ends();
         }
         if !self.tree.held.is_empty() {
             names.release_dead();
@@ -142,7 +157,7 @@ impl Locked<'_> {
 
     fn write_down(&mut self) {
         if let Some(names) = &mut self.names {
-            write_down(names, &mut self.tree, self.memory.journal.as_ref());
+            write_down(names, &mut self.tree, self.memory.journal.as_ref(), Known::Nothing);
         }
     }
 

@@ -309,4 +309,27 @@ mod tests {
         assert!(after.attributes(file).is_err());
         assert_eq!(after.segment().unwrap().figures().blocks_used, 0);
     }
+
+    #[test]
+    fn what_a_process_did_not_finish_is_done() {
+        for same_daemon in [true, false] {
+            let memory = Memory::kept(Limits { bytes_max: 1 << 24, files_max: 4096 }, 0, 0).unwrap();
+            let name = OsStr::new("f");
+            let file = memory.make(ROOT, name, new(libc::S_IFREG | 0o600)).unwrap().inode;
+            memory.forget(file, 1);
+            {
+                // It died when it had said so, and before the name was gone.
+                let mut names = memory.segment().unwrap().names().unwrap();
+                assert!(names.remove(ROOT, name, file));
+                names.put(ROOT, name, file);
+                names.change_begins();
+            }
+            let memory = if same_daemon { memory } else { again(&memory) };
+            assert!(memory.lookup(ROOT, name).is_err());
+            assert_eq!(memory.attributes(ROOT).unwrap().size, 0);
+            let names = memory.segment().unwrap().names().unwrap();
+            assert_eq!(names.find(ROOT, name), None);
+            assert!(!names.has_news());
+        }
+    }
 }

@@ -9,10 +9,9 @@
 use super::{NAME_BYTES_MAX, is_root};
 use crate::backend::{Inode, New, ROOT, Replace};
 use crate::error::{Errno, Result};
-use crate::segment::Made;
+use crate::segment::{Event, NodeFields, What};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::time::SystemTime;
 
 /// Places of entries begin behind those of `.` and `..`.
@@ -92,6 +91,16 @@ pub(super) struct Node {
     pub(super) changed: SystemTime,
     pub(super) attributes: BTreeMap<OsString, Vec<u8>>,
     pub(super) told: u64,
+}
+
+impl Node {
+    /// Names, of a directory.
+    pub(super) fn entries(&self) -> usize {
+        match &self.content {
+            Content::Directory(directory) => directory.len(),
+            _ => 0,
+        }
+    }
 }
 
 /// All files.
@@ -219,10 +228,29 @@ impl Tree {
         self.fresh().ok()
     }
 
-    /// Takes in an empty file that somebody else made, by a number that was set aside.
-    pub(super) fn adopt(&mut self, made: &Made, now: SystemTime) -> Result<()> {
-        let name = OsStr::from_bytes(&made.name);
-        let fields = &made.fields;
+    /// Does what somebody else did. It may be done already, by a daemon that died before it could say so. `fields`: attributes of the file.
+    pub(super) fn learn(&mut self, event: &Event, fields: &NodeFields, now: SystemTime) -> Result<()> {
+        let is = |tree: &Tree, folder, name| tree.find(folder, name) == Ok(event.inode);
+        let lost = match &event.what {
+            What::Made(folder, name) => return self.adopt((*folder, name), event.inode, fields, now),
+            What::Removed(folder, name) if is(self, *folder, name) => Some(self.unlink(*folder, name, now)?),
+            What::Moved(from, to) if is(self, from.0, &from.1) => {
+                self.rename((from.0, &from.1), (to.0, &to.1), Replace::Yes, now)?
+            }
+            What::Changed | What::Removed(..) | What::Moved(..) => None,
+        };
+        self.held.extend(lost);
+        Ok(())
+    }
+
+    /// Takes in a file that somebody else made, by a number that was set aside.
+    fn adopt(
+        &mut self,
+        (folder, name): (Inode, &OsStr),
+        inode: Inode,
+        fields: &NodeFields,
+        now: SystemTime,
+    ) -> Result<()> {
         let node = Node {
             content: Content::File,
             mode: fields.mode,
@@ -236,13 +264,12 @@ impl Tree {
             attributes: BTreeMap::new(),
             told: 0,
         };
-        if self.nodes.contains_key(&made.inode) {
-            // By a daemon that died before it could say so.
+        if self.nodes.contains_key(&inode) {
             return Ok(());
         }
-        self.add_name(made.folder, name, made.inode, now)?;
-        self.nodes.insert(made.inode, node);
-        self.changes.touched.push(made.inode);
+        self.add_name(folder, name, inode, now)?;
+        self.nodes.insert(inode, node);
+        self.changes.touched.push(inode);
         Ok(())
     }
 

@@ -2,15 +2,24 @@
 
 use super::{Caller, Head, PROCESSES_MAX, Segment, copy, ready, waited};
 use crate::backend::Inode;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::cell::UnsafeCell;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Longest name that is in the table.
 const NAME_BYTES_MAX: usize = 115;
 const HOLDS_MAX: usize = 512;
-/// Numbers that may be set aside for files that processes make, and files that they may have made before the daemon looks.
-const EXCHANGE_MAX: usize = 1024;
+/// Numbers that may be set aside for files that processes make.
+const SPARES_MAX: usize = 1024;
+/// What processes may have done before the daemon looks.
+const EVENTS_MAX: usize = 4096;
+/// Kinds of `struct segment_event`.
+const MADE: u32 = 1;
+const CHANGED: u32 = 2;
+const REMOVED: u32 = 3;
+const MOVED: u32 = 4;
+const MOVED_TO: u32 = 5;
 
 /// With the token and a file's number, in hexadecimal with `-` between, a name that only `private.c` uses.
 const SECRET_BEGINS: &[u8] = b".weir-";
@@ -39,7 +48,10 @@ pub struct NodeFields {
 struct RawNode {
     fields: NodeFields,
     opens: AtomicU32,
-    _reserved: [u32; 5],
+    told: AtomicU32,
+    listed: u32,
+    entries: AtomicU32,
+    _reserved: [u32; 2],
 }
 const _: () = assert!(size_of::<RawNode>() == 64);
 
@@ -53,6 +65,19 @@ struct RawName {
     text: [u8; NAME_BYTES_MAX],
 }
 const _: () = assert!(size_of::<RawName>() == 128);
+
+/// `struct segment_event` of names.h.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawEvent {
+    at_ns: u64,
+    kind: u32,
+    inode: u32,
+    folder: u32,
+    bytes: u8,
+    text: [u8; NAME_BYTES_MAX],
+}
+const _: () = assert!(size_of::<RawEvent>() == 136);
 
 /// `struct segment_names` of names.h.
 #[repr(C)]
@@ -68,19 +93,19 @@ struct RawNames {
     entries_offset: u64,
     buckets_offset: u64,
     made_here: AtomicU64,
-    made_count: AtomicU32,
+    events_count: AtomicU32,
     spare_count: AtomicU32,
-    changed_count: AtomicU32,
+    batch: AtomicU32,
     unfinished: AtomicU32,
-    made: [AtomicU32; EXCHANGE_MAX],
-    changed: [AtomicU32; EXCHANGE_MAX],
-    spare: [AtomicU32; EXCHANGE_MAX],
+    events: [UnsafeCell<RawEvent>; EVENTS_MAX],
+    spare: [AtomicU32; SPARES_MAX],
     holds: [[AtomicU32; HOLDS_MAX]; PROCESSES_MAX],
 }
 
 unsafe extern "C" {
     fn segment_names(segment: *mut Head) -> *const RawNames;
     fn segment_node_at(segment: *mut Head, inode: u64) -> *mut RawNode;
+    #[cfg(test)]
     fn segment_name_at(segment: *mut Head, entry: u64) -> *const RawName;
     fn names_lock(caller: *const Caller) -> i32;
     fn names_unlock(segment: *mut Head);
@@ -91,20 +116,40 @@ unsafe extern "C" {
     #[cfg(test)]
     fn names_find(segment: *mut Head, folder: u64, text: *const u8, bytes: u64) -> u32;
     #[cfg(test)]
+    fn names_remove(
+        segment: *mut Head,
+        folder: u64,
+        text: *const u8,
+        bytes: u64,
+        inode: u64,
+        now_ns: u64,
+    ) -> i32;
+    #[cfg(test)]
     fn names_make(segment: *mut Head, folder: u64, text: *const u8, bytes: u64, node: *const RawNode) -> u32;
 }
 
-/// A file that a process made.
+/// What a process did past us.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Made {
-    /// Its number, one of those that were set aside.
+pub struct Event {
+    /// The file. Of one that was made, a number that was set aside.
     pub inode: Inode,
-    /// The directory that it is in.
-    pub folder: Inode,
-    /// Its name there.
-    pub name: Vec<u8>,
-    /// Its attributes.
-    pub fields: NodeFields,
+    /// When, nanoseconds since 1970.
+    pub at_ns: u64,
+    /// What.
+    pub what: What,
+}
+
+/// What happened to a file; names with the directory that they are in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// It was made.
+    Made(Inode, OsString),
+    /// Its attributes changed.
+    Changed,
+    /// It lost a name.
+    Removed(Inode, OsString),
+    /// It has another name, in place of what had it.
+    Moved((Inode, OsString), (Inode, OsString)),
 }
 
 /// Names, locked; dropping it unlocks.
@@ -189,9 +234,11 @@ impl Names<'_> {
         unsafe { segment_node_at(self.segment.head, inode) }
     }
 
-    /// Attributes are these now.
-    pub fn describe(&mut self, inode: Inode, fields: NodeFields) {
+    /// Attributes are these now; of a directory also how many names it has.
+    pub fn describe(&mut self, inode: Inode, fields: NodeFields, entries: usize) {
         let node = self.node(inode);
+        // SAFETY: in the mapping.
+        unsafe { (*node).entries.store(entries as u32, Ordering::Relaxed) };
         // SAFETY: in the mapping, and nobody else uses fields without the lock.
         unsafe { (&raw mut (*node).fields).write(fields) };
     }
@@ -215,43 +262,59 @@ impl Names<'_> {
         }
     }
 
-    /// Files that processes made and that were not [`Names::taken`], in order.
-    pub fn made(&self) -> Vec<Made> {
-        let count = (self.raw.made_count.load(Ordering::Acquire) as usize).min(EXCHANGE_MAX);
-        let of = |place: &AtomicU32| {
-            let inode = Inode::from(place.load(Ordering::Relaxed));
-            if inode >= self.segment.records_max() {
-                return None;
-            }
-            // SAFETY: both lie in the mapping, and do not change while we hold the lock.
-            let (name, node) =
-                unsafe { (segment_name_at(self.segment.head, inode).as_ref()?, self.node(inode).as_ref()?) };
-            let text = name.text.get(..usize::from(name.bytes))?;
-            Some(Made { inode, folder: Inode::from(name.folder), name: text.to_vec(), fields: node.fields })
+    /// What processes did and that was not [`Names::taken`], in order. What makes no sense is left out: a foreign process wrote it.
+    pub fn events(&self) -> Vec<Event> {
+        let count = (self.raw.events_count.load(Ordering::Acquire) as usize).min(EVENTS_MAX);
+        let at = |place: usize| {
+            // SAFETY: lies in the mapping, and does not change while we hold the lock.
+            let raw = unsafe { *self.raw.events.get(place).filter(|_| place < count)?.get() };
+            let text = raw.text.get(..usize::from(raw.bytes))?.to_vec();
+            Some((raw, (Inode::from(raw.folder), OsString::from_vec(text))))
         };
-        self.raw.made[..count].iter().filter_map(of).collect()
+        let event = |place| {
+            let (raw, name) = at(place)?;
+            let what = match raw.kind {
+                MADE => What::Made(name.0, name.1),
+                CHANGED => What::Changed,
+                REMOVED => What::Removed(name.0, name.1),
+                MOVED => What::Moved(
+                    name,
+                    at(place + 1).filter(|(next, _)| next.kind == MOVED_TO).map(|(_, to)| to)?,
+                ),
+                _ => return None,
+            };
+            let inode = Inode::from(raw.inode);
+            (inode < self.segment.records_max()).then_some(Event { inode, at_ns: raw.at_ns, what })
+        };
+        (0..count).filter_map(event).collect()
     }
 
-    /// Files whose attributes processes changed, likewise, as they are now.
-    pub fn changed(&self) -> Vec<(Inode, NodeFields)> {
-        let count = (self.raw.changed_count.load(Ordering::Acquire) as usize).min(EXCHANGE_MAX);
-        let of = |place: &AtomicU32| {
-            let inode = Inode::from(place.load(Ordering::Relaxed));
-            // SAFETY: inside the table, and not changed while we hold the lock.
-            (inode < self.segment.records_max()).then(|| (inode, unsafe { (*self.node(inode)).fields }))
-        };
-        self.raw.changed[..count].iter().filter_map(of).collect()
+    /// Attributes as they are here.
+    pub fn fields(&self, inode: Inode) -> NodeFields {
+        // SAFETY: in the mapping, and nobody else uses fields without the lock.
+        unsafe { (&raw const (*self.node(inode)).fields).read() }
     }
 
-    /// Whether there is something in [`Names::made`] or [`Names::changed`].
+    /// The kernel knows the file by so many tellings.
+    pub fn tell(&mut self, inode: Inode, times: u64) {
+        // SAFETY: in the mapping.
+        unsafe { (*self.node(inode)).told.store(times.min(u64::from(u32::MAX)) as u32, Ordering::Relaxed) };
+    }
+
+    /// Whether there is something in [`Names::events`], or somebody died in the middle of it.
     pub fn has_news(&self) -> bool {
-        self.raw.made_count.load(Ordering::Acquire) > 0 || self.raw.changed_count.load(Ordering::Acquire) > 0
+        self.raw.events_count.load(Ordering::Acquire) > 0 || self.is_unfinished()
+    }
+
+    /// Whether names may be others than the events say.
+    pub fn is_unfinished(&self) -> bool {
+        self.raw.unfinished.load(Ordering::Acquire) != 0
     }
 
     /// What is there is known now.
     pub fn taken(&mut self) {
-        self.raw.made_count.store(0, Ordering::Release);
-        self.raw.changed_count.store(0, Ordering::Release);
+        self.raw.events_count.store(0, Ordering::Release);
+        self.raw.batch.fetch_add(1, Ordering::Release);
     }
 
     /// What follows is not to be seen in part, even if we die.
@@ -290,12 +353,32 @@ impl Names<'_> {
     /// As a process does it: makes a file.
     #[cfg(test)]
     pub(super) fn make(&mut self, folder: Inode, name: &OsStr, fields: NodeFields) -> Option<Inode> {
-        let (text, node) = (name.as_bytes(), RawNode { fields, opens: AtomicU32::new(0), _reserved: [0; 5] });
+        let (text, node) = (
+            name.as_bytes(),
+            RawNode {
+                fields,
+                opens: AtomicU32::new(0),
+                told: AtomicU32::new(0),
+                listed: 0,
+                entries: AtomicU32::new(0),
+                _reserved: [0; 2],
+            },
+        );
         // SAFETY: locked; `text` is as long as we say, and `node` outlives the call.
         let made = unsafe {
             names_make(self.segment.head, folder, text.as_ptr(), text.len() as u64, &raw const node)
         };
         (made != 0).then(|| Inode::from(made))
+    }
+
+    /// As a process does it: takes a name away.
+    #[cfg(test)]
+    pub(crate) fn remove(&mut self, folder: Inode, name: &OsStr, inode: Inode) -> bool {
+        let text = name.as_bytes();
+        // SAFETY: locked; `text` is as long as we say.
+        let done =
+            unsafe { names_remove(self.segment.head, folder, text.as_ptr(), text.len() as u64, inode, 1) };
+        done != 0
     }
 
     /// Whether some process could make files.
@@ -305,7 +388,7 @@ impl Names<'_> {
 
     /// How many numbers are set aside.
     pub fn spare(&self) -> usize {
-        (self.raw.spare_count.load(Ordering::Relaxed) as usize).min(EXCHANGE_MAX)
+        (self.raw.spare_count.load(Ordering::Relaxed) as usize).min(SPARES_MAX)
     }
 
     /// Sets a number aside; false when there is no room.

@@ -83,7 +83,7 @@ impl Partner {
     }
 
     /// Not accelerated.
-    fn plain(of: &Accelerated) -> Partner {
+    pub fn plain(of: &Accelerated) -> Partner {
         let mut command = Command::new(PYTHON);
         command.current_dir(of.on.root());
         Partner::by(command)

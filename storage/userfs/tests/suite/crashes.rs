@@ -5,6 +5,7 @@ use super::accelerated::{PYTHON, Partner};
 use super::cannot_mount;
 use super::mounts::until;
 use super::peers::Peer;
+use rustix::process::{Resource, Rlimit};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -23,6 +24,8 @@ use weir_userfs::mount::Options;
 const FOLDER: &str = "WEIR_TEST_KEEPER_FOLDER";
 const BACKEND: &str = "WEIR_TEST_KEEPER_BACKEND";
 const CACHED: &str = "WEIR_TEST_KEEPER_CACHED";
+/// Descriptors that a daemon begins with.
+const FEW_DESCRIPTORS: u64 = 256;
 /// Daemons that are killed in one test: fewer than a keeper gives up at.
 const DEATHS: usize = 5;
 
@@ -84,6 +87,14 @@ impl Kept {
         if let Some(user) = user {
             command.uid(user).gid(user).current_dir("/");
         }
+        // Fewer descriptors than a shell gives: a daemon takes what it may have.
+        let few = move || {
+            let limit = rustix::process::getrlimit(Resource::Nofile);
+            let limit = Rlimit { current: Some(FEW_DESCRIPTORS), maximum: limit.maximum };
+            Ok(rustix::process::setrlimit(Resource::Nofile, limit)?)
+        };
+        // SAFETY: two system calls between fork and exec.
+        unsafe { command.pre_exec(few) };
         command.args(["--exact", "suite::crashes::a_keeper_to_be_started", "--nocapture"]);
         command.env(FOLDER, folder.path()).env(BACKEND, backend(folder.path()));
         command.envs(environment.iter().copied()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -267,6 +278,21 @@ fn folders_survive_their_daemons() {
         survives(&kept, true);
         kept.end();
     }
+}
+
+#[test]
+fn a_folder_has_more_files_than_a_shell_gives_descriptors() {
+    let dir = |folder: &Path| format!("dir:{}", folder.join("under").display());
+    let Some(kept) = Kept::start("a_folder_has_more_files", dir, &[]) else { return };
+    let files = 3 * FEW_DESCRIPTORS;
+    for number in 0..files {
+        fs::write(kept.root().join(number.to_string()), number.to_string()).unwrap();
+    }
+    for number in 0..files {
+        let path = kept.root().join(number.to_string());
+        assert_eq!(fs::read_to_string(path).unwrap(), number.to_string());
+    }
+    kept.end();
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 mod accelerated;
 mod archives;
+mod beneath;
 mod crashes;
 mod creation;
 mod doctor;
 mod files;
 mod mounts;
+mod named;
 mod opened;
 mod passthrough;
 mod peers;
