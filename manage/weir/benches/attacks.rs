@@ -53,6 +53,8 @@ const HONEST: [&str; 3] = ["c1", "c2", "c3"];
 const WINDOW: Duration = Duration::from_secs(3);
 /// What was begun before is left out.
 const SETTLE: Duration = Duration::from_millis(1_500);
+/// How long one waits who was refused.
+const AGAIN: Duration = Duration::from_millis(50);
 const TABLE: &str = "bench/attacks";
 const ROUNDS: usize = 5;
 
@@ -147,9 +149,10 @@ fn apply(client: &Client, name: &str, stop: &AtomicBool, count: &Count) {
         let rule = json!({"kind": "firewall-rule", "network": "red", "name": format!("attack-{name}"),
             "direction": "ingress", "action": "allow", "protocol": "tcp", "ports": [port.to_string()]});
         let request = ApplyRequest { resources: vec![rule], wait_ms: 20_000, ..ApplyRequest::default() };
-        // A controller that has lost its quorum for a moment says so; what was asked is asked again.
-        if client.apply(&request).is_ok() {
-            count.comes();
+        // A controller that has lost its quorum for a moment, or begins, says so; what was asked is asked again.
+        match client.apply(&request) {
+            Ok(_) => count.comes(),
+            Err(_) => std::thread::sleep(AGAIN),
         }
     }
 }
@@ -164,8 +167,9 @@ fn write(context: &Context, name: &str, stop: &AtomicBool, count: &Count) {
                 while !stop.load(Ordering::Acquire) {
                     key = (key + 1) % 1_000;
                     let key = format!("{name}-{number}-{key}").into_bytes();
-                    if client.put(TABLE, &key, vec![7; 100]).await.is_ok() {
-                        count.comes();
+                    match client.put(TABLE, &key, vec![7; 100]).await {
+                        Ok(_) => count.comes(),
+                        Err(_) => tokio::time::sleep(AGAIN).await,
                     }
                 }
             }
@@ -242,8 +246,9 @@ fn attacks(lab: &Lab) {
                 wait_whole(lab);
             }
         }
-        load.ends();
+        // Who was cut off comes back while something is ordered.
         take_back(lab);
+        load.ends();
     }
     let figure = |at: usize, of: fn(&(f64, f64, f64)) -> f64| median(found[at].iter().map(of).collect());
     for (at, fourth) in all.iter().enumerate() {
