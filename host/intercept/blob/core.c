@@ -17,6 +17,12 @@ struct clone {
 };
 struct clone weir_clones[64];
 
+/* Of the thread that begins. */
+static struct {
+  u8 stack[HOOK_STACK_BYTES];
+  struct thread thread;
+} first __attribute__((section(".stack"), aligned(PAGE)));
+
 static struct thread *free_blocks;
 static u32 blocks_lock;
 
@@ -45,6 +51,13 @@ void weir_clear(void *to, u64 bytes) {
   __asm__ volatile("rep stosb" : "+D"(to), "+c"(bytes) : "a"(0) : "memory");
 }
 
+static void begin_block(struct thread *t) {
+  t->self = t;
+  t->exec_line = -1;
+  t->stack_top = (u64)t;
+  t->entry = (u64)weir_entry;
+}
+
 /* A block with its hook stack, and a page below it that nobody may touch. Null when there is no memory. */
 static struct thread *make_block(void) {
   struct thread *t = 0;
@@ -58,10 +71,7 @@ static struct thread *make_block(void) {
     t = (struct thread *)(at + PAGE + HOOK_STACK_BYTES);
   }
   weir_clear(t, sizeof *t);
-  t->self = t;
-  t->exec_line = -1;
-  t->stack_top = (u64)t;
-  t->entry = (u64)weir_entry;
+  begin_block(t);
   return t;
 }
 
@@ -190,21 +200,32 @@ void weir_want(u64 number, u8 call) {
   weir_unseen[number] = call >> UNSEEN_SHIFT & 3;
 }
 
-/* The injector gives memory with all rights, so that it need not stop us once more. */
-static void take_rights_away(void) {
-  SYS(NR_mprotect, weir_blob, weir_written - weir_blob, 5, 0, 0, 0);
-  SYS(NR_mprotect, weir_written, weir_image_end - weir_written + weir_configuration.images_bytes + weir_configuration.stash_bytes, 3, 0, 0, 0);
+/* The program's stack will be where it is told; who becomes another program may ask for what was said at any time. */
+static void keep_stash(const struct told *told) {
+  const u64 *from = (const u64 *)(told + 1);
+  u64 *to = told->stash_bytes ? weir_map(told->stash_bytes) : 0;
+  if (!to) return;
+  for (u64 i = 0; i < told->stash_bytes / 8; i++) to[i] = from[i];
+  weir_configuration.stash = (u64)to;
+  weir_configuration.stash_bytes = told->stash_bytes;
 }
 
-/* Before the first instruction of the program. */
-void weir_start(const u64 *stack) {
-  take_rights_away();
-  struct thread *t = make_block();
-  if (!t) return;
+/* Before the first instruction of the program. `injector` is a descriptor of it. */
+void weir_start(const u64 *stack, const struct told *told, i32 injector) {
+  struct thread *t = &first.thread;
+  begin_block(t);
   __asm__ volatile("wrgsbase %0" : : "r"(t));
+  weir_configuration.program_entry = told->entry;
+  weir_configuration.flags = told->flags;
+  keep_stash(told);
+  weir_take_table(injector, told);
+  weir_injector = injector;
   for (u64 i = 0; i < CALLS_MAX; i++) weir_want(i, weir_calls[i]);
   client_begin();
   weir_signals_begin();
-  weir_patch_program(stack);
+  weir_patch_program(stack, told->program);
+  weir_injector = -1;
+  SYS(NR_close, injector, 0, 0, 0, 0, 0);
   if (weir_figures.sites_left_unknown) client_unseen();
+  if (told->memory) SYS(NR_munmap, told->memory, told->memory_bytes, 0, 0, 0, 0);
 }

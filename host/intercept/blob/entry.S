@@ -7,20 +7,91 @@
 #define FOREIGN    1
 
     .text
-    .globl weir_begin, weir_entry, weir_handler, weir_restorer, weir_copy, weir_copy_words, weir_copy_instruction, weir_copy_end
+    .globl weir_boot, weir_boot_end, weir_begin, weir_entry, weir_handler, weir_restorer, weir_copy, weir_copy_words, weir_copy_instruction, weir_copy_end
     .globl weir_clone_stubs
 
-/* Where the injector starts the blob, in place of the program's entry. */
+/* Places in struct told. */
+#define INJECTOR 0
+#define BLOB     4
+#define DEVICE   8
+#define INODE    16
+#define PLACE    24
+#define BYTES    32
+#define BEGIN    40
+#define ENTRY    48
+
+    .macro ask number
+    mov $\number, %eax
+    syscall
+    .endm
+
+    .macro begin_program entry
+    pushq \entry
+    xor %ebx, %ebx; xor %edx, %edx; xor %esi, %esi; xor %edi, %edi; xor %ebp, %ebp
+    xor %r8d, %r8d; xor %r9d, %r9d; xor %r10d, %r10d; xor %r12d, %r12d; xor %eax, %eax
+    ret
+    .endm
+
+/* What runs first, in place of the program's entry, wherever the injector has put it (inject.rs). rbx: struct told, below which there is
+ * room; other registers are zero. Maps the blob, from a descriptor of the injector, and goes there; if anything fails the program begins. */
+weir_boot:
+    mov INJECTOR(%rbx), %edi
+    ask 434                       /* pidfd_open */
+    mov %eax, %ebp
+    mov %eax, %edi
+    mov BLOB(%rbx), %esi
+    ask 438                       /* pidfd_getfd */
+    mov %eax, %r8d
+    mov %eax, %edi
+    lea -160(%rbx), %rsi
+    ask 5                         /* fstat: in another namespace the number may be another process's */
+    test %eax, %eax
+    jnz 1f
+    mov -160(%rbx), %rax
+    cmp DEVICE(%rbx), %rax
+    jne 1f
+    mov -152(%rbx), %rax
+    cmp INODE(%rbx), %rax
+    jne 1f
+    mov PLACE(%rbx), %rdi
+    mov BYTES(%rbx), %rsi
+    mov $5, %edx                   /* to be read and run */
+    mov $2, %r10d                  /* private */
+    ask 9                         /* mmap */
+    test %rax, %rax
+    js 1f
+    add BEGIN(%rbx), %rax
+    jmp *%rax
+1:  mov %r8d, %edi
+    ask 3                         /* close */
+    mov %ebp, %edi
+    ask 3
+    begin_program ENTRY(%rbx)
+weir_boot_end:
+
+/* In the blob. rbx as above, r8: the descriptor of its memory, ebp: one of the injector. */
 weir_begin:
-    push %rdi; push %rsi; push %rdx; push %rcx; push %r8; push %r9; push %r10; push %r11; push %rbx
-    lea 72(%rsp), %rdi             /* the stack as the program will see it */
-    mov %rsp, %rbx
-    and $-16, %rsp
-    call weir_start
+    lea weir_written(%rip), %rdi
+    lea weir_image_end(%rip), %rsi
+    sub %rdi, %rsi
+    mov $3, %edx                   /* to be read and written */
+    mov $0x12, %r10d               /* private, here */
+    lea weir_blob(%rip), %rax
+    mov %rdi, %r9
+    sub %rax, %r9
+    ask 9                         /* mmap */
+    cmp %rdi, %rax
+    jne 1b
+    mov %r8d, %edi
+    ask 3                         /* close */
+    mov %rsp, %r12
     mov %rbx, %rsp
-    pop %rbx; pop %r11; pop %r10; pop %r9; pop %r8; pop %rcx; pop %rdx; pop %rsi; pop %rdi
-    xor %eax, %eax
-    jmp *weir_configuration+8(%rip)
+    mov %r12, %rdi
+    mov %rbx, %rsi
+    mov %ebp, %edx
+    call weir_start
+    mov %r12, %rsp
+    begin_program weir_configuration+8(%rip)
 
 /* rax: number, rcx: continuation. Free: r11 and flags. */
     .balign 64

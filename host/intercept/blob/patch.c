@@ -260,7 +260,7 @@ static struct part part_of(const char *path) {
 }
 
 /* The program and its loader, found by the auxiliary vector. */
-void weir_patch_program(const u64 *stack) {
+void weir_patch_program(const u64 *stack, const u64 *file) {
   const u64 *p = stack + 1 + stack[0] + 1;
   u64 values[10] = {0};
   while (*p++) {}
@@ -270,7 +270,8 @@ void weir_patch_program(const u64 *stack) {
   const char *loader_path = 0;
   u64 base = 0;
   if (h) {
-    struct part program = part_of("/proc/self/exe");
+    struct part program = {.device = file[0], .inode = file[1], .size = file[2], .modified_ns = file[3], .changed_ns = file[4],
+                           .descriptor = -1, .path = "/proc/self/exe"};
     for (u64 i = 0; i < values[5]; i++)
       if (h[i].type == 6) base = values[3] - h[i].address;
     for (u64 i = 0; i < values[5]; i++)

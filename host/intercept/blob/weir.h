@@ -29,6 +29,8 @@ typedef long i64;
 #define HOOK_STACK_BYTES (32 * 1024ul)
 /* From here on our own memory is mapped, if there is room; the blob itself (inject.rs) is below. */
 #define OWN_PLACE 0x201100000000ul
+/* And here what is known of files. */
+#define TABLE_PLACE 0x201080000000ul
 /* Descriptors that are watched; higher ones are always passed on. */
 #define DESCRIPTORS_MAX 65536u
 #define CALLS_MAX 512
@@ -67,7 +69,22 @@ struct kernel_sigaction {
   u64 mask;
 };
 
-/* Filled in by the injector. 4096 bytes at the start of the writable part. */
+/* What the injector tells a process by itself: entry.S has the first places. It lies below the program's stack, or in memory of its own. */
+struct told {
+  i32 injector;        /* who has the descriptors */
+  i32 blob;            /* of the blob's memory; what it is, so that it is no other */
+  u64 device, inode;
+  u64 place, bytes, begin; /* where it is mapped, if there is room; where in it it begins */
+  u64 entry;           /* where the program would have begun */
+  u64 flags;
+  i32 table, reserved; /* descriptor of what is known of files */
+  u64 table_inode, table_bytes;
+  u64 program[5];      /* of the program's file: as in struct part */
+  u64 memory, memory_bytes; /* to be given back, if this is not on the stack */
+  u64 stash_bytes;     /* which follow */
+};
+
+/* Filled in by the injector, and when the program begins. */
 struct configuration {
   u64 magic;
   u64 program_entry;  /* where the program would have begun */
@@ -76,6 +93,7 @@ struct configuration {
   u32 injector_bytes;
   u32 client_bytes;
   u8 client[2048];    /* the client's own */
+  u64 flags;          /* of struct told */
   u64 images;         /* what the injector knows of files: `struct image`, one behind the other */
   u64 images_bytes;
   u64 stash; /* what the client of the program that was here before said (client_stash) */
@@ -135,6 +153,7 @@ void weir_restorer(void);
 u64 weir_copy(void *to, const void *from, u64 bytes); /* bytes not copied, because of a fault */
 extern u8 weir_copy_words[], weir_copy_instruction[], weir_copy_end[];
 extern u8 weir_clone_stubs[];
+extern u8 weir_boot[], weir_boot_end[];
 
 /* core.c */
 struct thread *weir_thread(void);
@@ -143,7 +162,8 @@ void *weir_map(u64 bytes);
 void weir_clear(void *to, u64 bytes);
 
 /* patch.c */
-void weir_patch_program(const u64 *stack);
+/* `program`: what its file is, as in struct part. */
+void weir_patch_program(const u64 *stack, const u64 *program);
 void weir_patch_range(u64 begin, u64 bytes, const struct part *part);
 
 /* The sites of a part of code that are wanted by these tables, at most `max`; what is left is counted. */
@@ -160,7 +180,11 @@ void weir_identify(struct part *part, const u8 *stat);
 const struct image *weir_image(const struct part *part, u64 bytes);
 /* Maps it in place of the part, whose beginning is at `begin`; 0 when that cannot be. */
 int weir_take_image(const struct image *image, u64 begin);
+/* A descriptor of the injector while the program begins, -1 afterwards. */
+extern i32 weir_injector;
 void weir_show_file(const struct part *part, u64 bytes);
+/* What the injector told of files, by a descriptor of its process. */
+void weir_take_table(i32 injector, const struct told *told);
 /* A connection to the injector with `flags` of socket(2), or -1. */
 i32 weir_ask_injector(u32 flags);
 

@@ -21,6 +21,7 @@ mod images;
 mod inject;
 mod judge;
 mod kernel_code;
+mod memory;
 mod server;
 mod trace;
 

@@ -10,8 +10,9 @@
 use crate::blob::Blob;
 use crate::error::Error;
 use crate::images::Images;
-use crate::inject::inject;
-use crate::judge;
+use crate::inject::{Given, inject};
+use crate::judge::{self, Judged};
+use crate::memory::Memory;
 use crate::trace::{self, Stop, Tracee};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, recvmsg};
@@ -66,6 +67,9 @@ pub type Settle = Box<dyn Fn(i32, &[u8]) + Send + Sync>;
 
 struct Shared {
     blob: Blob,
+    /// The blob's, which programs map.
+    memory: Memory,
+    judged: Judged,
     settle: Settle,
     listener: UnixListener,
     ended: AtomicBool,
@@ -119,6 +123,8 @@ impl Injector {
         let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
         let listener = UnixListener::bind_addr(&address).map_err(failed)?;
         let shared = Arc::new(Shared {
+            memory: blob.memory()?,
+            judged: Judged::default(),
             blob,
             settle,
             listener,
@@ -246,23 +252,30 @@ impl Shared {
         let mut tracee =
             Tracee::seize(thread).map_err(|error| judge::traced(thread).map_or(error, Error::Refused))?;
         stream.write_all(b"y").map_err(asked)?;
-        let filtered = judge::filtered(thread);
         let Some(stash) = wait_for_program(&mut stream, &mut tracee)? else {
             drop(tracee);
             // It waits for this, if it still lives.
             let _ = stream.write_all(b"d");
             return Ok(());
         };
-        let begun = match filtered.or_else(|| judge::program(tracee.thread)) {
-            Some(reason) => Err(Error::Refused(reason)),
-            None => inject(&mut tracee, &self.blob, &self.images.written(), &stash),
-        };
+        let begun = self.begin(&mut tracee, &stash);
         if begun.is_err() && !stash.is_empty() {
             (self.settle)(tracee.thread, &stash);
         }
         begun?;
         self.injected.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Has the new program begin with the blob, if it may.
+    fn begin(&self, tracee: &mut Tracee, stash: &[u8]) -> Result<(), Error> {
+        if let Some(reason) = judge::filtered(tracee) {
+            return Err(Error::Refused(reason));
+        }
+        let program = self.judged.program(tracee.thread).map_err(Error::Refused)?;
+        let table = self.images.table();
+        let (blob, memory, table) = (&self.blob, &self.memory, table.as_deref());
+        inject(tracee, &Given { blob, memory, table, program, stash, flags: 0 })
     }
 
     /// Looks through a part of a file that a process met.

@@ -10,6 +10,8 @@ use std::io::Error as IoError;
 const MOV_EAX: u8 = 0xb8;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const TRAP: u8 = 0xcc;
+/// Of Linux: who may, is told of a filter; EINVAL where there is none.
+const PTRACE_SECCOMP_GET_METADATA: libc::c_uint = 0x420d;
 /// How the end of a call is told from a signal.
 const CALL_ENDS: i32 = libc::SIGTRAP | 0x80;
 
@@ -123,6 +125,16 @@ impl Tracee {
         self.set_registers(&after)
     }
 
+    /// The same, with a number in the register that `weir_boot` of `blob/entry.S` takes it from.
+    pub(crate) fn begin_with(
+        &self,
+        registers: &libc::user_regs_struct,
+        place: u64,
+        told: u64,
+    ) -> Result<(), Error> {
+        self.begin_at(&libc::user_regs_struct { rbx: told, ..*registers }, place)
+    }
+
     fn word(&self, at: u64) -> Result<u64, IoError> {
         // SAFETY: PEEKTEXT gives the word by its result; -1 is a word like others, errno tells.
         let word = unsafe {
@@ -232,6 +244,48 @@ impl Tracee {
         let asked = self.set_registers(&asking).and_then(|()| self.run_to(libc::PTRACE_CONT, is_there));
         request(libc::PTRACE_POKETEXT, self.thread, place, old as usize).map_err(code)?;
         asked.map(|after| after.rax)
+    }
+
+    /// Whether system calls are filtered; nothing when the kernel does not tell us in this way.
+    pub(crate) fn has_filter(&self) -> Option<bool> {
+        // Filter number 0, and room for its flags.
+        let mut about = [0u64; 2];
+        let asked = request(
+            PTRACE_SECCOMP_GET_METADATA,
+            self.thread,
+            size_of_val(&about),
+            about.as_mut_ptr() as usize,
+        );
+        match asked.err().and_then(|error| error.raw_os_error()) {
+            None => Some(true),
+            Some(libc::EINVAL) => Some(false),
+            Some(_) => None,
+        }
+    }
+
+    /// Reads so much of its memory, or less where it ends.
+    pub(crate) fn read(&self, at: u64, bytes: usize) -> Option<Vec<u8>> {
+        let mut read = Vec::<u8>::with_capacity(bytes);
+        let local = libc::iovec { iov_base: read.as_mut_ptr().cast(), iov_len: bytes };
+        let remote = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: bytes };
+        // SAFETY: writes at most as many bytes as there is room for; the other side is another process's memory, checked by the kernel.
+        let got = unsafe { libc::process_vm_readv(self.thread, &raw const local, 1, &raw const remote, 1, 0) };
+        let got = usize::try_from(got).ok()?;
+        // SAFETY: the kernel wrote so many.
+        unsafe { read.set_len(got) };
+        Some(read)
+    }
+
+    /// Writes where it may not write itself, in a copy of its own.
+    pub(crate) fn write_code(&self, at: u64, code: &[u8]) -> Result<(), Error> {
+        for (number, part) in code.chunks(size_of::<u64>()).enumerate() {
+            let mut word = [0; size_of::<u64>()];
+            word[..part.len()].copy_from_slice(part);
+            let place = at as usize + number * size_of::<u64>();
+            request(libc::PTRACE_POKEDATA, self.thread, place, u64::from_le_bytes(word) as usize)
+                .map_err(|error| Error::io("writing code into the program", error))?;
+        }
+        Ok(())
     }
 
     /// Writes into its memory, one part after the other.
