@@ -19,7 +19,7 @@ struct clone weir_clones[64];
 
 /* Of the thread that begins. */
 static struct {
-  u8 stack[HOOK_STACK_BYTES];
+  u8 stack[HOOK_STACK_BYTES - sizeof(struct thread)];
   struct thread thread;
 } first __attribute__((section(".stack"), aligned(PAGE)));
 
@@ -56,6 +56,7 @@ static void begin_block(struct thread *t) {
   t->exec_line = -1;
   t->stack_top = (u64)t;
   t->entry = (u64)weir_entry;
+  t->pass = (u64)weir_pass;
 }
 
 /* A block with its hook stack, and a page below it that nobody may touch. Null when there is no memory. */
@@ -102,6 +103,9 @@ static u64 before_clone(struct call *call) {
     else weir_threads = 1;
     block->critical = block->deferred = block->id = 0;
     block->passive = own->passive || !(flags & CLONE_FILES);
+    block->entry = own->entry;
+    block->pass = own->pass;
+    block->every = own->every;
   }
   for (u64 i = 0;; i = (i + 1) % 64) {
     u32 none = 0;
@@ -156,14 +160,19 @@ u64 weir_before(struct call *call) {
       call->number = (u64)-38; /* ENOSYS: every libc then takes clone */
       return ACT_DONE;
     case NR_execve: case NR_execveat:
-      weir_exec_before(call);
-      if (!t->passive && (t->exec_line < 0 || !client_stash(t->exec_line))) client_share_all();
+      if (!weir_exec_before(call) && !t->passive) client_share_all();
       return ACT_AFTER;
-    case NR_exit:
-      if (!t->passive) free_block(t);
-      return ACT_PASS;
+    case NR_exit: {
+      /* From here on the block and its stack are another thread's. */
+      u64 code = call->arguments[0];
+      weir_hidden(call);
+      if (t->passive) return ACT_PASS;
+      free_block(t);
+      SYS(NR_exit, code, 0, 0, 0, 0, 0);
+    }
   }
-  if (t->passive) return ACT_PASS;
+  if (weir_hidden(call)) return ACT_DONE;
+  if (t->passive) return weir_unblocked(call);
   switch (call->number) {
     case NR_sigaction: return weir_sigaction(call) ? ACT_DONE : ACT_PASS;
     case NR_mmap:
@@ -174,7 +183,8 @@ u64 weir_before(struct call *call) {
       if (call->arguments[0] == PR_SET_SECCOMP) client_stop();
       return ACT_PASS;
   }
-  return client_before(call);
+  u64 act = client_before(call);
+  return act == ACT_PASS ? weir_unblocked(call) : act;
 }
 
 void weir_after(struct call *call, u64 number, i64 result) {
@@ -226,6 +236,7 @@ void weir_start(const u64 *stack, const struct told *told, i32 injector) {
   weir_patch_program(stack, told->program);
   weir_injector = -1;
   SYS(NR_close, injector, 0, 0, 0, 0, 0);
+  if (weir_configuration.flags & EVERY_CALL) weir_every_begin();
   if (weir_figures.sites_left_unknown) client_unseen();
   if (told->memory) SYS(NR_munmap, told->memory, told->memory_bytes, 0, 0, 0, 0);
 }

@@ -89,10 +89,7 @@ i32 weir_ask_injector(u32 flags) {
 
 /* Waits for nobody: an injector that is busy hears it from another process later. */
 void weir_show_file(const struct part *part, u64 bytes) {
-  struct {
-    u32 none, reserved; /* no thread: see server.rs */
-    u64 offset, bytes;
-  } words = {.offset = part->offset, .bytes = bytes};
+  struct question words = {.flags = (u32)weir_configuration.flags, .offset = part->offset, .bytes = bytes};
   struct {
     u64 length;
     i32 level, type;

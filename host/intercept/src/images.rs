@@ -47,6 +47,7 @@ pub(crate) struct Sites {
     pub(crate) left: u64,
     pub(crate) confusing: u64,
     unknown: u64,
+    caught: u64,
 }
 
 unsafe extern "C" {
@@ -68,6 +69,11 @@ unsafe extern "C" {
 pub(crate) struct Wanted {
     pub(crate) classes: [u8; CALLS_MAX],
     pub(crate) unseen: [u8; CALLS_MAX],
+}
+
+impl Wanted {
+    /// Every call, of which none goes unseen.
+    pub(crate) const EVERY: Wanted = Wanted { classes: [1; CALLS_MAX], unseen: [0; CALLS_MAX] };
 }
 
 /// The places of `code` that are wanted, and how many of what kind there are.

@@ -5,6 +5,7 @@ mod archives;
 mod crashes;
 mod creation;
 mod doctor;
+mod every;
 mod files;
 mod mounts;
 mod opened;
