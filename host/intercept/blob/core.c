@@ -150,6 +150,7 @@ u64 weir_before(struct call *call) {
   weir_thread_id();
   if (weir_forked) {
     weir_forked = weir_threads = 0;
+    t->calls = 0;
     blocks_lock = 0;
     for (u64 i = 0; i < 64; i++) weir_clones[i].users = 0;
     client_forked();

@@ -87,7 +87,9 @@ impl Launcher {
             });
         }
         let mut child = command.spawn()?;
-        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else { return Err("no pipes".into()) };
+        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("no pipes".into());
+        };
         Ok(Launcher { child, to, from })
     }
 
@@ -130,7 +132,9 @@ fn middle(all: &[Taken]) -> Taken {
 
 fn print(name: &str, weir: &[Taken], plain: &[Taken]) {
     let (weir, plain) = (middle(weir), middle(plain));
-    for (of, (what, unit)) in [("time", "us"), ("cpu", "us"), ("faults", ""), ("switches", "")].iter().enumerate() {
+    for (of, (what, unit)) in
+        [("time", "us"), ("cpu", "us"), ("faults", ""), ("switches", "")].iter().enumerate()
+    {
         let (weir, plain) = (weir[of], plain[of]);
         println!(
             "RESULT exec {name}_{what} weir={weir:.1}{unit} plain={plain:.1}{unit} ratio={:.2} more={:.1}{unit}",
@@ -140,7 +144,13 @@ fn print(name: &str, weir: &[Taken], plain: &[Taken]) {
     }
 }
 
-fn warm(name: &str, program: &[&str], rounds: usize, of: &str, own: Option<&Injector>) -> Result<(), Box<dyn Error>> {
+fn warm(
+    name: &str,
+    program: &[&str],
+    rounds: usize,
+    of: &str,
+    own: Option<&Injector>,
+) -> Result<(), Box<dyn Error>> {
     let (mut weir, mut plain) = (Launcher::new(program, Some(of))?, Launcher::new(program, None)?);
     let (begun, mut last) = (Instant::now(), u64::MAX);
     // Until nothing new comes any more; of another's injector that is not known.

@@ -49,7 +49,8 @@ impl Given<'_> {
     /// As in `struct told` of `blob/weir.h`, and what follows it.
     fn told(&self, entry: u64, [memory, memory_bytes]: [u64; 2]) -> Vec<u8> {
         let both = |low: i32, high: i32| u64::from(low as u32) | u64::from(high as u32) << 32;
-        let table = self.table.map_or([0; 3], |table| [both(table.descriptor(), 0), table.inode, table.bytes]);
+        let table =
+            self.table.map_or([0; 3], |table| [both(table.descriptor(), 0), table.inode, table.bytes]);
         let [d, i, s, m, c] = self.program;
         let words = [
             both(std::process::id() as i32, self.memory.descriptor()),

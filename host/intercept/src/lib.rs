@@ -5,7 +5,8 @@
 //! reaches static and Go programs too.
 //!
 //! - `blob/`: the code in the process. C and assembly, built without vector registers, libc, relocations
-//!   (docs/decisions/0010): entry, threads, signals, patcher, exec, and a client that serves calls.
+//!   (docs/decisions/0010): entry, threads, signals, patcher, exec, and a client that serves calls; `every.c`: calls from places that
+//!   no pattern fits, where they are wanted (docs/decisions/0037).
 //! - [`Blob`]: that code, as data. [`Injector`]: the server that programs ask at each exec; it seizes them with ptrace,
 //!   puts the blob in, and lets go before the first instruction. [`announce`]: how the first program asks.
 //! - `images`: programs and libraries with their system calls changed, made once a file instead of once a process.

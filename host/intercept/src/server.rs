@@ -239,13 +239,13 @@ impl Shared {
         if let Some(file) = file {
             return self.look(&question, file);
         }
-        let stash = hear_stash(&mut stream, question.bytes)?;
         let thread = question.thread;
         if !judge::is_of(thread, peer.pid.as_raw_nonzero().get()) {
             // Whoever hears nothing goes on without us.
             let _ = stream.write_all(b"n");
             return Err(Error::Refused("it asks for a thread of another process".to_owned()));
         }
+        let stash = hear_stash(&mut stream, question.bytes)?;
         let mut tracee =
             Tracee::seize(thread).map_err(|error| judge::traced(thread).map_or(error, Error::Refused))?;
         stream.write_all(b"y").map_err(asked)?;

@@ -275,7 +275,8 @@ impl Tracee {
         let local = libc::iovec { iov_base: read.as_mut_ptr().cast(), iov_len: bytes };
         let remote = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: bytes };
         // SAFETY: writes at most as many bytes as there is room for; the other side is another process's memory, checked by the kernel.
-        let got = unsafe { libc::process_vm_readv(self.thread, &raw const local, 1, &raw const remote, 1, 0) };
+        let got =
+            unsafe { libc::process_vm_readv(self.thread, &raw const local, 1, &raw const remote, 1, 0) };
         let got = usize::try_from(got).ok()?;
         // SAFETY: the kernel wrote so many.
         unsafe { read.set_len(got) };

@@ -66,7 +66,10 @@ int client_stash(i32 line, struct question *question) {
   if (stopped || weir_threads) return 0;
   for (u32 fd = 0; fd < descriptors_end; fd++) {
     struct descriptor *d = &descriptors[fd];
-    if (state(weir_states[fd]) == OURS && d->passing) return 0;
+    if (state(weir_states[fd]) == OURS && d->passing) {
+      question->bytes = 0;
+      return 0;
+    }
     if (seen_count < FEW) looked_at(fd);
     private_end(fd, d);
     if (!take(fd, some)) continue;

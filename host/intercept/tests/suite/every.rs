@@ -59,7 +59,8 @@ fn handlers_and_shells_run_the_same() {
             println!("NOT RUN handlers_and_shells: {} is not there", shell[0]);
             continue;
         }
-        let script = if shell.len() == 2 { script } else { "for i in 3 1 2; do echo $i; done | sort; /bin/true" };
+        let script =
+            if shell.len() == 2 { script } else { "for i in 3 1 2; do echo $i; done | sort; /bin/true" };
         let wanted = if shell.len() == 2 { "trapped\n1000\nSUB\n3\nend\n" } else { "1\n2\n3\n" };
         let arguments = [&shell[1..], &[script]].concat();
         assert_eq!(every(&injector, Path::new(shell[0]), &arguments), wanted);

@@ -112,6 +112,36 @@ fn a_word_is_taken_back() {
 }
 
 #[test]
+fn what_does_not_fit_below_the_stack_has_memory_of_its_own() {
+    let Some(injector) = injector("what_does_not_fit") else { return };
+    for (said, stack) in [(200 << 10, None), (16, Some(32 << 10)), (1 << 20, Some(64 << 10))] {
+        let name = injector.name().to_owned();
+        let mut command = Command::new("/bin/echo");
+        // SAFETY: as `intercept`.
+        unsafe {
+            command.arg("fine").pre_exec(move || {
+                use std::io::{Read, Write};
+                use std::os::linux::net::SocketAddrExt;
+                use std::os::unix::net::{SocketAddr, UnixStream};
+                if let Some(bytes) = stack {
+                    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+                    libc::setrlimit(libc::RLIMIT_STACK, &raw const limit);
+                }
+                let mut line = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?)?;
+                let mut question = vec![0; 24 + said];
+                question[..4].copy_from_slice(&libc::getpid().to_le_bytes());
+                question[16..24].copy_from_slice(&(said as u64).to_le_bytes());
+                line.write_all(&question)?;
+                line.read_exact(&mut [0])
+            });
+        }
+        assert_eq!(text(&command.output().unwrap()), "fine\n", "{said} {stack:?}");
+    }
+    let figures = injector.figures();
+    assert_eq!((figures.injected, figures.refused.len()), (3, 0), "{figures:?}");
+}
+
+#[test]
 fn handlers_and_stacks_of_a_c_program() {
     let Some(injector) = injector("handlers") else { return };
     let folder = tempfile::tempdir().unwrap();
