@@ -50,10 +50,13 @@ pub(crate) fn filtered(tracee: &Tracee) -> Option<String> {
     (status(&text, "Seccomp:")? != "0").then(|| "a seccomp filter is on it".to_owned())
 }
 
+/// What a file is, and its permissions.
+type Key = ([u64; 5], u32);
+
 /// Programs whose files were judged: a file whose capabilities or permissions are changed has another time.
 #[derive(Default)]
 pub(crate) struct Judged {
-    of: Mutex<HashMap<([u64; 5], u32), Option<String>>>,
+    of: Mutex<HashMap<Key, Option<String>>>,
 }
 
 impl Judged {
@@ -82,7 +85,7 @@ impl Judged {
         }
     }
 
-    fn keep(&self, key: ([u64; 5], u32), reason: Option<String>) {
+    fn keep(&self, key: Key, reason: Option<String>) {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that are used are soon there again.
         if of.len() >= JUDGED_MAX {
