@@ -17,6 +17,12 @@ struct clone {
 };
 struct clone weir_clones[64];
 
+/* Of the thread that begins. */
+static struct {
+  u8 stack[HOOK_STACK_BYTES - sizeof(struct thread)];
+  struct thread thread;
+} first __attribute__((section(".stack"), aligned(PAGE)));
+
 static struct thread *free_blocks;
 static u32 blocks_lock;
 
@@ -45,6 +51,14 @@ void weir_clear(void *to, u64 bytes) {
   __asm__ volatile("rep stosb" : "+D"(to), "+c"(bytes) : "a"(0) : "memory");
 }
 
+static void begin_block(struct thread *t) {
+  t->self = t;
+  t->exec_line = -1;
+  t->stack_top = (u64)t;
+  t->entry = (u64)weir_entry;
+  t->pass = (u64)weir_pass;
+}
+
 /* A block with its hook stack, and a page below it that nobody may touch. Null when there is no memory. */
 static struct thread *make_block(void) {
   struct thread *t = 0;
@@ -58,10 +72,7 @@ static struct thread *make_block(void) {
     t = (struct thread *)(at + PAGE + HOOK_STACK_BYTES);
   }
   weir_clear(t, sizeof *t);
-  t->self = t;
-  t->exec_line = -1;
-  t->stack_top = (u64)t;
-  t->entry = (u64)weir_entry;
+  begin_block(t);
   return t;
 }
 
@@ -92,6 +103,9 @@ static u64 before_clone(struct call *call) {
     else weir_threads = 1;
     block->critical = block->deferred = block->id = 0;
     block->passive = own->passive || !(flags & CLONE_FILES);
+    block->entry = own->entry;
+    block->pass = own->pass;
+    block->every = own->every;
   }
   for (u64 i = 0;; i = (i + 1) % 64) {
     u32 none = 0;
@@ -136,6 +150,7 @@ u64 weir_before(struct call *call) {
   weir_thread_id();
   if (weir_forked) {
     weir_forked = weir_threads = 0;
+    t->calls = 0;
     blocks_lock = 0;
     for (u64 i = 0; i < 64; i++) weir_clones[i].users = 0;
     client_forked();
@@ -146,14 +161,19 @@ u64 weir_before(struct call *call) {
       call->number = (u64)-38; /* ENOSYS: every libc then takes clone */
       return ACT_DONE;
     case NR_execve: case NR_execveat:
-      weir_exec_before(call);
-      if (!t->passive && (t->exec_line < 0 || !client_stash(t->exec_line))) client_share_all();
+      if (!weir_exec_before(call) && !t->passive) client_share_all();
       return ACT_AFTER;
-    case NR_exit:
-      if (!t->passive) free_block(t);
-      return ACT_PASS;
+    case NR_exit: {
+      /* From here on the block and its stack are another thread's. */
+      u64 code = call->arguments[0];
+      weir_hidden(call);
+      if (t->passive) return ACT_PASS;
+      free_block(t);
+      SYS(NR_exit, code, 0, 0, 0, 0, 0);
+    }
   }
-  if (t->passive) return ACT_PASS;
+  if (weir_hidden(call)) return ACT_DONE;
+  if (t->passive) return weir_unblocked(call);
   switch (call->number) {
     case NR_sigaction: return weir_sigaction(call) ? ACT_DONE : ACT_PASS;
     case NR_mmap:
@@ -164,7 +184,8 @@ u64 weir_before(struct call *call) {
       if (call->arguments[0] == PR_SET_SECCOMP) client_stop();
       return ACT_PASS;
   }
-  return client_before(call);
+  u64 act = client_before(call);
+  return act == ACT_PASS ? weir_unblocked(call) : act;
 }
 
 void weir_after(struct call *call, u64 number, i64 result) {
@@ -190,21 +211,33 @@ void weir_want(u64 number, u8 call) {
   weir_unseen[number] = call >> UNSEEN_SHIFT & 3;
 }
 
-/* The injector gives memory with all rights, so that it need not stop us once more. */
-static void take_rights_away(void) {
-  SYS(NR_mprotect, weir_blob, weir_written - weir_blob, 5, 0, 0, 0);
-  SYS(NR_mprotect, weir_written, weir_image_end - weir_written + weir_configuration.images_bytes + weir_configuration.stash_bytes, 3, 0, 0, 0);
+/* The program's stack will be where it is told; who becomes another program may ask for what was said at any time. */
+static void keep_stash(const struct told *told) {
+  const u64 *from = (const u64 *)(told + 1);
+  u64 *to = told->stash_bytes ? weir_map(told->stash_bytes) : 0;
+  if (!to) return;
+  for (u64 i = 0; i < told->stash_bytes / 8; i++) to[i] = from[i];
+  weir_configuration.stash = (u64)to;
+  weir_configuration.stash_bytes = told->stash_bytes;
 }
 
-/* Before the first instruction of the program. */
-void weir_start(const u64 *stack) {
-  take_rights_away();
-  struct thread *t = make_block();
-  if (!t) return;
+/* Before the first instruction of the program. `injector` is a descriptor of it. */
+void weir_start(const u64 *stack, const struct told *told, i32 injector) {
+  struct thread *t = &first.thread;
+  begin_block(t);
   __asm__ volatile("wrgsbase %0" : : "r"(t));
+  weir_configuration.program_entry = told->entry;
+  weir_configuration.flags = told->flags;
+  keep_stash(told);
+  weir_take_table(injector, told);
+  weir_injector = injector;
   for (u64 i = 0; i < CALLS_MAX; i++) weir_want(i, weir_calls[i]);
   client_begin();
   weir_signals_begin();
-  weir_patch_program(stack);
+  weir_patch_program(stack, told->program);
+  weir_injector = -1;
+  SYS(NR_close, injector, 0, 0, 0, 0, 0);
+  if (weir_configuration.flags & EVERY_CALL) weir_every_begin();
   if (weir_figures.sites_left_unknown) client_unseen();
+  if (told->memory) SYS(NR_munmap, told->memory, told->memory_bytes, 0, 0, 0, 0);
 }

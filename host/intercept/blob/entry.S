@@ -5,45 +5,170 @@
 #define STACK_TOP  %gs:24
 #define RED_ZONE   128
 #define FOREIGN    1
+#define CALLS_MADE %gs:264
+#define EVERY      %gs:216
+#define PASS       208
+#define SCRATCH    %gs:224
+#define UC_MASK    296
+#define SCRATCH_LAST  272
+#define SCRATCH_CLONE 280
+#define SIGSYS_BIT 0x40000000
 
     .text
-    .globl weir_begin, weir_entry, weir_handler, weir_restorer, weir_copy, weir_copy_words, weir_copy_instruction, weir_copy_end
-    .globl weir_clone_stubs
+    .globl weir_boot, weir_boot_end, weir_begin, weir_entry, weir_handler, weir_restorer, weir_copy, weir_copy_words, weir_copy_instruction, weir_copy_end
+    .globl weir_clone_stubs, weir_entry_every, weir_pass, weir_pass_every
 
-/* Where the injector starts the blob, in place of the program's entry. */
+/* Places in struct told. */
+#define INJECTOR 0
+#define BLOB     4
+#define DEVICE   8
+#define INODE    16
+#define PLACE    24
+#define BYTES    32
+#define BEGIN    40
+#define ENTRY    48
+
+    .macro ask number
+    mov $\number, %eax
+    syscall
+    .endm
+
+    .macro begin_program entry
+    pushq \entry
+    xor %ebx, %ebx; xor %edx, %edx; xor %esi, %esi; xor %edi, %edi; xor %ebp, %ebp
+    xor %r8d, %r8d; xor %r9d, %r9d; xor %r10d, %r10d; xor %r12d, %r12d; xor %eax, %eax
+    ret
+    .endm
+
+/* What runs first, in place of the program's entry, wherever the injector has put it (inject.rs). rbx: struct told, below which there is
+ * room; other registers are zero. Maps the blob, from a descriptor of the injector, and goes there; if anything fails the program begins. */
+weir_boot:
+    mov INJECTOR(%rbx), %edi
+    ask 434                       /* pidfd_open */
+    mov %eax, %ebp
+    mov %eax, %edi
+    mov BLOB(%rbx), %esi
+    ask 438                       /* pidfd_getfd */
+    mov %eax, %r8d
+    mov %eax, %edi
+    lea -160(%rbx), %rsi
+    ask 5                         /* fstat: in another namespace the number may be another process's */
+    test %eax, %eax
+    jnz 1f
+    mov -160(%rbx), %rax
+    cmp DEVICE(%rbx), %rax
+    jne 1f
+    mov -152(%rbx), %rax
+    cmp INODE(%rbx), %rax
+    jne 1f
+    mov PLACE(%rbx), %rdi
+    mov BYTES(%rbx), %rsi
+    mov $5, %edx                   /* to be read and run */
+    mov $2, %r10d                  /* private */
+    ask 9                         /* mmap */
+    test %rax, %rax
+    js 1f
+    add BEGIN(%rbx), %rax
+    jmp *%rax
+1:  mov %r8d, %edi
+    ask 3                         /* close */
+    mov %ebp, %edi
+    ask 3
+    begin_program ENTRY(%rbx)
+weir_boot_end:
+
+/* In the blob. rbx as above, r8: the descriptor of its memory, ebp: one of the injector. */
 weir_begin:
-    push %rdi; push %rsi; push %rdx; push %rcx; push %r8; push %r9; push %r10; push %r11; push %rbx
-    lea 72(%rsp), %rdi             /* the stack as the program will see it */
-    mov %rsp, %rbx
-    and $-16, %rsp
-    call weir_start
+    lea weir_written(%rip), %rdi
+    lea weir_image_end(%rip), %rsi
+    sub %rdi, %rsi
+    mov $3, %edx                   /* to be read and written */
+    mov $0x12, %r10d               /* private, here */
+    lea weir_blob(%rip), %rax
+    mov %rdi, %r9
+    sub %rax, %r9
+    ask 9                         /* mmap */
+    cmp %rdi, %rax
+    jne 1b
+    mov %r8d, %edi
+    ask 3                         /* close */
+    mov %rsp, %r12
     mov %rbx, %rsp
-    pop %rbx; pop %r11; pop %r10; pop %r9; pop %r8; pop %rcx; pop %rdx; pop %rsi; pop %rdi
-    xor %eax, %eax
-    jmp *weir_configuration+8(%rip)
+    mov %r12, %rdi
+    mov %rbx, %rsi
+    mov %ebp, %edx
+    call weir_start
+    mov %r12, %rsp
+    begin_program weir_configuration+8(%rip)
 
 /* rax: number, rcx: continuation. Free: r11 and flags. */
-    .balign 64
-weir_entry:
+    .macro entry pass
     mov %eax, %eax
     cmp $512, %eax
-    jae 1f
+    jae \pass
     lea weir_classes(%rip), %r11
     movzbl (%r11, %rax), %r11d
     cmp $1, %r11d
-    jb 1f
+    jb \pass
     ja 2f
     cmp $65536, %rdi
-    jae 1f
+    jae \pass
     mov weir_states(%rip), %r11
     cmpb $FOREIGN, (%r11, %rdi, 4)
-    jne 2f
-1:  jmp *%rcx
+    je \pass
 2:  cmpl $0, CRITICAL              /* a handler that was not deferred: let the kernel do it */
-    jne 1b
+    jne \pass
     movl $1, CRITICAL
     mov %rsp, USER_STACK
     mov STACK_TOP, %rsp
+    .endm
+
+/* Where every call is caught none may be made outside of the blob: it is made here, with the continuation on the caller's stack. A signal that
+ * is over has its own there; who gives his stack back has none. */
+    .balign 64
+weir_pass_every:
+    cmp $15, %eax                  /* rt_sigreturn */
+    je 1f
+    cmp $11, %eax                  /* munmap, of the stack too */
+    je 2f
+3:  cmp $58, %eax                  /* vfork, clone: of a handler that interrupts what may not be */
+    je 4f
+    cmp $56, %eax
+    je 4f
+    lea -RED_ZONE(%rsp), %rsp
+    push %rcx
+    syscall
+    pop %rcx
+    lea RED_ZONE(%rsp), %rsp
+    lea 2(%rcx), %rcx
+    jmp *%rcx
+1:  andq $~SIGSYS_BIT, UC_MASK(%rsp)
+    syscall
+2:  mov %rsp, %r11
+    sub %rdi, %r11
+    cmp %rsi, %r11
+    jae 3b
+    mov %rcx, SCRATCH
+    syscall
+    mov SCRATCH, %rcx
+    lea 2(%rcx), %rcx
+    jmp *%rcx
+4:  mov $-11, %rax                 /* EAGAIN */
+    lea 2(%rcx), %rcx
+    jmp *%rcx
+
+    .balign 64
+weir_entry_every:
+    incq CALLS_MADE
+    entry weir_pass_every
+    jmp called
+
+    .balign 64
+weir_pass:
+    jmp *%rcx
+weir_entry:
+    entry weir_pass
+called:
     push %rcx; push %rax; push %r9; push %r8; push %r10; push %rdx; push %rsi; push %rdi
     mov %rsp, %rdi
     call weir_before
@@ -56,12 +181,27 @@ leave:
     jne flush
 act:
     cmp $1, %r11
-    jb 1b
+    jb 1f
     je 3f
-    cmp $2, %r11
-    je after
+    cmp $3, %r11
+    jb after
+    je on_stack
     jmp *%r11                      /* a clone stub */
-3:  add $2, %rcx
+1:  jmp *%gs:PASS
+3:  lea 2(%rcx), %rcx
+    jmp *%rcx
+
+/* What every.c put there: other arguments of the call, and then the registers. */
+on_stack:
+    syscall
+    mov 24(%rsp), %rdi
+    mov 32(%rsp), %rsi
+    mov 40(%rsp), %r10
+    mov 48(%rsp), %r8
+    mov 56(%rsp), %r9
+    mov 64(%rsp), %rcx
+    lea 72+RED_ZONE(%rsp), %rsp
+    lea 2(%rcx), %rcx
     jmp *%rcx
 
 /* The call is made here, because something is to be done when it is back. */
@@ -212,12 +352,33 @@ clone_back:
     jz 9f
     wrgsbase %rcx
     mov 8(%r11), %rcx
-    jmp 7f
+    jmp 10f
 9:  movl $0, %gs:32                /* a fork: another thread id, and the only thread */
     movl $1, weir_forked(%rip)
     mov 8(%r11), %rcx
+10: cmpq $0, EVERY
+    je 7f
+    jmp catch_every
 7:  lock decl 16(%r11)
 8:  add $2, %rcx
     jmp *%rcx
+
+/* A child begins without it. r11 and rcx are not the program's; others stay, without a stack. */
+catch_every:
+    mov %rdi, %gs:224; mov %rsi, %gs:232; mov %rdx, %gs:240; mov %r10, %gs:248; mov %r8, %gs:256
+    mov %rcx, %gs:SCRATCH_LAST
+    mov %r11, %gs:SCRATCH_CLONE
+    mov $59, %edi                  /* PR_SET_SYSCALL_USER_DISPATCH, on, but for the blob */
+    mov $1, %esi
+    lea weir_blob(%rip), %rdx
+    lea weir_written(%rip), %r10
+    sub %rdx, %r10
+    xor %r8d, %r8d
+    ask 157                        /* prctl */
+    mov %gs:224, %rdi; mov %gs:232, %rsi; mov %gs:240, %rdx; mov %gs:248, %r10; mov %gs:256, %r8
+    mov %gs:SCRATCH_CLONE, %r11
+    mov %gs:SCRATCH_LAST, %rcx
+    xor %eax, %eax
+    jmp 7b
 
     .section .note.GNU-stack, "", @progbits

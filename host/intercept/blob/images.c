@@ -26,18 +26,36 @@ const struct image *weir_image(const struct part *part, u64 bytes) {
   return 0;
 }
 
-/* The image's memory, or -1. */
-static i32 open_image(const struct image *image) {
+i32 weir_injector = -1;
+
+/* Memory of the injector, or -1: what has its number now must be what is meant. */
+static i32 open_memory(i32 injector, i32 descriptor, u64 inode, u64 bytes) {
   u64 stat[18];
-  i32 process = (i32)SYS(NR_pidfd_open, image->process, 0, 0, 0, 0, 0);
-  if (process < 0) return -1;
-  i32 memory = (i32)SYS(NR_pidfd_getfd, process, image->descriptor, 0, 0, 0, 0);
-  SYS(NR_close, process, 0, 0, 0, 0, 0);
+  i32 memory = (i32)SYS(NR_pidfd_getfd, injector, descriptor, 0, 0, 0, 0);
   if (memory < 0) return -1;
-  if (!SYS(NR_fstat, memory, stat, 0, 0, 0, 0) && stat[1] == image->number && stat[6] == image->trampolines_bytes + image->bytes)
-    return memory;
+  if (!SYS(NR_fstat, memory, stat, 0, 0, 0, 0) && stat[1] == inode && stat[6] == bytes) return memory;
   SYS(NR_close, memory, 0, 0, 0, 0, 0);
   return -1;
+}
+
+static i32 open_image(const struct image *image) {
+  i32 process = weir_injector;
+  if (process < 0) process = (i32)SYS(NR_pidfd_open, image->process, 0, 0, 0, 0, 0);
+  if (process < 0) return -1;
+  i32 memory = open_memory(process, image->descriptor, image->number, image->trampolines_bytes + image->bytes);
+  if (process != weir_injector) SYS(NR_close, process, 0, 0, 0, 0, 0);
+  return memory;
+}
+
+void weir_take_table(i32 injector, const struct told *told) {
+  if (!told->table_bytes) return;
+  i32 memory = open_memory(injector, told->table, told->table_inode, told->table_bytes);
+  if (memory < 0) return;
+  i64 at = SYS(NR_mmap, TABLE_PLACE, told->table_bytes, 1, 2 /* private */, memory, 0);
+  SYS(NR_close, memory, 0, 0, 0, 0, 0);
+  if (at < 0 && at > -4096) return;
+  weir_configuration.images = (u64)at;
+  weir_configuration.images_bytes = told->table_bytes;
 }
 
 int weir_take_image(const struct image *image, u64 begin) {
@@ -71,10 +89,7 @@ i32 weir_ask_injector(u32 flags) {
 
 /* Waits for nobody: an injector that is busy hears it from another process later. */
 void weir_show_file(const struct part *part, u64 bytes) {
-  struct {
-    u32 none, reserved; /* no thread: see server.rs */
-    u64 offset, bytes;
-  } words = {.offset = part->offset, .bytes = bytes};
+  struct question words = {.flags = (u32)weir_configuration.flags, .offset = part->offset, .bytes = bytes};
   struct {
     u64 length;
     i32 level, type;

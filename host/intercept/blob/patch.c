@@ -199,6 +199,10 @@ static u8 *map_near(u64 near, u64 bytes) {
   return 0;
 }
 
+/* Where every call is caught all are wanted, as each place that is left costs; none that is left goes unseen. */
+static const u8 all[CALLS_MAX] = {[0 ... CALLS_MAX - 1] = CALL_FILE};
+static const u8 none[CALLS_MAX];
+
 /* Changes the code where it is: pages that are changed become this process's own. */
 static void patch_here(u8 *code, u64 bytes) {
   u32 *sites = weir_map(SITES_MAX * sizeof(u32));
@@ -206,7 +210,12 @@ static void patch_here(u8 *code, u64 bytes) {
     weir_figures.sites_left_unknown++;
     return;
   }
-  u32 found = weir_find_sites(code, bytes, weir_classes, weir_unseen, &weir_figures, sites, SITES_MAX);
+  int every = (weir_configuration.flags & EVERY_CALL) != 0;
+  struct figures figures = {0};
+  u32 found = weir_find_sites(code, bytes, every ? all : weir_classes, every ? none : weir_unseen, &figures, sites, SITES_MAX);
+  weir_figures.sites_left += figures.sites_left;
+  weir_figures.sites_left_confusing += figures.sites_left_confusing;
+  if (!every) weir_figures.sites_left_unknown += figures.sites_left_unknown;
   u64 area = (found * TRAMPOLINE_BYTES + PAGE - 1) & ~(PAGE - 1);
   u8 *near = found ? map_near((u64)code, area) : 0;
   if (near && !SYS(NR_mprotect, code, bytes, 3, 0, 0, 0)) {
@@ -219,7 +228,7 @@ static void patch_here(u8 *code, u64 bytes) {
     SYS(NR_mprotect, near, area, 5, 0, 0, 0);
   } else if (found) {
     weir_figures.sites_left += found;
-    weir_figures.sites_left_unknown += found;
+    if (!every) weir_figures.sites_left_unknown += found;
   }
   SYS(NR_munmap, sites, SITES_MAX * sizeof(u32), 0, 0, 0, 0);
 }
@@ -234,6 +243,7 @@ void weir_patch_range(u64 begin, u64 bytes, const struct part *part) {
   }
   weir_figures.sites_patched += known->sites_patched;
   weir_figures.sites_left += known->sites_left;
+  if (weir_configuration.flags & EVERY_CALL) return;
   weir_figures.sites_left_confusing += known->sites_left_confusing;
   weir_figures.sites_left_unknown += known->sites_left_unknown;
 }
@@ -260,7 +270,7 @@ static struct part part_of(const char *path) {
 }
 
 /* The program and its loader, found by the auxiliary vector. */
-void weir_patch_program(const u64 *stack) {
+void weir_patch_program(const u64 *stack, const u64 *file) {
   const u64 *p = stack + 1 + stack[0] + 1;
   u64 values[10] = {0};
   while (*p++) {}
@@ -270,7 +280,8 @@ void weir_patch_program(const u64 *stack) {
   const char *loader_path = 0;
   u64 base = 0;
   if (h) {
-    struct part program = part_of("/proc/self/exe");
+    struct part program = {.device = file[0], .inode = file[1], .size = file[2], .modified_ns = file[3], .changed_ns = file[4],
+                           .descriptor = -1, .path = "/proc/self/exe"};
     for (u64 i = 0; i < values[5]; i++)
       if (h[i].type == 6) base = values[3] - h[i].address;
     for (u64 i = 0; i < values[5]; i++)

@@ -5,6 +5,7 @@
 #define SIGNALS 65
 #define SIGBUS 7
 #define SIGSEGV 11
+#define SIGSYS_BIT (1ul << 30)
 #define SA_SIGINFO 4ul
 #define SA_RESTORER 0x04000000ul
 #define SA_ONSTACK 0x08000000ul
@@ -24,9 +25,11 @@ static i64 set(u64 signal, const struct kernel_sigaction *action, struct kernel_
 
 static struct kernel_sigaction for_kernel(const struct kernel_sigaction *action) {
   struct kernel_sigaction real = *action;
+  int every = weir_thread()->every != 0;
   real.handler = (u64)weir_handler;
   real.flags = (real.flags & ~SA_RESETHAND) | SA_SIGINFO | SA_RESTORER;
-  if (!(action->flags & SA_RESTORER)) real.restorer = (u64)weir_restorer;
+  if (every || !(action->flags & SA_RESTORER)) real.restorer = (u64)weir_restorer;
+  if (every) real.mask &= ~SIGSYS_BIT;
   return real;
 }
 

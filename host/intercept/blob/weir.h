@@ -29,12 +29,15 @@ typedef long i64;
 #define HOOK_STACK_BYTES (32 * 1024ul)
 /* From here on our own memory is mapped, if there is room; the blob itself (inject.rs) is below. */
 #define OWN_PLACE 0x201100000000ul
+/* And here what is known of files. */
+#define TABLE_PLACE 0x201080000000ul
 /* Descriptors that are watched; higher ones are always passed on. */
 #define DESCRIPTORS_MAX 65536u
 #define CALLS_MAX 512
 
 enum { CALL_PASS = 0, CALL_FILE = 1, CALL_ALWAYS = 2 };
-enum { ACT_PASS = 0, ACT_DONE = 1, ACT_AFTER = 2 }; /* anything greater: the address of a clone stub */
+/* ACT_ON_STACK: as every.c has put it on the program's stack. Anything greater: the address of a clone stub. */
+enum { ACT_PASS = 0, ACT_DONE = 1, ACT_AFTER = 2, ACT_ON_STACK = 3 };
 
 struct thread {
   struct thread *self;    /* 0 */
@@ -48,10 +51,17 @@ struct thread {
   u8 info[128];           /* 48: siginfo of the deferred signal */
   struct thread *vfork_child; /* 176: block for the child of a vfork, kept for the next one */
   struct thread *next_free;   /* 184 */
-  i32 exec_line; /* 192: connection to the injector while an exec is tried, -1 for none */
-  u64 entry;     /* 200: weir_entry, for trampolines */
+  i32 exec_line; /* 192: what the injector was asked by while an exec is tried, -1 for none */
+  u64 entry;     /* 200: weir_entry or weir_entry_every, for trampolines */
+  u64 pass;      /* 208: where a call is passed on that the client has seen */
+  u64 every;     /* 216: whether every call is caught */
+  u64 scratch[5]; /* 224: registers of a child, and of a call that has no stack */
+  u64 calls;      /* 264: made since it was told last, where every call is caught */
+  u64 scratch_more[2]; /* 272 */
 };
 #define THREAD_ENTRY 200
+/* Flags of a question and of what is told: calls from places that are of no known form are caught too. See every.c. */
+#define EVERY_CALL 1ul
 
 /* As pushed by entry.S. */
 struct call {
@@ -67,7 +77,22 @@ struct kernel_sigaction {
   u64 mask;
 };
 
-/* Filled in by the injector. 4096 bytes at the start of the writable part. */
+/* What the injector tells a process by itself: entry.S has the first places. It lies below the program's stack, or in memory of its own. */
+struct told {
+  i32 injector;        /* who has the descriptors */
+  i32 blob;            /* of the blob's memory; what it is, so that it is no other */
+  u64 device, inode;
+  u64 place, bytes, begin; /* where it is mapped, if there is room; where in it it begins */
+  u64 entry;           /* where the program would have begun */
+  u64 flags;
+  i32 table, reserved; /* descriptor of what is known of files */
+  u64 table_inode, table_bytes;
+  u64 program[5];      /* of the program's file: as in struct part */
+  u64 memory, memory_bytes; /* to be given back, if this is not on the stack */
+  u64 stash_bytes;     /* which follow */
+};
+
+/* Filled in by the injector, and when the program begins. */
 struct configuration {
   u64 magic;
   u64 program_entry;  /* where the program would have begun */
@@ -76,6 +101,7 @@ struct configuration {
   u32 injector_bytes;
   u32 client_bytes;
   u8 client[2048];    /* the client's own */
+  u64 flags;          /* of struct told */
   u64 images;         /* what the injector knows of files: `struct image`, one behind the other */
   u64 images_bytes;
   u64 stash; /* what the client of the program that was here before said (client_stash) */
@@ -119,6 +145,7 @@ void weir_want(u64 number, u8 call);
 struct figures {
   /* Of those that are left: which might confuse, and which might hurt. */
   u64 sites_patched, sites_left, sites_left_confusing, sites_left_unknown;
+  u64 caught; /* calls by SIGSYS */
 };
 extern struct figures weir_figures;
 extern u8 weir_classes[CALLS_MAX];
@@ -130,11 +157,15 @@ extern u32 weir_threads;
 
 /* entry.S */
 void weir_entry(void);
+void weir_entry_every(void);
+void weir_pass(void);
+void weir_pass_every(void);
 void weir_handler(void);
 void weir_restorer(void);
 u64 weir_copy(void *to, const void *from, u64 bytes); /* bytes not copied, because of a fault */
 extern u8 weir_copy_words[], weir_copy_instruction[], weir_copy_end[];
 extern u8 weir_clone_stubs[];
+extern u8 weir_boot[], weir_boot_end[];
 
 /* core.c */
 struct thread *weir_thread(void);
@@ -143,7 +174,8 @@ void *weir_map(u64 bytes);
 void weir_clear(void *to, u64 bytes);
 
 /* patch.c */
-void weir_patch_program(const u64 *stack);
+/* `program`: what its file is, as in struct part. */
+void weir_patch_program(const u64 *stack, const u64 *program);
 void weir_patch_range(u64 begin, u64 bytes, const struct part *part);
 
 /* The sites of a part of code that are wanted by these tables, at most `max`; what is left is counted. */
@@ -160,7 +192,11 @@ void weir_identify(struct part *part, const u8 *stat);
 const struct image *weir_image(const struct part *part, u64 bytes);
 /* Maps it in place of the part, whose beginning is at `begin`; 0 when that cannot be. */
 int weir_take_image(const struct image *image, u64 begin);
+/* A descriptor of the injector while the program begins, -1 afterwards. */
+extern i32 weir_injector;
 void weir_show_file(const struct part *part, u64 bytes);
+/* What the injector told of files, by a descriptor of its process. */
+void weir_take_table(i32 injector, const struct told *told);
 /* A connection to the injector with `flags` of socket(2), or -1. */
 i32 weir_ask_injector(u32 flags);
 
@@ -168,8 +204,27 @@ i32 weir_ask_injector(u32 flags);
 void weir_signals_begin(void);
 i64 weir_sigaction(struct call *call);
 
+/* every.c */
+void weir_every_begin(void);
+/* Sees to it that the signal of caught calls is never blocked. ACT_PASS when there is nothing to do. */
+u64 weir_unblocked(struct call *call);
+/* Does the calls by which a program would get in the way of it; 0 for all others. */
+int weir_hidden(struct call *call);
+
 /* exec.c */
-void weir_exec_before(struct call *call);
+/* What the injector is asked: to wait for this thread's next program, of what kind (struct told), after what the program has to say to it. Or,
+ * with no thread, it is shown a part of a file, whose descriptor comes along. */
+struct question {
+  i32 thread;
+  u32 flags;
+  u64 offset;
+  u64 bytes; /* of the part; or of what is said, which follows */
+};
+/* Of the child by which the injector sees that an exec failed; as in trace.rs. */
+#define EXEC_FAILED 0x64656c6961662072ul
+int weir_say(i32 line, const void *what, u64 bytes);
+/* Whether the program needs no more to say to the one that it becomes. */
+int weir_exec_before(struct call *call);
 void weir_exec_failed(void);
 
 static inline i64 syscall6(i64 n, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
@@ -185,14 +240,14 @@ static inline i64 syscall6(i64 n, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) {
 
 enum {
   NR_read = 0, NR_write = 1, NR_open = 2, NR_close = 3, NR_fstat = 5, NR_lseek = 8, NR_mmap = 9, NR_mprotect = 10,
-  NR_munmap = 11, NR_madvise = 28, NR_sigaction = 13, NR_ioctl = 16, NR_pread = 17, NR_pwrite = 18, NR_readv = 19, NR_writev = 20,
+  NR_munmap = 11, NR_madvise = 28, NR_sigaction = 13, NR_sigprocmask = 14, NR_sigreturn = 15, NR_ioctl = 16, NR_pread = 17, NR_pwrite = 18, NR_readv = 19, NR_writev = 20,
   NR_yield = 24, NR_dup = 32, NR_dup2 = 33, NR_getpid = 39, NR_sendfile = 40, NR_socket = 41, NR_connect = 42,
-  NR_sendmsg = 46, NR_clone = 56, NR_fork = 57, NR_vfork = 58, NR_execve = 59, NR_exit = 60, NR_kill = 62,
+  NR_sendto = 44, NR_sendmsg = 46, NR_clone = 56, NR_fork = 57, NR_vfork = 58, NR_execve = 59, NR_exit = 60, NR_wait4 = 61, NR_kill = 62,
   NR_fcntl = 72, NR_ftruncate = 77, NR_creat = 85, NR_prctl = 157, NR_gettid = 186, NR_clock_gettime = 228,
   NR_openat = 257, NR_newfstatat = 262, NR_unshare = 272, NR_splice = 275, NR_fallocate = 285, NR_dup3 = 292,
   NR_preadv = 295, NR_pwritev = 296, NR_tgsigqueueinfo = 297, NR_prlimit = 302, NR_sendmmsg = 307, NR_seccomp = 317,
   NR_execveat = 322, NR_copy_file_range = 326, NR_preadv2 = 327, NR_pwritev2 = 328, NR_io_uring_setup = 425,
-  NR_pidfd_open = 434, NR_clone3 = 435, NR_close_range = 436, NR_openat2 = 437, NR_pidfd_getfd = 438, NR_statx = 332,
+  NR_sigsuspend = 130, NR_exit_group = 231, NR_epoll_pwait = 281, NR_epoll_pwait2 = 441, NR_pidfd_open = 434, NR_clone3 = 435, NR_close_range = 436, NR_openat2 = 437, NR_pidfd_getfd = 438, NR_statx = 332,
   NR_poll = 7, NR_getxattr = 191, NR_stat = 4, NR_lstat = 6, NR_access = 21, NR_select = 23, NR_flock = 73, NR_fsync = 74,
   NR_fdatasync = 75, NR_getdents = 78, NR_chdir = 80, NR_fchdir = 81, NR_readlink = 89, NR_fchmod = 91, NR_fchown = 93,
   NR_umask = 95, NR_setuid = 105, NR_setgid = 106, NR_geteuid = 107, NR_getegid = 108, NR_setreuid = 113, NR_setregid = 114,

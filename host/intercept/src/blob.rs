@@ -2,19 +2,16 @@
 
 use crate::error::Error;
 use crate::images::Wanted;
+use crate::memory::Memory;
 
 const MAGIC: u64 = 0x3142_4f4c_4252_4557;
 const PAGE_BYTES: usize = 4096;
 /// Places in `struct configuration` of `blob/weir.h`.
-const PROGRAM_ENTRY: usize = 8;
 const INJECTOR: usize = 64;
 const INJECTOR_BYTES_MAX: usize = 107;
 const INJECTOR_BYTES: usize = 176;
 const CLIENT_BYTES: usize = 180;
 const CLIENT: usize = 184;
-const IMAGES: usize = CLIENT + CLIENT_BYTES_MAX;
-/// Bytes of the four numbers there: where images are, how many bytes, and the same of what the program before said.
-const TABLES_BYTES: usize = 32;
 /// System calls that are told apart, and bits of an entry of `weir_calls`.
 pub(crate) const CALLS_MAX: usize = 512;
 const CLASS_BITS: u8 = 3;
@@ -29,6 +26,7 @@ pub struct Blob {
     /// Bytes that it takes in a process: the image, and zeros.
     end: u64,
     begin: u64,
+    boot: Vec<u8>,
     configuration: usize,
     wanted: Wanted,
 }
@@ -47,21 +45,23 @@ impl Blob {
             let at = word(index)? as usize;
             image.get(at..at + CALLS_MAX)?.try_into().ok()
         };
-        let head = || Some(([word(0)?, word(1)?, word(2)?, word(3)?, word(4)?], [table(5)?, table(6)?]));
-        let Some(([magic, begin, data, end, configuration], calls)) = head() else {
+        let boot = || Some(image.get(word(7)? as usize..word(8)? as usize)?.to_vec());
+        let words = || Some([word(0)?, word(1)?, word(2)?, word(3)?, word(4)?]);
+        let head = || Some((words()?, [table(5)?, table(6)?], boot()?));
+        let Some(([magic, begin, data, end, configuration], calls, boot)) = head() else {
             return Err(Error::Machine("there is no blob for this processor, only for x86-64"));
         };
         assert!(magic == MAGIC && data < end && end % PAGE_BYTES as u64 == 0, "the build made a sound blob");
         let mut image = image.to_vec();
         // The configuration is written to; zeros behind the last other byte are in every new mapping.
         let used = image.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        image.resize(used.max(configuration as usize + IMAGES + TABLES_BYTES), 0);
+        image.resize(used.max(configuration as usize + CLIENT + CLIENT_BYTES_MAX), 0);
         let calls: [u8; CALLS_MAX] = std::array::from_fn(|number| calls[0][number] | calls[1][number]);
         let wanted = Wanted {
             classes: calls.map(|call| call & CLASS_BITS),
             unseen: calls.map(|call| call >> UNSEEN_SHIFT & CLASS_BITS),
         };
-        Ok(Blob { image, end, begin, configuration: configuration as usize, wanted })
+        Ok(Blob { image, end, begin, boot, configuration: configuration as usize, wanted })
     }
 
     /// The blob of this crate, whose client serves nothing.
@@ -72,9 +72,18 @@ impl Blob {
         Blob::new(include_bytes!(concat!(env!("OUT_DIR"), "/none.blob")))
     }
 
-    /// Bytes that it takes in a process.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.end
+    /// What a process runs first, wherever it is put: `weir_boot` of `blob/entry.S`.
+    pub(crate) fn boot(&self) -> &[u8] {
+        &self.boot
+    }
+
+    /// The bytes that are the same for all processes, for them to map.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub(crate) fn memory(&self) -> Result<Memory, Error> {
+        Memory::new("weir", self.end, &[(0, &self.image)])
+            .map_err(|error| Error::io("making memory for the code in programs", error))
     }
 
     /// Where it begins to run.
@@ -85,11 +94,6 @@ impl Blob {
     /// Which calls it wants to see.
     pub(crate) fn wanted(&self) -> &Wanted {
         &self.wanted
-    }
-
-    /// The bytes that are the same for all processes.
-    pub(crate) fn image(&self) -> &[u8] {
-        &self.image
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
@@ -110,13 +114,5 @@ impl Blob {
         self.put(CLIENT_BYTES, &(client.len() as u32).to_le_bytes());
         self.put(CLIENT, client);
         Ok(())
-    }
-
-    /// What a process is told by itself, and where in the image: that its program begins at `entry`, and where tables are: of images, their
-    /// bytes, and the same of what the program before said.
-    pub(crate) fn told(&self, entry: u64, tables: [u64; 4]) -> [(u64, Vec<u8>); 2] {
-        let bytes = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let at = |place: usize| (self.configuration + place) as u64;
-        [(at(PROGRAM_ENTRY), bytes(&[entry])), (at(IMAGES), bytes(&tables))]
     }
 }

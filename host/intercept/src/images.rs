@@ -13,9 +13,10 @@
 
 use crate::blob::CALLS_MAX;
 use crate::error::Error;
-use std::ffi::CString;
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use crate::memory::Memory;
+use std::collections::VecDeque;
+use std::fs::{File, Metadata};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -24,6 +25,8 @@ use std::time::SystemTime;
 const PARTS_MAX: usize = 128;
 /// Bytes of all images together, and so of the largest.
 const IMAGES_BYTES_MAX: u64 = 256 << 20;
+/// What the memory with the table is called where maps are shown.
+const TABLE_NAME: &str = "weir:known";
 /// How long a file must have been as it is.
 const SETTLED_NS: i128 = 2_000_000_000;
 const PAGE_BYTES: u64 = 4096;
@@ -44,6 +47,7 @@ pub(crate) struct Sites {
     pub(crate) left: u64,
     pub(crate) confusing: u64,
     unknown: u64,
+    caught: u64,
 }
 
 unsafe extern "C" {
@@ -65,6 +69,11 @@ unsafe extern "C" {
 pub(crate) struct Wanted {
     pub(crate) classes: [u8; CALLS_MAX],
     pub(crate) unseen: [u8; CALLS_MAX],
+}
+
+impl Wanted {
+    /// Every call, of which none goes unseen.
+    pub(crate) const EVERY: Wanted = Wanted { classes: [1; CALLS_MAX], unseen: [0; CALLS_MAX] };
 }
 
 /// The places of `code` that are wanted, and how many of what kind there are.
@@ -118,24 +127,10 @@ impl Changed {
         Some(Changed { memory, trampolines_bytes, distance })
     }
 
-    /// Memory that nobody can change any more.
-    fn sealed(&self, name: &str) -> std::io::Result<OwnedFd> {
-        let name = CString::new(name).unwrap_or_default();
-        // SAFETY: a new descriptor, checked below, that nobody else owns.
-        let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        if raw < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        // SAFETY: just made, and owned by nothing else.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
-        file.write_all_at(&self.memory[..self.trampolines_bytes], 0)?;
-        file.write_all_at(&self.memory[self.distance..], self.trampolines_bytes as u64)?;
-        let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: plain flags on our own descriptor.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        Ok(file.into())
+    fn sealed(&self, name: &str) -> std::io::Result<Memory> {
+        let (trampolines, code) = (&self.memory[..self.trampolines_bytes], &self.memory[self.distance..]);
+        let before = trampolines.len() as u64;
+        Memory::new(name, before + code.len() as u64, &[(0, trampolines), (before, code)])
     }
 }
 
@@ -151,8 +146,7 @@ struct Part {
 }
 
 struct Image {
-    memory: OwnedFd,
-    number: u64,
+    memory: Memory,
     trampolines_bytes: u64,
     distance: u64,
 }
@@ -163,11 +157,11 @@ impl Part {
         let wide = [
             self.offset,
             self.bytes,
-            image.map_or(0, |image| image.number),
+            image.map_or(0, |image| image.memory.inode),
             image.map_or(0, |image| image.trampolines_bytes),
             image.map_or(0, |image| image.distance),
         ];
-        let descriptor = image.map_or(-1, |image| image.memory.as_raw_fd());
+        let descriptor = image.map_or(-1, |image| image.memory.descriptor());
         let figures = self.figures;
         let half =
             [figures.patched, figures.left, figures.confusing, figures.unknown].map(|count| count as u32);
@@ -187,10 +181,40 @@ impl Part {
     }
 }
 
+/// Tables of former times that are kept, as processes that begin may be about to take them.
+const TABLES_MAX: usize = 4;
+
+/// What is known of all files, and the same as blobs read it: the last of these.
+#[derive(Default)]
+struct Known {
+    parts: Vec<Part>,
+    tables: VecDeque<Arc<Memory>>,
+}
+
 /// What is known of all files.
 #[derive(Default)]
 pub(crate) struct Images {
-    of: Mutex<(Vec<Part>, Arc<Vec<u8>>)>,
+    of: Mutex<Known>,
+}
+
+/// What a file is, as in `struct part` of `blob/weir.h`.
+pub(crate) fn identity_of(found: &Metadata) -> [u64; 5] {
+    let ns = |seconds: i64, nanoseconds: i64| {
+        (seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(nanoseconds as u64)
+    };
+    [
+        found.dev(),
+        found.ino(),
+        found.size(),
+        ns(found.mtime(), found.mtime_nsec()),
+        ns(found.ctime(), found.ctime_nsec()),
+    ]
+}
+
+/// Whether a file was changed at a time so long ago that another change must show.
+pub(crate) fn is_settled(changed_ns: u64) -> bool {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i128::from(changed_ns as i64) + SETTLED_NS <= now.as_nanos() as i128
 }
 
 fn identity(file: &File) -> Result<[u64; 5], Error> {
@@ -198,16 +222,7 @@ fn identity(file: &File) -> Result<[u64; 5], Error> {
     if !found.is_file() {
         return Err(Error::Refused("what it shows is no file of code".to_owned()));
     }
-    let ns = |seconds: i64, nanoseconds: i64| {
-        (seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(nanoseconds as u64)
-    };
-    Ok([
-        found.dev(),
-        found.ino(),
-        found.size(),
-        ns(found.mtime(), found.mtime_nsec()),
-        ns(found.ctime(), found.ctime_nsec()),
-    ])
+    Ok(identity_of(&found))
 }
 
 /// What the memory is called where maps are shown.
@@ -230,8 +245,7 @@ impl Images {
             ));
         }
         let before = identity(file)?;
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        if i128::from(before[4] as i64) + SETTLED_NS > now.as_nanos() as i128 || offset >= before[2] {
+        if !is_settled(before[4]) || offset >= before[2] {
             return Ok(false);
         }
         // Behind the end of the file a map has zeros, in which there are no calls.
@@ -249,12 +263,9 @@ impl Images {
                 let Some(changed) = Changed::new(&code, offset, &sites) else { return Ok(false) };
                 let failed = |error| Error::io("keeping changed code", error);
                 let memory = changed.sealed(&name_of(file)).map_err(failed)?;
-                let number = rustix::fs::fstat(&memory)
-                    .map_err(|error| Error::io("keeping changed code", error))?
-                    .st_ino;
                 let (trampolines_bytes, distance) =
                     (changed.trampolines_bytes as u64, changed.distance as u64);
-                Some(Image { memory, number, trampolines_bytes, distance })
+                Some(Image { memory, trampolines_bytes, distance })
             }
         };
         self.keep(Part { identity: before, offset, bytes, figures, image });
@@ -263,7 +274,7 @@ impl Images {
 
     fn keep(&self, part: Part) {
         let mut known = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        let (parts, written) = &mut *known;
+        let Known { parts, tables } = &mut *known;
         parts.retain(|old| !part.replaces(old));
         parts.push(part);
         let total = |parts: &[Part]| parts.iter().map(Part::memory_bytes).sum::<u64>();
@@ -272,16 +283,22 @@ impl Images {
         }
         let mut all = Vec::new();
         parts.iter().for_each(|part| part.write(&mut all));
-        *written = Arc::new(all);
+        match Memory::new(TABLE_NAME, all.len() as u64, &[(0, &all)]) {
+            Ok(table) => tables.push_back(Arc::new(table)),
+            Err(error) => tracing::warn!("what is known of code cannot be told to programs: {error}"),
+        }
+        if tables.len() > TABLES_MAX {
+            tables.pop_front();
+        }
     }
 
     /// All of it, as blobs read it.
-    pub(crate) fn written(&self) -> Arc<Vec<u8>> {
-        self.of.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    pub(crate) fn table(&self) -> Option<Arc<Memory>> {
+        self.of.lock().unwrap_or_else(PoisonError::into_inner).tables.back().cloned()
     }
 
     /// Parts of files that are known.
     pub(crate) fn len(&self) -> usize {
-        self.of.lock().unwrap_or_else(PoisonError::into_inner).0.len()
+        self.of.lock().unwrap_or_else(PoisonError::into_inner).parts.len()
     }
 }

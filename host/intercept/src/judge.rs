@@ -1,14 +1,20 @@
 //! Which programs are left alone, and why.
 #![allow(unsafe_code)]
 
+use crate::images::{identity_of, is_settled};
+use crate::trace::Tracee;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::sync::{Mutex, PoisonError};
 
 const SET_IDS: u32 = 0o6000;
 const ELF_X86_64: u16 = 62;
 /// As much as it is nearly always.
 const STATUS_BYTES: usize = 8192;
+/// Programs that are known at most.
+const JUDGED_MAX: usize = 4096;
 
 fn status<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| Some(line.strip_prefix(key)?.trim()))
@@ -34,19 +40,63 @@ pub(crate) fn traced(thread: i32) -> Option<String> {
     (tracer != "0").then(|| format!("process {tracer} traces it"))
 }
 
-/// Why calls of the thread cannot be changed. Asked while the thread makes its exec: that takes longer.
-pub(crate) fn filtered(thread: i32) -> Option<String> {
+/// Why calls of the thread, which stands still, cannot be changed.
+pub(crate) fn filtered(tracee: &Tracee) -> Option<String> {
+    if tracee.has_filter().is_some_and(|has| !has) {
+        return None;
+    }
+    let thread = tracee.thread;
     let text = status_of(thread)?;
     (status(&text, "Seccomp:")? != "0").then(|| "a seccomp filter is on it".to_owned())
 }
 
-/// Why the program that a process has begun must not be touched.
-pub(crate) fn program(process: i32) -> Option<String> {
-    let path = format!("/proc/{process}/exe");
-    let Ok(program) = File::open(&path) else { return Some("its file cannot be read".to_owned()) };
-    if let Some(reason) = file(&program) {
-        return Some(reason);
+/// What a file is, and its permissions.
+type Key = ([u64; 5], u32);
+
+/// Programs whose files were judged: a file whose capabilities or permissions are changed has another time.
+#[derive(Default)]
+pub(crate) struct Judged {
+    of: Mutex<HashMap<Key, Option<String>>>,
+}
+
+impl Judged {
+    /// What the program is that a process has begun, as in `struct part` of `blob/weir.h`; or why it must not be touched.
+    pub(crate) fn program(&self, process: i32) -> Result<[u64; 5], String> {
+        let path = format!("/proc/{process}/exe");
+        let unreadable = || "its file cannot be read".to_owned();
+        let metadata = std::fs::metadata(&path).map_err(|_| unreadable())?;
+        let key = (identity_of(&metadata), metadata.mode());
+        let known = self.of.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let reason = match known {
+            Some(reason) => reason,
+            None => {
+                let program = File::open(&path).map_err(|_| unreadable())?;
+                let reason = file(&program);
+                let is_same = program.metadata().is_ok_and(|is| (identity_of(&is), is.mode()) == key);
+                if is_same && is_settled(key.0[4]) {
+                    self.keep(key, reason.clone());
+                }
+                reason
+            }
+        };
+        match reason.or_else(|| of_another(process)) {
+            Some(reason) => Err(reason),
+            None => Ok(key.0),
+        }
     }
+
+    fn keep(&self, key: Key, reason: Option<String>) {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that are used are soon there again.
+        if of.len() >= JUDGED_MAX {
+            of.clear();
+        }
+        of.insert(key, reason);
+    }
+}
+
+/// Why the process is not ours to touch.
+fn of_another(process: i32) -> Option<String> {
     let ours = rustix::process::geteuid();
     if ours.is_root() {
         return None;

@@ -5,7 +5,8 @@
 //! reaches static and Go programs too.
 //!
 //! - `blob/`: the code in the process. C and assembly, built without vector registers, libc, relocations
-//!   (docs/decisions/0010): entry, threads, signals, patcher, exec, and a client that serves calls.
+//!   (docs/decisions/0010): entry, threads, signals, patcher, exec, and a client that serves calls; `every.c`: calls from places that
+//!   no pattern fits, where they are wanted (docs/decisions/0037).
 //! - [`Blob`]: that code, as data. [`Injector`]: the server that programs ask at each exec; it seizes them with ptrace,
 //!   puts the blob in, and lets go before the first instruction. [`announce`]: how the first program asks.
 //! - `images`: programs and libraries with their system calls changed, made once a file instead of once a process.
@@ -21,6 +22,7 @@ mod images;
 mod inject;
 mod judge;
 mod kernel_code;
+mod memory;
 mod server;
 mod trace;
 
@@ -33,6 +35,7 @@ pub use examine::{Examined, examine, try_out};
 pub use server::{Figures, Injector, Settle, possible};
 
 use std::io::{Read, Write};
+use std::marker::PhantomData;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
@@ -40,20 +43,42 @@ use std::time::Duration;
 /// How long an injector may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Which system calls of a program are seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Calls {
+    /// Those from places of known forms.
+    #[default]
+    Known,
+    /// Every one: those from other places come by a signal (`blob/every.c`).
+    Every,
+}
+
 /// Tells the injector at the abstract socket `name` that this thread is about to begin a program. Keep what is returned
 /// until exec; dropping it instead takes the word back.
 ///
 /// # Errors
 /// When there is no injector or it refuses: exec works all the same, without interception.
 pub fn announce(name: &str) -> Result<Announced, Error> {
+    announce_for(name, Calls::Known)
+}
+
+/// The same, and which calls are seen of the program and of those that it starts.
+///
+/// # Errors
+/// As [`announce`].
+pub fn announce_for(name: &str, calls: Calls) -> Result<Announced, Error> {
     let failed = |error| Error::io("asking the injector", error);
     let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
     let mut stream = UnixStream::connect_addr(&address).map_err(failed)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream.write_all(&rustix::thread::gettid().as_raw_nonzero().get().to_le_bytes()).map_err(failed)?;
+    // `struct question` of `blob/weir.h`.
+    let mut question = [0; 24];
+    question[..4].copy_from_slice(&rustix::thread::gettid().as_raw_nonzero().get().to_le_bytes());
+    question[4] = u8::from(calls == Calls::Every);
+    stream.write_all(&question).map_err(failed)?;
     let mut answer = [0; 1];
     match stream.read(&mut answer).map_err(failed)? {
-        1 if answer == *b"y" => Ok(Announced { stream }),
+        1 if answer == *b"y" => Ok(Announced { of: PhantomData }),
         _ => Err(Error::Refused("the injector refuses this process; 'weir fs status' says why".to_owned())),
     }
 }
@@ -61,14 +86,11 @@ pub fn announce(name: &str) -> Result<Announced, Error> {
 /// The injector waits for this thread to begin a program.
 #[derive(Debug)]
 pub struct Announced {
-    stream: UnixStream,
+    of: PhantomData<*const ()>,
 }
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        // Without an answer the injector notices that the socket closes.
-        if self.stream.write_all(b"f").is_ok() {
-            let _ = self.stream.read(&mut [0; 1]);
-        }
+        trace::let_go();
     }
 }

@@ -9,11 +9,11 @@
 
 use crate::blob::Blob;
 use crate::error::Error;
-use crate::images::Images;
-use crate::inject::inject;
-use crate::judge;
-use crate::trace::{self, Stop, Tracee};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use crate::images::{Images, Wanted};
+use crate::inject::{Given, inject};
+use crate::judge::{self, Judged};
+use crate::memory::Memory;
+use crate::trace::{self, Tracee};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, recvmsg};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -36,15 +36,11 @@ const PAUSE: Duration = Duration::from_millis(10);
 const REASONS_MAX: usize = 64;
 /// Files that are looked through at once; others wait for the next process that meets them.
 const LOOKING_MAX: usize = 4;
-/// Bytes of a question: which thread is about to begin a program; 0, and a part of a file (offset, bytes) whose descriptor
-/// comes along, of one that tells of a file.
-const QUESTION_BYTES: usize = 4;
-const FILE_BYTES: usize = 24;
-/// Bytes with which a program announces what it has to say to the one that it becomes: an s, and how many bytes follow.
-const STASH_HEAD_BYTES: usize = 16;
+/// Of a question: see `blob/every.c`.
+const EVERY_CALL: u32 = 1;
+/// Bytes of a question: `struct question` of `blob/weir.h`.
+const QUESTION_BYTES: usize = 24;
 const STASH_BYTES_MAX: u64 = 1 << 20;
-/// How often a program that is about to begin is looked at for signals meanwhile.
-const LOOK_MS: i64 = 5;
 /// How long a peer may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -66,6 +62,9 @@ pub type Settle = Box<dyn Fn(i32, &[u8]) + Send + Sync>;
 
 struct Shared {
     blob: Blob,
+    /// The blob's, which programs map.
+    memory: Memory,
+    judged: Judged,
     settle: Settle,
     listener: UnixListener,
     ended: AtomicBool,
@@ -73,7 +72,8 @@ struct Shared {
     beginning: AtomicUsize,
     injected: AtomicU64,
     refused: Mutex<BTreeMap<String, u64>>,
-    images: Images,
+    /// By what is wanted: what the blob says, and every call.
+    images: [Images; 2],
     looking: AtomicUsize,
     shown: AtomicU64,
 }
@@ -119,6 +119,8 @@ impl Injector {
         let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
         let listener = UnixListener::bind_addr(&address).map_err(failed)?;
         let shared = Arc::new(Shared {
+            memory: blob.memory()?,
+            judged: Judged::default(),
             blob,
             settle,
             listener,
@@ -127,7 +129,7 @@ impl Injector {
             beginning: AtomicUsize::new(0),
             injected: AtomicU64::new(0),
             refused: Mutex::default(),
-            images: Images::default(),
+            images: Default::default(),
             looking: AtomicUsize::new(0),
             shown: AtomicU64::new(0),
         });
@@ -148,7 +150,7 @@ impl Injector {
         Figures {
             injected: self.shared.injected.load(Ordering::Relaxed),
             refused: self.shared.refused.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            known: self.shared.images.len() as u64,
+            known: self.shared.images.iter().map(Images::len).sum::<usize>() as u64,
             shown: self.shared.shown.load(Ordering::Relaxed),
         }
     }
@@ -234,29 +236,24 @@ impl Shared {
         let peer = rustix::net::sockopt::socket_peercred(&stream)
             .map_err(|error| Error::io("asking who it is", error))?;
         let (question, file) = hear(&stream)?;
-        let thread = i32::from_le_bytes(question[..QUESTION_BYTES].try_into().unwrap_or_default());
         if let Some(file) = file {
             return self.look(&question, file);
         }
+        let thread = question.thread;
         if !judge::is_of(thread, peer.pid.as_raw_nonzero().get()) {
             // Whoever hears nothing goes on without us.
             let _ = stream.write_all(b"n");
             return Err(Error::Refused("it asks for a thread of another process".to_owned()));
         }
+        let stash = hear_stash(&mut stream, question.bytes)?;
         let mut tracee =
             Tracee::seize(thread).map_err(|error| judge::traced(thread).map_or(error, Error::Refused))?;
         stream.write_all(b"y").map_err(asked)?;
-        let filtered = judge::filtered(thread);
-        let Some(stash) = wait_for_program(&mut stream, &mut tracee)? else {
-            drop(tracee);
-            // It waits for this, if it still lives.
-            let _ = stream.write_all(b"d");
+        drop(stream);
+        if !tracee.wait_for_program()? {
             return Ok(());
-        };
-        let begun = match filtered.or_else(|| judge::program(tracee.thread)) {
-            Some(reason) => Err(Error::Refused(reason)),
-            None => inject(&mut tracee, &self.blob, &self.images.written(), &stash),
-        };
+        }
+        let begun = self.begin(&mut tracee, &stash, question.flags);
         if begun.is_err() && !stash.is_empty() {
             (self.settle)(tracee.thread, &stash);
         }
@@ -265,11 +262,24 @@ impl Shared {
         Ok(())
     }
 
+    /// Has the new program begin with the blob, if it may.
+    fn begin(&self, tracee: &mut Tracee, stash: &[u8], flags: u32) -> Result<(), Error> {
+        if let Some(reason) = judge::filtered(tracee) {
+            return Err(Error::Refused(reason));
+        }
+        let program = self.judged.program(tracee.thread).map_err(Error::Refused)?;
+        let table = self.images[usize::from(flags & EVERY_CALL != 0)].table();
+        let (blob, memory, table) = (&self.blob, &self.memory, table.as_deref());
+        inject(tracee, &Given { blob, memory, table, program, stash, flags: u64::from(flags) })
+    }
+
     /// Looks through a part of a file that a process met.
-    fn look(&self, question: &[u8], file: OwnedFd) -> Result<(), Error> {
-        let word = |at: usize| question[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+    fn look(&self, question: &Question, file: OwnedFd) -> Result<(), Error> {
+        let every = question.flags & EVERY_CALL != 0;
+        let (file, images) = (File::from(file), &self.images[usize::from(every)]);
+        let wanted = if every { &Wanted::EVERY } else { self.blob.wanted() };
         if self.looking.fetch_add(1, Ordering::Relaxed) < LOOKING_MAX
-            && let Err(error) = self.images.learn(&File::from(file), word(8), word(16), self.blob.wanted())
+            && let Err(error) = images.learn(&file, question.offset, question.bytes, wanted)
         {
             tracing::debug!("a file of code was not looked through: {error}");
         }
@@ -279,9 +289,16 @@ impl Shared {
     }
 }
 
+struct Question {
+    thread: i32,
+    flags: u32,
+    offset: u64,
+    bytes: u64,
+}
+
 /// The question of a process, and the file that it shows.
-fn hear(stream: &UnixStream) -> Result<([u8; FILE_BYTES], Option<OwnedFd>), Error> {
-    let mut question = [0; FILE_BYTES];
+fn hear(stream: &UnixStream) -> Result<(Question, Option<OwnedFd>), Error> {
+    let mut question = [0; QUESTION_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut came = RecvAncillaryBuffer::new(&mut space);
     let got = {
@@ -293,83 +310,22 @@ fn hear(stream: &UnixStream) -> Result<([u8; FILE_BYTES], Option<OwnedFd>), Erro
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    match (got, &file) {
-        (QUESTION_BYTES, None) | (FILE_BYTES, Some(_)) => Ok((question, file)),
-        _ => Err(Error::Refused("it asked what is no question".to_owned())),
+    let half = |at: usize| u32::from_le_bytes(question[at..at + 4].try_into().unwrap_or_default());
+    let wide = |at: usize| u64::from_le_bytes(question[at..at + 8].try_into().unwrap_or_default());
+    let question = Question { thread: half(0) as i32, flags: half(4), offset: wide(8), bytes: wide(16) };
+    if got == QUESTION_BYTES && (question.thread == 0) == file.is_some() {
+        Ok((question, file))
+    } else {
+        Err(Error::Refused("it asked what is no question".to_owned()))
     }
 }
 
-/// What a program has to say to the one that it becomes. An `f` instead says that it stays what it is.
-fn hear_stash(stream: &mut UnixStream, stash: &mut Vec<u8>) -> std::io::Result<Word> {
-    let mut head = [0; STASH_HEAD_BYTES];
-    if stream.read(&mut head[..1])? == 0 {
-        return Ok(Word::Closed);
-    }
-    if head[0] != b's' {
-        return Ok(Word::Failed);
-    }
-    stream.read_exact(&mut head[1..])?;
-    let bytes = u64::from_le_bytes(head[8..].try_into().unwrap_or_default());
+/// What a program has to say to the one that it becomes. Who cannot say all of it goes on without.
+fn hear_stash(stream: &mut UnixStream, bytes: u64) -> Result<Vec<u8>, Error> {
     if bytes > STASH_BYTES_MAX {
-        return Err(std::io::ErrorKind::InvalidData.into());
+        return Err(Error::Refused("it has too much to say".to_owned()));
     }
-    stash.resize(bytes as usize, 0);
-    stream.read_exact(stash)?;
-    Ok(Word::Stash)
-}
-
-enum Word {
-    Closed,
-    Failed,
-    Stash,
-}
-
-/// Until the tracee stands at the beginning of its new program; gives what the one before said to it. Nothing when it will not stand
-/// there: the exec failed, or it ended.
-fn wait_for_program(stream: &mut UnixStream, tracee: &mut Tracee) -> Result<Option<Vec<u8>>, Error> {
-    let mut stash = Vec::new();
-    let (mut closed, mut begun) = (false, false);
-    loop {
-        // The socket closes when the program begins; only then it is worth waiting.
-        match tracee.stop(closed)? {
-            Some(Stop::Exec) if closed => return Ok(Some(stash)),
-            Some(Stop::Exec) => begun = true,
-            Some(Stop::Gone) => return Ok(None),
-            Some(Stop::Signal(signal)) => tracee.go_on(signal)?,
-            Some(Stop::Trap | Stop::Call | Stop::Other) => tracee.go_on(0)?,
-            None => {}
-        }
-        if closed {
-            continue;
-        }
-        // All that it said is there when it has begun. A child of another of its threads may hold the socket open.
-        let patience = Timespec { tv_sec: 0, tv_nsec: if begun { 0 } else { LOOK_MS * 1_000_000 } };
-        let mut ready = [PollFd::new(&*stream, PollFlags::IN)];
-        match rustix::event::poll(&mut ready, Some(&patience)).map_err(|error| Error::io("waiting", error))? {
-            0 if begun => return Ok(Some(stash)),
-            0 => continue,
-            _ => {}
-        }
-        match hear_stash(stream, &mut stash) {
-            Ok(Word::Stash) => {}
-            Ok(Word::Failed) => {
-                // Its next try may have begun meanwhile: then it stands still already, and no other stop comes.
-                if !begun {
-                    tracee.interrupt()?;
-                }
-                return Ok(None);
-            }
-            Ok(Word::Closed) if begun => return Ok(Some(stash)),
-            Ok(Word::Closed) => closed = true,
-            Err(error) => {
-                // Who could not say all of it did without.
-                tracing::debug!("a program said something in part: {error}");
-                stash.clear();
-                closed = true;
-                if begun {
-                    return Ok(Some(stash));
-                }
-            }
-        }
-    }
+    let mut stash = vec![0; bytes as usize];
+    stream.read_exact(&mut stash).map_err(|error| Error::io("hearing a program", error))?;
+    Ok(stash)
 }

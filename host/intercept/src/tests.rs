@@ -207,6 +207,24 @@ fn a_call_of_the_kernels_code_only_clears_registers() {
     assert_eq!(of(&[&call, rdx, &[0x5b, 0xc3]]), None);
     assert_eq!(of(&[&call, rdx]), None);
     assert_eq!(of(&[&call]), None);
+    // It is found by what the kernel puts onto a new program's stack, as far as that is there.
+    let stack: Vec<u8> = [2, 11, 12, 0, 21, 22, 23, 0, 6, 4096, 33, 0x7000, 0, 0]
+        .iter()
+        .flat_map(|word: &u64| word.to_le_bytes())
+        .collect();
+    assert_eq!(crate::kernel_code::by_stack(&stack), Some(0x7000));
+    for bytes in [0, 7, 40, 64, 88] {
+        assert_eq!(crate::kernel_code::by_stack(&stack[..bytes]), None, "{bytes} bytes");
+    }
+    assert_eq!(crate::kernel_code::by_stack(&[0xff; 64]), None);
+    // Room begins behind the last byte and behind the headers of sections, which may be zero.
+    let mut file = vec![0; 4096];
+    file[100] = 1;
+    assert_eq!(crate::kernel_code::room_in(&file), Some((112, 4096)));
+    (file[40], file[58], file[60]) = (200, 64, 2);
+    assert_eq!(crate::kernel_code::room_in(&file), Some((336, 4096)));
+    file[4095] = 1;
+    assert_eq!(crate::kernel_code::room_in(&file), None);
     // The kernel's code is found in a process, and in this one it begins as a program's file does.
     let begins = crate::kernel_code::of(std::process::id() as i32).expect("there is code of the kernel's");
     // SAFETY: the kernel maps at least a page there.

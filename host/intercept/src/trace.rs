@@ -10,6 +10,10 @@ use std::io::Error as IoError;
 const MOV_EAX: u8 = 0xb8;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const TRAP: u8 = 0xcc;
+/// Of Linux: who may, is told of a filter; EINVAL where there is none.
+const PTRACE_SECCOMP_GET_METADATA: libc::c_uint = 0x420d;
+/// `EXEC_FAILED` of `blob/weir.h`: in a register of who makes a child only to say so.
+pub(crate) const EXEC_FAILED: u64 = 0x6465_6c69_6166_2072;
 /// How the end of a call is told from a signal.
 const CALL_ENDS: i32 = libc::SIGTRAP | 0x80;
 
@@ -41,7 +45,9 @@ pub(crate) enum Stop {
     Trap,
     /// The end of a system call, when that was wanted.
     Call,
-    /// Anything else, such as PTRACE_INTERRUPT.
+    /// A child that it waited for (vfork) is over.
+    Child,
+    /// Anything else.
     Other,
     /// A signal that the program should get.
     Signal(i32),
@@ -59,7 +65,8 @@ fn request(what: libc::c_uint, thread: i32, address: usize, data: usize) -> Resu
 impl Tracee {
     /// Seizes `thread`; it does not stop.
     pub(crate) fn seize(thread: i32) -> Result<Tracee, Error> {
-        let options = (libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD) as usize;
+        let stops = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEVFORKDONE | libc::PTRACE_O_TRACESYSGOOD;
+        let options = stops as usize;
         request(libc::PTRACE_SEIZE, thread, 0, options).map_err(|error| Error::io("ptrace", error))?;
         Ok(Tracee { thread, attached: true, missed: Vec::new() })
     }
@@ -91,6 +98,7 @@ impl Tracee {
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
         Ok(Some(match (event, signal) {
             (libc::PTRACE_EVENT_EXEC, _) => Stop::Exec,
+            (libc::PTRACE_EVENT_VFORK_DONE, _) => Stop::Child,
             (0, libc::SIGTRAP) => Stop::Trap,
             (0, CALL_ENDS) => Stop::Call,
             (0, signal) => Stop::Signal(signal),
@@ -121,6 +129,16 @@ impl Tracee {
         // There is no call left that the kernel could want to make again.
         after.orig_rax = u64::MAX;
         self.set_registers(&after)
+    }
+
+    /// The same, with a number in the register that `weir_boot` of `blob/entry.S` takes it from.
+    pub(crate) fn begin_with(
+        &self,
+        registers: &libc::user_regs_struct,
+        place: u64,
+        told: u64,
+    ) -> Result<(), Error> {
+        self.begin_at(&libc::user_regs_struct { rbx: told, ..*registers }, place)
     }
 
     fn word(&self, at: u64) -> Result<u64, IoError> {
@@ -156,7 +174,7 @@ impl Tracee {
                 }
                 Some(Stop::Signal(signal)) => self.missed.push(signal),
                 Some(Stop::Gone) => return Err(Error::Refused("the process ended".to_owned())),
-                Some(Stop::Exec | Stop::Other) | None => {}
+                Some(Stop::Exec | Stop::Child | Stop::Other) | None => {}
             }
         }
     }
@@ -234,6 +252,49 @@ impl Tracee {
         asked.map(|after| after.rax)
     }
 
+    /// Whether system calls are filtered; nothing when the kernel does not tell us in this way.
+    pub(crate) fn has_filter(&self) -> Option<bool> {
+        // Filter number 0, and room for its flags.
+        let mut about = [0u64; 2];
+        let asked = request(
+            PTRACE_SECCOMP_GET_METADATA,
+            self.thread,
+            size_of_val(&about),
+            about.as_mut_ptr() as usize,
+        );
+        match asked.err().and_then(|error| error.raw_os_error()) {
+            None => Some(true),
+            Some(libc::EINVAL) => Some(false),
+            Some(_) => None,
+        }
+    }
+
+    /// Reads so much of its memory, or less where it ends.
+    pub(crate) fn read(&self, at: u64, bytes: usize) -> Option<Vec<u8>> {
+        let mut read = Vec::<u8>::with_capacity(bytes);
+        let local = libc::iovec { iov_base: read.as_mut_ptr().cast(), iov_len: bytes };
+        let remote = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: bytes };
+        // SAFETY: writes at most as many bytes as there is room for; the other side is another process's memory, checked by the kernel.
+        let got =
+            unsafe { libc::process_vm_readv(self.thread, &raw const local, 1, &raw const remote, 1, 0) };
+        let got = usize::try_from(got).ok()?;
+        // SAFETY: the kernel wrote so many.
+        unsafe { read.set_len(got) };
+        Some(read)
+    }
+
+    /// Writes where it may not write itself, in a copy of its own.
+    pub(crate) fn write_code(&self, at: u64, code: &[u8]) -> Result<(), Error> {
+        for (number, part) in code.chunks(size_of::<u64>()).enumerate() {
+            let mut word = [0; size_of::<u64>()];
+            word[..part.len()].copy_from_slice(part);
+            let place = at as usize + number * size_of::<u64>();
+            request(libc::PTRACE_POKEDATA, self.thread, place, u64::from_le_bytes(word) as usize)
+                .map_err(|error| Error::io("writing code into the program", error))?;
+        }
+        Ok(())
+    }
+
     /// Writes into its memory, one part after the other.
     pub(crate) fn write<const PARTS: usize>(&self, parts: [(u64, &[u8]); PARTS]) -> Result<(), Error> {
         let local = parts.map(|(_, bytes)| libc::iovec {
@@ -253,13 +314,17 @@ impl Tracee {
         }
     }
 
-    /// Stops it wherever it is, so that it can be let go.
-    pub(crate) fn interrupt(&mut self) -> Result<(), Error> {
-        self.ask(libc::PTRACE_INTERRUPT, 0)?;
-        if let Some(Stop::Signal(signal)) = self.stop(true)? {
-            self.missed.push(signal);
+    /// Until it stands at the beginning of its new program. False when it will not stand there: the exec failed, or it ended.
+    pub(crate) fn wait_for_program(&mut self) -> Result<bool, Error> {
+        loop {
+            match self.stop(true)? {
+                Some(Stop::Exec) => return Ok(true),
+                Some(Stop::Gone) => return Ok(false),
+                Some(Stop::Child) if self.registers()?.r8 == EXEC_FAILED => return Ok(false),
+                Some(Stop::Signal(signal)) => self.go_on(signal)?,
+                Some(Stop::Trap | Stop::Call | Stop::Child | Stop::Other) | None => self.go_on(0)?,
+            }
         }
-        Ok(())
     }
 }
 
@@ -276,6 +341,19 @@ impl Drop for Tracee {
         for signal in self.missed.iter().skip(1) {
             // SAFETY: sends a signal, as its sender meant to.
             unsafe { libc::syscall(libc::SYS_tkill, self.thread, *signal) };
+        }
+    }
+}
+
+/// Says to who traces this thread, because it is about to begin a program, that it does not: see `weir_exec_failed` of `blob/exec.c`.
+pub(crate) fn let_go() {
+    // SAFETY: the child is a copy that ends at once and touches nothing; we wait for it, as nobody else is told of it.
+    unsafe {
+        let child = libc::syscall(libc::SYS_clone, libc::CLONE_VFORK, 0, 0, 0, EXEC_FAILED);
+        if child == 0 {
+            libc::syscall(libc::SYS_exit, 0);
+        } else if child > 0 {
+            libc::waitpid(child as i32, std::ptr::null_mut(), libc::__WALL);
         }
     }
 }

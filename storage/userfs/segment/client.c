@@ -237,6 +237,12 @@ void stop(u32 why) {
 
 void client_stop(void) { stop(SEGMENT_SANDBOX); }
 
+void client_counted(u64 caught, u64 calls) {
+  if (!segment) return;
+  __atomic_fetch_add(&segment->caught, caught, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&segment->calls, calls, __ATOMIC_RELAXED);
+}
+
 void client_unseen(void) { stop(SEGMENT_SITES); }
 
 void client_forked(void) {

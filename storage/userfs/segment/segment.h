@@ -94,6 +94,7 @@ struct segment {
   u64 invalidations;
   u64 passed; /* accelerated processes had to take the kernel's way */
   u64 names_offset; /* of struct segment_names (names.h); 0 where names are the daemon's alone */
+  u64 caught, calls; /* where every call is caught: of these so many needed a signal */
   struct segment_process processes[SEGMENT_PROCESSES_MAX];
 };
 #define HEAD_BLOCKS 2ul

@@ -59,40 +59,33 @@ static int take(u32 fd, struct stashed *to) {
   return 1;
 }
 
-static int say(i32 line, const void *what, u64 bytes) {
-  for (const u8 *at = what; bytes;) {
-    i64 done = SYS(NR_write, line, at, bytes, 0, 0, 0);
-    if (done <= 0) return 0;
-    at += done;
-    bytes -= (u64)done;
-  }
-  return 1;
-}
-
-int client_stash(i32 line) {
+int client_stash(i32 line, struct question *question) {
   struct stashed some[AT_ONCE];
-  u64 count = 0, said = 0, head[2] = {'s', 0};
-  if (!segment) return 1;
+  u64 count = 0, seen_count = 0;
+  if (!segment) return weir_say(line, question, sizeof *question);
   if (stopped || weir_threads) return 0;
   for (u32 fd = 0; fd < descriptors_end; fd++) {
     struct descriptor *d = &descriptors[fd];
-    if (state(weir_states[fd]) == OURS && d->passing) return 0;
-    if (said < FEW) looked_at(fd);
+    if (state(weir_states[fd]) == OURS && d->passing) {
+      question->bytes = 0;
+      return 0;
+    }
+    if (seen_count < FEW) looked_at(fd);
     private_end(fd, d);
     if (!take(fd, some)) continue;
-    head[1] += sizeof *some;
-    if (said++ < FEW && d->moved) SYS(NR_lseek, fd, d->position, 0, 0, 0, 0);
+    question->bytes += sizeof *some;
+    if (seen_count++ < FEW && d->moved) SYS(NR_lseek, fd, d->position, 0, 0, 0, 0);
   }
-  if (!head[1]) return 1;
-  if (!say(line, head, sizeof head)) return 0;
+  /* What is said in part is not heard: the injector does not answer. */
+  if (!weir_say(line, question, sizeof *question)) return 0;
   for (u32 fd = 0; fd < descriptors_end; fd++) {
     count += (u64)take(fd, some + count);
     if (count == AT_ONCE) {
-      if (!say(line, some, sizeof some)) return 0;
+      if (!weir_say(line, some, sizeof some)) return 0;
       count = 0;
     }
   }
-  return !count || say(line, some, count * sizeof *some);
+  return weir_say(line, some, count * sizeof *some);
 }
 
 /* There is no other thread yet. */

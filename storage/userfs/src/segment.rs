@@ -53,6 +53,8 @@ struct Head {
     invalidations: AtomicU64,
     passed: AtomicU64,
     names_offset: u64,
+    caught: AtomicU64,
+    calls: AtomicU64,
     processes: [RawProcess; PROCESSES_MAX],
 }
 
@@ -178,6 +180,12 @@ pub struct SegmentFigures {
     /// Files that accelerated processes made themselves.
     #[serde(default)]
     pub files_made: u64,
+    /// Calls of programs run with `--every-call`, and how many of them the kernel had to send by a signal.
+    #[serde(default)]
+    pub calls: u64,
+    /// See `calls`.
+    #[serde(default)]
+    pub caught: u64,
 }
 
 /// A process that maps a segment.
@@ -315,6 +323,8 @@ impl Segment {
             bytes_read: all(&head.bytes_read, |process| &process.bytes_read),
             bytes_written: all(&head.bytes_written, |process| &process.bytes_written),
             invalidations: of(&head.invalidations),
+            calls: of(&head.calls),
+            caught: of(&head.caught),
             passed: of(&head.passed),
             files_made: self.files_made(),
         }

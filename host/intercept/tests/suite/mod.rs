@@ -1,13 +1,14 @@
 //! Programs run with and without interception must do the same.
 #![allow(unsafe_code)]
 
+mod every;
 mod programs;
 mod refused;
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use weir_intercept::{Blob, Injector, announce};
+use weir_intercept::{Blob, Calls, Injector, announce_for};
 
 /// An injector of this test's own, whose blob passes every call on; nothing when this machine cannot.
 pub fn injector(test: &str) -> Option<Injector> {
@@ -22,12 +23,17 @@ pub fn injector(test: &str) -> Option<Injector> {
 
 /// Makes `command` ask `injector` before it begins.
 pub fn intercept<'a>(command: &'a mut Command, injector: &Injector) -> &'a mut Command {
+    intercept_for(command, injector, Calls::Known)
+}
+
+/// The same, and which calls are seen.
+pub fn intercept_for<'a>(command: &'a mut Command, injector: &Injector, calls: Calls) -> &'a mut Command {
     let name = injector.name().to_owned();
     // SAFETY: asks by a socket between fork and exec; the tests' other threads hold no lock that this needs but the
     // allocator's, which fork leaves usable.
     unsafe {
         command.pre_exec(move || {
-            let announced = announce(&name).map_err(std::io::Error::other)?;
+            let announced = announce_for(&name, calls).map_err(std::io::Error::other)?;
             std::mem::forget(announced);
             Ok(())
         })

@@ -1,8 +1,10 @@
 //! What runs: dynamic, static and Go programs; forks, threads, signals, exec after exec.
 
 use super::{injector, intercept, run, text};
-use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use weir_intercept::announce;
 
 const BASH: &[&str] = &["bash"];
 const PYTHON: &[&str] = &["/usr/bin/python3"];
@@ -65,6 +67,81 @@ except FileNotFoundError:
 }
 
 #[test]
+fn an_exec_that_fails_lets_go() {
+    let Some(injector) = injector("an_exec_that_fails") else { return };
+    // It is there, so the injector is asked, but may not be run.
+    let script = r"
+import os, signal, threading
+tracer = lambda: [line.split()[1] for line in open('/proc/thread-self/status') if line.startswith('TracerPid')]
+def attempts():
+    for i in range(50):
+        try:
+            os.execv('/etc/passwd', ['passwd'])
+        except PermissionError:
+            assert tracer() == ['0']
+            assert os.waitstatus_to_exitcode(os.system('exit 3')) == 3
+attempts()
+threads = [threading.Thread(target=attempts) for _ in range(4)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+try:
+    os.waitpid(-1, 0x40000000)
+except ChildProcessError:
+    os.execv('/bin/echo', ['echo', 'done'])
+";
+    assert_eq!(text(&run(&injector, PYTHON, script)), "done\n");
+    let figures = injector.figures();
+    assert_eq!((figures.injected, figures.refused.len()), (2 + 5 * 50, 0), "{figures:?}");
+}
+
+#[test]
+fn a_word_is_taken_back() {
+    let Some(injector) = injector("a_word") else { return };
+    let name = injector.name().to_owned();
+    let mut command = Command::new("/bin/grep");
+    // SAFETY: as `intercept`.
+    unsafe {
+        command.args(["TracerPid", "/proc/self/status"]).pre_exec(move || {
+            drop(announce(&name).map_err(std::io::Error::other)?);
+            Ok(())
+        });
+    }
+    assert_eq!(text(&command.output().unwrap()), "TracerPid:\t0\n");
+    let figures = injector.figures();
+    assert_eq!((figures.injected, figures.refused.len()), (0, 0), "{figures:?}");
+}
+
+#[test]
+fn what_does_not_fit_below_the_stack_has_memory_of_its_own() {
+    let Some(injector) = injector("what_does_not_fit") else { return };
+    for (said, stack) in [(200 << 10, None), (16, Some(32 << 10)), (1 << 20, Some(64 << 10))] {
+        let name = injector.name().to_owned();
+        let mut command = Command::new("/bin/echo");
+        // SAFETY: as `intercept`.
+        unsafe {
+            command.arg("fine").pre_exec(move || {
+                use std::io::{Read, Write};
+                use std::os::linux::net::SocketAddrExt;
+                use std::os::unix::net::{SocketAddr, UnixStream};
+                if let Some(bytes) = stack {
+                    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+                    libc::setrlimit(libc::RLIMIT_STACK, &raw const limit);
+                }
+                let mut line = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?)?;
+                let mut question = vec![0; 24 + said];
+                question[..4].copy_from_slice(&libc::getpid().to_le_bytes());
+                question[16..24].copy_from_slice(&(said as u64).to_le_bytes());
+                line.write_all(&question)?;
+                line.read_exact(&mut [0])
+            });
+        }
+        assert_eq!(text(&command.output().unwrap()), "fine\n", "{said} {stack:?}");
+    }
+    let figures = injector.figures();
+    assert_eq!((figures.injected, figures.refused.len()), (3, 0), "{figures:?}");
+}
+
+#[test]
 fn handlers_and_stacks_of_a_c_program() {
     let Some(injector) = injector("handlers") else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -79,18 +156,25 @@ fn handlers_and_stacks_of_a_c_program() {
     }
 }
 
-#[test]
-fn a_go_program_is_intercepted() {
-    let Some(injector) = injector("a_go_program") else { return };
-    let go = ["/usr/local/go/bin/go", "/usr/bin/go"].into_iter().find(|path| Path::new(path).exists());
-    let Some(go) = go else { return println!("NOT RUN a_go_program: there is no Go") };
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("program");
+/// A static program whose threads have small stacks; nothing where it cannot be built.
+pub fn go_program(folder: &Path) -> Option<PathBuf> {
+    let go = ["/usr/local/go/bin/go", "/usr/bin/go"].into_iter().find(|path| Path::new(path).exists())?;
+    let program = folder.join("program");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/many.go");
     let mut build = Command::new(go);
     build.args(["build", "-o"]).arg(&program).arg(&source).env("GOFLAGS", "-mod=mod").env("CGO_ENABLED", "0");
-    build.env("GOCACHE", folder.path().join("cache")).env("HOME", folder.path());
+    build.env("GOCACHE", folder.join("cache")).env("HOME", folder);
     assert!(build.status().unwrap().success());
+    Some(program)
+}
+
+#[test]
+fn a_go_program_is_intercepted() {
+    let Some(injector) = injector("a_go_program") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = go_program(folder.path()) else {
+        return println!("NOT RUN a_go_program: there is no Go");
+    };
     let output = intercept(&mut Command::new(&program), &injector).output().unwrap();
     assert_eq!(text(&output), "4096\nfrom echo\n");
     assert_eq!(injector.figures().injected, 2);

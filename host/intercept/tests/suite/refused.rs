@@ -80,7 +80,9 @@ fn a_thread_of_another_process_is_not_seized() {
     let mut other = Command::new("sleep").arg("60").spawn().unwrap();
     let address = SocketAddr::from_abstract_name(injector.name()).unwrap();
     let mut line = UnixStream::connect_addr(&address).unwrap();
-    line.write_all(&(other.id() as i32).to_le_bytes()).unwrap();
+    let mut question = [0; 24];
+    question[..4].copy_from_slice(&(other.id() as i32).to_le_bytes());
+    line.write_all(&question).unwrap();
     let mut answer = [0; 1];
     assert_eq!((line.read(&mut answer).unwrap(), answer), (1, *b"n"));
     let status = std::fs::read_to_string(format!("/proc/{}/status", other.id())).unwrap();

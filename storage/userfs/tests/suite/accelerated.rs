@@ -8,9 +8,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use weir_intercept::{Injector, announce};
+use weir_intercept::{Calls, Injector, announce_for};
 use weir_userfs::accelerate;
 use weir_userfs::mem::Limits;
+use weir_userfs::segment::SegmentFigures;
 
 pub const PYTHON: &str = "/usr/bin/python3";
 
@@ -38,12 +39,17 @@ impl Accelerated {
     }
 
     pub fn command(&self, program: &str) -> Command {
+        self.command_for(program, Calls::Known)
+    }
+
+    /// The same, and which calls are seen.
+    pub fn command_for(&self, program: &str, calls: Calls) -> Command {
         let mut command = Command::new(program);
         let name = self.injector.name().to_owned();
         // SAFETY: a question by a socket between fork and exec; fork leaves the allocator usable.
         unsafe {
             command.pre_exec(move || {
-                std::mem::forget(announce(&name).map_err(std::io::Error::other)?);
+                std::mem::forget(announce_for(&name, calls).map_err(std::io::Error::other)?);
                 Ok(())
             });
         }
@@ -60,6 +66,10 @@ impl Accelerated {
         let output = self.command("bash").args(["-ec", script]).output().unwrap();
         assert!(output.status.success(), "{script}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn figures(&mut self) -> SegmentFigures {
+        self.on.mount().backend().segment().unwrap().figures()
     }
 
     /// Reads and writes that were served without the kernel.

@@ -6,6 +6,7 @@ mod beneath;
 mod crashes;
 mod creation;
 mod doctor;
+mod every;
 mod files;
 mod mounts;
 mod named;

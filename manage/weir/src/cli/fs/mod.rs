@@ -12,7 +12,7 @@ use std::process::{Child, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use weir_intercept::Announced;
+use weir_intercept::{Announced, Calls};
 use weir_userfs::control::{self, Answer, Question, Status};
 use weir_userfs::daemon::Task;
 use weir_userfs::keeper;
@@ -45,6 +45,9 @@ enum Command {
         /// The mount, if there are several
         #[arg(long, value_name = "FOLDER")]
         mount: Option<PathBuf>,
+        /// See every system call, also from code of unknown forms and code made at run time; each call costs more
+        #[arg(long)]
+        every_call: bool,
     },
     /// Show mounts, accelerated processes, operations, latencies and errors
     Status {
@@ -78,6 +81,9 @@ struct Run {
     /// Fail instead of running through the kernel when the program cannot be accelerated
     #[arg(long)]
     strict: bool,
+    /// See every system call, also from code of unknown forms and code made at run time; each call costs more
+    #[arg(long)]
+    every_call: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
@@ -126,9 +132,9 @@ impl FileSystems {
             Command::Mount(arguments) => mount(&arguments, &state)?,
             Command::Serve(arguments) => serve(arguments.task(state))?,
             Command::Run(run) => return Err(run.run(&state)),
-            Command::Shell { mount } => {
+            Command::Shell { mount, every_call } => {
                 let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-                return Err(Run { mount, strict: false, program: vec![shell] }.run(&state));
+                return Err(Run { mount, strict: false, every_call, program: vec![shell] }.run(&state));
             }
             Command::Status { output } => {
                 let all = control::all(&state);
@@ -185,7 +191,10 @@ impl Run {
         let name = acceleration.injector.as_ref().ok_or_else(|| {
             Failure::Missing(acceleration.why_not.clone().unwrap_or_else(|| "it is not possible".to_owned()))
         })?;
-        weir_intercept::announce(name).map(Some).map_err(|error| Failure::Missing(error.to_string()))
+        let calls = if self.every_call { Calls::Every } else { Calls::Known };
+        weir_intercept::announce_for(name, calls)
+            .map(Some)
+            .map_err(|error| Failure::Missing(error.to_string()))
     }
 }
 
@@ -266,6 +275,13 @@ fn show_processes(status: &Status) {
             ]);
         }
         println!("\n{}\n{table}", status.mount);
+    }
+    if let Some(figures) = status.segment.as_ref().filter(|figures| figures.calls > 0) {
+        let (caught, calls) = (figures.caught, figures.calls);
+        println!(
+            "\n{}: {caught} of {calls} calls of programs run with --every-call came by a signal",
+            status.mount
+        );
     }
     if !accelerated.refused.is_empty() {
         let mut table = output::table(&["NOT ACCELERATED BECAUSE", "PROGRAMS"]);
