@@ -239,5 +239,7 @@ void weir_start(const u64 *stack, const struct told *told, i32 injector) {
   SYS(NR_close, injector, 0, 0, 0, 0, 0);
   if (weir_configuration.flags & EVERY_CALL) weir_every_begin();
   if (weir_figures.sites_left_unknown) client_unseen();
-  if (told->memory) SYS(NR_munmap, told->memory, told->memory_bytes, 0, 0, 0, 0);
+  /* Our stack is in it: entry.S gives it back. */
+  weir_configuration.memory = told->memory;
+  weir_configuration.memory_bytes = told->memory_bytes;
 }

@@ -99,6 +99,12 @@ weir_begin:
     mov %ebp, %edx
     call weir_start
     mov %r12, %rsp
+    mov weir_configuration+16(%rip), %rdi
+    mov weir_configuration+24(%rip), %rsi
+    test %rsi, %rsi
+    jz 2f
+    ask 11                         /* munmap */
+2:
     begin_program weir_configuration+8(%rip)
 
 /* rax: number, rcx: continuation. Free: r11 and flags. */

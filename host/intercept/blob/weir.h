@@ -96,7 +96,8 @@ struct told {
 struct configuration {
   u64 magic;
   u64 program_entry;  /* where the program would have begun */
-  u64 reserved[6];
+  u64 memory, memory_bytes; /* 16: of struct told */
+  u64 reserved[4];
   u8 injector[112];   /* name of the injector's socket (abstract, without the leading zero), empty for none */
   u32 injector_bytes;
   u32 client_bytes;
