@@ -8,6 +8,7 @@
 //! - [`Error::Stopped`], [`Error::LeaderLost`]: it may be in the order or come into it.
 //! - everything else: it is not in the order and never will be.
 
+mod agreeing;
 mod care;
 mod epochs;
 mod handle;
@@ -38,10 +39,12 @@ use crate::rules::Overlay;
 use crate::settings::Settings;
 use crate::votes::{self, Votes, VotesWriter};
 use crate::wire::{MESSAGE_OVERHEAD_BYTES, Message};
+use agreeing::Agreeing;
 use epochs::{Lanes, Membership};
 use health::Health;
 use words::Word;
 
+pub use agreeing::ProcessorTime;
 pub use epochs::{ChangeDone, Linked, Tracks};
 pub use handle::{EvidenceSink, PeerSink, WaitSink};
 
@@ -111,43 +114,6 @@ pub struct ReplicaCounters {
     pub agreements: u64,
     /// Processor time of the thread of consensus in them, nanoseconds: the rest of its time nobody waits for.
     pub agreement_cpu_ns: u64,
-}
-
-/// Processor time of the calling thread, nanoseconds.
-pub type ProcessorTime = fn() -> u64;
-
-/// The processor time of agreeing.
-#[derive(Default)]
-struct Agreeing {
-    /// Where there is a processor to look at.
-    processor: Option<ProcessorTime>,
-    /// What it had used when the last thing came that was not asked for by consensus.
-    came_ns: u64,
-    /// What it had used when something to order came.
-    begun_ns: Option<u64>,
-}
-
-impl Agreeing {
-    /// Something comes.
-    fn comes(&mut self) {
-        if let (Some(processor), None) = (self.processor, self.begun_ns) {
-            self.came_ns = processor();
-        }
-    }
-
-    /// It was done, and something is left to order, or not. Gives what an agreement took that is over.
-    fn goes(&mut self, ordering: bool) -> Option<u64> {
-        let processor = self.processor?;
-        match (self.begun_ns, ordering) {
-            (None, true) => self.begun_ns = Some(self.came_ns),
-            (Some(begun_ns), false) => {
-                self.begun_ns = None;
-                return Some(processor().saturating_sub(begun_ns));
-            }
-            _ => {}
-        }
-        None
-    }
 }
 
 #[derive(Default)]
