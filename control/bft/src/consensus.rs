@@ -28,6 +28,7 @@ use crate::error::Error;
 use crate::evidence::{Conflict, conflict_of};
 use crate::members::{MEMBERS_MAX, Roster};
 use crate::settings::Settings;
+use crate::turns::Turns;
 use crate::wire::Digest;
 
 /// What the partitions of votes begin with; their epoch follows.
@@ -224,6 +225,7 @@ pub(crate) enum Question {
 pub(crate) struct Mailbox {
     pub questions: mpsc::UnboundedSender<Question>,
     pub view: std::sync::Arc<AtomicU64>,
+    pub turns: Turns,
 }
 
 impl Mailbox {
@@ -282,6 +284,7 @@ impl Reporter for Mailbox {
     type Activity = Activity<Scheme, Payload>;
 
     fn report(&mut self, activity: Self::Activity) -> Feedback {
+        self.turns.reported(&activity);
         match activity {
             Activity::Finalization(finalization) => {
                 let view = finalization.view().get();

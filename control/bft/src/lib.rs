@@ -54,6 +54,7 @@ pub mod members;
 pub mod replica;
 pub mod rules;
 pub mod settings;
+mod turns;
 pub mod votes;
 pub mod wire;
 

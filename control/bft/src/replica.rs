@@ -37,6 +37,7 @@ use crate::journal::{self, Journal, OpenedJournal, Write, Writer, Written, locke
 use crate::members::{Change, Roster};
 use crate::rules::Overlay;
 use crate::settings::Settings;
+use crate::turns::Turns;
 use crate::votes::{self, Votes, VotesWriter};
 use crate::wire::{MESSAGE_OVERHEAD_BYTES, Message};
 use agreeing::Agreeing;
@@ -112,6 +113,8 @@ pub struct ReplicaCounters {
     pub wishes_refused: u64,
     /// Times that something to order came when nothing was, until all of it was committed.
     pub agreements: u64,
+    /// Times that the votes of a member were not heard any more, because its turns to lead came to nothing.
+    pub unheard: u64,
     /// Processor time of the thread of consensus in them, nanoseconds: the rest of its time nobody waits for.
     pub agreement_cpu_ns: u64,
 }
@@ -202,6 +205,10 @@ pub struct Run {
     barriers: Vec<Completion>,
     barriers_in_flight: usize,
     agreeing: Agreeing,
+    /// Of the present epoch.
+    turns: Option<Turns>,
+    /// How often a member was not heard any more in the epochs before.
+    turns_before: u64,
 }
 
 /// A channel of the network between the members: one for each number in [`CHANNELS`].
@@ -352,6 +359,8 @@ pub fn open(
         barriers: Vec::new(),
         barriers_in_flight: 0,
         agreeing: Agreeing::default(),
+        turns: None,
+        turns_before: 0,
     };
     run.publish();
     run.know_members();
@@ -547,6 +556,10 @@ impl Run {
             Answer::Done(..) | Answer::Barrier(..) | Answer::Pumped | Answer::Approval => true,
         });
         self.core.tick(self.now_ms, out);
+        let unheard = self.turns_before + self.turns.as_ref().map_or(0, Turns::unheard);
+        locked(&self.inner.seen).counters.unheard = unheard;
+        let not_heard = self.turns.iter().flat_map(Turns::not_heard);
+        self.core.put_off(not_heard.filter_map(|key| self.keys.id_of(&key)).collect());
         self.look_after_change(out);
         self.give_up(out);
     }

@@ -1,6 +1,6 @@
 //! Which blocks are right: building one when this replica leads, judging what others propose, and saying when a block may be final.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use weir_order::Waiting;
 
@@ -28,6 +28,13 @@ impl Core {
             Ancestry::Dead => None,
         };
         let digest = match block {
+            // Whoever keeps others busy by what nobody needs does not have them begin without those who come a moment later.
+            Some(block)
+                if now_ms < until_ms
+                    && block.refs.iter().all(|one| self.put_off.contains(&one.name.origin)) =>
+            {
+                return;
+            }
             Some(block) => {
                 let (digest, number) = (block.digest(), self.store(Tag::Block, block.encode(), out));
                 let known = Known { block, number: Some(number), from: self.me, judged: true };
@@ -40,6 +47,11 @@ impl Core {
         };
         self.leading = None;
         out.push(Output::Proposed { ticket, digest });
+    }
+
+    /// Whose batches alone are no reason to propose at once: they go with those of others, or when the view has been held long enough.
+    pub fn put_off(&mut self, members: BTreeSet<u32>) {
+        self.put_off = members;
     }
 
     /// Whether anything waits to be ordered.

@@ -20,7 +20,7 @@ pub use catch_up::Seen;
 pub(crate) use commit::of_application;
 pub use commit::{decode_final, encode_final};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use weir_order::{Entry, Error, Position};
@@ -345,6 +345,7 @@ pub struct Core {
     /// Own proposals whose fate is open, by life and sequence.
     own: BTreeMap<(u64, u64), Own>,
     leading: Option<Leading>,
+    put_off: BTreeSet<u32>,
     verifying: VecDeque<Verifying>,
     certifying: VecDeque<Certifying>,
     target: Option<Target>,
@@ -415,6 +416,7 @@ impl Core {
             unasked: BTreeMap::new(),
             own: BTreeMap::new(),
             leading: None,
+            put_off: BTreeSet::new(),
             verifying: VecDeque::new(),
             certifying: VecDeque::new(),
             target: None,

@@ -21,6 +21,7 @@ use crate::consensus::{KeyRing, Mailbox, Question, config, epoch_of};
 use crate::core::Output;
 use crate::journal::locked;
 use crate::members::{Approval, Change, MEMBERS_MAX, Member};
+use crate::turns::{Hearing, Turns};
 use crate::votes::Keeping;
 
 /// Epochs whose votes are kept: after a power cut the journal may end before the present one.
@@ -208,7 +209,11 @@ impl Run {
         rng.fill_bytes(&mut seed);
         let keys = KeyRing::new(&self.inner.settings.group, &self.identity, roster, seed);
         self.keys = keys.map_err(|error| error.to_string())?;
-        let mailbox = Mailbox { questions, view: self.inner.view.clone() };
+        let clock = context.child("turns").with_attribute("epoch", epoch);
+        let now = Box::new(move || clock.current());
+        let turns = Turns::new(self.inner.settings.timers, self.keys.scheme.clone(), self.keys.epoch, now);
+        self.turns_before += self.turns.replace(turns.clone()).map_or(0, |before| before.unheard());
+        let mailbox = Mailbox { questions, view: self.inner.view.clone(), turns: turns.clone() };
         // Views are counted anew.
         self.inner.view.store(0, std::sync::atomic::Ordering::Relaxed);
         let config = config(&self.inner.settings, &self.keys, mailbox, blocker);
@@ -220,11 +225,11 @@ impl Run {
         let engine = simplex::Engine::new(context, config);
         let closed = |error: commonware_p2p::utils::mux::Error| format!("a lane for votes: {error}");
         let [votes, certificates, fetches] = &mut lanes.0;
-        let votes = votes.register(epoch).await.map_err(closed)?;
+        let (vote_sender, vote_receiver) = votes.register(epoch).await.map_err(closed)?;
         let (sender, receiver) = certificates.register(epoch).await.map_err(closed)?;
         let sender = Late::new(late, sender, hold(&self.inner.settings.timers));
         consensus.engine = Engine(Some(engine.start(
-            votes,
+            (vote_sender, Hearing::new(vote_receiver, turns)),
             (sender, receiver),
             fetches.register(epoch).await.map_err(closed)?,
         )));

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use commonware_runtime::deterministic::{Config, Context, Runner};
 use commonware_runtime::{Clock, Runner as _, Spawner, Supervisor};
 use weir_base::world::Rng;
-use weir_bft::Evidence;
 use weir_bft::members::{Change, Roster};
+use weir_bft::{Evidence, Settings, Timers};
 
 use super::sim::{Fate, MACHINES, MEMBERS, NO_MEMBER, Sim, identity, propose, settings};
 use super::traitor::{Betrayal, Kind, betray};
@@ -629,4 +629,43 @@ fn a_canary_with_other_founders_is_noticed() {
         run(&Case { seed: 1, trouble: Trouble::Changes, traitor: None, second: None, canary: true });
     let noticed = outcome.violations.iter().any(|what| what.contains("another has Roster { epoch: 1,"));
     assert!(noticed, "a member of another history was not noticed: {:?}", outcome.violations);
+}
+
+/// How many proposals one caller gets ordered, one after the other, in so much simulated time; and how often honest members left one unheard.
+fn pace(kind: Kind) -> (u64, u64) {
+    const FOR: Duration = Duration::from_secs(10);
+    let config = Config::new().with_seed(1).with_timeout(Some(Duration::from_secs(600)));
+    Runner::new(config).start(|context| async move {
+        let settings = Settings { timers: Timers::LAN, ..settings() };
+        let mut sim = Sim::new(context.child("sim"), 1, settings, MEMBERS).await;
+        let honest = [1, 2, 3];
+        restart(&mut sim, &honest).await;
+        let channels = sim.channels(TRAITOR).await;
+        let (me, founders) = (identity(TRAITOR), sim.members.clone());
+        let betrayal = Betrayal { group: sim.settings.group.clone(), me, founders, kind, seed: 5 };
+        context.child("traitor").spawn(|context| betray(context, betrayal, channels));
+        // Until it is known what it does.
+        context.sleep(Duration::from_secs(2)).await;
+        let replica = sim.replica(1).unwrap();
+        let (mut count, begun) = (0, context.current());
+        while context.current().duration_since(begun).unwrap() < FOR {
+            let fate = propose(&context, &replica, 1_000 + count, 8).await;
+            assert!(matches!(fate, Fate::Committed(_)), "{fate:?}");
+            count += 1;
+        }
+        (count, honest.iter().map(|id| sim.replica(*id).unwrap().counters().unheard).sum())
+    })
+}
+
+#[test]
+fn a_member_whose_turns_come_to_nothing_costs_little_more_than_a_silent_one() {
+    let (silent, unheard) = pace(Kind::Silent);
+    assert_eq!(unheard, 0, "who is silent is passed over already");
+    for kind in [Kind::Forges, Kind::Repeats, Kind::Usurps] {
+        let (ordered, unheard) = pace(kind);
+        println!("{kind:?}: {ordered} ordered, {silent} beside a silent member");
+        assert!(unheard >= 3, "{kind:?}: honest members left it unheard {unheard} times");
+        // Without that it is a third (forges) and two thirds (usurps).
+        assert!(10 * ordered >= 8 * silent, "{kind:?}: {ordered} ordered, {silent} beside a silent member");
+    }
 }

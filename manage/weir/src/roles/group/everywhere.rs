@@ -305,6 +305,7 @@ impl Order for Everywhere {
             ("repairs", counters.repairs),
             ("wishes_refused", counters.wishes_refused),
             ("agreements", counters.agreements),
+            ("unheard", counters.unheard),
             ("agreement_cpu_us", counters.agreement_cpu_ns / 1_000),
             ("epochs", core.epochs),
             ("epoch_pause_ms", core.epoch_pause_ms),
