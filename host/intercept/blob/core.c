@@ -102,6 +102,7 @@ static u64 before_clone(struct call *call) {
     if (vfork) own->vfork_child = block;
     else weir_threads = 1;
     block->critical = block->deferred = block->id = 0;
+    block->waiting = 0;
     block->passive = own->passive || !(flags & CLONE_FILES);
     block->entry = own->entry;
     block->pass = own->pass;

@@ -42,24 +42,37 @@ enum { ACT_PASS = 0, ACT_DONE = 1, ACT_AFTER = 2, ACT_ON_STACK = 3 };
 struct thread {
   struct thread *self;    /* 0 */
   u32 critical;           /* 8 */
-  u32 deferred;           /* 12: the signal that waits, 0 for none */
+  u32 deferred;           /* 12: whether signals wait until it is not */
   u64 user_stack;         /* 16 */
   u64 stack_top;          /* 24 */
   u32 id;                 /* 32: 0 until asked */
   u32 passive;            /* 36: a vfork child: its descriptors are not its parent's, its memory is */
-  u64 saved_mask;         /* 40 */
-  u8 info[128];           /* 48: siginfo of the deferred signal */
-  struct thread *vfork_child; /* 176: block for the child of a vfork, kept for the next one */
-  struct thread *next_free;   /* 184 */
-  i32 exec_line; /* 192: what the injector was asked by while an exec is tried, -1 for none */
-  u64 entry;     /* 200: weir_entry or weir_entry_every, for trampolines */
-  u64 pass;      /* 208: where a call is passed on that the client has seen */
-  u64 every;     /* 216: whether every call is caught */
-  u64 scratch[5]; /* 224: registers of a child, and of a call that has no stack */
-  u64 calls;      /* 264: made since it was told last, where every call is caught */
-  u64 scratch_more[2]; /* 272 */
+  u64 saved_mask;         /* 40: of blocked signals, while some wait */
+  u64 waiting;            /* 48: a bit for each that waits */
+  u64 entry;              /* 56: weir_entry or weir_entry_every, for trampolines */
+  u64 pass;               /* 64: where a call is passed on that the client has seen */
+  u64 every;              /* 72: whether every call is caught */
+  u64 calls;              /* 80: made since it was told last, where every call is caught */
+  u64 scratch[7];         /* 88: registers of a child, and of a call that has no stack */
+  struct thread *vfork_child; /* block for the child of a vfork, kept for the next one */
+  struct thread *next_free;
+  i32 exec_line; /* what the injector was asked by while an exec is tried, -1 for none */
 };
-#define THREAD_ENTRY 200
+#define THREAD_ENTRY 56
+/* As entry.S has them. */
+#define PLACE_OF(member, place) _Static_assert(__builtin_offsetof(struct thread, member) == (place), "entry.S says where it is")
+PLACE_OF(critical, 8);
+PLACE_OF(deferred, 12);
+PLACE_OF(user_stack, 16);
+PLACE_OF(stack_top, 24);
+PLACE_OF(id, 32);
+PLACE_OF(saved_mask, 40);
+PLACE_OF(waiting, 48);
+PLACE_OF(entry, THREAD_ENTRY);
+PLACE_OF(pass, 64);
+PLACE_OF(every, 72);
+PLACE_OF(calls, 80);
+PLACE_OF(scratch, 88);
 /* Flags of a question and of what is told: calls from places that are of no known form are caught too. See every.c. */
 #define EVERY_CALL 1ul
 
