@@ -28,6 +28,11 @@
 #define BYTES    32
 #define BEGIN    40
 #define ENTRY    48
+#define SOCKET_BYTES 152
+#define SOCKET   160
+/* Below it: struct stat, then a question. */
+#define STAT     -160
+#define QUESTION -160
 
     .macro ask number
     mov $\number, %eax
@@ -42,7 +47,8 @@
     .endm
 
 /* What runs first, in place of the program's entry, wherever the injector has put it (inject.rs). rbx: struct told, below which there is
- * room; other registers are zero. Maps the blob, from a descriptor of the injector, and goes there; if anything fails the program begins. */
+ * room; other registers are zero. Maps the blob, from a descriptor of the injector, and goes there; if anything fails the injector is told, and the program
+ * begins. */
 weir_boot:
     mov INJECTOR(%rbx), %edi
     ask 434                       /* pidfd_open */
@@ -52,14 +58,14 @@ weir_boot:
     ask 438                       /* pidfd_getfd */
     mov %eax, %r8d
     mov %eax, %edi
-    lea -160(%rbx), %rsi
+    lea STAT(%rbx), %rsi
     ask 5                         /* fstat: in another namespace the number may be another process's */
     test %eax, %eax
     jnz 1f
-    mov -160(%rbx), %rax
+    mov STAT(%rbx), %rax
     cmp DEVICE(%rbx), %rax
     jne 1f
-    mov -152(%rbx), %rax
+    mov STAT+8(%rbx), %rax
     cmp INODE(%rbx), %rax
     jne 1f
     mov PLACE(%rbx), %rdi
@@ -71,9 +77,36 @@ weir_boot:
     js 1f
     add BEGIN(%rbx), %rax
     jmp *%rax
-1:  mov %r8d, %edi
+1:  movq $-1, QUESTION(%rbx)       /* NOT_BEGUN, and why */
+    mov %rbp, QUESTION+8(%rbx)
+    mov %r8, QUESTION+16(%rbx)
+    mov %r8d, %edi
     ask 3                         /* close */
     mov %ebp, %edi
+    ask 3
+    mov $1, %edi                   /* AF_UNIX */
+    mov $0x80001, %esi             /* a stream, closed at exec */
+    xor %edx, %edx
+    ask 41                        /* socket */
+    mov %eax, %ebp
+    mov %eax, %edi
+    lea SOCKET(%rbx), %rsi
+    mov SOCKET_BYTES(%rbx), %edx
+    ask 42                        /* connect */
+    test %eax, %eax
+    jnz 2f
+    mov %ebp, %edi
+    lea QUESTION(%rbx), %rsi
+    mov $24, %edx
+    mov $0x4000, %r10d             /* MSG_NOSIGNAL */
+    xor %r8d, %r8d
+    xor %r9d, %r9d
+    ask 44                        /* sendto */
+    mov %ebp, %edi
+    lea QUESTION(%rbx), %rsi
+    mov $1, %edx
+    ask 0                         /* read: until it is over */
+2:  mov %ebp, %edi
     ask 3
     begin_program ENTRY(%rbx)
 weir_boot_end:

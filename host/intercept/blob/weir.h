@@ -103,7 +103,10 @@ struct told {
   u64 program[5];      /* of the program's file: as in struct part */
   u64 memory, memory_bytes; /* to be given back, if this is not on the stack */
   u64 stash_bytes;     /* which follow */
+  u64 socket_bytes;    /* of the injector's address, where it is told if this does not work */
+  u8 socket[112];
 };
+_Static_assert(sizeof(struct told) == 272, "inject.rs and entry.S say where what is");
 
 /* Filled in by the injector, and when the program begins. */
 struct configuration {
@@ -229,10 +232,10 @@ int weir_hidden(struct call *call);
 /* What the injector is asked: to wait for this thread's next program, of what kind (struct told), after what the program has to say to it. Or,
  * with no thread, it is shown a part of a file, whose descriptor comes along. */
 struct question {
-  i32 thread;
+  i32 thread; /* NOT_BEGUN of server.rs: the program began without us, and waits until the injector has heard it */
   u32 flags;
-  u64 offset;
-  u64 bytes; /* of the part; or of what is said, which follows */
+  u64 offset; /* of the part; or what pidfd_open gave */
+  u64 bytes;  /* of the part; or of what is said, which follows; or what pidfd_getfd gave */
 };
 /* Of the child by which the injector sees that an exec failed; as in trace.rs. */
 #define EXEC_FAILED 0x64656c6961662072ul
