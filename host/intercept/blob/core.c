@@ -165,10 +165,11 @@ u64 weir_before(struct call *call) {
       if (!weir_exec_before(call) && !t->passive) client_share_all();
       return ACT_AFTER;
     case NR_exit: {
-      /* From here on the block and its stack are another thread's. */
-      u64 code = call->arguments[0];
+      u64 code = call->arguments[0], all = ~0ul;
       weir_hidden(call);
       if (t->passive) return ACT_PASS;
+      /* From here on the block and its stack are another thread's: no handler may run on it. */
+      SYS(NR_sigprocmask, SIG_SETMASK, &all, 0, 8, 0, 0);
       free_block(t);
       SYS(NR_exit, code, 0, 0, 0, 0, 0);
     }

@@ -5,30 +5,16 @@
  * them waits, as handlers of ours interrupt each other, each kind in the order in which it came. */
 #include "weir.h"
 
-#define SIGNALS 65
-#define SIGBUS 7
-#define SIGSEGV 11
-#define SIGSYS_BIT (1ul << 30)
-#define SA_SIGINFO 4ul
-#define SA_RESTORER 0x04000000ul
-#define SA_ONSTACK 0x08000000ul
-#define SA_NODEFER 0x40000000ul
-#define SA_RESETHAND 0x80000000ul
-/* Places in ucontext_t on x86-64. */
-#define UC_RIP (40 + 16 * 8)
-#define UC_MASK 296
-
 struct kernel_sigaction weir_actions[SIGNALS];
-#define BIT(signal) (1ul << ((signal) - 1))
 /* Those for which the kernel has weir_handler though the program has none. */
-#define FAULTS (BIT(SIGSEGV) | BIT(SIGBUS))
+#define FAULTS (SIGNAL_BIT(SIGSEGV) | SIGNAL_BIT(SIGBUS))
 
 static int is_fault(u64 signal) { return signal == SIGSEGV || signal == SIGBUS; }
 
 /* Whether an instruction made it: then it is not to be sent again, as it comes again when that is tried again. */
-static int is_made_here(u64 signal, const u8 *info) { return is_fault(signal) && *(const i32 *)(info + 8) > 0; }
+static int is_made_here(u64 signal, const u8 *info) { return is_fault(signal) && *(const i32 *)(info + SI_CODE) > 0; }
 
-static void send_again(u64 signal, const u8 *info) {
+void weir_send_again(u64 signal, const u8 *info) {
   SYS(NR_tgsigqueueinfo, SYS(NR_getpid, 0, 0, 0, 0, 0, 0), SYS(NR_gettid, 0, 0, 0, 0, 0, 0), signal, info, 0, 0);
 }
 
@@ -42,7 +28,7 @@ static struct kernel_sigaction for_kernel(const struct kernel_sigaction *action)
   real.handler = (u64)weir_handler;
   real.flags = (real.flags & ~SA_RESETHAND) | SA_SIGINFO | SA_RESTORER;
   if (every || !(action->flags & SA_RESTORER)) real.restorer = (u64)weir_restorer;
-  if (every) real.mask &= ~SIGSYS_BIT;
+  if (every) real.mask &= ~SIGNAL_BIT(SIGSYS);
   return real;
 }
 
@@ -103,19 +89,19 @@ static u64 default_action(u64 signal, const u8 *info) {
   int made_here = is_made_here(signal, info);
   if (weir_actions[signal].handler == 1 && !made_here) return 0; /* ignored */
   set(signal, &none, 0);
-  if (!made_here) send_again(signal, info);
+  if (!made_here) weir_send_again(signal, info);
   return 0;
 }
 
 /* The signal waits. Faults stay deliverable, as those of ours are no errors for good; but one that somebody sent is blocked too.
  * The mask of the frame that came first is part of those of all others: so it is what they have in common, in whatever order they come here. */
 static void defer(struct thread *t, u64 signal, const u8 *info, u64 *mask) {
-  t->waiting |= BIT(signal);
+  t->waiting |= SIGNAL_BIT(signal);
   u64 all = ~FAULTS | t->waiting;
-  SYS(NR_sigprocmask, 2 /* SIG_SETMASK */, &all, 0, 8, 0, 0);
+  SYS(NR_sigprocmask, SIG_SETMASK, &all, 0, 8, 0, 0);
   t->saved_mask = t->deferred ? t->saved_mask & *mask : *mask;
   t->deferred = 1;
-  send_again(signal, info);
+  weir_send_again(signal, info);
   *mask = ~FAULTS | t->waiting;
 }
 

@@ -218,8 +218,30 @@ void weir_take_table(i32 injector, const struct told *told);
 i32 weir_ask_injector(u32 flags);
 
 /* signals.c */
+#define SIGBUS 7
+#define SIGSEGV 11
+#define SIGSYS 31
+#define SIGNALS 65
+#define SIGNAL_BIT(signal) (1ul << ((signal) - 1))
+#define SA_SIGINFO 4ul
+#define SA_RESTORER 0x04000000ul
+#define SA_ONSTACK 0x08000000ul
+#define SA_NODEFER 0x40000000ul
+#define SA_RESETHAND 0x80000000ul
+#define SIG_UNBLOCK 1
+#define SIG_SETMASK 2
+/* Places in siginfo_t and ucontext_t on x86-64. */
+#define SI_CODE 8
+#define UC_RCX (40 + 14 * 8)
+#define UC_RIP (40 + 16 * 8)
+#define UC_MASK 296
+
+/* What the program wants done with signals; the kernel knows handlers of ours. */
+extern struct kernel_sigaction weir_actions[SIGNALS];
 void weir_signals_begin(void);
 i64 weir_sigaction(struct call *call);
+/* To this thread. */
+void weir_send_again(u64 signal, const u8 *info);
 
 /* every.c */
 void weir_every_begin(void);

@@ -31,7 +31,7 @@ unsafe extern "C" {
     fn call_cost_unknown(number: i64) -> i64;
 }
 
-/// A request to measure, and how many nanoseconds a call took: by libc, and from the other place.
+/// How many nanoseconds a call took: by libc, and from the other place.
 type Answer = [f64; 2];
 
 fn batch(call: impl Fn() -> i64) -> f64 {

@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const REASONS_MAX: usize = 64;
 /// Files that are looked through at once; others wait for the next process that meets them.
 const LOOKING_MAX: usize = 4;
-/// Of a question: see `blob/every.c`.
+/// Of a question: see `EVERY_CALL` of `blob/weir.h`.
 const EVERY_CALL: u32 = 1;
 /// Bytes of a question: `struct question` of `blob/weir.h`.
 const QUESTION_BYTES: usize = 24;
