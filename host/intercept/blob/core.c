@@ -102,6 +102,7 @@ static u64 before_clone(struct call *call) {
     if (vfork) own->vfork_child = block;
     else weir_threads = 1;
     block->critical = block->deferred = block->id = 0;
+    block->waiting = 0;
     block->passive = own->passive || !(flags & CLONE_FILES);
     block->entry = own->entry;
     block->pass = own->pass;
@@ -164,10 +165,11 @@ u64 weir_before(struct call *call) {
       if (!weir_exec_before(call) && !t->passive) client_share_all();
       return ACT_AFTER;
     case NR_exit: {
-      /* From here on the block and its stack are another thread's. */
-      u64 code = call->arguments[0];
+      u64 code = call->arguments[0], all = ~0ul;
       weir_hidden(call);
       if (t->passive) return ACT_PASS;
+      /* From here on the block and its stack are another thread's: no handler may run on it. */
+      SYS(NR_sigprocmask, SIG_SETMASK, &all, 0, 8, 0, 0);
       free_block(t);
       SYS(NR_exit, code, 0, 0, 0, 0, 0);
     }

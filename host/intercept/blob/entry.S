@@ -3,15 +3,16 @@
 #define DEFERRED   %gs:12
 #define USER_STACK %gs:16
 #define STACK_TOP  %gs:24
+#define THREAD_ID  %gs:32
+#define SAVED_MASK %gs:40
+#define WAITING    %gs:48
+#define PASS       %gs:64
+#define EVERY      %gs:72
+#define CALLS_MADE %gs:80
+#define SCRATCH    88
 #define RED_ZONE   128
 #define FOREIGN    1
-#define CALLS_MADE %gs:264
-#define EVERY      %gs:216
-#define PASS       208
-#define SCRATCH    %gs:224
 #define UC_MASK    296
-#define SCRATCH_LAST  272
-#define SCRATCH_CLONE 280
 #define SIGSYS_BIT 0x40000000
 
     .text
@@ -27,6 +28,11 @@
 #define BYTES    32
 #define BEGIN    40
 #define ENTRY    48
+#define SOCKET_BYTES 152
+#define SOCKET   160
+/* Below it: struct stat, then a question. */
+#define STAT     -160
+#define QUESTION -160
 
     .macro ask number
     mov $\number, %eax
@@ -41,7 +47,8 @@
     .endm
 
 /* What runs first, in place of the program's entry, wherever the injector has put it (inject.rs). rbx: struct told, below which there is
- * room; other registers are zero. Maps the blob, from a descriptor of the injector, and goes there; if anything fails the program begins. */
+ * room; other registers are zero. Maps the blob, from a descriptor of the injector, and goes there; if anything fails the injector is told, and the program
+ * begins. */
 weir_boot:
     mov INJECTOR(%rbx), %edi
     ask 434                       /* pidfd_open */
@@ -51,14 +58,14 @@ weir_boot:
     ask 438                       /* pidfd_getfd */
     mov %eax, %r8d
     mov %eax, %edi
-    lea -160(%rbx), %rsi
+    lea STAT(%rbx), %rsi
     ask 5                         /* fstat: in another namespace the number may be another process's */
     test %eax, %eax
     jnz 1f
-    mov -160(%rbx), %rax
+    mov STAT(%rbx), %rax
     cmp DEVICE(%rbx), %rax
     jne 1f
-    mov -152(%rbx), %rax
+    mov STAT+8(%rbx), %rax
     cmp INODE(%rbx), %rax
     jne 1f
     mov PLACE(%rbx), %rdi
@@ -70,9 +77,36 @@ weir_boot:
     js 1f
     add BEGIN(%rbx), %rax
     jmp *%rax
-1:  mov %r8d, %edi
+1:  movq $-1, QUESTION(%rbx)       /* NOT_BEGUN, and why */
+    mov %rbp, QUESTION+8(%rbx)
+    mov %r8, QUESTION+16(%rbx)
+    mov %r8d, %edi
     ask 3                         /* close */
     mov %ebp, %edi
+    ask 3
+    mov $1, %edi                   /* AF_UNIX */
+    mov $0x80001, %esi             /* a stream, closed at exec */
+    xor %edx, %edx
+    ask 41                        /* socket */
+    mov %eax, %ebp
+    mov %eax, %edi
+    lea SOCKET(%rbx), %rsi
+    mov SOCKET_BYTES(%rbx), %edx
+    ask 42                        /* connect */
+    test %eax, %eax
+    jnz 2f
+    mov %ebp, %edi
+    lea QUESTION(%rbx), %rsi
+    mov $24, %edx
+    mov $0x4000, %r10d             /* MSG_NOSIGNAL */
+    xor %r8d, %r8d
+    xor %r9d, %r9d
+    ask 44                        /* sendto */
+    mov %ebp, %edi
+    lea QUESTION(%rbx), %rsi
+    mov $1, %edx
+    ask 0                         /* read: until it is over */
+2:  mov %ebp, %edi
     ask 3
     begin_program ENTRY(%rbx)
 weir_boot_end:
@@ -154,9 +188,9 @@ weir_pass_every:
     sub %rdi, %r11
     cmp %rsi, %r11
     jae 3b
-    mov %rcx, SCRATCH
+    mov %rcx, %gs:SCRATCH
     syscall
-    mov SCRATCH, %rcx
+    mov %gs:SCRATCH, %rcx
     lea 2(%rcx), %rcx
     jmp *%rcx
 4:  mov $-11, %rax                 /* EAGAIN */
@@ -193,7 +227,7 @@ act:
     jb after
     je on_stack
     jmp *%r11                      /* a clone stub */
-1:  jmp *%gs:PASS
+1:  jmp *PASS
 3:  lea 2(%rcx), %rcx
     jmp *%rcx
 
@@ -232,30 +266,21 @@ after:
     mov $1, %eax
     jmp leave
 
-/* A signal came while we were critical. The kernel blocks all of them (see weir_defer): send it to this thread again, and
- * restore the mask, upon which it is delivered, on the program's own stack. */
+/* Signals came while we were critical. They wait, as all are blocked (see signals.c): with the mask that was, they are delivered, on the
+ * program's own stack. The mask is read before the word goes: from then on the thread's place for it may be used again. */
 flush:
     lea -RED_ZONE(%rsp), %rsp
-    push %rcx; push %rax; push %r11; push %rdi; push %rsi; push %rdx; push %r10; push %rbx
-    mov $39, %eax                  /* getpid */
-    syscall
-    mov %rax, %rdi
-    mov $186, %eax                 /* gettid */
-    syscall
-    mov %rax, %rsi
-    mov DEFERRED, %edx
+    push %rcx; push %rax; push %r11; push %rdi; push %rsi; push %rdx; push %r10
+    pushq SAVED_MASK
+    movq $0, WAITING
     movl $0, DEFERRED
-    mov %gs:0, %rbx
-    lea 48(%rbx), %r10
-    mov $297, %eax                 /* rt_tgsigqueueinfo */
-    syscall
-    mov $14, %eax                  /* rt_sigprocmask(SIG_SETMASK, saved) */
-    mov $2, %edi
-    lea 40(%rbx), %rsi
+    mov $2, %edi                   /* SIG_SETMASK */
+    mov %rsp, %rsi
     xor %edx, %edx
     mov $8, %r10d
-    syscall
-    pop %rbx; pop %r10; pop %rdx; pop %rsi; pop %rdi; pop %r11; pop %rax; pop %rcx
+    ask 14                         /* rt_sigprocmask */
+    lea 8(%rsp), %rsp
+    pop %r10; pop %rdx; pop %rsi; pop %rdi; pop %r11; pop %rax; pop %rcx
     lea RED_ZONE(%rsp), %rsp
     jmp act
 
@@ -281,8 +306,12 @@ weir_handler:
     jmp *%rax
 5:  ret
 
+/* What a handler has the program go on with may block all but the signal of caught calls. */
 weir_restorer:
-    mov $15, %rax
+    cmpq $0, EVERY
+    je 5f
+    andq $~SIGSYS_BIT, UC_MASK(%rsp)
+5:  mov $15, %rax
     syscall
 
 /* Few bytes are copied by words, as rep movsb takes longer to begin than they do. A fault there goes on with rep movsb, at the
@@ -359,7 +388,7 @@ clone_back:
     wrgsbase %rcx
     mov 8(%r11), %rcx
     jmp 10f
-9:  movl $0, %gs:32                /* a fork: another thread id, and the only thread */
+9:  movl $0, THREAD_ID             /* a fork: another thread id, and the only thread */
     movl $1, weir_forked(%rip)
     mov 8(%r11), %rcx
 10: cmpq $0, EVERY
@@ -371,9 +400,9 @@ clone_back:
 
 /* A child begins without it. r11 and rcx are not the program's; others stay, without a stack. */
 catch_every:
-    mov %rdi, %gs:224; mov %rsi, %gs:232; mov %rdx, %gs:240; mov %r10, %gs:248; mov %r8, %gs:256
-    mov %rcx, %gs:SCRATCH_LAST
-    mov %r11, %gs:SCRATCH_CLONE
+    mov %rdi, %gs:SCRATCH; mov %rsi, %gs:SCRATCH+8; mov %rdx, %gs:SCRATCH+16; mov %r10, %gs:SCRATCH+24; mov %r8, %gs:SCRATCH+32
+    mov %rcx, %gs:SCRATCH+40
+    mov %r11, %gs:SCRATCH+48
     mov $59, %edi                  /* PR_SET_SYSCALL_USER_DISPATCH, on, but for the blob */
     mov $1, %esi
     lea weir_blob(%rip), %rdx
@@ -381,9 +410,9 @@ catch_every:
     sub %rdx, %r10
     xor %r8d, %r8d
     ask 157                        /* prctl */
-    mov %gs:224, %rdi; mov %gs:232, %rsi; mov %gs:240, %rdx; mov %gs:248, %r10; mov %gs:256, %r8
-    mov %gs:SCRATCH_CLONE, %r11
-    mov %gs:SCRATCH_LAST, %rcx
+    mov %gs:SCRATCH, %rdi; mov %gs:SCRATCH+8, %rsi; mov %gs:SCRATCH+16, %rdx; mov %gs:SCRATCH+24, %r10; mov %gs:SCRATCH+32, %r8
+    mov %gs:SCRATCH+40, %rcx
+    mov %gs:SCRATCH+48, %r11
     xor %eax, %eax
     jmp 7b
 

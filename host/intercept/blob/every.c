@@ -13,22 +13,9 @@
  */
 #include "client.h"
 
-#define SIGSYS 31ul
-#define BIT (1ul << (SIGSYS - 1))
 #define CAUGHT 2 /* SYS_USER_DISPATCH */
-#define SA_SIGINFO 4ul
-#define SA_RESTORER 0x04000000ul
-#define SA_ONSTACK 0x08000000ul
-#define SA_NODEFER 0x40000000ul
 #define RED_ZONE 128ul
 #define PR_SET_DISPATCH 59
-/* Places in siginfo_t and ucontext_t on x86-64. */
-#define SI_CODE 8
-#define UC_RCX (40 + 14 * 8)
-#define UC_RIP (40 + 16 * 8)
-#define UC_MASK 296
-
-extern struct kernel_sigaction weir_actions[];
 
 /* Calls that say which signals are blocked. */
 static const u16 masking[] = {NR_sigprocmask, NR_sigsuspend, NR_ppoll, NR_pselect, NR_epoll_pwait, NR_epoll_pwait2};
@@ -37,15 +24,15 @@ static const u16 masking[] = {NR_sigprocmask, NR_sigsuspend, NR_ppoll, NR_pselec
 static void other(u64 signal, u8 *info, u8 *context) {
   static const struct kernel_sigaction none;
   struct kernel_sigaction *action = &weir_actions[SIGSYS];
-  u64 mask = (*(u64 *)(context + UC_MASK) | action->mask) & ~BIT;
+  u64 mask = (*(u64 *)(context + UC_MASK) | action->mask) & ~SIGNAL_BIT(SIGSYS);
   if (action->handler > 1) {
-    SYS(NR_sigprocmask, 2, &mask, 0, 8, 0, 0);
+    SYS(NR_sigprocmask, SIG_SETMASK, &mask, 0, 8, 0, 0);
     ((void (*)(u64, u8 *, u8 *))action->handler)(signal, info, context);
     return;
   }
   if (action->handler == 1) return;
   SYS(NR_sigaction, SIGSYS, &none, 0, 8, 0, 0);
-  SYS(NR_tgsigqueueinfo, SYS(NR_getpid, 0, 0, 0, 0, 0, 0), SYS(NR_gettid, 0, 0, 0, 0, 0, 0), SIGSYS, info, 0, 0);
+  weir_send_again(SIGSYS, info);
 }
 
 static void caught(u64 signal, u8 *info, u8 *context) {
@@ -88,11 +75,11 @@ int weir_hidden(struct call *call) {
 void weir_every_begin(void) {
   static const struct kernel_sigaction action = {.flags = SA_SIGINFO | SA_RESTORER | SA_ONSTACK, .mask = ~0ul};
   struct kernel_sigaction ours = action;
-  u64 mask = BIT;
+  u64 mask = SIGNAL_BIT(SIGSYS);
   ours.handler = (u64)caught;
   ours.restorer = (u64)weir_restorer;
   if (SYS(NR_sigaction, SIGSYS, &ours, &weir_actions[SIGSYS], 8, 0, 0)) return;
-  SYS(NR_sigprocmask, 1 /* SIG_UNBLOCK */, &mask, 0, 8, 0, 0);
+  SYS(NR_sigprocmask, SIG_UNBLOCK, &mask, 0, 8, 0, 0);
   struct thread *t = weir_thread();
   t->entry = (u64)weir_entry_every;
   t->pass = (u64)weir_pass_every;
@@ -130,8 +117,8 @@ u64 weir_unblocked(struct call *call) {
   }
   struct on_stack new = {.bytes = set[1], .rdi = a[0], .rsi = a[1], .r10 = a[3], .r8 = a[4], .r9 = a[5], .continuation = call->continuation};
   struct on_stack *place = (struct on_stack *)(t->user_stack - RED_ZONE - sizeof new);
-  if (weir_copy(&new.mask, (const void *)set[0], sizeof new.mask) || !(new.mask & BIT)) return ACT_PASS;
-  new.mask &= ~BIT;
+  if (weir_copy(&new.mask, (const void *)set[0], sizeof new.mask) || !(new.mask & SIGNAL_BIT(SIGSYS))) return ACT_PASS;
+  new.mask &= ~SIGNAL_BIT(SIGSYS);
   new.set = &place->mask;
   if (weir_copy(place, &new, sizeof new)) return ACT_PASS;
   t->user_stack = (u64)place;

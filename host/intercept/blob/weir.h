@@ -42,24 +42,37 @@ enum { ACT_PASS = 0, ACT_DONE = 1, ACT_AFTER = 2, ACT_ON_STACK = 3 };
 struct thread {
   struct thread *self;    /* 0 */
   u32 critical;           /* 8 */
-  u32 deferred;           /* 12: the signal that waits, 0 for none */
+  u32 deferred;           /* 12: whether signals wait until it is not */
   u64 user_stack;         /* 16 */
   u64 stack_top;          /* 24 */
   u32 id;                 /* 32: 0 until asked */
   u32 passive;            /* 36: a vfork child: its descriptors are not its parent's, its memory is */
-  u64 saved_mask;         /* 40 */
-  u8 info[128];           /* 48: siginfo of the deferred signal */
-  struct thread *vfork_child; /* 176: block for the child of a vfork, kept for the next one */
-  struct thread *next_free;   /* 184 */
-  i32 exec_line; /* 192: what the injector was asked by while an exec is tried, -1 for none */
-  u64 entry;     /* 200: weir_entry or weir_entry_every, for trampolines */
-  u64 pass;      /* 208: where a call is passed on that the client has seen */
-  u64 every;     /* 216: whether every call is caught */
-  u64 scratch[5]; /* 224: registers of a child, and of a call that has no stack */
-  u64 calls;      /* 264: made since it was told last, where every call is caught */
-  u64 scratch_more[2]; /* 272 */
+  u64 saved_mask;         /* 40: of blocked signals, while some wait */
+  u64 waiting;            /* 48: a bit for each that waits */
+  u64 entry;              /* 56: weir_entry or weir_entry_every, for trampolines */
+  u64 pass;               /* 64: where a call is passed on that the client has seen */
+  u64 every;              /* 72: whether every call is caught */
+  u64 calls;              /* 80: made since it was told last, where every call is caught */
+  u64 scratch[7];         /* 88: registers of a child, and of a call that has no stack */
+  struct thread *vfork_child; /* block for the child of a vfork, kept for the next one */
+  struct thread *next_free;
+  i32 exec_line; /* what the injector was asked by while an exec is tried, -1 for none */
 };
-#define THREAD_ENTRY 200
+#define THREAD_ENTRY 56
+/* As entry.S has them. */
+#define PLACE_OF(member, place) _Static_assert(__builtin_offsetof(struct thread, member) == (place), "entry.S says where it is")
+PLACE_OF(critical, 8);
+PLACE_OF(deferred, 12);
+PLACE_OF(user_stack, 16);
+PLACE_OF(stack_top, 24);
+PLACE_OF(id, 32);
+PLACE_OF(saved_mask, 40);
+PLACE_OF(waiting, 48);
+PLACE_OF(entry, THREAD_ENTRY);
+PLACE_OF(pass, 64);
+PLACE_OF(every, 72);
+PLACE_OF(calls, 80);
+PLACE_OF(scratch, 88);
 /* Flags of a question and of what is told: calls from places that are of no known form are caught too. See every.c. */
 #define EVERY_CALL 1ul
 
@@ -90,7 +103,10 @@ struct told {
   u64 program[5];      /* of the program's file: as in struct part */
   u64 memory, memory_bytes; /* to be given back, if this is not on the stack */
   u64 stash_bytes;     /* which follow */
+  u64 socket_bytes;    /* of the injector's address, where it is told if this does not work */
+  u8 socket[112];
 };
+_Static_assert(sizeof(struct told) == 272, "inject.rs and entry.S say where what is");
 
 /* Filled in by the injector, and when the program begins. */
 struct configuration {
@@ -202,8 +218,30 @@ void weir_take_table(i32 injector, const struct told *told);
 i32 weir_ask_injector(u32 flags);
 
 /* signals.c */
+#define SIGBUS 7
+#define SIGSEGV 11
+#define SIGSYS 31
+#define SIGNALS 65
+#define SIGNAL_BIT(signal) (1ul << ((signal) - 1))
+#define SA_SIGINFO 4ul
+#define SA_RESTORER 0x04000000ul
+#define SA_ONSTACK 0x08000000ul
+#define SA_NODEFER 0x40000000ul
+#define SA_RESETHAND 0x80000000ul
+#define SIG_UNBLOCK 1
+#define SIG_SETMASK 2
+/* Places in siginfo_t and ucontext_t on x86-64. */
+#define SI_CODE 8
+#define UC_RCX (40 + 14 * 8)
+#define UC_RIP (40 + 16 * 8)
+#define UC_MASK 296
+
+/* What the program wants done with signals; the kernel knows handlers of ours. */
+extern struct kernel_sigaction weir_actions[SIGNALS];
 void weir_signals_begin(void);
 i64 weir_sigaction(struct call *call);
+/* To this thread. */
+void weir_send_again(u64 signal, const u8 *info);
 
 /* every.c */
 void weir_every_begin(void);
@@ -216,10 +254,10 @@ int weir_hidden(struct call *call);
 /* What the injector is asked: to wait for this thread's next program, of what kind (struct told), after what the program has to say to it. Or,
  * with no thread, it is shown a part of a file, whose descriptor comes along. */
 struct question {
-  i32 thread;
+  i32 thread; /* NOT_BEGUN of server.rs: the program began without us, and waits until the injector has heard it */
   u32 flags;
-  u64 offset;
-  u64 bytes; /* of the part; or of what is said, which follows */
+  u64 offset; /* of the part; or what pidfd_open gave */
+  u64 bytes;  /* of the part; or of what is said, which follows; or what pidfd_getfd gave */
 };
 /* Of the child by which the injector sees that an exec failed; as in trace.rs. */
 #define EXEC_FAILED 0x64656c6961662072ul

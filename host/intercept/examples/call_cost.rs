@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weir_intercept::{Blob, Calls, Injector, announce_for};
 
 const ROUNDS: usize = 200;
@@ -31,7 +31,7 @@ unsafe extern "C" {
     fn call_cost_unknown(number: i64) -> i64;
 }
 
-/// A request to measure, and how many nanoseconds a call took: by libc, and from the other place.
+/// How many nanoseconds a call took: by libc, and from the other place.
 type Answer = [f64; 2];
 
 fn batch(call: impl Fn() -> i64) -> f64 {
@@ -117,7 +117,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(program) = arguments.get(1).filter(|_| arguments[0] == "run") {
         let mut command = Command::new(program);
         begin(command.args(&arguments[2..]), Some((injector.name(), Calls::Every)));
-        let status = command.spawn()?.wait_with_output()?.status;
+        let mut child = command.spawn()?;
+        // Its stops are for the injector, which is threads of this process: who waits for it earlier may take them away.
+        while injector.figures().injected == 0 && injector.figures().refused.is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let status = child.wait()?;
         println!("{status}; {:?}", injector.figures());
         return Ok(());
     }

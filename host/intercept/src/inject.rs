@@ -17,7 +17,7 @@ const PRIVATE: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
 /// `blob/weir.h` comes behind it.
 const PLACE: u64 = 0x2010_0000_0000;
 /// Bytes of `struct told` of `blob/weir.h`.
-const TOLD_BYTES: u64 = 152;
+const TOLD_BYTES: u64 = 272;
 /// Bytes of the stack that the blob begins on, below what it is told.
 const STACK_BYTES: u64 = 32 << 10;
 /// Bytes below the stack that the kernel gives to every new program.
@@ -43,6 +43,8 @@ pub(crate) struct Given<'a> {
     pub(crate) stash: &'a [u8],
     /// Of `struct told`.
     pub(crate) flags: u64,
+    /// Name of the injector's socket.
+    pub(crate) socket: &'a str,
 }
 
 impl Given<'_> {
@@ -72,8 +74,15 @@ impl Given<'_> {
             memory,
             memory_bytes,
             self.stash.len() as u64,
+            // The family, and the zero in front of an abstract name.
+            (size_of::<u16>() + 1 + self.socket.len()) as u64,
         ];
-        words.iter().flat_map(|word| word.to_le_bytes()).chain(self.stash.iter().copied()).collect()
+        let mut told: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        told.extend((libc::AF_UNIX as u16).to_le_bytes().iter().chain(&[0]).chain(self.socket.as_bytes()));
+        // The name fits: `Blob::configure`.
+        told.resize(TOLD_BYTES as usize, 0);
+        told.extend(self.stash);
+        told
     }
 
     fn told_bytes(&self) -> u64 {

@@ -1,12 +1,15 @@
 //! Which programs are left alone, and why.
 #![allow(unsafe_code)]
 
+use crate::error::Error;
 use crate::images::{identity_of, is_settled};
 use crate::trace::Tracee;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
 const SET_IDS: u32 = 0o6000;
@@ -25,6 +28,29 @@ fn status_of(thread: i32) -> Option<String> {
     let mut text = String::with_capacity(STATUS_BYTES);
     File::open(format!("/proc/{thread}/status")).ok()?.read_to_string(&mut text).ok()?;
     Some(text)
+}
+
+/// The process at the other end, by its number here; nothing where it has none.
+pub(crate) fn peer(stream: &UnixStream) -> Result<Option<i32>, Error> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: writes at most as many bytes as are said, into what is ours.
+    let asked = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut bytes,
+        )
+    };
+    if asked < 0 { Err(Error::last("asking who it is")) } else { Ok((peer.pid > 0).then_some(peer.pid)) }
+}
+
+/// Whether the process sees other numbers of processes than this one.
+pub(crate) fn is_elsewhere(process: i32) -> bool {
+    let space = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/pid")).ok();
+    space(&process.to_string()).is_some_and(|its| space("self").is_some_and(|own| own != its))
 }
 
 /// Whether the thread is one of the process.

@@ -15,7 +15,7 @@ use crate::judge::{self, Judged};
 use crate::memory::Memory;
 use crate::trace::{self, Tracee};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, recvmsg};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
@@ -36,11 +36,16 @@ const PAUSE: Duration = Duration::from_millis(10);
 const REASONS_MAX: usize = 64;
 /// Files that are looked through at once; others wait for the next process that meets them.
 const LOOKING_MAX: usize = 4;
-/// Of a question: see `blob/every.c`.
+/// Of a question: see `EVERY_CALL` of `blob/weir.h`.
 const EVERY_CALL: u32 = 1;
 /// Bytes of a question: `struct question` of `blob/weir.h`.
 const QUESTION_BYTES: usize = 24;
 const STASH_BYTES_MAX: u64 = 1 << 20;
+/// Bytes that are kept at most of what was said to programs that begin.
+const BEGUN_BYTES_MAX: usize = 4 << 20;
+/// `thread` of a question: a program that we had begin could not take our code, and says why.
+const NOT_BEGUN: i32 = -1;
+const ELSEWHERE: &str = "it is in another PID namespace than the daemon";
 /// How long a peer may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -61,6 +66,8 @@ pub struct Figures {
 pub type Settle = Box<dyn Fn(i32, &[u8]) + Send + Sync>;
 
 struct Shared {
+    /// Of the socket.
+    name: String,
     blob: Blob,
     /// The blob's, which programs map.
     memory: Memory,
@@ -71,6 +78,7 @@ struct Shared {
     waiting: AtomicUsize,
     beginning: AtomicUsize,
     injected: AtomicU64,
+    begun: Mutex<Begun>,
     refused: Mutex<BTreeMap<String, u64>>,
     /// By what is wanted: what the blob says, and every call.
     images: [Images; 2],
@@ -80,7 +88,6 @@ struct Shared {
 
 /// An injector that serves until it is dropped.
 pub struct Injector {
-    name: String,
     shared: Arc<Shared>,
 }
 
@@ -119,6 +126,7 @@ impl Injector {
         let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
         let listener = UnixListener::bind_addr(&address).map_err(failed)?;
         let shared = Arc::new(Shared {
+            name: name.to_owned(),
             memory: blob.memory()?,
             judged: Judged::default(),
             blob,
@@ -128,12 +136,13 @@ impl Injector {
             waiting: AtomicUsize::new(0),
             beginning: AtomicUsize::new(0),
             injected: AtomicU64::new(0),
+            begun: Mutex::default(),
             refused: Mutex::default(),
             images: Default::default(),
             looking: AtomicUsize::new(0),
             shown: AtomicU64::new(0),
         });
-        let injector = Injector { name: name.to_owned(), shared };
+        let injector = Injector { shared };
         for _ in 0..WAITING {
             wait_for_questions(&injector.shared).map_err(failed)?;
         }
@@ -142,7 +151,7 @@ impl Injector {
 
     /// Name of the socket.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.shared.name
     }
 
     /// What it did so far.
@@ -158,7 +167,7 @@ impl Injector {
 
 impl std::fmt::Debug for Injector {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Injector").field("name", &self.name).finish_non_exhaustive()
+        out.debug_struct("Injector").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 
@@ -233,17 +242,25 @@ impl Shared {
     fn serve(&self, mut stream: UnixStream) -> Result<(), Error> {
         let asked = |error| Error::io("hearing a program", error);
         stream.set_read_timeout(Some(PATIENCE)).map_err(asked)?;
-        let peer = rustix::net::sockopt::socket_peercred(&stream)
-            .map_err(|error| Error::io("asking who it is", error))?;
+        let peer = judge::peer(&stream)?;
         let (question, file) = hear(&stream)?;
         if let Some(file) = file {
             return self.look(&question, file);
         }
         let thread = question.thread;
-        if !judge::is_of(thread, peer.pid.as_raw_nonzero().get()) {
+        if thread == NOT_BEGUN {
+            self.not_begun(peer, &question);
+            return Ok(());
+        }
+        if !peer.is_some_and(|process| judge::is_of(thread, process)) {
             // Whoever hears nothing goes on without us.
             let _ = stream.write_all(b"n");
-            return Err(Error::Refused("it asks for a thread of another process".to_owned()));
+            let reason = if peer.is_none_or(judge::is_elsewhere) {
+                ELSEWHERE
+            } else {
+                "it asks for a thread of another process"
+            };
+            return Err(Error::Refused(reason.to_owned()));
         }
         let stash = hear_stash(&mut stream, question.bytes)?;
         let mut tracee =
@@ -258,8 +275,22 @@ impl Shared {
             (self.settle)(tracee.thread, &stash);
         }
         begun?;
+        // It stands still until `tracee` is dropped.
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).add(tracee.thread, stash);
         self.injected.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// A program, which stands still until it hears the end of this, began without the blob.
+    fn not_begun(&self, process: Option<i32>, question: &Question) {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((process, stash)) = process.and_then(|process| begun.take(process)) else { return };
+        drop(begun);
+        if !stash.is_empty() {
+            (self.settle)(process, &stash);
+        }
+        self.injected.fetch_sub(1, Ordering::Relaxed);
+        self.refuse(&why_not_begun(process, question));
     }
 
     /// Has the new program begin with the blob, if it may.
@@ -270,7 +301,8 @@ impl Shared {
         let program = self.judged.program(tracee.thread).map_err(Error::Refused)?;
         let table = self.images[usize::from(flags & EVERY_CALL != 0)].table();
         let (blob, memory, table) = (&self.blob, &self.memory, table.as_deref());
-        inject(tracee, &Given { blob, memory, table, program, stash, flags: u64::from(flags) })
+        let socket = self.name.as_str();
+        inject(tracee, &Given { blob, memory, table, program, stash, flags: u64::from(flags), socket })
     }
 
     /// Looks through a part of a file that a process met.
@@ -286,6 +318,45 @@ impl Shared {
         self.looking.fetch_sub(1, Ordering::Relaxed);
         self.shown.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// Why a program could not take our code: by what the kernel told it when it asked for the injector, and for a descriptor of it.
+fn why_not_begun(process: i32, question: &Question) -> String {
+    let errors = [question.offset, question.bytes].map(|result| -(result as i32));
+    match errors.into_iter().find(|error| *error > 0) {
+        _ if judge::is_elsewhere(process) => ELSEWHERE.to_owned(),
+        Some(libc::EPERM) => {
+            "it may not trace the daemon (its user, capabilities, user namespace or Yama's ptrace_scope)"
+                .to_owned()
+        }
+        Some(error) => format!("taking code from the daemon: {}", std::io::Error::from_raw_os_error(error)),
+        None => "the daemon's code could not be mapped in it".to_owned(),
+    }
+}
+
+/// The programs that we had begin last, and what was said to each: for those that say that they could not. What was first goes first.
+#[derive(Default)]
+struct Begun {
+    programs: VecDeque<(i32, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Begun {
+    fn add(&mut self, process: i32, stash: Vec<u8>) {
+        self.bytes += stash.len();
+        self.programs.push_back((process, stash));
+        while self.programs.len() > BEGINNING_MAX || self.bytes > BEGUN_BYTES_MAX {
+            let Some((_, first)) = self.programs.pop_front() else { return };
+            self.bytes -= first.len();
+        }
+    }
+
+    fn take(&mut self, process: i32) -> Option<(i32, Vec<u8>)> {
+        let at = self.programs.iter().rposition(|(of, _)| *of == process)?;
+        let found = self.programs.remove(at)?;
+        self.bytes -= found.1.len();
+        Some(found)
     }
 }
 

@@ -56,7 +56,7 @@ fn check(code: &[u8], at: usize) {
     let trampoline = &memory[code.len()..];
     let find = |bytes: &[u8]| trampoline.windows(bytes.len()).position(|found| found == bytes);
     let load =
-        find(&[0x48, 0x8d, 0x0d, 8, 0, 0, 0, 0x65, 0xff, 0x24, 0x25, 200, 0, 0, 0]).expect("lea and jmp");
+        find(&[0x48, 0x8d, 0x0d, 8, 0, 0, 0, 0x65, 0xff, 0x24, 0x25, 56, 0, 0, 0]).expect("lea and jmp");
     let call = load + 15;
     assert_eq!(trampoline[call..call + 2], [0x0f, 0x05], "its own call");
     let back = call + length;

@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #define CHECK(holds) do { if (!(holds)) { dprintf(2, "line %d: %s, errno %d\n", __LINE__, #holds, errno); abort(); } } while (0)
@@ -72,6 +73,12 @@ static void sys(int signal, siginfo_t *info, void *context) {
   CHECK(signal == SIGSYS && info->si_code <= 0);
   use();
   told++;
+}
+
+/* Has the program go on with all signals blocked. */
+static void blocking(int signal, siginfo_t *info, void *context) {
+  (void)signal, (void)info;
+  sigfillset(&((ucontext_t *)context)->uc_sigmask);
 }
 
 static void set(int signal, void (*handler)(int), int flags) {
@@ -138,6 +145,10 @@ static void blocked(void) {
   sigdelset(&none, SIGALRM);
   CHECK(sigsuspend(&none) == -1 && errno == EINTR);
   CHECK(!sigprocmask(SIG_SETMASK, &before, 0));
+  struct sigaction action = {.sa_sigaction = blocking, .sa_flags = SA_SIGINFO};
+  CHECK(!sigaction(SIGUSR2, &action, 0) && !raise(SIGUSR2));
+  use();
+  CHECK(!sigprocmask(SIG_SETMASK, &before, &all) && sigismember(&all, SIGUSR2) == 1);
 }
 
 static void made_code(void) {

@@ -1,19 +1,9 @@
 //! Programs of which every call is seen (`--every-call`): those from places of no known form come by a signal.
 
-use super::{injector, intercept_for, text};
-use std::path::{Path, PathBuf};
+use super::{built, injector, intercept_for, text};
+use std::path::Path;
 use std::process::Command;
 use weir_intercept::{Calls, Injector};
-
-/// A program of `tests/programs`.
-fn built(folder: &Path, name: &str, linking: &str) -> PathBuf {
-    let program = folder.join(format!("{name}{linking}"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-    let status =
-        Command::new("cc").args(["-O1", "-pthread", linking, "-o"]).arg(&program).arg(&source).status();
-    assert!(status.expect("cc").success());
-    program
-}
 
 fn every(injector: &Injector, program: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
@@ -33,16 +23,6 @@ fn calls_of_no_known_form_do_what_they_do() {
     }
     let figures = injector.figures();
     assert!(figures.refused.is_empty(), "{figures:?}");
-}
-
-#[test]
-fn a_storm_of_signals_loses_nothing() {
-    let Some(injector) = injector("a_storm") else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let program = built(folder.path(), "unknown", "-pie");
-    for _ in 0..20 {
-        assert_eq!(every(&injector, &program, &["storm"]), "fine\n");
-    }
 }
 
 #[test]

@@ -4,8 +4,10 @@
 mod every;
 mod programs;
 mod refused;
+mod storm;
 
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use weir_intercept::{Blob, Calls, Injector, announce_for};
@@ -38,6 +40,16 @@ pub fn intercept_for<'a>(command: &'a mut Command, injector: &Injector, calls: C
             Ok(())
         })
     }
+}
+
+/// A program of `tests/programs`.
+pub fn built(folder: &Path, name: &str, linking: &str) -> PathBuf {
+    let program = folder.join(format!("{name}{linking}"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
+    let status =
+        Command::new("cc").args(["-O1", "-pthread", linking, "-o"]).arg(&program).arg(&source).status();
+    assert!(status.expect("cc").success());
+    program
 }
 
 /// Runs `script` by the shell `shell`, intercepted.

@@ -1,6 +1,6 @@
 //! What runs: dynamic, static and Go programs; forks, threads, signals, exec after exec.
 
-use super::{injector, intercept, run, text};
+use super::{built, injector, intercept, run, text};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -145,12 +145,8 @@ fn what_does_not_fit_below_the_stack_has_memory_of_its_own() {
 fn handlers_and_stacks_of_a_c_program() {
     let Some(injector) = injector("handlers") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/signals.c");
     for linking in ["-pie", "-static"] {
-        let program = folder.path().join("signals");
-        let built =
-            Command::new("cc").args(["-O1", "-pthread", linking, "-o"]).arg(&program).arg(&source).status();
-        assert!(built.expect("cc").success());
+        let program = built(folder.path(), "signals", linking);
         let output = intercept(&mut Command::new(&program), &injector).output().unwrap();
         assert_eq!(text(&output), "fine\n", "{linking} {output:?}");
     }

@@ -2,6 +2,7 @@
 
 use super::{injector, intercept, run, text};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 #[test]
@@ -90,4 +91,33 @@ fn a_thread_of_another_process_is_not_seized() {
     other.kill().unwrap();
     other.wait().unwrap();
     assert_eq!(injector.figures().refused.get("it asks for a thread of another process"), Some(&1));
+}
+
+#[test]
+fn what_may_not_trace_the_daemon_begins_without_it() {
+    let Some(injector) = injector("may_not_trace") else { return };
+    if !rustix::process::geteuid().is_root() {
+        return println!("NOT RUN may_not_trace: needs root to be another user");
+    }
+    let mut command = Command::new("/bin/echo");
+    let output = intercept(command.arg("alone").uid(65_534).gid(65_534), &injector).output().unwrap();
+    assert_eq!(text(&output), "alone\n");
+    let figures = injector.figures();
+    let reason =
+        "it may not trace the daemon (its user, capabilities, user namespace or Yama's ptrace_scope)";
+    assert_eq!((figures.injected, figures.refused.get(reason)), (0, Some(&1)), "{figures:?}");
+}
+
+#[test]
+fn programs_of_another_pid_namespace_are_left_alone() {
+    let Some(injector) = injector("pid_namespace") else { return };
+    if !rustix::process::geteuid().is_root() {
+        return println!("NOT RUN pid_namespace: needs root to make one");
+    }
+    let script = "unshare --pid --fork /bin/echo there; unshare --pid --fork bash -c '/bin/echo further'";
+    assert_eq!(text(&run(&injector, &["bash"], script)), "there\nfurther\n");
+    let figures = injector.figures();
+    let reason = "it is in another PID namespace than the daemon";
+    // The shell, and unshare twice; what that began does not ask again.
+    assert_eq!((figures.injected, figures.refused.get(reason)), (3, Some(&2)), "{figures:?}");
 }
