@@ -18,6 +18,8 @@ mod nodes;
 pub(crate) mod runtime;
 pub mod s3;
 pub(crate) mod sftp;
+#[cfg(test)]
+mod tests;
 
 use crate::backend::{Attributes, Backend, Change, Consistency, Entry, Inode, New, Replace, Space, Written};
 use crate::error::{Errno, Result};
