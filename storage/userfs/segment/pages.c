@@ -2,11 +2,15 @@
  * some microseconds where the machine is itself a guest. So the pages around it are made ready with it, by one call: a twentieth of that
  * each. Blocks are given out one after the other, so the next files will use them.
  *
+ * Pages that have contents are mapped as if they were to be read: the kernel then maps those around each as well, and writable, as it keeps
+ * no account of who writes to shared memory. For new ones that is one more look each.
+ *
  * A process that writes little is spared: making pages ready that have no contents yet costs their memory and clearing it.
  */
 #include "process.h"
 
 #define AROUND (128 * 1024ul)
+#define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 /* Places that a process writes before it is one that writes much. */
 #define FEW 8u
@@ -44,6 +48,8 @@ void pages_ready(const void *place) {
   if (__builtin_expect((__atomic_load_n(&ready[part / 64], __ATOMIC_RELAXED) & bit) != 0, 1)) return;
   __atomic_fetch_or(&ready[part / 64], bit, __ATOMIC_RELAXED);
   u64 from = part * AROUND, bytes = mount.segment_bytes - from;
+  u64 unused = segment->blocks_offset + __atomic_load_n(&segment->next_block, __ATOMIC_RELAXED) * BLOCK_BYTES;
   /* Where it fails, each page is made ready when it is touched. */
-  SYS(NR_madvise, (u8 *)segment + from, bytes < AROUND ? bytes : AROUND, MADV_POPULATE_WRITE, 0, 0, 0);
+  SYS(NR_madvise, (u8 *)segment + from, bytes < AROUND ? bytes : AROUND,
+      from + AROUND > unused ? MADV_POPULATE_WRITE : MADV_POPULATE_READ, 0, 0, 0);
 }

@@ -31,13 +31,15 @@ static u8 asked_again; /* a child of a fork asked for a place of its own */
 
 /* The number of the file, 0 if it is none of the mount. The kernel is not made to ask the daemon for attributes, which it would then have to
  * be told are old when the next file is made. */
-u64 number_of(i32 fd) {
+static u64 number_at(i32 folder, const u8 *name, u32 how) {
   u64 s[32];
   const u32 *half = (const u32 *)s;
-  if (SYS(NR_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, s, 0)) return 0;
+  if (SYS(NR_statx, folder, name, how | AT_STATX_DONT_SYNC, STATX_INO, s, 0)) return 0;
   u64 device = (half[34] & 0xffful) << 8 | (half[35] & 0xfful) | (half[35] & 0xfff00ul) << 12;
   return device == mount.device ? s[4] : 0;
 }
+
+u64 number_of(i32 fd) { return number_at(fd, (const u8 *)"", AT_EMPTY_PATH); }
 
 /* Kept while the descriptor is the same. */
 static u64 folder_by_descriptor(u32 fd) {
@@ -124,6 +126,8 @@ struct wanted {
   u64 inode; /* what was found or made */
   u32 entry, hold;
   u8 made, emptied;
+  u64 known; /* by the kernel, so that another file may be mounted on it: to be looked at */
+  u64 bare;  /* on this one nothing is mounted */
 };
 
 /* Makes the file. 0, or NOT_HERE. */
@@ -165,6 +169,10 @@ static i64 take(struct wanted *w, const struct segment_node *above, u32 entry) {
   /* fs.protected_regular is the kernel's business. */
   if (w->flags & O_CREAT && above->mode & S_ISVTX) return NOT_HERE;
   if (!may(node, what) || r->mapped || !kernel_has_none(r)) return NOT_HERE;
+  if (__atomic_load_n(&node->told, __ATOMIC_ACQUIRE) && w->bare != e->inode) {
+    w->known = e->inode;
+    return NOT_HERE;
+  }
   w->inode = e->inode;
   w->entry = entry;
   if (!(w->flags & O_TRUNC)) return 0;
@@ -295,6 +303,11 @@ u64 private_open(struct call *call) {
   i64 result = NOT_HERE;
   if (!w.folder) w.folder = number_of(fd);
   if ((u32)fd < DESCRIPTORS_MAX && w.folder) result = find_and_tell(&w);
+  /* Not with the names locked: the kernel may ask the daemon. */
+  if (result == NOT_HERE && w.known && number_at(fd, w.name, AT_SYMLINK_NOFOLLOW) == w.known) {
+    w.bare = w.known;
+    result = find_and_tell(&w);
+  }
   if (result) SYS(NR_close, fd, 0, 0, 0, 0, 0);
   else stand_in((u32)fd, &w);
   if (result == NOT_HERE) return ACT_AFTER;

@@ -1,9 +1,9 @@
 //! `make bench-files`: the same work on files in memory reached in every way that there is: by an accelerated program, through FUSE (the same
 //! backend), directly on tmpfs, through Debian's libfuse on that tmpfs, through FUSE with kernel passthrough on it, through a newer libfuse
 //! that is asked over io_uring (`uring`: for data too; `uring_passthrough`: only for the rest), and by a library for LD_PRELOAD with the
-//! same segment; and with fsync on the disk's file system (`ext4` where /var/tmp is on one). The hook is really in place. Rounds are interleaved; medians are printed.
+//! same segment; through FUSE of a mount that nobody could be accelerated on (`plain`); and with fsync on the disk's file system (`ext4` where /var/tmp is on one). The hook is really in place. Rounds are interleaved; medians are printed.
 //!
-//! `files_bench [PART] [ROUNDS] [FILES OF THE TREE] [WAYS]`; ways are names with commas between, and all unless said; a part is one of `small`, `mixed`, `large`, `maps`, `calls`, `exec`, `stash`, `synced`,
+//! `files_bench [PART] [ROUNDS] [FILES OF THE TREE] [WAYS]`; ways are names with commas between, and all unless said; a part is one of `small`, `mixed`, `large`, `unaccelerated`, `maps`, `calls`, `exec`, `stash`, `synced`,
 //! `archive`, `tree`, `all`.
 #![allow(unsafe_code)]
 
@@ -33,9 +33,16 @@ struct Part {
     ways: &'static [&'static str],
 }
 
+impl Part {
+    /// Of the names of its figures.
+    fn prefix(&self) -> &'static str {
+        if self.name == "unaccelerated" { "unaccelerated_" } else { "" }
+    }
+}
+
 const EVERY: &[&str] =
     &["weir", "direct", "libfuse", "passthrough", "uring", "uring_passthrough", "fuse", "preload"];
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     Part {
         name: "small",
         before: &["folders"],
@@ -48,6 +55,21 @@ const PARTS: [Part; 8] = [
         before: &[],
         workloads: &["large_write", "large_read", "mapped_reads"],
         ways: &["weir", "direct", "libfuse", "passthrough", "uring", "uring_passthrough", "fuse"],
+    },
+    // Programs that are not accelerated lose nothing by it that others are.
+    Part {
+        name: "unaccelerated",
+        before: &["folders"],
+        workloads: &[
+            "small_write",
+            "small_read",
+            "small_rewrite",
+            "mixed_write",
+            "mixed_read",
+            "large_write",
+            "large_read",
+        ],
+        ways: &["fuse", "plain"],
     },
     // What a map of our own would cost in place of the kernel's (docs/decisions/0034-maps-by-the-page-cache.md).
     Part {
@@ -95,7 +117,11 @@ fn work(ways: &Ways, part: &Part, way: &Way, round: usize, into: &mut Figures) -
     for line in String::from_utf8(output.stdout)?.lines() {
         let Some((name, figure)) = line.split_once(' ') else { continue };
         if !part.before.iter().any(|workload| name.starts_with(workload)) {
-            into.entry(name.to_owned()).or_default().entry(way.name).or_default().push(figure.parse()?);
+            into.entry(format!("{}{name}", part.prefix()))
+                .or_default()
+                .entry(way.name)
+                .or_default()
+                .push(figure.parse()?);
         }
     }
     if folder.exists() && !Command::new("rm").arg("-rf").arg(&folder).status()?.success() {

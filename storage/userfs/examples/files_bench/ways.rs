@@ -182,6 +182,10 @@ impl Ways {
         let root = ways.ways[0].root.clone();
         ways.ways[0].injector = injector.flatten();
         ways.ways.push(Way { name: "fuse", root: root.clone(), injector: None, preload: None });
+        let (plain, point) = (Memory::plain(Limits::default(), 0, 0)?, made(ways.folder.path(), "plain")?);
+        let options = Options { source: "bench".to_owned(), ..Options::default() };
+        ways._mounts.push(Mount::new(Arc::new(plain), &point, &options)?);
+        ways.ways.push(Way { name: "plain", root: point, injector: None, preload: None });
         let shared = made(ways._below[0].path(), "preload")?;
         ways.ways.push(Way { name: "preload", root: shared, injector: None, preload: Some(preload) });
         ways.on(0, ["direct", "passthrough", "libfuse"])?;

@@ -158,6 +158,9 @@ impl Locked<'_> {
     fn write_down(&mut self) {
         if let Some(names) = &mut self.names {
             write_down(names, &mut self.tree, self.memory.journal.as_ref(), Known::Nothing);
+        } else {
+            // Nobody wants to know.
+            drop(self.tree.changes());
         }
     }
 

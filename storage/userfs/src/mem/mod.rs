@@ -63,6 +63,13 @@ impl Memory {
         Memory::with(limits, (user, group), None)
     }
 
+    /// The same, whose files processes do not make and open by themselves: what a file system in user space is without that.
+    pub fn plain(limits: Limits, user: u32, group: u32) -> std::io::Result<Memory> {
+        let segment = Segment::create(limits.files_max, limits.bytes_max)?;
+        let tree = Mutex::new(Tree::new(limits.files_max, user, group));
+        Ok(Memory { segment, tree, journal: None })
+    }
+
     /// The same, which [`Memory::recall`] finds again when its daemon died.
     pub fn kept(limits: Limits, user: u32, group: u32) -> std::io::Result<Memory> {
         Memory::with(limits, (user, group), Some(Journal::create()?))

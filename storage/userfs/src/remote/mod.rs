@@ -18,6 +18,8 @@ mod nodes;
 pub(crate) mod runtime;
 pub mod s3;
 pub(crate) mod sftp;
+#[cfg(test)]
+mod tests;
 
 use crate::backend::{Attributes, Backend, Change, Consistency, Entry, Inode, New, Replace, Space, Written};
 use crate::error::{Errno, Result};
@@ -55,6 +57,12 @@ impl Place {
     /// ESTALE when it has none any more.
     pub(crate) fn path(&self) -> Result<&[u8]> {
         self.path.as_deref().ok_or(Errno(libc::ESTALE))
+    }
+
+    /// For people.
+    fn shown(&self) -> String {
+        let path = self.path.as_deref().unwrap_or(b"a file without a name");
+        String::from_utf8_lossy(path).into_owned()
     }
 
     /// The path of `name` in this directory.
@@ -105,9 +113,13 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     fn sync(&self, of: &Place) -> Result<()>;
     /// A descriptor was closed: others see what was written.
     fn close(&self, of: &Place) -> Result<()>;
+    /// All were closed; what nobody was told of yet becomes the server's.
+    fn finish(&self, of: &Place) -> Result<()> {
+        self.close(of)
+    }
     /// It is opened, maybe once more.
     fn opened(&self, _of: &Place) {}
-    /// The last descriptor was closed.
+    /// The last descriptor was closed, and nobody opens it meanwhile: what is kept of the open file goes. Does not wait for the server.
     fn released(&self, _of: &Place) {}
     fn space(&self) -> Result<Space>;
     fn notes(&self) -> Vec<String>;
@@ -168,6 +180,14 @@ impl<P: Protocol> Remote<P> {
         Ok(self.nodes().tell(parent, name, found))
     }
 
+    /// What is kept of an open file goes, unless it is open (again). With the lock: what is written by whoever opens it next must not go.
+    fn drop_closed(&self, place: &Place) {
+        let nodes = self.nodes();
+        if !nodes.is_open(place.inode) {
+            self.protocol.released(place);
+        }
+    }
+
     fn checked(name: &OsStr) -> Result<()> {
         if name.len() > NAME_BYTES_MAX { Err(Errno(libc::ENAMETOOLONG)) } else { Ok(()) }
     }
@@ -215,7 +235,14 @@ impl<P: Protocol> Backend for Remote<P> {
     fn change(&self, inode: Inode, change: &Change) -> Result<Attributes> {
         let now = self.fresh(inode)?;
         let place = self.place(inode)?;
-        self.protocol.change(&place, change, &now)?;
+        if let Err(error) = self.protocol.change(&place, change, &now) {
+            self.drop_closed(&place);
+            return Err(error);
+        }
+        // It was open, so the protocol waits for it to be closed; which may be over.
+        if place.open && !self.nodes().is_open(inode) {
+            self.protocol.close(&place)?;
+        }
         self.fresh(inode)
     }
 
@@ -316,7 +343,13 @@ impl<P: Protocol> Backend for Remote<P> {
             }
             (place, nodes.take_hidden(inode))
         };
-        self.protocol.released(&place);
+        // What a map changed since its descriptor was closed is written by now, and nobody is left who could be told.
+        if hidden.is_none()
+            && let Err(error) = self.protocol.finish(&place)
+        {
+            tracing::warn!("{}, what was written last: {error:?}", place.shown());
+        }
+        self.drop_closed(&place);
         if let Some((parent, name)) = hidden {
             let removed = self.place(parent).and_then(|parent| self.protocol.remove(&parent, &name));
             if let Err(error) = removed {

@@ -261,6 +261,10 @@ impl Nodes {
         last
     }
 
+    pub(super) fn is_open(&self, inode: Inode) -> bool {
+        self.of.get(&inode).is_some_and(|node| node.opens > 0)
+    }
+
     pub(super) fn append_lock(&mut self, inode: Inode) -> Result<Arc<Mutex<()>>> {
         Ok(self.node(inode)?.append.clone())
     }

@@ -224,3 +224,48 @@ fn nothing_is_made_past_a_mount_that_is_read_only() {
         assert_eq!(own.number("os.open('f', os.O_CREAT | os.O_WRONLY)"), -30);
     }
 }
+
+#[test]
+fn what_is_mounted_on_a_file_is_what_is_opened() {
+    let Some(mut on) = accelerated("mounted_on_a_file") else { return };
+    let (mut own, root) = (Partner::new(&on), on.on.root());
+    own.ask("os.close(os.open('warm', os.O_CREAT | os.O_WRONLY))");
+    let other = tempfile::NamedTempFile::new().unwrap();
+    let put = |text: &str| {
+        format!(
+            "(lambda f: (os.write(f, b'{text}'), os.close(f)))(os.open('f', os.O_CREAT | os.O_WRONLY | os.O_TRUNC))"
+        )
+    };
+    const GET: &str = "(lambda f: (os.read(f, 99), os.close(f))[0])(os.open('f', os.O_RDONLY))";
+    own.ask(&put("below"));
+    fs::write(root.join("second"), "second").unwrap();
+    assert_eq!(own.ask(GET), "b'below'");
+    let mount = |what: &std::path::Path| {
+        let done = std::process::Command::new("mount").arg("--bind").arg(what).arg(root.join("f")).status();
+        assert!(done.unwrap().success());
+    };
+    let unmount = || rustix::mount::unmount(root.join("f"), rustix::mount::UnmountFlags::DETACH).unwrap();
+    fs::write(other.path(), "above").unwrap();
+    mount(other.path());
+    assert_eq!(own.ask(GET), "b'above'");
+    own.ask(&put("new"));
+    assert_eq!(fs::read(other.path()).unwrap(), b"new");
+    unmount();
+    assert_eq!(own.ask(GET), "b'below'", "it was neither emptied nor written");
+    // Another file of the same mount.
+    mount(&root.join("second"));
+    assert_eq!(own.ask(GET), "b'second'");
+    unmount();
+    assert_eq!(own.ask(GET), "b'below'");
+    // The kernel knows it, nothing is mounted on it: it is opened without the kernel all the same.
+    fs::metadata(root.join("f")).unwrap();
+    let passed =
+        |on: &mut Accelerated| on.on.mount().stats().counts().iter().map(|count| count.calls).sum::<u64>();
+    let before = passed(&mut on);
+    for round in 0..100 {
+        own.ask(&put(&round.to_string()));
+        assert_eq!(own.ask(GET), format!("b'{round}'"));
+    }
+    let asked = passed(&mut on) - before;
+    assert!(asked < 100, "the daemon was asked {asked} times");
+}

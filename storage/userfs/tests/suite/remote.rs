@@ -240,6 +240,65 @@ fn appends_and_maps_of_a_servers_file() {
     });
 }
 
+/// Writers that open and close for each line, beside one that keeps it open: files are closed for the last time while others open them.
+#[test]
+fn no_line_is_lost_that_programs_append_at_once() {
+    on_peers("remote_many_appends", |peer| {
+        let on = peer.mount();
+        let path = on.root().join("log");
+        const WRITERS: usize = 4;
+        const LINES: usize = 60;
+        let each = r#"for i in $(seq "$3"); do echo "$1 $i" >> "$2"; done"#;
+        let kept = r#"exec >> "$2"; for i in $(seq "$3"); do echo "$1 $i"; done"#;
+        for round in 0..3 {
+            let writers = (0..WRITERS).map(|writer| {
+                let script = if writer == 0 && round == 1 { kept } else { each };
+                let mut shell = Command::new("sh");
+                shell.args(["-c", script, "sh", &format!("{round}.{writer}")]);
+                shell.arg(&path).arg(LINES.to_string()).spawn().unwrap()
+            });
+            let writers: Vec<_> = writers.collect();
+            for mut writer in writers {
+                assert!(writer.wait().unwrap().success());
+            }
+            let all = fs::read_to_string(&path).unwrap();
+            let mut lines: BTreeSet<&str> = all.lines().collect();
+            assert_eq!(lines.len(), all.lines().count(), "no line twice");
+            for writer in 0..WRITERS {
+                for line in 1..=LINES {
+                    let line = format!("{round}.{writer} {line}");
+                    assert!(
+                        lines.remove(line.as_str()),
+                        "'{line}' is not there, but {} are",
+                        all.lines().count()
+                    );
+                }
+            }
+            assert_eq!(lines.len(), round * WRITERS * LINES, "what was there before stays");
+        }
+    });
+}
+
+/// Its descriptor is closed before the map is changed: nobody asks any more whether that is the server's.
+#[test]
+fn what_a_map_changes_after_its_file_was_closed_reaches_the_server() {
+    on_peers("remote_late_map", |peer| {
+        let on = peer.mount();
+        let path = on.root().join("mapped");
+        fs::write(&path, vec![7u8; 10_000]).unwrap();
+        let script = "import ctypes,os,sys\nc=ctypes.CDLL(None,use_errno=True)\nc.mmap.restype=ctypes.c_void_p\n\
+                      f=os.open(sys.argv[1],os.O_RDWR)\n\
+                      m=c.mmap(None,ctypes.c_size_t(10000),3,1,f,ctypes.c_long(0))\nos.close(f)\n\
+                      ctypes.memmove(m+5000,b'here',4)\nassert c.munmap(ctypes.c_void_p(m),ctypes.c_size_t(10000))==0";
+        match Command::new("/usr/bin/python3").args(["-c", script]).arg(&path).status() {
+            Ok(status) => assert!(status.success()),
+            Err(error) => return println!("NOT RUN remote_late_map: python3: {error}"),
+        }
+        until("what was changed", || seen_anew(peer, "mapped")[5000..5004] == b"here"[..]);
+        assert_eq!(&fs::read(&path).unwrap()[4999..5005], b"\x07here\x07");
+    });
+}
+
 #[test]
 fn programs_work_on_a_server() {
     on_peers("remote_programs", |peer| {

@@ -24,14 +24,13 @@ impl Protocol for S3 {
     }
 
     fn attributes(&self, of: &Place) -> Result<Attributes> {
-        let staged = self.staged().get(&of.inode).cloned();
-        let Some(staged) = staged else { return self.find(of.path()?) };
-        let staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
-        if !staged.changed {
+        let Some(one) = self.staged_of(of) else { return self.find(of.path()?) };
+        let staged = one.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(file) = staged.file.as_ref().filter(|_| staged.changed && !staged.over) else {
             drop(staged);
             return self.find(of.path()?);
-        }
-        let found = staged.file.metadata()?;
+        };
+        let found = file.metadata()?;
         Ok(self.file(found.len(), found.modified()?))
     }
 
@@ -51,9 +50,7 @@ impl Protocol for S3 {
         if of.open {
             return Ok(());
         }
-        let uploaded = self.upload(of, true);
-        self.staged().remove(&of.inode);
-        uploaded
+        self.upload(of, true)
     }
 
     fn read_link(&self, _of: &Place) -> Result<Vec<u8>> {
@@ -165,12 +162,14 @@ impl Protocol for S3 {
     }
 
     fn read(&self, of: &Place, offset: u64, to: &mut [u8]) -> Result<usize> {
-        let staged = self.staged().get(&of.inode).cloned();
-        let staged = staged.as_ref().map(|staged| staged.lock().unwrap_or_else(PoisonError::into_inner));
-        if let Some(staged) = staged.filter(|staged| !staged.over) {
+        let one = self.staged_of(of);
+        let staged = one.as_ref().map(|one| one.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(staged) = staged.filter(|staged| !staged.over)
+            && let Some(file) = &staged.file
+        {
             let mut done = 0;
             while done < to.len() {
-                match staged.file.read_at(&mut to[done..], offset + done as u64)? {
+                match file.read_at(&mut to[done..], offset + done as u64)? {
                     0 => break,
                     bytes => done += bytes,
                 }
@@ -206,9 +205,20 @@ impl Protocol for S3 {
         self.upload(of, true)
     }
 
-    /// Whoever closed it was told what could not be put up.
+    /// What could not be put up, and whoever closed it knows, is not tried once more: the name may be another file's by then.
+    fn finish(&self, of: &Place) -> Result<()> {
+        let told =
+            self.staged_of(of).is_some_and(|one| one.lock().unwrap_or_else(PoisonError::into_inner).told);
+        if told { Ok(()) } else { self.upload(of, true) }
+    }
+
+    /// Who has it locked changes it for a file that nobody has open, and ends it by itself.
     fn released(&self, of: &Place) {
-        self.staged().remove(&of.inode);
+        if let Some(one) = self.staged_of(of)
+            && let Ok(mut staged) = one.try_lock()
+        {
+            self.end(of, &one, &mut staged);
+        }
     }
 
     /// A store has no end that could be asked for.

@@ -100,11 +100,15 @@ impl Settings {
     }
 }
 
-/// A file that is here to be written.
+/// A file that is here to be written. Whoever has it locked finds one of three: it is to be brought here, it is here, or it is over.
+#[derive(Default)]
 struct Staged {
-    file: File,
+    /// Nothing before it is brought here.
+    file: Option<File>,
     changed: bool,
-    /// It was put up and is not the file's any more: who still has it looks for another.
+    /// Somebody knows that this could not be put up.
+    told: bool,
+    /// It was put up, or could not be brought, and is not the file's any more: who still has it looks for another.
     over: bool,
 }
 
@@ -399,11 +403,8 @@ impl S3 {
         Ok(())
     }
 
-    /// The file here that is written, brought from the store unless it is to be `empty`.
-    fn stage(&self, of: &Place, empty: bool) -> Result<Arc<Mutex<Staged>>> {
-        if let Some(there) = self.staged().get(&of.inode) {
-            return Ok(there.clone());
-        }
+    /// The object's bytes in a file without a name; none of them if it is to be `empty`.
+    fn bring(&self, of: &Place, empty: bool) -> Result<File> {
         let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
         let file =
             rustix::fs::open(std::env::temp_dir(), flags, rustix::fs::Mode::from_bits_truncate(0o600))?;
@@ -412,9 +413,21 @@ impl S3 {
             let mut to = &file;
             self.fetch(&self.key(of.path()?)?, None, &mut |piece| Ok(to.write_all(piece)?))?;
         }
-        let staged = Arc::new(Mutex::new(Staged { file, changed: false, over: false }));
-        // Another thread may have been faster.
-        Ok(self.staged().entry(of.inode).or_insert(staged).clone())
+        Ok(file)
+    }
+
+    /// What is here of a file, if anything is.
+    fn staged_of(&self, of: &Place) -> Option<Arc<Mutex<Staged>>> {
+        self.staged().get(&of.inode).cloned()
+    }
+
+    /// It is not the file's any more; another one may be by now.
+    fn end(&self, of: &Place, one: &Arc<Mutex<Staged>>, staged: &mut Staged) {
+        staged.over = true;
+        let mut all = self.staged();
+        if all.get(&of.inode).is_some_and(|there| Arc::ptr_eq(there, one)) {
+            all.remove(&of.inode);
+        }
     }
 
     /// Gives an object's bytes, or those of a range, piece by piece.
@@ -454,32 +467,51 @@ impl S3 {
         if expected.is_some_and(|expected| expected != done) { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// Changes the file here.
+    /// Changes the file here, brought from the store unless it is to be `empty`. It is locked meanwhile: two who bring it at once could
+    /// bring it from before and after what a third one put up.
     fn alter(&self, of: &Place, empty: bool, change: impl Fn(&File) -> std::io::Result<()>) -> Result<()> {
         loop {
-            let staged = self.stage(of, empty)?;
-            let mut staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
-            if !staged.over {
-                staged.changed = true;
-                return Ok(change(&staged.file)?);
+            let one = self.staged().entry(of.inode).or_default().clone();
+            let mut staged = one.lock().unwrap_or_else(PoisonError::into_inner);
+            if staged.over {
+                continue;
             }
+            if staged.file.is_none() {
+                match self.bring(of, empty) {
+                    Ok(file) => staged.file = Some(file),
+                    Err(error) => {
+                        self.end(of, &one, &mut staged);
+                        return Err(error);
+                    }
+                }
+            }
+            let Some(file) = &staged.file else { return Err(Errno::IO) };
+            let done = change(file);
+            staged.changed = true;
+            staged.told = false;
+            return Ok(done?);
         }
     }
 
     /// Puts up what was changed here. With `end` what is here ends too: who opens the file next asks the store, although the kernel
     /// tells that a file was closed for the last time only later.
     fn upload(&self, of: &Place, end: bool) -> Result<()> {
-        let staged = self.staged().get(&of.inode).cloned();
-        let Some(staged) = staged else { return Ok(()) };
-        let mut staged = staged.lock().unwrap_or_else(PoisonError::into_inner);
-        if staged.changed {
-            let bytes = staged.file.metadata()?.len();
-            self.put(&self.key(of.path()?)?, Some((&staged.file, bytes)), false)?;
+        let Some(one) = self.staged_of(of) else { return Ok(()) };
+        let mut staged = one.lock().unwrap_or_else(PoisonError::into_inner);
+        if staged.over {
+            return Ok(());
+        }
+        if staged.changed
+            && let Some(file) = &staged.file
+        {
+            let bytes = file.metadata()?.len();
+            let put = of.path().and_then(|path| self.put(&self.key(path)?, Some((file, bytes)), false));
+            staged.told = put.is_err();
+            put?;
             staged.changed = false;
         }
         if end {
-            staged.over = true;
-            self.staged().remove(&of.inode);
+            self.end(of, &one, &mut staged);
         }
         Ok(())
     }
