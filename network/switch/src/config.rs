@@ -89,6 +89,9 @@ pub struct EngineConfig {
     /// Whether it looks for packets all the time and never sleeps: with a processor of its own (`cpu`), where nobody else is
     /// kept from running.
     pub always_poll: bool,
+    /// Nice level while it leaves bulk behind in its devices, -20 to 0; 0: it never goes before others.
+    #[serde(skip_serializing_if = "is_usual_nice")]
+    pub urgent_nice: i8,
     /// Frames of a virtual machine that are taken at once, 1 to 64.
     pub batch: u8,
     /// Most flows, up to 4,194,304. A flow takes about 250 bytes, and what is known of its connection some more.
@@ -108,6 +111,7 @@ impl Default for EngineConfig {
             cpu: None,
             busy_poll_us: 30,
             always_poll: false,
+            urgent_nice: URGENT_NICE,
             batch: 32,
             flows_max: FLOWS_MAX,
             source_ports: 4,
@@ -115,6 +119,15 @@ impl Default for EngineConfig {
             partial_checksums: true,
         }
     }
+}
+
+/// The usual nice level of an engine that is behind.
+const URGENT_NICE: i8 = -20;
+
+/// What is usual is not written down, so that a switch of an older release reads it too.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_usual_nice(nice: &i8) -> bool {
+    *nice == URGENT_NICE
 }
 
 fn geneve_port() -> u16 {
@@ -160,6 +173,9 @@ impl SwitchConfig {
         }
         if !(1..=BATCH_MAX).contains(&usize::from(engine.batch)) {
             return Some(format!("engine.batch is {}: use 1 to {BATCH_MAX}", engine.batch));
+        }
+        if !(-20..=0).contains(&engine.urgent_nice) {
+            return Some(format!("engine.urgent_nice is {}: use -20 to 0", engine.urgent_nice));
         }
         if !(1..=FLOWS_LIMIT).contains(&engine.flows_max) {
             return Some(format!("engine.flows_max is {}: use 1 to {FLOWS_LIMIT}", engine.flows_max));

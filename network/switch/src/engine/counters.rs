@@ -110,6 +110,8 @@ labels! {
     EngineEvent {
         Turns, "turns", "Turns of the loop.";
         Sleeps, "sleeps", "Turns that waited.";
+        Urgent, "urgent", "Times that the engine left bulk behind and went before others on its processor.";
+        UrgencyRefused, "urgency_refused", "Times that the kernel did not let it: it has no CAP_SYS_NICE.";
         BusyNs, "busy_ns", "Nanoseconds of turns that had something to do, without the wait for it.";
         PortReads, "port_reads", "Reads from ports that gave a frame.";
         PortWrites, "port_writes", "Writes to ports.";

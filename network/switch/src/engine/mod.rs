@@ -9,6 +9,7 @@
 //! - [`forward`]: the decision about one packet.
 //! - [`path`]: a packet's way from where it comes in to where it goes out.
 //! - [`transmit`], [`receive`]: the underlay. [`port`]: the devices. [`peers`]: what other switches take. [`polling`]: when it sleeps.
+//!   [`urgency`]: when it goes before others.
 //! - [`buffer`]: the memory. [`idle`]: what else its processor may do. [`catch_up`]: how it begins without flows.
 //! - [`ring`]: frames to and from the slow thread. [`counters`]: what is counted.
 //!
@@ -29,6 +30,7 @@ pub mod receive;
 pub mod ring;
 pub mod sys;
 pub mod transmit;
+pub mod urgency;
 
 use crate::capture::Tap;
 use crate::counters::Reason;
@@ -48,6 +50,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 use sys::{Poller, Wakeup};
+use urgency::{Level, Urgency};
 use weir_model::resource::Encapsulation;
 use weir_packet::virtio::VirtioNetHeader;
 use weir_packet::{FlowKey, Parsed};
@@ -265,6 +268,8 @@ pub struct Engine {
     path: Path,
     poller: Poller,
     polling: Polling,
+    urgency: Urgency,
+    level: Level,
     slots: idle::Slots,
     events: [libc::epoll_event; EVENTS],
     /// When the kernel is to be asked again at the latest.
@@ -314,6 +319,8 @@ impl Engine {
             path,
             poller,
             polling,
+            urgency: Urgency::new(0),
+            level: Level::default(),
             slots: idle::Slots::new(None),
             events: [libc::epoll_event { events: 0, u64: 0 }; EVENTS],
             poll_at: Instant::now(),
@@ -322,6 +329,12 @@ impl Engine {
             catch_up: CatchUp::default(),
             stopped: false,
         })
+    }
+
+    /// One that goes before others while it is behind ([`urgency`]).
+    pub fn with_urgency(mut self, urgency: Urgency) -> Engine {
+        self.urgency = urgency;
+        self
     }
 
     /// One that reads nothing from outside until it is told to.
@@ -415,7 +428,23 @@ impl Engine {
         let Some(from) = self.worked_from.take() else { return false };
         self.shared.counters.event(EngineEvent::BusyNs).add(now.duration_since(from).as_nanos() as u64);
         self.polling.worked(now, self.path.take_turn_bytes());
+        let left_bulk = self.path.take_left_bulk();
+        if let Some(change) = self.urgency.turned(now, left_bulk) {
+            self.change_level(change);
+        }
         true
+    }
+
+    #[cold]
+    fn change_level(&mut self, change: urgency::Change) {
+        let counters = &self.shared.counters;
+        match self.level.make(change) {
+            Ok(()) => counters.event(EngineEvent::Urgent).add(u64::from(self.urgency.is_on())),
+            Err(_) => {
+                counters.event(EngineEvent::UrgencyRefused).add(1);
+                self.urgency.give_up();
+            }
+        }
     }
 
     /// Whether frames of the slow path were left over, or a guest may have more.
@@ -466,9 +495,10 @@ impl Engine {
         let Some((socket, format)) = self.receivers.get(number) else { return };
         for _ in 0..RECEIVES_PER_TURN {
             if !self.path.serve_underlay(socket.as_fd(), *format, &mut self.channels.misses) {
-                break;
+                return;
             }
         }
+        self.path.leaves_underlay();
     }
 
     fn take_commands(&mut self) {

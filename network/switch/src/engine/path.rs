@@ -22,6 +22,7 @@ use super::receive::Receive;
 use super::ring::FrameProducer;
 use super::sys;
 use super::transmit::Transmit;
+use super::urgency::BULK_FRAME_BYTES;
 use super::{Carried, EXTERNAL, Inject, Miss, PORTS_MAX, SENDER_CLASSES, Shared, ingress_of};
 use crate::capture::{Outer, Taps};
 use crate::counters::Reason;
@@ -51,6 +52,10 @@ const HEADROOM: usize = 62;
 const CACHE_LINE_BYTES: usize = 64;
 /// Largest frame of a port, bytes.
 const FRAME_BYTES_MAX: usize = 65_535 + 18;
+/// Bytes of a port's whole share of a turn from which on it was bulk.
+const PORT_BULK_BYTES: u64 = PORT_FRAMES_PER_TURN as u64 * BULK_FRAME_BYTES;
+/// Bytes of a turn in which the underlay had more than its share, from which on it was bulk.
+const UNDERLAY_BULK_BYTES: u64 = 64 * 1024;
 const ARENA_BYTES: usize = 256 * 1024;
 /// Zone of what comes from outside.
 const EXTERNAL_ZONE: u32 = EXTERNAL as u32;
@@ -118,6 +123,8 @@ pub struct Path {
     shapes: Shapes,
     /// Bytes read from ports and received in this turn.
     turn_bytes: u64,
+    /// Bulk was left outside in this turn.
+    left_bulk: bool,
     missed: bool,
     /// Nothing more is read when so many frames were ever handed to the slow path: see [`super::catch_up`].
     pub(super) misses_until: usize,
@@ -155,6 +162,7 @@ impl Path {
             peers,
             shapes: Shapes::default(),
             turn_bytes: 0,
+            left_bulk: false,
             missed: false,
             misses_until: usize::MAX,
         }
@@ -213,6 +221,16 @@ impl Path {
         std::mem::take(&mut self.turn_bytes)
     }
 
+    /// Whether bulk was left outside since the last time.
+    pub fn take_left_bulk(&mut self) -> bool {
+        std::mem::take(&mut self.left_bulk)
+    }
+
+    /// The underlay has more than its share of this turn.
+    pub fn leaves_underlay(&mut self) {
+        self.left_bulk |= self.turn_bytes >= UNDERLAY_BULK_BYTES;
+    }
+
     fn flush(&mut self) {
         self.transmit.flush();
         self.arena_used = 0;
@@ -239,6 +257,7 @@ impl Path {
     /// Reads a port's frames, at most its share of a turn.
     pub fn serve_port(&mut self, number: usize, misses: &mut FrameProducer<Miss>) -> Served {
         let was_single = self.ports.take_single(number);
+        let bytes_before = self.turn_bytes;
         for count in 0..PORT_FRAMES_PER_TURN {
             if self.reads_no_more(misses) {
                 return Served::Done;
@@ -274,6 +293,7 @@ impl Path {
             }
             self.take_frame(Origin::port(number), at, length, gaps, &virtio, misses);
         }
+        self.left_bulk |= self.turn_bytes - bytes_before >= PORT_BULK_BYTES;
         Served::Done
     }
 

@@ -10,6 +10,7 @@ use crate::engine::polling::Polling;
 use crate::engine::ring::frame_ring;
 use crate::engine::sys::{self, Wakeup};
 use crate::engine::transmit::Transmit;
+use crate::engine::urgency::Urgency;
 use crate::engine::{COMMANDS_MAX, Channels, Engine, MissLoad, RING_BYTES, RING_FRAMES, Shared, Underlay};
 use crate::flowtable::{FlowStore, Index};
 use crate::handover::Fixed;
@@ -87,7 +88,8 @@ impl<M: Mind + 'static> Assembly<M> {
         store.keep(Words::Underlay(underlay_of(config)), kept);
         let batch = usize::from(config.engine.batch);
         let engine = Engine::new(Arc::clone(&shared), channels, underlay, tables, polling(config), batch)
-            .map_err(system("making the engine"))?;
+            .map_err(system("making the engine"))?
+            .with_urgency(urgency(config));
         let engine = if start_taken { engine.paused() } else { engine };
         let counters = Arc::new(ControlCounters::default());
         let (request_sender, requests) = sync_channel(REQUESTS_MAX);
@@ -209,6 +211,12 @@ pub(super) fn polling(config: &SwitchConfig) -> Polling {
         return Polling::always(Instant::now());
     }
     Polling::new(Duration::from_micros(u64::from(config.engine.busy_poll_us)), Instant::now())
+}
+
+fn urgency(config: &SwitchConfig) -> Urgency {
+    // With a processor of its own there is nobody to go before.
+    let nice = if config.engine.always_poll { 0 } else { config.engine.urgent_nice };
+    Urgency::new(nice.into())
 }
 
 pub(super) fn shared(flows_max: usize, start: Instant) -> Result<Shared, SwitchError> {

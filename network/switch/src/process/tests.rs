@@ -54,7 +54,7 @@ fn settings_that_make_no_sense_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let right = config(dir.path());
     assert_eq!(right.problem(), None);
-    let mut cases = vec![right; 8];
+    let mut cases = vec![right; 9];
     cases[0].geneve_port = 4789;
     cases[1].engine.source_ports = 0;
     cases[2].underlay = "0.0.0.0".parse().unwrap();
@@ -71,6 +71,7 @@ fn settings_that_make_no_sense_are_named() {
     cases[5].engine.always_poll = true;
     cases[6].engine.batch = 65;
     cases[7].engine.flows_max = 0;
+    cases[8].engine.urgent_nice = 1;
     let fields = [
         "geneve_port",
         "source_ports",
@@ -80,6 +81,7 @@ fn settings_that_make_no_sense_are_named() {
         "engine.cpu",
         "batch",
         "flows_max",
+        "urgent_nice",
     ];
     for (case, field) in cases.iter().zip(fields) {
         let problem = case.problem().unwrap();
