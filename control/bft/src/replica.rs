@@ -13,6 +13,7 @@ mod care;
 mod epochs;
 mod handle;
 pub mod health;
+mod outputs;
 pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -684,125 +685,6 @@ impl Run {
                 tracing::debug!(replica = self.inner.id, from, %error, "a message is none");
             }
         }
-    }
-
-    fn perform<S: Sender<PublicKey = PublicKey>>(
-        &mut self,
-        out: &mut Vec<Output>,
-        sender: &mut S,
-    ) -> Result<(), String> {
-        while !out.is_empty() {
-            for output in std::mem::take(out) {
-                self.perform_one(output, out, sender)?;
-            }
-        }
-        self.publish();
-        Ok(())
-    }
-
-    fn perform_one<S: Sender<PublicKey = PublicKey>>(
-        &mut self,
-        output: Output,
-        out: &mut Vec<Output>,
-        sender: &mut S,
-    ) -> Result<(), String> {
-        let journal = Arc::clone(&self.inner.journal);
-        match output {
-            Output::Send { to, message } => self.send(sender, to, &message),
-            Output::Store { number, tag, body, sync } => {
-                let write = Write::Append { number, tag, body, sync };
-                self.unwritten += write.bytes();
-                self.writes.send(write).map_err(|_| "the journal ended".to_owned())?;
-            }
-            Output::Proposed { ticket, digest } => {
-                if let Some(Answer::Propose(answer)) = self.answers.waiting.remove(&ticket) {
-                    // Consensus may have gone on without.
-                    let _late = answer.send(sha256::Digest(digest));
-                }
-            }
-            Output::Verdict { ticket, right } => {
-                if let Some(Answer::Verdict(answer)) = self.answers.waiting.remove(&ticket) {
-                    let _late = answer.send(right);
-                }
-            }
-            Output::Committed { entry } => {
-                self.sink.committed(&entry);
-                locked(&self.inner.seen).status.applied = entry.position;
-            }
-            Output::Chained(chained) => journal.chained(chained),
-            Output::Done { ticket, result } => {
-                self.done(ticket, result);
-                self.pass_barriers(out);
-            }
-            Output::ServeRange { to, above } => {
-                let range = journal.range(above).map_err(|error| error.to_string())?;
-                let message = range.unwrap_or_else(|| journal.offers());
-                let empty = matches!(&message, Message::Offers(offers) if offers.is_empty());
-                if !empty {
-                    self.send(sender, To::One(to), &message);
-                }
-            }
-            Output::ServeOffers { to } => self.send(sender, To::One(to), &journal.offers()),
-            Output::ServeChunk { to, index, offset } => {
-                if let Some(message) = journal.chunk(index, offset) {
-                    self.send(sender, To::One(to), &message);
-                }
-            }
-            Output::WriteChunk { offset, bytes } => {
-                journal.write_chunk(offset, &bytes).map_err(|error| error.to_string())?;
-            }
-            Output::Adopt { offer } => self.adopt(&offer, out)?,
-            Output::Link(link) => journal.keep_link(&link).map_err(|error| error.to_string())?,
-            Output::Members => self.membership.moved = true,
-            Output::ServeLinks { to, epoch } => {
-                if let Some(message) = journal.links(epoch) {
-                    self.send(sender, To::One(to), &message);
-                }
-            }
-            Output::Blame { who, what } => {
-                tracing::warn!(replica = self.inner.id, who, what, "a member sent what no honest one sends");
-            }
-        }
-        Ok(())
-    }
-
-    fn done(&mut self, ticket: u64, result: Result<Position, Error>) {
-        match self.answers.waiting.remove(&ticket) {
-            Some(Answer::Done(done, _)) => {
-                self.inner.open.fetch_sub(1, Ordering::Relaxed);
-                done.finish(result);
-            }
-            Some(Answer::Barrier(waiting, _)) => {
-                self.barriers_in_flight -= 1;
-                self.inner.barriers.fetch_sub(waiting.len() as u64, Ordering::Relaxed);
-                // Fenced meanwhile: what was applied is not what it should be.
-                let result = match self.health.fence() {
-                    Some(what) => Err(Error::Fenced { what }),
-                    None => result,
-                };
-                locked(&self.inner.seen).counters.reads += waiting.len() as u64;
-                waiting.into_iter().for_each(|done| done.finish(result.clone()));
-            }
-            Some(Answer::Approval) => self.approved(result),
-            _ => {}
-        }
-    }
-
-    fn send<S: Sender<PublicKey = PublicKey>>(&mut self, sender: &mut S, to: To, message: &Message) {
-        let recipients = match to {
-            To::All => Recipients::All,
-            To::One(id) => match self.membership.key_of(id) {
-                Some(key) => Recipients::One(key.clone()),
-                None => return,
-            },
-        };
-        let bytes = message.encode();
-        if bytes.len() > message_bytes_max(&self.inner.settings) {
-            locked(&self.inner.seen).counters.unsendable += 1;
-            return;
-        }
-        // What does not get through is asked for, or said again.
-        let _reached = sender.send(recipients, IoBuf::from(bytes), false);
     }
 
     fn publish(&mut self) {

@@ -388,6 +388,13 @@ fn main() {
     let wants = |part: &str| {
         !arguments.iter().any(|one| !one.starts_with('-')) || arguments.iter().any(|one| one == part)
     };
+    let kinds = [Fourth::Hangs, Fourth::Crashes].into_iter().chain(liar::KINDS.map(Fourth::Lies));
+    let parts: Vec<String> =
+        ["members", "lies"].map(str::to_owned).into_iter().chain(kinds.map(Fourth::word)).collect();
+    if let Some(other) = arguments.iter().find(|one| !one.starts_with('-') && !parts.contains(one)) {
+        eprintln!("there is no part {other}; there are {}", parts.join(", "));
+        std::process::exit(2);
+    }
     let Some(lab) = lab::byzantine_lab("attacks") else { return };
     wait_whole(&lab);
     let create = Operation::CreateTable { table: TABLE.to_owned(), options: TableOptions::default() };

@@ -159,13 +159,13 @@ impl SwitchConfig {
     pub fn problem(&self) -> Option<String> {
         let ports = self.engine.source_ports;
         if self.geneve_port == self.vxlan_port {
-            return Some(format!("geneve_port and vxlan_port are both {}: use two", self.geneve_port));
+            return Some(format!("genevePort and vxlanPort are both {}: use two", self.geneve_port));
         }
         if self.geneve_port == 0 || self.vxlan_port == 0 {
-            return Some("geneve_port and vxlan_port must not be 0".into());
+            return Some("genevePort and vxlanPort must not be 0".into());
         }
         if !(1..=16).contains(&ports) {
-            return Some(format!("engine.source_ports is {ports}: use 1 to 16"));
+            return Some(format!("engine.sourcePorts is {ports}: use 1 to 16"));
         }
         let engine = &self.engine;
         if engine.always_poll && engine.cpu.is_none() {
@@ -175,10 +175,10 @@ impl SwitchConfig {
             return Some(format!("engine.batch is {}: use 1 to {BATCH_MAX}", engine.batch));
         }
         if !(-20..=0).contains(&engine.urgent_nice) {
-            return Some(format!("engine.urgent_nice is {}: use -20 to 0", engine.urgent_nice));
+            return Some(format!("engine.urgentNice is {}: use -20 to 0", engine.urgent_nice));
         }
         if !(1..=FLOWS_LIMIT).contains(&engine.flows_max) {
-            return Some(format!("engine.flows_max is {}: use 1 to {FLOWS_LIMIT}", engine.flows_max));
+            return Some(format!("engine.flowsMax is {}: use 1 to {FLOWS_LIMIT}", engine.flows_max));
         }
         if self.underlay.is_unspecified() || self.underlay.is_multicast() {
             return Some(format!("underlay is {}: use the host's own address there", self.underlay));
@@ -189,7 +189,7 @@ impl SwitchConfig {
         }
         if external.first_port > external.last_port || external.first_port == 0 {
             let (first, last) = (external.first_port, external.last_port);
-            return Some(format!("external.first_port {first} to last_port {last} is no range of ports"));
+            return Some(format!("external.firstPort {first} to lastPort {last} is no range of ports"));
         }
         None
     }

@@ -28,7 +28,7 @@ pub struct Scope {
     prefix: String,
     folder: PathBuf,
     /// Held for as long as this process works on the scope.
-    _lock: File,
+    _lock: Lock,
 }
 
 /// What a cleaning removed.
@@ -237,7 +237,18 @@ pub fn list() -> Vec<String> {
     names
 }
 
-fn lock(name: &str) -> Result<File> {
+/// A scope's lock, as long as this lives. A child that is forked meanwhile has the file too until it execs, so to close it would not be enough.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // It goes with the last copy of the file in any case.
+        let _unlocked = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn lock(name: &str) -> Result<Lock> {
     let path = Path::new(RUN_FOLDER).join(format!("{name}.lock"));
     let file = File::options()
         .create(true)
@@ -246,7 +257,7 @@ fn lock(name: &str) -> Result<File> {
         .open(&path)
         .map_err(|error| Error::io(format!("open {}", path.display()), error))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Busy { name: name.to_string(), path }),
         Err(error) => Err(Error::io(format!("lock {}", path.display()), error)),
     }

@@ -73,15 +73,15 @@ fn settings_that_make_no_sense_are_named() {
     cases[7].engine.flows_max = 0;
     cases[8].engine.urgent_nice = 1;
     let fields = [
-        "geneve_port",
-        "source_ports",
+        "genevePort",
+        "sourcePorts",
         "underlay",
         "gateway",
-        "first_port",
+        "firstPort",
         "engine.cpu",
         "batch",
-        "flows_max",
-        "urgent_nice",
+        "flowsMax",
+        "urgentNice",
     ];
     for (case, field) in cases.iter().zip(fields) {
         let problem = case.problem().unwrap();
