@@ -1,4 +1,4 @@
-//! Certificates to the other members, later and fewer.
+//! Certificates to the other members, later and fewer; and from them, the ones that bring a member forward first.
 //!
 //! Simplex has every member send each certificate that it puts together to all others, a notarization and a finalization a view: half of
 //! all messages, and as much of the work of agreeing. The others put the same certificates together from the votes, which all members
@@ -7,14 +7,22 @@
 //!
 //! Nothing but time rests on it: a member that waits for a certificate has it that moment later, which is shorter than any timeout of
 //! consensus, or asks for it.
+//!
+//! A member that was away knows thousands of views less than the others. A finalization takes it over all of them; of any other certificate
+//! of a view far ahead simplex asks the others for what ended each view between, one question a view, which is without end where links come
+//! and go. So [`Near`] leaves out such certificates for [`WAITS`] waits of [`Timers::ask`]: a finalization comes with nearly every view. After
+//! that they are let through, for it may be that nothing can be finalized without this member.
 
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use commonware_actor::{Feedback, Unreliable};
 use commonware_codec::ReadExt;
 use commonware_consensus::types::Round;
-use commonware_p2p::{CheckedSender, LimitedSender, Recipients, Sender};
+use commonware_p2p::{CheckedSender, LimitedSender, Message, Receiver, Recipients, Sender};
 use commonware_runtime::{Clock, IoBuf, IoBufs, Spawner};
 use commonware_utils::channel::mpsc;
 
@@ -25,6 +33,10 @@ use crate::settings::Timers;
 const FINALIZATION: u8 = 2;
 /// Most certificates that are held; of more the oldest go at once.
 const HELD_MAX: usize = 256;
+/// Views ahead of the last that this member knows to have ended, from which on a certificate is far ahead.
+const AHEAD_MAX: u64 = 256;
+/// How long those that are far ahead are left out, in times of [`Timers::ask`].
+const WAITS: u32 = 20;
 
 /// How long a certificate is held: longer than an idle leader holds its view, so that an idle group sends one in a while, and
 /// shorter than any wait of consensus (a leader may be silent for two idle views at least).
@@ -166,6 +178,77 @@ impl<S: Sender> CheckedSender for Checked<'_, S> {
     }
 }
 
+/// What time it is.
+pub(crate) type Now = Box<dyn Fn() -> SystemTime + Send>;
+
+/// A receiver of certificates that leaves out, for a while, those that are far ahead and no finalizations.
+pub(crate) struct Near<R> {
+    inner: R,
+    /// The last view that this member knows to have ended.
+    view: Arc<AtomicU64>,
+    limit: Duration,
+    now: Now,
+    /// Since when a finalization is waited for, and with which view: what others send does not begin the wait anew.
+    since: Option<(SystemTime, u64)>,
+    left_out: Arc<AtomicU64>,
+}
+
+impl<R> Near<R> {
+    /// Of what `inner` receives; `left_out` counts.
+    pub fn new(
+        inner: R,
+        view: Arc<AtomicU64>,
+        timers: &Timers,
+        now: Now,
+        left_out: Arc<AtomicU64>,
+    ) -> Near<R> {
+        Near { inner, view, limit: WAITS * timers.ask, now, since: None, left_out }
+    }
+
+    fn lets_through(&mut self, bytes: &IoBuf) -> bool {
+        // What cannot be read is for consensus to judge.
+        let Some((view, finalization)) = says(bytes) else { return true };
+        let known = self.view.load(Ordering::Relaxed);
+        if view <= known.saturating_add(AHEAD_MAX) || finalization {
+            return true;
+        }
+        let now = (self.now)();
+        let since = match self.since {
+            Some((since, then)) if then == known => since,
+            _ => self.since.insert((now, known)).0,
+        };
+        if now.duration_since(since).unwrap_or_default() >= self.limit {
+            return true;
+        }
+        self.left_out.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+}
+
+impl<R: fmt::Debug> fmt::Debug for Near<R> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(to)
+    }
+}
+
+impl<R: Receiver> Receiver for Near<R> {
+    type Error = R::Error;
+    type PublicKey = R::PublicKey;
+
+    async fn recv(&mut self) -> Result<Message<R::PublicKey>, R::Error> {
+        loop {
+            let message = self.inner.recv().await?;
+            if self.lets_through(&message.1) {
+                return Ok(message);
+            }
+        }
+    }
+
+    fn capacity(&self) -> NonZeroUsize {
+        self.inner.capacity()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,5 +293,31 @@ mod tests {
         assert!(held.certificates.len() <= HELD_MAX + 1, "{}", held.certificates.len());
         let left = held.take();
         assert_eq!((left.len(), left[0].says), (2, None));
+    }
+    #[test]
+    fn who_was_away_is_brought_forward_by_a_finalization_and_waits_for_none_for_ever() {
+        let clock = Arc::new(AtomicU64::new(0));
+        let (view, left_out) = (Arc::new(AtomicU64::new(10)), Arc::new(AtomicU64::new(0)));
+        let own = clock.clone();
+        let now =
+            Box::new(move || SystemTime::UNIX_EPOCH + Duration::from_millis(own.load(Ordering::Relaxed)));
+        let mut near = Near::new((), view.clone(), &Timers::LAN, now, left_out.clone());
+        let mut lets = |kind: u8, view: u64| near.lets_through(&one(kind, view).bytes);
+        let far = 10 + AHEAD_MAX + 1;
+        assert!(lets(0, far - 1) && lets(1, far - 1));
+        assert!(!lets(0, far) && !lets(1, far + 7_000) && lets(2, far + 7_000));
+        // Not the finalization itself, but that consensus took it, brings the rest near.
+        assert!(!lets(0, far + 7_001));
+        view.store(far + 7_000, Ordering::Relaxed);
+        assert!(lets(0, far + 7_001));
+        assert_eq!(left_out.load(Ordering::Relaxed), 3);
+        // Far once more, and this time no finalization comes.
+        assert!(!lets(1, far + 20_000) && lets(0, 4));
+        let limit_ms = (WAITS * Timers::LAN.ask).as_millis() as u64;
+        clock.store(limit_ms - 1, Ordering::Relaxed);
+        assert!(!lets(1, far + 20_000));
+        clock.store(limit_ms, Ordering::Relaxed);
+        assert!(lets(1, far + 20_000));
+        assert!(near.lets_through(&IoBuf::from(vec![9])), "what cannot be read is let through");
     }
 }

@@ -116,6 +116,8 @@ pub struct ReplicaCounters {
     pub agreements: u64,
     /// Times that the votes of a member were not heard any more, because its turns to lead came to nothing.
     pub unheard: u64,
+    /// Certificates of views far ahead that were left out while a finalization was waited for.
+    pub far_certificates: u64,
     /// Processor time of the thread of consensus in them, nanoseconds: the rest of its time nobody waits for.
     pub agreement_cpu_ns: u64,
 }
@@ -210,6 +212,7 @@ pub struct Run {
     turns: Option<Turns>,
     /// How often a member was not heard any more in the epochs before.
     turns_before: u64,
+    far_certificates: Arc<AtomicU64>,
 }
 
 /// A channel of the network between the members: one for each number in [`CHANNELS`].
@@ -362,6 +365,7 @@ pub fn open(
         agreeing: Agreeing::default(),
         turns: None,
         turns_before: 0,
+        far_certificates: Arc::default(),
     };
     run.publish();
     run.know_members();
@@ -558,7 +562,10 @@ impl Run {
         });
         self.core.tick(self.now_ms, out);
         let unheard = self.turns_before + self.turns.as_ref().map_or(0, Turns::unheard);
-        locked(&self.inner.seen).counters.unheard = unheard;
+        let far = self.far_certificates.load(Ordering::Relaxed);
+        let mut seen = locked(&self.inner.seen);
+        (seen.counters.unheard, seen.counters.far_certificates) = (unheard, far);
+        drop(seen);
         let not_heard = self.turns.iter().flat_map(Turns::not_heard);
         self.core.put_off(not_heard.filter_map(|key| self.keys.id_of(&key)).collect());
         self.look_after_change(out);

@@ -61,6 +61,8 @@ const TABLE: &str = "bench/attacks";
 const ROUNDS: usize = 5;
 /// Entries behind the others, of one that takes part.
 const NEAR: u64 = 100;
+/// Of each controller's log, told when one does not come back.
+const LAST_LINES: usize = 100;
 const NEAR_MAX: Duration = Duration::from_secs(60);
 
 /// What the fourth controller does.
@@ -254,6 +256,9 @@ fn near(lab: &Lab) {
             for one in lab.controllers() {
                 let status = Client::new(alone(lab, one)).unwrap().status_here().map(|status| status.group);
                 eprintln!("{one}: {status:#?}");
+                let log = std::fs::read_to_string(lab.log(one)).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().collect();
+                eprintln!("{one} said last:\n{}", lines[lines.len().saturating_sub(LAST_LINES)..].join("\n"));
             }
             panic!("somebody is still far from the others after {NEAR_MAX:?}");
         }

@@ -16,7 +16,7 @@ use rand_chacha::rand_core::CryptoRng;
 use weir_order::{Error, Position};
 
 use super::{Answer, Channel, Run};
-use crate::certificates::{Late, hold};
+use crate::certificates::{Late, Near, hold};
 use crate::consensus::{KeyRing, Mailbox, Question, config, epoch_of};
 use crate::core::Output;
 use crate::journal::locked;
@@ -220,6 +220,7 @@ impl Run {
         self.votes
             .retain(|partition| epoch_of(partition).is_some_and(|voted| voted + EPOCHS_OF_VOTES_MIN > epoch));
         let late = context.child("certificates").with_attribute("epoch", epoch);
+        let clock = context.child("near").with_attribute("epoch", epoch);
         let context =
             Keeping::new(context.child("consensus").with_attribute("epoch", epoch), self.votes.clone());
         let engine = simplex::Engine::new(context, config);
@@ -227,7 +228,11 @@ impl Run {
         let [votes, certificates, fetches] = &mut lanes.0;
         let (vote_sender, vote_receiver) = votes.register(epoch).await.map_err(closed)?;
         let (sender, receiver) = certificates.register(epoch).await.map_err(closed)?;
-        let sender = Late::new(late, sender, hold(&self.inner.settings.timers));
+        let timers = &self.inner.settings.timers;
+        let sender = Late::new(late, sender, hold(timers));
+        let now = Box::new(move || clock.current());
+        let (view, left_out) = (self.inner.view.clone(), self.far_certificates.clone());
+        let receiver = Near::new(receiver, view, timers, now, left_out);
         consensus.engine = Engine(Some(engine.start(
             (vote_sender, Hearing::new(vote_receiver, turns)),
             (sender, receiver),

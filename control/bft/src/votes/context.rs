@@ -1,8 +1,11 @@
-//! A runtime's context as consensus gets it: everything is the runtime's own, but its storage is [`Votes`].
+//! A runtime's context as consensus gets it: everything is the runtime's own, but its storage is [`Votes`], and a moment that has passed
+//! is waited for by letting all other tasks go first. Some loops of consensus wait for such a moment again and again while they have
+//! something to try (questions to members that no link leads to); on a thread that does everything nothing else went on, links least of all.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::ops::RangeInclusive;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use commonware_runtime::telemetry::metrics::{Metric, Registered};
@@ -105,8 +108,29 @@ impl<E: Clock> Clock for Keeping<E> {
     }
 
     fn sleep_until(&self, deadline: SystemTime) -> impl Future<Output = ()> + Send + 'static + use<E> {
-        self.inner.sleep_until(deadline)
+        let passed = deadline <= self.inner.current();
+        let until = self.inner.sleep_until(deadline);
+        async move {
+            if passed {
+                after_others().await;
+            }
+            until.await;
+        }
     }
+}
+
+/// Comes when the tasks that wait have gone first, once.
+async fn after_others() {
+    let mut woken = false;
+    poll_fn(|context| {
+        if woken {
+            return Poll::Ready(());
+        }
+        woken = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl<E: CryptoRng> TryRng for Keeping<E> {

@@ -1,9 +1,13 @@
 //! The votes after crashes, renewals and failures; the decoder against any bytes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use commonware_runtime::{Blob as _, ReadOptions, Runner as _, Storage as _, WriteOptions, deterministic};
+use commonware_runtime::{
+    Blob as _, Clock as _, ReadOptions, Runner as _, Spawner as _, Storage as _, Supervisor as _,
+    WriteOptions, deterministic,
+};
 use weir_base::world::{Rng, SimDisk};
 
 use super::record::{Change, Contents, PIECE_BYTES_MAX, RECORD_BYTES_MAX, decode, encode, records, whole};
@@ -175,5 +179,22 @@ fn epochs_that_are_long_over_are_forgotten() {
         votes.retain(|partition| partition == "votes-2");
         assert!(votes.scan("votes-1").await.is_err());
         assert_eq!(votes.scan("votes-2").await.unwrap(), [b"1"]);
+    });
+}
+
+#[test]
+fn who_waits_for_a_moment_that_has_passed_lets_others_go_first() {
+    deterministic::Runner::default().start(|context| async move {
+        let (votes, _writer) = opened(&SimDisk::new(1));
+        let keeping = super::Keeping::new(context.child("keeping"), votes);
+        let (passed, went) = (context.current(), Arc::new(AtomicBool::new(false)));
+        let own = went.clone();
+        let other =
+            context.child("other").spawn(move |_context| async move { own.store(true, Ordering::Relaxed) });
+        for _ in 0..2 {
+            keeping.sleep_until(passed).await; // who goes first of those that can is chance
+        }
+        assert!(went.load(Ordering::Relaxed), "the other task had its turn");
+        other.await.unwrap();
     });
 }

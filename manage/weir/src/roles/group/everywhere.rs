@@ -306,6 +306,7 @@ impl Order for Everywhere {
             ("wishes_refused", counters.wishes_refused),
             ("agreements", counters.agreements),
             ("unheard", counters.unheard),
+            ("far_certificates", counters.far_certificates),
             ("agreement_cpu_us", counters.agreement_cpu_ns / 1_000),
             ("epochs", core.epochs),
             ("epoch_pause_ms", core.epoch_pause_ms),
