@@ -45,7 +45,7 @@ bench-files: require-root install-deps ## files of a mount, accelerated and not,
 	-@scripts/fuse-peer $(LIBFUSE)
 	cargo run --release --locked -p weir-userfs --example files_bench
 
-bench-plan: ## plan and check 10,000 random policy changes on real networks
+bench-plan: ## plan and check 10,200 random policy changes on real networks
 	cargo run --locked --release --quiet -p weir-plan --example plan_zoo
 
 bench-ports: require-root install-deps ## what a packet costs the switch's engine, beside Open vSwitch with DPDK

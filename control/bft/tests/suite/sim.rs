@@ -210,7 +210,8 @@ pub fn settings() -> Settings {
 }
 
 impl Sim {
-    pub async fn new(context: Context, seed: u64, settings: Settings, founders: u32) -> Sim {
+    /// `cuts_off`: who votes wrongly is cut off by whoever sees it, as by real links, and for ever. Without, it goes on lying.
+    pub async fn new(context: Context, seed: u64, settings: Settings, founders: u32, cuts_off: bool) -> Sim {
         let count = founders.max(MACHINES);
         let identities: Vec<Identity> = (1..=count).map(identity).collect();
         let founding = &identities[..founders as usize];
@@ -218,7 +219,7 @@ impl Sim {
         let config = Config {
             max_size: message_bytes_max(&settings) as u32,
             max_peers_per_set: std::num::NonZeroUsize::new(count as usize).unwrap(),
-            disconnect_on_block: false,
+            disconnect_on_block: cuts_off,
             tracked_peer_sets: NZUsize!(1),
         };
         let key = |one: &Identity| PublicKey::decode(Copying(&one.public().unwrap())).unwrap();

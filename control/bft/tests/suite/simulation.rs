@@ -387,7 +387,7 @@ fn check(sim: &Sim, tally: &Tally) {
 
 async fn play(context: Context, case: &Case) -> (u64, Counts, Vec<String>) {
     let mut rng = Rng::new(case.seed);
-    let mut sim = Sim::new(context.child("sim"), case.seed, settings(), case.founders()).await;
+    let mut sim = Sim::new(context.child("sim"), case.seed, settings(), case.founders(), false).await;
     sim.canary = case.canary;
     let machines = if case.trouble.changes() { MACHINES } else { case.founders() };
     let traitors = case.traitors();
@@ -637,7 +637,7 @@ fn pace(kind: Kind) -> (u64, u64) {
     let config = Config::new().with_seed(1).with_timeout(Some(Duration::from_secs(600)));
     Runner::new(config).start(|context| async move {
         let settings = Settings { timers: Timers::LAN, ..settings() };
-        let mut sim = Sim::new(context.child("sim"), 1, settings, MEMBERS).await;
+        let mut sim = Sim::new(context.child("sim"), 1, settings, MEMBERS, true).await;
         let honest = [1, 2, 3];
         restart(&mut sim, &honest).await;
         let channels = sim.channels(TRAITOR).await;
@@ -668,4 +668,8 @@ fn a_member_whose_turns_come_to_nothing_costs_little_more_than_a_silent_one() {
         // Without that it is a third (forges) and two thirds (usurps).
         assert!(10 * ordered >= 8 * silent, "{kind:?}: {ordered} ordered, {silent} beside a silent member");
     }
+    // Its votes exclude each other, so it is cut off.
+    let (ordered, _) = pace(Kind::Equivocates);
+    println!("Equivocates: {ordered} ordered, {silent} beside a silent member");
+    assert!(10 * ordered >= 8 * silent, "{ordered} ordered, {silent} beside a silent member");
 }
