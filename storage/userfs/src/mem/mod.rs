@@ -146,6 +146,7 @@ impl Memory {
         }
         let shown = self.show(inode, tree.node(inode)?)?;
         tree.tell(inode);
+        tree.looked(parent, name);
         Ok(shown)
     }
 
@@ -181,6 +182,7 @@ impl Backend for Memory {
         };
         let shown = self.show(inode, tree.node(inode)?)?;
         tree.tell(inode);
+        tree.looked(parent, name);
         Ok(shown)
     }
 
@@ -231,6 +233,10 @@ impl Backend for Memory {
         let file = matches!(new.mode & libc::S_IFMT, 0 | libc::S_IFREG);
         let mode = if file { libc::S_IFREG | new.mode & 0o7777 } else { new.mode };
         self.put(parent, name, New { mode, ..new }, if file { Content::File } else { Content::Special })
+    }
+
+    fn look_again(&self, parent: Inode, name: &OsStr) {
+        self.tree().look_again(parent, name);
     }
 
     fn make_directory(&self, parent: Inode, name: &OsStr, new: New) -> Result<Attributes> {
