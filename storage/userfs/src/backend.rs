@@ -246,6 +246,8 @@ pub trait Backend: Send + Sync + 'static {
     fn segment(&self) -> Option<&Segment> {
         None
     }
+    /// Asked about once a second: what may be done aside.
+    fn tidy(&self) {}
     /// What a daemon must know that comes after this one died; nothing when the backend begins anew without it.
     fn journal(&self) -> Option<&Journal> {
         None

@@ -9,6 +9,7 @@
 //! never an access outside.
 #![allow(unsafe_code)]
 
+mod give_back;
 mod join;
 mod names;
 #[cfg(test)]
@@ -53,6 +54,9 @@ struct Head {
     invalidations: AtomicU64,
     passed: AtomicU64,
     names_offset: u64,
+    links_offset: u64,
+    bare_block: AtomicU64,
+    bare_count: AtomicU64,
     caught: AtomicU64,
     calls: AtomicU64,
     processes: [RawProcess; PROCESSES_MAX],
