@@ -47,11 +47,9 @@ impl Segment {
                     failed = self.punch_out(run[0], run.len() as u64).err();
                 }
                 for block in run {
+                    let give = if failed.is_none() { segment_bare } else { segment_free };
                     // SAFETY: taken above, so it is nobody's, and it is given once.
-                    match failed {
-                        None => unsafe { segment_bare(self.head, *block) },
-                        Some(_) => unsafe { segment_free(self.head, *block) },
-                    }
+                    unsafe { give(self.head, *block) };
                 }
             }
             match failed {
