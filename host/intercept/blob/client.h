@@ -17,8 +17,8 @@ void client_after(struct call *call, u64 number, i64 result);
 void client_map(u64 descriptor, u64 offset, u64 bytes);
 /* Descriptors will be shared with another process from now on (fork, descriptor passing). */
 void client_share_all(void);
-/* The process becomes another program, which is intercepted too: the question, and what that one must know, go to the injector by `line`. 0 when
- * nothing was said; then all is shared. The program may go on if the exec fails. */
+/* The process becomes another program, which is intercepted too: the question goes to the injector by `line`, with the place of what that one must
+ * know. 0 when nothing was said; then all is shared. The program may go on if the exec fails. */
 int client_stash(i32 line, struct question *question);
 /* So many calls were made since it was said last, and so many of them were caught (see every.c). */
 void client_counted(u64 caught, u64 calls);

@@ -213,16 +213,6 @@ void weir_want(u64 number, u8 call) {
   weir_unseen[number] = call >> UNSEEN_SHIFT & 3;
 }
 
-/* The program's stack will be where it is told; who becomes another program may ask for what was said at any time. */
-static void keep_stash(const struct told *told) {
-  const u64 *from = (const u64 *)(told + 1);
-  u64 *to = told->stash_bytes ? weir_map(told->stash_bytes) : 0;
-  if (!to) return;
-  for (u64 i = 0; i < told->stash_bytes / 8; i++) to[i] = from[i];
-  weir_configuration.stash = (u64)to;
-  weir_configuration.stash_bytes = told->stash_bytes;
-}
-
 /* Before the first instruction of the program. `injector` is a descriptor of it. */
 void weir_start(const u64 *stack, const struct told *told, i32 injector) {
   struct thread *t = &first.thread;
@@ -230,11 +220,14 @@ void weir_start(const u64 *stack, const struct told *told, i32 injector) {
   __asm__ volatile("wrgsbase %0" : : "r"(t));
   weir_configuration.program_entry = told->entry;
   weir_configuration.flags = told->flags;
-  keep_stash(told);
+  weir_configuration.stash = (u64)(told + 1);
+  weir_configuration.stash_bytes = told->stash_bytes;
   weir_take_table(injector, told);
   weir_injector = injector;
   for (u64 i = 0; i < CALLS_MAX; i++) weir_want(i, weir_calls[i]);
   client_begin();
+  /* The program's stack will be where it is told. */
+  weir_configuration.stash_bytes = 0;
   weir_signals_begin();
   weir_patch_program(stack, told->program);
   weir_injector = -1;

@@ -6,6 +6,8 @@
 #define S_ISUID 04000
 #define S_ISGID 02000
 #define CLONE_VM 0x100ul
+#define CLONE_FS 0x200ul
+#define CLONE_FILES 0x400ul
 #define CLONE_VFORK 0x4000ul
 #define WAIT_ALL 0x40000000ul
 /* How often a child is tried to be made. */
@@ -49,14 +51,14 @@ int weir_exec_before(struct call *call) {
 }
 
 /* The injector, if it is still there, lets go when it sees the end of a child with this register: a stop that nobody waits for who is not
- * traced. The child shares our stack, and uses none. */
+ * traced. The child shares our stack, and uses none; and our descriptors, as copies of many would cost more than all else. */
 static i64 child(void) {
   i64 result;
   register u64 r10 __asm__("r10") = 0;
   register u64 r8 __asm__("r8") = EXEC_FAILED;
   __asm__ volatile("syscall\n test %%rax, %%rax\n jnz 1f\n mov %5, %%eax\n xor %%edi, %%edi\n syscall\n1:"
                    : "=a"(result)
-                   : "a"(NR_clone), "D"(CLONE_VM | CLONE_VFORK), "S"(0ul), "d"(0ul), "i"(NR_exit), "r"(r10), "r"(r8)
+                   : "a"(NR_clone), "D"(CLONE_VM | CLONE_VFORK | CLONE_FS | CLONE_FILES), "S"(0ul), "d"(0ul), "i"(NR_exit), "r"(r10), "r"(r8)
                    : "rcx", "r11", "memory");
   return result;
 }

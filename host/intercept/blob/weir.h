@@ -121,7 +121,7 @@ struct configuration {
   u64 flags;          /* of struct told */
   u64 images;         /* what the injector knows of files: `struct image`, one behind the other */
   u64 images_bytes;
-  u64 stash; /* what the client of the program that was here before said (client_stash) */
+  u64 stash; /* what the client of the program that was here before said (client_stash), for client_begin */
   u64 stash_bytes;
 };
 extern struct configuration weir_configuration;
@@ -251,13 +251,13 @@ u64 weir_unblocked(struct call *call);
 int weir_hidden(struct call *call);
 
 /* exec.c */
-/* What the injector is asked: to wait for this thread's next program, of what kind (struct told), after what the program has to say to it. Or,
- * with no thread, it is shown a part of a file, whose descriptor comes along. */
+/* What the injector is asked: to wait for this thread's next program, of what kind (struct told), and to tell it what lies in the asking one's memory.
+ * Or, with no thread, it is shown a part of a file, whose descriptor comes along. */
 struct question {
   i32 thread; /* NOT_BEGUN of server.rs: the program began without us, and waits until the injector has heard it */
   u32 flags;
-  u64 offset; /* of the part; or what pidfd_open gave */
-  u64 bytes;  /* of the part; or of what is said, which follows; or what pidfd_getfd gave */
+  u64 offset; /* of the part; or where it lies; or what pidfd_open gave */
+  u64 bytes;  /* of the part; or of what lies there; or what pidfd_getfd gave */
 };
 /* Of the child by which the injector sees that an exec failed; as in trace.rs. */
 #define EXEC_FAILED 0x64656c6961662072ul

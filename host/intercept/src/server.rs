@@ -17,7 +17,7 @@ use crate::trace::{self, Tracee};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, recvmsg};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
@@ -262,9 +262,13 @@ impl Shared {
             };
             return Err(Error::Refused(reason.to_owned()));
         }
-        let stash = hear_stash(&mut stream, question.bytes)?;
+        if question.bytes > STASH_BYTES_MAX {
+            return Err(Error::Refused("it has too much to say".to_owned()));
+        }
         let mut tracee =
             Tracee::seize(thread).map_err(|error| judge::traced(thread).map_or(error, Error::Refused))?;
+        // It waits for the answer, and its memory is there until it becomes the other program.
+        let stash = tracee.read_all(question.offset, question.bytes)?;
         stream.write_all(b"y").map_err(asked)?;
         drop(stream);
         if !tracee.wait_for_program()? {
@@ -389,14 +393,4 @@ fn hear(stream: &UnixStream) -> Result<(Question, Option<OwnedFd>), Error> {
     } else {
         Err(Error::Refused("it asked what is no question".to_owned()))
     }
-}
-
-/// What a program has to say to the one that it becomes. Who cannot say all of it goes on without.
-fn hear_stash(stream: &mut UnixStream, bytes: u64) -> Result<Vec<u8>, Error> {
-    if bytes > STASH_BYTES_MAX {
-        return Err(Error::Refused("it has too much to say".to_owned()));
-    }
-    let mut stash = vec![0; bytes as usize];
-    stream.read_exact(&mut stash).map_err(|error| Error::io("hearing a program", error))?;
-    Ok(stash)
 }

@@ -285,6 +285,16 @@ impl Tracee {
         Some(read)
     }
 
+    /// The same, all of it.
+    pub(crate) fn read_all(&self, at: u64, bytes: u64) -> Result<Vec<u8>, Error> {
+        if bytes == 0 {
+            return Ok(Vec::new());
+        }
+        self.read(at, bytes as usize)
+            .filter(|read| read.len() as u64 == bytes)
+            .ok_or_else(|| Error::io("hearing a program", std::io::Error::last_os_error()))
+    }
+
     /// Writes where it may not write itself, in a copy of its own.
     pub(crate) fn write_code(&self, at: u64, code: &[u8]) -> Result<(), Error> {
         // In one piece, unless the kernel was told to let nobody write so (`proc_mem.force_override`).

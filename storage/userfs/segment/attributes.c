@@ -187,7 +187,7 @@ static i64 set_flags(u32 fd, u64 to) {
   struct descriptor *d = &descriptors[fd];
   if (to & (O_ASYNC | O_DIRECT | O_NOATIME)) return NOT_HERE;
   lock(d);
-  int here = d->stands_in;
+  int here = cursor_of(d)->stands_in;
   if (here) d->flags = (d->flags & ~(O_APPEND | O_NONBLOCK)) | ((u32)to & (O_APPEND | O_NONBLOCK));
   unlock(d);
   return here ? 0 : NOT_HERE;

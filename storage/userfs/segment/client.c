@@ -35,14 +35,17 @@
 struct mount mount;
 struct segment *segment;
 struct descriptor *descriptors;
+struct cursor *cursors;
 struct segment_process *process;
 u32 descriptors_end; /* none from here on was ever seen */
 u32 forking; /* the thread that shared all and has not come back */
 u32 file_limit;
 u32 stopped;
+u32 passing_calls;
 
 void set_state(u32 fd, u8 to) {
   u32 word = weir_states[fd];
+  if (to != OURS) cursors[fd].private = 0;
   while (!__atomic_compare_exchange_n(&weir_states[fd], &word, ((word >> 8) + 1) << 8 | to, 0, __ATOMIC_ACQ_REL,
                                       __ATOMIC_RELAXED)) {}
 }
@@ -125,19 +128,24 @@ u8 classify(u32 fd, u32 word) {
   if (SYS(NR_fstat, fd, stat, 0, 0, 0, 0)) return UNKNOWN;
   u32 mode = *(u32 *)(stat + 24);
   lock(d);
+  u8 said = state(word) == STASHED && cursor_of(d)->private && cursor_of(d)->inode == *(u64 *)(stat + 8);
+  cursor_of(d)->private = 0;
   if (*(u64 *)stat == mount.device && (mode & S_IFMT) == S_IFREG && !(mode & S_SET_IDS) &&
       (flags = SYS(NR_fcntl, fd, F_GETFL, 0, 0, 0, 0)) >= 0 && !(flags & (O_PATH | O_DIRECT))) {
     d->flags = (u32)flags;
     d->record = *(u64 *)(stat + 8);
-    d->known = d->moved = 0;
-    d->private = state(word) == STASHED ? stash_of(fd, d) : state(word) == FRESH && !forking;
+    cursor_of(d)->inode = (u32)d->record;
+    if (!said) cursor_of(d)->known = cursor_of(d)->moved = 0;
+    cursor_of(d)->private = said || (state(word) == FRESH && !forking);
     d->passing = 0;
     found = OURS;
   }
   u32 expected = word;
   if (!__atomic_compare_exchange_n(&weir_states[fd], &expected, (word & ~0xffu) | found, 0, __ATOMIC_ACQ_REL,
-                                   __ATOMIC_RELAXED))
+                                   __ATOMIC_RELAXED)) {
     found = UNKNOWN;
+    cursor_of(d)->private = 0;
+  }
   unlock(d);
   seen(fd);
   if (process) {
@@ -149,8 +157,8 @@ u8 classify(u32 fd, u32 word) {
 
 /* The kernel's position becomes the true one. Locked. */
 static void publish(u32 fd, struct descriptor *d) {
-  if (d->moved) SYS(NR_lseek, fd, d->position, 0, 0, 0, 0);
-  d->moved = d->known = 0;
+  if (cursor_of(d)->moved) SYS(NR_lseek, fd, cursor_of(d)->position, 0, 0, 0, 0);
+  cursor_of(d)->moved = cursor_of(d)->known = 0;
 }
 
 /* A call that uses the position goes to the kernel; client_after says when it is back. */
@@ -158,17 +166,18 @@ u64 pass_position(u32 fd, struct descriptor *d) {
   private_end(fd, d);
   publish(fd, d);
   d->passing++;
+  __atomic_fetch_add(&passing_calls, 1, __ATOMIC_RELAXED);
   unlock(d);
   __atomic_fetch_add(&segment->passed, 1, __ATOMIC_RELAXED);
   return ACT_AFTER;
 }
 
 int position(u32 fd, struct descriptor *d) {
-  if (d->known) return 1;
+  if (cursor_of(d)->known) return 1;
   i64 at = SYS(NR_lseek, fd, 0, 1, 0, 0, 0);
   if (at < 0) return 0;
-  d->position = (u64)at;
-  return d->known = 1;
+  cursor_of(d)->position = (u64)at;
+  return cursor_of(d)->known = 1;
 }
 
 /* The kernel has no page of the file, and after a hundred that are touched here and there it would ask the daemon for each by itself: it is told to
@@ -250,6 +259,7 @@ void client_forked(void) {
   forking = 0;
   for (u32 fd = 0; fd < descriptors_end; fd++) descriptors[fd].lock = 0;
   process = 0;
+  passing_calls = 0;
   private_forked();
   pages_forked();
 }
@@ -260,7 +270,7 @@ static u64 seek(struct call *call) {
   if (stopped) return ACT_PASS;
   u32 word = looked_at(fd);
   i64 to = (i64)call->arguments[1];
-  if (state(word) != OURS || !d->private) return ACT_PASS;
+  if (state(word) != OURS || !cursor_of(d)->private) return ACT_PASS;
   lock(d);
   struct segment_record *r = segment_record_at(segment, d->record);
   i64 base = 0;
@@ -269,13 +279,13 @@ static u64 seek(struct call *call) {
     return pass();
   }
   if (d->passing || call->arguments[2] > 2 || !__atomic_load_n(&r->live, __ATOMIC_ACQUIRE) || !position(fd, d)) return pass_position(fd, d);
-  if (call->arguments[2] == 1) base = (i64)d->position;
+  if (call->arguments[2] == 1) base = (i64)cursor_of(d)->position;
   if (call->arguments[2] == 2) base = (i64)__atomic_load_n(&r->size, __ATOMIC_ACQUIRE);
   if (to > (1l << 62) || to < -(1l << 62) || base + to > (1l << 62)) return pass_position(fd, d);
   to += base;
   if (to >= 0) {
-    d->position = (u64)to;
-    d->moved = 1;
+    cursor_of(d)->position = (u64)to;
+    cursor_of(d)->moved = 1;
   }
   unlock(d);
   call->number = to >= 0 ? (u64)to : (u64)-22; /* EINVAL */
@@ -288,7 +298,7 @@ static u64 by_kernel(u64 argument) {
   u32 fd = (u32)argument;
   struct descriptor *d = &descriptors[fd];
   u32 word = looked_at(fd);
-  if (state(word) != OURS || !d->private) return ACT_PASS;
+  if (state(word) != OURS || !cursor_of(d)->private) return ACT_PASS;
   lock(d);
   if (__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE) == word) return pass_position(fd, d);
   unlock(d);
@@ -320,7 +330,7 @@ static void share_both(u64 one, u64 other) {
 /* Whether these flags change nothing that is kept of the descriptor: waiting or not is all the same to a file. */
 static int is_same(u32 fd, u64 flags) {
   if (fd >= DESCRIPTORS_MAX || state(looked_at(fd)) != OURS) return 0;
-  return descriptors[fd].private && !((descriptors[fd].flags ^ flags) & (O_APPEND | O_DIRECT));
+  return cursors[fd].private && !((descriptors[fd].flags ^ flags) & (O_APPEND | O_DIRECT));
 }
 
 u64 client_before(struct call *call) {
@@ -385,6 +395,7 @@ void client_after(struct call *call, u64 number, i64 result) {
   struct descriptor *d = &descriptors[(u32)a[0]];
   lock(d);
   if (d->passing) d->passing--;
+  if (passing_calls) __atomic_fetch_sub(&passing_calls, 1, __ATOMIC_RELAXED);
   unlock(d);
 }
 
@@ -457,7 +468,8 @@ static int have_segment(void) {
   if (at < 0 && at > -4096) return 0;
   weir_states = weir_map(DESCRIPTORS_MAX * sizeof(u32));
   descriptors = weir_map(DESCRIPTORS_MAX * sizeof(struct descriptor));
-  if (!weir_states || !descriptors || ((struct segment *)at)->magic != SEGMENT_MAGIC) return 0;
+  cursors = weir_map(DESCRIPTORS_MAX * sizeof(struct cursor));
+  if (!weir_states || !descriptors || !cursors || ((struct segment *)at)->magic != SEGMENT_MAGIC) return 0;
   segment = (struct segment *)at;
   return 1;
 }

@@ -27,7 +27,7 @@ struct found {
 };
 
 /* For the kernel it is the directory that it was opened in. */
-static int stands_in(i32 fd) { return fd >= 0 && (u32)fd < DESCRIPTORS_MAX && descriptors[fd].stands_in; }
+static int stands_in(i32 fd) { return fd >= 0 && (u32)fd < DESCRIPTORS_MAX && cursors[fd].stands_in; }
 
 /* 0 when it is not in the mount, or nobody here can tell. */
 static int place_of(i32 above, u64 path, struct place *p) {

@@ -207,7 +207,7 @@ int names_remove(struct segment *s, u64 folder, const u8 *text, u64 bytes, u64 i
 int names_move(struct segment *s, const struct segment_event *from, const struct segment_event *to, u64 replaced) {
   struct segment_names *n = segment_names(s);
   struct segment_node *node = segment_node_at(s, from->inode), *other = replaced ? segment_node_at(s, replaced) : 0;
-  if (!node || (replaced && !other) || !has_room(n, 2)) return 0;
+  if (!node || (replaced && !other) || LOAD(n->held_back) || !has_room(n, 2)) return 0;
   STORE(n->unfinished, 1);
   note(n, 0, from);
   note(n, 1, to);
@@ -230,7 +230,7 @@ int names_move(struct segment *s, const struct segment_event *from, const struct
 u32 names_make(struct segment *s, u64 folder, const u8 *text, u64 bytes, const struct segment_node *node) {
   struct segment_names *n = segment_names(s);
   struct segment_event event;
-  if (bytes > NAME_BYTES_MAX || !n->spare_count || n->spare_count > SPARES_MAX || !has_room(n, 1)) return 0;
+  if (bytes > NAME_BYTES_MAX || LOAD(n->held_back) || !n->spare_count || n->spare_count > SPARES_MAX || !has_room(n, 1)) return 0;
   u32 inode = n->spare[n->spare_count - 1];
   struct segment_record *r = segment_record_at(s, inode);
   struct segment_name *e = segment_name_at(s, inode);
@@ -269,6 +269,7 @@ void names_clear(struct segment *s, u64 until) {
   n->next_entry = (u32)s->records_max;
   n->free_entry = 0;
   STORE(n->lost, 0);
+  STORE(n->held_back, 0);
 }
 
 i64 names_room(struct segment *s, u32 slot) {

@@ -14,6 +14,8 @@
  * - `told` of a node says how often the kernel was told the file and has not forgotten it. While it is 0 the kernel has neither a name nor
  *   attributes of it, nothing is mounted on it, and nobody has it open but processes that are counted in `opens`: so only then its names change
  *   past the kernel (named.c).
+ * - The kernel looks a name up, does not find it, and has the daemon make it. Where a process made it in between the daemon has the kernel look once
+ *   more, and sets `held_back` until it did: then no process makes a name, so that the kernel is not met a second time.
  * - The entry of a file's first name has the file's number; others have numbers from `records_max` on.
  * - The daemon may die with the lock, in the middle of a change: `unfinished` says so, and then nobody opens by it until the daemon's successor
  *   has made all names anew. Events stay until the daemon has written down elsewhere what they say.
@@ -74,6 +76,8 @@ struct segment_names {
   u32 events_count, spare_count;
   u32 batch; /* of events: another one when the daemon took them */
   u32 unfinished; /* they are being changed: who has the lock got it from somebody who died, and leaves them to the daemon, or its successor */
+  u32 held_back; /* the kernel looks at a name once more: nobody else makes one meanwhile */
+  u32 reserved;
   struct segment_event events[EVENTS_MAX];
   u32 spare[SPARES_MAX];
   u32 holds[SEGMENT_PROCESSES_MAX][HOLDS_MAX]; /* numbers of files, 0 for none */
@@ -93,7 +97,7 @@ u32 *names_bucket(struct segment *s, u64 folder, const u8 *text, u64 bytes); /* 
 u32 names_find(struct segment *s, u64 folder, const u8 *text, u64 bytes); /* an entry, 0 for none */
 void names_put(struct segment *s, u64 folder, const u8 *text, u64 bytes, u64 inode);
 void names_take(struct segment *s, u64 folder, const u8 *text, u64 bytes);
-/* Makes an empty file; 0 when only the daemon can. */
+/* Makes an empty file; 0 when only the daemon can, or names are held back. */
 u32 names_make(struct segment *s, u64 folder, const u8 *text, u64 bytes, const struct segment_node *node);
 /* All three: 0 when only the daemon can. The caller knows that it may be done, and that the kernel does not know the file. */
 int names_change(struct segment *s, u64 inode, u64 now_ns);

@@ -223,9 +223,10 @@ static void stand_in(u32 fd, const struct wanted *w) {
   lock(d);
   d->flags = w->flags & ~(O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY | O_CLOEXEC);
   d->record = w->inode;
-  d->position = 0;
-  d->private = d->known = d->stands_in = 1;
-  d->moved = 0;
+  cursor_of(d)->inode = (u32)w->inode;
+  cursor_of(d)->position = 0;
+  cursor_of(d)->private = cursor_of(d)->known = cursor_of(d)->stands_in = 1;
+  cursor_of(d)->moved = 0;
   d->passing = 0;
   d->entry = w->entry;
   d->hold = w->hold;
@@ -379,16 +380,16 @@ static i32 open_by_number(const struct descriptor *d) {
 }
 
 void private_end(u32 fd, struct descriptor *d) {
-  if (!d->stands_in) return;
+  if (!cursor_of(d)->stands_in) return;
   i32 real = open_by_name(fd, d);
   if (real < 0) real = open_by_number(d);
   if (real < 0) return; /* no descriptors are left: it stays, and the kernel says EBADF */
-  if (d->position) SYS(NR_lseek, real, d->position, 0, 0, 0, 0);
+  if (cursor_of(d)->position) SYS(NR_lseek, real, cursor_of(d)->position, 0, 0, 0, 0);
   i64 closes = SYS(NR_fcntl, fd, F_GETFD, 0, 0, 0, 0);
   SYS(NR_dup3, real, fd, closes == 1 ? O_CLOEXEC : 0, 0, 0, 0);
   SYS(NR_close, real, 0, 0, 0, 0, 0);
-  d->moved = 0;
-  d->stands_in = 0;
+  cursor_of(d)->moved = 0;
+  cursor_of(d)->stands_in = 0;
   __atomic_fetch_sub(&standing, 1, __ATOMIC_SEQ_CST);
   if (process) names_release(segment, slot(), d->hold);
 }
@@ -397,10 +398,10 @@ void private_moved(void) { inside = 0; }
 
 void private_gone(u32 fd) {
   struct descriptor *d = &descriptors[fd];
-  if (!d->stands_in) return;
+  if (!cursor_of(d)->stands_in) return;
   lock(d);
-  if (d->stands_in) {
-    d->stands_in = 0;
+  if (cursor_of(d)->stands_in) {
+    cursor_of(d)->stands_in = 0;
     __atomic_fetch_sub(&standing, 1, __ATOMIC_SEQ_CST);
     if (process) names_release(segment, slot(), d->hold);
   }
@@ -408,14 +409,14 @@ void private_gone(u32 fd) {
 }
 
 static void end(u64 argument) {
-  if (argument >= DESCRIPTORS_MAX || !descriptors[argument].stands_in) return;
+  if (argument >= DESCRIPTORS_MAX || !cursors[argument].stands_in) return;
   struct descriptor *d = &descriptors[argument];
   lock(d);
   private_end((u32)argument, d);
   unlock(d);
 }
 
-static void end_all(void) {
+void private_end_all(void) {
   for (u64 fd = 0; fd < descriptors_end && standing; fd++) end(fd);
 }
 
@@ -482,25 +483,25 @@ u64 private_before(struct call *call) {
   if (!__atomic_load_n(&standing, __ATOMIC_RELAXED)) return ACT_PASS;
   switch (call->number) {
     case NR_open: case NR_stat: case NR_lstat: case NR_access: case NR_readlink:
-      if (by_proc(a[0])) end_all();
+      if (by_proc(a[0])) private_end_all();
       return ACT_PASS;
     case NR_poll: case NR_ppoll: end_polled(a[0], a[1]); return ACT_PASS;
     case NR_select: case NR_pselect: end_selected(a); return ACT_PASS;
-    case NR_io_setup: end_all(); return ACT_PASS;
+    case NR_io_setup: private_end_all(); return ACT_PASS;
     case NR_epoll_ctl: case NR_renameat: case NR_renameat2: case NR_linkat: end(a[2]); break;
     case NR_symlinkat: end(a[1]); return ACT_PASS;
     case NR_fanotify_mark: end(a[3]); return ACT_PASS;
     case NR_umask: case NR_chdir: case NR_chroot: case NR_setuid: case NR_setgid: case NR_setreuid: case NR_setregid: case NR_setresuid:
     case NR_setresgid: case NR_setfsuid: case NR_setfsgid: case NR_setgroups: case NR_capset: case NR_pivot_root: return ACT_PASS;
     case NR_openat: case NR_newfstatat: case NR_statx: case NR_readlinkat: case NR_faccessat: case NR_faccessat2:
-      if (a[1] && by_proc(a[1])) end_all();
+      if (a[1] && by_proc(a[1])) private_end_all();
       break;
     case NR_read: case NR_write: case NR_pread: case NR_pwrite: case NR_lseek: case NR_close: case NR_close_range: case NR_dup2:
     case NR_dup3: return ACT_PASS; /* client.c knows what they leave behind */
     case NR_fcntl:
       if (a[1] == F_GETFD || a[1] == F_SETFD) return ACT_PASS;
   }
-  if (a[0] >= DESCRIPTORS_MAX || !descriptors[a[0]].stands_in) return ACT_PASS;
+  if (a[0] >= DESCRIPTORS_MAX || !cursors[a[0]].stands_in) return ACT_PASS;
   served = serve_attributes(call, (u32)a[0]);
   if (served == NOT_HERE) {
     end(a[0]);

@@ -52,30 +52,40 @@ struct mount {
   u8 point[POINT_BYTES_MAX]; /* where it is mounted */
 };
 
+/* The place of a descriptor in its file, by its number. This is what goes over exec as it is (stash.c), so it is of a file of ours only while
+ * `private`, which `set_state` takes back. */
+struct cursor {
+  u64 position;
+  u32 inode;    /* of the descriptor's file */
+  u8 private;   /* nobody else has the description */
+  u8 known;     /* `position` is the true one; else the kernel's is */
+  u8 moved;     /* the kernel's is behind */
+  u8 stands_in; /* for the kernel it is the directory: see private.c */
+};
+_Static_assert(sizeof(struct cursor) == 16, "accelerate.rs says where what is");
+
 struct descriptor {
   u32 lock;
   u32 flags;
-  u64 position;
   u64 record;
-  u8 private; /* nobody else has the description */
-  u8 known;   /* `position` is the true one; else the kernel's is */
-  u8 moved;   /* the kernel's is behind */
-  u8 stands_in; /* for the kernel it is the directory: see private.c */
   u32 passing; /* calls on it that are in the kernel and use its position */
   u32 entry;   /* of the name by which it was opened, and where it is held; while it stands in */
   u32 hold;
-  u64 folder;  /* its number as a directory of the mount, 0 if it is none; while its word is `folder_word` */
   u32 folder_word;
+  u64 folder;  /* its number as a directory of the mount, 0 if it is none; while its word is `folder_word` */
   u8 folder_known;
   u8 folder_is_path; /* opened with O_PATH */
   u8 opened_as_path; /* the same, when it was opened: it is worth asking whether it is a directory */
-};
+} __attribute__((aligned(64)));
 
 extern struct mount mount;
 extern struct segment *segment;
 extern struct descriptor *descriptors;
+extern struct cursor *cursors;
 extern struct segment_process *process; /* null: there was no room for one more */
 extern u32 descriptors_end, forking, file_limit, stopped;
+/* Calls that are in the kernel and use a position. */
+extern u32 passing_calls;
 
 /* Who the process is; while `known` nothing of it has changed. */
 struct rights {
@@ -89,6 +99,7 @@ extern struct rights rights;
  * has opened a file of this number meanwhile. */
 enum { STASHED = 4, CLOSING = 5 };
 
+static inline struct cursor *cursor_of(const struct descriptor *d) { return &cursors[d - descriptors]; }
 static inline u8 state(u32 word) { return (u8)word; }
 
 struct segment_caller caller(void);
@@ -122,8 +133,7 @@ void join(void);
 /* The word of a descriptor's state, which is not STASHED. */
 u32 looked_at(u32 fd);
 
-/* stash.c: what came over exec. Of a descriptor whose file is known, 0 for nothing; with `d` locked. */
-int stash_of(u32 fd, struct descriptor *d);
+/* stash.c: what came over exec. */
 void stash_begin(void);
 /* To the kernel, as there is no segment. */
 void stash_settle(void);
@@ -168,6 +178,8 @@ u64 private_open(struct call *call);
 u64 private_before(struct call *call);
 /* With `d` locked: the file's own descriptor takes its place. */
 void private_end(u32 fd, struct descriptor *d);
+/* The same for all. */
+void private_end_all(void);
 /* The working directory is another. */
 void private_moved(void);
 /* The descriptor is about to be closed. */

@@ -13,8 +13,10 @@ static u64 head_bytes(u64 records_max) {
   return (head + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
 }
 
+static u64 links_bytes(u64 blocks_max) { return ((blocks_max + 1) * sizeof(u32) + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1); }
+
 u64 segment_bytes(u64 records_max, u64 blocks_max, int named) {
-  return head_bytes(records_max) + (named ? names_bytes(records_max) : 0) + (blocks_max + 1) * BLOCK_BYTES;
+  return head_bytes(records_max) + (named ? names_bytes(records_max) : 0) + links_bytes(blocks_max) + (blocks_max + 1) * BLOCK_BYTES;
 }
 
 void segment_format(struct segment *s, u64 records_max, u64 blocks_max, int named) {
@@ -23,6 +25,7 @@ void segment_format(struct segment *s, u64 records_max, u64 blocks_max, int name
   s->records_offset = HEAD_BLOCKS * BLOCK_BYTES;
   s->bytes = segment_bytes(records_max, blocks_max, named);
   s->blocks_offset = s->bytes - (blocks_max + 1) * BLOCK_BYTES;
+  s->links_offset = s->blocks_offset - links_bytes(blocks_max);
   s->next_block = 1;
   if (named) {
     s->names_offset = head_bytes(records_max);
@@ -64,37 +67,57 @@ int segment_lock_word(const struct segment_caller *c, u32 *word) {
 int segment_lock(const struct segment_caller *c, struct segment_record *r) { return segment_lock_word(c, &r->lock); }
 void segment_unlock(struct segment_record *r) { STORE(r->lock, 0); }
 
-/* A block with unknown contents, or 0. */
-static u32 take_block(struct segment *s) {
-  u64 head = LOAD(s->free_block);
-  while ((u32)head) {
-    u64 next = *(volatile u32 *)block_at(s, (u32)head) | ((head >> 32) + 1) << 32;
-    if (__atomic_compare_exchange_n(&s->free_block, &head, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-      ADD(s->blocks_used, 1);
-      return (u32)head;
-    }
-  }
-  u64 fresh = LOAD(s->next_block);
-  while (fresh <= s->blocks_max) {
-    if (__atomic_compare_exchange_n(&s->next_block, &fresh, fresh + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-      ADD(s->blocks_used, 1);
-      return (u32)fresh;
-    }
+/* A block number that came from the segment may be damaged by a foreign process: never follow one outside. */
+static u32 sound(struct segment *s, u32 block) { return block <= s->blocks_max ? block : 0; }
+
+/* What is free is in a stack without lock: its first block, with a tag above it that changes each time. */
+static volatile u32 *link_of(struct segment *s, u32 block) { return (u32 *)((u8 *)s + s->links_offset) + block; }
+
+static u32 pop(struct segment *s, u64 *stack) {
+  u64 head = LOAD(*stack);
+  while (sound(s, (u32)head)) {
+    u64 next = *link_of(s, (u32)head) | ((head >> 32) + 1) << 32;
+    if (__atomic_compare_exchange_n(stack, &head, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return (u32)head;
   }
   return 0;
 }
 
-static void give_block(struct segment *s, u32 block) {
-  u64 head = LOAD(s->free_block), next;
+static void push(struct segment *s, u64 *stack, u32 block) {
+  u64 head = LOAD(*stack), next;
   do {
-    *(volatile u32 *)block_at(s, block) = (u32)head;
+    *link_of(s, block) = (u32)head;
     next = block | ((head >> 32) + 1) << 32;
-  } while (!__atomic_compare_exchange_n(&s->free_block, &head, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+  } while (!__atomic_compare_exchange_n(stack, &head, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+}
+
+/* A block with unknown contents, or 0. Those that have memory first. */
+static u32 take_block(struct segment *s) {
+  u32 block = pop(s, &s->free_block);
+  if (!block && (block = pop(s, &s->bare_block))) ADD(s->bare_count, (u64)-1);
+  u64 fresh = LOAD(s->next_block);
+  while (!block && fresh <= s->blocks_max)
+    if (__atomic_compare_exchange_n(&s->next_block, &fresh, fresh + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) block = (u32)fresh;
+  if (block) ADD(s->blocks_used, 1);
+  return block;
+}
+
+static void give_block(struct segment *s, u32 block) {
+  push(s, &s->free_block, block);
   ADD(s->blocks_used, (u64)-1);
 }
 
-/* A block number that came from the segment may be damaged by a foreign process: never follow one outside. */
-static u32 sound(struct segment *s, u32 block) { return block <= s->blocks_max ? block : 0; }
+u64 segment_take_free(struct segment *s, u32 *blocks, u64 most) {
+  u64 count = 0;
+  while (count < most && (blocks[count] = pop(s, &s->free_block))) count++;
+  return count;
+}
+
+void segment_bare(struct segment *s, u32 block) {
+  ADD(s->bare_count, 1);
+  push(s, &s->bare_block, block);
+}
+
+void segment_free(struct segment *s, u32 block) { push(s, &s->free_block, block); }
 
 /* Where the number of a file's block is kept. With `make`, index blocks on the way are made; 0 when there is none. */
 static u32 *slot(struct segment *s, struct segment_record *r, u64 number, int make) {

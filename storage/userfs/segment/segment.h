@@ -13,7 +13,7 @@
  *   it odd, until the next change is done: readers take the lock meanwhile.
  * - Bytes of a block beyond `size` are zero: who shrinks a file clears them, so that growing it again shows none.
  * - `size` never passes what the block map can address.
- * - A block belongs to one record or to the free list, or (after a kill at the wrong moment) to nobody until
+ * - A block belongs to one record or to one of the two free lists, or to who gives its memory back, or (after a kill at the wrong moment) to nobody until
  *   the segment goes away.
  * - `fills` counts the moments at which the kernel may have begun to cache data of the file, `told` those at which
  *   it may have begun to cache attributes. Both count before what they announce is read: see coherence below.
@@ -94,6 +94,9 @@ struct segment {
   u64 invalidations;
   u64 passed; /* accelerated processes had to take the kernel's way */
   u64 names_offset; /* of struct segment_names (names.h); 0 where names are the daemon's alone */
+  u64 links_offset; /* of a u32 a block: the next one that is free. Not in the block itself, whose memory may be given back meanwhile */
+  u64 bare_block;   /* as free_block, of blocks whose memory was given back */
+  u64 bare_count;
   u64 caught, calls; /* where every call is caught: of these so many needed a signal */
   struct segment_process processes[SEGMENT_PROCESSES_MAX];
 };
@@ -134,6 +137,11 @@ i64 segment_resize(const struct segment_caller *c, struct segment_record *r, u64
 /* Gives all blocks back; the size stays. */
 void segment_drop(const struct segment_caller *c, struct segment_record *r);
 i64 segment_punch(const struct segment_caller *c, struct segment_record *r, u64 offset, u64 bytes);
+/* Without a record: takes up to `most` free blocks whose memory is there, to give it back; gives how many. Each goes to segment_bare, or, where that
+ * failed, to segment_free. */
+u64 segment_take_free(struct segment *s, u32 *blocks, u64 most);
+void segment_bare(struct segment *s, u32 block);
+void segment_free(struct segment *s, u32 block);
 /* The first offset from `offset` on that is data (hole = 0) or a hole (hole = 1); `size` if there is none. */
 u64 segment_seek(const struct segment_caller *c, struct segment_record *r, u64 offset, int hole);
 

@@ -163,13 +163,13 @@ static int read_few(struct call *call, u32 fd, u32 word) {
     if (LOAD(weir_states[fd]) != word || (flags & O_ACCMODE) == O_WRONLY) return 0;
     result = peek_few(record, offset, to, bytes);
   } else {
-    if (!d->private) return 0;
+    if (!cursor_of(d)->private) return 0;
     lock(d);
-    if (LOAD(weir_states[fd]) == word && d->known && !d->passing && (d->flags & O_ACCMODE) != O_WRONLY)
-      result = peek_few(d->record, d->position, to, bytes);
+    if (LOAD(weir_states[fd]) == word && cursor_of(d)->known && !d->passing && (d->flags & O_ACCMODE) != O_WRONLY)
+      result = peek_few(d->record, cursor_of(d)->position, to, bytes);
     if (result >= 0) {
-      d->position += (u64)result;
-      d->moved = 1;
+      cursor_of(d)->position += (u64)result;
+      cursor_of(d)->moved = 1;
     }
     unlock(d);
   }
@@ -199,14 +199,14 @@ u64 transfer(struct call *call) {
   if (!writes && read_few(call, fd, word)) return ACT_DONE;
   if (own_offset) {
     u64 act = transfer_at(call, fd, word, writes);
-    if (act == ACT_PASS && d->stands_in) {
+    if (act == ACT_PASS && cursor_of(d)->stands_in) {
       lock(d);
       private_end(fd, d);
       unlock(d);
     }
     return act;
   }
-  if (!d->private) return pass();
+  if (!cursor_of(d)->private) return pass();
   lock(d);
   if (__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE) != word) {
     unlock(d);
@@ -215,14 +215,14 @@ u64 transfer(struct call *call) {
   u32 access = d->flags & O_ACCMODE;
   int allowed = writes ? access != 0 && !file_limit : access != O_WRONLY;
   if (bytes > SIZE_MAX_CALL) bytes = SIZE_MAX_CALL;
-  if (!allowed || !bytes || d->passing || !position(fd, d) || d->position > 1ul << 62) return pass_position(fd, d);
-  u64 offset = d->position;
+  if (!allowed || !bytes || d->passing || !position(fd, d) || cursor_of(d)->position > 1ul << 62) return pass_position(fd, d);
+  u64 offset = cursor_of(d)->position;
   i64 result = writes ? write_at(d, &offset, (const void *)call->arguments[1], bytes, (d->flags & O_APPEND) != 0, &served)
                       : read_at(d, offset, (void *)call->arguments[1], bytes, &served);
   if (!served) return pass_position(fd, d);
   if (result > 0) {
-    d->position = offset + (u64)result;
-    d->moved = 1;
+    cursor_of(d)->position = offset + (u64)result;
+    cursor_of(d)->moved = 1;
   }
   unlock(d);
   count(writes, result);

@@ -89,24 +89,23 @@ fn client(mount: &Mount, segment: &crate::segment::Segment, holder: Holder) -> V
         .collect()
 }
 
-/// Bytes of `struct stashed` of `segment/stash.c`, and the bit of its first number that says that the position is known.
-const STASHED_BYTES: usize = 16;
-const STASHED_KNOWN: u32 = 1 << 31;
+/// Bytes of `struct cursor` of `segment/process.h`.
+const CURSOR_BYTES: usize = 16;
 
-/// A program became one that is left alone: what it said of its descriptors' positions is said to the kernel, for a process that stands still.
+/// A program became one that is left alone: its positions, which it had in memory, are said to the kernel, for a process that stands still.
 /// A descriptor that was closed then, or is another file's now, needs nothing.
-fn settle(process: i32, stash: &[u8], device: u64) {
+fn settle(process: i32, cursors: &[u8], device: u64) {
     let Some(process) = rustix::process::Pid::from_raw(process) else { return };
     let Ok(process) = pidfd_open(process, PidfdFlags::empty()) else { return };
-    for of in stash.chunks_exact(STASHED_BYTES) {
-        let half = |at: usize| u32::from_le_bytes(of[at..at + 4].try_into().unwrap_or_default());
-        let position = u64::from(half(8)) | u64::from(half(12)) << 32;
-        if half(0) & STASHED_KNOWN == 0 {
+    for (descriptor, cursor) in cursors.chunks_exact(CURSOR_BYTES).enumerate() {
+        let half = |at: usize| u32::from_le_bytes(cursor[at..at + 4].try_into().unwrap_or_default());
+        let position = u64::from(half(0)) | u64::from(half(4)) << 32;
+        let (private, known, stands_in) = (cursor[12], cursor[13], cursor[15]);
+        if private == 0 || known == 0 || stands_in != 0 {
             continue;
         }
-        let descriptor = (half(0) & !STASHED_KNOWN) as i32;
-        let Ok(file) = pidfd_getfd(&process, descriptor, PidfdGetfdFlags::empty()) else { continue };
-        let is_its = fstat(&file).is_ok_and(|is| is.st_dev == device && is.st_ino == u64::from(half(4)));
+        let Ok(file) = pidfd_getfd(&process, descriptor as i32, PidfdGetfdFlags::empty()) else { continue };
+        let is_its = fstat(&file).is_ok_and(|is| is.st_dev == device && is.st_ino == u64::from(half(8)));
         if is_its && let Err(error) = seek(&file, SeekFrom::Start(position)) {
             tracing::warn!(
                 "descriptor {descriptor} of a program that is left alone has lost its position: {error}"

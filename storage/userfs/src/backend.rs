@@ -168,6 +168,9 @@ pub trait Backend: Send + Sync + 'static {
     fn read_link(&self, inode: Inode) -> Result<Vec<u8>>;
     /// Makes a file, pipe, socket or device; tells the inode.
     fn make(&self, parent: Inode, name: &OsStr, new: New) -> Result<Attributes>;
+    /// The kernel found no such name, and the name was there when it was to be made: the kernel will look again. Until it did nobody makes
+    /// names past it.
+    fn look_again(&self, _parent: Inode, _name: &OsStr) {}
     /// Makes a directory; tells the inode.
     fn make_directory(&self, parent: Inode, name: &OsStr, new: New) -> Result<Attributes>;
     /// Makes a symbolic link; tells the inode.
@@ -243,6 +246,8 @@ pub trait Backend: Send + Sync + 'static {
     fn segment(&self) -> Option<&Segment> {
         None
     }
+    /// Asked about once a second: what may be done aside.
+    fn tidy(&self) {}
     /// What a daemon must know that comes after this one died; nothing when the backend begins anew without it.
     fn journal(&self) -> Option<&Journal> {
         None

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Threads that answer the kernel.
 const THREADS: usize = 4;
@@ -22,6 +23,9 @@ const REMOTE_THREADS: usize = 16;
 /// How much the kernel reads around a place of a map, and ahead of who reads on. Its own 128 KiB make a question to us of every eighth
 /// of a megabyte of a map; one who reads here and there in a large file pays for what is not wanted.
 const READ_AROUND_KIB: u32 = 512;
+
+/// How often a backend is asked to tidy up.
+const TIDY_EACH: Duration = Duration::from_secs(1);
 
 /// By which the kernel asks.
 const DEVICE: &str = "/dev/fuse";
@@ -185,11 +189,17 @@ impl Mount {
         let notifier = session.notifier();
         self.session = Some(session.spawn()?);
         let waiting = self.stale.clone();
+        let backend = self.backend.clone();
         let tell = move || {
-            while let Some(inodes) = waiting.take() {
+            let mut tidied = Instant::now();
+            while let Some(inodes) = waiting.take(TIDY_EACH) {
                 for inode in inodes {
                     // An inode that the kernel no longer knows needs nothing.
                     let _ = notifier.inval_inode(INodeNo(inode), 0, 0);
+                }
+                if tidied.elapsed() >= TIDY_EACH {
+                    backend.tidy();
+                    tidied = Instant::now();
                 }
             }
         };

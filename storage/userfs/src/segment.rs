@@ -9,6 +9,7 @@
 //! never an access outside.
 #![allow(unsafe_code)]
 
+mod give_back;
 mod join;
 mod names;
 #[cfg(test)]
@@ -53,6 +54,9 @@ struct Head {
     invalidations: AtomicU64,
     passed: AtomicU64,
     names_offset: u64,
+    links_offset: u64,
+    bare_block: AtomicU64,
+    bare_count: AtomicU64,
     caught: AtomicU64,
     calls: AtomicU64,
     processes: [RawProcess; PROCESSES_MAX],
@@ -216,6 +220,14 @@ unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
+/// Of the calling thread, which is asked for it once: locks are taken for every operation, and a call each would cost more than they do.
+fn thread_id() -> u32 {
+    thread_local! {
+        static OWN: u32 = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    }
+    OWN.with(|own| *own)
+}
+
 impl Segment {
     /// Makes a segment for up to `records_max` files with up to `bytes_max` bytes together. Memory is taken as
     /// blocks are used.
@@ -352,13 +364,7 @@ impl Segment {
     /// # Errors
     /// EDEADLK when this thread already holds it.
     pub fn record(&self, number: u64) -> Result<Record<'_>> {
-        let caller = Caller {
-            segment: self.head,
-            thread: rustix::thread::gettid().as_raw_nonzero().get() as u32,
-            copy,
-            waited,
-            ready,
-        };
+        let caller = Caller { segment: self.head, thread: thread_id(), copy, waited, ready };
         let raw = self.raw(number);
         // SAFETY: `raw` lies in the mapping, and `caller` outlives the call.
         match unsafe { segment_lock(&raw const caller, raw) } {

@@ -5,8 +5,8 @@
 //!
 //! - Entries and attributes are cached for ever, names that are not there are not: all changes go through this mount
 //!   or are told to the kernel by whoever makes them past it (see `segment/segment.h`).
-//! - Where processes make files past the kernel, files are made by create, which may meet one of theirs (`again`). Elsewhere it is answered
-//!   with "not implemented", and the kernel uses mknod.
+//! - Create is "not implemented": the kernel uses mknod, and opens without asking. Each create would have a release, which asks once more. Where
+//!   processes make files past the kernel, mknod may meet one of theirs (`again`).
 //! - Open, flush and opendir are answered with "not implemented" once, which makes the kernel never ask again: opening a
 //!   cached file costs no round trip. So there are no handles; an inode is enough to read and write.
 //! - Where the kernel may use local files by itself (`passthrough`), open and release are answered instead.
@@ -29,9 +29,9 @@ use crate::segment::Segment;
 use crate::stats::{Operation, Stats};
 use fuser::{
     BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use shown::{empty, errno, extended, kind, new_time, shown};
 use std::cell::RefCell;
@@ -200,7 +200,8 @@ impl Filesystem for Server {
     ) {
         let made = self.ask(Operation::Make, |backend| {
             let made = backend.make(parent.0, name, new(request, mode, device));
-            again::made(backend, request, (parent.0, name), made)
+            let made = again::made(backend, request, (parent.0, name), made);
+            if self.has_names() { again::met(backend, (parent.0, name), made) } else { made }
         });
         self.entry(made, reply);
     }
@@ -338,36 +339,6 @@ impl Filesystem for Server {
             return reply.error(fuser::Errno::ENOSYS);
         }
         empty(self.ask(Operation::Close, |backend| backend.close(inode.0)), reply);
-    }
-
-    /// Elsewhere made by mknod, which leaves no handle that the kernel would have to release. Here it has none either, as it
-    /// opens no file by us.
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        if !self.has_names() {
-            return reply.error(fuser::Errno::ENOSYS);
-        }
-        let made = self.ask(Operation::Make, |backend| {
-            again::make_or_open(backend, request, (parent.0, name), mode, flags)
-        });
-        match made {
-            Ok(attributes) => reply.created(
-                &FOREVER,
-                &shown(&attributes),
-                Generation(0),
-                FileHandle(0),
-                FopenFlags::empty(),
-            ),
-            Err(error) => reply.error(errno(error)),
-        }
     }
 
     fn read(

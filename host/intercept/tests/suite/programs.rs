@@ -128,11 +128,15 @@ fn what_does_not_fit_below_the_stack_has_memory_of_its_own() {
                     libc::setrlimit(libc::RLIMIT_STACK, &raw const limit);
                 }
                 let mut line = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?)?;
-                let mut question = vec![0; 24 + said];
+                let (mut question, told) = ([0; 24], vec![0u8; said]);
                 question[..4].copy_from_slice(&libc::getpid().to_le_bytes());
+                question[8..16].copy_from_slice(&(told.as_ptr() as u64).to_le_bytes());
                 question[16..24].copy_from_slice(&(said as u64).to_le_bytes());
                 line.write_all(&question)?;
-                line.read_exact(&mut [0])
+                line.read_exact(&mut [0])?;
+                // Until now the injector may read it.
+                drop(told);
+                Ok(())
             });
         }
         assert_eq!(text(&command.output().unwrap()), "fine\n", "{said} {stack:?}");

@@ -182,6 +182,10 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.set_aside();
         self.write_down();
+        let is_looking = self.tree.is_looking();
+        if let Some(names) = &mut self.names {
+            names.hold_back(is_looking);
+        }
     }
 }
 

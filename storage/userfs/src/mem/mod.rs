@@ -23,6 +23,7 @@ use locked::Locked;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use tree::{Content, Node, Tree};
 
@@ -30,6 +31,8 @@ use tree::{Content, Node, Tree};
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// Bytes of one extended attribute's value, as the kernel's own limit.
 const ATTRIBUTE_BYTES_MAX: usize = 65_536;
+/// Free blocks that keep their memory for the next files: 64 MiB.
+const IDLE_KEPT: u64 = (64 << 20) / BLOCK_BYTES;
 /// Extended attributes of a file.
 const ATTRIBUTES_MAX: usize = 1024;
 
@@ -55,6 +58,8 @@ pub struct Memory {
     tree: Mutex<Tree>,
     /// What a daemon that comes after us must know, where one may.
     journal: Option<Journal>,
+    /// Blocks that were free when it was tidied last.
+    idle: AtomicU64,
 }
 
 impl Memory {
@@ -67,7 +72,7 @@ impl Memory {
     pub fn plain(limits: Limits, user: u32, group: u32) -> std::io::Result<Memory> {
         let segment = Segment::create(limits.files_max, limits.bytes_max)?;
         let tree = Mutex::new(Tree::new(limits.files_max, user, group));
-        Ok(Memory { segment, tree, journal: None })
+        Ok(Memory { segment, tree, journal: None, idle: AtomicU64::new(0) })
     }
 
     /// The same, which [`Memory::recall`] finds again when its daemon died.
@@ -78,7 +83,7 @@ impl Memory {
     fn with(limits: Limits, owner: (u32, u32), journal: Option<Journal>) -> std::io::Result<Memory> {
         let segment = Segment::create_with_names(limits.files_max, limits.bytes_max)?;
         let tree = Mutex::new(Tree::new(limits.files_max, owner.0, owner.1));
-        let memory = Memory { segment, tree, journal };
+        let memory = Memory { segment, tree, journal, idle: AtomicU64::new(0) };
         // The root comes into the segment.
         drop(memory.tree());
         Ok(memory)
@@ -90,7 +95,7 @@ impl Memory {
         let mut tree = Tree::new(segment.records_max(), 0, 0);
         let journal = Journal::open(journal, |batch| batch.into_iter().for_each(|entry| tree.redo(entry)))?;
         locked::mend(&segment, &mut tree, &journal);
-        Ok(Memory { segment, tree: Mutex::new(tree), journal: Some(journal) })
+        Ok(Memory { segment, tree: Mutex::new(tree), journal: Some(journal), idle: AtomicU64::new(0) })
     }
 
     fn record(&self, node: &Node, inode: Inode) -> Result<Record<'_>> {
@@ -146,6 +151,7 @@ impl Memory {
         }
         let shown = self.show(inode, tree.node(inode)?)?;
         tree.tell(inode);
+        tree.looked(parent, name);
         Ok(shown)
     }
 
@@ -181,6 +187,7 @@ impl Backend for Memory {
         };
         let shown = self.show(inode, tree.node(inode)?)?;
         tree.tell(inode);
+        tree.looked(parent, name);
         Ok(shown)
     }
 
@@ -231,6 +238,10 @@ impl Backend for Memory {
         let file = matches!(new.mode & libc::S_IFMT, 0 | libc::S_IFREG);
         let mode = if file { libc::S_IFREG | new.mode & 0o7777 } else { new.mode };
         self.put(parent, name, New { mode, ..new }, if file { Content::File } else { Content::Special })
+    }
+
+    fn look_again(&self, parent: Inode, name: &OsStr) {
+        self.tree().look_again(parent, name);
     }
 
     fn make_directory(&self, parent: Inode, name: &OsStr, new: New) -> Result<Attributes> {
@@ -385,6 +396,18 @@ impl Backend for Memory {
         node.attributes.remove(name).ok_or(Errno::NO_DATA)?;
         node.changed = SystemTime::now();
         Ok(())
+    }
+
+    /// Gives memory back that nobody took for a while.
+    fn tidy(&self) {
+        let idle = self.segment.blocks_idle();
+        let before = self.idle.swap(idle, Ordering::Relaxed);
+        if idle <= IDLE_KEPT || idle != before {
+            return;
+        }
+        if let Err(error) = self.segment.give_back(IDLE_KEPT) {
+            tracing::warn!("the memory of removed files stays: {error}");
+        }
     }
 
     fn segment(&self) -> Option<&Segment> {

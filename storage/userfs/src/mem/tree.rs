@@ -12,10 +12,14 @@ use crate::error::{Errno, Result};
 use crate::segment::{Event, NodeFields, What};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Places of entries begin behind those of `.` and `..`.
 const FIRST_PLACE: u64 = 3;
+/// Names that the kernel looks at again at once. While it does no process makes any, so there are few.
+const LOOKS_MAX: usize = 64;
+/// How long it may take to.
+const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Entries of a directory.
 #[derive(Debug)]
@@ -114,6 +118,8 @@ pub(super) struct Tree {
     changes: Changes,
     /// Files that would be gone if no process had them open by itself.
     pub(super) held: HashSet<Inode>,
+    /// Names at which the kernel looks again, and since when.
+    looks_again: Vec<(Inode, OsString, Instant)>,
 }
 
 /// What became of a name.
@@ -167,7 +173,26 @@ impl Tree {
             free: Vec::new(),
             changes: Changes { touched: vec![ROOT], ..Changes::default() },
             held: HashSet::new(),
+            looks_again: Vec::new(),
         }
+    }
+
+    /// The kernel will look at this name again.
+    pub(super) fn look_again(&mut self, parent: Inode, name: &OsStr) {
+        if self.looks_again.len() < LOOKS_MAX {
+            self.looks_again.push((parent, name.to_owned(), Instant::now()));
+        }
+    }
+
+    /// It looked, and what it found or made is told.
+    pub(super) fn looked(&mut self, parent: Inode, name: &OsStr) {
+        self.looks_again.retain(|(above, there, _)| *above != parent || there != name);
+    }
+
+    /// Whether it is still about to look somewhere. Of a program that ended meanwhile nothing more is heard.
+    pub(super) fn is_looking(&mut self) -> bool {
+        self.looks_again.retain(|(_, _, since)| since.elapsed() < LOOK_PATIENCE);
+        !self.looks_again.is_empty()
     }
 
     pub(super) fn files_max(&self) -> u64 {

@@ -206,6 +206,24 @@ impl<P: Protocol> Remote<P> {
     }
 }
 
+impl<P: Protocol> Remote<P> {
+    /// Does what puts up bytes of a file by its name, which is nobody else's meanwhile: one that is taken away at the same moment would
+    /// come back. It is asked for when nobody can change it any more.
+    fn put_up<T>(&self, inode: Inode, work: impl FnOnce(&Place) -> Result<T>) -> Result<T> {
+        let lock = self.nodes().name_lock(inode)?;
+        let _stays = lock.read().unwrap_or_else(PoisonError::into_inner);
+        work(&self.place(inode)?)
+    }
+
+    /// Does what changes or takes names, when nothing of their files is put up.
+    fn rename_alone<T>(&self, names: &[(Inode, &OsStr)], work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let locks = self.nodes().name_locks(names);
+        let _alone: Vec<_> =
+            locks.iter().map(|lock| lock.write().unwrap_or_else(PoisonError::into_inner)).collect();
+        work()
+    }
+}
+
 impl<P: Protocol> Backend for Remote<P> {
     fn consistency(&self) -> Consistency {
         Consistency::CloseToOpen { names: FRESH }
@@ -235,13 +253,19 @@ impl<P: Protocol> Backend for Remote<P> {
     fn change(&self, inode: Inode, change: &Change) -> Result<Attributes> {
         let now = self.fresh(inode)?;
         let place = self.place(inode)?;
-        if let Err(error) = self.protocol.change(&place, change, &now) {
+        // Of one that is open nothing is put up now.
+        let changed = if place.open {
+            self.protocol.change(&place, change, &now)
+        } else {
+            self.put_up(inode, |place| self.protocol.change(place, change, &now))
+        };
+        if let Err(error) = changed {
             self.drop_closed(&place);
             return Err(error);
         }
         // It was open, so the protocol waits for it to be closed; which may be over.
         if place.open && !self.nodes().is_open(inode) {
-            self.protocol.close(&place)?;
+            self.put_up(inode, |place| self.protocol.close(place))?;
         }
         self.fresh(inode)
     }
@@ -285,12 +309,14 @@ impl<P: Protocol> Backend for Remote<P> {
     }
 
     fn unlink(&self, parent: Inode, name: &OsStr) -> Result<()> {
-        if self.hide(parent, name)? {
-            return Ok(());
-        }
-        self.protocol.remove(&self.place(parent)?, name)?;
-        self.nodes().lost(parent, name);
-        Ok(())
+        self.rename_alone(&[(parent, name)], || {
+            if self.hide(parent, name)? {
+                return Ok(());
+            }
+            self.protocol.remove(&self.place(parent)?, name)?;
+            self.nodes().lost(parent, name);
+            Ok(())
+        })
     }
 
     fn remove_directory(&self, parent: Inode, name: &OsStr) -> Result<()> {
@@ -308,14 +334,16 @@ impl<P: Protocol> Backend for Remote<P> {
         if replace == Replace::Exchange {
             return Err(Errno::INVALID);
         }
-        if replace == Replace::Yes {
-            // What is found here must be the one that is replaced, or nothing is hidden.
-            self.protocol.lookup(&old, from.1)?;
-            self.hide(to.0, to.1)?;
-        }
-        self.protocol.rename((&old, from.1), (&new, to.1), replace)?;
-        self.nodes().moved(from, to);
-        Ok(())
+        self.rename_alone(&[from, to], || {
+            if replace == Replace::Yes {
+                // What is found here must be the one that is replaced, or nothing is hidden.
+                self.protocol.lookup(&old, from.1)?;
+                self.hide(to.0, to.1)?;
+            }
+            self.protocol.rename((&old, from.1), (&new, to.1), replace)?;
+            self.nodes().moved(from, to);
+            Ok(())
+        })
     }
 
     fn open(&self, inode: Inode) -> Result<bool> {
@@ -328,8 +356,7 @@ impl<P: Protocol> Backend for Remote<P> {
     }
 
     fn close(&self, inode: Inode) -> Result<()> {
-        let place = self.place(inode)?;
-        let closed = self.protocol.close(&place);
+        let closed = self.put_up(inode, |place| self.protocol.close(place));
         self.nodes().stale(inode);
         closed
     }
@@ -344,8 +371,12 @@ impl<P: Protocol> Backend for Remote<P> {
             (place, nodes.take_hidden(inode))
         };
         // What a map changed since its descriptor was closed is written by now, and nobody is left who could be told.
+        let finish = |now: &Place| {
+            // One whose name was taken since has nothing left to put up.
+            if now.path.is_some() { self.protocol.finish(now) } else { Ok(()) }
+        };
         if hidden.is_none()
-            && let Err(error) = self.protocol.finish(&place)
+            && let Err(error) = self.put_up(inode, finish)
         {
             tracing::warn!("{}, what was written last: {error:?}", place.shown());
         }
@@ -374,7 +405,7 @@ impl<P: Protocol> Backend for Remote<P> {
     }
 
     fn sync(&self, inode: Inode, _data_only: bool) -> Result<()> {
-        let synced = self.protocol.sync(&self.place(inode)?);
+        let synced = self.put_up(inode, |place| self.protocol.sync(place));
         self.nodes().stale(inode);
         synced
     }

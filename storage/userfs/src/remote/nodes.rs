@@ -5,7 +5,7 @@ use crate::backend::{Attributes, Inode, ROOT};
 use crate::error::{Errno, Result};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long places of names stay after the last listing.
@@ -15,6 +15,9 @@ const LISTING_KEPT: Duration = Duration::from_secs(60);
 fn same_kind(a: u32, b: u32) -> bool {
     a & libc::S_IFMT == b & libc::S_IFMT
 }
+
+/// Read by who puts up what a file has by its name; written by who takes or changes the name.
+pub(super) type NameLock = Arc<RwLock<()>>;
 
 #[derive(Debug)]
 struct Node {
@@ -32,6 +35,7 @@ struct Node {
     pages: Option<(u64, SystemTime, SystemTime)>,
     hidden: bool,
     append: Arc<Mutex<()>>,
+    name_lock: NameLock,
     listing: Option<(Listing, Instant)>,
 }
 
@@ -48,6 +52,7 @@ impl Node {
             pages: None,
             hidden: false,
             append: Arc::default(),
+            name_lock: NameLock::default(),
             listing: None,
         }
     }
@@ -263,6 +268,21 @@ impl Nodes {
 
     pub(super) fn is_open(&self, inode: Inode) -> bool {
         self.of.get(&inode).is_some_and(|node| node.opens > 0)
+    }
+
+    pub(super) fn name_lock(&mut self, inode: Inode) -> Result<NameLock> {
+        Ok(self.node(inode)?.name_lock.clone())
+    }
+
+    /// Those of the files that have these names, in the order in which they are to be taken.
+    pub(super) fn name_locks(&self, names: &[(Inode, &OsStr)]) -> Vec<NameLock> {
+        let mut inodes: Vec<Inode> = names
+            .iter()
+            .filter_map(|(parent, name)| self.names.get(&(*parent, (*name).to_owned())).copied())
+            .collect();
+        inodes.sort_unstable();
+        inodes.dedup();
+        inodes.iter().filter_map(|inode| self.of.get(inode)).map(|node| node.name_lock.clone()).collect()
     }
 
     pub(super) fn append_lock(&mut self, inode: Inode) -> Result<Arc<Mutex<()>>> {

@@ -14,6 +14,7 @@ struct Fake {
     in_finish: OnceLock<Between>,
     closed: AtomicU32,
     dropped: AtomicU32,
+    removed: AtomicU32,
 }
 
 fn attributes(mode: u32) -> Attributes {
@@ -67,7 +68,8 @@ impl Protocol for Arc<Fake> {
         Err(NOT_HERE)
     }
     fn remove(&self, _parent: &Place, _name: &OsStr) -> Result<()> {
-        Err(NOT_HERE)
+        self.removed.fetch_add(1, Ordering::SeqCst);
+        Ok(())
     }
     fn remove_directory(&self, _parent: &Place, _name: &OsStr) -> Result<()> {
         Err(NOT_HERE)
@@ -138,4 +140,32 @@ fn a_size_that_is_set_while_the_file_is_closed_is_put_up() {
     assert!(fake.in_change.set(Box::new(move || last.upgrade().unwrap().release(inode))).is_ok());
     remote.change(inode, &Change { size: Some(0), ..Change::default() }).unwrap();
     assert_eq!(fake.closed.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn what_is_put_up_last_brings_no_removed_file_back() {
+    const NAME: &str = "file";
+    let (fake, remote, inode) = opened();
+    let (removes, seen, remover) =
+        (Arc::downgrade(&remote), Arc::downgrade(&fake), Arc::new(Mutex::new(None)));
+    let (begun, removed_meanwhile) = (remover.clone(), Arc::new(AtomicU32::new(0)));
+    let meanwhile = removed_meanwhile.clone();
+    let between: Between = Box::new(move || {
+        let remote = removes.upgrade().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let remove = move || {
+            tell.send(()).unwrap();
+            remote.unlink(crate::backend::ROOT, OsStr::new(NAME)).unwrap();
+        };
+        *begun.lock().unwrap() = Some(std::thread::spawn(remove));
+        told.recv().unwrap();
+        // It is in the removal now, or about to be; without a wait for us it would be through.
+        std::thread::sleep(Duration::from_millis(100));
+        meanwhile.store(seen.upgrade().unwrap().removed.load(Ordering::SeqCst), Ordering::SeqCst);
+    });
+    assert!(fake.in_finish.set(between).is_ok());
+    remote.release(inode);
+    remover.lock().unwrap().take().unwrap().join().unwrap();
+    assert_eq!(removed_meanwhile.load(Ordering::SeqCst), 0, "it was removed while it was put up");
+    assert_eq!(fake.removed.load(Ordering::SeqCst), 1);
 }

@@ -61,7 +61,7 @@ impl Segment {
         for number in 0..until.min(self.records_max()) {
             let lock = &self.raw(number).lock;
             let holder = lock.load(Ordering::Relaxed);
-            let own = holder as i32 == rustix::thread::gettid().as_raw_nonzero().get();
+            let own = holder == super::thread_id();
             if holder != 0 && (own || super::waited(holder) == 1) {
                 // Another waiter may have found out too, and have it now.
                 let _ = lock.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);

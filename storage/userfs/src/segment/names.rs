@@ -1,6 +1,6 @@
 //! Names and attributes of files in the segment (`segment/names.h`): what accelerated processes open and make files by.
 
-use super::{Caller, Head, PROCESSES_MAX, Segment, copy, ready, waited};
+use super::{Caller, Head, PROCESSES_MAX, Segment, copy, ready, thread_id, waited};
 use crate::backend::Inode;
 use std::cell::UnsafeCell;
 use std::ffi::{OsStr, OsString};
@@ -97,6 +97,8 @@ struct RawNames {
     spare_count: AtomicU32,
     batch: AtomicU32,
     unfinished: AtomicU32,
+    held_back: AtomicU32,
+    _reserved: u32,
     events: [UnsafeCell<RawEvent>; EVENTS_MAX],
     spare: [AtomicU32; SPARES_MAX],
     holds: [[AtomicU32; HOLDS_MAX]; PROCESSES_MAX],
@@ -180,13 +182,7 @@ impl Segment {
     /// Locks the names; nothing in a segment without them.
     pub fn names(&self) -> Option<Names<'_>> {
         let raw = raw(self)?;
-        let caller = Caller {
-            segment: self.head,
-            thread: rustix::thread::gettid().as_raw_nonzero().get() as u32,
-            copy,
-            waited,
-            ready,
-        };
+        let caller = Caller { segment: self.head, thread: thread_id(), copy, waited, ready };
         // SAFETY: the segment has names, and `caller` outlives the call.
         let locked = unsafe { names_lock(&raw const caller) };
         assert_eq!(locked, 0, "a thread locks names once");
@@ -325,6 +321,11 @@ impl Names<'_> {
     /// It may be seen.
     pub fn change_ends(&mut self) {
         self.raw.unfinished.store(0, Ordering::Release);
+    }
+
+    /// Whether processes make names.
+    pub fn hold_back(&mut self, held_back: bool) {
+        self.raw.held_back.store(held_back.into(), Ordering::Release);
     }
 
     /// No name is there. All files have lower numbers than `until`.

@@ -14,6 +14,7 @@ enum Step {
     Resize { file: u64, size: u64 },
     Punch { file: u64, offset: u64, bytes: u64 },
     Renew { file: u64 },
+    GiveBack,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -39,6 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
             bytes
         }),
         file.prop_map(|file| Step::Renew { file }),
+        Just(Step::GiveBack),
     ]
 }
 
@@ -53,6 +55,9 @@ fn apply(segment: &Segment, model: &mut [Vec<u8>], step: Step) {
                 of.resize(of.len().max(end), 0);
                 of[offset as usize..end].copy_from_slice(&bytes);
             }
+        }
+        Step::GiveBack => {
+            segment.give_back(1).unwrap();
         }
         Step::Read { file, offset, bytes } => {
             let mut seen = vec![9; bytes];
@@ -220,5 +225,41 @@ proptest! {
         prop_assert_eq!(told, made);
         names.taken();
         prop_assert!(names.events().is_empty());
+    }
+}
+
+fn memory_blocks(segment: &Segment) -> i64 {
+    rustix::fs::fstat(segment.memory()).unwrap().st_blocks / (BLOCK_BYTES as i64 / 512)
+}
+
+#[test]
+fn memory_of_a_removed_file_is_given_back_and_taken_again() {
+    const BLOCKS: u64 = 2000;
+    let segment = Segment::create(16, 4096 * BLOCK_BYTES).unwrap();
+    let now = SystemTime::now();
+    let all = vec![7; (BLOCKS * BLOCK_BYTES) as usize];
+    for round in 0..3 {
+        let before = memory_blocks(&segment);
+        segment.record(1).unwrap().begin(now);
+        segment.record(1).unwrap().write(0, &all, now).unwrap();
+        assert!(memory_blocks(&segment) >= before + BLOCKS as i64 - 200, "round {round}");
+        segment.record(1).unwrap().end();
+        assert!(segment.blocks_idle() >= BLOCKS);
+        segment.give_back(100).unwrap();
+        assert_eq!(segment.blocks_idle(), 100);
+        assert!(memory_blocks(&segment) < 200, "round {round}: {} blocks", memory_blocks(&segment));
+        assert_eq!(segment.figures().blocks_used, 0);
+    }
+    // All of them can be had at once.
+    let record = || segment.record(2).unwrap();
+    record().begin(now);
+    let most = 4096 - 10;
+    for block in 0..most {
+        assert_eq!(record().write(block * BLOCK_BYTES, &[1; BLOCK_BYTES as usize], now), Ok(4096));
+    }
+    let mut seen = [0; 4096];
+    for block in 0..most {
+        record().read(block * BLOCK_BYTES, &mut seen).unwrap();
+        assert_eq!(seen, [1; 4096]);
     }
 }

@@ -3,6 +3,7 @@
 use crate::backend::Inode;
 use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Inodes whose pages and attributes the kernel must drop. Another thread tells it: the kernel may hold a page locked
 /// that waits for a reply of ours. No more entries than there are inodes.
@@ -24,13 +25,14 @@ impl Stale {
         self.changed.notify_one();
     }
 
-    /// Waits for inodes; nothing once closed.
-    pub(crate) fn take(&self) -> Option<HashSet<Inode>> {
+    /// Waits for inodes, not longer than this, and then gives none; nothing once closed.
+    pub(crate) fn take(&self, most: Duration) -> Option<HashSet<Inode>> {
         let waiting = self.inodes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = self
             .changed
-            .wait_while(waiting, |(inodes, closed)| inodes.is_empty() && !*closed)
-            .unwrap_or_else(PoisonError::into_inner);
+            .wait_timeout_while(waiting, most, |(inodes, closed)| inodes.is_empty() && !*closed)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
         (!found.1).then(|| std::mem::take(&mut found.0))
     }
 }

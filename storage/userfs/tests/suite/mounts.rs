@@ -107,3 +107,25 @@ fn a_daemon_answers_and_ends() {
     assert!(control::all(&state).is_empty());
     assert!(!end.load(Ordering::Relaxed));
 }
+
+#[test]
+fn memory_of_removed_files_goes_back_to_the_system() {
+    const BYTES: usize = 192 << 20;
+    const KEPT: i64 = 96 << 20;
+    if let Some(reason) = cannot_mount() {
+        return println!("NOT RUN memory_of_removed_files: {reason}");
+    }
+    let mut on = Mounted::memory(Limits::default());
+    let path = on.root().join("large");
+    fs::write(&path, vec![1; BYTES]).unwrap();
+    let backend = on.mount().backend().clone();
+    let taken = || {
+        let memory = backend.segment().unwrap().memory();
+        rustix::fs::fstat(memory).unwrap().st_blocks * 512
+    };
+    assert!(taken() > BYTES as i64);
+    fs::remove_file(&path).unwrap();
+    until("memory", || taken() < KEPT);
+    fs::write(&path, vec![2; BYTES]).unwrap();
+    assert!(fs::read(&path).unwrap() == vec![2; BYTES]);
+}
