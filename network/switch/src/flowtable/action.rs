@@ -63,6 +63,26 @@ pub struct TunnelHeader {
     length: usize,
 }
 
+impl TunnelHeader {
+    /// Writes it in front of the frame at `at` of a buffer, where there must be room. Returns where it begins.
+    #[inline(always)]
+    pub fn write_before(&self, buffer: &mut [u8], at: usize) -> usize {
+        let from = at - self.length;
+        let room = &mut buffer[from..at];
+        // The usual lengths in registers: a copy of a length that is not known is a call.
+        if let Some(room) = room.first_chunk_mut::<MAX_ENCAP_BYTES>() {
+            *room = self.bytes;
+        } else if let (Ok(room), Some(bytes)) =
+            (<&mut [u8; encap::VXLAN_BYTES]>::try_from(&mut *room), self.bytes.first_chunk())
+        {
+            *room = *bytes;
+        } else {
+            room.copy_from_slice(self);
+        }
+        from
+    }
+}
+
 impl std::ops::Deref for TunnelHeader {
     type Target = [u8];
 
@@ -126,14 +146,14 @@ impl CompiledAction {
     }
 }
 
-/// As much of an action as a plain packet needs that goes to a port here and is not translated: 20 bytes, which lie in one line
-/// with the flow's key. Of other flows it only says that they are others.
+/// As much of an action as a plain packet needs that is not translated and goes to a port here, or to another switch: 20 bytes, which lie in
+/// one line with the flow's key. The way to the other switch is in the action alone. Of other flows it only says that they are others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Brief {
     /// New Ethernet addresses as they are on the wire: destination, source.
     ethernet: [u8; 12],
-    /// Where it goes.
+    /// Where it goes, unless to another switch.
     pub port: PortIndex,
     /// Largest IP packet, bytes.
     pub mtu: u16,
@@ -143,20 +163,24 @@ pub struct Brief {
 
 impl Brief {
     const COUNTER: u32 = RULE_COUNTERS_MAX as u32 - 1;
-    /// The flow goes to a port here and is not translated.
+    /// The flow goes to a port here or to another switch, and is not translated.
     const IS_ALL: u32 = 1 << 31;
     const HAS_ETHERNET: u32 = 1 << 30;
     const ROUTED: u32 = 1 << 29;
     /// The MSS of a SYN may have to be lowered.
     const CLAMPS: u32 = 1 << 28;
+    /// The flow goes to another switch.
+    const TUNNELLED: u32 = 1 << 27;
 
     /// Of an action.
     pub fn new(action: &CompiledAction) -> Brief {
         let bit = |set: bool, bit: u32| if set { bit } else { 0 };
-        let (port, is_port) = match action.hop {
+        let (port, is_said) = match action.hop {
             CompiledHop::Port(port) => (port, true),
-            CompiledHop::Underlay(_) | CompiledHop::External | CompiledHop::Drop => (0, false),
+            CompiledHop::Underlay(_) => (0, true),
+            CompiledHop::External | CompiledHop::Drop => (0, false),
         };
+        let is_tunnelled = matches!(action.hop, CompiledHop::Underlay(_));
         let mut ethernet = [0; 12];
         if let Some((destination, source)) = action.ethernet {
             ethernet[..6].copy_from_slice(&destination);
@@ -164,7 +188,8 @@ impl Brief {
         }
         // A counter that is over the most is counted under the last.
         let word = action.counter.min(Brief::COUNTER)
-            | bit(is_port && action.rewrite.is_none(), Brief::IS_ALL)
+            | bit(is_said && action.rewrite.is_none(), Brief::IS_ALL)
+            | bit(is_tunnelled, Brief::TUNNELLED)
             | bit(action.ethernet.is_some(), Brief::HAS_ETHERNET)
             | bit(action.routed, Brief::ROUTED)
             | bit(action.mss_max != 0, Brief::CLAMPS);
@@ -190,6 +215,12 @@ impl Brief {
         self.word & Brief::COUNTER
     }
 
+    /// Whether the flow goes to another switch: the way there is in its action.
+    #[inline(always)]
+    pub fn is_tunnelled(&self) -> bool {
+        self.word & Brief::TUNNELLED != 0
+    }
+
     /// Whether TTL or hop limit goes down.
     #[inline]
     pub fn is_routed(&self) -> bool {
@@ -203,7 +234,7 @@ impl Brief {
     }
 }
 
-const _: () = assert!(RULE_COUNTERS_MAX.is_power_of_two() && RULE_COUNTERS_MAX <= 1 << 28);
+const _: () = assert!(RULE_COUNTERS_MAX.is_power_of_two() && RULE_COUNTERS_MAX <= 1 << 27);
 
 fn translation(nat: &Nat) -> Rewrite {
     let endpoint = |side: Option<(IpAddr, u16)>| {

@@ -4,8 +4,8 @@
 //! frame is copied and parsed, and the bucket of its flow asked for; then each one's flow is asked for; then each is judged and sent.
 //! Nothing that a frame does can change what another of its batch is looked up in.
 //!
-//! A frame that is [`Plain`], asks nothing of the device and belongs to a flow that leads to a port here goes a short way: five fields
-//! are read of it, and one line of its flow. It is judged as any other would be, and whatever is not so goes the long way.
+//! A frame that is [`Plain`], asks nothing of the device and belongs to a flow that leads to a port here or to another switch goes a short way:
+//! five fields are read of it, and one line of its flow, or two. It is judged as any other would be, and whatever is not so goes the long way.
 //!
 //! Frames that go the short way one behind the other are a run. What is the same for them is done once a run: the port that they go to is
 //! looked up, the flow, its rule and the port are counted. A frame is written to a guest from its parts: a new virtio header, the Ethernet
@@ -18,7 +18,9 @@ use super::{FRAME_BYTES_MAX, HEADROOM, Origin, PORT_FRAMES_PER_TURN, Path, port_
 use crate::capture::Taps;
 use crate::engine::Miss;
 use crate::engine::counters::{Counters, EngineEvent};
-use crate::engine::forward::plain::{ADDRESSES_BYTES, Tally, alter_plain, judge_plain};
+use crate::engine::forward::plain::{
+    ADDRESSES_BYTES, Tally, alter_plain, encapsulate_plain, judge_plain, tunnel_of,
+};
 use crate::engine::forward::{Ahead, Checked, LastFlow, Lookup};
 use crate::engine::port::{self, Outlet, Ports, Served};
 use crate::engine::ring::FrameProducer;
@@ -26,7 +28,7 @@ use crate::flow::PortIndex;
 use crate::flowtable::FlowStore;
 use crate::ports::vhost::ring::BATCH_MAX;
 use std::time::Duration;
-use weir_packet::virtio::{HEADER_BYTES, MERGEABLE_HEADER_BYTES, VirtioNetHeader, asks_nothing};
+use weir_packet::virtio::{HEADER_BYTES, MERGEABLE_HEADER_BYTES, Offload, VirtioNetHeader, asks_nothing};
 use weir_packet::{FlowKey, Fragment, Plain};
 
 /// Frames that are longer end the batch: they are sent while they are in the processor's cache.
@@ -77,13 +79,16 @@ pub(super) struct Stage {
     /// As many, of those that go the long way: apart, so that the others lie close together.
     packets: Box<[Checked]>,
     used: usize,
+    /// A frame of late went to another switch the short way: then a flow's second line is needed, too.
+    is_tunnelled: bool,
 }
 
 impl Stage {
     /// For so many frames.
     pub(super) fn new(frames: usize) -> Stage {
         let packets = vec![Checked::default(); frames].into_boxed_slice();
-        Stage { frames: vec![Staged::default(); frames].into_boxed_slice(), packets, used: 0 }
+        let frames = vec![Staged::default(); frames].into_boxed_slice();
+        Stage { frames, packets, used: 0, is_tunnelled: false }
     }
 }
 
@@ -194,12 +199,13 @@ impl Path {
                     break;
                 }
                 left -= filled;
-                let Stage { frames, packets, used } = &mut stage;
+                let Stage { frames, packets, used, is_tunnelled } = &mut stage;
                 let frames = &mut frames[..*used];
-                self.ask_for_flows(frames);
+                self.ask_for_flows(frames, *is_tunnelled);
+                *is_tunnelled = false;
                 let mut passed = 0;
                 while passed < frames.len() {
-                    passed += self.pass_run(&mut frames[passed..]);
+                    passed += self.pass_run(&mut frames[passed..], is_tunnelled);
                     let (Some(frame), Some(packet)) = (frames.get(passed), packets.get_mut(passed)) else {
                         break;
                     };
@@ -285,10 +291,10 @@ impl Path {
 
     /// Has the flows of a batch fetched.
     #[inline(never)]
-    fn ask_for_flows(&self, staged: &mut [Staged]) {
+    fn ask_for_flows(&self, staged: &mut [Staged], is_tunnelled: bool) {
         let (tables, store) = (&*self.tables, &*self.shared.store);
         for frame in staged.iter_mut().filter(|frame| frame.way != Way::Fragment) {
-            frame.near = tables.prefetch_flow(store, frame.hash, frame.way == Way::Short);
+            frame.near = tables.prefetch_flow(store, frame.hash, frame.way == Way::Short && !is_tunnelled);
             if let Some(slot) = frame.near {
                 store.prefetch_counters(slot);
             }
@@ -297,16 +303,34 @@ impl Path {
 
     /// The short way, for the frames in front that can go it. Returns how many those are; nothing has become of the next one.
     #[inline(never)]
-    fn pass_run(&mut self, staged: &mut [Staged]) -> usize {
+    fn pass_run(&mut self, staged: &mut [Staged], is_tunnelled: &mut bool) -> usize {
         let (tables, store, counters) = (&*self.tables, &*self.shared.store, &*self.shared.counters);
         let lookup = Lookup { tables, store, counters, now_ms: self.now_ms };
         let (ports, arena) = (&self.ports, &mut self.arena[..]);
+        let (peers, transmit, arena_used) = (&self.peers, &mut self.transmit, &mut self.arena_used);
         let (mut tally, mut outlet) = (Tally::new(&lookup), None::<Outlet<'_>>);
-        for (passed, Staged { at, length, way, near, plain, .. }) in staged.iter_mut().enumerate() {
+        for (passed, Staged { at, length, way, near, plain, hash }) in staged.iter_mut().enumerate() {
             if *way != Way::Short {
                 return passed;
             }
             let Some((slot, brief)) = judge_plain(&lookup, *near, plain) else { return passed };
+            if let Some(tunnel) = tunnel_of(&lookup, slot, brief) {
+                *is_tunnelled = true;
+                tally.count(slot, brief, plain, *length);
+                let header = tunnel.header(peers.inner_checksum(tunnel, &Offload::Complete, lookup.now_ms));
+                let Some(from) = encapsulate_plain(arena, (*at, *length), plain, brief, &header) else {
+                    continue;
+                };
+                *arena_used = *at + *length;
+                let (datagram, ecn) = (&arena[from..*arena_used], Plain::ecn(&arena[*at..*arena_used]));
+                // SAFETY: the arena up to `arena_used` stays as it is until `flush`, which sends first: what of a batch is written into
+                // it after this lies behind.
+                #[allow(unsafe_code)]
+                unsafe {
+                    transmit.append(tunnel, *hash, ecn, 0, datagram);
+                }
+                continue;
+            }
             let is_turned = outlet.as_ref().is_some_and(|outlet| outlet.port == brief.port);
             if !is_turned && !ports.turn_to(&mut outlet, counters, brief.port) {
                 return passed;
