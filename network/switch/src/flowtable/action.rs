@@ -1,6 +1,7 @@
 //! A flow's action in the form that the engine obeys: everything that can be worked out once a flow
 //! is not worked out once a packet.
 
+use super::ways::WayIndex;
 use crate::engine::counters::RULE_COUNTERS_MAX;
 use crate::flow::{Action, CounterIndex, Hop, Nat, PortIndex};
 use std::net::IpAddr;
@@ -24,7 +25,7 @@ pub enum CompiledHop {
 }
 
 /// The way to another switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tunnel {
     /// Its address.
     pub receiver: IpAddr,
@@ -147,14 +148,14 @@ impl CompiledAction {
 }
 
 /// As much of an action as a plain packet needs that is not translated and goes to a port here, or to another switch: 20 bytes, which lie in
-/// one line with the flow's key. The way to the other switch is in the action alone. Of other flows it only says that they are others.
+/// one line with the flow's key. Of other flows it only says that they are others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Brief {
     /// New Ethernet addresses as they are on the wire: destination, source.
     ethernet: [u8; 12],
-    /// Where it goes, unless to another switch.
-    pub port: PortIndex,
+    /// The port that it goes to, or the number of its way to another switch.
+    to: u16,
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Rule counter, and the bits below.
@@ -172,15 +173,15 @@ impl Brief {
     /// The flow goes to another switch.
     const TUNNELLED: u32 = 1 << 27;
 
-    /// Of an action.
-    pub fn new(action: &CompiledAction) -> Brief {
+    /// Of an action. Of one that leads to another switch, `way` is the number of the way there, if it has one.
+    pub fn new(action: &CompiledAction, way: Option<WayIndex>) -> Brief {
         let bit = |set: bool, bit: u32| if set { bit } else { 0 };
-        let (port, is_said) = match action.hop {
-            CompiledHop::Port(port) => (port, true),
-            CompiledHop::Underlay(_) => (0, true),
-            CompiledHop::External | CompiledHop::Drop => (0, false),
-        };
         let is_tunnelled = matches!(action.hop, CompiledHop::Underlay(_));
+        let to = match action.hop {
+            CompiledHop::Port(port) => Some(port),
+            CompiledHop::Underlay(_) => way,
+            CompiledHop::External | CompiledHop::Drop => None,
+        };
         let mut ethernet = [0; 12];
         if let Some((destination, source)) = action.ethernet {
             ethernet[..6].copy_from_slice(&destination);
@@ -188,12 +189,12 @@ impl Brief {
         }
         // A counter that is over the most is counted under the last.
         let word = action.counter.min(Brief::COUNTER)
-            | bit(is_said && action.rewrite.is_none(), Brief::IS_ALL)
-            | bit(is_tunnelled, Brief::TUNNELLED)
+            | bit(to.is_some() && action.rewrite.is_none(), Brief::IS_ALL)
+            | bit(to.is_some() && is_tunnelled, Brief::TUNNELLED)
             | bit(action.ethernet.is_some(), Brief::HAS_ETHERNET)
             | bit(action.routed, Brief::ROUTED)
             | bit(action.mss_max != 0, Brief::CLAMPS);
-        Brief { ethernet, port, mtu: action.mtu, word }
+        Brief { ethernet, to: to.unwrap_or(0), mtu: action.mtu, word }
     }
 
     /// Whether it says all that is to be done with a plain packet of this TTL and these TCP flags.
@@ -215,10 +216,16 @@ impl Brief {
         self.word & Brief::COUNTER
     }
 
-    /// Whether the flow goes to another switch: the way there is in its action.
+    /// The port that the flow goes to, unless it goes to another switch.
     #[inline(always)]
-    pub fn is_tunnelled(&self) -> bool {
-        self.word & Brief::TUNNELLED != 0
+    pub fn port(&self) -> PortIndex {
+        self.to
+    }
+
+    /// The number of the flow's way, if it goes to another switch.
+    #[inline(always)]
+    pub fn way(&self) -> Option<WayIndex> {
+        (self.word & Brief::TUNNELLED != 0).then_some(self.to)
     }
 
     /// Whether TTL or hop limit goes down.

@@ -4,8 +4,8 @@
 
 use super::Lookup;
 use crate::flow::CounterIndex;
-use crate::flowtable::CompiledHop;
-use crate::flowtable::action::{Brief, Tunnel, TunnelHeader};
+use crate::flowtable::action::{Brief, TunnelHeader};
+use crate::flowtable::ways::Way;
 use weir_packet::Plain;
 
 /// Bytes of both Ethernet addresses.
@@ -36,15 +36,9 @@ pub fn alter_plain<'a>(
 }
 
 /// The way to another switch of a flow that [`judge_plain`] gave, if it goes to one.
-#[inline]
-pub fn tunnel_of<'a>(lookup: &Lookup<'a>, slot: u32, brief: &Brief) -> Option<&'a Tunnel> {
-    if !brief.is_tunnelled() {
-        return None;
-    }
-    match &lookup.tables.action(lookup.store, slot).hop {
-        CompiledHop::Underlay(tunnel) => Some(tunnel),
-        CompiledHop::Port(_) | CompiledHop::External | CompiledHop::Drop => None,
-    }
+#[inline(always)]
+pub fn way_of<'a>(lookup: &Lookup<'a>, brief: &Brief) -> Option<&'a Way> {
+    brief.way().map(|way| lookup.store.way(way))
 }
 
 /// Has a plain packet, of `length` bytes at `at` of a buffer behind room for its tunnel header, ready for another switch. Returns where the

@@ -1,4 +1,4 @@
-use super::plain::{Tally, alter_plain, encapsulate_plain, judge_plain, tunnel_of};
+use super::plain::{Tally, alter_plain, encapsulate_plain, judge_plain, way_of};
 use super::*;
 use crate::flow::{Action, Hop, NO_CONNECTION, Nat};
 use crate::flowtable::Shadow;
@@ -178,16 +178,16 @@ fn short_way(world: &World, frame: &[u8]) -> Option<Went> {
     let near = tables.prefetch_flow(store, store.hash(&plain.key), true);
     let (slot, brief) = judge_plain(&lookup, near, &plain)?;
     Tally::new(&lookup).count(slot, brief, &plain, frame.len());
-    if let Some(tunnel) = tunnel_of(&lookup, slot, brief) {
+    if let Some(way) = way_of(&lookup, brief) {
         let mut buffer = [&[0; MAX_ENCAP_BYTES], frame].concat();
-        let header = tunnel.header(InnerChecksum::Accepts);
         let place = (MAX_ENCAP_BYTES, frame.len());
-        let from = encapsulate_plain(&mut buffer, place, &mut plain, brief, &header)?;
-        return Some((buffer[from..].to_vec(), Err(*tunnel)));
+        let from =
+            encapsulate_plain(&mut buffer, place, &mut plain, brief, way.header(InnerChecksum::Accepts))?;
+        return Some((buffer[from..].to_vec(), Err(way.tunnel)));
     }
     let mut frame = frame.to_vec();
     let (ethernet, rest) = alter_plain(&mut frame, &mut plain, brief)?;
-    Some(([&ethernet[..], rest].concat(), Ok(brief.port)))
+    Some(([&ethernet[..], rest].concat(), Ok(brief.port())))
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! Nothing that a frame does can change what another of its batch is looked up in.
 //!
 //! A frame that is [`Plain`], asks nothing of the device and belongs to a flow that leads to a port here or to another switch goes a short way:
-//! five fields are read of it, and one line of its flow, or two. It is judged as any other would be, and whatever is not so goes the long way.
+//! five fields are read of it, and one line of its flow. It is judged as any other would be, and whatever is not so goes the long way.
 //!
 //! Frames that go the short way one behind the other are a run. What is the same for them is done once a run: the port that they go to is
 //! looked up, the flow, its rule and the port are counted. A frame is written to a guest from its parts: a new virtio header, the Ethernet
@@ -19,7 +19,7 @@ use crate::capture::Taps;
 use crate::engine::Miss;
 use crate::engine::counters::{Counters, EngineEvent};
 use crate::engine::forward::plain::{
-    ADDRESSES_BYTES, Tally, alter_plain, encapsulate_plain, judge_plain, tunnel_of,
+    ADDRESSES_BYTES, Tally, alter_plain, encapsulate_plain, judge_plain, way_of,
 };
 use crate::engine::forward::{Ahead, Checked, LastFlow, Lookup};
 use crate::engine::port::{self, Outlet, Ports, Served};
@@ -79,8 +79,6 @@ pub(super) struct Stage {
     /// As many, of those that go the long way: apart, so that the others lie close together.
     packets: Box<[Checked]>,
     used: usize,
-    /// A frame of late went to another switch the short way: then a flow's second line is needed, too.
-    is_tunnelled: bool,
 }
 
 impl Stage {
@@ -88,7 +86,7 @@ impl Stage {
     pub(super) fn new(frames: usize) -> Stage {
         let packets = vec![Checked::default(); frames].into_boxed_slice();
         let frames = vec![Staged::default(); frames].into_boxed_slice();
-        Stage { frames, packets, used: 0, is_tunnelled: false }
+        Stage { frames, packets, used: 0 }
     }
 }
 
@@ -199,13 +197,12 @@ impl Path {
                     break;
                 }
                 left -= filled;
-                let Stage { frames, packets, used, is_tunnelled } = &mut stage;
+                let Stage { frames, packets, used } = &mut stage;
                 let frames = &mut frames[..*used];
-                self.ask_for_flows(frames, *is_tunnelled);
-                *is_tunnelled = false;
+                self.ask_for_flows(frames);
                 let mut passed = 0;
                 while passed < frames.len() {
-                    passed += self.pass_run(&mut frames[passed..], is_tunnelled);
+                    passed += self.pass_run(&mut frames[passed..]);
                     let (Some(frame), Some(packet)) = (frames.get(passed), packets.get_mut(passed)) else {
                         break;
                     };
@@ -291,10 +288,10 @@ impl Path {
 
     /// Has the flows of a batch fetched.
     #[inline(never)]
-    fn ask_for_flows(&self, staged: &mut [Staged], is_tunnelled: bool) {
+    fn ask_for_flows(&self, staged: &mut [Staged]) {
         let (tables, store) = (&*self.tables, &*self.shared.store);
         for frame in staged.iter_mut().filter(|frame| frame.way != Way::Fragment) {
-            frame.near = tables.prefetch_flow(store, frame.hash, frame.way == Way::Short && !is_tunnelled);
+            frame.near = tables.prefetch_flow(store, frame.hash, frame.way == Way::Short);
             if let Some(slot) = frame.near {
                 store.prefetch_counters(slot);
             }
@@ -303,7 +300,7 @@ impl Path {
 
     /// The short way, for the frames in front that can go it. Returns how many those are; nothing has become of the next one.
     #[inline(never)]
-    fn pass_run(&mut self, staged: &mut [Staged], is_tunnelled: &mut bool) -> usize {
+    fn pass_run(&mut self, staged: &mut [Staged]) -> usize {
         let (tables, store, counters) = (&*self.tables, &*self.shared.store, &*self.shared.counters);
         let lookup = Lookup { tables, store, counters, now_ms: self.now_ms };
         let (ports, arena) = (&self.ports, &mut self.arena[..]);
@@ -314,11 +311,10 @@ impl Path {
                 return passed;
             }
             let Some((slot, brief)) = judge_plain(&lookup, *near, plain) else { return passed };
-            if let Some(tunnel) = tunnel_of(&lookup, slot, brief) {
-                *is_tunnelled = true;
+            if let Some(to) = way_of(&lookup, brief) {
                 tally.count(slot, brief, plain, *length);
-                let header = tunnel.header(peers.inner_checksum(tunnel, &Offload::Complete, lookup.now_ms));
-                let Some(from) = encapsulate_plain(arena, (*at, *length), plain, brief, &header) else {
+                let header = to.header(peers.inner_checksum(&to.tunnel, &Offload::Complete, lookup.now_ms));
+                let Some(from) = encapsulate_plain(arena, (*at, *length), plain, brief, header) else {
                     continue;
                 };
                 *arena_used = *at + *length;
@@ -327,12 +323,12 @@ impl Path {
                 // it after this lies behind.
                 #[allow(unsafe_code)]
                 unsafe {
-                    transmit.append(tunnel, *hash, ecn, 0, datagram);
+                    transmit.append(&to.tunnel, *hash, ecn, 0, datagram);
                 }
                 continue;
             }
-            let is_turned = outlet.as_ref().is_some_and(|outlet| outlet.port == brief.port);
-            if !is_turned && !ports.turn_to(&mut outlet, counters, brief.port) {
+            let is_turned = outlet.as_ref().is_some_and(|outlet| outlet.port == brief.port());
+            if !is_turned && !ports.turn_to(&mut outlet, counters, brief.port()) {
                 return passed;
             }
             let Some(to) = &mut outlet else { return passed };
@@ -345,7 +341,7 @@ impl Path {
                 write_plain(
                     ports,
                     counters,
-                    brief.port,
+                    brief.port(),
                     &mut arena[*at - HEADER_BYTES..*at + *length],
                     &ethernet,
                 );
