@@ -135,6 +135,16 @@ impl Plain {
         key.words()
     }
 
+    /// ECN bits of a plain frame.
+    #[inline]
+    pub fn ecn(frame: &[u8]) -> u8 {
+        match frame.get(ETHERNET_BYTES..ETHERNET_BYTES + 2) {
+            Some([version, class]) if version >> 4 == 6 => class >> 4 & 3,
+            Some([_, class]) => class & 3,
+            _ => 0,
+        }
+    }
+
     /// Takes one from TTL or hop limit, which must be more than 1.
     #[inline(never)]
     pub fn decrement_ttl(&mut self, frame: &mut [u8]) {

@@ -2,8 +2,9 @@
 //! encapsulation; the work with encapsulation between rings in memory, on one processor and two; between the
 //! vhost-user ports of two guests, beside Open vSwitch with DPDK and testpmd.
 //!
-//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|rings|memory|vhost [FLOWS]]
+//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|rings [FLOWS]|memory|vhost [FLOWS]]
 //!   cargo run --release -p weir-switch --example ports loop|geneve|vxlan FLOWS BATCH BATCHES     the closed loop alone, for valgrind
+//!   cargo run --release -p weir-switch --example ports rings geneve|vxlan FLOWS BATCHES          the work between memory rings alone, for valgrind
 //!
 //! The figure is processor time a packet of the thread that polls, while it has packets: what the generator does not give costs
 //! nothing. The same generator, frames, processor, rings of 1,024 and batches of 32 for all; windows alternate.
@@ -48,6 +49,10 @@ fn main() {
             let counts = if only.is_empty() { &FLOWS[..] } else { &only };
             return vhost(rounds.parse().expect("rounds"), Path::new(huge), counts);
         }
+        [role, format, flows, batches] if role == "rings" && format_of(format).is_some() => {
+            let (flows, batches) = (flows.parse().expect("flows"), batches.parse().expect("batches"));
+            return rings::batches(format_of(format).expect("a format"), flows, batches);
+        }
         [role, flows, batch, batches] if role == "loop" || format_of(role).is_some() => {
             let (flows, batch) = (flows.parse().expect("flows"), batch.parse().expect("a batch"));
             let mut closed = match format_of(role) {
@@ -72,7 +77,8 @@ fn main() {
     }
     if wanted("rings") {
         // A thread of its own, so that what follows is not bound to a processor.
-        std::thread::spawn(move || rings::run(rounds)).join().expect("it ends");
+        let only = arguments.get(2).map(|flows| flows.parse().expect("flows"));
+        std::thread::spawn(move || rings::run(rounds, only)).join().expect("it ends");
     }
     if wanted("memory") {
         memory::run();

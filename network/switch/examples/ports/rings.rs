@@ -1,5 +1,5 @@
 //! Memory rings: packets go round through rings of places in shared buffers, and what stands between the rings is the engine's own
-//! work on a packet for another switch: parsed, looked up, counted, given its Ethernet addresses and its tunnel header. No system call and no
+//! work on a plain packet for another switch: read, looked up, counted, given its Ethernet addresses and its tunnel header. No system call and no
 //! copy takes part, so this is what the work itself costs, on one processor, and where another one has the packets in between.
 
 use crate::flows::{self, Random};
@@ -9,15 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use weir_model::resource::Encapsulation;
-use weir_packet::FlowKey;
+use weir_packet::Plain;
 use weir_packet::encap::InnerChecksum;
 use weir_packet::virtio::VirtioNetHeader;
 use weir_switch::engine::buffer::Buffer;
 use weir_switch::engine::counters::Counters;
+use weir_switch::engine::forward::plain::{Tally, encapsulate_plain, judge_plain, way_of};
 use weir_switch::engine::forward::{self, Ahead, Checked, LastFlow, Lookup, Verdict};
 use weir_switch::engine::path::port_zone;
 use weir_switch::engine::sys;
 use weir_switch::flow::FLOWS_LIMIT;
+use weir_switch::flowtable::zeroed::prefetch_to_write;
 use weir_switch::flowtable::{CompiledHop, FlowStore, Shadow, Tables};
 
 const BUFFERS: usize = 1024;
@@ -91,6 +93,14 @@ impl Frames {
         Frames { start: memory.as_mut_ptr(), _memory: memory }
     }
 
+    /// Has both lines of a frame and of the room in front of it fetched.
+    #[inline]
+    fn ask_for(&self, place: u32) {
+        let buffer = self.start.wrapping_add(place as usize * BUFFER_BYTES);
+        prefetch_to_write(buffer);
+        prefetch_to_write(buffer.wrapping_add(FRAME_AT + 2));
+    }
+
     /// # Safety
     /// The place must have been taken from a ring, and not be put into one while this lives.
     #[allow(unsafe_code, clippy::mut_from_ref)]
@@ -101,13 +111,21 @@ impl Frames {
     }
 }
 
+/// A packet of a batch, as the engine stages those of a guest.
+#[derive(Clone, Default)]
+struct Staged {
+    hash: u64,
+    near: Option<u32>,
+    plain: Plain,
+}
+
 /// The engine's work between two rings.
 struct Work {
     store: Arc<FlowStore>,
     tables: Box<Tables>,
     counters: Counters,
     last: LastFlow,
-    packets: Vec<Checked>,
+    staged: Vec<Staged>,
 }
 
 impl Work {
@@ -119,64 +137,81 @@ impl Work {
             shadow.insert(flows::key(0, flow), action, 0).expect("room");
         }
         let tables = shadow.publish().expect("tables");
-        let packets = vec![Checked::default(); BATCH];
-        Work { store, tables, counters: Counters::default(), last: LastFlow::default(), packets }
+        let staged = vec![Staged::default(); BATCH];
+        Work { store, tables, counters: Counters::default(), last: LastFlow::default(), staged }
     }
 
     /// Has the packets at these places ready to be sent.
     fn batch(&mut self, frames: &Frames, places: &[u32]) {
-        let mut ahead: [Option<Ahead>; BATCH] = [None; BATCH];
         for place in places {
-            // SAFETY: taken from a ring by the caller.
-            #[allow(unsafe_code)]
-            let buffer = unsafe { frames.at(*place) };
-            prefetch(&buffer[0]);
-            prefetch(&buffer[FRAME_AT + 2]);
+            frames.ask_for(*place);
         }
-        for ((place, packet), ahead) in places.iter().zip(&mut self.packets).zip(&mut ahead) {
-            // SAFETY: as above.
-            #[allow(unsafe_code)]
-            let frame = unsafe { &frames.at(*place)[FRAME_AT..FRAME_AT + FRAME_BYTES] };
-            packet.renew(frame, &VirtioNetHeader::default()).expect("a frame");
-            let key = FlowKey::new(port_zone(0), &packet.parsed);
-            let hash = self.last.hash(&self.store, &key);
-            self.tables.prefetch_bucket(hash);
-            *ahead = Some(Ahead { key, hash, near: None });
-        }
-        for ahead in ahead.iter_mut().flatten() {
-            ahead.near = self.tables.prefetch_flow(&self.store, ahead.hash, false);
-            if let Some(slot) = ahead.near {
+        self.read(frames, places);
+        for staged in &mut self.staged[..places.len()] {
+            staged.near = self.tables.prefetch_flow(&self.store, staged.hash, true);
+            if let Some(slot) = staged.near {
                 self.store.prefetch_counters(slot);
             }
         }
+        let mut done = 0;
+        while done < places.len() {
+            done += self.pass(frames, &places[done..], done);
+            if done < places.len() {
+                self.pass_long(frames, places[done], done);
+                done += 1;
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn read(&mut self, frames: &Frames, places: &[u32]) {
+        for (place, staged) in places.iter().zip(&mut self.staged) {
+            // SAFETY: taken from a ring by the caller of `batch`.
+            #[allow(unsafe_code)]
+            let frame = unsafe { &frames.at(*place)[FRAME_AT..FRAME_AT + FRAME_BYTES] };
+            staged.hash = staged.plain.renew(port_zone(0), frame, self.store.seed()).expect("a plain frame");
+            self.tables.prefetch_bucket(staged.hash);
+        }
+    }
+
+    /// The short way, for the packets in front that can go it; returns how many those are.
+    #[inline(never)]
+    fn pass(&mut self, frames: &Frames, places: &[u32], first: usize) -> usize {
         let lookup = Lookup { tables: &self.tables, store: &self.store, counters: &self.counters, now_ms: 1 };
-        for ((place, packet), ahead) in places.iter().zip(&mut self.packets).zip(ahead.iter().flatten()) {
-            let verdict =
-                forward::judge_ahead(&lookup, &mut self.last, Some(port_zone(0)), ahead, packet, FRAME_BYTES);
-            let Verdict::Forward { action, .. } = verdict else { panic!("a flow that was put is not found") };
+        let mut tally = Tally::new(&lookup);
+        for (passed, (place, staged)) in places.iter().zip(&mut self.staged[first..]).enumerate() {
+            let Staged { near, plain, .. } = staged;
+            let Some((slot, brief)) = judge_plain(&lookup, *near, plain) else { return passed };
+            let Some(way) = way_of(&lookup, brief) else { panic!("another hop") };
+            tally.count(slot, brief, plain, FRAME_BYTES);
             // SAFETY: as above.
             #[allow(unsafe_code)]
             let buffer = unsafe { frames.at(*place) };
-            forward::alter(&mut buffer[FRAME_AT..FRAME_AT + FRAME_BYTES], packet, action).expect("altered");
-            let CompiledHop::Underlay(tunnel) = &action.hop else { panic!("another hop") };
-            let header = tunnel.header(InnerChecksum::Accepts);
-            buffer[FRAME_AT - header.len()..FRAME_AT].copy_from_slice(&header);
+            let header = way.header(InnerChecksum::Accepts);
+            encapsulate_plain(buffer, (FRAME_AT, FRAME_BYTES), plain, brief, header).expect("a frame");
         }
+        places.len()
     }
-}
 
-#[inline]
-fn prefetch(byte: &u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which reads nothing.
-    #[allow(unsafe_code)]
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-            std::ptr::from_ref(byte).cast(),
-        );
+    /// The long way: of a packet whose flow is not where it was looked for, because another has the same tag.
+    #[cold]
+    fn pass_long(&mut self, frames: &Frames, place: u32, staged: usize) {
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        let buffer = unsafe { frames.at(place) };
+        let frame = &mut buffer[FRAME_AT..FRAME_AT + FRAME_BYTES];
+        let mut packet = Checked::new(frame, &VirtioNetHeader::default()).expect("a frame");
+        let Staged { hash, near, plain } = &self.staged[staged];
+        let ahead = Ahead { key: plain.key, hash: *hash, near: *near };
+        let lookup = Lookup { tables: &self.tables, store: &self.store, counters: &self.counters, now_ms: 1 };
+        let last = &mut self.last;
+        let verdict = forward::judge_ahead(&lookup, last, Some(port_zone(0)), &ahead, &packet, FRAME_BYTES);
+        let Verdict::Forward { action, .. } = verdict else { panic!("a flow that was put is not found") };
+        forward::alter(frame, &mut packet, action).expect("altered");
+        let CompiledHop::Underlay(tunnel) = &action.hop else { panic!("another hop") };
+        let header = tunnel.header(InnerChecksum::Accepts);
+        buffer[FRAME_AT - header.len()..FRAME_AT].copy_from_slice(&header);
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = byte;
 }
 
 /// What was sent comes back as a packet of another flow: read, and written into, as a receiver and a sender would.
@@ -271,18 +306,30 @@ fn together(work: &mut Work, flows: u32) -> Window {
     })
 }
 
+/// So many batches on one processor, for valgrind.
+pub fn batches(format: Encapsulation, flows: u32, count: usize) {
+    let mut work = Work::new(flows, format);
+    let (frames, mut random) = (Frames::new(), Random(31));
+    let all: Vec<u32> = (0..BUFFERS as u32).collect();
+    turn(&frames, &all, flows, &mut random);
+    for places in all.chunks(BATCH).cycle().take(count) {
+        work.batch(&frames, places);
+    }
+}
+
 /// A row: its windows, with the state of the machine if it says anything of them.
 struct Row {
     name: String,
     windows: Vec<(f64, &'static str)>,
 }
 
-/// Runs the rows and prints the medians.
-pub fn run(rounds: usize) {
+/// Runs the rows and prints the medians; those of so many flows alone, if it is said.
+pub fn run(rounds: usize, only: Option<u32>) {
     sys::pin_thread(0).expect("a processor");
     let mut rows: Vec<Row> = Vec::new();
     for (format, label) in [(Encapsulation::Geneve, "geneve"), (Encapsulation::Vxlan, "vxlan")] {
-        for flows in [1, 10_000, 1_000_000] {
+        for flows in [1, 10_000, 1_000_000].into_iter().filter(|flows| only.is_none_or(|only| only == *flows))
+        {
             let mut work = Work::new(flows, format);
             let mut one = Row { name: format!("rings-{label}-{flows}-one-core"), windows: vec![] };
             let mut two = Row { name: format!("rings-{label}-{flows}-two-cores"), windows: vec![] };

@@ -498,7 +498,6 @@ impl Engine {
                 return;
             }
         }
-        self.path.leaves_underlay();
     }
 
     fn take_commands(&mut self) {

@@ -54,8 +54,6 @@ const CACHE_LINE_BYTES: usize = 64;
 const FRAME_BYTES_MAX: usize = 65_535 + 18;
 /// Bytes of a port's whole share of a turn from which on it was bulk.
 const PORT_BULK_BYTES: u64 = PORT_FRAMES_PER_TURN as u64 * BULK_FRAME_BYTES;
-/// Bytes of a turn in which the underlay had more than its share, from which on it was bulk.
-const UNDERLAY_BULK_BYTES: u64 = 64 * 1024;
 const ARENA_BYTES: usize = 256 * 1024;
 /// Zone of what comes from outside.
 const EXTERNAL_ZONE: u32 = EXTERNAL as u32;
@@ -123,7 +121,7 @@ pub struct Path {
     shapes: Shapes,
     /// Bytes read from ports and received in this turn.
     turn_bytes: u64,
-    /// Bulk was left outside in this turn.
+    /// Bulk was left in a device in this turn.
     left_bulk: bool,
     missed: bool,
     /// Nothing more is read when so many frames were ever handed to the slow path: see [`super::catch_up`].
@@ -221,14 +219,9 @@ impl Path {
         std::mem::take(&mut self.turn_bytes)
     }
 
-    /// Whether bulk was left outside since the last time.
+    /// Whether bulk was left in a device since the last time.
     pub fn take_left_bulk(&mut self) -> bool {
         std::mem::take(&mut self.left_bulk)
-    }
-
-    /// The underlay has more than its share of this turn.
-    pub fn leaves_underlay(&mut self) {
-        self.left_bulk |= self.turn_bytes >= UNDERLAY_BULK_BYTES;
     }
 
     fn flush(&mut self) {

@@ -5,8 +5,12 @@
 //! does not know the option gets full checksums again by then. A table of fixed size: a peer that another took the place of
 //! gets full checksums, which are always right.
 
+use crate::flowtable::action::Tunnel;
 use std::net::IpAddr;
+use weir_model::resource::Encapsulation;
 use weir_packet::IpAddress;
+use weir_packet::encap::InnerChecksum;
+use weir_packet::virtio::Offload;
 
 /// Peers that are remembered.
 pub const PEERS_MAX: usize = 1024;
@@ -49,6 +53,18 @@ impl Peers {
     /// Who is remembered, with the time of their word.
     pub fn carried(&self) -> Vec<(IpAddr, u32)> {
         self.slots.iter().flatten().map(|peer| (peer.address, peer.heard_ms)).collect()
+    }
+
+    /// What a packet to another switch says of its checksum: partial if it is, and the other takes that.
+    #[inline]
+    pub fn inner_checksum(&self, tunnel: &Tunnel, offload: &Offload, now_ms: u32) -> InnerChecksum {
+        if tunnel.format != Encapsulation::Geneve || !self.enabled() {
+            InnerChecksum::Full
+        } else if *offload != Offload::Complete && self.takes_partial(tunnel.receiver, now_ms) {
+            InnerChecksum::Partial
+        } else {
+            InnerChecksum::Accepts
+        }
     }
 
     /// Whether a peer takes partial checksums.

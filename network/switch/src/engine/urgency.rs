@@ -7,6 +7,8 @@
 //! network work does; then what waits, waits in the programs.
 //!
 //! An engine that keeps up is as urgent as others are: to be woken for every frame costs more than to find some of them at once.
+//! What waits in the underlay's socket does not make it urgent either: it is after the wait that senders should see, the socket holds
+//! all that they may have under way, and an engine that goes before the receiving programs only keeps them from taking it.
 //! Small frames do not make it urgent, so who sends a flood of them takes nobody's processor by it. The kernel's measure
 //! is the nice level, which takes the processor from no program altogether.
 //!

@@ -1,6 +1,7 @@
 //! A flow's action in the form that the engine obeys: everything that can be worked out once a flow
 //! is not worked out once a packet.
 
+use super::ways::WayIndex;
 use crate::engine::counters::RULE_COUNTERS_MAX;
 use crate::flow::{Action, CounterIndex, Hop, Nat, PortIndex};
 use std::net::IpAddr;
@@ -24,7 +25,7 @@ pub enum CompiledHop {
 }
 
 /// The way to another switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tunnel {
     /// Its address.
     pub receiver: IpAddr,
@@ -61,6 +62,26 @@ impl Tunnel {
 pub struct TunnelHeader {
     bytes: [u8; MAX_ENCAP_BYTES],
     length: usize,
+}
+
+impl TunnelHeader {
+    /// Writes it in front of the frame at `at` of a buffer, where there must be room. Returns where it begins.
+    #[inline(always)]
+    pub fn write_before(&self, buffer: &mut [u8], at: usize) -> usize {
+        let from = at - self.length;
+        let room = &mut buffer[from..at];
+        // The usual lengths in registers: a copy of a length that is not known is a call.
+        if let Some(room) = room.first_chunk_mut::<MAX_ENCAP_BYTES>() {
+            *room = self.bytes;
+        } else if let (Ok(room), Some(bytes)) =
+            (<&mut [u8; encap::VXLAN_BYTES]>::try_from(&mut *room), self.bytes.first_chunk())
+        {
+            *room = *bytes;
+        } else {
+            room.copy_from_slice(self);
+        }
+        from
+    }
 }
 
 impl std::ops::Deref for TunnelHeader {
@@ -126,15 +147,15 @@ impl CompiledAction {
     }
 }
 
-/// As much of an action as a plain packet needs that goes to a port here and is not translated: 20 bytes, which lie in one line
-/// with the flow's key. Of other flows it only says that they are others.
+/// As much of an action as a plain packet needs that is not translated and goes to a port here, or to another switch: 20 bytes, which lie in
+/// one line with the flow's key. Of other flows it only says that they are others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Brief {
     /// New Ethernet addresses as they are on the wire: destination, source.
     ethernet: [u8; 12],
-    /// Where it goes.
-    pub port: PortIndex,
+    /// The port that it goes to, or the number of its way to another switch.
+    to: u16,
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Rule counter, and the bits below.
@@ -143,19 +164,23 @@ pub struct Brief {
 
 impl Brief {
     const COUNTER: u32 = RULE_COUNTERS_MAX as u32 - 1;
-    /// The flow goes to a port here and is not translated.
+    /// The flow goes to a port here or to another switch, and is not translated.
     const IS_ALL: u32 = 1 << 31;
     const HAS_ETHERNET: u32 = 1 << 30;
     const ROUTED: u32 = 1 << 29;
     /// The MSS of a SYN may have to be lowered.
     const CLAMPS: u32 = 1 << 28;
+    /// The flow goes to another switch.
+    const TUNNELLED: u32 = 1 << 27;
 
-    /// Of an action.
-    pub fn new(action: &CompiledAction) -> Brief {
+    /// Of an action. Of one that leads to another switch, `way` is the number of the way there, if it has one.
+    pub fn new(action: &CompiledAction, way: Option<WayIndex>) -> Brief {
         let bit = |set: bool, bit: u32| if set { bit } else { 0 };
-        let (port, is_port) = match action.hop {
-            CompiledHop::Port(port) => (port, true),
-            CompiledHop::Underlay(_) | CompiledHop::External | CompiledHop::Drop => (0, false),
+        let is_tunnelled = matches!(action.hop, CompiledHop::Underlay(_));
+        let to = match action.hop {
+            CompiledHop::Port(port) => Some(port),
+            CompiledHop::Underlay(_) => way,
+            CompiledHop::External | CompiledHop::Drop => None,
         };
         let mut ethernet = [0; 12];
         if let Some((destination, source)) = action.ethernet {
@@ -164,11 +189,12 @@ impl Brief {
         }
         // A counter that is over the most is counted under the last.
         let word = action.counter.min(Brief::COUNTER)
-            | bit(is_port && action.rewrite.is_none(), Brief::IS_ALL)
+            | bit(to.is_some() && action.rewrite.is_none(), Brief::IS_ALL)
+            | bit(to.is_some() && is_tunnelled, Brief::TUNNELLED)
             | bit(action.ethernet.is_some(), Brief::HAS_ETHERNET)
             | bit(action.routed, Brief::ROUTED)
             | bit(action.mss_max != 0, Brief::CLAMPS);
-        Brief { ethernet, port, mtu: action.mtu, word }
+        Brief { ethernet, to: to.unwrap_or(0), mtu: action.mtu, word }
     }
 
     /// Whether it says all that is to be done with a plain packet of this TTL and these TCP flags.
@@ -190,6 +216,18 @@ impl Brief {
         self.word & Brief::COUNTER
     }
 
+    /// The port that the flow goes to, unless it goes to another switch.
+    #[inline(always)]
+    pub fn port(&self) -> PortIndex {
+        self.to
+    }
+
+    /// The number of the flow's way, if it goes to another switch.
+    #[inline(always)]
+    pub fn way(&self) -> Option<WayIndex> {
+        (self.word & Brief::TUNNELLED != 0).then_some(self.to)
+    }
+
     /// Whether TTL or hop limit goes down.
     #[inline]
     pub fn is_routed(&self) -> bool {
@@ -203,7 +241,7 @@ impl Brief {
     }
 }
 
-const _: () = assert!(RULE_COUNTERS_MAX.is_power_of_two() && RULE_COUNTERS_MAX <= 1 << 28);
+const _: () = assert!(RULE_COUNTERS_MAX.is_power_of_two() && RULE_COUNTERS_MAX <= 1 << 27);
 
 fn translation(nat: &Nat) -> Rewrite {
     let endpoint = |side: Option<(IpAddr, u16)>| {

@@ -4,7 +4,8 @@
 //! - [`store`]: the flat arrays, indexed by the dense index: key and action of a flow, and apart
 //!   from them its statistics. There is one copy. An entry is written before any published index
 //!   names it and is not touched again until no index that names it can be read any more.
-//! - [`zeroed`]: the memory of both.
+//! - [`ways`]: ways to other switches, each once however many flows take it.
+//! - [`zeroed`]: the memory of all three.
 //! - [`index`]: buckets of tags, from the hash of a key to the dense index. There are two copies: the
 //!   engine's and the shadow.
 //! - [`shadow`]: the writer. It changes the shadow, sends it to the engine by message, gets the old
@@ -18,6 +19,7 @@ pub mod action;
 pub mod index;
 pub mod shadow;
 pub mod store;
+pub mod ways;
 pub mod zeroed;
 
 pub use action::{CompiledAction, CompiledHop};

@@ -1,8 +1,9 @@
 //! The writer's side of the flow table: a shadow that is changed, published by message, and got back.
 
-use super::action::{Brief, CompiledAction};
+use super::action::{Brief, CompiledAction, CompiledHop};
 use super::index::{Index, ZoneKey, Zones};
 use super::store::{Entry, FlowStore};
+use super::ways::WayBook;
 use std::sync::Arc;
 use weir_packet::FlowKey;
 
@@ -136,6 +137,7 @@ pub struct Shadow {
     free: Vec<u32>,
     /// Slots above this were never used.
     used: u32,
+    ways: WayBook,
     generation: u64,
     flows: usize,
 }
@@ -150,6 +152,7 @@ impl Shadow {
             in_flight: Vec::new(),
             free: Vec::new(),
             used: 0,
+            ways: WayBook::default(),
             generation: 0,
             flows: 0,
         };
@@ -233,9 +236,13 @@ impl Shadow {
         if let Some(old) = replaced {
             self.remove(old);
         }
-        self.store.write(slot, Entry::new(key, action), now_ms);
+        let way = match &action.hop {
+            CompiledHop::Underlay(tunnel) => self.ways.take(&self.store, tunnel),
+            CompiledHop::Port(_) | CompiledHop::External | CompiledHop::Drop => None,
+        };
+        self.store.write(slot, Entry::new(key, action, way), now_ms);
         if let Err(full) = self.change(Change::Insert(self.store.hash(&key), slot)) {
-            self.free.push(slot);
+            self.set_free(slot);
             return Err(full);
         }
         self.flows += 1;
@@ -272,13 +279,25 @@ impl Shadow {
     /// Takes the copy that the engine no longer reads, brings it up to date and frees what was removed.
     pub fn take_back(&mut self, mut tables: Box<Tables>) {
         debug_assert!(self.tables.is_none());
+        let mut freed = Vec::new();
         for change in self.in_flight.drain(..) {
             let made = make(&mut tables, &self.store, change);
             debug_assert!(made.is_ok(), "the two copies differ");
             if let Change::Remove(_, slot) = change {
-                self.free.push(slot);
+                freed.push(slot);
             }
         }
         self.tables = Some(tables);
+        for slot in freed {
+            self.set_free(slot);
+        }
+    }
+
+    /// A slot that no index names may be written again.
+    fn set_free(&mut self, slot: u32) {
+        if let Some(way) = self.store.entry(slot).brief.way() {
+            self.ways.give_back(&self.store, way);
+        }
+        self.free.push(slot);
     }
 }

@@ -1,7 +1,7 @@
 //! The flat arrays behind the index: keys with actions, and statistics.
 //!
 //! They have room for the most flows that there may be; memory comes when a slot is first used ([`super::zeroed`]), and is kept
-//! while the process lives. An entry is three cache lines, of which a plain packet to a port needs the first, and a flow without
+//! while the process lives. An entry is three cache lines, of which a plain packet needs the first, and a flow without
 //! address translation two.
 //!
 //! Who may touch what (the proof that the `unsafe` here is sound):
@@ -14,6 +14,7 @@
 //! Statistics are atomics with one writer each: no ordering is needed, a reader may be a little late.
 
 use super::action::{Brief, CompiledAction};
+use super::ways::{WAYS_MAX, Way, WayIndex};
 use super::zeroed::{Zeroable, Zeroed, prefetch};
 use crate::flow::FLOWS_MAX;
 use std::cell::UnsafeCell;
@@ -38,26 +39,27 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A flow.
-    pub fn new(key: FlowKey, action: CompiledAction) -> Entry {
-        Entry { key, brief: Brief::new(&action), action }
+    /// A flow, with the number of its way if it goes to another switch.
+    pub fn new(key: FlowKey, action: CompiledAction, way: Option<WayIndex>) -> Entry {
+        Entry { key, brief: Brief::new(&action, way), action }
     }
 }
 
 const _: () = assert!(size_of::<Entry>() == 3 * LINE_BYTES);
 const _: () = assert!(std::mem::offset_of!(Entry, action) == LINE_BYTES);
 
-struct Cell(UnsafeCell<MaybeUninit<Entry>>);
+struct Cell<T>(UnsafeCell<MaybeUninit<T>>);
 
 // SAFETY: what may be uninitialised may be zero.
 #[allow(unsafe_code)]
-unsafe impl Zeroable for Cell {}
+unsafe impl<T: Copy> Zeroable for Cell<T> {}
 // SAFETY: atomics of integers may be zero.
 #[allow(unsafe_code)]
 unsafe impl Zeroable for FlowCounters {}
 
-/// What the engine has seen of a flow.
+/// What the engine has seen of a flow. Aligned so that it is in one line.
 #[derive(Debug, Default)]
+#[repr(align(32))]
 pub struct FlowCounters {
     /// Packets; segments of a large one count each.
     pub packets: AtomicU64,
@@ -92,7 +94,8 @@ impl FlowCounters {
 
 /// The arrays. Shared by the engine and the slow thread.
 pub struct FlowStore {
-    entries: Zeroed<Cell>,
+    entries: Zeroed<Cell<Entry>>,
+    ways: Zeroed<Cell<Way>>,
     counters: Zeroed<FlowCounters>,
     /// Slots below this were written at least once.
     slots: AtomicUsize,
@@ -124,6 +127,7 @@ impl FlowStore {
         let slots = flows_max + SLOTS_SPARE;
         FlowStore {
             entries: Zeroed::new(slots),
+            ways: Zeroed::new(WAYS_MAX),
             counters: Zeroed::new(slots),
             slots: AtomicUsize::new(0),
             flows_max,
@@ -160,7 +164,7 @@ impl FlowStore {
 
     /// Bytes of one slot: entry and statistics.
     pub const fn slot_bytes() -> usize {
-        size_of::<Cell>() + size_of::<FlowCounters>()
+        size_of::<Cell<Entry>>() + size_of::<FlowCounters>()
     }
 
     /// Has fetched what a packet of a flow needs: a plain one, or one that is not translated.
@@ -190,6 +194,29 @@ impl FlowStore {
         #[allow(unsafe_code)]
         unsafe {
             (*cell.0.get()).assume_init_ref()
+        }
+    }
+
+    /// A way that a slot names which the caller may read.
+    #[inline]
+    pub fn way(&self, way: WayIndex) -> &Way {
+        let cell = &self.ways[usize::from(way)];
+        // SAFETY: an entry that may be read names it, so it was written before that entry, and it is not written again before the last
+        // slot that names it is private (see the module's text and `ways`). There are as many as the type has numbers.
+        #[allow(unsafe_code)]
+        unsafe {
+            (*cell.0.get()).assume_init_ref()
+        }
+    }
+
+    /// Writes a way that no slot names. Only for the shadow's owner, with a number off its free list.
+    pub(super) fn write_way(&self, number: WayIndex, way: Way) {
+        let cell = self.ways[usize::from(number)].0.get();
+        // SAFETY: no slot names it that anybody else may read, so no reference to it exists; the caller is the only owner of the
+        // free list.
+        #[allow(unsafe_code)]
+        unsafe {
+            (*cell).write(way);
         }
     }
 

@@ -127,6 +127,61 @@ fn a_removed_slot_is_reused_only_after_the_swap() {
     assert_eq!(fourth, first);
 }
 
+/// To another switch, for a network.
+fn action_to(vni: u32) -> CompiledAction {
+    let tunnel = action::Tunnel::new([192, 0, 2, 1].into(), vni, Encapsulation::Geneve, Some(3)).unwrap();
+    CompiledAction { hop: CompiledHop::Underlay(tunnel), ..action(0) }
+}
+
+fn way_of(tables: &Tables, store: &FlowStore, key: &FlowKey) -> Option<(u16, CompiledHop)> {
+    let near = tables.prefetch_flow(store, store.hash(key), true);
+    let way = tables.brief_near(store, near, key)?.1.way()?;
+    Some((way, CompiledHop::Underlay(store.way(way).tunnel)))
+}
+
+#[test]
+fn flows_of_one_way_share_it_and_it_is_free_after_the_last_of_them() {
+    let (mut shadow, engine, store) = table();
+    let (one, _) = shadow.insert(key(1), action_to(7), 0).unwrap();
+    shadow.insert(key(2), action_to(7), 0).unwrap();
+    shadow.insert(key(3), action_to(8), 0).unwrap();
+    let engine = swap(&mut shadow, engine);
+    let ways = [1, 2, 3].map(|number| way_of(&engine, &store, &key(number)).unwrap());
+    assert_eq!(ways[0], ways[1]);
+    assert_ne!(ways[0].0, ways[2].0);
+    assert_eq!([ways[0].1, ways[2].1], [7, 8].map(|vni| action_to(vni).hop));
+    shadow.remove(one);
+    // Of the other way now: of the first nothing is left when the engine has been told.
+    shadow.insert(key(2), action_to(8), 0).unwrap();
+    shadow.insert(key(4), action_to(9), 0).unwrap();
+    assert_eq!(way_of(&engine, &store, &key(2)), Some(ways[0]), "the engine still reads it");
+    let engine = swap(&mut shadow, engine);
+    assert_eq!(way_of(&engine, &store, &key(2)), Some(ways[2]));
+    let other = way_of(&engine, &store, &key(4)).unwrap();
+    assert!(![ways[0].0, ways[2].0].contains(&other.0));
+    shadow.insert(key(5), action_to(10), 0).unwrap();
+    let engine = swap(&mut shadow, engine);
+    let again = way_of(&engine, &store, &key(5)).unwrap();
+    assert_eq!(again, (ways[0].0, action_to(10).hop), "the number is used again");
+}
+
+#[test]
+fn flows_of_more_ways_than_there_may_be_go_the_long_way() {
+    let (mut shadow, _, store) = table();
+    let count = ways::WAYS_MAX as u32;
+    for number in 0..count + 2 {
+        shadow.insert(key(number), action_to(number), 0).unwrap();
+    }
+    let tables = shadow.publish().unwrap();
+    let find = |number: u32| tables.find(&store, store.hash(&key(number)), &key(number)).unwrap().0;
+    for number in [0, count - 1, count, count + 1] {
+        let slot = Some(find(number));
+        let (_, brief) = tables.brief_near(&store, slot, &key(number)).unwrap();
+        let has_way = number < count;
+        assert_eq!((brief.way().is_some(), brief.is_all(64, 0)), (has_way, has_way), "{number}");
+    }
+}
+
 #[test]
 fn zones_follow_the_swap() {
     let (mut shadow, engine, _) = table();

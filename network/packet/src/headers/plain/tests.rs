@@ -21,8 +21,8 @@ fn agrees(frame: &[u8]) {
     let (mut again, seed) = (plain, HashSeed::new([1, 2]));
     again.key.zone = 7;
     assert_eq!((again.renew(9, frame, &seed), again), (Some(plain.key.hash(&seed)), plain));
-    let told = (usize::from(plain.l3_bytes), plain.ttl, plain.tcp_flags);
-    assert_eq!(told, (parsed.l3_length(), parsed.ttl, parsed.tcp_flags));
+    let told = (usize::from(plain.l3_bytes), plain.ttl, plain.tcp_flags, Plain::ecn(frame));
+    assert_eq!(told, (parsed.l3_length(), parsed.ttl, parsed.tcp_flags, parsed.ecn()));
     if plain.ttl > 1 {
         let (mut one, mut other, mut parsed) = (frame.to_vec(), frame.to_vec(), parsed);
         plain.decrement_ttl(&mut one);

@@ -4,7 +4,8 @@
 
 use super::Lookup;
 use crate::flow::CounterIndex;
-use crate::flowtable::action::Brief;
+use crate::flowtable::action::{Brief, TunnelHeader};
+use crate::flowtable::ways::Way;
 use weir_packet::Plain;
 
 /// Bytes of both Ethernet addresses.
@@ -32,6 +33,32 @@ pub fn alter_plain<'a>(
     }
     let (own, rest) = frame.split_first_chunk()?;
     Some((brief.ethernet().unwrap_or(own), rest))
+}
+
+/// The way to another switch of a flow that [`judge_plain`] gave, if it goes to one.
+#[inline(always)]
+pub fn way_of<'a>(lookup: &Lookup<'a>, brief: &Brief) -> Option<&'a Way> {
+    brief.way().map(|way| lookup.store.way(way))
+}
+
+/// Has a plain packet, of `length` bytes at `at` of a buffer behind room for its tunnel header, ready for another switch. Returns where the
+/// datagram begins; `None` for what has no addresses, which is not plain.
+#[inline]
+pub fn encapsulate_plain(
+    buffer: &mut [u8],
+    (at, length): (usize, usize),
+    packet: &mut Plain,
+    brief: &Brief,
+    header: &TunnelHeader,
+) -> Option<usize> {
+    let frame = buffer.get_mut(at..at + length)?;
+    if brief.is_routed() {
+        packet.decrement_ttl(frame);
+    }
+    if let Some(addresses) = brief.ethernet() {
+        *frame.first_chunk_mut()? = *addresses;
+    }
+    Some(header.write_before(buffer, at))
 }
 
 /// Packets and their bytes. Of two widths: those of one would be put together in a longer register first, to be added with twice the

@@ -1,11 +1,14 @@
-use super::plain::{Tally, alter_plain, judge_plain};
+use super::plain::{Tally, alter_plain, encapsulate_plain, judge_plain, way_of};
 use super::*;
 use crate::flow::{Action, Hop, NO_CONNECTION, Nat};
 use crate::flowtable::Shadow;
+use crate::flowtable::action::Tunnel;
 use std::net::IpAddr;
 use std::sync::Arc;
 use weir_model::MacAddr;
+use weir_model::resource::Encapsulation;
 use weir_packet::build::{Link, udp_datagram};
+use weir_packet::encap::{InnerChecksum, MAX_ENCAP_BYTES};
 use weir_packet::segment::Segmenter;
 use weir_packet::virtio::HEADER_BYTES;
 use weir_packet::{Plain, checksum};
@@ -151,34 +154,55 @@ fn tcp(flags: u8) -> Vec<u8> {
     frame
 }
 
-/// What becomes of a packet: its bytes and the port, if it goes to one and nothing else is to be done.
-fn long_way(world: &World, frame: &[u8]) -> Option<(Vec<u8>, u16)> {
+/// What becomes of a packet: its bytes and the port or the way to another switch, if it goes to one and nothing else is to be done.
+type Went = (Vec<u8>, Result<u16, Tunnel>);
+
+fn long_way(world: &World, frame: &[u8]) -> Option<Went> {
     let mut packet = Checked::new(frame, &VirtioNetHeader::default()).unwrap();
     let Verdict::Forward { action, .. } = world.judge(Some(3), &packet, frame.len()) else { return None };
-    let CompiledHop::Port(port) = action.hop else { return None };
     let mut frame = frame.to_vec();
     alter(&mut frame, &mut packet, action).unwrap();
-    Some((frame, port))
+    match action.hop {
+        CompiledHop::Port(port) => Some((frame, Ok(port))),
+        CompiledHop::Underlay(tunnel) => {
+            Some(([&tunnel.header(InnerChecksum::Accepts)[..], &frame].concat(), Err(tunnel)))
+        }
+        CompiledHop::External | CompiledHop::Drop => None,
+    }
 }
 
-fn short_way(world: &World, frame: &[u8]) -> Option<(Vec<u8>, u16)> {
+fn short_way(world: &World, frame: &[u8]) -> Option<Went> {
     let (tables, store, counters) = (&*world.tables, &*world.store, &world.counters);
     let lookup = Lookup { tables, store, counters, now_ms: 9 };
     let mut plain = Plain::new(3, frame).unwrap();
     let near = tables.prefetch_flow(store, store.hash(&plain.key), true);
     let (slot, brief) = judge_plain(&lookup, near, &plain)?;
     Tally::new(&lookup).count(slot, brief, &plain, frame.len());
+    if let Some(way) = way_of(&lookup, brief) {
+        let mut buffer = [&[0; MAX_ENCAP_BYTES], frame].concat();
+        let place = (MAX_ENCAP_BYTES, frame.len());
+        let from =
+            encapsulate_plain(&mut buffer, place, &mut plain, brief, way.header(InnerChecksum::Accepts))?;
+        return Some((buffer[from..].to_vec(), Err(way.tunnel)));
+    }
     let mut frame = frame.to_vec();
     let (ethernet, rest) = alter_plain(&mut frame, &mut plain, brief)?;
-    Some(([&ethernet[..], rest].concat(), brief.port))
+    Some(([&ethernet[..], rest].concat(), Ok(brief.port())))
 }
 
 #[test]
 fn the_short_way_leads_where_the_long_one_does_or_is_not_gone() {
     use weir_packet::headers::tcp_flags::{ACK, SYN};
-    let hops = [Hop::Port(7), Hop::External, Hop::Drop];
+    let to = |format| Hop::Underlay {
+        receiver: [192, 0, 2, 9].into(),
+        vni: 77,
+        format,
+        token: 0x0102_0304_0506_0708,
+        by_gateway: false,
+    };
+    let hops = [Hop::Port(7), Hop::External, Hop::Drop, to(Encapsulation::Geneve), to(Encapsulation::Vxlan)];
     let (mut gone, mut left) = (0, 0);
-    for variant in 0..3 * 2 * 2 * 2 * 2 * 3 {
+    for variant in 0..5 * 2 * 2 * 2 * 2 * 3 {
         let mut rest = variant;
         let mut choose = |count: usize| {
             let chosen = rest % count;
@@ -186,7 +210,7 @@ fn the_short_way_leads_where_the_long_one_does_or_is_not_gone() {
             chosen
         };
         let mut of = action();
-        of.hop = hops[choose(3)].clone();
+        of.hop = hops[choose(5)].clone();
         of.nat = of.nat.filter(|_| choose(2) == 1);
         of.routed = choose(2) == 1;
         of.mtu = [50, 1500][choose(2)];
@@ -215,7 +239,7 @@ fn the_short_way_leads_where_the_long_one_does_or_is_not_gone() {
                 (rule.packets.get(), rule.bytes.get())
             };
             assert_eq!(counted(&short), counted(&long));
-            assert!(matches!(of.hop, Hop::Port(7)) && of.nat.is_none());
+            assert!(matches!(of.hop, Hop::Port(7) | Hop::Underlay { .. }) && of.nat.is_none());
         }
     }
     assert!(gone > 100 && left > gone, "{gone} went, {left} did not");

@@ -4,8 +4,8 @@
 //! frame is copied and parsed, and the bucket of its flow asked for; then each one's flow is asked for; then each is judged and sent.
 //! Nothing that a frame does can change what another of its batch is looked up in.
 //!
-//! A frame that is [`Plain`], asks nothing of the device and belongs to a flow that leads to a port here goes a short way: five fields
-//! are read of it, and one line of its flow. It is judged as any other would be, and whatever is not so goes the long way.
+//! A frame that is [`Plain`], asks nothing of the device and belongs to a flow that leads to a port here or to another switch goes a short way:
+//! five fields are read of it, and one line of its flow. It is judged as any other would be, and whatever is not so goes the long way.
 //!
 //! Frames that go the short way one behind the other are a run. What is the same for them is done once a run: the port that they go to is
 //! looked up, the flow, its rule and the port are counted. A frame is written to a guest from its parts: a new virtio header, the Ethernet
@@ -18,7 +18,9 @@ use super::{FRAME_BYTES_MAX, HEADROOM, Origin, PORT_FRAMES_PER_TURN, Path, port_
 use crate::capture::Taps;
 use crate::engine::Miss;
 use crate::engine::counters::{Counters, EngineEvent};
-use crate::engine::forward::plain::{ADDRESSES_BYTES, Tally, alter_plain, judge_plain};
+use crate::engine::forward::plain::{
+    ADDRESSES_BYTES, Tally, alter_plain, encapsulate_plain, judge_plain, way_of,
+};
 use crate::engine::forward::{Ahead, Checked, LastFlow, Lookup};
 use crate::engine::port::{self, Outlet, Ports, Served};
 use crate::engine::ring::FrameProducer;
@@ -26,7 +28,7 @@ use crate::flow::PortIndex;
 use crate::flowtable::FlowStore;
 use crate::ports::vhost::ring::BATCH_MAX;
 use std::time::Duration;
-use weir_packet::virtio::{HEADER_BYTES, MERGEABLE_HEADER_BYTES, VirtioNetHeader, asks_nothing};
+use weir_packet::virtio::{HEADER_BYTES, MERGEABLE_HEADER_BYTES, Offload, VirtioNetHeader, asks_nothing};
 use weir_packet::{FlowKey, Fragment, Plain};
 
 /// Frames that are longer end the batch: they are sent while they are in the processor's cache.
@@ -83,7 +85,8 @@ impl Stage {
     /// For so many frames.
     pub(super) fn new(frames: usize) -> Stage {
         let packets = vec![Checked::default(); frames].into_boxed_slice();
-        Stage { frames: vec![Staged::default(); frames].into_boxed_slice(), packets, used: 0 }
+        let frames = vec![Staged::default(); frames].into_boxed_slice();
+        Stage { frames, packets, used: 0 }
     }
 }
 
@@ -301,14 +304,31 @@ impl Path {
         let (tables, store, counters) = (&*self.tables, &*self.shared.store, &*self.shared.counters);
         let lookup = Lookup { tables, store, counters, now_ms: self.now_ms };
         let (ports, arena) = (&self.ports, &mut self.arena[..]);
+        let (peers, transmit, arena_used) = (&self.peers, &mut self.transmit, &mut self.arena_used);
         let (mut tally, mut outlet) = (Tally::new(&lookup), None::<Outlet<'_>>);
-        for (passed, Staged { at, length, way, near, plain, .. }) in staged.iter_mut().enumerate() {
+        for (passed, Staged { at, length, way, near, plain, hash }) in staged.iter_mut().enumerate() {
             if *way != Way::Short {
                 return passed;
             }
             let Some((slot, brief)) = judge_plain(&lookup, *near, plain) else { return passed };
-            let is_turned = outlet.as_ref().is_some_and(|outlet| outlet.port == brief.port);
-            if !is_turned && !ports.turn_to(&mut outlet, counters, brief.port) {
+            if let Some(to) = way_of(&lookup, brief) {
+                tally.count(slot, brief, plain, *length);
+                let header = to.header(peers.inner_checksum(&to.tunnel, &Offload::Complete, lookup.now_ms));
+                let Some(from) = encapsulate_plain(arena, (*at, *length), plain, brief, header) else {
+                    continue;
+                };
+                *arena_used = *at + *length;
+                let (datagram, ecn) = (&arena[from..*arena_used], Plain::ecn(&arena[*at..*arena_used]));
+                // SAFETY: the arena up to `arena_used` stays as it is until `flush`, which sends first: what of a batch is written into
+                // it after this lies behind.
+                #[allow(unsafe_code)]
+                unsafe {
+                    transmit.append(&to.tunnel, *hash, ecn, 0, datagram);
+                }
+                continue;
+            }
+            let is_turned = outlet.as_ref().is_some_and(|outlet| outlet.port == brief.port());
+            if !is_turned && !ports.turn_to(&mut outlet, counters, brief.port()) {
                 return passed;
             }
             let Some(to) = &mut outlet else { return passed };
@@ -321,7 +341,7 @@ impl Path {
                 write_plain(
                     ports,
                     counters,
-                    brief.port,
+                    brief.port(),
                     &mut arena[*at - HEADER_BYTES..*at + *length],
                     &ethernet,
                 );

@@ -7,7 +7,6 @@ use crate::engine::counters::EngineEvent;
 use crate::engine::forward::{self, Checked};
 use crate::engine::port;
 use crate::flowtable::action::Tunnel;
-use weir_model::resource::Encapsulation;
 use weir_packet::checksum;
 use weir_packet::encap::InnerChecksum;
 use weir_packet::segment::Segmenter;
@@ -88,16 +87,10 @@ impl Path {
         None
     }
 
-    /// What a packet to another switch says of its checksum: partial if it is, and the other takes that.
+    /// What a packet to another switch says of its checksum.
     #[inline]
     pub(super) fn inner_checksum(&self, tunnel: &Tunnel, offload: &Offload) -> InnerChecksum {
-        if tunnel.format != Encapsulation::Geneve || !self.peers.enabled() {
-            InnerChecksum::Full
-        } else if *offload != Offload::Complete && self.peers.takes_partial(tunnel.receiver, self.now_ms) {
-            InnerChecksum::Partial
-        } else {
-            InnerChecksum::Accepts
-        }
+        self.peers.inner_checksum(tunnel, offload, self.now_ms)
     }
 
     #[allow(clippy::too_many_arguments)]
