@@ -38,7 +38,7 @@ typedef unsigned int u32;
 typedef unsigned long u64;
 typedef long i64;
 
-#define SEGMENT_MAGIC 0x3147455352494557ul /* "WEIRSEG1" */
+#define SEGMENT_MAGIC 0x3247455352494557ul /* "WEIRSEG2" */
 #define BLOCK_BYTES 4096ul
 #define DIRECT_BLOCKS 10u
 #define BLOCKS_IN_INDEX 1024ul

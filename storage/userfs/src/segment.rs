@@ -32,7 +32,7 @@ const DIRECT_BLOCKS: usize = 10;
 const PROCESSES_MAX: usize = 120;
 /// Bytes in front of the records.
 const HEAD_BYTES: usize = 2 * BLOCK_BYTES as usize;
-const MAGIC: u64 = 0x3147_4553_5249_4557;
+const MAGIC: u64 = 0x3247_4553_5249_4557;
 
 /// `struct segment` of segment.h.
 #[repr(C)]

@@ -32,7 +32,8 @@ impl Segment {
         let segment = Segment { head: map(&memory, bytes)?, bytes, memory: memory.into() };
         let head = segment.head();
         if head.magic.load(Ordering::Relaxed) != MAGIC || head.bytes != bytes as u64 {
-            return Err(std::io::Error::other("the memory is no segment"));
+            let what = "the memory is no segment of this version: a mount is taken over by the version that made it only";
+            return Err(std::io::Error::other(what));
         }
         Ok(segment)
     }
