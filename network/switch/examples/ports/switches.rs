@@ -237,7 +237,7 @@ impl Ovs {
         let database = ovs.path("conf.db");
         ovs.run("ovsdb-tool", &["create", &database, SCHEMA]);
         let remote = format!("--remote=punix:{}", ovs.path("db.sock"));
-        ovs.spawn("ovsdb-server", &[&remote, &database]);
+        ovs.spawn(&["ovsdb-server"], &[&remote, &database]);
         wait_for("the database", || Path::new(&ovs.path("db.sock")).exists());
         let extra = format!(
             "--no-pci --file-prefix=weir-ports-ovs{} --huge-dir {}",
@@ -256,7 +256,8 @@ impl Ovs {
             ovs.vsctl(&["--no-wait", "set", "Open_vSwitch", ".", &format!("other_config:{pair}")]);
         }
         let database = format!("unix:{}", ovs.path("db.sock"));
-        ovs.spawn(VSWITCHD, &[&database]);
+        // In a network namespace of its own: each makes a device of the same name.
+        ovs.spawn(&["unshare", "--net", VSWITCHD], &[&database]);
         ovs.vsctl(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev"]);
         for port in ["v0", "v1"] {
             ovs.vsctl(&["add-port", "br0", port, "--", "set", "Interface", port, "type=dpdkvhostuser"]);
@@ -288,7 +289,7 @@ impl Ovs {
     fn run(&self, program: &str, arguments: &[&str]) -> String {
         let output = self.command(program, arguments).output().expect("it runs");
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {arguments:?}: {error}");
+        assert!(output.status.success(), "{program} {arguments:?}: {error}{}", self.complaints());
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
@@ -297,10 +298,20 @@ impl Ovs {
         self.run("ovs-vsctl", &[&["--timeout=30", &database], arguments].concat());
     }
 
-    fn spawn(&mut self, program: &str, arguments: &[&str]) {
-        let mut command = self.command(program, arguments);
+    /// What its programs warn of and complain about.
+    fn complaints(&self) -> String {
+        let logs = (0..self.processes.len()).map(|nth| self.path(&format!("{nth}.log")));
+        let text: String = logs.filter_map(|log| std::fs::read_to_string(log).ok()).collect();
+        let lines =
+            text.lines().filter(|line| ["|WARN|", "|ERR|", "|EMER|"].iter().any(|of| line.contains(of)));
+        lines.map(|line| format!("\n{line}")).collect()
+    }
+
+    fn spawn(&mut self, program: &[&str], arguments: &[&str]) {
+        let mut command = self.command(program[0], &[&program[1..], arguments].concat());
         ends_with_us(&mut command);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let log = std::fs::File::create(self.path(&format!("{}.log", self.processes.len()))).expect("a file");
+        command.stdout(Stdio::null()).stderr(log);
         command.args(["--pidfile", "--unixctl", &self.path(&format!("{}.ctl", self.processes.len()))]);
         self.processes.push(command.spawn().expect("it starts"));
     }
