@@ -28,12 +28,13 @@ use commonware_utils::channel::mpsc;
 
 use crate::journal::locked;
 use crate::settings::Timers;
+use crate::turns::Now;
 
 /// How simplex begins the bytes of a finalization.
 const FINALIZATION: u8 = 2;
 /// Most certificates that are held; of more the oldest go at once.
 const HELD_MAX: usize = 256;
-/// Views ahead of the last that this member knows to have ended, from which on a certificate is far ahead.
+/// A certificate of a view that is more than so many ahead of the last finalized one that this member knows of is far ahead.
 const AHEAD_MAX: u64 = 256;
 /// How long those that are far ahead are left out, in times of [`Timers::ask`].
 const WAITS: u32 = 20;
@@ -178,13 +179,10 @@ impl<S: Sender> CheckedSender for Checked<'_, S> {
     }
 }
 
-/// What time it is.
-pub(crate) type Now = Box<dyn Fn() -> SystemTime + Send>;
-
 /// A receiver of certificates that leaves out, for a while, those that are far ahead and no finalizations.
 pub(crate) struct Near<R> {
     inner: R,
-    /// The last view that this member knows to have ended.
+    /// The last finalized view that this member knows of.
     view: Arc<AtomicU64>,
     limit: Duration,
     now: Now,
@@ -294,6 +292,7 @@ mod tests {
         let left = held.take();
         assert_eq!((left.len(), left[0].says), (2, None));
     }
+
     #[test]
     fn who_was_away_is_brought_forward_by_a_finalization_and_waits_for_none_for_ever() {
         let clock = Arc::new(AtomicU64::new(0));

@@ -184,7 +184,7 @@ impl Accounts {
     }
 }
 
-type Now = Box<dyn Fn() -> SystemTime + Send>;
+pub(crate) type Now = Box<dyn Fn() -> SystemTime + Send>;
 
 struct Kept {
     accounts: Accounts,

@@ -8,8 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 use weir_base::world::Rng;
 use weir_plan::random::{FlowSettings, change_on};
 use weir_plan::{
-    Change, CheckSettings, LinkState, Method, Mode, Network, Plan, Planner, ReversePath, Settings, check,
-    plan, topology,
+    Change, CheckSettings, LinkState, Method, Mode, Network, Plan, PlanError, Planner, ReversePath, Settings,
+    check, plan, topology,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -109,7 +109,8 @@ fn main() -> Result<(), Failure> {
             counts.plan_ms.push(cpu_ms() - start);
             match planned {
                 Ok(plan) => count(&mut counts, &change, &plan),
-                Err(_) => counts.refused += 1,
+                Err(PlanError::NewOverload { .. } | PlanError::NoRoom { .. }) => counts.refused += 1,
+                Err(other) => return Err(other.into()),
             }
         }
         let (ms, depth, steps) = (median(&counts.plan_ms), median(&counts.depths), median(&counts.steps));

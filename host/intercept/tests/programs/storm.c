@@ -90,10 +90,9 @@ int main(void) {
     use();
     void *page = mmap(0, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(page != MAP_FAILED && !munmap(page, 4096));
-    /* What cannot be read is an error, whatever waits. */
-    errno = 0;
-    /* By itself: one that another sends in the moment in which a bad pointer is found ends the program, see docs/operate/userfs.md. */
+    /* Sent by itself: one that another sends in the moment in which a bad pointer is found ends the program, see docs/operate/userfs.md. */
     CHECK(!kill(self, SIGSEGV));
+    /* What cannot be read is an error, whatever waits. */
     errno = 0;
     CHECK(syscall(SYS_rt_sigaction, SIGUSR2, (void *)16, 0, 8) == -1 && errno == EFAULT);
     if (!sigsetjmp(back, 1)) *(volatile int *)16 = 1;
