@@ -219,15 +219,21 @@ impl Gate {
         verdict
     }
 
-    fn judge(&mut self, frame: &SignedUpdates, number: usize) -> Verdict {
-        let header = &frame.header.header;
-        let proven = &frame.updates[number];
-        let update = &proven.update;
+    /// Whether who signed a header may do so here. What is right is remembered, so that updates of the batch that come later are
+    /// not kept waiting for it.
+    pub fn proves(&mut self, header: &SignedHeader) -> bool {
         let controllers = match self.in_force.get(&Key::Controllers).and_then(|known| known.entry.as_ref()) {
             Some(Entry::Controllers(controllers)) => Some(controllers),
             _ => None,
         };
-        if self.verifier.verify_header_by(&frame.header, controllers).is_err()
+        self.verifier.verify_header_by(header, controllers).is_ok()
+    }
+
+    fn judge(&mut self, frame: &SignedUpdates, number: usize) -> Verdict {
+        let header = &frame.header.header;
+        let proven = &frame.updates[number];
+        let update = &proven.update;
+        if !self.proves(&frame.header)
             || (update.key == Key::Controllers && is_endorsed(&frame.header))
             || self.verifier.verify_path(header, proven).is_err()
             || update.version > header.index

@@ -330,6 +330,25 @@ fn endorsements_of_the_controllers_in_force_open_the_gate() {
 }
 
 #[test]
+fn a_proof_is_looked_at_once_and_before_its_updates_come() {
+    let world = ThresholdWorld::new();
+    let mut gate = world.gate();
+    assert_eq!(results(&mut gate, &world.tells(1, 1)), [Ok(())]);
+    let (frame, checks) = (endorsed(world.frame(2), 1, &[1, 2, 4]), gate.verifier.signature_checks);
+    assert!(gate.proves(&frame.header));
+    assert!(!gate.proves(&endorsed(world.frame(2), 1, &[1, 2]).header), "too few");
+    assert_eq!(gate.verifier.signature_checks, checks + 2);
+    assert_eq!(results(&mut gate, &frame), [Ok(()), Ok(())]);
+    assert_eq!(gate.verifier.signature_checks, checks + 2);
+
+    // What was looked at in time counts no more in another phase.
+    let late = endorsed(world.frame(3), 1, &[1, 2, 4]);
+    assert!(gate.proves(&late.header));
+    assert_eq!(results(&mut gate, &world.tells(4, 2)), [Ok(())]);
+    assert_eq!(results(&mut gate, &late), [Err(Refusal::Forged), Err(Refusal::Forged)]);
+}
+
+#[test]
 fn no_number_of_controllers_says_who_the_controllers_are() {
     let world = ThresholdWorld::new();
     let mut gate = world.gate();

@@ -97,7 +97,7 @@ pub struct Shares {
 /// What a frame led to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Combined {
-    /// For the switch.
+    /// For the switch. A frame without updates is the proof of a batch, of which updates may come.
     pub updates: Vec<SignedUpdates>,
     /// Sessions that were found to have sent a bad share or endorsement.
     pub bad: Vec<u64>,

@@ -100,6 +100,8 @@ pub struct SlowCounters {
     pub events_unnumbered: u64,
     /// Reports of the monitor that are of another host, or over a limit.
     pub health_refused: u64,
+    /// Proofs of batches that were found right before any update under them came.
+    pub proofs_ahead: u64,
     /// Times that the ports' devices could not be attached to.
     pub attach_failures: u64,
     /// Longest time from the receipt of an update to its being in force for every packet, microseconds.

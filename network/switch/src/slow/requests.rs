@@ -93,6 +93,11 @@ impl<M: Mind> Slow<M> {
         if !self.mend_gate() {
             return Ok(());
         }
+        if frame.updates.is_empty() {
+            // The proof of a batch of which updates may come; what it is worth is seen then.
+            self.counters.proofs_ahead += u64::from(self.gate.proves(&frame.header));
+            return Ok(());
+        }
         // The misses of this turn may have sent the shadow away, and updates take flows out.
         self.wait_for_shadow()?;
         let now_ms = self.shared.now_ms();
@@ -372,6 +377,7 @@ impl<M: Mind> Slow<M> {
             checkpoint_errors,
             events_unnumbered,
             health_refused,
+            proofs_ahead,
             attach_failures,
             update_us_max,
         } = self.counters;
@@ -400,6 +406,7 @@ impl<M: Mind> Slow<M> {
             ("checkpoint_errors", checkpoint_errors),
             ("events_unnumbered", events_unnumbered),
             ("health_refused", health_refused),
+            ("proofs_ahead", proofs_ahead),
             ("attach_failures", attach_failures),
             ("update_us_max", update_us_max),
             ("usage_left_out", self.usage.left_out),

@@ -11,7 +11,7 @@ use super::{Batch, Combined, SHARES_MAX, Shares};
 use std::collections::BTreeSet;
 use weir_base::codec::encode;
 use weir_model::entry::ControllersEntry;
-use weir_model::signed::{GroupSignature, HeaderEndorsement, MemberSignature};
+use weir_model::signed::{GroupSignature, HeaderEndorsement, MemberSignature, SignedHeader, SignedUpdates};
 use weir_trust::endorsement::verify_one;
 
 /// Sessions with endorsements, each of another member.
@@ -95,7 +95,20 @@ impl Shares {
         batch.signature = Some(GroupSignature::Members { phase: known.phase, signatures });
         batch.hoped = sessions;
         self.counters.combined += 1;
-        Combined { updates: self.released(name), bad }
+        let mut updates = self.released(name);
+        if updates.is_empty() {
+            updates.extend(self.proof(name));
+        }
+        Combined { updates, bad }
+    }
+
+    /// The proof alone: an update that goes after those of other switches comes a round trip later, and the switch has looked
+    /// at the proof by then.
+    fn proof(&self, name: &[u8]) -> Option<SignedUpdates> {
+        let batch = self.batches.get(name)?;
+        let header = batch.endorsements.values().next()?.header.clone();
+        let signature = batch.signature.clone()?;
+        Some(SignedUpdates { header: SignedHeader { header, signature }, updates: Vec::new() })
     }
 
     /// Checks what came of a batch and nobody has looked at; gives the sessions that sent something bad.
