@@ -6,8 +6,6 @@ use super::super::order::client::{self, Cell};
 use super::super::order::median;
 use super::super::order::servers::{Peer, Servers, Spent};
 use crate::cli::Failure;
-use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -165,17 +163,21 @@ impl Costs {
         let servers = Servers::start_many(peer, members, folder)?;
         let cell = |callers, every_ms| Cell { reads: false, bytes: 100, callers, every_ms };
         client::run(&servers, &cell(CALLERS_MANY, 0), WINDOW_MS)?;
-        let leader = servers.leader()?;
-        let leading = batches(&servers, leader)?;
-        let following = if members > 1 { batches(&servers, leader % members + 1)? } else { leading };
+        // What they use when nobody wants anything: heartbeats, views without a block.
+        let before = servers.each_spent()?;
+        std::thread::sleep(Duration::from_millis(WINDOW_MS));
+        let idle = since(&servers, &before)?;
+        let few = used(&servers, &cell(1, EVERY_MS), 2 * WINDOW_MS, &idle)?;
+        let many = used(&servers, &cell(CALLERS_MANY, 0), WINDOW_MS, &idle)?;
+        let batch = |few: Side, many: Side| (few.waited_ns - many.whole_ns).max(0.0);
         let found = Ordering {
-            batch_leader_ns: leading.batch_ns,
-            batch_member_ns: following.batch_ns,
-            event_leader_ns: leading.event_ns,
-            event_member_ns: following.event_ns,
-            late_leader_ns: leading.late_ns,
-            late_member_ns: following.late_ns,
-            measured_ns: leading.took_ns,
+            batch_leader_ns: batch(few.leader, many.leader),
+            batch_member_ns: batch(few.member, many.member),
+            event_leader_ns: many.leader.whole_ns,
+            event_member_ns: many.member.whole_ns,
+            late_leader_ns: (few.leader.whole_ns - few.leader.waited_ns).max(0.0),
+            late_member_ns: (few.member.whole_ns - few.member.waited_ns).max(0.0),
+            measured_ns: few.took_ns,
         };
         self.ordering.insert((order, members), found);
         Ok(())
@@ -211,117 +213,51 @@ impl Costs {
     }
 }
 
-/// What one controller uses for a batch, nanoseconds.
+fn since(servers: &Servers, before: &[Spent]) -> Result<Vec<Spent>, Failure> {
+    Ok(servers.each_spent()?.iter().zip(before).map(|(after, before)| after.since(before)).collect())
+}
+
+/// Processor time of a write at one controller, nanoseconds.
 #[derive(Clone, Copy)]
-struct OfOne {
-    /// For a batch, of which somebody waits.
-    batch_ns: f64,
-    /// For an event more in it.
-    event_ns: f64,
-    /// For a batch, beside what anybody waits for.
-    late_ns: f64,
-    /// How long one write took.
-    took_ns: f64,
-}
-
-/// Measures a controller while it has a processor of its own, as it has on a host of its own and in the simulation; all
-/// others, and the client, share the rest. Else each would find its caches full of what the others need.
-fn batches(servers: &Servers, number: usize) -> Result<OfOne, Failure> {
-    let alone = Alone::give(servers, number)?;
-    let cell = |callers, every_ms| Cell { reads: false, bytes: 100, callers, every_ms };
-    // What it uses when nobody wants anything: heartbeats, views without a block.
-    let before = servers.spent_of(number)?;
-    std::thread::sleep(Duration::from_millis(WINDOW_MS));
-    let idle = servers.spent_of(number)?.since(&before);
-    let few = used(servers, number, &cell(1, EVERY_MS), 2 * WINDOW_MS, &idle)?;
-    let many = used(servers, number, &cell(CALLERS_MANY, 0), WINDOW_MS, &idle)?;
-    drop(alone);
-    Ok(OfOne {
-        batch_ns: (few.waited_ns - many.whole_ns).max(0.0),
-        event_ns: many.whole_ns,
-        late_ns: (few.whole_ns - few.waited_ns).max(0.0),
-        took_ns: few.took_ns,
-    })
-}
-
-/// One controller has the first processor that this program may use; the others and clients begun meanwhile have the rest, until this
-/// goes. On a machine of one processor nothing changes.
-struct Alone {
-    all: CpuSet,
-}
-
-impl Alone {
-    fn give(servers: &Servers, number: usize) -> Result<Alone, Failure> {
-        let all = sched_getaffinity(None).map_err(pinning)?;
-        let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap_or(0);
-        let (mut own, mut rest) = (CpuSet::new(), all);
-        own.set(first);
-        rest.unset(first);
-        let alone = Alone { all };
-        if rest.count() > 0 {
-            for (controller, process) in servers.processes() {
-                pin(process, if controller == number { &own } else { &rest })?;
-            }
-            sched_setaffinity(None, &rest).map_err(pinning)?;
-        }
-        Ok(alone)
-    }
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        // Controllers keep theirs: who is measured next gives each another.
-        let _kept = sched_setaffinity(None, &self.all);
-    }
-}
-
-fn pinning(error: rustix::io::Errno) -> Failure {
-    Failure::io("pinning to a processor")(error.into())
-}
-
-/// Pins all threads of a process; those that they start are pinned as they are.
-fn pin(process: u32, to: &CpuSet) -> Result<(), Failure> {
-    let folder = format!("/proc/{process}/task");
-    for task in std::fs::read_dir(&folder).map_err(Failure::io(folder))?.flatten() {
-        let thread = task.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
-        // A thread that has just ended needs none.
-        match sched_setaffinity(thread, to) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-            Err(error) => return Err(pinning(error)),
-        }
-    }
-    Ok(())
-}
-
-/// What a write used at a controller.
-struct Used {
-    /// All of it, beyond what it uses idle, nanoseconds of a processor.
+struct Side {
+    /// All of it, beyond what it uses idle.
     whole_ns: f64,
     /// What the write waits for.
     waited_ns: f64,
+}
+
+/// What writes used.
+struct Used {
+    leader: Side,
+    /// The mean of the others.
+    member: Side,
     /// How long one took.
     took_ns: f64,
 }
 
-/// What a write uses at a controller beyond what it used in [`WINDOW_MS`] idle.
-fn used(
-    servers: &Servers,
-    number: usize,
-    cell: &Cell,
-    window_ms: u64,
-    idle: &Spent,
-) -> Result<Used, Failure> {
-    let (before, begun) = (servers.spent_of(number)?, Instant::now());
+/// What writes use beyond what controllers used in [`WINDOW_MS`] idle.
+fn used(servers: &Servers, cell: &Cell, window_ms: u64, idle: &[Spent]) -> Result<Used, Failure> {
+    let leader = servers.leader()?;
+    let (before, begun) = (servers.each_spent()?, Instant::now());
     let window = client::run(servers, cell, window_ms)?;
     let windows = begun.elapsed().as_secs_f64() * 1e3 / WINDOW_MS as f64;
-    let spent = servers.spent_of(number)?.since(&before);
-    // An agreement takes the place of an idle view, so it may take more than what is used beyond idle.
-    let of_one = |us: f64, idle_us: f64| (us - idle_us * windows).max(0.0) * 1e3 / window.count.max(1) as f64;
-    Ok(Used {
-        whole_ns: of_one(spent.whole_us, idle.whole_us),
-        waited_ns: of_one(spent.waited_for_us(), idle.waited_for_us()),
-        took_ns: window.p50_us * 1e3,
-    })
+    let each: Vec<(f64, f64)> = since(servers, &before)?
+        .iter()
+        .zip(idle)
+        .map(|(spent, idle)| {
+            let whole = (spent.whole_us - idle.whole_us * windows).max(0.0);
+            // An agreement takes the place of an idle view, so it may take more than what is used beyond idle.
+            (whole, (spent.waited_for_us() - idle.waited_for_us() * windows).max(0.0))
+        })
+        .collect();
+    let side = |(whole, waited): (f64, f64), controllers: usize| {
+        let of_one = 1e3 / window.count.max(1) as f64 / controllers as f64;
+        Side { whole_ns: whole * of_one, waited_ns: waited * of_one }
+    };
+    let led = each.get(leader - 1).copied().unwrap_or_default();
+    let all = each.iter().fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1));
+    let others = side((all.0 - led.0, all.1 - led.1), each.len().max(2) - 1);
+    Ok(Used { leader: side(led, 1), member: others, took_ns: window.p50_us * 1e3 })
 }
 
 /// Half of a round trip between two threads over loopback.

@@ -288,18 +288,13 @@ impl Servers {
         self.children.iter().flatten().map(|child| ticks(child).unwrap_or_default() * TICK_US).sum()
     }
 
-    /// Those that run, by number, and their processes.
-    pub fn processes(&self) -> impl Iterator<Item = (usize, u32)> {
-        self.children.iter().enumerate().filter_map(|(at, child)| Some((at + 1, child.as_ref()?.id())))
-    }
-
-    /// Processor time of a controller so far, and of parts of it.
+    /// Processor time of each controller so far, and of parts of it.
     ///
     /// # Errors
-    /// [`Failure`]: it does not run, or does not answer.
-    pub fn spent_of(&self, number: usize) -> Result<Spent, Failure> {
-        let pid = self.pid(number).ok_or_else(|| wrong(format!("server {number} does not run")))?;
-        self.spent(number, pid)
+    /// [`Failure`]: one does not answer.
+    pub fn each_spent(&self) -> Result<Vec<Spent>, Failure> {
+        let each = self.children.iter().enumerate().filter_map(|(at, child)| Some((at + 1, child.as_ref()?)));
+        each.map(|(number, child)| self.spent(number, child.id())).collect()
     }
 
     fn spent(&self, number: usize, pid: u32) -> Result<Spent, Failure> {
