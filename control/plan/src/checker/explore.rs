@@ -66,22 +66,25 @@ pub(super) fn explore(
     Ok(Some(states))
 }
 
-/// All sets of steps that can be done at some moment; nothing when there are more than `most`.
+/// All sets of steps that can be done at some moment, in the order in which they are found, for what is explored first decides what a
+/// limit leaves out; nothing when there are more than `most`.
 pub(super) fn reachable_sets(before: &[u64], most: usize) -> Option<Vec<u64>> {
     let mut seen = HashSet::from([0_u64]);
-    let mut open = vec![0_u64];
-    while let Some(done) = open.pop() {
-        for (at, firsts) in before.iter().enumerate() {
-            let next = done | 1 << at;
+    let mut found = vec![0_u64];
+    let mut at = 0;
+    while let Some(done) = found.get(at).copied() {
+        at += 1;
+        for (step, firsts) in before.iter().enumerate() {
+            let next = done | 1 << step;
             if next != done && firsts & done == *firsts && seen.insert(next) {
-                open.push(next);
+                found.push(next);
             }
         }
-        if seen.len() > most {
+        if found.len() > most {
             return None;
         }
     }
-    Some(seen.into_iter().collect())
+    Some(found)
 }
 
 impl Explorer<'_, '_> {
