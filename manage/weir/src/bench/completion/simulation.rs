@@ -20,6 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 const BATCH_MAX: usize = 1_000;
 /// So much work that nobody waits for is put off; more is done before anything else, for a processor that is always busy must do it some time.
 const LATE_MAX_NS: f64 = 5e8;
+/// Where nobody waits for the group's signature it is made after so long, of batches of which something is still in force: controllers
+/// that are never idle for 100 ms do so (`CLAIM_MS` of the controller's shares).
+const SIGNED_AFTER_NS: f64 = 5e8;
 
 /// Who signs a batch, and what switches check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +131,8 @@ enum Step {
     Proof(usize),
     /// An update comes to the switch of a job.
     AtSwitch { job: usize, at: usize },
+    /// It is time for the group's signature of a batch that went without.
+    Sign(usize),
     /// Its ack comes back.
     Acked(usize),
     /// The last byte of a flow.
@@ -144,6 +149,8 @@ struct Waiting {
     setup: bool,
     domains: usize,
     ready_ns: f64,
+    /// Its last byte came.
+    over: bool,
 }
 
 /// A time in the heap. Times are never NaN: they are sums of what was measured.
@@ -195,7 +202,8 @@ impl<'s> Simulation<'s> {
         };
         let domains =
             (0..count).map(|domain| Domain { centre: centre(domain), ..Domain::default() }).collect();
-        let waiting = flows.iter().map(|_| Waiting { setup: false, domains: 0, ready_ns: 0.0 }).collect();
+        let waiting =
+            flows.iter().map(|_| Waiting { setup: false, domains: 0, ready_ns: 0.0, over: false }).collect();
         let mut simulation = Simulation {
             control,
             costs,
@@ -263,6 +271,7 @@ impl<'s> Simulation<'s> {
             Step::Stage { batch, at } => self.stage(now_ns, batch, at),
             Step::Proof(job) => self.look_at_proof(now_ns, job),
             Step::AtSwitch { job, at } => self.at_switch(now_ns, job, at),
+            Step::Sign(batch) => self.sign(batch),
             Step::Acked(job) => self.acked(now_ns, job),
             Step::End(flow) => self.end(now_ns, flow),
         }
@@ -400,12 +409,7 @@ impl<'s> Simulation<'s> {
     /// A batch is signed: its updates go, and other domains learn what concerns them.
     fn signed(&mut self, now_ns: f64, batch: usize) {
         if self.control.proof != Proof::Aggregated && self.control.order != Order::Local {
-            // Nobody waits for the group's signature.
-            let signing = self.costs.signing.get(&self.control.members).copied().unwrap_or_default();
-            let share_ns = if self.control.proof == Proof::Endorsed { signing.share_ns } else { 0.0 };
-            let of = &mut self.domains[self.batches[batch].domain];
-            of.leader.later(share_ns + signing.combine_ns);
-            of.member.later(share_ns);
+            self.at(now_ns + SIGNED_AFTER_NS, Step::Sign(batch));
         }
         for job in self.batches[batch].jobs.clone() {
             let of = self.jobs[job].clone();
@@ -431,6 +435,21 @@ impl<'s> Simulation<'s> {
                 next += 1;
             }
         }
+    }
+
+    /// Makes the group's signature of a batch behind everything else. Rules of a flow that is over are not there any more, and
+    /// need none; that they were removed does.
+    fn sign(&mut self, batch: usize) {
+        let of = &self.batches[batch];
+        let is_gone = |flow: usize| self.control.torn_down && self.waiting[flow].over;
+        if of.jobs.iter().all(|job| self.jobs[*job].flow.is_some_and(is_gone)) {
+            return;
+        }
+        let signing = self.costs.signing.get(&self.control.members).copied().unwrap_or_default();
+        let share_ns = if self.control.proof == Proof::Endorsed { signing.share_ns } else { 0.0 };
+        let domain = &mut self.domains[of.domain];
+        domain.leader.later(share_ns + signing.combine_ns);
+        domain.member.later(share_ns);
     }
 
     fn send(&mut self, now_ns: f64, job: usize, at: usize) {
@@ -521,6 +540,7 @@ impl<'s> Simulation<'s> {
     }
 
     fn end(&mut self, now_ns: f64, flow: usize) {
+        self.waiting[flow].over = true;
         if self.control.torn_down {
             let jobs = self.jobs_of(flow, None);
             if let Some(first) = jobs.first() {
