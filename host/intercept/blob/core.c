@@ -101,8 +101,9 @@ static u64 before_clone(struct call *call) {
     }
     if (vfork) own->vfork_child = block;
     else weir_threads = 1;
-    block->critical = block->deferred = block->id = 0;
-    block->waiting = 0;
+    block->critical = block->deferred = block->id = block->kept = block->stack_taken = 0;
+    block->alternate = own->alternate;
+    block->alternate_bytes = vfork ? own->alternate_bytes : 0; /* a thread begins without */
     block->passive = own->passive || !(flags & CLONE_FILES);
     block->entry = own->entry;
     block->pass = own->pass;

@@ -5,13 +5,16 @@
 #define STACK_TOP  %gs:24
 #define THREAD_ID  %gs:32
 #define SAVED_MASK %gs:40
-#define WAITING    %gs:48
+#define ALTERNATE  %gs:48
 #define PASS       %gs:64
 #define EVERY      %gs:72
 #define CALLS_MADE %gs:80
+#define ALTERNATE_BYTES %gs:144
 #define SCRATCH    88
+#define SAVED_MASK_PLACE 40
 #define RED_ZONE   128
 #define FOREIGN    1
+#define UC_STACK_BYTES 32
 #define UC_MASK    296
 #define SIGSYS_BIT 0x40000000
 
@@ -158,9 +161,16 @@ weir_begin:
     je \pass
 2:  cmpl $0, CRITICAL              /* a handler that was not deferred: let the kernel do it */
     jne \pass
+    cmpq $0, ALTERNATE_BYTES
+    jne alternate_before
+    .endm
+
+    .macro to_hook_stack
     movl $1, CRITICAL
     mov %rsp, USER_STACK
     mov STACK_TOP, %rsp
+    push %rcx; push %rax; push %r9; push %r8; push %r10; push %rdx; push %rsi; push %rdi
+    mov %rsp, %rdi
     .endm
 
 /* Where every call is caught none may be made outside of the blob: it is made here, with the continuation on the caller's stack. A signal that
@@ -209,8 +219,7 @@ weir_pass:
 weir_entry:
     entry weir_pass
 called:
-    push %rcx; push %rax; push %r9; push %r8; push %r10; push %rdx; push %rsi; push %rdi
-    mov %rsp, %rdi
+    to_hook_stack
     call weir_before
 leave:
     mov %rax, %r11
@@ -255,44 +264,102 @@ after:
     lea RED_ZONE(%rsp), %rsp
     cmpl $0, CRITICAL
     jne 3b
-    movl $1, CRITICAL
-    mov %rsp, USER_STACK
-    mov STACK_TOP, %rsp
-    push %rcx; push %rax; push %r9; push %r8; push %r10; push %rdx; push %rsi; push %rdi
-    mov %rsp, %rdi
+    cmpq $0, ALTERNATE_BYTES
+    jne alternate_after
+over:
+    to_hook_stack
     mov %r11, %rsi
     mov %rax, %rdx
     call weir_after
     mov $1, %eax
     jmp leave
 
-/* Signals came while we were critical. They wait, as all are blocked (see signals.c): with the mask that was, they are delivered, on the
- * program's own stack. The mask is read before the word goes: from then on the thread's place for it may be used again. */
+/* Handlers run on an alternate stack. Is the caller there, nothing may come before the kernel knows of it no more. It knows again when signals
+ * that wait are let in (flush). */
+alternate_before:
+    mov %rsp, %r11
+    sub ALTERNATE, %r11
+    cmp ALTERNATE_BYTES, %r11
+    ja called
+    lea -RED_ZONE(%rsp), %rsp
+    call block_all
+    lea RED_ZONE(%rsp), %rsp
+    to_hook_stack
+    call weir_before_on_alternate
+    jmp leave
+
+alternate_after:
+    lea -RED_ZONE(%rsp), %rsp
+    push %r11
+    lea RED_ZONE+8(%rsp), %r11
+    sub ALTERNATE, %r11
+    cmp ALTERNATE_BYTES, %r11
+    ja 1f
+    call block_all
+    pop %r11
+    lea RED_ZONE(%rsp), %rsp
+    to_hook_stack
+    mov %r11, %rsi
+    mov %rax, %rdx
+    call weir_after_on_alternate
+    mov $1, %eax
+    jmp leave
+1:  pop %r11
+    lea RED_ZONE(%rsp), %rsp
+    jmp over
+
+/* All signals wait from here on. */
+block_all:
+    push %rcx; push %rax; push %rdi; push %rsi; push %rdx; push %r10
+    pushq $-1
+    mov $2, %edi                   /* SIG_SETMASK */
+    mov %rsp, %rsi
+    mov %gs:0, %rdx
+    lea SAVED_MASK_PLACE(%rdx), %rdx
+    mov $8, %r10d
+    ask 14                         /* rt_sigprocmask */
+    movl $1, DEFERRED
+    lea 8(%rsp), %rsp
+    pop %r10; pop %rdx; pop %rsi; pop %rdi; pop %rax; pop %rcx
+    ret
+
+/* Signals came while we were critical. They wait, as all are blocked but faults, and those are kept while DEFERRED is set (see signals.c). Now all are
+ * blocked, so that nothing comes while that ends: with the mask that was, they are delivered, on the program's own stack. */
 flush:
     lea -RED_ZONE(%rsp), %rsp
-    push %rcx; push %rax; push %r11; push %rdi; push %rsi; push %rdx; push %r10
-    pushq SAVED_MASK
-    movq $0, WAITING
-    movl $0, DEFERRED
+    push %rcx; push %rax; push %r11; push %rdi; push %rsi; push %rdx; push %r10; push %r9; push %r8
+    pushq $-1
     mov $2, %edi                   /* SIG_SETMASK */
     mov %rsp, %rsi
     xor %edx, %edx
     mov $8, %r10d
     ask 14                         /* rt_sigprocmask */
+    mov %rsp, USER_STACK
+    mov STACK_TOP, %rsp
+    call weir_flush
+    mov USER_STACK, %rsp
+    mov %rax, (%rsp)
+    mov $2, %edi
+    mov %rsp, %rsi
+    xor %edx, %edx
+    mov $8, %r10d
+    ask 14
     lea 8(%rsp), %rsp
-    pop %r10; pop %rdx; pop %rsi; pop %rdi; pop %r11; pop %rax; pop %rcx
+    pop %r8; pop %r9; pop %r10; pop %rdx; pop %rsi; pop %rdi; pop %r11; pop %rax; pop %rcx
     lea RED_ZONE(%rsp), %rsp
     jmp act
 
 /* The handler that the kernel knows for every signal that the program handles. */
 weir_handler:
-    cmpl $0, CRITICAL
+    cmpq $0, CRITICAL              /* and DEFERRED */
+    jne 4f
+    cmpq $0, UC_STACK_BYTES(%rdx)
     jne 4f
     lea weir_actions(%rip), %rax
     mov %edi, %ecx
     shl $5, %rcx
     add %rcx, %rax
-    testl $0x80000000, 8(%rax)     /* SA_RESETHAND: done by us */
+    testl $0xc0000000, 8(%rax)     /* SA_RESETHAND, SA_NODEFER: done by us */
     jne 4f
     mov (%rax), %rax
     cmp $1, %rax

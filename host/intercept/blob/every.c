@@ -26,6 +26,7 @@ static void other(u64 signal, u8 *info, u8 *context) {
   struct kernel_sigaction *action = &weir_actions[SIGSYS];
   u64 mask = (*(u64 *)(context + UC_MASK) | action->mask) & ~SIGNAL_BIT(SIGSYS);
   if (action->handler > 1) {
+    weir_note_stack(context);
     SYS(NR_sigprocmask, SIG_SETMASK, &mask, 0, 8, 0, 0);
     ((void (*)(u64, u8 *, u8 *))action->handler)(signal, info, context);
     return;

@@ -9,6 +9,9 @@
  * Invariants
  * - While `critical` is set, the thread is on its hook stack, no handler of the program runs on it (signals.c defers
  *   them), and no call that may block is made.
+ * - While `critical` or `deferred` is set no handler of the program runs; while `deferred` is, faults are the only signals that come.
+ * - The kernel puts a signal's frame on top of the alternate stack unless the stack pointer is on that already; on the hook stack it is not. So
+ *   while a call of a handler that is there is looked at, the kernel knows of no such stack.
  * - All registers but rax, rcx and r11 are what they were, as after a system call.
  * - GS leads to the thread's block. A thread gets its own before it runs any instruction of the program.
  */
@@ -39,6 +42,17 @@ enum { CALL_PASS = 0, CALL_FILE = 1, CALL_ALWAYS = 2 };
 /* ACT_ON_STACK: as every.c has put it on the program's stack. Anything greater: the address of a clone stub. */
 enum { ACT_PASS = 0, ACT_DONE = 1, ACT_AFTER = 2, ACT_ON_STACK = 3 };
 
+/* As sigaltstack(2) has it. */
+struct kernel_stack {
+  u64 begin;
+  i32 flags, reserved;
+  u64 bytes;
+};
+
+/* Faults that somebody sent while we are critical: one of each kind, as of those that wait in the kernel. */
+enum { KEPT_SEGV = 0, KEPT_BUS = 1, KEPT = 2 };
+#define SIGINFO_BYTES 128
+
 struct thread {
   struct thread *self;    /* 0 */
   u32 critical;           /* 8 */
@@ -48,12 +62,17 @@ struct thread {
   u32 id;                 /* 32: 0 until asked */
   u32 passive;            /* 36: a vfork child: its descriptors are not its parent's, its memory is */
   u64 saved_mask;         /* 40: of blocked signals, while some wait */
-  u64 waiting;            /* 48: a bit for each that waits */
+  u64 alternate;          /* 48: the alternate stack on which a handler began last, */
   u64 entry;              /* 56: weir_entry or weir_entry_every, for trampolines */
   u64 pass;               /* 64: where a call is passed on that the client has seen */
   u64 every;              /* 72: whether every call is caught */
   u64 calls;              /* 80: made since it was told last, where every call is caught */
   u64 scratch[7];         /* 88: registers of a child, and of a call that has no stack */
+  u64 alternate_bytes;    /* 144: of that stack, 0 while none did */
+  u32 kept;               /* a bit for each of `kept_infos` that waits */
+  u32 stack_taken;        /* whether the kernel is to get `stack` back, as the alternate one */
+  struct kernel_stack stack;
+  u8 kept_infos[KEPT][SIGINFO_BYTES];
   struct thread *vfork_child; /* block for the child of a vfork, kept for the next one */
   struct thread *next_free;
   i32 exec_line; /* what the injector was asked by while an exec is tried, -1 for none */
@@ -67,12 +86,13 @@ PLACE_OF(user_stack, 16);
 PLACE_OF(stack_top, 24);
 PLACE_OF(id, 32);
 PLACE_OF(saved_mask, 40);
-PLACE_OF(waiting, 48);
+PLACE_OF(alternate, 48);
 PLACE_OF(entry, THREAD_ENTRY);
 PLACE_OF(pass, 64);
 PLACE_OF(every, 72);
 PLACE_OF(calls, 80);
 PLACE_OF(scratch, 88);
+PLACE_OF(alternate_bytes, 144);
 /* Flags of a question and of what is told: calls from places that are of no known form are caught too. See every.c. */
 #define EVERY_CALL 1ul
 
@@ -218,6 +238,7 @@ void weir_take_table(i32 injector, const struct told *told);
 i32 weir_ask_injector(u32 flags);
 
 /* signals.c */
+#define SIGTRAP 5
 #define SIGBUS 7
 #define SIGSEGV 11
 #define SIGSYS 31
@@ -230,10 +251,13 @@ i32 weir_ask_injector(u32 flags);
 #define SA_RESETHAND 0x80000000ul
 #define SIG_UNBLOCK 1
 #define SIG_SETMASK 2
+#define SS_DISABLE 2
+#define TRAP_TRACE 2
 /* Places in siginfo_t and ucontext_t on x86-64. */
 #define SI_CODE 8
 #define UC_RCX (40 + 14 * 8)
 #define UC_RIP (40 + 16 * 8)
+#define UC_STACK 16
 #define UC_MASK 296
 
 /* What the program wants done with signals; the kernel knows handlers of ours. */
@@ -242,6 +266,13 @@ void weir_signals_begin(void);
 i64 weir_sigaction(struct call *call);
 /* To this thread. */
 void weir_send_again(u64 signal, const u8 *info);
+/* A handler of the program begins: where it has an alternate stack and is there, calls are looked at otherwise. */
+void weir_note_stack(const u8 *context);
+u64 weir_flush(void);
+u64 weir_before(struct call *call);
+void weir_after(struct call *call, u64 number, i64 result);
+u64 weir_before_on_alternate(struct call *call);
+void weir_after_on_alternate(struct call *call, u64 number, i64 result);
 
 /* every.c */
 void weir_every_begin(void);
@@ -287,7 +318,7 @@ enum {
   NR_preadv = 295, NR_pwritev = 296, NR_tgsigqueueinfo = 297, NR_prlimit = 302, NR_sendmmsg = 307, NR_seccomp = 317,
   NR_execveat = 322, NR_copy_file_range = 326, NR_preadv2 = 327, NR_pwritev2 = 328, NR_io_uring_setup = 425,
   NR_sigsuspend = 130, NR_exit_group = 231, NR_epoll_pwait = 281, NR_epoll_pwait2 = 441, NR_pidfd_open = 434, NR_clone3 = 435, NR_close_range = 436, NR_openat2 = 437, NR_pidfd_getfd = 438, NR_statx = 332,
-  NR_poll = 7, NR_getxattr = 191, NR_stat = 4, NR_lstat = 6, NR_access = 21, NR_select = 23, NR_flock = 73, NR_fsync = 74,
+  NR_sigaltstack = 131, NR_poll = 7, NR_getxattr = 191, NR_stat = 4, NR_lstat = 6, NR_access = 21, NR_select = 23, NR_flock = 73, NR_fsync = 74,
   NR_fdatasync = 75, NR_getdents = 78, NR_chdir = 80, NR_fchdir = 81, NR_readlink = 89, NR_fchmod = 91, NR_fchown = 93,
   NR_umask = 95, NR_setuid = 105, NR_setgid = 106, NR_geteuid = 107, NR_getegid = 108, NR_setreuid = 113, NR_setregid = 114,
   NR_setgroups = 116, NR_setresuid = 117, NR_setresgid = 119, NR_setfsuid = 122, NR_setfsgid = 123, NR_capget = 125,

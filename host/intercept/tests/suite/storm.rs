@@ -27,6 +27,19 @@ fn each_signal_of_a_storm_is_handled_once() {
 }
 
 #[test]
+fn what_lies_on_an_alternate_stack_stays() {
+    let Some(injector) = injector("alternate_stack") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for linking in ["-pie", "-static"] {
+        let program = built(folder.path(), "alternate", linking);
+        for calls in [Calls::Known, Calls::Every] {
+            let output = intercept_for(&mut Command::new(&program), &injector, calls).output().unwrap();
+            assert_eq!(text(&output), "fine\n", "{linking} {calls:?}");
+        }
+    }
+}
+
+#[test]
 fn pieces_that_are_told_by_signals_all_arrive() {
     let Some(injector) = injector("pieces") else { return };
     let folder = tempfile::tempdir().unwrap();
