@@ -1,8 +1,8 @@
 //! `make bench-ports`: what a packet costs the engine. The flow table alone; a closed loop on one thread; the same to another switch, with
-//! encapsulation; the work with encapsulation between rings in memory, on one processor and two; between the
+//! encapsulation; the same by a ring in memory, in the kernel's place; the work with encapsulation between rings in memory, on one processor and two; between the
 //! vhost-user ports of two guests, beside Open vSwitch with DPDK and testpmd.
 //!
-//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|rings [FLOWS]|memory|vhost [FLOWS]]
+//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|wire [FLOWS]|rings [FLOWS]|memory|vhost [FLOWS]]
 //!   cargo run --release -p weir-switch --example ports loop|geneve|vxlan FLOWS BATCH BATCHES     the closed loop alone, for valgrind
 //!   cargo run --release -p weir-switch --example ports rings geneve|vxlan FLOWS BATCHES          the work between memory rings alone, for valgrind
 //!
@@ -20,6 +20,7 @@ mod rings;
 mod switches;
 mod table;
 mod testpmd;
+mod wire;
 
 use machine::{HugePages, median, probe, state};
 use std::path::{Path, PathBuf};
@@ -75,9 +76,14 @@ fn main() {
     if wanted("encap") {
         encapsulated(rounds);
     }
+    // Threads of their own, so that what follows is not bound to a processor.
+    let only = || arguments.get(2).map(|flows| flows.parse().expect("flows"));
+    if wanted("wire") {
+        let only = only();
+        std::thread::spawn(move || wire::run(rounds, only)).join().expect("it ends");
+    }
     if wanted("rings") {
-        // A thread of its own, so that what follows is not bound to a processor.
-        let only = arguments.get(2).map(|flows| flows.parse().expect("flows"));
+        let only = only();
         std::thread::spawn(move || rings::run(rounds, only)).join().expect("it ends");
     }
     if wanted("memory") {
@@ -142,13 +148,16 @@ fn encapsulated(rounds: usize) {
         for count in [1, 10_000, 1_000_000] {
             let mut batched = closed::Closed::encapsulating(count, 32, of);
             let mut single = closed::Closed::encapsulating(count, 1, of);
+            let mut by_wire = wire::ToWire::new(count, 32, of);
             let window = Duration::from_millis(200);
-            let costs: Vec<(f64, f64)> =
-                (0..rounds).map(|_| (batched.window(window), single.window(window))).collect();
-            let weir = median(&costs.iter().map(|cost| cost.0).collect::<Vec<_>>());
-            let one = median(&costs.iter().map(|cost| cost.1).collect::<Vec<_>>());
+            let costs: Vec<[f64; 3]> = (0..rounds)
+                .map(|_| [batched.window(window), single.window(window), by_wire.window(window)])
+                .collect();
+            let [weir, one, wire] =
+                [0, 1, 2].map(|which| median(&costs.iter().map(|cost| cost[which]).collect::<Vec<_>>()));
             println!(
-                "RESULT ports to-underlay-{format}-{count} weir={weir:.1}ns batch_of_1={one:.1}ns ratio={:.2}   # the kernel's part with it",
+                "RESULT ports to-underlay-{format}-{count} weir={weir:.1}ns batch_of_1={one:.1}ns ratio={:.2}   # the kernel's part with it; \
+                 by a ring in memory {wire:.1}ns",
                 weir / one
             );
         }
