@@ -2,7 +2,7 @@
 //! encapsulation; the same by a ring in memory, in the kernel's place; the work with encapsulation between rings in memory, on one processor and two; between the
 //! vhost-user ports of two guests, beside Open vSwitch with DPDK and testpmd.
 //!
-//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|wire [FLOWS]|rings [FLOWS]|memory|vhost [FLOWS]]
+//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|wire [FLOWS]|rings [FLOWS]|memory|vhost [FLOWS_EACH_WAY]]
 //!   cargo run --release -p weir-switch --example ports loop|geneve|vxlan FLOWS BATCH BATCHES     the closed loop alone, for valgrind
 //!   cargo run --release -p weir-switch --example ports rings geneve|vxlan FLOWS BATCHES          the work between memory rings alone, for valgrind
 //!
@@ -31,8 +31,10 @@ use weir_model::resource::Encapsulation;
 /// Huge pages for what is compared at once: four testpmd as generators, one as a switch, Open vSwitch twice at most.
 const HUGE_PAGES: u64 = 1100;
 const WINDOW: Duration = Duration::from_millis(600);
-/// Flows that the table has; between virtual machines, each way.
+/// Flows that the table has.
 const FLOWS: [u32; 4] = [1, 10_000, 1_000_000, 4_000_000];
+/// Flows each way between virtual machines: the table has twice as many.
+const FLOWS_EACH_WAY: [u32; 4] = [1, 10_000, 1_000_000, 2_000_000];
 /// Windows whose polling thread had less of its processor are left out.
 const SHARE_MIN: f64 = 0.9;
 /// A comparison needs so many windows of each side.
@@ -47,7 +49,13 @@ fn main() {
         }
         [role, rounds, huge, only @ ..] if role == "vhost" => {
             let only: Vec<u32> = only.iter().map(|flows| flows.parse().expect("flows")).collect();
-            let counts = if only.is_empty() { &FLOWS[..] } else { &only };
+            let counts = if only.is_empty() { &FLOWS_EACH_WAY[..] } else { &only };
+            let most = (weir_switch::flow::FLOWS_LIMIT / 2) as u32;
+            if let Some(flows) = counts.iter().find(|flows| !(1..=most).contains(*flows)) {
+                return println!(
+                    "NOT RUN bench ports vhost: {flows} flows each way: use 1 to {most}, the table holds twice as many"
+                );
+            }
             return vhost(rounds.parse().expect("rounds"), Path::new(huge), counts);
         }
         [role, format, flows, batches] if role == "rings" && format_of(format).is_some() => {

@@ -266,3 +266,32 @@ fn a_container_does_not_reach_its_hosts_own_stack() {
         assert!(!try_sh(&ping).status.success(), "{kind:?}: the host answered in place of the switch");
     }
 }
+
+#[test]
+fn experiment() {
+    for kind in KINDS {
+        for round in 0..2 {
+            let Some(lab) = pair("veth-exp", kind, 1500) else { return };
+            lab.run("a", "ping -c 3 -i 0.05 -W 5 10.0.0.2");
+            let pings = lab.spawn("a", &["ping", "-q", "-c", "400", "-i", "0.005", "-W", "30", "10.0.0.2"]);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let mut child = half(&lab, 0, "hang");
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+            println!("before {}", lab.run("a", "cat /proc/net/raw /proc/net/icmp; ip -s neigh"));
+            assert!(!child.wait().unwrap().success());
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+            println!("after {}", lab.run("a", "cat /proc/net/raw /proc/net/icmp; ip -s neigh"));
+            println!("snmp a {}", lab.run("a", "grep Icmp /proc/net/snmp; ip -s link show t0"));
+            println!("snmp b {}", lab.run("b", "grep Icmp /proc/net/snmp; ip -s link"));
+            println!("softnet {}", std::fs::read_to_string("/proc/net/softnet_stat").unwrap());
+            sh(&format!("kill -INT {}", pings.id()));
+            let output = pings.wait_with_output().unwrap();
+            println!("EXP {kind:?} {round} {}", String::from_utf8_lossy(&output.stdout));
+            for host in 0..2 {
+                let mut counters: Vec<_> = lab.hosts[host].counters().into_iter().filter(|(_, v)| *v > 0).collect();
+                counters.sort();
+                println!("EXP host {host} {counters:?}");
+            }
+        }
+    }
+}
