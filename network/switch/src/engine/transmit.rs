@@ -449,11 +449,12 @@ fn put_on(wire: &mut dyn Wire, unit: &Unit, counters: &Counters) {
     let format = if unit.socket >> 8 == 0 { Encapsulation::Geneve } else { Encapsulation::Vxlan };
     let (mut sent, mut lost, mut lost_bytes) = (0, 0, 0);
     for (pieces, used, length) in unit.datagrams() {
-        // SAFETY: the pieces point to headers of the transmitter and to frames that the callers of `append` keep until
-        // this flush is over; those that are not used have no bytes and are not looked at.
-        #[allow(unsafe_code)]
         let slices = pieces.map(|piece| match piece.iov_len {
+            // Those that are not used have no bytes and are not looked at.
             0 => &[][..],
+            // SAFETY: the pieces point to headers of the transmitter and to frames that the callers of `append` keep until
+            // this flush is over.
+            #[allow(unsafe_code)]
             bytes => unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), bytes) },
         });
         if wire.put(unit.receiver, format, unit.ecn, &slices[..used]) {
