@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_model::resource::Encapsulation;
 use weir_switch::engine::counters::EngineEvent;
-use weir_switch::engine::polling::Polling;
 use weir_switch::engine::port::{Device, Port};
 use weir_switch::engine::{Command, Engine, Shared, sys};
 
@@ -32,6 +31,26 @@ pub struct Closed {
     _link: flows::Link,
 }
 
+/// A frame of the first flow.
+pub fn first_frame() -> Vec<u8> {
+    let mut frame = flows::frame();
+    let (address, port) = flows::source(0);
+    frame[flows::SOURCE_AT..flows::SOURCE_AT + 4].copy_from_slice(&address);
+    frame[flows::SOURCE_PORT_AT..flows::SOURCE_PORT_AT + 2].copy_from_slice(&port.to_be_bytes());
+    frame
+}
+
+/// Gives an engine ports to these guests.
+pub fn connect(engine: &mut Engine, link: &flows::Link, shared: &Shared, guests: &[&MemoryGuest]) {
+    for (number, guest) in guests.iter().enumerate() {
+        let device = Device::Guest(Box::new(RefCell::new(guest.queues())));
+        let port = Port { device, up: true, ethernet: None };
+        link.commands.send(Command::SetPort(number, Box::new(port))).expect("the engine takes it");
+    }
+    shared.engine_wake.wake();
+    engine.turn().expect("a turn");
+}
+
 impl Closed {
     /// With so many flows from the first guest to the second, and an engine that takes `batch` frames at once.
     pub fn new(count: u32, batch: usize) -> Closed {
@@ -46,7 +65,6 @@ impl Closed {
 
     fn with(count: u32, batch: usize, format: Option<Encapsulation>) -> Closed {
         let shared = flows::shared();
-        let polling = Polling::always(Instant::now());
         let sink = format.map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket"));
         let port = sink.as_ref().map_or(9, |sink| sink.local_addr().expect("bound").port());
         if let Some(sink) = &sink {
@@ -55,23 +73,15 @@ impl Closed {
             sys::set_option(sink.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 1).expect("set");
         }
         let action = format.map_or_else(|| flows::action(1), flows::action_to_underlay);
-        let (mut engine, link) = flows::engine_to(&shared, polling, batch, [port; 2], |shadow| {
-            for flow in 0..count {
-                shadow.insert(flows::key(0, flow), action, 0).expect("room");
-            }
-        });
-        let mut frame = flows::frame();
-        let (address, port) = flows::source(0);
-        frame[flows::SOURCE_AT..flows::SOURCE_AT + 4].copy_from_slice(&address);
-        frame[flows::SOURCE_PORT_AT..flows::SOURCE_PORT_AT + 2].copy_from_slice(&port.to_be_bytes());
+        let (mut engine, link) =
+            flows::engine_to(&shared, flows::always(), batch, flows::To::Ports([port; 2]), |shadow| {
+                for flow in 0..count {
+                    shadow.insert(flows::key(0, flow), action, 0).expect("room");
+                }
+            });
+        let frame = first_frame();
         let guests = [MemoryGuest::new(&frame), MemoryGuest::new(&frame)];
-        for (number, guest) in guests.iter().enumerate() {
-            let device = Device::Guest(Box::new(RefCell::new(guest.queues())));
-            let port = Port { device, up: true, ethernet: None };
-            link.commands.send(Command::SetPort(number, Box::new(port))).expect("the engine takes it");
-        }
-        shared.engine_wake.wake();
-        engine.turn().expect("a turn");
+        connect(&mut engine, &link, &shared, &guests.each_ref());
         let mut closed =
             Closed { engine, guests, flows: count, random: Random(7), shared, sink, sent: 0, _link: link };
         closed.batches(64);
@@ -92,7 +102,7 @@ impl Closed {
             self.guests[0].send(BATCH);
             while {
                 self.engine.turn().expect("a turn");
-                self.guests[0].has_unsent()
+                self.guests[0].unsent() > 0
             } {}
             came += self.guests[1].take();
         }

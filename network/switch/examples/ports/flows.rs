@@ -12,7 +12,7 @@ use weir_switch::engine::path::port_zone;
 use weir_switch::engine::polling::Polling;
 use weir_switch::engine::ring::{FrameConsumer, FrameProducer, frame_ring};
 use weir_switch::engine::sys::Wakeup;
-use weir_switch::engine::transmit::Transmit;
+use weir_switch::engine::transmit::{Transmit, Wire};
 use weir_switch::engine::{Channels, Command, Engine, Inject, Miss, MissLoad, Returned, Shared, Underlay};
 use weir_switch::flow::FLOWS_LIMIT;
 use weir_switch::flowtable::action::Tunnel;
@@ -122,15 +122,28 @@ pub fn engine(
     batch: usize,
     fill: impl FnOnce(&mut Shadow),
 ) -> (Engine, Link) {
-    engine_to(shared, polling, batch, [6081, 4789], fill)
+    engine_to(shared, polling, batch, To::Ports([6081, 4789]), fill)
 }
 
-/// The same, whose messages for other switches go to these UDP ports (Geneve, VXLAN).
+/// An engine that does not sleep.
+pub fn always() -> Polling {
+    Polling::always(Instant::now())
+}
+
+/// Where what is for other switches goes.
+pub enum To {
+    /// By the kernel to these UDP ports (Geneve, VXLAN).
+    Ports([u16; 2]),
+    /// Without it.
+    Wire(Box<dyn Wire>),
+}
+
+/// The same, with another way to other switches.
 pub fn engine_to(
     shared: &Arc<Shared>,
     polling: Polling,
     batch: usize,
-    ports: [u16; 2],
+    to: To,
     fill: impl FnOnce(&mut Shadow),
 ) -> (Engine, Link) {
     let (mut shadow, _) = Shadow::new(Arc::clone(&shared.store));
@@ -141,12 +154,14 @@ pub fn engine_to(
     let (miss_producer, misses) = frame_ring(1024, 1 << 20);
     let (injects, for_inject) = frame_ring(64, 1 << 20);
     let channels = Channels { commands: for_engine, returned, misses: miss_producer, injects: for_inject };
+    let ports = if let To::Ports(ports) = to { ports } else { [6081, 4789] };
     let transmit = Transmit::new(
         false,
         (vec![socket()], ports[0]),
         (vec![socket()], ports[1]),
         Arc::clone(&shared.counters),
     );
+    let transmit = if let To::Wire(wire) = to { transmit.by(wire) } else { transmit };
     let underlay = Underlay {
         receivers: vec![],
         transmit,

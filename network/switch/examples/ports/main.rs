@@ -1,8 +1,8 @@
 //! `make bench-ports`: what a packet costs the engine. The flow table alone; a closed loop on one thread; the same to another switch, with
-//! encapsulation; the work with encapsulation between rings in memory, on one processor and two; between the
+//! encapsulation; the same by a ring in memory, in the kernel's place; the work with encapsulation between rings in memory, on one processor and two; between the
 //! vhost-user ports of two guests, beside Open vSwitch with DPDK and testpmd.
 //!
-//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|rings [FLOWS]|memory|vhost [FLOWS]]
+//!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|wire [FLOWS]|rings [FLOWS]|memory|vhost [FLOWS_EACH_WAY]]
 //!   cargo run --release -p weir-switch --example ports loop|geneve|vxlan FLOWS BATCH BATCHES     the closed loop alone, for valgrind
 //!   cargo run --release -p weir-switch --example ports rings geneve|vxlan FLOWS BATCHES          the work between memory rings alone, for valgrind
 //!
@@ -20,6 +20,7 @@ mod rings;
 mod switches;
 mod table;
 mod testpmd;
+mod wire;
 
 use machine::{HugePages, median, probe, state};
 use std::path::{Path, PathBuf};
@@ -30,8 +31,10 @@ use weir_model::resource::Encapsulation;
 /// Huge pages for what is compared at once: four testpmd as generators, one as a switch, Open vSwitch twice at most.
 const HUGE_PAGES: u64 = 1100;
 const WINDOW: Duration = Duration::from_millis(600);
-/// Flows that the table has; between virtual machines, each way.
+/// Flows that the table has.
 const FLOWS: [u32; 4] = [1, 10_000, 1_000_000, 4_000_000];
+/// Flows each way between virtual machines: the table has twice as many.
+const FLOWS_EACH_WAY: [u32; 4] = [1, 10_000, 1_000_000, 2_000_000];
 /// Windows whose polling thread had less of its processor are left out.
 const SHARE_MIN: f64 = 0.9;
 /// A comparison needs so many windows of each side.
@@ -46,7 +49,13 @@ fn main() {
         }
         [role, rounds, huge, only @ ..] if role == "vhost" => {
             let only: Vec<u32> = only.iter().map(|flows| flows.parse().expect("flows")).collect();
-            let counts = if only.is_empty() { &FLOWS[..] } else { &only };
+            let counts = if only.is_empty() { &FLOWS_EACH_WAY[..] } else { &only };
+            let most = (weir_switch::flow::FLOWS_LIMIT / 2) as u32;
+            if let Some(flows) = counts.iter().find(|flows| !(1..=most).contains(*flows)) {
+                return println!(
+                    "NOT RUN bench ports vhost: {flows} flows each way: use 1 to {most}, the table holds twice as many"
+                );
+            }
             return vhost(rounds.parse().expect("rounds"), Path::new(huge), counts);
         }
         [role, format, flows, batches] if role == "rings" && format_of(format).is_some() => {
@@ -75,9 +84,14 @@ fn main() {
     if wanted("encap") {
         encapsulated(rounds);
     }
+    // Threads of their own, so that what follows is not bound to a processor.
+    let only = || arguments.get(2).map(|flows| flows.parse().expect("flows"));
+    if wanted("wire") {
+        let only = only();
+        std::thread::spawn(move || wire::run(rounds, only)).join().expect("it ends");
+    }
     if wanted("rings") {
-        // A thread of its own, so that what follows is not bound to a processor.
-        let only = arguments.get(2).map(|flows| flows.parse().expect("flows"));
+        let only = only();
         std::thread::spawn(move || rings::run(rounds, only)).join().expect("it ends");
     }
     if wanted("memory") {
@@ -142,13 +156,16 @@ fn encapsulated(rounds: usize) {
         for count in [1, 10_000, 1_000_000] {
             let mut batched = closed::Closed::encapsulating(count, 32, of);
             let mut single = closed::Closed::encapsulating(count, 1, of);
+            let mut by_wire = wire::ToWire::new(count, 32, of);
             let window = Duration::from_millis(200);
-            let costs: Vec<(f64, f64)> =
-                (0..rounds).map(|_| (batched.window(window), single.window(window))).collect();
-            let weir = median(&costs.iter().map(|cost| cost.0).collect::<Vec<_>>());
-            let one = median(&costs.iter().map(|cost| cost.1).collect::<Vec<_>>());
+            let costs: Vec<[f64; 3]> = (0..rounds)
+                .map(|_| [batched.window(window), single.window(window), by_wire.window(window)])
+                .collect();
+            let [weir, one, wire] =
+                [0, 1, 2].map(|which| median(&costs.iter().map(|cost| cost[which]).collect::<Vec<_>>()));
             println!(
-                "RESULT ports to-underlay-{format}-{count} weir={weir:.1}ns batch_of_1={one:.1}ns ratio={:.2}   # the kernel's part with it",
+                "RESULT ports to-underlay-{format}-{count} weir={weir:.1}ns batch_of_1={one:.1}ns ratio={:.2}   # the kernel's part with it; \
+                 by a ring in memory {wire:.1}ns",
                 weir / one
             );
         }

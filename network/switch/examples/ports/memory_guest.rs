@@ -57,6 +57,10 @@ pub struct MemoryGuest {
     taken: u16,
 }
 
+// SAFETY: the mapping is its own, and whoever has it alone writes into it as a driver; the engine has one of its own.
+#[allow(unsafe_code)]
+unsafe impl Send for MemoryGuest {}
+
 impl MemoryGuest {
     /// With `frame` in every buffer that it sends from.
     pub fn new(frame: &[u8]) -> MemoryGuest {
@@ -119,7 +123,7 @@ impl MemoryGuest {
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= BYTES);
-        // SAFETY: inside of the mapping; the engine copies from it on this very thread, or takes what it finds.
+        // SAFETY: inside of the mapping; the engine takes what it finds.
         #[allow(unsafe_code)]
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(at), bytes.len());
@@ -153,9 +157,9 @@ impl MemoryGuest {
         }
     }
 
-    /// Whether frames wait that were sent.
-    pub fn has_unsent(&self) -> bool {
-        self.index(FROM_GUEST.used()).load(Ordering::Acquire) != self.sent
+    /// Frames that were sent and wait.
+    pub fn unsent(&self) -> usize {
+        usize::from(self.sent.wrapping_sub(self.index(FROM_GUEST.used()).load(Ordering::Acquire)))
     }
 
     /// Takes what came, and gives the buffers back; returns how many frames.

@@ -22,16 +22,18 @@ use weir_switch::flow::FLOWS_LIMIT;
 use weir_switch::flowtable::zeroed::prefetch_to_write;
 use weir_switch::flowtable::{CompiledHop, FlowStore, Shadow, Tables};
 
-const BUFFERS: usize = 1024;
+/// Buffers, and places of a ring.
+pub const BUFFERS: usize = 1024;
 const BUFFER_BYTES: usize = 2048;
 /// Where a frame begins in its buffer: as in the engine's arena, behind room for a tunnel header, so that what follows its headers begins a line.
 const FRAME_AT: usize = 62;
 const FRAME_BYTES: usize = 60;
-const BATCH: usize = 32;
+/// Places that are taken at once.
+pub const BATCH: usize = 32;
 const WINDOW: Duration = Duration::from_millis(250);
 
 /// A ring of places, of which one thread writes and one reads.
-struct Ring {
+pub struct Ring {
     places: Box<[AtomicU32]>,
     written: Line,
     read: Line,
@@ -42,14 +44,15 @@ struct Ring {
 struct Line(AtomicU32);
 
 impl Ring {
-    fn new() -> Ring {
+    /// An empty one.
+    pub fn new() -> Ring {
         let places = (0..BUFFERS).map(|_| AtomicU32::new(0)).collect();
         Ring { places, written: Line::default(), read: Line::default() }
     }
 
     /// Takes at most a batch; returns how many.
     #[inline]
-    fn take(&self, places: &mut [u32; BATCH]) -> usize {
+    pub fn take(&self, places: &mut [u32; BATCH]) -> usize {
         let from = self.read.0.load(Ordering::Relaxed);
         let count = (self.written.0.load(Ordering::Acquire).wrapping_sub(from) as usize).min(BATCH);
         for (ahead, place) in places[..count].iter_mut().enumerate() {
@@ -61,7 +64,7 @@ impl Ring {
 
     /// There is always room: a ring has as many places as there are buffers.
     #[inline]
-    fn put(&self, places: &[u32]) {
+    pub fn put(&self, places: &[u32]) {
         let from = self.written.0.load(Ordering::Relaxed);
         for (ahead, place) in places.iter().enumerate() {
             self.places[(from as usize + ahead) % BUFFERS].store(*place, Ordering::Relaxed);
@@ -71,7 +74,7 @@ impl Ring {
 }
 
 /// The buffers. Whoever took a place from a ring has the buffer there alone.
-struct Frames {
+pub struct Frames {
     start: *mut u8,
     _memory: Buffer,
 }
@@ -84,7 +87,8 @@ unsafe impl Send for Frames {}
 unsafe impl Sync for Frames {}
 
 impl Frames {
-    fn new() -> Frames {
+    /// With a frame in each.
+    pub fn new() -> Frames {
         let mut memory = Buffer::new(BUFFERS * BUFFER_BYTES);
         let frame = flows::frame();
         for buffer in memory.chunks_exact_mut(BUFFER_BYTES) {
@@ -101,11 +105,21 @@ impl Frames {
         prefetch_to_write(buffer.wrapping_add(FRAME_AT + 2));
     }
 
+    /// Has the first lines of a buffer fetched.
+    #[inline]
+    pub fn ask_for_start(&self, place: u32) {
+        let buffer = self.start.wrapping_add(place as usize * BUFFER_BYTES);
+        prefetch_to_write(buffer);
+        prefetch_to_write(buffer.wrapping_add(64));
+    }
+
+    /// A buffer.
+    ///
     /// # Safety
     /// The place must have been taken from a ring, and not be put into one while this lives.
     #[allow(unsafe_code, clippy::mut_from_ref)]
     #[inline]
-    unsafe fn at(&self, place: u32) -> &mut [u8] {
+    pub unsafe fn at(&self, place: u32) -> &mut [u8] {
         // SAFETY: inside of the memory; the caller has it alone.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(place as usize * BUFFER_BYTES), BUFFER_BYTES) }
     }

@@ -10,6 +10,8 @@
 //! - After [`Transmit::flush`] no pointer is held. Whoever appends flushes before the frames' memory is
 //!   used again.
 //!
+//! A [`Wire`] takes the place of the sockets where datagrams do not go by the kernel.
+//!
 //! The UDP source port tells the underlay which flows belong together. One socket has one port, so flows
 //! are spread by their hash over a few sockets (`source_ports`); one port a flow would need a raw socket
 //! and give up the kernel's segmentation.
@@ -87,9 +89,18 @@ struct Sockets {
     port: u16,
 }
 
+/// What carries datagrams in the kernel's place: memory that another thread, or a device, reads. It makes the outer headers itself.
+pub trait Wire: Send {
+    /// Copies a datagram, which is `pieces` one behind the other, for the receiver. Returns whether there was room.
+    fn put(&mut self, receiver: IpAddr, format: Encapsulation, ecn: u8, pieces: &[&[u8]]) -> bool;
+    /// Shows the other side what was put since the last time.
+    fn show(&mut self);
+}
+
 /// See the module.
 pub struct Transmit {
     sockets: [Sockets; 2],
+    wire: Option<Box<dyn Wire>>,
     is_v6: bool,
     units: Vec<Unit>,
     units_used: usize,
@@ -121,6 +132,7 @@ impl Transmit {
         let sockets = |(fds, port): (Vec<OwnedFd>, u16)| Sockets { fds, port };
         Transmit {
             sockets: [sockets(geneve), sockets(vxlan)],
+            wire: None,
             is_v6,
             units: (0..UNITS_MAX).map(|_| Unit::empty()).collect(),
             units_used: 0,
@@ -128,6 +140,12 @@ impl Transmit {
             headers_used: 0,
             counters,
         }
+    }
+
+    /// Has datagrams go by a wire, and not by the sockets.
+    #[must_use]
+    pub fn by(self, wire: Box<dyn Wire>) -> Transmit {
+        Transmit { wire: Some(wire), ..self }
     }
 
     fn bytes_max(&self) -> usize {
@@ -280,6 +298,15 @@ impl Transmit {
 
     /// Sends all that is gathered.
     pub fn flush(&mut self) {
+        if let Some(wire) = &mut self.wire {
+            for unit in &self.units[..self.units_used] {
+                put_on(&mut **wire, unit, &self.counters);
+            }
+            wire.show();
+            self.units_used = 0;
+            self.headers_used = 0;
+            return;
+        }
         let mut first = 0;
         while first < self.units_used {
             let socket = self.units[first].socket;
@@ -367,32 +394,88 @@ fn fill_message(message: &mut libc::mmsghdr, unit: &mut Unit, is_v6: bool) {
     }
 }
 
+/// The datagrams of a unit. Each is a header and a payload, one of them, or a part of a run.
+struct Datagrams<'a> {
+    unit: &'a Unit,
+    number: usize,
+    /// Where the next one begins: a piece, and a place in it.
+    at: usize,
+    offset: usize,
+}
+
+/// A datagram: its pieces, how many of them there are, and its length.
+type Datagram = ([libc::iovec; 2], usize, usize);
+
+impl Iterator for Datagrams<'_> {
+    type Item = Datagram;
+
+    #[inline]
+    fn next(&mut self) -> Option<Datagram> {
+        let unit = self.unit;
+        if self.number == unit.segments {
+            return None;
+        }
+        let left = unit.bytes - self.number * unit.segment_bytes;
+        let wanted = left.min(unit.segment_bytes);
+        self.number += 1;
+        let (mut pieces, mut used, mut length) = ([sys::piece(&[]); 2], 0, 0);
+        while length < wanted && used < pieces.len() && self.at < unit.pieces_used {
+            let piece = &unit.pieces[self.at];
+            let bytes = (piece.iov_len - self.offset).min(wanted - length);
+            // The place is within the piece, so the sum is within the same memory.
+            pieces[used] = libc::iovec {
+                iov_base: piece.iov_base.cast::<u8>().wrapping_add(self.offset).cast(),
+                iov_len: bytes,
+            };
+            used += 1;
+            length += bytes;
+            self.offset += bytes;
+            if self.offset == piece.iov_len {
+                (self.at, self.offset) = (self.at + 1, 0);
+            }
+        }
+        Some((pieces, used, length))
+    }
+}
+
+impl Unit {
+    fn datagrams(&self) -> Datagrams<'_> {
+        Datagrams { unit: self, number: 0, at: 0, offset: 0 }
+    }
+}
+
+/// Puts each datagram of a unit on a wire.
+fn put_on(wire: &mut dyn Wire, unit: &Unit, counters: &Counters) {
+    let format = if unit.socket >> 8 == 0 { Encapsulation::Geneve } else { Encapsulation::Vxlan };
+    let (mut sent, mut lost, mut lost_bytes) = (0, 0, 0);
+    for (pieces, used, length) in unit.datagrams() {
+        let slices = pieces.map(|piece| match piece.iov_len {
+            // Those that are not used have no bytes and are not looked at.
+            0 => &[][..],
+            // SAFETY: the pieces point to headers of the transmitter and to frames that the callers of `append` keep until
+            // this flush is over.
+            #[allow(unsafe_code)]
+            bytes => unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), bytes) },
+        });
+        if wire.put(unit.receiver, format, unit.ecn, &slices[..used]) {
+            sent += 1;
+        } else {
+            (lost, lost_bytes) = (lost + 1, lost_bytes + length as u64);
+        }
+    }
+    counters.event(EngineEvent::UnderlaySends).add(1);
+    counters.event(EngineEvent::UnderlaySegments).add(sent);
+    if lost > 0 {
+        counters.dropped(EngineDrop::UnderlayFull).add(lost, lost_bytes);
+    }
+}
+
 /// Sends each datagram of a unit by itself.
 fn send_singly(fd: BorrowedFd<'_>, unit: &Unit, is_v6: bool, counters: &Counters) {
     let mut control = Control::default();
     let control_bytes = control.for_send(None, unit.ecn, is_v6);
     let mut address = unit.address;
-    // A datagram is a header and a payload, one of them, or a part of a run.
-    let (mut at, mut offset) = (0, 0);
-    for number in 0..unit.segments {
-        let left = unit.bytes - number * unit.segment_bytes;
-        let wanted = left.min(unit.segment_bytes);
-        let (mut pieces, mut used, mut length) = ([sys::piece(&[]); 2], 0, 0);
-        while length < wanted && used < pieces.len() && at < unit.pieces_used {
-            let piece = &unit.pieces[at];
-            let bytes = (piece.iov_len - offset).min(wanted - length);
-            // The place is within the piece, so the sum is within the same memory.
-            pieces[used] = libc::iovec {
-                iov_base: piece.iov_base.cast::<u8>().wrapping_add(offset).cast(),
-                iov_len: bytes,
-            };
-            used += 1;
-            length += bytes;
-            offset += bytes;
-            if offset == piece.iov_len {
-                (at, offset) = (at + 1, 0);
-            }
-        }
+    for (mut pieces, used, length) in unit.datagrams() {
         let mut message = [sys::empty_message()];
         let header = &mut message[0].msg_hdr;
         header.msg_name = (&raw mut address).cast();

@@ -166,3 +166,51 @@ fn one_by_one_is_the_same() {
     assert_eq!(receiver.recv(&mut bytes).unwrap(), 50);
     assert_eq!((bytes[0], bytes[49]), (2, 6));
 }
+
+/// A wire that keeps what it is given, as much as it has room for; what was shown of it is seen.
+#[derive(Clone, Default)]
+struct Kept(Arc<std::sync::Mutex<(Vec<Vec<u8>>, usize)>>);
+
+const KEPT_MAX: usize = 100;
+
+impl Wire for Kept {
+    fn put(&mut self, receiver: IpAddr, format: Encapsulation, ecn: u8, pieces: &[&[u8]]) -> bool {
+        assert_eq!((receiver.to_string().as_str(), format, ecn), ("127.0.0.1", Encapsulation::Geneve, 0));
+        let kept = &mut self.0.lock().unwrap().0;
+        let has_room = kept.len() < KEPT_MAX;
+        if has_room {
+            kept.push(pieces.concat());
+        }
+        has_room
+    }
+
+    fn show(&mut self) {
+        let (kept, shown) = &mut *self.0.lock().unwrap();
+        *shown = kept.len();
+    }
+}
+
+#[test]
+fn a_wire_gets_each_datagram_in_order_and_what_it_has_no_room_for_is_counted() {
+    let (transmit, _, counters) = pair();
+    let kept = Kept::default();
+    let mut transmit = transmit.by(Box::new(kept.clone()));
+    let tunnel = tunnel("127.0.0.1");
+    let run: Vec<u8> = (0..=255).cycle().take(1050).collect();
+    let single: Vec<Vec<u8>> = (0..150_u8).map(|number| vec![number; 60 + usize::from(number % 3)]).collect();
+    send_run(&mut transmit, &tunnel, &run, 100);
+    transmit.flush();
+    for payload in &single {
+        send(&mut transmit, &tunnel, &[9; 16], payload);
+    }
+    transmit.flush();
+    assert!(transmit.is_empty());
+    let mut wanted: Vec<Vec<u8>> = run.chunks(100).map(<[u8]>::to_vec).collect();
+    wanted.extend(single.iter().map(|payload| [&[9; 16], &payload[..]].concat()));
+    let all = wanted.len();
+    wanted.truncate(KEPT_MAX);
+    assert_eq!(*kept.0.lock().unwrap(), (wanted, KEPT_MAX));
+    assert_eq!(counters.event(EngineEvent::UnderlaySegments).get(), KEPT_MAX as u64);
+    let lost = (all - KEPT_MAX) as u64;
+    assert_eq!(counters.dropped(EngineDrop::UnderlayFull).packets.get(), lost);
+}
