@@ -18,12 +18,14 @@ mod nodes;
 pub(crate) mod runtime;
 pub mod s3;
 pub(crate) mod sftp;
+mod staying;
 #[cfg(test)]
 mod tests;
 
 use crate::backend::{Attributes, Backend, Change, Consistency, Entry, Inode, New, Replace, Space, Written};
 use crate::error::{Errno, Result};
 use nodes::Nodes;
+use staying::Needed;
 use std::ffi::{OsStr, OsString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -207,20 +209,21 @@ impl<P: Protocol> Remote<P> {
 }
 
 impl<P: Protocol> Remote<P> {
-    /// Does what puts up bytes of a file by its name, which is nobody else's meanwhile: one that is taken away at the same moment would
-    /// come back. It is asked for when nobody can change it any more.
+    /// Does what puts up bytes of a file by its name, which is nobody else's meanwhile, as the names of folders above are not: one that is taken away
+    /// at the same moment would come back. It is asked for when nobody can change it any more.
     fn put_up<T>(&self, inode: Inode, work: impl FnOnce(&Place) -> Result<T>) -> Result<T> {
-        let lock = self.nodes().name_lock(inode)?;
-        let _stays = lock.read().unwrap_or_else(PoisonError::into_inner);
-        work(&self.place(inode)?)
+        self.place(inode)?;
+        self.holding(Needed { files: &[inode], changed: &[] }, || work(&self.place(inode)?))
     }
 
-    /// Does what changes or takes names, when nothing of their files is put up.
+    /// Does what makes something in a folder, which keeps its name meanwhile.
+    fn make_in<T>(&self, parent: Inode, work: impl FnOnce(&Place) -> Result<T>) -> Result<T> {
+        self.put_up(parent, work)
+    }
+
+    /// Does what changes or takes names, when nothing is put up by them.
     fn rename_alone<T>(&self, names: &[(Inode, &OsStr)], work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let locks = self.nodes().name_locks(names);
-        let _alone: Vec<_> =
-            locks.iter().map(|lock| lock.write().unwrap_or_else(PoisonError::into_inner)).collect();
-        work()
+        self.holding(Needed { files: &[], changed: names }, work)
     }
 }
 
@@ -279,28 +282,30 @@ impl<P: Protocol> Backend for Remote<P> {
         if !matches!(new.mode & libc::S_IFMT, 0 | libc::S_IFREG) {
             return Err(Errno::NOT_PERMITTED);
         }
-        self.protocol.make(&self.place(parent)?, name, new)?;
+        self.make_in(parent, |parent| self.protocol.make(parent, name, new))?;
         self.nodes().made(parent, name);
         self.find(parent, name)
     }
 
     fn make_directory(&self, parent: Inode, name: &OsStr, new: New) -> Result<Attributes> {
         Self::checked(name)?;
-        self.protocol.make_directory(&self.place(parent)?, name, new)?;
+        self.make_in(parent, |parent| self.protocol.make_directory(parent, name, new))?;
         self.nodes().made(parent, name);
         self.find(parent, name)
     }
 
     fn make_link(&self, parent: Inode, name: &OsStr, target: &OsStr, new: New) -> Result<Attributes> {
         Self::checked(name)?;
-        self.protocol.make_link(&self.place(parent)?, name, target, new)?;
+        self.make_in(parent, |parent| self.protocol.make_link(parent, name, target, new))?;
         self.nodes().made(parent, name);
         self.find(parent, name)
     }
 
     fn link(&self, inode: Inode, parent: Inode, name: &OsStr) -> Result<Attributes> {
         Self::checked(name)?;
-        self.protocol.link(&self.place(inode)?, &self.place(parent)?, name)?;
+        self.holding(Needed { files: &[inode, parent], changed: &[] }, || {
+            self.protocol.link(&self.place(inode)?, &self.place(parent)?, name)
+        })?;
         let mut nodes = self.nodes();
         nodes.made(parent, name);
         nodes.stale(inode);
@@ -320,9 +325,11 @@ impl<P: Protocol> Backend for Remote<P> {
     }
 
     fn remove_directory(&self, parent: Inode, name: &OsStr) -> Result<()> {
-        self.protocol.remove_directory(&self.place(parent)?, name)?;
-        self.nodes().lost(parent, name);
-        Ok(())
+        self.rename_alone(&[(parent, name)], || {
+            self.protocol.remove_directory(&self.place(parent)?, name)?;
+            self.nodes().lost(parent, name);
+            Ok(())
+        })
     }
 
     fn rename(&self, from: (Inode, &OsStr), to: (Inode, &OsStr), replace: Replace) -> Result<()> {
@@ -330,11 +337,11 @@ impl<P: Protocol> Backend for Remote<P> {
         if from == to {
             return Ok(());
         }
-        let (old, new) = (self.place(from.0)?, self.place(to.0)?);
         if replace == Replace::Exchange {
             return Err(Errno::INVALID);
         }
         self.rename_alone(&[from, to], || {
+            let (old, new) = (self.place(from.0)?, self.place(to.0)?);
             if replace == Replace::Yes {
                 // What is found here must be the one that is replaced, or nothing is hidden.
                 self.protocol.lookup(&old, from.1)?;
@@ -382,11 +389,14 @@ impl<P: Protocol> Backend for Remote<P> {
         }
         self.drop_closed(&place);
         if let Some((parent, name)) = hidden {
-            let removed = self.place(parent).and_then(|parent| self.protocol.remove(&parent, &name));
+            let removed = self.rename_alone(&[(parent, &name)], || {
+                let removed = self.place(parent).and_then(|parent| self.protocol.remove(&parent, &name));
+                self.nodes().lost(parent, &name);
+                removed
+            });
             if let Err(error) = removed {
                 tracing::warn!("{}, a file that was removed while open, stays: {error:?}", name.display());
             }
-            self.nodes().lost(parent, &name);
         }
     }
 

@@ -1,11 +1,12 @@
 //! What is known about the files of a server: numbers, names, attributes, who has them open.
 
+use super::staying::{How, Locks, NameLock, Needed};
 use super::{Found, LISTED_MAX, Listing, Place, is_fresh};
 use crate::backend::{Attributes, Inode, ROOT};
 use crate::error::{Errno, Result};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long places of names stay after the last listing.
@@ -15,9 +16,6 @@ const LISTING_KEPT: Duration = Duration::from_secs(60);
 fn same_kind(a: u32, b: u32) -> bool {
     a & libc::S_IFMT == b & libc::S_IFMT
 }
-
-/// Read by who puts up what a file has by its name; written by who takes or changes the name.
-pub(super) type NameLock = Arc<RwLock<()>>;
 
 #[derive(Debug)]
 struct Node {
@@ -270,19 +268,30 @@ impl Nodes {
         self.of.get(&inode).is_some_and(|node| node.opens > 0)
     }
 
-    pub(super) fn name_lock(&mut self, inode: Inode) -> Result<NameLock> {
-        Ok(self.node(inode)?.name_lock.clone())
+    /// Locks of the names of these files and of all folders above them, and of those that have these names.
+    pub(super) fn name_locks(&self, needed: Needed<'_>) -> Locks {
+        let mut locks = Locks::new();
+        for above in needed.files.iter().copied().chain(needed.changed.iter().map(|(parent, _)| *parent)) {
+            self.lock_path(above, &mut locks);
+        }
+        for (parent, name) in needed.changed {
+            if let Some(inode) = self.names.get(&(*parent, (*name).to_owned()))
+                && let Some(node) = self.of.get(inode)
+            {
+                locks.insert(*inode, (How::Alone, node.name_lock.clone()));
+            }
+        }
+        locks
     }
 
-    /// Those of the files that have these names, in the order in which they are to be taken.
-    pub(super) fn name_locks(&self, names: &[(Inode, &OsStr)]) -> Vec<NameLock> {
-        let mut inodes: Vec<Inode> = names
-            .iter()
-            .filter_map(|(parent, name)| self.names.get(&(*parent, (*name).to_owned())).copied())
-            .collect();
-        inodes.sort_unstable();
-        inodes.dedup();
-        inodes.iter().filter_map(|inode| self.of.get(inode)).map(|node| node.name_lock.clone()).collect()
+    fn lock_path(&self, mut inode: Inode, locks: &mut Locks) {
+        while inode != ROOT
+            && let Some(node) = self.of.get(&inode)
+        {
+            locks.insert(inode, (How::Together, node.name_lock.clone()));
+            let Some((parent, _)) = &node.name else { return };
+            inode = *parent;
+        }
     }
 
     pub(super) fn append_lock(&mut self, inode: Inode) -> Result<Arc<Mutex<()>>> {

@@ -1,6 +1,7 @@
 //! What is kept of open files, when others open and close them at the worst moment.
 
 use super::*;
+use crate::backend::ROOT;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
@@ -12,10 +13,23 @@ type Between = Box<dyn Fn() + Send + Sync>;
 struct Fake {
     in_change: OnceLock<Between>,
     in_finish: OnceLock<Between>,
+    in_rename: OnceLock<Between>,
     closed: AtomicU32,
     dropped: AtomicU32,
     removed: AtomicU32,
+    renamed: AtomicU32,
+    /// Paths by which something was put up or made.
+    used: Mutex<Vec<String>>,
 }
+
+impl Fake {
+    fn uses(&self, path: &[u8]) {
+        self.used.lock().unwrap().push(String::from_utf8(path.to_vec()).unwrap());
+    }
+}
+
+/// Names that are folders.
+const FOLDERS: [&str; 2] = ["folder", "moved"];
 
 fn attributes(mode: u32) -> Attributes {
     let then = SystemTime::UNIX_EPOCH;
@@ -42,8 +56,10 @@ impl Protocol for Arc<Fake> {
     fn root(&self) -> Result<Found> {
         Ok(Found { attributes: attributes(libc::S_IFDIR | 0o755), key: vec![] })
     }
-    fn lookup(&self, _parent: &Place, _name: &OsStr) -> Result<Found> {
-        Ok(Found { attributes: attributes(libc::S_IFREG | 0o644), key: vec![] })
+    fn lookup(&self, _parent: &Place, name: &OsStr) -> Result<Found> {
+        let is_folder = FOLDERS.iter().any(|folder| *folder == name);
+        let mode = if is_folder { libc::S_IFDIR | 0o755 } else { libc::S_IFREG | 0o644 };
+        Ok(Found { attributes: attributes(mode), key: vec![] })
     }
     fn attributes(&self, _of: &Place) -> Result<Attributes> {
         Ok(attributes(libc::S_IFREG | 0o644))
@@ -55,8 +71,9 @@ impl Protocol for Arc<Fake> {
     fn read_link(&self, _of: &Place) -> Result<Vec<u8>> {
         Err(NOT_HERE)
     }
-    fn make(&self, _parent: &Place, _name: &OsStr, _new: New) -> Result<()> {
-        Err(NOT_HERE)
+    fn make(&self, parent: &Place, name: &OsStr, _new: New) -> Result<()> {
+        self.uses(&parent.join(name)?);
+        Ok(())
     }
     fn make_directory(&self, _parent: &Place, _name: &OsStr, _new: New) -> Result<()> {
         Err(NOT_HERE)
@@ -75,7 +92,9 @@ impl Protocol for Arc<Fake> {
         Err(NOT_HERE)
     }
     fn rename(&self, _from: (&Place, &OsStr), _to: (&Place, &OsStr), _replace: Replace) -> Result<()> {
-        Err(NOT_HERE)
+        self.in_rename.get().iter().for_each(|between| between());
+        self.renamed.fetch_add(1, Ordering::SeqCst);
+        Ok(())
     }
     fn list(&self, _of: &Place) -> Result<Vec<(OsString, Found)>> {
         Err(NOT_HERE)
@@ -93,7 +112,8 @@ impl Protocol for Arc<Fake> {
         self.closed.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
-    fn finish(&self, _of: &Place) -> Result<()> {
+    fn finish(&self, of: &Place) -> Result<()> {
+        self.uses(of.path()?);
         self.in_finish.get().iter().for_each(|between| between());
         Ok(())
     }
@@ -112,7 +132,7 @@ impl Protocol for Arc<Fake> {
 fn opened() -> (Arc<Fake>, Arc<Remote<Arc<Fake>>>, Inode) {
     let fake = Arc::new(Fake::default());
     let remote = Arc::new(Remote::new(fake.clone()).unwrap());
-    let inode = remote.lookup(crate::backend::ROOT, OsStr::new("file")).unwrap().inode;
+    let inode = remote.lookup(ROOT, OsStr::new("file")).unwrap().inode;
     remote.open(inode).unwrap();
     (fake, remote, inode)
 }
@@ -155,7 +175,7 @@ fn what_is_put_up_last_brings_no_removed_file_back() {
         let (tell, told) = std::sync::mpsc::channel();
         let remove = move || {
             tell.send(()).unwrap();
-            remote.unlink(crate::backend::ROOT, OsStr::new(NAME)).unwrap();
+            remote.unlink(ROOT, OsStr::new(NAME)).unwrap();
         };
         *begun.lock().unwrap() = Some(std::thread::spawn(remove));
         told.recv().unwrap();
@@ -168,4 +188,101 @@ fn what_is_put_up_last_brings_no_removed_file_back() {
     remover.lock().unwrap().take().unwrap().join().unwrap();
     assert_eq!(removed_meanwhile.load(Ordering::SeqCst), 0, "it was removed while it was put up");
     assert_eq!(fake.removed.load(Ordering::SeqCst), 1);
+}
+
+/// The same file, in a folder.
+fn opened_in_folder() -> (Arc<Fake>, Arc<Remote<Arc<Fake>>>, Inode, Inode) {
+    let fake = Arc::new(Fake::default());
+    let remote = Arc::new(Remote::new(fake.clone()).unwrap());
+    let folder = remote.lookup(ROOT, OsStr::new(FOLDERS[0])).unwrap().inode;
+    let inode = remote.lookup(folder, OsStr::new("file")).unwrap().inode;
+    remote.open(inode).unwrap();
+    (fake, remote, folder, inode)
+}
+
+fn move_folder(remote: &Remote<Arc<Fake>>) {
+    remote.rename((ROOT, OsStr::new(FOLDERS[0])), (ROOT, OsStr::new(FOLDERS[1])), Replace::No).unwrap();
+}
+
+/// What begins now, and is told when it did. It may have to wait for whoever begins it.
+fn begun(work: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        tell.send(()).unwrap();
+        work();
+    });
+    told.recv().unwrap();
+    // It is in the middle of it now, or about to be; without a wait for us it would be through.
+    std::thread::sleep(Duration::from_millis(100));
+    thread
+}
+
+type Threads = Arc<Mutex<Vec<std::thread::JoinHandle<()>>>>;
+
+fn all_end(threads: &Threads) {
+    let all = std::mem::take(&mut *threads.lock().unwrap());
+    assert!(!all.is_empty());
+    all.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn what_is_put_up_last_does_not_stay_in_a_folder_that_was_renamed() {
+    let (fake, remote, _, inode) = opened_in_folder();
+    let (renames, seen, threads) = (Arc::downgrade(&remote), Arc::downgrade(&fake), Threads::default());
+    let (mover, meanwhile) = (threads.clone(), Arc::new(AtomicU32::new(u32::MAX)));
+    let renamed = meanwhile.clone();
+    let between: Between = Box::new(move || {
+        let remote = renames.upgrade().unwrap();
+        mover.lock().unwrap().push(begun(move || move_folder(&remote)));
+        renamed.store(seen.upgrade().unwrap().renamed.load(Ordering::SeqCst), Ordering::SeqCst);
+    });
+    assert!(fake.in_finish.set(between).is_ok());
+    remote.release(inode);
+    all_end(&threads);
+    assert_eq!(meanwhile.load(Ordering::SeqCst), 0, "the folder was renamed while a file of it was put up");
+    assert_eq!(fake.renamed.load(Ordering::SeqCst), 1);
+    assert_eq!(*fake.used.lock().unwrap(), ["folder/file"]);
+}
+
+#[test]
+fn what_is_put_up_and_made_while_its_folder_is_renamed_is_in_the_new_one() {
+    let (fake, remote, folder, inode) = opened_in_folder();
+    let (again, threads) = (Arc::downgrade(&remote), Threads::default());
+    let others = threads.clone();
+    let between: Between = Box::new(move || {
+        let (puts, makes) = (again.upgrade().unwrap(), again.upgrade().unwrap());
+        let new = New { mode: libc::S_IFREG | 0o644, device: 0, user: 0, group: 0 };
+        let mut all = others.lock().unwrap();
+        all.push(begun(move || puts.release(inode)));
+        all.push(begun(move || {
+            makes.make(folder, OsStr::new("new"), new).unwrap();
+        }));
+    });
+    assert!(fake.in_rename.set(between).is_ok());
+    move_folder(&remote);
+    all_end(&threads);
+    let mut used = fake.used.lock().unwrap().clone();
+    used.sort();
+    assert_eq!(used, ["moved/file", "moved/new"]);
+}
+
+#[test]
+fn folders_that_move_into_each_other_wait_in_no_circle() {
+    let (fake, remote, folder, inode) = opened_in_folder();
+    let other = remote.lookup(ROOT, OsStr::new(FOLDERS[1])).unwrap().inode;
+    std::thread::scope(|scope| {
+        for turn in 0..4 {
+            let remote = &remote;
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    let (from, to) = if turn % 2 == 0 { (folder, other) } else { (other, folder) };
+                    let (one, two) = (OsStr::new("one"), OsStr::new("two"));
+                    remote.lookup(from, one).unwrap();
+                    remote.rename((from, one), (to, two), Replace::Yes).unwrap();
+                    remote.sync(inode, false).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(fake.renamed.load(Ordering::SeqCst), 2000);
 }
