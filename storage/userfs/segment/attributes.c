@@ -32,6 +32,10 @@ static int learn(u64 inode, struct facts *f) {
   if ((node->mode & S_IFMT) == S_IFDIR) return 1;
   f->size = __atomic_load_n(&r->size, __ATOMIC_ACQUIRE);
   f->blocks = __atomic_load_n(&r->blocks, __ATOMIC_RELAXED) * (BLOCK_BYTES / 512);
+  if (r->partial) {
+    f->blocks = node->held;
+    return 1;
+  }
   f->modified_ns = __atomic_load_n(&r->modified_ns, __ATOMIC_ACQUIRE);
   /* As mem/mod.rs shows it. */
   if (f->modified_ns != f->node.modified_ns && f->modified_ns > f->changed_ns) f->changed_ns = f->modified_ns;
@@ -131,7 +135,7 @@ static i64 alter(u32 fd, const struct change *change) {
   struct segment_record *r = segment_record_at(segment, inode);
   i32 connection = -1;
   i64 result = NOT_HERE;
-  if (!rights.known || !r) return NOT_HERE;
+  if (!rights.known || !r || mount.read_only) return NOT_HERE;
   if (r->told != __atomic_load_n(&r->told_gone, __ATOMIC_ACQUIRE) && (connection = kernel()) < 0) return NOT_HERE;
   if (!names_lock(&c)) {
     result = alter_locked(inode, change);

@@ -64,7 +64,7 @@ static i64 look_for_any(const struct place *p, struct found *f) {
   if (!f->node || !f->record) return NOT_HERE;
   if ((f->node->mode & S_IFMT) == S_IFDIR) return IS_FOLDER;
   if ((f->node->mode & S_IFMT) != S_IFREG || f->node->mode & S_SET_IDS || f->node->told) return NOT_HERE;
-  return f->record->live && !f->record->mapped ? 0 : NOT_HERE;
+  return f->record->live && (f->record->partial || !f->record->mapped) ? 0 : NOT_HERE;
 }
 
 static i64 look(const struct place *p, struct found *f) {
@@ -100,7 +100,7 @@ static i64 with_folder(u64 inode, enum purpose purpose, named_work work, void *w
 
 /* Of a descriptor of which is known, or asked for once, that it is a directory. */
 i64 of_folder(i32 fd, enum purpose purpose, named_work work, void *with) {
-  if (fd < 0 || (u32)fd >= DESCRIPTORS_MAX) return NOT_HERE;
+  if (fd < 0 || (u32)fd >= DESCRIPTORS_MAX || (mount.read_only && purpose == CHANGES_IT)) return NOT_HERE;
   u32 word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
   const struct descriptor *d = &descriptors[fd];
   int known = d->folder_known && d->folder_word == word;
@@ -140,6 +140,7 @@ i64 by_name(i32 above, u64 path, enum purpose purpose, named_work work, void *wi
   struct place p;
   struct found f;
   i64 result = NOT_HERE;
+  if (mount.read_only && purpose == CHANGES_IT) return NOT_HERE;
   if (!place_of(above, path, &p)) {
     i32 fd = purpose == CHANGES_IT ? named_descriptor(path) : -1;
     return fd < 0 || stands_in(fd) ? NOT_HERE : of_folder(fd, purpose, work, with);
@@ -185,7 +186,7 @@ static i64 remove_name(i32 above, u64 path) {
   struct place p;
   i32 connection = -1;
   i64 result = NOT_HERE;
-  if (!place_of(above, path, &p)) return NOT_HERE;
+  if (mount.read_only || !place_of(above, path, &p)) return NOT_HERE;
   struct segment_record *folder = segment_record_at(segment, p.folder);
   if (can_tell(folder, &connection) && !names_lock(&c)) {
     result = remove_locked(&p);
@@ -227,7 +228,7 @@ static i64 move(i32 above, u64 path, i32 new_above, u64 new_path, u32 flags) {
   struct place from, to;
   i32 connection = -1;
   i64 result = NOT_HERE;
-  if (flags & ~RENAME_NOREPLACE || !place_of(above, path, &from) || !place_of(new_above, new_path, &to)) return NOT_HERE;
+  if (mount.read_only || flags & ~RENAME_NOREPLACE || !place_of(above, path, &from) || !place_of(new_above, new_path, &to)) return NOT_HERE;
   struct segment_record *old = segment_record_at(segment, from.folder), *new = segment_record_at(segment, to.folder);
   if (can_tell(old, &connection) && can_tell(new, &connection) && !names_lock(&c)) {
     result = move_locked(&from, &to, flags);

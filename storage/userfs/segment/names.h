@@ -19,6 +19,9 @@
  * - The entry of a file's first name has the file's number; others have numbers from `records_max` on.
  * - The daemon may die with the lock, in the middle of a change: `unfinished` says so, and then nobody opens by it until the daemon's successor
  *   has made all names anew. Events stay until the daemon has written down elsewhere what they say.
+ * - Of a tree that never changes (archives) all of it is written before anybody maps it, but for `told`, `opens` and `full`. Its records are partial: what is
+ *   not here yet of a file of at most FETCH_BYTES_MAX bytes the daemon is asked for once, by a look at a name that only processes know which map the
+ *   segment (private.c), and puts down whole. Where there is no room for more (`full`) such files are the kernel's from then on.
  * - `opens` of a node counts descriptors that only one process knows (private.c). The file lives as long as one does; for the kernel
  *   it need not. Which process has them is in `holds`, so that those of a dead one are found.
  */
@@ -30,6 +33,7 @@
 #define HOLDS_MAX 512u
 #define SPARES_MAX 1024u
 #define EVENTS_MAX 4096u
+#define FETCH_BYTES_MAX (1ul << 20)
 
 struct segment_node {
   u32 mode, user, group, links;
@@ -39,7 +43,7 @@ struct segment_node {
   u32 told;
   u32 listed; /* an event of this batch has the daemon read the attributes */
   u32 entries; /* names in a directory */
-  u32 reserved[2];
+  u64 held; /* of a partial file: blocks of 512 bytes that it takes where it is whole */
 };
 _Static_assert(sizeof(struct segment_node) == 64, "a node");
 
@@ -77,7 +81,7 @@ struct segment_names {
   u32 batch; /* of events: another one when the daemon took them */
   u32 unfinished; /* they are being changed: who has the lock got it from somebody who died, and leaves them to the daemon, or its successor */
   u32 held_back; /* the kernel looks at a name once more: nobody else makes one meanwhile */
-  u32 reserved;
+  u32 full; /* nothing more is fetched */
   struct segment_event events[EVENTS_MAX];
   u32 spare[SPARES_MAX];
   u32 holds[SEGMENT_PROCESSES_MAX][HOLDS_MAX]; /* numbers of files, 0 for none */

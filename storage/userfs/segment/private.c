@@ -22,6 +22,7 @@
 #define EPOLL_CTL_ADD 1
 #define AT_STATX_DONT_SYNC 0x4000u
 #define STATX_INO 0x100u
+#define SECRET_BYTES 64
 #define ALLOWED (O_ACCMODE | O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_APPEND | O_NONBLOCK | O_LARGEFILE | O_NOFOLLOW | O_CLOEXEC)
 
 struct rights rights;
@@ -85,11 +86,11 @@ void private_forked(void) { asked_again = 0; }
 
 static u32 slot(void) { return (u32)(process - segment->processes); }
 
-/* Of what belongs to neither our user nor our group nothing is said: other groups would have to be known. */
+/* Our other groups are not known: of what belongs to neither our user nor our group only that is said which its group and all others may. */
 int may(const struct segment_node *n, u32 what) {
+  u32 group = n->mode >> 3, others = n->group == rights.group ? group : group & n->mode;
   if (rights.all) return 1;
-  if (n->user == rights.user) return (n->mode >> 6 & what) == what;
-  return n->group == rights.group && (n->mode >> 3 & what) == what;
+  return ((n->user == rights.user ? n->mode >> 6 : others) & what) == what;
 }
 
 u64 copy_path(u8 *to, u64 from) {
@@ -157,6 +158,12 @@ static i64 empty(struct wanted *w, struct segment_record *r) {
   return result;
 }
 
+/* Of a file that never changes: what is read of it will be here. */
+static int can_fetch(const struct segment_record *r) {
+  int begun = !r->size || __atomic_load_n(&r->blocks, __ATOMIC_RELAXED);
+  return r->size <= FETCH_BYTES_MAX && (begun || !__atomic_load_n(&segment_names(segment)->full, __ATOMIC_RELAXED));
+}
+
 /* Takes the file that is there. 0, an error, or NOT_HERE. */
 static i64 take(struct wanted *w, const struct segment_node *above, u32 entry) {
   struct segment_name *e = segment_name_at(segment, entry);
@@ -168,7 +175,7 @@ static i64 take(struct wanted *w, const struct segment_node *above, u32 entry) {
   if (w->flags & O_CREAT && w->flags & O_EXCL) return -17; /* EEXIST */
   /* fs.protected_regular is the kernel's business. */
   if (w->flags & O_CREAT && above->mode & S_ISVTX) return NOT_HERE;
-  if (!may(node, what) || r->mapped || !kernel_has_none(r)) return NOT_HERE;
+  if (!may(node, what) || (r->partial ? !can_fetch(r) : r->mapped || !kernel_has_none(r))) return NOT_HERE;
   if (__atomic_load_n(&node->told, __ATOMIC_ACQUIRE) && w->bare != e->inode) {
     w->known = e->inode;
     return NOT_HERE;
@@ -255,7 +262,7 @@ static int wanted_of(const struct call *call, struct wanted *w, i32 *folder, u64
   w->flags = call->number == NR_creat ? O_CREAT | O_WRONLY | O_TRUNC : (u32)a[1 + at];
   w->mode = (u32)(call->number == NR_creat ? a[1] : a[2 + at]);
   return call->number != NR_openat2 && !(w->flags & ~ALLOWED) && (w->flags & O_ACCMODE) != O_ACCMODE &&
-         !(file_limit && w->flags & O_ACCMODE);
+         !(file_limit && w->flags & O_ACCMODE) && !(mount.read_only && w->flags & (O_ACCMODE | O_CREAT | O_TRUNC));
 }
 
 /* One more descriptor of the directory that names are relative to. To open "." the kernel would ask whether it may be searched, and where it was told
@@ -352,7 +359,7 @@ static void forget_name(u64 folder, const u8 *name, u32 bytes) {
     u64 unique;
     u64 folder;
     u32 bytes, flags;
-    u8 name[64];
+    u8 name[SECRET_BYTES];
   } out = {.length = 32 + bytes + 1, .notice = 3, .folder = folder, .bytes = bytes};
   i32 connection = kernel();
   if (connection < 0) return;
@@ -361,16 +368,33 @@ static void forget_name(u64 folder, const u8 *name, u32 bytes) {
   SYS(NR_close, connection, 0, 0, 0, 0, 0);
 }
 
-/* A file that was renamed or removed, by a name that only we know: mem/mod.rs finds the file of that number. In the root, which is always
+static u8 *put_text(u8 *to, const char *text) {
+  while (*text) *to++ = (u8)*text++;
+  return to;
+}
+
+/* A name that only we know; its end. */
+static u8 *put_secret(u8 *name, u64 number) {
+  u8 *end = put_hex(put_text(name, ".weir-"), segment_names(segment)->token, 16);
+  end = put_hex(put_text(end, "-"), number, 8);
+  *end = 0;
+  return end;
+}
+
+/* The name is never there, so nothing is left of it. */
+int private_fetch(u32 fd, u64 record) {
+  const struct segment_record *r = segment_record_at(segment, record);
+  u8 name[SECRET_BYTES];
+  if (!cursors[fd].stands_in || !r || !r->partial || __atomic_load_n(&segment_names(segment)->full, __ATOMIC_RELAXED)) return 0;
+  *put_text(put_secret(name, record), "-fetch") = 0;
+  number_at((i32)fd, name, AT_SYMLINK_NOFOLLOW);
+  return 1;
+}
+
+/* A file that was renamed or removed, by a name that only we know: the backend finds the file of that number. In the root, which is always
  * there. */
 static i32 open_by_number(const struct descriptor *d) {
-  static const u8 begins[] = ".weir-";
-  u8 name[64], *end = name;
-  for (u64 i = 0; i < sizeof begins - 1; i++) *end++ = begins[i];
-  end = put_hex(end, segment_names(segment)->token, 16);
-  *end++ = '-';
-  end = put_hex(end, d->record, 8);
-  *end = 0;
+  u8 name[SECRET_BYTES], *end = put_secret(name, d->record);
   i32 root = (i32)SYS(NR_open, mount.point, O_PATH | O_DIRECTORY | O_CLOEXEC, 0, 0, 0, 0);
   if (root < 0) return -1;
   i32 fd = is_ours(root) ? open_again(root, name, d) : -1;

@@ -50,6 +50,7 @@ struct mount {
   i32 kernel_descriptor;  /* of the holder: the FUSE connection */
   u32 point_bytes;        /* 0: nothing is opened or made past the kernel */
   u8 point[POINT_BYTES_MAX]; /* where it is mounted */
+  u64 read_only; /* what is not a look is the kernel's, which says why not */
 };
 
 /* The place of a descriptor in its file, by its number. This is what goes over exec as it is (stash.c), so it is of a file of ours only while
@@ -172,6 +173,8 @@ int may(const struct segment_node *node, u32 what);
 struct segment_node *folder_at(u64 folder, u32 what);
 void private_begin(void);
 void private_forked(void);
+/* What is not here of a file that stands in, and never changes, is here now: the daemon was asked for it. */
+int private_fetch(u32 fd, u64 record);
 /* Opens without the kernel's file: ACT_DONE, or anything else to go on as ever. */
 u64 private_open(struct call *call);
 /* Before any other call: serves it (ACT_DONE), or makes the descriptors that it uses the kernel's. */

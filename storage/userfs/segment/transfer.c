@@ -52,6 +52,12 @@ static i64 read_at(const struct descriptor *d, u64 offset, void *to, u64 bytes, 
   return result;
 }
 
+/* What is not here yet of a file that never changes is fetched, once. */
+static i64 read_or_fetch(u32 fd, const struct descriptor *d, u64 offset, void *to, u64 bytes, int *served) {
+  i64 result = read_at(d, offset, to, bytes, served);
+  return *served || !private_fetch(fd, d->record) ? result : read_at(d, offset, to, bytes, served);
+}
+
 /* Drops what the kernel holds of the range; 0 if that cannot be done. On success the record is locked and the kernel has
  * nothing of the range. */
 static int lock_without_pages(const struct segment_caller *c, struct segment_record *r, u64 inode, u64 offset, u64 bytes,
@@ -130,7 +136,7 @@ static u64 transfer_at(struct call *call, u32 fd, u32 word, int writes) {
   if (!bytes || offset > 1ul << 62) return pass();
   if (writes ? access == 0 || file_limit || (copy.flags & O_APPEND) : access == O_WRONLY) return pass();
   i64 result = writes ? write_at(&copy, &offset, (const void *)call->arguments[1], bytes, 0, &served)
-                      : read_at(&copy, offset, (void *)call->arguments[1], bytes, &served);
+                      : read_or_fetch(fd, &copy, offset, (void *)call->arguments[1], bytes, &served);
   if (!served) return pass();
   count(writes, result);
   call->number = (u64)result;
@@ -218,7 +224,7 @@ u64 transfer(struct call *call) {
   if (!allowed || !bytes || d->passing || !position(fd, d) || cursor_of(d)->position > 1ul << 62) return pass_position(fd, d);
   u64 offset = cursor_of(d)->position;
   i64 result = writes ? write_at(d, &offset, (const void *)call->arguments[1], bytes, (d->flags & O_APPEND) != 0, &served)
-                      : read_at(d, offset, (void *)call->arguments[1], bytes, &served);
+                      : read_or_fetch(fd, d, offset, (void *)call->arguments[1], bytes, &served);
   if (!served) return pass_position(fd, d);
   if (result > 0) {
     cursor_of(d)->position = offset + (u64)result;

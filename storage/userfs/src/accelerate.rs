@@ -77,8 +77,7 @@ fn client(mount: &Mount, segment: &crate::segment::Segment, holder: Holder) -> V
     let numbers = [holder.process as i32, holder.segment.unwrap_or(-1), holder.kernel];
     let wide = [mount.device(), segment.bytes()];
     let point = mount.point().as_os_str().as_bytes();
-    let open_by_themselves = !mount.is_read_only() && point.len() <= POINT_BYTES_MAX;
-    let point = if open_by_themselves { point } else { &[] };
+    let point = if point.len() <= POINT_BYTES_MAX { point } else { &[] };
     let padding = std::iter::repeat_n(0, POINT_BYTES_MAX + 1 - point.len());
     wide.iter()
         .flat_map(|word| word.to_le_bytes())
@@ -86,6 +85,7 @@ fn client(mount: &Mount, segment: &crate::segment::Segment, holder: Holder) -> V
         .chain((point.len() as u32).to_le_bytes())
         .chain(point.iter().copied())
         .chain(padding)
+        .chain(u64::from(mount.is_read_only()).to_le_bytes())
         .collect()
 }
 

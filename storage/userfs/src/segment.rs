@@ -15,7 +15,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-pub use names::{Event, Names, NodeFields, What};
+pub use names::{Event, FETCH_BYTES_MAX, Names, NodeFields, Secret, What};
 
 use crate::error::{Errno, Result};
 use std::ffi::c_void;

@@ -321,7 +321,7 @@ impl Filesystem for Server {
 
     /// Where processes make files past the kernel, it may keep no listings: what is not asked, it keeps.
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.has_names() {
+        if self.has_names() && !self.backend.read_only() {
             return reply.opened(FileHandle(0), FopenFlags::empty());
         }
         reply.error(fuser::Errno::ENOSYS);

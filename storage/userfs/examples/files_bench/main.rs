@@ -173,7 +173,7 @@ fn main() -> Result<(), Failure> {
         }
     }
     if is_wanted("archive") {
-        show(&mut trees::archive(&ways, rounds)?, &["weir", "direct", "fuse"]);
+        show(&mut trees::archive(&ways, rounds)?, &["weir", "direct", "fuse", "shared"]);
     }
     if is_wanted("tree") {
         show(&mut trees::tree(&ways, rounds, files)?, trees::WAYS);

@@ -17,6 +17,8 @@ pub const WAYS: &[&str] = &["weir", "direct", "libfuse", "passthrough", "uring_p
 /// Files of a folder of the tree, and folders of a folder.
 const FILES_OF_FOLDER: usize = 12;
 const FOLDERS_OF_FOLDER: usize = 8;
+/// How often the files of an archive are read again in a round.
+const AGAIN: usize = 3;
 
 /// Sizes as of a source tree: half are below 4 KiB, few above 64 KiB.
 fn bytes_of(number: usize) -> usize {
@@ -123,32 +125,53 @@ fn unpack_and_copy(
     ran(Command::new("diff").arg("-r").arg(&unpacked).arg(&copied))
 }
 
-/// The small and mixed files of the workloads in a tar.gz, read in place a second time, when they are unpacked already; directly: the
-/// files themselves.
+/// The small and mixed files of the workloads in a tar.gz, read in place the first time since it was mounted, and again; directly: the
+/// same files, unpacked already. `shared` is ours where a program that is not accelerated has looked at all files before, so that the kernel knows
+/// them.
 pub fn archive(ways: &Ways, rounds: usize) -> Result<Figures, Failure> {
     let (kept, mut figures) = (left::folder("/dev/shm")?, Figures::new());
-    let (files, packed, point) =
-        (kept.path().join("files"), kept.path().join("files.tar.gz"), kept.path().join("mount"));
-    for folder in [&files, &point] {
-        std::fs::create_dir(folder)?;
-    }
+    let (files, packed) = (kept.path().join("files"), kept.path().join("files.tar.gz"));
+    std::fs::create_dir(&files)?;
     let work = ways.program("work");
     ran(Command::new(&work).arg(&files).args(["folders", "small_write", "mixed_write"]))?;
     ran(Command::new("tar").arg("-czf").arg(&packed).arg("-C").arg(&files).arg("."))?;
-    let options = Options { source: "bench".to_owned(), ..Options::default() };
-    let mount = Mount::new(Arc::new(Archive::open(&packed)?), &point, &options)?;
-    let injector = accelerate::start(&mount)?;
-    let own = |name, root: &Path| Way::new(name, root, (name == "weir").then(|| injector.name().to_owned()));
-    let by = [own("weir", &point), own("direct", &files), own("fuse", &point)];
-    for _ in 0..rounds + 1 {
-        for way in &by {
-            let output = way.command(&work).arg(&way.root).args(["small_read", "mixed_read"]).output()?;
-            for line in String::from_utf8(output.stdout)?.lines() {
-                let Some((name, figure)) = line.split_once(' ') else { continue };
-                let all = figures.entry(format!("archive_{name}")).or_default().entry(way.name).or_default();
-                all.push(figure.parse()?);
+    for round in 0..rounds {
+        for name in ["weir", "direct", "fuse", "shared"] {
+            let point = kept.path().join(format!("{name}-{round}"));
+            std::fs::create_dir(&point)?;
+            let options = Options { source: "bench".to_owned(), ..Options::default() };
+            let mount = match name {
+                "direct" => None,
+                _ => Some(Mount::new(Arc::new(Archive::open(&packed)?), &point, &options)?),
+            };
+            let is_ours = ["weir", "shared"].contains(&name);
+            let injector = mount.as_ref().filter(|_| is_ours).map(accelerate::start).transpose()?;
+            let asked = injector.as_ref().map(|injector| injector.name().to_owned());
+            let way = Way::new(name, if mount.is_some() { &point } else { &files }, asked);
+            if name == "shared" {
+                ran(Command::new("find").arg(&point).args(["-size", "+1G"]))?;
+            }
+            read_all(&work, &way, "archive_first", &mut figures)?;
+            for _ in 0..AGAIN {
+                read_all(&work, &way, "archive", &mut figures)?;
             }
         }
     }
     Ok(figures)
+}
+
+fn read_all(work: &Path, way: &Way, prefix: &str, into: &mut Figures) -> Result<(), Failure> {
+    let output = way.command(work).arg(&way.root).args(["small_read", "mixed_read"]).output()?;
+    if !output.status.success() {
+        return Err(format!("reading by {}: {}", way.name, String::from_utf8_lossy(&output.stderr)).into());
+    }
+    for line in String::from_utf8(output.stdout)?.lines() {
+        let Some((name, figure)) = line.split_once(' ') else { continue };
+        into.entry(format!("{prefix}_{name}"))
+            .or_default()
+            .entry(way.name)
+            .or_default()
+            .push(figure.parse()?);
+    }
+    Ok(())
 }

@@ -1,11 +1,17 @@
 //! What was read of an archive's files, in shared memory: accelerated processes read it there without the kernel.
 //!
-//! The daemon puts down what the kernel asks it for. So the first read of a place is the kernel's way, which also
+//! The daemon puts down what the kernel asks it for, and small files as a whole when a process asks that has opened one by
+//! its name here (`named`). So the first read of a place asks the daemon, which also
 //! checks that the archive is still what it was; later ones are a copy from memory. A file that is not wholly there is
 //! served as far as it is; nothing is ever changed, so maps and the kernel's pages need no care.
 //!
-//! Invariant: at most [`KEPT_BYTES_MAX`] bytes; what was begun first goes first.
+//! Invariants
+//! - At most [`KEPT_BYTES_MAX`] bytes; what was begun first goes first.
+//! - Processes fetch only until there is no room. From then on they leave to the kernel what is not here: it keeps what it read as long as it has
+//!   memory, where a file that comes and goes here would be inflated each time.
 
+use super::named;
+use super::tree::Tree;
 use crate::backend::Inode;
 use crate::segment::{BLOCK_BYTES, Segment};
 use std::collections::VecDeque;
@@ -13,6 +19,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Bytes of all files that are kept.
 const KEPT_BYTES_MAX: u64 = 256 << 20;
+/// Blocks that say where the others are, of a file that is fetched.
+const INDEX_BLOCKS: u64 = 1;
 
 /// Files that are kept, at least in part.
 #[derive(Debug)]
@@ -23,13 +31,24 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// For files with numbers up to `files`. Memory is taken as it is used.
-    pub(super) fn new(files: u64) -> std::io::Result<Kept> {
-        Kept::with(files, KEPT_BYTES_MAX)
+    /// For the files of `tree`. Memory of contents is taken as it is used.
+    pub(super) fn new(tree: &Tree) -> std::io::Result<Kept> {
+        Ok(Kept::over(named::segment(tree, KEPT_BYTES_MAX)?))
     }
 
-    pub(super) fn with(files: u64, bytes_max: u64) -> std::io::Result<Kept> {
-        Ok(Kept { segment: Segment::create(files + 1, bytes_max)?, files: Mutex::default() })
+    fn over(segment: Segment) -> Kept {
+        Kept { segment, files: Mutex::default() }
+    }
+
+    /// Whether a file of `size` bytes finds room, without another's going. If not, nobody asks any more.
+    pub(super) fn has_room(&self, size: u64) -> bool {
+        let figures = self.segment.figures();
+        let free = figures.blocks_max.saturating_sub(figures.blocks_used);
+        let fits = free >= size.div_ceil(BLOCK_BYTES) + INDEX_BLOCKS;
+        if !fits {
+            self.segment.fetch_no_more();
+        }
+        fits
     }
 
     /// What a daemon kept that died. In which order it is not known.
@@ -103,7 +122,7 @@ mod tests {
 
     #[test]
     fn only_what_was_put_is_there() {
-        let kept = Kept::with(8, 1 << 20).unwrap();
+        let kept = Kept::over(Segment::create(9, 1 << 20).unwrap());
         let file: Vec<u8> = (0..20_000u32).map(|i| (i % 251) as u8).collect();
         assert_eq!(read(&kept, 2, 0, 10), None, "unknown is not empty");
         kept.put(2, 20_000, 100, &file[100..9000]);
@@ -117,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_when_there_is_no_room() {
-        let kept = Kept::with(64, 1 << 20).unwrap();
+        let kept = Kept::over(Segment::create(65, 1 << 20).unwrap());
         let piece = vec![7; 128 * 1024];
         for inode in 2..40 {
             kept.put(inode, piece.len() as u64, 0, &piece);
@@ -127,5 +146,18 @@ mod tests {
         assert_eq!(read(&kept, 2, 0, 4096), None, "what was put first is not");
         kept.put(2, piece.len() as u64, 0, &piece);
         assert_eq!(read(&kept, 2, 0, 4096).as_deref(), Some(&piece[..4096]), "it may come again");
+    }
+
+    #[test]
+    fn there_is_room_until_another_file_would_have_to_go() {
+        let kept = Kept::over(Segment::create(65, 1 << 20).unwrap());
+        let piece = vec![7; 128 * 1024];
+        let fitted = (2..40).take_while(|_| kept.has_room(piece.len() as u64)).map(|inode| {
+            kept.put(inode, piece.len() as u64, 0, &piece);
+            inode
+        });
+        let fitted: Vec<_> = fitted.collect();
+        assert_eq!(fitted.len(), 7, "each takes 32 blocks and one that says where they are, of 256");
+        assert!(fitted.iter().all(|inode| read(&kept, *inode, 0, 4096).is_some()), "none went");
     }
 }

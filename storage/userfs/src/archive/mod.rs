@@ -15,6 +15,7 @@
 
 mod inflate;
 mod kept;
+mod named;
 mod source;
 mod tar;
 #[cfg(test)]
@@ -26,7 +27,7 @@ use crate::backend::{Attributes, Backend, Change, Entry, Inode, New, Replace, Sp
 use crate::error::{Errno, Error, Result};
 use crate::journal::Journal;
 use crate::locate::Life;
-use crate::segment::Segment;
+use crate::segment::{FETCH_BYTES_MAX, Secret, Segment};
 use inflate::{BLOCK_BYTES, Blocks, Framing, GZIP_MAGIC, Inflated};
 use kept::Kept;
 use source::{ArchiveFile, Identity, Source, damaged};
@@ -198,17 +199,34 @@ impl Archive {
     }
 
     fn new(tree: Tree, members: Members, bytes: u64) -> Archive {
-        let kept = Kept::new(tree.files());
-        if let Err(error) = &kept {
-            tracing::warn!("no shared memory for accelerated processes: {error}");
+        Archive { tree, members, bytes, kept: None, journal: None }
+    }
+
+    /// Shared memory for accelerated processes, with all names where there are not too many.
+    fn share(&mut self) {
+        match Kept::new(&self.tree) {
+            Ok(kept) => self.kept = Some(kept),
+            Err(error) => tracing::warn!("no shared memory for accelerated processes: {error}"),
         }
-        Archive { tree, members, bytes, kept: kept.ok(), journal: None }
+    }
+
+    /// The whole of a small file comes into shared memory, for a process that reads it there. What goes wrong it finds out when it then asks the
+    /// kernel.
+    fn fetch(&self, inode: Inode) {
+        let (Ok((size, _)), Some(kept)) = (self.file(inode), &self.kept) else { return };
+        if size <= FETCH_BYTES_MAX && kept.has_room(size) {
+            let _ = self.read(inode, 0, &mut vec![0; size as usize]);
+        }
     }
 
     fn live(&mut self, identity: Identity, life: Life) -> std::io::Result<()> {
         self.journal = match life {
-            Life::Alone => None,
+            Life::Alone => {
+                self.share();
+                None
+            }
             Life::Kept => {
+                self.share();
                 let journal = Journal::create()?;
                 journal.append(&[identity]);
                 Some(journal)
@@ -222,6 +240,7 @@ impl Archive {
                     return Err(std::io::Error::other("it is not the archive any more that was mounted"));
                 }
                 if let Some(segment) = left.segment {
+                    // Names are there: whoever had them ready is who mounted it.
                     self.kept = Some(Kept::join(Segment::join(segment)?));
                 }
                 Some(journal)
@@ -267,23 +286,37 @@ impl Backend for Archive {
     }
 
     fn lookup(&self, parent: Inode, name: &OsStr) -> Result<Attributes> {
-        let (_, names) = self.directory(parent)?;
-        self.attributes(Tree::find(names, name).ok_or(Errno::NOT_FOUND)?)
+        let segment = self.segment();
+        let inode = match segment.and_then(|segment| segment.secret(name)) {
+            Some(Secret::Contents(inode)) => {
+                self.fetch(inode);
+                return Err(Errno::NOT_FOUND);
+            }
+            Some(Secret::File(inode)) => inode,
+            None => Tree::find(self.directory(parent)?.1, name).ok_or(Errno::NOT_FOUND)?,
+        };
+        let shown = self.attributes(inode)?;
+        // Something may be mounted on what the kernel knows.
+        segment.iter().for_each(|segment| segment.tell_once(inode));
+        Ok(shown)
     }
 
-    /// Numbers name the same file for ever.
-    fn forget(&self, _inode: Inode, _times: u64) {}
+    /// Numbers name the same file for ever; processes open by themselves without a question what the kernel does not know.
+    fn forget(&self, inode: Inode, times: u64) {
+        if self.node(inode).is_ok()
+            && let Some(segment) = self.segment()
+        {
+            segment.untell(inode, times);
+        }
+    }
 
     fn attributes(&self, inode: Inode) -> Result<Attributes> {
         let node = self.node(inode)?;
-        let (size, held) = match &node.content {
-            Content::Directory { names, .. } => (names.len() as u64, 0),
-            Content::File { size, data: Data::Sparse(pieces) } => {
-                (*size, pieces.iter().map(|piece| piece.bytes).sum())
-            }
-            Content::File { size, .. } => (*size, *size),
-            Content::Link(target) => (target.len() as u64, 0),
-            Content::Pipe => (0, 0),
+        let size = match &node.content {
+            Content::Directory { names, .. } => names.len() as u64,
+            Content::File { size, .. } => *size,
+            Content::Link(target) => target.len() as u64,
+            Content::Pipe => 0,
         };
         let about = node.about;
         Ok(Attributes {
@@ -294,7 +327,7 @@ impl Backend for Archive {
             group: about.group,
             device: 0,
             size,
-            blocks: held.div_ceil(512),
+            blocks: node.content.blocks(),
             accessed: about.modified,
             modified: about.modified,
             changed: about.modified,

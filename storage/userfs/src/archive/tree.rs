@@ -57,6 +57,18 @@ pub(super) enum Content {
     Pipe,
 }
 
+impl Content {
+    /// Blocks of 512 bytes that it takes.
+    pub(super) fn blocks(&self) -> u64 {
+        let held = match self {
+            Content::File { data: Data::Sparse(pieces), .. } => pieces.iter().map(|piece| piece.bytes).sum(),
+            Content::File { size, .. } => *size,
+            _ => 0,
+        };
+        held.div_ceil(512)
+    }
+}
+
 /// Attributes of an entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About {
@@ -89,6 +101,11 @@ impl Tree {
 
     pub(super) fn files(&self) -> u64 {
         self.nodes.len() as u64
+    }
+
+    /// All, with their numbers.
+    pub(super) fn every(&self) -> impl Iterator<Item = (Inode, &Node)> {
+        (ROOT..).zip(&self.nodes)
     }
 
     /// The entry `name` of a directory's names.

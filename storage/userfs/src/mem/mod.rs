@@ -18,7 +18,7 @@ use crate::backend::{
 };
 use crate::error::{Errno, Result};
 use crate::journal::Journal;
-use crate::segment::{BLOCK_BYTES, Record, Segment};
+use crate::segment::{BLOCK_BYTES, Record, Secret, Segment};
 use locked::Locked;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -181,9 +181,9 @@ fn time(new: NewTime, now: SystemTime) -> SystemTime {
 impl Backend for Memory {
     fn lookup(&self, parent: Inode, name: &OsStr) -> Result<Attributes> {
         let mut tree = self.tree();
-        let inode = match self.segment.named_by_secret(name) {
-            Some(inode) => inode,
-            None => tree.find(parent, name)?,
+        let inode = match self.segment.secret(name) {
+            Some(Secret::File(inode)) => inode,
+            _ => tree.find(parent, name)?,
         };
         let shown = self.show(inode, tree.node(inode)?)?;
         tree.tell(inode);

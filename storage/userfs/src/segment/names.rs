@@ -23,6 +23,10 @@ const MOVED_TO: u32 = 5;
 
 /// With the token and a file's number, in hexadecimal with `-` between, a name that only `private.c` uses.
 const SECRET_BEGINS: &[u8] = b".weir-";
+/// What follows where the file is to be fetched.
+const SECRET_FETCHES: &str = "-fetch";
+/// Largest file of a tree that never changes of which what is not here yet is fetched.
+pub const FETCH_BYTES_MAX: u64 = 1 << 20;
 
 /// `struct segment_node` of names.h.
 #[repr(C)]
@@ -51,7 +55,7 @@ struct RawNode {
     told: AtomicU32,
     listed: u32,
     entries: AtomicU32,
-    _reserved: [u32; 2],
+    held: AtomicU64,
 }
 const _: () = assert!(size_of::<RawNode>() == 64);
 
@@ -98,7 +102,7 @@ struct RawNames {
     batch: AtomicU32,
     unfinished: AtomicU32,
     held_back: AtomicU32,
-    _reserved: u32,
+    full: AtomicU32,
     events: [UnsafeCell<RawEvent>; EVENTS_MAX],
     spare: [AtomicU32; SPARES_MAX],
     holds: [[AtomicU32; HOLDS_MAX]; PROCESSES_MAX],
@@ -154,6 +158,15 @@ pub enum What {
     Moved((Inode, OsString), (Inode, OsString)),
 }
 
+/// What is asked for by a name that only processes know which map the segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Secret {
+    /// A file that may have no other name any more.
+    File(Inode),
+    /// Contents of a file of a tree that never changes, to be put down here.
+    Contents(Inode),
+}
+
 /// Names, locked; dropping it unlocks.
 pub struct Names<'a> {
     segment: &'a Segment,
@@ -189,13 +202,52 @@ impl Segment {
         Some(Names { segment: self, raw })
     }
 
-    /// The file for which a name stands that only processes know that map the segment, in any directory: a file that has no
-    /// other name any more.
-    pub fn named_by_secret(&self, name: &OsStr) -> Option<Inode> {
+    /// What a name stands for that only processes know which map the segment, in any directory.
+    pub fn secret(&self, name: &OsStr) -> Option<Secret> {
         let rest = name.as_bytes().strip_prefix(SECRET_BEGINS)?;
-        let (token, inode) = std::str::from_utf8(rest).ok()?.split_once('-')?;
-        let is_ours = u64::from_str_radix(token, 16) == Ok(raw(self)?.token.load(Ordering::Relaxed));
-        is_ours.then(|| u64::from_str_radix(inode, 16).ok()).flatten()
+        let (token, rest) = std::str::from_utf8(rest).ok()?.split_once('-')?;
+        if u64::from_str_radix(token, 16) != Ok(raw(self)?.token.load(Ordering::Relaxed)) {
+            return None;
+        }
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        match rest.strip_suffix(SECRET_FETCHES) {
+            Some(inode) => number(inode).map(Secret::Contents),
+            None => number(rest).map(Secret::File),
+        }
+    }
+
+    fn node(&self, inode: Inode) -> *mut RawNode {
+        assert!(inode < self.records_max(), "node {inode} is inside the segment");
+        // SAFETY: the segment has names; inside the table by the assertion.
+        unsafe { segment_node_at(self.head, inode) }
+    }
+
+    /// The kernel is told a file of a tree that never changes once more. Call it before it is.
+    pub fn tell_once(&self, inode: Inode) {
+        if self.has_names() {
+            // SAFETY: in the mapping.
+            let told = unsafe { &(*self.node(inode)).told };
+            // What is told more often than can be counted counts as told for ever.
+            let _ = told.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |times| times.checked_add(1));
+        }
+    }
+
+    /// It forgot so many tellings of it.
+    pub fn untell(&self, inode: Inode, times: u64) {
+        if self.has_names() {
+            let times = u32::try_from(times).unwrap_or(u32::MAX);
+            // SAFETY: in the mapping.
+            let told = unsafe { &(*self.node(inode)).told };
+            let less = |told: u32| (told < u32::MAX).then(|| told.saturating_sub(times));
+            let _ = told.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        }
+    }
+
+    /// There is no room for more contents: processes leave files of which nothing is here to the kernel from now on.
+    pub fn fetch_no_more(&self) {
+        if let Some(raw) = raw(self) {
+            raw.full.store(1, Ordering::Release);
+        }
     }
 
     /// Whether processes may open and make files by it.
@@ -225,9 +277,14 @@ impl Names<'_> {
     }
 
     fn node(&self, inode: Inode) -> *mut RawNode {
-        assert!(inode < self.segment.records_max(), "node {inode} is inside the segment");
-        // SAFETY: the segment has names; inside the table by the assertion.
-        unsafe { segment_node_at(self.segment.head, inode) }
+        self.segment.node(inode)
+    }
+
+    /// A file that is only partly here takes so many blocks of 512 bytes where it is whole.
+    pub fn describe_partial(&mut self, inode: Inode, fields: NodeFields, held: u64) {
+        self.describe(inode, fields, 0);
+        // SAFETY: in the mapping.
+        unsafe { (*self.node(inode)).held.store(held, Ordering::Relaxed) };
     }
 
     /// Attributes are these now; of a directory also how many names it has.
@@ -362,7 +419,7 @@ impl Names<'_> {
                 told: AtomicU32::new(0),
                 listed: 0,
                 entries: AtomicU32::new(0),
-                _reserved: [0; 2],
+                held: AtomicU64::new(0),
             },
         );
         // SAFETY: locked; `text` is as long as we say, and `node` outlives the call.

@@ -62,7 +62,7 @@ impl Accelerated {
         self.injector.figures().refused
     }
 
-    fn shell(&self, script: &str) -> String {
+    pub fn shell(&self, script: &str) -> String {
         let output = self.command("bash").args(["-ec", script]).output().unwrap();
         assert!(output.status.success(), "{script}: {output:?}");
         String::from_utf8(output.stdout).unwrap()

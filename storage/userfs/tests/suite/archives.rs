@@ -1,5 +1,6 @@
 //! Archives, as the programs made for them show them and as a mount does.
 
+use super::accelerated::{Accelerated, PYTHON, Partner, accelerated};
 use super::{Mounted, cannot_mount};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -189,4 +190,104 @@ fn an_archive_that_changes_is_not_served() {
         .unwrap();
     shell(folder.path(), "echo more >> archive");
     assert_eq!(fs::read(on.root().join("f")).unwrap_err().raw_os_error(), Some(libc::ESTALE));
+}
+
+/// An archive of what a line of shell leaves in `tree`, mounted for accelerated programs.
+fn packed(folder: &Path, line: &str) -> Accelerated {
+    shell(folder, &format!("mkdir tree\n{line}\ntar czf archive -C tree ."));
+    Accelerated::of(Mounted::of("archive", Archive::open(&folder.join("archive")).unwrap()))
+}
+
+/// How often the daemon was asked.
+fn asked(on: &mut Accelerated) -> u64 {
+    on.on.mount().stats().counts().iter().map(|count| count.calls).sum()
+}
+
+#[test]
+fn files_of_an_archive_are_opened_without_the_kernel_and_fetched_once() {
+    if accelerated("archive_opened").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut on = packed(folder.path(), "mkdir tree/d; for i in $(seq 300); do seq $i > tree/d/$i; done");
+    let script = "import os
+want = ''
+for i in range(1, 301):
+    want += '%d\\n' % i
+    assert os.stat('d/%d' % i).st_size == len(want)
+    f = os.open('d/%d' % i, os.O_RDONLY)
+    assert os.fstat(f).st_size == len(want)
+    assert os.read(f, 2) == want[:2].encode() and os.pread(f, 9999, 0) == want.encode()
+    os.close(f)
+    try: os.open('d/none%d' % i, os.O_RDONLY); assert False
+    except FileNotFoundError: pass";
+    let read = |on: &mut Accelerated| {
+        let before = asked(on);
+        let output = on.command(PYTHON).args(["-c", script]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        asked(on) - before
+    };
+    let (first, second) = (read(&mut on), read(&mut on));
+    assert!((300..340).contains(&first), "each file is asked for once, not {first} times in all");
+    assert!(second < 20, "nothing is asked for again, but {second} times");
+    // Once the kernel knows them, what is mounted on one must be what is opened.
+    assert_eq!(on.shell("cat d/7"), "1\n2\n3\n4\n5\n6\n7\n");
+    let other = tempfile::NamedTempFile::new().unwrap();
+    fs::write(other.path(), "other").unwrap();
+    let on_file = on.on.root().join("d/7");
+    let bound = Command::new("mount").arg("--bind").args([other.path(), &on_file]).status().unwrap();
+    assert!(bound.success());
+    assert_eq!(on.shell("cat d/7"), "other");
+    rustix::mount::unmount(&on_file, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_eq!(on.shell("cat d/7"), "1\n2\n3\n4\n5\n6\n7\n");
+}
+
+#[test]
+fn an_archive_is_the_same_for_accelerated_programs() {
+    if accelerated("archive_same").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let on = packed(
+        folder.path(),
+        "cd tree; mkdir d; echo one > d/one; ln d/one d/again; ln -s one d/link; : > nothing; seq 300000 > large; mkfifo pipe\n\
+         truncate -s 300K hole; printf here | dd of=hole bs=1K seek=200 conv=notrunc status=none\n\
+         echo old > old; touch -d '1931-01-01' old; echo none > none; chmod 0 none; chown 7:7 d/one; chmod 2750 d\n\
+         head -c 1048576 /dev/urandom > edge; head -c 1048577 /dev/urandom > past; cd ..",
+    );
+    let same = |line: &str| {
+        let plain = Command::new("bash").args(["-c", line]).current_dir(on.on.root()).output().unwrap();
+        let ours = on.command("bash").args(["-c", line]).output().unwrap();
+        let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(shown(&ours.stdout), shown(&plain.stdout), "{line}");
+        assert_eq!(shown(&ours.stderr), shown(&plain.stderr), "{line}");
+        assert_eq!(ours.status, plain.status, "{line}");
+    };
+    // Ours first: what the kernel knows is shown by it.
+    for _ in 0..2 {
+        for line in [
+            "stat -c '%n %A %h %u %g %s %b %B %x %y %z %i %t %T' d/one d/again d/link nothing large hole old none pipe edge past d .",
+            "stat -L -c '%n %i %s' d/link; cat d/one d/again d/link nothing old hole | md5sum; md5sum large edge past; cat < none",
+            "cat nowhere; cat d; cat d/one/two; ls -la d; head -c 3 edge > /dev/null; cmp edge edge && test ! -s nothing",
+            "echo x > d/one; echo x >> large; : > new; rm d/one; mv d/one d/two; chmod 1 d/one; touch d/one; chown 1 d; mkdir x; ln d/one y",
+        ] {
+            same(line);
+        }
+    }
+    let mut own = Partner::new(&on);
+    for (flags, errno) in
+        [("O_RDWR", 30), ("O_WRONLY", 30), ("O_RDONLY | os.O_TRUNC", 30), ("O_CREAT | os.O_EXCL", 17)]
+    {
+        assert_eq!(own.number(&format!("os.open('d/one', os.{flags})")), -errno, "{flags}");
+    }
+    assert_eq!(own.number("os.open('new', os.O_CREAT)"), -30);
+    let fd = own.number("os.open('d/one', os.O_RDONLY)");
+    for changes in
+        ["fchmod({}, 0o600)", "fchown({}, 1, 1)", "utime({}, (1, 1))", "ftruncate({}, 0)", "write({}, b'x')"]
+    {
+        let error = own.number(&format!("os.{}", changes.replace("{}", &fd.to_string())));
+        assert!([-30, -22, -9].contains(&error), "{changes}: {error}");
+    }
+    assert_eq!(own.ask(&format!("os.read({fd}, 9)")), "b'one\\n'");
+    assert_eq!(own.ask(&format!("mmap.mmap({fd}, 0, prot=mmap.PROT_READ)[:]")), "b'one\\n'");
 }

@@ -222,6 +222,12 @@ fn nothing_is_made_past_a_mount_that_is_read_only() {
     let mut own = Partner::new(&on);
     for _ in 0..2 {
         assert_eq!(own.number("os.open('f', os.O_CREAT | os.O_WRONLY)"), -30);
+        assert_eq!(own.number("os.open('f', os.O_RDONLY)"), -2);
+        for changes in ["os.unlink('f')", "os.rename('f', 'g')", "os.chmod('.', 0o700)", "os.utime('.')"] {
+            // Which of both errors it is, the kernel decides.
+            let error = own.number(changes);
+            assert!([-30, -2].contains(&error), "{changes}: {error}");
+        }
     }
 }
 
