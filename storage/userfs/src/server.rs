@@ -14,6 +14,10 @@
 //!   are asked for each time, and open and flush are the backend's.
 //! - No writeback cache: a write reaches the backend before it returns, and the size in the backend is true.
 //! - `default_permissions`: the kernel checks permissions.
+//! - The kernel takes set-user-id bits and capabilities away when a file is written, and asks for the latter once before a file's first write.
+//!   FUSE_HANDLE_KILLPRIV_V2 would spare it the question, and leave us all of it. fuser does not hand on whether a change of size is to take the bits
+//!   away (FATTR_KILL_SUIDGID), the kernel would go on with the mode that it was told, for ever, and what it writes into local files by itself, and
+//!   what we write there for others, nobody would look at: it is done with our own rights.
 //! - Locks (flock, fcntl) are the kernel's, as no lock operation is taken on.
 
 mod again;
