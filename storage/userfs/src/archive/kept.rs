@@ -152,11 +152,11 @@ mod tests {
     fn there_is_room_until_another_file_would_have_to_go() {
         let kept = Kept::over(Segment::create(65, 1 << 20).unwrap());
         let piece = vec![7; 128 * 1024];
-        let fitted = (2..40).take_while(|_| kept.has_room(piece.len() as u64)).map(|inode| {
-            kept.put(inode, piece.len() as u64, 0, &piece);
-            inode
-        });
-        let fitted: Vec<_> = fitted.collect();
+        let mut fitted = Vec::new();
+        while kept.has_room(piece.len() as u64) && fitted.len() < 40 {
+            fitted.push(2 + fitted.len() as Inode);
+            kept.put(fitted[fitted.len() - 1], piece.len() as u64, 0, &piece);
+        }
         assert_eq!(fitted.len(), 7, "each takes 32 blocks and one that says where they are, of 256");
         assert!(fitted.iter().all(|inode| read(&kept, *inode, 0, 4096).is_some()), "none went");
     }
