@@ -5,7 +5,7 @@
 //!   from them its action. There is one copy. A flow is written before any published index
 //!   names it and is not touched again, but for its statistics, until no index that names it can be read any more.
 //! - [`ways`]: ways to other switches.
-//! - [`book`]: what flows share, each once: ways, and beginnings of actions.
+//! - `book`: what flows share, each once: ways, and beginnings of actions.
 //! - [`zeroed`]: the memory of all of them.
 //! - [`index`]: buckets of tags, from the hash of a key to the dense index. There are two copies: the
 //!   engine's and the shadow.

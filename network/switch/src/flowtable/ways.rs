@@ -1,7 +1,7 @@
 //! Ways to other switches: each once, however many flows take it.
 //!
 //! A million flows lead to some hundred other switches, and the tunnel header is the same for all flows of one network to one switch. So
-//! it is made once a way and not once a packet, and lies in lines that all of those flows share ([`super::book`]).
+//! it is made once a way and not once a packet, and lies in lines that all of those flows share (`flowtable::book`).
 
 use super::action::{Tunnel, TunnelHeader};
 use weir_packet::encap::InnerChecksum;
