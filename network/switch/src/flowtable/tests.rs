@@ -388,15 +388,14 @@ fn flows_of_equal_actions_share_a_brief_which_lives_as_long_as_a_slot_that_the_e
 fn as_many_briefs_as_flows_fit() {
     let store = Arc::new(FlowStore::with_flows_max(rand_words(), 3000));
     let (mut shadow, engine) = Shadow::new(Arc::clone(&store));
-    let of = |number: u32| action(number);
     for number in 0..3000 {
-        shadow.insert(key(number), of(number), 0).unwrap();
+        shadow.insert(key(number), action(number), 0).unwrap();
     }
     let mut engine = swap(&mut shadow, engine);
     // Every flow replaced by one of another brief, again and again: what was is free after a swap.
     for round in 1..5 {
         for number in 0..3000 {
-            shadow.insert(key(number), of(round * 3000 + number), 0).unwrap();
+            shadow.insert(key(number), action(round * 3000 + number), 0).unwrap();
         }
         engine = swap(&mut shadow, engine);
     }
