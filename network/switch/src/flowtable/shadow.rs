@@ -240,6 +240,7 @@ impl Shadow {
         if let Some(old) = replaced {
             self.remove(old);
         }
+        // There are as many as slots, so one is left.
         let Some(brief) = self.take_brief(&action) else {
             self.free.push(slot);
             return Err(TableFull);

@@ -95,8 +95,8 @@ impl<T> Cell<T> {
     }
 }
 
-/// What the engine has seen of a flow: 16 bytes. Who reads it often enough, more than once in as many packets as the number of them holds
-/// and in an hour, misses nothing.
+/// What the engine has seen of a flow: 16 bytes. Whoever reads it once an hour at least, and once in four thousand million packets, misses
+/// nothing.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct FlowCounters {
