@@ -163,9 +163,6 @@ impl Work {
         self.read(frames, places);
         for staged in &mut self.staged[..places.len()] {
             staged.near = self.tables.prefetch_flow(&self.store, staged.hash, true);
-            if let Some(slot) = staged.near {
-                self.store.prefetch_counters(slot);
-            }
         }
         let mut done = 0;
         while done < places.len() {
@@ -195,9 +192,9 @@ impl Work {
         let mut tally = Tally::new(&lookup);
         for (passed, (place, staged)) in places.iter().zip(&mut self.staged[first..]).enumerate() {
             let Staged { near, plain, .. } = staged;
-            let Some((slot, brief)) = judge_plain(&lookup, *near, plain) else { return passed };
+            let Some((flow, brief)) = judge_plain(&lookup, *near, plain) else { return passed };
             let Some(way) = way_of(&lookup, brief) else { panic!("another hop") };
-            tally.count(slot, brief, plain, FRAME_BYTES);
+            tally.count(flow, brief, plain, FRAME_BYTES);
             // SAFETY: as above.
             #[allow(unsafe_code)]
             let buffer = unsafe { frames.at(*place) };

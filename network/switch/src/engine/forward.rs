@@ -258,7 +258,7 @@ fn judge_found<'a>(
         return Verdict::Miss(MissReason::TtlExpired, missed());
     }
     let (packets, bytes) = packet.weight(frame_bytes);
-    lookup.store.counters(slot).count(packets, bytes, lookup.now_ms, parsed.tcp_flags);
+    lookup.store.counters(slot).count(packets as u32, bytes, lookup.now_ms, parsed.tcp_flags);
     if let Some(rule) = lookup.counters.rule(action.counter) {
         rule.add(packets, bytes);
     }
@@ -275,7 +275,7 @@ pub fn count_more(
     bytes: u64,
     tcp_flags: u8,
 ) {
-    lookup.store.counters(slot).count(packets, bytes, lookup.now_ms, tcp_flags);
+    lookup.store.counters(slot).count(packets as u32, bytes, lookup.now_ms, tcp_flags);
     if let Some(rule) = lookup.counters.rule(rule) {
         rule.add(packets, bytes);
     }

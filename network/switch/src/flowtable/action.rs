@@ -147,9 +147,9 @@ impl CompiledAction {
     }
 }
 
-/// As much of an action as a plain packet needs that is not translated and goes to a port here, or to another switch: 20 bytes, which lie in
-/// one line with the flow's key. Of other flows it only says that they are others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// As much of an action as a plain packet needs that is not translated and goes to a port here, or to another switch: what is the same for
+/// all flows of one rule to one endpoint. Of other flows it only says that they are others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Brief {
     /// New Ethernet addresses as they are on the wire: destination, source.

@@ -156,7 +156,7 @@ impl Index {
             let mut bits = bucket.matches(tag);
             while bits != 0 {
                 let slot = bucket.slots[bits.trailing_zeros() as usize];
-                if store.entry(slot).key == *key {
+                if store.flow(slot).key == *key {
                     return Some(slot);
                 }
                 bits &= bits - 1;
@@ -214,7 +214,7 @@ impl Index {
     #[cfg(test)]
     pub fn share_in_first(&self, store: &FlowStore) -> f64 {
         let is_first = |place: usize, slot: u32| {
-            let hash = store.hash(&store.entry(slot).key);
+            let hash = store.hash(&store.flow(slot).key);
             self.places(hash, tag_of(hash)).0 == place
         };
         let ways = |place: usize| (0..WAYS).map(move |way| (place, way));
@@ -249,7 +249,7 @@ impl Index {
         while buckets <= buckets_max(store.flows_max()) {
             let mut grown = Index::with_buckets(buckets);
             let fits = self.slots().all(|slot| {
-                let hash = store.hash(&store.entry(slot).key);
+                let hash = store.hash(&store.flow(slot).key);
                 grown.insert(hash, slot).is_ok()
             });
             if fits {

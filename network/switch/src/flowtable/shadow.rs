@@ -1,9 +1,10 @@
 //! The writer's side of the flow table: a shadow that is changed, published by message, and got back.
 
-use super::action::{Brief, CompiledAction, CompiledHop};
+use super::action::{Brief, CompiledAction, CompiledHop, Tunnel};
+use super::book::Book;
 use super::index::{Index, ZoneKey, Zones};
-use super::store::{Entry, FlowStore};
-use super::ways::WayBook;
+use super::store::{Flow, FlowStore};
+use super::ways::{WAYS_MAX, Way};
 use std::sync::Arc;
 use weir_packet::FlowKey;
 
@@ -56,31 +57,29 @@ impl Tables {
         key: &FlowKey,
     ) -> Option<(u32, &'a CompiledAction)> {
         if let Some(slot) = near {
-            let entry = store.entry(slot);
-            if entry.key == *key {
-                return Some((slot, &entry.action));
+            if store.flow(slot).key == *key {
+                return Some((slot, store.action(slot)));
             }
         }
         self.find(store, hash, key)
     }
 
-    /// Slot and brief action of a key, if they are where [`Tables::prefetch_flow`] of these very tables thought.
+    /// The flow and brief action of a key, if they are where [`Tables::prefetch_flow`] of these very tables thought.
     #[inline]
     pub fn brief_near<'a>(
         &'a self,
         store: &'a FlowStore,
         near: Option<u32>,
         key: &FlowKey,
-    ) -> Option<(u32, &'a Brief)> {
-        let slot = near?;
-        let entry = store.entry(slot);
-        (entry.key == *key).then_some((slot, &entry.brief))
+    ) -> Option<(&'a Flow, &'a Brief)> {
+        let flow = store.flow(near?);
+        (flow.key == *key).then(|| (flow, store.brief(flow)))
     }
 
     /// The action of a slot that [`Tables::find`] of these very tables gave.
     #[inline]
     pub(crate) fn action<'a>(&'a self, store: &'a FlowStore, slot: u32) -> &'a CompiledAction {
-        &store.entry(slot).action
+        store.action(slot)
     }
 }
 
@@ -137,7 +136,8 @@ pub struct Shadow {
     free: Vec<u32>,
     /// Slots above this were never used.
     used: u32,
-    ways: WayBook,
+    briefs: Book<Brief>,
+    ways: Book<Tunnel>,
     generation: u64,
     flows: usize,
 }
@@ -145,6 +145,7 @@ pub struct Shadow {
 impl Shadow {
     /// An empty shadow, and the empty tables for the engine to start with.
     pub fn new(store: Arc<FlowStore>) -> (Shadow, Box<Tables>) {
+        let briefs = Book::new(store.slots_max());
         let shadow = Shadow {
             store,
             tables: Some(Box::default()),
@@ -152,7 +153,8 @@ impl Shadow {
             in_flight: Vec::new(),
             free: Vec::new(),
             used: 0,
-            ways: WayBook::default(),
+            briefs,
+            ways: Book::new(WAYS_MAX),
             generation: 0,
             flows: 0,
         };
@@ -174,11 +176,13 @@ impl Shadow {
         self.generation
     }
 
-    /// Bytes of the table as it is: both copies of the index, and the slots that were ever used.
+    /// Bytes of the table as it is: both copies of the index, the slots that were ever used, and what they share.
     pub fn bytes(&self) -> usize {
         // The engine's copy is as large, or smaller by what was not published yet.
         let index = self.tables.as_ref().map_or(0, |tables| tables.index.bytes());
-        2 * index + self.store.slots() * FlowStore::slot_bytes()
+        let shared = FlowStore::shared_bytes(self.briefs.peak(), self.ways.peak());
+        let notes = self.briefs.bytes() + self.ways.bytes();
+        2 * index + self.store.slots() * FlowStore::slot_bytes() + shared + notes
     }
 
     /// Flows in the shadow.
@@ -236,11 +240,12 @@ impl Shadow {
         if let Some(old) = replaced {
             self.remove(old);
         }
-        let way = match &action.hop {
-            CompiledHop::Underlay(tunnel) => self.ways.take(&self.store, tunnel),
-            CompiledHop::Port(_) | CompiledHop::External | CompiledHop::Drop => None,
+        // There are as many as slots, so one is left.
+        let Some(brief) = self.take_brief(&action) else {
+            self.free.push(slot);
+            return Err(TableFull);
         };
-        self.store.write(slot, Entry::new(key, action, way), now_ms);
+        self.store.write(slot, key, brief, action, now_ms);
         if let Err(full) = self.change(Change::Insert(self.store.hash(&key), slot)) {
             self.set_free(slot);
             return Err(full);
@@ -249,9 +254,25 @@ impl Shadow {
         Ok((slot, replaced))
     }
 
+    /// The number of an action's brief, for one more slot.
+    fn take_brief(&mut self, action: &CompiledAction) -> Option<u32> {
+        let store = &*self.store;
+        let way = match &action.hop {
+            CompiledHop::Underlay(tunnel) => {
+                // There are as many as the type of their numbers has.
+                self.ways
+                    .take(tunnel, |way| store.write_way(way as u16, Way::new(tunnel)))
+                    .map(|way| way as u16)
+            }
+            CompiledHop::Port(_) | CompiledHop::External | CompiledHop::Drop => None,
+        };
+        let brief = Brief::new(action, way);
+        self.briefs.take(&brief, |number| store.write_brief(number, brief))
+    }
+
     /// Removes a flow by its slot.
     pub fn remove(&mut self, slot: u32) {
-        let hash = self.store.hash(&self.store.entry(slot).key);
+        let hash = self.store.hash(&self.store.flow(slot).key);
         self.change_surely(Change::Remove(hash, slot));
         self.flows -= 1;
     }
@@ -295,9 +316,12 @@ impl Shadow {
 
     /// A slot that no index names may be written again.
     fn set_free(&mut self, slot: u32) {
-        if let Some(way) = self.store.entry(slot).brief.way() {
-            self.ways.give_back(&self.store, way);
+        let flow = self.store.flow(slot);
+        let brief = *self.store.brief(flow);
+        if let Some(way) = brief.way() {
+            self.ways.give_back(u32::from(way), &self.store.way(way).tunnel);
         }
+        self.briefs.give_back(flow.brief_number(), &brief);
         self.free.push(slot);
     }
 }

@@ -333,14 +333,97 @@ fn a_store_takes_as_many_flows_as_it_was_made_for() {
     assert!(shadow.bytes() > least && shadow.bytes() < 2 * least + 500 * 256, "{}", shadow.bytes());
 }
 
+/// A number that an array may consist of.
+#[repr(align(32))]
+struct Number(u64);
+
+// SAFETY: zero is a number.
+#[allow(unsafe_code)]
+unsafe impl zeroed::Zeroable for Number {}
+
 #[test]
 fn large_arrays_are_zero_and_begin_a_huge_page() {
     use zeroed::Zeroed;
-    let mut array: Zeroed<store::FlowCounters> = Zeroed::new(200_000);
+    let mut array: Zeroed<Number> = Zeroed::new(200_000);
     assert!((array.as_ptr() as usize).is_multiple_of(2 << 20));
-    assert!(array.iter().all(|counters| counters.packets.load(Ordering::Relaxed) == 0));
-    *array[199_999].bytes.get_mut() = 7;
-    assert_eq!(array[199_999].bytes.load(Ordering::Relaxed), 7);
-    let small: Zeroed<store::FlowCounters> = Zeroed::new(1);
-    assert_eq!((small.len(), small[0].packets.load(Ordering::Relaxed)), (1, 0));
+    assert!(array.iter().all(|number| number.0 == 0));
+    array[199_999].0 = 7;
+    assert_eq!(array[199_999].0, 7);
+    let small: Zeroed<Number> = Zeroed::new(1);
+    assert_eq!((small.len(), small[0].0), (1, 0));
+}
+
+/// Number and hop of the brief that a key's flow names.
+fn brief_of(tables: &Tables, store: &FlowStore, key: &FlowKey) -> (u32, u16) {
+    let slot = tables.find(store, store.hash(key), key).unwrap().0;
+    let (flow, brief) = tables.brief_near(store, Some(slot), key).unwrap();
+    (flow.brief_number(), brief.mtu)
+}
+
+#[test]
+fn flows_of_equal_actions_share_a_brief_which_lives_as_long_as_a_slot_that_the_engine_may_read() {
+    let (mut shadow, engine, store) = table();
+    let of = |mtu| CompiledAction { mtu, ..action(0) };
+    let (one, _) = shadow.insert(key(1), of(1500), 0).unwrap();
+    let (two, _) = shadow.insert(key(2), of(1500), 0).unwrap();
+    shadow.insert(key(3), of(1400), 0).unwrap();
+    let engine = swap(&mut shadow, engine);
+    let before = [1, 2, 3].map(|number| brief_of(&engine, &store, &key(number)));
+    assert_eq!(before.map(|(_, mtu)| mtu), [1500, 1500, 1400]);
+    assert!(before[0].0 == before[1].0 && before[0].0 != before[2].0);
+    shadow.remove(one);
+    shadow.remove(two);
+    shadow.insert(key(4), of(1300), 0).unwrap();
+    assert_eq!(brief_of(&engine, &store, &key(1)), before[0], "the engine still reads it");
+    let engine = swap(&mut shadow, engine);
+    let other = brief_of(&engine, &store, &key(4));
+    assert!(before.iter().all(|(number, _)| *number != other.0));
+    shadow.insert(key(5), of(1200), 0).unwrap();
+    let engine = swap(&mut shadow, engine);
+    assert_eq!(brief_of(&engine, &store, &key(5)), (before[0].0, 1200), "the number is used again");
+    assert_eq!(brief_of(&engine, &store, &key(3)), before[2]);
+}
+
+#[test]
+fn as_many_briefs_as_flows_fit() {
+    let store = Arc::new(FlowStore::with_flows_max(rand_words(), 3000));
+    let (mut shadow, engine) = Shadow::new(Arc::clone(&store));
+    for number in 0..3000 {
+        shadow.insert(key(number), action(number), 0).unwrap();
+    }
+    let mut engine = swap(&mut shadow, engine);
+    // Every flow replaced by one of another brief, again and again: what was is free after a swap.
+    for round in 1..5 {
+        for number in 0..3000 {
+            shadow.insert(key(number), action(round * 3000 + number), 0).unwrap();
+        }
+        engine = swap(&mut shadow, engine);
+    }
+    for number in 0..3000 {
+        let (slot, _) = engine.find(&store, store.hash(&key(number)), &key(number)).unwrap();
+        let (_, brief) = engine.brief_near(&store, Some(slot), &key(number)).unwrap();
+        assert_eq!(brief.counter(), 12_000 + number);
+    }
+}
+
+#[test]
+fn counters_of_a_flow_say_when_it_was_seen_before_and_behind_the_turn_of_their_time() {
+    let (mut shadow, _, store) = table();
+    // The times have 24 bits; `now` is that of another thread, a little behind or long after.
+    for seen in [0, 5, (1 << 24) - 1, 1 << 24, (1 << 24) + 7, u32::MAX - 3] {
+        let (slot, _) = shadow.insert(key(1), action(0), seen).unwrap();
+        let counters = store.counters(slot);
+        assert_eq!(counters.last_seen_ms(seen), seen);
+        for step in [0_i32, -40, 1, 999, 7_200_000] {
+            let now = seen.wrapping_add_signed(step);
+            assert_eq!(counters.last_seen_ms(now), seen, "{seen} seen from {now}");
+        }
+        let later = seen.wrapping_add(1000);
+        counters.count(u32::MAX, 1 << 40, seen, 0x12);
+        counters.count(3, 1, later, 0x01);
+        assert_eq!((counters.packets(), counters.bytes()), (2, (1 << 40) + 1));
+        assert_eq!(counters.last_seen_ms(later), later);
+        assert_eq!((counters.take_tcp_flags(), counters.take_tcp_flags()), (0x13, 0));
+        assert_eq!(counters.last_seen_ms(later), later, "taking the flags leaves the time");
+    }
 }

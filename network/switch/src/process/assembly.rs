@@ -283,7 +283,7 @@ pub(super) fn log_budget(config: &SwitchConfig) {
     let mib = |bytes: usize| bytes / (1024 * 1024);
     tracing::info!(
         flows_max,
-        flow_table_mib_max = mib(flows_max * FlowStore::slot_bytes() + 2 * Index::bytes_max(flows_max)),
+        flow_table_mib_max = mib(FlowStore::bytes_max(flows_max) + 2 * Index::bytes_max(flows_max)),
         rings_mib = mib(2 * RING_BYTES),
         socket_buffers_mib = mib(config.engine.socket_buffer_bytes as usize),
         "memory: tables grow as flows come, buffers as they fill"

@@ -15,7 +15,6 @@ use crate::flowtable::{CompiledAction, FlowStore, Shadow, Tables, ZoneKey};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use weir_model::entry::Vni;
 use weir_model::event::TurnUse;
 use weir_packet::{FlowKey, IpAddress};
@@ -34,8 +33,9 @@ struct Note {
     translated: [Option<IpAddress>; 2],
     connection: u32,
     idle_ms: u32,
-    packets: u64,
+    packets: u32,
     bytes: u64,
+    last_seen_ms: u32,
     /// Where a host sends it, for usage: the network, and whether a gateway stands in.
     destination: Option<(u32, bool)>,
     /// The turn that it uses.
@@ -151,7 +151,7 @@ impl FlowBook {
             self.forget(old);
         }
         let network = network_of(ingress, action, ports);
-        let note = note_of(ingress, key, zone_key, action, network);
+        let note = note_of(ingress, key, zone_key, action, network, now_ms);
         let slot = slot as usize;
         if self.notes.len() <= slot {
             self.notes.resize_with(slot + 1, || None);
@@ -244,11 +244,17 @@ impl FlowBook {
         for slot in bound(part)..bound(part + 1) {
             let Some(note) = &mut self.notes[slot] else { continue };
             let counters = self.store.counters(slot as u32);
-            let (packets, bytes) = (counters.packets.load(Relaxed), counters.bytes.load(Relaxed));
-            // The engine may write the old flags back: they are told twice then, which does no harm.
-            let tcp_flags = counters.tcp_flags.swap(0, Relaxed) as u8;
-            let used = FlowUse { packets: packets - note.packets, bytes: bytes - note.bytes, tcp_flags };
+            let (packets, bytes) = (counters.packets(), counters.bytes());
+            let used = FlowUse {
+                packets: packets.wrapping_sub(note.packets).into(),
+                bytes: bytes - note.bytes,
+                // Told twice they do no harm.
+                tcp_flags: counters.take_tcp_flags(),
+            };
             (note.packets, note.bytes) = (packets, bytes);
+            if used.packets > 0 {
+                note.last_seen_ms = counters.last_seen_ms(now_ms as u32);
+            }
             if note.connection != NO_CONNECTION {
                 mind.used(now_ms, note.connection, used);
             }
@@ -258,7 +264,7 @@ impl FlowBook {
             if let Some(turn) = note.turn.filter(|_| used.packets > 0) {
                 usage.use_turn(turn);
             }
-            let silent_ms = (now_ms as u32).wrapping_sub(counters.last_seen_ms.load(Relaxed));
+            let silent_ms = (now_ms as u32).wrapping_sub(note.last_seen_ms);
             // The engine's time may be a little ahead of `now_ms`: a huge difference is none.
             if silent_ms > note.idle_ms && silent_ms < u32::MAX / 2 {
                 self.remove(slot as u32);
@@ -284,7 +290,14 @@ fn zone_key(ingress: &Ingress) -> Option<ZoneKey> {
     }
 }
 
-fn note_of(ingress: &Ingress, key: FlowKey, zone: Option<ZoneKey>, action: &Action, network: u32) -> Note {
+fn note_of(
+    ingress: &Ingress,
+    key: FlowKey,
+    zone: Option<ZoneKey>,
+    action: &Action,
+    network: u32,
+    now_ms: u64,
+) -> Note {
     let from = if let Ingress::Port(port) = *ingress { Some(port) } else { None };
     let to = if let Hop::Port(port) = action.hop { Some(port) } else { None };
     let side = |side: Option<(IpAddr, u16)>| side.map(|(ip, _)| ip.into());
@@ -301,6 +314,7 @@ fn note_of(ingress: &Ingress, key: FlowKey, zone: Option<ZoneKey>, action: &Acti
         idle_ms: action.idle_ms,
         packets: 0,
         bytes: 0,
+        last_seen_ms: now_ms as u32,
         destination,
         turn: from.filter(|_| action.nat.is_some_and(|nat| nat.destination.is_some())).map(|_| TurnUse {
             vni: Vni(network),

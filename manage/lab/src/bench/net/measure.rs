@@ -143,7 +143,8 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Checks that the path carries packets, then starts the servers.
+    /// Checks that the path carries packets, starts the servers, and checks that it carries a stream: one that loses what has a partial
+    /// checksum answers pings all the same.
     pub(super) fn start(
         scope: &Scope,
         name: &str,
@@ -166,7 +167,18 @@ impl Bench {
         let mut bench =
             Self { endpoints, name: name.to_string(), tool: tool.to_vec(), stream_s, servers: Vec::new() };
         bench.start_servers(scope)?;
-        Ok(bench)
+        let options = stream::Options { duration_s: 1, ..stream::Options::default() };
+        let streamed = stream::run(&bench.endpoints.client, bench.endpoints.server_address, &options);
+        match streamed {
+            Ok(report) if report.received_bytes > 0 => Ok(bench),
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            streamed => {
+                bench.stop()?;
+                let reason = streamed.err().map_or_else(|| "no byte was received".into(), |e| e.to_string());
+                let reason = format!("{name} carries no TCP stream: {reason}");
+                Err(Error::Output { program: "iperf3", reason })
+            }
+        }
     }
 
     fn start_servers(&mut self, scope: &Scope) -> Result<()> {

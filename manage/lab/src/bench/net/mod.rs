@@ -159,8 +159,10 @@ fn set_up<'a>(
             }
             Err(Error::Interrupted) => return Err(Error::Interrupted),
             Err(error) => {
+                let complaint = path.complaint().map(|text| format!("; its log says: {text}"));
                 path.tear_down()?;
-                report.not_run.push(PathNote { text: error.to_string(), ..failed });
+                let text = format!("{error}{}", complaint.unwrap_or_default());
+                report.not_run.push(PathNote { text, ..failed });
             }
         }
     }

@@ -15,10 +15,14 @@ use super::path::{Endpoints, Path};
 use super::topology::{Hosts, TENANT_MTU_BYTES, Tenants, UNDERLAY_MTU_BYTES};
 use crate::{Daemon, Error, Netns, Program, Result, Scope, system};
 use rustix::process::Signal;
+use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const SWITCH: &str = "ovs-vswitchd";
+/// Where Debian has the build with DPDK, without which there is no segmentation offload in user space.
+const SWITCH_WITH_DPDK: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 /// How long its programs may take to answer.
 const START_BOUND: Duration = Duration::from_secs(20);
 
@@ -29,20 +33,26 @@ pub enum Mode {
     System,
     /// TAP devices for tenants, a packet socket for the underlay.
     Tap,
+    /// The same, with `userspace-tso-enable`: tenants hand super-frames and partial checksums over.
+    TapTso,
     /// AF_XDP sockets on veth pairs, in generic mode, polled by a thread on the host's core.
     AfXdp,
+    /// The same in native mode: the program is the driver's, the socket copies still.
+    AfXdpNative,
 }
 
 impl Mode {
     /// All modes.
-    pub const ALL: [Mode; 3] = [Mode::System, Mode::Tap, Mode::AfXdp];
+    pub const ALL: [Mode; 5] = [Mode::System, Mode::Tap, Mode::TapTso, Mode::AfXdp, Mode::AfXdpNative];
 
     /// Its name as a path.
     pub fn name(self) -> &'static str {
         match self {
             Mode::System => "ovs-system",
             Mode::Tap => "ovs-tap",
+            Mode::TapTso => "ovs-tap-tso",
             Mode::AfXdp => "ovs-afxdp",
+            Mode::AfXdpNative => "ovs-afxdp-native",
         }
     }
 
@@ -50,15 +60,30 @@ impl Mode {
         match self {
             Mode::System => "os",
             Mode::Tap => "ot",
+            Mode::TapTso => "og",
             Mode::AfXdp => "ox",
+            Mode::AfXdpNative => "on",
         }
+    }
+
+    fn program(self) -> &'static str {
+        if self == Mode::TapTso { SWITCH_WITH_DPDK } else { SWITCH }
+    }
+
+    fn has_tap(self) -> bool {
+        matches!(self, Mode::Tap | Mode::TapTso)
+    }
+
+    fn polls(self) -> bool {
+        matches!(self, Mode::AfXdp | Mode::AfXdpNative)
     }
 
     /// The interface settings of a port that is one end of a veth pair.
     fn veth_port(self) -> &'static [&'static str] {
         match self {
-            Mode::System | Mode::Tap => &["type=system"],
+            Mode::System | Mode::Tap | Mode::TapTso => &["type=system"],
             Mode::AfXdp => &["type=afxdp", "options:xdp-mode=generic"],
+            Mode::AfXdpNative => &["type=afxdp", "options:xdp-mode=native"],
         }
     }
 }
@@ -72,10 +97,11 @@ pub struct OpenVswitch {
 }
 
 impl OpenVswitch {
-    /// A path in `mode`, or why there is none here: not installed, or a build without AF_XDP.
+    /// A path in `mode`, or why there is none here: not installed.
     pub fn new(mode: Mode) -> Result<Self> {
-        system::require_installed(&["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ethtool"])?;
-        let text = system::run("ovs-vswitchd", &["--version"])?;
+        let program = mode.program();
+        system::require_installed(&[program, "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ethtool"])?;
+        let text = system::run(program, &["--version"])?;
         let version =
             text.lines().next().and_then(|line| line.split_whitespace().last()).unwrap_or("unknown");
         Ok(Self { mode, version: version.to_string(), daemons: Vec::new() })
@@ -97,7 +123,7 @@ impl OpenVswitch {
     }
 
     fn add_tenant(&self, switch: &Switch, host: &Netns, tenant: &Netns) -> Result<()> {
-        if self.mode == Mode::Tap {
+        if self.mode.has_tap() {
             let mtu = format!("mtu_request={TENANT_MTU_BYTES}");
             switch.vsctl(&[
                 "add-port",
@@ -144,7 +170,11 @@ impl Path for OpenVswitch {
         let ports = match self.mode {
             Mode::System => "system ports, offloads off",
             Mode::Tap => "TAP tenant ports, system underlay port",
+            Mode::TapTso => "TAP tenant ports with userspace-tso-enable, system underlay port",
             Mode::AfXdp => "AF_XDP ports in generic mode, polling thread on the host's core, offloads off",
+            Mode::AfXdpNative => {
+                "AF_XDP ports in native mode, polling thread on the host's core, offloads off"
+            }
         };
         format!(
             "Open vSwitch {} user-space datapath, Geneve, {ports}; pinned to the host's core",
@@ -170,6 +200,11 @@ impl Path for OpenVswitch {
 
     fn resume(&mut self) -> Result<()> {
         self.signal_switches(Signal::CONT)
+    }
+
+    fn complaint(&self) -> Option<String> {
+        let logs = self.daemons.iter().filter_map(|daemon| std::fs::read_to_string(daemon.log_path()).ok());
+        complaint(&logs.collect::<String>())
     }
 
     fn tear_down(&mut self) -> Result<()> {
@@ -211,12 +246,15 @@ impl Switch {
         daemons.push(server);
         let switch = Self { database };
         switch.vsctl_now(&["init"])?;
-        if mode == Mode::AfXdp {
+        if mode == Mode::TapTso {
+            switch.vsctl_now(&["set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true"])?;
+        }
+        if mode.polls() {
             let mask = format!("other_config:pmd-cpu-mask=0x{:x}", 1 << index);
             switch.vsctl_now(&["set", "Open_vSwitch", ".", &mask])?;
         }
         let core = u32::try_from(index).unwrap_or(0);
-        let vswitchd = own_folders(Program::new("ovs-vswitchd").netns(host).core(core), &folder)
+        let vswitchd = own_folders(Program::new(mode.program()).netns(host).core(core), &folder)
             .args([switch.database.clone(), format!("--unixctl={}", file("vswitchd.ctl"))]);
         let vswitchd = scope.start(&format!("{name}-vswitchd"), &vswitchd)?;
         vswitchd.wait_until("ovs-vswitchd control socket", START_BOUND, || {
@@ -245,6 +283,16 @@ impl Switch {
     fn vsctl_now(&self, args: &[&str]) -> Result<()> {
         self.vsctl(&[&["--no-wait"], args].concat())
     }
+}
+
+/// The warning or error that is most often in a log of lines `time|number|module|level|text`.
+pub(super) fn complaint(log: &str) -> Option<String> {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for line in log.lines().filter(|line| line.contains("|WARN|") || line.contains("|ERR|")) {
+        *counts.entry(line.splitn(5, '|').last()?).or_default() += 1;
+    }
+    let most = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    Some(most.0.to_string())
 }
 
 /// Its sockets, logs and database in `folder` and nowhere else.

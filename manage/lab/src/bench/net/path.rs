@@ -42,6 +42,11 @@ pub trait Path {
         Ok(())
     }
 
+    /// What its programs complain of most, if they do: why it carries nothing, perhaps.
+    fn complaint(&self) -> Option<String> {
+        None
+    }
+
     /// Ends its programs. Namespaces go with the scope.
     fn tear_down(&mut self) -> Result<()> {
         Ok(())

@@ -105,6 +105,16 @@ fn every_window_takes_every_path_and_begins_with_another() {
 }
 
 #[test]
+fn the_most_frequent_complaint_of_a_switch_is_told() {
+    let log = "2026-01-01T00:00:00.000Z|00001|bridge|INFO|ready\n\
+               2026-01-01T00:00:01.000Z|00002|netdev|WARN|once\n\
+               2026-01-01T00:00:02.000Z|00003|netdev|WARN|gnv: dropped\n\
+               2026-01-01T00:00:03.000Z|00004|netdev(handler1)|ERR|gnv: dropped\n";
+    assert_eq!(ovs::complaint(log).as_deref(), Some("gnv: dropped"));
+    assert_eq!(ovs::complaint("2026-01-01T00:00:00.000Z|00001|bridge|INFO|ready\n"), None);
+}
+
+#[test]
 fn figures_keep_three_digits() {
     assert_eq!(
         [figure(123.4), figure(12.34), figure(1.234), figure(0.0634)],

@@ -4,6 +4,7 @@
 
 use super::Lookup;
 use crate::flow::CounterIndex;
+use crate::flowtable::Flow;
 use crate::flowtable::action::{Brief, TunnelHeader};
 use crate::flowtable::ways::Way;
 use weir_packet::Plain;
@@ -11,12 +12,16 @@ use weir_packet::Plain;
 /// Bytes of both Ethernet addresses.
 pub const ADDRESSES_BYTES: usize = 12;
 
-/// What is to be done with a plain packet of a batch, and the slot of its flow, if the flow is where it was looked for and says all of
+/// What is to be done with a plain packet of a batch, and its flow, if the flow is where it was looked for and says all of
 /// it briefly. Else nothing is said: it must be parsed and judged as any other. It is counted with a [`Tally`].
 #[inline]
-pub fn judge_plain<'a>(lookup: &Lookup<'a>, near: Option<u32>, packet: &Plain) -> Option<(u32, &'a Brief)> {
-    let (slot, brief) = lookup.tables.brief_near(lookup.store, near, &packet.key)?;
-    (packet.l3_bytes <= brief.mtu && brief.is_all(packet.ttl, packet.tcp_flags)).then_some((slot, brief))
+pub fn judge_plain<'a>(
+    lookup: &Lookup<'a>,
+    near: Option<u32>,
+    packet: &Plain,
+) -> Option<(&'a Flow, &'a Brief)> {
+    let (flow, brief) = lookup.tables.brief_near(lookup.store, near, &packet.key)?;
+    (packet.l3_bytes <= brief.mtu && brief.is_all(packet.ttl, packet.tcp_flags)).then_some((flow, brief))
 }
 
 /// Changes a plain packet as its flow says, but for the Ethernet addresses, which it returns as they shall be, with what
@@ -73,7 +78,7 @@ struct Sum {
 /// it is dropped.
 pub struct Tally<'a> {
     lookup: &'a Lookup<'a>,
-    slot: u32,
+    flow: Option<&'a Flow>,
     of_flow: Sum,
     tcp_flags: u8,
     rule: CounterIndex,
@@ -85,15 +90,14 @@ impl<'a> Tally<'a> {
     #[inline]
     pub fn new(lookup: &'a Lookup<'a>) -> Tally<'a> {
         let (of_flow, of_rule) = (Sum::default(), Sum::default());
-        // No slot has this number.
-        Tally { lookup, slot: u32::MAX, of_flow, tcp_flags: 0, rule: 0, of_rule }
+        Tally { lookup, flow: None, of_flow, tcp_flags: 0, rule: 0, of_rule }
     }
 
     /// Counts a packet that [`judge_plain`] said something about.
     #[inline(always)]
-    pub fn count(&mut self, slot: u32, brief: &Brief, packet: &Plain, frame_bytes: usize) {
-        if slot != self.slot {
-            self.turn_to(slot, brief.counter());
+    pub fn count(&mut self, flow: &'a Flow, brief: &Brief, packet: &Plain, frame_bytes: usize) {
+        if !self.flow.is_some_and(|last| std::ptr::eq(last, flow)) {
+            self.turn_to(flow, brief.counter());
         }
         self.of_flow.packets += 1;
         self.of_flow.bytes += frame_bytes as u64;
@@ -101,9 +105,9 @@ impl<'a> Tally<'a> {
     }
 
     #[inline(never)]
-    fn turn_to(&mut self, slot: u32, rule: CounterIndex) {
+    fn turn_to(&mut self, flow: &'a Flow, rule: CounterIndex) {
         self.end_flow();
-        self.slot = slot;
+        self.flow = Some(flow);
         if rule != self.rule {
             self.end_rule();
             self.rule = rule;
@@ -114,9 +118,8 @@ impl<'a> Tally<'a> {
     fn end_flow(&mut self) {
         let Sum { packets, bytes } = std::mem::take(&mut self.of_flow);
         let tcp_flags = std::mem::take(&mut self.tcp_flags);
-        if packets > 0 {
-            let counters = self.lookup.store.counters(self.slot);
-            counters.count(packets.into(), bytes, self.lookup.now_ms, tcp_flags);
+        if let Some(flow) = self.flow {
+            flow.counters.count(packets, bytes, self.lookup.now_ms, tcp_flags);
             self.of_rule.packets += packets;
             self.of_rule.bytes += bytes;
         }

@@ -176,8 +176,8 @@ fn short_way(world: &World, frame: &[u8]) -> Option<Went> {
     let lookup = Lookup { tables, store, counters, now_ms: 9 };
     let mut plain = Plain::new(3, frame).unwrap();
     let near = tables.prefetch_flow(store, store.hash(&plain.key), true);
-    let (slot, brief) = judge_plain(&lookup, near, &plain)?;
-    Tally::new(&lookup).count(slot, brief, &plain, frame.len());
+    let (flow, brief) = judge_plain(&lookup, near, &plain)?;
+    Tally::new(&lookup).count(flow, brief, &plain, frame.len());
     if let Some(way) = way_of(&lookup, brief) {
         let mut buffer = [&[0; MAX_ENCAP_BYTES], frame].concat();
         let place = (MAX_ENCAP_BYTES, frame.len());
@@ -269,17 +269,16 @@ fn plain_packets_are_counted_under_their_flows_and_rules_whatever_follows_what()
         let mut tally = Tally::new(&lookup);
         for flow in order {
             let near = tables.prefetch_flow(&store, store.hash(&plains[flow].key), true);
-            let (slot, brief) = judge_plain(&lookup, near, &plains[flow]).unwrap();
-            tally.count(slot, brief, &plains[flow], 100 + flow);
+            let (found, brief) = judge_plain(&lookup, near, &plains[flow]).unwrap();
+            tally.count(found, brief, &plains[flow], 100 + flow);
         }
     }
     for (flow, plain) in plains.iter().enumerate() {
         let (slot, _) = tables.find(&store, store.hash(&plain.key), &plain.key).unwrap();
-        let (seen, times) = (store.counters(slot), order.iter().filter(|of| **of == flow).count() as u64);
-        use std::sync::atomic::Ordering::Relaxed;
-        assert_eq!(seen.packets.load(Relaxed), times);
-        assert_eq!(seen.bytes.load(Relaxed), times * (100 + flow as u64));
-        assert_eq!((seen.last_seen_ms.load(Relaxed), seen.tcp_flags.load(Relaxed)), (9, 1 << flow));
+        let (seen, times) = (store.counters(slot), order.iter().filter(|of| **of == flow).count());
+        assert_eq!(seen.packets() as usize, times);
+        assert_eq!(seen.bytes() as usize, times * (100 + flow));
+        assert_eq!((seen.last_seen_ms(9), seen.tcp_flags()), (9, 1 << flow));
     }
     let rules = [0, 1].map(|rule| counters.rule(rule).unwrap());
     assert_eq!(rules.map(|rule| (rule.packets.get(), rule.bytes.get())), [(4, 402), (6, 615)]);

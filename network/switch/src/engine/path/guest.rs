@@ -10,7 +10,7 @@
 //! Frames that go the short way one behind the other are a run. What is the same for them is done once a run: the port that they go to is
 //! looked up, the flow, its rule and the port are counted. A frame is written to a guest from its parts: a new virtio header, the Ethernet
 //! addresses from its flow, the rest from our copy; no part of the copy is written and read again soon after. So a frame's cost is
-//! two copies of which the second is short, two descriptors, a hash, and a line each of the index, the flow and its statistics.
+//! two copies of which the second is short, two descriptors, a hash, and a line each of the index and the flow.
 //!
 //! The order of frames is that of the guest, whichever way each of them goes.
 
@@ -292,9 +292,6 @@ impl Path {
         let (tables, store) = (&*self.tables, &*self.shared.store);
         for frame in staged.iter_mut().filter(|frame| frame.way != Way::Fragment) {
             frame.near = tables.prefetch_flow(store, frame.hash, frame.way == Way::Short);
-            if let Some(slot) = frame.near {
-                store.prefetch_counters(slot);
-            }
         }
     }
 
@@ -310,9 +307,9 @@ impl Path {
             if *way != Way::Short {
                 return passed;
             }
-            let Some((slot, brief)) = judge_plain(&lookup, *near, plain) else { return passed };
+            let Some((flow, brief)) = judge_plain(&lookup, *near, plain) else { return passed };
             if let Some(to) = way_of(&lookup, brief) {
-                tally.count(slot, brief, plain, *length);
+                tally.count(flow, brief, plain, *length);
                 let header = to.header(peers.inner_checksum(&to.tunnel, &Offload::Complete, lookup.now_ms));
                 let Some(from) = encapsulate_plain(arena, (*at, *length), plain, brief, header) else {
                     continue;
@@ -332,7 +329,7 @@ impl Path {
                 return passed;
             }
             let Some(to) = &mut outlet else { return passed };
-            tally.count(slot, brief, plain, *length);
+            tally.count(flow, brief, plain, *length);
             let Some(frame) = arena.get_mut(*at..*at + *length) else { continue };
             let Some((ethernet, rest)) = alter_plain(frame, plain, brief) else { continue };
             if !to.send(ethernet, rest) {

@@ -220,6 +220,23 @@ fn what_flows_carried_is_told_and_idle_ones_leave() {
 }
 
 #[test]
+fn a_flow_may_be_silent_for_longer_than_its_counters_tell_time() {
+    let mut world = world();
+    let (mut mind, mut usage) = (Listener::default(), UsageWindow::new(Label::new("h1").unwrap()));
+    const HOUR_MS: u64 = 3_600_000;
+    let long = Action { idle_ms: 10 * HOUR_MS as u32, ..action(to(1)) };
+    world.install(&Ingress::Port(3), &key("10.0.0.1", "10.0.0.2"), &long);
+    world.swap();
+    let mut scan = |world: &mut World, now_ms| world.book.scan(0, 1, now_ms, &mut mind, &mut usage);
+    let slot = world.slot(3, &key("10.0.0.1", "10.0.0.2")).unwrap();
+    world.store.counters(slot).count(1, 60, HOUR_MS as u32, 0);
+    for hour in 1..=10 {
+        assert_eq!(scan(&mut world, hour * HOUR_MS + 100), 0, "{hour}");
+    }
+    assert_eq!(scan(&mut world, 11 * HOUR_MS + 100), 1);
+}
+
+#[test]
 fn an_action_that_no_header_can_carry_is_refused() {
     let mut world = world();
     assert!(!world.install(&Ingress::Port(3), &key("10.0.0.1", "10.0.0.2"), &action(to(1 << 24))));
