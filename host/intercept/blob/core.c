@@ -187,6 +187,8 @@ static u64 before(struct thread *t, struct call *call) {
     case NR_mmap:
       if (!(call->arguments[3] & MAP_ANONYMOUS)) client_map(call->arguments[4], call->arguments[5], call->arguments[1]);
       return code_comes_in(call) ? ACT_AFTER : ACT_PASS;
+    case NR_sigprocmask: case NR_sigsuspend: case NR_epoll_pwait: case NR_epoll_pwait2: case NR_io_pgetevents: case NR_io_uring_enter:
+      return pass_masks(call); /* no client's */
     case NR_seccomp: client_stop(); return ACT_PASS;
     case NR_prctl:
       if (call->arguments[0] == PR_SET_SECCOMP) client_stop();
@@ -203,6 +205,7 @@ u64 weir_before(struct call *call) {
   if (t->usual && call->number <= NR_pwrite && weir_classes[call->number] == CALL_FILE) return client_before(call);
   weir_thread_id();
   if (weir_forked) begin_in_fork(t);
+  if (t->masked && weir_is_mask_only(t, call)) return weir_masks_unread(t, call) ? ACT_AFTER : ACT_PASS;
   weir_open_faults(t);
   u64 act = before(t, call);
   weir_close_faults(t);

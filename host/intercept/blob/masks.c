@@ -74,6 +74,18 @@ int weir_masks_faults(const struct call *call) {
   return 1;
 }
 
+/* Where every call is caught it must be read for the sake of SIGSYS. */
+int weir_is_mask_only(const struct thread *t, const struct call *call) {
+  return !t->every && (call->number == NR_sigprocmask || call->number == NR_sigsuspend);
+}
+
+/* Programs block all signals for a moment, and then put back what was: letting faults in for that would cost more than it. */
+int weir_masks_unread(struct thread *t, const struct call *call) {
+  if (call->number == NR_sigprocmask && (call->arguments[0] == SIG_UNBLOCK || !call->arguments[1])) return 0;
+  weir_doubt(t, MASK_ASKED | MASK_WAITS);
+  return 1;
+}
+
 /* A handler in between may have found that they are not. */
 void weir_unmasked(struct thread *t) {
   weir_doubt(t, MASK_ASKED);

@@ -203,14 +203,14 @@ u64 weir_signal(u64 signal, const u8 *info, u8 *context) {
     }
   }
   if (action->handler <= 1) return default_action(signal, info);
-  u64 handler = action->handler;
+  u64 handler = action->handler, blocks = action->mask | SIGNAL_BIT(signal);
   int opens = action->flags & SA_NODEFER && !(action->mask & SIGNAL_BIT(signal));
   if (action->flags & SA_RESETHAND) {
     if (is_fault(signal)) action->handler = 0;
     else if (!set(signal, &none, 0)) *action = none;
   }
   weir_note_stack(context);
-  weir_note_mask(t, action->mask | SIGNAL_BIT(signal), context);
+  weir_note_mask(t, blocks, context);
   if (opens) {
     u64 mask = SIGNAL_BIT(signal);
     SYS(NR_sigprocmask, SIG_UNBLOCK, &mask, 0, 8, 0, 0);

@@ -299,6 +299,9 @@ u64 weir_place_of_mask(const struct call *call);
 /* Whether from this call on, or while it waits, faults may be blocked: weir_unmasked is to hear when it is back. */
 int weir_masks_faults(const struct call *call);
 void weir_unmasked(struct thread *t);
+/* Of a thread that may block faults already: whether the call does nothing but say what is blocked, and the same as weir_masks_faults, without reading that. */
+int weir_is_mask_only(const struct thread *t, const struct call *call);
+int weir_masks_unread(struct thread *t, const struct call *call);
 
 /* every.c */
 void weir_every_begin(void);

@@ -113,9 +113,11 @@ static void in_handlers(int flags) {
   __asm__ volatile("mov (%0), %%al" : : "D"(16ul) : "rax", "memory");
   CHECK(handled == 1 && !blocks(SIGSEGV));
   use();
-  set(SIGUSR1, plain, flags, &faults);
-  CHECK(!raise(SIGUSR1) && came == 1);
-  use();
+  for (int once = 0; once < 2; once++) {
+    set(SIGUSR1, plain, flags | (once ? SA_RESETHAND : 0), &faults);
+    CHECK(!raise(SIGUSR1) && came == once + 1);
+    use();
+  }
 }
 
 static void while_it_waits(void) {
