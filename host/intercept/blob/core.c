@@ -57,6 +57,7 @@ static void begin_block(struct thread *t) {
   t->stack_top = (u64)t;
   t->entry = (u64)weir_entry;
   t->pass = (u64)weir_pass;
+  t->masked = MASK_ASKED;
 }
 
 /* A block with its hook stack, and a page below it that nobody may touch. Null when there is no memory. */
@@ -101,7 +102,9 @@ static u64 before_clone(struct call *call) {
     }
     if (vfork) own->vfork_child = block;
     else weir_threads = 1;
-    block->critical = block->deferred = block->id = block->kept = block->stack_taken = 0;
+    block->critical = block->deferred = block->id = block->kept = block->stack_taken = block->usual = 0;
+    block->opened = 0;
+    block->masked = own->masked ? MASK_ASKED : 0;
     block->alternate = own->alternate;
     block->alternate_bytes = vfork ? own->alternate_bytes : 0; /* a thread begins without */
     block->passive = own->passive || !(flags & CLONE_FILES);
@@ -143,20 +146,22 @@ static void patch_map(const struct call *call, u64 begin) {
   if (weir_figures.sites_left_unknown) client_unseen();
 }
 
-/* Called on the hook stack for every call that is not passed on at once. */
-u64 weir_before(struct call *call) {
-  struct thread *t = weir_thread();
-  /* Most of all calls, and those that shall cost least. A class of its own for them would cost the others more. */
-  if (call->number <= NR_pwrite && weir_classes[call->number] == CALL_FILE && t->id && !weir_forked && !t->passive)
-    return client_before(call);
-  weir_thread_id();
-  if (weir_forked) {
-    weir_forked = weir_threads = 0;
-    t->calls = 0;
-    blocks_lock = 0;
-    for (u64 i = 0; i < 64; i++) weir_clones[i].users = 0;
-    client_forked();
-  }
+static void begin_in_fork(struct thread *t) {
+  weir_forked = weir_threads = 0;
+  t->calls = 0;
+  blocks_lock = 0;
+  for (u64 i = 0; i < 64; i++) weir_clones[i].users = 0;
+  client_forked();
+}
+
+/* A call that nobody else wants: what is to be done for the sake of signals. */
+static u64 pass_masks(struct call *call) {
+  int masks = weir_masks_faults(call);
+  u64 act = weir_unblocked(call);
+  return masks && act == ACT_PASS ? ACT_AFTER : act;
+}
+
+static u64 before(struct thread *t, struct call *call) {
   switch (call->number) {
     case NR_clone: case NR_fork: case NR_vfork: return before_clone(call);
     case NR_clone3:
@@ -176,22 +181,39 @@ u64 weir_before(struct call *call) {
     }
   }
   if (weir_hidden(call)) return ACT_DONE;
-  if (t->passive) return weir_unblocked(call);
+  if (t->passive) return pass_masks(call);
   switch (call->number) {
     case NR_sigaction: return weir_sigaction(call) ? ACT_DONE : ACT_PASS;
     case NR_mmap:
       if (!(call->arguments[3] & MAP_ANONYMOUS)) client_map(call->arguments[4], call->arguments[5], call->arguments[1]);
       return code_comes_in(call) ? ACT_AFTER : ACT_PASS;
+    case NR_sigprocmask: case NR_sigsuspend: case NR_epoll_pwait: case NR_epoll_pwait2: case NR_io_pgetevents: case NR_io_uring_enter:
+      return pass_masks(call); /* no client's */
     case NR_seccomp: client_stop(); return ACT_PASS;
     case NR_prctl:
       if (call->arguments[0] == PR_SET_SECCOMP) client_stop();
       return ACT_PASS;
   }
   u64 act = client_before(call);
-  return act == ACT_PASS ? weir_unblocked(call) : act;
+  return act == ACT_PASS ? pass_masks(call) : act;
 }
 
-void weir_after(struct call *call, u64 number, i64 result) {
+/* Called on the hook stack for every call that is not passed on at once. */
+u64 weir_before(struct call *call) {
+  struct thread *t = weir_thread();
+  /* Most of all calls, and those that shall cost least. A class of its own for them would cost the others more. */
+  if (t->usual && call->number <= NR_pwrite && weir_classes[call->number] == CALL_FILE) return client_before(call);
+  weir_thread_id();
+  if (weir_forked) begin_in_fork(t);
+  if (t->masked && weir_is_mask_only(t, call)) return weir_masks_unread(t, call) ? ACT_AFTER : ACT_PASS;
+  weir_open_faults(t);
+  u64 act = before(t, call);
+  weir_close_faults(t);
+  t->usual = !t->passive && !t->masked;
+  return act;
+}
+
+static void after(struct call *call, u64 number, i64 result) {
   switch (number) {
     case NR_execve: case NR_execveat: weir_exec_failed(); return;
     case NR_mmap:
@@ -201,10 +223,25 @@ void weir_after(struct call *call, u64 number, i64 result) {
   client_after(call, number, result);
 }
 
+void weir_after(struct call *call, u64 number, i64 result) {
+  struct thread *t = weir_thread();
+  if (weir_says_mask(number)) {
+    weir_unmasked(t);
+    return;
+  }
+  weir_open_faults(t);
+  after(call, number, result);
+  weir_close_faults(t);
+}
+
 #define ALWAYS (CALL_ALWAYS | UNSEEN_HURTS << UNSEEN_SHIFT)
+/* Unseen they cost a program that blocks faults what masks.c says. */
+#define MASKS (CALL_ALWAYS | UNSEEN_HARMLESS << UNSEEN_SHIFT)
 const u8 weir_calls[CALLS_MAX] = {
     [NR_clone] = ALWAYS, [NR_fork] = ALWAYS, [NR_vfork] = ALWAYS, [NR_clone3] = ALWAYS, [NR_execve] = ALWAYS,
     [NR_execveat] = ALWAYS, [NR_sigaction] = ALWAYS, [NR_mmap] = ALWAYS, [NR_seccomp] = ALWAYS, [NR_prctl] = ALWAYS,
+    [NR_sigprocmask] = MASKS, [NR_sigsuspend] = MASKS, [NR_ppoll] = MASKS, [NR_pselect] = MASKS, [NR_epoll_pwait] = MASKS,
+    [NR_epoll_pwait2] = MASKS, [NR_io_pgetevents] = MASKS, [NR_io_uring_enter] = MASKS,
     [NR_exit] = CALL_ALWAYS | UNSEEN_HARMLESS << UNSEEN_SHIFT, /* leaves a thread's block behind */
 };
 

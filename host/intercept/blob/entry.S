@@ -10,6 +10,7 @@
 #define EVERY      %gs:72
 #define CALLS_MADE %gs:80
 #define ALTERNATE_BYTES %gs:144
+#define USUAL      %gs:152
 #define SCRATCH    88
 #define SAVED_MASK_PLACE 40
 #define RED_ZONE   128
@@ -17,6 +18,7 @@
 #define UC_STACK_BYTES 32
 #define UC_MASK    296
 #define SIGSYS_BIT 0x40000000
+#define FAULTS     0x440
 
     .text
     .globl weir_boot, weir_boot_end, weir_begin, weir_entry, weir_handler, weir_restorer, weir_copy, weir_copy_words, weir_copy_instruction, weir_copy_end
@@ -240,7 +242,7 @@ act:
 3:  lea 2(%rcx), %rcx
     jmp *%rcx
 
-/* What every.c put there: other arguments of the call, and then the registers. */
+/* What every.c put there: other arguments of the call, and then the registers, and its number. */
 on_stack:
     syscall
     mov 24(%rsp), %rdi
@@ -249,9 +251,9 @@ on_stack:
     mov 48(%rsp), %r8
     mov 56(%rsp), %r9
     mov 64(%rsp), %rcx
-    lea 72+RED_ZONE(%rsp), %rsp
-    lea 2(%rcx), %rcx
-    jmp *%rcx
+    mov 72(%rsp), %r11
+    lea 80+RED_ZONE(%rsp), %rsp
+    jmp is_back
 
 /* The call is made here, because something is to be done when it is back. */
 after:
@@ -262,6 +264,7 @@ after:
     pop %r11
     pop %rcx
     lea RED_ZONE(%rsp), %rsp
+is_back:
     cmpl $0, CRITICAL
     jne 3b
     cmpq $0, ALTERNATE_BYTES
@@ -361,6 +364,14 @@ weir_handler:
     add %rcx, %rax
     testl $0xc0000000, 8(%rax)     /* SA_RESETHAND, SA_NODEFER: done by us */
     jne 4f
+    testl $FAULTS, 24(%rax)        /* what it blocks, and what it returns to: to be noted */
+    jne 4f
+    testl $FAULTS, UC_MASK(%rdx)
+    jne 4f
+    mov $FAULTS, %r8d
+    lea -1(%rdi), %ecx
+    bt %rcx, %r8
+    jc 4f
     mov (%rax), %rax
     cmp $1, %rax
     jbe 4f
@@ -456,6 +467,7 @@ clone_back:
     mov 8(%r11), %rcx
     jmp 10f
 9:  movl $0, THREAD_ID             /* a fork: another thread id, and the only thread */
+    movl $0, USUAL
     movl $1, weir_forked(%rip)
     mov 8(%r11), %rcx
 10: cmpq $0, EVERY

@@ -17,9 +17,6 @@
 #define RED_ZONE 128ul
 #define PR_SET_DISPATCH 59
 
-/* Calls that say which signals are blocked. */
-static const u16 masking[] = {NR_sigprocmask, NR_sigsuspend, NR_ppoll, NR_pselect, NR_epoll_pwait, NR_epoll_pwait2};
-
 /* Of somebody who sent it, or of a filter. */
 static void other(u64 signal, u8 *info, u8 *context) {
   static const struct kernel_sigaction none;
@@ -27,6 +24,7 @@ static void other(u64 signal, u8 *info, u8 *context) {
   u64 mask = (*(u64 *)(context + UC_MASK) | action->mask) & ~SIGNAL_BIT(SIGSYS);
   if (action->handler > 1) {
     weir_note_stack(context);
+    weir_note_mask(weir_thread(), mask, context);
     SYS(NR_sigprocmask, SIG_SETMASK, &mask, 0, 8, 0, 0);
     ((void (*)(u64, u8 *, u8 *))action->handler)(signal, info, context);
     return;
@@ -86,7 +84,6 @@ void weir_every_begin(void) {
   t->pass = (u64)weir_pass_every;
   t->every = 1;
   weir_want(NR_exit_group, CALL_ALWAYS);
-  for (u64 i = 0; i < sizeof masking / sizeof *masking; i++) weir_want(masking[i], CALL_ALWAYS);
   SYS(NR_prctl, PR_SET_DISPATCH, 1, weir_blob, weir_written - weir_blob, 0, 0);
 }
 
@@ -95,34 +92,31 @@ struct on_stack {
   u64 mask;
   const u64 *set; /* with `bytes`: as pselect6 has it */
   u64 bytes;
-  u64 rdi, rsi, r10, r8, r9, continuation;
+  u64 rdi, rsi, r10, r8, r9, continuation, number;
 };
 
 u64 weir_unblocked(struct call *call) {
   struct thread *t = weir_thread();
-  u64 *a = call->arguments, argument, set[2] = {0, 8};
+  u64 *a = call->arguments, argument, place, bytes = 8;
   if (!t->every) return ACT_PASS;
   switch (call->number) {
     case NR_sigprocmask: argument = 1; break;
     case NR_sigsuspend: argument = 0; break;
     case NR_ppoll: argument = 3; break;
     case NR_epoll_pwait: case NR_epoll_pwait2: argument = 4; break;
-    case NR_pselect: argument = 5; break;
+    case NR_pselect: case NR_io_pgetevents: argument = 5; break;
     default: return ACT_PASS;
   }
-  if (!a[argument]) return ACT_PASS;
-  if (call->number == NR_pselect) {
-    if (weir_copy(set, (const void *)a[argument], sizeof set) || !set[0]) return ACT_PASS;
-  } else {
-    set[0] = a[argument];
-  }
-  struct on_stack new = {.bytes = set[1], .rdi = a[0], .rsi = a[1], .r10 = a[3], .r8 = a[4], .r9 = a[5], .continuation = call->continuation};
-  struct on_stack *place = (struct on_stack *)(t->user_stack - RED_ZONE - sizeof new);
-  if (weir_copy(&new.mask, (const void *)set[0], sizeof new.mask) || !(new.mask & SIGNAL_BIT(SIGSYS))) return ACT_PASS;
+  int both = argument == 5;
+  if (!(place = weir_place_of_mask(call)) || (both && weir_copy(&bytes, (const void *)(a[argument] + sizeof place), sizeof bytes))) return ACT_PASS;
+  struct on_stack new = {.bytes = bytes, .rdi = a[0], .rsi = a[1], .r10 = a[3], .r8 = a[4], .r9 = a[5], .continuation = call->continuation,
+                         .number = call->number};
+  struct on_stack *on = (struct on_stack *)(t->user_stack - RED_ZONE - sizeof new);
+  if (weir_copy(&new.mask, (const void *)place, sizeof new.mask) || !(new.mask & SIGNAL_BIT(SIGSYS))) return ACT_PASS;
   new.mask &= ~SIGNAL_BIT(SIGSYS);
-  new.set = &place->mask;
-  if (weir_copy(place, &new, sizeof new)) return ACT_PASS;
-  t->user_stack = (u64)place;
-  a[argument] = call->number == NR_pselect ? (u64)&place->set : (u64)&place->mask;
+  new.set = &on->mask;
+  if (weir_copy(on, &new, sizeof new)) return ACT_PASS;
+  t->user_stack = (u64)on;
+  a[argument] = both ? (u64)&on->set : (u64)&on->mask;
   return ACT_ON_STACK;
 }

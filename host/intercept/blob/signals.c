@@ -9,14 +9,24 @@
  * some calls more, and waits are over as if a signal had come. */
 #include "weir.h"
 
+/* For FAULTS the kernel has weir_handler though the program may have none. */
 struct kernel_sigaction weir_actions[SIGNALS];
-/* Those for which the kernel has weir_handler though the program has none. */
-#define FAULTS (SIGNAL_BIT(SIGSEGV) | SIGNAL_BIT(SIGBUS))
 
 static int is_fault(u64 signal) { return signal == SIGSEGV || signal == SIGBUS; }
 
-/* Whether an instruction made it: then it is not to be sent again, as it comes again when that is tried again. */
-static int is_made_here(u64 signal, const u8 *info) { return is_fault(signal) && *(const i32 *)(info + SI_CODE) > 0; }
+/* Whether an instruction made it: then it is not to be sent again, as it comes again when that is tried again. Memory that was found to be broken is
+ * told with such a code too, at any time. */
+static int is_made_here(u64 signal, const u8 *info) {
+  i32 code = *(const i32 *)(info + SI_CODE);
+  return is_fault(signal) && code > 0 && !(signal == SIGBUS && code == BUS_MCEERR_AO);
+}
+
+/* The same while ours runs. A thread may have sent itself one with any code while it had it blocked: it comes when ours lets faults in, right behind
+ * a system call, where nothing of ours makes one. */
+static int is_made_by_us(u64 signal, const u8 *info, u64 rip) {
+  const u8 *before = (const u8 *)rip - 2;
+  return is_made_here(signal, info) && !(rip >= (u64)weir_blob && rip < (u64)weir_written && before[0] == 0x0f && before[1] == 0x05);
+}
 
 void weir_send_again(u64 signal, const u8 *info) {
   SYS(NR_tgsigqueueinfo, SYS(NR_getpid, 0, 0, 0, 0, 0, 0), SYS(NR_gettid, 0, 0, 0, 0, 0, 0), signal, info, 0, 0);
@@ -114,9 +124,9 @@ static void keep(struct thread *t, u64 signal, const u8 *info) {
 /* The signal waits. Faults stay deliverable, as those of ours are no errors for good.
  * The mask of the frame that came first is part of those of all others: so it is what they have in common, in whatever order they come here. */
 static void defer(struct thread *t, u64 signal, const u8 *info, u64 *mask) {
-  u64 all = all_but_faults(*mask), here = all | SIGNAL_BIT(signal);
+  u64 all = all_but_faults(*mask), here = all | SIGNAL_BIT(signal), was = *mask | (t->opened & FAULTS);
   SYS(NR_sigprocmask, SIG_SETMASK, &here, 0, 8, 0, 0);
-  t->saved_mask = t->deferred ? t->saved_mask & *mask : *mask;
+  t->saved_mask = t->deferred ? t->saved_mask & was : was;
   t->deferred = 1;
   if (is_fault(signal)) keep(t, signal, info);
   else weir_send_again(signal, info);
@@ -131,6 +141,7 @@ u64 weir_flush(void) {
   t->kept = 0;
   if (t->stack_taken) SYS(NR_sigaltstack, &t->stack, 0, 0, 0, 0, 0);
   t->stack_taken = 0;
+  t->opened = 0;
   t->deferred = 0;
   return t->saved_mask;
 }
@@ -143,13 +154,20 @@ void weir_note_stack(const u8 *context) {
   t->alternate_bytes = stack->bytes;
 }
 
+/* Its handler blocks these too. What it returns to may block more than it does itself by then. */
+void weir_note_mask(struct thread *t, u64 mask, const u8 *context) {
+  if (*(const u64 *)(context + UC_MASK) & FAULTS) weir_doubt(t, MASK_RETURNS);
+  else if (mask & FAULTS) weir_doubt(t, MASK_ASKED);
+}
+
 /* All signals are blocked. If the program has another such stack by now the caller's is one as any other. */
 static void take_stack(void) {
   static const struct kernel_stack none = {.flags = SS_DISABLE};
   struct thread *t = weir_thread();
   t->stack_taken = !SYS(NR_sigaltstack, &none, &t->stack, 0, 0, 0, 0);
   if (t->stack.begin != t->alternate || t->stack.bytes != t->alternate_bytes) t->alternate_bytes = 0;
-  u64 all = all_but_faults(t->saved_mask);
+  u64 all = all_but_faults(0);
+  t->opened = t->saved_mask;
   SYS(NR_sigprocmask, SIG_SETMASK, &all, 0, 8, 0, 0);
 }
 
@@ -173,25 +191,26 @@ u64 weir_signal(u64 signal, const u8 *info, u8 *context) {
     u64 *rip = (u64 *)(context + UC_RIP);
     /* A program that has the processor stop at each instruction sees a call as one. */
     if (signal == SIGTRAP && *(const i32 *)(info + SI_CODE) == TRAP_TRACE) return 0;
-    if (t->critical && is_made_here(signal, info)) {
+    if (t->critical && is_made_by_us(signal, info, *rip)) {
       if (*rip >= (u64)weir_copy_words && *rip < (u64)weir_copy_instruction) *rip = (u64)weir_copy_instruction;
       else if (*rip == (u64)weir_copy_instruction) *rip = (u64)weir_copy_end;
       else set(signal, &none, 0);
       return 0;
     }
-    if (!is_made_here(signal, info)) {
+    if (t->critical || !is_made_here(signal, info)) {
       defer(t, signal, info, (u64 *)(context + UC_MASK));
       return 0;
     }
   }
   if (action->handler <= 1) return default_action(signal, info);
-  u64 handler = action->handler;
+  u64 handler = action->handler, blocks = action->mask | SIGNAL_BIT(signal);
   int opens = action->flags & SA_NODEFER && !(action->mask & SIGNAL_BIT(signal));
   if (action->flags & SA_RESETHAND) {
     if (is_fault(signal)) action->handler = 0;
     else if (!set(signal, &none, 0)) *action = none;
   }
   weir_note_stack(context);
+  weir_note_mask(t, blocks, context);
   if (opens) {
     u64 mask = SIGNAL_BIT(signal);
     SYS(NR_sigprocmask, SIG_UNBLOCK, &mask, 0, 8, 0, 0);

@@ -69,6 +69,9 @@ struct thread {
   u64 calls;              /* 80: made since it was told last, where every call is caught */
   u64 scratch[7];         /* 88: registers of a child, and of a call that has no stack */
   u64 alternate_bytes;    /* 144: of that stack, 0 while none did */
+  u32 usual;              /* 152: nothing is to be seen to before a call is looked at: id is known, not passive, `masked` is 0 */
+  u32 masked;             /* why faults may be blocked, see masks.c; 0 when they are not */
+  u64 opened;             /* what was blocked before faults were let in; of it only faults count */
   u32 kept;               /* a bit for each of `kept_infos` that waits */
   u32 stack_taken;        /* whether the kernel is to get `stack` back, as the alternate one */
   struct kernel_stack stack;
@@ -93,6 +96,7 @@ PLACE_OF(every, 72);
 PLACE_OF(calls, 80);
 PLACE_OF(scratch, 88);
 PLACE_OF(alternate_bytes, 144);
+PLACE_OF(usual, 152);
 /* Flags of a question and of what is told: calls from places that are of no known form are caught too. See every.c. */
 #define EVERY_CALL 1ul
 
@@ -249,16 +253,21 @@ i32 weir_ask_injector(u32 flags);
 #define SA_ONSTACK 0x08000000ul
 #define SA_NODEFER 0x40000000ul
 #define SA_RESETHAND 0x80000000ul
+#define SIG_BLOCK 0
 #define SIG_UNBLOCK 1
 #define SIG_SETMASK 2
 #define SS_DISABLE 2
 #define TRAP_TRACE 2
+#define BUS_MCEERR_AO 5
 /* Places in siginfo_t and ucontext_t on x86-64. */
 #define SI_CODE 8
 #define UC_RCX (40 + 14 * 8)
 #define UC_RIP (40 + 16 * 8)
 #define UC_STACK 16
 #define UC_MASK 296
+/* What bad pointers are found by. entry.S has them too. */
+#define FAULTS (SIGNAL_BIT(SIGSEGV) | SIGNAL_BIT(SIGBUS))
+_Static_assert(FAULTS == 0x440, "entry.S says which they are");
 
 /* What the program wants done with signals; the kernel knows handlers of ours. */
 extern struct kernel_sigaction weir_actions[SIGNALS];
@@ -268,11 +277,31 @@ i64 weir_sigaction(struct call *call);
 void weir_send_again(u64 signal, const u8 *info);
 /* A handler of the program begins: where it has an alternate stack and is there, calls are looked at otherwise. */
 void weir_note_stack(const u8 *context);
+/* The same of what it blocks. */
+void weir_note_mask(struct thread *t, u64 mask, const u8 *context);
 u64 weir_flush(void);
 u64 weir_before(struct call *call);
 void weir_after(struct call *call, u64 number, i64 result);
 u64 weir_before_on_alternate(struct call *call);
 void weir_after_on_alternate(struct call *call, u64 number, i64 result);
+
+/* masks.c */
+enum { MASK_ASKED = 1, MASK_WAITS = 2, MASK_RETURNS = 4 };
+/* Faults of this thread may be blocked from now on. */
+void weir_doubt(struct thread *t, u32 why);
+/* Before and after ours reads what the program points to: faults come in between, whatever it blocks. */
+void weir_open_faults(struct thread *t);
+void weir_close_faults(struct thread *t);
+/* Whether a call of this number may say which signals are blocked. */
+int weir_says_mask(u64 number);
+/* Where the call has that set, 0 when it says none. */
+u64 weir_place_of_mask(const struct call *call);
+/* Whether from this call on, or while it waits, faults may be blocked: weir_unmasked is to hear when it is back. */
+int weir_masks_faults(const struct call *call);
+void weir_unmasked(struct thread *t);
+/* Of a thread that may block faults already: whether the call does nothing but say what is blocked, and the same as weir_masks_faults, without reading that. */
+int weir_is_mask_only(const struct thread *t, const struct call *call);
+int weir_masks_unread(struct thread *t, const struct call *call);
 
 /* every.c */
 void weir_every_begin(void);
@@ -318,7 +347,7 @@ enum {
   NR_preadv = 295, NR_pwritev = 296, NR_tgsigqueueinfo = 297, NR_prlimit = 302, NR_sendmmsg = 307, NR_seccomp = 317,
   NR_execveat = 322, NR_copy_file_range = 326, NR_preadv2 = 327, NR_pwritev2 = 328, NR_io_uring_setup = 425,
   NR_sigsuspend = 130, NR_exit_group = 231, NR_epoll_pwait = 281, NR_epoll_pwait2 = 441, NR_pidfd_open = 434, NR_clone3 = 435, NR_close_range = 436, NR_openat2 = 437, NR_pidfd_getfd = 438, NR_statx = 332,
-  NR_sigaltstack = 131, NR_poll = 7, NR_getxattr = 191, NR_stat = 4, NR_lstat = 6, NR_access = 21, NR_select = 23, NR_flock = 73, NR_fsync = 74,
+  NR_sigaltstack = 131, NR_io_pgetevents = 333, NR_io_uring_enter = 426, NR_poll = 7, NR_getxattr = 191, NR_stat = 4, NR_lstat = 6, NR_access = 21, NR_select = 23, NR_flock = 73, NR_fsync = 74,
   NR_fdatasync = 75, NR_getdents = 78, NR_chdir = 80, NR_fchdir = 81, NR_readlink = 89, NR_fchmod = 91, NR_fchown = 93,
   NR_umask = 95, NR_setuid = 105, NR_setgid = 106, NR_geteuid = 107, NR_getegid = 108, NR_setreuid = 113, NR_setregid = 114,
   NR_setgroups = 116, NR_setresuid = 117, NR_setresgid = 119, NR_setfsuid = 122, NR_setfsgid = 123, NR_capget = 125,

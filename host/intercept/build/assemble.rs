@@ -37,7 +37,7 @@ fn assemble(core: &std::path::Path, client: &[std::path::PathBuf], out: &std::pa
     for flag in BLOB_FLAGS {
         build.flag(flag);
     }
-    let own = ["entry.S", "core.c", "signals.c", "patch.c", "find.c", "images.c", "exec.c", "every.c"].map(|name| core.join(name));
+    let own = ["entry.S", "core.c", "signals.c", "patch.c", "find.c", "images.c", "exec.c", "every.c", "masks.c"].map(|name| core.join(name));
     let objects = build.flag("-O2").files(own).files(client).compile_intermediates();
     let mut link = build.get_compiler().to_command();
     link.args(["-nostdlib", "-static-pie", "-Wl,--no-dynamic-linker,--build-id=none,--oformat=binary,-T"]);

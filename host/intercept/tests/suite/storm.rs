@@ -40,6 +40,19 @@ fn what_lies_on_an_alternate_stack_stays() {
 }
 
 #[test]
+fn bad_pointers_are_errors_whatever_is_blocked() {
+    let Some(injector) = injector("bad_pointers") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for linking in ["-pie", "-static"] {
+        let program = built(folder.path(), "blocked", linking);
+        for calls in [Calls::Known, Calls::Every] {
+            let output = intercept_for(&mut Command::new(&program), &injector, calls).output().unwrap();
+            assert_eq!(text(&output), "fine\n", "{linking} {calls:?}");
+        }
+    }
+}
+
+#[test]
 fn pieces_that_are_told_by_signals_all_arrive() {
     let Some(injector) = injector("pieces") else { return };
     let folder = tempfile::tempdir().unwrap();
