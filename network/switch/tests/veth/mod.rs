@@ -93,7 +93,7 @@ fn large_frames_of_a_pair_take_several_chunks() {
 }
 
 /// Holds an XDP program on a device in the kernel's generic mode, which lets frames pass. Argument: device.
-const GENERIC_XDP: &str = r#"
+pub const GENERIC_XDP: &str = r#"
 import ctypes, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 def bpf(command, attributes):
