@@ -147,6 +147,36 @@ fn the_kernels_vxlan_understands_af_xdp() {
     assert_nothing_refused(&lab, 0);
 }
 
+/// Sends to the UDP ports of a switch what is no datagram of one: plain, too large for one packet, and with an IP option. Argument: address.
+const NONSENSE: &str = r#"
+import os, socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("192.0.2.2", 0))
+for port in (6081, 4789):
+    for size in range(0, 200):
+        s.sendto(os.urandom(size), (sys.argv[1], port))
+    s.sendto(os.urandom(4000), (sys.argv[1], port))
+s.setsockopt(socket.IPPROTO_IP, 4, b"\x01\x01\x01\x00")
+for port in (6081, 4789):
+    s.sendto(os.urandom(100), (sys.argv[1], port))
+"#;
+
+/// What the program does not take comes by the sockets, and nonsense ends nothing, whichever way it comes.
+#[test]
+fn fragments_and_options_come_by_the_sockets_and_nonsense_harms_nobody() {
+    let Some(lab) = pair("underlay-nonsense", Encapsulation::Geneve, false, 1500, &[0]) else { return };
+    wait_for_hop(&lab, 0);
+    let counted = || (count(&lab, 0, "engine_wire_datagrams"), count(&lab, 0, "engine_underlay_receives"));
+    let (wire, sockets) = counted();
+    lab.run_python("h1", NONSENSE, &["192.0.2.1"]);
+    wait_for("all of it", || {
+        let (by_wire, by_sockets) = counted();
+        by_wire >= wire + 400 && by_sockets >= sockets + 4
+    });
+    lab.run("a", "ping -c 3 -i 0.05 -W 5 10.0.0.2");
+    bulk(&lab, 5);
+}
+
 /// Says "seen" when a frame to an Ethernet address and the UDP port of Geneve passes a device. Arguments: device, address.
 const SEES: &str = r#"
 import socket, sys

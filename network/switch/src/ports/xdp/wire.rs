@@ -3,7 +3,7 @@
 use super::{CHUNK_BYTES, Received, Socket};
 use crate::engine::wire::Wire;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Largest frame that is put together of several chunks, bytes.
 const PIECED_BYTES_MAX: usize = 16 * 1024;
@@ -72,6 +72,9 @@ impl Wire for Socket {
         if taken > 0 {
             self.give_back();
         }
+        if self.to_fill.needs_wakeup() {
+            self.wake_device();
+        }
         taken
     }
 
@@ -86,6 +89,17 @@ impl Wire for Socket {
 }
 
 impl Socket {
+    /// Has a device that found no chunk to fill look again.
+    #[cold]
+    fn wake_device(&self) {
+        // SAFETY: no memory is handed over. It fails for a device that is gone, which sending tells.
+        #[allow(unsafe_code)]
+        unsafe {
+            let (fd, flags) = (self.parts.socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT);
+            libc::recvfrom(fd, std::ptr::null_mut(), 0, flags, std::ptr::null_mut(), std::ptr::null_mut());
+        }
+    }
+
     /// Takes a frame of several chunks, or one that makes no sense; false if there is none, or it is not wanted now. One that is
     /// larger than any may be comes as no bytes, which whoever takes it counts as what it is.
     #[cold]
