@@ -138,6 +138,7 @@ pub enum UnderlayBy {
 
 impl UnderlayBy {
     /// What is usual is not written down, so that a switch of an older release reads it too.
+    #[allow(clippy::trivially_copy_pass_by_ref)]
     fn is_usual(&self) -> bool {
         *self == UnderlayBy::Sockets
     }

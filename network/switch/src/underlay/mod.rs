@@ -24,10 +24,10 @@
 //! **When it cannot be had**, the sockets carry everything: the reason is in the log and among the counters (`underlay_way`), and it
 //! is tried again, every [`RETRY`].
 //!
-//! **A hand-over** (row A30) needs no message. [`Control::leave`] takes the program off before the engine pauses: from then on the kernel
+//! **A hand-over** (row A30) needs no message. [`Control::leave`] takes the sockets from the program before the engine pauses: from then on the kernel
 //! gives every datagram to the UDP sockets, which go over. What is in the rings the engine takes out before it says that it
 //! has paused. The next process opens rings of its own when this one has ended, since a queue has one owner. If this one goes on after all,
-//! [`Control::go_on`] attaches the program again. A crash is the same without the emptying: the link ends with the process.
+//! [`Control::go_on`] gives the sockets to the program again. A crash is the same without the emptying: the link ends with the process.
 //!
 //! Limits: [`QUEUES_MAX`] queues; datagrams of further ones go to the sockets. Frames of an MTU that needs several chunks need a kernel and driver
 //! that can do so.
@@ -144,8 +144,10 @@ impl Control {
     pub fn leave(&self) {
         let mut state = self.state();
         state.leaves = true;
-        if let Some(open) = &mut state.open {
-            open.filter.detach();
+        if let Some(open) = &mut state.open
+            && let Err(error) = open.filter.rest()
+        {
+            tracing::warn!(device = open.link.name, %error, "what comes to the underlay's rings from now on is lost");
         }
     }
 
@@ -153,12 +155,11 @@ impl Control {
     pub fn go_on(&self) {
         let mut state = self.state();
         state.leaves = false;
-        if let Some(open) = &mut state.open
-            && let Err(error) = open.filter.attach()
+        if let Some(Open { filter, sockets, link, .. }) = &mut state.open
+            && let Err(error) = filter.go_on(sockets.iter().map(|socket| socket.as_fd()))
         {
-            tracing::warn!(device = open.link.name, %error, "the underlay's XDP program is not attached again");
-            state.reason =
-                format!("device '{}': attaching the XDP program again failed: {error}", open.link.name);
+            tracing::warn!(device = link.name, %error, "the underlay goes by sockets from now on");
+            state.reason = format!("putting the sockets into the map again failed: {error}");
         }
         self.wake.wake();
     }
@@ -166,8 +167,8 @@ impl Control {
     /// What is counted, by name with labels.
     pub fn counters(&self) -> Vec<(String, u64)> {
         let state = self.state();
-        let is_attached = state.open.as_ref().is_some_and(|open| open.filter.is_attached());
-        let (way, reason) = match (&state.open, is_attached) {
+        let is_on = state.open.as_ref().is_some_and(|open| open.filter.is_on());
+        let (way, reason) = match (&state.open, is_on) {
             (Some(open), true) if open.is_zero_copy => ("af-xdp-zero-copy", ""),
             (Some(_), true) => ("af-xdp-copy", ""),
             _ => ("sockets", state.reason.as_str()),

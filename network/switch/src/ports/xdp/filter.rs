@@ -3,7 +3,8 @@
 //! and frames of queues without a socket. So the host's stack, and our own UDP sockets, get what they would get without us.
 //!
 //! It is attached by a link that we hold: when the process ends, however it ends, the kernel takes the program off, and every datagram
-//! goes to the UDP sockets from then on. [`Filter::detach`] does the same while the process lives, and returns when no datagram comes any more.
+//! goes to the UDP sockets from then on. While the process lives, [`Filter::rest`] has the same effect and leaves the program where it is: many drivers
+//! stop their queues for a moment when one comes or goes.
 
 use super::program::{self, Instruction, REDIRECT_MAP, Step};
 use std::io;
@@ -25,7 +26,10 @@ pub struct Filter {
     map: Arc<OwnedFd>,
     program: OwnedFd,
     device: u32,
+    queues: u32,
     link: Option<OwnedFd>,
+    /// Its map is empty.
+    rests: bool,
 }
 
 impl Filter {
@@ -37,7 +41,7 @@ impl Filter {
         let map = program::map_of_sockets(queues).map_err(|error| ("making a map of sockets", error))?;
         let code = code(own, ports, std::os::fd::AsRawFd::as_raw_fd(&map));
         let program = program::load_xdp(&code).map_err(|error| ("loading the XDP program", error))?;
-        Ok(Filter { map: Arc::new(map), program, device, link: None })
+        Ok(Filter { map: Arc::new(map), program, device, queues, link: None, rests: false })
     }
 
     /// The map of sockets.
@@ -65,22 +69,55 @@ impl Filter {
     }
 
     /// Whether datagrams come.
-    pub fn is_attached(&self) -> bool {
-        self.link.is_some()
+    pub fn is_on(&self) -> bool {
+        self.link.is_some() && !self.rests
     }
 
-    /// Leaves all datagrams to the kernel. None comes to the sockets after this has returned; those that have come wait in the rings.
-    pub fn detach(&mut self) {
-        let Some(link) = self.link.take() else { return };
-        // It fails for a device that is gone, of which nothing comes anyway.
-        let _ = program::detach(link.as_fd());
-        drop(link);
-        // A processor may be in the midst of a look at the device's queue, with the old program: this waits until each has been through.
-        // SAFETY: no memory is handed over.
-        #[allow(unsafe_code)]
-        unsafe {
-            libc::syscall(libc::SYS_membarrier, BARRIER_GLOBAL, 0, 0);
+    /// Leaves all datagrams to the kernel, until the sockets are added again. None comes to them after this has returned; those that have
+    /// come wait in the rings.
+    ///
+    /// # Errors
+    /// What the kernel says: then datagrams may still come.
+    pub fn rest(&mut self) -> io::Result<()> {
+        self.rests = true;
+        for queue in 0..self.queues {
+            match program::take_socket(self.map.as_fd(), queue) {
+                // Some are not bound.
+                Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
+                _ => {}
+            }
         }
+        wait_for_looks();
+        Ok(())
+    }
+
+    /// Has datagrams come again after [`Filter::rest`], to the sockets of the queues in their order.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn go_on<'a>(&mut self, sockets: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<()> {
+        for (queue, socket) in sockets.enumerate() {
+            self.add(queue as u32, socket)?;
+        }
+        self.rests = false;
+        Ok(())
+    }
+
+    /// Takes the program off.
+    pub fn detach(&mut self) {
+        if let Some(link) = self.link.take() {
+            // It fails for a device that is gone, of which nothing comes anyway.
+            let _ = program::detach(link.as_fd());
+        }
+    }
+}
+
+/// A processor may be in the midst of a look at the device's queue, with what the program found before: waits until each has been through.
+fn wait_for_looks() {
+    // SAFETY: no memory is handed over.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::syscall(libc::SYS_membarrier, BARRIER_GLOBAL, 0, 0);
     }
 }
 

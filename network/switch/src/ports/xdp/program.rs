@@ -16,6 +16,7 @@ const PROG_ATTACH: libc::c_long = 8;
 const PROG_QUERY: libc::c_long = 16;
 const LINK_CREATE: libc::c_long = 28;
 const LINK_DETACH: libc::c_long = 34;
+const MAP_DELETE: libc::c_long = 3;
 
 const MAP_TYPE_SOCKETS: u32 = 17;
 const PROG_TYPE_CLASSIFIER: u32 = 3;
@@ -155,6 +156,13 @@ pub(super) fn put_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>
         flags: 0,
     };
     bpf(MAP_UPDATE, &mut update).map(drop)
+}
+
+/// Takes the socket of a queue out of a map.
+pub(super) fn take_socket(map: BorrowedFd<'_>, queue: u32) -> io::Result<()> {
+    let map = map.as_raw_fd() as u32;
+    let mut delete = MapUpdate { map, _gap: 0, key: std::ptr::from_ref(&queue) as u64, value: 0, flags: 0 };
+    bpf(MAP_DELETE, &mut delete).map(drop)
 }
 
 /// Attaches a program to a device's driver, until what is returned is closed or detached.
