@@ -104,7 +104,8 @@ fn each_refusal_has_its_reason() {
         }
         open(&frame, &ip("192.0.2.2").into())
     };
-    let cases: [(fn(&mut Vec<u8>), PacketError); 15] = [
+    type Change = fn(&mut Vec<u8>);
+    let cases: [(Change, PacketError); 15] = [
         (|frame| frame.truncate(13), PacketError::EthernetTruncated),
         (|frame| frame.truncate(33), PacketError::Ipv4Truncated),
         (|frame| frame[13] = 6, PacketError::OuterUnwanted),
