@@ -83,6 +83,7 @@ reasons! {
     NotTranslatable, "not_translatable", "packet cannot be rewritten this way: address families differ or no port field";
     BufferTooSmall, "buffer_too_small", "output buffer is too small for the packet";
     PacketTooLarge, "packet_too_large", "packet would exceed 65535 bytes";
+    OuterUnwanted, "outer_unwanted", "outer frame is no whole UDP datagram to this switch, or has IP options or fragments";
     FrameMismatch, "frame_mismatch", "the parsed description belongs to another, longer frame";
 }
 

@@ -6,7 +6,7 @@
 //! The way of a frame: [`headers::parse`] reads every field once and refuses what lies about its lengths;
 //! [`key::FlowKey`] names the flow; [`virtio::VirtioNetHeader::validate`] turns what a guest asks for into a
 //! checked [`virtio::Offload`]; [`segment`] cuts a super-frame, [`encap`] wraps the pieces; on the other side
-//! [`encap`] unwraps, [`coalesce`] joins. [`build`] answers on behalf of the network, [`rewrite`] translates.
+//! [`encap`] unwraps, [`coalesce`] joins. [`outer`] has the headers around a tunnel's, where the kernel does not make them. [`build`] answers on behalf of the network, [`rewrite`] translates.
 //!
 //! Invariants:
 //! - No function panics on any input bytes. Functions that take `(frame, &Parsed)` need the `Parsed` of that
@@ -24,6 +24,7 @@ pub mod encap;
 pub mod error;
 pub mod headers;
 pub mod key;
+pub mod outer;
 pub mod rewrite;
 pub mod segment;
 pub mod train;

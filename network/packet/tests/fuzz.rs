@@ -6,6 +6,7 @@ use weir_packet::build::{IcmpError, echo_reply, icmp_error, neighbor_advertiseme
 use weir_packet::coalesce::{Checksums, CoalesceConfig, Coalescer, Output, Place};
 use weir_packet::encap::{Encapsulation, MAX_ENCAP_BYTES, decode_geneve, decode_vxlan};
 use weir_packet::headers::{parse_arp, parse_neighbor};
+use weir_packet::outer::{OuterHeader, open};
 use weir_packet::rewrite::{
     ChecksumState, Endpoint, Rewrite, clamp_mss, decrement_ttl, parse_embedded, rewrite, rewrite_embedded,
 };
@@ -81,6 +82,43 @@ fn fuzz_answers() {
         if let Some(length) = answers.into_iter().flatten().last() {
             let answer = parse(&out[..length]).unwrap();
             assert_eq!(checksum::verify(&out[..length], &answer), Ok(()));
+        }
+    });
+}
+
+/// Outer headers: raw bytes, or a datagram of ours with some bytes changed and its IPv4 checksum made right again.
+#[test]
+fn fuzz_outer() {
+    let own = ["192.0.2.2", "2001:db8::2"].map(|text| text.parse::<std::net::IpAddr>().unwrap());
+    let from = ["192.0.2.1", "2001:db8::1"].map(|text| text.parse::<std::net::IpAddr>().unwrap());
+    let headers =
+        [0, 1].map(|family| OuterHeader::new(([2; 6], [4; 6]), from[family], own[family], 64, 6081));
+    let headers = headers.map(Option::unwrap);
+    bolero::check!().with_iterations(ITERATIONS).for_each(|input: &[u8]| {
+        let Some((&choice, rest)) = input.split_first() else { return };
+        let family = usize::from(choice >> 1 & 1);
+        let mut frame = rest.to_vec();
+        if choice & 1 == 0 {
+            let (changes, payload) = rest.split_at(rest.len().min(usize::from(choice >> 2 & 6)));
+            let header = headers[family].of(50_000, choice >> 4, &[payload], choice & 8 != 0);
+            frame = [&header[..headers[family].length()], payload].concat();
+            for change in changes.chunks_exact(2) {
+                let at = usize::from(change[0]) % frame.len();
+                frame[at] = change[1];
+            }
+            if family == 0 {
+                frame[24..26].fill(0);
+                let sum = checksum::checksum(&frame[14..34]);
+                frame[24..26].copy_from_slice(&sum.to_be_bytes());
+            }
+        }
+        if let Ok(opened) = open(&frame, &own[family].into()) {
+            assert!(opened.start <= opened.end && opened.end <= frame.len() && opened.ecn < 4);
+            // The parser of whole frames sees the same in it.
+            let parsed = parse(&frame).unwrap();
+            assert_eq!((parsed.destination_port, parsed.payload_offset), (opened.port, opened.start));
+            assert_eq!((parsed.payload_end, parsed.ecn()), (opened.end, opened.ecn));
+            assert_eq!(std::net::IpAddr::from(parsed.source), opened.sender);
         }
     });
 }

@@ -100,6 +100,9 @@ pub struct EngineConfig {
     pub source_ports: u8,
     /// Buffer of each socket, bytes.
     pub socket_buffer_bytes: u32,
+    /// How datagrams go to other switches and come from them.
+    #[serde(skip_serializing_if = "UnderlayBy::is_usual")]
+    pub underlay: UnderlayBy,
     /// Whether the checksums inside Geneve may be left to the receiving host's kernel, between switches that both
     /// take it. The outer UDP checksum protects the packet then: turn it off where the underlay cannot be trusted with that.
     pub partial_checksums: bool,
@@ -116,8 +119,28 @@ impl Default for EngineConfig {
             flows_max: FLOWS_MAX,
             source_ports: 4,
             socket_buffer_bytes: 64 * 1024 * 1024,
+            underlay: UnderlayBy::Sockets,
             partial_checksums: true,
         }
+    }
+}
+
+/// How datagrams go to other switches and come from them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnderlayBy {
+    /// By UDP sockets of the kernel.
+    #[default]
+    Sockets,
+    /// Single ones by AF_XDP, where the device of the underlay's address has it; the rest by sockets.
+    AfXdp,
+}
+
+impl UnderlayBy {
+    /// What is usual is not written down, so that a switch of an older release reads it too.
+    #[allow(clippy::trivially_copy_pass_by_ref)]
+    fn is_usual(&self) -> bool {
+        *self == UnderlayBy::Sockets
     }
 }
 

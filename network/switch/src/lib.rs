@@ -3,7 +3,7 @@
 //!
 //! Paper: Andromeda (rows A9, A11, A14, A16 to A18, A22 to A24, A27, A29 in a first form).
 //!
-//! Three threads, three rooms:
+//! Three threads, three rooms (and a fourth, [`underlay`], where the underlay is to go by AF_XDP):
 //! - `engine`: moves packets. It looks each up in the flow table ([`flow`]) and does what the
 //!   action says; it never writes the table, takes no lock and asks nobody. What it does not know
 //!   it hands to the slow path.
@@ -34,3 +34,4 @@ pub mod tables;
 #[cfg(test)]
 mod testing;
 pub mod trace;
+pub mod underlay;

@@ -154,6 +154,7 @@ pub struct Switch {
     shared: Arc<Shared>,
     control_wake: Arc<Wakeup>,
     keeper_wake: Arc<Wakeup>,
+    underlay: Option<Arc<crate::underlay::Control>>,
     threads: Vec<(&'static str, JoinHandle<io::Result<()>>)>,
     /// Waits for a process that takes over, when it is told to.
     waiting: Option<Keeper>,
@@ -369,6 +370,9 @@ impl Switch {
         self.shared.engine_wake.wake();
         self.control_wake.wake();
         self.keeper_wake.wake();
+        if let Some(underlay) = &self.underlay {
+            underlay.wake();
+        }
         let mut result = Ok(());
         let keeper = self.keeper.into_iter().map(|thread| ("upgrade", thread));
         for (name, thread) in self.threads.into_iter().chain(keeper) {
@@ -456,7 +460,7 @@ fn who(config: &SwitchConfig) -> Who {
 }
 
 /// Counters that say how things are, and do not only rise.
-const GAUGES: [&str; 19] = [
+const GAUGES: [&str; 22] = [
     "connections",
     "connections_bytes",
     "counters",
@@ -475,6 +479,9 @@ const GAUGES: [&str; 19] = [
     "questions_open",
     "sender_zones",
     "turns",
+    "underlay_hops",
+    "underlay_way",
+    "underlay_wire_queues",
     "update_us_max",
 ];
 

@@ -6,5 +6,6 @@ mod interop;
 mod lab;
 mod lives;
 mod scripts;
+mod underlay;
 mod upgrade;
 mod veth;

@@ -41,6 +41,7 @@ impl Net {
         let own = std::env::current_exe().map_err(Failure::io("finding this program"))?;
         let (mut paths, missing) = peers();
         paths.extend(Weir::with_veth_ports(&own).map(|path| Box::new(path) as Box<dyn Path>));
+        paths.push(Box::new(Weir::with_xdp_underlay(&own)));
         paths.retain(|path| self.peer.is_empty() || self.peer.iter().any(|name| name == path.name()));
         let weir: Box<dyn Path> = Box::new(Weir::new(own.clone()));
         paths.insert(0, weir);

@@ -38,6 +38,8 @@ pub struct Weir {
     short: &'static str,
     /// How its endpoints' frames reach the switch.
     ports: &'static str,
+    /// How its hosts' datagrams go to each other.
+    underlay: &'static str,
     program: PathBuf,
     daemons: Vec<Daemon>,
     /// The controller's namespace and the folder, once it runs.
@@ -47,6 +49,7 @@ pub struct Weir {
 struct Ground {
     name: &'static str,
     ports: &'static str,
+    underlay: &'static str,
     control: Netns,
     hosts: [Netns; 2],
     tenants: [Netns; 2],
@@ -57,13 +60,20 @@ struct Ground {
 impl Weir {
     /// Runs this binary.
     pub fn new(program: PathBuf) -> Weir {
-        Weir { name: "weir", short: "w", ports: "tap", program, daemons: Vec::new(), operator: None }
+        let (daemons, operator) = (Vec::new(), None);
+        Weir { name: "weir", short: "w", ports: "tap", underlay: "sockets", program, daemons, operator }
     }
 
     /// Runs this binary, with endpoints behind veth pairs: as peers of the usual ports.
     pub fn with_veth_ports(program: &std::path::Path) -> [Weir; 2] {
         let of = |name, short, ports| Weir { name, short, ports, ..Weir::new(program.to_path_buf()) };
         [of("weir-af-packet", "p", "af-packet"), of("weir-af-xdp", "x", "af-xdp")]
+    }
+
+    /// Runs this binary, with AF_XDP on the underlay: as a peer of the usual sockets.
+    pub fn with_xdp_underlay(program: &std::path::Path) -> Weir {
+        let usual = Weir::new(program.to_path_buf());
+        Weir { name: "weir-xdp-underlay", short: "u", underlay: "af-xdp", ..usual }
     }
 
     /// Runs another build, as a peer.
@@ -97,8 +107,12 @@ impl Path for Weir {
             "af-xdp" => "AF_XDP (copying) on veth pairs without offloads",
             _ => "TAP ports with TSO and USO",
         };
+        let underlay = match self.underlay {
+            "af-xdp" => "AF_XDP (copying) on the underlay",
+            _ => "UDP sockets on the underlay",
+        };
         format!(
-            "Geneve with security token, {ports}, stateful firewall, one engine thread a host, bound to the processor \
+            "Geneve with security token, {ports}, {underlay}, stateful firewall, one engine thread a host, bound to the processor \
              of its end, default settings"
         )
     }
@@ -144,6 +158,7 @@ impl Ground {
         let ground = Ground {
             name: weir.name,
             ports: weir.ports,
+            underlay: weir.underlay,
             control: netns("c")?,
             hosts: [netns("h1")?, netns("h2")?],
             tenants: [netns("t1")?, netns("t2")?],
@@ -214,9 +229,13 @@ impl Ground {
         let folder = self.folder.join(name);
         std::fs::create_dir_all(&folder).map_err(|error| Error::io("make the state directory", error))?;
         let role = if name == "g1" { "gateway" } else { "host" };
+        // The gateway is on the loopback device, and what is usual another build may not know.
+        let is_usual = role == "gateway" || self.underlay == "sockets";
+        let more = if is_usual { String::new() } else { format!(", underlay: {}", self.underlay) };
         let settings = format!(
             "name: {name}\nrole: {role}\nunderlay: {underlay}\nstateDir: {0}\nrunDir: {0}/run\n\
-             supervisor: {{stopSwitch: true}}\nmonitor: {{run: \"off\"}}\nswitch: {{engine: {{cpu: {cpu}}}}}\n",
+             supervisor: {{stopSwitch: true}}\nmonitor: {{run: \"off\"}}\n\
+             switch: {{engine: {{cpu: {cpu}{more}}}}}\n",
             folder.display()
         );
         let file = folder.join("settings.yaml");

@@ -89,6 +89,12 @@ pub fn encode_geneve(
     Ok(GENEVE_BYTES + option_bytes)
 }
 
+/// Whether a datagram that [`encode_geneve`] made must have an outer UDP checksum, because its inner one is partial.
+#[inline]
+pub fn needs_outer_checksum(datagram: &[u8]) -> bool {
+    datagram.get(1).is_some_and(|flags| flags & FLAG_CRITICAL != 0)
+}
+
 /// Reads a Geneve header and walks its options (at most 63 of 4 bytes). The header's own critical flag is a summary
 /// that a sender may get wrong; the options' critical bits decide.
 ///

@@ -1,6 +1,6 @@
 //! Encapsulation of tenant frames: VXLAN (RFC 7348) and Geneve (RFC 8926) with Weir's security token (row A18).
 //!
-//! Only the tunnel header is made here: the outer UDP, IP and Ethernet headers are the kernel's or
+//! Only the tunnel header is made here: the outer UDP, IP and Ethernet headers are the kernel's, [`crate::outer`]'s or
 //! [`crate::build::udp_datagram`]'s. Decoding is strict: a datagram that is not exactly what we speak is an error with
 //! its reason, so that a peer's mistake is counted and not guessed at.
 
@@ -10,6 +10,7 @@ mod vxlan;
 pub use geneve::{
     ACCEPTS_OPTION_TYPE, GENEVE_BYTES, GENEVE_CHECKSUM_BYTES, GENEVE_PORT, GENEVE_TOKEN_BYTES, InnerChecksum,
     PARTIAL_OPTION_TYPE, TOKEN_OPTION_CLASS, TOKEN_OPTION_TYPE, decode_geneve, encode_geneve,
+    needs_outer_checksum,
 };
 pub use vxlan::{VXLAN_BYTES, VXLAN_PORT, decode_vxlan, encode_vxlan};
 

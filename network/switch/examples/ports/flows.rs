@@ -12,7 +12,8 @@ use weir_switch::engine::path::port_zone;
 use weir_switch::engine::polling::Polling;
 use weir_switch::engine::ring::{FrameConsumer, FrameProducer, frame_ring};
 use weir_switch::engine::sys::Wakeup;
-use weir_switch::engine::transmit::{Transmit, Wire};
+use weir_switch::engine::transmit::Transmit;
+use weir_switch::engine::wire::Wires;
 use weir_switch::engine::{Channels, Command, Engine, Inject, Miss, MissLoad, Returned, Shared, Underlay};
 use weir_switch::flow::FLOWS_LIMIT;
 use weir_switch::flowtable::action::Tunnel;
@@ -45,11 +46,16 @@ pub fn source(flow: u32) -> ([u8; 4], u16) {
 
 /// The key of a flow that comes in from a port.
 pub fn key(port: usize, flow: u32) -> FlowKey {
+    key_in(port_zone(port), flow)
+}
+
+/// The key of a flow of a zone.
+pub fn key_in(zone: u32, flow: u32) -> FlowKey {
     let mut frame = frame();
     let (address, source_port) = source(flow);
     frame[SOURCE_AT..SOURCE_AT + 4].copy_from_slice(&address);
     frame[SOURCE_PORT_AT..SOURCE_PORT_AT + 2].copy_from_slice(&source_port.to_be_bytes());
-    FlowKey::new(port_zone(port), &parse(&frame).expect("a frame"))
+    FlowKey::new(zone, &parse(&frame).expect("a frame"))
 }
 
 /// To a port, with new Ethernet addresses.
@@ -135,7 +141,7 @@ pub enum To {
     /// By the kernel to these UDP ports (Geneve, VXLAN).
     Ports([u16; 2]),
     /// Without it.
-    Wire(Box<dyn Wire>),
+    Wire(Box<Wires>),
 }
 
 /// The same, with another way to other switches.
@@ -154,14 +160,17 @@ pub fn engine_to(
     let (miss_producer, misses) = frame_ring(1024, 1 << 20);
     let (injects, for_inject) = frame_ring(64, 1 << 20);
     let channels = Channels { commands: for_engine, returned, misses: miss_producer, injects: for_inject };
-    let ports = if let To::Ports(ports) = to { ports } else { [6081, 4789] };
+    let ports = if let To::Ports(ports) = &to { *ports } else { [6081, 4789] };
     let transmit = Transmit::new(
         false,
         (vec![socket()], ports[0]),
         (vec![socket()], ports[1]),
         Arc::clone(&shared.counters),
     );
-    let transmit = if let To::Wire(wire) = to { transmit.by(wire) } else { transmit };
+    let mut transmit = transmit;
+    if let To::Wire(wires) = to {
+        transmit.set_wires(Some(wires)).expect("bound sockets");
+    }
     let underlay = Underlay {
         receivers: vec![],
         transmit,

@@ -2,6 +2,7 @@
 //! stores, and anybody reads.
 
 use crate::engine::PORTS_MAX;
+use crate::engine::wire::BySockets;
 use crate::flow::CounterIndex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -117,6 +118,8 @@ labels! {
         PortWrites, "port_writes", "Writes to ports.";
         UnderlaySends, "underlay_sends", "Messages given to the underlay.";
         UnderlaySegments, "underlay_segments", "Datagrams in them.";
+        WireSegments, "wire_segments", "Datagrams of them that went by the wire, and not by a socket.";
+        WireDatagrams, "wire_datagrams", "Datagrams that came by the wire, and not by a socket.";
         UnderlayReceives, "underlay_receives", "Messages got from the underlay.";
         UnderlayDatagrams, "underlay_datagrams", "Datagrams in them.";
         SegmentationFallbacks, "segmentation_fallbacks", "Messages sent one by one, because the device would not segment.";
@@ -144,6 +147,7 @@ pub struct Counters {
     parse_errors: Box<[Pair]>,
     drops: Box<[Pair]>,
     events: Box<[Count]>,
+    by_sockets: Box<[Count]>,
     ports: Box<[PortCounters]>,
     rules: Box<[OnceLock<Box<[Pair]>>]>,
 }
@@ -154,6 +158,7 @@ impl Default for Counters {
             parse_errors: (0..PacketError::COUNT).map(|_| Pair::default()).collect(),
             drops: EngineDrop::ALL.iter().map(|_| Pair::default()).collect(),
             events: EngineEvent::ALL.iter().map(|_| Count::default()).collect(),
+            by_sockets: BySockets::ALL.iter().map(|_| Count::default()).collect(),
             ports: (0..=PORTS_MAX).map(|_| PortCounters::default()).collect(),
             rules: (0..RULE_COUNTERS_MAX / CHUNK).map(|_| OnceLock::new()).collect(),
         };
@@ -180,6 +185,12 @@ impl Counters {
     #[inline]
     pub fn event(&self, event: EngineEvent) -> &Count {
         &self.events[event as usize]
+    }
+
+    /// Of a reason why datagrams went by the sockets although there is a wire.
+    #[inline]
+    pub fn by_sockets(&self, reason: BySockets) -> &Count {
+        &self.by_sockets[reason as usize]
     }
 
     /// Of a port; [`crate::engine::EXTERNAL`] is the outside.

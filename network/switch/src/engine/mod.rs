@@ -8,7 +8,7 @@
 //!
 //! - [`forward`]: the decision about one packet.
 //! - [`path`]: a packet's way from where it comes in to where it goes out.
-//! - [`transmit`], [`receive`]: the underlay. [`port`]: the devices. [`peers`]: what other switches take. [`polling`]: when it sleeps.
+//! - [`transmit`], [`receive`]: the underlay. [`wire`]: the underlay without sockets. [`port`]: the devices. [`peers`]: what other switches take. [`polling`]: when it sleeps.
 //!   [`urgency`]: when it goes before others.
 //! - [`buffer`]: the memory. [`idle`]: what else its processor may do. [`catch_up`]: how it begins without flows.
 //! - [`ring`]: frames to and from the slow thread. [`counters`]: what is counted.
@@ -31,6 +31,7 @@ pub mod ring;
 pub mod sys;
 pub mod transmit;
 pub mod urgency;
+pub mod wire;
 
 use crate::capture::Tap;
 use crate::counters::Reason;
@@ -54,6 +55,7 @@ use urgency::{Level, Urgency};
 use weir_model::resource::Encapsulation;
 use weir_packet::virtio::VirtioNetHeader;
 use weir_packet::{FlowKey, Parsed};
+use wire::Wires;
 
 /// Most ports.
 pub const PORTS_MAX: usize = 4096;
@@ -85,6 +87,8 @@ const PAUSED_WAIT_MS: i32 = 10;
 const TOKEN_WAKE: u64 = 1 << 32;
 const TOKEN_UNDERLAY: u64 = 1 << 33;
 const TOKEN_IDLE: u64 = 1 << 34;
+/// Only wakes: wires are looked at in every turn.
+const TOKEN_WIRE: u64 = 1 << 35;
 
 /// A frame for the slow path.
 #[derive(Clone, Copy, Debug)]
@@ -145,6 +149,8 @@ pub enum Command {
     Carry,
     /// Begin with this.
     Take(Box<Carried>),
+    /// Have datagrams go by these wires where they can, or by the sockets alone. Those before go back.
+    SetWires(Option<Box<Wires>>),
     /// Do this in idle slots.
     Idle(Box<dyn idle::Idle>),
     /// End.
@@ -174,6 +180,8 @@ pub enum Returned {
     Paused,
     /// What another engine is to begin with.
     Carried(Box<Carried>),
+    /// Wires that it no longer uses; dropping them may take milliseconds, so somebody else does.
+    Wires(Box<Wires>),
 }
 
 /// How many frames of each class wait for the slow path.
@@ -377,12 +385,13 @@ impl Engine {
         }
         let now = if timeout_ms == 0 { start } else { Instant::now() };
         self.path.set_now(now);
+        let wired = self.path.serve_wires(&mut self.channels.misses);
         for event in 0..count {
             self.serve(self.events[(self.catch_up.first() + event) % count].u64);
         }
         let frames = self.serve_guests(looks);
         let injected = self.take_injects();
-        if count == 0 && frames == 0 && !injected {
+        if count == 0 && frames + wired == 0 && !injected {
             let gave = self.slots.idle();
             if looks && !gave && !self.polling.is_alone() {
                 std::thread::yield_now();
@@ -405,6 +414,9 @@ impl Engine {
         if self.pause == Pause::Asked {
             self.pause = Pause::Yes;
             self.end_last(Instant::now());
+            self.path.set_now(Instant::now());
+            self.path.rest_wires(&mut self.channels.misses);
+            self.end_turn();
             self.give_back(Returned::Paused);
         }
         let wait_ms = if self.channels.injects.peek().is_some() { 0 } else { PAUSED_WAIT_MS };
@@ -449,7 +461,7 @@ impl Engine {
 
     /// Whether frames of the slow path were left over, or a guest may have more.
     fn is_behind(&self) -> bool {
-        self.path.ports.has_hot() || self.channels.injects.peek().is_some()
+        self.path.ports.has_hot() || self.path.wires_behind() || self.channels.injects.peek().is_some()
     }
 
     fn serve(&mut self, token: u64) {
@@ -461,6 +473,7 @@ impl Engine {
                 self.take_injects();
             }
             TOKEN_IDLE => self.slots.readable(),
+            token if token >= TOKEN_WIRE => {}
             token if token >= TOKEN_UNDERLAY => self.serve_underlay((token - TOKEN_UNDERLAY) as usize),
             port => self.serve_port(port as usize),
         }
@@ -547,6 +560,7 @@ impl Engine {
                     self.catch_up.begin();
                     None
                 }
+                Command::SetWires(wires) => self.set_wires(wires).map(Returned::Wires),
                 Command::Carry => Some(Returned::Carried(Box::new(self.path.carried()))),
                 Command::Take(carried) => {
                     self.path.carry(*carried);
@@ -571,8 +585,23 @@ impl Engine {
         }
     }
 
+    fn set_wires(&mut self, wires: Option<Box<Wires>>) -> Option<Box<Wires>> {
+        let old = self.path.set_wires(wires);
+        old.iter().flat_map(|old| old.fds()).for_each(|fd| self.poller.remove(fd));
+        if let Some(wires) = self.path.wires() {
+            for (number, fd) in wires.fds().enumerate() {
+                // It fails for no socket that is open.
+                let _ = self.poller.add(fd, TOKEN_WIRE + number as u64);
+            }
+        }
+        old
+    }
+
     /// Has the ports go on where their rings stand: another process may have worked with them.
     fn go_on(&mut self) {
+        if let Some(wires) = self.path.wires() {
+            wires.rest(false);
+        }
         for port in self.path.ports.go_on() {
             self.path.ports.unwatch(port, &self.poller);
             self.give_back(Returned::PortFailed(port));

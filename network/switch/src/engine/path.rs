@@ -23,6 +23,7 @@ use super::ring::FrameProducer;
 use super::sys;
 use super::transmit::Transmit;
 use super::urgency::BULK_FRAME_BYTES;
+use super::wire::Wires;
 use super::{Carried, EXTERNAL, Inject, Miss, PORTS_MAX, SENDER_CLASSES, Shared, ingress_of};
 use crate::capture::{Outer, Taps};
 use crate::counters::Reason;
@@ -109,6 +110,8 @@ pub struct Path {
     arena_used: usize,
     underlay: IpAddr,
     underlay_ports: [u16; 2],
+    /// A look at a wire found as much as it takes at once.
+    wires_behind: bool,
     now: Instant,
     now_ms: u32,
     /// Frames of a virtual machine that are taken at once.
@@ -151,6 +154,7 @@ impl Path {
             arena_used: 0,
             underlay,
             underlay_ports,
+            wires_behind: false,
             now: Instant::now(),
             now_ms: 0,
             batch,
@@ -205,6 +209,23 @@ impl Path {
     pub fn swap(&mut self, tables: Box<Tables>) -> Box<Tables> {
         self.last_flow.clear();
         std::mem::replace(&mut self.tables, tables)
+    }
+
+    /// Has datagrams go by wires where they can; returns those before, or these if they cannot be had.
+    pub fn set_wires(&mut self, wires: Option<Box<Wires>>) -> Option<Box<Wires>> {
+        self.flush();
+        self.transmit.set_wires(wires).unwrap_or_default()
+    }
+
+    /// The wires, if there are some.
+    pub fn wires(&mut self) -> Option<&mut Wires> {
+        self.transmit.wires()
+    }
+
+    /// Whether there is more in the wires than was taken in the last look.
+    #[inline]
+    pub fn wires_behind(&self) -> bool {
+        self.wires_behind
     }
 
     /// Sends what is gathered. Returns whether the slow thread has something new to do.

@@ -119,6 +119,16 @@ impl RawAddress {
     }
 }
 
+/// The UDP port that a socket is bound to.
+///
+/// # Errors
+/// What the kernel says.
+pub fn own_port(socket: BorrowedFd<'_>) -> io::Result<u16> {
+    let name = rustix::net::getsockname(socket)?;
+    let address = SocketAddr::try_from(name).map_err(io::Error::from)?;
+    Ok(address.port())
+}
+
 /// Room for the control data of one message.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]

@@ -10,14 +10,17 @@
 //! - After [`Transmit::flush`] no pointer is held. Whoever appends flushes before the frames' memory is
 //!   used again.
 //!
-//! A [`Wire`] takes the place of the sockets where datagrams do not go by the kernel.
+//! Where there are [`Wires`], what is not cut from a super-frame goes by them, and by the sockets what they cannot carry ([`by_wire`]).
 //!
 //! The UDP source port tells the underlay which flows belong together. One socket has one port, so flows
 //! are spread by their hash over a few sockets (`source_ports`); one port a flow would need a raw socket
 //! and give up the kernel's segmentation.
 
+mod by_wire;
+
 use super::counters::{Counters, EngineDrop, EngineEvent};
 use super::sys::{self, Control, RawAddress};
+use super::wire::{Wire, Wires};
 use crate::flowtable::action::Tunnel;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -52,6 +55,8 @@ struct Unit {
     bytes: usize,
     /// A shorter datagram ended it.
     closed: bool,
+    /// Its datagrams were cut from a super-frame.
+    cut: bool,
     pieces: [libc::iovec; PIECES_MAX],
     pieces_used: usize,
     control: Control,
@@ -68,14 +73,16 @@ impl Unit {
             segments: 0,
             bytes: 0,
             closed: false,
+            cut: false,
             pieces: [sys::piece(&[]); PIECES_MAX],
             pieces_used: 0,
             control: Control::default(),
         }
     }
 
-    fn takes(&self, ecn: u8, length: usize, bytes_max: usize) -> bool {
+    fn takes(&self, ecn: u8, length: usize, bytes_max: usize, cut: bool) -> bool {
         !self.closed
+            && self.cut == cut
             && self.ecn == ecn
             && length <= self.segment_bytes
             && self.segments < SEGMENTS_MAX
@@ -86,21 +93,16 @@ impl Unit {
 /// The sockets of one format.
 struct Sockets {
     fds: Vec<OwnedFd>,
+    /// UDP port of the receivers.
     port: u16,
-}
-
-/// What carries datagrams in the kernel's place: memory that another thread, or a device, reads. It makes the outer headers itself.
-pub trait Wire: Send {
-    /// Copies a datagram, which is `pieces` one behind the other, for the receiver. Returns whether there was room.
-    fn put(&mut self, receiver: IpAddr, format: Encapsulation, ecn: u8, pieces: &[&[u8]]) -> bool;
-    /// Shows the other side what was put since the last time.
-    fn show(&mut self);
+    /// Their own UDP ports, once there is a wire, which uses the same.
+    own_ports: Vec<u16>,
 }
 
 /// See the module.
 pub struct Transmit {
     sockets: [Sockets; 2],
-    wire: Option<Box<dyn Wire>>,
+    wires: Option<Box<Wires>>,
     is_v6: bool,
     units: Vec<Unit>,
     units_used: usize,
@@ -129,10 +131,10 @@ impl Transmit {
         vxlan: (Vec<OwnedFd>, u16),
         counters: Arc<Counters>,
     ) -> Transmit {
-        let sockets = |(fds, port): (Vec<OwnedFd>, u16)| Sockets { fds, port };
+        let sockets = |(fds, port): (Vec<OwnedFd>, u16)| Sockets { fds, port, own_ports: Vec::new() };
         Transmit {
             sockets: [sockets(geneve), sockets(vxlan)],
-            wire: None,
+            wires: None,
             is_v6,
             units: (0..UNITS_MAX).map(|_| Unit::empty()).collect(),
             units_used: 0,
@@ -142,10 +144,30 @@ impl Transmit {
         }
     }
 
-    /// Has datagrams go by a wire, and not by the sockets.
-    #[must_use]
-    pub fn by(self, wire: Box<dyn Wire>) -> Transmit {
-        Transmit { wire: Some(wire), ..self }
+    /// Has datagrams go by wires where they can, or by the sockets alone; returns the wires before.
+    ///
+    /// # Errors
+    /// A socket does not say which port it has; nothing has changed.
+    pub fn set_wires(&mut self, wires: Option<Box<Wires>>) -> io::Result<Option<Box<Wires>>> {
+        if wires.is_some() {
+            for sockets in &mut self.sockets {
+                let ports = sockets.fds.iter().map(|fd| sys::own_port(fd.as_fd()));
+                sockets.own_ports = ports.collect::<io::Result<_>>()?;
+            }
+        }
+        Ok(std::mem::replace(&mut self.wires, wires))
+    }
+
+    /// The wires, if there are some.
+    #[inline]
+    pub fn wires(&mut self) -> Option<&mut Wires> {
+        self.wires.as_deref_mut()
+    }
+
+    /// The wire of a queue.
+    #[inline]
+    pub fn wire(&mut self, queue: usize) -> Option<&mut dyn Wire> {
+        self.wires.as_deref_mut()?.queue(queue)
     }
 
     fn bytes_max(&self) -> usize {
@@ -181,6 +203,39 @@ impl Transmit {
         header_bytes: usize,
         payload: &[u8],
     ) {
+        // SAFETY: the caller's promise.
+        unsafe { self.append_one(tunnel, flow_hash, ecn, header_bytes, payload, false) };
+    }
+
+    /// The same, for a datagram that was cut from a super-frame.
+    ///
+    /// # Safety
+    /// As [`Transmit::append`].
+    #[inline]
+    #[allow(unsafe_code)]
+    pub unsafe fn append_cut(
+        &mut self,
+        tunnel: &Tunnel,
+        flow_hash: u64,
+        ecn: u8,
+        header_bytes: usize,
+        payload: &[u8],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { self.append_one(tunnel, flow_hash, ecn, header_bytes, payload, true) };
+    }
+
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    unsafe fn append_one(
+        &mut self,
+        tunnel: &Tunnel,
+        flow_hash: u64,
+        ecn: u8,
+        header_bytes: usize,
+        payload: &[u8],
+        cut: bool,
+    ) {
         let length = header_bytes + payload.len();
         if tunnel.receiver.is_ipv6() != self.is_v6 {
             self.counters.dropped(EngineDrop::UnderlayFamily).add(1, length as u64);
@@ -190,7 +245,7 @@ impl Transmit {
             self.counters.dropped(EngineDrop::UnderlayTooBig).add(1, length as u64);
             return;
         }
-        let unit = self.unit_for(tunnel, flow_hash, ecn, length, header_bytes);
+        let unit = self.unit_for(tunnel, flow_hash, ecn, length, header_bytes, cut);
         // `unit_for` may have flushed: then the header was moved to the front.
         let header = &self.headers[self.headers_used..self.headers_used + header_bytes];
         let unit = &mut self.units[unit];
@@ -237,7 +292,7 @@ impl Transmit {
         let mut rest = datagrams;
         while !rest.is_empty() {
             let first = rest.len().min(segment_bytes);
-            let unit = self.unit_for(tunnel, flow_hash, ecn, first, 0);
+            let unit = self.unit_for(tunnel, flow_hash, ecn, first, 0, true);
             let unit = &mut self.units[unit];
             let room = (SEGMENTS_MAX - unit.segments).min((bytes_max - unit.bytes) / first);
             // A shorter one than those that are there ends the message.
@@ -261,6 +316,7 @@ impl Transmit {
         ecn: u8,
         length: usize,
         header_bytes: usize,
+        cut: bool,
     ) -> usize {
         let format = format_index(tunnel.format);
         let among = self.sockets[format].fds.len();
@@ -271,7 +327,7 @@ impl Transmit {
             .iter()
             .rposition(|unit| unit.socket == socket && unit.receiver == tunnel.receiver);
         if let Some(index) = newest
-            && self.units[index].takes(ecn, length, bytes_max)
+            && self.units[index].takes(ecn, length, bytes_max, cut)
         {
             return index;
         }
@@ -291,6 +347,7 @@ impl Transmit {
         unit.segments = 0;
         unit.bytes = 0;
         unit.closed = false;
+        unit.cut = cut;
         unit.pieces_used = 0;
         self.units_used += 1;
         self.units_used - 1
@@ -298,11 +355,8 @@ impl Transmit {
 
     /// Sends all that is gathered.
     pub fn flush(&mut self) {
-        if let Some(wire) = &mut self.wire {
-            for unit in &self.units[..self.units_used] {
-                put_on(&mut **wire, unit, &self.counters);
-            }
-            wire.show();
+        if self.wires.is_some() {
+            self.flush_by_wire();
             self.units_used = 0;
             self.headers_used = 0;
             return;
@@ -395,6 +449,7 @@ fn fill_message(message: &mut libc::mmsghdr, unit: &mut Unit, is_v6: bool) {
 }
 
 /// The datagrams of a unit. Each is a header and a payload, one of them, or a part of a run.
+#[derive(Clone)]
 struct Datagrams<'a> {
     unit: &'a Unit,
     number: usize,
@@ -444,38 +499,23 @@ impl Unit {
     }
 }
 
-/// Puts each datagram of a unit on a wire.
-fn put_on(wire: &mut dyn Wire, unit: &Unit, counters: &Counters) {
-    let format = if unit.socket >> 8 == 0 { Encapsulation::Geneve } else { Encapsulation::Vxlan };
-    let (mut sent, mut lost, mut lost_bytes) = (0, 0, 0);
-    for (pieces, used, length) in unit.datagrams() {
-        let slices = pieces.map(|piece| match piece.iov_len {
-            // Those that are not used have no bytes and are not looked at.
-            0 => &[][..],
-            // SAFETY: the pieces point to headers of the transmitter and to frames that the callers of `append` keep until
-            // this flush is over.
-            #[allow(unsafe_code)]
-            bytes => unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), bytes) },
-        });
-        if wire.put(unit.receiver, format, unit.ecn, &slices[..used]) {
-            sent += 1;
-        } else {
-            (lost, lost_bytes) = (lost + 1, lost_bytes + length as u64);
-        }
-    }
-    counters.event(EngineEvent::UnderlaySends).add(1);
-    counters.event(EngineEvent::UnderlaySegments).add(sent);
-    if lost > 0 {
-        counters.dropped(EngineDrop::UnderlayFull).add(lost, lost_bytes);
-    }
-}
-
 /// Sends each datagram of a unit by itself.
 fn send_singly(fd: BorrowedFd<'_>, unit: &Unit, is_v6: bool, counters: &Counters) {
+    send_these(fd, unit, unit.datagrams(), is_v6, counters);
+}
+
+/// Sends some datagrams of a unit.
+fn send_these(
+    fd: BorrowedFd<'_>,
+    unit: &Unit,
+    datagrams: impl Iterator<Item = Datagram>,
+    is_v6: bool,
+    counters: &Counters,
+) {
     let mut control = Control::default();
     let control_bytes = control.for_send(None, unit.ecn, is_v6);
     let mut address = unit.address;
-    for (mut pieces, used, length) in unit.datagrams() {
+    for (mut pieces, used, length) in datagrams {
         let mut message = [sys::empty_message()];
         let header = &mut message[0].msg_hdr;
         header.msg_name = (&raw mut address).cast();

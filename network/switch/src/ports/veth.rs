@@ -12,6 +12,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 /// `ETHTOOL_STXCSUM`: whether a device may leave checksums to be done.
 const CHECKSUMS: u32 = 0x17;
+/// `ETHTOOL_GCHANNELS`: how many queues a device has.
+const CHANNELS: u32 = 0x3c;
 /// `ETHTOOL_STSO`, `ETHTOOL_SGSO`: segmentation, which needs the former. The kernel has fixed them where the other end has an XDP program.
 const SEGMENTATION: [u32; 2] = [0x1f, 0x24];
 
@@ -26,6 +28,7 @@ struct Request {
 union Rest {
     flags: libc::c_short,
     data: *mut Value,
+    channels: *mut Channels,
     all: [u8; 24],
 }
 
@@ -34,6 +37,18 @@ union Rest {
 struct Value {
     command: u32,
     data: u32,
+}
+
+/// `ethtool_channels`: most of each kind, then as many as there are.
+#[repr(C)]
+#[allow(dead_code)] // the kernel reads and writes them
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
 }
 
 fn request(name: &str, rest: Rest) -> Result<Request, PortError> {
@@ -109,4 +124,19 @@ pub fn set_up(name: &str, up: bool) -> Result<(), PortError> {
     let is_up = libc::IFF_UP as libc::c_short;
     request.rest.flags = if up { flags | is_up } else { flags & !is_up };
     ask(name, "setting its flags", libc::SIOCSIFFLAGS, &mut request)
+}
+
+/// How many queues a device of the thread's namespace receives by; one, if its driver does not say.
+///
+/// # Errors
+/// [`PortError::NoDevice`], [`PortError::Refused`].
+pub fn queues(name: &str) -> Result<u32, PortError> {
+    let mut channels =
+        Channels { command: CHANNELS, most: [0; 4], receive: 0, transmit: 0, other: 0, combined: 0 };
+    let mut request = request(name, Rest { channels: &raw mut channels })?;
+    match ask(name, "reading its queues", libc::SIOCETHTOOL, &mut request) {
+        Ok(()) => Ok(channels.receive.saturating_add(channels.combined).max(1)),
+        Err(PortError::Refused { source, .. }) if source.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+        Err(error) => Err(error),
+    }
 }

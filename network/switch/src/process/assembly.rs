@@ -2,7 +2,7 @@
 
 use super::given::{Given, Outside, Sockets, copies, gate_opener, open_numbers, underlay_of};
 use super::{Secrets, Switch, SwitchError, read_identity, system, who};
-use crate::config::SwitchConfig;
+use crate::config::{SwitchConfig, UnderlayBy};
 use crate::control::clients::ControlCounters;
 use crate::control::{Control, REQUESTS_MAX};
 use crate::engine::counters::Counters;
@@ -24,6 +24,8 @@ use crate::slow::handover::HandoverPort;
 use crate::slow::mind::Mind;
 use crate::slow::ports::{Arrived, PortBook};
 use crate::slow::{EngineLink, Identity, Parts, ReadKey, Slow};
+use crate::underlay::{Settings, Underlay as Wired};
+use rustix::net::sockopt;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -47,6 +49,7 @@ pub(super) struct Assembly<M> {
     shared: Arc<Shared>,
     keeper: Keeper,
     pub(super) counters: Arc<HandoverCounters>,
+    wired: Option<Wired>,
     left: Arc<AtomicBool>,
     lock: OwnedFd,
 }
@@ -57,6 +60,7 @@ pub(super) struct Running {
     control: Control,
     shared: Arc<Shared>,
     keeper: Keeper,
+    wired: Option<Wired>,
     left: Arc<AtomicBool>,
     lock: OwnedFd,
 }
@@ -80,6 +84,7 @@ impl<M: Mind + 'static> Assembly<M> {
             senders: copy(&given.senders)?,
         };
         let (found, start_taken) = (given.found, given.taken);
+        let wired = wired(config, &given.senders, &link, &shared)?;
         let underlay = underlay(config, given.receivers, given.senders, &shared.counters);
         let mut store = given.store;
         let kept = fixed.receivers.iter().chain(&fixed.senders).map(|(socket, _)| socket.try_clone());
@@ -122,6 +127,7 @@ impl<M: Mind + 'static> Assembly<M> {
             control: counters,
             shared: Arc::clone(&shared),
             handover: HandoverPort { asks, counters: Arc::clone(&handed), left: Arc::clone(&left) },
+            underlay: wired.as_ref().map(|wired| Arc::clone(wired.control())),
         };
         let slow = Slow::new(parts).map_err(system("starting the slow path"))?;
         let keeper = Keeper {
@@ -135,7 +141,7 @@ impl<M: Mind + 'static> Assembly<M> {
             path: config.run_dir.join(UPGRADE_SOCKET),
         };
         let (counters, lock) = (handed, given.lock);
-        Ok(Assembly { slow, found, engine, control, shared, keeper, counters, left, lock })
+        Ok(Assembly { slow, found, engine, control, shared, keeper, counters, wired, left, lock })
     }
 
     pub(super) fn run_engine(self, config: &SwitchConfig) -> Result<(Running, Slow<M>), SwitchError> {
@@ -146,8 +152,8 @@ impl<M: Mind + 'static> Assembly<M> {
             }
             engine.run()
         })?;
-        let Assembly { slow, control, shared, keeper, left, lock, .. } = self;
-        Ok((Running { engine, control, shared, keeper, left, lock }, slow))
+        let Assembly { slow, control, shared, keeper, wired, left, lock, .. } = self;
+        Ok((Running { engine, control, shared, keeper, wired, left, lock }, slow))
     }
 }
 
@@ -179,13 +185,21 @@ impl Running {
         let control_wake = control.waker();
         self.keeper.outside = outside.map(|outside| (outside.name, outside.device));
         let keeper_wake = Arc::clone(&self.keeper.wake);
-        let threads = vec![
+        let mut threads = vec![
             self.engine,
             spawn("slow", move || slow.run())?,
             spawn("control", move || control.run(&stop.stop))?,
         ];
+        let wired = self.wired.as_ref().map(|wired| Arc::clone(wired.control()));
+        if let Some(underlay) = self.wired {
+            threads.push(spawn("underlay", move || {
+                underlay.run();
+                Ok(())
+            })?);
+        }
         Ok(Switch {
             shared: self.shared,
+            underlay: wired,
             control_wake,
             keeper_wake,
             threads,
@@ -263,6 +277,27 @@ pub(super) fn underlay(
     let ports = [config.geneve_port, config.vxlan_port];
     let partial_checksums = config.engine.partial_checksums;
     Underlay { receivers, transmit, address, ports, partial_checksums }
+}
+
+/// The underlay without sockets, if the settings want it.
+fn wired(
+    config: &SwitchConfig,
+    senders: &Sockets,
+    link: &EngineLink,
+    shared: &Arc<Shared>,
+) -> Result<Option<Wired>, SwitchError> {
+    let Some((socket, _)) = senders.first().filter(|_| config.engine.underlay == UnderlayBy::AfXdp) else {
+        return Ok(None);
+    };
+    let address = config.underlay;
+    let hop_limit = match address.is_ipv6() {
+        true => sockopt::ipv6_unicast_hops(socket),
+        false => sockopt::ip_ttl(socket).map(|limit| limit as u8),
+    };
+    let hop_limit = hop_limit.map_err(|error| system("reading a socket's hop limit")(error.into()))?;
+    let settings = Settings { address, ports: [config.geneve_port, config.vxlan_port], hop_limit };
+    let wired = Wired::new(settings, link.commands.clone(), Arc::clone(shared));
+    wired.map(Some).map_err(system("making a wakeup"))
 }
 
 pub(super) fn port_book(shared: &Arc<Shared>) -> Result<PortBook, SwitchError> {

@@ -100,6 +100,18 @@ fn unknown_settings_are_refused() {
 }
 
 #[test]
+fn the_usual_underlay_is_not_written_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    let value = serde_json::to_value(&config).unwrap();
+    assert_eq!(value["engine"].get("underlay"), None, "a switch of an older release reads it");
+    config.engine.underlay = crate::config::UnderlayBy::AfXdp;
+    let value = serde_json::to_value(&config).unwrap();
+    assert_eq!(value["engine"]["underlay"], "af-xdp");
+    assert_eq!(serde_json::from_value::<SwitchConfig>(value).unwrap(), config);
+}
+
+#[test]
 fn the_lock_is_for_one() {
     let dir = tempfile::tempdir().unwrap();
     let first = lock(dir.path()).unwrap();

@@ -139,6 +139,9 @@ impl<M: Mind> Slow<M> {
         }
         self.ports.thaw();
         self.mind.note_changes(false);
+        if let Some(underlay) = &self.underlay {
+            underlay.go_on();
+        }
         self.command(Command::Resume)?;
         Ok(false)
     }
@@ -146,6 +149,10 @@ impl<M: Mind> Slow<M> {
     /// Pauses the engine, ends what is under way, and says what there is.
     fn freeze(&mut self) -> io::Result<Result<Box<FrozenState>, String>> {
         self.wait_for_shadow()?;
+        if let Some(underlay) = &self.underlay {
+            // First: what comes from now on waits in the sockets, which go over. The engine empties the rings when it pauses.
+            underlay.leave();
+        }
         self.command(Command::Pause)?;
         let is_paused = |returned: &Returned| matches!(returned, Returned::Paused);
         if self.wait_returned(PAUSE_LIMIT, is_paused)?.is_none() {

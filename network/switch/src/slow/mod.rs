@@ -32,6 +32,7 @@ use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};
 use crate::flow::{About, Effects, Hop, Ingress, Invalidate, MissReason, Outcome, PortEffect};
 use crate::flowtable::action::Tunnel;
 use crate::handover::store::Store;
+use crate::underlay;
 use captures::Captures;
 use flows::FlowBook;
 use handover::HandoverPort;
@@ -157,6 +158,7 @@ pub struct Slow<M> {
     questions: Questions<(Miss, Vec<u8>)>,
     captures: Captures,
     handover: HandoverPort,
+    underlay: Option<Arc<underlay::Control>>,
     link: EngineLink,
     requests: Receiver<Request>,
     subscribers: Vec<Arc<Client>>,
@@ -205,6 +207,8 @@ pub struct Parts<M> {
     pub control: Arc<ControlCounters>,
     /// Asked by who takes over.
     pub handover: HandoverPort,
+    /// The underlay without sockets, if it is wanted.
+    pub underlay: Option<Arc<underlay::Control>>,
 }
 
 impl<M: Mind> Slow<M> {
@@ -233,6 +237,7 @@ impl<M: Mind> Slow<M> {
             questions: Questions::default(),
             captures: Captures::default(),
             handover: parts.handover,
+            underlay: parts.underlay,
             link: parts.link,
             requests: parts.requests,
             subscribers: Vec::new(),
@@ -340,7 +345,7 @@ impl<M: Mind> Slow<M> {
             Returned::Port(port) => drop(port),
             Returned::PortFailed(number) => self.port_failed(number),
             // Who asked did not wait so long.
-            Returned::Fragment(_) | Returned::Paused | Returned::Carried(_) => {}
+            Returned::Fragment(_) | Returned::Paused | Returned::Carried(_) | Returned::Wires(_) => {}
         }
     }
 

@@ -7,6 +7,7 @@ use super::{Slow, SlowCounters};
 use crate::control::clients::Client;
 use crate::counters::Reason;
 use crate::engine::counters::{EngineDrop, EngineEvent};
+use crate::engine::wire::BySockets;
 use crate::engine::{Command, EXTERNAL, Returned};
 use crate::flow::{Effects, Ingress};
 use std::io;
@@ -337,6 +338,10 @@ impl<M: Mind> Slow<M> {
         for event in EngineEvent::ALL {
             put(format!("engine_{}", event.as_str()), engine.event(*event).get());
         }
+        for reason in BySockets::ALL {
+            let counted = engine.by_sockets(*reason).get();
+            put(format!("underlay_by_sockets{{reason=\"{}\"}}", reason.as_str()), counted);
+        }
         for status in self.port_statuses() {
             let name = &status.name;
             for (metric, value) in [
@@ -438,6 +443,9 @@ impl<M: Mind> Slow<M> {
         }
         for (name, value) in self.handover.counters.all() {
             put(name.to_string(), value);
+        }
+        for (name, value) in self.underlay.iter().flat_map(|underlay| underlay.counters()) {
+            put(name, value);
         }
     }
 }

@@ -126,7 +126,7 @@ impl Path {
             // SAFETY: the arena up to `arena_used` stays as it is until `flush`, which sends first.
             #[allow(unsafe_code)]
             unsafe {
-                self.transmit.append(tunnel, hash, ecn, tunnel_bytes + inner_bytes, payload);
+                self.transmit.append_cut(tunnel, hash, ecn, tunnel_bytes + inner_bytes, payload);
             }
         }
     }

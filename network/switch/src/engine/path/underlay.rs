@@ -9,20 +9,25 @@ use crate::capture::Outer;
 use crate::engine::counters::{EngineDrop, EngineEvent};
 use crate::engine::forward::{self, Checked, Lookup, Verdict};
 use crate::engine::port::{self, Device, Ports};
-use crate::engine::receive::{MESSAGE_BYTES, MESSAGES_MAX, Message};
+use crate::engine::receive::{MESSAGE_BYTES, MESSAGES_MAX, Message, WIRE_FRAMES_MAX};
 use crate::engine::ring::FrameProducer;
 use crate::engine::sys;
 use crate::engine::{EXTERNAL, Miss, Shared};
 use crate::flow::{CounterIndex, Ingress, MissReason};
 use crate::flowtable::action::{Tunnel, wire_format};
 use crate::flowtable::{CompiledHop, ZoneKey};
+use crate::ports::xdp::UNDERLAY_CHUNKS;
+use crate::underlay::QUEUES_MAX;
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_model::resource::Encapsulation;
 use weir_packet::coalesce::{Checksums, CoalesceConfig, Coalescer, MAX_PARTS, Output, Part, Place, Sink};
 use weir_packet::encap::{self, InnerChecksum};
 use weir_packet::train::Train;
 use weir_packet::virtio::{HEADER_BYTES, Offload, VirtioNetHeader};
-use weir_packet::{FlowKey, checksum};
+use weir_packet::{FlowKey, IpAddress, checksum};
+
+/// Looks that empty the rings of all queues: a look takes at least one frame, and most take many.
+const WIRE_LOOKS_MAX: usize = QUEUES_MAX * UNDERLAY_CHUNKS as usize;
 
 /// Where a received datagram is.
 #[derive(Clone, Copy)]
@@ -69,6 +74,59 @@ impl Path {
         self.join_end();
         self.flush();
         more
+    }
+
+    /// Takes frames of every wire, at most its share of a turn; returns how many.
+    #[inline]
+    pub fn serve_wires(&mut self, misses: &mut FrameProducer<Miss>) -> usize {
+        let Some(queues) = self.wires().map(|wires| wires.len()) else { return 0 };
+        let (mut all, mut behind) = (0, false);
+        for queue in 0..queues {
+            if self.reads_no_more(misses) {
+                break;
+            }
+            let count = self.serve_wire(queue, misses);
+            all += count;
+            behind |= count == WIRE_FRAMES_MAX;
+        }
+        self.wires_behind = behind;
+        all
+    }
+
+    fn serve_wire(&mut self, queue: usize, misses: &mut FrameProducer<Miss>) -> usize {
+        let Some(wire) = self.transmit.wire(queue) else { return 0 };
+        let (own, counters) =
+            ((&IpAddress::from(self.underlay), &self.underlay_ports), &self.shared.counters);
+        let count = self.receive.receive_by_wire(wire, WIRE_FRAMES_MAX, own, counters);
+        if count == 0 {
+            return 0;
+        }
+        let mut number = 0;
+        while let Some((message, format)) = self.receive.wired(number) {
+            // They all lie in one buffer.
+            self.take_message(&message, 0, format, misses);
+            number += 1;
+        }
+        self.join_end();
+        self.flush();
+        count
+    }
+
+    /// Takes what is left in the wires, of which no more comes; everything goes by the sockets from then on.
+    #[cold]
+    pub fn rest_wires(&mut self, misses: &mut FrameProducer<Miss>) {
+        let until = std::mem::replace(&mut self.misses_until, usize::MAX);
+        for _ in 0..WIRE_LOOKS_MAX {
+            if self.serve_wires(misses) == 0 {
+                break;
+            }
+        }
+        self.misses_until = until;
+        self.wires_behind = false;
+        if let Some(wires) = self.wires() {
+            wires.settle();
+            wires.rest(true);
+        }
     }
 
     fn take_message(

@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::wire::BySockets;
 use proptest::prelude::*;
 use std::net::UdpSocket;
 
@@ -174,8 +175,7 @@ struct Kept(Arc<std::sync::Mutex<(Vec<Vec<u8>>, usize)>>);
 const KEPT_MAX: usize = 100;
 
 impl Wire for Kept {
-    fn put(&mut self, receiver: IpAddr, format: Encapsulation, ecn: u8, pieces: &[&[u8]]) -> bool {
-        assert_eq!((receiver.to_string().as_str(), format, ecn), ("127.0.0.1", Encapsulation::Geneve, 0));
+    fn put(&mut self, pieces: &[&[u8]]) -> bool {
         let kept = &mut self.0.lock().unwrap().0;
         let has_room = kept.len() < KEPT_MAX;
         if has_room {
@@ -184,33 +184,130 @@ impl Wire for Kept {
         has_room
     }
 
-    fn show(&mut self) {
+    fn show(&mut self) -> io::Result<()> {
         let (kept, shown) = &mut *self.0.lock().unwrap();
         *shown = kept.len();
+        Ok(())
+    }
+
+    fn take(&mut self, _: usize, _: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        0
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        self.show()
     }
 }
 
-#[test]
-fn a_wire_gets_each_datagram_in_order_and_what_it_has_no_room_for_is_counted() {
-    let (transmit, _, counters) = pair();
+/// A sender with a wire whose way to the receiver has this MTU; what the wire has kept, and the receiver that gets what goes by sockets.
+fn with_wire(mtu: usize) -> (Transmit, Kept, UdpSocket, Arc<Counters>) {
+    use crate::engine::wire::{Hop, Hops, Receiver, SharedHops};
+    let (mut transmit, receiver, counters) = pair();
+    let (here, port) = ("127.0.0.1".parse().unwrap(), receiver.local_addr().unwrap().port());
+    let hop = Hop::new(([2; 6], [4; 6]), here, here, 64, [port, port], mtu).unwrap();
+    let way = Receiver { way: Ok(Arc::new(hop)), used: Arc::default() };
+    let hops: SharedHops = Arc::new(arc_swap::ArcSwap::from_pointee(Hops::new(1, [(here, way)])));
     let kept = Kept::default();
-    let mut transmit = transmit.by(Box::new(kept.clone()));
+    let wires = Wires::new(vec![Box::new(kept.clone())], hops, None);
+    assert!(transmit.set_wires(Some(Box::new(wires))).unwrap().is_none());
+    (transmit, kept, receiver, counters)
+}
+
+/// What is in the frames of a wire that was shown, with their UDP source ports.
+fn shown(kept: &Kept) -> Vec<(Vec<u8>, u16)> {
+    let (kept, shown) = &*kept.0.lock().unwrap();
+    assert_eq!(kept.len(), *shown, "all that was put was shown");
+    let datagram = |frame: &Vec<u8>| {
+        let parsed = weir_packet::parse(frame).unwrap();
+        assert_eq!(weir_packet::checksum::verify(frame, &parsed), Ok(()));
+        (frame[parsed.payload_offset..parsed.payload_end].to_vec(), parsed.source_port)
+    };
+    kept.iter().map(datagram).collect()
+}
+
+#[test]
+fn a_wire_gets_single_datagrams_in_order_and_a_socket_what_was_cut() {
+    let (mut transmit, kept, receiver, counters) = with_wire(1500);
     let tunnel = tunnel("127.0.0.1");
     let run: Vec<u8> = (0..=255).cycle().take(1050).collect();
-    let single: Vec<Vec<u8>> = (0..150_u8).map(|number| vec![number; 60 + usize::from(number % 3)]).collect();
+    let single: Vec<Vec<u8>> = (0..50_u8).map(|number| vec![number; 60 + usize::from(number % 3)]).collect();
+    for payload in &single[..25] {
+        send(&mut transmit, &tunnel, &[9; 16], payload);
+    }
     send_run(&mut transmit, &tunnel, &run, 100);
-    transmit.flush();
-    for payload in &single {
+    for payload in &single[25..] {
         send(&mut transmit, &tunnel, &[9; 16], payload);
     }
     transmit.flush();
     assert!(transmit.is_empty());
-    let mut wanted: Vec<Vec<u8>> = run.chunks(100).map(<[u8]>::to_vec).collect();
-    wanted.extend(single.iter().map(|payload| [&[9; 16], &payload[..]].concat()));
-    let all = wanted.len();
-    wanted.truncate(KEPT_MAX);
-    assert_eq!(*kept.0.lock().unwrap(), (wanted, KEPT_MAX));
-    assert_eq!(counters.event(EngineEvent::UnderlaySegments).get(), KEPT_MAX as u64);
-    let lost = (all - KEPT_MAX) as u64;
-    assert_eq!(counters.dropped(EngineDrop::UnderlayFull).packets.get(), lost);
+    let wanted: Vec<Vec<u8>> = single.iter().map(|payload| [&[9; 16], &payload[..]].concat()).collect();
+    let got = shown(&kept);
+    assert_eq!(
+        got.iter().map(|(datagram, _)| datagram).collect::<Vec<_>>(),
+        wanted.iter().collect::<Vec<_>>()
+    );
+    let mut room = [0; 2000];
+    for datagram in run.chunks(100) {
+        let (length, from) = receiver.recv_from(&mut room).unwrap();
+        assert_eq!(&room[..length], datagram);
+        assert_eq!(from.port(), got[0].1, "a flow has one source port, whichever way it goes");
+    }
+    assert_eq!(counters.event(EngineEvent::WireSegments).get(), 50);
+    assert_eq!(counters.event(EngineEvent::UnderlaySegments).get(), 50 + 11);
+    assert_eq!(counters.by_sockets(BySockets::Cut).get(), 11);
+}
+
+#[test]
+fn what_a_wire_has_no_room_for_and_what_is_too_large_goes_by_the_socket() {
+    let (mut transmit, kept, receiver, counters) = with_wire(228);
+    let tunnel = tunnel("127.0.0.1");
+    for number in 0..KEPT_MAX as u8 + 30 {
+        send(&mut transmit, &tunnel, &[number; 20], &[5; 180]);
+    }
+    send(&mut transmit, &tunnel, &[7; 20], &[5; 181]);
+    transmit.flush();
+    assert_eq!(shown(&kept).len(), KEPT_MAX);
+    let mut room = [0; 2000];
+    for number in KEPT_MAX..KEPT_MAX + 30 {
+        assert_eq!(receiver.recv(&mut room).unwrap(), 200);
+        assert_eq!(usize::from(room[0]), number, "in order");
+    }
+    assert_eq!((receiver.recv(&mut room).unwrap(), room[0]), (201, 7));
+    assert_eq!(counters.by_sockets(BySockets::Full).get(), 30);
+    assert_eq!(counters.by_sockets(BySockets::TooLarge).get(), 1);
+    assert_eq!(counters.event(EngineEvent::UnderlaySegments).get(), KEPT_MAX as u64 + 31);
+}
+
+#[test]
+fn without_a_next_hop_or_at_rest_everything_goes_by_the_socket() {
+    let (mut transmit, kept, receiver, counters) = with_wire(1500);
+    send(&mut transmit, &tunnel("127.0.0.2"), &[1; 20], &[5; 60]);
+    transmit.flush();
+    assert_eq!(counters.by_sockets(BySockets::Unknown).get(), 1);
+    transmit.wires().unwrap().rest(true);
+    send(&mut transmit, &tunnel("127.0.0.1"), &[2; 20], &[5; 60]);
+    transmit.flush();
+    assert_eq!(counters.by_sockets(BySockets::Rests).get(), 1);
+    assert_eq!(shown(&kept).len(), 0);
+    assert_eq!(receiver.recv(&mut [0; 2000]).unwrap(), 80);
+}
+
+/// A packet whose inner checksum is partial has an outer one, also over IPv4: nothing else protects it.
+#[test]
+fn a_partial_inner_checksum_has_an_outer_one() {
+    use weir_packet::encap::InnerChecksum;
+    let (mut transmit, kept, _receiver, _) = with_wire(1500);
+    let tunnel = tunnel("127.0.0.1");
+    for checksum in [InnerChecksum::Accepts, InnerChecksum::Partial] {
+        send(&mut transmit, &tunnel, &tunnel.header(checksum), &[5; 60]);
+    }
+    transmit.flush();
+    let fields: Vec<[u8; 2]> = kept.0.lock().unwrap().0.iter().map(|frame| [frame[40], frame[41]]).collect();
+    assert_eq!(fields[0], [0, 0]);
+    assert_ne!(fields[1], [0, 0]);
+    shown(&kept);
 }

@@ -2,12 +2,14 @@
 //! system call for each (rows A19, A20). The device is one end of a veth pair whose other end is a container's.
 //!
 //! - [`program`]: has the device give its frames to us. [`rings`]: what we share with the kernel.
+//! - [`filter`], [`wire`]: the underlay's device, of whose frames we have those for us ([`crate::underlay`]).
 //!
 //! What it cannot carry is negotiated away: such a frame says nothing of checksums and segmentation, so the container's end is told to
 //! offer neither ([`super::veth`]), and what is left to do on a frame for it is done here ([`Socket::send`]). So TCP goes in segments, each of
 //! which costs the kernel and us as much as a super-frame would. Frames larger than a chunk take several of them.
 //!
-//! Memory: [`CHUNKS`] chunks to receive in and as many to send from, which belong to the port for as long as it is attached.
+//! Memory: [`CHUNKS`] chunks to receive in and as many to send from, which belong to the port for as long as it is attached; for a queue
+//! of the underlay [`UNDERLAY_CHUNKS`].
 //!
 //! A socket goes on in another process (row A30) with three descriptors ([`Parts`]): its own, that of the memory, and that of the program's
 //! link. Where the rings stand is in the rings, and which chunks are free follows from them once the kernel has sent all that it took.
@@ -16,8 +18,10 @@
 //! - A chunk is in exactly one place: the kernel's (to fill, to be sent), a ring on its way to us, or our list of free ones.
 //! - A frame is copied out once and never looked at again: the kernel may fill its chunk anew.
 
+pub mod filter;
 pub mod program;
 pub mod rings;
+pub mod wire;
 
 use super::PortError;
 use crate::engine::forward::Checked;
@@ -34,16 +38,18 @@ use weir_packet::virtio::{
     FLAG_NEEDS_CSUM, MAX_SEGMENT_HEADER_BYTES, Offload, Segmentation, VirtioNetHeader,
 };
 
-/// Chunks of each direction, and entries of each ring.
+/// Chunks of each direction, and entries of each ring, of a port.
 pub const CHUNKS: u32 = 1024;
+/// The same of a queue of the underlay: what may come while the engine has no processor.
+pub const UNDERLAY_CHUNKS: u32 = 4096;
 /// Bytes of a chunk. Half a page holds a frame of the usual MTU with the room that the kernel leaves in front.
 pub const CHUNK_BYTES: usize = 2048;
 /// Chunks that one frame may take: what the kernel makes one packet of.
 const FRAME_CHUNKS_MAX: usize = 17;
 /// Descriptors that the kernel sends at one call.
 const SENT_AT_ONCE: u32 = 32;
-/// Bytes of all chunks.
-const MEMORY_BYTES: usize = 2 * CHUNKS as usize * CHUNK_BYTES;
+/// Room that the kernel leaves in front of a frame.
+const KERNEL_HEADROOM: usize = 256;
 /// How often, and for how long each time, a socket that goes on waits for the kernel to have sent what it took.
 const SENT_LOOKS: u32 = 50;
 const SENT_LOOK: Duration = Duration::from_micros(100);
@@ -88,7 +94,8 @@ pub enum Received {
 #[derive(Clone, Debug)]
 pub struct Parts {
     // First, so that no frame comes to a socket that is being closed.
-    /// The link by which the device's program is attached.
+    /// What has frames come to the socket: the link by which the device's program is attached. Of the underlay it is the map
+    /// of sockets, and the link is [`crate::underlay`]'s.
     pub program: Arc<OwnedFd>,
     /// The socket.
     pub socket: Arc<OwnedFd>,
@@ -114,6 +121,10 @@ pub struct Socket {
     to_send: Ring<libc::xdp_desc>,
     sent: Ring<u64>,
     memory: Mapping,
+    /// Chunks of each direction.
+    chunks: u32,
+    /// Whether a frame may take several of them.
+    takes_pieces: bool,
     /// Chunks to send from.
     free: Vec<u64>,
     /// A frame of which something is left to do.
@@ -151,14 +162,14 @@ fn read_option<T: Copy>(fd: BorrowedFd<'_>, name: libc::c_int, empty: T) -> io::
 
 impl Rings {
     /// Maps what was made before.
-    fn map(fd: BorrowedFd<'_>) -> io::Result<Rings> {
+    fn map(fd: BorrowedFd<'_>, chunks: u32) -> io::Result<Rings> {
         let offsets = read_option(fd, libc::XDP_MMAP_OFFSETS, zeroed_offsets())?;
         let (fill_at, sent_at) = (libc::XDP_UMEM_PGOFF_FILL_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING);
         Ok(Rings {
-            received: Ring::map(fd, CHUNKS, &offsets.rx, libc::XDP_PGOFF_RX_RING)?,
-            to_fill: Ring::map(fd, CHUNKS, &offsets.fr, fill_at as libc::off_t)?,
-            to_send: Ring::map(fd, CHUNKS, &offsets.tx, libc::XDP_PGOFF_TX_RING)?,
-            sent: Ring::map(fd, CHUNKS, &offsets.cr, sent_at as libc::off_t)?,
+            received: Ring::map(fd, chunks, &offsets.rx, libc::XDP_PGOFF_RX_RING)?,
+            to_fill: Ring::map(fd, chunks, &offsets.fr, fill_at as libc::off_t)?,
+            to_send: Ring::map(fd, chunks, &offsets.tx, libc::XDP_PGOFF_TX_RING)?,
+            sent: Ring::map(fd, chunks, &offsets.cr, sent_at as libc::off_t)?,
         })
     }
 }
@@ -167,10 +178,22 @@ fn place(chunk: u32) -> u64 {
     u64::from(chunk) * CHUNK_BYTES as u64
 }
 
-fn new_memory() -> io::Result<OwnedFd> {
+/// Bytes of all chunks.
+fn memory_bytes(chunks: u32) -> usize {
+    2 * chunks as usize * CHUNK_BYTES
+}
+
+fn new_memory(chunks: u32) -> io::Result<OwnedFd> {
     let file = memfd_create("weir-af-xdp", MemfdFlags::CLOEXEC)?;
-    ftruncate(&file, MEMORY_BYTES as u64)?;
+    ftruncate(&file, memory_bytes(chunks) as u64)?;
     Ok(file)
+}
+
+fn refusal(name: &str, doing: &'static str, source: io::Error) -> PortError {
+    match source.raw_os_error() {
+        Some(libc::EBUSY) => PortError::Busy(name.to_string()),
+        _ => PortError::Refused { device: name.to_string(), doing, source },
+    }
 }
 
 fn zeroed_offsets() -> libc::xdp_mmap_offsets {
@@ -193,15 +216,15 @@ fn new_socket() -> io::Result<OwnedFd> {
     }
 }
 
-/// Binds to the first queue of a device: with frames of several chunks where the kernel has them.
-fn bind(fd: BorrowedFd<'_>, device: u32) -> io::Result<()> {
+/// Binds to a queue of a device: with frames of several chunks where the kernel has them, which is returned.
+fn bind(fd: BorrowedFd<'_>, device: u32, queue: u32) -> io::Result<bool> {
     let mut last = None;
     for flags in [libc::XDP_USE_SG, 0] {
         let address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
             sxdp_flags: flags | libc::XDP_USE_NEED_WAKEUP,
             sxdp_ifindex: device,
-            sxdp_queue_id: 0,
+            sxdp_queue_id: queue,
             sxdp_shared_umem_fd: 0,
         };
         // SAFETY: a live address of the length beside it.
@@ -211,7 +234,7 @@ fn bind(fd: BorrowedFd<'_>, device: u32) -> io::Result<()> {
             libc::bind(fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), size)
         };
         if result == 0 {
-            return Ok(());
+            return Ok(flags == libc::XDP_USE_SG);
         }
         let error = io::Error::last_os_error();
         if !matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) {
@@ -235,14 +258,28 @@ impl Socket {
     /// [`PortError::Busy`] while another process has them, [`PortError::NoDevice`], [`PortError::Refused`].
     pub fn open(name: &str) -> Result<Socket, PortError> {
         let device = super::netlink::index_of(name)?;
-        let refused = |doing: &'static str| {
-            move |source: io::Error| match source.raw_os_error() {
-                Some(libc::EBUSY) => PortError::Busy(name.to_string()),
-                _ => PortError::Refused { device: name.to_string(), doing, source },
-            }
-        };
-        let file = new_memory().map_err(refused("AF_XDP memory"))?;
-        let memory = Mapping::shared(file.as_fd(), MEMORY_BYTES, 0).map_err(refused("AF_XDP memory"))?;
+        Socket::bound(name, device, 0, CHUNKS, |socket| program::redirect(device, socket).map(Arc::new))
+    }
+
+    /// Takes over what the underlay's filter leaves us of a queue of a device, once the socket is put into its map.
+    ///
+    /// # Errors
+    /// As [`Socket::open`].
+    pub fn open_queue(name: &str, device: u32, queue: u32, map: &Arc<OwnedFd>) -> Result<Socket, PortError> {
+        Socket::bound(name, device, queue, UNDERLAY_CHUNKS, |_| Ok(Arc::clone(map)))
+    }
+
+    fn bound(
+        name: &str,
+        device: u32,
+        queue: u32,
+        chunks: u32,
+        program: impl FnOnce(BorrowedFd<'_>) -> Result<Arc<OwnedFd>, (&'static str, io::Error)>,
+    ) -> Result<Socket, PortError> {
+        let refused = |doing: &'static str| move |error: io::Error| refusal(name, doing, error);
+        let file = new_memory(chunks).map_err(refused("AF_XDP memory"))?;
+        let memory = Mapping::shared(file.as_fd(), memory_bytes(chunks), 0);
+        let memory = memory.map_err(refused("AF_XDP memory"))?;
         let fd = new_socket().map_err(refused("opening an AF_XDP socket"))?;
         let lent = libc::xdp_umem_reg {
             addr: memory.start() as u64,
@@ -256,21 +293,30 @@ impl Socket {
         for ring in
             [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING]
         {
-            option(fd.as_fd(), ring, &CHUNKS).map_err(refused("making AF_XDP rings"))?;
+            option(fd.as_fd(), ring, &chunks).map_err(refused("making AF_XDP rings"))?;
         }
-        let mut rings = Rings::map(fd.as_fd()).map_err(refused("mapping AF_XDP rings"))?;
-        (0..CHUNKS).for_each(|chunk| rings.to_fill.put(place(chunk)));
+        let mut rings = Rings::map(fd.as_fd(), chunks).map_err(refused("mapping AF_XDP rings"))?;
+        (0..chunks).for_each(|chunk| rings.to_fill.put(place(chunk)));
         rings.to_fill.publish();
-        bind(fd.as_fd(), device).map_err(refused("binding the AF_XDP socket"))?;
-        let program =
-            program::redirect(device, fd.as_fd()).map_err(|(doing, error)| refused(doing)(error))?;
-        let free = (CHUNKS..2 * CHUNKS).map(place).collect();
-        let parts =
-            Parts { program: Arc::new(program), socket: Arc::new(fd), memory: Arc::new(file), device };
-        Socket::of(parts, rings, memory, free).map_err(refused("asking for AF_XDP options"))
+        let takes_pieces = bind(fd.as_fd(), device, queue).map_err(refused("binding the AF_XDP socket"))?;
+        let program = program(fd.as_fd()).map_err(|(doing, error)| refusal(name, doing, error))?;
+        let free = (chunks..2 * chunks).map(place).collect();
+        let parts = Parts { program, socket: Arc::new(fd), memory: Arc::new(file), device };
+        let socket = Socket::of(parts, rings, memory, chunks, free);
+        let mut socket = socket.map_err(refused("asking for AF_XDP options"))?;
+        socket.takes_pieces = takes_pieces;
+        Ok(socket)
     }
 
-    fn of(parts: Parts, rings: Rings, memory: Mapping, free: Vec<u64>) -> io::Result<Socket> {
+    /// The largest frame that can be sent and received, bytes.
+    pub fn frame_bytes_max(&self) -> usize {
+        match self.takes_pieces {
+            true => FRAME_CHUNKS_MAX * (CHUNK_BYTES - KERNEL_HEADROOM),
+            false => CHUNK_BYTES - KERNEL_HEADROOM,
+        }
+    }
+
+    fn of(parts: Parts, rings: Rings, memory: Mapping, chunks: u32, free: Vec<u64>) -> io::Result<Socket> {
         let options = read_option(parts.socket.as_fd(), libc::XDP_OPTIONS, libc::xdp_options { flags: 0 })?;
         let Rings { received, to_fill, to_send, sent } = rings;
         Ok(Socket {
@@ -280,6 +326,8 @@ impl Socket {
             to_send,
             sent,
             memory,
+            chunks,
+            takes_pieces: true,
             free,
             scratch: Vec::new(),
             is_zero_copy: options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0,
@@ -293,13 +341,14 @@ impl Socket {
     /// A descriptor is not what it should be, or the kernel does not send what it took.
     pub fn resume(parts: Parts) -> io::Result<Socket> {
         let bytes = fstat(&parts.memory)?.st_size;
-        if usize::try_from(bytes) != Ok(MEMORY_BYTES) {
-            let text = format!("{bytes} bytes of AF_XDP memory, and not {MEMORY_BYTES}");
+        let wanted = memory_bytes(CHUNKS);
+        if usize::try_from(bytes) != Ok(wanted) {
+            let text = format!("{bytes} bytes of AF_XDP memory, and not {wanted}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let memory = Mapping::shared(parts.memory.as_fd(), MEMORY_BYTES, 0)?;
-        let rings = Rings::map(parts.socket.as_fd())?;
-        let mut socket = Socket::of(parts, rings, memory, Vec::new())?;
+        let memory = Mapping::shared(parts.memory.as_fd(), wanted, 0)?;
+        let rings = Rings::map(parts.socket.as_fd(), CHUNKS)?;
+        let mut socket = Socket::of(parts, rings, memory, CHUNKS, Vec::new())?;
         socket.go_on()?;
         Ok(socket)
     }
@@ -309,6 +358,29 @@ impl Socket {
     /// # Errors
     /// The kernel does not send what it took.
     pub fn go_on(&mut self) -> io::Result<()> {
+        self.wait_sent()?;
+        self.received.go_on_reading();
+        self.sent.go_on_reading();
+        self.to_fill.go_on_writing();
+        self.to_send.go_on_writing();
+        let waiting = (0..self.sent.waiting()).map(|ahead| self.sent.peek(ahead));
+        let shown = (0..self.to_send.untaken()).map(|ahead| self.to_send.shown(ahead).addr);
+        let mut is_free = vec![true; 2 * self.chunks as usize];
+        for at in waiting.chain(shown) {
+            if let Some(is_free) = is_free.get_mut(at as usize / CHUNK_BYTES) {
+                *is_free = false;
+            }
+        }
+        let free = (self.chunks..2 * self.chunks).filter(|chunk| is_free[*chunk as usize]);
+        self.free = free.map(place).collect();
+        Ok(())
+    }
+
+    /// Waits until the kernel has sent what it took.
+    ///
+    /// # Errors
+    /// It does not.
+    fn wait_sent(&self) -> io::Result<()> {
         let mut looks = 0;
         // Each chunk that it takes to send it gives back once.
         while self.to_send.taken() != self.sent.given() {
@@ -318,20 +390,6 @@ impl Socket {
             looks += 1;
             std::thread::sleep(SENT_LOOK);
         }
-        self.received.go_on_reading();
-        self.sent.go_on_reading();
-        self.to_fill.go_on_writing();
-        self.to_send.go_on_writing();
-        let waiting = (0..self.sent.waiting()).map(|ahead| self.sent.peek(ahead));
-        let shown = (0..self.to_send.untaken()).map(|ahead| self.to_send.shown(ahead).addr);
-        let mut is_free = vec![true; 2 * CHUNKS as usize];
-        for at in waiting.chain(shown) {
-            if let Some(is_free) = is_free.get_mut(at as usize / CHUNK_BYTES) {
-                *is_free = false;
-            }
-        }
-        let free = (CHUNKS..2 * CHUNKS).filter(|chunk| is_free[*chunk as usize]);
-        self.free = free.map(place).collect();
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The programs of a veth pair's end: a few instructions each, made here and loaded by system call, so that neither a compiler nor a
+//! The programs of a veth pair's end, and what all programs need: a few instructions each, made here and loaded by system call, so that neither a compiler nor a
 //! library for them is needed.
 //!
 //! - [`redirect`] gives a device's frames to our socket. It is attached by a link, whose descriptor we hold: when the process ends,
@@ -7,7 +7,7 @@
 //!   not reach its host while no switch runs. AF_PACKET and AF_XDP have frames before it, and send theirs past it.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const MAP_CREATE: libc::c_long = 0;
 const MAP_UPDATE: libc::c_long = 2;
@@ -15,6 +15,8 @@ const PROG_LOAD: libc::c_long = 5;
 const PROG_ATTACH: libc::c_long = 8;
 const PROG_QUERY: libc::c_long = 16;
 const LINK_CREATE: libc::c_long = 28;
+const LINK_DETACH: libc::c_long = 34;
+const MAP_DELETE: libc::c_long = 3;
 
 const MAP_TYPE_SOCKETS: u32 = 17;
 const PROG_TYPE_CLASSIFIER: u32 = 3;
@@ -30,14 +32,14 @@ const HAS_FRAGS: u32 = 1 << 5;
 /// `XDP_FLAGS_DRV_MODE`: in the driver, before the kernel has made anything of a frame.
 const DRIVER_MODE: u32 = 1 << 2;
 /// `BPF_FUNC_redirect_map`.
-const REDIRECT_MAP: i32 = 51;
+pub(super) const REDIRECT_MAP: i32 = 51;
 /// `XDP_DROP`: what becomes of a frame of a queue that no socket is bound to.
 const DROP: i32 = 1;
 
 /// An instruction: operation, registers (destination low, source high), offset, number.
 #[repr(C)]
 #[allow(dead_code)] // the kernel reads them
-struct Instruction(u8, u8, i16, i32);
+pub(super) struct Instruction(pub(super) u8, pub(super) u8, pub(super) i16, pub(super) i32);
 
 #[repr(C)]
 #[allow(dead_code)] // the kernel reads them
@@ -126,11 +128,26 @@ fn owned(fd: i32) -> OwnedFd {
 ///
 /// # Errors
 /// The step that failed, and what the kernel says of it.
-pub fn redirect(device: u32, socket: BorrowedFd<'_>) -> Result<OwnedFd, (&'static str, io::Error)> {
-    let mut create =
-        MapCreate { kind: MAP_TYPE_SOCKETS, key_bytes: 4, value_bytes: 4, entries_max: 1, flags: 0 };
-    let map = owned(bpf(MAP_CREATE, &mut create).map_err(|error| ("making a map of sockets", error))?);
-    let (key, value) = (0_u32, socket.as_raw_fd() as u32);
+pub fn redirect(device: u32, socket: BorrowedFd<'_>) -> Result<OwnedFd, Step> {
+    let map = map_of_sockets(1).map_err(|error| ("making a map of sockets", error))?;
+    put_socket(map.as_fd(), 0, socket).map_err(|error| ("putting the socket into the map", error))?;
+    let program = load_redirect(&map).map_err(|error| ("loading the XDP program", error))?;
+    attach(device, program.as_fd()).map_err(|error| ("attaching the XDP program", error))
+}
+
+/// The step that failed, and what the kernel says of it.
+pub type Step = (&'static str, io::Error);
+
+/// A map of so many sockets, by the numbers of their queues.
+pub(super) fn map_of_sockets(entries: u32) -> io::Result<OwnedFd> {
+    let (kind, key_bytes, value_bytes) = (MAP_TYPE_SOCKETS, 4, 4);
+    bpf(MAP_CREATE, &mut MapCreate { kind, key_bytes, value_bytes, entries_max: entries, flags: 0 })
+        .map(owned)
+}
+
+/// Puts the socket of a queue into a map.
+pub(super) fn put_socket(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    let (key, value) = (queue, socket.as_raw_fd() as u32);
     let mut update = MapUpdate {
         map: map.as_raw_fd() as u32,
         _gap: 0,
@@ -138,8 +155,18 @@ pub fn redirect(device: u32, socket: BorrowedFd<'_>) -> Result<OwnedFd, (&'stati
         value: std::ptr::from_ref(&value) as u64,
         flags: 0,
     };
-    bpf(MAP_UPDATE, &mut update).map_err(|error| ("putting the socket into the map", error))?;
-    let program = load_redirect(&map).map_err(|error| ("loading the XDP program", error))?;
+    bpf(MAP_UPDATE, &mut update).map(drop)
+}
+
+/// Takes the socket of a queue out of a map.
+pub(super) fn take_socket(map: BorrowedFd<'_>, queue: u32) -> io::Result<()> {
+    let map = map.as_raw_fd() as u32;
+    let mut delete = MapUpdate { map, _gap: 0, key: std::ptr::from_ref(&queue) as u64, value: 0, flags: 0 };
+    bpf(MAP_DELETE, &mut delete).map(drop)
+}
+
+/// Attaches a program to a device's driver, until what is returned is closed or detached.
+pub(super) fn attach(device: u32, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut link = LinkCreate {
         program: program.as_raw_fd() as u32,
         device,
@@ -147,7 +174,17 @@ pub fn redirect(device: u32, socket: BorrowedFd<'_>) -> Result<OwnedFd, (&'stati
         flags: DRIVER_MODE,
         rest: [0; 4],
     };
-    bpf(LINK_CREATE, &mut link).map(owned).map_err(|error| ("attaching the XDP program", error))
+    bpf(LINK_CREATE, &mut link).map(owned)
+}
+
+/// Takes a program off, whoever else has the link open.
+pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    bpf(LINK_DETACH, &mut (link.as_raw_fd() as u32)).map(drop)
+}
+
+/// Loads a program for a device's driver that takes frames of several pieces.
+pub(super) fn load_xdp(code: &[Instruction]) -> io::Result<OwnedFd> {
+    load(PROG_TYPE_XDP, ATTACH_XDP, HAS_FRAGS, code)
 }
 
 /// Keeps a device and the host's stack apart, if they are not yet.
@@ -183,7 +220,7 @@ fn load_redirect(map: &OwnedFd) -> io::Result<OwnedFd> {
         Instruction(0x85, 0, 0, REDIRECT_MAP),
         Instruction(0x95, 0, 0, 0),
     ];
-    load(PROG_TYPE_XDP, ATTACH_XDP, HAS_FRAGS, &code)
+    load_xdp(&code)
 }
 
 fn load(kind: u32, attach: u32, flags: u32, code: &[Instruction]) -> io::Result<OwnedFd> {

@@ -63,6 +63,7 @@ pub struct Ring<T> {
     producer: usize,
     consumer: usize,
     entries: usize,
+    flags: usize,
     size: u32,
     /// Our own side's next place.
     next: u32,
@@ -82,12 +83,21 @@ impl<T: Copy> Ring<T> {
     ) -> io::Result<Ring<T>> {
         assert!(size.is_power_of_two());
         let (producer, consumer) = (offsets.producer as usize, offsets.consumer as usize);
-        let entries = offsets.desc as usize;
+        let (entries, flags) = (offsets.desc as usize, offsets.flags as usize);
         let bytes = entries + size as usize * size_of::<T>();
         let mapping = Mapping::shared(socket, bytes, page_offset)?;
-        let fits = producer + 4 <= bytes && consumer + 4 <= bytes;
+        let fits = [producer, consumer, flags].iter().all(|at| at + 4 <= bytes);
         assert!(fits && entries.is_multiple_of(align_of::<T>()), "the kernel's own offsets");
-        Ok(Ring { mapping, producer, consumer, entries, size, next: 0, kind: std::marker::PhantomData })
+        Ok(Ring {
+            mapping,
+            producer,
+            consumer,
+            entries,
+            flags,
+            size,
+            next: 0,
+            kind: std::marker::PhantomData,
+        })
     }
 
     #[inline]
@@ -128,6 +138,12 @@ impl<T: Copy> Ring<T> {
     #[inline]
     pub fn publish(&self) {
         self.index(self.producer).store(self.next, Ordering::Release);
+    }
+
+    /// Of a ring that we write: whether the device stands still until it is woken, as one that writes into our memory itself may.
+    #[inline]
+    pub fn needs_wakeup(&self) -> bool {
+        self.index(self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
     /// Of a ring that we write: entries that are shown and not taken yet.
