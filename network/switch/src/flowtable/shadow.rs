@@ -56,10 +56,10 @@ impl Tables {
         hash: u64,
         key: &FlowKey,
     ) -> Option<(u32, &'a CompiledAction)> {
-        if let Some(slot) = near {
-            if store.flow(slot).key == *key {
-                return Some((slot, store.action(slot)));
-            }
+        if let Some(slot) = near
+            && store.flow(slot).key == *key
+        {
+            return Some((slot, store.action(slot)));
         }
         self.find(store, hash, key)
     }
