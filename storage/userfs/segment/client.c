@@ -55,18 +55,12 @@ void seen(u32 fd) {
   while (fd >= end && !__atomic_compare_exchange_n(&descriptors_end, &end, fd + 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
 
-void lock(struct descriptor *d) {
-  if (!weir_threads) {
-    d->lock = 1; /* no handler comes in between: the thread is critical */
-    return;
-  }
+void lock_among_threads(struct descriptor *d) {
   for (u32 turns = 1; __atomic_exchange_n(&d->lock, 1, __ATOMIC_ACQUIRE); turns++) {
     if (turns % 1024) __builtin_ia32_pause();
     else SYS(NR_yield, 0, 0, 0, 0, 0, 0);
   }
 }
-
-void unlock(struct descriptor *d) { __atomic_store_n(&d->lock, 0, __ATOMIC_RELEASE); }
 
 static int waited(u32 holder) {
   if (SYS(NR_kill, holder, 0, 0, 0, 0, 0) == -3 /* ESRCH */) return 1;
@@ -333,10 +327,9 @@ static int is_same(u32 fd, u64 flags) {
   return cursors[fd].private && !((descriptors[fd].flags ^ flags) & (O_APPEND | O_DIRECT));
 }
 
-u64 client_before(struct call *call) {
+static __attribute__((noinline)) u64 before_any(struct call *call) {
   const u64 *a = call->arguments;
   u32 cast = (u32)a[0];
-  if (call->number < 64 && TRANSFERS >> call->number & 1 && !forking) return transfer(call);
   if (forking && forking == weir_thread_id()) forking = 0;
   if (call->number > NR_pwrite || call->number == NR_fstat || call->number == NR_poll || call->number == NR_open ||
       call->number == NR_stat || call->number == NR_lstat || call->number == NR_ioctl) {
@@ -376,6 +369,11 @@ u64 client_before(struct call *call) {
       return ACT_PASS;
   }
   return ACT_PASS;
+}
+
+u64 client_before(struct call *call) {
+  if (call->number < 64 && TRANSFERS >> call->number & 1 && !forking) return transfer(call);
+  return before_any(call);
 }
 
 void client_after(struct call *call, u64 number, i64 result) {

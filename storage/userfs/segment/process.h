@@ -106,8 +106,12 @@ struct segment_caller caller(void);
 u64 now_ns(void);
 void set_state(u32 fd, u8 to);
 void seen(u32 fd);
-void lock(struct descriptor *d);
-void unlock(struct descriptor *d);
+void lock_among_threads(struct descriptor *d);
+static inline void lock(struct descriptor *d) {
+  if (weir_threads) lock_among_threads(d);
+  else d->lock = 1; /* no handler comes in between: the thread is critical */
+}
+static inline void unlock(struct descriptor *d) { __atomic_store_n(&d->lock, 0, __ATOMIC_RELEASE); }
 /* Finds out what a descriptor is; `word` is what its state was. */
 u8 classify(u32 fd, u32 word);
 /* To the kernel, and counted. */
