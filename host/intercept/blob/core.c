@@ -198,11 +198,7 @@ static u64 before(struct thread *t, struct call *call) {
   return act == ACT_PASS ? pass_masks(call) : act;
 }
 
-/* Called on the hook stack for every call that is not passed on at once. */
-u64 weir_before(struct call *call) {
-  struct thread *t = weir_thread();
-  /* Most of all calls, and those that shall cost least. A class of its own for them would cost the others more. */
-  if (t->usual && call->number <= NR_pwrite && weir_classes[call->number] == CALL_FILE) return client_before(call);
+static __attribute__((noinline)) u64 before_any(struct thread *t, struct call *call) {
   weir_thread_id();
   if (weir_forked) begin_in_fork(t);
   if (t->masked && weir_is_mask_only(t, call)) return weir_masks_unread(t, call) ? ACT_AFTER : ACT_PASS;
@@ -211,6 +207,14 @@ u64 weir_before(struct call *call) {
   weir_close_faults(t);
   t->usual = !t->passive && !t->masked;
   return act;
+}
+
+/* Called on the hook stack for every call that is not passed on at once. */
+u64 weir_before(struct call *call) {
+  struct thread *t = weir_thread();
+  /* Most of all calls, and those that shall cost least. A class of its own for them would cost the others more. */
+  if (t->usual && call->number <= NR_pwrite && weir_classes[call->number] == CALL_FILE) return client_before(call);
+  return before_any(t, call);
 }
 
 static void after(struct call *call, u64 number, i64 result) {

@@ -14,6 +14,8 @@
 #define SCRATCH    88
 #define SAVED_MASK_PLACE 40
 #define RED_ZONE   128
+#define PAGE       4096
+#define HOOK_STACK_BYTES 32768
 #define FOREIGN    1
 #define UC_STACK_BYTES 32
 #define UC_MASK    296
@@ -131,6 +133,11 @@ weir_begin:
     jne 1b
     mov %r8d, %edi
     ask 3                         /* close */
+    lea weir_written+HOOK_STACK_BYTES-PAGE(%rip), %rdi
+    lea weir_image_end(%rip), %rsi
+    sub %rdi, %rsi
+    mov $23, %edx                  /* MADV_POPULATE_WRITE: all is written soon, and a fault each would cost more. Where it is not known they are made */
+    ask 28                        /* madvise */
     mov %rsp, %r12
     mov %rbx, %rsp
     mov %r12, %rdi

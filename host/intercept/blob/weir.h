@@ -30,10 +30,11 @@ typedef long i64;
 
 #define PAGE 4096ul
 #define HOOK_STACK_BYTES (32 * 1024ul)
-/* From here on our own memory is mapped, if there is room; the blob itself (inject.rs) is below. */
-#define OWN_PLACE 0x201100000000ul
-/* And here what is known of files. */
-#define TABLE_PLACE 0x201080000000ul
+_Static_assert(PAGE == 4096 && HOOK_STACK_BYTES == 32768, "entry.S says how much");
+/* Where what is known of files is mapped, if there is room; the blob itself (inject.rs) is below. */
+#define TABLE_PLACE 0x201000040000ul
+/* From here on our own memory. All lies close together: each page of the kernel's page tables costs a new program what a page costs. */
+#define OWN_PLACE 0x201000080000ul
 /* Descriptors that are watched; higher ones are always passed on. */
 #define DESCRIPTORS_MAX 65536u
 #define CALLS_MAX 512

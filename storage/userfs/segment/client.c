@@ -45,7 +45,7 @@ u32 passing_calls;
 
 void set_state(u32 fd, u8 to) {
   u32 word = weir_states[fd];
-  if (to != OURS) cursors[fd].private = 0;
+  if (to != OURS && may_be_private(word)) cursors[fd].private = 0;
   while (!__atomic_compare_exchange_n(&weir_states[fd], &word, ((word >> 8) + 1) << 8 | to, 0, __ATOMIC_ACQ_REL,
                                       __ATOMIC_RELAXED)) {}
 }
@@ -55,18 +55,12 @@ void seen(u32 fd) {
   while (fd >= end && !__atomic_compare_exchange_n(&descriptors_end, &end, fd + 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
 
-void lock(struct descriptor *d) {
-  if (!weir_threads) {
-    d->lock = 1; /* no handler comes in between: the thread is critical */
-    return;
-  }
+void lock_among_threads(struct descriptor *d) {
   for (u32 turns = 1; __atomic_exchange_n(&d->lock, 1, __ATOMIC_ACQUIRE); turns++) {
     if (turns % 1024) __builtin_ia32_pause();
     else SYS(NR_yield, 0, 0, 0, 0, 0, 0);
   }
 }
-
-void unlock(struct descriptor *d) { __atomic_store_n(&d->lock, 0, __ATOMIC_RELEASE); }
 
 static int waited(u32 holder) {
   if (SYS(NR_kill, holder, 0, 0, 0, 0, 0) == -3 /* ESRCH */) return 1;
@@ -119,6 +113,19 @@ u64 pass(void) {
   return ACT_PASS;
 }
 
+/* It is `found`, unless it is another descriptor by now. */
+static u8 settle(u32 fd, u32 word, u8 found) {
+  u32 expected = word;
+  if (!__atomic_compare_exchange_n(&weir_states[fd], &expected, (word & ~0xffu) | found, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    found = UNKNOWN;
+  seen(fd);
+  if (process) {
+    process->sites_patched = (u32)weir_figures.sites_patched;
+    process->sites_left = (u32)weir_figures.sites_left;
+  }
+  return found;
+}
+
 /* Finds out what a descriptor is. */
 u8 classify(u32 fd, u32 word) {
   u8 stat[144], found = FOREIGN;
@@ -127,10 +134,12 @@ u8 classify(u32 fd, u32 word) {
   if (state(word) == CLOSING) return FOREIGN;
   if (SYS(NR_fstat, fd, stat, 0, 0, 0, 0)) return UNKNOWN;
   u32 mode = *(u32 *)(stat + 24);
+  int is_file = *(u64 *)stat == mount.device && (mode & S_IFMT) == S_IFREG;
+  if (!is_file && !may_be_private(word)) return settle(fd, word, FOREIGN);
   lock(d);
   u8 said = state(word) == STASHED && cursor_of(d)->private && cursor_of(d)->inode == *(u64 *)(stat + 8);
   cursor_of(d)->private = 0;
-  if (*(u64 *)stat == mount.device && (mode & S_IFMT) == S_IFREG && !(mode & S_SET_IDS) &&
+  if (is_file && !(mode & S_SET_IDS) &&
       (flags = SYS(NR_fcntl, fd, F_GETFL, 0, 0, 0, 0)) >= 0 && !(flags & (O_PATH | O_DIRECT))) {
     d->flags = (u32)flags;
     d->record = *(u64 *)(stat + 8);
@@ -140,18 +149,9 @@ u8 classify(u32 fd, u32 word) {
     d->passing = 0;
     found = OURS;
   }
-  u32 expected = word;
-  if (!__atomic_compare_exchange_n(&weir_states[fd], &expected, (word & ~0xffu) | found, 0, __ATOMIC_ACQ_REL,
-                                   __ATOMIC_RELAXED)) {
-    found = UNKNOWN;
-    cursor_of(d)->private = 0;
-  }
+  found = settle(fd, word, found);
+  if (found == UNKNOWN) cursor_of(d)->private = 0;
   unlock(d);
-  seen(fd);
-  if (process) {
-    process->sites_patched = (u32)weir_figures.sites_patched;
-    process->sites_left = (u32)weir_figures.sites_left;
-  }
   return found;
 }
 
@@ -241,7 +241,7 @@ void stop(u32 why) {
   if (!segment || stopped) return;
   client_share_all();
   stopped = 1;
-  if (process) process->state = why;
+  if (process) process->state = (u16)why;
 }
 
 void client_stop(void) { stop(SEGMENT_SANDBOX); }
@@ -333,10 +333,9 @@ static int is_same(u32 fd, u64 flags) {
   return cursors[fd].private && !((descriptors[fd].flags ^ flags) & (O_APPEND | O_DIRECT));
 }
 
-u64 client_before(struct call *call) {
+static __attribute__((noinline)) u64 before_any(struct call *call) {
   const u64 *a = call->arguments;
   u32 cast = (u32)a[0];
-  if (call->number < 64 && TRANSFERS >> call->number & 1 && !forking) return transfer(call);
   if (forking && forking == weir_thread_id()) forking = 0;
   if (call->number > NR_pwrite || call->number == NR_fstat || call->number == NR_poll || call->number == NR_open ||
       call->number == NR_stat || call->number == NR_lstat || call->number == NR_ioctl) {
@@ -378,13 +377,25 @@ u64 client_before(struct call *call) {
   return ACT_PASS;
 }
 
+u64 client_before(struct call *call) {
+  if (call->number < 64 && TRANSFERS >> call->number & 1 && !forking) return transfer(call);
+  return before_any(call);
+}
+
+/* Before the first such descriptor there is nothing to take back. */
+static void note_path(u32 fd, int is_path) {
+  static u32 any;
+  if (is_path) any = 1;
+  if (any) descriptors[fd].opened_as_path = is_path != 0;
+}
+
 void client_after(struct call *call, u64 number, i64 result) {
   const u64 *a = call->arguments;
   switch (number) {
     case NR_open: case NR_openat: case NR_openat2: case NR_creat:
       if (result < 0 || result >= (i64)DESCRIPTORS_MAX) return;
       seen((u32)result);
-      descriptors[result].opened_as_path = number == NR_openat ? (a[2] & O_PATH) != 0 : number == NR_open && a[1] & O_PATH;
+      note_path((u32)result, number == NR_openat ? (a[2] & O_PATH) != 0 : number == NR_open && a[1] & O_PATH);
       set_state((u32)result, forking ? UNKNOWN : FRESH);
       return;
     case NR_close: closed((u32)a[0], (u32)a[0]); return;
@@ -407,7 +418,8 @@ void join(void) {
     if (old && old != own && SYS(NR_kill, old, 0, 0, 0, 0, 0) != -3) continue;
     if (!__atomic_compare_exchange_n(&p->id, &old, own, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) continue;
     /* Of who had it before, or of us before an exec. */
-    if (segment_names(segment)) names_release_all(segment, i);
+    if (p->holds && segment_names(segment)) names_release_all(segment, i);
+    p->holds = 0;
     SYS(NR_prctl, 16 /* PR_GET_NAME */, p->name, 0, 0, 0, 0);
     p->state = SEGMENT_ACCELERATED;
     u64 *own_counts = &p->reads, *all = &segment->reads;
@@ -458,6 +470,13 @@ const u8 client_calls[CALLS_MAX] = {
     [NR_linkat] = NAMES, [NR_symlinkat] = NAMES, [NR_chdir] = NAMES, [NR_fchdir] = NAMES, [NR_chroot] = NAMES, [NR_pivot_root] = NAMES,
 };
 
+/* By descriptors' numbers; in one map, as each costs. */
+struct tables {
+  u32 states[DESCRIPTORS_MAX];
+  struct cursor cursors[DESCRIPTORS_MAX];
+  struct descriptor descriptors[DESCRIPTORS_MAX];
+};
+
 /* Maps the segment, and makes the tables. */
 static int have_segment(void) {
   i32 memory = from_holder(mount.segment_descriptor);
@@ -466,10 +485,13 @@ static int have_segment(void) {
   i64 at = SYS(NR_mmap, SEGMENT_PLACE, mount.segment_bytes, 3, 0x4001, memory, 0); /* shared, no reserve */
   SYS(NR_close, memory, 0, 0, 0, 0, 0);
   if (at < 0 && at > -4096) return 0;
-  weir_states = weir_map(DESCRIPTORS_MAX * sizeof(u32));
-  descriptors = weir_map(DESCRIPTORS_MAX * sizeof(struct descriptor));
-  cursors = weir_map(DESCRIPTORS_MAX * sizeof(struct cursor));
-  if (!weir_states || !descriptors || !cursors || ((struct segment *)at)->magic != SEGMENT_MAGIC) return 0;
+  struct tables *tables = weir_map(sizeof *tables);
+  if (!tables || ((struct segment *)at)->magic != SEGMENT_MAGIC) return 0;
+  /* It is read, and then written, by nearly every program. */
+  SYS(NR_madvise, tables->states, PAGE, MADV_POPULATE_WRITE, 0, 0, 0);
+  weir_states = tables->states;
+  cursors = tables->cursors;
+  descriptors = tables->descriptors;
   segment = (struct segment *)at;
   return 1;
 }
@@ -478,7 +500,8 @@ void client_begin(void) {
   u64 limit[2];
   const u8 *told = weir_configuration.client;
   if (weir_configuration.client_bytes != sizeof mount) return;
-  for (u64 i = 0; i < sizeof mount; i++) ((volatile u8 *)&mount)[i] = told[i];
+  _Static_assert(sizeof mount % sizeof(u64) == 0, "by words");
+  for (u64 i = 0; i < sizeof mount / sizeof(u64); i++) ((volatile u64 *)&mount)[i] = ((const u64 *)told)[i];
   if (!have_segment()) {
     stash_settle();
     return;

@@ -282,6 +282,7 @@ i64 names_room(struct segment *s, u32 slot) {
 void names_hold(struct segment *s, u32 slot, u32 hold, u32 inode) {
   struct segment_node *node = segment_node_at(s, inode);
   if (!node) return;
+  STORE(s->processes[slot].holds, 1);
   __atomic_fetch_add(&node->opens, 1, __ATOMIC_SEQ_CST);
   STORE(segment_names(s)->holds[slot][hold], inode);
 }

@@ -11,7 +11,6 @@
 
 #define AROUND (128 * 1024ul)
 #define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
 /* Places that a process writes before it is one that writes much. */
 #define FEW 8u
 

@@ -422,7 +422,7 @@ void private_moved(void) { inside = 0; }
 
 void private_gone(u32 fd) {
   struct descriptor *d = &descriptors[fd];
-  if (!cursor_of(d)->stands_in) return;
+  if (!__atomic_load_n(&standing, __ATOMIC_SEQ_CST) || !cursor_of(d)->stands_in) return;
   lock(d);
   if (cursor_of(d)->stands_in) {
     cursor_of(d)->stands_in = 0;

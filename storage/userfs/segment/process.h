@@ -34,6 +34,7 @@
 #define AT_FLAGS (AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH)
 #define AT_STATX_SYNC_TYPE 0x6000u
 #define PATH_MAX_HERE 1024u
+#define MADV_POPULATE_WRITE 23
 #define MAY_READ 4u
 #define MAY_WRITE 2u
 #define MAY_SEARCH 1u
@@ -102,13 +103,19 @@ enum { STASHED = 4, CLOSING = 5 };
 
 static inline struct cursor *cursor_of(const struct descriptor *d) { return &cursors[d - descriptors]; }
 static inline u8 state(u32 word) { return (u8)word; }
+/* In no other state a descriptor's cursor is private: most programs use no file of ours, and then its page and that of `descriptors` are never touched. */
+static inline int may_be_private(u32 word) { return state(word) == OURS || state(word) == STASHED; }
 
 struct segment_caller caller(void);
 u64 now_ns(void);
 void set_state(u32 fd, u8 to);
 void seen(u32 fd);
-void lock(struct descriptor *d);
-void unlock(struct descriptor *d);
+void lock_among_threads(struct descriptor *d);
+static inline void lock(struct descriptor *d) {
+  if (weir_threads) lock_among_threads(d);
+  else d->lock = 1; /* no handler comes in between: the thread is critical */
+}
+static inline void unlock(struct descriptor *d) { __atomic_store_n(&d->lock, 0, __ATOMIC_RELEASE); }
 /* Finds out what a descriptor is; `word` is what its state was. */
 u8 classify(u32 fd, u32 word);
 /* To the kernel, and counted. */

@@ -34,6 +34,7 @@
 #define WEIR_SEGMENT_H
 
 typedef unsigned char u8;
+typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long u64;
 typedef long i64;
@@ -70,7 +71,8 @@ enum { SEGMENT_ACCELERATED = 1, SEGMENT_SITES = 2, SEGMENT_SANDBOX = 3, SEGMENT_
 /* A process that maps the segment, for status. Whoever takes a slot of a process that is gone overwrites it. */
 struct segment_process {
   u32 id;
-  u32 state;
+  u16 state;
+  u16 holds; /* whether it may hold descriptors that only it knows (names.h): they need not be looked for where it does not */
   u32 sites_patched;
   u32 sites_left;
   u8 name[16];

@@ -112,7 +112,7 @@ static i64 write_at(const struct descriptor *d, u64 *offset, const void *from, u
   return result;
 }
 
-static void count(int writes, i64 result) {
+static inline void count(int writes, i64 result) {
   u64 bytes = result > 0 ? (u64)result : 0;
   if (process) {
     writes ? process->writes++ : process->reads++;
@@ -155,42 +155,49 @@ static inline i64 peek_few(u64 record, u64 offset, void *to, u64 bytes) {
   return LOAD(r->version) == version ? (i64)bytes : SEGMENT_NOT_HERE;
 }
 
-/* A read of few bytes; 0 when it is not as simple as that, and nothing is done. */
-static int read_few(struct call *call, u32 fd, u32 word) {
-  struct descriptor *d = &descriptors[fd];
-  void *to = (void *)call->arguments[1];
-  u64 bytes = call->arguments[2];
-  i64 result = SEGMENT_NOT_HERE;
+/* A read of few bytes at a place of its own; 0 when it is not as simple as that, and nothing is done. */
+static inline int read_few_at(struct call *call, u32 fd, u32 word) {
+  const struct descriptor *d = &descriptors[fd];
+  u64 bytes = call->arguments[2], record = d->record;
+  u32 flags = d->flags;
   if (bytes - 1 >= BLOCK_BYTES) return 0;
-  if (call->number == NR_pread) {
-    u64 record = d->record, offset = call->arguments[3];
-    u32 flags = d->flags;
-    __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (LOAD(weir_states[fd]) != word || (flags & O_ACCMODE) == O_WRONLY) return 0;
-    result = peek_few(record, offset, to, bytes);
-  } else {
-    if (!cursor_of(d)->private) return 0;
-    lock(d);
-    if (LOAD(weir_states[fd]) == word && cursor_of(d)->known && !d->passing && (d->flags & O_ACCMODE) != O_WRONLY)
-      result = peek_few(d->record, cursor_of(d)->position, to, bytes);
-    if (result >= 0) {
-      cursor_of(d)->position += (u64)result;
-      cursor_of(d)->moved = 1;
-    }
-    unlock(d);
-  }
+  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  if (LOAD(weir_states[fd]) != word || (flags & O_ACCMODE) == O_WRONLY) return 0;
+  i64 result = peek_few(record, call->arguments[3], (void *)call->arguments[1], bytes);
   if (result < 0) return 0;
   count(0, result);
   call->number = (u64)result;
   return 1;
 }
 
-u64 transfer(struct call *call) {
+/* The same at the position. */
+static inline int read_few(struct call *call, u32 fd, u32 word) {
+  struct descriptor *d = &descriptors[fd];
+  struct cursor *cursor = &cursors[fd];
+  u64 bytes = call->arguments[2];
+  i64 result = SEGMENT_NOT_HERE;
+  if (bytes - 1 >= BLOCK_BYTES || !cursor->private) return 0;
+  lock(d);
+  if (LOAD(weir_states[fd]) == word && cursor->known && !d->passing && (d->flags & O_ACCMODE) != O_WRONLY)
+    result = peek_few(d->record, cursor->position, (void *)call->arguments[1], bytes);
+  if (result >= 0) {
+    cursor->position += (u64)result;
+    cursor->moved = 1;
+  }
+  unlock(d);
+  if (result < 0) return 0;
+  count(0, result);
+  call->number = (u64)result;
+  return 1;
+}
+
+/* All that is not as simple. */
+static __attribute__((noinline)) u64 transfer_any(struct call *call) {
   u64 number = call->number, bytes = call->arguments[2];
   u32 fd = (u32)call->arguments[0];
   int writes = number == NR_write || number == NR_pwrite, own_offset = number == NR_pread || number == NR_pwrite;
   struct descriptor *d = &descriptors[fd];
-  u32 word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
+  u32 word = LOAD(weir_states[fd]);
   int served = 0;
   if (stopped) return ACT_PASS;
   if (weir_figures.sites_left_unknown) {
@@ -199,10 +206,9 @@ u64 transfer(struct call *call) {
   }
   if (state(word) != OURS) {
     if (classify(fd, word) != OURS) return ACT_PASS;
-    word = __atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE);
+    word = LOAD(weir_states[fd]);
   }
   if (state(word) != OURS) return pass();
-  if (!writes && read_few(call, fd, word)) return ACT_DONE;
   if (own_offset) {
     u64 act = transfer_at(call, fd, word, writes);
     if (act == ACT_PASS && cursor_of(d)->stands_in) {
@@ -214,7 +220,7 @@ u64 transfer(struct call *call) {
   }
   if (!cursor_of(d)->private) return pass();
   lock(d);
-  if (__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE) != word) {
+  if (LOAD(weir_states[fd]) != word) {
     unlock(d);
     return pass();
   }
@@ -236,3 +242,13 @@ u64 transfer(struct call *call) {
   return ACT_DONE;
 }
 
+
+/* What most calls need stands alone, so that nothing is kept for what the others do. */
+u64 transfer(struct call *call) {
+  u32 fd = (u32)call->arguments[0], word = LOAD(weir_states[fd]);
+  if (state(word) == OURS && !stopped && !weir_figures.sites_left_unknown) {
+    if (call->number == NR_pread && read_few_at(call, fd, word)) return ACT_DONE;
+    if (call->number == NR_read && read_few(call, fd, word)) return ACT_DONE;
+  }
+  return transfer_any(call);
+}

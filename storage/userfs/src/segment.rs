@@ -21,7 +21,7 @@ use crate::error::{Errno, Result};
 use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a block.
@@ -66,7 +66,8 @@ struct Head {
 #[repr(C)]
 struct RawProcess {
     id: AtomicU32,
-    state: AtomicU32,
+    state: AtomicU16,
+    _holds: AtomicU16,
     sites_patched: AtomicU32,
     sites_left: AtomicU32,
     name: [std::sync::atomic::AtomicU8; 16],
@@ -287,7 +288,7 @@ impl Segment {
                 id,
                 name: String::from_utf8_lossy(name.split(|byte| *byte == 0).next().unwrap_or_default())
                     .into_owned(),
-                state: match of(&raw.state) {
+                state: match raw.state.load(Ordering::Relaxed) {
                     1 => "accelerated",
                     2 => "through the kernel: it makes system calls in ways that could not be seen",
                     3 => "through the kernel: it put itself under seccomp",

@@ -33,6 +33,33 @@ static void tick(int signal) {
   ticks++;
 }
 
+/* Of which the first page is there, and the second is not. */
+static void bad_memory(char *bad) {
+  CHECK(pread(file, bad + 4096, 10, 0) == -1 && errno == EFAULT);
+  CHECK(pwrite(file, bad + 4096, 10, 0) == -1 && errno == EFAULT);
+  CHECK(pread(file, bad + 4000, 200, 0) <= 96);
+  CHECK(pwrite(file, (void *)(size_t)8, 10, 0) == -1 && errno == EFAULT);
+  CHECK(open((void *)8, O_RDONLY) == -1 && errno == EFAULT);
+  CHECK(pread(file, bad, 64, 64) == 64 && *(int *)bad == 1);
+}
+
+static char *volatile touched;
+
+static void mend(int signal) {
+  (void)signal;
+  bad_memory(touched);
+  CHECK(mmap(touched + 4096, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == touched + 4096);
+}
+
+/* Of the fault itself. */
+static void in_handler(char *bad) {
+  struct sigaction action = {.sa_handler = mend}, old;
+  touched = bad;
+  CHECK(!sigaction(SIGSEGV, &action, &old));
+  *(volatile char *)(bad + 4096) = 1;
+  CHECK(!sigaction(SIGSEGV, &old, 0) && bad[4096] == 1);
+}
+
 int main(void) {
   struct { int number; char rest[60]; } record = {0};
   pthread_t threads[4];
@@ -62,13 +89,18 @@ int main(void) {
   CHECK(count == RECORDS);
   for (int i = 0; i < RECORDS; i++) CHECK(seen[i] == 2);
 
-  /* Memory that is not there is an error, not a fault. */
+  /* Memory that is not there is an error, not a fault, and also where the signals of faults are blocked. */
   munmap(bad + 4096, 4096);
-  CHECK(pread(file, bad + 4096, 10, 0) == -1 && errno == EFAULT);
-  CHECK(pwrite(file, bad + 4096, 10, 0) == -1 && errno == EFAULT);
-  CHECK(pread(file, bad + 4000, 200, 0) <= 96);
-  CHECK(pwrite(file, (void *)8, 10, 0) == -1 && errno == EFAULT);
+  bad_memory(bad);
   CHECK(read(file, bad, 10) == 0);
+  sigset_t faults, before;
+  sigemptyset(&faults), sigaddset(&faults, SIGSEGV), sigaddset(&faults, SIGBUS);
+  CHECK(!sigprocmask(SIG_BLOCK, &faults, 0));
+  bad_memory(bad);
+  CHECK(!sigprocmask(SIG_SETMASK, 0, &before) && sigismember(&before, SIGSEGV) && sigismember(&before, SIGBUS));
+  CHECK(!sigprocmask(SIG_UNBLOCK, &faults, 0));
+  bad_memory(bad);
+  in_handler(bad);
 
   /* Handlers that use the file in whose middle they come. */
   struct sigaction action = {.sa_handler = tick, .sa_flags = SA_RESTART};
