@@ -241,32 +241,17 @@ fn two_endpoints_of_one_host_exchange_whole_super_frames() {
     assert!(counters["engine_port_writes"] < 20_000, "{counters:?}");
 }
 
-/// The other end is a Linux bridge with a VXLAN device: no switch of ours. Its checksum offload is off, because
-/// between veth devices it would leave checksums to be completed by hardware that is not there.
 #[test]
 fn the_kernels_vxlan_understands_ours() {
     let Some(mut lab) = lab("kernel vxlan", 2, Encapsulation::Vxlan, false, 1500) else { return };
-    let peer = lab.hosts[1].netns.clone();
-    let made =
-        try_sh(&format!("ip -n {peer} link add vx0 type vxlan id 7 dstport 4789 local 192.0.2.2 dev u0"));
-    if !made.status.success() {
+    let is_there = lab.kernel_vxlan_peer(|lab| {
+        lab.hosts[0].start();
+        lab.add_endpoint_to(&[0], 0, "a", "10.0.0.1/24");
+    });
+    if !is_there {
         println!("NOT RUN the_kernels_vxlan_understands_ours: this kernel has no VXLAN device");
         return;
     }
-    lab.hosts[0].start();
-    lab.add_endpoint_to(&[0], 0, "a", "10.0.0.1/24");
-    let (prefix, mac) = (lab.prefix.clone(), lab.mac(0, "10.0.0.1"));
-    sh(&format!(
-        "ip netns exec {peer} ethtool -K u0 tx off && \
-         ip netns add {prefix}b && ip -n {peer} link add q0 type veth peer name t0 netns {prefix}b && \
-         ip -n {peer} link add name sw1 type bridge && ip -n {peer} link set vx0 mtu 1500 master sw1 up && \
-         ip -n {peer} link set q0 master sw1 up && ip -n {peer} link set sw1 up && \
-         ip -n {prefix}b link set t0 address 02:00:00:00:00:99 up && \
-         ip -n {prefix}b addr add 10.0.0.2/24 dev t0 && \
-         ip -n {prefix}b neigh add 10.0.0.1 lladdr {mac} dev t0 && \
-         ip netns exec {peer} bridge fdb append {mac} dev vx0 dst 192.0.2.1"
-    ));
-    lab.put_location(0, "b", "10.0.0.2", "02:00:00:00:00:99", 1);
     lab.run("a", "ping -c 3 -i 0.05 -W 5 10.0.0.2");
     bulk(&lab, 20);
     let _sink = lab.python("a", TCP_SINK, &["7003"]);

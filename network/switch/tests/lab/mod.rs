@@ -257,6 +257,31 @@ impl Lab {
         sh(&format!("ip -n {netns} addr add {address} dev t0 {nodad}"));
     }
 
+    /// Makes host 1 a Linux bridge with the kernel's VXLAN device, no switch of ours, and endpoint `b` (10.0.0.2) behind it, which knows 10.0.0.1 of host 0 and
+    /// is known there: `endpoint` makes host 0 ready, with 10.0.0.1. False if this kernel has no VXLAN device. Checksum offload is off, because
+    /// between veth devices it would leave checksums to be completed by hardware that is not there.
+    pub fn kernel_vxlan_peer(&mut self, endpoint: impl FnOnce(&mut Self)) -> bool {
+        let (peer, prefix) = (self.hosts[1].netns.clone(), self.prefix.clone());
+        let device = "vx0 type vxlan id 7 dstport 4789 local 192.0.2.2 dev u0";
+        if !try_sh(&format!("ip -n {peer} link add {device}")).status.success() {
+            return false;
+        }
+        endpoint(self);
+        let mac = self.mac(0, "10.0.0.1");
+        sh(&format!(
+            "ip netns exec {peer} ethtool -K u0 tx off && \
+             ip netns add {prefix}b && ip -n {peer} link add q0 type veth peer name t0 netns {prefix}b && \
+             ip -n {peer} link add name sw1 type bridge && ip -n {peer} link set vx0 mtu 1500 master sw1 up && \
+             ip -n {peer} link set q0 master sw1 up && ip -n {peer} link set sw1 up && \
+             ip -n {prefix}b link set t0 address 02:00:00:00:00:99 up && \
+             ip -n {prefix}b addr add 10.0.0.2/24 dev t0 && \
+             ip -n {prefix}b neigh add 10.0.0.1 lladdr {mac} dev t0 && \
+             ip netns exec {peer} bridge fdb append {mac} dev vx0 dst 192.0.2.1"
+        ));
+        self.put_location(0, "b", "10.0.0.2", "02:00:00:00:00:99", 1);
+        true
+    }
+
     /// Tells a host's switch where an address is.
     pub fn put_location(&self, to: usize, name: &str, ip: &str, mac: &str, host: usize) {
         let location = LocationEntry {
