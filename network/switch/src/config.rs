@@ -112,7 +112,7 @@ impl Default for EngineConfig {
     fn default() -> EngineConfig {
         EngineConfig {
             cpu: None,
-            busy_poll_us: 30,
+            busy_poll_us: 60,
             always_poll: false,
             urgent_nice: URGENT_NICE,
             batch: 32,

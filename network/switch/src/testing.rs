@@ -1,16 +1,25 @@
 //! What the tests of several modules share: frames, entries, and a naive switch that obeys a resolver
 //! with a plain map for a flow table.
 
+use crate::engine::counters::Counters;
 use crate::engine::forward::is_special;
+use crate::engine::port::{Device, Port};
+use crate::engine::sys::Wakeup;
+use crate::engine::{MissLoad, Shared};
 use crate::flow::{
     About, Action, CounterIndex, FlowUse, Hop, Ingress, Invalidate, MissReason, Outcome, PortIndex,
 };
 use crate::flow::{NO_CONNECTION, Resolver};
+use crate::flowtable::FlowStore;
 use crate::fragments::Fragments;
 use crate::nat::NatPool;
 use crate::resolve::{ResolverConfig, TableResolver, perform};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
 use weir_model::entry::{
     GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
     SubnetEntry, Vni,
@@ -622,4 +631,31 @@ impl Switch {
             }
         }
     }
+}
+
+// ---- engines ----
+
+/// What an engine and its other threads share, with room for 1,024 flows.
+pub(crate) fn shared() -> Arc<Shared> {
+    let wakeup = || Wakeup::new().unwrap();
+    Arc::new(Shared {
+        store: Arc::new(FlowStore::with_flows_max([1, 2], 1024)),
+        counters: Arc::new(Counters::default()),
+        load: MissLoad::default(),
+        engine_wake: wakeup(),
+        slow_wake: wakeup(),
+        start: Instant::now(),
+        stop: std::sync::atomic::AtomicBool::new(false),
+    })
+}
+
+/// A port that works as one with a TAP, and its other end, which has room for all frames of a test.
+pub(crate) fn device() -> (Box<Port>, OwnedFd) {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (device, endpoint) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    for end in [&device, &endpoint] {
+        // The kernel doubles it.
+        rustix::net::sockopt::set_socket_send_buffer_size(end, 200 * 1024).unwrap();
+    }
+    (Box::new(Port { device: Device::Tap(Arc::new(device)), up: true, ethernet: None }), endpoint)
 }

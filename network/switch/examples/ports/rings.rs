@@ -58,7 +58,10 @@ impl Ring {
         for (ahead, place) in places[..count].iter_mut().enumerate() {
             *place = self.places[(from as usize + ahead) % BUFFERS].load(Ordering::Relaxed);
         }
-        self.read.0.store(from.wrapping_add(count as u32), Ordering::Release);
+        // A line that is written without need is fetched from the other processor without need.
+        if count > 0 {
+            self.read.0.store(from.wrapping_add(count as u32), Ordering::Release);
+        }
         count
     }
 

@@ -50,21 +50,23 @@ impl Checked {
         Ok(Checked { parsed, offload })
     }
 
-    /// Parses a frame of another switch whose transport checksum is said to be partial, and writes it anew: what is
-    /// there is not believed.
+    /// As [`Checked::renew`], for a frame of another switch whose transport checksum is said to be partial, which is written
+    /// anew: what is there is not believed.
     ///
     /// # Errors
     /// What is wrong with the frame; `VirtioChecksum` if it is nothing that can have a partial checksum.
     #[inline]
-    pub fn partial(frame: &mut [u8]) -> Result<Checked, PacketError> {
-        let parsed = weir_packet::parse(frame)?;
+    pub fn renew_partial(&mut self, frame: &mut [u8]) -> Result<(), PacketError> {
+        weir_packet::parse_into(frame, &mut self.parsed)?;
+        let parsed = &self.parsed;
         let field = match (parsed.transport, parsed.fragment) {
-            (Transport::Tcp | Transport::Udp, Fragment::Whole) => checksum::field_offset(&parsed),
+            (Transport::Tcp | Transport::Udp, Fragment::Whole) => checksum::field_offset(parsed),
             _ => None,
         };
         let field = field.ok_or(PacketError::VirtioChecksum)?;
-        checksum::fill_partial(frame, &parsed)?;
-        Ok(Checked { parsed, offload: Offload::Checksum { start: parsed.l4_offset, field } })
+        checksum::fill_partial(frame, parsed)?;
+        self.offload = Offload::Checksum { start: parsed.l4_offset, field };
+        Ok(())
     }
 
     /// Whether it is to be cut.

@@ -118,6 +118,8 @@ pub struct Path {
     batch: usize,
     /// Those that are being worked on; kept for its memory.
     stage: guest::Stage,
+    /// Datagrams of other switches that are; likewise.
+    opened: underlay::Stage,
     last_flow: LastFlow,
     fragments: Fragments,
     peers: Peers,
@@ -159,6 +161,7 @@ impl Path {
             now_ms: 0,
             batch,
             stage: guest::Stage::new(batch),
+            opened: underlay::Stage::new(underlay::BATCH_MAX),
             last_flow: LastFlow::default(),
             fragments: Fragments::default(),
             peers,

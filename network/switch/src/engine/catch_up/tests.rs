@@ -1,15 +1,12 @@
 use super::*;
-use crate::engine::counters::{Counters, EngineDrop};
+use crate::engine::counters::EngineDrop;
 use crate::engine::path::PORT_FRAMES_PER_TURN;
 use crate::engine::polling::Polling;
-use crate::engine::port::{Device, Port};
 use crate::engine::ring::{FrameConsumer, frame_ring};
-use crate::engine::sys::Wakeup;
 use crate::engine::transmit::Transmit;
-use crate::engine::{Channels, Command, MISSES_PER_CLASS_MAX, Miss, MissLoad, POLL_PERIOD, Shared, Underlay};
-use crate::flowtable::{FlowStore, Shadow};
-use crate::testing::{Packet, ip};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use crate::engine::{Channels, Command, MISSES_PER_CLASS_MAX, Miss, POLL_PERIOD, Shared, Underlay};
+use crate::flowtable::Shadow;
+use crate::testing::{self, Packet, ip};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -25,21 +22,9 @@ struct Rig {
     _rest: Box<dyn std::any::Any>,
 }
 
-fn wakeup() -> Wakeup {
-    Wakeup::new().unwrap()
-}
-
 impl Rig {
     fn new() -> Rig {
-        let shared = Arc::new(Shared {
-            store: Arc::new(FlowStore::with_flows_max([1, 2], 1024)),
-            counters: Arc::new(Counters::default()),
-            load: MissLoad::default(),
-            engine_wake: wakeup(),
-            slow_wake: wakeup(),
-            start: Instant::now(),
-            stop: std::sync::atomic::AtomicBool::new(false),
-        });
+        let shared = testing::shared();
         let (_, tables) = Shadow::new(Arc::clone(&shared.store));
         let (commands, for_engine) = sync_channel(8);
         let (returned, back) = sync_channel(8);
@@ -56,13 +41,9 @@ impl Rig {
         };
         let polling = Polling::always(Instant::now());
         let engine = Engine::new(Arc::clone(&shared), channels, underlay, tables, polling, 32).unwrap();
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let (device, endpoint) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        // The kernel doubles it: room for all frames of a test.
-        rustix::net::sockopt::set_socket_send_buffer_size(&endpoint, 200 * 1024).unwrap();
-        let port = Port { device: Device::Tap(Arc::new(device)), up: true, ethernet: None };
+        let (port, endpoint) = testing::device();
         let mut rig = Rig { engine, shared, commands, misses, endpoint, _rest: Box::new((back, injects)) };
-        rig.command(Command::SetPort(0, Box::new(port)));
+        rig.command(Command::SetPort(0, port));
         rig.turns(1);
         rig
     }

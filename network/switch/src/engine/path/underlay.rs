@@ -1,13 +1,19 @@
 //! Frames of other switches: opened, looked up, joined into super-frames for a port or sent on.
 //!
+//! Datagrams go through three stages, a batch of them at once, whichever message they came in, as guests' frames do (row A20):
+//! each is opened, and the bucket of its flow asked for; then each one's flow is asked for; then each is judged and goes on, in
+//! the order in which they came. What of one datagram may change what becomes of another is done in the last stage alone:
+//! fragments find the flow of their datagram, and a sender's word that it takes partial checksums is heard. Flow tables and captures
+//! do not change meanwhile. While something is captured a batch is one datagram, so that captures show what goes in beside what becomes of it.
+//!
 //! Segments of one super-frame that arrive in one message with a partial checksum are a [`Train`]: the first is parsed and
-//! looked up, and those that differ from it only in what counts up follow it without. Flow tables and captures do not
-//! change within a message, so what was decided on the first holds for all. Each is counted.
+//! looked up, and those that differ from it only in what counts up follow it without, as what was decided on the first holds for
+//! all. Each is counted. The first of a train is the last of its batch.
 
 use super::{Origin, Path, fragment, hand_over, outer_of};
 use crate::capture::Outer;
 use crate::engine::counters::{EngineDrop, EngineEvent};
-use crate::engine::forward::{self, Checked, Lookup, Verdict};
+use crate::engine::forward::{self, Ahead, Checked, Lookup, Verdict};
 use crate::engine::port::{self, Device, Ports};
 use crate::engine::receive::{MESSAGE_BYTES, MESSAGES_MAX, Message, WIRE_FRAMES_MAX};
 use crate::engine::ring::FrameProducer;
@@ -18,25 +24,78 @@ use crate::flowtable::action::{Tunnel, wire_format};
 use crate::flowtable::{CompiledHop, ZoneKey};
 use crate::ports::xdp::UNDERLAY_CHUNKS;
 use crate::underlay::QUEUES_MAX;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_model::resource::Encapsulation;
 use weir_packet::coalesce::{Checksums, CoalesceConfig, Coalescer, MAX_PARTS, Output, Part, Place, Sink};
 use weir_packet::encap::{self, InnerChecksum};
 use weir_packet::train::Train;
 use weir_packet::virtio::{HEADER_BYTES, Offload, VirtioNetHeader};
-use weir_packet::{FlowKey, IpAddress, checksum};
+use weir_packet::{FlowKey, Fragment, IpAddress, Parsed, checksum};
 
 /// Looks that empty the rings of all queues: a look takes at least one frame, and most take many.
 const WIRE_LOOKS_MAX: usize = QUEUES_MAX * UNDERLAY_CHUNKS as usize;
 
+/// Datagrams that are worked on at once. They are less than a message may have, as what is known of each lies in the cache until
+/// its turn.
+pub(super) const BATCH_MAX: usize = 32;
+
 /// Where a received datagram is.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Datagram {
     /// Number of its message.
     buffer: usize,
     /// First byte in the receive buffers.
     start: usize,
     length: usize,
+}
+
+/// A datagram of a batch that was opened.
+#[derive(Clone)]
+struct Opened {
+    ingress: Ingress,
+    sender: IpAddr,
+    zone: Option<u32>,
+    /// Its sender says that it takes partial checksums.
+    hears: bool,
+    /// The frame in it.
+    inner: Datagram,
+    packet: Checked,
+    /// Key and flow, but for a fragment, whose flow is worked out when it is its turn.
+    ahead: Ahead,
+}
+
+impl Opened {
+    fn empty() -> Opened {
+        Opened {
+            ingress: Ingress::External,
+            sender: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            zone: None,
+            hears: false,
+            inner: Datagram::default(),
+            packet: Checked::default(),
+            ahead: Ahead { key: FlowKey::new(0, &Parsed::default()), hash: 0, near: None },
+        }
+    }
+
+    #[inline]
+    fn is_whole(&self) -> bool {
+        self.packet.parsed.fragment == Fragment::Whole
+    }
+}
+
+/// Room for a batch, which is used again and again: a datagram's fields are written where they stay.
+#[derive(Default)]
+pub(super) struct Stage {
+    opened: Box<[Opened]>,
+    used: usize,
+}
+
+impl Stage {
+    /// For so many datagrams.
+    pub(super) fn new(datagrams: usize) -> Stage {
+        Stage { opened: vec![Opened::empty(); datagrams].into_boxed_slice(), used: 0 }
+    }
 }
 
 /// A train, and what was decided about it.
@@ -67,10 +126,14 @@ impl Path {
             Err(_) => return false,
         };
         self.shared.counters.event(EngineEvent::UnderlayReceives).add(count as u64);
+        // It is put back below; nothing in between looks for it.
+        let mut stage = std::mem::take(&mut self.opened);
         for number in 0..count {
             let message = self.receive.message(number);
-            self.take_message(&message, number, format, misses);
+            self.take_message(&message, number, format, &mut stage, misses);
         }
+        self.pass_opened(&mut stage, misses);
+        self.opened = stage;
         self.join_end();
         self.flush();
         more
@@ -101,12 +164,15 @@ impl Path {
         if count == 0 {
             return 0;
         }
+        let mut stage = std::mem::take(&mut self.opened);
         let mut number = 0;
         while let Some((message, format)) = self.receive.wired(number) {
             // They all lie in one buffer.
-            self.take_message(&message, 0, format, misses);
+            self.take_message(&message, 0, format, &mut stage, misses);
             number += 1;
         }
+        self.pass_opened(&mut stage, misses);
+        self.opened = stage;
         self.join_end();
         self.flush();
         count
@@ -129,11 +195,13 @@ impl Path {
         }
     }
 
+    /// Opens the datagrams of a message. Those that are opened when it ends are in `stage`: what follows may be of the same batch.
     fn take_message(
         &mut self,
         message: &Message,
         number: usize,
         format: Encapsulation,
+        stage: &mut Stage,
         misses: &mut FrameProducer<Miss>,
     ) {
         self.turn_bytes += message.length as u64;
@@ -145,6 +213,7 @@ impl Path {
             counters.dropped(EngineDrop::UnderlayTruncated).add(1, message.length as u64);
             return;
         }
+        let most = if self.taps.is_empty() { stage.opened.len() } else { 1 };
         // One look a message for the zone: its datagrams nearly always are of one network.
         let mut known = None;
         let end = message.start + message.length;
@@ -152,10 +221,14 @@ impl Path {
         while start < end {
             let length = message.segment_bytes.min(end - start);
             let at = Datagram { buffer: number, start, length };
-            let run = self.take_datagram(message, at, format, &mut known, misses);
+            let train = self.open_datagram(message, at, format, &mut known, stage);
             start += length;
-            if let Some(run) = run {
-                start = self.follow(run, number, start, end);
+            if let Some(train) = train {
+                if let Some(run) = self.pass_train(train, length, stage, misses) {
+                    start = self.follow(run, number, start, end);
+                }
+            } else if stage.used >= most {
+                self.pass_opened(stage, misses);
             }
         }
     }
@@ -183,20 +256,22 @@ impl Path {
         at
     }
 
-    /// Takes one datagram. Returns what those that follow may be compared with, if it was given to a joiner.
+    /// Opens a datagram, as one more of the batch; one that is refused is counted. Returns what those behind it are to be compared with,
+    /// if the next one is of its train.
     #[inline]
-    fn take_datagram(
+    fn open_datagram(
         &mut self,
         message: &Message,
         at: Datagram,
         format: Encapsulation,
         known: &mut Option<(u32, Option<u32>)>,
-        misses: &mut FrameProducer<Miss>,
-    ) -> Option<Run> {
+        stage: &mut Stage,
+    ) -> Option<Train> {
         let counters = &self.shared.counters;
-        let datagram = &mut self.receive.bytes[at.start..at.start + at.length];
-        let (tunnel, mut packet) = match open(datagram, format) {
-            Ok(opened) => opened,
+        let opened = stage.opened.get_mut(stage.used)?;
+        let (datagram, behind) = self.receive.bytes[at.start..].split_at_mut(at.length);
+        let tunnel = match open(datagram, format, &mut opened.packet) {
+            Ok(tunnel) => tunnel,
             Err(reason) => {
                 counters.parse_error(reason).add(1, at.length as u64);
                 return None;
@@ -206,47 +281,89 @@ impl Path {
             counters.dropped(EngineDrop::ControlPacket).add(1, at.length as u64);
             return None;
         }
-        let is_partial = tunnel.checksum == InnerChecksum::Partial;
-        let more = at.start + at.length < message.start + message.length;
         let mut train = None;
         if !self.taps.is_empty() {
             let (header, inner) = datagram.split_at(tunnel.inner_offset);
             let port = self.underlay_ports[usize::from(format == Encapsulation::Vxlan)];
             let outer = Outer { source: message.sender, destination: self.underlay, port, ecn: message.ecn };
             self.taps.underlay(&outer, [header, inner], counters);
-        } else if is_partial && more && message.ecn == 0 {
-            train = Train::new(datagram, tunnel.inner_offset, &packet.parsed);
+        } else if tunnel.checksum == InnerChecksum::Partial && message.ecn == 0 {
+            let left = message.start + message.length - (at.start + at.length);
+            train = train_of(datagram, &tunnel, &opened.packet, &behind[..left.min(at.length)]);
         }
         let frame = &mut datagram[tunnel.inner_offset..];
-        if message.ecn != 0 && !mark(frame, &mut packet, message.ecn) {
+        if message.ecn != 0 && !mark(frame, &mut opened.packet, message.ecn) {
             counters.dropped(EngineDrop::OuterCongestion).add(1, frame.len() as u64);
             return None;
         }
-        let zone = match known {
+        opened.hears = false;
+        opened.zone = match known {
             Some((vni, zone)) if *vni == tunnel.vni => *zone,
             _ => {
                 let key = ZoneKey { sender: message.sender.into(), vni: tunnel.vni, format };
                 let zone = self.tables.zones.get(&key).copied();
                 *known = Some((tunnel.vni, zone));
-                if zone.is_some() && tunnel.checksum != InnerChecksum::Full {
-                    self.peers.heard(message.sender, self.now_ms);
-                }
+                opened.hears = zone.is_some() && tunnel.checksum != InnerChecksum::Full;
                 zone
             }
         };
         let (sender, vni, token) = (message.sender, tunnel.vni, tunnel.token);
-        let ingress = Ingress::Underlay { sender, vni, token, format };
-        let inner =
+        (opened.sender, opened.ingress) = (sender, Ingress::Underlay { sender, vni, token, format });
+        opened.inner =
             Datagram { start: at.start + tunnel.inner_offset, length: at.length - tunnel.inner_offset, ..at };
-        let joined = self.decide_received(ingress, zone, inner, &mut packet, misses)?;
-        let (train, (slot, rule)) = (train?, joined);
+        if opened.is_whole() {
+            let key = FlowKey::new(opened.zone.unwrap_or_default(), &opened.packet.parsed);
+            let hash = self.last_flow.hash(&self.shared.store, &key);
+            self.tables.prefetch_bucket(hash);
+            opened.ahead = Ahead { key, hash, near: None };
+        }
+        stage.used += 1;
+        train
+    }
+
+    /// Has what was opened go on: the last two stages. Returns slot and rule of the last one's flow if that went to a joiner.
+    #[inline(never)]
+    fn pass_opened(
+        &mut self,
+        stage: &mut Stage,
+        misses: &mut FrameProducer<Miss>,
+    ) -> Option<(u32, CounterIndex)> {
+        let used = std::mem::take(&mut stage.used);
+        let batch = &mut stage.opened[..used];
+        let (tables, store) = (&*self.tables, &*self.shared.store);
+        for opened in batch.iter_mut().filter(|opened| opened.is_whole()) {
+            opened.ahead.near = tables.prefetch_flow(store, opened.ahead.hash, false);
+        }
+        let mut joined = None;
+        for opened in batch {
+            if opened.hears {
+                self.peers.heard(opened.sender, self.now_ms);
+            }
+            joined = self.decide_received(opened, misses);
+        }
+        joined
+    }
+
+    /// Has what was opened go on, of which the last one is the first of a train. Returns how those behind it go on, if it was given
+    /// to a joiner.
+    fn pass_train(
+        &mut self,
+        train: Train,
+        datagram_bytes: usize,
+        stage: &mut Stage,
+        misses: &mut FrameProducer<Miss>,
+    ) -> Option<Run> {
+        let last = stage.used.checked_sub(1)?;
+        let (slot, rule) = self.pass_opened(stage, misses)?;
+        let Opened { packet, inner, .. } = &stage.opened[last];
+        let (tcp_flags, frame_bytes) = (packet.parsed.tcp_flags, inner.length);
         self.joiner.coalescer.holds_last().then_some(Run {
             train,
             slot,
             rule,
-            tcp_flags: packet.parsed.tcp_flags,
-            datagram_bytes: at.length,
-            frame_bytes: inner.length,
+            tcp_flags,
+            datagram_bytes,
+            frame_bytes,
         })
     }
 
@@ -254,23 +371,27 @@ impl Path {
     #[inline]
     fn decide_received(
         &mut self,
-        ingress: Ingress,
-        zone: Option<u32>,
-        at: Datagram,
-        packet: &mut Checked,
+        opened: &mut Opened,
         misses: &mut FrameProducer<Miss>,
     ) -> Option<(u32, CounterIndex)> {
+        let is_whole = opened.is_whole();
+        let Opened { ingress, sender, zone, inner: at, packet, ahead, .. } = opened;
+        let (at, zone) = (*at, *zone);
         let counters = &self.shared.counters;
         let frame = &mut self.receive.bytes[at.start..at.start + at.length];
         let (tables, store, now_ms) = (&*self.tables, &*self.shared.store, self.now_ms);
         let lookup = Lookup { tables, store, counters, now_ms };
-        let Ingress::Underlay { sender, .. } = ingress else { return None };
-        let origin = || Origin::underlay(ingress, sender, zone);
-        let (fragments, parsed) = (&mut self.fragments, &packet.parsed);
-        let (key, waits) = fragment::key_of(fragments, counters, now_ms, zone, parsed, at.length, origin)?;
-        let verdict = match waits {
-            false => forward::judge(&lookup, &mut self.last_flow, zone, &key, packet, at.length),
-            true => Verdict::Miss(MissReason::NoFlow, FlowKey { zone: 0, ..key }),
+        let origin = || Origin::underlay(*ingress, *sender, zone);
+        let verdict = if is_whole {
+            forward::judge_ahead(&lookup, &mut self.last_flow, zone, ahead, packet, at.length)
+        } else {
+            let (fragments, parsed) = (&mut self.fragments, &packet.parsed);
+            let (key, waits) =
+                fragment::key_of(fragments, counters, now_ms, zone, parsed, at.length, origin)?;
+            match waits {
+                false => forward::judge(&lookup, &mut self.last_flow, zone, &key, packet, at.length),
+                true => Verdict::Miss(MissReason::NoFlow, FlowKey { zone: 0, ..key }),
+            }
         };
         match verdict {
             Verdict::Dropped => {}
@@ -377,14 +498,27 @@ impl Path {
 fn open(
     datagram: &mut [u8],
     format: Encapsulation,
-) -> Result<(encap::Decapsulated, Checked), weir_packet::PacketError> {
+    packet: &mut Checked,
+) -> Result<encap::Decapsulated, weir_packet::PacketError> {
     let tunnel = wire_format(format).decode(datagram)?;
     let frame = &mut datagram[tunnel.inner_offset..];
-    let packet = match tunnel.checksum {
-        InnerChecksum::Partial => Checked::partial(frame)?,
-        _ => Checked::new(frame, &VirtioNetHeader::default())?,
-    };
-    Ok((tunnel, packet))
+    match tunnel.checksum {
+        InnerChecksum::Partial => packet.renew_partial(frame)?,
+        _ => packet.renew(frame, &VirtioNetHeader::default())?,
+    }
+    Ok(tunnel)
+}
+
+/// The train of a datagram, if `next`, as many bytes as it has or what is left of its message, is of it.
+#[inline]
+fn train_of(datagram: &[u8], tunnel: &encap::Decapsulated, packet: &Checked, next: &[u8]) -> Option<Train> {
+    if next.len() < datagram.len() {
+        return None;
+    }
+    let train = Train::new(datagram, tunnel.inner_offset, &packet.parsed)?;
+    // What is compared counts up.
+    let mut look = train;
+    look.takes(next).then_some(train)
 }
 
 /// Brings congestion marks of the outer header into the packet (RFC 6040); false: it must be dropped.
@@ -472,3 +606,6 @@ impl Sink for DeviceSink<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
