@@ -218,6 +218,10 @@ impl Backend for Memory {
             self.segment.record(inode)?.touch(time(modified, now));
         }
         let node = tree.node_mut(inode)?;
+        let file = matches!(node.content, Content::File);
+        if file && change.mode.is_some_and(|mode| mode & (libc::S_ISUID | libc::S_ISGID) != 0) {
+            self.segment.record(inode)?.leave_to_kernel();
+        }
         if let Some(mode) = change.mode {
             node.mode = node.mode & libc::S_IFMT | mode & 0o7777;
         }

@@ -144,3 +144,37 @@ fn capabilities_end_with_the_first_write() {
     let (_, writes) = on.served();
     assert!(writes > 400, "{writes} writes were served");
 }
+
+#[test]
+fn set_user_id_bits_end_with_the_first_write_by_a_program_that_may_not_keep_them() {
+    let Some(on) = accelerated("set_user_id_bits") else { return };
+    let ordinary = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (root, mut model) = (on.on.root(), plain(ordinary.path()));
+    let mut sides = [
+        ("not accelerated", plain(&root), plain(&root)),
+        ("accelerated, both", Partner::new(&on), Partner::new(&on)),
+        ("accelerated", Partner::new(&on), plain(&root)),
+    ];
+    let writes = ["os.write(f, b'one')", "os.pwrite(f, b'two', 10)", "os.ftruncate(f, 10)"];
+    for (number, write) in writes.into_iter().enumerate() {
+        for user in [0, 65534] {
+            let name = format!("f{number} {user}");
+            let make =
+                format!("!f = os.open('{name}', os.O_RDWR | os.O_CREAT, 0o755); os.write(f, b'x' * 9000)");
+            let set = format!("os.chmod('{name}', 0o6755)");
+            let change = format!("(os.seteuid({user}), {write}, os.seteuid(0), oct(os.fstat(f).st_mode))");
+            model.ask(&make);
+            model.ask(&set);
+            let wanted = model.ask(&change);
+            for (side, changes, other) in &mut sides {
+                for by_itself in [true, false] {
+                    assert_eq!(changes.ask(&make), "None");
+                    assert_eq!(if by_itself { &mut *changes } else { &mut *other }.ask(&set), "None");
+                    let seen = changes.ask(&change);
+                    assert_eq!(seen, wanted, "{side}: {write} by {user}, set by itself: {by_itself}");
+                    changes.ask(&format!("os.unlink('{name}')"));
+                }
+            }
+        }
+    }
+}
