@@ -116,7 +116,7 @@ static i64 alter_locked(u64 inode, const struct change *change) {
   struct segment_node *node = segment_node_at(segment, inode);
   struct segment_record *r = segment_record_at(segment, inode);
   u64 now = now_ns();
-  if (!node || !r || node->user != rights.user || segment_names(segment)->unfinished) return NOT_HERE;
+  if (!node || !r || r->left_to_kernel || node->user != rights.user || segment_names(segment)->unfinished) return NOT_HERE;
   if ((change->user != ~0u && change->user != node->user) || (change->group != ~0u && change->group != node->group)) return NOT_HERE;
   if (!names_change(segment, inode, now)) return NOT_HERE;
   if (change->sets_mode) node->mode = (node->mode & S_IFMT) | change->mode;

@@ -202,9 +202,9 @@ void client_map(u64 descriptor, u64 offset, u64 bytes) {
   unlock(d);
   struct segment_record *r = segment_record_at(segment, d->record);
   if (!r || segment_lock(&c, r)) return;
-  int first = !r->mapped && kernel_has_none(r);
+  int first = !r->left_to_kernel && kernel_has_none(r);
   u64 size = r->size;
-  r->mapped = 1;
+  r->left_to_kernel = 1;
   segment_unlock(r);
   SYS(NR_fstat, fd, stat, 0, 0, 0, 0);
   if (first) fetch(fd, offset, bytes, size);

@@ -64,7 +64,7 @@ static i64 look_for_any(const struct place *p, struct found *f) {
   if (!f->node || !f->record) return NOT_HERE;
   if ((f->node->mode & S_IFMT) == S_IFDIR) return IS_FOLDER;
   if ((f->node->mode & S_IFMT) != S_IFREG || f->node->mode & S_SET_IDS || f->node->told) return NOT_HERE;
-  return f->record->live && (f->record->partial || !f->record->mapped) ? 0 : NOT_HERE;
+  return f->record->live && (f->record->partial || !f->record->left_to_kernel) ? 0 : NOT_HERE;
 }
 
 static i64 look(const struct place *p, struct found *f) {

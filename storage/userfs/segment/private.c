@@ -149,7 +149,7 @@ static i64 empty(struct wanted *w, struct segment_record *r) {
   struct segment_caller c = caller();
   i64 result = NOT_HERE;
   if (segment_lock(&c, r)) return NOT_HERE;
-  if (kernel_has_none(r) && !r->mapped && !segment_resize(&c, r, 0)) {
+  if (kernel_has_none(r) && !r->left_to_kernel && !segment_resize(&c, r, 0)) {
     __atomic_store_n(&r->modified_ns, now_ns(), __ATOMIC_RELEASE);
     w->emptied = 1;
     result = 0;
@@ -175,7 +175,7 @@ static i64 take(struct wanted *w, const struct segment_node *above, u32 entry) {
   if (w->flags & O_CREAT && w->flags & O_EXCL) return -17; /* EEXIST */
   /* fs.protected_regular is the kernel's business. */
   if (w->flags & O_CREAT && above->mode & S_ISVTX) return NOT_HERE;
-  if (!may(node, what) || (r->partial ? !can_fetch(r) : r->mapped || !kernel_has_none(r))) return NOT_HERE;
+  if (!may(node, what) || (r->partial ? !can_fetch(r) : r->left_to_kernel || !kernel_has_none(r))) return NOT_HERE;
   if (__atomic_load_n(&node->told, __ATOMIC_ACQUIRE) && w->bare != e->inode) {
     w->known = e->inode;
     return NOT_HERE;

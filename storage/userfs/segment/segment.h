@@ -24,8 +24,9 @@
  *   they differ the kernel may hold pages: the writer first invalidates (which writes dirty mapped pages out to
  *   the daemon), and then writes only if `fills` is still what it was before the invalidation. So no page of
  *   the kernel is older than a byte that was written past it, and no dirty page can land on such a byte.
- * - What an accelerated process maps leaves the acceleration (`mapped`): the kernel does not look at the size again when a
- *   page behind the end that it knows is touched, and would kill the process.
+ * - What an accelerated process maps leaves the acceleration (`left_to_kernel`): the kernel does not look at the size again when a
+ *   page behind the end that it knows is touched, and would kill the process. So does what got capabilities (security.capability) or
+ *   set-user-id and set-group-id bits: whoever changes the file takes them away, which the kernel does by asking the daemon.
  * - Who reads past the kernel while they differ takes the kernel's way: a map may have changed pages there.
  * - Who changed size or times past the kernel, and then finds `told` to differ from `told_gone`, invalidates attributes, and
  *   only then sets `told_gone` to what `told` was. So whoever finds them equal knows that it is done.
@@ -59,7 +60,7 @@ struct segment_record {
   u64 told_gone; /* as of the last invalidation of attributes */
   u32 direct[DIRECT_BLOCKS];
   u32 index[3]; /* single, double, triple */
-  u32 mapped; /* an accelerated process has mapped it: from now on all go through the kernel */
+  u32 left_to_kernel; /* an accelerated process has mapped it, or it got capabilities or set-id bits: from now on all go through the kernel */
   u32 partial; /* a block that is not there is not known here, instead of zero: only what is there is read; nothing is written */
   u32 version; /* odd while contents change: see segment_peek */
 };

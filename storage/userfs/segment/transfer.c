@@ -34,7 +34,7 @@ int kernel_has_none(struct segment_record *r) {
 /* Whether the file's bytes here are the true ones. What can never be written is so, whatever the kernel holds. */
 static int may_read(struct segment_record *r) {
   if (!__atomic_load_n(&r->live, __ATOMIC_ACQUIRE)) return 0;
-  return r->partial || (!r->mapped && kernel_has_none(r));
+  return r->partial || (!r->left_to_kernel && kernel_has_none(r));
 }
 
 static i64 read_at(const struct descriptor *d, u64 offset, void *to, u64 bytes, int *served) {
@@ -96,11 +96,11 @@ static i64 write_at(const struct descriptor *d, u64 *offset, const void *from, u
   i32 connection = -1;
   i64 result = 0;
   *served = 0;
-  if (!r || r->mapped || r->partial || (append && !kernel_has_none(r))) return 0;
+  if (!r || r->left_to_kernel || r->partial || (append && !kernel_has_none(r))) return 0;
   /* Before the bytes are there nothing is lost if the kernel cannot be told. */
   if (r->told != r->told_gone && (connection = kernel()) < 0) return 0;
   if (lock_without_pages(&c, r, d->record, *offset, bytes, &connection)) {
-    if (r->live && !r->mapped && !(append && !kernel_has_none(r))) {
+    if (r->live && !r->left_to_kernel && !(append && !kernel_has_none(r))) {
       if (append) *offset = r->size;
       result = segment_write(&c, r, *offset, from, bytes, now_ns());
       *served = 1;

@@ -92,7 +92,7 @@ struct RawRecord {
     told_gone: AtomicU64,
     direct: [AtomicU32; DIRECT_BLOCKS],
     index: [AtomicU32; 3],
-    mapped: AtomicU32,
+    left_to_kernel: AtomicU32,
     partial: AtomicU32,
     version: AtomicU32,
 }
@@ -397,7 +397,7 @@ impl Record<'_> {
     /// Begins a file: empty, unknown to the kernel.
     pub fn begin(&mut self, now: SystemTime) {
         self.raw.size.store(0, Ordering::Relaxed);
-        self.raw.mapped.store(0, Ordering::Relaxed);
+        self.raw.left_to_kernel.store(0, Ordering::Relaxed);
         self.touch(now);
         self.raw.live.store(1, Ordering::Release);
     }
@@ -446,6 +446,11 @@ impl Record<'_> {
     /// Sets when its contents were changed last.
     pub fn touch(&mut self, at: SystemTime) {
         self.raw.modified_ns.store(nanoseconds(at), Ordering::Release);
+    }
+
+    /// From now on accelerated processes neither read, change nor open the file by themselves, also where they have it open.
+    pub fn leave_to_kernel(&mut self) {
+        self.raw.left_to_kernel.store(1, Ordering::Release);
     }
 
     /// Says that the kernel is about to learn attributes. Call it before reading them.

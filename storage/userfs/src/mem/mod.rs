@@ -33,6 +33,8 @@ pub(crate) const NAME_BYTES_MAX: usize = 255;
 const ATTRIBUTE_BYTES_MAX: usize = 65_536;
 /// Free blocks that keep their memory for the next files: 64 MiB.
 const IDLE_KEPT: u64 = (64 << 20) / BLOCK_BYTES;
+/// What a change of the file takes away. The kernel sees to that, as it sees to set-user-id bits.
+const CAPABILITIES: &str = "security.capability";
 /// Extended attributes of a file.
 const ATTRIBUTES_MAX: usize = 1024;
 
@@ -216,6 +218,10 @@ impl Backend for Memory {
             self.segment.record(inode)?.touch(time(modified, now));
         }
         let node = tree.node_mut(inode)?;
+        let file = matches!(node.content, Content::File);
+        if file && change.mode.is_some_and(|mode| mode & (libc::S_ISUID | libc::S_ISGID) != 0) {
+            self.segment.record(inode)?.leave_to_kernel();
+        }
         if let Some(mode) = change.mode {
             node.mode = node.mode & libc::S_IFMT | mode & 0o7777;
         }
@@ -372,14 +378,17 @@ impl Backend for Memory {
         let mut tree = self.tree();
         let node = tree.node_mut(inode)?;
         let there = node.attributes.contains_key(name);
+        let file = matches!(node.content, Content::File);
         if value.len() > ATTRIBUTE_BYTES_MAX || !there && node.attributes.len() >= ATTRIBUTES_MAX {
             return Err(Errno::NO_SPACE);
         }
         match flags {
             libc::XATTR_CREATE if there => return Err(Errno::EXISTS),
             libc::XATTR_REPLACE if !there => return Err(Errno::NO_DATA),
-            _ => node.attributes.insert(OsString::from(name), value.to_vec()),
-        };
+            _ if file && name == CAPABILITIES => self.segment.record(inode)?.leave_to_kernel(),
+            _ => {}
+        }
+        node.attributes.insert(OsString::from(name), value.to_vec());
         node.changed = SystemTime::now();
         Ok(())
     }

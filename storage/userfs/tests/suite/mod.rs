@@ -14,6 +14,7 @@ mod opened;
 mod passthrough;
 mod peers;
 mod posix;
+mod privileges;
 mod programs;
 mod remote;
 mod stash;
