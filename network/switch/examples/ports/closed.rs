@@ -2,13 +2,13 @@
 //! part, so no placement can move the figure: what a change of the engine costs shows here first.
 
 use crate::flows::{self, Random};
-use crate::machine::thread_cpu;
+use crate::machine::time_each;
 use crate::memory_guest::MemoryGuest;
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use weir_model::resource::Encapsulation;
 use weir_switch::engine::counters::EngineEvent;
 use weir_switch::engine::port::{Device, Port};
@@ -115,18 +115,12 @@ impl Closed {
 
     /// Nanoseconds a frame, in a window of so long.
     pub fn window(&mut self, length: Duration) -> f64 {
-        let (start, mut came) = (Instant::now(), 0);
-        let before = thread_cpu();
-        while start.elapsed() < length {
-            came += self.batches(64);
-        }
-        assert!(came > 0, "no frame came through");
-        (thread_cpu() - before).as_nanos() as f64 / came as f64
+        time_each(length, || self.batches(64))
     }
 }
 
 /// Instructions a frame of the closed loop, with those of the driver and without the kernel's: of a long run less those of a short one. `way`
-/// is `loop` or the format of a tunnel.
+/// is `loop`, the format of a tunnel, or `from-` and that for the way back.
 pub fn instructions(way: &str, flows: u32, batch: usize) -> f64 {
     const MORE: usize = 400;
     let run = |batches: usize| -> f64 {

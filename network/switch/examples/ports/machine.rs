@@ -12,6 +12,16 @@ pub fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// Nanoseconds of this thread's processor time a frame, in a window of so long; `batches` says how many came out of some batches.
+pub fn time_each(length: Duration, mut batches: impl FnMut() -> usize) -> f64 {
+    let (start, before, mut came) = (Instant::now(), thread_cpu(), 0);
+    while start.elapsed() < length {
+        came += batches();
+    }
+    assert!(came > 0, "no frame came through");
+    (thread_cpu() - before).as_nanos() as f64 / came as f64
+}
+
 /// Processor time that the thread of a process whose name begins so has had, nanoseconds.
 pub fn cpu_ns(pid: u32, name: &str) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");

@@ -3,7 +3,7 @@
 //! vhost-user ports of two guests, beside Open vSwitch with DPDK and testpmd.
 //!
 //!   cargo run --release -p weir-switch --example ports [ROUNDS] [table|closed|encap|wire [FLOWS]|rings [FLOWS]|memory|vhost [FLOWS_EACH_WAY]]
-//!   cargo run --release -p weir-switch --example ports loop|geneve|vxlan FLOWS BATCH BATCHES     the closed loop alone, for valgrind
+//!   cargo run --release -p weir-switch --example ports loop|geneve|vxlan|from-geneve|from-vxlan FLOWS BATCH BATCHES     the closed loop alone, for valgrind
 //!   cargo run --release -p weir-switch --example ports rings geneve|vxlan FLOWS BATCHES          the work between memory rings alone, for valgrind
 //!
 //! The figure is processor time a packet of the thread that polls, while it has packets: what the generator does not give costs
@@ -62,13 +62,16 @@ fn main() {
             let (flows, batches) = (flows.parse().expect("flows"), batches.parse().expect("batches"));
             return rings::batches(format_of(format).expect("a format"), flows, batches);
         }
-        [role, flows, batch, batches] if role == "loop" || format_of(role).is_some() => {
+        [role, flows, batch, batches]
+            if role == "loop" || format_of(role).is_some() || back_of(role).is_some() =>
+        {
             let (flows, batch) = (flows.parse().expect("flows"), batch.parse().expect("a batch"));
-            let mut closed = match format_of(role) {
-                Some(format) => closed::Closed::encapsulating(flows, batch, format),
-                None => closed::Closed::new(flows, batch),
+            let batches = batches.parse().expect("batches");
+            let came = match (format_of(role), back_of(role)) {
+                (Some(format), _) => closed::Closed::encapsulating(flows, batch, format).batches(batches),
+                (_, Some(format)) => wire::FromWire::new(flows, format).batches(batches),
+                (None, None) => closed::Closed::new(flows, batch).batches(batches),
             };
-            let came = closed.batches(batches.parse().expect("batches"));
             return println!("{came} frames");
         }
         _ => {}
@@ -149,6 +152,11 @@ fn format_of(name: &str) -> Option<Encapsulation> {
     }
 }
 
+/// The format of the way back.
+fn back_of(name: &str) -> Option<Encapsulation> {
+    name.strip_prefix("from-").and_then(format_of)
+}
+
 /// From a guest to another switch: with what the kernel does for a message, which carries up to 64 packets.
 fn encapsulated(rounds: usize) {
     for format in ["geneve", "vxlan"] {
@@ -157,15 +165,19 @@ fn encapsulated(rounds: usize) {
             let mut batched = closed::Closed::encapsulating(count, 32, of);
             let mut single = closed::Closed::encapsulating(count, 1, of);
             let mut by_wire = wire::ToWire::new(count, 32, of);
+            let mut back = wire::FromWire::new(count, of);
             let window = Duration::from_millis(200);
-            let costs: Vec<[f64; 3]> = (0..rounds)
-                .map(|_| [batched.window(window), single.window(window), by_wire.window(window)])
+            let costs: Vec<[f64; 4]> = (0..rounds)
+                .map(|_| {
+                    let wires = [by_wire.window(window), back.window(window)];
+                    [batched.window(window), single.window(window), wires[0], wires[1]]
+                })
                 .collect();
-            let [weir, one, wire] =
-                [0, 1, 2].map(|which| median(&costs.iter().map(|cost| cost[which]).collect::<Vec<_>>()));
+            let [weir, one, wire, back] =
+                [0, 1, 2, 3].map(|which| median(&costs.iter().map(|cost| cost[which]).collect::<Vec<_>>()));
             println!(
                 "RESULT ports to-underlay-{format}-{count} weir={weir:.1}ns batch_of_1={one:.1}ns ratio={:.2}   # the kernel's part with it; \
-                 by a ring in memory {wire:.1}ns",
+                 by a ring in memory {wire:.1}ns, and back {back:.1}ns",
                 weir / one
             );
         }
@@ -174,6 +186,8 @@ fn encapsulated(rounds: usize) {
             println!(
                 "RESULT ports to-underlay-{format}-1-instructions weir={weir:.0}/packet   # without the kernel's"
             );
+            let back = closed::instructions(&format!("from-{format}"), 1, 32);
+            println!("RESULT ports from-wire-{format}-1-instructions weir={back:.0}/packet");
         }
     }
 }

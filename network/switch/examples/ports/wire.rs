@@ -6,7 +6,7 @@
 
 use crate::closed;
 use crate::flows::{self, Random};
-use crate::machine::{median, probe, state, thread_cpu};
+use crate::machine::{median, probe, state, thread_cpu, time_each};
 use crate::memory_guest::{MemoryGuest, RING};
 use crate::rings::{BATCH, BUFFERS, Frames, Ring};
 use crate::{SHARE_MIN, WINDOWS_MIN};
@@ -253,12 +253,7 @@ impl ToWire {
 
     /// On one processor, for so long: nanoseconds a frame.
     pub fn window(&mut self, length: Duration) -> f64 {
-        let (start, before, mut came) = (Instant::now(), thread_cpu(), 0);
-        while start.elapsed() < length {
-            came += self.batches(64);
-        }
-        assert!(came > 0, "no frame came through");
-        (thread_cpu() - before).as_nanos() as f64 / came as f64
+        time_each(length, || self.batches(64))
     }
 
     /// On two processors: nanoseconds a packet of turns that had some, the share of its processor that the engine had, the share of its time in
@@ -311,7 +306,7 @@ impl ToWire {
 }
 
 /// The engine, its guest, and who fills the ring that it takes datagrams out of.
-struct FromWire {
+pub struct FromWire {
     engine: Engine,
     guest: MemoryGuest,
     rings: Arc<Rings>,
@@ -374,7 +369,7 @@ impl Filler {
 
 impl FromWire {
     /// With so many flows from another switch.
-    fn new(count: u32, format: Encapsulation) -> FromWire {
+    pub fn new(count: u32, format: Encapsulation) -> FromWire {
         let shared = flows::shared();
         let (wire, _, rings) = MemoryWire::new();
         let zone = UNDERLAY_ZONES;
@@ -389,6 +384,25 @@ impl FromWire {
         let guest = MemoryGuest::new(&closed::first_frame());
         closed::connect(&mut engine, &link, &shared, &[&guest]);
         FromWire { engine, guest, rings, shared, filler: Filler::new(count, format), _link: link }
+    }
+
+    /// On one processor, the other ends' part with it: has so many batches come, returns the frames that the guest got.
+    pub fn batches(&mut self, count: usize) -> usize {
+        let mut came = 0;
+        for _ in 0..count {
+            let mut under_way = self.filler.fill(&self.rings, BATCH);
+            while under_way > 0 {
+                self.engine.turn().expect("a turn");
+                let taken = self.guest.take();
+                (came, under_way) = (came + taken, under_way - taken);
+            }
+        }
+        came
+    }
+
+    /// As [`ToWire::window`].
+    pub fn window(&mut self, length: Duration) -> f64 {
+        time_each(length, || self.batches(64))
     }
 
     /// As [`ToWire::together`].
