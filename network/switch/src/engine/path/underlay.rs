@@ -10,28 +10,30 @@
 //! looked up, and those that differ from it only in what counts up follow it without, as what was decided on the first holds for
 //! all. Each is counted. The first of a train is the last of its batch.
 
+mod joiner;
+
 use super::{Origin, Path, fragment, hand_over, outer_of};
 use crate::capture::Outer;
 use crate::engine::counters::{EngineDrop, EngineEvent};
 use crate::engine::forward::{self, Ahead, Checked, Lookup, Verdict};
-use crate::engine::port::{self, Device, Ports};
 use crate::engine::receive::{MESSAGE_BYTES, MESSAGES_MAX, Message, WIRE_FRAMES_MAX};
 use crate::engine::ring::FrameProducer;
-use crate::engine::sys;
-use crate::engine::{EXTERNAL, Miss, Shared};
+use crate::engine::{EXTERNAL, Miss};
 use crate::flow::{CounterIndex, Ingress, MissReason};
 use crate::flowtable::action::{Tunnel, wire_format};
 use crate::flowtable::{CompiledHop, ZoneKey};
 use crate::ports::xdp::UNDERLAY_CHUNKS;
 use crate::underlay::QUEUES_MAX;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use weir_model::resource::Encapsulation;
-use weir_packet::coalesce::{Checksums, CoalesceConfig, Coalescer, MAX_PARTS, Output, Part, Place, Sink};
+use weir_packet::coalesce::Part;
 use weir_packet::encap::{self, InnerChecksum};
 use weir_packet::train::Train;
-use weir_packet::virtio::{HEADER_BYTES, Offload, VirtioNetHeader};
+use weir_packet::virtio::{Offload, VirtioNetHeader};
 use weir_packet::{FlowKey, Fragment, IpAddress, Parsed, checksum};
+
+pub(super) use joiner::Joiner;
 
 /// Looks that empty the rings of all queues: a look takes at least one frame, and most take many.
 const WIRE_LOOKS_MAX: usize = QUEUES_MAX * UNDERLAY_CHUNKS as usize;
@@ -423,52 +425,6 @@ impl Path {
         None
     }
 
-    /// Gives a received frame to the joiner of its port.
-    #[inline]
-    fn join(&mut self, port: usize, at: Datagram, packet: &mut Checked) {
-        let Datagram { buffer, start, length } = at;
-        if let Some(addresses) = self.ports.ethernet(port) {
-            let frame = &mut self.receive.bytes[start..start + length];
-            // It cannot fail for a frame that was parsed.
-            let _ = forward::set_ethernet(frame, packet, addresses);
-        }
-        if !self.taps.is_empty() {
-            let frame = &self.receive.bytes[start..start + length];
-            self.taps.port(port, &[frame], &self.shared.counters);
-        }
-        if self.joiner.port != port {
-            self.join_end();
-            self.joiner.port = port;
-        }
-        let bytes = &self.receive.bytes;
-        let mut sink = DeviceSink { number: port, ports: &self.ports, shared: &self.shared, bytes };
-        let checksums = match packet.offload {
-            Offload::Checksum { start, field } => {
-                Checksums::Partial { start: start as u16, offset: (field - start) as u16 }
-            }
-            _ => Checksums::Unknown,
-        };
-        let place = Place {
-            port: port as u32,
-            buffer: buffer as u32,
-            start: (start - buffer * MESSAGE_BYTES) as u32,
-            checksums,
-        };
-        self.joiner.coalescer.push(place, &bytes[start..start + length], &packet.parsed, &mut sink);
-    }
-
-    /// Writes all that the joiner holds.
-    fn join_end(&mut self) {
-        if self.joiner.coalescer.open_flows() > 0 {
-            let (number, bytes) = (self.joiner.port, &self.receive.bytes);
-            let mut sink = DeviceSink { number, ports: &self.ports, shared: &self.shared, bytes };
-            self.joiner.coalescer.flush(&mut sink);
-        }
-        let done = self.joiner.coalescer.counters();
-        self.shared.counters.event(EngineEvent::SuperFrames).set(done.super_frames);
-        self.shared.counters.event(EngineEvent::MergedFrames).set(done.merged_frames);
-    }
-
     /// Sends a received frame on to another switch.
     fn relay(&mut self, tunnel: &Tunnel, hash: u64, at: Datagram, packet: &Checked) {
         let inner = self.inner_checksum(tunnel, &packet.offload);
@@ -529,81 +485,6 @@ fn mark(frame: &mut [u8], packet: &mut Checked, outer: u8) -> bool {
     match encap::ecn_inner(packet.parsed.ecn(), outer) {
         Some(ecn) => weir_packet::rewrite::set_ecn(frame, &mut packet.parsed, ecn).is_ok(),
         None => false,
-    }
-}
-
-/// Joins segments for one port at a time. Two tenants may have equal flows, so what is held for one port is
-/// written before a frame of another is taken.
-pub(super) struct Joiner {
-    coalescer: Coalescer,
-    port: usize,
-}
-
-impl Joiner {
-    pub(super) fn new() -> Joiner {
-        let config = CoalesceConfig { join_udp: true, ..CoalesceConfig::default() };
-        Joiner { coalescer: Coalescer::new(config), port: 0 }
-    }
-}
-
-/// Writes joined frames to a device.
-struct DeviceSink<'a> {
-    number: usize,
-    ports: &'a Ports,
-    shared: &'a Shared,
-    bytes: &'a [u8],
-}
-
-impl Sink for DeviceSink<'_> {
-    fn emit(&mut self, output: Output<'_>) {
-        let packets = output.parts.len() as u64;
-        let headers = (output.header.len() - HEADER_BYTES) as u64 * packets;
-        let bytes = headers + output.parts.iter().map(|part| u64::from(part.length)).sum::<u64>();
-        let Some(device) = self.ports.device(self.number) else {
-            port::count_absent(&self.shared.counters, self.number, packets, bytes);
-            return;
-        };
-        let mut pieces = [sys::piece(&[]); MAX_PARTS + 1];
-        pieces[0] = sys::piece(output.header);
-        let parts = output.parts.len().min(MAX_PARTS);
-        for (piece, part) in pieces[1..].iter_mut().zip(output.parts) {
-            let start = part.buffer as usize * MESSAGE_BYTES + part.start as usize;
-            *piece = sys::piece(&self.bytes[start..start + part.length as usize]);
-        }
-        match device {
-            Device::Tap(device) => {
-                // SAFETY: the pieces are of the header and of the receive buffers, borrowed during this call.
-                #[allow(unsafe_code)]
-                let result = unsafe { sys::write_pieces(device.as_fd(), &pieces[..=parts]) };
-                port::count_write(&self.shared.counters, self.number, &result, packets, bytes);
-            }
-            Device::Guest(guest) => {
-                let (virtio, headers) = output.header.split_at(HEADER_BYTES);
-                // It was made of one.
-                let Ok(virtio) = VirtioNetHeader::decode(virtio, HEADER_BYTES) else { return };
-                // The first piece has the frame's headers alone: the virtio header goes by itself.
-                pieces[0] = sys::piece(headers);
-                let (ports, counters) = (self.ports, &self.shared.counters);
-                port::send(ports, counters, self.number, guest, &virtio, &pieces[..=parts], packets, bytes);
-            }
-            Device::Xdp(socket) => {
-                let (virtio, headers) = output.header.split_at(HEADER_BYTES);
-                // It was made of one.
-                let Ok(virtio) = VirtioNetHeader::decode(virtio, HEADER_BYTES) else { return };
-                pieces[0] = sys::piece(headers);
-                let (ports, counters) = (self.ports, &self.shared.counters);
-                port::send_xdp(
-                    ports,
-                    counters,
-                    self.number,
-                    socket,
-                    &virtio,
-                    &pieces[..=parts],
-                    packets,
-                    bytes,
-                );
-            }
-        }
     }
 }
 

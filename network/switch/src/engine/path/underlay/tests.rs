@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::Shared;
 use crate::engine::path::UNDERLAY_ZONES;
 use crate::engine::peers::Peers;
 use crate::engine::ring::{FrameConsumer, frame_ring};
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use weir_packet::encap::MAX_ENCAP_BYTES;
 use weir_packet::outer::OuterHeader;
 use weir_packet::segment::Segmenter;
-use weir_packet::virtio::{GSO_TCPV4, MAX_SEGMENT_HEADER_BYTES, Segmentation};
+use weir_packet::virtio::{GSO_TCPV4, HEADER_BYTES, MAX_SEGMENT_HEADER_BYTES, Segmentation};
 
 const OWN: &str = "192.0.2.1";
 const RELAYED_TO: &str = "192.0.2.200";
