@@ -242,13 +242,15 @@ fn a_pair_goes_over_to_the_process_that_takes_over_and_back() {
         // One that has everything and stands still is killed, and the old one goes on.
         assert!(!half(&lab, 0, "hang").wait().unwrap().success());
         wait_for("the old one", || lab.hosts[0].counters()["handovers_failed{phase=\"blackout\"}"] == 1);
+        // Before the streams: those may fill the rings of an engine that waits for its processor.
+        let counters = lab.hosts[0].counters();
+        assert_eq!(counters["port_rx_lost{network=\"red\",endpoint=\"a\"}"], 0, "{counters:?}");
         bulk(&lab, 20);
         lab.hosts[0].upgrade();
         bulk(&lab, 20);
         assert!(status(&lab).up);
         let counters = lab.hosts[0].counters();
         assert_eq!(counters["handover_taken_over"], 1, "{counters:?}");
-        assert_eq!(counters["port_rx_lost{network=\"red\",endpoint=\"a\"}"], 0, "{counters:?}");
     }
 }
 
