@@ -5,6 +5,7 @@ use crate::engine::counters::Counters;
 use crate::engine::forward::is_special;
 use crate::engine::port::{Device, Port};
 use crate::engine::sys::Wakeup;
+use crate::engine::wire::Wire;
 use crate::engine::{MissLoad, Shared};
 use crate::flow::{
     About, Action, CounterIndex, FlowUse, Hop, Ingress, Invalidate, MissReason, Outcome, PortIndex,
@@ -15,10 +16,11 @@ use crate::fragments::Fragments;
 use crate::nat::NatPool;
 use crate::resolve::{ResolverConfig, TableResolver, perform};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use weir_model::entry::{
     GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
@@ -30,6 +32,7 @@ use weir_model::resource::{
 use weir_model::{Change, Entry, Key, Label, MacAddr, Update, Version};
 use weir_packet::headers::tcp_flags;
 use weir_packet::key::FlowKey;
+use weir_packet::outer::OuterHeader;
 use weir_packet::{Fragment, checksum, parse};
 use weir_trust::token::TokenKey;
 
@@ -658,4 +661,63 @@ pub(crate) fn device() -> (Box<Port>, OwnedFd) {
         rustix::net::sockopt::set_socket_send_buffer_size(end, 200 * 1024).unwrap();
     }
     (Box::new(Port { device: Device::Tap(Arc::new(device)), up: true, ethernet: None }), endpoint)
+}
+
+/// A wire that gives the frames that wait in it, and keeps those that are put.
+#[derive(Clone, Default)]
+pub(crate) struct FrameWire(Arc<Mutex<WireFrames>>);
+
+#[derive(Default)]
+struct WireFrames {
+    waiting: VecDeque<Vec<u8>>,
+    sent: Vec<Vec<u8>>,
+}
+
+impl FrameWire {
+    pub(crate) fn come(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
+        self.0.lock().unwrap().waiting.extend(frames);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap().waiting.is_empty()
+    }
+
+    pub(crate) fn take_sent(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.0.lock().unwrap().sent)
+    }
+}
+
+impl Wire for FrameWire {
+    fn put(&mut self, pieces: &[&[u8]]) -> bool {
+        self.0.lock().unwrap().sent.push(pieces.concat());
+        true
+    }
+
+    fn show(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn take(&mut self, most: usize, each: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        let waiting = &mut self.0.lock().unwrap().waiting;
+        let mut taken = 0;
+        while taken < most && waiting.front().is_some_and(|frame| each(frame)) {
+            waiting.pop_front();
+            taken += 1;
+        }
+        taken
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A datagram on the wire, with its outer headers.
+pub(crate) fn outer_frame(sender: &str, receiver: &str, port: u16, ecn: u8, datagram: &[u8]) -> Vec<u8> {
+    let header = OuterHeader::new(([2; 6], [4; 6]), ip(sender), ip(receiver), 64, port).unwrap();
+    [&header.of(50_000, ecn, &[datagram], false)[..header.length()], datagram].concat()
 }

@@ -1,42 +1,13 @@
 use super::*;
-use std::collections::VecDeque;
-use weir_packet::outer::OuterHeader;
-
-/// A wire with frames in it.
-struct Frames(VecDeque<Vec<u8>>);
-
-impl Wire for Frames {
-    fn put(&mut self, _: &[&[u8]]) -> bool {
-        false
-    }
-    fn show(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-    fn take(&mut self, most: usize, each: &mut dyn FnMut(&[u8]) -> bool) -> usize {
-        let mut taken = 0;
-        while taken < most && self.0.front().is_some_and(|frame| each(frame)) {
-            self.0.pop_front();
-            taken += 1;
-        }
-        taken
-    }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn settle(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+use crate::testing::{FrameWire, outer_frame};
 
 const PORTS: [u16; 2] = [6081, 4789];
 
 fn frame(sender: &str, port: u16, ecn: u8, payload: &[u8]) -> Vec<u8> {
-    let (from, to) = (sender.parse().unwrap(), "192.0.2.2".parse().unwrap());
-    let header = OuterHeader::new(([2; 6], [4; 6]), from, to, 64, port).unwrap();
-    [&header.of(50_000, ecn, &[payload], false)[..header.length()], payload].concat()
+    outer_frame(sender, "192.0.2.2", port, ecn, payload)
 }
 
-fn receive(receive: &mut Receive, wire: &mut Frames, counters: &Counters) -> usize {
+fn receive(receive: &mut Receive, wire: &mut FrameWire, counters: &Counters) -> usize {
     let own = IpAddress::from("192.0.2.2".parse::<IpAddr>().unwrap());
     receive.receive_by_wire(wire, WIRE_FRAMES_MAX, (&own, &PORTS), counters)
 }
@@ -57,7 +28,8 @@ fn datagrams_of_a_sender_and_a_size_are_one_message() {
         frame(b, 9, 0, &[8; 40]),
         frame(b, PORTS[1], 3, &[9; 41]),
     ];
-    let mut wire = Frames(frames.into());
+    let mut wire = FrameWire::default();
+    wire.come(frames);
     assert_eq!(receive(&mut room, &mut wire, &counters), 9);
     let mut found = Vec::new();
     while let Some((message, format)) = room.wired(found.len()) {
@@ -87,9 +59,10 @@ fn datagrams_of_a_sender_and_a_size_are_one_message() {
 fn what_has_no_room_comes_with_the_next_look() {
     let (mut room, counters) = (Receive::default(), Counters::default());
     let large = vec![7; 60_000];
-    let mut wire = Frames((0..20).map(|_| frame("192.0.2.1", PORTS[0], 0, &large)).collect());
+    let mut wire = FrameWire::default();
+    wire.come((0..20).map(|_| frame("192.0.2.1", PORTS[0], 0, &large)));
     let mut looks = 0;
-    while !wire.0.is_empty() {
+    while !wire.is_empty() {
         assert!(receive(&mut room, &mut wire, &counters) > 0);
         looks += 1;
     }
@@ -103,7 +76,8 @@ fn what_has_no_room_comes_with_the_next_look() {
 fn nonsense_is_counted() {
     let (mut room, counters) = (Receive::default(), Counters::default());
     let empty = frame("192.0.2.1", PORTS[0], 0, &[]);
-    let mut wire = Frames([vec![], vec![0xff; 60], empty.clone(), empty].into());
+    let mut wire = FrameWire::default();
+    wire.come([vec![], vec![0xff; 60], empty.clone(), empty]);
     assert_eq!(receive(&mut room, &mut wire, &counters), 4);
     assert_eq!(room.wired(1).map(|(message, _)| (message.length, message.segment_bytes)), Some((0, 1)));
     assert_eq!(counters.parse_error(PacketError::EthernetTruncated).packets.get(), 1);

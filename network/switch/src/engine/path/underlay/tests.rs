@@ -5,18 +5,16 @@ use crate::engine::peers::Peers;
 use crate::engine::ring::{FrameConsumer, frame_ring};
 use crate::engine::sys::Poller;
 use crate::engine::transmit::Transmit;
-use crate::engine::wire::{Hop, Hops, Receiver, SharedHops, Wire, Wires};
+use crate::engine::wire::{Hop, Hops, Receiver, SharedHops, Wires};
 use crate::flow::{Action, Hop as To, NO_CONNECTION};
 use crate::flowtable::{CompiledAction, Shadow};
-use crate::testing::{self, ACK, Packet, ip, tcp, udp};
+use crate::testing::{self, ACK, FrameWire, Packet, ip, outer_frame, tcp, udp};
 use proptest::prelude::*;
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::io;
+use std::collections::{BTreeSet, HashMap};
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use weir_packet::encap::MAX_ENCAP_BYTES;
-use weir_packet::outer::OuterHeader;
 use weir_packet::segment::Segmenter;
 use weir_packet::virtio::{GSO_TCPV4, HEADER_BYTES, MAX_SEGMENT_HEADER_BYTES, Segmentation};
 
@@ -246,45 +244,6 @@ fn items() -> impl Strategy<Value = Item> {
         .prop_map(|(sender, vni, is_vxlan, ecn, flow, kind)| Item { sender, vni, is_vxlan, ecn, flow, kind })
 }
 
-/// A wire that gives what is put in here, and keeps what is sent.
-#[derive(Clone, Default)]
-struct Both(Arc<Mutex<Frames>>);
-
-#[derive(Default)]
-struct Frames {
-    waiting: VecDeque<Vec<u8>>,
-    sent: Vec<Vec<u8>>,
-}
-
-impl Wire for Both {
-    fn put(&mut self, pieces: &[&[u8]]) -> bool {
-        self.0.lock().unwrap().sent.push(pieces.concat());
-        true
-    }
-
-    fn show(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn take(&mut self, most: usize, each: &mut dyn FnMut(&[u8]) -> bool) -> usize {
-        let waiting = &mut self.0.lock().unwrap().waiting;
-        let mut taken = 0;
-        while taken < most && waiting.front().is_some_and(|frame| each(frame)) {
-            waiting.pop_front();
-            taken += 1;
-        }
-        taken
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn settle(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Everything that can be told of what was done with datagrams. Whole packets: what was joined is cut again, and
 /// checksums are complete.
 #[derive(Debug, Default, PartialEq)]
@@ -302,7 +261,7 @@ struct Done {
 struct Rig {
     path: Path,
     shared: Arc<Shared>,
-    wire: Both,
+    wire: FrameWire,
     misses: (FrameProducer<Miss>, FrameConsumer<Miss>),
     endpoints: Vec<OwnedFd>,
     done: Done,
@@ -325,7 +284,7 @@ impl Rig {
         let way = Receiver { way: Ok(Arc::new(hop)), used: Arc::default() };
         let hops: SharedHops =
             Arc::new(arc_swap::ArcSwap::from_pointee(Hops::new(1, [(ip(RELAYED_TO), way)])));
-        let wire = Both::default();
+        let wire = FrameWire::default();
         path.set_wires(Some(Box::new(Wires::new(vec![Box::new(wire.clone())], hops, None))));
         let poller = Poller::new().unwrap();
         let endpoint = |number| {
@@ -340,18 +299,14 @@ impl Rig {
 
     /// Takes these datagrams in one look, or as few as it takes.
     fn take(&mut self, datagrams: &[Sent]) {
-        for sent in datagrams {
+        self.wire.come(datagrams.iter().map(|sent| {
             let port = PORTS[usize::from(sent.format == Encapsulation::Vxlan)];
-            let header =
-                OuterHeader::new(([2; 6], [4; 6]), ip(SENDERS[sent.sender]), ip(OWN), 64, port).unwrap();
-            let outer = header.of(50_000, sent.ecn, &[&sent.bytes], false);
-            let frame = [&outer[..header.length()], &sent.bytes].concat();
-            self.wire.0.lock().unwrap().waiting.push_back(frame);
-        }
+            outer_frame(SENDERS[sent.sender], OWN, port, sent.ecn, &sent.bytes)
+        }));
         while self.path.serve_wires(&mut self.misses.0) > 0 {
             self.collect();
         }
-        assert!(self.wire.0.lock().unwrap().waiting.is_empty());
+        assert!(self.wire.is_empty());
     }
 
     /// Takes what came out.
@@ -366,7 +321,7 @@ impl Rig {
                 }
             }
         }
-        for frame in self.wire.0.lock().unwrap().sent.drain(..) {
+        for frame in self.wire.take_sent() {
             let outer = weir_packet::parse(&frame).unwrap();
             let datagram = &frame[outer.payload_offset..outer.payload_end];
             let tunnel = wire_format(Encapsulation::Geneve).decode(datagram).unwrap();
