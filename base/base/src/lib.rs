@@ -1,4 +1,5 @@
-//! The ground floor: identifiers, limits, the wire codec, the journal of actuators, the failure detector, and the world
+//! The ground floor: identifiers, limits, the wire codec, the journal of actuators, the failure detector, what a directory
+//! must hold, and the world
 //! (disk, clock) that protocols see only through traits.
 //!
 //! Nothing here knows what a network, a controller or a packet is.
@@ -7,6 +8,7 @@ pub mod codec;
 pub mod detector;
 pub mod journal;
 pub mod limits;
+pub mod manifest;
 pub mod numbers;
 pub mod version;
 pub mod world;

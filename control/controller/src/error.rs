@@ -94,6 +94,31 @@ pub enum Error {
         /// What is wrong.
         source: Arc<CodecError>,
     },
+    /// An entry that ended the process whenever it was carried out.
+    #[error(
+        "the process ended {times} times while it carried out entry {index} of the order ({what}), so it is not tried again. \
+         Where memory was short, give more, delete 'carrying' in {dir} and start again. Else let every controller of the domain \
+         set it aside ('weir group set-aside --entry {index} --digest {digest}' on each, with its --state), and start them again: \
+         then nothing of it is done anywhere"
+    )]
+    Poisoned {
+        /// Its place in the order.
+        index: u64,
+        /// How often.
+        times: u32,
+        /// What is in it.
+        what: String,
+        /// SHA-256 of it, in hexadecimal digits.
+        digest: String,
+        /// Where the file is that says so.
+        dir: String,
+    },
+    /// What is set aside cannot be read.
+    #[error("'set-aside' in {dir} is damaged: each line is the place of an entry and its digest; make it anew with 'weir group set-aside'")]
+    SetAside {
+        /// Where it is.
+        dir: String,
+    },
     /// A snapshot written by another release.
     #[error("snapshot format {found} is not known here: this release reads format {known}")]
     SnapshotFormat {

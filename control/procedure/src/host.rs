@@ -51,11 +51,16 @@ impl<'c, 'v, 'a> Session<'c, 'v, 'a> {
     pub fn new(call: Option<&'c mut Call<'v, 'a>>, limits: StoreLimits) -> Session<'c, 'v, 'a> {
         Session { call, limits, memory: None, alloc: None }
     }
+
+    /// Fuel that the entry has left, where there is one.
+    pub fn fuel_left(&self) -> u64 {
+        self.call.as_ref().map_or(u64::MAX, |call| call.fuel_left())
+    }
 }
 
 type Host<'x, 'c, 'v, 'a> = Caller<'x, Session<'c, 'v, 'a>>;
 
-fn aborted(aborted: Aborted) -> Error {
+pub fn aborted(aborted: Aborted) -> Error {
     Error::new(aborted.reason)
 }
 
@@ -107,7 +112,10 @@ fn give(host: &mut Host<'_, '_, '_, '_>, value: Option<&[u8]>) -> Result<i64, Er
     let (Some(memory), Some(alloc)) = (host.data().memory, host.data().alloc) else {
         return Err(Error::new("no memory"));
     };
-    let at = alloc.call(&mut *host, value.len() as i32)?;
+    call(host)?.enter().map_err(aborted)?;
+    let placed = alloc.call(&mut *host, value.len() as i32);
+    call(host)?.leave();
+    let at = placed?;
     memory.write(&mut *host, at as u32 as usize, value)?;
     Ok((i64::from(at) << 32) | value.len() as i64)
 }

@@ -6,8 +6,11 @@
 //! Invariants
 //! - Deterministic. Floats, threads, SIMD and every import but ours are refused when the module is loaded; the
 //!   engine's release is pinned exactly, because what an instruction costs belongs to the outcome.
-//! - Bounded. Fuel for instructions and for what is asked of the store, pages of memory, tables and the stack all
-//!   have limits; a module that passes one, or traps, is ended, and nothing of the call is done.
+//! - Bounded. Fuel for instructions, for what is asked of the store and for bytes that bulk operations move, pages of
+//!   memory, tables and the stack all have limits; a module that passes one, or traps, is ended, and nothing of the call is done.
+//!   So have all calls of one entry of the order together ([`weir_store::meter`]).
+//! - Calls within each other are bounded: what a host function gives, it places where `alloc` says, and `alloc` may ask the
+//!   host again. Each such round lies on the thread's own stack.
 //! - A module reaches the tables of its namespace, and nothing else.
 //!
 //! What a module exports
@@ -25,7 +28,7 @@ use std::fmt;
 use std::sync::Arc;
 use wasmi::{
     CompilationMode, Config, EnforcedLimits, Engine, Error, ExternType, Linker, Memory, Module, Store,
-    StoreLimitsBuilder, TypedFunc,
+    StoreLimitsBuilder, TrapCode, TypedFunc,
 };
 use weir_store::procedure::ARGUMENT_BYTES_MAX;
 use weir_store::{Aborted, Call, Loader, Procedure, ProcedureLimits};
@@ -143,7 +146,8 @@ impl WasmProcedure {
             .build();
         let mut store = Store::new(self.module.engine(), Session::new(call, limits));
         store.limiter(|session| &mut session.limits);
-        store.set_fuel(self.fuel_max)?;
+        let left = store.data().fuel_left();
+        store.set_fuel(self.fuel_max.min(left))?;
         let mut linker = Linker::new(self.module.engine());
         host::link(&mut linker)?;
         let instance = linker.instantiate_and_start(&mut store, &self.module)?;
@@ -161,11 +165,33 @@ impl WasmProcedure {
     }
 
     fn run(&self, call: &mut Call<'_, '_>, arguments: &[u8]) -> Result<Vec<u8>, Error> {
-        let Instance { mut store, memory, alloc, call } = self.instance(Some(call))?;
+        let allowed = self.fuel_max.min(call.fuel_left());
+        let (replied, left) = match self.instance(Some(&mut *call)) {
+            Ok(Instance { mut store, memory, alloc, call }) => {
+                let replied = WasmProcedure::reply(&mut store, memory, alloc, call, arguments);
+                (replied, store.get_fuel().unwrap_or(0))
+            }
+            // What its start used is not known any more; at most all of it.
+            Err(error) => (Err(error), 0),
+        };
+        let ran_out = |error: &Error| left == 0 || error.as_trap_code() == Some(TrapCode::OutOfFuel);
+        let of_entry = allowed < self.fuel_max && replied.as_ref().is_err_and(ran_out);
+        // One more than there is where the entry's end was met before the call's own: it is the entry that has no more.
+        call.burn(if of_entry { allowed + 1 } else { allowed.saturating_sub(left) }).map_err(host::aborted)?;
+        replied
+    }
+
+    fn reply(
+        store: &mut Store<Session<'_, '_, '_>>,
+        memory: Memory,
+        alloc: TypedFunc<i32, i32>,
+        function: TypedFunc<(i32, i32), i64>,
+        arguments: &[u8],
+    ) -> Result<Vec<u8>, Error> {
         let length = i32::try_from(arguments.len()).map_err(|_| Error::new("the arguments are too long"))?;
-        let at = alloc.call(&mut store, length)?;
-        memory.write(&mut store, at as u32 as usize, arguments)?;
-        let reply = call.call(&mut store, (at, length))? as u64;
+        let at = alloc.call(&mut *store, length)?;
+        memory.write(&mut *store, at as u32 as usize, arguments)?;
+        let reply = function.call(&mut *store, (at, length))? as u64;
         let (at, length) = ((reply >> 32) as usize, (reply & 0xFFFF_FFFF) as usize);
         if length > ARGUMENT_BYTES_MAX {
             return Err(Error::new(format!(
@@ -173,7 +199,7 @@ impl WasmProcedure {
             )));
         }
         let mut bytes = vec![0; length];
-        memory.read(&store, at, &mut bytes)?;
+        memory.read(&*store, at, &mut bytes)?;
         Ok(bytes)
     }
 }

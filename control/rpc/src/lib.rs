@@ -17,7 +17,7 @@
 //! - A request that it reports as uncertain was done at most once.
 //! - A cached entry is never older than the bound of the request that gets it; bound 0 asks the store.
 
-pub mod access;
+pub use weir_store::access;
 pub mod cache;
 pub mod client;
 mod convert;

@@ -6,8 +6,10 @@
 //!
 //! Nothing here fails: whatever is wrong with a request is its outcome.
 
+use crate::access::Identity;
 use crate::clients::Known;
 use crate::columns::{Columns, column};
+use crate::meter::{Meter, What};
 use crate::name::{check_word, split_name};
 use crate::operation::{BATCH_REQUESTS_MAX, TRANSACTION_STEPS_MAX};
 use crate::procedure::{ARGUMENT_BYTES_MAX, MODULE_BYTES_MAX, Module};
@@ -62,6 +64,15 @@ pub struct Applied {
     pub repeated: u64,
 }
 
+/// On what terms a batch is carried out.
+#[derive(Debug)]
+pub struct Terms<'t> {
+    /// What its entry may cost.
+    pub meter: &'t mut Meter,
+    /// Whose it is, as far as that is asked when it is carried out.
+    pub who: Option<&'t Identity>,
+}
+
 impl From<Rejection> for Refusal {
     fn from(rejection: Rejection) -> Refusal {
         match rejection {
@@ -103,8 +114,21 @@ impl Store {
         Some(self.make_true(writes))
     }
 
-    /// Does the requests of a batch, in order.
+    /// Does the requests of a batch, in order, whatever they cost and whosever they are.
     pub fn apply(&mut self, registry: &Registry, now_ms: u64, batch: &Batch) -> Applied {
+        let terms = Terms { meter: &mut Meter::unbounded(), who: None };
+        self.apply_on(registry, terms, now_ms, batch)
+    }
+
+    /// Does the requests of a batch, in order.
+    pub fn apply_on(
+        &mut self,
+        registry: &Registry,
+        mut terms: Terms<'_>,
+        now_ms: u64,
+        batch: &Batch,
+    ) -> Applied {
+        terms.meter.begin_batch();
         let mut applied =
             Applied { changes: self.advance(now_ms).into_iter().collect(), ..Applied::default() };
         let begun = if batch.requests.len() > BATCH_REQUESTS_MAX {
@@ -119,7 +143,8 @@ impl Store {
             return applied;
         }
         for request in &batch.requests {
-            let outcome = self.request(registry, batch, request, &mut applied);
+            terms.meter.begin_request();
+            let outcome = self.request(registry, &mut terms, batch, request, &mut applied);
             applied.outcomes.push(outcome);
         }
         applied
@@ -128,21 +153,36 @@ impl Store {
     fn request(
         &mut self,
         registry: &Registry,
+        terms: &mut Terms<'_>,
         batch: &Batch,
         request: &Request,
         applied: &mut Applied,
     ) -> Outcome {
+        let operation = &request.operation;
+        let denied = terms.who.and_then(|who| who.check_operation(operation).err());
+        if let Some(problem) = denied {
+            return Outcome::Refused(Refusal::Invalid { problem });
+        }
+        let meter = &mut *terms.meter;
         if batch.client == 0 {
-            return self.operate(registry, batch, &request.operation, &mut applied.changes);
+            return self.operate(registry, meter, batch, operation, &mut applied.changes);
         }
         match self.clients.look(batch.client, request.sequence) {
-            Known::Done(outcome) => {
-                applied.repeated += 1;
-                (*outcome).clone()
-            }
+            Known::Done(outcome, bytes) => match meter.charge(What::Answered, bytes) {
+                Ok(()) => {
+                    applied.repeated += 1;
+                    (*outcome).clone()
+                }
+                Err(refusal) => Outcome::Refused(refusal),
+            },
             Known::Refused(refusal) => Outcome::Refused(refusal),
             Known::New => {
-                let outcome = self.operate(registry, batch, &request.operation, &mut applied.changes);
+                if meter.is_bounded()
+                    && let Err(refusal) = self.clients.reserve(batch.client, self.now_ms)
+                {
+                    return Outcome::Refused(refusal);
+                }
+                let outcome = self.operate(registry, meter, batch, operation, &mut applied.changes);
                 self.clients.keep(batch.client, request.sequence, &outcome);
                 outcome
             }
@@ -162,6 +202,7 @@ impl Store {
     fn operate(
         &mut self,
         registry: &Registry,
+        meter: &mut Meter,
         batch: &Batch,
         operation: &Operation,
         changes: &mut Vec<Change>,
@@ -169,14 +210,15 @@ impl Store {
         let now_ms = self.now_ms;
         let mut view = self.view();
         let done = match operation {
-            Operation::Write(write) => single(&mut view, write, now_ms),
-            Operation::Transaction(steps) => transaction(&mut view, steps, now_ms),
+            Operation::Write(write) => single(&mut view, meter, write, now_ms),
+            Operation::Transaction(steps) => transaction(&mut view, meter, steps, now_ms),
             Operation::Call { procedure, arguments } => {
-                call(&mut view, registry, procedure, arguments, now_ms)
+                call(&mut view, registry, meter, procedure, arguments, now_ms)
             }
             other => {
                 drop(view);
-                return self.administer(registry, batch, other, changes).unwrap_or_else(Outcome::Refused);
+                let done = self.administer(registry, meter, batch, other, changes);
+                return done.unwrap_or_else(Outcome::Refused);
             }
         };
         let done = done.and_then(|outcome| {
@@ -200,10 +242,12 @@ impl Store {
     fn administer(
         &mut self,
         registry: &Registry,
+        meter: &mut Meter,
         batch: &Batch,
         operation: &Operation,
         changes: &mut Vec<Change>,
     ) -> Result<Outcome, Refusal> {
+        meter.charge(What::Entries, 1)?;
         let version = self.next_version();
         let mut dropped = None;
         match operation {
@@ -215,6 +259,7 @@ impl Store {
                 dropped = Some(Arc::from(table.as_str()));
             }
             Operation::LoadProcedure { procedure, module, limits } => {
+                meter.compile(module.len())?;
                 self.load(registry, procedure, module, *limits)?;
             }
             Operation::RemoveProcedure { procedure } => {
@@ -228,7 +273,9 @@ impl Store {
                 self.check_namespace(namespace)?;
                 self.set_quota(namespace, *quota);
             }
-            Operation::OpenClient => self.clients.open(version.0, batch.principal, self.now_ms),
+            Operation::OpenClient => {
+                self.clients.open(version.0, batch.principal, self.now_ms, meter.is_bounded())?;
+            }
             Operation::CloseClient { client } => {
                 let known = self.clients.by_id.get(client);
                 if known.is_none_or(|known| known.principal != batch.principal) {
@@ -374,15 +421,20 @@ fn at(outcome: Outcome, version: Version) -> Outcome {
     }
 }
 
-fn single(view: &mut View<'_>, write: &Write, now_ms: u64) -> Result<Outcome, Stop> {
+fn single(view: &mut View<'_>, meter: &mut Meter, write: &Write, now_ms: u64) -> Result<Outcome, Stop> {
     let version = Version::ZERO;
-    Ok(match perform(view, write, now_ms, 0)? {
+    Ok(match perform(view, meter, write, now_ms, 0)? {
         Some(before) => Outcome::Counted { version, before },
         None => Outcome::Written { version },
     })
 }
 
-fn transaction(view: &mut View<'_>, steps: &[Step], now_ms: u64) -> Result<Outcome, Stop> {
+fn transaction(
+    view: &mut View<'_>,
+    meter: &mut Meter,
+    steps: &[Step],
+    now_ms: u64,
+) -> Result<Outcome, Stop> {
     if steps.len() > TRANSACTION_STEPS_MAX {
         let what = "number of steps of a transaction";
         return Err(Refusal::too_large(what, steps.len(), TRANSACTION_STEPS_MAX).into());
@@ -392,11 +444,11 @@ fn transaction(view: &mut View<'_>, steps: &[Step], now_ms: u64) -> Result<Outco
         outcomes.push(match step {
             Step::Check { table, key, condition } => {
                 writable(view, table, key)?;
-                hold(view, table, key, condition, number)?;
+                hold(view, meter, table, key, condition, number)?;
                 StepOutcome::Done
             }
-            Step::Read(query) => StepOutcome::Read(answer(view, query)?),
-            Step::Write(write) => match perform(view, write, now_ms, number)? {
+            Step::Read(query) => StepOutcome::Read(answer(view, meter, query)?),
+            Step::Write(write) => match perform(view, meter, write, now_ms, number)? {
                 Some(before) => StepOutcome::Counted { before },
                 None => StepOutcome::Done,
             },
@@ -408,11 +460,12 @@ fn transaction(view: &mut View<'_>, steps: &[Step], now_ms: u64) -> Result<Outco
 fn call(
     view: &mut View<'_>,
     registry: &Registry,
+    meter: &mut Meter,
     procedure: &str,
     arguments: &[u8],
     now_ms: u64,
 ) -> Result<Outcome, Stop> {
-    let reply = run(view, registry, procedure, arguments, now_ms)?;
+    let reply = run(view, registry, meter, procedure, arguments, now_ms)?;
     Ok(Outcome::Reply { version: Version::ZERO, reply })
 }
 
@@ -420,17 +473,19 @@ fn call(
 pub(crate) fn ask(
     store: &Store,
     registry: &Registry,
+    meter: &mut Meter,
     procedure: &str,
     arguments: &[u8],
 ) -> Result<Answer, Refusal> {
     let mut view = View::new(store);
-    let reply = run(&mut view, registry, procedure, arguments, store.now_ms)?;
+    let reply = run(&mut view, registry, meter, procedure, arguments, store.now_ms)?;
     Ok(if view.into_all_writes().is_empty() { Answer::Reply(reply) } else { Answer::Writes })
 }
 
 fn run(
     view: &mut View<'_>,
     registry: &Registry,
+    meter: &mut Meter,
     procedure: &str,
     arguments: &[u8],
     now_ms: u64,
@@ -440,18 +495,24 @@ fn run(
         return Err(Refusal::too_large("arguments", arguments.len(), ARGUMENT_BYTES_MAX));
     }
     let found = match view.store().procedures.get(procedure) {
-        Some(module) => registry
-            .loaded(module)
-            .map_err(|problem| Refusal::Module { procedure: procedure.to_owned(), problem })?,
+        Some(module) => {
+            meter.call(module.hash, module.bytes.len())?;
+            let loaded = registry.loaded(module);
+            loaded.map_err(|problem| Refusal::Module { procedure: procedure.to_owned(), problem })?
+        }
         None => {
             registry.built_in(word).ok_or_else(|| Refusal::NoProcedure { procedure: procedure.to_owned() })?
         }
     };
-    let replied = found.call(&mut Call::new(view, namespace, now_ms), arguments);
+    let replied = found.call(&mut Call::new(view, meter, namespace, now_ms), arguments);
+    if let Some(refusal) = meter.exceeded() {
+        return Err(refusal.clone());
+    }
     let reply = replied.map_err(|aborted| {
         let reason = aborted.reason.chars().take(1_000).collect();
         Refusal::Procedure { procedure: procedure.to_owned(), reason }
     })?;
+    meter.charge(What::Answered, reply.len() as u64)?;
     if reply.len() > ARGUMENT_BYTES_MAX {
         return Err(Refusal::too_large("reply of the procedure", reply.len(), ARGUMENT_BYTES_MAX));
     }
@@ -459,17 +520,28 @@ fn run(
 }
 
 /// Does a write when its condition holds; gives what a counter was before.
-fn perform(view: &mut View<'_>, write: &Write, now_ms: u64, step: u32) -> Result<Option<i64>, Stop> {
+fn perform(
+    view: &mut View<'_>,
+    meter: &mut Meter,
+    write: &Write,
+    now_ms: u64,
+    step: u32,
+) -> Result<Option<i64>, Stop> {
     let Write { table, key, condition, action } = write;
     writable(view, table, key)?;
-    hold(view, table, key, condition, step)?;
+    hold(view, meter, table, key, condition, step)?;
     match action {
-        Action::Put { value, ttl_ms } => put(view, table, key, value, expires(now_ms, *ttl_ms))?,
-        Action::Remove => view.delete(table, key),
-        Action::Columns { set, remove } => set_columns(view, table, key, set, remove)?,
-        Action::Increment { column, by } => return Ok(Some(increment(view, table, key, column, *by)?)),
+        Action::Put { value, ttl_ms } => put(view, meter, table, key, value, expires(now_ms, *ttl_ms))?,
+        Action::Remove => {
+            meter.charge(What::Entries, 1)?;
+            view.delete(table, key);
+        }
+        Action::Columns { set, remove } => set_columns(view, meter, table, key, set, remove)?,
+        Action::Increment { column, by } => {
+            return Ok(Some(increment(view, meter, table, key, column, *by)?));
+        }
         Action::Touch { ttl_ms } => match view.get(table, key) {
-            Some(value) => keep(view, table, key, value, expires(now_ms, *ttl_ms))?,
+            Some(value) => keep(view, meter, table, key, value, expires(now_ms, *ttl_ms))?,
             None => return Err(Stop::Conflict { step, found: Version::ZERO }),
         },
     }
@@ -492,11 +564,22 @@ fn writable(view: &View<'_>, table: &str, key: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn hold(view: &View<'_>, table: &str, key: &[u8], condition: &Condition, step: u32) -> Result<(), Stop> {
+fn hold(
+    view: &View<'_>,
+    meter: &mut Meter,
+    table: &str,
+    key: &[u8],
+    condition: &Condition,
+    step: u32,
+) -> Result<(), Stop> {
+    meter.charge(What::Entries, 1)?;
     if *condition == Condition::Always {
         return Ok(());
     }
     let cell = view.cell(table, key);
+    if let (Some(cell), Condition::Value(_) | Condition::Column { .. }) = (&cell, condition) {
+        meter.charge(What::Bytes, cell.value.len() as u64)?;
+    }
     let found = cell.as_ref().map_or(Version::ZERO, |cell| cell.version);
     let value = cell.as_ref().map(|cell| &cell.value[..]);
     let holds = match condition {
@@ -518,17 +601,21 @@ fn not_columns(table: &str, problem: &str) -> Refusal {
 
 fn keep(
     view: &mut View<'_>,
+    meter: &mut Meter,
     table: &str,
     key: &[u8],
     value: Arc<[u8]>,
     expires_ms: u64,
 ) -> Result<(), Refusal> {
+    meter.charge(What::Entries, 1)?;
+    meter.charge(What::Bytes, (key.len() + value.len()) as u64)?;
     Ok(view.put_until(table, key, value, expires_ms)?)
 }
 
 /// Writes a whole value.
 pub(crate) fn put(
     view: &mut View<'_>,
+    meter: &mut Meter,
     table: &str,
     key: &[u8],
     value: &[u8],
@@ -537,12 +624,13 @@ pub(crate) fn put(
     if view.store().has_columns(table) && Columns::read(value).is_none() {
         return Err(not_columns(table, "the value is no encoding of columns: write one, or single columns"));
     }
-    keep(view, table, key, value.into(), expires_ms)
+    keep(view, meter, table, key, value.into(), expires_ms)
 }
 
 /// Writes and deletes columns; when the entry goes stays as it was.
 pub(crate) fn set_columns(
     view: &mut View<'_>,
+    meter: &mut Meter,
     table: &str,
     key: &[u8],
     set: &[(String, Vec<u8>)],
@@ -552,6 +640,7 @@ pub(crate) fn set_columns(
         return Err(not_columns(table, "it has no columns: write the whole value"));
     }
     let old = view.cell(table, key);
+    meter.charge(What::Bytes, old.as_ref().map_or(0, |cell| cell.value.len() as u64))?;
     let mut columns = match &old {
         Some(cell) => Columns::read(&cell.value).ok_or_else(|| not_columns(table, "its value is damaged"))?,
         None => Columns::new(),
@@ -564,12 +653,13 @@ pub(crate) fn set_columns(
     }
     remove.iter().for_each(|name| columns.remove(name));
     let expires_ms = old.as_ref().map_or(0, |cell| cell.expires_ms);
-    keep(view, table, key, columns.to_value().into(), expires_ms)
+    keep(view, meter, table, key, columns.to_value().into(), expires_ms)
 }
 
 /// Adds to a counter and gives what it was before.
 pub(crate) fn increment(
     view: &mut View<'_>,
+    meter: &mut Meter,
     table: &str,
     key: &[u8],
     name: &str,
@@ -577,6 +667,7 @@ pub(crate) fn increment(
 ) -> Result<i64, Refusal> {
     let wrong = |problem: &str| Refusal::Counter { table: table.to_owned(), problem: problem.to_owned() };
     let old = view.cell(table, key);
+    meter.charge(What::Bytes, old.as_ref().map_or(0, |cell| cell.value.len() as u64))?;
     let bytes = match (&old, name) {
         (None, _) => None,
         (Some(cell), "") => Some(&cell.value[..]),
@@ -592,9 +683,9 @@ pub(crate) fn increment(
     let after = after.to_be_bytes();
     if name.is_empty() {
         let expires_ms = old.map_or(0, |cell| cell.expires_ms);
-        put(view, table, key, &after, expires_ms)?;
+        put(view, meter, table, key, &after, expires_ms)?;
     } else {
-        set_columns(view, table, key, &[(name.to_owned(), after.to_vec())], &[])?;
+        set_columns(view, meter, table, key, &[(name.to_owned(), after.to_vec())], &[])?;
     }
     Ok(before)
 }

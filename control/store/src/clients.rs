@@ -9,6 +9,11 @@
 //! does not settle is refused, never forgotten in part. A client idle for [`IDLE_MS_MAX`], or the one
 //! idle longest when there are too many, is forgotten as a whole, and then refused as unknown: so
 //! a repetition is never taken for a new request.
+//!
+//! Where entries are bounded ([`crate::Meter`]), so is what one principal has, [`PRINCIPAL_CLIENTS_MAX`] clients with
+//! [`PRINCIPAL_BYTES_MAX`] of outcomes, and what all have, [`OUTCOMES_BYTES_MAX`]. Room is made by forgetting clients that have
+//! been idle for [`ROOM_IDLE_MS`], the principal's own where its own bound is met; one that is at work is never forgotten for
+//! another, so what does not fit is refused.
 
 use crate::Outcome;
 use crate::digest::{Part, of_part};
@@ -27,6 +32,22 @@ pub const OUTCOME_BYTES_MAX: u64 = 4 << 20;
 pub const IDLE_MS_MAX: u64 = 24 * 3600 * 1000;
 /// Most clients that one batch forgets.
 const FORGET_MAX: usize = 64;
+/// Most clients of one principal.
+pub const PRINCIPAL_CLIENTS_MAX: usize = 16_384;
+/// Most bytes of outcomes, encoded, that all clients of one principal have not settled, unless the last alone is larger.
+pub const PRINCIPAL_BYTES_MAX: u64 = 64 << 20;
+/// The same of all principals.
+pub const OUTCOMES_BYTES_MAX: u64 = 192 << 20;
+/// A client that asked for nothing in so long may be forgotten to make room.
+pub const ROOM_IDLE_MS: u64 = 10 * 60 * 1000;
+
+/// What a principal has.
+#[derive(Clone, Debug, Default)]
+struct Share {
+    /// Its clients, by the time of their last batch.
+    idle: OrdSet<(u64, u64)>,
+    bytes: u64,
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
@@ -78,7 +99,8 @@ impl Client {
 /// What is known of a request before it is done.
 pub(crate) enum Known {
     New,
-    Done(Arc<Outcome>),
+    /// And how many bytes it has, encoded.
+    Done(Arc<Outcome>, u64),
     Refused(Refusal),
 }
 
@@ -88,6 +110,9 @@ pub(crate) struct Clients {
     pub by_id: OrdMap<u64, Client>,
     /// By the time of the last batch.
     idle: OrdSet<(u64, u64)>,
+    shares: OrdMap<u64, Share>,
+    /// Of all outcomes.
+    bytes: u64,
     digest: u128,
 }
 
@@ -96,13 +121,71 @@ impl Clients {
         self.digest
     }
 
-    /// Makes a client known, in the place of the one idle longest when there are too many.
-    pub fn open(&mut self, id: u64, principal: u64, now_ms: u64) {
-        if self.by_id.len() >= CLIENTS_MAX {
+    /// Makes a client known, in the place of the one idle longest when there are too many. `bounded`: only of one that
+    /// is idle for long enough.
+    pub fn open(&mut self, id: u64, principal: u64, now_ms: u64, bounded: bool) -> Result<(), Refusal> {
+        if bounded {
+            let own = |clients: &Clients| clients.shares.get(&principal).map_or(0, |share| share.idle.len());
+            if own(self) >= PRINCIPAL_CLIENTS_MAX && !self.make_room(Some(principal), now_ms) {
+                let what = "number of clients of one principal";
+                return Err(Refusal::too_large(what, own(self) + 1, PRINCIPAL_CLIENTS_MAX));
+            }
+            if self.by_id.len() >= CLIENTS_MAX && !self.make_room(None, now_ms) {
+                return Err(Refusal::too_large("number of clients", self.by_id.len() + 1, CLIENTS_MAX));
+            }
+        } else if self.by_id.len() >= CLIENTS_MAX {
             let longest = self.idle.get_min().map(|(_, id)| *id);
             longest.into_iter().for_each(|id| self.close(id));
         }
         self.restore(id, principal, 0, now_ms, Vec::new());
+        Ok(())
+    }
+
+    /// Forgets the client that is idle longest, of a principal or of all, if that is long enough.
+    fn make_room(&mut self, principal: Option<u64>, now_ms: u64) -> bool {
+        let longest = match principal {
+            Some(principal) => self.shares.get(&principal).and_then(|share| share.idle.get_min()),
+            None => self.idle.get_min(),
+        };
+        let Some(&(last_ms, id)) = longest else { return false };
+        let is_idle = now_ms.saturating_sub(last_ms) >= ROOM_IDLE_MS;
+        if is_idle {
+            self.close(id);
+        }
+        is_idle
+    }
+
+    /// Room for another outcome of a client, or why there is none.
+    pub fn reserve(&mut self, id: u64, now_ms: u64) -> Result<(), Refusal> {
+        let Some(principal) = self.by_id.get(&id).map(|client| client.principal) else { return Ok(()) };
+        let own = |clients: &Clients| clients.shares.get(&principal).map_or(0, |share| share.bytes);
+        for _ in 0..FORGET_MAX {
+            let (whose, what, value, limit) = if own(self) >= PRINCIPAL_BYTES_MAX {
+                let what = "bytes of outcomes that the clients of this principal did not settle (raise settled_below)";
+                (Some(principal), what, own(self), PRINCIPAL_BYTES_MAX)
+            } else if self.bytes >= OUTCOMES_BYTES_MAX {
+                let what = "bytes of outcomes that all clients together did not settle";
+                (None, what, self.bytes, OUTCOMES_BYTES_MAX)
+            } else {
+                return Ok(());
+            };
+            // The one that asks has just begun a batch: it is not idle.
+            if !self.make_room(whose, now_ms) {
+                return Err(Refusal::TooLarge { what: what.to_owned(), value, limit });
+            }
+        }
+        let what = "bytes of outcomes that clients did not settle".to_owned();
+        Err(Refusal::TooLarge { what, value: self.bytes, limit: OUTCOMES_BYTES_MAX })
+    }
+
+    fn share(&mut self, principal: u64) -> &mut Share {
+        self.shares.entry(principal).or_default()
+    }
+
+    fn grew(&mut self, principal: u64, before: u64, after: u64) {
+        self.bytes = self.bytes.wrapping_sub(before).wrapping_add(after);
+        let share = self.share(principal);
+        share.bytes = share.bytes.wrapping_sub(before).wrapping_add(after);
     }
 
     pub fn restore(
@@ -119,6 +202,8 @@ impl Clients {
         outcomes.into_iter().for_each(|(sequence, outcome)| client.keep(id, sequence, Arc::new(outcome)));
         self.digest = self.digest.wrapping_add(client.digest(id));
         self.idle.insert((last_ms, id));
+        self.share(principal).idle.insert((last_ms, id));
+        self.grew(principal, 0, client.bytes);
         self.by_id.insert(id, client);
     }
 
@@ -126,6 +211,12 @@ impl Clients {
         if let Some(client) = self.by_id.remove(&id) {
             self.digest = self.digest.wrapping_sub(client.digest(id));
             self.idle.remove(&(client.last_ms, id));
+            self.grew(client.principal, client.bytes, 0);
+            let share = self.share(client.principal);
+            share.idle.remove(&(client.last_ms, id));
+            if share.idle.is_empty() {
+                self.shares.remove(&client.principal);
+            }
         }
     }
 
@@ -144,14 +235,19 @@ impl Clients {
     pub fn begin(&mut self, id: u64, principal: u64, settled_below: u64, now_ms: u64) -> Result<(), Refusal> {
         let found = self.by_id.get_mut(&id).filter(|client| client.principal == principal);
         let Some(client) = found else { return Err(Refusal::UnknownClient { client: id }) };
-        let before = client.digest(id);
-        if client.last_ms != now_ms {
-            self.idle.remove(&(client.last_ms, id));
-            self.idle.insert((now_ms, id));
-            client.last_ms = now_ms;
-        }
+        let (before, bytes, last_ms) = (client.digest(id), client.bytes, client.last_ms);
+        client.last_ms = now_ms;
         client.settle(settled_below);
-        self.digest = self.digest.wrapping_sub(before).wrapping_add(client.digest(id));
+        let (after, bytes_after) = (client.digest(id), client.bytes);
+        self.digest = self.digest.wrapping_sub(before).wrapping_add(after);
+        self.grew(principal, bytes, bytes_after);
+        if last_ms != now_ms {
+            self.idle.remove(&(last_ms, id));
+            self.idle.insert((now_ms, id));
+            let share = self.share(principal);
+            share.idle.remove(&(last_ms, id));
+            share.idle.insert((now_ms, id));
+        }
         Ok(())
     }
 
@@ -164,7 +260,7 @@ impl Clients {
             return Known::Refused(Refusal::Settled { sequence, settled_below });
         }
         if let Some(kept) = client.outcomes.get(&sequence) {
-            return Known::Done(kept.outcome.clone());
+            return Known::Done(kept.outcome.clone(), kept.bytes);
         }
         let outcomes = client.outcomes.len();
         if outcomes >= OUTCOMES_MAX || client.bytes >= OUTCOME_BYTES_MAX {
@@ -176,8 +272,10 @@ impl Clients {
     pub fn keep(&mut self, id: u64, sequence: u64, outcome: &Outcome) {
         // The request itself may have closed the client.
         let Some(client) = self.by_id.get_mut(&id) else { return };
-        let before = client.digest;
+        let (before, bytes, principal) = (client.digest, client.bytes, client.principal);
         client.keep(id, sequence, Arc::new(outcome.clone()));
-        self.digest = self.digest.wrapping_sub(before).wrapping_add(client.digest);
+        let (after, bytes_after) = (client.digest, client.bytes);
+        self.digest = self.digest.wrapping_sub(before).wrapping_add(after);
+        self.grew(principal, bytes, bytes_after);
     }
 }

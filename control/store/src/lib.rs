@@ -14,7 +14,8 @@
 //! From the bottom up
 //! - [`columns`]: columns inside a value; [`name`]: whose a name is.
 //! - [`View`]: a change in the making, with quotas; [`Store::commit`] makes it true.
-//! - [`operation`], [`query`]: the vocabulary. [`apply`]: what operations do. [`clients`]: each request once.
+//! - [`operation`], [`query`]: the vocabulary. [`access`]: who may ask what. [`meter`]: what an entry may cost.
+//!   [`apply`]: what operations do. [`clients`]: each request once.
 //! - [`procedure`]: procedures of clients, in Rust or loaded (`weir-procedure` has the WebAssembly ones).
 //! - [`history`]: the last changes, so that a watcher resumes.
 //!
@@ -33,12 +34,14 @@
 //! The digest is a sum over all parts, so that it runs along at the cost of one hash a write. It tells
 //! replicas apart that differ by fault; it does not withstand somebody who chooses values to hide a difference.
 
+pub mod access;
 mod app;
 pub mod apply;
 pub mod clients;
 pub mod columns;
 mod digest;
 pub mod history;
+pub mod meter;
 pub mod name;
 pub mod operation;
 pub mod procedure;
@@ -48,8 +51,9 @@ mod tables;
 mod view;
 
 pub use app::{App, Decision, Rejection};
-pub use apply::{Applied, Change};
+pub use apply::{Applied, Change, Terms};
 pub use history::{History, HistoryError, HistorySettings};
+pub use meter::Meter;
 pub use operation::{
     Action, Batch, Condition, Operation, Outcome, ProcedureLimits, Quota, Refusal, Request, Step,
     StepOutcome, TableOptions, Write,

@@ -12,6 +12,7 @@
 //! either changes all replicas before anybody calls what is new.
 
 use crate::columns::column;
+use crate::meter::{Meter, What};
 use crate::{Cell, KEY_BYTES_MAX, Key, ProcedureInfo, ProcedureLimits, Refusal, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -166,14 +167,52 @@ impl Registry {
 /// What a procedure may do. Tables are named by their word: they are those of its namespace.
 pub struct Call<'v, 'a> {
     view: &'v mut View<'a>,
+    meter: &'v mut Meter,
     namespace: &'v str,
     now_ms: u64,
     steps: u32,
 }
 
 impl<'v, 'a> Call<'v, 'a> {
-    pub(crate) fn new(view: &'v mut View<'a>, namespace: &'v str, now_ms: u64) -> Call<'v, 'a> {
-        Call { view, namespace, now_ms, steps: 0 }
+    pub(crate) fn new(
+        view: &'v mut View<'a>,
+        meter: &'v mut Meter,
+        namespace: &'v str,
+        now_ms: u64,
+    ) -> Call<'v, 'a> {
+        Call { view, meter, namespace, now_ms, steps: 0 }
+    }
+
+    /// Fuel that the entry has left for this call, whatever the call's own limit is.
+    pub fn fuel_left(&self) -> u64 {
+        self.meter.fuel_left()
+    }
+
+    /// Says how much fuel the call used.
+    ///
+    /// # Errors
+    /// When the entry has not so much.
+    pub fn burn(&mut self, fuel: u64) -> Result<(), Aborted> {
+        Ok(self.meter.charge(What::Fuel, fuel)?)
+    }
+
+    /// What the store was asked for calls the procedure, which may ask again: [`Call::leave`] ends it.
+    ///
+    /// # Errors
+    /// When there are too many calls within each other.
+    pub fn enter(&mut self) -> Result<(), Aborted> {
+        Ok(self.meter.enter()?)
+    }
+
+    /// The end of what [`Call::enter`] began.
+    pub fn leave(&mut self) {
+        self.meter.leave();
+    }
+
+    /// An entry was read.
+    fn passed(&mut self, entry: Option<&Entry>) -> Result<(), Aborted> {
+        let bytes = entry.map_or(0, |entry| (entry.key.len() + entry.value.len()) as u64);
+        Ok(self.meter.charge(What::Bytes, bytes)?)
     }
 
     /// Ordered time, milliseconds of the Unix epoch.
@@ -188,6 +227,7 @@ impl<'v, 'a> Call<'v, 'a> {
 
     fn step(&mut self) -> Result<(), Aborted> {
         self.steps += 1;
+        self.meter.charge(What::Entries, 1)?;
         if self.steps > CALL_STEPS_MAX {
             return Err(Aborted::new(format!("it took more than {CALL_STEPS_MAX} steps in the tables")));
         }
@@ -209,7 +249,9 @@ impl<'v, 'a> Call<'v, 'a> {
     pub fn get(&mut self, table: &str, key: &[u8]) -> Result<Option<Entry>, Aborted> {
         self.step()?;
         let table = self.table(table)?;
-        Ok(self.view.cell(&table, key).map(|cell| Entry::new(key.into(), cell)))
+        let found = self.view.cell(&table, key).map(|cell| Entry::new(key.into(), cell));
+        self.passed(found.as_ref())?;
+        Ok(found)
     }
 
     /// The entry that a whole value, or a column of it, refers to (row B5).
@@ -225,8 +267,9 @@ impl<'v, 'a> Call<'v, 'a> {
         let Some(cell) = self.view.cell(&from, key) else { return Ok(None) };
         let to_key = if by.is_empty() { Some(&cell.value[..]) } else { column(&cell.value, by) };
         let Some(to_key) = to_key.filter(|key| key.len() <= KEY_BYTES_MAX) else { return Ok(None) };
-        let found = self.view.cell(to, to_key);
-        Ok(found.map(|cell| Entry::new(to_key.into(), cell)))
+        let found = self.view.cell(to, to_key).map(|cell| Entry::new(to_key.into(), cell));
+        self.passed(found.as_ref())?;
+        Ok(found)
     }
 
     /// Writes an entry. In a column table the value must be an encoding of columns.
@@ -236,7 +279,7 @@ impl<'v, 'a> Call<'v, 'a> {
     pub fn put(&mut self, table: &str, key: &[u8], value: &[u8]) -> Result<(), Aborted> {
         self.step()?;
         let table = self.table(table)?;
-        crate::apply::put(self.view, &table, key, value, 0)?;
+        crate::apply::put(self.view, self.meter, &table, key, value, 0)?;
         Ok(())
     }
 
@@ -271,7 +314,7 @@ impl<'v, 'a> Call<'v, 'a> {
         self.step()?;
         let table = self.table(table)?;
         let set = [(name.to_owned(), bytes.to_vec())];
-        crate::apply::set_columns(self.view, &table, key, &set, &[])?;
+        crate::apply::set_columns(self.view, self.meter, &table, key, &set, &[])?;
         Ok(())
     }
 
@@ -282,7 +325,7 @@ impl<'v, 'a> Call<'v, 'a> {
     pub fn increment(&mut self, table: &str, key: &[u8], name: &str, by: i64) -> Result<i64, Aborted> {
         self.step()?;
         let table = self.table(table)?;
-        Ok(crate::apply::increment(self.view, &table, key, name, by)?)
+        Ok(crate::apply::increment(self.view, self.meter, &table, key, name, by)?)
     }
 
     /// The first entry at or behind a key.
@@ -292,6 +335,8 @@ impl<'v, 'a> Call<'v, 'a> {
     pub fn first_from(&mut self, table: &str, key: &[u8]) -> Result<Option<Entry>, Aborted> {
         self.step()?;
         let table = self.table(table)?;
-        Ok(self.view.range(&table, key).next().map(|(key, cell)| Entry::new(key, cell)))
+        let found = self.view.range(&table, key).next().map(|(key, cell)| Entry::new(key, cell));
+        self.passed(found.as_ref())?;
+        Ok(found)
     }
 }

@@ -7,14 +7,18 @@
 //! would write is there already, and such a one costs no entry of the log and no disk. The paper orders every call.
 
 use crate::columns::{COLUMNS_MAX, Columns, column};
+use crate::meter::{Meter, What};
 use crate::{Cell, KEY_BYTES_MAX, Quota, Refusal, Registry, Store, TableOptions, View};
 use serde::{Deserialize, Serialize};
+use weir_base::codec::encoded_bytes;
 use weir_model::Version;
 
 /// Most tables that one read passes through.
 pub const HOPS_MAX: usize = 8;
 /// Most entries of one page of a scan.
 pub const SCAN_ENTRIES_MAX: usize = 10_000;
+/// What an entry that is answered takes besides its key and value, bytes.
+const ENTRY_BYTES: usize = 96;
 /// A page of a scan ends behind so many bytes of keys and values.
 pub const SCAN_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -233,22 +237,64 @@ impl Source for View<'_> {
 impl Store {
     /// Answers a query. A procedure sees the ordered time of the last batch.
     pub fn query(&self, registry: &Registry, query: &Query) -> Answer {
-        let answered = match query {
-            Query::Call { procedure, arguments } => crate::apply::ask(self, registry, procedure, arguments),
-            other => answer(self, other),
+        self.queries(registry, std::slice::from_ref(query)).pop().unwrap_or(Answer::Writes)
+    }
+
+    /// Answers queries that are asked together, within the bounds of [`crate::meter::BATCH`]: what passes them is refused.
+    pub fn queries(&self, registry: &Registry, queries: &[Query]) -> Vec<Answer> {
+        let mut meter = Meter::new();
+        meter.begin_batch();
+        let mut one = |query: &Query| {
+            meter.begin_request();
+            let answered = match query {
+                Query::Call { procedure, arguments } => {
+                    crate::apply::ask(self, registry, &mut meter, procedure, arguments)
+                }
+                other => answer(self, &mut meter, other),
+            };
+            answered.unwrap_or_else(Answer::Refused)
         };
-        answered.unwrap_or_else(Answer::Refused)
+        queries.iter().map(&mut one).collect()
     }
 }
 
-pub(crate) fn answer(source: &impl Source, query: &Query) -> Result<Answer, Refusal> {
+impl Meter {
+    /// An entry is answered.
+    fn found(&mut self, key: &[u8], found: &Found) -> Result<(), Refusal> {
+        let value = match &found.value {
+            Selected::Whole(value) => value.len(),
+            Selected::Columns(columns) => {
+                columns.iter().map(|(name, bytes)| 64 + name.len() + bytes.len()).sum()
+            }
+            Selected::Nothing => 0,
+        };
+        self.charge(What::Answered, (ENTRY_BYTES + key.len() + value) as u64)
+    }
+}
+
+pub(crate) fn answer(source: &impl Source, meter: &mut Meter, query: &Query) -> Result<Answer, Refusal> {
     let store = source.store();
+    meter.charge(What::Entries, 1)?;
     match query {
-        Query::Get { table, key, select } => get(source, table, key, 0, select),
-        Query::Follow { table, key, via, select } => follow(source, table, key, via, select),
-        Query::Scan { table, from, to, limit, select } => scan(source, table, from, to, *limit, select),
-        Query::Tables { namespace } => Ok(Answer::Tables(store.tables_of(namespace))),
-        Query::Procedures { namespace } => Ok(Answer::Procedures(store.procedures_of(namespace))),
+        Query::Get { table, key, select } => get(source, meter, table, key, 0, select),
+        Query::Follow { table, key, via, select } => follow(source, meter, table, key, via, select),
+        Query::Scan { table, from, to, limit, select } => {
+            scan(source, meter, (table, from, to), *limit, select)
+        }
+        Query::Tables { namespace } => {
+            meter.charge(What::Entries, store.tables.len() as u64)?;
+            let tables = store.tables_of(namespace);
+            let bytes = tables.iter().map(|info| ENTRY_BYTES + encoded_bytes(info)).sum::<usize>();
+            meter.charge(What::Answered, bytes as u64)?;
+            Ok(Answer::Tables(tables))
+        }
+        Query::Procedures { namespace } => {
+            meter.charge(What::Entries, store.procedures.len() as u64)?;
+            let procedures = store.procedures_of(namespace);
+            let bytes = procedures.iter().map(|info| ENTRY_BYTES + encoded_bytes(info)).sum::<usize>();
+            meter.charge(What::Answered, bytes as u64)?;
+            Ok(Answer::Procedures(procedures))
+        }
         Query::Usage { namespace } => {
             let (quota, used) = store.usage(namespace);
             Ok(Answer::Usage { quota, used })
@@ -262,15 +308,35 @@ pub(crate) fn answer(source: &impl Source, query: &Query) -> Result<Answer, Refu
     }
 }
 
-fn get(source: &impl Source, table: &str, key: &[u8], hops: u32, select: &Select) -> Result<Answer, Refusal> {
+fn get(
+    source: &impl Source,
+    meter: &mut Meter,
+    table: &str,
+    key: &[u8],
+    hops: u32,
+    select: &Select,
+) -> Result<Answer, Refusal> {
     match source.cell(table, key) {
-        Some(cell) => found(source.store(), table, &cell, select).map(Answer::Found),
+        Some(cell) => {
+            let found = found(source.store(), meter, table, &cell, select)?;
+            meter.found(&[], &found)?;
+            Ok(Answer::Found(found))
+        }
         None if source.store().has_table(table) => Ok(Answer::Absent { hops }),
         None => Err(Refusal::NoTable { table: table.to_owned() }),
     }
 }
 
-fn found(store: &Store, table: &str, cell: &Cell, select: &Select) -> Result<Found, Refusal> {
+fn found(
+    store: &Store,
+    meter: &mut Meter,
+    table: &str,
+    cell: &Cell,
+    select: &Select,
+) -> Result<Found, Refusal> {
+    if *select != Select::Nothing {
+        meter.charge(What::Bytes, cell.value.len() as u64)?;
+    }
     let value = match select {
         Select::Whole => Selected::Whole(cell.value.to_vec()),
         Select::Nothing => Selected::Nothing,
@@ -282,6 +348,7 @@ fn found(store: &Store, table: &str, cell: &Cell, select: &Select) -> Result<Fou
                 let problem = "it has no columns: read the whole value".to_owned();
                 return Err(Refusal::Columns { table: table.to_owned(), problem });
             }
+            meter.charge(What::Bytes, (16 * names.len()) as u64)?;
             let columns = Columns::read(&cell.value).unwrap_or_default();
             let pick = |name: &String| columns.get(name).map(|bytes| (name.clone(), bytes.to_vec()));
             Selected::Columns(names.iter().filter_map(pick).collect())
@@ -292,6 +359,7 @@ fn found(store: &Store, table: &str, cell: &Cell, select: &Select) -> Result<Fou
 
 fn follow(
     source: &impl Source,
+    meter: &mut Meter,
     table: &str,
     key: &[u8],
     via: &[String],
@@ -310,11 +378,13 @@ fn follow(
             if !end && !via.is_empty() {
                 return Err(Refusal::NoReference { table, column: by.to_owned() });
             }
-            return get(source, &table, &key, hop as u32, select);
+            return get(source, meter, &table, &key, hop as u32, select);
         };
         let Some(cell) = source.cell(&table, &key) else {
-            return get(source, &table, &key, hop as u32, select);
+            return get(source, meter, &table, &key, hop as u32, select);
         };
+        meter.charge(What::Entries, 1)?;
+        meter.charge(What::Bytes, cell.value.len() as u64)?;
         let to = if by.is_empty() { Some(&cell.value[..]) } else { column(&cell.value, by) };
         let Some(to) = to.filter(|to| to.len() <= KEY_BYTES_MAX) else {
             return Ok(Answer::Absent { hops: hop as u32 });
@@ -327,9 +397,8 @@ fn follow(
 
 fn scan(
     source: &impl Source,
-    table: &str,
-    from: &[u8],
-    to: &[u8],
+    meter: &mut Meter,
+    (table, from, to): (&str, &[u8], &[u8]),
     limit: u32,
     select: &Select,
 ) -> Result<Answer, Refusal> {
@@ -350,7 +419,8 @@ fn scan(
             next = Some(key.to_vec());
             return false;
         }
-        match found(store, table, cell, select) {
+        let taken = meter.charge(What::Entries, 1).and_then(|()| found(store, meter, table, cell, select));
+        match taken.and_then(|found| meter.found(key, &found).map(|()| found)) {
             Ok(found) => {
                 // What is left out of an entry still takes time to pass, so it counts a little.
                 bytes += 32 + key.len() + if *select == Select::Nothing { 0 } else { cell.value.len() };

@@ -219,7 +219,10 @@ impl Auditor {
                 self.checked.gaps += 1;
                 self.open.clear();
             }
-            Record::Repair { .. } | Record::TooLarge { .. } | Record::Reached { .. } => {}
+            Record::Repair { .. }
+            | Record::TooLarge { .. }
+            | Record::Reached { .. }
+            | Record::SetAside { .. } => {}
         }
     }
 

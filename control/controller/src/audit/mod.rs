@@ -38,4 +38,5 @@ pub use auditor::{Auditor, Checked, Finding, Trusted};
 pub use link::{Link, LinkHash};
 pub use record::{
     BadShare, Body, Contradiction, Ended, EventRecord, KeysRecord, Misdeed, Record, SeenFault, Wrong,
+    kind_of,
 };

@@ -95,6 +95,13 @@ pub enum Record {
     Contradiction(Box<Contradiction>),
     /// Somebody who takes part did what it should not, as this controller saw it.
     Misdeed(Box<Misdeed>),
+    /// An operator set an entry of the order aside, because it ended the process: nothing of it was done.
+    SetAside {
+        /// Place in the order.
+        index: u64,
+        /// SHA-256 of the entry.
+        sha256: Digest,
+    },
 }
 
 /// What somebody did who takes part, and how often so far. A few of many are recorded: the 1st, 2nd, 4th, 8th and so on.
@@ -338,6 +345,7 @@ impl Record {
             Record::TookOver { .. } => "took-over",
             Record::Contradiction(_) => "contradiction",
             Record::Misdeed(_) => "misdeed",
+            Record::SetAside { .. } => "set-aside",
         }
     }
 }

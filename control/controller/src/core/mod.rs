@@ -16,6 +16,7 @@
 //! - An event with the source and number of one before it changes nothing and gets its answer.
 //! - Ordered time never goes back, whatever the proposers' clocks say.
 //! - Acks count only with the signature of the identity that the actuator joined with.
+//! - What clients of the store ask costs at most so much in one entry, and is asked by somebody who still may ([`rules`]).
 //! - In a group with a threshold key nothing here signs: headers leave by [`Output::Sign`], and signatures, verified,
 //!   come back by [`Input::Signed`], whenever they do. What is decided does not depend on them.
 //!
@@ -33,6 +34,7 @@ mod header;
 pub mod identities;
 pub mod keys;
 mod outbox;
+mod rules;
 pub mod scheduler;
 mod snapshot;
 mod step;
@@ -44,6 +46,7 @@ pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW, was_decided};
 pub use feed::{CommittedChange, Feed, FeedSettings};
 pub use header::{BatchName, DecidedHeader};
 pub use outbox::{Outbox, OutboxPage};
+pub use rules::{RULES, marker};
 pub use snapshot::CoreSnapshot;
 pub use step::{CoreCounters, CoreSettings, Input, Outcome, Output, Signer};
 
@@ -62,7 +65,8 @@ use weir_model::identity::IdentityEvent;
 use weir_model::signed::{PATH_MAX, ProvenUpdate, SignedAcks};
 use weir_model::update::Reason;
 use weir_model::{Change, Dependency, Entry, Key, Label, Plan, PlannedUpdate, Update, Version};
-use weir_store::{App, Registry, Rejection, Store};
+use weir_store::access::Identity;
+use weir_store::{App, Meter, Registry, Rejection, Store};
 use weir_trust::batch::{prepare_batch, sign_batch};
 use weir_trust::identity::verify_acks;
 
@@ -94,6 +98,10 @@ pub struct Core {
     scheduler: Scheduler,
     outbox: Outbox,
     counters: CoreCounters,
+    /// By which rules entries are carried out: see [`rules`].
+    rules: u32,
+    /// The actuators that joined, by the numbers under which they ask the store.
+    principals: BTreeMap<u64, Label>,
 }
 
 impl std::fmt::Debug for Core {
@@ -124,6 +132,8 @@ impl Core {
             scheduler: Scheduler::new(settings.scheduler),
             outbox: Outbox::default(),
             counters: CoreCounters::default(),
+            rules: 0,
+            principals: BTreeMap::new(),
         }
     }
 
@@ -275,6 +285,7 @@ impl Core {
     fn ordered(&mut self, items: Vec<Item>, out: &mut Vec<Output>) {
         self.counters.batches += 1;
         let mut planned: Vec<PlannedUpdate> = Vec::new();
+        let mut meter = Meter::new();
         for item in items {
             match item {
                 Item::Event { now_ms, event } => {
@@ -296,7 +307,7 @@ impl Core {
                 }
                 Item::Operations { now_ms, origin, ticket, batch } => {
                     self.now_ms = self.now_ms.max(now_ms);
-                    let applied = self.store.apply(&self.registry, self.now_ms, &batch);
+                    let applied = self.apply(&mut meter, &batch);
                     self.counters.operations += batch.requests.len() as u64;
                     out.extend(applied.changes.into_iter().map(|change| Output::Committed(Arc::new(change))));
                     out.push(Output::Applied { origin, ticket, outcomes: applied.outcomes });
@@ -387,12 +398,15 @@ impl Core {
                     let change = Change::Put(Entry::Controllers(now));
                     planned.push(controllers(&facts.name, self.store.version(), change));
                 }
+                let principal = Identity::actuator(facts.name.as_str()).principal();
+                self.principals.insert(principal, facts.name.clone());
                 Arc::make_mut(&mut self.joined).insert(facts.name.clone(), facts.clone());
             }
             EventBody::Removed { actuator } => {
                 planned.retain(|planned| {
                     planned.update.target != *actuator || statement_of(&planned.update).is_some()
                 });
+                self.principals.remove(&Identity::actuator(actuator.as_str()).principal());
                 Arc::make_mut(&mut self.joined).remove(actuator);
                 self.forged.remove(actuator);
                 self.scheduler.remove_target(actuator, out);

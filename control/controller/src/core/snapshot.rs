@@ -1,11 +1,12 @@
 //! The core as bytes: what a snapshot of the order carries.
 //!
-//! Format 4: a postcard header (format, epoch, ordered time, own number, length of the store, the group's threshold
+//! Format 5: a postcard header (format, epoch, ordered time, own number, length of the store, the group's threshold
 //! key), the store's own snapshot, then actuators, batch headers with their signatures, where there is one yet, every
 //! held update with the number of its header, and behind their number what other domains are told in the same way. Acks
-//! are not in it: actuators tell what is in force when they return. Last comes whether controllers endorse batches. Format 3 ends
-//! before that and format 2 with the held updates; both are read too: a controller of this release goes on where one of the last
-//! has ended.
+//! are not in it: actuators tell what is in force when they return. Then comes whether controllers endorse batches, and last by which
+//! rules entries are carried out. Format 4, which is written as long as these are the first ones, ends before that, format 3 before
+//! the endorsements, and format 2 with the held updates; all are read: a controller of this release goes on where one of the
+//! last has ended.
 
 use super::header::DecidedHeader;
 use super::identities::Identities;
@@ -23,7 +24,9 @@ use weir_model::signed::{BatchHeader, GroupSignature, ProvenUpdate, SignedHeader
 use weir_model::{Dependency, Label, Version};
 use weir_store::Store;
 
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
+/// What is written where the rules are the first ones.
+const FORMAT_WITHOUT_RULES: u32 = 4;
 /// The oldest that is read.
 const FORMAT_MIN: u32 = 2;
 
@@ -46,6 +49,7 @@ struct Head {
 pub struct CoreSnapshot {
     head: (Label, u64, u64, u64),
     keys: Arc<GroupKeys>,
+    rules: u32,
     store: Store,
     actuators: Vec<ActuatorFacts>,
     targets: Vec<Label>,
@@ -74,7 +78,7 @@ impl CoreSnapshot {
         let store = self.store.to_snapshot();
         let (domain, epoch, now_ms, own_sequence) = self.head.clone();
         let mut bytes = encode(&Head {
-            format: FORMAT,
+            format: if self.rules == 0 { FORMAT_WITHOUT_RULES } else { FORMAT },
             domain,
             epoch,
             now_ms,
@@ -100,6 +104,9 @@ impl CoreSnapshot {
         bytes.extend_from_slice(&encode(&(self.told.len() as u64)));
         self.told.iter().for_each(|held| write(&mut bytes, held));
         bytes.extend_from_slice(&encode(&self.keys.endorses()));
+        if self.rules > 0 {
+            bytes.extend_from_slice(&encode(&self.rules));
+        }
         bytes
     }
 }
@@ -120,6 +127,7 @@ impl Core {
         CoreSnapshot {
             head: (self.domain.clone(), self.epoch, self.now_ms, self.own_sequence),
             keys: self.group_keys.clone(),
+            rules: self.rules,
             store: self.store.clone(),
             actuators: self.joined.values().cloned().collect(),
             targets: self.scheduler.target_names().cloned().collect(),
@@ -168,6 +176,8 @@ impl Core {
         (self.epoch, self.now_ms, self.own_sequence) = (read.epoch, read.now_ms, read.own_sequence);
         (self.store, self.joined, self.scheduler) = (read.store, Arc::new(read.joined), read.scheduler);
         (self.group_keys, self.outbox) = (Arc::new(read.keys), read.outbox);
+        self.rules = read.rules;
+        self.name_principals();
         self.identities = Arc::new(Identities::of_store(&self.store));
         self.scheduler.lead(leads, &mut Vec::new());
         Ok(())
@@ -180,6 +190,7 @@ struct Read {
     now_ms: u64,
     own_sequence: u64,
     keys: GroupKeys,
+    rules: u32,
     store: Store,
     joined: BTreeMap<Label, ActuatorFacts>,
     scheduler: Scheduler,
@@ -205,6 +216,7 @@ impl Read {
             now_ms: head.now_ms,
             own_sequence: head.own_sequence,
             keys: GroupKeys::of_kept(head.keys)?,
+            rules: 0,
             store: Store::from_snapshot(store)?,
             joined: BTreeMap::new(),
             scheduler: Scheduler::new(settings),
@@ -237,6 +249,9 @@ impl Read {
         }
         if format >= 4 {
             read.keys.set_endorses(take(&mut rest)?);
+        }
+        if format >= 5 {
+            read.rules = take(&mut rest)?;
         }
         if rest.is_empty() { Ok(read) } else { Err(damaged(format!("{} bytes are left over", rest.len()))) }
     }

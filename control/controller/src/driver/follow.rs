@@ -1,6 +1,7 @@
 //! A controller over a replicated order: the state comes from the order alone, entry by entry or as a whole, and
 //! who leads changes.
 
+use super::carrying::Carrying;
 use super::runner::{Command, Runner};
 use super::shared::{Parts, Shared, locked};
 use super::turns::TURN_MS;
@@ -116,6 +117,8 @@ impl Controller {
         let keys = settings.source_keys();
         // What it proposed in an earlier life may be ordered yet, or forgotten with its disk: the clock is above both.
         let floor = clock.wall_ms() << NUMBERS_SHIFT;
+        let carrying = Carrying::open(disk.clone())?;
+        let ended_at = carrying.ended_at();
         let numbers = Numbers::open(disk, NUMBERS_FILE, NUMBERS_RESERVED, floor)
             .map_err(Error::system("reading the numbers of events"))?;
         let core_settings = CoreSettings {
@@ -172,8 +175,10 @@ impl Controller {
             threads.push(thread.start(shared.clone(), inbox.clone())?);
             fed = Some(members);
         }
+        let observer = (observer, carrying);
         let runner = Runner::new(core, commands, shared.clone(), (jobs, fed), observer, &settings, nothing);
-        Controller::run(handle, shared, runner, (threads, audit_thread), inbox, Recovered::default())
+        let recovered = Recovered { ended_at, ..Recovered::default() };
+        Controller::run(handle, shared, runner, (threads, audit_thread), inbox, recovered)
     }
 }
 

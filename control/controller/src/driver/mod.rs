@@ -15,6 +15,7 @@
 //!   end of the process at any byte, what was answered is there; what was not is there whole or not at all.
 //! - Only the core thread touches the core; everything reaches it by one bounded queue. When that is
 //!   full, sessions and the log wait, and those who ask by the handle are told so.
+//! - Which entry is being carried out stands in a file, so that one which ends the process is known ([`carrying`]).
 //! - Ordered time is max(previous, wall clock), put in by the proposer and held by the core.
 //! - An actuator has one session with a replica; a newer one ends the older.
 //! - A group with a threshold key has one more thread, of this member's part in the group's signatures ([`members`]).
@@ -22,6 +23,7 @@
 //!   sends updates, and answers whoever proposes ([`follow`]).
 
 mod audit;
+pub mod carrying;
 mod engine;
 mod follow;
 mod frame;
@@ -54,6 +56,7 @@ use crate::core::admission::SourceKeys;
 use crate::core::scheduler::SchedulerSettings;
 use crate::core::{Core, CoreSettings, Feed, FeedSettings, Input, Output, SharedApp, Signer, decode_batch};
 use audit::Observer;
+use carrying::{Carrying, Way};
 use runner::{Command, Runner};
 use shared::{Parts, Shared};
 use std::io::Read;
@@ -224,6 +227,8 @@ pub struct Recovered {
     pub opening: Option<weir_order::Opening>,
     /// Entries replayed after the snapshot.
     pub replayed: u64,
+    /// The entry that the process ended at before, if it did.
+    pub ended_at: Option<carrying::EndedAt>,
 }
 
 /// A running controller. [`Controller::shutdown`], or dropping it, ends it in good order.
@@ -266,8 +271,10 @@ impl Controller {
             // Told where the chain has not all that is below: it could not be written, or was not wanted before.
             observer.took_over(info.at.index, core.store().version(), core.group_keys());
         }
-        let (last, replayed) = replay(&opened, &mut core, &mut feed, &mut observer)?;
-        let recovered = Recovered { opening: Some(opened.opening().clone()), replayed };
+        let mut carrying = Carrying::open(disk.clone())?;
+        let ended_at = carrying.ended_at();
+        let (last, replayed) = replay(&opened, &mut core, &mut feed, (&mut observer, &mut carrying))?;
+        let recovered = Recovered { opening: Some(opened.opening().clone()), replayed, ended_at };
         tracing::info!(version = %core.store().version(), replayed, "the controller recovered its state");
 
         let numbers = Numbers::open(disk, NUMBERS_FILE, NUMBERS_RESERVED, core.own_sequence() + 1)
@@ -298,8 +305,8 @@ impl Controller {
         }));
         let handle = ControllerHandle::new(shared.clone(), inbox.clone());
         let (snapshots, snapshot_thread) = snapshots::start(engine, inbox.clone(), keeper)?;
-        let runner =
-            Runner::new(core, commands, shared.clone(), (snapshots, None), observer, &settings, last);
+        let (feeds, observer) = ((snapshots, None), (observer, carrying));
+        let runner = Runner::new(core, commands, shared.clone(), feeds, observer, &settings, last);
         let threads = (vec![snapshot_thread], audit_thread);
         Controller::run(handle, shared, runner, threads, inbox, recovered)
     }
@@ -318,7 +325,11 @@ impl Controller {
                 .spawn(run)
                 .map_err(Error::system("starting a thread"))
         };
-        let core_thread = spawn("controller-core", Box::new(move || runner.run()))?;
+        // Entries from before there were bounds may call very deep.
+        let core_thread = std::thread::Builder::new().name("controller-core".into());
+        let core_thread = core_thread.stack_size(weir_store::meter::STACK_BYTES);
+        let core_thread =
+            core_thread.spawn(move || runner.run()).map_err(Error::system("starting a thread"))?;
         let ticked = shared.clone();
         let ticker = spawn("controller-tick", Box::new(move || tick(&ticked, &inbox)))?;
         threads.extend([core_thread, ticker]);
@@ -408,26 +419,48 @@ fn open_audit(
     Ok((Some(keeper.clone()), Observer::new(Some(keeper)), Some(thread)))
 }
 
+/// Carries the entries behind the snapshot out, on a thread with as much stack as entries from before there were bounds need.
 fn replay(
     opened: &OpenedLocal,
     core: &mut Core,
     feed: &mut Feed,
+    (observer, carrying): (&mut Observer, &mut Carrying),
+) -> Result<(Position, u64), Error> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("controller-replay".into());
+        let thread = thread.stack_size(weir_store::meter::STACK_BYTES);
+        let replaying = thread.spawn_scoped(scope, || replay_here(opened, core, feed, observer, carrying));
+        let replaying = replaying.map_err(Error::system("starting a thread"))?;
+        replaying.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn replay_here(
+    opened: &OpenedLocal,
+    core: &mut Core,
+    feed: &mut Feed,
     observer: &mut Observer,
+    carrying: &mut Carrying,
 ) -> Result<(Position, u64), Error> {
     let mut last = opened.opening().snapshot.map_or(Position { term: 0, index: 0 }, |info| info.at);
     let mut replayed = 0;
     let mut out = Vec::new();
     for entry in opened.replay()? {
         let entry = entry?;
+        last = entry.position;
+        replayed += 1;
+        if let Way::SetAside(digest) = carrying.begin(&entry)? {
+            observer.set_aside(last.index, digest);
+            continue;
+        }
         core.step(Input::Ordered(decode_batch(&entry.batch)?), &mut out);
-        observer.ordered(entry.position.index, &out, core.group_keys());
+        carrying.done();
+        observer.ordered(last.index, &out, core.group_keys());
         for output in out.drain(..) {
             if let Output::Committed(change) = output {
                 feed.push(change);
             }
         }
-        last = entry.position;
-        replayed += 1;
     }
     feed.reached(core.store().version());
     Ok((last, replayed))

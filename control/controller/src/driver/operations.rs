@@ -56,6 +56,7 @@ impl ControllerHandle {
     /// [`Error::Overloaded`]: nothing is done.
     pub fn operate(&self, batch: Batch) -> Result<oneshot::Receiver<Result<Vec<Outcome>, Error>>, Error> {
         let shared = self.shared.clone();
+        shared.tell_rules();
         let operations = &shared.operations;
         let ticket = operations.next_ticket.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();

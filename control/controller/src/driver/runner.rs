@@ -1,6 +1,7 @@
 //! The core thread: feeds the core, and does what it says.
 
 use super::audit::Observer;
+use super::carrying::{Carrying, Way};
 use super::metrics::Gauges;
 use super::shared::Shared;
 use super::snapshots::Job;
@@ -59,6 +60,7 @@ pub(super) struct Runner {
     snapshots: SyncSender<Job>,
     members: Option<Members>,
     observer: Observer,
+    carrying: Carrying,
     policy: SnapshotPolicy,
     feed: FeedSettings,
     digest_every: u64,
@@ -92,7 +94,7 @@ impl Runner {
         commands: mpsc::Receiver<Command>,
         shared: Arc<Shared>,
         (snapshots, members): (SyncSender<Job>, Option<Members>),
-        observer: Observer,
+        (observer, carrying): (Observer, Carrying),
         settings: &ControllerSettings,
         last: Position,
     ) -> Runner {
@@ -106,6 +108,7 @@ impl Runner {
             snapshots,
             members,
             observer,
+            carrying,
             policy: settings.snapshots,
             last,
             entries_since: 0,
@@ -158,11 +161,15 @@ impl Runner {
 
     fn committed(&mut self, entry: &Entry) -> Result<(), Error> {
         // An empty one only brings the order on.
-        if !entry.batch.is_empty() {
+        if entry.batch.is_empty() {
+        } else if let Way::SetAside(digest) = self.carrying.begin(entry)? {
+            self.observer.set_aside(entry.position.index, digest);
+        } else {
             let mut out = Vec::new();
             let items = decode_batch(&entry.batch)?;
             let begun_ns = self.shared.clock.now_ns();
             self.core.step(Input::Ordered(items), &mut out);
+            self.carrying.done();
             self.shared.steps.decide.took(self.shared.clock.now_ns().saturating_sub(begun_ns));
             self.observer.ordered(entry.position.index, &out, self.core.group_keys());
             self.shared.publish(&self.core);

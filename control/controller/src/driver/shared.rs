@@ -13,7 +13,9 @@ use crate::audit::{Misdeed, Record, Wrong};
 use crate::core::admission::{SourceKeys, Unauthentic, admit};
 use crate::core::identities::{Identities, Registered};
 use crate::core::keys::GroupKeys;
-use crate::core::{CommittedChange, Core, Feed, FeedSettings, Item, SharedApp, was_decided};
+use crate::core::{
+    CommittedChange, Core, Feed, FeedSettings, Item, RULES, SharedApp, marker, was_decided,
+};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
@@ -32,6 +34,9 @@ use weir_order::{Submitter, Waiting};
 use weir_store::Store;
 use weir_trust::identity::{KeyPair, sign_event, sign_fetch};
 
+/// After so long without them, the order is told of the newest rules again.
+const RULES_AGAIN_MS: u64 = 5_000;
+
 /// The state after the last batch. A snapshot: it costs nothing and does not change.
 #[derive(Clone, Debug)]
 pub struct Published {
@@ -45,6 +50,8 @@ pub struct Published {
     pub joined: Arc<BTreeMap<Label, ActuatorFacts>>,
     /// Which keys and certificates are taken.
     pub identities: Arc<Identities>,
+    /// By which rules entries are carried out.
+    pub rules: u32,
 }
 
 /// Source and number of an event.
@@ -86,6 +93,8 @@ pub(super) struct Shared {
     pub everywhere: bool,
     /// Events of others whose turn here has not come.
     held: Mutex<turns::Held>,
+    /// When the order was told of the newest rules, since this replica began to lead; ms of the clock that does not go back.
+    rules_told_ms: Mutex<Option<u64>>,
     /// How often a replica did not propose an event in its turn.
     passed_over: Mutex<BTreeMap<u64, u64>>,
     leads: AtomicBool,
@@ -157,6 +166,7 @@ impl Shared {
             everywhere,
             held: Mutex::default(),
             passed_over: Mutex::default(),
+            rules_told_ms: Mutex::default(),
             leads: AtomicBool::new(parts.leads),
             fresh_at: Mutex::default(),
             ordered_ms: AtomicU64::new(parts.core.now_ms()),
@@ -273,6 +283,24 @@ impl Shared {
     /// Begins or ceases to lead.
     pub fn set_leads(&self, leads: bool) {
         self.leads.store(leads, Ordering::SeqCst);
+        *locked(&self.rules_told_ms) = None;
+    }
+
+    /// Puts the newest rules into the order where they may not be there: see [`crate::core::marker`].
+    pub fn tell_rules(self: &Arc<Self>) {
+        if !self.leads() && !self.everywhere {
+            return;
+        }
+        let now_ms = self.clock.now_ns() / 1_000_000;
+        {
+            let mut told_ms = locked(&self.rules_told_ms);
+            let known = self.published().rules >= RULES;
+            if told_ms.is_some_and(|at_ms| known || now_ms.saturating_sub(at_ms) < RULES_AGAIN_MS) {
+                return;
+            }
+            *told_ms = Some(now_ms);
+        }
+        self.offer_item(&marker(self.ordered_now_ms()));
     }
 
     /// Time for a proposal: never before one that was given before.
@@ -515,6 +543,7 @@ impl Published {
             epoch: core.epoch(),
             joined: core.joined().clone(),
             identities: core.identities().clone(),
+            rules: core.rules(),
         }
     }
 }

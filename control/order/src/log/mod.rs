@@ -8,11 +8,13 @@
 //!   batch cannot come back behind a later one.
 //! - Segments are zeroed and synced before they get their name, so a sync during appends changes no metadata, and
 //!   a full disk shows when a segment is made and not in the midst of a record.
+//! - A log that has less than it had is refused: `log.proof` beside it says what it had (see `proof`).
 //! - Behind the last record there are only zeros, unless a crash tore a write. See `recover` for the torn tail.
 //!
 //! One thread owns a log. Segments are deleted and not reused: the zeros of the next one are made ahead of need.
 
 mod create;
+mod proof;
 mod reader;
 pub mod record;
 mod recover;
@@ -30,12 +32,14 @@ use bytes::Bytes;
 use weir_base::world::{Disk, DiskFile};
 
 pub use create::prepare_spare;
+pub use proof::FILE as PROOF_FILE;
 pub use replay::Replay;
 
 use crate::counters::LogCounters;
 use crate::engine::{Entry, Position};
 use crate::error::Error;
 use create::{CreateError, create_segment, remove_leftovers, write_zeros};
+use proof::{Proof, Said};
 pub use reader::RecordReader;
 use record::{Kind, RecordHeader, record_bytes};
 use recover::{Found, recover};
@@ -126,6 +130,7 @@ pub struct Log {
     /// Bytes a failed write may have left behind the tail.
     dirty: Option<(u64, u64)>,
     poison: Option<String>,
+    proof: Proof,
     counters: LogCounters,
     scratch: Vec<u8>,
 }
@@ -154,16 +159,21 @@ impl Log {
     ) -> Result<(Log, Recovery), Error> {
         settings.check()?;
         let dir = disk.describe();
+        let proven = proof::read(&*disk)?;
         match recover(&*disk, floor_index, visit)? {
             Some(found) => {
+                if let Some((_, said)) = &proven {
+                    proof::check(said, &found, &dir)?;
+                }
                 let io = |error| Error::io("removing", "leftovers", &dir, error);
                 remove_leftovers(&*disk).map_err(io)?;
-                Log::resume(disk, dir, settings, found)
+                Log::resume(disk, dir, settings, found, proven.map(|(count, _)| count))
             }
             None if floor_index > 0 => {
                 let what = format!("the log is missing, but there is a snapshot of index {floor_index}");
                 Err(Error::Corrupt { file: segment::file_name(1), dir, offset: 0, index: 0, what })
             }
+            None if proven.is_some() => Err(proof::missing(&proven.unwrap_or_default().1, &dir)),
             None => Ok((Log::create(disk, dir, settings)?, Recovery { segments: 1, ..Recovery::default() })),
         }
     }
@@ -183,15 +193,16 @@ impl Log {
             CreateError::Sync(error) => Error::io("syncing", &segment::file_name(1), &dir, error),
         })?;
         let active = Active::new(header, file, SEGMENT_HEADER_BYTES as u64);
-        Ok(Log::new(disk, dir, settings, Vec::new(), active))
+        let proof = Proof::open(&*disk, None, Said { log_id: header.log_id, segment: 1, ..Said::default() });
+        Ok(Log::new((disk, dir), settings, Vec::new(), active, proof))
     }
 
     fn new(
-        disk: Arc<dyn Disk>,
-        dir: String,
+        (disk, dir): (Arc<dyn Disk>, String),
         settings: LogSettings,
         sealed: Vec<SegmentHeader>,
         active: Active,
+        proof: Proof,
     ) -> Log {
         Log {
             disk,
@@ -205,6 +216,7 @@ impl Log {
             last_is_mark: false,
             dirty: None,
             poison: None,
+            proof,
             counters: LogCounters::default(),
             scratch: Vec::new(),
         }
@@ -216,6 +228,7 @@ impl Log {
         dir: String,
         settings: LogSettings,
         mut found: Found,
+        proven: Option<u64>,
     ) -> Result<(Log, Recovery), Error> {
         let recovery = Recovery {
             segments: found.segments.len() as u64,
@@ -241,7 +254,10 @@ impl Log {
         }
         settle_tail(&found).map_err(|error| Error::io("settling the tail of", &name, &dir, error))?;
         let active = Active::new(header, Arc::clone(&found.file), found.tail);
-        let mut log = Log::new(disk, dir, settings, found.segments, active);
+        let (sequence, index) = (found.next_sequence - 1, found.last.index);
+        let said = Said { log_id: header.log_id, segment: header.number, sequence, index };
+        let proof = Proof::open(&*disk, proven, said);
+        let mut log = Log::new((disk, dir), settings, found.segments, active, proof);
         log.next_sequence = found.next_sequence;
         log.durable = found.next_sequence - 1;
         log.last = found.last;
@@ -406,6 +422,9 @@ impl Log {
     /// Notes in the log that all of it is durable, when it is and the note is not there yet. Not synced, and a
     /// failure is left to the next append: a mark only narrows what recovery must doubt.
     pub fn mark(&mut self) {
+        if self.poison.is_none() {
+            self.proof.note(self.durable, self.last.index);
+        }
         let wanted = self.durable == self.next_sequence - 1 && self.durable > 0 && !self.last_is_mark;
         if !wanted || self.dirty.is_some() || self.poison.is_some() {
             return;
@@ -426,7 +445,9 @@ impl Log {
             self.sync()?;
         }
         self.mark();
-        self.sync()
+        self.sync()?;
+        self.proof.close(self.durable, self.last.index);
+        Ok(())
     }
 
     /// Removes segments whose entries are all at or below `index`.
@@ -515,6 +536,7 @@ impl Log {
         let next = Active::new(header, file, SEGMENT_HEADER_BYTES as u64);
         self.sealed.push(std::mem::replace(&mut self.active, next).header);
         self.counters.segments_created += 1;
+        self.proof.segment(header.number, self.durable, self.last.index);
         Ok(())
     }
 }

@@ -85,7 +85,7 @@ impl Applier {
                 Ok(Command::Install(at, store)) => self.install(at, *store),
                 Ok(Command::Read { queries, reply }) => {
                     let answers =
-                        queries.iter().map(|query| self.store.query(&self.registry, query)).collect();
+                        self.store.queries(&self.registry, &queries);
                     let _ = reply.send(ReadResult { version: self.store.version(), answers });
                 }
                 Ok(Command::Saved) => self.saving = false,

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tonic::Status;
 use weir_rpc::Error;
-use weir_rpc::access::{Identity, Namespaces};
+use weir_rpc::access::{Identity, May, Namespaces};
 use weir_rpc::client::{Client, ClientSettings, WatchFilter};
 use weir_rpc::local::LocalSettings;
 use weir_rpc::server::Authenticate;
@@ -76,7 +76,8 @@ fn by_token() -> Arc<Authenticate> {
             Some("admin") if shown => Ok(Identity::admin("admin")),
             Some(namespace) if shown => {
                 let only = BTreeSet::from([namespace.to_owned()]);
-                Ok(Identity { name: namespace.into(), namespaces: Namespaces::Only(only) })
+                let may = May::Everything;
+                Ok(Identity { name: namespace.into(), namespaces: Namespaces::Only(only), may })
             }
             _ => Err(Status::unauthenticated("show a certificate and a token")),
         }

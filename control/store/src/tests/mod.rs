@@ -3,6 +3,7 @@
 mod clients;
 mod columns;
 mod fuzz;
+mod meter;
 mod model;
 mod operations;
 mod procedures;

@@ -469,6 +469,9 @@ fn describe(record: &Record) -> String {
         Record::Fault(fault) => fault_text(fault),
         Record::Contradiction(votes) => contradiction_text(votes),
         Record::Misdeed(misdeed) => faults::misdeed_text(misdeed),
+        Record::SetAside { index, sha256 } => {
+            format!("entry {index} ({}) was set aside by an operator: nothing of it was done", to_hex(sha256))
+        }
         Record::TooLarge { kind, bytes, .. } => format!("{kind} of {bytes} bytes: only its digest is kept"),
         Record::Reached { index } => format!("the order was followed up to {index}"),
         Record::TookOver { after, index, version } => {

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use weir_api::client::{Client, ClientError};
 use weir_api::types::{AddMember, GroupMember, GroupSigning, GroupStatus};
 use weir_model::Label;
+use weir_model::join::{from_hex, to_hex};
 
 /// Most lines told of one kind.
 const LINES_TOLD_MAX: usize = 8;
@@ -28,6 +29,9 @@ pub(super) enum Group {
     Keys(Keys),
     /// Print the key by which the others know a controller, for group.founders with group.order: bft; made when it is not there
     Identity(Identity),
+    /// Set an entry of the order aside that ends the controllers' processes: nothing of it is done. While they do not run, and on
+    /// every controller alike; a controller that does not start any more says which entry it is
+    SetAside(SetAside),
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +84,41 @@ pub(super) struct Identity {
     state: PathBuf,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct SetAside {
+    /// State directory of the controller
+    #[arg(long, value_name = "DIRECTORY")]
+    state: PathBuf,
+    /// The place of the entry in the order
+    #[arg(long, value_name = "NUMBER")]
+    entry: u64,
+    /// SHA-256 of the entry, as the controller told it: no other one is set aside
+    #[arg(long, value_name = "HEX")]
+    digest: String,
+    /// Do it without a question
+    #[arg(long)]
+    yes: bool,
+}
+
+impl SetAside {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let digest = from_hex::<32>(&self.digest);
+        let wrong = || Failure::Input("--digest: it should be 64 hex digits, as the controller told it".into());
+        let digest = to_hex(&digest.ok_or_else(wrong)?);
+        if !self.yes {
+            let text = format!(
+                "nothing of entry {} will ever be done, at any controller of the domain: do the same on each, and say --yes",
+                self.entry
+            );
+            return Err(Failure::Input(text));
+        }
+        let file = crate::roles::state::set_aside(&self.state, self.entry, &digest);
+        let file = file.map_err(|error| Failure::Input(error.to_string()))?;
+        println!("Entry {} is set aside here ({}): do the same on every controller, then start them.", self.entry, file.display());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 impl Identity {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         println!("{}", crate::roles::group::identity(&self.state)?);
@@ -110,6 +149,7 @@ impl Group {
             }
             Group::Keys(keys) => return keys.run(),
             Group::Identity(identity) => return identity.run(),
+            Group::SetAside(aside) => return aside.run(),
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -14,6 +14,7 @@ mod inspect;
 mod monitor;
 pub(crate) mod output;
 mod plan;
+mod state;
 mod store;
 mod trace;
 mod upgrade;
@@ -81,6 +82,9 @@ enum Command {
     /// Show and change the group of controllers
     #[command(subcommand)]
     Group(group::Group),
+    /// Check the state directory of a controller on this machine, and what to do where it is not whole
+    #[command(subcommand)]
+    State(state::State),
     /// Show, make known and forget other domains, with which networks are shared
     #[command(subcommand)]
     Domain(domain::Domain),
@@ -250,7 +254,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Store(command) => command.run(&context::load(arguments.global.context.as_deref())?),
         Command::Group(group::Group::Keys(command)) => command.run(),
         Command::Group(group::Group::Identity(command)) => command.run(),
+        Command::Group(group::Group::SetAside(command)) => command.run(),
         Command::Group(command) => command.run(&connect()?),
+        Command::State(command) => command.run(),
         Command::Domain(command) => command.run(&connect()?),
         Command::Audit(command) => command.run(connect),
         Command::Identity(command) => command.run(&connect()?),

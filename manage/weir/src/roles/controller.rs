@@ -7,6 +7,7 @@ use super::domains::{Domains, Me};
 use super::group::{self, Founding, Group, MEMBER_NUMBER_MAX};
 use super::identities::{self, Own, own_key};
 use super::keys::Keys;
+use super::manifest;
 use super::state::State;
 use crate::cli::Failure;
 use clap::Args;
@@ -284,6 +285,7 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     let names = [config.advertise, config.api.ip(), IpAddr::V4(Ipv4Addr::LOCALHOST)];
     let state = State::open(&config.state_dir, &config.domain, &names).map_err(|error| wrong(&error))?;
     let (controller, group) = start(&config, &state)?;
+    manifest::record(&config.state_dir, config.domain.as_str());
 
     // Listen only now: who connects finds a controller that has recovered.
     let bind = async |address: SocketAddr| {
@@ -351,6 +353,7 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         // Nobody has to wait for an election then. Best effort: the others can do without.
         let _ = tokio::time::timeout(RESIGN_BOUND, replica.resign()).await;
     }
+    manifest::record(&config.state_dir, config.domain.as_str());
     // Blocks until the log is closed.
     let closed = tokio::task::spawn_blocking(move || controller.shutdown()).await;
     ended?;

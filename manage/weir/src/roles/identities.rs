@@ -232,6 +232,8 @@ impl Controlled {
             if known.map_err(|error| ApiError::conflict(error.to_string()))?.now != key.public() {
                 return Err(ApiError::unavailable("the order has not brought the next key here yet"));
             }
+            let bytes = std::fs::read(&next).map_err(internal)?;
+            super::manifest::will_hold(&self.own.state_dir, KEY_FILE, &bytes).map_err(internal)?;
             std::fs::rename(&next, &path).map_err(internal)?;
             // Before the old one is dropped: a crash must not bring that back.
             std::fs::File::open(&self.own.state_dir)

@@ -8,6 +8,7 @@ pub mod group;
 pub mod health;
 pub mod identities;
 pub mod keys;
+pub mod manifest;
 pub mod node;
 pub mod state;
 mod store;

@@ -3,6 +3,7 @@
 //! Everything is made at the first start and kept; secrets are files of mode 0600 in the state
 //! directory, and in no log, store or metric.
 
+use super::manifest;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
@@ -10,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use weir_api::client::Context;
 use weir_api::pki::{Authority, Identity, PkiError};
@@ -67,6 +68,26 @@ pub enum StateError {
     OtherKeys {
         /// The file that differs.
         path: PathBuf,
+    },
+    /// Something that was there is gone or another.
+    #[error(
+        "{} is not whole: {problems}. It was there before, and is not made anew. Bring it back from a backup of this directory (the whole \
+         one, copied while the controller did not run){rejoin}; or, when it shall be so, 'weir state accept --state {}'",
+        path.display(), path.display()
+    )]
+    Incomplete {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        problems: String,
+        /// What else helps.
+        rejoin: String,
+    },
+    /// The manifest of the directory.
+    #[error("{reason}: bring back the whole directory from a backup, or check it and say 'weir state accept'")]
+    Manifest {
+        /// What is wrong.
+        reason: String,
     },
     /// Certificates.
     #[error(transparent)]
@@ -127,9 +148,46 @@ pub fn write_secret(path: &Path, text: &str) -> Result<(), StateError> {
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&aside, path)
+        fs::rename(&aside, path)?;
+        // What is said to be there must be there after a loss of power.
+        path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
     };
     write().map_err(file_error(path))
+}
+
+/// Says in a controller's state that an entry of the order is set aside; gives the file.
+///
+/// # Errors
+/// [`StateError`].
+pub fn set_aside(state_dir: &Path, index: u64, digest: &str) -> Result<PathBuf, StateError> {
+    use weir_controller::driver::carrying::SET_ASIDE_FILE;
+    // The numbers of a controller that is alone are beside its log.
+    let folder = ["numbers", "log"].map(|name| state_dir.join(name)).into_iter().find(|path| path.is_dir());
+    let folder = folder.ok_or_else(|| StateError::Damaged {
+        path: state_dir.to_path_buf(),
+        reason: "it is no controller's state: it has no folder 'log' or 'numbers'".to_owned(),
+    })?;
+    let path = folder.join(SET_ASIDE_FILE);
+    let mut text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(StateError::File { path, error }),
+    };
+    let line = format!("{index} {digest}\n");
+    if !text.contains(&line) {
+        text.push_str(&line);
+        write_secret(&path, &text)?;
+    }
+    Ok(path)
+}
+
+/// Closes a directory to everybody but its owner: what is in it was made by whoever had another umask.
+pub fn keep_private(dir: &Path) -> io::Result<()> {
+    let found = fs::metadata(dir)?.permissions();
+    if found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    fs::set_permissions(dir, fs::Permissions::from_mode(found.mode() & 0o700))
 }
 
 /// The content of a file, made with `make` when it is not there.
@@ -137,6 +195,7 @@ fn kept(path: PathBuf, make: impl FnOnce() -> Result<String, StateError>) -> Res
     match fs::read_to_string(&path) {
         Ok(text) => Ok(text.trim_end().to_string()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            manifest::may_make(&path)?;
             let text = make()?;
             write_secret(&path, &text)?;
             Ok(text)
@@ -166,6 +225,8 @@ impl State {
     /// [`StateError`].
     pub fn open(dir: &Path, domain: &Label, advertised: &[IpAddr]) -> Result<State, StateError> {
         fs::create_dir_all(dir).map_err(file_error(dir))?;
+        keep_private(dir).map_err(file_error(dir))?;
+        manifest::check(dir, domain.as_str())?;
         let found = kept(dir.join("domain"), || Ok(domain.to_string()))?;
         if found != domain.as_str() {
             let wanted = domain.to_string();
@@ -238,6 +299,10 @@ impl State {
         };
         let text = serde_json::to_string_pretty(&context)
             .map_err(|error| StateError::Damaged { path: path.to_path_buf(), reason: error.to_string() })?;
+        // On a full disk a file that need not change must not be what a controller fails at.
+        if fs::read_to_string(path).is_ok_and(|found| found == text) {
+            return Ok(());
+        }
         write_secret(path, &text)
     }
 

@@ -1,10 +1,9 @@
 //! The controller as a store: its clients' operations go through the same order as its events (row B1).
 //!
 //! Who shows the administrator's token or certificate may use every namespace, and reads the apps' tables. An actuator
-//! may use the namespace of its own name.
+//! may read and write entries of tables in the namespace of its own name; the tables are made for it.
 
 use super::group::Group;
-use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
@@ -15,13 +14,16 @@ use weir_controller::Error;
 use weir_controller::driver::{ControllerHandle, Watch};
 use weir_model::Version;
 use weir_procedure::WasmLoader;
-use weir_rpc::access::{Identity, Namespaces};
+use weir_rpc::access::Identity;
 use weir_rpc::server::Authenticate;
 use weir_rpc::service::{Borrowing, Boxed, Changes, Consistency, ReadResult, ServiceError, StoreService};
 use weir_store::{Batch, Change, HistoryError, Outcome, Query, Registry};
 
 /// How often it is looked whether an entry goes.
 const EXPIRY_LOOK: Duration = Duration::from_millis(100);
+
+/// A read of at most so many entries is answered where it was asked.
+const QUICK_QUERIES_MAX: usize = 64;
 
 /// The procedures that clients may call: those of the apps of packets, and what an operator loads. One a process: what
 /// it compiled serves operations and reads.
@@ -49,13 +51,12 @@ fn authenticate(admins: Admins) -> Arc<Authenticate> {
         taken.map_err(|error| Status::unauthenticated(error.problem.message))?;
         if let Some(name) = peer.and_then(|peer| peer.name.as_ref()).filter(|_| authorization.is_none()) {
             if peer.is_some_and(|peer| peer.is_admin) {
-                return Ok(Identity::admin("administrator"));
+                return Ok(Identity::admin(Identity::ADMINISTRATOR));
             }
-            let namespaces = Namespaces::Only(BTreeSet::from([name.clone()]));
-            return Ok(Identity { name: name.clone(), namespaces });
+            return Ok(Identity::actuator(name));
         }
         admins.check(peer, authorization).map_err(|error| Status::unauthenticated(error.problem.message))?;
-        Ok(Identity::admin("administrator"))
+        Ok(Identity::admin(Identity::ADMINISTRATOR))
     })
 }
 
@@ -131,8 +132,17 @@ impl StoreService for Controlled {
             };
             fresh.map_err(|error| this.refused(&error))?;
             let published = this.handle.published();
-            let answers = queries.iter().map(|query| published.store.query(&this.registry, query)).collect();
-            Ok(ReadResult { version: published.store.version(), answers })
+            let version = published.store.version();
+            let quick = |query: &Query| matches!(query, Query::Get { .. } | Query::Follow { .. } | Query::Digest);
+            let is_quick = queries.len() <= QUICK_QUERIES_MAX && queries.iter().all(quick);
+            let answered = move || published.store.queries(&this.registry, &queries);
+            if is_quick {
+                return Ok(ReadResult { version, answers: answered() });
+            }
+            // Procedures and long scans take their time: not on a thread that serves others.
+            let answers = tokio::task::spawn_blocking(answered).await;
+            let stopped = |_| ServiceError::Uncertain { reason: "the controller stopped meanwhile".into() };
+            Ok(ReadResult { version, answers: answers.map_err(stopped)? })
         })
     }
 

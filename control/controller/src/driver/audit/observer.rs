@@ -58,6 +58,13 @@ impl Observer {
         }
     }
 
+    /// An entry of the order is set aside.
+    pub fn set_aside(&mut self, index: u64, sha256: [u8; 32]) {
+        if let Some(keeper) = &self.keeper {
+            keeper.ordered(index, vec![Record::SetAside { index, sha256 }]);
+        }
+    }
+
     /// The core says this of something that is not ordered.
     pub fn seen(&self, outputs: &[Output]) {
         let Some(keeper) = &self.keeper else { return };

@@ -5,6 +5,7 @@ use super::signing::{self, ReplicaPeers};
 use super::{Engine, Group, everywhere};
 use crate::cli::Failure;
 use crate::roles::controller::config::{GroupConfig, Ordering};
+use crate::roles::manifest;
 use crate::roles::state::State;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -56,28 +57,28 @@ fn look(config: &GroupConfig, state_dir: &Path, log: &Path) -> Result<Founding, 
             state_dir.display()
         )));
     }
-    let mut files = std::fs::read_dir(log).map_err(Failure::io(log.display().to_string()))?;
     // With lies to survive, votes are apart from the journal, and lost is what is lost of either.
-    let votes_lost =
-        config.order == Ordering::Bft && was.is_some() && !state_dir.join(everywhere::VOTES_FOLDER).is_dir();
-    let empty = files.next().is_none() || votes_lost;
+    let votes_lost = config.order == Ordering::Bft
+        && was.is_some()
+        && !manifest::has_segments(&state_dir.join(everywhere::VOTES_FOLDER));
+    let empty = !manifest::has_segments(log) || votes_lost;
     if empty && was.is_some() && config.order == Ordering::Bft {
         return Err(Failure::Input(format!(
-            "{} is empty or {} is missing, and this controller was a member of the group: without them it cannot know how it has \
-             voted, and may vote otherwise now. Bring them back; or, when all others are known to be sound, delete {}, and count \
-             this one as one that may lie until 'weir group list' shows it as not behind",
+            "{} or {} has no log, and this controller was a member of the group: without them it cannot know how it has \
+             voted, and may vote otherwise now. Bring them back; or, when all others are known to be sound, say \
+             'weir state rejoin --state {} --yes', and count this one as one that may lie until 'weir group list' shows it as not behind",
             log.display(),
             state_dir.join(everywhere::VOTES_FOLDER).display(),
-            path.display()
+            state_dir.display()
         )));
     }
     if empty && was.is_some() {
         return Err(Failure::Input(format!(
-            "{} is empty, and this controller was a member of the group: without its log it cannot know how it has \
-             voted. Bring the log back; or remove controller {own} ('weir group remove {own}' at another one), delete {}, \
-             start it with --join-group, and add it again ('weir group add')",
+            "{} has no log, and this controller was a member of the group: without its log it cannot know how it has \
+             voted. Bring the log back; or remove controller {own} ('weir group remove {own}' at another one), say \
+             'weir state rejoin --state {} --yes', start it with --join-group, and add it again ('weir group add')",
             log.display(),
-            path.display()
+            state_dir.display()
         )));
     }
     let first = config.founders.keys().next();

@@ -1,9 +1,10 @@
-//! Who may do what: the namespaces of an authenticated peer. Checked before anything is ordered.
+//! Who may do what: the namespaces of an authenticated peer, and what there. Checked before anything is ordered, and
+//! again when it is carried out ([`crate::Terms`]): meanwhile somebody may have been revoked.
 
+use crate::name::namespace_of;
+use crate::{Operation, Query, Step};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
-use weir_store::name::namespace_of;
-use weir_store::{Operation, Query, Step};
 
 /// The namespaces that somebody may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +15,16 @@ pub enum Namespaces {
     Only(BTreeSet<String>),
 }
 
+/// What somebody may do in their namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum May {
+    /// All that tables, procedures and clients are for.
+    Everything,
+    /// Read and write entries of tables that are there. Requests are done as they come: there is no client whose requests
+    /// may be repeated.
+    Entries,
+}
+
 /// Somebody, as the transport knows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -21,12 +32,28 @@ pub struct Identity {
     pub name: String,
     /// What they may use.
     pub namespaces: Namespaces,
+    /// And how.
+    pub may: May,
 }
 
 impl Identity {
+    /// The name of who shows the administrator's token or certificate.
+    pub const ADMINISTRATOR: &'static str = "administrator";
+
     /// An administrator.
     pub fn admin(name: impl Into<String>) -> Identity {
-        Identity { name: name.into(), namespaces: Namespaces::All }
+        Identity { name: name.into(), namespaces: Namespaces::All, may: May::Everything }
+    }
+
+    /// A host or gateway: entries in the namespace of its own name. Its name here is one that no administrator has.
+    pub fn actuator(name: &str) -> Identity {
+        let namespaces = Namespaces::Only(BTreeSet::from([name.to_owned()]));
+        Identity { name: format!("actuator/{name}"), namespaces, may: May::Entries }
+    }
+
+    /// Nobody that is known: whose name is no administrator's and no actuator's, or one that is gone.
+    pub fn nobody() -> Identity {
+        Identity { name: "nobody".into(), namespaces: Namespaces::Only(BTreeSet::new()), may: May::Entries }
     }
 
     /// The number under which the store knows whose a client is. It tells peers apart that are
@@ -56,6 +83,10 @@ impl Identity {
     /// # Errors
     /// Why not.
     pub fn check_operation(&self, operation: &Operation) -> Result<(), String> {
+        if self.may == May::Entries && !matches!(operation, Operation::Write(_) | Operation::Transaction(_)) {
+            let what = "tables, procedures and clients are an administrator's; it reads and writes entries of tables";
+            return Err(format!("'{}' may not do this: {what}", self.name));
+        }
         match operation {
             Operation::Write(write) => self.check(&write.table),
             Operation::Transaction(steps) => steps.iter().try_for_each(|step| match step {
@@ -88,6 +119,9 @@ impl Identity {
             }
             Query::Tables { namespace } | Query::Procedures { namespace } | Query::Usage { namespace } => {
                 self.check(&if namespace.is_empty() { String::new() } else { format!("{namespace}/") })
+            }
+            Query::Call { .. } if self.may == May::Entries => {
+                Err(format!("'{}' may not call procedures: an administrator may", self.name))
             }
             Query::Call { procedure, .. } => self.check(procedure),
             Query::Digest => Ok(()),

@@ -1,0 +1,88 @@
+//! `weir state`: whether the state directory of a controller is whole, and what to do where it is not.
+
+use super::Failure;
+use crate::roles::manifest;
+use crate::roles::state::StateError;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum State {
+    /// Say what is missing, damaged or of another time (exit code 4); reads only
+    Check(Place),
+    /// Take the directory as it is now: what is missing from it is never asked for again. While its controller does not run
+    Accept(Change),
+    /// Put a member's place in the order aside, so that it joins its group anew. While its controller does not run
+    Rejoin(Change),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Place {
+    /// State directory of the controller
+    #[arg(long, value_name = "DIRECTORY")]
+    state: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Change {
+    #[command(flatten)]
+    place: Place,
+    /// Do it
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Exit code where something is wrong.
+const WRONG: u8 = 4;
+
+fn wrong(error: StateError) -> Failure {
+    Failure::Input(error.to_string())
+}
+
+fn unsure(text: &str) -> Failure {
+    Failure::Input(format!("{text} Say --yes to do it."))
+}
+
+impl State {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        match self {
+            State::Check(Place { state }) => {
+                let problems = manifest::problems(&state, None).map_err(wrong)?;
+                if problems.is_empty() {
+                    println!("{} is whole, as far as its manifest says.", state.display());
+                    return Ok(ExitCode::SUCCESS);
+                }
+                problems.iter().for_each(|problem| println!("{problem}"));
+                Ok(ExitCode::from(WRONG))
+            }
+            State::Accept(Change { place: Place { state }, yes }) => {
+                let problems = manifest::problems(&state, None);
+                let told = problems.as_ref().map_or_else(ToString::to_string, |all| all.join(", "));
+                if !yes {
+                    return Err(unsure(&format!(
+                        "{}: {}. What was lost is lost: a controller that gets new keys is another one for hosts and for the \
+                         other controllers, and one without its log begins again.",
+                        state.display(),
+                        if told.is_empty() { "nothing is missing" } else { &told }
+                    )));
+                }
+                let generation = manifest::accept(&state).map_err(wrong)?;
+                println!("{} is taken as it is (generation {generation}).", state.display());
+                Ok(ExitCode::SUCCESS)
+            }
+            State::Rejoin(Change { place: Place { state }, yes }) => {
+                if !yes {
+                    return Err(unsure(
+                        "It forgets how it voted. In a group with order: raft, first 'weir group remove' it at another controller; \
+                         then this; then start it with --join-group and 'weir group add' it. With order: bft, when all others are known \
+                         to be sound: this, then start it, and count it as one that may lie until it is not behind.",
+                    ));
+                }
+                let aside = manifest::rejoin(&state).map_err(wrong)?;
+                println!("Its place in the order is in {} now: start it with --join-group.", aside.display());
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+}

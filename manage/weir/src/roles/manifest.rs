@@ -1,0 +1,192 @@
+//! What must be in a controller's state directory ([`weir_base::manifest`]), checked at every start before anything is made or opened.
+//!
+//! Keys and names are checked by what they hold, logs and numbers by their being there: what is in these, they prove themselves
+//! (`log.proof` beside each log). A directory without a manifest is a new one, or of a release that had none; it gets
+//! its own when its controller has started. One that has a log but not its keys is neither.
+//!
+//! What is missing or changed is never made anew: a controller with another key is another controller, and a member of a group
+//! that does not know how it voted may vote twice. An operator brings it back, lets a member rejoin ([`rejoin`]), or says that it
+//! shall be so ([`accept`]).
+
+use super::state::StateError;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use weir_base::manifest::{Manifest, ManifestError, Wrong};
+
+/// Files whose content is known.
+const HELD: [&str; 12] = [
+    "domain",
+    "ca.key",
+    "ca.crt",
+    "admin.token",
+    "group.seed",
+    "event.seed",
+    "dataplane.secret",
+    "join.key",
+    "group.identity",
+    "event.identity",
+    "quorum/identity",
+    "member",
+];
+/// Files that every state directory has from its first start on.
+const ALWAYS: [&str; 8] = ["domain", "ca.key", "ca.crt", "admin.token", "group.seed", "event.seed", "dataplane.secret", "join.key"];
+/// Files that change as it goes.
+const THERE: [&str; 7] = [
+    "log/log.proof",
+    "log/event-numbers",
+    "group/log.proof",
+    "group-votes/log.proof",
+    "numbers/event-numbers",
+    "audit/log.proof",
+    "quorum/share",
+];
+/// Folders of a member's place in the order.
+const OF_MEMBER: [&str; 3] = ["group", "group-votes", "member"];
+
+fn unusable(error: ManifestError) -> StateError {
+    match error {
+        ManifestError::Io { path, error } => StateError::File { path, error },
+        damaged @ ManifestError::Damaged { .. } => StateError::Manifest { reason: damaged.to_string() },
+    }
+}
+
+/// Whether a folder holds a log with segments.
+pub fn has_segments(folder: &Path) -> bool {
+    let named = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        name.to_str().is_some_and(|name| name.starts_with("log-") && name.ends_with(".seg"))
+    };
+    std::fs::read_dir(folder).is_ok_and(|mut files| files.any(|entry| entry.is_ok_and(named)))
+}
+
+/// What is wrong with a state directory, each with its name; nothing where it has no manifest and no log.
+///
+/// # Errors
+/// [`StateError`]: its manifest cannot be read, or is of another domain.
+pub fn problems(dir: &Path, domain: Option<&str>) -> Result<Vec<String>, StateError> {
+    let Some(manifest) = Manifest::read(dir).map_err(unusable)? else {
+        let is_used = ["log", "group"].iter().any(|folder| has_segments(&dir.join(folder)));
+        let missing = ALWAYS.iter().filter(|name| is_used && !dir.join(name).exists());
+        return Ok(missing.map(|name| format!("'{name}' is missing beside a log that is there")).collect());
+    };
+    if let Some(wanted) = domain.filter(|wanted| **wanted != manifest.domain) {
+        let (path, found, wanted) = (dir.to_path_buf(), manifest.domain, wanted.to_owned());
+        return Err(StateError::OtherDomain { path, found, wanted });
+    }
+    let told = |(name, wrong): (String, Wrong)| match wrong {
+        Wrong::Missing => format!("'{name}' is missing"),
+        Wrong::Changed => format!("'{name}' is damaged, or of another time or place"),
+    };
+    Ok(manifest.check(dir).map_err(unusable)?.into_iter().map(told).collect())
+}
+
+/// Refuses a directory that has lost something.
+///
+/// # Errors
+/// [`StateError`].
+pub fn check(dir: &Path, domain: &str) -> Result<(), StateError> {
+    let problems = problems(dir, Some(domain))?;
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let member = OF_MEMBER.iter().any(|name| dir.join(name).exists()) || problems.iter().any(|one| one.contains("'member'"));
+    let rejoin = if member {
+        format!("; or let this member of a group begin anew ('weir state rejoin --state {}' says how)", dir.display())
+    } else {
+        String::new()
+    };
+    Err(StateError::Incomplete { path: dir.to_path_buf(), problems: problems.join(", "), rejoin })
+}
+
+/// Whether a file may be made because it never was there.
+///
+/// # Errors
+/// [`StateError::Incomplete`]: it was.
+pub fn may_make(path: &Path) -> Result<(), StateError> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Ok(());
+    };
+    let known = Manifest::read(dir).map_err(unusable)?;
+    if known.is_some_and(|manifest| manifest.files.contains_key(name)) {
+        let (path, problems) = (dir.to_path_buf(), format!("'{name}' is missing"));
+        return Err(StateError::Incomplete { path, problems, rejoin: String::new() });
+    }
+    Ok(())
+}
+
+/// Writes down what is there now, besides what was known before. A file that is full or cannot be written is told, and tried again
+/// at the next start.
+pub fn record(dir: &Path, domain: &str) {
+    if let Err(error) = recorded(dir, domain, false) {
+        tracing::warn!(%error, "what must be in the state directory was not written down");
+    }
+}
+
+fn recorded(dir: &Path, domain: &str, anew: bool) -> Result<Manifest, StateError> {
+    let known = Manifest::read(dir);
+    let known = if anew { known.ok().flatten() } else { known.map_err(unusable)? };
+    let is_new = known.is_none();
+    let mut manifest = known.unwrap_or_else(|| Manifest::new(domain));
+    if anew {
+        manifest.files.clear();
+    }
+    let mut changed = is_new || anew;
+    for name in HELD {
+        changed |= manifest.holds(dir, name).map_err(unusable)?;
+    }
+    for name in THERE {
+        changed |= manifest.is_there(dir, name);
+    }
+    if changed {
+        manifest.write(dir).map_err(unusable)?;
+    }
+    Ok(manifest)
+}
+
+/// Says what a file is about to hold, where there is a manifest.
+///
+/// # Errors
+/// [`StateError`].
+pub fn will_hold(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StateError> {
+    let Some(mut manifest) = Manifest::read(dir).map_err(unusable)? else { return Ok(()) };
+    manifest.will_hold(dir, name, bytes).map_err(unusable)?;
+    manifest.write(dir).map_err(unusable)
+}
+
+/// Takes a directory as it is now; gives the generation of its new manifest.
+///
+/// # Errors
+/// [`StateError`]: also where it has no domain.
+pub fn accept(dir: &Path) -> Result<u64, StateError> {
+    let path = dir.join("domain");
+    let domain = std::fs::read_to_string(&path).map_err(|error| StateError::File { path, error })?;
+    Ok(recorded(dir, domain.trim_end(), true)?.generation)
+}
+
+/// Puts a member's place in the order aside, so that it can begin anew; gives where that is now.
+///
+/// # Errors
+/// [`StateError`].
+pub fn rejoin(dir: &Path) -> Result<PathBuf, StateError> {
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let aside = dir.join(format!("left-{now_s}"));
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |error| StateError::File { path, error }
+    };
+    std::fs::create_dir(&aside).map_err(failed(&aside))?;
+    for name in OF_MEMBER {
+        let from = dir.join(name);
+        if from.exists() {
+            std::fs::rename(&from, aside.join(name)).map_err(failed(&from))?;
+        }
+    }
+    if let Some(mut manifest) = Manifest::read(dir).map_err(unusable)? {
+        manifest.files.retain(|name, _| !OF_MEMBER.contains(&name.split('/').next().unwrap_or_default()));
+        manifest.write(dir).map_err(unusable)?;
+    }
+    Ok(aside)
+}
+
+#[cfg(test)]
+mod tests;
