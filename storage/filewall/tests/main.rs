@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed step ends a test; helpers are no #[test] that clippy knows
 
+mod careless;
 mod compound;
 mod files;
 mod known;
+mod oracle;
 mod played;
 mod proxy;
 mod reorder;

@@ -5,7 +5,7 @@ use crate::wire::build::{Caller, Record};
 use crate::wire::nfs3::{Handle, Op, Status, ftype};
 use crate::wire::rpc::{self, program};
 use crate::wire::xdr::{Reader, get_u32};
-use crate::wire::{make, mount, reply};
+use crate::wire::{make, mount, name, reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -49,6 +49,7 @@ impl std::str::FromStr for Server {
         let mut found = (host, 0u16).to_socket_addrs().map_err(|error| wrong(&error.to_string()))?;
         let address = found.next().ok_or_else(|| wrong("its name has no address"))?.ip();
         let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
+        name::of_path(path.as_bytes()).map_err(|why| wrong(&format!("its export: {why}")))?;
         let mut server = Server { address, nfs_port: NFS_PORT, mount_port: None, path: path.to_string() };
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
@@ -136,12 +137,10 @@ impl Server {
         caller: &Caller<'_>,
     ) -> std::io::Result<std::result::Result<Handle, u32>> {
         let mut found = self.mount(self.path.as_bytes(), caller)?;
-        for name in below.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+        let Ok(names) = name::of_path(below) else { return Ok(Err(mount::DENIED)) };
+        for name in names {
             let Ok(folder) = found else { break };
-            found = match name {
-                b".." => Err(mount::DENIED),
-                name => self.lookup_folder(&folder, name, caller)?,
-            };
+            found = self.lookup_folder(&folder, name, caller)?;
         }
         Ok(found)
     }

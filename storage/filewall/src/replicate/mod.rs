@@ -34,6 +34,7 @@ pub mod server;
 
 use crate::error::{Error, Result};
 use crate::proxy::Server;
+use crate::wire::name;
 use arc_swap::ArcSwap;
 use book::{Book, Page};
 use hashbrown::HashMap;
@@ -119,6 +120,10 @@ impl Servers {
 /// The parts of a path below the export, and its last one.
 fn folder_of(path: &str) -> std::result::Result<(Vec<&str>, &str), String> {
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    for part in &parts {
+        name::check(part.as_bytes(), name::Use::Change)
+            .map_err(|why| format!("'{path}' has a part {part:?}: {why}"))?;
+    }
     match parts.pop().filter(|_| path.starts_with('/')) {
         Some(last) => Ok((parts, last)),
         None => Err(format!("'{path}' is no folder below the export; write one such as /projects")),

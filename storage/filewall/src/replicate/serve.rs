@@ -8,7 +8,7 @@ use super::{CONNECTIONS_MAX, Router};
 use crate::wire::answer;
 use crate::wire::call::arguments;
 use crate::wire::make::{Made, at};
-use crate::wire::mount;
+use crate::wire::{mount, name};
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Op, PAYLOAD_BYTES_MAX, Status, VERSION};
 use crate::wire::rpc::{CallHead, Refusal, call_head, program, put_refusal, put_success, record_mark};
 use crate::wire::xdr::{Reader, get_u32, put_opaque, set_u32};
@@ -98,6 +98,10 @@ impl Router {
                     put_refusal(out, head.xid, Refusal::GarbageArguments);
                     return Ok(());
                 };
+                if let Some(misnamed) = found.misnamed {
+                    answer::put(out, head.xid, op, misnamed.status());
+                    return Ok(());
+                }
                 let handles = found.handles.iter().take(found.handle_count);
                 let numbers: Option<Vec<Number>> =
                     handles.map(|span| Names::number(span.of(&record[4..]))).collect();
@@ -133,11 +137,14 @@ impl Router {
         let Ok(Some(mount::Call::Mount(path))) = call else {
             return mount::put_void(out, head.xid);
         };
-        let path = String::from_utf8_lossy(path.of(record)).into_owned();
-        let below = path.strip_prefix(self.first.path.as_str()).unwrap_or(&path);
+        let path = path.of(record);
+        let below = path.strip_prefix(self.first.path.as_bytes()).unwrap_or(path);
+        let Ok(parts) = name::of_path(below) else {
+            return mount::put_refused(out, head.xid, mount::DENIED);
+        };
         let mut number = Self::root(0);
-        for part in below.split('/').filter(|part| !part.is_empty()) {
-            match self.step(number, part.as_bytes()) {
+        for part in parts {
+            match self.step(number, part) {
                 Ok(next) => number = next,
                 Err(Lost::Status(status)) => return mount::put_refused(out, head.xid, status),
                 Err(Lost::Io(_)) => return mount::put_refused(out, head.xid, mount::FAULT),
