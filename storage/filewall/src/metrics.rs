@@ -320,6 +320,9 @@ pub struct Status {
     /// Replicas, where there are several servers, and whether they are live.
     #[serde(default)]
     pub replicas: Vec<(String, bool)>,
+    /// Why replicas are behind, by server.
+    #[serde(default)]
+    pub replicas_behind: BTreeMap<String, String>,
     /// Handles whose place is known.
     pub places: usize,
     /// Policies in the order of requests.

@@ -4,6 +4,7 @@
 
 mod careless;
 mod compound;
+mod disk;
 mod files;
 mod known;
 mod oracle;
@@ -11,4 +12,5 @@ mod played;
 mod proxy;
 mod reorder;
 mod replicas;
+mod replicated;
 mod roles4;

@@ -26,6 +26,7 @@ const CALLS: usize = 1500;
 const SEEDS: [u64; 2] = [1, 2];
 
 /// Numbers that are the same in each run.
+#[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
@@ -75,7 +76,15 @@ fn export(folder: &Path) -> PathBuf {
         fs::write(export.join(name), b"for all").unwrap();
     }
     let time = UNIX_EPOCH + Duration::from_secs(u32::from_be_bytes(*MARK).into());
-    for name in ["secret/s.txt", "secret/MARK", "secret/deep/file", "secret/deep", "secret", "../beside/file", "../beside"] {
+    for name in [
+        "secret/s.txt",
+        "secret/MARK",
+        "secret/deep/file",
+        "secret/deep",
+        "secret",
+        "../beside/file",
+        "../beside",
+    ] {
         let times = FileTimes::new().set_modified(time).set_accessed(time);
         File::open(export.join(name)).unwrap().set_times(times).unwrap();
     }
@@ -85,10 +94,47 @@ fn export(folder: &Path) -> PathBuf {
 fn odd_names(export: &Path) -> Vec<Vec<u8>> {
     let absolute = |name: &str| export.join(name).display().to_string().into_bytes();
     let mut names: Vec<Vec<u8>> = [
-        "pub", "open", "inner", "file", "new", "other", "secret", "s.txt", "deep", "link", ".", "..", "", "...", "secret/s.txt",
-        "secret/", "./secret", "/secret", "//secret", "secret\0", "secret\0x", "../secret", "../secret/s.txt",
-        "pub/../secret/s.txt", "secret/.", "secret/deep/..", "../../beside/file", "../beside", "..\0", ".\0", "../..", "/",
-        "../secret/new", "secret/new", "secret/s.txt\0", "\0", "\0secret", "secret/link", "SECRET", "secret ", "open/../secret",
+        "pub",
+        "open",
+        "inner",
+        "file",
+        "new",
+        "other",
+        "secret",
+        "s.txt",
+        "deep",
+        "link",
+        ".",
+        "..",
+        "",
+        "...",
+        "secret/s.txt",
+        "secret/",
+        "./secret",
+        "/secret",
+        "//secret",
+        "secret\0",
+        "secret\0x",
+        "../secret",
+        "../secret/s.txt",
+        "pub/../secret/s.txt",
+        "secret/.",
+        "secret/deep/..",
+        "../../beside/file",
+        "../beside",
+        "..\0",
+        ".\0",
+        "../..",
+        "/",
+        "../secret/new",
+        "secret/new",
+        "secret/s.txt\0",
+        "\0",
+        "\0secret",
+        "secret/link",
+        "SECRET",
+        "secret ",
+        "open/../secret",
     ]
     .map(|name| name.as_bytes().to_vec())
     .to_vec();
@@ -139,7 +185,8 @@ impl Attack<'_> {
         let uid = *self.random.of(&[0, 0, 1001, 1002, 65_534, u32::MAX]);
         let caller = Caller { uid, gid: uid, groups: &[0, 100] };
         if self.random.below(12) == 0 {
-            let begin: &[u8] = self.random.of(&[&b"/export"[..], b"/export/", b"/export/pub/", b"", b"/export\0", b"/"]);
+            let begins = ["/export", "/export/", "/export/pub/", "", "/export\0", "/"];
+            let begin = self.random.of(&begins).as_bytes();
             let path = [begin, &self.name()].concat();
             let path = &path[..path.len().min(1024)];
             return (None, Record::call(self.xid, program::MOUNT, 3, 1, &caller).opaque(path).finish());
@@ -194,7 +241,9 @@ impl Attack<'_> {
                     let mut found = Results::default();
                     if results(&mut reader, op, &mut found).is_ok() {
                         let entries = found.entries.iter().filter_map(|entry| entry.handle);
-                        self.handles.extend(found.handle.into_iter().chain(entries).map(|span| span.of(&reply).to_vec()));
+                        self.handles.extend(
+                            found.handle.into_iter().chain(entries).map(|span| span.of(&reply).to_vec()),
+                        );
                     }
                 }
                 None if reader.u32() == Ok(0) => {
@@ -231,7 +280,11 @@ fn run(seed: u64, policy: &str) {
         let (op, call) = attack.call();
         let reply = attack.ask(op, &call);
         let shown = reply.windows(MARK.len()).any(|bytes| bytes == MARK);
-        assert!(!shown, "seed {seed}, call {number}: {op:?} {:?} shows what is denied", String::from_utf8_lossy(&call));
+        assert!(
+            !shown,
+            "seed {seed}, call {number}: {op:?} {:?} shows what is denied",
+            String::from_utf8_lossy(&call)
+        );
         done += usize::from(reply.get(24..28) == Some(&[0; 4]));
     }
     assert_eq!(denied.each_ref().map(|path| tree(path)), before, "seed {seed}: what is denied was changed");

@@ -175,7 +175,8 @@ impl Session {
     fn begin_mount(&mut self, xid: u32, path: &[u8], caller: Arc<Principal>, env: &mut Env<'_>) {
         // What the helper goes down is what was judged: names, one after another.
         let below = env.shared.server.below(path).and_then(|below| name::of_path(below).ok());
-        let below = below.map(|names| names.iter().flat_map(|name| [b"/", *name]).flatten().copied().collect());
+        let below =
+            below.map(|names| names.iter().flat_map(|name| [b"/", *name]).flatten().copied().collect());
         let place = below
             .and_then(|below: Vec<u8>| Some((self.chain.context().zones.place(&below)?, below)))
             .map(|(place, below)| (below, place));
