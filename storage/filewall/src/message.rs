@@ -384,6 +384,8 @@ pub struct Reply<'a> {
     pub extra: Option<Box<Extra>>,
     /// True if its entries say what the same folder's have said before.
     pub learnt: bool,
+    /// True if something was taken out of its entries.
+    hides: bool,
 }
 
 impl<'a> Reply<'a> {
@@ -403,6 +405,7 @@ impl<'a> Reply<'a> {
             entry_handles: scratch,
             extra: None,
             learnt: false,
+            hides: false,
         }
     }
 
@@ -460,7 +463,7 @@ impl<'a> Reply<'a> {
     /// made longer than `results_bytes_max` (results, from the status on, at `results_at`) is cut: the client asks
     /// for the rest with the last entry's cookie. True if it was cut.
     pub fn put(&self, xid: u32, results_at: usize, results_bytes_max: usize, out: &mut Vec<u8>) -> bool {
-        if self.entry_handles.is_empty() && self.extra.is_none() {
+        if self.entry_handles.is_empty() && self.extra.is_none() && !self.hides {
             let replaced = self.handle.as_ref().and_then(|new| Some((self.results.handle?, new)));
             put_head(self.record, self.record_bytes, self.head_end(), xid, replaced.into_iter(), out);
             return false;

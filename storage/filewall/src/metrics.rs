@@ -179,6 +179,8 @@ totals! {
     replayed_total,
     /// Copies of calls of which it was found out that they had been carried out before.
     settled_total,
+    /// Calls, and operations of COMPOUNDs, with a name that is none.
+    misnamed_total,
     /// Calls that could not be decoded.
     bad_calls_total,
     /// Replies of the server that could not be decoded.
@@ -318,6 +320,9 @@ pub struct Status {
     /// Replicas, where there are several servers, and whether they are live.
     #[serde(default)]
     pub replicas: Vec<(String, bool)>,
+    /// Why replicas are behind, by server.
+    #[serde(default)]
+    pub replicas_behind: BTreeMap<String, String>,
     /// Handles whose place is known.
     pub places: usize,
     /// Policies in the order of requests.

@@ -19,6 +19,7 @@ mod kept;
 mod keys;
 mod listings;
 
+use crate::wire::name;
 use crate::wire::nfs3::{Handle, Status, bare};
 use hashbrown::HashMap;
 pub use kept::Batch;
@@ -87,8 +88,9 @@ impl Zones {
             return Err(format!("path '{path}' does not begin with '/', the root of the export"));
         }
         let parts = || path.split('/').filter(|part| !part.is_empty());
-        if let Some(part) = parts().find(|part| matches!(*part, "." | "..")) {
-            return Err(format!("path '{path}' has a part '{part}'; write it without"));
+        for part in parts() {
+            name::check(part.as_bytes(), name::Use::Change)
+                .map_err(|why| format!("path '{path}' has a part {part:?}: {why}; write it without"))?;
         }
         let mut node: Node = 0;
         for part in parts() {
@@ -128,10 +130,21 @@ impl Zones {
         }
     }
 
-    /// The place of a path below the root of the export.
+    /// The place of the folder that an object at `place` is in, as far as rules tell places apart; `None` above the root.
+    pub fn above(&self, place: Place) -> Option<Place> {
+        match place {
+            ROOT => None,
+            // All folders on the way to a node are nodes.
+            Place { node, exact: true } => {
+                Some(Place { node: self.nodes[usize::from(node)].parent, exact: true })
+            }
+            below => Some(below),
+        }
+    }
+
+    /// The place of a path below the root of the export; `None` if a part of it is no name.
     pub fn place(&self, path: &[u8]) -> Option<Place> {
-        let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-        parts.into_iter().try_fold(ROOT, |place, part| self.step(place, part))
+        name::of_path(path).ok()?.into_iter().try_fold(ROOT, |place, part| self.step(place, part))
     }
 
     /// True if `node` is `above` or below it.

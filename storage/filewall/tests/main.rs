@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a failed step ends a test; helpers are no #[test] that clippy knows
 
+mod careless;
 mod compound;
+mod disk;
 mod files;
 mod known;
+mod oracle;
 mod played;
 mod proxy;
 mod reorder;
 mod replicas;
+mod replicated;
 mod roles4;

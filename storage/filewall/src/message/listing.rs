@@ -88,6 +88,15 @@ impl Reply<'_> {
         self.record.get(at..at + crate::wire::nfs3::ATTRIBUTES_BYTES)
     }
 
+    /// Takes attributes and handle out of the `number`th entry: the client gets its name, number and cookie.
+    pub fn hide_entry(&mut self, number: usize) {
+        let entry = &mut self.results.entries[number];
+        if self.results.plus {
+            (entry.attributes, entry.handle, entry.hidden) = (None, None, true);
+            self.hides = true;
+        }
+    }
+
     /// Puts another handle into the `number`th entry; nothing happens if it has none.
     pub fn set_entry_handle(&mut self, number: usize, handle: &[u8]) {
         if self.results.entries[number].handle.is_some() {
@@ -132,6 +141,11 @@ impl Reply<'_> {
                 out.extend_from_slice(&self.record[from..old.start - 4]);
                 put_opaque(out, new);
                 from = old.padded_end();
+            }
+            if entry.hidden {
+                out.extend_from_slice(&self.record[from..entry.name.padded_end() + 8]);
+                [0, 0].into_iter().for_each(|absent| put_u32(out, absent));
+                from = entry.end;
             }
             // Behind the entries two booleans must fit. One entry always goes out, else the client cannot get on.
             let bytes = out.len() + entry.end - from - begin - 4 - results_at + 8;

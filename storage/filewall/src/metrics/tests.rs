@@ -24,6 +24,7 @@ fn prometheus_gets_cumulative_classes() {
         policy_order: 0,
         policy_error: None,
         replicas: vec![("10.0.0.1:2049/export".to_string(), true)],
+        replicas_behind: BTreeMap::new(),
         places: 0,
         policies: vec![PolicyRow {
             name: "p".into(),

@@ -350,6 +350,11 @@ impl Policy for Access {
         }
     }
 
+    fn hides(&self, caller: &Principal, place: Place, unix_ms: u64, context: &Context<'_>) -> bool {
+        let node = if self.needs_paths { place.node } else { ROOT.node };
+        self.remembered(caller, node, context.zones, unix_ms).allow & Op::Getattr.bit() == 0
+    }
+
     fn mount(&self, mount: &Mount, context: &Context<'_>) -> Result<(), Status> {
         let decision = self.remembered(&mount.caller, mount.place.node, context.zones, mount.now.unix_ms);
         // Who may look at nothing at all may not mount either.

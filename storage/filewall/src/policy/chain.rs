@@ -6,16 +6,17 @@
 //! - A call that waits is not shown again to the policies that it has passed.
 
 use super::{Context, Mount, OpenHandle, Policy, Targets, Verdict};
-use crate::identity::{Identities, Principals};
+use crate::identity::{Identities, Principal, Principals};
 use crate::message::{Asked, Call, Reply, Seen};
 use crate::metrics::{PolicyCounters, PolicyRow};
-use crate::places::{Batch, Directory, Listing, Place, Places, Zones};
+use crate::places::{Batch, Directory, Listing, Node, Place, Places, ROOT, Zones};
 use crate::replicate::Servers;
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, Status};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Most policies in a chain: one bit each.
 pub const POLICIES_MAX: usize = 64;
@@ -53,6 +54,35 @@ pub struct Chain {
     judges: bool,
     reorders: bool,
     servers: Option<Servers>,
+}
+
+/// Whether the attributes of entries of a listing are hidden from its caller: asked of the policies once for places that are alike.
+pub struct Hidden<'c> {
+    chain: &'c Chain,
+    caller: &'c Principal,
+    unix_ms: u64,
+    last: Option<(Node, bool)>,
+}
+
+impl<'c> Hidden<'c> {
+    /// Of a listing that a caller gets now.
+    pub fn new(chain: &'c Chain, caller: &'c Principal) -> Hidden<'c> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unix_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        Hidden { chain, caller, unix_ms, last: None }
+    }
+
+    /// True if what is at a place is hidden.
+    pub fn is(&mut self, place: Place) -> bool {
+        if let Some((node, hidden)) = self.last
+            && node == place.node
+        {
+            return hidden;
+        }
+        let hidden = self.chain.hides(self.caller, place, self.unix_ms);
+        self.last = Some((place.node, hidden));
+        hidden
+    }
 }
 
 /// What becomes of a call.
@@ -179,7 +209,7 @@ impl Chain {
                 }
             }
         }
-        if let Some(status) = self.crosses(call, &context) {
+        if let Some(status) = self.crosses(call, &context).or_else(|| self.leaves(call)) {
             self.tell_answered(call, "zones", status, handled);
             return Outcome::Answer { status, by: None };
         }
@@ -225,13 +255,46 @@ impl Chain {
         }
     }
 
+    /// Above the root of the export there is nothing, whatever the server says.
+    fn leaves(&self, call: &Call<'_>) -> Option<Status> {
+        let up = call.op() == Op::Lookup && call.name(0) == b"..";
+        (up && self.places.get(call.handle(0)) == Some(ROOT)).then_some(Status::Noent)
+    }
+
     /// Shows a reply to the policies that have seen its call, last one first. What it says of handles is learnt before
     /// anybody replaces them.
     pub fn reply(&self, asked: &Asked, reply: &mut Reply<'_>, handled: u64, latency_us: u64) {
         if reply.results.status == 0 {
             self.learn(asked, reply);
         }
+        self.hide(asked, reply);
         self.show(asked, reply, handled, latency_us);
+    }
+
+    /// Takes out of a listing what its caller may not see of the entries.
+    fn hide(&self, asked: &Asked, reply: &mut Reply<'_>) {
+        if asked.op != Op::Readdirplus || reply.results.entries.is_empty() {
+            return;
+        }
+        let trivial = self.zones.trivial().then_some(ROOT);
+        let Some(folder) = trivial.or_else(|| self.places.get(asked.handle.as_bytes())) else { return };
+        let mut seen = Hidden::new(self, &asked.caller);
+        for number in 0..reply.results.entries.len() {
+            if seen.is(self.entry_place(folder, reply.entry_name(number))) {
+                reply.hide_entry(number);
+            }
+        }
+    }
+
+    /// The place of an entry of a folder, as far as rules tell places apart.
+    pub fn entry_place(&self, folder: Place, name: &[u8]) -> Place {
+        let place = if name == b".." { self.zones.above(folder) } else { self.zones.step(folder, name) };
+        place.unwrap_or(folder)
+    }
+
+    fn hides(&self, caller: &Principal, place: Place, unix_ms: u64) -> bool {
+        let context = self.context();
+        self.entries.iter().any(|entry| entry.policy.hides(caller, place, unix_ms, &context))
     }
 
     /// Shows a reply that a policy has made to those before it.

@@ -100,9 +100,11 @@ impl Context<'_> {
         };
         let named = |handle: usize, name: usize| {
             let directory = place(handle)?;
-            // `..` leads to the directory's own zone or one above; the nearer one is the stricter guess that clients
-            // can live with, for they look up `..` only in directories that they were let into.
-            Some(self.zones.step(directory, call.name(name)).unwrap_or(directory))
+            match call.name(name) {
+                // Above the root of the export there is nothing for clients ([`Chain`]).
+                b".." => Some(self.zones.above(directory).unwrap_or(directory)),
+                name => self.zones.step(directory, name),
+            }
         };
         Some(match (arguments.op, arguments.name_count) {
             (Op::Link, _) => Targets { first: place(0)?, second: Some(named(1, 0)?) },
@@ -162,6 +164,11 @@ pub trait Policy: Send + Sync + Debug {
 
     /// True if it must know the object of every operation: names in COMPOUNDs are resolved before it is asked.
     fn judges_objects(&self) -> bool {
+        false
+    }
+
+    /// True if a caller may not see attributes of what is at a place: they are left out of listings.
+    fn hides(&self, _caller: &Principal, _place: Place, _unix_ms: u64, _context: &Context<'_>) -> bool {
         false
     }
 

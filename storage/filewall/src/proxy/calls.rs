@@ -18,7 +18,7 @@ use crate::wire::nfs3::{self, Handle, Op, Status};
 use crate::wire::nfs4;
 use crate::wire::rpc::{CallHead, Refusal, call_head, program, put_refusal};
 use crate::wire::xdr::{Reader, Wrong, get_u32};
-use crate::wire::{answer, mount, portmap};
+use crate::wire::{answer, mount, name, portmap};
 use std::sync::Arc;
 
 /// What was done with a call.
@@ -173,8 +173,13 @@ impl Session {
     }
 
     fn begin_mount(&mut self, xid: u32, path: &[u8], caller: Arc<Principal>, env: &mut Env<'_>) {
-        let below = env.shared.server.below(path);
-        let place = below.and_then(|below| Some((below.to_vec(), self.chain.context().zones.place(below)?)));
+        // What the helper goes down is what was judged: names, one after another.
+        let below = env.shared.server.below(path).and_then(|below| name::of_path(below).ok());
+        let below =
+            below.map(|names| names.iter().flat_map(|name| [b"/", *name]).flatten().copied().collect());
+        let place = below
+            .and_then(|below: Vec<u8>| Some((self.chain.context().zones.place(&below)?, below)))
+            .map(|(place, below)| (below, place));
         let wanted = place.map(|(path, place)| Mount { caller, path, place, now: env.now });
         let refused = match &wanted {
             None => Some(Status::Acces),
@@ -223,6 +228,11 @@ impl Session {
             }
             Err(_) => return self.refuse(head.xid, Refusal::GarbageArguments, env),
         };
+        if let Some(misnamed) = found.misnamed {
+            Totals::count(&env.shared.totals.misnamed_total);
+            answer::put(answers, head.xid, op, misnamed.status());
+            return Done::Skip;
+        }
         if pending.has_client_xid(head.xid) {
             Totals::count(&env.shared.totals.retransmissions_total);
             return Done::Skip;

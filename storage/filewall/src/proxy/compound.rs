@@ -71,7 +71,7 @@ pub enum Position {
 }
 
 impl Position {
-    fn place(self) -> Option<Place> {
+    pub(super) fn place(self) -> Option<Place> {
         if let Position::Inside(place) = self { Some(place) } else { None }
     }
 }

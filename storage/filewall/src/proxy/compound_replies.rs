@@ -10,9 +10,11 @@ use super::pending::{Entry, Question};
 use super::replies::{Done, tell_waiters};
 use super::session::{Client, Session};
 use super::worker::Env;
+use crate::identity::Principal;
 use crate::message::{Extra, Reply, Seen};
 use crate::metrics::Totals;
 use crate::places::ROOT;
+use crate::policy::chain::Hidden;
 use crate::policy::{Chain, OpenHandle};
 use crate::wire::nfs3::{Handle, PAYLOAD_BYTES_MAX};
 use crate::wire::nfs4::made::{Object4, failed};
@@ -33,6 +35,7 @@ struct Rewrite<'r> {
     record: &'r mut [u8],
     chain: &'r Chain,
     client: IpAddr,
+    caller: &'r Principal,
     way: Vec<&'r [u8]>,
     edits: Vec<Edit>,
     /// Entries that policies add to listings, by the number of their result.
@@ -148,6 +151,9 @@ impl Rewrite<'_> {
         let only =
             if let Position::Above(level) = cursor.position { self.way.get(level).copied() } else { None };
         let above = matches!(cursor.position, Position::Above(level) if level + 1 < self.way.len());
+        let folder = cursor.position.place();
+        let (chain, caller) = (self.chain, self.caller);
+        let mut hidden = Hidden::new(chain, caller);
         let mut bytes = (8 + 8) as isize;
         let mut shown = 0;
         for (number, entry) in entries.iter().enumerate() {
@@ -157,8 +163,13 @@ impl Rewrite<'_> {
                 continue;
             }
             let edits = self.edits.len();
+            let hides = folder.is_some_and(|folder| hidden.is(self.chain.entry_place(folder, name)));
             if let Some(found) = entry.found {
                 self.learn_entry(found, entry, cursor);
+            }
+            if hides {
+                bytes += self.bare(entry, &asked.wanted);
+            } else if let Some(found) = entry.found {
                 bytes += self.seal(found, above);
             }
             bytes += (entry.end - entry.start) as isize;
@@ -187,6 +198,16 @@ impl Rewrite<'_> {
         }
         let at = outcome.entries_end_at;
         self.edits.push(Edit { range: at..at, new: Piece::Bytes(added) });
+    }
+
+    /// Takes the attributes of an entry out, which says why if the client asks for that; how much longer it became, bytes.
+    fn bare(&mut self, entry: &Entry4, wanted: &[u8]) -> isize {
+        let mut said = Vec::new();
+        Object4 { attributes: None, handle: &[], fsid: self.fsid }.put(wanted, &mut said);
+        let range = entry.name.padded_end()..entry.end;
+        let longer = said.len() as isize - range.len() as isize;
+        self.edits.push(Edit { range, new: Piece::Bytes(said) });
+        longer
     }
 
     fn learn_entry(&self, found: Found, entry: &Entry4, cursor: &Cursor) {
@@ -436,6 +457,7 @@ fn rewrite(
         record,
         chain,
         client: asked.caller.address,
+        caller: &asked.caller,
         way,
         edits: Vec::new(),
         extras,

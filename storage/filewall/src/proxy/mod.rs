@@ -405,6 +405,7 @@ impl FileWall {
             policy_order: self.shared.policy_order.load(Ordering::Relaxed),
             policy_error: self.shared.policy_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             replicas: self.shared.router.as_ref().map(|router| router.members()).unwrap_or_default(),
+            replicas_behind: self.shared.router.as_ref().map(|router| router.behind()).unwrap_or_default(),
             places: chain.places_known(),
             policies: chain.rows(),
             principals: chain.principals().all().iter().map(principal).collect(),

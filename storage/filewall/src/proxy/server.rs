@@ -5,18 +5,18 @@ use crate::wire::build::{Caller, Record};
 use crate::wire::nfs3::{Handle, Op, Status, ftype};
 use crate::wire::rpc::{self, program};
 use crate::wire::xdr::{Reader, get_u32};
-use crate::wire::{make, mount, reply};
+use crate::wire::{make, mount, name, reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Port of NFS where none is said.
 const NFS_PORT: u16 = 2049;
 const PORTMAP_PORT: u16 = 111;
 /// Longest record that a helper protocol may answer with, bytes.
 const HELPER_RECORD_BYTES_MAX: usize = 4096;
-/// How long one step of a helper protocol may take.
+/// How long one call of a helper protocol may take.
 const HELPER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Ports that servers take for a sign that root is calling.
 const RESERVED_PORTS: std::ops::Range<u16> = 600..1024;
@@ -49,6 +49,7 @@ impl std::str::FromStr for Server {
         let mut found = (host, 0u16).to_socket_addrs().map_err(|error| wrong(&error.to_string()))?;
         let address = found.next().ok_or_else(|| wrong("its name has no address"))?.ip();
         let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
+        name::of_path(path.as_bytes()).map_err(|why| wrong(&format!("its export: {why}")))?;
         let mut server = Server { address, nfs_port: NFS_PORT, mount_port: None, path: path.to_string() };
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
@@ -136,12 +137,10 @@ impl Server {
         caller: &Caller<'_>,
     ) -> std::io::Result<std::result::Result<Handle, u32>> {
         let mut found = self.mount(self.path.as_bytes(), caller)?;
-        for name in below.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+        let Ok(names) = name::of_path(below) else { return Ok(Err(mount::DENIED)) };
+        for name in names {
             let Ok(folder) = found else { break };
-            found = match name {
-                b".." => Err(mount::DENIED),
-                name => self.lookup_folder(&folder, name, caller)?,
-            };
+            found = self.lookup_folder(&folder, name, caller)?;
         }
         Ok(found)
     }
@@ -203,23 +202,66 @@ fn results(reader: &mut Reader<'_>) -> std::io::Result<()> {
     head.results_at.map(|_| ()).ok_or_else(|| invalid("the server refuses the call"))
 }
 
+/// The end of a call's time, whatever the pieces are in which its reply comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Instant);
+
+impl Deadline {
+    /// From now on.
+    pub(crate) fn after(time: Duration) -> Deadline {
+        Deadline(Instant::now() + time)
+    }
+
+    fn left(self) -> std::io::Result<Duration> {
+        let left = self.0.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+
+    /// Writes all bytes.
+    pub(crate) fn write(self, stream: &mut TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
+        while !bytes.is_empty() {
+            stream.set_write_timeout(Some(self.left()?))?;
+            match stream.write(bytes) {
+                Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills all bytes.
+    pub(crate) fn read(self, stream: &mut TcpStream, mut bytes: &mut [u8]) -> std::io::Result<()> {
+        while !bytes.is_empty() {
+            stream.set_read_timeout(Some(self.left()?))?;
+            match stream.read(bytes) {
+                Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => bytes = &mut bytes[read..],
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
 /// One call and its reply over a connection of its own.
 fn exchange(address: SocketAddr, call: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = connect_reserved(address)?;
-    stream.set_read_timeout(Some(HELPER_TIMEOUT))?;
-    stream.set_write_timeout(Some(HELPER_TIMEOUT))?;
-    stream.write_all(call)?;
+    let deadline = Deadline::after(HELPER_TIMEOUT);
+    deadline.write(&mut stream, call)?;
     let mut record = Vec::new();
     loop {
         let mut word = [0; 4];
-        stream.read_exact(&mut word)?;
+        deadline.read(&mut stream, &mut word)?;
         let (bytes, last) = rpc::record_mark(u32::from_be_bytes(word));
         let begin = record.len();
         if begin + bytes > HELPER_RECORD_BYTES_MAX {
             return Err(invalid(format!("a reply above {HELPER_RECORD_BYTES_MAX} bytes")));
         }
         record.resize(begin + bytes, 0);
-        stream.read_exact(&mut record[begin..])?;
+        deadline.read(&mut stream, &mut record[begin..])?;
         if last {
             return Ok(record);
         }

@@ -25,6 +25,8 @@ pub struct Item {
     pub name: Vec<u8>,
     /// Number of the object.
     pub number: Number,
+    /// False if the number may be that of something else.
+    pub sure: bool,
     /// Place in the listing.
     pub cookie: u64,
     /// Attributes, if the server gave them.
@@ -61,6 +63,7 @@ pub fn read_folder(member: &Member, folder: &Handle) -> Result<Vec<Item>, Lost> 
             items.push(Item {
                 name: name.to_vec(),
                 number: 0,
+                sure: true,
                 cookie: 0,
                 attributes: entry.attributes.and_then(|at| record[at..at + ATTRIBUTES_BYTES].try_into().ok()),
                 handle: entry.handle.and_then(|span| Handle::new(span.of(record))),
@@ -81,15 +84,21 @@ pub fn read_folder(member: &Member, folder: &Handle) -> Result<Vec<Item>, Lost> 
 impl Router {
     /// The listing of a folder.
     pub(super) fn listing(&self, group: usize, folder: Number) -> Result<Vec<Item>, Lost> {
+        let since = self.turns.now();
         let read = |member: &Member| read_folder(member, &self.resolve(member, folder)?);
         let (member, mut items) = self.on_any(&self.groups[group], folder, read)?;
         let hidden = |name: &[u8]| self.redirects.get(&(folder, Box::from(name))).copied();
         items.retain(|item| hidden(&item.name).is_none());
         for item in &mut items {
             item.number = self.names.of(folder, &item.name)?;
-            if let Some(handle) = item.handle {
-                self.names.learn(item.number, member, handle.as_bytes());
-            }
+            let quiet = || self.turns.quiet(folder, &item.name, since);
+            let at = (folder, &*item.name);
+            // What a change has overtaken may be something else by now: the client looks it up.
+            item.sure = match item.handle {
+                Some(handle) => self.names.learn_at(item.number, at, member, &handle, quiet),
+                None => quiet(),
+            };
+            item.attributes = item.attributes.filter(|_| item.sure);
             if let Some(attributes) = &mut item.attributes {
                 virtualize(attributes, item.number, group);
             }
@@ -99,6 +108,7 @@ impl Router {
             items.push(Item {
                 name: name.to_vec(),
                 number: Self::root(*group),
+                sure: true,
                 cookie: 0,
                 attributes,
                 handle: None,
@@ -130,6 +140,7 @@ impl Router {
             [(b".".as_slice(), folder, 1), (b"..".as_slice(), above, 2)].map(|(name, number, cookie)| Item {
                 name: name.to_vec(),
                 number,
+                sure: true,
                 cookie,
                 attributes: None,
                 handle: None,
@@ -143,9 +154,11 @@ impl Router {
                 break;
             }
             made = made.u32(1).u64(item.number).opaque(&item.name).u64(item.cookie);
-            if plus {
+            if plus && item.sure {
                 made =
                     made.after(item.attributes.as_ref()).u32(1).opaque(Names::handle(item.number).as_bytes());
+            } else if plus {
+                made = made.after(None).u32(0);
             }
         }
         made.u32(0).u32(u32::from(ends)).0

@@ -9,34 +9,52 @@
 //! client's handles, and the numbers of files that it sees, are the same whichever replica answers: when one is lost, another
 //! takes over in the middle of a listing or a file, and clients notice nothing.
 //!
-//! - [`names`]: numbers of objects. - [`server`]: one server. - [`change`]: fan-out. - [`serve`]: calls. - [`listing`]: folders.
-//! - [`rebuild`]: what a replica needs that has missed something. - [`book`]: which of them that are, over restarts.
+//! - [`names`]: numbers of objects. - [`server`]: one server. - [`change`]: fan-out. - [`said`]: what was answered. - [`locks`]: order.
+//! - [`serve`]: calls. - [`listing`]: folders. - [`missed`]: what a replica has missed. - [`rebuild`], [`same`]: what it needs.
+//! - [`book`]: which of them have everything, over restarts.
 //!
 //! Which servers there are is a policy (`kind: replication`) among the others: replicas come and go while FileWall runs.
 //!
 //! Invariants
 //! - Changes of one object or folder reach all live replicas in the same order.
-//! - A replica that did not answer a change, or answered otherwise than the first one, is behind: nothing is read from it until
-//!   it was rebuilt, also when FileWall begins anew. The last live replica is never given up.
+//! - A live replica has the same tree as every other one, byte for byte, after the last change that was acknowledged: names, kinds, targets of
+//!   links, names of one file, contents, modes, owners, device numbers. Times are each server's own until clients set them, and
+//!   extended attributes do not exist in NFSv3: neither is compared.
+//! - A replica that did not answer a change, or has done something else than what counts ([`said`]), is behind: nothing is read from it until
+//!   it was compared with a live one ([`rebuild`]), also when FileWall begins anew. What cannot be made the same keeps it behind,
+//!   and is said. The last live replica is never given up.
+//! - A change that only those have answered who are behind is not acknowledged.
+//! - A reply that a change may have overtaken teaches nothing ([`locks`]).
+//! - What was written and not committed is written again by clients when no replica is left that has it for sure: the verifier that
+//!   they see is FileWall's own.
+//! - At the first start what `--server` has counts; the others are behind until they were compared with it.
 //! - After FileWall was killed in the middle of changes, one replica counts and the others are compared with it.
 //! - A redirected folder cannot be removed or renamed, and nothing moves between groups (`NFS3ERR_XDEV`).
 //!
 //! Departures: one call of a connection is carried out at a time, and NFSv4 is not served, for its state belongs to one server.
-//! The two names of a hard link are two objects with two numbers.
+//! The two names of a hard link are two objects with two numbers. What a server carries out later than its connection is lost and the
+//! replica compared is not seen.
 
 pub mod book;
 pub mod change;
 pub mod listing;
+mod locks;
+pub mod missed;
 pub mod names;
 pub mod rebuild;
+pub mod said;
+mod same;
 pub mod serve;
 pub mod server;
 
 use crate::error::{Error, Result};
 use crate::proxy::Server;
+use crate::wire::name;
 use arc_swap::ArcSwap;
 use book::{Book, Page};
 use hashbrown::HashMap;
+use locks::{Locks, Turns};
+use missed::{Missed, Unsettled};
 use names::{Names, Number};
 use serde::Deserialize;
 use server::{Member, State};
@@ -45,6 +63,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 /// Most groups.
 pub const GROUPS_MAX: usize = 64;
@@ -52,7 +71,6 @@ pub const GROUPS_MAX: usize = 64;
 pub const REPLICAS_MAX: usize = 8;
 /// Most connections that are served at once.
 pub const CONNECTIONS_MAX: usize = 4096;
-const STRIPES: usize = 256;
 
 /// Servers and what they serve, and what outlives the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,6 +85,8 @@ pub struct Plan {
     pub context: Option<PathBuf>,
     /// Wait until the FileWall that has the context ends.
     pub standby: bool,
+    /// How long a server may take to answer a call of the router's; [`server::TIMEOUT`] if it is not said.
+    pub answer_within: Option<Duration>,
 }
 
 /// The file of `kind: replication`.
@@ -119,6 +139,10 @@ impl Servers {
 /// The parts of a path below the export, and its last one.
 fn folder_of(path: &str) -> std::result::Result<(Vec<&str>, &str), String> {
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    for part in &parts {
+        name::check(part.as_bytes(), name::Use::Change)
+            .map_err(|why| format!("'{path}' has a part {part:?}: {why}"))?;
+    }
     match parts.pop().filter(|_| path.starts_with('/')) {
         Some(last) => Ok((parts, last)),
         None => Err(format!("'{path}' is no folder below the export; write one such as /projects")),
@@ -153,8 +177,14 @@ pub struct Router {
     groups: Vec<Group>,
     names: Names,
     redirects: HashMap<(Number, Box<[u8]>), usize>,
-    stripes: Vec<Mutex<()>>,
-    /// Held by changes together, and by a rebuild alone.
+    locks: Locks,
+    turns: Turns,
+    /// Held where it is said who is behind.
+    decision: Mutex<()>,
+    unsettled: Mutex<Unsettled>,
+    /// What clients see as the verifier of WRITE and COMMIT.
+    verifier: AtomicU64,
+    /// Held by changes together, and by the end of a rebuild alone.
     changes: RwLock<()>,
     connections: AtomicUsize,
     stop: AtomicBool,
@@ -163,6 +193,7 @@ pub struct Router {
     folders: Vec<(String, Server)>,
     /// The next server's number.
     next: AtomicUsize,
+    timeout: Duration,
     book: Mutex<Book>,
     /// Changes may be under way, and that is written down.
     changing: AtomicBool,
@@ -182,19 +213,21 @@ impl Router {
                 "more than {REPLICAS_MAX} replicas, or {GROUPS_MAX} folders elsewhere"
             )));
         }
+        let timeout = plan.answer_within.unwrap_or(server::TIMEOUT);
         let mut number = 0;
         let mut member = |server: &Server| {
             number += 1;
-            Member::new(number - 1, server.clone())
+            Member::new(number - 1, server.clone(), timeout)
         };
         let export: Vec<Member> = std::iter::once(first).chain(&plan.replicas).map(&mut member).collect();
         let path = plan.state_file.with_extension("live");
         let (book, page) =
             Book::open(&path).map_err(|error| Error::io(format!("open {}", path.display()), error))?;
-        if let Some(page) = page {
-            remember(&export, &page).map_err(|reason| {
+        match page {
+            Some(page) => remember(&export, &page).map_err(|reason| {
                 wrong(format!("{reason}; delete {} to begin with what --server has", path.display()))
-            })?;
+            })?,
+            None => export.iter().skip(1).for_each(|member| never_compared(member, "it is new")),
         }
         let mut groups = vec![Group::new(export)];
         groups.extend(plan.redirects.iter().map(|(_, server)| Group::new(vec![member(server)])));
@@ -215,13 +248,18 @@ impl Router {
             groups,
             names,
             redirects,
-            stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            locks: Locks::default(),
+            turns: Turns::default(),
+            decision: Mutex::default(),
+            unsettled: Mutex::default(),
+            verifier: AtomicU64::new(fresh()),
             changes: RwLock::default(),
             connections: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             first: first.clone(),
             folders: plan.redirects.clone(),
             next: AtomicUsize::new(number),
+            timeout,
             book: Mutex::new(book),
             changing: AtomicBool::new(false),
             changed: AtomicU64::new(0),
@@ -259,14 +297,16 @@ impl Router {
         }
         // No change may be under way to some of the old ones and none of the new ones.
         let _alone = self.changes.write().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.decision.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.groups[0].members();
         let after: Vec<Arc<Member>> = std::iter::once(&self.first)
             .chain(&servers.replicas)
             .map(|server| {
                 let known = before.iter().find(|member| member.server == *server);
                 known.cloned().unwrap_or_else(|| {
-                    let member = Member::new(self.next.fetch_add(1, Ordering::Relaxed), server.clone());
-                    member.set_state(State::Behind);
+                    let member =
+                        Member::new(self.next.fetch_add(1, Ordering::Relaxed), server.clone(), self.timeout);
+                    never_compared(&member, "it is new");
                     Arc::new(member)
                 })
             })
@@ -275,16 +315,34 @@ impl Router {
             return Err("no replica that has everything would be left".to_string());
         }
         self.groups[0].0.store(Arc::new(after));
-        self.write_book(self.changing.load(Ordering::SeqCst)).map_err(|error| error.to_string())
+        self.note_states().map_err(|error| error.to_string())
     }
 
-    /// Marks a replica, and writes it down before anybody hears of it.
-    fn mark(&self, member: &Member, state: State) {
-        if member.set_state(state)
-            && let Err(error) = self.write_book(self.changing.load(Ordering::SeqCst))
-        {
-            tracing::error!(%error, "which replicas have everything cannot be written down");
-        }
+    /// Why replicas are behind.
+    pub fn behind(&self) -> BTreeMap<String, String> {
+        let all = self.groups[0].members();
+        let behind = all.iter().filter(|member| member.state() == State::Behind);
+        behind.map(|member| (member.name(), member.why())).collect()
+    }
+
+    /// The verifier that clients see.
+    fn verifier(&self) -> u64 {
+        self.verifier.load(Ordering::SeqCst)
+    }
+
+    /// What was not committed may be lost.
+    fn new_verifier(&self) {
+        self.verifier.store(fresh(), Ordering::SeqCst);
+    }
+
+    /// True for an object that replicas have.
+    fn replicated(&self, number: Number) -> bool {
+        self.groups[0].members().len() > 1 && self.group_of(number) == Some(0)
+    }
+
+    /// Writes down which replicas have everything.
+    fn note_states(&self) -> std::io::Result<()> {
+        self.write_book(self.changing.load(Ordering::SeqCst))
     }
 
     fn write_book(&self, changing: bool) -> std::io::Result<()> {
@@ -356,10 +414,21 @@ fn remember(members: &[Member], page: &Page) -> std::result::Result<(), String> 
     };
     for member in members {
         if !page.live.contains(&member.name()) || counts.is_some_and(|counts| counts != member.number) {
-            member.set_state(State::Behind);
+            never_compared(member, "it was behind, or changes were under way, when FileWall ended");
         }
     }
     Ok(())
+}
+
+/// A replica of which nothing is known.
+fn never_compared(member: &Member, why: &str) {
+    *member.missed() = Missed::everything();
+    member.set_behind(&format!("{why}: it was not compared yet"));
+}
+
+/// A verifier that was not there before.
+fn fresh() -> u64 {
+    u64::from(crate::proxy::server::random()) << 32 | u64::from(crate::proxy::server::random())
 }
 
 #[cfg(test)]

@@ -69,6 +69,13 @@ impl Tables {
         Some(())
     }
 
+    fn learn(&mut self, number: Number, server: usize, handle: Handle) {
+        if self.handles.len() >= NUMBERS_MAX {
+            self.handles.clear();
+        }
+        self.handles.insert((number, server), handle);
+    }
+
     fn remove(&mut self, number: Number) {
         if let Some(Named { folder, name }) = self.objects.remove(&number)
             && self.numbers.get(&(folder, name.clone())) == Some(&number)
@@ -157,6 +164,32 @@ impl Names {
         })
     }
 
+    /// The number of a name in a folder, if it has one.
+    pub fn peek(&self, folder: Number, name: &[u8]) -> Option<Number> {
+        self.with(|tables| tables.numbers.get(&(folder, Box::from(name))).copied())
+    }
+
+    /// Notes the handle that a server has for a number, if it is still at that name, and `sound` says that nothing has overtaken
+    /// the reply which told so; false if it was not noted.
+    pub fn learn_at(
+        &self,
+        number: Number,
+        (folder, name): (Number, &[u8]),
+        server: usize,
+        handle: &Handle,
+        sound: impl FnOnce() -> bool,
+    ) -> bool {
+        self.with(|tables| {
+            let there = tables.objects.get(&number);
+            let there = there.is_some_and(|named| named.folder == folder && *named.name == *name);
+            let learns = there && sound();
+            if learns {
+                tables.learn(number, server, *handle);
+            }
+            learns
+        })
+    }
+
     /// Notes that the object of a name was removed, or, with `to`, that it has another name now.
     ///
     /// # Errors
@@ -195,12 +228,7 @@ impl Names {
     /// Notes it.
     pub fn learn(&self, number: Number, server: usize, handle: &[u8]) {
         if let Some(handle) = Handle::new(handle) {
-            self.with(|tables| {
-                if tables.handles.len() >= NUMBERS_MAX {
-                    tables.handles.clear();
-                }
-                tables.handles.insert((number, server), handle);
-            });
+            self.with(|tables| tables.learn(number, server, handle));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Calls of NFSv3 and MOUNT, one connection a thread.
 
-use super::change::{Asked, Lost};
+use super::change::{Asked, Lost, committed};
 use super::listing::Item;
 use super::names::{Names, Number};
 use super::server::{Answer, Member};
@@ -8,10 +8,10 @@ use super::{CONNECTIONS_MAX, Router};
 use crate::wire::answer;
 use crate::wire::call::arguments;
 use crate::wire::make::{Made, at};
-use crate::wire::mount;
-use crate::wire::nfs3::{ATTRIBUTES_BYTES, Op, PAYLOAD_BYTES_MAX, Status, VERSION};
+use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op, PAYLOAD_BYTES_MAX, Status, VERSION};
 use crate::wire::rpc::{CallHead, Refusal, call_head, program, put_refusal, put_success, record_mark};
 use crate::wire::xdr::{Reader, get_u32, put_opaque, set_u32};
+use crate::wire::{mount, name};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -98,6 +98,10 @@ impl Router {
                     put_refusal(out, head.xid, Refusal::GarbageArguments);
                     return Ok(());
                 };
+                if let Some(misnamed) = found.misnamed {
+                    answer::put(out, head.xid, op, misnamed.status());
+                    return Ok(());
+                }
                 let handles = found.handles.iter().take(found.handle_count);
                 let numbers: Option<Vec<Number>> =
                     handles.map(|span| Names::number(span.of(&record[4..]))).collect();
@@ -108,6 +112,12 @@ impl Router {
                 let asked = Asked { record, arguments: found, numbers };
                 match self.nfs(&head, &asked, listed, out) {
                     Ok(()) => Ok(()),
+                    // Nothing has happened: the client asks again, and what it does with other servers goes on.
+                    Err(Lost::Io(error)) if !op.changes() || unsent(&error) => {
+                        out.clear();
+                        answer::put(out, head.xid, op, Status::Jukebox);
+                        Ok(())
+                    }
                     Err(Lost::Io(error)) => Err(error),
                     Err(Lost::Status(status)) => {
                         out.clear();
@@ -133,11 +143,14 @@ impl Router {
         let Ok(Some(mount::Call::Mount(path))) = call else {
             return mount::put_void(out, head.xid);
         };
-        let path = String::from_utf8_lossy(path.of(record)).into_owned();
-        let below = path.strip_prefix(self.first.path.as_str()).unwrap_or(&path);
+        let path = path.of(record);
+        let below = path.strip_prefix(self.first.path.as_bytes()).unwrap_or(path);
+        let Ok(parts) = name::of_path(below) else {
+            return mount::put_refused(out, head.xid, mount::DENIED);
+        };
         let mut number = Self::root(0);
-        for part in below.split('/').filter(|part| !part.is_empty()) {
-            match self.step(number, part.as_bytes()) {
+        for part in parts {
+            match self.step(number, part) {
                 Ok(next) => number = next,
                 Err(Lost::Status(status)) => return mount::put_refused(out, head.xid, status),
                 Err(Lost::Io(_)) => return mount::put_refused(out, head.xid, mount::FAULT),
@@ -250,14 +263,51 @@ impl Router {
         if asked.op().changes() {
             return self.change(&self.groups[group], asked, |answers| {
                 let object = self.note(asked, answers)?;
-                put_answer(head.xid, group, asked, &answers[0].1, object, out);
+                let least = answers.iter().map(|(_, answer)| committed(answer)).min().unwrap_or(0);
+                put_answer(head.xid, group, asked, &mut answers[0].1, object, out);
+                let end = out.len();
+                match asked.op() {
+                    // As durable as where it is least so, and lost where the verifier is another one.
+                    Op::Write if answers[0].1.results.status == 0 => {
+                        set_u32(out, end - 12, least);
+                        out[end - 8..].copy_from_slice(&self.verifier().to_be_bytes());
+                    }
+                    Op::Commit if answers[0].1.results.status == 0 => {
+                        out[end - 8..].copy_from_slice(&self.verifier().to_be_bytes());
+                    }
+                    _ => {}
+                }
                 Ok(())
             });
         }
-        let (member, answer) = self.look(&self.groups[group], asked)?;
-        let object = self.note(asked, &[(member, answer.clone())])?;
-        put_answer(head.xid, group, asked, &answer, object, out);
+        if asked.op() == Op::Lookup {
+            return self.look_up(head, group, asked, out);
+        }
+        let (_, mut answer) = self.look(&self.groups[group], asked)?;
+        put_answer(head.xid, group, asked, &mut answer, asked.numbers[0], out);
         Ok(())
+    }
+
+    /// A name, with what it leads to: where changes of it go on, they wait for the second look.
+    fn look_up(&self, head: &CallHead, group: usize, asked: &Asked, out: &mut Vec<u8>) -> Result<(), Lost> {
+        let (folder, name) = (asked.numbers[0], asked.name(0));
+        let mut locks = Vec::new();
+        loop {
+            let since = self.turns.now();
+            let (member, mut answer) = self.look(&self.groups[group], asked)?;
+            let found = answer.handle().and_then(Handle::new).filter(|_| answer.results.status == 0);
+            let Some(found) = found else {
+                put_answer(head.xid, group, asked, &mut answer, folder, out);
+                return Ok(());
+            };
+            let number = self.names.of(folder, name)?;
+            let quiet = || self.turns.quiet(folder, name, since);
+            if self.names.learn_at(number, (folder, name), member, &found, quiet) || !locks.is_empty() {
+                put_answer(head.xid, group, asked, &mut answer, number, out);
+                return Ok(());
+            }
+            locks = self.locks.lock(&[folder], &[]);
+        }
     }
 
     /// Notes which numbers objects have after a call; returns that of the object that it was about.
@@ -267,7 +317,7 @@ impl Router {
             return Ok(first);
         }
         Ok(match asked.op() {
-            Op::Lookup | Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod => {
+            Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod => {
                 let number = self.names.of(first, asked.name(0))?;
                 for (member, answer) in answers {
                     match answer.handle() {
@@ -290,9 +340,18 @@ impl Router {
     }
 }
 
+/// True for an error with which a connection does not begin.
+fn unsent(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
+    )
+}
+
 /// Appends a server's answer, with our handle and our numbers of files.
-fn put_answer(xid: u32, group: usize, asked: &Asked, answer: &Answer, object: Number, out: &mut Vec<u8>) {
-    let mut record = answer.record.clone();
+fn put_answer(xid: u32, group: usize, asked: &Asked, answer: &mut Answer, object: Number, out: &mut Vec<u8>) {
+    let mut record = std::mem::take(&mut answer.record);
     let found = &answer.results;
     let mut folders = asked.numbers.iter();
     if asked.op() == Op::Link {

@@ -1,22 +1,23 @@
 //! One server of a group: connections to it, and calls on them.
 
+use super::missed::Missed;
 use crate::proxy::Server;
-use crate::proxy::server::random;
+use crate::proxy::server::{Deadline, random};
 use crate::wire::build::{Caller, Record};
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, Op};
 use crate::wire::reply::{Results, results};
 use crate::wire::rpc::{record_mark, reply_head};
 use crate::wire::xdr::{Reader, get_u32, set_u32};
-use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::io::{Error, ErrorKind, Result};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Who speaks when nobody in particular does.
 pub const ROOT: Caller<'static> = Caller { uid: 0, gid: 0, groups: &[] };
-/// How long a server may take to answer before it counts as lost.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a server may take to answer a call, from its first byte to the last of the reply, before it counts as lost.
+pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections kept for later.
 const IDLE_MAX: usize = 32;
 /// Longest reply, bytes.
@@ -40,6 +41,10 @@ pub struct Member {
     /// Its address.
     pub server: Server,
     state: AtomicU8,
+    why: Mutex<String>,
+    missed: Mutex<Missed>,
+    verifier: Mutex<Option<u64>>,
+    timeout: Duration,
     idle: Mutex<Vec<TcpStream>>,
 }
 
@@ -66,8 +71,17 @@ impl Answer {
 
 impl Member {
     /// A server that was not spoken to yet.
-    pub fn new(number: usize, server: Server) -> Member {
-        Member { number, server, state: AtomicU8::new(State::Live as u8), idle: Mutex::default() }
+    pub fn new(number: usize, server: Server, timeout: Duration) -> Member {
+        Member {
+            number,
+            server,
+            state: AtomicU8::new(State::Live as u8),
+            why: Mutex::default(),
+            missed: Mutex::default(),
+            verifier: Mutex::default(),
+            timeout,
+            idle: Mutex::default(),
+        }
     }
 
     /// What it is good for.
@@ -75,16 +89,48 @@ impl Member {
         if self.state.load(Ordering::SeqCst) == State::Live as u8 { State::Live } else { State::Behind }
     }
 
-    /// It is behind, or has everything again; true if that is new.
-    pub(super) fn set_state(&self, state: State) -> bool {
-        let before = self.state.swap(state as u8, Ordering::SeqCst);
-        if before != state as u8 {
-            tracing::warn!(server = %self.server.nfs(), ?state, "a replica has changed");
+    /// It has everything again; true if that is new.
+    pub(super) fn set_live(&self) -> bool {
+        let before = self.state.swap(State::Live as u8, Ordering::SeqCst);
+        self.set_why(String::new());
+        *self.missed() = Missed::default();
+        // What it has was made durable when it was compared.
+        *self.verifier() = None;
+        if before == State::Behind as u8 {
+            tracing::warn!(server = %self.server.nfs(), "a replica is live");
         }
-        if state == State::Behind {
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        before == State::Behind as u8
+    }
+
+    /// It is behind, and why; true if that is new.
+    pub(super) fn set_behind(&self, why: &str) -> bool {
+        let before = self.state.swap(State::Behind as u8, Ordering::SeqCst);
+        if before == State::Live as u8 {
+            tracing::warn!(server = %self.server.nfs(), why, "a replica is behind");
         }
-        before != state as u8
+        self.set_why(why.to_string());
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        before == State::Live as u8
+    }
+
+    /// Why it stays behind.
+    pub(super) fn set_why(&self, why: String) {
+        *self.why.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Why it is behind; empty if it is not.
+    pub fn why(&self) -> String {
+        self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What it has missed.
+    pub(super) fn missed(&self) -> MutexGuard<'_, Missed> {
+        self.missed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The verifier of its last WRITE or COMMIT: another one says that it has begun anew.
+    pub(super) fn verifier(&self) -> MutexGuard<'_, Option<u64>> {
+        self.verifier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its address and export, for people and for what is written down.
@@ -106,8 +152,6 @@ impl Member {
             return Ok((stream, true));
         }
         let stream = self.server.connect()?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok((stream, false))
     }
 
@@ -121,7 +165,7 @@ impl Member {
         set_u32(&mut record, 4, xid);
         loop {
             let (mut stream, used) = self.connection()?;
-            match exchange(&mut stream, &record, xid) {
+            match exchange(&mut stream, &record, xid, self.timeout) {
                 Ok(reply) => {
                     let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
                     if idle.len() < IDLE_MAX {
@@ -148,19 +192,20 @@ impl Member {
     }
 }
 
-fn exchange(stream: &mut TcpStream, call: &[u8], xid: u32) -> Result<Vec<u8>> {
-    stream.write_all(call)?;
+fn exchange(stream: &mut TcpStream, call: &[u8], xid: u32, timeout: Duration) -> Result<Vec<u8>> {
+    let deadline = Deadline::after(timeout);
+    deadline.write(stream, call)?;
     let mut record = Vec::new();
     loop {
         let mut mark = [0; 4];
-        stream.read_exact(&mut mark)?;
+        deadline.read(stream, &mut mark)?;
         let (bytes, last) = record_mark(u32::from_be_bytes(mark));
         let begin = record.len();
         if begin + bytes > REPLY_BYTES_MAX {
             return Err(Error::new(ErrorKind::InvalidData, "a reply that is too long"));
         }
         record.resize(begin + bytes, 0);
-        stream.read_exact(&mut record[begin..])?;
+        deadline.read(stream, &mut record[begin..])?;
         if last {
             break;
         }

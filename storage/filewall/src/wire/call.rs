@@ -1,6 +1,7 @@
 //! Arguments of NFSv3 calls: where their fields are.
 
-use super::nfs3::{HANDLE_BYTES_MAX, NAME_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use super::name::{self, Misnamed, Use};
+use super::nfs3::{HANDLE_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use super::xdr::{Read, Reader, Span, Wrong};
 
 /// Where the settable attributes are that a policy may change.
@@ -27,6 +28,8 @@ pub struct Arguments {
     pub names: [Span; 2],
     /// Number of names.
     pub name_count: usize,
+    /// Why one of the names is none: such a call goes nowhere.
+    pub misnamed: Option<Misnamed>,
     /// Attributes that are set.
     pub set: SetSpans,
     /// Where the bits of ACCESS stand.
@@ -50,6 +53,7 @@ impl Arguments {
             handle_count: 0,
             names: [Span::default(); 2],
             name_count: 0,
+            misnamed: None,
             set: SetSpans::default(),
             access_at: None,
             maxcount_at: None,
@@ -66,7 +70,11 @@ impl Arguments {
     }
 
     fn name(&mut self, reader: &mut Reader<'_>) -> Read<()> {
-        self.names[self.name_count] = reader.opaque(NAME_BYTES_MAX)?;
+        // One that is too long is answered, not taken for garbage.
+        let span = reader.opaque(PATH_BYTES_MAX)?;
+        let what = if self.op == Op::Lookup { Use::Look } else { Use::Change };
+        self.misnamed = self.misnamed.or(name::check(reader.slice(span), what).err());
+        self.names[self.name_count] = span;
         self.name_count += 1;
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! Nothing here owns a record. [`call`] and [`reply`] walk over the bytes of one record and note *where* the
 //! fields are that a policy may look at or change; the payload of a READ or WRITE is only a [`Span`].
 //!
-//! - [`xdr`]: the strict reader. - [`rpc`]: record marks, call and reply headers, answers without a server.
+//! - [`name`]: what a name is. - [`xdr`]: the strict reader. - [`rpc`]: record marks, call and reply headers, answers without a server.
 //! - [`nfs3`]: operations and status codes. - [`call`], [`reply`]: arguments and results. - [`answer`]: a proper
 //!   answer to every call that is not forwarded. - [`mount`], [`portmap`]: the two helper protocols.
 //! - [`make`]: results for objects that no server has.
@@ -20,6 +20,7 @@ pub mod build;
 pub mod call;
 pub mod make;
 pub mod mount;
+pub mod name;
 pub mod nfs3;
 pub mod nfs4;
 pub mod portmap;

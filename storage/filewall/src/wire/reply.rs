@@ -1,5 +1,6 @@
 //! Results of NFSv3 calls: where attributes and handles are, so that they can be rewritten.
 
+use super::name::{Use, check};
 use super::nfs3::{
     ATTRIBUTES_BYTES, HANDLE_BYTES_MAX, HANDLE4_BYTES_MAX, NAME_BYTES_MAX, Op, PATH_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
@@ -26,6 +27,8 @@ pub struct Entry {
     pub attributes: Option<AttributesAt>,
     /// Its handle, if the server gave it.
     pub handle: Option<Span>,
+    /// The client gets neither: a policy hides them.
+    pub hidden: bool,
 }
 
 /// Where the fields of a reply's results are. Reused from reply to reply, so that entries need no allocation.
@@ -109,9 +112,9 @@ impl Results {
             return Ok(());
         }
         reader.u64()?;
-        let name = reader.opaque(NAME_BYTES_MAX)?;
+        let name = reader.entry_name(NAME_BYTES_MAX)?;
         reader.u64()?;
-        let mut entry = Entry { start, end: 0, name, attributes: None, handle: None };
+        let mut entry = Entry { start, end: 0, name, attributes: None, handle: None, hidden: false };
         if plus {
             if reader.bool()? {
                 let at = reader.at();
@@ -157,6 +160,8 @@ fn usual_entry(reader: &mut Reader<'_>, start: usize, limit: usize) -> Option<En
         |from: usize, bytes: usize| rest.get(from..from + bytes)?.iter().all(|byte| *byte == 0).then_some(());
     // fileid, name, cookie, attributes, handle.
     let name = Span { start: at + 12, bytes: word(8).filter(|bytes| *bytes <= NAME_BYTES_MAX)? };
+    // What is no name is told with its reason on the other way.
+    check(rest.get(12..12 + name.bytes)?, Use::Look).ok()?;
     let behind = 12 + padded(name.bytes);
     clean(12 + name.bytes, padded(name.bytes) - name.bytes)?;
     let attributes = behind + 12;
@@ -169,7 +174,7 @@ fn usual_entry(reader: &mut Reader<'_>, start: usize, limit: usize) -> Option<En
     clean(handle + bytes, padded(bytes) - bytes)?;
     reader.take(end).ok()?;
     let (attributes, handle) = (Some(at + attributes), Some(Span { start: at + handle, bytes }));
-    Some(Entry { start, end: at + end, name, attributes, handle })
+    Some(Entry { start, end: at + end, name, attributes, handle, hidden: false })
 }
 
 /// Reads the results of `op` into `found`; the reader stands behind the head of the reply. For a READ, the payload

@@ -73,6 +73,14 @@ pub enum Wrong {
         /// Where it stands.
         at: usize,
     },
+    /// A name in a listing that is none.
+    #[error("the name at byte {at} is none: {why}")]
+    Name {
+        /// Where it stands.
+        at: usize,
+        /// Why.
+        why: super::name::Misnamed,
+    },
     /// A list with more members than allowed.
     #[error("more than {limit} members in a list")]
     Many {
@@ -201,6 +209,17 @@ impl<'a> Reader<'a> {
         let at = self.at;
         let pad = self.take(padded(bytes) - bytes)?;
         if pad.iter().any(|byte| *byte != 0) { Err(Wrong::Padding { at }) } else { Ok(()) }
+    }
+
+    /// A name in a listing of a server: what policies go by when they learn where its handle is.
+    #[inline]
+    pub fn entry_name(&mut self, limit: usize) -> Read<Span> {
+        let span = self.opaque(limit)?;
+        match super::name::check(self.slice(span), super::name::Use::Look) {
+            // How long names may be is for the server to say.
+            Ok(()) | Err(super::name::Misnamed::Long) => Ok(span),
+            Err(why) => Err(Wrong::Name { at: span.start, why }),
+        }
     }
 
     /// Says that the record must end here.

@@ -171,6 +171,7 @@ impl Serve {
             state_file: self.context.clone().unwrap_or_default().join("names"),
             context: self.context.clone(),
             standby: self.standby,
+            ..Plan::default()
         };
         if !plan.is_empty() && self.context.is_none() {
             return Err(Failure::Input(

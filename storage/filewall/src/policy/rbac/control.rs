@@ -27,6 +27,7 @@ use crate::message::{Asked, Call, Extra, Reply};
 use crate::places::Zones;
 use crate::policy::{Context as Core, Verdict};
 use crate::wire::make::{Attributes, Made};
+use crate::wire::name;
 use crate::wire::nfs3::{ATTRIBUTES_BYTES, Handle, NAME_BYTES_MAX, Op, Status, access};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::Ordering;
@@ -93,10 +94,8 @@ impl Control {
     /// # Errors
     /// What is wrong, as text.
     pub fn compile(name: &str) -> Result<Control, String> {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('/') || name == "." || name == ".."
-        {
-            return Err(format!("control: '{name}' is no name of a folder"));
-        }
+        name::check(name.as_bytes(), name::Use::Change)
+            .map_err(|why| format!("control: {name:?} is no name of a folder: {why}"))?;
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let boot = crate::proxy::server::random();
         Ok(Control {

@@ -8,7 +8,7 @@ use crate::policy::{Mount, Outcome};
 use crate::proxy::flow::RECORD_BYTES_MAX;
 use crate::proxy::worker::Env;
 use crate::wire::call::{Arguments, SetSpans};
-use crate::wire::nfs3::{Handle, NAME_BYTES_MAX, Op, Status};
+use crate::wire::nfs3::{Handle, Op, Status};
 use crate::wire::nfs4::arguments::Argument;
 use crate::wire::nfs4::results::Found;
 use crate::wire::nfs4::{ATTRIBUTE_GROUP, ATTRIBUTE_MODE, ATTRIBUTE_OWNER, Op4, has_bit, status};
@@ -271,7 +271,7 @@ impl<'w, 'e> Walk<'w, 'e> {
         let keeps = matches!(argument.op, Op4::GetFh | Op4::GetAttr | Op4::ReadDir)
             || self.judges && argument.op == Op4::SetAttr;
         let cursor = keeps.then(|| Box::new(self.course.current.clone()));
-        let lists = self.judges && argument.op == Op4::ReadDir;
+        let lists = argument.op == Op4::ReadDir;
         let wanted = argument.wanted.filter(|_| lists).unwrap_or_default().of(self.record).into();
         let op = OpAsked { op: argument.op, asked, sent, cursor, maxcount: argument.count, wanted };
         self.course.ops.push(op);
@@ -299,6 +299,10 @@ impl<'w, 'e> Walk<'w, 'e> {
     }
 
     fn step(&mut self, argument: &Argument) -> Result<(), Stop> {
+        if let Some(misnamed) = argument.misnamed {
+            Totals::count(&self.env.shared.totals.misnamed_total);
+            return Err(Stop::Cut(misnamed.status4()));
+        }
         self.compared = match argument.compared {
             Some(found) => {
                 let handle = Handle::new(found.handle.of(self.record)).ok_or(Stop::Cut(status::BADXDR))?;
@@ -346,11 +350,7 @@ impl<'w, 'e> Walk<'w, 'e> {
             Op4::Lookup | Op4::SecInfo => {
                 let name = argument.names[0].of(self.record);
                 if self.env.shared.server.way().nth(level) != Some(name) {
-                    return Err(Stop::Cut(match name.len() {
-                        0 => status::INVAL,
-                        1..=NAME_BYTES_MAX => status::NOENT,
-                        _ => status::NAMETOOLONG,
-                    }));
+                    return Err(Stop::Cut(status::NOENT));
                 }
                 if argument.op == Op4::SecInfo {
                     return Ok(());

@@ -5,6 +5,7 @@ use super::{
     ATTRIBUTE_SIZE, ATTRIBUTES_BYTES_MAX, ATTRIBUTES_LOCATIONS, NAME_BYTES_MAX, OPAQUE_BYTES_MAX, OPS_MAX,
     Op4, SESSION_BYTES, STATE_BYTES, TAG_BYTES_MAX, as_nfs3, bitmap, has, refusal_of, status,
 };
+use crate::wire::name::{self, Misnamed, Use};
 use crate::wire::nfs3::{HANDLE4_BYTES_MAX, Op, PATH_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::wire::rpc::{AUTH_BYTES_MAX, GROUPS_MAX, MACHINE_BYTES_MAX};
 use crate::wire::xdr::{Read, Reader, Span, Wrong};
@@ -72,6 +73,8 @@ pub struct Argument {
     pub names: [Span; 2],
     /// Number of names.
     pub name_count: usize,
+    /// Why one of the names is none: such an operation is refused.
+    pub misnamed: Option<Misnamed>,
     /// Offset of READ, WRITE and COMMIT, bytes.
     pub offset: u64,
     /// Count of READ, WRITE and COMMIT, and `maxcount` of READDIR, bytes.
@@ -147,6 +150,7 @@ impl Argument {
             handle: None,
             names: [Span::default(); 2],
             name_count: 0,
+            misnamed: None,
             offset: 0,
             count: 0,
             access_at: None,
@@ -164,7 +168,9 @@ impl Argument {
     }
 
     fn name(&mut self, reader: &mut Reader<'_>) -> Read<()> {
-        self.names[self.name_count] = reader.opaque(NAME_BYTES_MAX)?;
+        let span = reader.opaque(NAME_BYTES_MAX)?;
+        self.misnamed = self.misnamed.or(name::check(reader.slice(span), Use::Change).err());
+        self.names[self.name_count] = span;
         self.name_count += 1;
         Ok(())
     }

@@ -27,7 +27,7 @@ pub const TAG_BYTES_MAX: usize = 1024;
 pub const OPAQUE_BYTES_MAX: usize = 1024;
 /// Longest list of attributes' values, bytes.
 pub const ATTRIBUTES_BYTES_MAX: usize = 256 << 10;
-/// Longest name that is let through, bytes: servers say themselves which are too long.
+/// Longest name that is read, bytes; which are too long is said by [`crate::wire::name`].
 pub const NAME_BYTES_MAX: usize = 4096;
 /// Longest bitmap, words: more than any attribute needs, for clients may ask for what nobody knows.
 pub const BITMAP_WORDS_MAX: usize = 64;
@@ -69,6 +69,8 @@ pub mod status {
     pub const INVAL: u32 = 22;
     /// Access denied.
     pub const ACCES: u32 = 13;
+    /// A name that is none.
+    pub const BADNAME: u32 = 10041;
     /// A name that is too long.
     pub const NAMETOOLONG: u32 = 63;
     /// Not supported.

@@ -228,7 +228,7 @@ impl Outcome4 {
                 return Err(Wrong::Many { limit: ENTRIES_MAX });
             }
             reader.u64()?;
-            let name = reader.opaque(NAME_BYTES_MAX)?;
+            let name = reader.entry_name(NAME_BYTES_MAX)?;
             let Attributes { found, known, .. } = attributes(reader, objects)?;
             entries.push(Entry4 { start, end: reader.at(), name, found, known });
         }

@@ -1,0 +1,689 @@
+//! What "live" means, checked: whatever clients do and servers suffer, at rest all live trees are equal and hold all that was
+//! acknowledged.
+
+use crate::disk::{Disk, FIFO, Fault, Shared, disk};
+use crate::oracle::Random;
+use crate::played::{BOUND, ROOT, client, mounts, read_record, until};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use weir_filewall::proxy::{Config, FileWall, Limits, Server};
+use weir_filewall::replicate::Plan;
+use weir_filewall::wire::build::{Caller, Record};
+use weir_filewall::wire::nfs3::{Op, ftype};
+use weir_filewall::wire::reply::{Results, results};
+use weir_filewall::wire::rpc::reply_head;
+use weir_filewall::wire::xdr::{Reader, Span, get_u32};
+
+/// How long a server may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
+const CALLER: Caller<'static> = Caller { uid: 0, gid: 0, groups: &[] };
+const JUKEBOX: u32 = 10_008;
+const EXIST: u32 = 17;
+/// Seeds of the checker, and what each client does.
+const SEEDS: [u64; 3] = [1, 2, 3];
+const CLIENTS: usize = 3;
+const STEPS: usize = 60;
+
+struct Stage {
+    disks: Vec<Shared>,
+    wall: FileWall,
+    _context: tempfile::TempDir,
+}
+
+fn server(address: SocketAddr) -> Server {
+    Server {
+        address: address.ip(),
+        nfs_port: address.port(),
+        mount_port: Some(mounts()),
+        path: "/export".into(),
+    }
+}
+
+impl Stage {
+    fn new(count: u64) -> Stage {
+        Stage::with(count, |_| {})
+    }
+
+    /// With servers that are prepared before FileWall sees them.
+    fn with(count: u64, prepare: impl Fn(&[Shared])) -> Stage {
+        let made: Vec<(SocketAddr, Shared)> = (1..=count).map(disk).collect();
+        let disks: Vec<Shared> = made.iter().map(|(_, disk)| disk.clone()).collect();
+        prepare(&disks);
+        let context = tempfile::tempdir().unwrap();
+        let mut servers = made.iter().map(|(address, _)| server(*address));
+        let config = Config {
+            server: servers.next().unwrap(),
+            listen: [127, 0, 0, 1].into(),
+            port: 0,
+            portmap_port: None,
+            udp: false,
+            workers: 2,
+            policy: None,
+            watch: false,
+            limits: Limits::default(),
+        };
+        let plan = Plan {
+            replicas: servers.collect(),
+            state_file: context.path().join("names"),
+            context: Some(context.path().to_path_buf()),
+            answer_within: Some(ANSWER_WITHIN),
+            ..Plan::default()
+        };
+        let wall = FileWall::start_group(config, &plan).unwrap();
+        Stage { disks, wall, _context: context }
+    }
+
+    fn live(&self) -> Vec<bool> {
+        self.wall.status().replicas.iter().map(|(_, live)| *live).collect()
+    }
+
+    fn all_live(&self) {
+        until("all replicas to be live", || self.live().iter().all(|live| *live));
+    }
+
+    fn fault(&self, at: usize, fault: Fault) {
+        self.disks[at].lock().unwrap().fault = fault;
+    }
+
+    /// All trees, once all replicas are live.
+    fn same(&self) {
+        self.all_live();
+        let trees: Vec<_> = self.disks.iter().map(|disk| disk.lock().unwrap().tree()).collect();
+        for tree in &trees[1..] {
+            let differs = trees[0].iter().find(|(path, node)| tree.get(*path) != Some(*node));
+            assert!(
+                differs.is_none() && tree.len() == trees[0].len(),
+                "{differs:?} is not the same: {tree:?}"
+            );
+        }
+    }
+
+    fn talk(&self) -> Talk<'_> {
+        let mut talk = Talk { wall: &self.wall, stream: client(&self.wall), xid: 1 << 20, root: Vec::new() };
+        talk.root = talk.mount();
+        talk
+    }
+}
+
+/// What came of a call.
+struct Came {
+    status: u32,
+    record: Vec<u8>,
+    found: Results,
+}
+
+impl Came {
+    fn of(&self, span: Option<Span>) -> Vec<u8> {
+        span.map(|span| span.of(&self.record).to_vec()).unwrap_or_default()
+    }
+
+    fn handle(&self) -> Vec<u8> {
+        self.of(self.found.handle)
+    }
+
+    fn verifier(&self) -> &[u8] {
+        &self.record[self.record.len() - 8..]
+    }
+}
+
+/// A client that knows that its call may get no answer.
+struct Talk<'w> {
+    wall: &'w FileWall,
+    stream: TcpStream,
+    xid: u32,
+    root: Vec<u8>,
+}
+
+impl Talk<'_> {
+    fn mount(&mut self) -> Vec<u8> {
+        let call =
+            Record::call(7, weir_filewall::wire::rpc::program::MOUNT, 3, 1, &CALLER).opaque(b"/export");
+        self.stream.write_all(&call.finish()).unwrap();
+        let reply = read_record(&mut self.stream).unwrap();
+        assert_eq!(get_u32(&reply, 24), 0);
+        Reader::whole(&reply[28..]).opaque(64).unwrap().of(&reply[28..]).to_vec()
+    }
+
+    /// `None` if nobody knows whether it was carried out.
+    fn ask(&mut self, op: Op, arguments: impl Fn(Record) -> Record) -> Option<Came> {
+        let begin = Instant::now();
+        loop {
+            assert!(begin.elapsed() < BOUND, "{op} is never answered");
+            self.xid += 1;
+            let call = arguments(Record::nfs3(self.xid, op, &CALLER)).finish();
+            let sent = self.stream.write_all(&call).is_ok();
+            let Some(record) = sent.then(|| read_record(&mut self.stream)).flatten() else {
+                self.stream = client(self.wall);
+                if op.changes() {
+                    return None;
+                }
+                continue;
+            };
+            let mut reader = Reader::whole(&record);
+            reply_head(&mut reader).unwrap();
+            let mut found = Results::default();
+            results(&mut reader, op, &mut found).unwrap();
+            if found.status == JUKEBOX {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            }
+            return Some(Came { status: found.status, record, found });
+        }
+    }
+
+    fn look(&mut self, folder: &[u8], name: &str) -> Came {
+        self.ask(Op::Lookup, |call| call.opaque(folder).opaque(name.as_bytes())).unwrap()
+    }
+
+    fn read(&mut self, handle: &[u8]) -> Vec<u8> {
+        let came = self.ask(Op::Read, |call| call.opaque(handle).u64(0).u32(65_536)).unwrap();
+        assert_eq!(came.status, 0);
+        came.of(came.found.payload)
+    }
+
+    fn write(&mut self, handle: &[u8], at: u64, data: &[u8], stable: u32) -> Option<Came> {
+        self.ask(Op::Write, |call| {
+            call.opaque(handle).u64(at).u32(data.len() as u32).u32(stable).opaque(data)
+        })
+    }
+
+    fn commit(&mut self, handle: &[u8]) -> Option<Came> {
+        self.ask(Op::Commit, |call| call.opaque(handle).u64(0).u32(0))
+    }
+
+    fn none(call: Record) -> Record {
+        (0..6).fold(call, |call, _| call.u32(0))
+    }
+
+    fn make(&mut self, op: Op, folder: &[u8], name: &str) -> Option<Came> {
+        self.ask(op, |call| {
+            let call = call.opaque(folder).opaque(name.as_bytes());
+            match op {
+                Op::Create => Talk::none(call.u32(1)),
+                Op::Mknod => Talk::none(call.u32(FIFO)),
+                Op::Symlink => Talk::none(call).opaque(format!("to {name}").as_bytes()),
+                _ => Talk::none(call),
+            }
+        })
+    }
+
+    fn made(&mut self, op: Op, folder: &[u8], name: &str) -> Vec<u8> {
+        let came = self.make(op, folder, name).unwrap();
+        assert_eq!(came.status, 0, "{op} of {name}");
+        came.handle()
+    }
+
+    fn named(&mut self, op: Op, folder: &[u8], name: &str) -> Option<Came> {
+        self.ask(op, |call| call.opaque(folder).opaque(name.as_bytes()))
+    }
+
+    fn rename(&mut self, folder: &[u8], from: &str, to: &str) -> Option<Came> {
+        self.ask(Op::Rename, |call| {
+            call.opaque(folder).opaque(from.as_bytes()).opaque(folder).opaque(to.as_bytes())
+        })
+    }
+
+    fn link(&mut self, handle: &[u8], folder: &[u8], name: &str) -> Option<Came> {
+        self.ask(Op::Link, |call| call.opaque(handle).opaque(folder).opaque(name.as_bytes()))
+    }
+
+    /// Sets the time.
+    fn time(&mut self, handle: &[u8], seconds: u32) -> Option<Came> {
+        self.ask(Op::Setattr, |call| {
+            let call = call.opaque(handle).u32(0).u32(0).u32(0).u32(0).u32(0);
+            call.u32(2).u32(seconds).u32(0).u32(0)
+        })
+    }
+}
+
+#[test]
+fn a_replica_that_was_away_gets_every_kind_of_thing() {
+    let stage = Stage::new(2);
+    stage.all_live();
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    let (a, copy) = (talk.made(Op::Create, &root, "a"), talk.made(Op::Create, &root, "copy"));
+    talk.made(Op::Symlink, &root, "current");
+    talk.write(&a, 0, b"AAAA", 2).unwrap();
+    talk.write(&copy, 0, b"OLDOLD", 2).unwrap();
+    talk.time(&copy, 1000).unwrap();
+    talk.made(Op::Create, &root, "apart");
+    stage.same();
+    stage.fault(1, Fault { down: true, ..Fault::default() });
+    talk.write(&a, 0, b"BBBB", 2).unwrap();
+    talk.named(Op::Remove, &root, "current").unwrap();
+    talk.ask(Op::Symlink, |call| Talk::none(call.opaque(&root).opaque(b"current")).opaque(b"elsewhere"))
+        .unwrap();
+    assert_eq!(talk.link(&a, &root, "b").unwrap().status, 0);
+    talk.made(Op::Mknod, &root, "fifo");
+    talk.write(&copy, 0, b"NEWNEW", 2).unwrap();
+    talk.time(&copy, 1000).unwrap();
+    let folder = talk.made(Op::Mkdir, &root, "folder");
+    let inside = talk.made(Op::Create, &folder, "inside");
+    assert_eq!(talk.link(&inside, &root, "outside").unwrap().status, 0);
+    assert_eq!(stage.live(), [true, false]);
+    stage.fault(1, Fault::default());
+    stage.same();
+    // The names are one file on both: what is written by one is read by the other.
+    let b = talk.look(&root, "b").handle();
+    talk.write(&b, 0, b"CCCC", 2).unwrap();
+    assert_eq!(talk.read(&a), b"CCCC");
+    stage.same();
+    // Names that are one file no more.
+    stage.fault(1, Fault { down: true, ..Fault::default() });
+    talk.named(Op::Remove, &root, "b").unwrap();
+    let b = talk.made(Op::Create, &root, "b");
+    talk.write(&b, 0, b"DDDD", 2).unwrap();
+    stage.fault(1, Fault::default());
+    stage.same();
+}
+
+#[test]
+fn one_replica_stays_live_and_only_what_it_has_done_is_acknowledged() {
+    let stage = Stage::new(2);
+    stage.all_live();
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    let (x, y) = (talk.made(Op::Create, &root, "x"), talk.made(Op::Create, &root, "y"));
+    // The first one's reply is lost, and before that is noticed the second one's to another change.
+    let acknowledged = std::thread::scope(|scope| {
+        let change = |file: &[u8], data: &'static [u8], wait: Duration| {
+            let (file, stage) = (file.to_vec(), &stage);
+            scope.spawn(move || {
+                let mut talk = stage.talk();
+                std::thread::sleep(wait);
+                talk.write(&file, 0, data, 2).map(|came| came.status)
+            })
+        };
+        stage.fault(0, Fault { mute: true, ..Fault::default() });
+        let first = change(&y, b"Y", Duration::ZERO);
+        until("the first change", || {
+            let tree = stage.disks[1].lock().unwrap().tree();
+            tree["/y"].3 == b"Y"
+        });
+        stage.fault(0, Fault::default());
+        stage.fault(1, Fault { mute: true, ..Fault::default() });
+        let second = change(&x, b"X", Duration::ZERO);
+        let done = [(&y, &b"Y"[..], first.join().unwrap()), (&x, &b"X"[..], second.join().unwrap())];
+        stage.fault(1, Fault::default());
+        done
+    });
+    assert!(stage.live().contains(&true), "one stays");
+    stage.same();
+    for (file, data, status) in acknowledged {
+        if status == Some(0) {
+            assert_eq!(talk.read(file), data, "what was acknowledged is there");
+        }
+    }
+}
+
+#[test]
+fn who_has_done_less_is_behind_and_it_is_said_why() {
+    let stage = Stage::new(2);
+    stage.all_live();
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    let file = talk.made(Op::Create, &root, "file");
+    // A replica that is nearly full, whichever it is.
+    for full in [1, 0] {
+        stage.fault(full, Fault { room: Some(3), ..Fault::default() });
+        let came = talk.write(&file, 0, b"all of it", 2).unwrap();
+        assert_eq!((came.status, came.found.count), (0, 9));
+        assert!(!stage.live()[full]);
+        let why = stage.wall.status().replicas_behind.into_values().next().unwrap_or_default();
+        assert!(!why.is_empty());
+        stage.fault(full, Fault::default());
+        stage.same();
+    }
+    // One that has become read-only, also where it is the first.
+    for frozen in [1, 0] {
+        stage.fault(frozen, Fault { read_only: true, ..Fault::default() });
+        let name = format!("made while {frozen} is read-only");
+        assert_eq!(talk.make(Op::Create, &root, &name).unwrap().status, 0);
+        assert!(!stage.live()[frozen]);
+        until("the reason", || stage.wall.status().replicas_behind.values().any(|why| why.contains("Rofs")));
+        stage.fault(frozen, Fault::default());
+        stage.same();
+    }
+    // One that keeps what the other has lost: it stays behind until it can be made the same.
+    stage.fault(1, Fault { down: true, ..Fault::default() });
+    talk.named(Op::Remove, &root, "file").unwrap();
+    {
+        let mut disk = stage.disks[1].lock().unwrap();
+        disk.keeps.push(b"file".to_vec());
+        disk.fault = Fault::default();
+    }
+    until("the reason", || {
+        stage.wall.status().replicas_behind.values().any(|why| why.contains("file, which is too much"))
+    });
+    assert_eq!(stage.live(), [true, false]);
+    stage.disks[1].lock().unwrap().keeps.clear();
+    stage.same();
+}
+
+#[test]
+fn what_was_not_committed_is_written_again_or_its_replica_is_behind() {
+    let stage = Stage::new(2);
+    stage.all_live();
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    let file = talk.made(Op::Create, &root, "file");
+    talk.write(&file, 0, b"first", 2).unwrap();
+    let written = talk.write(&file, 0, b"again", 0).unwrap();
+    stage.disks[1].lock().unwrap().begin_anew();
+    let committed = talk.commit(&file).unwrap();
+    assert_eq!((committed.status, written.verifier()), (0, committed.verifier()), "one has it");
+    stage.same();
+    assert_eq!(talk.read(&file), b"again");
+    // Both have lost it: the client is told.
+    let written = talk.write(&file, 0, b"third", 0).unwrap();
+    stage.disks.iter().for_each(|disk| disk.lock().unwrap().begin_anew());
+    let committed = talk.commit(&file).unwrap();
+    assert_ne!(written.verifier(), committed.verifier());
+    talk.write(&file, 0, b"third", 2).unwrap();
+    stage.same();
+    assert_eq!(talk.read(&file), b"third");
+}
+
+#[test]
+fn a_replica_that_answers_byte_by_byte_has_no_more_time_than_another() {
+    let stage = Stage::new(2);
+    stage.all_live();
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    let file = talk.made(Op::Create, &root, "file");
+    stage.fault(1, Fault { trickle: true, ..Fault::default() });
+    assert_eq!(talk.write(&file, 0, b"goes on", 2).unwrap().status, 0);
+    assert_eq!(stage.live(), [true, false]);
+    stage.fault(1, Fault::default());
+    stage.same();
+}
+
+#[test]
+fn at_the_first_start_what_the_first_server_has_counts() {
+    let prepare = |disks: &[Shared]| {
+        for (number, disk) in disks.iter().enumerate() {
+            let mut disk = disk.lock().unwrap();
+            let file = disk.put(1, "file", ftype::REGULAR, format!("content {number}").as_bytes());
+            disk.nodes.get_mut(&file).unwrap().time = 5;
+            disk.put(1, &format!("only {number}"), ftype::REGULAR, b"");
+        }
+    };
+    let stage = Stage::with(3, prepare);
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    for _ in 0..9 {
+        let file = talk.look(&root, "file").handle();
+        assert_eq!(talk.read(&file), b"content 0");
+    }
+    stage.same();
+    assert!(!stage.disks[2].lock().unwrap().tree().contains_key("/only 2"));
+}
+
+#[test]
+fn a_folder_is_listed_once_however_much_is_changed_in_it_meanwhile() {
+    const ENTRIES: usize = 1500;
+    let stage = Stage::with(2, |disks| {
+        for disk in disks {
+            let mut disk = disk.lock().unwrap();
+            for number in 0..ENTRIES {
+                disk.put(1, &format!("file-{number}"), ftype::REGULAR, b"");
+            }
+        }
+    });
+    stage.all_live();
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    stage.fault(1, Fault { down: true, ..Fault::default() });
+    talk.made(Op::Create, &root, "new");
+    stage.disks[0].lock().unwrap().folders_read = 0;
+    stage.fault(1, Fault::default());
+    stage.same();
+    // 256 entries a call.
+    let pages = ENTRIES.div_ceil(256) + 1;
+    assert!(stage.disks[0].lock().unwrap().folders_read <= pages, "changes would wait for the second time");
+}
+
+/// What a client has in its folder, as far as it was acknowledged.
+struct Own<'w> {
+    talk: Talk<'w>,
+    random: Random,
+    folder: Vec<u8>,
+    path: String,
+    files: BTreeMap<String, Vec<u8>>,
+    next: usize,
+}
+
+impl Own<'_> {
+    fn name(&mut self) -> Option<String> {
+        let names: Vec<String> = self.files.keys().cloned().collect();
+        (!names.is_empty()).then(|| self.random.of(&names).clone())
+    }
+
+    /// Nobody knows what became of names: they are as they are now.
+    fn adopt(&mut self, names: &[&str]) {
+        for name in names {
+            let came = self.talk.look(&self.folder, name);
+            match came.status {
+                0 => drop(self.files.insert(name.to_string(), self.talk.read(&came.handle()))),
+                _ => drop(self.files.remove(*name)),
+            }
+        }
+    }
+
+    fn create(&mut self) {
+        self.next += 1;
+        let name = format!("f{}", self.next);
+        match self.talk.make(Op::Create, &self.folder, &name).map(|came| came.status) {
+            Some(0) => drop(self.files.insert(name, Vec::new())),
+            None => self.adopt(&[&name]),
+            Some(_) => {}
+        }
+    }
+
+    fn write(&mut self) {
+        let Some(name) = self.name() else { return };
+        let handle = self.talk.look(&self.folder, &name).handle();
+        let at = self.random.below(16);
+        let data: Vec<u8> = (0..1 + self.random.below(12)).map(|_| self.random.below(256) as u8).collect();
+        let stable = if self.random.below(2) == 0 { 2 } else { 0 };
+        // What is not committed is written again, as clients do.
+        for _ in 0..20 {
+            let Some(written) = self.talk.write(&handle, at as u64, &data, stable) else { break };
+            if written.status != 0 || (written.found.count as usize) < data.len() {
+                break;
+            }
+            let same = stable == 2
+                || match self.talk.commit(&handle) {
+                    Some(commit) => commit.status == 0 && commit.verifier() == written.verifier(),
+                    None => false,
+                };
+            if same {
+                let content = self.files.get_mut(&name).unwrap();
+                content.resize(content.len().max(at + data.len()), 0);
+                content[at..at + data.len()].copy_from_slice(&data);
+                return;
+            }
+        }
+        // It is made durable before it counts.
+        if self.talk.write(&handle, 0, b"!", 2).is_none_or(|came| came.status != 0) {
+            self.talk.named(Op::Remove, &self.folder, &name);
+        }
+        self.adopt(&[&name]);
+    }
+
+    /// The file that is written goes on under another name, and a new one takes its place.
+    fn rotate(&mut self) {
+        let Some(name) = self.name() else { return };
+        self.next += 1;
+        let old = format!("{name}.{}", self.next);
+        match self.talk.rename(&self.folder, &name, &old).map(|came| came.status) {
+            Some(0) => {
+                let content = self.files.remove(&name).unwrap();
+                self.files.insert(old, content);
+                match self.talk.make(Op::Create, &self.folder, &name).map(|came| came.status) {
+                    Some(0) => drop(self.files.insert(name, Vec::new())),
+                    None => self.adopt(&[&name]),
+                    Some(status) => assert_ne!(status, EXIST, "{name} was just renamed"),
+                }
+            }
+            None => self.adopt(&[&name, &old]),
+            Some(_) => {}
+        }
+    }
+
+    fn remove(&mut self) {
+        let Some(name) = self.name() else { return };
+        match self.talk.named(Op::Remove, &self.folder, &name).map(|came| came.status) {
+            Some(0) => drop(self.files.remove(&name)),
+            None => self.adopt(&[&name]),
+            Some(_) => {}
+        }
+    }
+
+    /// A second name, by which it is written.
+    fn link(&mut self) {
+        let Some(name) = self.name() else { return };
+        self.next += 1;
+        let other = format!("l{}", self.next);
+        let handle = self.talk.look(&self.folder, &name).handle();
+        if self.talk.link(&handle, &self.folder, &other).is_some_and(|came| came.status == 0) {
+            let linked = self.talk.look(&self.folder, &other).handle();
+            self.talk.write(&linked, 0, b"linked", 2);
+        }
+        // Which of these was done shows; then it is one file no more.
+        self.talk.named(Op::Remove, &self.folder, &other);
+        self.adopt(&[&name, &other]);
+    }
+
+    fn read(&mut self) {
+        let Some(name) = self.name() else { return };
+        let came = self.talk.look(&self.folder, &name);
+        assert_eq!(came.status, 0, "{}/{name} is there", self.path);
+        assert_eq!(self.talk.read(&came.handle()), self.files[&name], "{}/{name}", self.path);
+    }
+
+    fn step(&mut self) {
+        match self.random.below(10) {
+            0 | 1 => self.create(),
+            2..=4 => self.write(),
+            5 => self.rotate(),
+            6 => self.remove(),
+            7 => self.link(),
+            _ => self.read(),
+        }
+    }
+}
+
+/// What befalls a server for a while.
+fn suffer(stage: &Stage, random: &mut Random, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let at = random.below(stage.disks.len());
+        let kind = random.below(6);
+        let jitter_ms = random.below(8) as u64;
+        let fault = match kind {
+            0 => Fault { down: true, ..Fault::default() },
+            1 => Fault { mute: true, ..Fault::default() },
+            2 => Fault { room: Some(random.below(4)), ..Fault::default() },
+            3 => Fault { read_only: true, ..Fault::default() },
+            _ => Fault { jitter_ms, ..Fault::default() },
+        };
+        stage.fault(at, fault);
+        if kind >= 4 {
+            stage.disks[at].lock().unwrap().begin_anew();
+        }
+        std::thread::sleep(Duration::from_millis(20 + random.below(200) as u64));
+        stage.fault(at, Fault { jitter_ms, ..Fault::default() });
+        std::thread::sleep(Duration::from_millis(random.below(150) as u64));
+    }
+    (0..stage.disks.len()).for_each(|at| stage.fault(at, Fault::default()));
+}
+
+fn check(seed: u64) {
+    let stage = Stage::new(3);
+    stage.all_live();
+    let folders: Vec<Vec<u8>> = {
+        let mut talk = stage.talk();
+        let root = talk.root.clone();
+        (0..CLIENTS).map(|number| talk.made(Op::Mkdir, &root, &format!("c{number}"))).collect()
+    };
+    let stop = AtomicBool::new(false);
+    let owns: Vec<(String, BTreeMap<String, Vec<u8>>)> = std::thread::scope(|scope| {
+        let suffering = scope.spawn(|| suffer(&stage, &mut Random::new(seed + 1000), &stop));
+        let clients: Vec<_> = folders
+            .iter()
+            .enumerate()
+            .map(|(number, folder)| {
+                let mut own = Own {
+                    talk: stage.talk(),
+                    random: Random::new(seed * 100 + number as u64),
+                    folder: folder.clone(),
+                    path: format!("/c{number}"),
+                    files: BTreeMap::new(),
+                    next: 0,
+                };
+                scope.spawn(move || {
+                    (0..STEPS).for_each(|_| own.step());
+                    (own.path, own.files)
+                })
+            })
+            .collect();
+        let done = clients.into_iter().map(|client| client.join()).collect::<Vec<_>>();
+        stop.store(true, Ordering::Relaxed);
+        suffering.join().unwrap();
+        done.into_iter().map(Result::unwrap).collect()
+    });
+    stage.same();
+    let tree = stage.disks[0].lock().unwrap().tree();
+    for (path, files) in owns {
+        for (name, content) in files {
+            let there = tree.get(&format!("{path}/{name}")).map(|node| node.3.clone());
+            assert_eq!(there.as_ref(), Some(&content), "seed {seed}: {path}/{name} was acknowledged");
+        }
+    }
+}
+
+#[test]
+fn at_rest_all_live_trees_are_equal_and_hold_what_was_acknowledged() {
+    SEEDS.into_iter().for_each(check);
+}
+
+#[test]
+fn a_name_that_is_rotated_leads_to_the_new_file_on_all_replicas() {
+    const ROTATIONS: usize = 60;
+    let stage = Stage::new(2);
+    stage.all_live();
+    let mut talk = stage.talk();
+    let root = talk.root.clone();
+    talk.made(Op::Create, &root, "log");
+    (0..2).for_each(|at| stage.fault(at, Fault { jitter_ms: 4, ..Fault::default() }));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let mut talk = stage.talk();
+                while !stop.load(Ordering::Relaxed) {
+                    talk.look(&root, "log");
+                }
+            });
+        }
+        for number in 0..ROTATIONS {
+            talk.rename(&root, "log", &format!("log.{number}")).unwrap();
+            let file = talk.made(Op::Create, &root, "log");
+            assert_eq!(talk.write(&file, 0, format!("{number}").as_bytes(), 2).unwrap().status, 0);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(stage.live(), [true, true], "nobody has done anything else");
+    for disk in &stage.disks {
+        let tree = Disk::tree(&disk.lock().unwrap());
+        for number in 1..ROTATIONS {
+            let content = String::from_utf8_lossy(&tree[&format!("/log.{number}")].3).into_owned();
+            assert_eq!(content, format!("{}", number - 1));
+        }
+    }
+    assert_ne!(root, ROOT);
+}
