@@ -9,7 +9,7 @@ fn main() -> std::io::Result<()> {
     println!("cargo::rerun-if-changed=segment");
     println!("cargo::rerun-if-changed=../../host/intercept/build");
     cc::Build::new()
-        .files(["segment/segment.c", "segment/names.c"])
+        .files(["segment/segment.c", "segment/names.c", "segment/calls.c"])
         .flag("-std=gnu11")
         .opt_level(2)
         .warnings(true)
@@ -25,6 +25,8 @@ fn main() -> std::io::Result<()> {
         "attributes.c",
         "stash.c",
         "pages.c",
+        "locks.c",
+        "calls.c",
         "segment.c",
         "names.c",
     ]

@@ -128,6 +128,13 @@ static u64 before_clone(struct call *call) {
 #define MAP_PRIVATE 2
 #define MAP_ANONYMOUS 0x20
 
+/* There is code that makes threads behind our back, or descriptors. Such a thread has the block of the one that made it, and two on one hook stack
+ * would not do: so from here on no call comes to it. What is patched stays, and passes all on. */
+static void leave_alone(void) {
+  client_unseen();
+  for (u64 i = 0; i < CALLS_MAX; i++) __atomic_store_n(&weir_classes[i], CALL_PASS, __ATOMIC_RELAXED);
+}
+
 /* A private map of a file to run: nobody else sees what is patched. */
 static int code_comes_in(const struct call *call) {
   u64 flags = call->arguments[3];
@@ -143,7 +150,7 @@ static void patch_map(const struct call *call, u64 begin) {
   weir_identify(&part, stat);
   if (offset >= part.size) return;
   weir_patch_range(begin, bytes < part.size - offset ? bytes : part.size - offset, &part);
-  if (weir_figures.sites_left_unknown) client_unseen();
+  if (weir_figures.sites_left_unknown) leave_alone();
 }
 
 static void begin_in_fork(struct thread *t) {
@@ -275,7 +282,10 @@ void weir_start(const u64 *stack, const struct told *told, i32 injector) {
   weir_injector = -1;
   SYS(NR_close, injector, 0, 0, 0, 0, 0);
   if (weir_configuration.flags & EVERY_CALL) weir_every_begin();
-  if (weir_figures.sites_left_unknown) client_unseen();
+  if (weir_figures.sites_left_unknown) {
+    leave_alone();
+    weir_signals_end();
+  }
   /* Our stack is in it: entry.S gives it back. */
   weir_configuration.memory = told->memory;
   weir_configuration.memory_bytes = told->memory_bytes;

@@ -20,6 +20,8 @@
 #define SITES_MAX 4096u
 /* How far in front of a syscall its number is looked for. */
 #define LOADED_MAX 96u
+/* The same of a move from another register, between which and the call only other arguments are moved. */
+#define REGISTER_MAX 48u
 /* How far a jump reaches, with room to spare. */
 #define REACH 0x70000000ul
 
@@ -148,9 +150,22 @@ static int is_number(const u8 *p, u64 behind) {
   return p[4] >> 4 == 7 || (p[4] == 0x0f && (p[5] >> 4 == 8 || p[5] >> 4 == 9 || p[5] >> 4 == 4));
 }
 
+static u8 any_harm(const u8 *unseen) {
+  u8 most = 0;
+  for (u32 i = 0; i < CALLS_MAX; i++)
+    if (unseen[i] > most) most = unseen[i];
+  return most;
+}
+
+/* Whether rax gets its number from another register at `p`. */
+static int is_from_register(const u8 *p) { return p[0] == 0x48 && p[1] == 0x89 && (p[2] & 0xc7) == 0xc0 && p[2] != 0xc0; }
+
+/* Whether al is loaded at `p`, in rax that was cleared right before. */
+static int is_short_load(const u8 *p, u64 before) { return *p == 0xb0 && before >= 2 && p[-2] == 0x31 && p[-1] == 0xc0; }
+
 /* What a call does that a site makes which no pattern fits: it is looked up if the register from which the number
- * comes was last loaded with one that is wanted. A number that comes from memory (setxid of all threads, for one) or from afar
- * is not found, and taken for harmless. */
+ * comes was last loaded with one that is wanted. Where it comes from another register (a libc's one place for many calls) it is any. A number that
+ * comes from memory (setxid of all threads, for one) or from afar is not found, and taken for harmless. */
 static u8 harm(const u8 *p, u64 before, u64 behind, const u8 *unseen) {
   u8 source = 0, high = 0; /* eax */
   if (before < 8 || is_distance(p) || is_number(p, behind)) return 0;
@@ -158,8 +173,11 @@ static u8 harm(const u8 *p, u64 before, u64 behind, const u8 *unseen) {
     source = p[-1] >> 3 & 7;
     high = (p[-3] & 0xf4) == 0x44;
   }
-  for (u64 back = 5; back <= LOADED_MAX && back < before; back++) {
+  for (u64 back = 2; back <= LOADED_MAX && back < before; back++) {
     const u8 *load = p - back;
+    if (!source && !high && is_short_load(load, before - back)) return unseen[load[1]];
+    if (!source && !high && back >= 3 && back <= REGISTER_MAX && is_from_register(load)) return any_harm(unseen);
+    if (back < 5) continue;
     if (*load != 0xb8 + source || ((load[-1] & 0xf1) == 0x41) != high || number_at(load + 1) >= CALLS_MAX) continue;
     return unseen[number_at(load + 1)];
   }

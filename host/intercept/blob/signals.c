@@ -57,6 +57,11 @@ void weir_signals_begin(void) {
   }
 }
 
+/* As before weir_signals_begin; there is no handler of the program yet. */
+void weir_signals_end(void) {
+  for (u64 signal = SIGBUS; signal <= SIGSEGV; signal += SIGSEGV - SIGBUS) set(signal, &weir_actions[signal], 0);
+}
+
 /* Does rt_sigaction; 0 to pass it on. */
 i64 weir_sigaction(struct call *call) {
   u64 signal = call->arguments[0];

@@ -273,6 +273,7 @@ _Static_assert(FAULTS == 0x440, "entry.S says which they are");
 /* What the program wants done with signals; the kernel knows handlers of ours. */
 extern struct kernel_sigaction weir_actions[SIGNALS];
 void weir_signals_begin(void);
+void weir_signals_end(void);
 i64 weir_sigaction(struct call *call);
 /* To this thread. */
 void weir_send_again(u64 signal, const u8 *info);

@@ -10,8 +10,10 @@
 #define STATX_BASIC 0x7ffu
 #define UTIME_NOW 0x3fffffff
 #define UTIME_OMIT 0x3ffffffe
-/* Until 2200: more does not fit into nanoseconds. */
+/* From 1740 to 2200: more does not fit into nanoseconds. */
 #define SECONDS_MAX 7258118400l
+#define NS 1000000000l
+#define STATX_RESERVED 0x80000000u
 
 struct facts {
   struct segment_node node;
@@ -38,7 +40,7 @@ static int learn(u64 inode, struct facts *f) {
   }
   f->modified_ns = __atomic_load_n(&r->modified_ns, __ATOMIC_ACQUIRE);
   /* As mem/mod.rs shows it. */
-  if (f->modified_ns != f->node.modified_ns && f->modified_ns > f->changed_ns) f->changed_ns = f->modified_ns;
+  if (f->modified_ns != f->node.modified_ns && (i64)f->modified_ns > (i64)f->changed_ns) f->changed_ns = f->modified_ns;
   return 1;
 }
 
@@ -50,9 +52,11 @@ static int learn_of(u32 fd, struct facts *f) {
   return learned;
 }
 
+/* Times are signed: there were some before 1970. */
 static void put_time(u64 *at, u64 ns) {
-  at[0] = ns / 1000000000;
-  at[1] = ns % 1000000000;
+  i64 seconds = (i64)ns / NS, part = (i64)ns % NS;
+  at[0] = (u64)(part < 0 ? seconds - 1 : seconds);
+  at[1] = (u64)(part < 0 ? part + NS : part);
 }
 
 /* struct stat of x86-64. */
@@ -151,8 +155,8 @@ static int take_time(const i64 *time, u8 *sets, u64 *ns) {
   *sets = time[1] != UTIME_OMIT;
   *ns = now_ns();
   if (time[1] == UTIME_OMIT || time[1] == UTIME_NOW) return 1;
-  if (time[0] < 0 || time[0] > SECONDS_MAX || time[1] < 0 || time[1] > 999999999) return 0;
-  *ns = (u64)time[0] * 1000000000 + (u64)time[1];
+  if (time[0] < -SECONDS_MAX || time[0] > SECONDS_MAX || time[1] < 0 || time[1] >= NS) return 0;
+  *ns = (u64)(time[0] * NS + time[1]);
   return 1;
 }
 
@@ -202,12 +206,17 @@ static int is_empty(u64 path) {
   return !weir_copy(&first, (const void *)path, 1) && !first;
 }
 
+/* What more is asked for only the kernel knows: the mount, when a file was made, and which words are wrong. */
+static int knows_all(u64 flags, u64 mask) {
+  return (flags & AT_STATX_SYNC_TYPE) != AT_STATX_SYNC_TYPE && !((u32)mask & (~STATX_BASIC | STATX_RESERVED));
+}
+
 i64 serve_attributes(const struct call *call, u32 fd) {
   const u64 *a = call->arguments;
   switch (call->number) {
     case NR_fstat: return stat(fd, a[1]);
     case NR_newfstatat: return a[3] & AT_EMPTY_PATH && is_empty(a[1]) ? stat(fd, a[2]) : NOT_HERE;
-    case NR_statx: return a[2] & AT_EMPTY_PATH && is_empty(a[1]) ? statx(fd, a[4]) : NOT_HERE;
+    case NR_statx: return a[2] & AT_EMPTY_PATH && is_empty(a[1]) && knows_all(a[2], a[3]) ? statx(fd, a[4]) : NOT_HERE;
     case NR_ioctl: return a[1] == TCGETS ? -25 : NOT_HERE; /* ENOTTY */
     case NR_fsync: case NR_fdatasync: return 0;
     case NR_fchmod: return set_mode(fd, (u32)a[1]);
@@ -244,7 +253,10 @@ i64 serve_attributes_by_name(const struct call *call) {
     case NR_fstat: result = of_folder((i32)a[0], LOOKS, learn_named, &f); return result ? result : put_stat(&f, a[1]);
     case NR_stat: case NR_lstat: result = shown(AT_FDCWD, a[0], 0, &f); return result ? result : put_stat(&f, a[1]);
     case NR_newfstatat: result = shown((i32)a[0], a[1], (u32)a[3], &f); return result ? result : put_stat(&f, a[2]);
-    case NR_statx: result = shown((i32)a[0], a[1], (u32)a[2], &f); return result ? result : put_statx(&f, a[4]);
+    case NR_statx:
+      if (!knows_all(a[2], a[3])) return NOT_HERE;
+      result = shown((i32)a[0], a[1], (u32)a[2], &f);
+      return result ? result : put_statx(&f, a[4]);
     case NR_utimensat:
       if ((u32)a[3] & ~AT_SYMLINK_NOFOLLOW || !times_to_set(a[2], &change)) return NOT_HERE;
       return a[1] ? by_name((i32)a[0], a[1], CHANGES_IT, alter_named, &change) : alter_open((i32)a[0], &change);

@@ -11,6 +11,7 @@
  *
  * What is not certain goes to the kernel, which is right: see segment.h for how both agree.
  */
+#include "calls.h"
 #include "process.h"
 
 #define TRANSFERS (1ul << NR_read | 1ul << NR_write | 1ul << NR_pread | 1ul << NR_pwrite)
@@ -20,6 +21,7 @@
 #define F_SETFL 4
 #define F_DUPFD_CLOEXEC 1030
 #define CLOCK_REALTIME 0
+#define RLIMIT_FSIZE 1
 #define CLOSE_RANGE_UNSHARE 2u
 #define CLOSE_RANGE_CLOEXEC 4u
 /* Turns of the time stamp counter for which a time that was read is good: under a millisecond. */
@@ -346,9 +348,15 @@ static __attribute__((noinline)) u64 before_any(struct call *call) {
     case NR_lseek: return seek(call);
     case NR_readv: case NR_writev: case NR_preadv2: case NR_pwritev2: case NR_ioctl: return by_kernel(a[0]);
     case NR_fcntl:
+      if (is_lock(a[1])) lock_by_kernel(cast, a[1]);
       if (a[1] == F_DUPFD || a[1] == F_DUPFD_CLOEXEC || (a[1] == F_SETFL && !is_same(cast, a[2]))) share_both(a[0], ~0ul);
       return ACT_PASS;
-    case NR_open: case NR_openat: case NR_openat2: case NR_creat: return stopped ? ACT_PASS : private_open(call);
+    case NR_open: case NR_openat: case NR_openat2: case NR_creat: {
+      if (stopped) return ACT_PASS;
+      u64 act = private_open(call);
+      if (act == ACT_AFTER) private_named(call);
+      return act;
+    }
     case NR_close: closes(cast, cast); return ACT_AFTER;
     case NR_close_range:
       if (a[2] & CLOSE_RANGE_UNSHARE) client_share_all();
@@ -370,8 +378,12 @@ static __attribute__((noinline)) u64 before_any(struct call *call) {
     case NR_landlock_restrict_self: stop(SEGMENT_SANDBOX); return ACT_PASS;
     case NR_unshare: client_share_all(); return ACT_PASS;
     case NR_chdir: case NR_fchdir: case NR_chroot: case NR_pivot_root: return ACT_AFTER;
-    case NR_prlimit: /* of file size: from now on the kernel judges writes */
-      if (a[1] == 1 && a[2]) file_limit = 1;
+    /* Of file size: from now on the kernel judges writes. */
+    case NR_prlimit:
+      if (a[1] == RLIMIT_FSIZE && a[2]) file_limit = 1;
+      return ACT_PASS;
+    case NR_setrlimit:
+      if (a[0] == RLIMIT_FSIZE) file_limit = 1;
       return ACT_PASS;
   }
   return ACT_PASS;
@@ -433,42 +445,24 @@ void join(void) {
 }
 
 #define MOVES (CALL_FILE | UNSEEN_HURTS << UNSEEN_SHIFT)
-#define ALWAYS (CALL_ALWAYS | UNSEEN_HURTS << UNSEEN_SHIFT)
+#define SHARES (CALL_ALWAYS | UNSEEN_HURTS << UNSEEN_SHIFT)
 #define TAKES (CALL_FILE | UNSEEN_CONFUSES << UNSEEN_SHIFT | ONLY_NAMED)
-#define CHANGES (CALL_ALWAYS | UNSEEN_CONFUSES << UNSEEN_SHIFT | ONLY_NAMED)
+#define TELLS (CALL_ALWAYS | UNSEEN_CONFUSES << UNSEEN_SHIFT | ONLY_NAMED)
 #define NAMES (CALL_ALWAYS | UNSEEN_HARMLESS << UNSEEN_SHIFT | ONLY_NAMED)
 /* Only where files are opened by names in the segment. */
 #define ONLY_NAMED 0x10
-const u8 client_calls[CALLS_MAX] = {
-    /* Of a descriptor that they take first. */
-    [NR_read] = MOVES, [NR_write] = MOVES, [NR_pread] = MOVES, [NR_pwrite] = MOVES, [NR_lseek] = MOVES, [NR_readv] = MOVES,
-    [NR_writev] = MOVES, [NR_preadv2] = MOVES, [NR_pwritev2] = MOVES, [NR_ioctl] = MOVES, [NR_fcntl] = MOVES,
-    /* Of whole processes, or of descriptors elsewhere. */
-    [NR_open] = ALWAYS, [NR_openat] = ALWAYS, [NR_openat2] = ALWAYS, [NR_creat] = ALWAYS, [NR_close] = ALWAYS, [NR_close_range] = ALWAYS,
-    [NR_dup] = ALWAYS, [NR_dup2] = ALWAYS, [NR_dup3] = ALWAYS, [NR_sendfile] = ALWAYS, [NR_splice] = ALWAYS,
-    [NR_copy_file_range] = ALWAYS, [NR_sendmsg] = ALWAYS, [NR_sendmmsg] = ALWAYS, [NR_io_uring_setup] = ALWAYS, [NR_unshare] = ALWAYS,
-    [NR_prlimit] = ALWAYS,
-    /* For private.c: that take a descriptor first, and must not find a directory there; */
-    [NR_fstat] = TAKES, [NR_preadv] = TAKES, [NR_pwritev] = TAKES, [NR_flock] = TAKES, [NR_fsync] = TAKES, [NR_fdatasync] = TAKES,
-    [NR_ftruncate] = TAKES, [NR_getdents] = TAKES, [NR_getdents64] = TAKES, [NR_fchmod] = TAKES, [NR_fchown] = TAKES,
-    [NR_fstatfs] = TAKES, [NR_readahead] = TAKES, [NR_fsetxattr] = TAKES, [NR_fgetxattr] = TAKES, [NR_flistxattr] = TAKES,
-    [NR_fremovexattr] = TAKES, [NR_fadvise] = TAKES, [NR_futimesat] = TAKES, [NR_mknodat] = TAKES, [NR_mkdirat] = TAKES,
-    [NR_sync_file_range] = TAKES, [NR_tee] = TAKES,
-    [NR_vmsplice] = TAKES, [NR_fallocate] = TAKES, [NR_syncfs] = TAKES, [NR_name_to_handle_at] = TAKES,
-    [NR_fchmodat2] = TAKES, [NR_cachestat] = TAKES,
-    /* that take it elsewhere, or change who the process is; */
-    [NR_poll] = CHANGES, [NR_ppoll] = CHANGES, [NR_select] = CHANGES, [NR_pselect] = CHANGES, [NR_io_setup] = CHANGES,
-    [NR_epoll_ctl] = CHANGES, [NR_fanotify_mark] = CHANGES, [NR_umask] = CHANGES, [NR_setuid] = CHANGES, [NR_setgid] = CHANGES,
-    [NR_setreuid] = CHANGES, [NR_setregid] = CHANGES, [NR_setresuid] = CHANGES, [NR_setresgid] = CHANGES, [NR_setfsuid] = CHANGES,
-    [NR_setfsgid] = CHANGES, [NR_setgroups] = CHANGES, [NR_capset] = CHANGES, [NR_setns] = CHANGES, [NR_landlock_restrict_self] = CHANGES,
-    /* that do either, and name files for named.c; */
-    [NR_unlinkat] = CHANGES, [NR_fchownat] = CHANGES, [NR_fchmodat] = CHANGES, [NR_utimensat] = CHANGES, [NR_rename] = NAMES,
-    [NR_unlink] = NAMES, [NR_chmod] = NAMES, [NR_chown] = NAMES, [NR_lchown] = NAMES,
-    /* and that have paths, by which descriptors can be named. */
-    [NR_stat] = NAMES, [NR_lstat] = NAMES, [NR_access] = NAMES, [NR_readlink] = NAMES, [NR_newfstatat] = NAMES, [NR_statx] = NAMES,
-    [NR_readlinkat] = NAMES, [NR_faccessat] = NAMES, [NR_faccessat2] = NAMES, [NR_renameat] = NAMES, [NR_renameat2] = NAMES,
-    [NR_linkat] = NAMES, [NR_symlinkat] = NAMES, [NR_chdir] = NAMES, [NR_fchdir] = NAMES, [NR_chroot] = NAMES, [NR_pivot_root] = NAMES,
-};
+#define FIRST CALLS_FIRST
+#define SECOND CALLS_SECOND
+#define THIRD CALLS_THIRD
+#define FOURTH CALLS_FOURTH
+#define FIFTH CALLS_FIFTH
+#define CLASS_MOVES(descriptors, paths) MOVES
+#define CLASS_SHARES(descriptors, paths) SHARES
+#define CLASS_TELLS(descriptors, paths) TELLS
+#define CLASS_CORE(descriptors, paths) 0
+#define CLASS_PLAIN(descriptors, paths) ((paths) ? NAMES : (descriptors) == FIRST ? TAKES : TELLS)
+#define CLASS(number, name, descriptors, paths, how) [number] = CLASS_##how(descriptors, paths),
+const u8 client_calls[CALLS_MAX] = {CALLS_OF_FILES(CLASS)};
 
 /* By descriptors' numbers; in one map, as each costs. */
 struct tables {
@@ -507,7 +501,7 @@ void client_begin(void) {
     return;
   }
   stash_begin();
-  if (!SYS(NR_prlimit, 0, 1 /* RLIMIT_FSIZE */, 0, limit, 0, 0) && limit[0] != ~0ul) file_limit = 1;
+  if (!SYS(NR_prlimit, 0, RLIMIT_FSIZE, 0, limit, 0, 0) && limit[0] != ~0ul) file_limit = 1;
   int named = mount.point_bytes && segment_names(segment);
   for (u64 i = 0; i < CALLS_MAX; i++)
     if (named || !(client_calls[i] & ONLY_NAMED)) weir_want(i, client_calls[i]);

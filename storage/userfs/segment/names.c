@@ -245,6 +245,7 @@ u32 names_make(struct segment *s, u64 folder, const u8 *text, u64 bytes, const s
   fill(e, folder, text, bytes, inode);
   STORE(r->size, 0);
   STORE(r->left_to_kernel, 0);
+  STORE(r->locked, 0);
   STORE(r->modified_ns, node->changed_ns);
   /* A number is free when the kernel has let go of its last file: what it held then, it holds no more. */
   STORE(r->fills_gone, LOAD(r->fills));

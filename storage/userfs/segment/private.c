@@ -9,6 +9,7 @@
  * Who may open is judged here as the kernel would (mode, owner, group, CAP_DAC_OVERRIDE), for as long as the process does not change who it
  * is; what is not certainly allowed is left to the kernel. What others see in /proc of such a descriptor is the directory.
  */
+#include "calls.h"
 #include "process.h"
 
 #define CHUNK 64ul
@@ -23,6 +24,8 @@
 #define AT_STATX_DONT_SYNC 0x4000u
 #define STATX_INO 0x100u
 #define SECRET_BYTES 64
+/* Commands of ioctl that are about these. */
+#define TERMINALS 0x54u
 #define ALLOWED (O_ACCMODE | O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_APPEND | O_NONBLOCK | O_LARGEFILE | O_NOFOLLOW | O_CLOEXEC)
 
 struct rights rights;
@@ -145,10 +148,11 @@ static i64 make(struct wanted *w, const struct segment_node *above) {
   return w->made ? 0 : NOT_HERE;
 }
 
+/* Of one that the kernel knows it must hear that it is shorter, which only the daemon's answer says. */
 static i64 empty(struct wanted *w, struct segment_record *r) {
   struct segment_caller c = caller();
   i64 result = NOT_HERE;
-  if (segment_lock(&c, r)) return NOT_HERE;
+  if ((r->size && kernel_knows_file(w->inode)) || segment_lock(&c, r)) return NOT_HERE;
   if (kernel_has_none(r) && !r->left_to_kernel && !segment_resize(&c, r, 0)) {
     __atomic_store_n(&r->modified_ns, now_ns(), __ATOMIC_RELEASE);
     w->emptied = 1;
@@ -175,6 +179,8 @@ static i64 take(struct wanted *w, const struct segment_node *above, u32 entry) {
   if (w->flags & O_CREAT && w->flags & O_EXCL) return -17; /* EEXIST */
   /* fs.protected_regular is the kernel's business. */
   if (w->flags & O_CREAT && above->mode & S_ISVTX) return NOT_HERE;
+  /* Its locks go with any descriptor of it. */
+  if (r->locked) return NOT_HERE;
   if (!may(node, what) || (r->partial ? !can_fetch(r) : r->left_to_kernel || !kernel_has_none(r))) return NOT_HERE;
   if (__atomic_load_n(&node->told, __ATOMIC_ACQUIRE) && w->bare != e->inode) {
     w->known = e->inode;
@@ -323,8 +329,29 @@ u64 private_open(struct call *call) {
   return ACT_DONE;
 }
 
+/* `number`, and a zero byte. */
+static void put_number(u8 *to, u32 number) {
+  u32 digits = 1;
+  for (u32 rest = number; rest >= 10; rest /= 10) digits++;
+  to[digits] = 0;
+  for (; digits--; number /= 10) to[digits] = (u8)('0' + number % 10);
+}
+
+/* By what a path was found to be: then nothing else is opened, and the flags that the program sees are its own. */
+static i32 open_found(i32 found, const struct descriptor *d) {
+  u8 path[32] = "/proc/self/fd/";
+  put_number(path + sizeof "/proc/self/fd/" - 1, (u32)found);
+  return (i32)SYS(NR_open, path, (d->flags & ~O_NOFOLLOW) | O_CLOEXEC, 0, 0, 0, 0);
+}
+
 static i32 open_again(i32 folder, const u8 *name, const struct descriptor *d) {
-  i32 fd = (i32)SYS(NR_openat, folder, name, d->flags | O_NOFOLLOW | O_CLOEXEC, 0, 0, 0);
+  i32 fd = -1, found = d->flags & O_NOFOLLOW ? -1 : (i32)SYS(NR_openat, folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0, 0, 0);
+  if (found >= 0) {
+    if (number_of(found) == d->record) fd = open_found(found, d);
+    SYS(NR_close, found, 0, 0, 0, 0, 0);
+  }
+  /* Also where there is no /proc. */
+  if (fd < 0) fd = (i32)SYS(NR_openat, folder, name, d->flags | O_NOFOLLOW | O_CLOEXEC, 0, 0, 0);
   if (fd >= 0 && number_of(fd) != d->record) {
     SYS(NR_close, fd, 0, 0, 0, 0, 0);
     return -1;
@@ -424,12 +451,18 @@ void private_gone(u32 fd) {
   struct descriptor *d = &descriptors[fd];
   if (!__atomic_load_n(&standing, __ATOMIC_SEQ_CST) || !cursor_of(d)->stands_in) return;
   lock(d);
+  if (cursor_of(d)->stands_in && has_locks(d->record)) private_end(fd, d);
   if (cursor_of(d)->stands_in) {
     cursor_of(d)->stands_in = 0;
     __atomic_fetch_sub(&standing, 1, __ATOMIC_SEQ_CST);
     if (process) names_release(segment, slot(), d->hold);
   }
   unlock(d);
+}
+
+static int is_nothing(u64 from) {
+  u8 first;
+  return weir_copy(&first, (const void *)from, 1) || !first;
 }
 
 static void end(u64 argument) {
@@ -444,12 +477,48 @@ void private_end_all(void) {
   for (u64 fd = 0; fd < descriptors_end && standing; fd++) end(fd);
 }
 
-/* Names of descriptors: below /proc, /dev/fd, /dev/stdin and its like. */
-static int by_proc(u64 path) {
-  u8 p[6];
-  if (weir_copy(p, (const void *)path, sizeof p) || p[0] != '/') return 0;
-  if (p[1] == 'p') return p[2] == 'r' && p[3] == 'o' && p[4] == 'c';
-  return p[1] == 'd' && p[2] == 'e' && p[3] == 'v' && p[4] == '/' && (p[5] == 'f' || p[5] == 's');
+/* Names of descriptors: below /proc, /dev/fd, /dev/stdin and its like, and numbers, which they are in a folder of those. */
+static int is_number_of_descriptor(const u8 *path, u64 bytes) {
+  u64 at = bytes;
+  while (at && path[at - 1] >= '0' && path[at - 1] <= '9') at--;
+  if (at < bytes && (!at || path[at - 1] == '/')) return 1;
+  if (path[0] != '/') return 0;
+  while (path[1] == '/') path++;
+  if (path[1] == 'p') return path[2] == 'r' && path[3] == 'o' && path[4] == 'c';
+  return path[1] == 'd' && path[2] == 'e' && path[3] == 'v' && path[4] == '/' && (path[5] == 'f' || path[5] == 's');
+}
+
+/* What is never followed where a path ends. */
+static int follows(u64 number) {
+  switch (number) {
+    case NR_lstat: case NR_readlink: case NR_readlinkat: case NR_unlink: case NR_unlinkat: case NR_rmdir: case NR_rename: case NR_renameat:
+    case NR_renameat2: case NR_symlink: case NR_symlinkat: case NR_mkdir: case NR_mkdirat: case NR_mknod: case NR_mknodat: case NR_lchown:
+    case NR_lsetxattr: case NR_lgetxattr: case NR_llistxattr: case NR_lremovexattr: return 0;
+  }
+  return 1;
+}
+
+/* Whether the path may lead to a descriptor: also what is a link, which may lead anywhere. */
+static int leads_to_descriptor(i32 above, u64 from, int followed) {
+  u8 path[PATH_MAX_HERE], target[8];
+  u64 bytes = copy_path(path, from);
+  if (!bytes) return !is_nothing(from);
+  if (is_number_of_descriptor(path, bytes)) return 1;
+  return followed && SYS(NR_readlinkat, above, path, target, sizeof target, 0, 0) > 0;
+}
+
+void private_named(const struct call *call) {
+  const struct call_kind *kind = &call_kinds[call->number];
+  const u64 *a = call->arguments;
+  if (!kind->paths || !__atomic_load_n(&standing, __ATOMIC_RELAXED)) return;
+  int followed = follows(call->number);
+  for (u32 i = 0; i < 6; i++) {
+    if (!(kind->paths >> i & 1) || !a[i]) continue;
+    int relative = i && kind->descriptors >> (i - 1) & 1 && call->number != NR_inotify_add_watch;
+    if (!leads_to_descriptor(relative ? (i32)a[i - 1] : AT_FDCWD, a[i], followed)) continue;
+    private_end_all();
+    return;
+  }
 }
 
 /* Of poll: eight bytes each, of which the first four are the descriptor. */
@@ -474,12 +543,28 @@ static void end_selected(const u64 *arguments) {
   }
 }
 
-/* Which changes who the process is. */
+/* Which changes who the process is, or where it finds files. What it opened it may not be allowed to open again, so that is done now. */
 static void notice(u64 number) {
   switch (number) {
     case NR_setuid: case NR_setgid: case NR_setreuid: case NR_setregid: case NR_setresuid: case NR_setresgid:
-    case NR_setfsuid: case NR_setfsgid: case NR_setgroups: case NR_capset: case NR_unshare: case NR_setns: rights.known = 0;
+    case NR_setfsuid: case NR_setfsgid: case NR_setgroups: case NR_capset: case NR_unshare: case NR_setns:
+      rights.known = 0;
+      private_end_all();
+      return;
+    case NR_chroot: case NR_pivot_root: private_end_all();
   }
+}
+
+/* Calls that name descriptors in memory. Those of terminals, by which most are, name none. */
+static int names_in_memory(const struct call *call) {
+  u64 command = call->arguments[1];
+  switch (call->number) {
+    case NR_ioctl: return (u32)command >> 8 != TERMINALS;
+    /* What is done by such a context is not seen, so nothing stands in from now on. */
+    case NR_io_setup: rights.known = 0; return 1;
+    case NR_landlock_add_rule: return 1;
+  }
+  return !call_kinds[call->number].how;
 }
 
 /* Whether it is a file of the mount, which nobody can wait for. */
@@ -504,28 +589,25 @@ u64 private_before(struct call *call) {
     call->number = (u64)served;
     return ACT_DONE;
   }
-  if (!__atomic_load_n(&standing, __ATOMIC_RELAXED)) return ACT_PASS;
+  if (!__atomic_load_n(&standing, __ATOMIC_RELAXED) && call->number != NR_io_setup) return ACT_PASS;
+  if (names_in_memory(call)) private_end_all();
+  const struct call_kind *kind = &call_kinds[call->number];
+  for (u32 i = 1; i < 6; i++)
+    if (kind->descriptors >> i & 1) end(a[i]);
   switch (call->number) {
-    case NR_open: case NR_stat: case NR_lstat: case NR_access: case NR_readlink:
-      if (by_proc(a[0])) private_end_all();
-      return ACT_PASS;
+    /* What private_open does not serve is looked at then. */
+    case NR_open: case NR_creat: return ACT_PASS;
+    case NR_openat: case NR_openat2: break;
     case NR_poll: case NR_ppoll: end_polled(a[0], a[1]); return ACT_PASS;
     case NR_select: case NR_pselect: end_selected(a); return ACT_PASS;
-    case NR_io_setup: private_end_all(); return ACT_PASS;
-    case NR_epoll_ctl: case NR_renameat: case NR_renameat2: case NR_linkat: end(a[2]); break;
-    case NR_symlinkat: end(a[1]); return ACT_PASS;
-    case NR_fanotify_mark: end(a[3]); return ACT_PASS;
-    case NR_umask: case NR_chdir: case NR_chroot: case NR_setuid: case NR_setgid: case NR_setreuid: case NR_setregid: case NR_setresuid:
-    case NR_setresgid: case NR_setfsuid: case NR_setfsgid: case NR_setgroups: case NR_capset: case NR_pivot_root: return ACT_PASS;
-    case NR_openat: case NR_newfstatat: case NR_statx: case NR_readlinkat: case NR_faccessat: case NR_faccessat2:
-      if (a[1] && by_proc(a[1])) private_end_all();
-      break;
     case NR_read: case NR_write: case NR_pread: case NR_pwrite: case NR_lseek: case NR_close: case NR_close_range: case NR_dup2:
     case NR_dup3: return ACT_PASS; /* client.c knows what they leave behind */
     case NR_fcntl:
       if (a[1] == F_GETFD || a[1] == F_SETFD) return ACT_PASS;
+      break;
+    default: private_named(call);
   }
-  if (a[0] >= DESCRIPTORS_MAX || !cursors[a[0]].stands_in) return ACT_PASS;
+  if (!(kind->descriptors & CALLS_FIRST) || a[0] >= DESCRIPTORS_MAX || !cursors[a[0]].stands_in) return ACT_PASS;
   served = serve_attributes(call, (u32)a[0]);
   if (served == NOT_HERE) {
     end(a[0]);

@@ -1,5 +1,6 @@
 /* What the parts of the client share: client.c (descriptors, positions), transfer.c (bytes), private.c (opens without the kernel's file) and
- * attributes.c (attributes of these), stash.c (positions over exec), pages.c (memory before it is used). */
+ * attributes.c (attributes of these), stash.c (positions over exec), pages.c (memory before it is used), locks.c (locks of ranges), calls.c (what
+ * each call takes). */
 #ifndef WEIR_PROCESS_H
 #define WEIR_PROCESS_H
 #include "client.h"
@@ -40,7 +41,9 @@
 #define MAY_SEARCH 1u
 
 /* Which weir.h does not have. */
-enum { NR_rename = 82, NR_unlink = 87, NR_chmod = 90, NR_chown = 92, NR_lchown = 94 };
+enum { NR_rename = 82, NR_unlink = 87, NR_chmod = 90, NR_chown = 92, NR_lchown = 94, NR_rmdir = 84, NR_mkdir = 83, NR_mknod = 133, NR_symlink = 88,
+       NR_link = 86, NR_lsetxattr = 189, NR_lgetxattr = 192, NR_llistxattr = 195, NR_lremovexattr = 198, NR_setrlimit = 160, NR_inotify_add_watch = 254,
+       NR_landlock_add_rule = 445, NR_mount = 165 };
 
 /* What the daemon says, in struct configuration. */
 struct mount {
@@ -132,6 +135,7 @@ int invalidate(i32 kernel_descriptor, u64 inode, i64 offset, i64 bytes);
 /* Attributes of the file changed past the kernel; `connection` is opened if it must be. */
 void tell_kernel(struct segment_record *r, u64 inode, i32 *connection);
 int kernel_has_none(struct segment_record *r);
+int kernel_knows_file(u64 inode);
 /* A place of the segment is about to be written: see pages.c. */
 void pages_ready(const void *place);
 void pages_forked(void);
@@ -145,6 +149,14 @@ u32 looked_at(u32 fd);
 void stash_begin(void);
 /* To the kernel, as there is no segment. */
 void stash_settle(void);
+
+/* locks.c */
+/* Whether this command of fcntl is about locks of ranges. */
+int is_lock(u64 command);
+/* Such a call goes to the kernel, which must know where the descriptor is. */
+void lock_by_kernel(u32 fd, u64 command);
+/* Whether some process may have locked ranges of the file. */
+int has_locks(u64 record);
 
 /* transfer.c: read, write, pread, pwrite. */
 u64 transfer(struct call *call);
@@ -186,6 +198,8 @@ int private_fetch(u32 fd, u64 record);
 u64 private_open(struct call *call);
 /* Before any other call: serves it (ACT_DONE), or makes the descriptors that it uses the kernel's. */
 u64 private_before(struct call *call);
+/* The same of the descriptors that its paths may lead to. */
+void private_named(const struct call *call);
 /* With `d` locked: the file's own descriptor takes its place. */
 void private_end(u32 fd, struct descriptor *d);
 /* The same for all. */

@@ -28,6 +28,9 @@
  *   page behind the end that it knows is touched, and would kill the process. So does what got capabilities (security.capability) or
  *   set-user-id and set-group-id bits: whoever changes the file takes them away, which the kernel does by asking the daemon.
  * - Who reads past the kernel while they differ takes the kernel's way: a map may have changed pages there.
+ * - The kernel looks at its own size, and asks nobody, when it splices, copies between files, locks from the end on, or has a map touched. So where
+ *   it knows a file, who made that grow past it tells it the new size before the call is over, by the last byte (FUSE_NOTIFY_STORE; the
+ *   page that comes into being with that goes at once). Nobody makes a file shrink past it that it knows.
  * - Who changed size or times past the kernel, and then finds `told` to differ from `told_gone`, invalidates attributes, and
  *   only then sets `told_gone` to what `told` was. So whoever finds them equal knows that it is done.
  */
@@ -61,7 +64,8 @@ struct segment_record {
   u32 direct[DIRECT_BLOCKS];
   u32 index[3]; /* single, double, triple */
   u32 left_to_kernel; /* an accelerated process has mapped it, or it got capabilities or set-id bits: from now on all go through the kernel */
-  u32 partial; /* a block that is not there is not known here, instead of zero: only what is there is read; nothing is written */
+  u16 partial; /* a block that is not there is not known here, instead of zero: only what is there is read; nothing is written */
+  u16 locked; /* some process locked ranges of it: see locks.c */
   u32 version; /* odd while contents change: see segment_peek */
 };
 _Static_assert(sizeof(struct segment_record) == 128, "a record");

@@ -9,6 +9,8 @@
 #define LOAD(p) __atomic_load_n(&(p), __ATOMIC_ACQUIRE)
 #define SIZE_MAX_CALL 0x7ffff000ul
 #define TRIES 3
+#define AT_STATX_FORCE_SYNC 0x2000u
+#define STATX_SIZE 0x200u
 /* Files up to this size are invalidated whole. */
 #define WHOLE_BYTES (256 * 1024ul)
 
@@ -89,27 +91,86 @@ void tell_kernel(struct segment_record *r, u64 inode, i32 *connection) {
   while (gone < told && !__atomic_compare_exchange_n(&r->told_gone, &gone, told, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {}
 }
 
-/* With `append`, *offset is where it went. */
-static i64 write_at(const struct descriptor *d, u64 *offset, const void *from, u64 bytes, int append, int *served) {
+/* Whether the kernel may have an inode of the file, and so a size of its own. */
+int kernel_knows_file(u64 inode) {
+  const struct segment_record *r = segment_record_at(segment, inode);
+  const struct segment_node *node = segment_names(segment) ? segment_node_at(segment, inode) : 0;
+  if (!r) return 1;
+  if (node) return LOAD(node->told) || LOAD(r->told) != LOAD(r->told_gone);
+  return LOAD(r->told) != 0;
+}
+
+/* The file grew to `size` past the kernel, and ends with `last`. The page that the kernel makes for that byte is not a whole one, unless it is the page's
+ * first: then it is announced. Either goes at once. */
+static void tell_size(struct segment_record *r, u64 inode, u64 size, u8 last, i32 connection) {
+  struct {
+    u32 length;
+    i32 notice;
+    u64 unique;
+    u64 inode, offset;
+    u32 bytes, padding;
+    u8 last;
+  } out = {.length = 41, .notice = 4, .inode = inode, .offset = size - 1, .bytes = 1, .last = last};
+  if (out.offset % PAGE == 0) __atomic_fetch_add(&r->fills, 1, __ATOMIC_SEQ_CST);
+  if (SYS(NR_write, connection, &out, out.length, 0, 0, 0) == (i64)out.length) invalidate(connection, inode, (i64)out.offset, 1);
+}
+
+/* Where a file grows that the kernel knows it must be told, and cannot be told of a page's first byte without a page. */
+static int grows_unsaid(const struct segment_record *r, u64 inode, u64 end) {
+  return end > LOAD(r->size) && (end - 1) % PAGE == 0 && kernel_knows_file(inode);
+}
+
+/* What a write did to the size. */
+struct growth {
+  u64 before, after;
+  u8 last;
+};
+
+/* With the record locked. Whether it was written. */
+static int write_locked(const struct segment_caller *c, struct segment_record *r, const struct descriptor *d, u64 *offset, const void *from,
+                        u64 bytes, int append, i64 *result, struct growth *growth) {
+  if (!r->live || r->left_to_kernel || (append && !kernel_has_none(r))) return 0;
+  if (append) *offset = r->size;
+  if (grows_unsaid(r, d->record, *offset + bytes)) return 0;
+  growth->before = r->size;
+  *result = segment_write(c, r, *offset, from, bytes, now_ns());
+  growth->after = r->size;
+  if (growth->after > growth->before && segment_read(c, r, growth->after - 1, &growth->last, 1) != 1) growth->last = 0;
+  return 1;
+}
+
+/* With `append`, *offset is where it went. *again: the kernel is to ask for the size. */
+static i64 write_at(const struct descriptor *d, u64 *offset, const void *from, u64 bytes, int append, int *served, int *again) {
   struct segment_caller c = caller();
   struct segment_record *r = segment_record_at(segment, d->record);
+  struct growth growth = {0};
   i32 connection = -1;
   i64 result = 0;
-  *served = 0;
+  *served = *again = 0;
   if (!r || r->left_to_kernel || r->partial || (append && !kernel_has_none(r))) return 0;
   /* Before the bytes are there nothing is lost if the kernel cannot be told. */
-  if (r->told != r->told_gone && (connection = kernel()) < 0) return 0;
+  int tells = r->told != r->told_gone || ((append || *offset + bytes > LOAD(r->size)) && kernel_knows_file(d->record));
+  if (tells && (connection = kernel()) < 0) return 0;
   if (lock_without_pages(&c, r, d->record, *offset, bytes, &connection)) {
-    if (r->live && !r->left_to_kernel && !(append && !kernel_has_none(r))) {
-      if (append) *offset = r->size;
-      result = segment_write(&c, r, *offset, from, bytes, now_ns());
-      *served = 1;
-    }
+    *served = write_locked(&c, r, d, offset, from, bytes, append, &result, &growth);
     segment_unlock(r);
+    if (growth.after > growth.before && kernel_knows_file(d->record)) {
+      if (connection < 0) connection = kernel();
+      if (connection >= 0) tell_size(r, d->record, growth.after, growth.last, connection);
+      /* Whoever made it shorter meanwhile said so before we did. */
+      *again = connection < 0 || LOAD(r->size) < growth.after;
+    }
     if (*served) tell_kernel(r, d->record, &connection);
   }
   if (connection >= 0) SYS(NR_close, connection, 0, 0, 0, 0, 0);
   return result;
+}
+
+/* The kernel asks the daemon for attributes of the descriptor's file. With `d` locked. */
+static void have_it_ask(u32 fd, struct descriptor *d) {
+  u64 stat[32];
+  private_end(fd, d);
+  SYS(NR_statx, fd, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_SIZE, stat, 0);
 }
 
 static inline void count(int writes, i64 result) {
@@ -129,15 +190,20 @@ static u64 transfer_at(struct call *call, u32 fd, u32 word, int writes) {
   struct descriptor copy = {.flags = descriptors[fd].flags, .record = descriptors[fd].record};
   u64 offset = call->arguments[3], bytes = call->arguments[2];
   u32 access = copy.flags & O_ACCMODE;
-  int served = 0;
+  int served = 0, again = 0;
   __atomic_thread_fence(__ATOMIC_ACQUIRE);
   if (__atomic_load_n(&weir_states[fd], __ATOMIC_ACQUIRE) != word) return pass();
-  if (bytes > SIZE_MAX_CALL) bytes = SIZE_MAX_CALL;
-  if (!bytes || offset > 1ul << 62) return pass();
+  /* What is longer than any file of this machine's memory the kernel judges by where it is. */
+  if (!bytes || bytes > SIZE_MAX_CALL || offset > 1ul << 62) return pass();
   if (writes ? access == 0 || file_limit || (copy.flags & O_APPEND) : access == O_WRONLY) return pass();
-  i64 result = writes ? write_at(&copy, &offset, (const void *)call->arguments[1], bytes, 0, &served)
+  i64 result = writes ? write_at(&copy, &offset, (const void *)call->arguments[1], bytes, 0, &served, &again)
                       : read_or_fetch(fd, &copy, offset, (void *)call->arguments[1], bytes, &served);
   if (!served) return pass();
+  if (again) {
+    lock(&descriptors[fd]);
+    have_it_ask(fd, &descriptors[fd]);
+    unlock(&descriptors[fd]);
+  }
   count(writes, result);
   call->number = (u64)result;
   return ACT_DONE;
@@ -198,7 +264,7 @@ static __attribute__((noinline)) u64 transfer_any(struct call *call) {
   int writes = number == NR_write || number == NR_pwrite, own_offset = number == NR_pread || number == NR_pwrite;
   struct descriptor *d = &descriptors[fd];
   u32 word = LOAD(weir_states[fd]);
-  int served = 0;
+  int served = 0, again = 0;
   if (stopped) return ACT_PASS;
   if (weir_figures.sites_left_unknown) {
     stop(SEGMENT_SITES);
@@ -226,22 +292,21 @@ static __attribute__((noinline)) u64 transfer_any(struct call *call) {
   }
   u32 access = d->flags & O_ACCMODE;
   int allowed = writes ? access != 0 && !file_limit : access != O_WRONLY;
-  if (bytes > SIZE_MAX_CALL) bytes = SIZE_MAX_CALL;
-  if (!allowed || !bytes || d->passing || !position(fd, d) || cursor_of(d)->position > 1ul << 62) return pass_position(fd, d);
+  if (!allowed || !bytes || bytes > SIZE_MAX_CALL || d->passing || !position(fd, d) || cursor_of(d)->position > 1ul << 62) return pass_position(fd, d);
   u64 offset = cursor_of(d)->position;
-  i64 result = writes ? write_at(d, &offset, (const void *)call->arguments[1], bytes, (d->flags & O_APPEND) != 0, &served)
+  i64 result = writes ? write_at(d, &offset, (const void *)call->arguments[1], bytes, (d->flags & O_APPEND) != 0, &served, &again)
                       : read_or_fetch(fd, d, offset, (void *)call->arguments[1], bytes, &served);
   if (!served) return pass_position(fd, d);
   if (result > 0) {
     cursor_of(d)->position = offset + (u64)result;
     cursor_of(d)->moved = 1;
   }
+  if (again) have_it_ask(fd, d);
   unlock(d);
   count(writes, result);
   call->number = (u64)result;
   return ACT_DONE;
 }
-
 
 /* What most calls need stands alone, so that nothing is kept for what the others do. */
 u64 transfer(struct call *call) {

@@ -2,10 +2,11 @@
 
 mod again;
 
-use crate::backend::{Backend, Consistency, ROOT};
+use crate::backend::{Backend, Consistency, Inode, ROOT};
 use crate::error::Error;
 use crate::journal::Journal;
 use crate::passthrough::Passthrough;
+use crate::segment::BLOCK_BYTES;
 use crate::server::{Server, Stale};
 use crate::stats::Stats;
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
@@ -40,6 +41,16 @@ fn without_device(device: &Path) -> Option<Error> {
         device.display()
     );
     Some(Error::io(what, error))
+}
+
+/// Where a file of shared memory ends, and with what: so the kernel hears its size, which it does not ask for where it has one. As `tell_size` of
+/// `segment/transfer.c`, and like there not where that byte would be a page of its own.
+fn last_byte(backend: &dyn Backend, inode: Inode) -> Option<(u64, u8)> {
+    let segment = backend.segment().filter(|_| !backend.read_only())?;
+    let place = segment.size(inode)?.checked_sub(1).filter(|place| !place.is_multiple_of(BLOCK_BYTES))?;
+    let mut last = [0];
+    let read = segment.record(inode).ok()?.read(place, &mut last).ok()?;
+    (read == 1).then_some((place, last[0]))
 }
 
 /// What mounts of ours are called.
@@ -196,6 +207,10 @@ impl Mount {
                 for inode in inodes {
                     // An inode that the kernel no longer knows needs nothing.
                     let _ = notifier.inval_inode(INodeNo(inode), 0, 0);
+                    if let Some((place, last)) = last_byte(backend.as_ref(), inode) {
+                        let _ = notifier.store(INodeNo(inode), place, &[last]);
+                        let _ = notifier.inval_inode(INodeNo(inode), place as i64, 1);
+                    }
                 }
                 if tidied.elapsed() >= TIDY_EACH {
                     backend.tidy();

@@ -93,7 +93,8 @@ struct RawRecord {
     direct: [AtomicU32; DIRECT_BLOCKS],
     index: [AtomicU32; 3],
     left_to_kernel: AtomicU32,
-    partial: AtomicU32,
+    partial: AtomicU16,
+    locked: AtomicU16,
     version: AtomicU32,
 }
 const _: () = assert!(size_of::<RawRecord>() == 128);
@@ -360,6 +361,13 @@ impl Segment {
         usize::try_from(got).ok()
     }
 
+    /// Bytes of a file, as whoever looks now finds it; nothing where there is none.
+    pub fn size(&self, number: u64) -> Option<u64> {
+        let raw = (number < self.records_max()).then(|| self.raw(number))?;
+        let live = raw.live.load(Ordering::Acquire) != 0;
+        live.then(|| raw.size.load(Ordering::Acquire))
+    }
+
     /// Locks record `number`. A holder that died loses its lock to us.
     ///
     /// # Errors
@@ -398,6 +406,7 @@ impl Record<'_> {
     pub fn begin(&mut self, now: SystemTime) {
         self.raw.size.store(0, Ordering::Relaxed);
         self.raw.left_to_kernel.store(0, Ordering::Relaxed);
+        self.raw.locked.store(0, Ordering::Relaxed);
         self.touch(now);
         self.raw.live.store(1, Ordering::Release);
     }
@@ -440,7 +449,7 @@ impl Record<'_> {
 
     /// When its contents were changed last.
     pub fn modified(&self) -> SystemTime {
-        UNIX_EPOCH + Duration::from_nanos(self.raw.modified_ns.load(Ordering::Acquire))
+        moment(self.raw.modified_ns.load(Ordering::Acquire))
     }
 
     /// Sets when its contents were changed last.
@@ -512,7 +521,20 @@ impl Drop for Record<'_> {
     }
 }
 
-/// Since 1970.
+/// Since 1970, as words of the segment have it: what is before that is a negative number of 64 bits.
 pub(crate) fn nanoseconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    let capped = |length: Duration| i64::try_from(length.as_nanos()).unwrap_or(i64::MAX);
+    let signed = match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => capped(since),
+        Err(before) => -capped(before.duration()),
+    };
+    signed.cast_unsigned()
+}
+
+/// The moment of such a word.
+pub(crate) fn moment(ns: u64) -> SystemTime {
+    let signed = ns.cast_signed();
+    let length = Duration::from_nanos(signed.unsigned_abs());
+    let time = if signed < 0 { UNIX_EPOCH.checked_sub(length) } else { UNIX_EPOCH.checked_add(length) };
+    time.unwrap_or(UNIX_EPOCH)
 }

@@ -32,7 +32,7 @@ use crate::passthrough::Passthrough;
 use crate::segment::Segment;
 use crate::stats::{Operation, Stats};
 use fuser::{
-    BsdFileFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    BsdFileFlags, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyData,
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, TimeOrNow, WriteFlags,
@@ -102,8 +102,18 @@ impl Server {
             Ok(attributes) => {
                 let (names, kept) = self.keeps;
                 reply.entry_with_ttls(&kept, &names, &shown(&attributes), Generation(0));
+                self.told(&attributes);
             }
             Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    /// The kernel has heard this. A process that made the file longer meanwhile could not tell it: it did not know the file yet, or not better.
+    fn told(&self, attributes: &Attributes) {
+        let Some(segment) = self.backend.segment().filter(|_| !self.backend.read_only()) else { return };
+        let is_file = kind(attributes.mode) == FileType::RegularFile;
+        if is_file && segment.size(attributes.inode).is_some_and(|size| size != attributes.size) {
+            self.stale.push(attributes.inode);
         }
     }
 
@@ -148,7 +158,10 @@ impl Filesystem for Server {
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         match self.ask(Operation::Attributes, |backend| backend.attributes(inode.0)) {
-            Ok(attributes) => reply.attr(&self.keeps.1, &shown(&attributes)),
+            Ok(attributes) => {
+                reply.attr(&self.keeps.1, &shown(&attributes));
+                self.told(&attributes);
+            }
             Err(error) => reply.error(errno(error)),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! An index of names, attributes and places is built when it is mounted, in one pass; nothing is unpacked. A stored file is read
 //! from its place in the archive. Of compressed streams only the piece that is asked for is inflated, from a restart point
-//! before it (`inflate`). A zip is not run through at mount time, so the first read of a deflated member at a
+//! before it (`inflate`). What is stored in a zip is run through once, when it is first read, for its checksum (`checked`). A zip is not run through at mount time, so the first read of a deflated member at a
 //! far place runs through what is before it, once.
 //!
 //! What the archive is, its bytes say, not its name. Nothing in it is believed (`tree`); what is left out is counted by reason
@@ -13,6 +13,7 @@
 //! - Memory: what accelerated processes read (`kept`), the index, [`STREAM_POINTS_MAX`] restart points (43 KiB each) of a gz, [`OPEN_MEMBERS`] times
 //!   [`MEMBER_POINTS_MAX`] of a zip, and 8 MiB of inflated blocks.
 
+mod checked;
 mod inflate;
 mod kept;
 mod named;
@@ -28,6 +29,7 @@ use crate::error::{Errno, Error, Result};
 use crate::journal::Journal;
 use crate::locate::Life;
 use crate::segment::{FETCH_BYTES_MAX, Secret, Segment};
+use checked::Checked;
 use inflate::{BLOCK_BYTES, Blocks, Framing, GZIP_MAGIC, Inflated};
 use kept::Kept;
 use source::{ArchiveFile, Identity, Source, damaged};
@@ -60,17 +62,23 @@ struct Members {
     stream: Arc<dyn Source>,
     blocks: Arc<Blocks>,
     all: Vec<Member>,
+    checked: Vec<Checked>,
     open: Mutex<VecDeque<(u32, Arc<Inflated>)>>,
 }
 
 impl Members {
     fn new(stream: Arc<dyn Source>, blocks: Arc<Blocks>) -> Members {
-        Members { stream, blocks, all: Vec::new(), open: Mutex::default() }
+        Members { stream, blocks, all: Vec::new(), checked: Vec::new(), open: Mutex::default() }
     }
 
     fn add(&mut self, member: Member) -> Data {
         self.all.push(member);
         Data::Member(self.all.len() as u32 - 1)
+    }
+
+    fn add_checked(&mut self, stored: Checked) -> Data {
+        self.checked.push(stored);
+        Data::Checked(self.checked.len() as u32 - 1)
     }
 
     fn member(&self, number: u32) -> Option<Arc<Inflated>> {
@@ -97,6 +105,10 @@ impl Members {
             Data::Sparse(pieces) => self.read_pieces(pieces, offset, to),
             Data::Member(number) => match self.member(*number) {
                 Some(member) => member.read_at(offset, to),
+                None => Err(damaged("a member that is not there")),
+            },
+            Data::Checked(number) => match self.checked.get(*number as usize) {
+                Some(stored) => stored.read_at(self.stream.as_ref(), offset, to),
                 None => Err(damaged("a member that is not there")),
             },
             Data::Unreadable => Err(std::io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
@@ -178,7 +190,12 @@ impl Archive {
         }
         if magic[..2] != GZIP_MAGIC {
             if !starts_tar(source.as_ref())? {
-                return Err(damaged("it is no tar, tar.gz, zip or gz"));
+                // Something may be in front of a zip: a program that unpacks it, for one.
+                let mut members = Members::new(source.clone(), blocks);
+                return match zip::index(&source, bytes, owner, &mut builder, &mut members) {
+                    Ok(()) => Ok(Archive::new(builder.finish(), members, bytes)),
+                    Err(_) => Err(damaged("it is no tar, tar.gz, zip or gz")),
+                };
             }
             tar::index(source.as_ref(), &mut builder)?;
             return Ok(Archive::new(builder.finish(), Members::new(source, blocks), bytes));

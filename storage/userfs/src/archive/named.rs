@@ -3,12 +3,11 @@
 //!
 //! All is written before anybody maps it, and nothing changes afterwards but how often the kernel was told a file.
 //!
-//! What cannot be shown here as the kernel shows it has no kind here, so processes leave it to the kernel: times before 1970, or that do not fit
-//! into nanoseconds.
+//! What cannot be shown here as the kernel shows it has no kind here, so processes leave it to the kernel: times that do not fit into
+//! nanoseconds.
 
 use super::tree::{Content, Node, Tree};
-use crate::segment::{NodeFields, Segment, nanoseconds};
-use std::time::{Duration, UNIX_EPOCH};
+use crate::segment::{NodeFields, Segment, moment, nanoseconds};
 
 /// Files of an archive whose names are here: each takes some 330 bytes. Files of larger archives are opened by the kernel.
 const NAMED_MAX: u64 = 1 << 18;
@@ -54,7 +53,7 @@ fn put_all(segment: &Segment, tree: &Tree) {
 fn fields(node: &Node) -> NodeFields {
     let about = node.about;
     let modified_ns = nanoseconds(about.modified);
-    let is_exact = UNIX_EPOCH + Duration::from_nanos(modified_ns) == about.modified;
+    let is_exact = moment(modified_ns) == about.modified;
     NodeFields {
         mode: if is_exact { about.mode } else { about.mode & !libc::S_IFMT },
         user: about.user,

@@ -5,8 +5,10 @@
 //! reader holds names of any length in memory and keeps the pieces of sparse files to itself.
 
 use super::source::{Source, damaged, read_all};
-use super::tree::{About, Builder, Content, Data, PIECES_MAX, Piece, Refusal};
+use super::tree::{About, Builder, Content, Data, PATH_BYTES_MAX, PIECES_MAX, Piece, Refusal};
+use std::borrow::Cow;
 use std::io::Result;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
@@ -35,8 +37,8 @@ pub(super) fn is_header(block: &[u8; BLOCK_BYTES]) -> bool {
 /// What pax records say; nothing for what they leave to the header.
 #[derive(Debug, Default, Clone)]
 struct Records {
-    path: Option<Vec<u8>>,
-    link: Option<Vec<u8>>,
+    path: Option<Arc<[u8]>>,
+    link: Option<Arc<[u8]>>,
     size: Option<u64>,
     user: Option<u64>,
     group: Option<u64>,
@@ -49,7 +51,7 @@ struct Records {
 struct Sparse {
     /// 1.0: the map is in front of the bytes.
     in_front: bool,
-    name: Option<Vec<u8>>,
+    name: Option<Arc<[u8]>>,
     size: Option<u64>,
     /// Offsets and lengths by turns.
     map: Vec<u64>,
@@ -91,14 +93,14 @@ impl Records {
 
     fn take(&mut self, key: &[u8], value: &[u8]) {
         match key {
-            b"path" => self.path = Some(value.to_vec()),
-            b"linkpath" => self.link = Some(value.to_vec()),
+            b"path" => self.path = Some(value.into()),
+            b"linkpath" => self.link = Some(value.into()),
             b"size" => self.size = number(value),
             b"uid" => self.user = number(value),
             b"gid" => self.group = number(value),
             b"mtime" => self.modified = time(value),
             b"GNU.sparse.major" => self.sparse.in_front = value == b"1",
-            b"GNU.sparse.name" => self.sparse.name = Some(value.to_vec()),
+            b"GNU.sparse.name" => self.sparse.name = Some(value.into()),
             b"GNU.sparse.size" | b"GNU.sparse.realsize" => self.sparse.size = number(value),
             b"GNU.sparse.offset" | b"GNU.sparse.numbytes" => self.sparse.map.extend(number(value)),
             b"GNU.sparse.map" => {
@@ -159,8 +161,7 @@ impl Reader<'_> {
     fn entry(&mut self, header: &Header, body: u64) -> Result<u64> {
         let kind = header.entry_type();
         let records = self.local.as_ref().unwrap_or(&self.global);
-        // A hard link has no bytes, whatever its header says.
-        let stored = if kind == EntryType::Link {
+        let stored = if has_no_bytes(kind) {
             0
         } else {
             let field =
@@ -186,6 +187,8 @@ impl Reader<'_> {
             EntryType::XGlobalHeader => {
                 let body = self.extra(body, stored)?;
                 self.global.read(&body)?;
+                // A map is one file's.
+                self.global.sparse = Sparse::default();
                 return Ok(next);
             }
             EntryType::GNULongName => self.long_name = Some(self.text(body, stored)?),
@@ -227,29 +230,21 @@ impl Reader<'_> {
         (body, stored): (u64, u64),
         pieces: Option<Sparsely>,
     ) -> Result<()> {
-        let path = records
-            .sparse
-            .name
-            .clone()
-            .or(records.path.clone())
-            .or(long.0)
-            .unwrap_or_else(|| header.path_bytes().into_owned());
-        let link = records.link.clone().or(long.1).unwrap_or_else(|| {
-            header.link_name_bytes().map(std::borrow::Cow::into_owned).unwrap_or_default()
-        });
+        // Records for all entries may be long, and are shared, not copied.
+        let said = records.sparse.name.as_deref().or(records.path.as_deref()).or(long.0.as_deref());
+        let path = said.map_or_else(|| header.path_bytes(), Cow::Borrowed);
+        let said = records.link.as_deref().or(long.1.as_deref());
+        let link = said.map_or_else(|| header.link_name_bytes().unwrap_or_default(), Cow::Borrowed);
         let about = |kind: u32| About {
             mode: kind | header.mode().unwrap_or(0o644) & 0o7777,
             user: owner(records.user.or(header.uid().ok())),
             group: owner(records.group.or(header.gid().ok())),
-            modified: records.modified.unwrap_or_else(|| {
-                let since = header.mtime().map(Duration::from_secs).unwrap_or_default();
-                UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH)
-            }),
+            modified: records.modified.or_else(|| modified(header)).unwrap_or(UNIX_EPOCH),
         };
         let directory = || Content::Directory { parent: 0, names: Vec::new() };
         match kind {
             EntryType::Link => self.into.link(&path, &link),
-            EntryType::Symlink => self.into.add(&path, about(libc::S_IFLNK), Content::Link(link)),
+            EntryType::Symlink => self.into.add(&path, about(libc::S_IFLNK), target(&link)),
             EntryType::Directory => self.into.add(&path, about(libc::S_IFDIR), directory()),
             EntryType::Fifo => self.into.add(&path, about(libc::S_IFIFO), Content::Pipe),
             EntryType::Char | EntryType::Block => self.into.refuse("device"),
@@ -370,6 +365,36 @@ fn is_extra(kind: EntryType) -> bool {
         kind,
         EntryType::XHeader | EntryType::XGlobalHeader | EntryType::GNULongName | EntryType::GNULongLink
     )
+}
+
+/// POSIX: no bytes follow, whatever the header says.
+fn has_no_bytes(kind: EntryType) -> bool {
+    matches!(
+        kind,
+        EntryType::Link
+            | EntryType::Symlink
+            | EntryType::Char
+            | EntryType::Block
+            | EntryType::Directory
+            | EntryType::Fifo
+    )
+}
+
+/// A target that is too long is none: its first bytes say that it is.
+fn target(link: &[u8]) -> Content {
+    Content::Link(link[..link.len().min(PATH_BYTES_MAX + 1)].to_vec())
+}
+
+/// The time of a header. What does not fit into octal digits GNU tar writes as a number of two's complement: times before 1970 too.
+fn modified(header: &Header) -> Option<SystemTime> {
+    let field = header.as_old().mtime;
+    if field[0] != 0xff {
+        return UNIX_EPOCH.checked_add(Duration::from_secs(header.mtime().ok()?));
+    }
+    let (above, seconds) = field.split_at_checked(4)?;
+    let seconds = i64::from_be_bytes(seconds.try_into().ok()?);
+    let is_one = above.iter().all(|byte| *byte == 0xff) && seconds < 0;
+    UNIX_EPOCH.checked_sub(Duration::from_secs(seconds.unsigned_abs())).filter(|_| is_one)
 }
 
 fn owner(number: Option<u64>) -> u32 {

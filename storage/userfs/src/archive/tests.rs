@@ -204,7 +204,11 @@ fn a_hostile_tar_shows_only_what_is_harmless() {
     let out = archive.lookup(ROOT, OsStr::new("out")).unwrap();
     assert_eq!(archive.read_link(out.inode).unwrap(), b"/etc");
     let notes = archive.notes().join("; ");
-    for reason in ["'..'", "no directory", "device", "not there", "too deep"] {
+    let mut here = ROOT;
+    for _ in 0..1000 {
+        here = archive.lookup(here, OsStr::new("x")).unwrap().inode;
+    }
+    for reason in ["'..'", "no directory", "device", "not there"] {
         assert!(notes.contains(reason), "{reason}: {notes}");
     }
 }

@@ -1,6 +1,6 @@
 //! Names and attributes of an archive, built once.
 //!
-//! Archives come from strangers, so nothing in them is believed: names that lead out (`..`) or are too long or too deep,
+//! Archives come from strangers, so nothing in them is believed: names that lead out (`..`) or are too long,
 //! devices, and entries that go through something that is no directory are left out and counted by reason; what comes
 //! later under the same name wins, as it would when unpacking; bits that change the user are dropped.
 
@@ -16,8 +16,8 @@ pub(super) const ENTRIES_MAX: usize = 1 << 21;
 const NAME_BYTES_MAX: usize = 255;
 /// Bytes of a whole name, and of a link's target.
 pub(super) const PATH_BYTES_MAX: usize = 4096;
-/// Components of a name.
-const DEPTH_MAX: usize = 256;
+/// Components of all names: a name may have as many as fit into it, and each is looked for.
+const COMPONENTS_MAX: usize = 1 << 26;
 /// Pieces of all sparse files of an archive.
 pub(super) const PIECES_MAX: usize = 1 << 20;
 
@@ -44,6 +44,8 @@ pub(super) enum Data {
     Sparse(Box<[Piece]>),
     /// Deflated: the number of the member.
     Member(u32),
+    /// Stored with a checksum: the number among those.
+    Checked(u32),
     /// It cannot be read.
     Unreadable,
 }
@@ -128,6 +130,7 @@ pub(super) struct Builder {
     implied: About,
     entries: usize,
     pieces: usize,
+    components: usize,
     refused: BTreeMap<Refusal, u64>,
 }
 
@@ -149,9 +152,6 @@ fn split(path: &[u8]) -> Result<Vec<&OsStr>, Refusal> {
     if parts.iter().any(|part| part.as_bytes().contains(&0)) {
         return Err("name with a zero byte");
     }
-    if parts.len() > DEPTH_MAX {
-        return Err("name too deep");
-    }
     Ok(parts)
 }
 
@@ -163,6 +163,7 @@ impl Builder {
             implied: About { mode: libc::S_IFDIR | 0o755, ..implied },
             entries: 0,
             pieces: 0,
+            components: 0,
             refused: BTreeMap::new(),
         };
         builder.push(builder.implied, Content::Directory { parent: ROOT, names: Vec::new() });
@@ -186,6 +187,10 @@ impl Builder {
 
     /// The directory of the last part, made where it lacks.
     fn descend(&mut self, parts: &[&OsStr]) -> Result<Inode, Refusal> {
+        self.components += parts.len();
+        if self.components > COMPONENTS_MAX {
+            return Err("too many folders in names");
+        }
         let mut here = ROOT;
         for part in parts {
             here = match self.at(here).names.get(*part).copied() {
@@ -279,8 +284,10 @@ impl Builder {
     }
 
     fn try_link(&mut self, path: &[u8], target: &[u8]) -> Result<(), Refusal> {
+        let target = split(target)?;
+        self.components += target.len();
         let mut here = ROOT;
-        for part in split(target)? {
+        for part in target {
             here = self.at(here).names.get(part).copied().ok_or("hard link to what is not there")?;
         }
         if self.is_directory(here) {

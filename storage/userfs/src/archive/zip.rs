@@ -1,10 +1,12 @@
 //! The index of a zip: its central directory, which the crate `rawzip` reads.
 
+use super::checked::Checked;
 use super::source::{Source, damaged};
 use super::tree::{About, Builder, Content, Data, PATH_BYTES_MAX};
 use super::{Member, Members};
 use jiff::civil;
 use jiff::tz::TimeZone;
+use rawzip::extra_fields::ExtraFieldId;
 use rawzip::time::ZipDateTimeKind;
 use rawzip::{CompressionMethod, ReaderAt, ZipArchive, ZipFileHeaderRecord, ZipLocator};
 use std::io::Result;
@@ -69,6 +71,22 @@ pub(super) fn index(
     Ok(())
 }
 
+/// A name in UTF-8 that programs with another encoding put beside theirs, if that is still the one that it is for.
+fn unicode<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (version, rest) = field.split_first()?;
+    let (sum, unicode) = rest.split_at_checked(4)?;
+    let is_for = u32::from_le_bytes(sum.try_into().ok()?) == crc32fast::hash(name);
+    (*version == 1 && is_for && std::str::from_utf8(unicode).is_ok()).then_some(unicode)
+}
+
+fn name(entry: &ZipFileHeaderRecord<'_>) -> Vec<u8> {
+    let path = entry.file_path();
+    let name = path.as_bytes();
+    let mut fields = entry.extra_fields();
+    let field = fields.find(|(id, _)| *id == ExtraFieldId::INFO_ZIP_UNICODE_PATH);
+    field.and_then(|(_, field)| unicode(field, name)).unwrap_or(name).to_vec()
+}
+
 fn add(
     archive: &ZipArchive<Adapter>,
     entry: &ZipFileHeaderRecord<'_>,
@@ -76,7 +94,7 @@ fn add(
     into: &mut Builder,
     members: &mut Members,
 ) -> Result<()> {
-    let path = entry.file_path().as_bytes().to_vec();
+    let path = name(entry);
     let mode = entry.mode().value();
     let about = |kind: u32| About {
         // Made by systems without permissions.
@@ -109,7 +127,7 @@ fn add(
             into.refuse("stored member of two different sizes");
             return Ok(());
         }
-        Data::Stored(range.0)
+        members.add_checked(Checked::new(range.0, size, entry.crc32()))
     } else if entry.compression_method() == CompressionMethod::DEFLATE {
         members.add(Member { range, size, checksum: entry.crc32() })
     } else {

@@ -4,11 +4,10 @@ use super::tree::{Node, Tree};
 use super::{Memory, recall};
 use crate::backend::Inode;
 use crate::journal::Journal;
-use crate::segment::{Names, NodeFields, Segment, What, nanoseconds};
+use crate::segment::{Names, NodeFields, Segment, What, moment, nanoseconds};
 use std::collections::HashSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::{MutexGuard, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
 
 /// Numbers that are set aside for files that accelerated processes make: when there are fewer, up to how many.
 const SPARE_LOW: usize = 512;
@@ -48,9 +47,8 @@ impl Memory {
 /// Takes in what processes did. They said so in the segment, where it stays until `names` is told that it is taken: a daemon that dies before that
 /// has a successor who takes it in once more.
 fn take_in(names: &Names<'_>, tree: &mut Tree) {
-    let at = |ns| UNIX_EPOCH + Duration::from_nanos(ns);
     for event in names.events() {
-        if let Err(error) = tree.learn(&event, &names.fields(event.inode), at(event.at_ns)) {
+        if let Err(error) = tree.learn(&event, &names.fields(event.inode), moment(event.at_ns)) {
             tracing::warn!("what a process did is lost: {event:?}: {error:?}");
             continue;
         }
@@ -61,7 +59,7 @@ fn take_in(names: &Names<'_>, tree: &mut Tree) {
             let fields = names.fields(event.inode);
             node.mode = fields.mode;
             (node.accessed, node.modified, node.changed) =
-                (at(fields.accessed_ns), at(fields.modified_ns), at(fields.changed_ns));
+                (moment(fields.accessed_ns), moment(fields.modified_ns), moment(fields.changed_ns));
         }
     }
 }

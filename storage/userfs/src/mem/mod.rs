@@ -35,6 +35,8 @@ const ATTRIBUTE_BYTES_MAX: usize = 65_536;
 const IDLE_KEPT: u64 = (64 << 20) / BLOCK_BYTES;
 /// What a change of the file takes away. The kernel sees to that, as it sees to set-user-id bits.
 const CAPABILITIES: &str = "security.capability";
+/// Beginnings of extended attributes' names that there are, as on tmpfs.
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// Extended attributes of a file.
 const ATTRIBUTES_MAX: usize = 1024;
 
@@ -375,6 +377,9 @@ impl Backend for Memory {
     }
 
     fn set_attribute(&self, inode: Inode, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        if !NAMESPACES.iter().any(|space| name.as_encoded_bytes().starts_with(space)) {
+            return Err(Errno::UNSUPPORTED);
+        }
         let mut tree = self.tree();
         let node = tree.node_mut(inode)?;
         let there = node.attributes.contains_key(name);

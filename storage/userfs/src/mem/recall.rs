@@ -5,11 +5,12 @@
 
 use super::tree::{Changes, Content, Directory, Node, Tree};
 use crate::backend::{Inode, ROOT};
+use crate::segment::{moment, nanoseconds};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 /// What became true.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,19 +46,12 @@ enum Kind {
     Special,
 }
 
-/// Since 1970, or before it.
 fn to_ns(time: SystemTime) -> i64 {
-    let capped = |length: Duration| i64::try_from(length.as_nanos()).unwrap_or(i64::MAX);
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => capped(since),
-        Err(before) => -capped(before.duration()),
-    }
+    nanoseconds(time).cast_signed()
 }
 
 fn from_ns(ns: i64) -> SystemTime {
-    let length = Duration::from_nanos(ns.unsigned_abs());
-    let time = if ns < 0 { UNIX_EPOCH.checked_sub(length) } else { UNIX_EPOCH.checked_add(length) };
-    time.unwrap_or(UNIX_EPOCH)
+    moment(ns.cast_unsigned())
 }
 
 fn shape(inode: Inode, node: &Node) -> Entry {
@@ -220,6 +214,7 @@ mod tests {
     use crate::backend::{Backend, Change, New, NewTime, Replace};
     use crate::mem::{Limits, Memory};
     use std::sync::Arc;
+    use std::time::{Duration, UNIX_EPOCH};
 
     fn new(mode: u32) -> New {
         New { mode, device: 0, user: 1, group: 2 }

@@ -11,6 +11,8 @@
 //!   file by the key that the protocol gives. Then the number stays with the old file, which may be without a name.
 //! - A file that is removed or replaced here while it is open here gets a hidden name ([`HIDDEN`]) until it is closed, as with NFS
 //!   clients.
+//! - What a server says is compared with what was asked: a read that gives less than the size that it told is an error, as is an answer that is longer,
+//!   empty, or about something else (the protocols see to that).
 //! - Bounds: nodes are forgotten with the kernel's own; [`LISTED_MAX`] attributes from listings; lists are dropped when unused.
 
 pub(crate) mod nfs;
@@ -38,6 +40,18 @@ const LISTED_MAX: usize = 16_384;
 pub const HIDDEN: &str = ".weir-removed-";
 /// Longest name.
 const NAME_BYTES_MAX: usize = 255;
+/// Names of a directory, and bytes of them.
+pub(crate) const NAMES_MAX: usize = 1 << 20;
+pub(crate) const NAMES_BYTES_MAX: usize = 256 << 20;
+/// How long a server may take to tell all names of a directory.
+pub(crate) const LISTING_MOST: Duration = Duration::from_secs(120);
+
+/// Whether a file can have this name.
+pub(crate) fn can_be_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..")
+        && name.len() <= NAME_BYTES_MAX
+        && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+}
 
 /// A file, as a protocol needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +76,7 @@ impl Place {
     }
 
     /// For people.
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let path = self.path.as_deref().unwrap_or(b"a file without a name");
         String::from_utf8_lossy(path).into_owned()
     }
@@ -127,6 +141,11 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     fn notes(&self) -> Vec<String>;
 }
 
+/// Attributes that a file can have.
+fn possible(told: Attributes) -> Result<Attributes> {
+    if told.size > i64::MAX as u64 { Err(Errno::IO) } else { Ok(told) }
+}
+
 /// The files of a server.
 pub(crate) struct Remote<P> {
     protocol: P,
@@ -154,7 +173,7 @@ impl<P: Protocol> Remote<P> {
     /// Attributes as they are now.
     fn fresh(&self, inode: Inode) -> Result<Attributes> {
         let place = self.place(inode)?;
-        let attributes = self.protocol.attributes(&place)?;
+        let attributes = possible(self.protocol.attributes(&place)?)?;
         Ok(self.nodes().learn(inode, attributes))
     }
 
@@ -179,6 +198,7 @@ impl<P: Protocol> Remote<P> {
                 found => found?,
             },
         };
+        possible(found.attributes)?;
         Ok(self.nodes().tell(parent, name, found))
     }
 
@@ -188,6 +208,11 @@ impl<P: Protocol> Remote<P> {
         if !nodes.is_open(place.inode) {
             self.protocol.released(place);
         }
+    }
+
+    /// Whether the file is not longer.
+    fn ends_at(&self, inode: Inode, place: u64) -> Result<bool> {
+        Ok(self.recent(inode)?.size <= place || self.fresh(inode)?.size <= place)
     }
 
     fn checked(name: &OsStr) -> Result<()> {
@@ -356,7 +381,7 @@ impl<P: Protocol> Backend for Remote<P> {
     fn open(&self, inode: Inode) -> Result<bool> {
         let place = self.place(inode)?;
         self.protocol.opened(&place);
-        let attributes = self.protocol.attributes(&place)?;
+        let attributes = possible(self.protocol.attributes(&place)?)?;
         let mut nodes = self.nodes();
         nodes.learn(inode, attributes);
         Ok(nodes.opened(inode) && P::EXACT_TIMES)
@@ -401,7 +426,17 @@ impl<P: Protocol> Backend for Remote<P> {
     }
 
     fn read(&self, inode: Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        self.protocol.read(&self.place(inode)?, offset, to)
+        let read = self.protocol.read(&self.place(inode)?, offset, to)?;
+        if read == to.len() || self.ends_at(inode, offset + read as u64)? {
+            return Ok(read);
+        }
+        // It may have grown in between.
+        let again = self.protocol.read(&self.place(inode)?, offset, to)?;
+        if again > read || self.ends_at(inode, offset + again as u64)? {
+            return Ok(again);
+        }
+        tracing::warn!("{}: the server gives less than it says that there is", self.place(inode)?.shown());
+        Err(Errno::IO)
     }
 
     fn write(&self, inode: Inode, offset: u64, from: &[u8], append: bool) -> Result<Written> {

@@ -30,15 +30,24 @@ pub(crate) struct Fate {
     pub(crate) connected: AtomicU64,
     /// Times that it was lost, or a request took too long.
     pub(crate) lost: AtomicU64,
+    /// Names in listings that no file can have.
+    pub(crate) left_out: AtomicU64,
 }
 
 impl Fate {
     pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = self.left_out();
         let lost = self.lost.load(Ordering::Relaxed);
         let connected = self.connected.load(Ordering::Relaxed);
-        if lost == 0 {
-            return Vec::new();
+        if lost > 0 {
+            notes.push(format!("the connection was lost {lost} times and made {connected} times"));
         }
-        vec![format!("the connection was lost {lost} times and made {connected} times")]
+        notes
+    }
+
+    pub(crate) fn left_out(&self) -> Vec<String> {
+        let left_out = self.left_out.load(Ordering::Relaxed);
+        let told = format!("{left_out} names were left out of listings: no file can have them");
+        if left_out > 0 { vec![told] } else { Vec::new() }
     }
 }

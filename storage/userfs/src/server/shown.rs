@@ -3,7 +3,7 @@
 use crate::backend::{Attributes, NewTime};
 use crate::error::{Errno, Result};
 use fuser::{FileAttr, FileType, INodeNo, ReplyEmpty, ReplyXattr, TimeOrNow};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(super) fn errno(error: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(error.0)
@@ -41,9 +41,16 @@ pub(super) fn shown(of: &Attributes) -> FileAttr {
     }
 }
 
+/// A time before 1970 that has a fraction: the kernel counts that forwards from whole seconds, and the library has taken it backwards.
+fn told(time: SystemTime) -> SystemTime {
+    let Err(before) = time.duration_since(UNIX_EPOCH) else { return time };
+    let fraction = Duration::from_nanos(before.duration().subsec_nanos().into());
+    time.checked_add(fraction * 2).unwrap_or(time)
+}
+
 pub(super) fn new_time(time: TimeOrNow) -> NewTime {
     match time {
-        TimeOrNow::SpecificTime(time) => NewTime::At(time),
+        TimeOrNow::SpecificTime(time) => NewTime::At(told(time)),
         TimeOrNow::Now => NewTime::Now,
     }
 }
@@ -61,5 +68,20 @@ pub(super) fn extended(answer: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
         Ok(value) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
         Ok(value) => reply.data(&value),
         Err(error) => reply.error(errno(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_before_1970_counts_forwards() {
+        // What the library makes of -101 seconds and 999,999,995 nanoseconds.
+        let taken = UNIX_EPOCH - Duration::new(101, 999_999_995);
+        assert_eq!(told(taken), UNIX_EPOCH - Duration::new(100, 5));
+        for whole in [UNIX_EPOCH - Duration::from_secs(7), UNIX_EPOCH, UNIX_EPOCH + Duration::new(1, 5)] {
+            assert_eq!(told(whole), whole);
+        }
     }
 }

@@ -3,11 +3,13 @@
 mod accelerated;
 mod archives;
 mod beneath;
+mod beside;
 mod crashes;
 mod creation;
 mod doctor;
 mod every;
 mod files;
+mod kernel;
 mod mounts;
 mod named;
 mod opened;

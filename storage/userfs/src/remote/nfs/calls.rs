@@ -1,9 +1,9 @@
 //! The operations of files, as calls of NFSv3.
 
-use super::{NAMES_MAX, Nfs, UNSYNCED_BYTES_MAX, handle, mode_of, named, shown};
+use super::{Nfs, UNSYNCED_BYTES_MAX, handle, mode_of, named, shown};
 use crate::backend::{Attributes, Change, New, NewTime, Replace, Space};
 use crate::error::{Errno, Result};
-use crate::remote::{Found, Place, Protocol};
+use crate::remote::{Found, LISTING_MOST, NAMES_BYTES_MAX, NAMES_MAX, Place, Protocol, can_be_name};
 use nfs3_client::nfs3_types::nfs3::{
     CREATE3args, FSSTAT3args, GETATTR3args, LINK3args, LOOKUP3args, MKDIR3args, Nfs3Option, READ3args,
     READDIRPLUS3args, READLINK3args, REMOVE3args, RENAME3args, RMDIR3args, SYMLINK3args, cookieverf3,
@@ -11,7 +11,8 @@ use nfs3_client::nfs3_types::nfs3::{
 };
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::Ordering;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 impl Protocol for Nfs {
     const EXACT_TIMES: bool = true;
@@ -130,7 +131,7 @@ impl Protocol for Nfs {
     }
 
     fn list(&self, of: &Place) -> Result<Vec<(OsString, Found)>> {
-        let mut all = Vec::new();
+        let (mut all, mut bytes, begun) = (Vec::new(), 0, Instant::now());
         let (mut cookie, mut verifier) = (0, cookieverf3::default());
         loop {
             let told = self.ask(true, async |client| {
@@ -151,9 +152,14 @@ impl Protocol for Nfs {
             for entry in entries {
                 cookie = entry.cookie;
                 let name = OsString::from_vec(entry.name.as_ref().to_vec());
-                if name == "." || name == ".." || name.as_bytes().contains(&b'/') {
+                if name == "." || name == ".." {
                     continue;
                 }
+                if !can_be_name(name.as_bytes()) {
+                    self.fate.left_out.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                bytes += name.len();
                 let found = match (&entry.name_attributes, &entry.name_handle) {
                     (Nfs3Option::Some(attributes), Nfs3Option::Some(file)) => {
                         Found { attributes: shown(attributes), key: file.data.to_vec() }
@@ -168,7 +174,7 @@ impl Protocol for Nfs {
             if eof {
                 return Ok(all);
             }
-            if all.len() > NAMES_MAX {
+            if all.len() > NAMES_MAX || bytes > NAMES_BYTES_MAX || begun.elapsed() > LISTING_MOST {
                 return Err(Errno(libc::EOVERFLOW));
             }
         }
@@ -183,10 +189,16 @@ impl Protocol for Nfs {
                 client.read(&READ3args { file: file.clone(), offset: offset + done as u64, count }).await
             })?;
             let data = told.data.as_ref();
-            let bytes = data.len().min(to.len() - done);
-            to[done..done + bytes].copy_from_slice(&data[..bytes]);
-            done += bytes;
-            if told.eof || bytes == 0 {
+            // More than was asked for, another number of bytes than it says, or none and no end.
+            if data.len() > count as usize
+                || data.len() != told.count as usize
+                || (data.is_empty() && !told.eof)
+            {
+                return Err(Errno::IO);
+            }
+            to[done..done + data.len()].copy_from_slice(data);
+            done += data.len();
+            if told.eof {
                 break;
             }
         }

@@ -43,8 +43,6 @@ const PAUSE: Duration = Duration::from_millis(250);
 const CALL_BYTES_MAX: u32 = 1 << 20;
 /// Bytes of a file that the server has not committed yet.
 const UNSYNCED_BYTES_MAX: usize = 8 << 20;
-/// Names of a directory.
-const NAMES_MAX: usize = 1 << 20;
 
 /// Where a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]

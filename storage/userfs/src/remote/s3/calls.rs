@@ -1,13 +1,20 @@
 //! The operations of files, as requests to an object store.
 
-use super::{NAMES_MAX, OBJECT_BYTES_MAX, S3};
+use super::said::Wanted;
+use super::{OBJECT_BYTES_MAX, S3, lie};
 use crate::backend::{Attributes, Change, New, Replace, Space};
 use crate::error::{Errno, Result};
-use crate::remote::{Found, Place, Protocol};
+use crate::remote::{Found, LISTING_MOST, NAMES_MAX, Place, Protocol, can_be_name};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::FileExt;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Names that are asked for at once, and how often: as many as there may be, and half as many again.
+const PAGE_NAMES: usize = 1000;
+const PAGES_MAX: usize = NAMES_MAX / PAGE_NAMES * 3 / 2;
 
 impl Protocol for S3 {
     /// Times have whole seconds.
@@ -24,7 +31,11 @@ impl Protocol for S3 {
     }
 
     fn attributes(&self, of: &Place) -> Result<Attributes> {
-        let Some(one) = self.staged_of(of) else { return self.find(of.path()?) };
+        let Some(one) = self.staged_of(of) else {
+            let (shown, object) = self.find_object(of.path()?)?;
+            self.remember(of, object)?;
+            return Ok(shown);
+        };
         let staged = one.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = staged.file.as_ref().filter(|_| staged.changed && !staged.over) else {
             drop(staged);
@@ -132,27 +143,41 @@ impl Protocol for S3 {
             self.copy(&old, &new)?;
             self.delete(&old)?;
         }
+        // A copy is another object, of the same bytes.
+        self.seen().values_mut().for_each(|seen| *seen = None);
         self.keep(from.0.path()?)
     }
 
     fn list(&self, of: &Place) -> Result<Vec<(OsString, Found)>> {
         let folder = self.folder(of.path()?)?;
-        let (mut all, mut after) = (Vec::new(), None);
+        let (mut all, mut after): (BTreeMap<OsString, Found>, Option<String>) = (BTreeMap::new(), None);
+        let (begun, mut pages) = (Instant::now(), 0);
         loop {
-            let (entries, more) = self.page(&folder, 1000, after.as_deref())?;
+            let (entries, more) = self.page(&folder, PAGE_NAMES, after.as_deref())?;
+            pages += 1;
+            if pages > PAGES_MAX || begun.elapsed() > LISTING_MOST || (more.is_some() && more == after) {
+                return Err(lie(&folder, "its listing does not end"));
+            }
             for (key, shown) in entries {
                 let name = key.strip_prefix(&folder).unwrap_or_default().trim_end_matches('/');
-                // Keys that are no names of files.
-                if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
+                if !can_be_name(name.as_bytes()) {
+                    // A directory's own object is nobody's name.
+                    let left_out = u64::from(key != folder);
+                    self.fate.left_out.fetch_add(left_out, Ordering::Relaxed);
                     continue;
                 }
                 // Some stores list objects of directories beside their common beginnings.
                 let shown = shown.filter(|_| !key.ends_with('/'));
                 let attributes = shown.unwrap_or_else(|| self.directory());
-                all.push((OsString::from(name), Found { attributes, key: Vec::new() }));
+                // An object that is also the beginning of other keys is found by its name, as it is by a look.
+                let found = Found { attributes, key: Vec::new() };
+                let known = all.entry(OsString::from(name)).or_insert(found);
+                if !attributes.is_directory() {
+                    known.attributes = attributes;
+                }
             }
             if more.is_none() {
-                return Ok(all);
+                return Ok(all.into_iter().collect());
             }
             if all.len() > NAMES_MAX {
                 return Err(Errno(libc::EOVERFLOW));
@@ -176,17 +201,29 @@ impl Protocol for S3 {
             }
             return Ok(done);
         }
-        let mut done = 0;
-        let wanted = to.len();
-        let fetched = self.fetch(&self.key(of.path()?)?, Some((offset, wanted as u64)), &mut |piece| {
-            let bytes = piece.len().min(wanted - done);
-            to[done..done + bytes].copy_from_slice(&piece[..bytes]);
-            done += bytes;
+        if to.is_empty() {
+            return Ok(0);
+        }
+        let known = self.seen().get(&of.inode).cloned().flatten();
+        let (mut done, space) = (0, to.len());
+        let wanted = Wanted { range: Some((offset, space as u64)), object: known.as_ref() };
+        let fetched = self.fetch(&self.key(of.path()?)?, wanted, &mut |piece| {
+            let place = to.get_mut(done..done + piece.len()).ok_or(Errno::IO)?;
+            place.copy_from_slice(piece);
+            done += piece.len();
             Ok(())
         });
         match fetched {
-            Err(Errno::NO_SUCH_OFFSET) => Ok(0),
-            other => other.map(|()| done),
+            Err(Errno::NO_SUCH_OFFSET) if known.is_none_or(|object| object.size <= offset) => Ok(0),
+            Err(Errno::NO_SUCH_OFFSET) => Err(Errno::IO),
+            Err(error) => Err(error),
+            Ok(object) => {
+                // Who read first of a file that was open before this daemon says which it is.
+                if of.open {
+                    self.seen().entry(of.inode).or_default().get_or_insert(object);
+                }
+                Ok(done)
+            }
         }
     }
 
@@ -212,8 +249,16 @@ impl Protocol for S3 {
         if told { Ok(()) } else { self.upload(of, true) }
     }
 
+    /// Who opens it while another has it open reads the same object.
+    fn opened(&self, of: &Place) {
+        if !of.open {
+            self.seen().insert(of.inode, None);
+        }
+    }
+
     /// Who has it locked changes it for a file that nobody has open, and ends it by itself.
     fn released(&self, of: &Place) {
+        self.seen().remove(&of.inode);
         if let Some(one) = self.staged_of(of)
             && let Ok(mut staged) = one.try_lock()
         {
@@ -234,9 +279,11 @@ impl Protocol for S3 {
     }
 
     fn notes(&self) -> Vec<String> {
-        match self.fate.lost.load(Ordering::Relaxed) {
-            0 => Vec::new(),
-            lost => vec![format!("{lost} calls found no way to the store, and were repeated")],
+        let mut notes = self.fate.left_out();
+        let lost = self.fate.lost.load(Ordering::Relaxed);
+        if lost > 0 {
+            notes.push(format!("{lost} calls found no way to the store, and were repeated"));
         }
+        notes
     }
 }

@@ -10,10 +10,14 @@
 //!   vanish with its last file here becomes such an object.
 //! - Renaming is copying and removing: of directories with at most [`RENAMED_MAX`] objects, else EXDEV, which makes `mv` do it
 //!   itself. It is not atomic.
+//! - No answer is believed: which bytes of which object came is compared with what was asked (`said`), and a name that lists an object without a
+//!   size lists nothing. A file that is open is one object: when another takes its place, reads are errors until it is opened anew.
+//! - A key that is an object and the beginning of others is shown as the object.
 //! - Files are the mounting user's, with fixed permissions ([`FILE_MODE`]); setting others gives EPERM, as on VFAT. Times are those
 //!   of the last upload; setting them is taken and forgotten. There are no links.
 
 mod calls;
+mod said;
 
 use super::runtime::{Fate, PATIENCE};
 use super::{Place, Protocol, Remote};
@@ -21,6 +25,7 @@ use crate::backend::{Attributes, Inode};
 use crate::error::{Errno, Error, Result};
 use rusty_s3::actions::ListObjectsV2;
 use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
+use said::{Answered, Object, Wanted};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -42,8 +47,6 @@ const OBJECT_BYTES_MAX: u64 = 5 << 30;
 const SIGNED: Duration = Duration::from_secs(600);
 /// Objects of a directory that is renamed.
 const RENAMED_MAX: usize = 1000;
-/// Names of a directory.
-const NAMES_MAX: usize = 1 << 20;
 /// Bytes of an answer that is a text.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Bytes moved at once between the store and a file.
@@ -121,6 +124,10 @@ struct S3 {
     owner: (u32, u32),
     begun: SystemTime,
     staged: Mutex<HashMap<Inode, Arc<Mutex<Staged>>>>,
+    /// Which object each open file is; nothing until the store said so.
+    seen: Mutex<HashMap<Inode, Option<Object>>>,
+    /// When a call was last given up that the store or the way to it had no moment for.
+    weak: Mutex<Option<Instant>>,
     fate: Fate,
 }
 
@@ -150,6 +157,8 @@ pub(crate) fn open(
         owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
         begun: SystemTime::now(),
         staged: Mutex::default(),
+        seen: Mutex::default(),
+        weak: Mutex::default(),
         fate: Fate::default(),
     };
     s3.page(&s3.prefix, 1, None).map_err(|error| {
@@ -207,9 +216,29 @@ fn http_time(headers: &HeaderMap) -> Option<SystemTime> {
 
 type Answer = Response<Body>;
 
+/// An answer that is not what was asked for.
+fn lie(key: &str, reason: &str) -> Errno {
+    tracing::warn!("{key}: {reason}");
+    Errno::IO
+}
+
 impl S3 {
     fn staged(&self) -> MutexGuard<'_, HashMap<Inode, Arc<Mutex<Staged>>>> {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<Inode, Option<Object>>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether one was given up so lately that others need not wait as long: an operation is several calls.
+    fn is_weak(&self) -> bool {
+        let weak = self.weak.lock().unwrap_or_else(PoisonError::into_inner);
+        weak.is_some_and(|since| since.elapsed() < PATIENCE)
+    }
+
+    fn set_weak(&self, since: Option<Instant>) {
+        *self.weak.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
 
     /// Sends a call; again when the store or the way to it has a weak moment: all calls can be repeated.
@@ -218,7 +247,10 @@ impl S3 {
         let mut pause = PAUSE;
         loop {
             let error = match call() {
-                Ok(answer) if answer.status().is_success() => return Ok(answer),
+                Ok(answer) if answer.status().is_success() => {
+                    self.set_weak(None);
+                    return Ok(answer);
+                }
                 Ok(mut answer) => {
                     let status = answer.status().as_u16();
                     if !matches!(status, 404 | 412 | 416) {
@@ -239,7 +271,8 @@ impl S3 {
                     }
                 }
             };
-            if begun.elapsed() + pause > PATIENCE {
+            if begun.elapsed() + pause > PATIENCE || self.is_weak() {
+                self.set_weak(Some(Instant::now()));
                 return Err(error);
             }
             std::thread::sleep(pause);
@@ -305,13 +338,13 @@ impl S3 {
         Ok(())
     }
 
-    /// Size and time of an object.
-    fn head(&self, key: &str) -> Result<Attributes> {
+    /// Size and time of an object, and which it is.
+    fn head(&self, key: &str) -> Result<(Attributes, Object)> {
         let action = self.bucket.head_object(self.credentials.as_ref(), key);
         let answer = self.send(|| self.agent.head(action.sign(SIGNED).as_str()).call())?;
         let headers = answer.headers();
-        let size = headers.get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
-        Ok(self.file(size.unwrap_or(0), http_time(headers).unwrap_or(self.begun)))
+        let object = said::object(headers).map_err(|reason| lie(key, reason))?;
+        Ok((self.file(object.size, http_time(headers).unwrap_or(self.begun)), object))
     }
 
     /// Files and directories that begin with `prefix`, at most `most`, and where to go on.
@@ -348,12 +381,15 @@ impl S3 {
             let time = text.and_then(|text| jiff::Timestamp::from_str(&text).ok());
             time.map_or(self.begun, SystemTime::from)
         };
-        let files = told.contents.into_iter().map(|object| {
-            let shown = self.file(object.size.unwrap_or(0), time(object.last_modified));
-            (object.key, Some(shown))
-        });
-        let folders = told.common_prefixes.into_iter().map(|common| (common.prefix, None));
-        Ok((files.chain(folders).collect(), told.next_continuation_token))
+        let mut all = Vec::with_capacity(told.contents.len() + told.common_prefixes.len());
+        for object in told.contents {
+            let size = object.size.filter(|size| *size <= i64::MAX as u64);
+            let size =
+                size.ok_or_else(|| lie(&object.key, "it is listed without a size that a file can have"))?;
+            all.push((object.key, Some(self.file(size, time(object.last_modified)))));
+        }
+        all.extend(told.common_prefixes.into_iter().map(|common| (common.prefix, None)));
+        Ok((all, told.next_continuation_token))
     }
 
     fn file(&self, size: u64, modified: SystemTime) -> Attributes {
@@ -377,15 +413,40 @@ impl S3 {
     }
 
     fn find(&self, path: &[u8]) -> Result<Attributes> {
+        self.find_object(path).map(|found| found.0)
+    }
+
+    /// The same, and which object it is, unless it is a directory.
+    fn find_object(&self, path: &[u8]) -> Result<(Attributes, Option<Object>)> {
         if path.is_empty() {
-            return Ok(self.directory());
+            return Ok((self.directory(), None));
         }
         match self.head(&self.key(path)?) {
             Err(Errno::NOT_FOUND) => {}
-            found => return found,
+            found => return found.map(|(shown, object)| (shown, Some(object))),
         }
         let (entries, _) = self.page(&self.folder(path)?, 1, None)?;
-        if entries.is_empty() { Err(Errno::NOT_FOUND) } else { Ok(self.directory()) }
+        if entries.is_empty() { Err(Errno::NOT_FOUND) } else { Ok((self.directory(), None)) }
+    }
+
+    /// A file that was just opened is this object, unless somebody has it open as another one already.
+    fn remember(&self, of: &Place, object: Option<Object>) -> Result<()> {
+        let Some(object) = object else { return Ok(()) };
+        if !self.seen().get(&of.inode).is_some_and(Option::is_none) {
+            return Ok(());
+        }
+        if object.size == 0 {
+            // Nothing of it would be asked for.
+            let wanted = Wanted { range: Some((0, 1)), object: Some(&object) };
+            match self.fetch(&self.key(of.path()?)?, wanted, &mut |_| Ok(())) {
+                Ok(_) | Err(Errno::NO_SUCH_OFFSET) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(none) = self.seen().get_mut(&of.inode).filter(|seen| seen.is_none()) {
+            *none = Some(object);
+        }
+        Ok(())
     }
 
     /// Whether there is anything in a directory but its own object.
@@ -411,7 +472,7 @@ impl S3 {
         let file = File::from(file);
         if !empty {
             let mut to = &file;
-            self.fetch(&self.key(of.path()?)?, None, &mut |piece| Ok(to.write_all(piece)?))?;
+            self.fetch(&self.key(of.path()?)?, Wanted::default(), &mut |piece| Ok(to.write_all(piece)?))?;
         }
         Ok(file)
     }
@@ -430,41 +491,45 @@ impl S3 {
         }
     }
 
-    /// Gives an object's bytes, or those of a range, piece by piece.
+    /// Gives an object's bytes, or those of a range, piece by piece; and says which object it is. What differs from what was asked is an error.
     fn fetch(
         &self,
         key: &str,
-        range: Option<(u64, u64)>,
+        wanted: Wanted<'_>,
         take: &mut dyn FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Object> {
         let action = self.bucket.get_object(self.credentials.as_ref(), key);
+        let tag = wanted.object.and_then(|object| object.tag.as_deref());
         let answer = self.send(|| {
-            let call = self.agent.get(action.sign(SIGNED).as_str());
-            match range {
-                Some((start, bytes)) => {
-                    call.header("range", format!("bytes={start}-{}", start + bytes - 1)).call()
-                }
-                None => call.call(),
+            let mut call = self.agent.get(action.sign(SIGNED).as_str());
+            if let Some((start, bytes)) = wanted.range {
+                call = call.header("range", format!("bytes={start}-{}", start + bytes - 1));
             }
-        })?;
-        let expected = answer.body().content_length();
-        let mut reader = answer.into_body().into_with_config().limit(OBJECT_BYTES_MAX).reader();
+            if let Some(tag) = tag {
+                call = call.header("if-match", tag);
+            }
+            call.call()
+        });
+        let answer = match answer {
+            // Of a call for bytes: it is another object by now.
+            Err(Errno::EXISTS) => return Err(lie(key, "another object has taken its place")),
+            answer => answer?,
+        };
+        let Answered { object, bytes } = said::answered(answer.status().as_u16(), answer.headers(), &wanted)
+            .map_err(|reason| lie(key, reason))?;
+        // One more than is right, to see that there is more.
+        let mut reader = answer.into_body().into_with_config().limit(bytes.saturating_add(1)).reader();
         let mut piece = vec![0; PIECE_BYTES];
         let mut done = 0;
         loop {
-            match reader.read(&mut piece) {
-                Ok(0) => break,
-                Ok(bytes) => {
-                    take(&piece[..bytes])?;
-                    done += bytes as u64;
-                }
-                Err(error) => {
-                    tracing::warn!("reading {key}: {error}");
-                    return Err(Errno::IO);
-                }
+            let read = reader.read(&mut piece).map_err(|error| lie(key, &error.to_string()))?;
+            done += read as u64;
+            if read == 0 || done > bytes {
+                break;
             }
+            take(&piece[..read])?;
         }
-        if expected.is_some_and(|expected| expected != done) { Err(Errno::IO) } else { Ok(()) }
+        if done == bytes { Ok(object) } else { Err(lie(key, "it is not as long as the store says")) }
     }
 
     /// Changes the file here, brought from the store unless it is to be `empty`. It is locked meanwhile: two who bring it at once could
@@ -509,6 +574,10 @@ impl S3 {
             staged.told = put.is_err();
             put?;
             staged.changed = false;
+            // It is another object now, which is this file.
+            if let Some(seen) = self.seen().get_mut(&of.inode) {
+                *seen = None;
+            }
         }
         if end {
             self.end(of, &one, &mut staged);

@@ -1,14 +1,14 @@
 //! The operations of files, as calls of SFTP.
 
-use super::{Sftp, read_pieces, shown, text, two, write_pieces};
+use super::{Sftp, read_pieces, seconds, shown, text, two, write_pieces};
 use crate::backend::{Attributes, Change, New, NewTime, Replace, Space};
 use crate::error::{Errno, Result};
-use crate::remote::{Found, Place, Protocol};
+use crate::remote::{Found, LISTING_MOST, NAMES_BYTES_MAX, NAMES_MAX, Place, Protocol, can_be_name};
 use russh_sftp::client::error::Error as SftpError;
 use russh_sftp::protocol::{FileAttributes, OpenFlags, Packet, StatusCode};
 use std::ffi::{OsStr, OsString};
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime};
 
 impl Protocol for Sftp {
     /// Times have whole seconds.
@@ -22,7 +22,7 @@ impl Protocol for Sftp {
             let path = path.clone();
             async move { live.session.stat(path).await }
         })?;
-        Ok(Found { attributes: shown(&found.attrs), key: Vec::new() })
+        Ok(Found { attributes: shown(&found.attrs).ok_or(Errno::IO)?, key: Vec::new() })
     }
 
     fn lookup(&self, parent: &Place, name: &OsStr) -> Result<Found> {
@@ -51,16 +51,13 @@ impl Protocol for Sftp {
             self.set(of, &FileAttributes { permissions: Some(mode & 0o7777), ..none.clone() })?;
         }
         if change.accessed.is_some() || change.modified.is_some() {
-            let seconds = |new: Option<NewTime>, old: SystemTime| {
-                let time = match new {
-                    Some(NewTime::Now) => SystemTime::now(),
-                    Some(NewTime::At(time)) => time,
-                    None => old,
-                };
-                time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
+            let time = |new: Option<NewTime>, old: SystemTime| match new {
+                Some(NewTime::Now) => SystemTime::now(),
+                Some(NewTime::At(time)) => time,
+                None => old,
             };
-            let atime = Some(seconds(change.accessed, now.accessed));
-            let mtime = Some(seconds(change.modified, now.modified));
+            let atime = Some(seconds(time(change.accessed, now.accessed)));
+            let mtime = Some(seconds(time(change.modified, now.modified)));
             self.set(of, &FileAttributes { atime, mtime, ..none })?;
         }
         Ok(())
@@ -190,32 +187,61 @@ impl Protocol for Sftp {
             let path = path.clone();
             async move {
                 let handle = live.session.opendir(path).await?.handle;
-                let mut all = Vec::new();
+                let (mut all, mut bytes, begun) = (Vec::new(), 0, Instant::now());
                 let ended = loop {
                     match live.session.readdir(handle.clone()).await {
-                        Ok(names) => all.extend(names.files),
+                        Ok(names) => {
+                            bytes += names.files.iter().map(|file| file.filename.len()).sum::<usize>();
+                            let none = names.files.is_empty();
+                            all.extend(names.files);
+                            // Which is no end, and no name.
+                            if none
+                                || all.len() > NAMES_MAX
+                                || bytes > NAMES_BYTES_MAX
+                                || begun.elapsed() > LISTING_MOST
+                            {
+                                break Ok(None);
+                            }
+                        }
                         Err(SftpError::Status(status)) if status.status_code == StatusCode::Eof => {
-                            break Ok(());
+                            break Ok(Some(all));
                         }
                         Err(error) => break Err(error),
                     }
                 };
                 live.session.close(handle).await?;
-                ended.map(|()| all)
+                ended
             }
+        })?;
+        let files = files.ok_or_else(|| {
+            tracing::warn!("{}: its listing does not end", of.shown());
+            Errno(libc::EOVERFLOW)
         })?;
         let (known, skipped): (Vec<_>, Vec<_>) =
             files.into_iter().partition(|file| !file.filename.contains(char::REPLACEMENT_CHARACTER));
         self.skipped.fetch_add(skipped.len() as u64, Ordering::Relaxed);
-        let named = known.into_iter().filter(|file| {
-            !matches!(file.filename.as_str(), "" | "." | "..") && !file.filename.contains(['/', '\0'])
-        });
-        Ok(named
-            .map(|file| {
-                let found = Found { attributes: shown(&file.attrs), key: Vec::new() };
-                (OsString::from(file.filename), found)
-            })
-            .collect())
+        let mut all = Vec::with_capacity(known.len());
+        for file in known {
+            let name = file.filename;
+            if matches!(name.as_str(), "." | "..") {
+                continue;
+            }
+            if !can_be_name(name.as_bytes()) {
+                self.fate.left_out.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let attributes = match shown(&file.attrs) {
+                Some(attributes) => attributes,
+                // A server that lists names alone.
+                None => match self.lookup(of, OsStr::new(&name)) {
+                    Ok(found) => found.attributes,
+                    Err(Errno::NOT_FOUND) => continue,
+                    Err(error) => return Err(error),
+                },
+            };
+            all.push((OsString::from(name), Found { attributes, key: Vec::new() }));
+        }
+        Ok(all)
     }
 
     fn read(&self, of: &Place, offset: u64, to: &mut [u8]) -> Result<usize> {

@@ -34,6 +34,8 @@ use tokio::task::JoinSet;
 const PIECE_BYTES: u64 = 32 * 1024;
 /// Largest packet taken from a server.
 const PACKET_BYTES_MAX: u32 = 1 << 20;
+/// Answers in which a server may give one piece.
+const ANSWERS_MAX: usize = 256;
 /// Handles kept for open files.
 const HANDLES_MAX: usize = 64;
 /// How long nobody tries again after a connection could not be made.
@@ -166,11 +168,13 @@ fn time(seconds: Option<u32>) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds.unwrap_or(0).into())
 }
 
-fn shown(of: &FileAttributes) -> Attributes {
-    let size = of.size.unwrap_or(0);
-    Attributes {
+/// Nothing where a server does not say what kind of file it is, or how long.
+fn shown(of: &FileAttributes) -> Option<Attributes> {
+    let mode = of.permissions?;
+    let size = if mode & libc::S_IFMT == libc::S_IFREG { of.size? } else { of.size.unwrap_or(0) };
+    Some(Attributes {
         inode: 0,
-        mode: of.permissions.unwrap_or(libc::S_IFREG | 0o600),
+        mode,
         links: 1,
         user: of.uid.unwrap_or(0),
         group: of.gid.unwrap_or(0),
@@ -180,7 +184,12 @@ fn shown(of: &FileAttributes) -> Attributes {
         accessed: time(of.atime),
         modified: time(of.mtime),
         changed: time(of.mtime),
-    }
+    })
+}
+
+/// As the protocol has times: 32 bits since 1970. The kernel shortens others likewise, for file systems that cannot have them.
+fn seconds(time: SystemTime) -> u32 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| u32::try_from(since.as_secs()).unwrap_or(u32::MAX))
 }
 
 fn text(bytes: &[u8]) -> Result<&str> {
@@ -334,7 +343,7 @@ impl Sftp {
             let path = path.to_owned();
             async move { live.session.lstat(path).await }
         })
-        .map(|found| shown(&found.attrs))
+        .and_then(|found| shown(&found.attrs).ok_or(Errno::IO))
     }
 
     /// What a "failure" of a call that makes `path` means.
@@ -439,7 +448,8 @@ impl Sftp {
     }
 }
 
-/// Reads pieces of `bytes` from `offset`, all at once; what is behind the first short one is cut off.
+/// Reads pieces of `bytes` from `offset`, all at once; what is behind the first short one, where the server says that the file ends, is cut off. An
+/// answer that is longer than was asked, or empty, is none.
 async fn read_pieces(live: Arc<Live>, handle: String, offset: u64, bytes: usize) -> SftpResult<Vec<u8>> {
     let mut pieces = JoinSet::new();
     let step = live.read_bytes as usize;
@@ -448,16 +458,27 @@ async fn read_pieces(live: Arc<Live>, handle: String, offset: u64, bytes: usize)
         let wanted = step.min(bytes - start);
         pieces.spawn(async move {
             let mut piece: Vec<u8> = Vec::with_capacity(wanted);
-            while piece.len() < wanted {
+            for _ in 0..ANSWERS_MAX {
+                if piece.len() == wanted {
+                    return Ok((number, wanted, piece));
+                }
                 let at = offset + (start + piece.len()) as u64;
                 match live.session.read(handle.clone(), at, (wanted - piece.len()) as u32).await {
-                    Ok(data) if data.data.is_empty() || data.data.len() > wanted - piece.len() => break,
+                    Ok(data) if data.data.is_empty() || data.data.len() > wanted - piece.len() => {
+                        let reason = format!("{} bytes for {}", data.data.len(), wanted - piece.len());
+                        return Err(SftpError::UnexpectedBehavior(reason));
+                    }
                     Ok(data) => piece.extend_from_slice(&data.data),
-                    Err(SftpError::Status(status)) if status.status_code == StatusCode::Eof => break,
+                    Err(SftpError::Status(status)) if status.status_code == StatusCode::Eof => {
+                        return Ok((number, wanted, piece));
+                    }
                     Err(error) => return Err(error),
                 }
             }
-            Ok((number, wanted, piece))
+            if piece.len() == wanted {
+                return Ok((number, wanted, piece));
+            }
+            Err(SftpError::UnexpectedBehavior("a piece in too many answers".to_owned()))
         });
     }
     let mut all = Vec::new();
