@@ -6,9 +6,12 @@
 //! Networks stand alone; everything else lives inside one network, so two tenants may use the same
 //! names and the same addresses.
 
+mod admit;
 mod balancer;
 mod document;
+mod same;
 mod validate;
+mod words;
 
 use crate::entry::Vni;
 use crate::{Label, MacAddr};
@@ -254,11 +257,11 @@ pub struct Subnet {
     /// Name, unique in the network.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub name: Label,
-    /// IPv4 prefix. Its first host address is the router's.
+    /// IPv4 prefix, /8 to /29. Its first host address is the router's.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub v4: Option<Ipv4Net>,
-    /// IPv6 prefix, /64 or longer. Its first address after the anycast one is the router's.
+    /// IPv6 prefix, /48 to /120. Its first address after the anycast one is the router's.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub v6: Option<Ipv6Net>,

@@ -61,6 +61,9 @@ pub enum Reason {
     VersionKnown,
     /// A turn needs its virtual address.
     VirtualBeforeTurn,
+    /// An address or a device has one port at a host: the older port lets go of it first. No plan names it, the scheduler
+    /// adds it.
+    PortLetsGo,
 }
 
 impl fmt::Display for Reason {
@@ -81,6 +84,7 @@ impl fmt::Display for Reason {
             Reason::RoomOnLink => "the link must have room before more is sent over it",
             Reason::VersionKnown => "every switch must know the version before packets carry it",
             Reason::VirtualBeforeTurn => "a turn is one of a virtual address that must be known",
+            Reason::PortLetsGo => "the port that has the address or the device must let go of it first",
         })
     }
 }

@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tonic::metadata::{Ascii, MetadataValue};
@@ -24,6 +25,9 @@ use weir_store::{
 };
 
 pub use watch::{Watch, WatchFilter};
+
+/// Longest head of a proxy's answer, bytes.
+const PROXY_ANSWER_BYTES_MAX: usize = 8 * 1024;
 
 /// Settings of a client.
 #[derive(Clone)]
@@ -36,6 +40,8 @@ pub struct ClientSettings {
     pub server_name: Option<String>,
     /// Bearer token.
     pub token: Option<String>,
+    /// A proxy for HTTP's CONNECT by which endpoints are reached.
+    pub proxy: Option<Proxy>,
     /// Most requests of a batch.
     pub batch_max: usize,
     /// Batches of requests, and of reads, that may be open.
@@ -48,6 +54,15 @@ pub struct ClientSettings {
     pub waiting_max: usize,
 }
 
+/// A proxy.
+#[derive(Clone, Debug)]
+pub struct Proxy {
+    /// `host:port`.
+    pub address: String,
+    /// What to say in the header proxy-authorization.
+    pub authorization: Option<String>,
+}
+
 impl ClientSettings {
     /// Defaults for some endpoints.
     pub fn new(endpoints: impl IntoIterator<Item = impl Into<String>>) -> ClientSettings {
@@ -56,6 +71,7 @@ impl ClientSettings {
             tls: None,
             server_name: None,
             token: None,
+            proxy: None,
             batch_max: 512,
             open_max: 2,
             try_ms: 1_000,
@@ -80,11 +96,17 @@ impl ClientSettings {
             .map_err(|error| Error::Setting(format!("endpoint '{endpoint}': {error}")))?
             .connect_timeout(Duration::from_millis(self.try_ms))
             .tcp_nodelay(true);
-        let (tls, name) = (self.tls.clone(), self.server_name.clone());
+        let (tls, name, proxy) = (self.tls.clone(), self.server_name.clone(), self.proxy.clone());
         let address = endpoint.to_owned();
         let connector = tower::service_fn(move |_: Uri| {
-            let (tls, name, address) = (tls.clone(), name.clone(), address.clone());
-            async move { connect(&address, tls, name).await.map(TokioIo::new) }
+            let (tls, name, address, proxy) = (tls.clone(), name.clone(), address.clone(), proxy.clone());
+            async move {
+                let stream = match &proxy {
+                    Some(proxy) => proxy.connect(&address).await?,
+                    None => TcpStream::connect(&address).await?,
+                };
+                connect(stream, &address, tls, name).await.map(TokioIo::new)
+            }
         });
         target.connect_with_connector(connector).await.map_err(|error| {
             let mut cause: &dyn std::error::Error = &error;
@@ -100,12 +122,38 @@ impl ClientSettings {
 trait Duplex: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Duplex for T {}
 
+impl Proxy {
+    /// A stream to an address by the proxy.
+    async fn connect(&self, address: &str) -> std::io::Result<TcpStream> {
+        let mut stream = TcpStream::connect(&self.address).await?;
+        let authorization = self.authorization.as_ref();
+        let authorization =
+            authorization.map(|text| format!("proxy-authorization: {text}\r\n")).unwrap_or_default();
+        let request = format!("CONNECT {address} HTTP/1.1\r\nhost: {address}\r\n{authorization}\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            if answer.len() >= PROXY_ANSWER_BYTES_MAX {
+                return Err(std::io::Error::other(format!("the proxy {} says too much", self.address)));
+            }
+            // One at a time: what comes behind is the endpoint's.
+            answer.push(stream.read_u8().await?);
+        }
+        let status = String::from_utf8_lossy(&answer);
+        let line = status.lines().next().unwrap_or_default();
+        match line.split(' ').nth(1) {
+            Some("200") => Ok(stream),
+            _ => Err(std::io::Error::other(format!("the proxy {} refuses: {line}", self.address))),
+        }
+    }
+}
+
 async fn connect(
+    stream: TcpStream,
     address: &str,
     tls: Option<Arc<rustls::ClientConfig>>,
     name: Option<String>,
 ) -> std::io::Result<Box<dyn Duplex>> {
-    let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let Some(tls) = tls else { return Ok(Box::new(stream)) };
     let mut config = (*tls).clone();

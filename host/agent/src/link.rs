@@ -13,7 +13,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use weir_base::codec::CodecError;
 use weir_model::Key;
-use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
+use weir_model::local::{Answer, FromSwitch, PortStatus, Question, ToSwitch};
 
 /// First wait for a switch that is not there, milliseconds.
 const RETRY_MIN_MS: u64 = 50;
@@ -162,8 +162,23 @@ impl Link<'_> {
             }
             FromSwitch::Ports(_) => Ok(()),
             FromSwitch::Answer { id, answer } if id & OWN_QUESTION != 0 => self.page(id, answer).await,
+            FromSwitch::Answer { id, answer: Answer::Ports(ports) } => {
+                let answer = Answer::Ports(self.with_problems(ports));
+                self.tell(LinkEvent::Frame(FromSwitch::Answer { id, answer })).await
+            }
             frame => self.tell(LinkEvent::Frame(frame)).await,
         }
+    }
+
+    /// A switch sees that a device is not there; why it cannot be made, its agent knows.
+    fn with_problems(&self, mut ports: Vec<PortStatus>) -> Vec<PortStatus> {
+        let problems = self.shared.problems();
+        for port in ports.iter_mut().filter(|port| !port.up) {
+            if let Some(reason) = problems.get(&port.key) {
+                port.reason.clone_from(reason);
+            }
+        }
+        ports
     }
 
     fn touched(&self, touched: crate::mirror::Touched) {

@@ -1,6 +1,7 @@
 //! The client: what the command line and tests speak to a controller with.
 
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
+use crate::proxy::{Proxies, Proxy};
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList,
     FileWallRequest, FileWallResponse, GroupMember, GroupStatus, IdentityList, KeyChange, NOT_LEADER,
@@ -76,6 +77,9 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct Client {
     agent: ureq::Agent,
+    /// The same by the proxy of the environment.
+    proxied: Option<ureq::Agent>,
+    proxies: Proxies,
     context: Context,
     /// Who is asked.
     current: Mutex<String>,
@@ -93,19 +97,44 @@ impl Client {
             .root_certs(RootCerts::Specific(Arc::new(vec![ca])))
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .build();
-        let agent = ureq::Agent::config_builder()
-            .tls_config(tls)
-            .http_status_as_error(false)
-            .timeout_connect(Some(Duration::from_secs(5)))
-            .build()
-            .into();
+        let proxies = Proxies::from_environment().map_err(ClientError::Answer)?;
+        let agent = |proxy: Option<ureq::Proxy>| -> ureq::Agent {
+            ureq::Agent::config_builder()
+                .tls_config(tls.clone())
+                .http_status_as_error(false)
+                .timeout_connect(Some(Duration::from_secs(5)))
+                .proxy(proxy)
+                .build()
+                .into()
+        };
+        let proxied = match proxies.first() {
+            None => None,
+            Some(proxy) => {
+                let found = ureq::Proxy::new(proxy.url())
+                    .map_err(|error| ClientError::Answer(format!("{}: {error}", proxy.variable)))?;
+                Some(agent(Some(found)))
+            }
+        };
+        let agent = agent(None);
         let current = Mutex::new(context.server.trim_end_matches('/').to_string());
-        Ok(Client { agent, context, current })
+        Ok(Client { agent, proxied, proxies, context, current })
     }
 
     /// The controller that is asked.
     pub fn server(&self) -> String {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The proxy by which a controller is reached, when it is.
+    pub fn proxy(&self) -> Option<&Proxy> {
+        self.proxies.to(&self.server())
+    }
+
+    fn agent(&self, url: &str) -> &ureq::Agent {
+        match (&self.proxied, self.proxies.to(url)) {
+            (Some(proxied), Some(_)) => proxied,
+            _ => &self.agent,
+        }
     }
 
     fn set_server(&self, server: &str) {
@@ -120,7 +149,10 @@ impl Client {
     fn unreachable(&self, error: &ureq::Error) -> ClientError {
         ClientError::Unreachable {
             server: self.server(),
-            reason: error.to_string(),
+            reason: match self.proxy() {
+                Some(proxy) => format!("{error} (by the proxy {} of {})", proxy.address, proxy.variable),
+                None => error.to_string(),
+            },
             may_be_done: !never_sent(error),
         }
     }
@@ -211,7 +243,8 @@ impl Client {
         path: &str,
         limit: Duration,
     ) -> Result<T, ClientError> {
-        let request = self.agent.get(format!("{server}{path}")).header("authorization", self.bearer());
+        let request =
+            self.agent(server).get(format!("{server}{path}")).header("authorization", self.bearer());
         self.read(request.config().timeout_global(Some(limit)).build().call())
     }
 
@@ -221,7 +254,8 @@ impl Client {
 
     fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
         self.at_leader(|| {
-            let request = self.agent.post(self.url(path)).header("authorization", self.bearer());
+            let request =
+                self.agent(&self.server()).post(self.url(path)).header("authorization", self.bearer());
             self.read(request.config().timeout_global(Some(TIMEOUT)).build().send_json(body))
         })
     }
@@ -232,7 +266,8 @@ impl Client {
 
     fn delete_for<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.at_leader(|| {
-            let request = self.agent.delete(self.url(path)).header("authorization", self.bearer());
+            let request =
+                self.agent(&self.server()).delete(self.url(path)).header("authorization", self.bearer());
             self.read(request.config().timeout_global(Some(TIMEOUT)).build().call())
         })
     }
@@ -319,7 +354,8 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn metrics(&self) -> Result<String, ClientError> {
-        let request = self.agent.get(self.url("/metrics")).header("authorization", self.bearer());
+        let request =
+            self.agent(&self.server()).get(self.url("/metrics")).header("authorization", self.bearer());
         let bytes = self.body(request.config().timeout_global(Some(TIMEOUT)).build().call())?;
         String::from_utf8(bytes).map_err(|error| ClientError::Answer(error.to_string()))
     }
@@ -531,7 +567,7 @@ impl Client {
         let query = from.map(|from| format!("?from={from}")).unwrap_or_default();
         let url = self.url(&format!("/v1/watch{query}"));
         let mut answer = self
-            .agent
+            .agent(&self.server())
             .get(url)
             .header("authorization", self.bearer())
             .call()

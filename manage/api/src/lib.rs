@@ -12,6 +12,7 @@ mod backend;
 pub mod client;
 pub mod domains;
 pub mod pki;
+pub mod proxy;
 pub mod server;
 pub mod tls;
 pub mod types;

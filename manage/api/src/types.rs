@@ -73,6 +73,24 @@ pub struct ResourceChange {
     pub id: ResourceId,
     /// What happens.
     pub effect: Effect,
+    /// For an update: the fields that change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<FieldChange>,
+}
+
+/// A field that a change gives another value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FieldChange {
+    /// Path of the field, such as `dhcp.leaseS`.
+    pub field: String,
+    /// What it is; absent when it has no value.
+    #[schema(value_type = Option<Object>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old: Option<serde_json::Value>,
+    /// What it will be; absent when it has no value then.
+    #[schema(value_type = Option<Object>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new: Option<serde_json::Value>,
 }
 
 /// An update of one entry of one switch.
@@ -80,7 +98,7 @@ pub struct ResourceChange {
 pub struct PlannedEntry {
     /// The switch.
     pub target: String,
-    /// The entry, such as `port/7/web`.
+    /// The entry, such as `port/red/web`.
     pub key: String,
     /// `put` or `delete`.
     pub change: String,
@@ -107,6 +125,9 @@ pub struct ApplyResponse {
     pub joined: usize,
     /// Whether all were in force within `waitMs`.
     pub in_force: bool,
+    /// Changed endpoints whose port does not carry traffic within `waitMs`, and why: `red/web at h1: …`. At most 100.
+    #[serde(default)]
+    pub not_ready: Vec<String>,
 }
 
 /// A resource as it is.
@@ -195,9 +216,24 @@ pub struct ActuatorStatus {
     pub waiting: Vec<String>,
     /// Its last refusals; at most 20.
     pub refused: Vec<String>,
+    /// Ports of endpoints that are wanted up and carry no traffic, and why; at most 100.
+    #[serde(default)]
+    pub ports_down: Vec<PortDown>,
+    /// How many there are in all; absent when it was not asked, or did not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports_down_total: Option<usize>,
     /// What its monitor told last; absent when it never told anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthView>,
+}
+
+/// A port that is wanted up and carries no traffic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PortDown {
+    /// The endpoint: `NETWORK/NAME`.
+    pub endpoint: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// What the monitor of a host told last.

@@ -37,8 +37,11 @@ impl Backend for Rote {
                     ApiError::field("network/red", FieldError::new("mtu", "1", error.to_string()))
                 })?;
             }
-            let changes =
-                request.delete.into_iter().map(|id| ResourceChange { id, effect: Effect::Delete }).collect();
+            let changes = request
+                .delete
+                .into_iter()
+                .map(|id| ResourceChange { id, effect: Effect::Delete, fields: Vec::new() })
+                .collect();
             Ok(ApplyResponse {
                 version: (!request.dry_run).then_some(4),
                 changes,
@@ -47,6 +50,7 @@ impl Backend for Rote {
                 switches: 0,
                 joined: 1,
                 in_force: false,
+                not_ready: Vec::new(),
             })
         })
     }

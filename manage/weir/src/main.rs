@@ -1,11 +1,13 @@
 //! `weir`: the one binary. Roles that run for ever (`controller`, `host`, `gateway`, …), the
 //! operator's commands, and the labs and benches.
 //!
-//! Exit codes, for scripts: 0 done; 1 refused or failed; 2 wrong usage; 3 the controller cannot be
-//! reached; 4 the answer is no (`diff` found differences, `trace` does not arrive).
+//! Exit codes, for scripts, are in [`exit`].
 
+#[macro_use]
+mod print;
 mod bench;
 mod cli;
+mod exit;
 mod lab;
 mod roles;
 
@@ -38,16 +40,33 @@ fn log() {
 }
 
 fn main() -> ExitCode {
-    let arguments = cli::Arguments::parse();
+    let arguments = match cli::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(told) => return told_by_the_reader(&told),
+    };
     log();
     if arguments.ends_quietly() {
         sigpipe::reset();
+        print::end_when_broken();
     }
-    match cli::run(arguments) {
+    let code = match cli::run(arguments) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("weir: {failure}");
-            ExitCode::from(failure.code())
+            tell!("weir: {failure}");
+            failure.exit().into()
+        }
+    };
+    print::finish(code).0
+}
+
+/// Help, the version, or what is wrong with the command line.
+fn told_by_the_reader(told: &clap::Error) -> ExitCode {
+    let code = if told.use_stderr() { exit::Exit::Usage } else { exit::Exit::Done };
+    match told.print() {
+        Ok(()) => print::finish(code.into()).0,
+        Err(error) => {
+            tell!("weir: standard output: {error}");
+            exit::Exit::Failed.into()
         }
     }
 }

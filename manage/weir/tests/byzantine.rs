@@ -127,7 +127,7 @@ fn every_member_takes_what_is_asked_and_three_are_too_few() {
         }
     }
     assert!(lab.ok(&["group", "list"]).contains("Group of 4 controllers; 1 may lie"));
-    let refused = lab.weir(&["group", "remove", "4"]);
+    let refused = lab.weir(&["group", "remove", "4", "--yes"]);
     let said = crate::lab::text(&refused.stderr);
     assert!(!refused.status.success() && said.contains("3 controllers would be left"), "{said}");
 }
@@ -270,7 +270,7 @@ fn one_lies_and_members_come_and_go_under_load_and_are_killed_meanwhile() {
     assert!(lab.ok(&["get", "networks"]).contains("said-by-five"));
 
     // One less; another one dies meanwhile.
-    change(&lab, &["group", "remove", "3"], &[1, 2, 4, 5], &["c1", "c4", "c5"], || lab.kill("c2"));
+    change(&lab, &["group", "remove", "3", "--yes"], &[1, 2, 4, 5], &["c1", "c4", "c5"], || lab.kill("c2"));
     writer.goes_on();
     wait_ended(&lab, "c3", "no member of the group any more");
     lab.start("c2");
@@ -285,7 +285,7 @@ fn one_lies_and_members_come_and_go_under_load_and_are_killed_meanwhile() {
     wait("c4 to follow into the epoch that it missed", || members_at(&lab, "c4") == [1, 2, 3, 4, 5]);
 
     // And the fifth goes.
-    change(&lab, &["group", "remove", "5"], &[1, 2, 3, 4], &["c1", "c2", "c3", "c4"], || {});
+    change(&lab, &["group", "remove", "5", "--yes"], &[1, 2, 3, 4], &["c1", "c2", "c3", "c4"], || {});
     wait_ended(&lab, "c5", "no member of the group any more");
     wait_whole(&lab);
     newcomer(&lab, &extra, 39);

@@ -355,7 +355,7 @@ fn members_come_and_go_and_one_without_its_disk_comes_back() {
     lab.start("c4");
     add(&lab, 4);
     writer.goes_on();
-    lab.ok(&["group", "remove", "3"]);
+    lab.ok(&["group", "remove", "3", "--yes"]);
     lab.kill("c3");
     writer.goes_on();
     assert!(lab.ok(&["group", "list"]).contains("Group of 3 controllers"));
@@ -371,7 +371,7 @@ fn members_come_and_go_and_one_without_its_disk_comes_back() {
     lab.ok(&["lab", "start", "c3", "three-controllers", "--instance", "9", "--join-group"]);
     add(&lab, 3);
     writer.goes_on();
-    lab.ok(&["group", "remove", "4"]);
+    lab.ok(&["group", "remove", "4", "--yes"]);
     lab.kill("c4");
     wait_whole(&lab);
 

@@ -156,7 +156,7 @@ fn a_controller_changes_its_own(lab: &Lab) {
 fn one_is_revoked(lab: &Lab, extra: &Extra, echo: &crate::echo::Echo) {
     let stolen = Stolen::from(lab, extra, "h3");
     assert_eq!(stolen.taken_by(lab), 4);
-    lab.ok(&["identity", "revoke", "h3", "--reason", "stolen from the rack"]);
+    lab.ok(&["identity", "revoke", "h3", "--reason", "stolen from the rack", "--yes"]);
     let gone = || lab.switches().iter().any(|one| one.name == "h3" && !one.connected);
     wait("the sessions of h3 to end", gone);
     wait("its certificate to be refused by all", || stolen.taken_by(lab) == 0);

@@ -15,6 +15,7 @@ mod chaos;
 /// The checker of histories, shared with the store's own tests.
 #[path = "../../../control/rpc/tests/suite/checker.rs"]
 mod checker;
+mod cli;
 mod crashes;
 mod domains;
 mod echo;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// Kills and reaps the controller also when an assertion fails.
-struct Controller {
+pub struct Controller {
     process: Child,
     context: PathBuf,
 }
@@ -19,11 +19,21 @@ impl Drop for Controller {
     }
 }
 
-fn free_address() -> SocketAddr {
+pub fn free_address() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
 impl Controller {
+    /// One that begins in a folder.
+    pub fn begin(state: &Path) -> Controller {
+        Controller::start(state, free_address())
+    }
+
+    /// The context that it wrote.
+    pub fn context(&self) -> &Path {
+        &self.context
+    }
+
     fn start(state: &Path, api: SocketAddr) -> Controller {
         let context = state.join("admin.json");
         let session = free_address();

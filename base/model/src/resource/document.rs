@@ -1,6 +1,6 @@
 //! JSON documents to resources, with errors that name the field.
 
-use super::{FieldError, Kind, Resource};
+use super::{FieldError, Kind, Resource, words};
 use serde_json::Value;
 
 /// Most fields of one object that are looked through for the wrong one.
@@ -50,7 +50,10 @@ fn explain(mut whole: Value, message: &str) -> FieldError {
         path.push(missing.to_string());
         return FieldError::new(path.join("."), "", "it must be given");
     }
-    let value = at(&mut whole, &path).map_or_else(String::new, |value| shown(&value.to_string()));
+    let value = at(&mut whole, &path).map_or_else(String::new, |value| match value {
+        Value::String(text) => shown(text),
+        value => shown(&value.to_string()),
+    });
     if !whole.is_object() {
         return FieldError::new(
             "document",
@@ -65,11 +68,23 @@ fn explain(mut whole: Value, message: &str) -> FieldError {
         return FieldError::new("kind", kind, kinds.join(", "));
     }
     if path.is_empty() {
-        return FieldError::new("document", value, message);
+        return FieldError::new("document", value, words::allowed(message));
     }
     match message.split_once("`, expected ").filter(|_| message.starts_with("unknown field")) {
-        Some((_, known)) => FieldError::new(path.join("."), value, format!("no such field, but {known}")),
-        None => FieldError::new(path.join("."), value, message),
+        Some((_, known)) => FieldError::new(
+            path.join("."),
+            value,
+            format!("there is no such field, but {}", words::listed(known)),
+        ),
+        None => FieldError::new(path.join("."), value, without_value(message)),
+    }
+}
+
+/// What is allowed, where a text's own reader says the whole: field, value and that.
+fn without_value(message: &str) -> String {
+    match message.split_once("' is not allowed: ").or_else(|| message.split_once("' is not a name: ")) {
+        Some((_, allowed)) => allowed.to_owned(),
+        None => words::allowed(message),
     }
 }
 

@@ -135,3 +135,117 @@ fn a_virtual_machine_has_a_socket_and_a_container_a_device() {
         assert_eq!(Resource::from_text(&with(wrong)).unwrap_err().field, field, "{wrong}");
     }
 }
+
+fn read(json: &str) -> (Resource, serde_json::Value) {
+    let document: serde_json::Value = serde_json::from_str(json).unwrap();
+    (Resource::from_document(&document).unwrap(), document)
+}
+
+#[test]
+fn what_is_reserved_is_refused_at_the_door_and_still_read() {
+    let subnet = |rest: &str| format!(r#"{{"kind":"subnet","network":"red","name":"a",{rest}}}"#);
+    let endpoint = |address: &str| {
+        format!(r#"{{"kind":"endpoint","network":"red","name":"a","subnet":"s","addresses":["{address}"]}}"#)
+    };
+    for (wrong, field) in [
+        (subnet(r#""v4":"240.0.0.0/8""#), "v4"),
+        (subnet(r#""v4":"255.0.0.0/24""#), "v4"),
+        (subnet(r#""v4":"010.1.0.0/24""#), "v4"),
+        (subnet(r#""v6":"::/64""#), "v6"),
+        (subnet(r#""v6":"::ffff:0:0/96""#), "v6"),
+        (endpoint("240.0.0.1"), "addresses"),
+        (endpoint("::ffff:10.0.0.1"), "addresses"),
+        (endpoint("::5"), "addresses"),
+    ] {
+        let (resource, document) = read(&wrong);
+        let error = resource.admit(&document).unwrap_err();
+        assert_eq!(error.field, field, "{wrong}: {error}");
+    }
+    for right in [
+        subnet(r#""v4":"10.1.0.0/24","v6":"fd00:1::/64""#),
+        subnet(r#""v4":"100.64.0.0/10","v6":"2001:db8::/48""#),
+        subnet(r#""v6":"64:ff9b:1::/48""#).replace("64:ff9b:1::", "fc00::"),
+        endpoint("10.0.0.10"),
+        endpoint("0:0:0:0:0:0:0:5").replace("0:0:0:0:0:0:0:5", "fd00::5"),
+        r#"{"kind":"network","name":"red"}"#.to_owned(),
+        r#"{"kind":"route","network":"red","name":"r","prefix":"::/0","nextHop":"drop"}"#.to_owned(),
+    ] {
+        let (resource, document) = read(&right);
+        resource.admit(&document).unwrap_or_else(|error| panic!("{right}: {error}"));
+    }
+}
+
+#[test]
+fn the_order_of_a_set_says_nothing() {
+    let endpoint = |addresses: &str, tags: &str| {
+        read(&format!(
+            r#"{{"kind":"endpoint","network":"red","name":"a","subnet":"s","addresses":[{addresses}],"tags":[{tags}]}}"#
+        ))
+        .0
+    };
+    let one = endpoint(r#""10.0.0.5","fd00::5""#, r#""a","b""#);
+    let other = endpoint(r#""fd00::5","10.0.0.5""#, r#""b","a""#);
+    assert!(one != other && one.says_the_same(&other) && one.differences(&other).is_empty());
+    let third = endpoint(r#""10.0.0.6""#, r#""a","b""#);
+    assert!(!one.says_the_same(&third));
+    let [(field, before, after)] = &one.differences(&third)[..] else { panic!() };
+    assert_eq!(field, "addresses");
+    assert_eq!(before.as_ref().unwrap(), &serde_json::json!(["10.0.0.5", "fd00::5"]));
+    assert_eq!(after.as_ref().unwrap(), &serde_json::json!(["10.0.0.6"]));
+    let rule = |ports: &str| {
+        read(&format!(
+            r#"{{"kind":"firewall-rule","network":"red","name":"r","direction":"ingress","action":"allow","protocol":"tcp","ports":[{ports}]}}"#
+        ))
+        .0
+    };
+    assert!(rule(r#""80","443""#).says_the_same(&rule(r#""443","80""#)));
+    assert!(!rule(r#""80","443""#).says_the_same(&rule(r#""80""#)));
+    let balancer = |members: &str| {
+        read(&format!(
+            r#"{{"kind":"balancer","network":"red","name":"b","address":"10.0.0.9","services":[{{"protocol":"tcp","port":80}}],"members":[{members}]}}"#
+        ))
+        .0
+    };
+    assert!(!balancer(r#""a","b""#).says_the_same(&balancer(r#""b","a""#)), "they take turns as they stand");
+}
+
+#[test]
+fn errors_speak_of_documents_and_say_a_thing_once() {
+    let cases = [
+        (
+            r#"{"kind":"network","name":"red","mtu":70000}"#,
+            "mtu: '70000' is not allowed: a whole number from 0 to 65535",
+        ),
+        (
+            r#"{"kind":"network","name":"red","mtu":"big"}"#,
+            "mtu: 'big' is not allowed: a whole number from 0 to 65535",
+        ),
+        (
+            r#"{"kind":"network","name":"red","ingress":"maybe"}"#,
+            "ingress: 'maybe' is not allowed: allow or deny",
+        ),
+        (
+            r#"{"kind":"network","name":"red","externalAccess":"yes"}"#,
+            "externalAccess: 'yes' is not allowed: true or false",
+        ),
+        (r#"{"kind":"network","name":7}"#, "name: '7' is not allowed: a text"),
+        (r#"{"kind":"network","name":"Red"}"#, "name: 'Red' is not allowed: use 1 to 63 of a-z"),
+        (
+            r#"{"kind":"firewall-rule","network":"red","name":"r","direction":"ingress","action":"allow","ports":["x"]}"#,
+            "a port such as",
+        ),
+        (
+            r#"{"kind":"endpoint","network":"red","name":"a","subnet":"s","tags":"web"}"#,
+            "tags: 'web' is not allowed: a list",
+        ),
+    ];
+    for (json, wanted) in cases {
+        let document: serde_json::Value = serde_json::from_str(json).unwrap();
+        let said = Resource::from_document(&document).unwrap_err().to_string();
+        assert!(said.contains(wanted), "{json}: {said}");
+        for word in ["u16", "variant", "expected", "invalid type", "sequence", "struct"] {
+            assert!(!said.contains(word), "'{word}' in: {said}");
+        }
+        assert_eq!(said.matches("is not allowed").count(), 1, "{said}");
+    }
+}

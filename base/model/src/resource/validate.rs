@@ -28,6 +28,11 @@ fn check(right: bool, field: &str, value: impl fmt::Display, allowed: &str) -> R
     if right { Ok(()) } else { Err(FieldError::new(field, value, allowed)) }
 }
 
+/// How many there are, where that is what is wrong.
+pub(super) fn counted(count: usize) -> String {
+    format!("{count} of them")
+}
+
 pub(super) fn validate(resource: &Resource) -> Result<(), FieldError> {
     match resource {
         Resource::Network(network) => {
@@ -67,9 +72,19 @@ fn validate_subnet(subnet: &Subnet) -> Result<(), FieldError> {
     }
     let dhcp = &subnet.dhcp;
     check((60..=86_400 * 30).contains(&dhcp.lease_s), "dhcp.leaseS", dhcp.lease_s, "60 seconds to 30 days")?;
-    check(dhcp.dns_servers.len() <= 4, "dhcp.dnsServers", dhcp.dns_servers.len(), "at most 4 servers")?;
-    check(dhcp.ntp_servers.len() <= 4, "dhcp.ntpServers", dhcp.ntp_servers.len(), "at most 4 servers")?;
-    check(dhcp.search.len() <= 6, "dhcp.search", dhcp.search.len(), "at most 6 domains")?;
+    check(
+        dhcp.dns_servers.len() <= 4,
+        "dhcp.dnsServers",
+        counted(dhcp.dns_servers.len()),
+        "at most 4 servers",
+    )?;
+    check(
+        dhcp.ntp_servers.len() <= 4,
+        "dhcp.ntpServers",
+        counted(dhcp.ntp_servers.len()),
+        "at most 4 servers",
+    )?;
+    check(dhcp.search.len() <= 6, "dhcp.search", counted(dhcp.search.len()), "at most 6 domains")?;
     for domain in &dhcp.search {
         let right = domain.len() <= 253 && domain.split('.').all(|label| Label::new(label).is_ok());
         check(
@@ -86,7 +101,12 @@ fn validate_endpoint(endpoint: &Endpoint) -> Result<(), FieldError> {
     if let Some(mac) = endpoint.mac {
         check(mac.is_unicast() && mac.0 != [0; 6], "mac", mac, "a unicast address that is not all zero")?;
     }
-    check(endpoint.addresses.len() <= ADDRESSES_MAX, "addresses", endpoint.addresses.len(), "at most 16")?;
+    check(
+        endpoint.addresses.len() <= ADDRESSES_MAX,
+        "addresses",
+        counted(endpoint.addresses.len()),
+        "at most 16",
+    )?;
     let mut seen = BTreeSet::new();
     for address in &endpoint.addresses {
         let host = !address.is_multicast() && !address.is_unspecified() && !address.is_loopback();
@@ -98,7 +118,7 @@ fn validate_endpoint(endpoint: &Endpoint) -> Result<(), FieldError> {
         )?;
         check(seen.insert(*address), "addresses", address, "each address once")?;
     }
-    check(endpoint.tags.len() <= TAGS_MAX, "tags", endpoint.tags.len(), "at most 32 tags")?;
+    check(endpoint.tags.len() <= TAGS_MAX, "tags", counted(endpoint.tags.len()), "at most 32 tags")?;
     endpoint.attachment.as_ref().map_or(Ok(()), validate_attachment)
 }
 
@@ -143,12 +163,12 @@ fn validate_rule(rule: &FirewallRule) -> Result<(), FieldError> {
     check(
         rule.ports.is_empty() || has_ports,
         "ports",
-        rule.ports.len(),
+        counted(rule.ports.len()),
         "ports only with protocol tcp or udp",
     )?;
-    check(rule.ports.len() <= RULE_ITEMS_MAX, "ports", rule.ports.len(), "at most 64 ranges")?;
-    check(rule.peers.len() <= RULE_ITEMS_MAX, "peers", rule.peers.len(), "at most 64 peers")?;
-    check(rule.targets.len() <= TAGS_MAX, "targets", rule.targets.len(), "at most 32 tags")?;
+    check(rule.ports.len() <= RULE_ITEMS_MAX, "ports", counted(rule.ports.len()), "at most 64 ranges")?;
+    check(rule.peers.len() <= RULE_ITEMS_MAX, "peers", counted(rule.peers.len()), "at most 64 peers")?;
+    check(rule.targets.len() <= TAGS_MAX, "targets", counted(rule.targets.len()), "at most 32 tags")?;
     for peer in &rule.peers {
         if let Peer::Prefix(net) = peer {
             let wanted = format!("a prefix without host bits, here {}", net.trunc());

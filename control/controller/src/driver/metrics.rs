@@ -131,6 +131,8 @@ fn scheduler(text: &mut String, counters: &SchedulerCounters) {
         ("acks_ahead", counters.acks_ahead),
         ("refused", counters.refused),
         ("retried", counters.retried),
+        ("rings_cut", counters.rings_cut),
+        ("rings_kept", counters.rings_kept),
         ("tombstones_forgotten", counters.tombstones_forgotten),
     ];
     put(text, "updates_total", "counter", "What became of updates.", &by("what", &updates));

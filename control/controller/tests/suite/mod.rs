@@ -5,5 +5,6 @@ mod endorsed;
 mod frames;
 mod learned;
 mod recovery;
+mod renames;
 mod sessions;
 mod simulation;

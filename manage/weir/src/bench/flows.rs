@@ -270,18 +270,15 @@ impl Numbers {
 }
 
 async fn print_sizes(data: &Controller, works: &[Work], numbers: &mut Numbers) -> Result<(), Failure> {
-    println!(
-        "{:<11}{:<6}request and reply bytes of each operation = sum; the paper's below",
-        "workload", "form"
-    );
+    say!("{:<11}{:<6}request and reply bytes of each operation = sum; the paper's below", "workload", "form");
     for work in works {
         for form in &Form::ALL[..5] {
             let all = Sizes::default();
             let data = Controller { sizes: Some(all.clone()), ..data.clone() };
             work.flow(&data, *form, numbers.take(1)).await?;
             let all = all.lock().unwrap_or_else(PoisonError::into_inner);
-            println!("{:<11}{:<6}{}", work.name(), form.word(), text(&all));
-            println!("{:<11}{:<6}{}", "", "paper", text(work.paper(*form)));
+            say!("{:<11}{:<6}{}", work.name(), form.word(), text(&all));
+            say!("{:<11}{:<6}{}", "", "paper", text(work.paper(*form)));
         }
     }
     Ok(())
@@ -350,11 +347,11 @@ impl Flows {
         for (at, form) in Form::ALL.iter().enumerate() {
             let (name, word) = (work.name(), form.word());
             let (flows, p90) = (of(at, |one| one.0), of(at, |one| one.1));
-            println!(
+            say!(
                 "RESULT flows {name}-{word}-throughput weir={flows:.0}/s init={plain:.0}/s ratio={:.2}",
                 flows / plain
             );
-            println!(
+            say!(
                 "RESULT flows {name}-{word}-p90 weir={p90:.2}ms init={plain_p90:.2}ms ratio={:.2}",
                 p90 / plain_p90
             );

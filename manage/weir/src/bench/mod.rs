@@ -81,7 +81,7 @@ impl Bench {
                 completion::Completion::usual().run()?;
                 upgrade::Upgrade::usual().run()?;
                 match vm::Vm::usual().run() {
-                    Err(Failure::Missing(reason)) => println!("NOT RUN bench vm: {reason}"),
+                    Err(Failure::Missing(reason)) => say!("NOT RUN bench vm: {reason}"),
                     ran => {
                         ran?;
                     }

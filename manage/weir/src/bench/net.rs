@@ -53,7 +53,7 @@ impl Net {
         };
         let mut report = run(paths, "weir", &options)?;
         report.not_run.extend(missing);
-        println!("{}", report.terminal());
+        say!("{}", report.terminal());
         report.write(&self.results)?;
         Ok(ExitCode::SUCCESS)
     }

@@ -105,14 +105,14 @@ impl Scale {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let mut runs = Vec::new();
         for number in 1..=self.runs {
-            println!("run {number} of {}", self.runs);
+            say!("run {number} of {}", self.runs);
             runs.push(self.once()?);
         }
         let table = report(&runs);
         std::fs::create_dir_all(&self.results)
             .and_then(|()| std::fs::write(self.results.join("scale.md"), &table))
             .map_err(Failure::io(self.results.display().to_string()))?;
-        println!("{table}");
+        say!("{table}");
         Ok(ExitCode::SUCCESS)
     }
 
@@ -158,12 +158,12 @@ impl Scale {
             let sessions = sessions.clone();
             runtime.spawn(async move {
                 if let Err(reason) = host.serve(&sessions).await {
-                    eprintln!("{}: {reason}", host.name);
+                    tell!("{}: {reason}", host.name);
                 }
             });
         }
         wait("every session", || Ok(client.status()?.actuators.iter().all(|one| one.connected)))?;
-        println!("{} hosts and a gateway are joined and connected", self.hosts);
+        say!("{} hosts and a gateway are joined and connected", self.hosts);
         let idle_kib = controller.memory_kib("VmRSS")?;
         self.apply(&client, &controller, idle_kib)
     }
@@ -219,9 +219,12 @@ impl Scale {
         let mib = |kib: u64| kib as f64 / 1024.0;
         let metrics = client.metrics()?;
         let at = |sorted: &[f64], share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
-        println!(
+        say!(
             "{} endpoints over {} hosts: {} updates on {} switches",
-            self.endpoints, self.hosts, applied.updates_total, applied.switches
+            self.endpoints,
+            self.hosts,
+            applied.updates_total,
+            applied.switches
         );
         Ok([
             accepted_ms,
@@ -284,7 +287,7 @@ fn report(runs: &[Run]) -> String {
         let mut all: Vec<f64> = runs.iter().map(|run| run[number]).collect();
         all.sort_by(f64::total_cmp);
         let (least, median, most) = (all[0], all[all.len() / 2], all[all.len() - 1]);
-        println!("RESULT scale {name} weir={median:.digits$}{unit}");
+        say!("RESULT scale {name} weir={median:.digits$}{unit}");
         let range = format!("{least:.digits$}-{most:.digits$}");
         rows.push(vec![name.replace('_', " "), format!("{median:.digits$}"), range, unit.to_string()]);
     }

@@ -158,7 +158,7 @@ fn resources(rounds: u32, sender: &Netns) -> Vec<Value> {
 
 impl Up {
     fn bring(kind: Kind, scope: &Scope, rounds: u32) -> Result<Up, Failure> {
-        println!("bringing up {} ({})", kind.lab, kind.word);
+        say!("bringing up {} ({})", kind.lab, kind.word);
         lab(kind, &[&["up", kind.lab, "--no-checks"], kind.more].concat())?;
         let folder = PathBuf::from(format!("/run/weir-lab/{}-{}", kind.lab, kind.instance));
         let client = |name: &str| {
@@ -253,7 +253,7 @@ impl Setup {
             }
         }
         let disk = rustix::fs::statfs("/run").map_err(wrong)?.f_type;
-        println!("logs and journals in {}", if disk == TMPFS { "memory (tmpfs)" } else { "files of /run" });
+        say!("logs and journals in {}", if disk == TMPFS { "memory (tmpfs)" } else { "files of /run" });
         report(&labs)?;
         Ok(ExitCode::SUCCESS)
     }
@@ -275,7 +275,7 @@ fn report(labs: &[Up]) -> Result<(), Failure> {
                     _ => percentile(values, of),
                 };
                 let (own, other) = (figure(own), figure(other));
-                println!(
+                say!(
                     "RESULT setup {kind}-{}-{word} weir={own:.2}ms {}={other:.2}ms ratio={:.2}",
                     up.kind.word,
                     base.kind.word,
@@ -283,7 +283,7 @@ fn report(labs: &[Up]) -> Result<(), Failure> {
                 );
             }
         }
-        println!("{}: {} known, {} sought", up.kind.word, up.measured.heard.len(), up.measured.sought.len());
+        say!("{}: {} known, {} sought", up.kind.word, up.measured.heard.len(), up.measured.sought.len());
         let answered = median(up.measured.heard.iter().copied());
         report_steps(
             up.kind.word,

@@ -63,7 +63,7 @@ impl Steps {
 /// Where switches need no signature of the group before they act, there is no time for it.
 pub fn report_steps(word: &str, waits_for_signature: bool, response_ms: f64, steps: &Steps) {
     let print = |metric: &str, own: f64, paper: f64| {
-        println!(
+        say!(
             "RESULT setup {metric}-{word} weir={own:.2}ms rosco-paper={paper:.2}ms ratio={:.2}",
             own / paper
         );

@@ -243,28 +243,19 @@ impl Measured {
     fn report(&self, what: &str, goal_ms: f64, paper: Option<f64>) {
         let worst = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
         let (own, quiet) = (median(self.gaps.iter().copied()), median(self.quiet.iter().copied()));
-        println!(
-            "RESULT upgrade {what}-median weir={own:.2}ms goal={goal_ms:.0}ms ratio={:.2}",
-            own / goal_ms
-        );
-        println!(
+        say!("RESULT upgrade {what}-median weir={own:.2}ms goal={goal_ms:.0}ms ratio={:.2}", own / goal_ms);
+        say!(
             "RESULT upgrade {what}-worst weir={:.2}ms goal={goal_ms:.0}ms ratio={:.2}",
             worst(&self.gaps),
             worst(&self.gaps) / goal_ms
         );
-        println!(
-            "RESULT upgrade {what}-median weir={own:.2}ms nothing={quiet:.2}ms ratio={:.2}",
-            own / quiet
-        );
+        say!("RESULT upgrade {what}-median weir={own:.2}ms nothing={quiet:.2}ms ratio={:.2}", own / quiet);
         if let Some(paper) = paper {
-            println!(
-                "RESULT upgrade {what}-median weir={own:.2}ms paper={paper:.0}ms ratio={:.3}",
-                own / paper
-            );
+            say!("RESULT upgrade {what}-median weir={own:.2}ms paper={paper:.0}ms ratio={:.3}", own / paper);
         }
         let list = |values: &[f64]| values.iter().map(|ms| format!("{ms:.1}")).collect::<Vec<_>>().join(" ");
-        println!("{what}: {} events, gaps in ms: {}", self.gaps.len(), list(&self.gaps));
-        println!("{what}: as long without one: {}", list(&self.quiet));
+        say!("{what}: {} events, gaps in ms: {}", self.gaps.len(), list(&self.gaps));
+        say!("{what}: as long without one: {}", list(&self.quiet));
     }
 }
 
@@ -302,7 +293,7 @@ impl Upgrade {
             upgrades.event(&prober, || upgrade(&own, run, program))?;
         }
         let (sent, lost) = prober.end();
-        println!("probes through {} upgrades: {sent} sent, {lost} lost", self.rounds);
+        say!("probes through {} upgrades: {sent} sent, {lost} lost", self.rounds);
         let prober = Prober::begin(&ends)?;
         let mut crashes = Measured::default();
         for round in 0..self.crashes {
@@ -315,12 +306,12 @@ impl Upgrade {
         if self.crashes > 0 {
             crashes.report("crash", 200.0, None);
         }
-        println!(
+        say!(
             "RESULT upgrade probes-lost weir={lost} sent={sent} ratio={:.6}",
             lost as f64 / sent.max(1) as f64
         );
-        println!("probes through {} crashes: {crash_sent} sent, {crash_lost} lost", self.crashes);
-        println!("TCP: {echoed} round trips of one, {alive} of {IDLE} idle connections alive in the end");
+        say!("probes through {} crashes: {crash_sent} sent, {crash_lost} lost", self.crashes);
+        say!("TCP: {echoed} round trips of one, {alive} of {IDLE} idle connections alive in the end");
         weir.tear_down()?;
         if alive < IDLE {
             return Err(wrong(format!("{} connections did not survive", IDLE - alive)));

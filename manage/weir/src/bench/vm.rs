@@ -213,7 +213,7 @@ fn turn(backend: Backend, folder: &Path, bridged: &Netns, measured: &mut Measure
 fn report(measured: &[Measured; 3]) {
     let all = |values: &[f64]| median(values.iter().copied());
     for (backend, one) in Backend::ALL.iter().zip(measured) {
-        println!(
+        say!(
             "{}: round trip {:.3} ms, TCP {:.0} Mbit/s (medians of {} turns); 16 MiB compared in each",
             backend.name(),
             all(&one.round_trip_ms),
@@ -224,8 +224,8 @@ fn report(measured: &[Measured; 3]) {
     let [own, peers @ ..] = measured;
     for (backend, peer) in Backend::ALL[1..].iter().zip(peers) {
         let (a, b) = (all(&own.round_trip_ms), all(&peer.round_trip_ms));
-        println!("RESULT vm round-trip weir={a:.3}ms {}={b:.3}ms ratio={:.2}", backend.name(), a / b);
+        say!("RESULT vm round-trip weir={a:.3}ms {}={b:.3}ms ratio={:.2}", backend.name(), a / b);
         let (a, b) = (all(&own.mbit_per_s), all(&peer.mbit_per_s));
-        println!("RESULT vm tcp weir={a:.0}Mbit/s {}={b:.0}Mbit/s ratio={:.2}", backend.name(), a / b);
+        say!("RESULT vm tcp weir={a:.0}Mbit/s {}={b:.0}Mbit/s ratio={:.2}", backend.name(), a / b);
     }
 }

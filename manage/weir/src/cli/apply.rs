@@ -2,19 +2,23 @@
 
 use super::input::{self, Document};
 use super::output::{self, Format};
-use super::{Failure, NO, Output, parse_id};
+use super::{Failure, Output, consent, parse_id};
+use crate::exit::Exit;
 use clap::Args;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use weir_api::client::{Client, ClientError};
-use weir_api::types::{ApplyRequest, ApplyResponse, Effect};
-use weir_model::resource::ResourceId;
+use weir_api::client::Client;
+use weir_api::types::{ApplyRequest, ApplyResponse, Effect, FieldChange, ResourceChange};
+use weir_model::resource::{Kind, ResourceId};
 
-/// Most planned entries shown.
+/// Most planned entries shown without `--all`.
 const ENTRIES_SHOWN: usize = 20;
+/// Most resources to create or to change that are shown without `--all`. Those that go are shown all: a person must see them.
+const CHANGES_SHOWN: usize = 200;
+/// Longest value of a field that is shown, characters.
+const VALUE_SHOWN: usize = 120;
 
 #[derive(Debug, Args)]
 pub(super) struct Apply {
@@ -24,11 +28,8 @@ pub(super) struct Apply {
     /// Delete every resource that the files do not name
     #[arg(long)]
     replace_all: bool,
-    /// Only show what would happen
-    #[arg(long)]
-    dry_run: bool,
     #[command(flatten)]
-    consent: Consent,
+    how: How,
     #[command(flatten)]
     output: Output,
 }
@@ -36,21 +37,28 @@ pub(super) struct Apply {
 #[derive(Debug, Args)]
 pub(super) struct Delete {
     /// Kind of the resources
-    kind: String,
+    #[arg(required_unless_present = "files")]
+    kind: Option<String>,
     /// NETWORK/NAME, or NAME of a network
-    #[arg(required = true)]
+    #[arg(required_unless_present = "files")]
     names: Vec<String>,
-    /// Only show what would happen
-    #[arg(long)]
-    dry_run: bool,
+    /// Delete what YAML or JSON files or folders name instead; '-' is the standard input
+    #[arg(short, long = "file", value_name = "FILE", conflicts_with_all = ["kind", "names"])]
+    files: Vec<PathBuf>,
     #[command(flatten)]
-    consent: Consent,
+    how: How,
     #[command(flatten)]
     output: Output,
 }
 
 #[derive(Debug, Args)]
-struct Consent {
+struct How {
+    /// Only show what would happen
+    #[arg(long)]
+    dry_run: bool,
+    /// Show everything that changes, however much
+    #[arg(long)]
+    all: bool,
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
@@ -67,6 +75,8 @@ pub(super) struct Diff {
     /// Count every resource that the files do not name as to be deleted
     #[arg(long)]
     replace_all: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 impl Apply {
@@ -77,24 +87,28 @@ impl Apply {
             replace_all: self.replace_all,
             ..ApplyRequest::default()
         };
-        change(client, request, self.dry_run, &self.consent, self.output)
+        change(client, request, &self.how, self.output)
     }
 }
 
 impl Delete {
     pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
-        let delete =
-            self.names.iter().map(|name| parse_id(&self.kind, name)).collect::<Result<Vec<_>, Failure>>()?;
+        let delete = match &self.kind {
+            Some(kind) => self.names.iter().map(|name| parse_id(kind, name)).collect::<Result<_, _>>()?,
+            None => {
+                let documents = input::read(&self.files)?;
+                documents.iter().map(|document| document.resource.id()).collect()
+            }
+        };
         let request = ApplyRequest { delete, ..ApplyRequest::default() };
-        change(client, request, self.dry_run, &self.consent, self.output)
+        change(client, request, &self.how, self.output)
     }
 }
 
 fn change(
     client: &Client,
     request: ApplyRequest,
-    dry_run: bool,
-    consent: &Consent,
+    how: &How,
     Output { output }: Output,
 ) -> Result<ExitCode, Failure> {
     let planned = client.apply(&ApplyRequest { dry_run: true, ..request.clone() })?;
@@ -102,20 +116,29 @@ fn change(
         missing(&planned)?;
     }
     let nothing = planned.changes.iter().all(|change| change.effect == Effect::Unchanged);
-    if dry_run || nothing {
-        output::print(output, &planned, || show_plan(&planned))?;
-        return Ok(ExitCode::SUCCESS);
+    if how.dry_run || nothing {
+        output::print(output, &planned, || show_plan(&planned, how.all))?;
+        return Ok(Exit::Done.into());
     }
     if output == Format::Table {
-        show_plan(&planned);
+        show_plan(&planned, how.all);
     }
-    if !consent.yes && !ask("Apply?")? {
-        return Err(Failure::Input("nothing was changed".to_string()));
+    if !how.yes {
+        consent::agreed("Apply?")?;
     }
-    let done = client.apply(&ApplyRequest { wait_ms: consent.wait_s * 1000, ..request })?;
-    let waited = consent.wait_s > 0;
-    output::print(output, &done, || println!("{}", outcome(&done, waited.then_some(consent.wait_s))))?;
-    Ok(ExitCode::SUCCESS)
+    let done = client.apply(&ApplyRequest { wait_ms: how.wait_s * 1000, ..request })?;
+    let waited_s = (how.wait_s > 0).then_some(how.wait_s);
+    output::print(output, &done, || say!("{}", outcome(&done, waited_s)))?;
+    Ok(exit(&done, waited_s).into())
+}
+
+/// Whether what was waited for came.
+pub(super) fn exit(done: &ApplyResponse, waited_s: Option<u32>) -> Exit {
+    let in_force = done.in_force || done.updates_total == 0;
+    match waited_s {
+        Some(_) if !in_force || !done.not_ready.is_empty() => Exit::NotInForce,
+        _ => Exit::Done,
+    }
 }
 
 /// Names what is to be deleted and is not there; an error when nothing is.
@@ -129,7 +152,7 @@ fn missing(planned: &ApplyResponse) -> Result<(), Failure> {
     if gone.len() == planned.changes.len() {
         return Err(Failure::Missing(text));
     }
-    eprintln!("{text}");
+    tell!("{text}");
     Ok(())
 }
 
@@ -145,6 +168,13 @@ pub(super) fn outcome(done: &ApplyResponse, waited_s: Option<u32>) -> String {
     if done.updates_total == 0 {
         return format!("Applied{version}; no switch needs to know of it yet.");
     }
+    if !done.not_ready.is_empty() {
+        return format!(
+            "Applied{version}; in force on every switch that it concerns, but not every port carries traffic{}:\n  {}",
+            waited_s.map(|waited_s| format!(" after {waited_s} s")).unwrap_or_default(),
+            done.not_ready.join("\n  ")
+        );
+    }
     match (waited_s, done.in_force) {
         (_, true) => format!("Applied{version}; in force on every switch that it concerns."),
         (Some(waited_s), false) => format!(
@@ -154,28 +184,64 @@ pub(super) fn outcome(done: &ApplyResponse, waited_s: Option<u32>) -> String {
     }
 }
 
-fn ask(question: &str) -> Result<bool, Failure> {
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::Input("there is no terminal to ask on: say --yes to go ahead".to_string()));
+fn sign(effect: Effect) -> (&'static str, u8) {
+    match effect {
+        Effect::Create => ("+", 32),
+        Effect::Update => ("~", 33),
+        Effect::Delete | Effect::Unchanged => ("-", 31),
     }
-    print!("{question} [y/N] ");
-    std::io::stdout().flush().map_err(Failure::io("standard output"))?;
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).map_err(Failure::io("standard input"))?;
-    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
-fn show_plan(plan: &ApplyResponse) {
-    let count = |effect| plan.changes.iter().filter(|change| change.effect == effect).count();
-    for change in plan.changes.iter().filter(|change| change.effect != Effect::Unchanged).take(200) {
-        let (sign, colour) = match change.effect {
-            Effect::Create => ("+", 32),
-            Effect::Update => ("~", 33),
-            Effect::Delete | Effect::Unchanged => ("-", 31),
-        };
-        println!("{}", output::ansi(&format!("{sign} {}", change.id), colour));
+/// A field's value on one line.
+fn value_shown(value: Option<&Value>) -> String {
+    let text = match value {
+        None => return "(none)".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+    };
+    match text.char_indices().nth(VALUE_SHOWN) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
     }
-    println!(
+}
+
+/// The lines of a plan that say what happens to resources.
+pub(super) fn changes_shown(changes: &[ResourceChange], all: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut left: BTreeMap<(&str, Kind), usize> = BTreeMap::new();
+    let mut shown = 0;
+    for change in changes.iter().filter(|change| change.effect != Effect::Unchanged) {
+        let (sign, colour) = sign(change.effect);
+        if change.effect != Effect::Delete {
+            if shown >= CHANGES_SHOWN && !all {
+                let what = if change.effect == Effect::Create { "to create" } else { "to change" };
+                *left.entry((what, change.id.kind)).or_default() += 1;
+                continue;
+            }
+            shown += 1;
+        }
+        lines.push(output::ansi(&format!("{sign} {}", change.id), colour));
+        let fields = change.fields.iter().map(|field| {
+            let (old, new) = (value_shown(field.old.as_ref()), value_shown(field.new.as_ref()));
+            format!("    {}: {old} -> {new}", field.field)
+        });
+        lines.extend(fields);
+    }
+    if !left.is_empty() {
+        let total: usize = left.values().sum();
+        let kinds: Vec<String> = left
+            .iter()
+            .map(|((what, kind), count)| format!("{count} {} {what}", super::inspect::plural(*kind, *count)))
+            .collect();
+        lines.push(format!("… and {total} more: {}; --all shows them", kinds.join(", ")));
+    }
+    lines
+}
+
+fn show_plan(plan: &ApplyResponse, all: bool) {
+    let count = |effect| plan.changes.iter().filter(|change| change.effect == effect).count();
+    changes_shown(&plan.changes, all).iter().for_each(|line| say!("{line}"));
+    say!(
         "{} to create, {} to change, {} to delete, {} unchanged; {} updates on {} switches.",
         count(Effect::Create),
         count(Effect::Update),
@@ -184,17 +250,21 @@ fn show_plan(plan: &ApplyResponse) {
         plan.updates_total,
         plan.switches
     );
-    for update in plan.updates.iter().take(ENTRIES_SHOWN) {
-        println!("  {:<12} {:<7} {}", update.target, update.change, update.key);
+    let limit = if all { plan.updates.len() } else { ENTRIES_SHOWN };
+    for update in plan.updates.iter().take(limit) {
+        say!("  {:<12} {:<7} {}", update.target, update.change, update.key);
         for after in &update.after {
-            println!("  {:<12} {:<7}   after {after}", "", "");
+            say!("  {:<12} {:<7}   after {after}", "", "");
         }
     }
-    if plan.updates_total > ENTRIES_SHOWN {
-        println!(
-            "  … and {} more: -o json shows them",
-            plan.updates_total - ENTRIES_SHOWN.min(plan.updates.len())
-        );
+    let shown = limit.min(plan.updates.len());
+    if plan.updates_total > shown {
+        let more = plan.updates_total - shown;
+        match (shown < plan.updates.len(), plan.updates_total > plan.updates.len()) {
+            (false, _) => say!("  … and {more} more"),
+            (true, false) => say!("  … and {more} more: --all shows them"),
+            (true, true) => say!("  … and {more} more: --all shows the first {}", plan.updates.len()),
+        }
     }
 }
 
@@ -210,48 +280,28 @@ impl Diff {
             ..ApplyRequest::default()
         };
         let plan = client.apply(&request)?;
-        let mut differs = false;
-        for change in plan.changes.iter().filter(|change| change.effect != Effect::Unchanged) {
-            differs = true;
-            let new = wanted.get(&change.id).map(|document| to_json(&document.resource));
-            let old = match client.resource(&change.id) {
-                Ok(view) => Some(to_json(&view.resource)),
-                Err(ClientError::Refused(error)) if error.problem.code == "not-found" => None,
-                Err(error) => return Err(error.into()),
-            };
-            show_difference(&change.id, old.as_ref(), new.as_ref());
-        }
-        Ok(if differs { ExitCode::from(NO) } else { ExitCode::SUCCESS })
+        let mut changed = plan.changes;
+        changed.retain(|change| change.effect != Effect::Unchanged);
+        output::print(self.output.output, &changed, || {
+            changed.iter().for_each(|change| show_difference(change, wanted.get(&change.id)));
+        })?;
+        Ok(if changed.is_empty() { Exit::Done } else { Exit::No }.into())
     }
 }
 
-fn to_json(resource: &weir_model::resource::Resource) -> Value {
-    serde_json::to_value(resource).unwrap_or(Value::Null)
-}
-
-fn show_difference(id: &ResourceId, old: Option<&Value>, new: Option<&Value>) {
-    println!("{id}");
-    for (path, old, new) in differences(old, new) {
+fn show_difference(change: &ResourceChange, wanted: Option<&Document>) {
+    let (sign, colour) = sign(change.effect);
+    say!("{}", output::ansi(&format!("{sign} {}", change.id), colour));
+    for FieldChange { field, old, new } in &change.fields {
         if let Some(old) = old {
-            println!("{}", output::ansi(&format!("  - {path}: {old}"), 31));
+            say!("{}", output::ansi(&format!("  - {field}: {old}"), 31));
         }
         if let Some(new) = new {
-            println!("{}", output::ansi(&format!("  + {path}: {new}"), 32));
+            say!("{}", output::ansi(&format!("  + {field}: {new}"), 32));
         }
     }
-}
-
-/// The top-level fields in which two documents differ: path, old and new value.
-pub(super) fn differences(
-    old: Option<&Value>,
-    new: Option<&Value>,
-) -> Vec<(String, Option<Value>, Option<Value>)> {
-    let fields = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();
-    let (old, new) = (fields(old), fields(new));
-    let names: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    names
-        .into_iter()
-        .filter(|name| old.get(*name) != new.get(*name))
-        .map(|name| (name.clone(), old.get(name).cloned(), new.get(name).cloned()))
-        .collect()
+    let new = wanted.filter(|_| change.effect == Effect::Create).map(|document| &document.value);
+    for (field, value) in new.and_then(Value::as_object).into_iter().flatten() {
+        say!("{}", output::ansi(&format!("  + {field}: {value}"), 32));
+    }
 }

@@ -8,7 +8,9 @@ mod custody;
 mod faults;
 
 use super::output::{self, paint};
-use super::{Failure, NO, Output};
+use super::written::Force;
+use super::{Failure, Output};
+use crate::exit::Exit;
 use chain::Chain;
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, Color};
@@ -94,9 +96,11 @@ pub(super) struct Export {
     /// The controller whose audit it is
     #[arg(long, value_name = "ADDRESS:PORT")]
     controller: Option<String>,
-    /// The file to write: a line of JSON for each link
+    /// The file to write, a line of JSON for each link; '-' is the standard output
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    #[command(flatten)]
+    force: Force,
 }
 
 /// A record in words.
@@ -130,7 +134,7 @@ fn print_lines(lines: &VecDeque<Line>) {
         };
         table.add_row(vec![Cell::new(line.link), Cell::new(&line.time), kind, Cell::new(&line.what)]);
     }
-    println!("{table}");
+    say!("{table}");
 }
 
 impl List {
@@ -238,43 +242,52 @@ impl Verified {
     }
 
     fn print(&self) {
-        println!(
+        say!(
             "Chain of {}: links {} to {}, head {}:{}",
-            self.controller, self.first, self.last, self.last, self.head
+            self.controller,
+            self.first,
+            self.last,
+            self.last,
+            self.head
         );
-        println!(
+        say!(
             "  {} events with their sources' signatures ({} of sources that the chain does not know)",
-            self.events, self.events_unchecked
+            self.events,
+            self.events_unchecked
         );
-        println!(
+        say!(
             "  {} batches under the root that the group signs, {} signatures of the group",
-            self.batches, self.signatures
+            self.batches,
+            self.signatures
         );
-        println!(
+        say!(
             "  {} frames of acks with their switches' signatures ({} not checked)",
-            self.acks, self.acks_unchecked
+            self.acks,
+            self.acks_unchecked
         );
-        println!(
+        say!(
             "  {} faults of members proven, {} seen by this controller only; {} misdeeds of controllers, hosts and gateways",
-            self.faults_proven, self.faults_seen, self.misdeeds
+            self.faults_proven,
+            self.faults_seen,
+            self.misdeeds
         );
         if self.gaps > 0 {
-            println!(
+            say!(
                 "  {} times a state was taken over: what was ordered before is in other controllers' chains",
                 self.gaps
             );
         }
         if !self.group_key_given {
-            println!(
+            say!(
                 "  The group's key was taken from the chain: give --group-key to check under one that you know."
             );
         }
         for finding in &self.findings {
-            println!("{}", output::ansi(finding, 31));
+            say!("{}", output::ansi(finding, 31));
         }
         match self.problems {
-            0 => println!("{}", output::ansi("Nothing is wrong.", 32)),
-            problems => println!("{}", output::ansi(&format!("{problems} things are wrong."), 31)),
+            0 => say!("{}", output::ansi("Nothing is wrong.", 32)),
+            problems => say!("{}", output::ansi(&format!("{problems} things are wrong."), 31)),
         }
     }
 }
@@ -309,14 +322,14 @@ impl Verify {
         }
         let verified = Verified::new(chain.controller(), auditor.finish());
         output::print(self.output.output, &verified, || verified.print())?;
-        Ok(if verified.problems == 0 { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+        Ok(if verified.problems == 0 { ExitCode::SUCCESS } else { Exit::No.into() })
     }
 }
 
 impl Export {
     fn run(self, client: &Client) -> Result<ExitCode, Failure> {
-        let count = chain::export(client, self.controller.as_deref(), &self.out)?;
-        println!("{count} links written to {}.", self.out.display());
+        let count = chain::export(client, self.controller.as_deref(), &self.out, self.force)?;
+        tell!("{count} links written to {}.", self.out.display());
         Ok(ExitCode::SUCCESS)
     }
 }

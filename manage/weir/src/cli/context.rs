@@ -8,12 +8,12 @@ use weir_api::client::Context;
 fn places() -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config/weir/admin.json"));
     home.into_iter()
-        .chain(
-            ["/etc/weir/admin.json", "/var/lib/weir/controller/admin.json", "/run/weir-lab/admin.json"]
-                .map(PathBuf::from),
-        )
+        .chain(["/etc/weir/admin.json", "/var/lib/weir/controller/admin.json"].map(PathBuf::from))
         .collect()
 }
+
+/// The context of a lab on this machine. It is taken only when that is asked for: a lab may be anybody's.
+pub const LAB: &str = "/run/weir-lab/admin.json";
 
 /// Reads the context.
 ///
@@ -24,8 +24,9 @@ pub fn load(named: Option<&Path>) -> Result<Context, Failure> {
         Some(path) => path.to_path_buf(),
         None => places().into_iter().find(|path| path.exists()).ok_or_else(|| {
             let places: Vec<String> = places().iter().map(|path| path.display().to_string()).collect();
+            let lab = if Path::new(LAB).exists() { "; a lab is up on this machine, --lab takes it" } else { "" };
             Failure::Input(format!(
-                "no context: copy admin.json from the controller's state directory to one of {}, or name it with --context",
+                "no context: copy admin.json from the controller's state directory to one of {}, or name it with --context{lab}",
                 places.join(", ")
             ))
         })?,

@@ -1,9 +1,11 @@
 //! `weir domain`: other domains, each with controllers, order and key of its own, with which this one has networks together.
 
+use super::consent::Consent;
 use super::output::{self, paint};
 use super::{Failure, Output};
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, Color};
+use serde_json::json;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,6 +44,8 @@ pub(super) struct Add {
     /// Prefix of the underlay in which its hosts are; it may tell of no other places. Several times for several
     #[arg(long = "underlay", value_name = "PREFIX", required = true)]
     underlays: Vec<String>,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -54,6 +58,10 @@ pub(super) struct List {
 pub(super) struct Forget {
     /// Its name
     name: String,
+    #[command(flatten)]
+    consent: Consent,
+    #[command(flatten)]
+    output: Output,
 }
 
 impl Domain {
@@ -61,27 +69,42 @@ impl Domain {
         match self {
             Domain::Show(Show { name: None, output }) => {
                 let own = client.domain()?;
-                output::print(output.output, &own, || println!("{}", own_text(&own)))?;
+                output::print(output.output, &own, || say!("{}", own_text(&own)))?;
             }
             Domain::Show(Show { name: Some(name), output }) => {
                 let found = client.domains()?.items.into_iter().find(|one| one.domain.name == name);
                 let other = found.ok_or_else(|| unknown(&name))?;
-                output::print(output.output, &other, || println!("{}", other_text(&other)))?;
+                output::print(output.output, &other, || say!("{}", other_text(&other)))?;
             }
             Domain::Add(add) => add.run(client)?,
             Domain::List(list) => {
                 let domains = client.domains()?;
-                output::print(list.output.output, &domains, || println!("{}", list_text(&domains.items)))?;
+                output::print(list.output.output, &domains, || say!("{}", list_text(&domains.items)))?;
             }
-            Domain::Forget(Forget { name }) => {
-                let done = client.forget_domain(&name)?;
-                println!(
-                    "Domain '{name}' is forgotten as of v{}: what it told is void. Forget this one there, too.",
-                    done.version
-                );
-            }
+            Domain::Forget(forget) => forget.run(client)?,
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Forget {
+    fn run(self, client: &Client) -> Result<(), Failure> {
+        let name = self.name;
+        let found = client.domains()?.items.into_iter().find(|one| one.domain.name == name);
+        let other = found.ok_or_else(|| unknown(&name))?;
+        let what = format!(
+            "Domain '{name}' is forgotten: the {} locations that it told are void, and it is told nothing more.",
+            other.taken.locations
+        );
+        if !self.consent.given(&what)? {
+            return Ok(());
+        }
+        let done = client.forget_domain(&name)?;
+        let words = format!(
+            "Domain '{name}' is forgotten as of v{}: what it told is void. Forget this one there, too.",
+            done.version
+        );
+        output::done(self.output.output, json!({"forgotten": name, "version": done.version}), &words)
     }
 }
 
@@ -119,12 +142,12 @@ impl Add {
         let controllers = domain.controllers.len();
         let underlays = self.underlays.join(", ");
         let done = client.add_domain(&AddDomain { domain, underlays: self.underlays })?;
-        println!(
+        let words = format!(
             "Domain '{other}' is known here as of v{}: {controllers} controllers, key {digits}, hosts in {underlays}. Compare the key \
              with what 'weir domain show' says there, and make this domain known there as well.",
             done.version
         );
-        Ok(())
+        output::done(self.output.output, json!({"added": other, "version": done.version}), &words)
     }
 }
 

@@ -41,7 +41,7 @@ impl Explain {
             None => schemas.kinds(),
             Some(what) => schemas.explain(&what)?,
         };
-        print!("{text}");
+        put!("{text}");
         Ok(ExitCode::SUCCESS)
     }
 }

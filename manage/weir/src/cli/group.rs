@@ -1,10 +1,13 @@
 //! `weir group`: the controllers of a domain, who leads them, and who is one.
 
+use super::consent::Consent;
 use super::output::{self, paint};
+use super::written::{Force, Readers, is_stdout};
 use super::{Failure, Output};
 use crate::roles::keys::Keys as DomainKeys;
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, Color};
+use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_api::client::{Client, ClientError};
@@ -24,7 +27,7 @@ pub(super) enum Group {
     /// Remove a controller
     Remove(Remove),
     /// Give every controller a new share of the group's key, so that stolen ones are worth nothing; the key stays
-    Refresh,
+    Refresh(Refresh),
     /// Write the domain's secrets to a file, for the settings group.keys of every controller
     Keys(Keys),
     /// Print the key by which the others know a controller, for group.founders with group.order: bft; made when it is not there
@@ -56,12 +59,24 @@ pub(super) struct Add {
     /// The key by which the others know it, in a group with order: bft: what 'weir group identity' prints on its machine
     #[arg(long, value_name = "HEX")]
     key: Option<String>,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Remove {
     /// Its number
     id: u64,
+    #[command(flatten)]
+    consent: Consent,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Refresh {
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -72,9 +87,11 @@ pub(super) struct Keys {
     /// Name of the domain
     #[arg(long, default_value = "weir")]
     domain: String,
-    /// The file to write. Whoever has it is a controller of the domain
+    /// The file to write, '-' for the standard output. Whoever has it is a controller of the domain
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    #[command(flatten)]
+    force: Force,
 }
 
 #[derive(Debug, Args)]
@@ -82,6 +99,8 @@ pub(super) struct Identity {
     /// State directory of the controller; made when it is not there
     #[arg(long, value_name = "DIRECTORY")]
     state: PathBuf,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -121,7 +140,8 @@ impl SetAside {
 
 impl Identity {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        println!("{}", crate::roles::group::identity(&self.state)?);
+        let key = crate::roles::group::identity(&self.state)?.to_string();
+        output::done(self.output.output, json!({"key": key}), &key)?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -131,21 +151,41 @@ impl Group {
         match self {
             Group::List(list) => {
                 let group = client.group()?;
-                output::print(list.output.output, &group, || println!("{}", text(&group)))?;
+                output::print(list.output.output, &group, || say!("{}", text(&group)))?;
             }
             Group::Add(add) => {
-                let Add { id, replica, api, session, key } = add;
+                let Add { id, replica, api, session, key, output } = add;
                 let member = AddMember { id, replica, api, session, key };
                 ask_members(client, |_| true, |client| client.add_member(&member))?;
-                println!("Controller {id} is in the group, has caught up, and votes.");
+                let words = format!("Controller {id} is in the group, has caught up, and votes.");
+                output::done(output.output, json!({"added": id}), &words)?;
             }
             Group::Remove(remove) => {
+                let group = client.group()?;
+                let Some(member) = group.members.iter().find(|member| member.id == remove.id) else {
+                    let text = format!(
+                        "no controller {} is in the group: 'weir group list' shows who is",
+                        remove.id
+                    );
+                    return Err(Failure::Missing(text));
+                };
+                let what = format!(
+                    "Controller {} ({}) leaves the group of {}: it votes and signs no more, and comes back only as a new one.",
+                    remove.id,
+                    member.api,
+                    group.members.len()
+                );
+                if !remove.consent.given(&what)? {
+                    return Ok(ExitCode::SUCCESS);
+                }
                 ask_members(client, |_| true, |client| client.remove_member(remove.id))?;
-                println!("Controller {} is in the group no more: stop it.", remove.id);
+                let words = format!("Controller {} is in the group no more: stop it.", remove.id);
+                output::done(remove.output.output, json!({"removed": remove.id}), &words)?;
             }
-            Group::Refresh => {
+            Group::Refresh(refresh) => {
                 client.refresh_group()?;
-                println!("Every controller has a new share; the group's key is the same.");
+                let words = "Every controller has a new share; the group's key is the same.";
+                output::done(refresh.output.output, json!({"refreshed": true}), words)?;
             }
             Group::Keys(keys) => return keys.run(),
             Group::Identity(identity) => return identity.run(),
@@ -187,7 +227,7 @@ pub(super) fn ask_members(
             "{said} of {} controllers say that it is done, and {needed} must, as some may lie: see 'weir group list' at others, or ask again",
             group.members.len()
         );
-        return Err(Failure::Input(text));
+        return Err(Failure::Refused(text));
     }
     // A refusal tells more than a silence.
     let (refused, silent): (Vec<_>, Vec<_>) = answers
@@ -196,20 +236,25 @@ pub(super) fn ask_members(
         .partition(|error| matches!(error, ClientError::Refused(_)));
     match refused.into_iter().chain(silent).next() {
         Some(error) => Err(error.into()),
-        None => Err(Failure::Input("the group has no members".to_string())),
+        None => Err(Failure::Refused("the group has no members".to_string())),
     }
 }
 
 impl Keys {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let domain = Label::new(self.domain).map_err(|error| Failure::Input(format!("domain: {error}")))?;
-        let wrong = |error: crate::roles::state::StateError| Failure::Input(error.to_string());
-        DomainKeys::of(&self.state, &domain).map_err(wrong)?.write(&self.out).map_err(wrong)?;
-        println!(
-            "Written to {}. It is secret: copy it to the machine of each controller by a safe way, and delete it when \
-             every controller has started once.",
-            self.out.display()
-        );
+        let wrong = |error: crate::roles::state::StateError| Failure::Refused(error.to_string());
+        self.force.write(&self.out, Readers::Owner, |out| {
+            let text = DomainKeys::of(&self.state, &domain).map_err(wrong)?.to_text().map_err(wrong)?;
+            out.write_all(text.as_bytes()).map_err(Failure::io(self.out.display().to_string()))
+        })?;
+        if !is_stdout(&self.out) {
+            say!(
+                "Written to {}. It is secret: copy it to the machine of each controller by a safe way, and delete it when \
+                 every controller has started once.",
+                self.out.display()
+            );
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,10 +1,12 @@
 //! `weir identity`: by which keys and certificates those who take part are known, and how these are changed and revoked.
 
+use super::consent::Consent;
 use super::output::{self, paint};
 use super::{Failure, Output};
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, Color};
 use serde::Serialize;
+use serde_json::json;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weir_api::client::{Client, ClientError};
@@ -39,6 +41,8 @@ pub(super) struct List {
 pub(super) struct Rotate {
     /// Its name, as 'weir identity list' shows it: h1, controller-2
     name: String,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -48,6 +52,10 @@ pub(super) struct Revoke {
     /// Why, for the audit
     #[arg(long, value_name = "TEXT")]
     reason: String,
+    #[command(flatten)]
+    consent: Consent,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// What is listed.
@@ -74,33 +82,45 @@ impl Identity {
                     "controller" => rotate_controller(client, &found)?,
                     _ => client.rotate(&RotateRequest { name: short(&found.source).to_string() })?,
                 }
-                println!("{} has new keys, and the old ones are not taken any more.", rotate.name);
+                let words = format!("{} has new keys, and the old ones are not taken any more.", rotate.name);
+                output::done(rotate.output.output, json!({"rotated": rotate.name}), &words)?;
             }
             Identity::Revoke(revoke) => {
-                let found = find(client, &revoke.name)?;
-                let request = RevokeRequest { source: found.source.clone(), reason: revoke.reason };
-                if found.kind == "controller" {
-                    let others =
-                        |member: &GroupMember| format!("controller/controller-{}", member.id) != found.source;
-                    super::group::ask_members(client, others, |client| client.revoke(&request))?;
-                    println!(
-                        "{} is revoked: nothing that it says is taken. It votes and signs until 'weir group remove {}' has taken \
-                         it out of the group.",
-                        revoke.name,
-                        found.source.rsplit('-').next().unwrap_or_default()
-                    );
-                } else {
-                    client.revoke(&request)?;
-                    println!(
-                        "{0} is revoked: nothing of it is taken. Its endpoints stay placed on it until they move, or until 'weir \
-                         forget {0}'; with a new token and an empty state directory it may join again.",
-                        revoke.name
-                    );
-                }
+                revoke_one(client, revoke)?;
             }
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn revoke_one(client: &Client, revoke: Revoke) -> Result<(), Failure> {
+    let found = find(client, &revoke.name)?;
+    let what = format!(
+        "Of {} {} nothing is taken any more, and none of its keys ever again ({}).",
+        found.kind, revoke.name, revoke.reason
+    );
+    if !revoke.consent.given(&what)? {
+        return Ok(());
+    }
+    let request = RevokeRequest { source: found.source.clone(), reason: revoke.reason };
+    let words = if found.kind == "controller" {
+        let others = |member: &GroupMember| format!("controller/controller-{}", member.id) != found.source;
+        super::group::ask_members(client, others, |client| client.revoke(&request))?;
+        format!(
+            "{} is revoked: nothing that it says is taken. It votes and signs until 'weir group remove {}' has taken it out of \
+             the group.",
+            revoke.name,
+            found.source.rsplit('-').next().unwrap_or_default()
+        )
+    } else {
+        client.revoke(&request)?;
+        format!(
+            "{0} is revoked: nothing of it is taken. Its endpoints stay placed on it until they move, or until 'weir forget \
+             {0}'; with a new token and an empty state directory it may join again.",
+            revoke.name
+        )
+    };
+    output::done(revoke.output.output, json!({"revoked": revoke.name}), &words)
 }
 
 /// The last part of a source's name.
@@ -177,7 +197,7 @@ fn print(listed: &[Listed]) {
             Cell::new(until.join("\n")),
         ]);
     }
-    println!("{table}");
+    say!("{table}");
 }
 
 /// Carries the steps of a controller's change from it to one that orders, and back. Given again it goes on where it was.

@@ -74,14 +74,11 @@ fn read_one(path: &Path) -> Result<Vec<Document>, Failure> {
 pub fn parse(name: &str, text: &str) -> Result<Vec<Document>, Failure> {
     // Our own limit on the size of a file bounds the work; the parser's limits on nodes would
     // refuse large, honest files.
-    let options = serde_saphyr::options! { budget: None };
+    // Only 'true' and 'false' are no texts: 'n', 'no' and 'off' are names like others.
+    let options = serde_saphyr::options! { budget: None, strict_booleans: true };
     let values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| Failure::Input(format!("{name}: {error}")))?;
-    let flat = values.into_iter().flat_map(|value| match value {
-        Value::Array(items) => items,
-        Value::Null => Vec::new(),
-        other => vec![other],
-    });
+        .map_err(|error| Failure::Input(format!("{name}: {}", plain(&error.to_string()))))?;
+    let flat = values.into_iter().flat_map(documents_of);
     flat.enumerate()
         .map(|(number, value)| {
             let place = || match value.get("name").and_then(Value::as_str) {
@@ -93,4 +90,38 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Document>, Failure> {
             Ok(Document { value, resource })
         })
         .collect()
+}
+
+/// The documents in what was read: one, a list of them, or what `weir get -o json` prints.
+fn documents_of(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(items) => items.into_iter().map(resource_of).collect(),
+        Value::Null => Vec::new(),
+        Value::Object(mut fields) if !fields.contains_key("kind") && fields.contains_key("items") => {
+            fields.remove("items").map_or_else(Vec::new, documents_of)
+        }
+        other => vec![resource_of(other)],
+    }
+}
+
+/// The resource of what the API shows of one: what was asked for, its version and what was allocated.
+fn resource_of(value: Value) -> Value {
+    match value {
+        Value::Object(mut fields) if !fields.contains_key("kind") && fields.contains_key("allocated") => {
+            fields.remove("resource").unwrap_or(Value::Null)
+        }
+        other => other,
+    }
+}
+
+/// What the reader of YAML says, without its advice to programmers.
+pub fn plain(message: &str) -> String {
+    let advice = ", set DuplicateKeyPolicy in Options if acceptable";
+    match message.split_once("duplicate mapping key: ") {
+        Some((before, rest)) if rest.contains(advice) => {
+            let (key, after) = rest.split_once(advice).unwrap_or((rest, ""));
+            format!("{before}the field '{key}' is given twice{after}")
+        }
+        _ => message.replace(advice, ""),
+    }
 }

@@ -1,10 +1,12 @@
 //! `get`, `describe`, `watch`, `status`, `counters`, `token` and `forget`.
 
+use super::consent::Consent;
 use super::output::{self, Format, paint, table};
 use super::{Failure, Output, parse_id};
 use clap::Args;
 use comfy_table::Color;
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 use weir_api::client::{Client, ClientError};
@@ -15,6 +17,8 @@ use weir_model::resource::{Kind, Resource};
 
 /// Notes of a host's monitor that `status` shows; `-o json` has all.
 const NOTES_SHOWN: usize = 3;
+/// Lines of one kind that `status` shows of a switch.
+const LINES_SHOWN: usize = 5;
 
 #[derive(Debug, Args)]
 pub(super) struct Get {
@@ -25,6 +29,9 @@ pub(super) struct Get {
     /// Only of this network
     #[arg(short, long)]
     network: Option<String>,
+    /// With -o yaml: write what was allocated (addresses, MAC, VNI) into the documents too, so that it stays the same elsewhere
+    #[arg(long)]
+    allocated: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -39,7 +46,10 @@ impl Get {
         }
         if let Some(name) = &self.name {
             let view = client.resource(&parse_id(&self.kind, name)?)?;
-            output::print(format, &view, || show_resources(std::slice::from_ref(&view)))?;
+            if format == Format::Yaml {
+                return print_documents(std::slice::from_ref(&view), self.allocated);
+            }
+            output::print(format, &view, || show_resources(client, std::slice::from_ref(&view)))?;
             return Ok(ExitCode::SUCCESS);
         }
         let kind = match self.kind.as_str() {
@@ -47,14 +57,44 @@ impl Get {
             kind => Some(kind.parse::<Kind>()?),
         };
         let list = client.list(kind.map(Kind::as_str), self.network.as_deref())?;
-        output::print(format, &list, || show_resources(&list.items))?;
+        if format == Format::Yaml {
+            return print_documents(&list.items, self.allocated);
+        }
+        output::print(format, &list, || show_resources(client, &list.items))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
+/// Resources as documents that `weir apply` takes.
+fn print_documents(items: &[ResourceView], allocated: bool) -> Result<ExitCode, Failure> {
+    for (number, view) in items.iter().enumerate() {
+        let document = document(view, allocated)?;
+        put!("{}{}", if number > 0 { "---\n" } else { "" }, output::yaml(&document)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A resource as it was asked for, with what was allocated when that is wanted.
+pub(super) fn document(view: &ResourceView, allocated: bool) -> Result<Value, Failure> {
+    let mut document =
+        serde_json::to_value(&view.resource).map_err(|error| Failure::Input(error.to_string()))?;
+    let fields: &[&str] = match view.resource.kind() {
+        Kind::Network => &["vni"],
+        Kind::Endpoint => &["mac", "addresses"],
+        _ => &[],
+    };
+    let Value::Object(wanted) = &mut document else { return Ok(document) };
+    for field in fields.iter().filter(|_| allocated) {
+        if let Some(value) = view.allocated.get(*field).filter(|value| !value.is_null()) {
+            wanted.insert((*field).to_owned(), value.clone());
+        }
+    }
+    Ok(document)
+}
+
 fn show_devices(items: &[DeviceView]) {
     if items.is_empty() {
-        println!("No device was seen: only networks with 'forwarding: learned' look for them.");
+        say!("No device was seen: only networks with 'forwarding: learned' look for them.");
         return;
     }
     let mut table = table(&["network", "id", "mac", "addresses", "host", "first seen", "last seen"]);
@@ -69,7 +109,7 @@ fn show_devices(items: &[DeviceView]) {
             at(device.seen_ms),
         ]);
     }
-    println!("{table}");
+    say!("{table}");
 }
 
 /// A time of the day in UTC, with its date.
@@ -78,9 +118,30 @@ fn at(unix_ms: u64) -> String {
     time.map_or_else(|| "-".to_string(), |time| time.to_string())
 }
 
-fn show_resources(items: &[ResourceView]) {
+/// Ports that carry no traffic, of endpoints by NETWORK/NAME; nothing when nobody can say.
+fn ports_down(client: &Client, items: &[ResourceView]) -> BTreeMap<String, String> {
+    if !items.iter().any(|view| view.resource.kind() == Kind::Endpoint) {
+        return BTreeMap::new();
+    }
+    let actuators = client.status().map(|status| status.actuators).unwrap_or_default();
+    let unknown = items.iter().filter_map(|view| match &view.resource {
+        Resource::Endpoint(endpoint) => {
+            let host = endpoint.host.as_ref()?;
+            let known = actuators.iter().any(|actuator| actuator.name == host.as_str());
+            let name = format!("{}/{}", endpoint.network, endpoint.name);
+            (!known && !actuators.is_empty()).then(|| (name, format!("no host {host} has joined")))
+        }
+        _ => None,
+    });
+    let down = actuators.iter().flat_map(|actuator| &actuator.ports_down);
+    let down = down.map(|down| (down.endpoint.clone(), down.reason.clone()));
+    unknown.chain(down).collect()
+}
+
+fn show_resources(client: &Client, items: &[ResourceView]) {
+    let down = ports_down(client, items);
     if items.is_empty() {
-        println!("Nothing there: 'weir apply -f FILE' creates resources.");
+        say!("Nothing there: 'weir apply -f FILE' creates resources.");
         return;
     }
     for kind in Kind::ALL {
@@ -90,11 +151,11 @@ fn show_resources(items: &[ResourceView]) {
         }
         let mut table = table(columns(kind));
         for view in rows {
-            table.add_row(row(view));
+            table.add_row(row(view, &down));
         }
-        println!("{table}");
+        say!("{table}");
         if items.iter().any(|view| view.resource.kind() > kind) {
-            println!();
+            say!();
         }
     }
 }
@@ -154,7 +215,7 @@ fn service(service: &weir_model::resource::BalancerService) -> String {
     format!("{}/{}{target}", service.protocol, service.port)
 }
 
-fn row(view: &ResourceView) -> Vec<String> {
+fn row(view: &ResourceView, down: &BTreeMap<String, String>) -> Vec<String> {
     let allocated = |name: &str| match view.allocated.get(name) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(items)) => items
@@ -186,7 +247,10 @@ fn row(view: &ResourceView) -> Vec<String> {
             allocated("addresses"),
             allocated("mac"),
             join(&r.tags),
-            plain(&r.state),
+            match down.get(&name(&r.network, &r.name)) {
+                Some(reason) => format!("{}, but no traffic: {reason}", plain(&r.state)),
+                None => plain(&r.state),
+            },
         ],
         Resource::Route(r) => {
             vec![name(&r.network, &r.name), r.prefix.to_string(), r.priority.to_string(), plain(&r.next_hop)]
@@ -218,13 +282,19 @@ pub(super) struct Describe {
     kind: String,
     /// NETWORK/NAME, or NAME of a network
     name: String,
+    #[command(flatten)]
+    output: Output,
 }
 
 impl Describe {
     pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
         let view = client.resource(&parse_id(&self.kind, &self.name)?)?;
+        if self.output.output != Format::Table {
+            output::print(self.output.output, &view, || ())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let json = serde_json::to_value(&view).map_err(|error| Failure::Input(error.to_string()))?;
-        print!("{}", output::yaml(&json)?);
+        put!("{}", output::yaml(&json)?);
         let (network, tags) = match &view.resource {
             Resource::Network(network) => (&network.name, None),
             Resource::Endpoint(endpoint) => (&endpoint.network, Some(endpoint.tags.clone())),
@@ -242,8 +312,8 @@ impl Describe {
         let items: Vec<ResourceView> =
             related.items.into_iter().filter(|view| concerns(&view.resource)).collect();
         if !items.is_empty() {
-            println!();
-            show_resources(&items);
+            say!();
+            show_resources(client, &items);
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -275,7 +345,7 @@ impl Watch {
                 Ok(last) => from = last.or(from),
                 // Without a version to resume from, a lost controller would mean lost changes.
                 Err(error @ ClientError::Unreachable { .. }) if from.is_some() => {
-                    eprintln!("weir: {error}; trying again");
+                    tell!("weir: {error}; trying again");
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -291,9 +361,9 @@ fn show_event(format: Format, event: &WatchEvent) {
     match format {
         Format::Table => {
             let sign = if event.item.is_some() { output::ansi("~", 33) } else { output::ansi("-", 31) };
-            println!("{:<8} {sign} {}", format!("v{}", event.version), event.id);
+            say!("{:<8} {sign} {}", format!("v{}", event.version), event.id);
         }
-        Format::Json | Format::Yaml => println!("{}", serde_json::to_string(event).unwrap_or_default()),
+        Format::Json | Format::Yaml => say!("{}", serde_json::to_string(event).unwrap_or_default()),
     }
 }
 
@@ -306,13 +376,18 @@ pub(super) struct Status {
 impl Status {
     pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
         let status = client.status()?;
-        output::print(self.output.output, &status, || show_status(&status))?;
+        output::print(self.output.output, &status, || {
+            let by =
+                client.proxy().map(|proxy| format!(" by the proxy {} ({})", proxy.address, proxy.variable));
+            say!("server {}{}", client.server(), by.unwrap_or_default());
+            show_status(&status);
+        })?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 fn show_status(status: &StatusResponse) {
-    println!(
+    say!(
         "domain {}  v{}  digest {}  epoch {}  controller {}",
         status.domain,
         status.version,
@@ -321,10 +396,10 @@ fn show_status(status: &StatusResponse) {
         status.software
     );
     if let Some(group) = &status.group {
-        println!("{}\n", super::group::text(group));
+        say!("{}\n", super::group::text(group));
     }
     if status.resources.is_empty() {
-        println!("no resources: 'weir apply -f FILE' creates some\n");
+        say!("no resources: 'weir apply -f FILE' creates some\n");
     }
     let counts: Vec<String> = status
         .resources
@@ -332,10 +407,10 @@ fn show_status(status: &StatusResponse) {
         .map(|count| format!("{} {}", count.count, plural(count.kind, count.count)))
         .collect();
     if !counts.is_empty() {
-        println!("{}\n", counts.join(", "));
+        say!("{}\n", counts.join(", "));
     }
     if status.actuators.is_empty() {
-        println!("No host has joined: 'weir token' makes a token for 'weir host --join TOKEN'.");
+        say!("No host has joined: 'weir token' makes a token for 'weir host --join TOKEN'.");
         return;
     }
     let mut table =
@@ -356,33 +431,49 @@ fn show_status(status: &StatusResponse) {
         row.push(state(actuator));
         table.add_row(row);
     }
-    println!("{table}");
+    say!("{table}");
     for actuator in &status.actuators {
-        for line in actuator.waiting.iter().take(5) {
-            println!("{}: waits: {line}", actuator.name);
-        }
-        for line in actuator.refused.iter().take(5) {
-            println!("{}: refused: {line}", actuator.name);
-        }
+        let behind = actuator.desired_entries.saturating_sub(actuator.acked_entries);
+        show_some(&actuator.name, "waits", &actuator.waiting, behind);
+        show_some(&actuator.name, "refused", &actuator.refused, actuator.refused.len());
+        let down: Vec<String> = actuator
+            .ports_down
+            .iter()
+            .map(|port| format!("port {}: {}", port.endpoint, port.reason))
+            .collect();
+        show_some(&actuator.name, "no traffic", &down, actuator.ports_down_total.unwrap_or(0));
         if let Some(health) = &actuator.health {
             show_health(&actuator.name, health);
         }
     }
 }
 
-/// What a host's monitor told: the newest notes, and what it is ordered to do.
-fn show_health(name: &str, health: &HealthView) {
-    println!("{name}: monitor: {} alarms, kernel by {}", health.alarms, health.kernel);
-    for repair in &health.repairs {
-        println!("{name}: ordered: {} of cgroup {} (v{})", repair.action, repair.cgroup, repair.version);
-    }
-    for note in health.notes.iter().rev().take(NOTES_SHOWN) {
-        let policy = if note.policy.is_empty() { String::new() } else { format!("{}: ", note.policy) };
-        println!("{name}: {} (event {}): {policy}{}", note.severity, note.number, note.text);
+/// The first lines of one kind, and how many more there are.
+fn show_some(name: &str, what: &str, lines: &[String], total: usize) {
+    lines.iter().take(LINES_SHOWN).for_each(|line| say!("{name}: {what}: {line}"));
+    let more = total.max(lines.len()).saturating_sub(LINES_SHOWN);
+    if more > 0 {
+        say!("{name}: {what}: … and {more} more: -o json shows the first {}", lines.len());
     }
 }
 
-fn plural(kind: Kind, count: usize) -> String {
+/// What a host's monitor told: the newest notes, and what it is ordered to do.
+fn show_health(name: &str, health: &HealthView) {
+    say!("{name}: monitor: {} alarms, kernel by {}", health.alarms, health.kernel);
+    for repair in &health.repairs {
+        say!("{name}: ordered: {} of cgroup {} (v{})", repair.action, repair.cgroup, repair.version);
+    }
+    let older = health.notes.len().saturating_sub(NOTES_SHOWN);
+    if older > 0 {
+        say!("{name}: {older} older notes: -o json shows them");
+    }
+    for note in health.notes.iter().rev().take(NOTES_SHOWN) {
+        let policy = if note.policy.is_empty() { String::new() } else { format!("{}: ", note.policy) };
+        say!("{name}: {} (event {}): {policy}{}", note.severity, note.number, note.text);
+    }
+}
+
+pub(super) fn plural(kind: Kind, count: usize) -> String {
     if count == 1 { kind.to_string() } else { format!("{kind}s") }
 }
 
@@ -396,6 +487,8 @@ fn state(actuator: &ActuatorStatus) -> comfy_table::Cell {
         paint("comparing", Color::Yellow)
     } else if actuator.acked_entries < actuator.desired_entries {
         paint("behind", Color::Yellow)
+    } else if !actuator.ports_down.is_empty() {
+        paint("ports down", Color::Yellow)
     } else {
         paint("in step", Color::Green)
     }
@@ -431,7 +524,7 @@ impl Counters {
             for (name, value) in &counters {
                 table.add_row([name.clone(), value.to_string()]);
             }
-            println!("{table}");
+            say!("{table}");
         })?;
         Ok(ExitCode::SUCCESS)
     }
@@ -440,13 +533,16 @@ impl Counters {
 #[derive(Debug, Args)]
 pub(super) struct Token {
     /// How long it is good for, seconds
-    #[arg(long, default_value_t = 3600)]
+    #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
     valid_s: u32,
+    #[command(flatten)]
+    output: Output,
 }
 
 impl Token {
     pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
-        println!("{}", client.token(&TokenRequest { valid_s: self.valid_s })?.token);
+        let made = client.token(&TokenRequest { valid_s: self.valid_s })?;
+        output::print(self.output.output, &made, || say!("{}", made.token))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -455,12 +551,39 @@ impl Token {
 pub(super) struct Forget {
     /// Name of the host or gateway
     switch: String,
+    #[command(flatten)]
+    consent: Consent,
+    #[command(flatten)]
+    output: Output,
 }
 
 impl Forget {
     pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+        let status = client.status()?;
+        let Some(known) = status.actuators.iter().find(|actuator| actuator.name == self.switch) else {
+            let name = &self.switch;
+            let text = format!("no host or gateway is named '{name}': 'weir status' lists them");
+            return Err(Failure::Missing(text));
+        };
+        let session = if known.connected { "which is connected now" } else { "which is away" };
+        let what = format!(
+            "{} {}, {session}, is forgotten with the {} entries that it shall have; to come back it must join anew.",
+            plain(&known.role),
+            self.switch,
+            known.desired_entries
+        );
+        if !self.consent.given(&what)? {
+            return Ok(ExitCode::SUCCESS);
+        }
         client.remove_actuator(&self.switch)?;
-        println!("{} is forgotten. Endpoints placed on it stay unprogrammed until they move.", self.switch);
+        output::done(
+            self.output.output,
+            json!({"forgotten": self.switch}),
+            &format!(
+                "{} is forgotten. Endpoints placed on it stay unprogrammed until they move.",
+                self.switch
+            ),
+        )?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -2,6 +2,7 @@
 
 mod apply;
 mod audit;
+mod consent;
 mod context;
 mod domain;
 mod explain;
@@ -18,21 +19,20 @@ mod state;
 mod store;
 mod trace;
 mod upgrade;
+mod written;
 
 use crate::roles::controller::ControllerArguments;
 use crate::roles::node::{AgentArguments, GatewayArguments, HostArguments};
 use crate::roles::switch::SwitchArguments;
 pub use context::load as load_context;
 
+use crate::exit::Exit;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use output::Format;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_api::client::{Client, ClientError};
 use weir_model::resource::{FieldError, Kind, ResourceId};
-
-/// Exit code for "the answer is no".
-pub const NO: u8 = 4;
 
 /// Isolated tenant networks on a set of hosts.
 #[derive(Debug, Parser)]
@@ -49,6 +49,16 @@ struct Global {
     /// Where the controller is and who you are: the file admin.json that it wrote.
     #[arg(long, global = true, env = "WEIR_CONTEXT", value_name = "FILE")]
     context: Option<PathBuf>,
+    /// Take the lab that is up on this machine
+    #[arg(long, global = true)]
+    lab: bool,
+}
+
+impl Global {
+    fn context(&self) -> Result<weir_api::client::Context, Failure> {
+        let lab = self.lab.then(|| PathBuf::from(context::LAB));
+        context::load(lab.as_deref().or(self.context.as_deref()))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -160,6 +170,12 @@ pub enum Failure {
     /// Something that is named is not there.
     #[error("{0}")]
     Missing(String),
+    /// It is not done, for a reason that is no mistake in the command line.
+    #[error("{0}")]
+    Refused(String),
+    /// A person said no.
+    #[error("nothing was changed")]
+    Declined,
     /// A file or the terminal failed.
     #[error("{what}: {error}{}", what_to_do(.error))]
     Io {
@@ -182,17 +198,21 @@ fn what_to_do(error: &std::io::Error) -> &'static str {
 }
 
 impl Failure {
-    /// Exit code of the process.
-    pub fn code(&self) -> u8 {
+    /// How the process ends.
+    pub fn exit(&self) -> Exit {
         match self {
-            Failure::Client(ClientError::Unreachable { .. }) | Failure::Store { unreachable: true, .. } => 3,
+            Failure::Client(ClientError::Unreachable { .. }) | Failure::Store { unreachable: true, .. } => {
+                Exit::Unreachable
+            }
             Failure::Client(_)
             | Failure::Store { .. }
             | Failure::Lab(_)
             | Failure::Files(_)
             | Failure::Missing(_)
-            | Failure::Io { .. } => 1,
-            Failure::Input(_) => 2,
+            | Failure::Refused(_)
+            | Failure::Io { .. } => Exit::Failed,
+            Failure::Input(_) => Exit::Usage,
+            Failure::Declined => Exit::No,
         }
     }
 
@@ -235,9 +255,7 @@ impl Arguments {
 /// # Errors
 /// [`Failure`].
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let connect = || -> Result<Client, Failure> {
-        Ok(Client::new(context::load(arguments.global.context.as_deref())?)?)
-    };
+    let connect = || -> Result<Client, Failure> { Ok(Client::new(arguments.global.context()?)?) };
     match arguments.command {
         Command::Apply(command) => command.run(&connect()?),
         Command::Delete(command) => command.run(&connect()?),
@@ -251,7 +269,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Counters(command) => command.run(&connect()?),
         Command::Trace(command) => command.run(&connect()?),
         Command::Capture(command) => command.run(&connect()?),
-        Command::Store(command) => command.run(&context::load(arguments.global.context.as_deref())?),
+        Command::Store(command) => command.run(&arguments.global.context()?),
         Command::Group(group::Group::Keys(command)) => command.run(),
         Command::Group(group::Group::Identity(command)) => command.run(),
         Command::Group(group::Group::SetAside(command)) => command.run(),
@@ -265,11 +283,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Lab(command) => command.run(),
         Command::Bench(bench) => bench.run(),
         Command::LabTool { arguments } if arguments == ["order-client"] => {
-            println!("{}", crate::bench::order_client()?);
+            say!("{}", crate::bench::order_client()?);
             Ok(ExitCode::SUCCESS)
         }
         Command::LabTool { arguments } => {
-            println!("{}", weir_lab::probe::datagram::tool(&arguments)?);
+            say!("{}", weir_lab::probe::datagram::tool(&arguments)?);
             Ok(ExitCode::SUCCESS)
         }
         Command::Controller(role) => role.run(),
@@ -282,7 +300,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Fs(command) => command.run(),
         Command::Monitor(command) => command.run(connect),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "weir", &mut script);
+            crate::print::bytes(&script);
             Ok(ExitCode::SUCCESS)
         }
     }

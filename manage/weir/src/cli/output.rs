@@ -34,15 +34,23 @@ pub fn print<T: Serialize>(format: Format, value: &T, table: impl FnOnce()) -> R
         Format::Json => {
             let text =
                 serde_json::to_string_pretty(value).map_err(|error| Failure::Input(error.to_string()))?;
-            println!("{text}");
+            say!("{text}");
         }
         Format::Yaml => {
             // By way of JSON, so that both forms have the same names and types.
             let json = serde_json::to_value(value).map_err(|error| Failure::Input(error.to_string()))?;
-            print!("{}", yaml(&json)?);
+            put!("{}", yaml(&json)?);
         }
     }
     Ok(())
+}
+
+/// Says what was done: in words for people, else as fields.
+///
+/// # Errors
+/// [`Failure::Input`] when the value has no YAML form.
+pub fn done(format: Format, fields: serde_json::Value, words: &str) -> Result<(), Failure> {
+    print(format, &fields, || say!("{words}"))
 }
 
 /// A JSON value as YAML text.

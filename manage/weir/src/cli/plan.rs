@@ -1,7 +1,8 @@
 //! `weir plan`: an order for a change of forwarding rules, and why it is so (rows C1, C2). Needs no
 //! controller; what a file says is in `docs/operate/plan.md`.
 
-use super::{Failure, NO};
+use super::Failure;
+use crate::exit::Exit;
 use clap::{Args, ValueEnum};
 use std::io::Read;
 use std::path::PathBuf;
@@ -52,15 +53,15 @@ impl PlanCommand {
         let plan = match plan(&change, &settings) {
             Ok(plan) => plan.with_mode(self.mode.into()),
             Err(error @ (PlanError::NoOrder { .. } | PlanError::NoRoom { .. })) => {
-                println!("no plan: {error}");
-                return Ok(ExitCode::from(NO));
+                say!("no plan: {error}");
+                return Ok(Exit::No.into());
             }
             Err(error) => return Err(Failure::Input(error.to_string())),
         };
         let name = |flow: weir_plan::Flow| names.get(flow.0 as usize).cloned().unwrap_or_default();
         let text = plan.explain(&change.network, &name);
         let shown = text.lines().filter(|line| self.explain || !line.starts_with(' '));
-        shown.for_each(|line| println!("{line}"));
+        shown.for_each(|line| say!("{line}"));
         if self.check { Ok(checked(&change, &plan)) } else { Ok(ExitCode::SUCCESS) }
     }
 }
@@ -79,12 +80,12 @@ fn checked(change: &Change, plan: &Plan) -> ExitCode {
     match check(change, plan, &CheckSettings::default()) {
         Ok(checked) => {
             let how = if checked.is_complete() { "all interleavings" } else { "sampled interleavings" };
-            println!("checked: {how} are safe, {} states", checked.states);
+            say!("checked: {how} are safe, {} states", checked.states);
             ExitCode::SUCCESS
         }
         Err(found) => {
-            println!("unsafe: {}", found.describe(&change.network));
-            ExitCode::from(NO)
+            say!("unsafe: {}", found.describe(&change.network));
+            Exit::No.into()
         }
     }
 }

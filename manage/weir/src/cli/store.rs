@@ -1,13 +1,18 @@
 //! `weir store`: tables of the store, over the address and the token of the context.
 
-use super::{Failure, NO};
+use super::Failure;
+use super::consent::Consent;
+use crate::exit::Exit;
 use clap::{Args, Subcommand};
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use weir_api::client::Context;
 use weir_api::pki::client_config;
+use weir_api::proxy::Proxies;
 use weir_model::Version;
 use weir_model::join::CONTROLLER_DNS_NAME;
 use weir_rpc::Error;
@@ -15,6 +20,9 @@ use weir_rpc::client::{Client, ClientSettings, WatchFilter};
 use weir_store::{
     Action, Answer, Condition, Operation, Outcome, ProcedureLimits, Query, Select, Selected, TableOptions,
 };
+
+/// How long a controller that does not answer is tried, milliseconds.
+const GIVE_UP_MS: u64 = 10_000;
 
 #[derive(Debug, Args)]
 pub(super) struct Store {
@@ -46,6 +54,8 @@ enum Command {
     Drop {
         /// Its name
         table: String,
+        #[command(flatten)]
+        consent: Consent,
     },
     /// List the tables of a namespace; those of the apps when none is named
     Tables {
@@ -239,8 +249,31 @@ fn connect(context: &Context) -> Result<Client, Failure> {
     settings.tls = Some(client_config(&context.ca).map_err(|error| wrong(error.to_string()))?);
     settings.server_name = Some(CONTROLLER_DNS_NAME.to_owned());
     settings.token = Some(context.token.clone());
-    settings.give_up_ms = 10_000;
+    settings.give_up_ms = GIVE_UP_MS;
+    let proxies = Proxies::from_environment().map_err(Failure::Input)?;
+    let proxy = proxies.to(server);
+    settings.proxy = proxy.map(|proxy| weir_rpc::client::Proxy {
+        address: proxy.address.clone(),
+        authorization: proxy.authorization.clone(),
+    });
+    refused_at_once(endpoint, proxy)?;
     Ok(Client::new(settings)?)
+}
+
+/// The client tries for as long as it may, for a controller that starts again. A person whom a machine tells that nobody
+/// listens there wants to know it now.
+fn refused_at_once(endpoint: &str, proxy: Option<&weir_api::proxy::Proxy>) -> Result<(), Failure> {
+    let address = proxy.map_or(endpoint, |proxy| proxy.address.as_str());
+    let Ok(mut addresses) = address.to_socket_addrs() else { return Ok(()) };
+    let Some(first) = addresses.next() else { return Ok(()) };
+    match TcpStream::connect_timeout(&first, Duration::from_millis(GIVE_UP_MS)) {
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            let by = proxy.map(|proxy| format!(" (by the proxy {address} of {})", proxy.variable));
+            let reason = format!("{endpoint}: {error}{}", by.unwrap_or_default());
+            Err(Failure::Store { reason, unreachable: true })
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Store {
@@ -255,20 +288,20 @@ impl Store {
 
 fn done(outcome: Outcome) -> Result<ExitCode, Failure> {
     match outcome {
-        Outcome::Written { version } if version == Version::ZERO => println!("nothing to do"),
-        Outcome::Written { version } => println!("written at {version}"),
-        Outcome::Counted { before, .. } => println!("{before}"),
-        Outcome::Reply { reply, .. } => println!("{}", shown(&reply)),
+        Outcome::Written { version } if version == Version::ZERO => say!("nothing to do"),
+        Outcome::Written { version } => say!("written at {version}"),
+        Outcome::Counted { before, .. } => say!("{before}"),
+        Outcome::Reply { reply, .. } => say!("{}", shown(&reply)),
         Outcome::Conflict { found, .. } if found == Version::ZERO => {
-            println!("not written: it is not there");
-            return Ok(ExitCode::from(NO));
+            say!("not written: it is not there");
+            return Ok(Exit::No.into());
         }
         Outcome::Conflict { found, .. } => {
-            println!("not written: it is at {found}");
-            return Ok(ExitCode::from(NO));
+            say!("not written: it is at {found}");
+            return Ok(Exit::No.into());
         }
         Outcome::Refused(refusal) => return Err(Error::Refused(refusal).into()),
-        other => return Err(Failure::Input(format!("the controller answers {other:?}"))),
+        other => return Err(Failure::Refused(format!("the controller answers {other:?}"))),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -304,7 +337,7 @@ impl Command {
                 let options = TableOptions { columns, references, entries_max, bytes_max };
                 done(client.submit(Operation::CreateTable { table, options }).await?)
             }
-            Command::Drop { table } => done(client.submit(Operation::DropTable { table }).await?),
+            Command::Drop { table, consent } => drop_table(client, table, consent).await,
             Command::Tables { namespace } => tables(client, namespace).await,
             Command::Get { table, key, column, follow, raw, staleness_ms } => {
                 let (key, select) =
@@ -350,12 +383,12 @@ impl Command {
                 let (_, answer) = client.read(query, staleness_ms).await?;
                 match answered(answer)? {
                     Answer::Reply(reply) => {
-                        println!("{}", shown(&reply));
+                        say!("{}", shown(&reply));
                         Ok(ExitCode::SUCCESS)
                     }
                     _ => {
-                        println!("nothing was done: '{procedure}' would write; call it without --read");
-                        Ok(ExitCode::from(NO))
+                        say!("nothing was done: '{procedure}' would write; call it without --read");
+                        Ok(Exit::No.into())
                     }
                 }
             }
@@ -371,9 +404,9 @@ impl Command {
             Command::Digest => {
                 let (_, answer) = client.read(Query::Digest, 0).await?;
                 let Answer::Digest { version, now_ms, digest } = answered(answer)? else {
-                    return Err(Failure::Input("the controller answers something else".into()));
+                    return Err(Failure::Refused("the controller answers something else".into()));
                 };
-                println!("version {version}\ntime    {now_ms} ms\ndigest  {digest:032x}");
+                say!("version {version}\ntime    {now_ms} ms\ndigest  {digest:032x}");
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -389,28 +422,44 @@ async fn get(client: &Client, query: Query, raw: bool, staleness_ms: u64) -> Res
                 Selected::Columns(columns) => columns.into_iter().flat_map(|(_, bytes)| bytes).collect(),
                 Selected::Nothing => Vec::new(),
             };
-            std::io::stdout().write_all(&out).map_err(Failure::io("standard output"))?;
+            crate::print::bytes(&out);
             Ok(ExitCode::SUCCESS)
         }
         Answer::Found(found) => {
-            println!("{}  {}", found.version, value_shown(&found.value));
+            say!("{}  {}", found.version, value_shown(&found.value));
             Ok(ExitCode::SUCCESS)
         }
         Answer::Absent { hops } => {
             match hops {
-                0 => eprintln!("it is not there"),
-                hops => eprintln!("it refers to something that is not there, {hops} tables on"),
+                0 => tell!("it is not there"),
+                hops => tell!("it refers to something that is not there, {hops} tables on"),
             }
-            Ok(ExitCode::from(NO))
+            Ok(Exit::No.into())
         }
-        other => Err(Failure::Input(format!("the controller answers {other:?}"))),
+        other => Err(Failure::Refused(format!("the controller answers {other:?}"))),
     }
+}
+
+async fn drop_table(client: &Client, table: String, consent: Consent) -> Result<ExitCode, Failure> {
+    let namespace = table.split('/').next().unwrap_or_default().to_owned();
+    let (_, answer) = client.read(Query::Tables { namespace }, 0).await?;
+    let Answer::Tables(tables) = answered(answer)? else {
+        return Err(Failure::Refused("the controller answers something else".into()));
+    };
+    // One that is not there is refused by the controller, in its words.
+    if let Some(info) = tables.iter().find(|info| info.table == table) {
+        let what = format!("Table {table} goes with its {} entries ({} bytes).", info.entries, info.bytes);
+        if !consent.given(&what)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    done(client.submit(Operation::DropTable { table }).await?)
 }
 
 async fn tables(client: &Client, namespace: String) -> Result<ExitCode, Failure> {
     let (_, answer) = client.read(Query::Tables { namespace }, 0).await?;
     let Answer::Tables(tables) = answered(answer)? else {
-        return Err(Failure::Input("the controller answers something else".into()));
+        return Err(Failure::Refused("the controller answers something else".into()));
     };
     let mut out = super::output::table(&["TABLE", "ENTRIES", "BYTES", "COLUMNS", "REFERS TO"]);
     for info in tables {
@@ -422,7 +471,7 @@ async fn tables(client: &Client, namespace: String) -> Result<ExitCode, Failure>
         let columns = if info.options.columns { "yes" } else { "" }.to_owned();
         out.add_row([info.table, info.entries.to_string(), info.bytes.to_string(), columns, references]);
     }
-    println!("{out}");
+    say!("{out}");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -439,15 +488,16 @@ async fn scan(client: &Client, table: String, prefix: &[u8], limit: u32) -> Resu
             Query::Scan { table: table.clone(), from, to: to.clone(), limit: left, select: Select::Whole };
         let (_, answer) = client.read(query, 0).await?;
         let Answer::Page { entries, next } = answered(answer)? else {
-            return Err(Failure::Input("the controller answers something else".into()));
+            return Err(Failure::Refused("the controller answers something else".into()));
         };
         left -= entries.len() as u32;
         for (key, found) in entries {
-            println!("{}  {}  {}", shown(&key), found.version, value_shown(&found.value));
+            say!("{}  {}  {}", shown(&key), found.version, value_shown(&found.value));
         }
-        let Some(next) = next else { break };
+        let Some(next) = next else { return Ok(ExitCode::SUCCESS) };
         from = next;
     }
+    tell!("there is more: these are the first {limit}; --limit shows more");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -466,14 +516,14 @@ async fn watch(
                 match &write.value {
                     Some(value) => {
                         let value = value_shown(&Selected::Whole(value.to_vec()));
-                        println!("{}  {}  {key}  {value}", change.version, write.table);
+                        say!("{}  {}  {key}  {value}", change.version, write.table);
                     }
-                    None => println!("{}  {}  {key}  (deleted)", change.version, write.table),
+                    None => say!("{}  {}  {key}  (deleted)", change.version, write.table),
                 }
                 seen += 1;
             }
             if let Some(table) = &change.dropped {
-                println!("{}  {table}  (table deleted)", change.version);
+                say!("{}  {table}  (table deleted)", change.version);
                 seen += 1;
             }
             if count.is_some_and(|count| seen >= count) {

@@ -1,6 +1,6 @@
 use super::*;
 use serde_json::json;
-use weir_api::types::ApplyResponse;
+use weir_api::types::{ApplyResponse, Effect, FieldChange, ResourceChange};
 
 #[test]
 fn the_command_line_is_sound() {
@@ -45,7 +45,10 @@ fn what_is_missing_is_named_with_what_to_do() {
     let empty = tempfile::tempdir().unwrap();
     assert!(message(&[empty.path().to_str().unwrap()]).contains("no resource is in there"));
     let context = context::load(Some(std::path::Path::new("/nowhere/admin.json"))).unwrap_err();
-    assert!(context.to_string().contains("copy admin.json there") && context.code() == 1, "{context}");
+    assert!(
+        context.to_string().contains("copy admin.json there") && context.exit() == Exit::Failed,
+        "{context}"
+    );
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "{}").unwrap();
     let context = context::load(Some(file.path())).unwrap_err();
@@ -62,13 +65,37 @@ fn a_large_file_is_read() {
     assert_eq!(input::parse("big", &text).unwrap().len(), 10_000);
 }
 
+fn change(effect: Effect, name: &str) -> ResourceChange {
+    ResourceChange { id: parse_id("endpoint", &format!("red/{name}")).unwrap(), effect, fields: Vec::new() }
+}
+
 #[test]
-fn a_difference_names_only_what_differs() {
-    let old = json!({"name": "red", "mtu": 1400});
-    let new = json!({"name": "red", "mtu": 1500});
-    let found = apply::differences(Some(&old), Some(&new));
-    assert_eq!(found, [("mtu".to_string(), Some(json!(1400)), Some(json!(1500)))]);
-    assert_eq!(apply::differences(None, Some(&new)).len(), 2);
+fn a_plan_shows_all_that_goes_and_counts_what_it_leaves_out() {
+    let mut changes: Vec<ResourceChange> =
+        (0..300).map(|number| change(Effect::Create, &format!("new{number}"))).collect();
+    changes.extend((0..50).map(|number| change(Effect::Update, &format!("other{number}"))));
+    changes.extend((0..318).map(|number| change(Effect::Delete, &format!("old{number}"))));
+    changes.push(change(Effect::Unchanged, "same"));
+    let lines = apply::changes_shown(&changes, false);
+    assert_eq!(lines.iter().filter(|line| line.starts_with("- ")).count(), 318, "what goes is shown all");
+    assert_eq!(lines.iter().filter(|line| line.starts_with("+ ")).count(), 200);
+    let last = lines.last().unwrap();
+    assert_eq!(last, "… and 150 more: 50 endpoints to change, 100 endpoints to create; --all shows them");
+    assert_eq!(apply::changes_shown(&changes, true).len(), 300 + 50 + 318);
+}
+
+#[test]
+fn a_change_says_which_field_with_old_and_new() {
+    let mut changed = change(Effect::Update, "web");
+    let field = |field: &str, old, new| FieldChange { field: field.to_owned(), old, new };
+    changed.fields.push(field("addresses", Some(json!(["10.0.0.5"])), Some(json!(["10.0.0.6"]))));
+    changed.fields.push(field("host", None, Some(json!("h1"))));
+    changed.fields.push(field("mac", Some(json!("m".repeat(500))), None));
+    let lines = apply::changes_shown(&[changed], false);
+    assert_eq!(lines[0], "~ endpoint/red/web");
+    assert_eq!(lines[1], r#"    addresses: ["10.0.0.5"] -> ["10.0.0.6"]"#);
+    assert_eq!(lines[2], "    host: (none) -> h1");
+    assert!(lines[3].ends_with("… -> (none)") && lines[3].chars().count() < 160, "{}", lines[3]);
 }
 
 #[test]
@@ -81,6 +108,7 @@ fn an_outcome_says_where_it_is_in_force() {
         switches: updates_total,
         joined,
         in_force,
+        not_ready: Vec::new(),
     };
     let cases = [
         (done(0, 0, true), Some(10), "in force nowhere: no host has joined"),
@@ -93,14 +121,64 @@ fn an_outcome_says_where_it_is_in_force() {
         let said = apply::outcome(&done, waited_s);
         assert!(said.contains(words) && said.contains("v7"), "{said}");
     }
+    let exit = |done, waited_s| apply::exit(&done, waited_s);
+    assert_eq!(exit(done(2, 3, true), Some(10)), Exit::Done);
+    assert_eq!(exit(done(2, 3, false), Some(10)), Exit::NotInForce);
+    assert_eq!(exit(done(2, 3, false), None), Exit::Done, "nobody waited");
+    assert_eq!(exit(done(2, 0, false), Some(10)), Exit::Done, "no switch needs to know");
+    let without_device =
+        ApplyResponse { not_ready: vec!["red/web at h1: no such namespace".into()], ..done(2, 3, true) };
+    let said = apply::outcome(&without_device, Some(10));
+    assert!(said.contains("not every port carries traffic") && said.contains("no such namespace"), "{said}");
+    assert_eq!(exit(without_device, Some(10)), Exit::NotInForce);
+}
+
+#[test]
+fn the_page_of_exit_codes_is_the_table() {
+    let page = include_str!("../../../../docs/operate/exit-codes.md");
+    let rows: Vec<&str> =
+        page.lines().filter(|line| line.starts_with("| ") && !line.contains("code")).collect();
+    assert_eq!(rows.len(), Exit::ALL.len());
+    for (row, exit) in rows.iter().zip(Exit::ALL) {
+        assert!(row.starts_with(&format!("| {} | ", exit as u8)), "{row}");
+        let source = include_str!("../exit.rs");
+        let words = row.split('|').nth(2).unwrap().trim();
+        assert!(source.contains(&format!("/// {words}.")), "exit.rs does not say: {words}");
+    }
+}
+
+#[test]
+fn names_that_old_yaml_takes_for_booleans_are_texts() {
+    let read = |text: &str| input::parse("names", text).unwrap().remove(0).resource.id().to_string();
+    for name in ["n", "y", "no", "yes", "on", "off"] {
+        assert_eq!(read(&format!("kind: network\nname: {name}\n")), format!("network/{name}"));
+        let document = json!({"kind": "network", "name": name, "externalAccess": false});
+        let printed = output::yaml(&document).unwrap();
+        assert_eq!(read(&printed), format!("network/{name}"), "{printed}");
+    }
+    let wrong = input::parse("f", "kind: network\nname: red\nexternalAccess: yes\n").unwrap_err().to_string();
+    assert!(wrong.contains("externalAccess: 'yes' is not allowed: true or false"), "{wrong}");
+    let twice = input::parse("f", "kind: network\nname: a\nname: b\n").unwrap_err().to_string();
+    assert!(twice.contains("the field 'name' is given twice") && !twice.contains("Policy"), "{twice}");
+}
+
+#[test]
+fn a_trace_of_tcp_has_a_port() {
+    let read = |protocol, port| trace::protocol_and_port(protocol, port, false);
+    assert_eq!(read(None, None).unwrap(), ("icmp".to_owned(), 0));
+    assert_eq!(read(None, Some(80)).unwrap(), ("tcp".to_owned(), 80));
+    assert_eq!(read(Some("udp"), Some(53)).unwrap(), ("udp".to_owned(), 53));
+    assert!(read(Some("tcp"), None).unwrap_err().to_string().contains("--port"));
+    assert!(read(Some("icmp"), Some(80)).unwrap_err().to_string().contains("no ports"));
+    assert!(trace::protocol_and_port(Some("tcp"), None, true).is_ok(), "a frame has its own");
 }
 
 #[test]
 fn exit_codes_are_as_documented() {
     let unreachable = ClientError::Unreachable { server: "x".into(), reason: "y".into(), may_be_done: false };
-    assert_eq!(Failure::Client(unreachable).code(), 3);
-    assert_eq!(Failure::Input("x".into()).code(), 2);
-    assert_eq!(Failure::Client(ClientError::Answer("x".into())).code(), 1);
+    assert_eq!(Failure::Client(unreachable).exit(), Exit::Unreachable);
+    assert_eq!(Failure::Input("x".into()).exit(), Exit::Usage);
+    assert_eq!(Failure::Client(ClientError::Answer("x".into())).exit(), Exit::Failed);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! `trace` and `capture`.
 
 use super::output::{self};
-use super::{Failure, NO, Output};
+use super::written::{Force, Readers};
+use super::{Failure, Output};
+use crate::exit::Exit;
 use clap::Args;
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
@@ -12,7 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use weir_api::client::Client;
-use weir_api::types::{CaptureRequest, TraceRequest, TraceResponse};
+use weir_api::types::{CaptureRequest, CapturedFrame, TraceRequest, TraceResponse};
 use weir_model::join::to_hex;
 
 /// Limit of a pcap file on its frames, bytes: what tcpdump writes.
@@ -25,12 +27,12 @@ pub(super) struct Trace {
     /// Destination: an address, or the name of an endpoint of the same network
     #[arg(required_unless_present = "pcap")]
     to: Option<String>,
-    /// tcp, udp or icmp
-    #[arg(short, long, default_value = "icmp")]
-    protocol: String,
-    /// Destination port
-    #[arg(long, default_value_t = 0)]
-    port: u16,
+    /// tcp, udp or icmp; without it, tcp when a port is given, and icmp when none is
+    #[arg(short, long, value_parser = ["tcp", "udp", "icmp"])]
+    protocol: Option<String>,
+    /// Destination port, which tcp and udp need
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
     /// Source port
     #[arg(long, default_value_t = 40000)]
     source_port: u16,
@@ -40,6 +42,9 @@ pub(super) struct Trace {
     /// Which frame of the file, from 1
     #[arg(long, default_value_t = 1, requires = "pcap")]
     frame: usize,
+    /// Only the verdict, in one line, and by which rule
+    #[arg(short, long)]
+    short: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -49,21 +54,49 @@ impl Trace {
         let Some((network, endpoint)) = self.from.split_once('/') else {
             return Err(Failure::Input(format!("'{}' is no endpoint: write NETWORK/NAME", self.from)));
         };
+        let (protocol, port) = protocol_and_port(self.protocol.as_deref(), self.port, self.pcap.is_some())?;
         let frame =
             self.pcap.as_ref().map(|path| read_frame(path, self.frame)).transpose()?.unwrap_or_default();
         let request = TraceRequest {
             network: network.to_string(),
             endpoint: endpoint.to_string(),
             to: self.to.unwrap_or_default(),
-            protocol: self.protocol,
+            protocol,
             source_port: self.source_port,
-            port: self.port,
+            port,
             frame,
         };
         let traced = client.trace(&request)?;
-        output::print(self.output.output, &traced, || show(&traced))?;
-        Ok(if traced.delivered { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+        output::print(self.output.output, &traced, || {
+            if self.short { show_short(&traced) } else { show(&traced) }
+        })?;
+        Ok(if traced.delivered { ExitCode::SUCCESS } else { Exit::No.into() })
     }
+}
+
+/// What is traced: a packet of TCP or UDP has a destination port, and one of ICMP has none.
+pub(super) fn protocol_and_port(
+    protocol: Option<&str>,
+    port: Option<u16>,
+    is_frame: bool,
+) -> Result<(String, u16), Failure> {
+    let protocol = protocol.unwrap_or(if port.is_some() { "tcp" } else { "icmp" });
+    match (protocol, port) {
+        ("icmp", Some(port)) => {
+            Err(Failure::Input(format!("--port {port}: icmp has no ports; say -p tcp or -p udp")))
+        }
+        ("tcp" | "udp", None) if !is_frame => {
+            Err(Failure::Input(format!("-p {protocol} needs the destination port: --port 1 to 65535")))
+        }
+        (protocol, port) => Ok((protocol.to_owned(), port.unwrap_or(0))),
+    }
+}
+
+/// The verdict, and the last rule that had a say.
+fn show_short(traced: &TraceResponse) {
+    let rule = traced.steps.iter().rev().find_map(|step| step.rule.as_ref());
+    let by = rule.map(|rule| format!(" (by {rule})")).unwrap_or_default();
+    say!("{}{by}", output::ansi(&traced.verdict, if traced.delivered { 32 } else { 31 }));
 }
 
 fn show(traced: &TraceResponse) {
@@ -71,18 +104,18 @@ fn show(traced: &TraceResponse) {
     for step in &traced.steps {
         if step.switch != switch {
             switch = &step.switch;
-            println!("{}", output::ansi(&format!("at {switch}"), 1));
+            say!("{}", output::ansi(&format!("at {switch}"), 1));
         }
-        println!("  {:<18} {}", step.stage, step.detail);
+        say!("  {:<18} {}", step.stage, step.detail);
         if let Some(rule) = &step.rule {
-            println!("  {:<18}   by {rule}", "");
+            say!("  {:<18}   by {rule}", "");
         }
         if let (Some(entry), Some(version)) = (&step.entry, step.version) {
             let signer = step.signed_by.as_deref().unwrap_or("nobody");
-            println!("  {:<18}   {entry} v{version}, signed by {signer}", "");
+            say!("  {:<18}   {entry} v{version}, signed by {signer}", "");
         }
     }
-    println!("{}", output::ansi(&traced.verdict, if traced.delivered { 32 } else { 31 }));
+    say!("{}", output::ansi(&traced.verdict, if traced.delivered { 32 } else { 31 }));
 }
 
 fn read_frame(path: &PathBuf, number: usize) -> Result<String, Failure> {
@@ -120,6 +153,8 @@ pub(super) struct Capture {
     /// Bytes kept of each frame
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(14..=65_535))]
     snap_bytes: u32,
+    #[command(flatten)]
+    force: Force,
 }
 
 impl Capture {
@@ -131,30 +166,36 @@ impl Capture {
             duration_ms: self.seconds * 1000,
             snap_bytes: self.snap_bytes,
         };
-        let frames = client.capture(&request)?;
         let name = self.write.display().to_string();
-        let sink: Box<dyn Write> = match name.as_str() {
-            "-" => Box::new(std::io::stdout()),
-            _ => Box::new(File::create(&self.write).map_err(Failure::io(name.clone()))?),
-        };
-        let wrong = |error: pcap_file::PcapError| Failure::Input(format!("{name}: {error}"));
-        // The largest frame there can be, kept or not: readers refuse a longer one.
-        let header =
-            PcapHeader { datalink: DataLink::ETHERNET, snaplen: SNAP_BYTES_MAX, ..PcapHeader::default() };
-        let mut writer = PcapWriter::with_header(sink, header).map_err(wrong)?;
-        for frame in &frames {
-            let data =
-                bytes(&frame.bytes).ok_or_else(|| Failure::Input("the answer holds no frame".to_string()))?;
-            let packet = PcapPacket {
-                timestamp: Duration::from_nanos(frame.time_ns),
-                orig_len: frame.length,
-                data: Cow::Owned(data),
-            };
-            writer.write_packet(&packet).map_err(wrong)?;
-        }
-        eprintln!("{} frames", frames.len());
+        let count = self.force.write(&self.write, Readers::Anybody, |out| {
+            let frames = client.capture(&request)?;
+            pcap(out, &frames, &name).map(|()| frames.len())
+        })?;
+        tell!("{count} frames");
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn pcap(out: &mut dyn Write, frames: &[CapturedFrame], name: &str) -> Result<(), Failure> {
+    let wrong = |error: pcap_file::PcapError| match error {
+        pcap_file::PcapError::IoError(error) => Failure::io(name)(error),
+        error => Failure::Refused(format!("{name}: {error}")),
+    };
+    // The largest frame there can be, kept or not: readers refuse a longer one.
+    let header =
+        PcapHeader { datalink: DataLink::ETHERNET, snaplen: SNAP_BYTES_MAX, ..PcapHeader::default() };
+    let mut writer = PcapWriter::with_header(out, header).map_err(wrong)?;
+    for frame in frames {
+        let data =
+            bytes(&frame.bytes).ok_or_else(|| Failure::Refused("the answer holds no frame".to_string()))?;
+        let packet = PcapPacket {
+            timestamp: Duration::from_nanos(frame.time_ns),
+            orig_len: frame.length,
+            data: Cow::Owned(data),
+        };
+        writer.write_packet(&packet).map_err(wrong)?;
+    }
+    Ok(())
 }
 
 fn bytes(hex: &str) -> Option<Vec<u8>> {

@@ -34,7 +34,7 @@ impl Upgrade {
         let answer = runtime.block_on(ask(&self.run, binary.as_deref()));
         match answer.map_err(|error| Failure::Missing(format!("no supervisor answers: {error}")))? {
             FromSupervisor::Upgraded { pid, took_ms } => {
-                println!("upgraded: process {pid} serves, after {took_ms} ms");
+                say!("upgraded: process {pid} serves, after {took_ms} ms");
                 Ok(ExitCode::SUCCESS)
             }
             FromSupervisor::Failed(reason) => Err(Failure::Missing(format!("not upgraded: {reason}"))),

@@ -39,7 +39,7 @@ use weir_model::resource::Resource;
 const LAB: &str = "two-tenants";
 /// The resources of all labs.
 const RESOURCES: &str = include_str!("../../../../labs/two-tenants/net.yaml");
-/// Where commands without a context look last.
+/// What commands with `--lab` take.
 const CONTEXT_LINK: &str = "/run/weir-lab/admin.json";
 /// Programs of Debian that it runs.
 const NEEDED: [&str; 12] =
@@ -140,7 +140,7 @@ impl Lab {
             Command::Start { one, join_group } => {
                 let (place, scope) = one.which.attached()?;
                 programs::start_again(&scope, place, &guests_of(place)?, &one.program, join_group)?;
-                println!("{} runs.", one.program);
+                say!("{} runs.", one.program);
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -185,7 +185,7 @@ fn up(place: Place, no_keep: bool, no_checks: bool, signatures: Option<&str>) ->
     interrupt::install()?;
     let begin = Instant::now();
     if let Some(earlier) = Scope::attach(&place.name())? {
-        eprintln!("{} is up already: it is ended first, and brought up anew.", place.name());
+        tell!("{} is up already: it is ended first, and brought up anew.", place.name());
         remove(place, &earlier)?;
     }
     let scope = Scope::begin(&place.name(), &place.prefix())?;
@@ -207,13 +207,13 @@ fn up(place: Place, no_keep: bool, no_checks: bool, signatures: Option<&str>) ->
     if no_keep || interrupted {
         remove(place, &scope)?;
     } else if outcome.is_err() {
-        eprintln!("What runs is left for a look, in {}: 'weir lab down' ends it.", scope.folder().display());
+        tell!("What runs is left for a look, in {}: 'weir lab down' ends it.", scope.folder().display());
     }
     let (rows, ready) = outcome?;
     let all_hold = report(&rows);
-    println!("Up after {:.1} s, checked after {:.1} s.", ready.as_secs_f64(), begin.elapsed().as_secs_f64());
+    say!("Up after {:.1} s, checked after {:.1} s.", ready.as_secs_f64(), begin.elapsed().as_secs_f64());
     if !no_keep {
-        println!("\n{}", play::text(place, &scope));
+        say!("\n{}", play::text(place, &scope));
     }
     Ok(if all_hold { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -292,14 +292,11 @@ fn remove(place: Place, scope: &Scope) -> Result<Cleaned, Failure> {
 fn down(place: Place) -> Result<ExitCode, Failure> {
     system::require_root()?;
     let Some(scope) = Scope::attach(&place.name())? else {
-        println!(
-            "The lab {} is not up: there is nothing to end ('weir lab list' shows what is).",
-            place.name()
-        );
+        say!("The lab {} is not up: there is nothing to end ('weir lab list' shows what is).", place.name());
         return Ok(ExitCode::SUCCESS);
     };
     let cleaned = remove(place, &scope)?;
-    println!("Removed {} with {} namespaces.", place.name(), cleaned.namespaces);
+    say!("Removed {} with {} namespaces.", place.name(), cleaned.namespaces);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -322,7 +319,7 @@ fn kill(place: Place, name: &str) -> Result<ExitCode, Failure> {
     };
     record.signal(weir_lab::process::Signal::KILL)?;
     system::wait_for(&format!("the end of {name}"), Duration::from_secs(5), || Ok(!record.alive()))?;
-    println!("{name} is gone; 'weir lab start {name}{}' starts it again.", place.arguments());
+    say!("{name} is gone; 'weir lab start {name}{}' starts it again.", place.arguments());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -337,8 +334,8 @@ fn status(place: Place) -> Result<ExitCode, Failure> {
         };
         table.add_row(vec![Cell::new(name), state, Cell::new(record.pid)]);
     }
-    println!("{table}\n");
-    println!("{}", play::text(place, &scope));
+    say!("{table}\n");
+    say!("{}", play::text(place, &scope));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -352,7 +349,7 @@ fn list() {
             if instances.is_empty() { "down".to_string() } else { format!("up: {}", instances.join(", ")) };
         table.add_row([kind.name().to_string(), kind.what().to_string(), state]);
     }
-    println!("{table}");
+    say!("{table}");
 }
 
 /// Prints the table of results; whether all hold.
@@ -371,8 +368,8 @@ fn report(rows: &[Row]) -> bool {
             verdict,
         ]);
     }
-    println!("{table}\n");
+    say!("{table}\n");
     let failed = rows.iter().filter(|row| !row.holds).count();
-    println!("{} checks, {} hold, {failed} failed.", rows.len(), rows.len() - failed);
+    say!("{} checks, {} hold, {failed} failed.", rows.len(), rows.len() - failed);
     failed == 0
 }

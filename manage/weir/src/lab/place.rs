@@ -168,7 +168,7 @@ impl Place {
         &all[..founders]
     }
 
-    /// Whether it is one that commands without a context find.
+    /// Whether it is one that commands with `--lab` find.
     pub fn is_usual(self) -> bool {
         self.instance == 0
     }

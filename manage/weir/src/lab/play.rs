@@ -19,7 +19,7 @@ pub fn text(place: Place, scope: &Scope) -> String {
         (format!("ip netns exec {prefix}blue-app curl http://10.1.0.10/"), "blue's page"),
         (format!("{app} curl http://{OUTSIDE_V4}/caller"), "the address that the outside sees"),
         ("weir status".to_string(), "desired, acked and in force, switch by switch"),
-        ("weir get all".to_string(), "the resources; also endpoints, rules, …"),
+        ("weir get all".to_string(), "the resources; also one kind: endpoints, firewall-rules, …"),
         ("weir trace red/app web -p tcp --port 8080".to_string(), "why a packet does not arrive"),
         ("weir counters h1 drop".to_string(), "drops by reason and rule"),
         ("weir capture h1 --port red/web -w - | tcpdump -nr -".to_string(), "frames of a port"),
@@ -38,9 +38,11 @@ pub fn text(place: Place, scope: &Scope) -> String {
     }
     let width = lines.iter().map(|(command, _)| command.len()).max().unwrap_or_default();
     let mut text = format!("To play, with 'weir' for {own}:\n");
-    if !place.is_usual() {
-        text.push_str(&format!("  export WEIR_CONTEXT={}\n", programs::context_path(scope, place).display()));
-    }
+    let context = match place.is_usual() {
+        true => format!("{}  # or say --lab with each command", super::CONTEXT_LINK),
+        false => programs::context_path(scope, place).display().to_string(),
+    };
+    text.push_str(&format!("  export WEIR_CONTEXT={context}\n"));
     for (command, shows) in lines {
         text.push_str(&format!("  {command:<width$}  # {shows}\n"));
     }

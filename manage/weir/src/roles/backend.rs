@@ -1,8 +1,11 @@
 //! Joins the API to the controller: requests become events, tables become answers.
 
 mod apply;
+mod names;
 mod packets;
+mod ports;
 mod status;
+mod waits;
 
 use super::domains::Domains;
 use super::group::Group;

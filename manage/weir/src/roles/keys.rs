@@ -63,14 +63,16 @@ impl Keys {
         }
     }
 
-    /// Writes the file.
+    /// The file's text.
     ///
     /// # Errors
-    /// [`StateError::File`].
-    pub fn write(&self, path: &Path) -> Result<(), StateError> {
-        let text = serde_json::to_string_pretty(self)
-            .map_err(|error| StateError::Damaged { path: path.to_path_buf(), reason: error.to_string() })?;
-        write_secret(path, &text)
+    /// [`StateError::Keys`].
+    pub fn to_text(&self) -> Result<String, StateError> {
+        let damaged = |error: serde_json::Error| StateError::Keys {
+            path: Path::new("keys").to_path_buf(),
+            reason: error.to_string(),
+        };
+        serde_json::to_string_pretty(self).map_err(damaged)
     }
 
     /// Puts them into a state directory that has none; one that has must have the same.
@@ -101,7 +103,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (one, two, file) = (dir.path().join("1"), dir.path().join("2"), dir.path().join("keys"));
         let domain = Label::new("lab").unwrap();
-        Keys::of(&one, &domain).unwrap().write(&file).unwrap();
+        std::fs::write(&file, Keys::of(&one, &domain).unwrap().to_text().unwrap()).unwrap();
         let keys = Keys::read(&file).unwrap();
         keys.install(&two).unwrap();
         keys.install(&two).unwrap();
@@ -113,7 +115,8 @@ mod tests {
         let token = first.join_token(2_000_000_000, vec![]).unwrap();
         assert!(token.starts_with("weir1."));
 
-        Keys::of(&dir.path().join("3"), &domain).unwrap().write(&file).unwrap();
+        let third = Keys::of(&dir.path().join("3"), &domain).unwrap();
+        std::fs::write(&file, third.to_text().unwrap()).unwrap();
         let other = Keys::read(&file).unwrap().install(&two);
         assert!(matches!(other, Err(StateError::OtherKeys { .. })));
         std::fs::write(&file, "{\"format\":1,\"files\":{}}").unwrap();

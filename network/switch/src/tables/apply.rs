@@ -384,7 +384,16 @@ impl Tables {
         }
         check_port(name, entry)?;
         let index = self.port_by_name.get(&(vni, name.clone())).copied();
-        self.check_unique(vni, name, entry, index)?;
+        let older = self.older_holders(vni, (name, version), entry, index)?;
+        let mut taken = Effects::default();
+        for (other, name) in older {
+            let effects = self.delete_port(other, &name);
+            if other != vni && self.networks.get(&other).is_some_and(Network::is_empty) {
+                self.networks.remove(&other);
+            }
+            taken.invalidate.extend(effects.invalidate);
+            taken.ports.extend(effects.ports);
+        }
         let index = match index {
             Some(index) => index,
             None => self.new_index()?,
@@ -403,17 +412,19 @@ impl Tables {
         let bucket = old.as_ref().map(|old| old.bucket.clone()).unwrap_or_default();
         let (vni, name, entry) = (Vni(vni), name.clone(), entry.clone());
         let new = Port { index, vni, name, version, entry, tags, up, reason, bucket };
-        let invalidate = port_changes(network, old.as_ref(), &new);
+        taken.invalidate.extend(port_changes(network, old.as_ref(), &new));
         let mtu = network.entry.as_ref().map_or(MTU_MIN, |entry| entry.mtu);
         let same_device = old.as_ref().is_some_and(|old| {
             (old.up, &old.reason) == (new.up, &new.reason)
                 && (&old.entry.netns, &old.entry.device) == (&new.entry.netns, &new.entry.device)
                 && (old.entry.kind, old.entry.queue_pairs) == (new.entry.kind, new.entry.queue_pairs)
         });
-        let ports = if same_device { Vec::new() } else { vec![set_effect(&new, mtu)] };
+        if !same_device {
+            taken.ports.push(set_effect(&new, mtu));
+        }
         self.port_by_name.insert((vni.0, new.name.clone()), index);
         self.ports[usize::from(index)] = Some(new);
-        Ok(Effects { invalidate, ports })
+        Ok(taken)
     }
 
     fn new_index(&mut self) -> Result<PortIndex, Refusal> {
@@ -424,32 +435,41 @@ impl Tables {
         self.free_ports.pop_front().map_or_else(|| full(PORTS_MAX), Ok)
     }
 
-    fn check_unique(
+    /// The ports that a port takes an address or a device from: older ones, which are on their way out, or change too. They
+    /// carry nothing from here until their own update comes.
+    ///
+    /// # Errors
+    /// One of them is not older.
+    fn older_holders(
         &self,
         vni: u32,
-        name: &Label,
+        (name, version): (&Label, Version),
         entry: &PortEntry,
         index: Option<PortIndex>,
-    ) -> Result<(), Refusal> {
-        let Some(network) = self.networks.get(&vni) else { return Ok(()) };
+    ) -> Result<BTreeSet<(u32, Label)>, Refusal> {
+        let mut older = BTreeSet::new();
+        let local = self.networks.get(&vni).map(|network| &network.local);
         for address in &entry.addresses {
-            if let Some(&other) = network.local.get(address)
-                && Some(other) != index
-            {
-                let other = self.port(other).map_or("another port", |port| port.name.as_str());
-                return failed(format!("port {name} wants {address}, which {other} has"));
+            let holder = local.and_then(|local| local.get(address)).filter(|other| Some(**other) != index);
+            let Some(other) = holder.and_then(|other| self.port(*other)) else { continue };
+            if other.version >= version {
+                return failed(format!("port {name} wants {address}, which {} has", other.name));
             }
+            older.insert((other.vni.0, other.name.clone()));
         }
         let device = (&entry.netns, &entry.device);
         let taken =
             self.ports().find(|p| Some(p.index) != index && (&p.entry.netns, &p.entry.device) == device);
         if let Some(other) = taken {
-            return failed(format!(
-                "port {name} wants the device {}, which {} has",
-                entry.device, other.name
-            ));
+            if other.version >= version {
+                return failed(format!(
+                    "port {name} wants the device {}, which {} has",
+                    entry.device, other.name
+                ));
+            }
+            older.insert((other.vni.0, other.name.clone()));
         }
-        Ok(())
+        Ok(older)
     }
 
     fn delete_port(&mut self, vni: u32, name: &Label) -> Effects {

@@ -145,6 +145,49 @@ fn wrong_entries_are_refused_in_words_and_change_nothing() {
 }
 
 #[test]
+fn a_newer_port_takes_what_an_older_one_has_in_whatever_order_they_come() {
+    let put_port = |version, name: &str, device: &str, addresses: &[&str]| {
+        put(version, port_key(1, name), Entry::Port(port_entry(5, device, addresses, &[])))
+    };
+    let old = put_port(2, "a", "d", &["10.0.0.5", "10.0.0.6"]);
+    let other = put_port(2, "c", "e", &["10.0.0.7"]);
+    let new = put_port(3, "b", "e", &["10.0.0.5"]);
+    let mut tables = host();
+    apply(&mut tables, &network(1, network_entry("red", false)));
+    apply(&mut tables, &old);
+    apply(&mut tables, &other);
+    let effects = apply(&mut tables, &new);
+    let removed = effects.ports.iter().filter(|effect| matches!(effect, PortEffect::Remove { .. })).count();
+    assert_eq!(removed, 2, "one has the address, one the device: {effects:?}");
+    assert!(matches!(effects.ports.last(), Some(PortEffect::Set { .. })), "{effects:?}");
+    let holds = |tables: &Tables, address: &str| {
+        let network = tables.network(1).unwrap();
+        network
+            .local
+            .get(&ip(address))
+            .and_then(|index| tables.port(*index))
+            .map(|port| port.name.to_string())
+    };
+    assert_eq!(holds(&tables, "10.0.0.5").as_deref(), Some("b"));
+    assert_eq!((holds(&tables, "10.0.0.6"), holds(&tables, "10.0.0.7")), (None, None));
+    // What is late, and what goes, touches nothing of the newer one.
+    assert!(refused(&mut tables, &old).contains("10.0.0.5, which b has"));
+    apply(&mut tables, &delete(4, port_key(1, "a")));
+    assert_eq!(holds(&tables, "10.0.0.5").as_deref(), Some("b"));
+    // The other gives way, and is itself again.
+    apply(&mut tables, &put_port(4, "c", "f", &["10.0.0.7"]));
+    assert_eq!(holds(&tables, "10.0.0.7").as_deref(), Some("c"));
+    // After a restart they come in the order of their names: the newer one has it again.
+    for order in [[&old, &new], [&new, &old]] {
+        let mut tables = host();
+        for update in order {
+            let _refused = tables.apply(update);
+        }
+        assert_eq!(holds(&tables, "10.0.0.5").as_deref(), Some("b"));
+    }
+}
+
+#[test]
 fn ports_have_a_limit_and_their_numbers_come_again() {
     let mut tables = host();
     apply(&mut tables, &network(1, network_entry("red", false)));

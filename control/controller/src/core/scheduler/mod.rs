@@ -19,6 +19,10 @@
 //! - The parameters of a network are never deleted at an actuator before its ports there, also when their
 //!   deletes were decided by earlier events and still wait: the scheduler adds what the plan cannot
 //!   know.
+//! - Two ports do not have an address or a device of a host at once: see [`claims`]. Updates that wait for each other are
+//!   found, told and cut: see [`rings`].
+//! - A port that is deleted does not wait until its address is forgotten elsewhere when the address comes back to its own
+//!   host: whoever sends there finds the host all the time.
 //! - A replica that does not lead a group follows acks and states as the leader does, and sends and proposes
 //!   nothing: see [`lead`].
 //!
@@ -31,6 +35,7 @@
 //!
 //! Departure: RoSCo and Cicero name switch order as the only reason to wait; ours are the plan's.
 
+mod claims;
 mod explain;
 mod frames;
 mod lead;
@@ -38,6 +43,7 @@ mod progress;
 mod queue;
 mod reconcile;
 mod release;
+mod rings;
 mod signing;
 mod slot;
 #[cfg(test)]
@@ -45,15 +51,17 @@ mod tests;
 
 pub use explain::{KeyStatus, TargetStatus, WaitState, Waiting};
 pub use progress::Reached;
+pub use rings::{Ring, Wait};
 pub use slot::Held;
 
 use crate::core::Output;
 use progress::Progress;
+use rings::Rings;
 use signing::Unsigned;
 use slot::{Place, Slot, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_model::update::{Reason, Refusal};
-use weir_model::{Ack, Dependency, Key, Label, Version};
+use weir_model::{Ack, Change, Dependency, Entry, Key, Label, Version};
 
 /// An actuator and one of its keys.
 pub(crate) type Node = (Label, Key);
@@ -141,6 +149,10 @@ pub struct SchedulerCounters {
     pub refused: u64,
     /// Refused updates tried again.
     pub retried: u64,
+    /// Rings of updates that waited for each other, cut.
+    pub rings_cut: u64,
+    /// Rings in which no update may go first.
+    pub rings_kept: u64,
     /// Sessions whose digest was the desired one: nothing was sent.
     pub sessions_in_sync: u64,
     /// Sessions whose digest was that of the last acks: only what was waiting was sent.
@@ -177,6 +189,7 @@ pub struct Scheduler {
     woken: BTreeSet<Node>,
     /// Actuators that may have something to send.
     dirty: BTreeSet<Label>,
+    rings: Rings,
     now_ms: u64,
     /// Version of the store: nothing above it was ever decided.
     decided: Version,
@@ -198,6 +211,7 @@ impl Scheduler {
             unsigned: Unsigned::default(),
             woken: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            rings: Rings::default(),
             now_ms: 0,
             decided: Version::ZERO,
             leads: true,
@@ -322,20 +336,18 @@ impl Scheduler {
             return false;
         }
         let mut visited: BTreeSet<Node> = BTreeSet::new();
-        let mut stack: Vec<Dependency> = held.after.to_vec();
-        stack.extend(self.ports_in_the_way(held));
+        let mut stack: Vec<Dependency> = self.missing(held).collect();
         while let Some(dependency) = stack.pop() {
             let next = (dependency.target.clone(), dependency.key.clone());
             if next == *node || visited.len() > VISITED_MAX {
                 return true;
             }
-            if self.is_satisfied(&dependency) || visited.contains(&next) {
+            if visited.contains(&next) {
                 continue;
             }
             if let Some(slot) = self.targets.get(&next.0).and_then(|target| target.slots.get(&next.1)) {
                 for held in slot.held.iter().filter(|held| Some(held.version()) > slot.acked) {
-                    stack.extend(held.after.iter().cloned());
-                    stack.extend(self.ports_in_the_way(held));
+                    stack.extend(self.missing(held));
                 }
             }
             visited.insert(next);
@@ -343,13 +355,31 @@ impl Scheduler {
         false
     }
 
-    fn is_satisfied(&self, dependency: &Dependency) -> bool {
+    pub(super) fn is_satisfied(&self, dependency: &Dependency) -> bool {
         let Some(target) = self.targets.get(&dependency.target) else { return true };
         match target.slots.get(&dependency.key) {
             Some(slot) => slot.acked >= Some(dependency.version),
             // A key that is not desired any more: gone, once the actuator's state is known.
             None => target.known,
         }
+    }
+
+    /// Whether a wait is for nothing: for a location to go that comes back to the waiting port's own host.
+    pub(super) fn is_futile(&self, held: &Held, dependency: &Dependency) -> bool {
+        if dependency.reason != Reason::LocationGoneBeforePort {
+            return false;
+        }
+        let desired = self.desired(&dependency.target, &dependency.key);
+        matches!(desired.map(|desired| &desired.proven.update.change),
+            Some(Change::Put(Entry::Location(location))) if location.host == held.proven.update.target)
+    }
+
+    pub(super) fn is_cut(&self, held: &Held, dependency: &Dependency) -> bool {
+        if self.rings.cut.is_empty() {
+            return false;
+        }
+        let waited = (dependency.target.clone(), dependency.key.clone());
+        self.rings.cut.contains(&(held.node(), held.version(), waited))
     }
 
     /// Forgets an actuator and everything desired of it (it was removed through the order).
@@ -442,6 +472,9 @@ impl Scheduler {
             return;
         }
         let first = self.mark_refused(label, key, version, refusal);
+        if let Refusal::Failed(reason) = refusal {
+            self.note_named(label, key, reason);
+        }
         if first {
             let refusal = refusal.clone();
             out.push(Output::Refused { target: label.clone(), key: key.clone(), version, refusal });
@@ -478,6 +511,7 @@ impl Scheduler {
         let settled: Vec<Version> = slot.open.drain(..settled).collect();
         self.progress.settle(settled, &mut |version| out.push(Output::Finished(version)));
         self.wake(&(label.clone(), key.clone()));
+        self.retry_named(&(label.clone(), key.clone()));
     }
 
     /// Looks again at everything that waits for a node, before anything is given out.
@@ -507,6 +541,7 @@ impl Scheduler {
         slot.held.iter().for_each(|held| drop(self.line.remove(&held.place())));
         self.progress.settle(slot.open, &mut |version| out.push(Output::Finished(version)));
         self.wake(&(label.clone(), key.clone()));
+        self.retry_named(&(label.clone(), key.clone()));
     }
 
     /// Bounds the tombstones of an actuator: see the module.

@@ -1,5 +1,6 @@
 //! Releasing: which update may go, what is sent, what is sent again.
 
+use super::claims::claims_of;
 use super::frames::Packed;
 use super::slot::{Held, Sent};
 use super::{Mode, Node, Scheduler, frames};
@@ -73,8 +74,19 @@ impl Scheduler {
 
     /// What an update waits for.
     pub(super) fn missing<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = Dependency> + 'a {
-        let planned = held.after.iter().filter(|dependency| !self.is_satisfied(dependency)).cloned();
-        planned.chain(self.ports_in_the_way(held))
+        let added =
+            self.ports_in_the_way(held).chain(std::iter::once(held).flat_map(|held| self.rivals(held)));
+        self.planned_missing(held).chain(added.filter(|dependency| !self.is_cut(held, dependency)))
+    }
+
+    /// What an update waits for by its plan.
+    pub(super) fn planned_missing<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = Dependency> + 'a {
+        let counts = |dependency: &&Dependency| {
+            !self.is_satisfied(dependency)
+                && !self.is_futile(held, dependency)
+                && !self.is_cut(held, dependency)
+        };
+        held.after.iter().filter(counts).cloned()
     }
 
     /// Gives out everything that may go now.
@@ -146,6 +158,8 @@ impl Scheduler {
         let target = self.targets.get_mut(&node.0)?;
         target.take_back(&node.1);
         let slot = target.slots.get_mut(&node.1)?;
+        let claims = slot.held.get(at).map(|held| claims_of(&held.proven.update)).unwrap_or_default();
+        target.claims.add(&node.1, claims);
         let superseded: Vec<Held> = slot.held.drain(..at).collect();
         let held = slot.held.first()?.clone();
         let (version, signed, bytes) = (held.version(), held.is_signed(), held.bytes);
@@ -189,6 +203,7 @@ impl Scheduler {
                 self.retry(&label, out);
             }
         }
+        self.look_for_rings();
     }
 
     fn close_if_silent(&mut self, label: &Label, out: &mut Vec<Output>) {

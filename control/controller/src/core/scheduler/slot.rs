@@ -1,6 +1,7 @@
 //! Slots and targets: the data that the scheduler keeps for each key and each actuator.
 
 use super::Node;
+use super::claims::{Claims, claims_of};
 use super::queue::FairQueue;
 use crate::core::DecidedHeader;
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,6 +119,10 @@ pub(crate) struct Target {
     /// Slots whose desired update is a delete.
     pub tombstones: BTreeSet<(Version, Key)>,
     pub refused: BTreeSet<Key>,
+    /// Ports that refusals named, with those that were refused.
+    pub named: BTreeMap<Key, BTreeSet<Key>>,
+    /// What its ports have.
+    pub claims: Claims,
     pub queue: FairQueue,
     /// Keys with a sent update.
     pub in_flight: BTreeSet<Key>,
@@ -162,6 +167,9 @@ impl Target {
         slot.absent = false;
         self.refused.remove(&key);
         self.repairing.remove(&key);
+        if matches!(key, Key::Port { .. }) {
+            self.claims.add(&key, Vec::new());
+        }
         self.desired_max = self.desired_max.max(version);
         self.desired_digest = self.desired_digest.wrapping_add(pair_digest(&key, version));
         self.behind.insert((version, key));
@@ -178,6 +186,13 @@ impl Target {
             self.acked_digest = self.acked_digest.wrapping_add(pair_digest(key, new));
         }
         slot.acked = acked;
+        if matches!(key, Key::Port { .. }) {
+            match slot.held.iter().find(|held| Some(held.version()) == acked) {
+                Some(held) => self.claims.set(key, claims_of(&held.proven.update)),
+                None if acked.is_none() => self.claims.set(key, Vec::new()),
+                None => {}
+            }
+        }
         let desired = slot.desired().version();
         match acked == Some(desired) {
             true => self.behind.remove(&(desired, key.clone())),
@@ -213,6 +228,7 @@ impl Target {
         self.behind.remove(&(desired, key.clone()));
         self.tombstones.remove(&(desired, key.clone()));
         self.refused.remove(key);
+        self.claims.forget(key);
         Some(slot)
     }
 

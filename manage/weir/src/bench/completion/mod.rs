@@ -117,7 +117,7 @@ impl Completion {
             let print = |metric: &str, of: &dyn Fn(&Outcome) -> f64| {
                 let (own, other) = (figure(outcomes, of), figure(base, of));
                 let ratio = own / other;
-                println!(
+                say!(
                     "RESULT completion {what}_{metric} weir-{word}={own:.2}ms weir-{first}={other:.2}ms ratio={ratio:.3}"
                 );
             };
@@ -127,7 +127,7 @@ impl Completion {
             let events = outcomes.first().map(|outcome| outcome.events.clone()).unwrap_or_default();
             if events.len() > 1 {
                 let (most, all) = (events.iter().max().copied().unwrap_or(0), events.iter().sum::<u64>());
-                println!(
+                say!(
                     "# {what}: the busiest of {} domains ordered {most} events, all together {all}",
                     events.len()
                 );
@@ -147,7 +147,7 @@ impl Completion {
         for members in 1..=10 {
             let print = |word: &str, control: Control| {
                 let own = setup(control);
-                println!(
+                say!(
                     "RESULT completion size-{members}_setup-mean weir-{word}={own:.2}ms weir-local={one:.2}ms ratio={:.2}",
                     own / one
                 );
@@ -241,7 +241,7 @@ fn link_of_paper(costs: &Costs, places: &Places, bench: &Completion) -> f64 {
     let control = Control { torn_down: true, link_bits: 1e9, ..control(Order::Local, 1) };
     let setup_ns = mean(&Simulation::run(control, costs, places, &flows).setup_ns);
     let bits = Workload::Hadoop.mean_bytes() * 8.0 / ((PAPER_FLOW_NS - setup_ns) / SECOND_NS);
-    println!(
+    say!(
         "# links of {:.1} Mbit/s: flows of Hadoop last {:.1} ms beside one controller, as the paper's",
         bits / 1e6,
         PAPER_FLOW_NS / 1e6
@@ -265,7 +265,7 @@ fn measure(folder: &std::path::Path) -> Result<Costs, Failure> {
 /// What was measured, for who reads the figures.
 fn describe(costs: &Costs) {
     let us = |ns: f64| ns / 1e3;
-    println!(
+    say!(
         "# us: hop {:.1}, sync {:.0}, sign {:.1}, verify {:.1}, decide {:.0}, take at a switch {:.0} under one key, {:.0} under a group's",
         us(costs.hop_ns),
         us(costs.sync_ns),
@@ -276,7 +276,7 @@ fn describe(costs: &Costs) {
         us(costs.take_group_ns)
     );
     for (members, signing) in &costs.signing {
-        println!(
+        say!(
             "# {members} members, us: a share {:.0}, a signature of them {:.0}, endorsements checked {:.0}",
             us(signing.share_ns),
             us(signing.combine_ns),
@@ -284,7 +284,7 @@ fn describe(costs: &Costs) {
         );
     }
     for ((order, members), found) in &costs.ordering {
-        println!(
+        say!(
             "# {order:?} of {members}, us of a processor: a batch {:.0} and {:.0}, for which nobody waits {:.0} and {:.0}, an event more {:.1} and {:.1} (leader and others); one write took {:.2} ms with all on this machine",
             us(found.batch_leader_ns),
             us(found.batch_member_ns),

@@ -118,7 +118,7 @@ type Decision = String;
 impl Flows {
     /// Replays a trace in each form, forms taking turns, one packet after the other as a switch would hand them over.
     pub(super) async fn replay(&self, data: &Controller, trace: &Trace) -> Result<(), Failure> {
-        println!(
+        say!(
             "{} frames, {} packets without a rule, {} unreadable",
             trace.frames,
             trace.packets.len(),
@@ -148,16 +148,16 @@ impl Flows {
                 }
             }
         }
-        println!("the same decisions in every form");
+        say!("the same decisions in every form");
         let of = |at: usize, part: fn(&(f64, f64)) -> f64| median(measured[at].iter().map(part));
         let (plain, plain_p90) = (of(0, |one| one.0), of(0, |one| one.1));
         for (at, form) in Form::ALL.iter().enumerate() {
             let (word, flows, p90) = (form.word(), of(at, |one| one.0), of(at, |one| one.1));
-            println!(
+            say!(
                 "RESULT flows trace-{word}-throughput weir={flows:.0}/s init={plain:.0}/s ratio={:.2}",
                 flows / plain
             );
-            println!(
+            say!(
                 "RESULT flows trace-{word}-p90 weir={p90:.2}ms init={plain_p90:.2}ms ratio={:.2}",
                 p90 / plain_p90
             );

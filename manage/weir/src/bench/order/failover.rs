@@ -99,13 +99,13 @@ fn report(name: &str, weir: &[Round], etcd: &[Round]) {
     };
     for (metric, share) in [("median", 0.5), ("p95", 0.95)] {
         let (ours, theirs) = (at(weir, share), at(etcd, share));
-        println!(
+        say!(
             "RESULT failover {name}_{metric} weir={ours:.0}ms etcd_killed={theirs:.0}ms ratio={:.2}",
             ours / theirs
         );
     }
     let sum = |rounds: &[Round], of: fn(&Round) -> usize| rounds.iter().map(of).sum::<usize>();
-    println!(
+    say!(
         "RESULT failover {name}_lost weir={} of {} acknowledged, etcd={} of {}",
         sum(weir, |round| round.lost),
         sum(weir, |round| round.acked),

@@ -42,7 +42,7 @@ impl Growth {
                 let beside = theirs.map_or(String::new(), |theirs| {
                     format!(" etcd={theirs:.0}MiB ratio={:.2}", ours / theirs)
                 });
-                println!("RESULT growth {metric}_after_{writes} weir={ours:.0}MiB{beside}");
+                say!("RESULT growth {metric}_after_{writes} weir={ours:.0}MiB{beside}");
             };
             row("memory", *memory, theirs.get(at).map(|one| one.1));
             row("disk", *disk, theirs.get(at).map(|one| one.2));
@@ -61,7 +61,7 @@ impl Growth {
                 let look = self.writes * (looks.len() as u64 + 1) / LOOKS;
                 looks.push((look, servers.memory_bytes() / MIB, servers.disk_bytes() / MIB));
             }
-            eprintln!("{peer:?}: {written} of {} writes", self.writes);
+            tell!("{peer:?}: {written} of {} writes", self.writes);
         }
         Ok(looks)
     }

@@ -161,7 +161,7 @@ fn window(servers: &Servers, cell: &Cell, window_ms: u64) -> Result<Measured, Fa
 fn report(bench: &str, cell: &Cell, (our, ours): (&str, &[Measured]), (their, theirs): (&str, &[Measured])) {
     let row = |metric: &str, unit: &str, value: fn(&Measured) -> f64, decimals: usize| {
         let (ours, theirs) = (median(ours.iter().map(value)), median(theirs.iter().map(value)));
-        println!(
+        say!(
             "RESULT {bench} {cell}_{metric} {our}={ours:.decimals$}{unit} {their}={theirs:.decimals$}{unit} \
              ratio={:.2}",
             ours / theirs

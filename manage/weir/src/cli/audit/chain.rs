@@ -2,12 +2,13 @@
 
 use super::Whose;
 use crate::cli::Failure;
+use crate::cli::written::{Force, Readers};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Lines, Write};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::rc::Rc;
 use weir_api::client::Client;
@@ -122,27 +123,30 @@ impl Chain {
 }
 
 /// Writes the chain of a controller to a file, whole or not at all; tells how many links.
-pub(super) fn export(client: &Client, controller: Option<&str>, out: &Path) -> Result<u64, Failure> {
+pub(super) fn export(
+    client: &Client,
+    controller: Option<&str>,
+    out: &Path,
+    force: Force,
+) -> Result<u64, Failure> {
     let server = server_of(client, controller);
     let name = out.display().to_string();
-    let partial = out.with_extension("partial");
-    let file = File::create(&partial).map_err(Failure::io(partial.display().to_string()))?;
-    let mut writer = BufWriter::new(file);
-    let (mut next, mut count) = (0, 0);
-    loop {
-        let page = client.audit(&server, next)?;
-        if page.links.is_empty() {
-            break;
+    force.write(out, Readers::Anybody, |writer| {
+        let (mut next, mut count) = (0, 0);
+        loop {
+            let page = client.audit(&server, next)?;
+            if page.links.is_empty() {
+                return Ok(count);
+            }
+            next = page.from;
+            for link in page.links {
+                let line = Exported { controller: page.controller.clone(), number: next, link };
+                let mut text =
+                    serde_json::to_vec(&line).map_err(|error| Failure::Input(error.to_string()))?;
+                text.push(b'\n');
+                writer.write_all(&text).map_err(Failure::io(name.clone()))?;
+                (next, count) = (next + 1, count + 1);
+            }
         }
-        next = page.from;
-        for link in page.links {
-            let line = Exported { controller: page.controller.clone(), number: next, link };
-            serde_json::to_writer(&mut writer, &line).map_err(|error| Failure::Input(error.to_string()))?;
-            writer.write_all(b"\n").map_err(Failure::io(name.clone()))?;
-            (next, count) = (next + 1, count + 1);
-        }
-    }
-    let file = writer.into_inner().map_err(|error| Failure::io(name.clone())(error.into_error()))?;
-    file.sync_all().and_then(|()| std::fs::rename(&partial, out)).map_err(Failure::io(name))?;
-    Ok(count)
+    })
 }

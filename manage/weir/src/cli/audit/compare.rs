@@ -2,7 +2,8 @@
 
 use super::chain::{Chain, server_of};
 use crate::cli::output::{self};
-use crate::cli::{Failure, NO, Output};
+use crate::cli::{Failure, Output};
+use crate::exit::Exit;
 use clap::Args;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -111,7 +112,7 @@ impl Compare {
         }
         let compared = compare(&chains, unreachable);
         output::print(self.output.output, &compared, || {
-            println!(
+            say!(
                 "{} controllers ({}), places {} to {} of the order, {} with something decided",
                 chains.len(),
                 compared.controllers.join(", "),
@@ -120,17 +121,17 @@ impl Compare {
                 compared.places
             );
             for error in &compared.unreachable {
-                println!("not compared: {error}");
+                say!("not compared: {error}");
             }
             for difference in &compared.differences {
-                println!("{}", output::ansi(difference, 31));
+                say!("{}", output::ansi(difference, 31));
             }
             match compared.differences_total {
-                0 => println!("{}", output::ansi("All say the same.", 32)),
-                total => println!("{}", output::ansi(&format!("They differ at {total} places."), 31)),
+                0 => say!("{}", output::ansi("All say the same.", 32)),
+                total => say!("{}", output::ansi(&format!("They differ at {total} places."), 31)),
             }
         })?;
-        Ok(if compared.differences_total == 0 { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+        Ok(if compared.differences_total == 0 { ExitCode::SUCCESS } else { Exit::No.into() })
     }
 }
 

@@ -124,15 +124,15 @@ impl Rule {
         output::print(self.output.output, &found, || {
             for custody in &found {
                 let or = |text: &Option<String>, none: &str| text.clone().unwrap_or_else(|| none.to_owned());
-                println!(
+                say!(
                     "{}",
                     output::ansi(&format!("{} at {}, v{}", self.key, self.switch, custody.version), 1)
                 );
-                println!("  {:<13}{}", "value", custody.change);
-                println!("  {:<13}{}", "event", or(&custody.event, "older than this audit"));
-                println!("  {:<13}{}; root {}", "decided", custody.decided, &custody.root[..16]);
-                println!("  {:<13}{}", "signed", or(&custody.signed, "not yet, or nobody needed it"));
-                println!(
+                say!("  {:<13}{}", "value", custody.change);
+                say!("  {:<13}{}", "event", or(&custody.event, "older than this audit"));
+                say!("  {:<13}{}; root {}", "decided", custody.decided, &custody.root[..16]);
+                say!("  {:<13}{}", "signed", or(&custody.signed, "not yet, or nobody needed it"));
+                say!(
                     "  {:<13}{}",
                     "acknowledged",
                     or(&custody.acknowledged, "not yet, or by an ack for a later version")

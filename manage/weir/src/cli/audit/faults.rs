@@ -269,7 +269,7 @@ impl Faults {
                 match read(Chain::of_controller(client.clone(), server.clone()), &mut found) {
                     Ok(()) => asked += 1,
                     Err(error @ Failure::Client(ClientError::Unreachable { .. })) => {
-                        eprintln!("{server} cannot be asked: {error}");
+                        tell!("{server} cannot be asked: {error}");
                         failed = failed.or(Some(error));
                     }
                     Err(error) => return Err(error),
@@ -282,7 +282,7 @@ impl Faults {
         let mut faults: Vec<Fault> = found.0.into_values().collect();
         faults.sort_by(|one, other| one.time.cmp(&other.time));
         if faults.is_empty() {
-            eprintln!("Nobody was found to have lied.");
+            tell!("Nobody was found to have lied.");
         }
         output::print(self.output.output, &faults, || {
             if !faults.is_empty() {
@@ -307,7 +307,7 @@ fn print(faults: &[Fault]) {
             Cell::new(seen_by.join(", ")),
         ]);
     }
-    println!("{table}");
+    say!("{table}");
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! `weir filewall check` and `weir filewall explain`.
 
 use super::failure;
+use crate::cli::Failure;
 use crate::cli::output::{ansi, table};
-use crate::cli::{Failure, NO};
+use crate::exit::Exit;
 use clap::Args;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -30,10 +31,10 @@ impl Check {
         for (number, entry) in chain.entries().iter().enumerate() {
             shown.add_row([(number + 1).to_string(), entry.name.clone(), entry.policy.kind().to_string()]);
         }
-        println!("{shown}");
-        println!("{} policies, sound", chain.entries().len());
+        say!("{shown}");
+        say!("{} policies, sound", chain.entries().len());
         if let Some(reason) = chain.refuses_nfs4() {
-            println!("{reason}");
+            say!("{reason}");
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -106,7 +107,7 @@ impl Explain {
             let does = step.step.answer.map_or("forward".to_string(), |status| format!("answer {status:?}"));
             shown.add_row([step.policy.clone(), step.kind.to_string(), does, step.step.reason.clone()]);
         }
-        println!("{shown}");
+        say!("{shown}");
         Ok(verdict(steps.iter().find_map(|step| step.step.answer).map(|status| format!("{status:?}"))))
     }
 
@@ -130,12 +131,12 @@ fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> 
 fn verdict(denied: Option<String>) -> ExitCode {
     match denied {
         None => {
-            println!("{}", ansi("allowed", 32));
+            say!("{}", ansi("allowed", 32));
             ExitCode::SUCCESS
         }
         Some(status) => {
-            println!("{}", ansi(&format!("denied: {status}"), 31));
-            ExitCode::from(NO)
+            say!("{}", ansi(&format!("denied: {status}"), 31));
+            Exit::No.into()
         }
     }
 }

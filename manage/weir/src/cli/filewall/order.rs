@@ -2,8 +2,9 @@
 //! the host verifies it before the FileWall sees it.
 
 use super::failure;
+use crate::cli::Failure;
 use crate::cli::output::{Format, print};
-use crate::cli::{Failure, NO};
+use crate::exit::Exit;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,9 +48,9 @@ impl Order {
                 true => "the host has it; 'weir filewall top' there shows what is in force",
                 false => "the host does not have it yet",
             };
-            println!("ordered at v{}: {there}", response.version);
+            say!("ordered at v{}: {there}", response.version);
         })?;
-        Ok(if response.in_force || self.wait_s == 0 { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+        Ok(if response.in_force || self.wait_s == 0 { ExitCode::SUCCESS } else { Exit::NotInForce.into() })
     }
 }
 

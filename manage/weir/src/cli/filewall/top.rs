@@ -37,7 +37,7 @@ impl Top {
         loop {
             let status = self.fetch()?;
             if self.every_s.is_some() && std::io::stdout().is_terminal() {
-                print!("\x1b[2J\x1b[H");
+                put!("\x1b[2J\x1b[H");
             }
             print(self.output, &status, || show(&status, before.as_ref(), self.every_s))?;
             std::io::stdout().flush().map_err(Failure::io("printing"))?;
@@ -56,17 +56,17 @@ impl Top {
 }
 
 fn show(status: &Status, before: Option<&Status>, every_s: Option<u64>) {
-    println!("policies: number {} since the start, {} of them", status.policy_epoch, status.policies.len());
+    say!("policies: number {} since the start, {} of them", status.policy_epoch, status.policies.len());
     if status.policy_order > 0 {
-        println!("ordered by the controllers at v{}", status.policy_order);
+        say!("ordered by the controllers at v{}", status.policy_order);
     }
     if let Some(error) = &status.policy_error {
-        println!("the newest files are NOT in force: {error}");
+        say!("the newest files are NOT in force: {error}");
     }
-    println!("\n{}\n\n{}", ops(status, before, every_s), policies(status));
-    println!("\n{}\n\n{}", principals(status), roles(status));
+    say!("\n{}\n\n{}", ops(status, before, every_s), policies(status));
+    say!("\n{}\n\n{}", principals(status), roles(status));
     if !status.policies.iter().any(|policy| policy.kind == "statistics") {
-        println!(
+        say!(
             "calls by client, user and role are counted where there is a policy of 'kind: statistics'; denials always are"
         );
     }

@@ -1,6 +1,7 @@
 //! `weir fs doctor`: prints what `weir_userfs::doctor` finds.
 
-use crate::cli::{Failure, NO, Output, output};
+use crate::cli::{Failure, Output, output};
+use crate::exit::Exit;
 use comfy_table::Color;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +18,7 @@ fn show(findings: &[Finding]) {
         let right = finding.right.as_deref().unwrap_or_default();
         table.add_row([mark, (&finding.what).into(), (&finding.found).into(), right.into()]);
     }
-    println!("{table}");
+    say!("{table}");
 }
 
 /// Runs the command.
@@ -27,5 +28,5 @@ fn show(findings: &[Finding]) {
 pub fn run(output: Output, state: &Path, programs: &[PathBuf]) -> Result<ExitCode, Failure> {
     let findings = doctor::examine(state, programs);
     output::print(output.output, &findings, || show(&findings))?;
-    Ok(if doctor::is_well(&findings) { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+    Ok(if doctor::is_well(&findings) { ExitCode::SUCCESS } else { Exit::No.into() })
 }

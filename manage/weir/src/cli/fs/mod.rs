@@ -155,7 +155,7 @@ impl Run {
             if self.strict {
                 return Failure::Missing(failure.to_string());
             }
-            eprintln!("weir: not accelerated: {failure}");
+            tell!("weir: not accelerated: {failure}");
         }
         // Kept until the program begins.
         let error = std::process::Command::new(&self.program[0]).args(&self.program[1..]).exec();
@@ -226,12 +226,12 @@ fn mount(arguments: &MountArguments, state: &Path) -> Result<(), Failure> {
         if let Ok(Answer::Status(status)) = control::ask(state, &point, &Question::Status)
             && status.is_by(child.id())
         {
-            println!("{} is mounted at {}", status.backend, status.mount);
+            say!("{} is mounted at {}", status.backend, status.mount);
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(20));
         if begun.elapsed() >= PATIENCE && arguments.backend.starts_with("archive:") {
-            eprintln!("weir: process {} is still reading the archive", child.id());
+            tell!("weir: process {} is still reading the archive", child.id());
             begun = Instant::now();
         }
     }
@@ -274,11 +274,11 @@ fn show_processes(status: &Status) {
                 process.sites_left.to_string(),
             ]);
         }
-        println!("\n{}\n{table}", status.mount);
+        say!("\n{}\n{table}", status.mount);
     }
     if let Some(figures) = status.segment.as_ref().filter(|figures| figures.calls > 0) {
         let (caught, calls) = (figures.caught, figures.calls);
-        println!(
+        say!(
             "\n{}: {caught} of {calls} calls of programs run with --every-call came by a signal",
             status.mount
         );
@@ -288,7 +288,7 @@ fn show_processes(status: &Status) {
         for (reason, programs) in &accelerated.refused {
             table.add_row([reason, &programs.to_string()]);
         }
-        println!("\n{}\n{table}", status.mount);
+        say!("\n{}\n{table}", status.mount);
     }
 }
 
@@ -309,13 +309,13 @@ fn show(all: &[Status]) {
         });
         mounts.add_row([&status.mount, &status.backend, &status.pid.to_string(), &acceleration]);
     }
-    println!("{mounts}");
+    say!("{mounts}");
     for status in all {
-        status.notes.iter().for_each(|note| println!("{}: {note}", status.mount));
+        status.notes.iter().for_each(|note| say!("{}: {note}", status.mount));
     }
     all.iter().for_each(show_processes);
     for status in all.iter().filter(|status| !status.operations.is_empty()) {
-        println!();
+        say!();
         let mut operations = output::table(&["THROUGH THE KERNEL", "CALLS", "ERRORS", "MEAN US"]);
         for count in &status.operations {
             operations.add_row([
@@ -325,6 +325,6 @@ fn show(all: &[Status]) {
                 format!("{:.1}", count.mean_us),
             ]);
         }
-        println!("{}\n{operations}", status.mount);
+        say!("{}\n{operations}", status.mount);
     }
 }

@@ -1,8 +1,9 @@
 //! Looks at files, at a running monitor and at its audit log.
 
 use super::{AUDIT_FILE, STATUS_ADDRESS, failure};
+use crate::cli::Failure;
 use crate::cli::output::{Format, print, table};
-use crate::cli::{Failure, NO};
+use crate::exit::Exit;
 use clap::Args;
 use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
@@ -42,13 +43,13 @@ impl Check {
             for policy in weir_monitor::policy::load(path).map_err(failure)? {
                 let common = policy.common();
                 let mode = if common.dry_run { "dry run" } else { "in earnest" };
-                println!("policy {}: {}, {}, {mode}", common.name, policy.kind(), policy.action_name());
+                say!("policy {}: {}, {}, {mode}", common.name, policy.kind(), policy.action_name());
                 // That of a service comes and goes with it.
                 let named = common.cgroup.as_ref().filter(|_| policy.kind() != "service");
                 if let Some(folder) =
                     named.map(|cgroup| levers::folder(cgroup)).filter(|folder| !folder.is_dir())
                 {
-                    println!(
+                    say!(
                         "  its cgroup {} is not on this host: a monitor starts only when it is",
                         folder.display()
                     );
@@ -57,7 +58,7 @@ impl Check {
         }
         if let Some(path) = &self.query {
             for query in weir_monitor::query::load(path).map_err(failure)? {
-                println!("query {}: {}, {} bytes", query.name, query.when.name(), query.bytes());
+                say!("query {}: {}, {} bytes", query.name, query.when.name(), query.bytes());
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -100,7 +101,7 @@ impl Query {
             for row in &rows {
                 shown.add_row([row.name.clone(), row.kind.clone(), row.fired.to_string(), row.value.clone()]);
             }
-            println!("{shown}");
+            say!("{shown}");
         })?;
         Ok(ExitCode::SUCCESS)
     }
@@ -130,7 +131,7 @@ impl Events {
                 let policy = entry.policy.clone().unwrap_or_default();
                 shown.add_row([entry.number.to_string(), explain::time(entry), policy, explain::line(entry)]);
             }
-            println!("{shown}");
+            say!("{shown}");
         })?;
         Ok(ExitCode::SUCCESS)
     }
@@ -161,7 +162,7 @@ impl Explain {
         })?;
         let entry = &entries[at].1;
         let later: Vec<&Entry> = entries[at + 1..].iter().map(|(_, entry)| entry).collect();
-        print(self.output, entry, || println!("{}", explain::text(entry, &later)))?;
+        print(self.output, entry, || say!("{}", explain::text(entry, &later)))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -183,12 +184,12 @@ impl Audit {
         match audit::read(&self.audit) {
             Ok(entries) => {
                 let newest = entries.last().map_or("none", |(hash, _)| hash.as_str());
-                println!("{} entries, nothing was changed; newest hash {newest}", entries.len());
+                say!("{} entries, nothing was changed; newest hash {newest}", entries.len());
                 Ok(ExitCode::SUCCESS)
             }
             Err(error @ weir_monitor::Error::Audit { .. }) => {
-                println!("{error}");
-                Ok(ExitCode::from(NO))
+                say!("{error}");
+                Ok(Exit::No.into())
             }
             Err(error) => Err(unread(&self.audit, error)),
         }

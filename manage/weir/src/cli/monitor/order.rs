@@ -1,8 +1,9 @@
 //! `weir monitor order`: a repair that the controllers order. It travels as an update that their group signs, and the switch of
 //! the host verifies it before the monitor sees it.
 
+use crate::cli::Failure;
 use crate::cli::output::{Format, print};
-use crate::cli::{Failure, NO};
+use crate::exit::Exit;
 use clap::{Args, ValueEnum};
 use std::process::ExitCode;
 use weir_api::client::Client;
@@ -57,8 +58,8 @@ impl Order {
                 true => "it is there; 'weir status' shows what came of it",
                 false => "the host does not have it yet",
             };
-            println!("ordered at v{}: {there}", response.version);
+            say!("ordered at v{}: {there}", response.version);
         })?;
-        Ok(if response.in_force || self.wait_s == 0 { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+        Ok(if response.in_force || self.wait_s == 0 { ExitCode::SUCCESS } else { Exit::NotInForce.into() })
     }
 }

@@ -33,7 +33,7 @@ impl Top {
         loop {
             let status: Status = ask::fetch(self.status, "status")?;
             if self.every_s.is_some() && std::io::stdout().is_terminal() {
-                print!("\x1b[2J\x1b[H");
+                put!("\x1b[2J\x1b[H");
             }
             print(self.output, &status, || show(&status))?;
             std::io::stdout().flush().map_err(Failure::io("printing"))?;
@@ -44,7 +44,7 @@ impl Top {
 }
 
 fn show(status: &Status) {
-    println!(
+    say!(
         "kernel by {}; {} processes, {} forks, {} execs, {} exits, {} lost; {} alarms, {} signals",
         status.kernel,
         status.processes,
@@ -55,7 +55,7 @@ fn show(status: &Status) {
         status.alarms,
         status.signals
     );
-    println!(
+    say!(
         "loop: {} steps of {} us on average, longest {} us, at most {} us late, {} periods skipped, {} quick",
         status.steps,
         status.step_us.checked_div(status.steps).unwrap_or(0),
@@ -65,14 +65,14 @@ fn show(status: &Status) {
         status.quick
     );
     if let Some(reason) = &status.degraded {
-        println!("DEGRADED: {reason}");
+        say!("DEGRADED: {reason}");
     }
-    println!("\n{}\n\n{}", policies(status), sensors(status));
+    say!("\n{}\n\n{}", policies(status), sensors(status));
     if !status.guests.is_empty() {
-        println!("\n{}", guests(status));
+        say!("\n{}", guests(status));
     }
     if !status.hosts.is_empty() {
-        println!("\n{}", hosts(status));
+        say!("\n{}", hosts(status));
     }
 }
 

@@ -1,18 +1,22 @@
 //! What the domain is like now.
 
+use super::names::Names;
 use super::{Controlled, api_error};
 use crate::roles::health;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_api::ApiError;
 use weir_api::types::{ActuatorStatus, KindCount, StatusResponse};
 use weir_apps::fabric;
 use weir_controller::core::scheduler::{TargetStatus, WaitState, Waiting};
 use weir_model::Label;
+use weir_model::event::Role;
 
 /// Most waiting updates looked at for the status.
 const WAITING_READ_MAX: usize = 10_000;
 /// Most waiting or refused lines told for a switch.
 const LINES_TOLD_MAX: usize = 20;
+/// Most ports without traffic told of a host.
+const PORTS_TOLD_MAX: usize = 100;
 
 impl Controlled {
     pub(super) async fn state_of_domain(&self) -> Result<StatusResponse, ApiError> {
@@ -22,15 +26,26 @@ impl Controlled {
         let waiting = looked.await.map_err(api_error)?;
         let seen: BTreeMap<&Label, &TargetStatus> =
             status.actuators.iter().map(|seen| (&seen.target.target, &seen.target)).collect();
+        let names = Names::of(&published.store);
+        let open = status.actuators.iter().filter(|seen| seen.target.connected);
+        let hosts: BTreeSet<Label> = open.map(|seen| seen.target.target.clone()).collect();
+        let is_host = |known: &fabric::ActuatorStatus| known.facts.role == Role::Host;
+        let hosts = fabric::actuators(&published.store)
+            .filter(|known| is_host(known) && hosts.contains(&known.facts.name))
+            .map(|known| known.facts.name);
+        let mut down = self.ports_down(hosts.collect()).await;
         let actuators = fabric::actuators(&published.store)
             .map(|known| {
                 let name = known.facts.name.clone();
                 let seen = seen.get(&name);
-                let refused =
-                    known.refusals.iter().rev().take(LINES_TOLD_MAX).map(|refused| {
-                        format!("{} at {}: {}", refused.key, refused.version, refused.refusal)
-                    });
+                let refused = known.refusals.iter().rev().take(LINES_TOLD_MAX).map(|refused| {
+                    format!("{} at {}: {}", names.key(&refused.key), refused.version, refused.refusal)
+                });
                 let waiting = waiting.get(&name).into_iter().flatten();
+                let down = down.remove(&name);
+                let ports_down_total = down.as_ref().map(Vec::len);
+                let mut ports_down = down.unwrap_or_default();
+                ports_down.truncate(PORTS_TOLD_MAX);
                 ActuatorStatus {
                     role: known.facts.role,
                     underlay: known.facts.underlay.to_string(),
@@ -43,8 +58,10 @@ impl Controlled {
                     in_force_version: seen
                         .filter(|seen| seen.connected && seen.synced)
                         .map(|seen| seen.acked.0),
-                    waiting: waiting.map(explain).collect(),
+                    waiting: waiting.map(|waiting| explain(waiting, &names)).collect(),
                     refused: refused.collect(),
+                    ports_down,
+                    ports_down_total,
                     health: health::view(&published.store, &name),
                     name: name.to_string(),
                 }
@@ -66,13 +83,14 @@ impl Controlled {
 }
 
 /// A waiting update in words.
-fn explain(waiting: &Waiting) -> String {
+fn explain(waiting: &Waiting, names: &Names<'_>) -> String {
     let why = match &waiting.state {
         WaitState::Dependencies(missing) => {
             let missing: Vec<String> = missing
                 .iter()
                 .map(|after| {
-                    format!("{} {} at {} ({})", after.key, after.version, after.target, after.reason)
+                    let key = names.key(&after.key);
+                    format!("{key} {} at {} ({})", after.version, after.target, after.reason)
                 })
                 .collect();
             format!("after {}", missing.join(", "))
@@ -86,5 +104,5 @@ fn explain(waiting: &Waiting) -> String {
         WaitState::Sent { for_ms } => format!("sent {for_ms} ms ago"),
         WaitState::Refused(refusal) => format!("refused: {refusal}"),
     };
-    format!("{} {}: {why}", waiting.key, waiting.version)
+    format!("{} {}: {why}", names.key(&waiting.key), waiting.version)
 }
