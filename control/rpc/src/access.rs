@@ -1,9 +1,8 @@
 //! Who may do what: the namespaces of an authenticated peer. Checked before anything is ordered.
 
-use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
 use weir_store::name::namespace_of;
-use weir_store::{Operation, Query, Step};
+use weir_store::{Operation, Query, Step, principal_of};
 
 /// The namespaces that somebody may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +31,7 @@ impl Identity {
     /// The number under which the store knows whose a client is. It tells peers apart that are
     /// authenticated already; it is no secret and proves nothing.
     pub fn principal(&self) -> u64 {
-        let hash: [u8; 32] = Sha256::digest(&self.name).into();
-        hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+        principal_of(&self.name)
     }
 
     fn may_use(&self, namespace: Option<&str>) -> bool {

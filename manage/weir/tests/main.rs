@@ -17,6 +17,7 @@ mod chaos;
 mod checker;
 mod crashes;
 mod domains;
+mod doors;
 mod echo;
 mod endorsed;
 mod extra;

@@ -38,10 +38,11 @@ mod snapshot;
 mod step;
 #[cfg(test)]
 mod tests;
+pub mod tokens;
 
 pub use batch::{Item, decode_batch, is_reasonable};
 pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW, was_decided};
-pub use feed::{CommittedChange, Feed, FeedSettings};
+pub use feed::{CommittedChange, Feed, FeedSettings, Wanted};
 pub use header::{BatchName, DecidedHeader};
 pub use outbox::{Outbox, OutboxPage};
 pub use snapshot::CoreSnapshot;
@@ -62,7 +63,7 @@ use weir_model::identity::IdentityEvent;
 use weir_model::signed::{PATH_MAX, ProvenUpdate, SignedAcks};
 use weir_model::update::Reason;
 use weir_model::{Change, Dependency, Entry, Key, Label, Plan, PlannedUpdate, Update, Version};
-use weir_store::{App, Registry, Rejection, Store};
+use weir_store::{App, Batch, Refusal, Registry, Rejection, Store};
 use weir_trust::batch::{prepare_batch, sign_batch};
 use weir_trust::identity::verify_acks;
 
@@ -296,7 +297,16 @@ impl Core {
                 }
                 Item::Operations { now_ms, origin, ticket, batch } => {
                     self.now_ms = self.now_ms.max(now_ms);
-                    let applied = self.store.apply(&self.registry, self.now_ms, &batch);
+                    let gone = tokens::is_gone(&self.store, batch.principal);
+                    let asked = batch.requests.len();
+                    // The time goes on all the same.
+                    let batch = if gone { Batch::once([]) } else { batch };
+                    let mut applied = self.store.apply(&self.registry, self.now_ms, &batch);
+                    if gone {
+                        let problem = "whoever asks was revoked or forgotten".to_owned();
+                        applied.outcomes =
+                            vec![weir_store::Outcome::Refused(Refusal::Invalid { problem }); asked];
+                    }
                     self.counters.operations += batch.requests.len() as u64;
                     out.extend(applied.changes.into_iter().map(|change| Output::Committed(Arc::new(change))));
                     out.push(Output::Applied { origin, ticket, outcomes: applied.outcomes });
@@ -432,7 +442,8 @@ impl Core {
             }
             IdentityEvent::Certified { .. }
             | IdentityEvent::Settled { .. }
-            | IdentityEvent::Introduced { .. } => {}
+            | IdentityEvent::Introduced { .. }
+            | IdentityEvent::Token { .. } => {}
         }
     }
 

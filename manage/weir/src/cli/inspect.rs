@@ -1,4 +1,4 @@
-//! `get`, `describe`, `watch`, `status`, `counters`, `token` and `forget`.
+//! `get`, `describe`, `watch`, `status`, `counters` and `forget`.
 
 use super::output::{self, Format, paint, table};
 use super::{Failure, Output, parse_id};
@@ -8,9 +8,7 @@ use serde_json::Value;
 use std::process::ExitCode;
 use std::time::Duration;
 use weir_api::client::{Client, ClientError};
-use weir_api::types::{
-    ActuatorStatus, DeviceView, HealthView, ResourceView, StatusResponse, TokenRequest, WatchEvent,
-};
+use weir_api::types::{ActuatorStatus, DeviceView, HealthView, ResourceView, StatusResponse, WatchEvent};
 use weir_model::resource::{Kind, Resource};
 
 /// Notes of a host's monitor that `status` shows; `-o json` has all.
@@ -335,7 +333,7 @@ fn show_status(status: &StatusResponse) {
         println!("{}\n", counts.join(", "));
     }
     if status.actuators.is_empty() {
-        println!("No host has joined: 'weir token' makes a token for 'weir host --join TOKEN'.");
+        println!("No host has joined: 'weir token --name NAME' makes a token for 'weir host'.");
         return;
     }
     let mut table =
@@ -433,20 +431,6 @@ impl Counters {
             }
             println!("{table}");
         })?;
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Token {
-    /// How long it is good for, seconds
-    #[arg(long, default_value_t = 3600)]
-    valid_s: u32,
-}
-
-impl Token {
-    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
-        println!("{}", client.token(&TokenRequest { valid_s: self.valid_s })?.token);
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -3,15 +3,18 @@
 pub mod backend;
 pub mod controller;
 pub mod domains;
+pub mod doors;
 pub mod filewall;
 pub mod group;
 pub mod health;
 pub mod identities;
 pub mod keys;
 pub mod node;
+mod process;
 pub mod state;
 mod store;
 pub mod switch;
+mod tokens;
 pub mod trace;
 
 use tokio::signal::unix::{SignalKind, signal};

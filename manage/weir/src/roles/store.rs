@@ -1,7 +1,7 @@
 //! The controller as a store: its clients' operations go through the same order as its events (row B1).
 //!
 //! Who shows the administrator's token or certificate may use every namespace, and reads the apps' tables. An actuator
-//! may use the namespace of its own name.
+//! may use the namespace `host.NAME`, and no other: names of actuators have no dot, so it is nobody else's.
 
 use super::group::Group;
 use std::collections::BTreeSet;
@@ -41,6 +41,11 @@ pub fn route(handle: ControllerHandle, group: Option<Group>, admins: Admins) -> 
     axum::Router::new().route_service("/weir.store.v1.Store/{call}", service)
 }
 
+/// The namespace of an actuator, apart from those that operators use.
+fn namespace_of_actuator(name: &str) -> String {
+    format!("host.{name}")
+}
+
 fn authenticate(admins: Admins) -> Arc<Authenticate> {
     Arc::new(move |extensions: &Extensions, metadata: &MetadataMap| {
         let peer = extensions.get::<axum::extract::ConnectInfo<Peer>>().map(|info| &info.0);
@@ -51,8 +56,10 @@ fn authenticate(admins: Admins) -> Arc<Authenticate> {
             if peer.is_some_and(|peer| peer.is_admin) {
                 return Ok(Identity::admin("administrator"));
             }
-            let namespaces = Namespaces::Only(BTreeSet::from([name.clone()]));
-            return Ok(Identity { name: name.clone(), namespaces });
+            let namespaces = Namespaces::Only(BTreeSet::from([namespace_of_actuator(name)]));
+            // As it is called at the door.
+            let name = peer.and_then(Peer::principal).unwrap_or_else(|| name.clone());
+            return Ok(Identity { name, namespaces });
         }
         admins.check(peer, authorization).map_err(|error| Status::unauthenticated(error.problem.message))?;
         Ok(Identity::admin("administrator"))
