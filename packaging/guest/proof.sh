@@ -31,9 +31,15 @@ for n in red-a red-b; do ip netns add "$n"; ip -n "$n" link set lo up; done
 check "weir-controller starts" systemctl start weir-controller
 check "it answers" weir status
 sed -i 's/127.0.0.1:9471/127.0.0.1:9472/' /etc/weir/gateway.yaml
-printf 'WEIR_JOIN_TOKEN=%s\n' "$(weir token)" > /etc/weir/join.env
-chmod 600 /etc/weir/join.env
+# Here both are on the controller's machine, and speak from its address.
+join() {
+  install -m 600 /dev/null /etc/weir/join.env
+  printf 'WEIR_JOIN_TOKEN=%s\n' "$(weir token --name "$1" --role "$2" --underlay 192.0.2.0/24)" > /etc/weir/join.env
+}
+join "$(sed -n 's/^name: //p' /etc/weir/host.yaml)" host
 check "weir-host starts" systemctl start weir-host
+check "weir-host has joined" in_step 1
+join "$(sed -n 's/^name: //p' /etc/weir/gateway.yaml)" gateway
 check "weir-gateway starts" systemctl start weir-gateway
 check "resources are accepted" weir apply --yes -f /root/net.yaml
 check "host and gateway are in step" in_step 2

@@ -7,9 +7,11 @@
 //! and both are taken; [`IdentityEvent::Settled`] says that the old one is not used any more. Each carries signatures of the keys
 //! themselves, so that no controller can change another's key, or a switch's.
 
-use crate::event::SourceId;
+use crate::event::{Role, SourceId};
 use crate::signed::Signature;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Longest reason of a revocation, bytes.
 pub const REASON_BYTES_MAX: usize = 256;
@@ -69,6 +71,55 @@ pub enum IdentityEvent {
         /// Its ed25519 key.
         key: [u8; 32],
     },
+    /// A join token was made, used or voided. A token is for one name in one role, and serves one key.
+    Token {
+        /// For whom it is.
+        whose: SourceId,
+        /// Which.
+        id: TokenId,
+        /// What became of it.
+        change: TokenChange,
+    },
+}
+
+/// Why an address cannot be a switch's on the underlay; nothing when it can.
+pub fn underlay_problem(address: IpAddr) -> Option<&'static str> {
+    match address.to_canonical() {
+        address if address.is_unspecified() => Some("it is the unspecified address"),
+        address if address.is_loopback() => Some("it is an address of the loopback"),
+        address if address.is_multicast() => Some("it is a multicast address"),
+        IpAddr::V4(v4) if v4.is_broadcast() => Some("it is the broadcast address"),
+        IpAddr::V4(v4) if v4.octets()[0] == 0 => Some("it is in 0.0.0.0/8, which names this network"),
+        IpAddr::V4(v4) if v4.octets()[0] >= 240 => Some("it is in 240.0.0.0/4, which is reserved"),
+        IpAddr::V4(v4) if v4.is_link_local() => Some("it is of one link only"),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some("it is of one link only"),
+        _ if address.to_canonical() != address => Some("it is an IPv4 address written as IPv6"),
+        _ => None,
+    }
+}
+
+/// A join token, by what is no secret of it.
+pub type TokenId = [u8; 16];
+
+/// What becomes of a join token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TokenChange {
+    /// It was made.
+    Made {
+        /// The role in which its bearer joins.
+        role: Role,
+        /// When it is over, seconds of the Unix epoch.
+        until_s: u64,
+        /// Where its bearer's address on the underlay may be; nothing means where it speaks from.
+        underlay: Option<IpNet>,
+    },
+    /// Its bearer joins with this identity, and has shown that the key is its own.
+    Used {
+        /// The ed25519 key.
+        key: [u8; 32],
+    },
+    /// It is not taken any more.
+    Voided,
 }
 
 impl IdentityEvent {
@@ -78,7 +129,8 @@ impl IdentityEvent {
             IdentityEvent::Certified { whose, .. }
             | IdentityEvent::Settled { whose, .. }
             | IdentityEvent::Revoked { whose, .. }
-            | IdentityEvent::Introduced { whose, .. } => whose,
+            | IdentityEvent::Introduced { whose, .. }
+            | IdentityEvent::Token { whose, .. } => whose,
             IdentityEvent::Rotated(rotation) => &rotation.whose,
         }
     }

@@ -27,6 +27,8 @@ pub const AUTHORITY_FILE: &str = "ca.crt";
 pub const IDENTITY_FILE: &str = "identity.seed";
 /// File of a [`TrustFile`], JSON, mode 0600.
 pub const TRUST_FILE: &str = "trust.json";
+/// Longest certificate request of who joins, bytes.
+pub const JOIN_REQUEST_BYTES_MAX: usize = 4 * 1024;
 /// Longest join token, bytes.
 pub const JOIN_TOKEN_BYTES_MAX: usize = 8192;
 
@@ -70,6 +72,10 @@ pub struct JoinRequest {
     pub underlay: IpAddr,
     /// The join token's secret.
     pub secret: String,
+    /// Signature of `identity` over all of this and the authority's fingerprint, as 128 hex digits: the asker has the key. That it has
+    /// the other one says the signature in `csr_pem`.
+    #[serde(default)]
+    pub proof: String,
 }
 
 impl fmt::Debug for JoinRequest {

@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use weir_model::domain::{Fetch, SignedFetch};
 use weir_model::event::{Event, SUBJECT_BYTES_MAX, SignedEvent, SourceId};
 use weir_model::identity::Rotation;
+use weir_model::join::JoinRequest;
 use weir_model::signed::{Signature, SignedAcks};
 use weir_model::{Ack, Label};
 
@@ -35,6 +36,8 @@ pub enum Context {
     Settled,
     /// A controller's own signature over a batch.
     Endorsement,
+    /// Whoever joins has the key that it names.
+    Join,
 }
 
 impl Context {
@@ -50,6 +53,7 @@ impl Context {
             Context::Rotation => b"weir/rotation/1\0",
             Context::Settled => b"weir/settled/1\0",
             Context::Endorsement => b"weir/endorsement/1\0",
+            Context::Join => b"weir/join/1\0",
         }
     }
 }
@@ -234,6 +238,32 @@ pub fn verify_rotation(domain: &Label, rotation: &Rotation) -> Result<(), TrustE
     let message = rotation_message(domain, whose, old, new);
     verify(old, Context::Rotation, &message, by_old)?;
     verify(new, Context::Rotation, &message, by_new)
+}
+
+/// What whoever joins signs with the key that is to be its identity: all that it asks, for one domain's authority.
+fn join_message(ca_fingerprint: &str, request: &JoinRequest) -> Vec<u8> {
+    let JoinRequest { name, role, csr_pem, identity, underlay, secret, proof: _ } = request;
+    let hash = |text: &str| -> [u8; 32] { Sha256::digest(text).into() };
+    let asked = (name, role, hash(csr_pem), identity, underlay, hash(secret));
+    weir_base::codec::encode(&(ca_fingerprint.to_ascii_lowercase(), asked))
+}
+
+/// Shows that the asker has the key which a request to join names as its identity: the request's `proof`.
+pub fn sign_join(key: &KeyPair, ca_fingerprint: &str, request: &JoinRequest) -> Signature {
+    key.sign(Context::Join, &join_message(ca_fingerprint, request))
+}
+
+/// Checks that whoever asks to join has the key `identity`.
+///
+/// # Errors
+/// [`TrustError::BadKey`] or [`TrustError::BadSignature`].
+pub fn verify_join(
+    identity: &[u8; 32],
+    ca_fingerprint: &str,
+    request: &JoinRequest,
+    proof: &Signature,
+) -> Result<(), TrustError> {
+    verify(identity, Context::Join, &join_message(ca_fingerprint, request), proof)
 }
 
 /// A source's word that it uses this key only.

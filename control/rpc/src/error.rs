@@ -1,7 +1,7 @@
 //! The crate's errors.
 
 use crate::service::ServiceError;
-use weir_store::Refusal;
+use weir_store::{HistoryError, Refusal};
 
 /// A message says nothing that the store understands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +38,9 @@ pub enum Error {
     /// The version to watch from is not kept any more.
     #[error("{0}")]
     WatchTooOld(String),
+    /// A watch is from a version that no server has reached, for long.
+    #[error("{0}")]
+    WatchAhead(String),
     /// An endpoint, certificate or setting is wrong.
     #[error("{0}")]
     Setting(String),
@@ -56,7 +59,10 @@ impl From<ServiceError> for Error {
     fn from(error: ServiceError) -> Error {
         match error {
             ServiceError::Uncertain { reason } => Error::Uncertain(reason),
-            ServiceError::History(history) => Error::WatchTooOld(history.to_string()),
+            ServiceError::History(history @ HistoryError::TooOld { .. }) => {
+                Error::WatchTooOld(history.to_string())
+            }
+            ServiceError::History(history) => Error::WatchAhead(history.to_string()),
             other => Error::Unavailable(other.to_string()),
         }
     }

@@ -7,20 +7,24 @@ use crate::convert::{query, to_answer, to_change, to_outcome, to_problem, to_sta
 use crate::proto::store_server::{Store as Rpc, StoreServer};
 use crate::proto::{self as p, client_batch, server_batch};
 use crate::service::{Consistency, ServiceError, StoreService};
-use crate::tls::accept;
+use crate::tls::{Peer, accept};
 use futures_util::stream::FuturesUnordered;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::{Extensions, Request, Response, Status, Streaming};
+use weir_admission::{Door, Limits, Place};
 use weir_model::Version;
-use weir_store::{Answer, Batch, Operation, Outcome, Query, Refusal};
+use weir_store::{Answer, Batch, Change, Operation, Outcome, Query, Refusal};
 
 /// Largest message either way, bytes. Below the largest operation of a controller's order, so that what can be
 /// received can be ordered.
@@ -29,6 +33,10 @@ pub const MESSAGE_BYTES_MAX: usize = 14 << 20;
 pub const BATCHES_OPEN_MAX: usize = 64;
 /// Most queries of a read.
 pub const QUERIES_MAX: usize = 4_096;
+/// Bytes of changes that one reply of a watch has, unless one version has more.
+const WATCH_BYTES: usize = 4 << 20;
+/// A watch whose client takes nothing for so long ends.
+const WATCH_WAIT: Duration = Duration::from_secs(30);
 /// Most filters of a watch.
 pub const FILTERS_MAX: usize = 256;
 
@@ -36,15 +44,39 @@ pub const FILTERS_MAX: usize = 256;
 pub type Authenticate = dyn Fn(&Extensions, &MetadataMap) -> Result<Identity, Status> + Send + Sync;
 
 /// The service, to be served by [`serve`] or as a route beside others.
-/// Streams end when `stopping` becomes true.
+/// Streams end when `stopping` becomes true. Who asks is judged by the head of a call, before a byte of its body is read.
 pub fn service(
     service: Arc<dyn StoreService>,
     authenticate: Arc<Authenticate>,
     stopping: watch::Receiver<bool>,
-) -> StoreServer<Server> {
-    StoreServer::new(Server { service, authenticate, stopping })
+) -> InterceptedService<StoreServer<Server>, ByHead> {
+    let server = StoreServer::new(Server { service, authenticate: authenticate.clone(), stopping })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    InterceptedService::new(server, ByHead(authenticate))
+}
+
+/// Lets those through who may ask; their connection is a known one's from then on.
+#[derive(Clone)]
+pub struct ByHead(Arc<Authenticate>);
+
+impl std::fmt::Debug for ByHead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ByHead")
+    }
+}
+
+impl Interceptor for ByHead {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let who = (self.0)(request.extensions(), request.metadata())?;
+        let extensions = request.extensions();
+        let place = extensions.get::<Place>().or_else(|| extensions.get::<Peer>().map(|peer| &peer.place));
+        if let Some(place) = place {
+            place.admit(&who.name).map_err(|full| Status::resource_exhausted(full.to_string()))?;
+        }
+        request.extensions_mut().insert(who);
+        Ok(request)
+    }
 }
 
 /// Serves on a socket until `stop` ends; then streams end behind what they began.
@@ -58,7 +90,8 @@ pub async fn serve(
     authenticate: Arc<Authenticate>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    let incoming = ReceiverStream::new(accept(listener, tls));
+    let door = Door::new("store", Limits::default());
+    let incoming = ReceiverStream::new(accept(listener, tls, door));
     let (stopped, stopping) = watch::channel(false);
     let stop = async {
         stop.await;
@@ -89,7 +122,10 @@ async fn stopped(mut stopping: watch::Receiver<bool>) {
 
 impl Server {
     fn who<T>(&self, request: &Request<T>) -> Result<Identity, Status> {
-        (self.authenticate)(request.extensions(), request.metadata())
+        match request.extensions().get::<Identity>() {
+            Some(who) => Ok(who.clone()),
+            None => (self.authenticate)(request.extensions(), request.metadata()),
+        }
     }
 
     /// Takes its place in the order when called.
@@ -313,24 +349,51 @@ impl Rpc for Server {
         tokio::spawn(async move {
             // Tells at once from where the watch goes.
             let first = p::WatchReply { changes: Vec::new(), version: from.0 };
-            let mut reply = Ok(first);
+            let mut told = vec![Ok(first)];
             loop {
-                let ends = reply.is_err();
-                if replies.send(reply).await.is_err() || ends {
-                    return;
+                for reply in told {
+                    let ends = reply.is_err();
+                    // A client that takes nothing for so long asks again from where it was.
+                    if replies.send_timeout(reply, WATCH_WAIT).await.is_err() || ends {
+                        return;
+                    }
                 }
                 let next = tokio::select! {
                     next = changes.next() => next,
                     () = replies.closed() => return,
                     () = stopped(stopping.clone()) => return,
                 };
-                reply = next.map_err(|error| to_status(&error)).map(|changes| {
-                    let version = changes.last().map_or(0, |change| change.version.0);
-                    let changes = changes.iter().filter_map(|change| to_change(change, &wanted)).collect();
-                    p::WatchReply { changes, version }
-                });
+                told = match next {
+                    Ok(changes) => parts(&changes).map(|part| Ok(watch_reply(part, &wanted))).collect(),
+                    Err(error) => vec![Err(to_status(&error))],
+                };
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(sent))))
     }
 }
+
+fn watch_reply(changes: &[Arc<Change>], wanted: &impl Fn(&str, &[u8]) -> bool) -> p::WatchReply {
+    let version = changes.last().map_or(0, |change| change.version.0);
+    let changes = changes.iter().filter_map(|change| to_change(change, wanted)).collect();
+    p::WatchReply { changes, version }
+}
+
+/// Changes in parts that a message holds; a version is never divided.
+fn parts(changes: &[Arc<Change>]) -> impl Iterator<Item = &[Arc<Change>]> {
+    let mut rest = changes;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |change: &&Arc<Change>| {
+            bytes += change.bytes();
+            bytes <= WATCH_BYTES
+        };
+        let count = rest.iter().take_while(fits).count().max(1).min(rest.len());
+        let (part, after) = rest.split_at(count);
+        rest = after;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+#[cfg(test)]
+mod tests;

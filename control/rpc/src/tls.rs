@@ -4,19 +4,17 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::Connected;
+use weir_admission::{Door, Guarded, Place};
 
 /// What HTTP/2 is called in a handshake.
 pub const ALPN: &[u8] = b"h2";
-/// Most handshakes at a time.
-const HANDSHAKES_MAX: usize = 128;
-/// A handshake may take so long.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections that wait to be served.
+const ACCEPTED_MAX: usize = 128;
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug)]
@@ -25,14 +23,16 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Its certificate (DER), when it showed one; TLS has verified it.
     pub certificate: Option<Vec<u8>>,
+    /// Its place at the door: it is a stranger until a call says who asks.
+    pub place: Place,
 }
 
 /// A connection, with TLS or without.
 pub enum Connection {
     /// Without.
-    Plain(TcpStream, Peer),
+    Plain(Guarded<TcpStream>, Peer),
     /// With.
-    Tls(Box<tokio_rustls::server::TlsStream<TcpStream>>, Peer),
+    Tls(Box<tokio_rustls::server::TlsStream<Guarded<TcpStream>>>, Peer),
 }
 
 impl Connected for Connection {
@@ -85,40 +85,30 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Accepts connections; a slow or failing handshake holds up nobody else. Ends when the receiver is dropped.
+/// Accepts connections through a door; a slow or failing handshake holds up nobody else. Ends when the receiver is dropped.
 pub(crate) fn accept(
     listener: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
+    door: Arc<Door>,
 ) -> mpsc::Receiver<std::io::Result<Connection>> {
-    let (sender, accepted) = mpsc::channel(HANDSHAKES_MAX);
+    let (sender, accepted) = mpsc::channel(ACCEPTED_MAX);
     let acceptor = tls.map(|config| {
         let mut config = (*config).clone();
         config.alpn_protocols = vec![ALPN.to_vec()];
         TlsAcceptor::from(Arc::new(config))
     });
-    let places = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     tokio::spawn(async move {
-        while let Ok(place) = places.clone().acquire_owned().await {
-            let stream = tokio::select! {
-                stream = listener.accept() => stream,
+        loop {
+            let (stream, address) = tokio::select! {
+                accepted = weir_admission::accept(&listener, &door) => accepted,
                 () = sender.closed() => return,
-            };
-            let (stream, address) = match stream {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
             };
             let (acceptor, sender) = (acceptor.clone(), sender.clone());
             tokio::spawn(async move {
-                match tokio::time::timeout(HANDSHAKE_TIMEOUT, shake(stream, address, acceptor)).await {
-                    Ok(Ok(connection)) => drop(sender.send(Ok(connection)).await),
-                    Ok(Err(error)) => tracing::debug!(%address, %error, "a TLS handshake failed"),
-                    Err(_) => tracing::debug!(%address, "a TLS handshake took too long"),
+                match shake(stream, address, acceptor).await {
+                    Ok(connection) => drop(sender.send(Ok(connection)).await),
+                    Err(error) => tracing::debug!(%address, %error, "a TLS handshake failed"),
                 }
-                drop(place);
             });
         }
     });
@@ -126,16 +116,18 @@ pub(crate) fn accept(
 }
 
 async fn shake(
-    stream: TcpStream,
+    stream: Guarded<TcpStream>,
     address: SocketAddr,
     acceptor: Option<TlsAcceptor>,
 ) -> std::io::Result<Connection> {
-    stream.set_nodelay(true)?;
+    let place = stream.place().clone();
     let Some(acceptor) = acceptor else {
-        return Ok(Connection::Plain(stream, Peer { address, certificate: None }));
+        place.shaken();
+        return Ok(Connection::Plain(stream, Peer { address, certificate: None, place }));
     };
     let stream = acceptor.accept(stream).await?;
+    place.shaken();
     let chain = stream.get_ref().1.peer_certificates();
     let certificate = chain.and_then(|chain| chain.first()).map(|der| der.to_vec());
-    Ok(Connection::Tls(Box::new(stream), Peer { address, certificate }))
+    Ok(Connection::Tls(Box::new(stream), Peer { address, certificate, place }))
 }

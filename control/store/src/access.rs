@@ -2,8 +2,7 @@
 //! again when it is carried out ([`crate::Terms`]): meanwhile somebody may have been revoked.
 
 use crate::name::namespace_of;
-use crate::{Operation, Query, Step};
-use sha2::{Digest as _, Sha256};
+use crate::{Operation, Query, Step, principal_of};
 use std::collections::BTreeSet;
 
 /// The namespaces that somebody may use.
@@ -45,9 +44,10 @@ impl Identity {
         Identity { name: name.into(), namespaces: Namespaces::All, may: May::Everything }
     }
 
-    /// A host or gateway: entries in the namespace of its own name. Its name here is one that no administrator has.
+    /// A host or gateway: entries in the namespace `host.NAME`; names of actuators have no dot, so it is nobody else's. Its name here is
+    /// one that no administrator has.
     pub fn actuator(name: &str) -> Identity {
-        let namespaces = Namespaces::Only(BTreeSet::from([name.to_owned()]));
+        let namespaces = Namespaces::Only(BTreeSet::from([format!("host.{name}")]));
         Identity { name: format!("actuator/{name}"), namespaces, may: May::Entries }
     }
 
@@ -59,8 +59,7 @@ impl Identity {
     /// The number under which the store knows whose a client is. It tells peers apart that are
     /// authenticated already; it is no secret and proves nothing.
     pub fn principal(&self) -> u64 {
-        let hash: [u8; 32] = Sha256::digest(&self.name).into();
-        hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+        principal_of(&self.name)
     }
 
     fn may_use(&self, namespace: Option<&str>) -> bool {

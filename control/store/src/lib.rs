@@ -56,7 +56,7 @@ pub use history::{History, HistoryError, HistorySettings};
 pub use meter::Meter;
 pub use operation::{
     Action, Batch, Condition, Operation, Outcome, ProcedureLimits, Quota, Refusal, Request, Step,
-    StepOutcome, TableOptions, Write,
+    StepOutcome, TableOptions, Write, principal_of,
 };
 pub use procedure::{Aborted, Call, Entry, Loader, Procedure, Registry};
 pub use query::{Answer, Found, ProcedureInfo, Query, Select, Selected, TableInfo};

@@ -4,12 +4,20 @@
 
 use crate::{Answer, Query};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use weir_model::Version;
 
 /// Most requests of a batch.
 pub const BATCH_REQUESTS_MAX: usize = 4_096;
 /// Most steps of a transaction.
 pub const TRANSACTION_STEPS_MAX: usize = 256;
+
+/// The number under which the store knows somebody, by the name that its server authenticated. It tells them apart; it is no secret
+/// and proves nothing.
+pub fn principal_of(name: &str) -> u64 {
+    let hash: [u8; 32] = Sha256::digest(name).into();
+    hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
 
 /// Requests of one client, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

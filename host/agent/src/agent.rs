@@ -17,8 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use weir_admission::{Door, Guarded, Limits};
 use weir_base::codec::CodecError;
 use weir_model::event::Role;
 use weir_model::local::{Answer, FromSwitch, Question, ToSwitch};
@@ -57,7 +58,8 @@ impl Agent {
         let controllers = match (&config.controllers[..], membership) {
             ([], Some(member)) => member.controllers,
             ([], None) => {
-                let allowed = "list host:port of each controller, or join first: `weir host --join <token>`";
+                let allowed =
+                    "list host:port of each controller, or join first: `weir host` with WEIR_JOIN_TOKEN";
                 return Err(AgentError::field("controllers", "", allowed));
             }
             (given, _) => given.to_vec(),
@@ -175,28 +177,25 @@ async fn switch_counters(socket: &Path) -> Result<Vec<(String, u64)>, CodecError
 
 /// `GET /metrics` for Prometheus and `GET /healthz` for checks from afar (row A16).
 async fn serve_metrics(scraped: Scraped, listener: TcpListener) {
-    let places = Arc::new(Semaphore::new(SCRAPES_MAX));
+    let limits = Limits {
+        strangers_max: SCRAPES_MAX,
+        strangers_per_address_max: SCRAPES_MAX,
+        stranger_life: Duration::from_millis(SCRAPE_MS),
+        ..Limits::default()
+    };
+    let door = Door::new("metrics", limits);
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let scraped = scraped.clone();
-                tokio::spawn(async move {
-                    let limit = Duration::from_millis(SCRAPE_MS);
-                    // A scraper that is slow or gone scrapes again.
-                    let _ = tokio::time::timeout(limit, serve_one(&scraped, stream)).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "metrics");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
+        let (stream, _) = weir_admission::accept(&listener, &door).await;
+        let scraped = scraped.clone();
+        tokio::spawn(async move {
+            let limit = Duration::from_millis(SCRAPE_MS);
+            // A scraper that is slow or gone scrapes again.
+            let _ = tokio::time::timeout(limit, serve_one(&scraped, stream)).await;
+        });
     }
 }
 
-async fn serve_one(scraped: &Scraped, mut stream: TcpStream) -> std::io::Result<()> {
+async fn serve_one(scraped: &Scraped, mut stream: Guarded<TcpStream>) -> std::io::Result<()> {
     let mut request = [0_u8; 1024];
     let mut filled = 0;
     while filled < request.len() && !request[..filled].contains(&b'\n') {

@@ -35,7 +35,7 @@ use weir_model::join::{
     JoinRequest, JoinResponse, JoinToken, KEY_FILE, TRUST_FILE, TrustFile, from_hex, to_hex,
 };
 use weir_model::signed::GroupKey;
-use weir_trust::identity::KeyPair;
+use weir_trust::identity::{KeyPair, sign_join};
 use zeroize::Zeroizing;
 
 /// File of what the agent learned by joining, in the state directory.
@@ -165,7 +165,7 @@ pub fn identity(state_dir: &Path) -> Result<KeyPair, AgentError> {
     let path = state_dir.join(IDENTITY_FILE);
     let text = std::fs::read_to_string(&path).map(Zeroizing::new).map_err(|source| {
         let missing = source.kind() == std::io::ErrorKind::NotFound;
-        let hint = if missing { "; join first: `weir host --join <token>`" } else { "" };
+        let hint = if missing { "; join first: `weir host` with WEIR_JOIN_TOKEN" } else { "" };
         AgentError::File { path: path.clone(), source, hint }
     })?;
     let seed = from_hex::<32>(text.trim()).map(Zeroizing::new).ok_or_else(|| AgentError::Material {
@@ -205,14 +205,17 @@ pub async fn join(
     }
     std::fs::create_dir_all(state_dir).map_err(|error| AgentError::file(state_dir, error))?;
     let keys = Keys::load_or_make(state_dir)?;
-    let request = JoinRequest {
+    let mut request = JoinRequest {
         name: applicant.name.clone(),
         role: applicant.role,
         csr_pem: keys.signing_request(&applicant.name)?,
         identity: to_hex(&keys.identity.public()),
         underlay: applicant.underlay,
         secret: token.secret.clone(),
+        proof: String::new(),
     };
+    let proof = sign_join(&keys.identity, &token.ca_fingerprint, &request);
+    request.proof = to_hex(&[proof.r, proof.s].concat());
     let response = ask_controllers(&token, &request).await?;
     let member = keep(state_dir, applicant, &token, &keys, &response)?;
     Ok(Joined::Now(member))

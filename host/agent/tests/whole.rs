@@ -404,7 +404,7 @@ async fn a_controller_of_another_authority_hears_nothing() {
 fn an_agent_that_has_not_joined_says_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
     let error = Agent::new(config(directory.path())).unwrap_err().to_string();
-    assert!(error.contains("weir host --join"), "{error}");
+    assert!(error.contains("WEIR_JOIN_TOKEN"), "{error}");
     let mut told = config(directory.path());
     told.controllers = vec!["127.0.0.1:1".into()];
     let error = Agent::new(told).unwrap_err().to_string();

@@ -3,11 +3,12 @@
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList,
-    FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, RepairRequest, RepairResponse,
-    ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenRequest, TokenResponse,
-    TraceRequest, TraceResponse, WatchEvent,
+    FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, Problem, RepairRequest,
+    RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenList,
+    TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use tokio::sync::mpsc;
 use weir_model::Label;
@@ -22,6 +23,15 @@ pub struct Caller(pub String);
 /// Who comes with the administrators' token.
 pub const TOKEN_CALLER: &str = "admin-token";
 
+/// What a watch tells.
+#[derive(Clone, Debug)]
+pub enum WatchStep {
+    /// All that changed at a version.
+    Version(u64, Vec<WatchEvent>),
+    /// Nothing more comes, and why.
+    End(Problem),
+}
+
 /// An answer that takes time.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send + 'a>>;
 
@@ -35,11 +45,14 @@ pub trait Backend: Send + Sync + 'static {
     fn devices(&self, network: Option<Label>) -> Reply<'_, DeviceList>;
     /// One resource, with all that was acknowledged before.
     fn get(&self, id: ResourceId) -> Reply<'_, ResourceView>;
-    /// Changes after a version, as they happen. The receiver ends when it is too slow.
+    /// Changes after a version, as they happen, each version whole. The receiver ends without a [`WatchStep::End`] when it did not take
+    /// one in time.
     ///
     /// # Errors
-    /// `too-old`.
-    fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchEvent>, ApiError>;
+    /// `too-old` or `not-reached`.
+    fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchStep>, ApiError>;
+    /// Whether this controller can do its work now: its log takes entries, and in a group one leads that it follows.
+    fn ready(&self) -> Reply<'_, ()>;
     /// State of the domain, as this controller knows it.
     fn status(&self) -> Reply<'_, StatusResponse>;
     /// The group of controllers, as this one knows it.
@@ -71,13 +84,14 @@ pub trait Backend: Send + Sync + 'static {
     fn trace(&self, request: TraceRequest) -> Reply<'_, TraceResponse>;
     /// Copies frames of a port.
     fn capture(&self, request: CaptureRequest) -> Reply<'_, Vec<CapturedFrame>>;
-    /// Makes a join token.
-    ///
-    /// # Errors
-    /// [`ApiError`].
-    fn token(&self, request: TokenRequest) -> Result<TokenResponse, ApiError>;
-    /// Lets an actuator join. The caller is not authenticated: the request's secret is.
-    fn join(&self, request: JoinRequest) -> Reply<'_, JoinResponse>;
+    /// Makes a join token, for a caller.
+    fn token(&self, caller: Caller, request: TokenRequest) -> Reply<'_, TokenResponse>;
+    /// Join tokens that were made.
+    fn tokens(&self) -> Reply<'_, TokenList>;
+    /// Has a join token, by what it is called, not taken any more, for a caller.
+    fn void_token(&self, caller: Caller, id: String) -> Reply<'_, ()>;
+    /// Lets an actuator join that speaks from an address. The caller is not authenticated: the request's secret and its keys are.
+    fn join(&self, request: JoinRequest, from: IpAddr) -> Reply<'_, JoinResponse>;
     /// Forgets an actuator for a caller.
     fn remove_actuator(&self, caller: Caller, name: Label) -> Reply<'_, ()>;
     /// Orders the monitor of an actuator to repair something, for a caller.

@@ -6,7 +6,8 @@ use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList,
     FileWallRequest, FileWallResponse, GroupMember, GroupStatus, IdentityList, KeyChange, NOT_LEADER,
     Problem, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest,
-    StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    WatchLine,
 };
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -349,6 +350,22 @@ impl Client {
         self.post("/v1/tokens", request)
     }
 
+    /// `GET /v1/tokens`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn tokens(&self) -> Result<TokenList, ClientError> {
+        self.get("/v1/tokens")
+    }
+
+    /// `DELETE /v1/tokens/ID`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn void_token(&self, id: &str) -> Result<(), ClientError> {
+        self.delete(&format!("/v1/tokens/{id}"))
+    }
+
     /// `GET /metrics`, in Prometheus' text format.
     ///
     /// # Errors
@@ -581,9 +598,19 @@ impl Client {
         let reader = BufReader::new(answer.body_mut().with_config().limit(u64::MAX).reader());
         for line in reader.lines() {
             let Ok(line) = line else { break };
-            let event: WatchEvent =
-                serde_json::from_str(&line).map_err(|error| ClientError::Answer(error.to_string()))?;
-            last = Some(event.version);
+            let line = serde_json::from_str(&line).map_err(|error| ClientError::Answer(error.to_string()))?;
+            let event: WatchEvent = match line {
+                WatchLine::Change(event) => event,
+                WatchLine::End(end) if end.ended.code == "too-old" => {
+                    let problem = Box::new(end.ended);
+                    return Err(ClientError::Refused(ApiError { status: StatusCode::GONE, problem }));
+                }
+                WatchLine::End(end) => return Ok(Some(end.from)),
+            };
+            // A version is whole or not told: there is no place inside it to go on from.
+            if !event.more {
+                last = Some(event.version);
+            }
             if !each(event) {
                 break;
             }

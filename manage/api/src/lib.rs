@@ -4,18 +4,22 @@
 //! The server knows only the [`Backend`] trait; the binary joins it to the controller. The document
 //! at `/v1/openapi.json` is derived from the same types and handlers, so it cannot drift.
 //!
-//! Every call but `/healthz`, the document, `/v1/join` and `/v1/domain/statements` needs an administrator: a bearer token, or
+//! Every call but `/healthz`, `/readyz`, the document, `/v1/join` and `/v1/domain/statements` needs an administrator: a bearer token, or
 //! a client certificate of the domain for [`pki::ADMIN_DNS_NAME`]. Who joins brings a token's secret, and a controller of another
 //! domain its signature.
 
 mod backend;
 pub mod client;
 pub mod domains;
+mod extract;
+mod guard;
 pub mod pki;
 pub mod proxy;
+pub mod serve;
 pub mod server;
 pub mod tls;
 pub mod types;
+pub mod words;
 
-pub use backend::{Backend, Caller, Reply, TOKEN_CALLER};
+pub use backend::{Backend, Caller, Reply, TOKEN_CALLER, WatchStep};
 pub use types::{ApiError, Problem};

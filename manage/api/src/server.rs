@@ -1,27 +1,32 @@
 //! The routes.
 
-use crate::backend::{Backend, Caller, TOKEN_CALLER};
+use crate::backend::{Backend, Caller, WatchStep};
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse, QUESTION_BYTES_MAX};
+use crate::extract::{Asked, Named, Raw, Strict};
+pub use crate::extract::{BODIES_BYTES_MAX, BODY_TIMEOUT, OPEN_BODY_BYTES_MAX, parse};
+use crate::guard;
+pub use crate::guard::{HEAD_BYTES_MAX, HEADERS_MAX, OPEN_REQUESTS_MAX, URI_BYTES_MAX};
 use crate::tls::Peer;
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, BODY_BYTES_MAX, CaptureRequest,
-    CapturedFrame, DeviceList, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
-    Problem, RESOURCES_MAX, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest,
-    RotateRequest, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList,
+    FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, Problem, RESOURCES_MAX,
+    RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse,
+    TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEnd, WatchEvent, WatchLine,
 };
-use axum::body::{Body, Bytes};
-use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
+use axum::body::Body;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use subtle::ConstantTimeEq;
-use tokio_stream::StreamExt;
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use utoipa::{IntoParams, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -72,15 +77,6 @@ impl Admins {
         }
     }
 
-    /// Who asks, when it is an administrator.
-    fn check_request(&self, request: &Request) -> Result<Caller, ApiError> {
-        let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|info| &info.0);
-        let authorization = request.headers().get(header::AUTHORIZATION);
-        self.check(peer, authorization.and_then(|value| value.to_str().ok()))?;
-        let name = peer.filter(|peer| peer.is_admin).and_then(|peer| peer.name.clone());
-        Ok(Caller(name.unwrap_or_else(|| TOKEN_CALLER.to_string())))
-    }
-
     /// Whether a peer, or what it says in the header `authorization`, is an administrator's.
     ///
     /// # Errors
@@ -102,35 +98,6 @@ impl Admins {
             )),
         }
     }
-}
-
-/// JSON whose errors name the field.
-struct Strict<T>(T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Strict<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let bytes = Bytes::from_request(request, state)
-            .await
-            .map_err(|_| ApiError::too_large(format!("a body has at most {BODY_BYTES_MAX} bytes")))?;
-        parse(&bytes).map(Strict)
-    }
-}
-
-/// Parses a body.
-///
-/// # Errors
-/// `invalid`, with the path of the field.
-pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let place = if path == "." { String::new() } else { format!("{path}: ") };
-        ApiError::invalid(format!("{place}{}", error.inner()))
-    })?;
-    json.end().map_err(|error| ApiError::invalid(format!("behind the document: {error}")))?;
-    Ok(value)
 }
 
 #[derive(OpenApi)]
@@ -162,7 +129,8 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(use_next_key))
         .routes(routes!(trace))
         .routes(routes!(capture))
-        .routes(routes!(token))
+        .routes(routes!(token, tokens))
+        .routes(routes!(void_token))
         .routes(routes!(remove_actuator))
         .routes(routes!(repair))
         .routes(routes!(filewall))
@@ -183,6 +151,7 @@ fn open_routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(join))
         .routes(routes!(statements))
         .routes(routes!(healthz))
+        .routes(routes!(readyz))
         .routes(routes!(document))
 }
 
@@ -190,23 +159,25 @@ fn open_routes() -> OpenApiRouter<Arc<dyn Backend>> {
 pub fn router(backend: Arc<dyn Backend>, admins: Admins) -> axum::Router {
     let (guarded, _) = routes().split_for_parts();
     let (open, _) = open_routes().split_for_parts();
-    let guarded = guarded.layer(middleware::from_fn(move |mut request: Request, next: Next| {
-        let checked = admins.check_request(&request);
-        async move {
-            match checked {
-                Ok(caller) => {
-                    request.extensions_mut().insert(caller);
-                    next.run(request).await
-                }
-                Err(error) => error.into_response(),
-            }
-        }
+    let guarded = guarded.layer(middleware::from_fn(move |request: Request, next: Next| {
+        guard::administrators(admins.clone(), request, next)
     }));
     guarded
-        .merge(open)
+        .merge(open.layer(middleware::from_fn(guard::everybody)))
+        .method_not_allowed_fallback(|| async {
+            ApiError::method(
+                "this path takes other methods: they are in the field 'Allow', and in /v1/openapi.json",
+            )
+        })
         .fallback(|| async { ApiError::not_found("there is no such path: see /v1/openapi.json") })
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        // Extractors have limits of their own.
+        .layer(DefaultBodyLimit::disable())
         .with_state(backend)
+}
+
+/// A service with what belongs around all of it, also around what was merged into it.
+pub fn finished(service: axum::Router) -> axum::Router {
+    service.layer(middleware::from_fn(guard::head))
 }
 
 /// Change resources, all or nothing.
@@ -240,7 +211,7 @@ struct Selection {
 /// List resources.
 #[utoipa::path(get, path = "/v1/resources", params(Selection),
     responses((status = 200, body = ResourceList), (status = "4XX", body = Problem)))]
-async fn list(backend: Shared, Query(selection): Query<Selection>) -> Result<Json<ResourceList>, ApiError> {
+async fn list(backend: Shared, Asked(selection): Asked<Selection>) -> Result<Json<ResourceList>, ApiError> {
     let kind = selection.kind.as_deref().map(parse_kind).transpose()?;
     let network = selection.network.map(label).transpose()?;
     backend.list(kind, network, selection.stale.unwrap_or_default()).await.map(Json)
@@ -256,7 +227,7 @@ struct OfNetwork {
 /// List the devices that learned networks have seen.
 #[utoipa::path(get, path = "/v1/devices", params(OfNetwork),
     responses((status = 200, body = DeviceList), (status = "4XX", body = Problem)))]
-async fn devices(backend: Shared, Query(of): Query<OfNetwork>) -> Result<Json<DeviceList>, ApiError> {
+async fn devices(backend: Shared, Asked(of): Asked<OfNetwork>) -> Result<Json<DeviceList>, ApiError> {
     backend.devices(of.network.map(label).transpose()?).await.map(Json)
 }
 
@@ -271,7 +242,7 @@ fn label(text: String) -> Result<Label, ApiError> {
 /// Read a network.
 #[utoipa::path(get, path = "/v1/resources/network/{name}", params(("name" = String, Path)),
     responses((status = 200, body = ResourceView), (status = "4XX", body = Problem)))]
-async fn get_network(backend: Shared, Path(name): Path<String>) -> Result<Json<ResourceView>, ApiError> {
+async fn get_network(backend: Shared, Named(name): Named<String>) -> Result<Json<ResourceView>, ApiError> {
     backend.get(ResourceId { kind: Kind::Network, network: None, name: label(name)? }).await.map(Json)
 }
 
@@ -281,7 +252,7 @@ async fn get_network(backend: Shared, Path(name): Path<String>) -> Result<Json<R
     responses((status = 200, body = ResourceView), (status = "4XX", body = Problem)))]
 async fn get_resource(
     backend: Shared,
-    Path((kind, network, name)): Path<(String, String, String)>,
+    Named((kind, network, name)): Named<(String, String, String)>,
 ) -> Result<Json<ResourceView>, ApiError> {
     let kind = parse_kind(&kind)?;
     backend.get(ResourceId { kind, network: Some(label(network)?), name: label(name)? }).await.map(Json)
@@ -294,22 +265,56 @@ struct From {
     from: Option<u64>,
 }
 
-/// Follow changes of resources: one JSON document a line, until the client ends it.
+/// Follow changes of resources: one JSON document a line, until the client ends it. Versions are told whole: where `more` says that one goes
+/// on, the last whole one is where to resume. The controller says in a last line why it ends a watch, and from where to go on.
 #[utoipa::path(get, path = "/v1/watch", params(From),
-    responses((status = 200, body = WatchEvent, content_type = "application/x-ndjson"),
+    responses((status = 200, body = WatchLine, content_type = "application/x-ndjson"),
               (status = 410, body = Problem), (status = "4XX", body = Problem)))]
-async fn watch(backend: Shared, Query(from): Query<From>) -> Result<Response, ApiError> {
+async fn watch(backend: Shared, Asked(from): Asked<From>) -> Result<Response, ApiError> {
     let from = match from.from {
         Some(from) => from,
         None => backend.list(Some(Kind::Network), None, true).await?.version,
     };
-    let lines = ReceiverStream::new(backend.watch(from)?).map(|event| {
-        let mut line = serde_json::to_vec(&event)?;
-        line.push(b'\n');
-        Ok::<_, serde_json::Error>(line)
-    });
     let header = [(header::CONTENT_TYPE, "application/x-ndjson")];
-    Ok((header, Body::from_stream(lines)).into_response())
+    Ok((header, Body::from_stream(lines(backend.watch(from)?, from))).into_response())
+}
+
+/// The lines of a watch: each version whole, and at its end a line that says why and from where to go on.
+fn lines(
+    steps: mpsc::Receiver<WatchStep>,
+    from: u64,
+) -> impl Stream<Item = Result<Vec<u8>, serde_json::Error>> + Send {
+    let told = Arc::new(AtomicU64::new(from));
+    let last = told.clone();
+    // What ends a watch by being too slow cannot be put behind what it did not take.
+    let slow = || {
+        let message = "what was told was not taken in time: go on at 'from', and take it quicker";
+        WatchStep::End(*ApiError::too_slow(message).problem)
+    };
+    let ended = Arc::new(AtomicBool::new(false));
+    let has_ended = ended.clone();
+    let rest =
+        tokio_stream::iter(std::iter::once_with(move || (!has_ended.load(Ordering::SeqCst)).then(slow)));
+    ReceiverStream::new(steps).map(Some).chain(rest).filter_map(|step| step).map(move |step| match step {
+        WatchStep::Version(version, events) => {
+            let count = events.len();
+            let mut lines = Vec::new();
+            for (index, event) in events.into_iter().enumerate() {
+                let line = WatchEvent { more: index + 1 < count, ..event };
+                serde_json::to_writer(&mut lines, &line)?;
+                lines.push(b'\n');
+            }
+            told.store(version, Ordering::SeqCst);
+            Ok(lines)
+        }
+        WatchStep::End(problem) => {
+            ended.store(true, Ordering::SeqCst);
+            let end = WatchEnd { ended: problem, from: last.load(Ordering::SeqCst) };
+            let mut line = serde_json::to_vec(&end)?;
+            line.push(b'\n');
+            Ok(line)
+        }
+    })
 }
 
 /// State of the domain.
@@ -339,7 +344,7 @@ struct Links {
 /// Read the audit of the controller that is asked: links of its chain of hashes.
 #[utoipa::path(get, path = "/v1/audit", params(Links),
     responses((status = 200, body = AuditPage), (status = "4XX", body = Problem)))]
-async fn audit(backend: Shared, Query(links): Query<Links>) -> Result<Json<AuditPage>, ApiError> {
+async fn audit(backend: Shared, Asked(links): Asked<Links>) -> Result<Json<AuditPage>, ApiError> {
     backend.audit(links.from, links.limit.unwrap_or(AUDIT_LINKS)).await.map(Json)
 }
 
@@ -353,7 +358,7 @@ async fn add_member(backend: Shared, Strict(member): Strict<AddMember>) -> Resul
 /// Remove a controller from the group.
 #[utoipa::path(delete, path = "/v1/group/members/{id}", params(("id" = u64, Path)),
     responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
-async fn remove_member(backend: Shared, Path(id): Path<u64>) -> Result<StatusCode, ApiError> {
+async fn remove_member(backend: Shared, Named(id): Named<u64>) -> Result<StatusCode, ApiError> {
     backend.remove_member(id).await.map(|()| StatusCode::NO_CONTENT)
 }
 
@@ -368,7 +373,7 @@ async fn refresh_group(backend: Shared) -> Result<StatusCode, ApiError> {
 /// List hosts, gateways and controllers with the keys and certificates that are taken of them.
 #[utoipa::path(get, path = "/v1/identities", params(OfWhom),
     responses((status = 200, body = IdentityList), (status = "4XX", body = Problem)))]
-async fn identities(backend: Shared, Query(of): Query<OfWhom>) -> Result<Json<IdentityList>, ApiError> {
+async fn identities(backend: Shared, Asked(of): Asked<OfWhom>) -> Result<Json<IdentityList>, ApiError> {
     backend.identities(of.stale.unwrap_or_default()).await.map(Json)
 }
 
@@ -447,14 +452,33 @@ async fn capture(
     backend.capture(request).await.map(Json)
 }
 
-/// Make a join token.
+/// Make a join token, for one name in one role; it is good once.
 #[utoipa::path(post, path = "/v1/tokens", request_body = TokenRequest,
     responses((status = 200, body = TokenResponse), (status = "4XX", body = Problem)))]
 async fn token(
     backend: Shared,
+    Extension(caller): Extension<Caller>,
     Strict(request): Strict<TokenRequest>,
 ) -> Result<Json<TokenResponse>, ApiError> {
-    backend.token(request).map(Json)
+    backend.token(caller, request).await.map(Json)
+}
+
+/// List the join tokens that were made.
+#[utoipa::path(get, path = "/v1/tokens",
+    responses((status = 200, body = TokenList), (status = "4XX", body = Problem)))]
+async fn tokens(backend: Shared) -> Result<Json<TokenList>, ApiError> {
+    backend.tokens().await.map(Json)
+}
+
+/// Have a join token not taken any more.
+#[utoipa::path(delete, path = "/v1/tokens/{id}", params(("id" = String, Path)),
+    responses((status = 204), (status = "4XX", body = Problem)))]
+async fn void_token(
+    backend: Shared,
+    Extension(caller): Extension<Caller>,
+    Named(id): Named<String>,
+) -> Result<StatusCode, ApiError> {
+    backend.void_token(caller, id).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 /// Forget a host or gateway that is gone for good.
@@ -463,7 +487,7 @@ async fn token(
 async fn remove_actuator(
     backend: Shared,
     Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
 ) -> Result<StatusCode, ApiError> {
     backend.remove_actuator(caller, label(name)?).await.map(|()| StatusCode::NO_CONTENT)
 }
@@ -475,7 +499,7 @@ async fn remove_actuator(
 async fn repair(
     backend: Shared,
     Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
     Strict(request): Strict<RepairRequest>,
 ) -> Result<Json<RepairResponse>, ApiError> {
     backend.repair(caller, label(name)?, request).await.map(Json)
@@ -488,7 +512,7 @@ async fn repair(
 async fn filewall(
     backend: Shared,
     Extension(caller): Extension<Caller>,
-    Path((name, wall)): Path<(String, String)>,
+    Named((name, wall)): Named<(String, String)>,
     Strict(request): Strict<FileWallRequest>,
 ) -> Result<Json<FileWallResponse>, ApiError> {
     backend.filewall(caller, label(name)?, label(wall)?, request).await.map(Json)
@@ -525,7 +549,7 @@ async fn add_domain(
 async fn forget_domain(
     backend: Shared,
     Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
 ) -> Result<Json<DomainResponse>, ApiError> {
     backend.forget_domain(caller, label(name)?).await.map(Json)
 }
@@ -535,7 +559,7 @@ async fn forget_domain(
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
               (status = "4XX", body = Problem)))]
-async fn statements(backend: Shared, question: Bytes) -> Result<Response, ApiError> {
+async fn statements(backend: Shared, Raw(question): Raw) -> Result<Response, ApiError> {
     if question.len() > QUESTION_BYTES_MAX {
         return Err(ApiError::too_large(format!("a question has at most {QUESTION_BYTES_MAX} bytes")));
     }
@@ -548,7 +572,7 @@ async fn statements(backend: Shared, question: Bytes) -> Result<Response, ApiErr
     responses((status = 200, body = std::collections::BTreeMap<String, u64>), (status = "4XX", body = Problem)))]
 async fn counters(
     backend: Shared,
-    Path(name): Path<String>,
+    Named(name): Named<String>,
 ) -> Result<Json<std::collections::BTreeMap<String, u64>>, ApiError> {
     Ok(Json(backend.counters(label(name)?).await?.into_iter().collect()))
 }
@@ -559,17 +583,28 @@ async fn metrics(backend: Shared) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], backend.metrics()).into_response()
 }
 
-/// Join the domain: called by `weir host --join` and `weir gateway --join`.
+/// Join the domain: called by `weir host` and `weir gateway` with a token.
 #[utoipa::path(post, path = "/v1/join", request_body = JoinRequest,
     responses((status = 200, body = JoinResponse), (status = "4XX", body = Problem)))]
-async fn join(backend: Shared, Strict(request): Strict<JoinRequest>) -> Result<Json<JoinResponse>, ApiError> {
-    backend.join(request).await.map(Json)
+async fn join(
+    backend: Shared,
+    Extension(ConnectInfo(peer)): Extension<ConnectInfo<Peer>>,
+    Strict(request): Strict<JoinRequest>,
+) -> Result<Json<JoinResponse>, ApiError> {
+    backend.join(request, peer.address.ip().to_canonical()).await.map(Json)
 }
 
 /// Whether the process answers.
 #[utoipa::path(get, path = "/healthz", responses((status = 200, body = String)))]
 async fn healthz() -> &'static str {
     "ok\n"
+}
+
+/// Whether the controller can do its work: its log takes entries, and in a group one leads that it follows.
+#[utoipa::path(get, path = "/readyz",
+    responses((status = 200, body = String), (status = "5XX", body = Problem)))]
+async fn readyz(backend: Shared) -> Result<&'static str, ApiError> {
+    backend.ready().await.map(|()| "ready\n")
 }
 
 /// This document.

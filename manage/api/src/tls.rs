@@ -1,21 +1,15 @@
-//! TLS for the API: server side of axum, and how a peer is known by its certificate.
+//! How a peer of the API is known by its certificate.
 
 use crate::pki::ADMIN_DNS_NAME;
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_model::Label;
+use weir_model::event::SourceId;
 use x509_parser::extensions::GeneralName;
 
-/// Most connections in the middle of a handshake.
-pub const HANDSHAKES_MAX: usize = 128;
-/// A handshake may take so long.
-pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What an administrator is called at a door, whatever shows that it is one.
+pub const ADMINISTRATOR: &str = "administrator";
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug)]
@@ -30,84 +24,30 @@ pub struct Peer {
     pub certificate: Option<Arc<[u8]>>,
 }
 
-/// Accepts TLS connections; a slow or failing handshake holds up nobody else.
-#[derive(Debug)]
-pub struct TlsListener {
-    accepted: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
-    address: SocketAddr,
-}
-
-impl TlsListener {
-    /// Accepts on a bound socket with a server configuration. Runs on the current runtime until
-    /// the listener is dropped.
-    ///
-    /// # Errors
-    /// When the socket has no address.
-    pub fn new(listener: TcpListener, config: Arc<rustls::ServerConfig>) -> std::io::Result<TlsListener> {
-        let address = listener.local_addr()?;
-        let mut config = (*config).clone();
-        // HTTP/2 for gRPC; who offers nothing gets HTTP/1.1.
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        let (sender, accepted) = mpsc::channel(HANDSHAKES_MAX);
-        let places = Arc::new(tokio::sync::Semaphore::new(HANDSHAKES_MAX));
-        tokio::spawn(async move {
-            while let Ok(place) = places.clone().acquire_owned().await {
-                let (stream, from) = match listener.accept().await {
-                    Ok(accepted) => accepted,
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                        continue;
-                    }
-                };
-                if sender.is_closed() {
-                    return;
-                }
-                // Else the end of an answer waits until the peer, which delays that, acknowledges the beginning.
-                if let Err(error) = stream.set_nodelay(true) {
-                    tracing::debug!(%from, %error, "a connection was lost");
-                    continue;
-                }
-                let (acceptor, sender) = (acceptor.clone(), sender.clone());
-                tokio::spawn(async move {
-                    match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => drop(sender.send((stream, from)).await),
-                        Ok(Err(error)) => tracing::debug!(%from, %error, "a TLS handshake failed"),
-                        Err(_) => tracing::debug!(%from, "a TLS handshake took too long"),
-                    }
-                    drop(place);
-                });
-            }
-        });
-        Ok(TlsListener { accepted, address })
-    }
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
-        match self.accepted.recv().await {
-            Some(accepted) => accepted,
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        Ok(self.address)
-    }
-}
-
-impl Connected<IncomingStream<'_, TlsListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Peer {
-        let (_, connection) = stream.io().get_ref();
-        let shown = connection.peer_certificates().and_then(|chain| chain.first());
-        let names = shown.map(|der| dns_names(der)).unwrap_or_default();
+impl Peer {
+    /// Who is there, by the certificate (DER) that it showed and TLS has verified.
+    pub fn of(address: SocketAddr, shown: Option<&[u8]>) -> Peer {
+        let names = shown.map(dns_names).unwrap_or_default();
         let is_admin = names.iter().any(|name| name == ADMIN_DNS_NAME);
-        let certificate = shown.map(|der| Arc::from(der.as_ref()));
-        Peer { address: *stream.remote_addr(), is_admin, name: names.into_iter().next(), certificate }
+        Peer { address, is_admin, name: names.into_iter().next(), certificate: shown.map(Arc::from) }
+    }
+
+    /// As whom its certificate makes it known; nothing without one.
+    pub fn principal(&self) -> Option<String> {
+        if self.is_admin {
+            return Some(ADMINISTRATOR.to_owned());
+        }
+        let name = self.name.as_ref()?;
+        // Only actuators' names are labels.
+        Some(Label::new(name.as_str()).map_or_else(|_| name.clone(), |label| SourceId::of_actuator(&label).0))
+    }
+
+    /// When its certificate is over; nothing without one.
+    pub fn over_at(&self) -> Option<Instant> {
+        let (_, certificate) = x509_parser::parse_x509_certificate(self.certificate.as_deref()?).ok()?;
+        let over_s = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Instant::now().checked_add(Duration::from_secs(over_s).saturating_sub(now))
     }
 }
 

@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::filewall::PolicyFile;
 use weir_model::health::{HealthNote, RepairAction};
@@ -182,12 +183,35 @@ pub struct DeviceList {
 /// One change, as a watch tells it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct WatchEvent {
-    /// Where it was decided: give it as `from` to resume after it.
+    /// Where it was decided. Where nothing more follows of it, give it as `from` to resume after it.
     pub version: u64,
+    /// Whether more of the same version follows: it is decided whole, and there is no place inside it to resume from.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
     /// The resource.
     pub id: ResourceId,
     /// What it is now; absent when it is gone.
     pub item: Option<ResourceView>,
+}
+
+/// The last line of a watch that the controller ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WatchEnd {
+    /// Why: `too-slow`, `unavailable` (go on at `from`, here or at another controller) or `too-old` (read everything again).
+    pub ended: Problem,
+    /// All up to this version was told: give it as `from` to go on.
+    pub from: u64,
+}
+
+/// A line of a watch.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum WatchLine {
+    /// It ends here.
+    End(WatchEnd),
+    /// A resource changed.
+    Change(WatchEvent),
 }
 
 /// A host or a gateway.
@@ -623,27 +647,69 @@ pub struct CapturedFrame {
     pub bytes: String,
 }
 
-/// A join token to make.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+/// A join token to make: for one name in one role, good once.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenRequest {
-    /// How long it is good for, seconds: 60 to 604800. Default one hour.
-    #[serde(default)]
-    pub valid_s: u32,
+    /// Name that its bearer gets.
+    #[schema(value_type = String, pattern = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+    pub name: Label,
+    /// What its bearer is.
+    pub role: Role,
+    /// How long it is good for, seconds. Default one hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 60, maximum = 604_800)]
+    pub valid_s: Option<u32>,
+    /// Where the bearer's address on the underlay may be, an address or a prefix; absent means only where it speaks from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub underlay: Option<String>,
 }
 
 /// A join token.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct TokenResponse {
-    /// Give it to `weir host --join` or `weir gateway --join`. It is a secret.
+    /// Give it to `weir host` or `weir gateway` as `WEIR_JOIN_TOKEN`. It is a secret.
     pub token: String,
+    /// What it is called: no secret.
+    pub id: String,
+    /// When it is over, seconds of the Unix epoch.
+    pub until_s: u64,
+}
+
+/// A join token that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenView {
+    /// What it is called.
+    pub id: String,
+    /// Name that its bearer gets.
+    pub name: String,
+    /// What its bearer is.
+    pub role: Role,
+    /// When it was made, milliseconds of the Unix epoch.
+    pub made_ms: u64,
+    /// When it is over, seconds of the Unix epoch.
+    pub until_s: u64,
+    /// `open`, `used`, `voided` or `over`.
+    pub state: String,
+    /// Where the bearer's address on the underlay may be, if not only where it speaks from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub underlay: Option<String>,
+}
+
+/// Join tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenList {
+    /// Newest first.
+    pub items: Vec<TokenView>,
 }
 
 /// What went wrong, for people and for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
-    /// A stable word: `invalid`, `not-found`, `conflict`, `unauthorized`, `overloaded`, `too-old`,
+    /// A stable word: `invalid`, `not-found`, `conflict`, `unauthorized`, `overloaded`, `too-old`, `not-reached` (ask again in a moment),
     /// `unavailable`, `too-large`, `not-leader` (nothing was done; ask `leader`), `uncertain` (it may or may not be
     /// done), `internal`.
     pub code: String,
@@ -709,6 +775,10 @@ impl ApiError {
     pub fn too_old(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::GONE, "too-old", message)
     }
+    /// A watcher does not take what is told it.
+    pub fn too_slow(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "too-slow", message)
+    }
     /// Somebody who should answer does not.
     pub fn unavailable(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_GATEWAY, "unavailable", message)
@@ -730,6 +800,34 @@ impl ApiError {
     /// More than a limit.
     pub fn too_large(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", message)
+    }
+    /// The path has another method.
+    pub fn method(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid", message)
+    }
+    /// It did not come in time.
+    pub fn late(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid", message)
+    }
+    /// The path is too long.
+    pub fn long_uri(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::URI_TOO_LONG, "too-large", message)
+    }
+    /// The head is too large.
+    pub fn large_head(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too-large", message)
+    }
+    /// The body is of another kind.
+    pub fn media_type(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid", message)
+    }
+    /// The version to go on from has not been reached here.
+    pub fn not_reached(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not-reached", message)
+    }
+    /// The controller cannot do its work now.
+    pub fn unready(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
     /// Our fault.
     pub fn internal(message: impl Into<String>) -> ApiError {

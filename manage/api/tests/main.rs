@@ -5,13 +5,14 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use tokio::sync::mpsc;
+use weir_admission::{Door, Limits};
 use weir_api::client::{Client, ClientError, Context};
 use weir_api::domains::*;
 use weir_api::pki::{Authority, server_config};
-use weir_api::server::{Admins, openapi, parse, router};
-use weir_api::tls::{Peer, TlsListener, dns_names};
+use weir_api::server::{Admins, finished, openapi, parse, router};
+use weir_api::tls::dns_names;
 use weir_api::types::*;
-use weir_api::{ApiError, Backend, Caller, Reply, TOKEN_CALLER};
+use weir_api::{ApiError, Backend, Caller, Reply, TOKEN_CALLER, WatchStep};
 use weir_model::Label;
 use weir_model::join::{JoinRequest, JoinResponse};
 use weir_model::resource::{FieldError, Kind, Network, Resource, ResourceId};
@@ -110,17 +111,34 @@ impl Backend for Rote {
     fn use_next_key(&self) -> Reply<'_, KeyChange> {
         Box::pin(async { Err(ApiError::conflict("not yet")) })
     }
-    fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchEvent>, ApiError> {
-        if from < 2 {
-            return Err(ApiError::too_old("read everything again"));
+    /// From 5 on: two versions, the first of many events; then its end. From 6 on it ends without a word, as who is too slow.
+    fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchStep>, ApiError> {
+        match from {
+            0..5 => return Err(ApiError::too_old("read everything again")),
+            5..8 => {}
+            _ => return Err(ApiError::not_reached("ask again")),
         }
         let (sender, receiver) = mpsc::channel(4);
-        for version in from + 1..from + 3 {
-            let view = network("red");
-            let event = WatchEvent { version, id: view.resource.id(), item: Some(view) };
-            sender.try_send(event).unwrap();
+        let event = |version, name: &str| {
+            let view = network(name);
+            WatchEvent { version, more: false, id: view.resource.id(), item: Some(view) }
+        };
+        let many = (0..EVENTS).map(|number| event(from + 1, &format!("n{number}"))).collect();
+        sender.try_send(WatchStep::Version(from + 1, many)).unwrap();
+        sender.try_send(WatchStep::Version(from + 3, vec![event(from + 3, "red")])).unwrap();
+        if from == 5 {
+            let problem = *ApiError::unavailable("this controller stops").problem;
+            sender.try_send(WatchStep::End(problem)).unwrap();
         }
         Ok(receiver)
+    }
+    fn ready(&self) -> Reply<'_, ()> {
+        Box::pin(async {
+            match &self.0 {
+                Some(_) => Err(ApiError::unready("no leader")),
+                None => Ok(()),
+            }
+        })
     }
     fn status(&self) -> Reply<'_, StatusResponse> {
         Box::pin(async { Err(ApiError::overloaded("busy")) })
@@ -131,11 +149,20 @@ impl Backend for Rote {
     fn capture(&self, _: CaptureRequest) -> Reply<'_, Vec<CapturedFrame>> {
         Box::pin(async { Ok(vec![]) })
     }
-    fn token(&self, _: TokenRequest) -> Result<TokenResponse, ApiError> {
-        Ok(TokenResponse { token: "weir1.x".into() })
+    fn token(&self, _: Caller, request: TokenRequest) -> Reply<'_, TokenResponse> {
+        Box::pin(async move {
+            let id = request.name.to_string();
+            Ok(TokenResponse { token: "weir1.x".into(), id, until_s: 7 })
+        })
     }
-    fn join(&self, _: JoinRequest) -> Reply<'_, JoinResponse> {
-        Box::pin(async { Err(ApiError::unauthorized("the join token is over")) })
+    fn tokens(&self) -> Reply<'_, TokenList> {
+        Box::pin(async { Ok(TokenList::default()) })
+    }
+    fn void_token(&self, _: Caller, id: String) -> Reply<'_, ()> {
+        Box::pin(async move { Err(ApiError::not_found(id)) })
+    }
+    fn join(&self, _: JoinRequest, from: IpAddr) -> Reply<'_, JoinResponse> {
+        Box::pin(async move { Err(ApiError::unauthorized(format!("no join token, from {from}"))) })
     }
     fn remove_actuator(&self, _: Caller, _: Label) -> Reply<'_, ()> {
         Box::pin(async { Ok(()) })
@@ -190,6 +217,139 @@ impl Backend for Rote {
     }
 }
 
+/// Events of a version of a watch: more than any queue holds.
+const EVENTS: usize = 3_000;
+
+/// One request in its own words; status and body of the answer.
+fn ask(context: &Context, request: &str) -> (u16, String) {
+    let (status, head, body) = ask_bytes(context, request.as_bytes());
+    assert!(head.starts_with("HTTP/1."), "{head}");
+    (status, body)
+}
+
+fn ask_bytes(context: &Context, request: &[u8]) -> (u16, String, String) {
+    use std::io::{Read, Write};
+    let at: std::net::SocketAddr = context.server.trim_start_matches("https://").parse().unwrap();
+    let config = weir_api::pki::client_config(&context.ca).unwrap();
+    let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let mut connection = rustls::ClientConnection::new(config, name).unwrap();
+    let mut stream = std::net::TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    let mut tls = rustls::Stream::new(&mut connection, &mut stream);
+    // An answer may come, and the connection end, before all of a body that nobody wants is written.
+    let _ = tls.write_all(request);
+    let mut answer = Vec::new();
+    let mut part = [0; 4096];
+    while let Ok(count) = tls.read(&mut part) {
+        answer.extend_from_slice(&part[..count]);
+        if count == 0 {
+            break;
+        }
+    }
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default();
+    (status, head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn every_error_is_a_problem_in_json() {
+    let (_runtime, context, _) = serve();
+    let token = "authorization: Bearer secret\r\n";
+    let json = "content-type: application/json\r\n";
+    let long = "x".repeat(9_000);
+    let fields: String = (0..150).map(|number| format!("x-{number}: y\r\n")).collect();
+    let cases = [
+        (404, format!("GET /v1/nothing HTTP/1.0\r\n{token}\r\n")),
+        (401, "GET /v1/status HTTP/1.0\r\n\r\n".to_owned()),
+        (405, format!("PUT /v1/apply HTTP/1.0\r\n{token}\r\n")),
+        (405, "DELETE /healthz HTTP/1.0\r\n\r\n".to_owned()),
+        (415, format!("POST /v1/apply HTTP/1.0\r\n{token}content-length: 2\r\n\r\n{{}}")),
+        (
+            415,
+            format!(
+                "POST /v1/apply HTTP/1.0\r\n{token}content-type: text/plain\r\ncontent-length: 2\r\n\r\n{{}}"
+            ),
+        ),
+        (400, format!("POST /v1/apply HTTP/1.0\r\n{token}{json}content-length: 2\r\n\r\n[1")),
+        (400, format!("GET /v1/resources?stale=maybe HTTP/1.0\r\n{token}\r\n")),
+        (400, format!("GET /v1/resources?colour=red HTTP/1.0\r\n{token}\r\n")),
+        (400, format!("GET /v1/audit?limit=-1 HTTP/1.0\r\n{token}\r\n")),
+        (400, format!("DELETE /v1/group/members/seven HTTP/1.0\r\n{token}\r\n")),
+        (400, format!("GET /v1/resources/network/%ff HTTP/1.0\r\n{token}\r\n")),
+        (413, format!("POST /v1/apply HTTP/1.0\r\n{token}{json}content-length: 99999999\r\n\r\n")),
+        (414, format!("GET /v1/status?{long} HTTP/1.0\r\n{token}\r\n")),
+        (431, format!("GET /v1/status HTTP/1.0\r\n{token}{fields}\r\n")),
+        (431, format!("GET /v1/status HTTP/1.0\r\n{token}x-long: {}\r\n\r\n", "y".repeat(40_000))),
+        // What needs nobody to be known takes little.
+        (413, format!("POST /v1/join HTTP/1.0\r\n{json}content-length: 9000\r\n\r\n")),
+        (415, "POST /v1/join HTTP/1.0\r\ncontent-length: 2\r\n\r\n{}".to_owned()),
+        (400, format!("POST /v1/join HTTP/1.0\r\n{json}content-length: 2\r\n\r\n{{}}")),
+        (413, "POST /v1/domain/statements HTTP/1.0\r\ncontent-length: 9000\r\n\r\n".to_owned()),
+    ];
+    for (wanted, request) in cases {
+        let begin: String = request.chars().take(120).collect();
+        let (status, head, body) = ask_bytes(&context, request.as_bytes());
+        assert_eq!(status, wanted, "{begin}: {body}");
+        assert!(head.to_ascii_lowercase().contains("content-type: application/json"), "{begin}: {head}");
+        let problem: Problem =
+            serde_json::from_str(&body).unwrap_or_else(|error| panic!("{begin}: {error}: {body}"));
+        assert!(
+            !problem.message.is_empty() && !problem.message.contains('`'),
+            "{begin}: {}",
+            problem.message
+        );
+        if status == 405 {
+            assert!(head.to_ascii_lowercase().contains("allow:"), "{head}");
+        }
+    }
+    assert_eq!(ask(&context, "GET /healthz HTTP/1.0\r\n\r\n").0, 200);
+    assert_eq!(ask(&context, "GET /readyz HTTP/1.0\r\n\r\n"), (200, "ready\n".to_owned()));
+}
+
+#[test]
+fn a_body_is_refused_before_it_is_read() {
+    let (_runtime, context, _) = serve();
+    // Nobody sends the rest: whoever waited for it would not answer.
+    for path in ["/v1/apply", "/v1/tokens", "/v1/trace"] {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        );
+        let begun = format!("{head}content-length: 30000000\r\n\r\n{{");
+        assert_eq!(ask(&context, &begun).0, 401, "{path}");
+    }
+    let begun = "POST /v1/join HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+                 content-length: 30000000\r\n\r\n{";
+    assert_eq!(ask(&context, begun).0, 413);
+}
+
+#[test]
+fn a_controller_that_cannot_work_is_alive_and_not_ready() {
+    let (_runtime, contexts, _) = serve_with(vec![Some(1), None]);
+    assert_eq!(ask(&contexts[0], "GET /healthz HTTP/1.0\r\n\r\n").0, 200);
+    assert_eq!(ask(&contexts[0], "GET /readyz HTTP/1.0\r\n\r\n").0, 503);
+    assert_eq!(ask(&contexts[1], "GET /readyz HTTP/1.0\r\n\r\n").0, 200);
+}
+
+#[test]
+fn strangers_keep_no_operator_out() {
+    let limits = Limits { strangers_max: 8, strangers_per_address_max: 8, ..Limits::default() };
+    let (_runtime, contexts, _) = serve_within(limits, vec![None]);
+    let at: std::net::SocketAddr = contexts[0].server.trim_start_matches("https://").parse().unwrap();
+    let client = Client::new(contexts[0].clone()).unwrap();
+    let mut held = std::collections::VecDeque::new();
+    for _ in 0..20 {
+        for _ in 0..20 {
+            held.push_back(std::net::TcpStream::connect(at).unwrap());
+        }
+        assert_eq!(client.list(None, None).unwrap().version, 3);
+        held.drain(..held.len().saturating_sub(100));
+    }
+    // Whoever is known keeps its connection, whatever comes.
+    let kept = client.list(None, None).unwrap();
+    assert_eq!(kept.version, 3);
+}
+
 fn east() -> DomainDescription {
     let one = DomainMember { id: 1, key: "ab".repeat(32), api: "198.18.2.1:7443".into() };
     let (name, group_key, authority) = ("east".into(), "cd".repeat(96), "-----BEGIN".into());
@@ -204,6 +364,13 @@ fn serve() -> (tokio::runtime::Runtime, Context, Authority) {
 
 /// Starts services of one domain, each with the number of the one that leads if it is another.
 fn serve_with(leaders: Vec<Option<usize>>) -> (tokio::runtime::Runtime, Vec<Context>, Authority) {
+    serve_within(Limits::default(), leaders)
+}
+
+fn serve_within(
+    limits: Limits,
+    leaders: Vec<Option<usize>>,
+) -> (tokio::runtime::Runtime, Vec<Context>, Authority) {
     let made = Authority::make(&Label::new("test").unwrap()).unwrap();
     let authority = Authority::open(&made).unwrap();
     let identity = authority.controller(&[IpAddr::V4(Ipv4Addr::LOCALHOST)]).unwrap();
@@ -217,12 +384,10 @@ fn serve_with(leaders: Vec<Option<usize>>) -> (tokio::runtime::Runtime, Vec<Cont
         let at = |listener: &tokio::net::TcpListener| format!("https://{}", listener.local_addr().unwrap());
         let servers: Vec<String> = listeners.iter().map(at).collect();
         for (listener, leader) in listeners.into_iter().zip(leaders) {
-            let listener = TlsListener::new(listener, config.clone()).unwrap();
+            let (config, door) = (config.clone(), Door::new("api", limits));
             let backend = Rote(leader.map(|leader| servers[leader].clone()));
-            let app = router(Arc::new(backend), Admins::of_token("secret"));
-            tokio::spawn(async move {
-                axum::serve(listener, app.into_make_service_with_connect_info::<Peer>()).await.unwrap();
-            });
+            let app = finished(router(Arc::new(backend), Admins::of_token("secret")));
+            tokio::spawn(async move { weir_api::serve::serve(listener, &config, &door, app).await });
         }
         servers
     });
@@ -284,18 +449,38 @@ fn calls_answer_and_errors_keep_their_words() {
 }
 
 #[test]
-fn a_watch_resumes_and_says_when_it_cannot() {
+fn a_watch_tells_versions_whole_and_says_why_it_ends() {
     let (_runtime, context, _) = serve();
-    let client = Client::new(context).unwrap();
-    let mut seen = Vec::new();
-    let last = client
-        .watch(Some(5), |event| {
-            seen.push(event.version);
+    let client = Client::new(context.clone()).unwrap();
+    for from in [5, 6] {
+        let mut seen = Vec::new();
+        let last = client.watch(Some(from), |event| {
+            seen.push((event.version, event.more));
             true
-        })
-        .unwrap();
-    assert_eq!((seen, last), (vec![6, 7], Some(7)));
+        });
+        assert_eq!(last.unwrap(), Some(from + 3));
+        assert_eq!(seen.len(), EVENTS + 1, "no event of a version is lost");
+        assert_eq!(seen.iter().filter(|(_, more)| !more).count(), 2);
+        assert_eq!(seen.last(), Some(&(from + 3, false)));
+    }
+    // Whoever stops inside of a version resumes before it.
+    let last = client.watch(Some(5), |event| event.more && event.version < 6);
+    assert_eq!(last.unwrap(), Some(5));
     assert_eq!(code(client.watch(Some(1), |_| true).unwrap_err()), "too-old");
+    assert_eq!(code(client.watch(Some(9), |_| true).unwrap_err()), "not-reached");
+
+    let lines = |from: u64| {
+        let answer = ask(
+            &context,
+            &format!("GET /v1/watch?from={from} HTTP/1.0\r\nauthorization: Bearer secret\r\n\r\n"),
+        );
+        let last = answer.1.trim_end().lines().last().unwrap().to_owned();
+        serde_json::from_str::<WatchEnd>(&last).unwrap()
+    };
+    let stopped = lines(5);
+    assert_eq!((stopped.ended.code.as_str(), stopped.from), ("unavailable", 8));
+    let slow = lines(6);
+    assert_eq!((slow.ended.code.as_str(), slow.from), ("too-slow", 9));
 }
 
 #[test]

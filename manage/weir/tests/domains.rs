@@ -163,7 +163,7 @@ impl<'s> Domain<'s> {
     /// A host or gateway of it, joined.
     fn join(&self, underlay: &Netns, role: &str, name: &str, number: u8) {
         let netns = member(self.scope, underlay, name, self.range, number);
-        let token = self.ok(&["token"]);
+        let token = self.ok(&["token", "--name", name, "--role", role]);
         for folder in ["state", "run"] {
             std::fs::create_dir_all(self.folder(&format!("{name}/{folder}"))).unwrap();
         }

@@ -186,7 +186,7 @@ fn one_is_revoked(lab: &Lab, extra: &Extra, echo: &crate::echo::Echo) {
 
 /// Another machine in its place: an empty state directory and a new token.
 fn it_is_replaced(lab: &Lab) {
-    let token = lab.ok(&["token"]);
+    let token = lab.ok(&["token", "--name", "h3"]);
     lab.kill("h3");
     for role in ["agent", "switch"] {
         if let Some(child) = lab.child("h3", role) {

@@ -18,6 +18,7 @@ mod checker;
 mod cli;
 mod crashes;
 mod domains;
+mod doors;
 mod echo;
 mod endorsed;
 mod extra;

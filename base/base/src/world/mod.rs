@@ -14,6 +14,7 @@ mod disk;
 mod real_disk;
 mod rng;
 mod sim_disk;
+pub mod spare;
 #[cfg(test)]
 mod tests;
 

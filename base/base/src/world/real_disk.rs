@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::disk::{Disk, DiskFile, DiskLock, LockOutcome};
+use super::spare;
 
 /// More than this of a lock file is not a holder's name.
 const HOLDER_BYTES_MAX: u64 = 256;
@@ -27,7 +28,8 @@ impl RealDisk {
                 File::open(ancestor)?.sync_all()?;
             }
         }
-        Ok(RealDisk { path: path.to_path_buf(), dir: File::open(path)? })
+        spare::keep();
+        Ok(RealDisk { path: path.to_path_buf(), dir: spare::opening(|| File::open(path))? })
     }
 
     fn path_of(&self, name: &str) -> io::Result<PathBuf> {
@@ -41,12 +43,15 @@ impl RealDisk {
 
 impl Disk for RealDisk {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(self.path_of(name)?)?;
+        let path = self.path_of(name)?;
+        let open = || OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let file = spare::opening(open)?;
         Ok(Arc::new(RealFile { file }))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(self.path_of(name)?)?;
+        let path = self.path_of(name)?;
+        let file = spare::opening(|| OpenOptions::new().read(true).write(true).open(&path))?;
         Ok(Arc::new(RealFile { file }))
     }
 
@@ -60,7 +65,7 @@ impl Disk for RealDisk {
 
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
+        for entry in spare::opening(|| fs::read_dir(&self.path))? {
             // A name that is not UTF-8 was not made through this trait.
             names.extend(entry?.file_name().into_string().ok());
         }
@@ -74,7 +79,8 @@ impl Disk for RealDisk {
 
     fn lock(&self, name: &str, holder: &str) -> io::Result<LockOutcome> {
         let path = self.path_of(name)?;
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = spare::opening(open)?;
         match file.try_lock() {
             Ok(()) => {
                 file.set_len(0)?;

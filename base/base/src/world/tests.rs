@@ -175,3 +175,25 @@ fn clocks_and_numbers() {
     assert_eq!(Rng::new(0).next_u64(), 0xe220_a839_7b1d_cdaf);
     assert_ne!(random_u64(), random_u64());
 }
+
+#[test]
+fn a_file_is_opened_though_no_descriptor_is_left() {
+    let none = || io::Error::from_raw_os_error(24);
+    let before = spare::spent();
+    spare::keep();
+    // The first descriptors that are given up may go to somebody else.
+    let mut tries = 0;
+    let opened = spare::opening(|| {
+        tries += 1;
+        if tries <= spare::SPARES + 3 { Err(none()) } else { std::fs::File::open("/dev/null") }
+    });
+    assert!(opened.is_ok(), "{opened:?}");
+    assert!(spare::spent() > before);
+    // Other errors are told at once.
+    let mut tries = 0;
+    let refused = spare::opening(|| -> io::Result<()> {
+        tries += 1;
+        Err(io::ErrorKind::PermissionDenied.into())
+    });
+    assert_eq!((refused.unwrap_err().kind(), tries), (io::ErrorKind::PermissionDenied, 1));
+}

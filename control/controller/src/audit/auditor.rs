@@ -294,7 +294,8 @@ impl Auditor {
                     keys.push(*key);
                 }
             }
-            IdentityEvent::Certified { .. } | IdentityEvent::Revoked { .. } => {}
+            IdentityEvent::Certified { .. } | IdentityEvent::Revoked { .. } | IdentityEvent::Token { .. } => {
+            }
         }
     }
 

@@ -12,12 +12,13 @@
 //!   is enough (a group that survives crashes only).
 
 use super::admission::{SourceKeys, Unauthentic};
+use super::tokens;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_base::codec::{decode, encode};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SourceId};
-use weir_model::identity::{IdentityEvent, KeyHash, REASON_BYTES_MAX};
+use weir_model::identity::{IdentityEvent, KeyHash, REASON_BYTES_MAX, underlay_problem};
 use weir_model::{Label, Version};
 use weir_store::{Rejection, Store, View};
 use weir_trust::identity::{verify_rotation, verify_settled};
@@ -235,8 +236,15 @@ pub(super) fn decide(
     event: &Event,
 ) -> Result<Option<SourceId>, Rejection> {
     match &event.body {
-        EventBody::Joined(facts) => joined(view, known, facts),
-        EventBody::Removed { actuator } => removed(view, &SourceId::of_actuator(actuator)),
+        EventBody::Joined(facts) => {
+            let changed = joined(view, known, facts)?;
+            Ok(changed)
+        }
+        EventBody::Removed { actuator } => {
+            let source = SourceId::of_actuator(actuator);
+            tokens::void_all(view, now_ms, &source)?;
+            removed(view, &source)
+        }
         EventBody::Identity(about) => {
             let version = view.version();
             let mut decision = Decision { known, domain, believes_one, now_ms, version };
@@ -261,6 +269,9 @@ fn joined(
             "it has joined with another key: it changes that itself, or is forgotten first",
         ));
     }
+    if tokens::underlays_are_apart(view) {
+        has_its_own_address(known, facts).map_err(|problem| refused(&source, problem))?;
+    }
     let Some(row) = row else { return Ok(None) };
     if row.refused.contains(&facts.identity) {
         let problem = "this key was revoked: begin with an empty state directory and a new token";
@@ -273,6 +284,38 @@ fn joined(
     let mut work = Work::of(view, &source);
     work.row.revoked = None;
     work.put().map(Some)
+}
+
+/// An actuator's address on the underlay is one that a switch can have, and no other's that is taken still.
+///
+/// # Errors
+/// What is wrong, and what would be right.
+pub fn has_its_own_address(known: Registered<'_>, facts: &ActuatorFacts) -> Result<(), String> {
+    let address = facts.underlay;
+    if known.joined.get(&facts.name).is_some_and(|known| known.underlay == address) {
+        return Ok(());
+    }
+    if let Some(problem) = underlay_problem(address) {
+        return Err(format!(
+            "{address} cannot be its address on the underlay: {problem}; a unicast address of its own is wanted"
+        ));
+    }
+    let revoked = |name: &Label| {
+        let row = known.identities.row(&SourceId::of_actuator(name));
+        row.is_some_and(|row| row.revoked.is_some())
+    };
+    let other = known.joined.values().find(|other| {
+        other.underlay.to_canonical() == address.to_canonical()
+            && other.name != facts.name
+            && !revoked(&other.name)
+    });
+    match other {
+        Some(other) => Err(format!(
+            "{address} is the address of '{0}' on the underlay: use another one, or 'weir forget {0}' first if it is gone",
+            other.name
+        )),
+        None => Ok(()),
+    }
 }
 
 /// A source that is forgotten leaves the keys that are never taken again.
@@ -303,8 +346,16 @@ impl Decision<'_> {
         if whose.0.len() > NAME_BYTES_MAX {
             return Err(Rejection::limit("name of a source, bytes,", whose.0.len(), NAME_BYTES_MAX));
         }
+        if let IdentityEvent::Token { id, change, .. } = about {
+            return tokens::decide(view, self.now_ms, whose, id, change).map(|()| None);
+        }
+        if let IdentityEvent::Revoked { .. } = about {
+            tokens::void_all(view, self.now_ms, whose)?;
+        }
         let work = Work::of(view, whose);
         match about {
+            // It is decided above: it changes no row.
+            IdentityEvent::Token { .. } => work.put(),
             IdentityEvent::Certified { key, until_s, .. } => self.certified(work, *key, *until_s),
             IdentityEvent::Rotated(rotation) => {
                 verify_rotation(self.domain, rotation)

@@ -40,10 +40,11 @@ mod snapshot;
 mod step;
 #[cfg(test)]
 mod tests;
+pub mod tokens;
 
 pub use batch::{Item, decode_batch, is_reasonable};
 pub use dedup::{CELLS_MAX, DEDUP_TABLE, WINDOW, was_decided};
-pub use feed::{CommittedChange, Feed, FeedSettings};
+pub use feed::{CommittedChange, Feed, FeedSettings, Wanted};
 pub use header::{BatchName, DecidedHeader};
 pub use outbox::{Outbox, OutboxPage};
 pub use rules::{RULES, marker};
@@ -446,7 +447,8 @@ impl Core {
             }
             IdentityEvent::Certified { .. }
             | IdentityEvent::Settled { .. }
-            | IdentityEvent::Introduced { .. } => {}
+            | IdentityEvent::Introduced { .. }
+            | IdentityEvent::Token { .. } => {}
         }
     }
 

@@ -313,7 +313,7 @@ proptest! {
 
 #[test]
 fn a_feed_gives_what_it_has_and_says_what_it_has_not() {
-    let settings = FeedSettings { changes_max: 3, bytes_max: 1_000_000 };
+    let settings = FeedSettings { changes_max: 3, bytes_max: 1_000_000, first: &[] };
     let mut feed = Feed::new(settings, Version(10));
     for version in 11..=20 {
         let change = |table: &str| Changed {
@@ -326,14 +326,44 @@ fn a_feed_gives_what_it_has_and_says_what_it_has_not() {
         feed.push(Arc::new(feed::committed(Version(version), 0, &[write, seen])));
     }
     let versions = |from: u64, limit| {
-        feed.after(Version(from), limit).map(|c| c.iter().map(|c| c.version.0).collect::<Vec<_>>())
+        feed.after(Version(from), limit, Wanted::All)
+            .map(|c| c.iter().map(|c| c.version.0).collect::<Vec<_>>())
     };
     assert_eq!(versions(17, 10).unwrap(), [18, 19, 20]);
     assert_eq!(versions(18, 1).unwrap(), [19]);
     assert_eq!(versions(20, 10).unwrap(), Vec::<u64>::new());
     assert!(matches!(versions(16, 10), Err(Error::WatchTooOld { oldest: Version(17), .. })));
     assert!(matches!(versions(21, 10), Err(Error::WatchAhead { last: Version(20), .. })));
-    assert_eq!(feed.after(Version(19), 1).unwrap()[0].writes.len(), 1, "seen events are left out");
+    assert_eq!(
+        feed.after(Version(19), 1, Wanted::All).unwrap()[0].writes.len(),
+        1,
+        "seen events are left out"
+    );
+}
+
+#[test]
+fn clients_and_reports_push_no_resources_out_of_the_feed() {
+    let settings = FeedSettings { changes_max: 4, bytes_max: 1_000_000, first: &["resources"] };
+    let mut feed = Feed::new(settings, Version(0));
+    let mut push = |version: u64, table: &str| {
+        let key = [1].as_slice().into();
+        let write = Changed { table: table.into(), key, value: None, expires_ms: 0 };
+        feed.push(Arc::new(feed::committed(Version(version), 0, &[write])));
+    };
+    push(1, "resources");
+    for version in 2..=40 {
+        push(version, if version % 2 == 0 { "shop/carts" } else { "loads" });
+    }
+    push(41, "resources");
+    let after = |from: u64, wanted| {
+        feed.after(Version(from), 100, wanted).map(|c| c.iter().map(|c| c.version.0).collect::<Vec<_>>())
+    };
+    assert_eq!(after(0, Wanted::First).unwrap(), [1, 41]);
+    assert_eq!(after(1, Wanted::First).unwrap(), [41]);
+    // Whoever wants all hears of the gap, and gets what is left in order.
+    assert!(matches!(after(1, Wanted::All), Err(Error::WatchTooOld { oldest: Version(32), .. })));
+    assert_eq!(after(32, Wanted::All).unwrap(), [33, 34, 35, 36, 37, 38, 39, 40, 41]);
+    assert_eq!(feed.dropped(), 16 + 15);
 }
 
 pub(super) fn load(bytes: &[u8]) -> Result<Core, Error> {

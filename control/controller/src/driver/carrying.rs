@@ -109,10 +109,18 @@ impl Carrying {
         if let Some(wanted) = self.aside.get(&index) {
             let digest = digest(entry);
             if digest == *wanted {
-                tracing::warn!(index, digest = to_hex(&digest), "the entry is set aside: nothing of it is done");
+                tracing::warn!(
+                    index,
+                    digest = to_hex(&digest),
+                    "the entry is set aside: nothing of it is done"
+                );
                 return Ok(Way::SetAside(digest));
             }
-            tracing::error!(index, wanted = to_hex(wanted), "another entry was to be set aside at this place");
+            tracing::error!(
+                index,
+                wanted = to_hex(wanted),
+                "another entry was to be set aside at this place"
+            );
         }
         let crc = crc32c::crc32c(&entry.batch);
         let before = self.ended.filter(|ended| (ended.index, ended.crc) == (index, crc));

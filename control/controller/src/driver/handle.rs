@@ -6,7 +6,7 @@ use super::shared::{Published, Shared};
 use crate::Error;
 use crate::core::keys::GroupKeys;
 use crate::core::scheduler::{KeyStatus, Reached, TargetStatus, Waiting};
-use crate::core::{CommittedChange, Core, Input, OutboxPage, dry_run};
+use crate::core::{CommittedChange, Core, Input, OutboxPage, Wanted, dry_run};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -249,9 +249,26 @@ impl ControllerHandle {
     /// # Errors
     /// [`Error::WatchTooOld`] or [`Error::WatchAhead`]: read everything again.
     pub fn watch(&self, from: Version) -> Result<Watch, Error> {
+        self.watch_for(from, Wanted::All)
+    }
+
+    /// The same of the tables only that the settings of the feed name first.
+    ///
+    /// # Errors
+    /// As [`ControllerHandle::watch`].
+    pub fn watch_first(&self, from: Version) -> Result<Watch, Error> {
+        self.watch_for(from, Wanted::First)
+    }
+
+    fn watch_for(&self, from: Version, wanted: Wanted) -> Result<Watch, Error> {
         let reached = self.shared.reached.subscribe();
-        self.shared.changes_after(from, 0)?;
-        Ok(Watch { shared: self.shared.clone(), reached, from })
+        self.shared.changes_after(from, 0, wanted)?;
+        Ok(Watch { shared: self.shared.clone(), reached, from, wanted })
+    }
+
+    /// Changes with every version that is reached; the second is whether the controller has stopped.
+    pub fn versions(&self) -> watch::Receiver<(Version, bool)> {
+        self.shared.reached.subscribe()
     }
 
     /// Waits until all updates of a version are acked, at most `limit`; tells how far they are then.
@@ -397,6 +414,7 @@ pub struct Watch {
     shared: Arc<Shared>,
     reached: watch::Receiver<(Version, bool)>,
     from: Version,
+    wanted: Wanted,
 }
 
 impl Watch {
@@ -412,7 +430,7 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Vec<Arc<CommittedChange>>, Error> {
         loop {
             let stopped = self.reached.borrow_and_update().1;
-            let changes = self.shared.changes_after(self.from, WATCH_CHANGES_MAX)?;
+            let changes = self.shared.changes_after(self.from, WATCH_CHANGES_MAX, self.wanted)?;
             if let Some(last) = changes.last() {
                 self.from = last.version;
                 return Ok(changes);

@@ -6,11 +6,11 @@ use super::session::Renewer;
 use super::shared::Shared;
 use crate::Error;
 use crate::core::admission::Unauthentic;
-use crate::core::identities::{Keys, Registered};
+use crate::core::identities::{Keys, Registered, has_its_own_address};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use weir_model::event::{EventBody, SourceId};
+use weir_model::event::{ActuatorFacts, EventBody, SourceId};
 use weir_model::identity::{IdentityEvent, KeyHash, Rotation};
 use weir_model::session::{REQUEST_BYTES_MAX, ToActuator};
 use weir_model::signed::Signature;
@@ -178,6 +178,16 @@ impl ControllerHandle {
     pub fn keys_of(&self, source: &SourceId) -> Result<Keys, Error> {
         let who = || source.0.clone();
         self.shared.keys_of(source).map_err(|reason| Error::Identity { whose: who(), reason })
+    }
+
+    /// Whether an actuator may have the address on the underlay that it tells, as this controller knows it.
+    ///
+    /// # Errors
+    /// Why not, and what would be right.
+    pub fn may_have(&self, facts: &ActuatorFacts) -> Result<(), String> {
+        let known = self.shared.published();
+        let (joined, identities) = (&*known.joined, &*known.identities);
+        has_its_own_address(Registered { keys: self.shared.keys(), joined, identities }, facts)
     }
 
     /// Sources that are registered by the settings.

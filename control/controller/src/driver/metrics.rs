@@ -16,6 +16,8 @@ pub(super) struct DriverCounters {
     pub offers_failed: AtomicU64,
     pub snapshots_failed: AtomicU64,
     pub sessions_refused: AtomicU64,
+    /// Addresses on the underlay that actuators said they have and may not.
+    pub underlays_refused: AtomicU64,
     pub sessions_failed: AtomicU64,
     pub renewals: AtomicU64,
     pub renewals_refused: AtomicU64,
@@ -180,6 +182,7 @@ fn driver(text: &mut String, shared: &Shared) {
         ("own_events_failed", load(&counters.offers_failed)),
         ("snapshots_failed", load(&counters.snapshots_failed)),
         ("sessions_refused", load(&counters.sessions_refused)),
+        ("underlays_refused", load(&counters.underlays_refused)),
         ("sessions_failed", load(&counters.sessions_failed)),
         ("certificates_renewed", load(&counters.renewals)),
         ("certificates_not_renewed", load(&counters.renewals_refused)),

@@ -47,7 +47,7 @@ pub use frame::{read_frame, write_frame};
 pub use handle::{ActuatorStatus, ControllerHandle, Status, Watch};
 pub use identities::certificate_key;
 pub use members::{Members, MembersThread, Peers, members};
-pub use session::{Renewer, SessionAccess, serve_sessions};
+pub use session::{MOVE_REST, Renewer, SessionAccess, serve_sessions};
 pub use shared::Published;
 
 use crate::Error;
@@ -104,8 +104,6 @@ impl Default for SnapshotPolicy {
 /// Settings of sessions with actuators.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionSettings {
-    /// Most sessions, handshakes included.
-    pub sessions_max: usize,
     /// TLS handshake and `Hello` must be over after so long.
     pub handshake_ms: u64,
     /// How often a peer is pinged.
@@ -123,7 +121,6 @@ pub struct SessionSettings {
 impl Default for SessionSettings {
     fn default() -> SessionSettings {
         SessionSettings {
-            sessions_max: 16_384,
             handshake_ms: 10_000,
             ping_ms: 2_000,
             dead_ms: 8_000,

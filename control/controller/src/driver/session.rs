@@ -6,26 +6,28 @@
 use super::frame::{read_frame, write_frame};
 use super::handle::ControllerHandle;
 use super::identities::{Asks, certificate_key};
+use super::shared::locked;
 use crate::Error;
 use crate::core::Input;
 use crate::core::identities::Row;
-use std::sync::Arc;
+use crate::core::tokens::{TokenRow, TokenState, tokens};
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, timeout};
 use tokio_rustls::TlsAcceptor;
+use weir_admission::{Door, Guarded};
 use weir_base::codec::CodecError;
 use weir_model::Label;
 use weir_model::event::{ActuatorFacts, EventBody, SourceId, USAGE_FLOWS_MAX};
 use weir_model::identity::{IdentityEvent, KeyHash};
 use weir_model::session::{PROTOCOL, REQUEST_BYTES_MAX, StateDigest, ToActuator, ToController};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
-
-/// How long the accept loop rests after an error, such as too many open files.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// Signs a certificate (PEM) for an actuator from its request (PEM); a text says why not.
 pub type Renewer = dyn Fn(&Label, &str) -> Result<String, String> + Send + Sync;
@@ -40,6 +42,8 @@ pub struct SessionAccess {
     pub strangers: bool,
     /// Signs new certificates for actuators that have joined.
     pub renewer: Arc<Renewer>,
+    /// The door that sessions come through; those who are not known yet have few places of it.
+    pub door: Arc<Door>,
 }
 
 impl std::fmt::Debug for SessionAccess {
@@ -59,46 +63,32 @@ pub async fn serve_sessions(
     access: SessionAccess,
 ) -> Result<(), Error> {
     let acceptor = TlsAcceptor::from(access.tls.clone());
-    let places = Arc::new(Semaphore::new(handle.shared.session_settings.sessions_max));
     let mut ends = handle.shared.ends.subscribe();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let (stream, peer) = tokio::select! {
+            accepted = weir_admission::accept(&listener, &access.door) => accepted,
             _ = ends.wait_for(|ends| *ends) => {
                 return if handle.shared.has_failed() { Err(Error::Stopped) } else { Ok(()) };
             }
         };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
-                tokio::time::sleep(ACCEPT_REST).await;
-                continue;
-            }
-        };
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            handle.shared.counters.sessions_refused.fetch_add(1, Ordering::Relaxed);
-            continue;
-        };
         let (handle, acceptor, access) = (handle.clone(), acceptor.clone(), access.clone());
         tokio::spawn(async move {
-            if let Err(error) = serve(&handle, stream, &acceptor, &access).await {
+            if let Err(error) = serve(&handle, (stream, peer.ip()), &acceptor, &access).await {
                 handle.shared.counters.sessions_failed.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(%peer, %error, "session ended");
             }
-            drop(place);
         });
     }
 }
 
 async fn serve(
     handle: &ControllerHandle,
-    stream: TcpStream,
+    (stream, from): (Guarded<TcpStream>, IpAddr),
     acceptor: &TlsAcceptor,
     access: &SessionAccess,
 ) -> Result<(), Error> {
     let settings = handle.shared.session_settings;
-    stream.set_nodelay(true).map_err(Error::system("setting TCP_NODELAY"))?;
+    let place = stream.place().clone();
     let limit = Duration::from_millis(settings.handshake_ms);
     let late = |_| Error::Peer(format!("no handshake and Hello within {} ms", settings.handshake_ms));
     let deadline = Instant::now() + limit;
@@ -106,6 +96,7 @@ async fn serve(
         .await
         .map_err(late)?
         .map_err(Error::system("the TLS handshake"))?;
+    place.shaken();
     let chain = stream.get_ref().1.peer_certificates();
     let name = certificate_name(chain)?;
     // What was taken in the handshake may have been refused since, and a resumed stream shows what it showed before.
@@ -116,9 +107,19 @@ async fn serve(
         tokio::time::timeout_at(deadline, read_frame::<ToController>(&mut stream)).await.map_err(late)??;
     let whose = || source.0.clone();
     let taken = taken.map_err(|reason| Error::Identity { whose: whose(), reason });
+    if taken.is_ok() {
+        place.admit(&source.0).map_err(|full| {
+            handle.shared.counters.sessions_refused.fetch_add(1, Ordering::Relaxed);
+            Error::Peer(full.to_string())
+        })?;
+        // Whoever has been renewed opens another session with what it got.
+        if let Some(at) = over_at(shown.1) {
+            place.until(at);
+        }
+    }
     let admitted = match taken.and_then(|()| check(&name, hello)) {
         // An order that stands still holds up no session for ever: the actuator tries again.
-        Ok(hello) => match timeout(limit, join(handle, &hello.facts, access.strangers)).await {
+        Ok(hello) => match timeout(limit, join(handle, (&hello.facts, from), access.strangers)).await {
             Ok(joined) => joined.map(|()| hello),
             Err(_) => {
                 let text = format!("its facts were not ordered within {} ms", settings.handshake_ms);
@@ -154,6 +155,12 @@ fn note_certificate(handle: &ControllerHandle, source: &SourceId, (key, until_s)
     }
 }
 
+/// When a certificate is over that ends so many seconds after the Unix epoch.
+fn over_at(until_s: u64) -> Option<std::time::Instant> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    std::time::Instant::now().checked_add(Duration::from_secs(until_s).saturating_sub(now))
+}
+
 struct Hello {
     facts: ActuatorFacts,
     software: String,
@@ -179,7 +186,11 @@ fn check(certificate: &Label, frame: ToController) -> Result<Hello, Error> {
 }
 
 /// Orders what the actuator tells of itself, unless it is known.
-async fn join(handle: &ControllerHandle, facts: &ActuatorFacts, strangers: bool) -> Result<(), Error> {
+async fn join(
+    handle: &ControllerHandle,
+    (facts, from): (&ActuatorFacts, IpAddr),
+    strangers: bool,
+) -> Result<(), Error> {
     let published = handle.published();
     let refused = |why: &str| Err(Error::Peer(format!("'{}' {why}", facts.name)));
     match published.joined.get(&facts.name) {
@@ -192,12 +203,75 @@ async fn join(handle: &ControllerHandle, facts: &ActuatorFacts, strangers: bool)
         None if !strangers => {
             return refused(
                 "has not joined, or was forgotten: to let it in, remove membership.json from its state \
-                 directory and start it with --join and a new token",
+                 directory and start it with a new token (WEIR_JOIN_TOKEN or --join-file)",
             );
         }
         _ => {}
     }
+    if !strangers {
+        may_move(handle, facts, from)?;
+    }
     handle.joined(facts.clone()).await.map(drop)
+}
+
+/// Whether an actuator that has joined may say that it has another address on the underlay now.
+fn may_move(handle: &ControllerHandle, facts: &ActuatorFacts, from: IpAddr) -> Result<(), Error> {
+    let published = handle.published();
+    let known = published.joined.get(&facts.name).map(|known| known.underlay);
+    if known == Some(facts.underlay) {
+        return Ok(());
+    }
+    let refused = |why: String| {
+        handle.shared.counters.underlays_refused.fetch_add(1, Ordering::Relaxed);
+        Err(Error::Peer(why))
+    };
+    if let Err(why) = handle.may_have(facts) {
+        return refused(format!("'{}': {why}", facts.name));
+    }
+    let source = SourceId::of_actuator(&facts.name);
+    let allowed = |row: &TokenRow| {
+        row.whose == source
+            && matches!(row.state, TokenState::Used { .. })
+            && row.underlay.is_some_and(|prefix| prefix.contains(&facts.underlay))
+    };
+    if facts.underlay != from.to_canonical() && !tokens(&published.store).any(|(_, row)| allowed(&row)) {
+        return refused(format!(
+            "'{0}' speaks from {1} and says that its address on the underlay is {2}: it may have the one that it speaks from, or one that \
+             its join token allows ('weir token --name {0} --underlay {2}')",
+            facts.name,
+            from.to_canonical(),
+            facts.underlay
+        ));
+    }
+    match handle.shared.moves.may(&facts.name) {
+        true => Ok(()),
+        false => refused(format!(
+            "'{}' changed its address on the underlay less than {} s ago: it may do so again then",
+            facts.name,
+            MOVE_REST.as_secs()
+        )),
+    }
+}
+
+/// An actuator may change its address on the underlay once in this time.
+pub const MOVE_REST: Duration = Duration::from_secs(60);
+/// Names of which it is known when they changed their address; those that may again make room.
+const MOVES_MAX: usize = 4_096;
+
+/// When actuators changed their addresses last.
+#[derive(Default)]
+pub(super) struct Moves(Mutex<HashMap<Label, Instant>>);
+
+impl Moves {
+    fn may(&self, name: &Label) -> bool {
+        let mut moved = locked(&self.0);
+        moved.retain(|_, at| at.elapsed() < MOVE_REST);
+        if moved.contains_key(name) || moved.len() >= MOVES_MAX {
+            return false;
+        }
+        moved.insert(name.clone(), Instant::now());
+        true
+    }
 }
 
 fn is_previous(handle: &ControllerHandle, facts: &ActuatorFacts) -> bool {

@@ -4,6 +4,7 @@ use super::audit::Keeper;
 use super::metrics::{DriverCounters, Gauges};
 use super::operations::Operations;
 use super::runner::Command;
+use super::session::Moves;
 use super::sessions::Sessions;
 use super::steps::Steps;
 use super::{ControllerSettings, Order, SessionSettings, turns};
@@ -14,7 +15,7 @@ use crate::core::admission::{SourceKeys, Unauthentic, admit};
 use crate::core::identities::{Identities, Registered};
 use crate::core::keys::GroupKeys;
 use crate::core::{
-    CommittedChange, Core, Feed, FeedSettings, Item, RULES, SharedApp, marker, was_decided,
+    CommittedChange, Core, Feed, FeedSettings, Item, RULES, SharedApp, Wanted, marker, was_decided,
 };
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -71,6 +72,8 @@ pub(super) struct Shared {
     pub clock: Arc<dyn Clock>,
     pub session_settings: SessionSettings,
     pub sessions: Sessions,
+    /// When actuators changed their addresses on the underlay.
+    pub moves: Moves,
     pub counters: DriverCounters,
     pub steps: Steps,
     pub gauges: ArcSwap<Gauges>,
@@ -149,6 +152,7 @@ impl Shared {
             clock: parts.clock,
             session_settings: settings.sessions,
             sessions: Sessions::new(settings.sessions),
+            moves: Moves::default(),
             counters: DriverCounters::default(),
             steps: Steps::default(),
             gauges: ArcSwap::from_pointee(Gauges::default()),
@@ -218,8 +222,13 @@ impl Shared {
         locked(&self.feed).bytes()
     }
 
-    pub fn changes_after(&self, from: Version, limit: usize) -> Result<Vec<Arc<CommittedChange>>, Error> {
-        locked(&self.feed).after(from, limit)
+    pub fn changes_after(
+        &self,
+        from: Version,
+        limit: usize,
+        wanted: Wanted,
+    ) -> Result<Vec<Arc<CommittedChange>>, Error> {
+        locked(&self.feed).after(from, limit, wanted)
     }
 
     /// Shows a state that took the place of the one before. Who waits for a decision hears that it is not known here.

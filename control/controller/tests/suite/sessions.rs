@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use weir_admission::{Door, Limits};
 use weir_base::world::{Disk, RealDisk};
 use weir_controller::Error;
 use weir_controller::audit::{Link, Misdeed, Record, Wrong};
@@ -211,7 +212,8 @@ impl World {
             "bad" => Err("no request".to_string()),
             _ => Ok(format!("new for {name}")),
         };
-        SessionAccess { tls: self.authority.server(), strangers, renewer: Arc::new(renewer) }
+        let door = Door::new("sessions", Limits::default());
+        SessionAccess { tls: self.authority.server(), strangers, renewer: Arc::new(renewer), door }
     }
 
     async fn listen(&self, handle: ControllerHandle) -> SocketAddr {
@@ -416,7 +418,7 @@ fn certificates_are_renewed_for_members_only() {
         let hello = |identity| hello(&label("h1"), &agent.gate.lock().unwrap(), identity);
 
         let text = refusal(address, config.clone(), hello(identity)).await;
-        assert!(text.contains("'h1' has not joined") && text.contains("--join"), "{text}");
+        assert!(text.contains("'h1' has not joined") && text.contains("WEIR_JOIN_TOKEN"), "{text}");
         handle.joined(facts("h1", identity)).await.unwrap();
         let text = refusal(address, config.clone(), hello([9; 32])).await;
         assert!(text.contains("another identity"), "{text}");

@@ -69,7 +69,8 @@ pub fn read(disk: &dyn Disk) -> Result<Option<(u64, Said)>, Error> {
         }
     }
     let what = "both of its copies are damaged, so nobody can tell whether the log beside it is whole";
-    let damaged = || Error::Corrupt { file: FILE.to_owned(), dir, offset: 0, index: 0, what: what.to_owned() };
+    let damaged =
+        || Error::Corrupt { file: FILE.to_owned(), dir, offset: 0, index: 0, what: what.to_owned() };
     newest.map(Some).ok_or_else(damaged)
 }
 
@@ -180,7 +181,8 @@ fn make(disk: &dyn Disk, said: &Said) -> io::Result<Arc<dyn DiskFile>> {
 fn encode(count: u64, said: &Said) -> [u8; SLOT_BYTES] {
     let mut bytes = [0; SLOT_BYTES];
     bytes[..8].copy_from_slice(MAGIC);
-    for (nth, number) in [count, said.log_id, said.segment, said.sequence, said.index].into_iter().enumerate() {
+    for (nth, number) in [count, said.log_id, said.segment, said.sequence, said.index].into_iter().enumerate()
+    {
         bytes[8 + 8 * nth..16 + 8 * nth].copy_from_slice(&number.to_le_bytes());
     }
     let crc = crc32c::crc32c(&bytes[..SLOT_BYTES - 4]);

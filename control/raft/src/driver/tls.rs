@@ -15,9 +15,10 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version::TLS13};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
+use weir_admission::{Door, Guarded, Limits, Place};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::Listener;
@@ -26,10 +27,16 @@ use crate::runtime::spawn;
 
 /// How long connecting and the handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the accept loop rests after an error, such as too many open files.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
-/// Connections of others, at most.
-const CONNECTIONS_MAX: usize = 512;
+/// Connections of others: a replica has some links, and a stranger has no business here.
+const LIMITS: Limits = Limits {
+    strangers_max: 64,
+    strangers_per_address_max: 16,
+    known_max: 512,
+    known_per_name_max: 64,
+    first_byte: Duration::from_secs(3),
+    handshake: HANDSHAKE_TIMEOUT,
+    stranger_life: HANDSHAKE_TIMEOUT,
+};
 /// Bytes that are gathered before they are written.
 const GATHER_BYTES: usize = 256 << 10;
 
@@ -204,8 +211,6 @@ impl Transport for TlsTransport {
 /// Counts of a listener.
 #[derive(Debug, Default)]
 pub struct ListenerCounters {
-    /// Connections refused because there were too many.
-    pub refused: AtomicU64,
     /// Connections that failed before they were links.
     pub failed: AtomicU64,
 }
@@ -216,6 +221,7 @@ pub struct TlsListener {
     acceptor: TlsAcceptor,
     frame_bytes_max: usize,
     counters: Arc<ListenerCounters>,
+    door: Arc<Door>,
 }
 
 impl TlsListener {
@@ -227,7 +233,13 @@ impl TlsListener {
     ) -> io::Result<TlsListener> {
         listener.set_nonblocking(true)?;
         let acceptor = TlsAcceptor::from(identity.server()?);
-        Ok(TlsListener { listener, acceptor, frame_bytes_max, counters: Arc::default() })
+        let door = Door::new("replicas", LIMITS);
+        Ok(TlsListener { listener, acceptor, frame_bytes_max, counters: Arc::default(), door })
+    }
+
+    /// The door that others come through.
+    pub fn door(&self) -> Arc<Door> {
+        Arc::clone(&self.door)
     }
 
     /// What is counted, also while it runs.
@@ -246,25 +258,13 @@ impl Listener for TlsListener {
                     return;
                 }
             };
-            let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
             loop {
-                let stream = match listener.accept().await {
-                    Ok((stream, _)) => stream,
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection was not accepted");
-                        tokio::time::sleep(ACCEPT_REST).await;
-                        continue;
-                    }
-                };
-                let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                    self.counters.refused.fetch_add(1, Ordering::Relaxed);
-                    continue;
-                };
+                let (stream, peer) = weir_admission::accept(&listener, &self.door).await;
                 let (acceptor, limit, links) = (self.acceptor.clone(), self.frame_bytes_max, links.clone());
                 let counters = Arc::clone(&self.counters);
                 spawn(async move {
                     match accept(stream, &acceptor, limit).await {
-                        Ok(accepted) => {
+                        Ok((accepted, _place)) => {
                             let incoming_end = accepted.link.outgoing.clone();
                             // The replica is gone; so is the link.
                             let _gone = links.send(accepted).await;
@@ -272,20 +272,24 @@ impl Listener for TlsListener {
                         }
                         Err(error) => {
                             counters.failed.fetch_add(1, Ordering::Relaxed);
-                            tracing::warn!(%error, "refused a connection");
+                            tracing::debug!(%peer, %error, "refused a connection");
                         }
                     }
-                    drop(place);
                 });
             }
         })
     }
 }
 
-async fn accept(stream: TcpStream, acceptor: &TlsAcceptor, frame_bytes_max: usize) -> io::Result<Accepted> {
-    stream.set_nodelay(true)?;
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no handshake in time");
-    let stream = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await.map_err(late)??;
+async fn accept(
+    stream: Guarded<TcpStream>,
+    acceptor: &TlsAcceptor,
+    frame_bytes_max: usize,
+) -> io::Result<(Accepted, Place)> {
+    let place = stream.place().clone();
+    let stream = acceptor.accept(stream).await?;
+    place.shaken();
     let from = peer_of(stream.get_ref().1.peer_certificates())?;
-    Ok(Accepted { from, link: link_over(stream, frame_bytes_max) })
+    place.admit(&replica_name(from)).map_err(io::Error::other)?;
+    Ok((Accepted { from, link: link_over(stream, frame_bytes_max) }, place))
 }

@@ -13,6 +13,8 @@ use weir_model::Version;
 use weir_store::Change;
 
 const PAUSE: Duration = Duration::from_millis(50);
+/// So often in a row, half a minute with [`PAUSE`], a watch asks servers that are not as far as it.
+const AHEAD_MAX: u32 = 600;
 
 /// What a watch is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub struct Watch {
     from: Option<Version>,
     stream: Option<Streaming<p::WatchReply>>,
     endpoint: usize,
+    /// How often in a row a server was not as far as it.
+    ahead: u32,
 }
 
 impl Watch {
@@ -39,7 +43,7 @@ impl Watch {
         from: Option<Version>,
         filters: Vec<WatchFilter>,
     ) -> Watch {
-        Watch { settings, filters, from, stream: None, endpoint: 0 }
+        Watch { settings, filters, from, stream: None, endpoint: 0, ahead: 0 }
     }
 
     /// Where to resume from; `None` before the first answer of a watch from now on.
@@ -51,7 +55,8 @@ impl Watch {
     /// cancel-safe while it connects; what is lost then is asked for again.
     ///
     /// # Errors
-    /// [`Error::WatchTooOld`]: read the tables, and watch from the version of that read. [`Error::Denied`].
+    /// [`Error::WatchTooOld`]: read the tables, and watch from the version of that read. [`Error::WatchAhead`]: no server is as far, for
+    /// long: this is no version of this domain. [`Error::Denied`].
     pub async fn next(&mut self) -> Result<Vec<Change>, Error> {
         loop {
             let reply = match &mut self.stream {
@@ -64,10 +69,11 @@ impl Watch {
             match reply {
                 Ok(Some(reply)) => {
                     self.from = Some(Version(reply.version));
+                    self.ahead = 0;
                     return Ok(reply.changes.into_iter().map(change).collect());
                 }
                 Ok(None) => {}
-                Err(status) => ended(&status)?,
+                Err(status) => self.ended(&status)?,
             }
             self.stream = None;
             self.endpoint = (self.endpoint + 1) % self.settings.endpoints.len();
@@ -98,20 +104,28 @@ impl Watch {
             Err(Error::Unavailable(reason)) => tonic::Status::unavailable(reason),
             Err(other) => return Err(other),
         };
-        ended(&status)?;
+        self.ended(&status)?;
         self.endpoint = (self.endpoint + 1) % self.settings.endpoints.len();
         tokio::time::sleep(PAUSE).await;
         Ok(None)
     }
-}
 
-/// Whether a watch can be tried again.
-fn ended(status: &tonic::Status) -> Result<(), Error> {
-    match status.code() {
-        Code::OutOfRange => Err(Error::WatchTooOld(status.message().into())),
-        Code::PermissionDenied | Code::Unauthenticated | Code::InvalidArgument => {
-            Err(Error::Denied(status.message().into()))
+    /// Whether it can be tried again.
+    fn ended(&mut self, status: &tonic::Status) -> Result<(), Error> {
+        match status.code() {
+            Code::OutOfRange => Err(Error::WatchTooOld(status.message().into())),
+            Code::FailedPrecondition if self.ahead >= AHEAD_MAX => {
+                Err(Error::WatchAhead(status.message().into()))
+            }
+            // A server that was behind, or has just begun, is as far in a moment.
+            Code::FailedPrecondition => {
+                self.ahead += 1;
+                Ok(())
+            }
+            Code::PermissionDenied | Code::Unauthenticated | Code::InvalidArgument => {
+                Err(Error::Denied(status.message().into()))
+            }
+            _ => Ok(()),
         }
-        _ => Ok(()),
     }
 }

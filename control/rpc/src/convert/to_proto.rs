@@ -5,8 +5,8 @@ use crate::service::ServiceError;
 use tonic::{Code, Status};
 use weir_base::codec::encode;
 use weir_store::{
-    Action, Answer, Change, Condition, Found, Operation, Outcome, ProcedureInfo, Query, Quota, Refusal,
-    Select, Selected, Step, StepOutcome, TableInfo, TableOptions, Write,
+    Action, Answer, Change, Condition, Found, HistoryError, Operation, Outcome, ProcedureInfo, Query, Quota,
+    Refusal, Select, Selected, Step, StepOutcome, TableInfo, TableOptions, Write,
 };
 
 fn list<A, B>(list: Vec<A>, one: impl Fn(A) -> B) -> Vec<B> {
@@ -272,7 +272,9 @@ pub(crate) fn to_status(error: &ServiceError) -> Status {
         ServiceError::Overloaded { .. } => Code::ResourceExhausted,
         ServiceError::Uncertain { .. } => Code::Unknown,
         ServiceError::Unavailable { .. } => Code::Unavailable,
-        ServiceError::History(_) => Code::OutOfRange,
+        ServiceError::History(HistoryError::TooOld { .. }) => Code::OutOfRange,
+        // Another server, or this one in a moment, is as far.
+        ServiceError::History(HistoryError::Ahead { .. }) => Code::FailedPrecondition,
     };
     Status::new(code, error.to_string())
 }

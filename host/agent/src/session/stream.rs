@@ -71,9 +71,11 @@ async fn open(controller: &str, state_dir: &Path) -> Result<TlsStream<TcpStream>
     let (host, port) = split_address(controller)?;
     let name = ServerName::try_from(host.to_string()).map_err(|error| error.to_string())?;
     if renewal::is_over(state_dir, SystemTime::now()).map_err(|error| error.to_string())? {
-        return Err("the certificate of this actuator is over: start it once with --join and a new token \
+        return Err(
+            "the certificate of this actuator is over: start it once with a new token (WEIR_JOIN_TOKEN) \
                     ('weir token' makes one)"
-            .to_string());
+                .to_string(),
+        );
     }
     let config = session_config(state_dir).map_err(|error| error.to_string())?;
     let limit = Duration::from_millis(CONNECT_TIMEOUT_MS);

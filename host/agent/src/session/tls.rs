@@ -124,7 +124,7 @@ fn material(path: &Path, error: impl ToString) -> AgentError {
 fn read(path: &Path) -> Result<Vec<u8>, AgentError> {
     std::fs::read(path).map_err(|source| {
         let missing = source.kind() == std::io::ErrorKind::NotFound;
-        let hint = if missing { "; join first: `weir host --join <token>`" } else { "" };
+        let hint = if missing { "; join first: `weir host` with WEIR_JOIN_TOKEN" } else { "" };
         AgentError::File { path: path.into(), source, hint }
     })
 }

@@ -121,11 +121,10 @@ impl Path for Weir {
         let ground = Ground::make(scope, self)?;
         self.operator = Some((ground.control.clone(), ground.folder.clone()));
         self.daemons.push(ground.controller(scope)?);
-        let token = ground.weir(&["token"])?;
-        self.daemons.push(ground.node(scope, "g1", &ground.control, CONTROLLER, 1, &token)?);
+        self.daemons.push(ground.node(scope, "g1", &ground.control, CONTROLLER, 1)?);
         for (index, host) in ground.hosts.iter().enumerate() {
             let name = ["h1", "h2"][index];
-            self.daemons.push(ground.node(scope, name, host, UNDERLAY[index], index, &token)?);
+            self.daemons.push(ground.node(scope, name, host, UNDERLAY[index], index)?);
         }
         ground.apply()?;
         ground.configure_tenants()?;
@@ -217,18 +216,13 @@ impl Ground {
         Ok(daemon)
     }
 
-    fn node(
-        &self,
-        scope: &Scope,
-        name: &str,
-        netns: &Netns,
-        underlay: &str,
-        cpu: usize,
-        token: &str,
-    ) -> Result<Daemon> {
+    fn node(&self, scope: &Scope, name: &str, netns: &Netns, underlay: &str, cpu: usize) -> Result<Daemon> {
         let folder = self.folder.join(name);
         std::fs::create_dir_all(&folder).map_err(|error| Error::io("make the state directory", error))?;
         let role = if name == "g1" { "gateway" } else { "host" };
+        // A build before this one has tokens for everybody.
+        let one = ["token", "--name", name, "--role", role, "--underlay", "0.0.0.0/0"];
+        let token = self.weir(&one).or_else(|_| self.weir(&["token"]))?;
         // The gateway is on the loopback device, and what is usual another build may not know.
         let is_usual = role == "gateway" || self.underlay == "sockets";
         let more = if is_usual { String::new() } else { format!(", underlay: {}", self.underlay) };

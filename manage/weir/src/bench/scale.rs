@@ -144,13 +144,19 @@ impl Scale {
             .enable_all()
             .build()
             .map_err(Failure::io("starting threads"))?;
-        let token = client.token(&TokenRequest::default())?.token;
         let sessions = controller.session.clone();
         for number in 0..=self.hosts {
             let (name, role) = member(number);
             let dir = hosts.join(name.as_str());
             let underlay = std::net::IpAddr::from([198, 18, (number / 250) as u8, (number % 250) as u8 + 1]);
             let applicant = Applicant { name: name.clone(), role, underlay };
+            let request = TokenRequest {
+                name: name.clone(),
+                role,
+                valid_s: None,
+                underlay: Some(underlay.to_string()),
+            };
+            let token = client.token(&request)?.token;
             let joined = runtime.block_on(join(&dir, &applicant, &token, false));
             let (Joined::Now(member) | Joined::Before(member)) =
                 joined.map_err(|error| Failure::Input(error.to_string()))?;

@@ -161,8 +161,8 @@ pub(super) fn outcome(done: &ApplyResponse, waited_s: Option<u32>) -> String {
     let version = done.version.map(|version| format!(" at v{version}")).unwrap_or_default();
     if done.joined == 0 {
         return format!(
-            "Applied{version}, and in force nowhere: no host has joined yet. 'weir token' makes a token for \
-             'weir host --join TOKEN'."
+            "Applied{version}, and in force nowhere: no host has joined yet. 'weir token --name NAME' makes a token \
+             for 'weir host'."
         );
     }
     if done.updates_total == 0 {

@@ -24,7 +24,7 @@ use weir_bft::{Conflict, Convicted, Evidence};
 use weir_controller::audit::{Auditor, Checked, Contradiction, Ended, Record, SeenFault, Trusted};
 use weir_model::Change;
 use weir_model::event::{EventBody, Wanted};
-use weir_model::identity::IdentityEvent;
+use weir_model::identity::{IdentityEvent, TokenChange};
 use weir_model::join::{from_hex, to_hex};
 use weir_model::signed::GroupKey;
 
@@ -413,6 +413,16 @@ fn wants(body: &EventBody) -> String {
                 IdentityEvent::Revoked { reason, .. } => format!("{whose} revoked: {reason}"),
                 IdentityEvent::Introduced { key, .. } => {
                     format!("{whose} introduced with key {}…", fingerprint(key))
+                }
+                IdentityEvent::Token { id, change, .. } => {
+                    let id = weir_model::join::to_hex(id);
+                    match change {
+                        TokenChange::Made { .. } => format!("join token {id} made for {whose}"),
+                        TokenChange::Used { key } => {
+                            format!("join token {id} used by {whose} with key {}…", fingerprint(key))
+                        }
+                        TokenChange::Voided => format!("join token {id} of {whose} voided"),
+                    }
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! `get`, `describe`, `watch`, `status`, `counters`, `token` and `forget`.
+//! `get`, `describe`, `watch`, `status`, `counters` and `forget`.
 
 use super::consent::Consent;
 use super::output::{self, Format, paint, table};
@@ -10,9 +10,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 use weir_api::client::{Client, ClientError};
-use weir_api::types::{
-    ActuatorStatus, DeviceView, HealthView, ResourceView, StatusResponse, TokenRequest, WatchEvent,
-};
+use weir_api::types::{ActuatorStatus, DeviceView, HealthView, ResourceView, StatusResponse, WatchEvent};
 use weir_model::resource::{Kind, Resource};
 
 /// Notes of a host's monitor that `status` shows; `-o json` has all.
@@ -410,7 +408,7 @@ fn show_status(status: &StatusResponse) {
         say!("{}\n", counts.join(", "));
     }
     if status.actuators.is_empty() {
-        say!("No host has joined: 'weir token' makes a token for 'weir host --join TOKEN'.");
+        say!("No host has joined: 'weir token --name NAME' makes a token for 'weir host'.");
         return;
     }
     let mut table =
@@ -526,23 +524,6 @@ impl Counters {
             }
             say!("{table}");
         })?;
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Token {
-    /// How long it is good for, seconds
-    #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
-    valid_s: u32,
-    #[command(flatten)]
-    output: Output,
-}
-
-impl Token {
-    pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
-        let made = client.token(&TokenRequest { valid_s: self.valid_s })?;
-        output::print(self.output.output, &made, || say!("{}", made.token))?;
         Ok(ExitCode::SUCCESS)
     }
 }

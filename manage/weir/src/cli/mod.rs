@@ -17,6 +17,7 @@ pub(crate) mod output;
 mod plan;
 mod state;
 mod store;
+mod token;
 mod trace;
 mod upgrade;
 mod written;
@@ -104,8 +105,8 @@ enum Command {
     /// List, change and revoke the keys and certificates of hosts, gateways and controllers
     #[command(subcommand)]
     Identity(identity::Identity),
-    /// Make a token for `weir host --join` and `weir gateway --join`
-    Token(inspect::Token),
+    /// Make a join token for a host or gateway; list and void tokens
+    Token(token::Token),
     /// Forget a host or gateway that is gone for good
     Forget(inspect::Forget),
     /// Whole systems on this machine, to try and to test (root)

@@ -50,10 +50,10 @@ impl State {
             State::Check(Place { state }) => {
                 let problems = manifest::problems(&state, None).map_err(wrong)?;
                 if problems.is_empty() {
-                    println!("{} is whole, as far as its manifest says.", state.display());
+                    say!("{} is whole, as far as its manifest says.", state.display());
                     return Ok(ExitCode::SUCCESS);
                 }
-                problems.iter().for_each(|problem| println!("{problem}"));
+                problems.iter().for_each(|problem| say!("{problem}"));
                 Ok(ExitCode::from(WRONG))
             }
             State::Accept(Change { place: Place { state }, yes }) => {
@@ -68,7 +68,7 @@ impl State {
                     )));
                 }
                 let generation = manifest::accept(&state).map_err(wrong)?;
-                println!("{} is taken as it is (generation {generation}).", state.display());
+                say!("{} is taken as it is (generation {generation}).", state.display());
                 Ok(ExitCode::SUCCESS)
             }
             State::Rejoin(Change { place: Place { state }, yes }) => {
@@ -80,7 +80,7 @@ impl State {
                     ));
                 }
                 let aside = manifest::rejoin(&state).map_err(wrong)?;
-                println!("Its place in the order is in {} now: start it with --join-group.", aside.display());
+                say!("Its place in the order is in {} now: start it with --join-group.", aside.display());
                 Ok(ExitCode::SUCCESS)
             }
         }

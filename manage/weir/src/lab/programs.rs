@@ -16,6 +16,7 @@ use weir_api::client::{Client, Context};
 use weir_api::types::TokenRequest;
 use weir_lab::process::{Daemon, Record};
 use weir_lab::{Error, Program, Scope, system};
+use weir_model::event::Role;
 
 /// How long the controllers may take to answer.
 const CONTROLLER_BOUND: Duration = Duration::from_secs(20);
@@ -226,13 +227,16 @@ fn wait_for_controller(scope: &Scope, daemon: &Daemon, one: &Member) -> Result<(
 
 /// Starts hosts and gateway with a token, and waits until all have a session.
 pub fn start_members(scope: &Scope, place: Place, client: &Client) -> Result<(), Failure> {
-    let token = client.token(&TokenRequest { valid_s: TOKEN_VALID_S })?.token;
     let mut daemons = Vec::new();
     for one in members() {
         make_folder(&state(scope, one))?;
         make_folder(&run(scope, one))?;
         make_folder(&policies(scope, one))?;
-        daemons.push(scope.start(one.name, &member(scope, place, one, Some(token.clone()))?)?);
+        let name = one.name.parse().map_err(|error| Failure::Input(format!("{error}")))?;
+        let role = if *one == GATEWAY { Role::Gateway } else { Role::Host };
+        let request = TokenRequest { name, role, valid_s: Some(TOKEN_VALID_S), underlay: None };
+        let token = client.token(&request)?.token;
+        daemons.push(scope.start(one.name, &member(scope, place, one, Some(token))?)?);
     }
     for daemon in &daemons {
         daemon.wait_until(&format!("the session of {}", daemon.name()), JOIN_BOUND, || {

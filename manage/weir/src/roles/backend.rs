@@ -8,28 +8,32 @@ mod status;
 mod waits;
 
 use super::domains::Domains;
+use super::doors::Doors;
 use super::group::Group;
-use super::identities::{self, Own};
+use super::identities::Own;
+use super::process;
 use super::state::State;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::mpsc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use weir_admission::Door;
 use weir_api::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use weir_api::types::{
     AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList, DeviceView,
     FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, RepairRequest, RepairResponse,
-    ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenRequest, TokenResponse,
-    TraceRequest, TraceResponse, WatchEvent,
+    ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenList, TokenRequest,
+    TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
-use weir_api::{ApiError, Backend, Caller, Reply};
+use weir_api::{ApiError, Backend, Caller, Reply, WatchStep};
 use weir_apps::fabric::{self, Stored};
 use weir_controller::Error;
 use weir_controller::core::scheduler::Reached;
-use weir_controller::driver::ControllerHandle;
+use weir_controller::driver::{ControllerHandle, Watch};
 use weir_model::domain::DomainEvent;
-use weir_model::event::{ActuatorFacts, SourceId};
+use weir_model::event::SourceId;
 use weir_model::filewall::PolicyOrder;
 use weir_model::health::RepairOrder;
 use weir_model::identity::IdentityEvent;
@@ -39,8 +43,16 @@ use weir_model::resource::{Kind, ResourceId};
 use weir_model::{Label, Version};
 use weir_store::Rejection;
 
-/// Changes that may wait for a slow watcher before it is cut off; it can resume.
-const WATCH_QUEUE: usize = 1024;
+/// Versions that may wait for a watcher.
+const WATCH_QUEUE: usize = 4;
+/// A watcher that takes none of them for so long is ended; it can resume.
+const WATCH_WAIT: Duration = Duration::from_secs(30);
+/// Most watches of resources at a time.
+pub const WATCHERS_MAX: usize = 256;
+/// How long being ready may take to be seen.
+pub(super) const READY_BOUND: Duration = Duration::from_secs(3);
+/// What was ready so long ago is.
+pub(super) const READY_AGE: Duration = Duration::from_secs(1);
 /// Longest wait for updates to be in force.
 const WAIT_MAX_MS: u32 = 60_000;
 /// Most devices told in one answer.
@@ -64,10 +76,10 @@ pub struct Controlled {
     pub domains: Arc<Domains>,
     /// This controller's own key and certificate.
     pub own: Own,
-}
-
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    /// Where connections come in.
+    pub doors: Arc<Doors>,
+    /// Places of those who watch: [`WATCHERS_MAX`].
+    pub watchers: Arc<Semaphore>,
 }
 
 pub(super) fn api_error(error: Error) -> ApiError {
@@ -77,7 +89,8 @@ pub(super) fn api_error(error: Error) -> ApiError {
         Error::Rejected(Rejection::Limit { .. }) => ApiError::too_large(message),
         Error::Rejected(_) => ApiError::conflict(message),
         Error::Overloaded { .. } => ApiError::overloaded(message),
-        Error::WatchTooOld { .. } | Error::WatchAhead { .. } => ApiError::too_old(message),
+        Error::WatchTooOld { .. } => ApiError::too_old(message),
+        Error::WatchAhead { .. } => ApiError::not_reached(message),
         Error::NotConnected(_) | Error::NoAnswer { .. } => ApiError::unavailable(message),
         Error::Order(weir_order::Error::Overloaded { .. }) => ApiError::overloaded(message),
         Error::Order(weir_order::Error::NoQuorum | weir_order::Error::Fenced { .. }) => {
@@ -113,13 +126,18 @@ impl Controlled {
         ordered.map(|version| DomainResponse { version: version.0 }).map_err(|error| self.failed(error))
     }
 
-    fn session_addresses(&self) -> Vec<String> {
+    pub(super) fn session_addresses(&self) -> Vec<String> {
         self.group.as_ref().map_or_else(|| vec![self.session_address.clone()], Group::sessions)
     }
 
-    fn api_addresses(&self) -> Vec<String> {
+    pub(super) fn api_addresses(&self) -> Vec<String> {
         let addresses = self.group.as_ref().map_or_else(|| vec![self.api_address.clone()], Group::apis);
         addresses.into_iter().map(|address| format!("https://{address}")).collect()
+    }
+
+    /// Whether it is of a group of which it knows who leads.
+    pub(super) fn follows(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.status().leader.is_some())
     }
 
     fn in_group(&self) -> Result<&Group, ApiError> {
@@ -157,48 +175,6 @@ impl Controlled {
                 "no host or gateway is named '{name}': 'weir status' lists them"
             ))),
         }
-    }
-
-    async fn let_join(&self, request: JoinRequest) -> Result<JoinResponse, ApiError> {
-        self.state
-            .check_join(&request.secret, now_s())
-            .map_err(|error| ApiError::unauthorized(error.to_string()))?;
-        let identity: [u8; 32] = from_hex(&request.identity).ok_or_else(|| {
-            ApiError::invalid("identity: 64 hex digits of an ed25519 public key are wanted")
-        })?;
-        self.barrier().await?;
-        let group_key = self.handle.group_key().ok_or_else(|| {
-            ApiError::unavailable(
-                "the controllers have not made the group's key yet: all that found the group must run",
-            )
-        })?;
-        let known = fabric::actuator(&self.handle.published().store, &request.name);
-        let revoked = self.handle.keys_of(&SourceId::of_actuator(&request.name)).is_err();
-        if known.is_some_and(|known| known.facts.identity != identity && !revoked) {
-            return Err(ApiError::conflict(format!(
-                "'{0}' has joined with another key: choose another name, or 'weir forget {0}' first",
-                request.name
-            )));
-        }
-        let certificate_pem = self
-            .state
-            .authority
-            .actuator(&request.name, &request.csr_pem, self.certificate_days)
-            .map_err(|error| ApiError::invalid(format!("csr_pem: {error}")))?;
-        let facts =
-            ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };
-        let name = facts.name.clone();
-        self.handle.joined(facts).await.map_err(|error| self.failed(error))?;
-        identities::certified(&self.handle, &name, &certificate_pem).await?;
-        Ok(JoinResponse {
-            certificate_pem,
-            ca_pem: self.state.authority.certificate_pem().to_string(),
-            domain: self.state.domain.clone(),
-            epoch: self.handle.published().epoch,
-            group_key: group_key.to_hex(),
-            dataplane_secret: to_hex(&self.state.dataplane_secret),
-            controllers: self.session_addresses(),
-        })
     }
 }
 
@@ -252,22 +228,23 @@ impl Backend for Controlled {
         })
     }
 
-    fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchEvent>, ApiError> {
-        let mut watch = self.handle.watch(Version(from)).map_err(api_error)?;
+    fn watch(&self, from: u64) -> Result<mpsc::Receiver<WatchStep>, ApiError> {
+        let watch = self.handle.watch_first(Version(from)).map_err(api_error)?;
+        let place = self.watchers.clone().try_acquire_owned().map_err(|_| {
+            ApiError::overloaded(format!(
+                "{WATCHERS_MAX} watches are open here: end some, or ask another controller"
+            ))
+        })?;
         let (sender, receiver) = mpsc::channel(WATCH_QUEUE);
         tokio::spawn(async move {
-            while let Ok(changes) = watch.next().await {
-                for change in changes {
-                    for event in watch_events(&change) {
-                        // A watcher that is too slow is cut off and resumes where it was.
-                        if sender.try_send(event).is_err() {
-                            return;
-                        }
-                    }
-                }
-            }
+            follow(watch, &sender).await;
+            drop(place);
         });
         Ok(receiver)
+    }
+
+    fn ready(&self) -> Reply<'_, ()> {
+        Box::pin(self.is_ready())
     }
 
     fn status(&self) -> Reply<'_, StatusResponse> {
@@ -357,22 +334,20 @@ impl Backend for Controlled {
         Box::pin(self.copy_frames(request))
     }
 
-    fn token(&self, request: TokenRequest) -> Result<TokenResponse, ApiError> {
-        let valid_s = if request.valid_s == 0 { 3600 } else { request.valid_s };
-        if !(60..=604_800).contains(&valid_s) {
-            return Err(ApiError::invalid(format!(
-                "validS: '{valid_s}' is not allowed: 60 to 604800 seconds"
-            )));
-        }
-        let token = self
-            .state
-            .join_token(now_s() + u64::from(valid_s), self.api_addresses())
-            .map_err(|error| ApiError::internal(error.to_string()))?;
-        Ok(TokenResponse { token })
+    fn token(&self, caller: Caller, request: TokenRequest) -> Reply<'_, TokenResponse> {
+        Box::pin(self.make_token(caller, request))
     }
 
-    fn join(&self, request: JoinRequest) -> Reply<'_, JoinResponse> {
-        Box::pin(self.let_join(request))
+    fn tokens(&self) -> Reply<'_, TokenList> {
+        Box::pin(self.list_tokens())
+    }
+
+    fn void_token(&self, caller: Caller, id: String) -> Reply<'_, ()> {
+        Box::pin(async move { self.void(caller, &id).await })
+    }
+
+    fn join(&self, request: JoinRequest, from: IpAddr) -> Reply<'_, JoinResponse> {
+        Box::pin(self.let_join(request, from))
     }
 
     fn remove_actuator(&self, caller: Caller, name: Label) -> Reply<'_, ()> {
@@ -458,8 +433,38 @@ impl Backend for Controlled {
     }
 
     fn metrics(&self) -> String {
-        self.handle.metrics_text() + &self.domains.metrics_text()
+        self.handle.metrics_text()
+            + &self.domains.metrics_text()
+            + &Door::metrics_text(&self.doors.all())
+            + &process::metrics_text()
     }
+}
+
+/// Tells a watcher what happens, version by version; ends when it does not take one in time.
+async fn follow(mut watch: Watch, to: &mpsc::Sender<WatchStep>) {
+    loop {
+        let next = tokio::select! {
+            next = watch.next() => next,
+            () = to.closed() => return,
+        };
+        let steps: Vec<WatchStep> = match next {
+            Ok(changes) => changes.iter().filter_map(|change| watch_step(change)).collect(),
+            Err(error) => vec![WatchStep::End(*api_error(error).problem)],
+        };
+        for step in steps {
+            let ends = matches!(step, WatchStep::End(_));
+            // Whoever reads hears at its end that it was too slow.
+            let sent = to.send_timeout(step, WATCH_WAIT).await;
+            if ends || sent.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn watch_step(change: &weir_controller::core::CommittedChange) -> Option<WatchStep> {
+    let events = watch_events(change);
+    (!events.is_empty()).then(|| WatchStep::Version(change.version.0, events))
 }
 
 fn watch_events(change: &weir_controller::core::CommittedChange) -> Vec<WatchEvent> {
@@ -475,7 +480,7 @@ fn watch_events(change: &weir_controller::core::CommittedChange) -> Vec<WatchEve
                 Some(item) => item.resource.id(),
                 None => fabric::tables::resource_id(&write.key)?,
             };
-            Some(WatchEvent { version: change.version.0, id, item })
+            Some(WatchEvent { version: change.version.0, more: false, id, item })
         })
         .collect()
 }

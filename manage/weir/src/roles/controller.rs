@@ -2,8 +2,9 @@
 
 pub mod config;
 
-use super::backend::Controlled;
+use super::backend::{Controlled, WATCHERS_MAX};
 use super::domains::{Domains, Me};
+use super::doors::Doors;
 use super::group::{self, Founding, Group, MEMBER_NUMBER_MAX};
 use super::identities::{self, Own, own_key};
 use super::keys::Keys;
@@ -18,9 +19,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use weir_api::pki::{CONTROLLER_RENEWAL, Shown, refusing_server_config};
-use weir_api::server::{Admins, router};
-use weir_api::tls::{Peer, TlsListener};
+use tokio::sync::Semaphore;
+use weir_api::pki::{CONTROLLER_RENEWAL, Refuses, Shown, refusing_server_config};
+use weir_api::server::{Admins, finished, router};
+use weir_apps::fabric::tables::RESOURCES;
 use weir_apps::fabric::{Fabric, FabricSettings};
 use weir_base::world::{RealClock, RealDisk};
 use weir_controller::core::SharedApp;
@@ -134,6 +136,7 @@ fn start(
     let mut settings = ControllerSettings::new(config.domain.clone(), name, Arc::new(identity));
     settings.configured = Some(first);
     settings.registry = super::store::registry();
+    settings.feed.first = &[RESOURCES];
     settings.audit = audit(config)?;
     settings.scheduler.mode = match config.consistency {
         Consistency::Dependent => Mode::Dependent,
@@ -274,7 +277,20 @@ async fn show_anew(shown: &Shown, state: &State) {
     }
 }
 
+/// Says which listeners everybody reaches who reaches this machine.
+fn tell_where(config: &ControllerConfig) {
+    let open = [("API", config.api), ("sessions", config.session)];
+    for (what, address) in open.into_iter().filter(|(_, address)| address.ip().is_unspecified()) {
+        tracing::warn!(
+            %address,
+            "{what}: listens on all addresses of this machine; to listen on one, set it in the settings or with --api and --session"
+        );
+    }
+}
+
 async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
+    // Before anything is opened: a listener that has no room for connections must not take it from the log.
+    let descriptors = weir_admission::descriptors::raise();
     let wrong = |error: &dyn std::fmt::Display| Failure::Input(error.to_string());
     if let Some(keys) =
         config.group.as_ref().and_then(|group| group.keys.as_ref()).filter(|path| path.exists())
@@ -294,10 +310,15 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
     let (api, sessions) = (bind(config.api).await?, bind(config.session).await?);
     let ca = state.authority.certificate_pem().to_string();
     let shown = Arc::new(Shown::new(&state.server).map_err(|error| wrong(&error))?);
-    let refuses = identities::refuses(controller.handle());
-    let tls = |required| refusing_server_config(shown.clone(), &ca, required, refuses.clone());
-    let (api_tls, session_tls) =
-        (tls(false).map_err(|error| wrong(&error))?, tls(true).map_err(|error| wrong(&error))?);
+    // Who was forgotten hears in its session why it may not come; at the API it is nobody any more.
+    let (of_sessions, refuses) =
+        (identities::refuses(controller.handle()), identities::refuses_strangers(controller.handle()));
+    let tls = |required, refuses: &Arc<Refuses>| {
+        refusing_server_config(shown.clone(), &ca, required, refuses.clone()).map_err(|error| wrong(&error))
+    };
+    let (api_tls, session_tls) = (tls(false, &refuses)?, tls(true, &of_sessions)?);
+    let replicas = group.as_ref().and_then(|(group, _)| group.door());
+    let doors = Arc::new(Doors::open(descriptors, replicas));
     let at = |port: u16| SocketAddr::new(config.advertise, port).to_string();
     let (api_address, session_address) = (at(config.api.port()), at(config.session.port()));
     let context = config.state_dir.join("admin.json");
@@ -312,7 +333,12 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         let signed = authority.authority.actuator(name, csr_pem, certificate_days);
         signed.map_err(|error| format!("the request cannot be signed: {error}"))
     };
-    let access = SessionAccess { tls: session_tls, strangers: false, renewer: Arc::new(renewer) };
+    let access = SessionAccess {
+        tls: session_tls,
+        strangers: false,
+        renewer: Arc::new(renewer),
+        door: doors.sessions.clone(),
+    };
     let replica = group.as_ref().map(|(group, _)| group.clone());
     let me = Me {
         id: config.group.as_ref().map_or(0, |group| group.id),
@@ -330,14 +356,15 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         group: replica.clone(),
         domains: domains.clone(),
         own: Own::new(&config.state_dir, shown.clone()),
+        doors: doors.clone(),
+        watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
     };
-    let listener = TlsListener::new(api, api_tls).map_err(Failure::io("listening"))?;
     let store = super::store::route(controller.handle(), replica.clone(), admins.clone());
-    let service = router(Arc::new(backend), admins).merge(store);
-    let service = service.into_make_service_with_connect_info::<Peer>();
+    let service = finished(router(Arc::new(backend), admins).merge(store));
+    tell_where(&config);
     tracing::info!(domain = %config.domain, api = %api_address, context = %context.display(), "the controller is ready");
     let ended = tokio::select! {
-        ended = async { axum::serve(listener, service).await } => ended.map_err(Failure::io("serving the API")),
+        never = weir_api::serve::serve(api, &api_tls, &doors.api, service) => match never {},
         ended = serve_sessions(controller.handle(), sessions, access) => {
             ended.map_err(|error| Failure::Input(error.to_string()))
         }
@@ -346,6 +373,7 @@ async fn serve(config: ControllerConfig) -> Result<ExitCode, Failure> {
         () = domains.run() => Ok(()),
         () = rot_when_told(controller.handle(), config.state_dir.clone()) => Ok(()),
         () = show_anew(&shown, &state_for_certificates) => Ok(()),
+        () = doors.end_untaken(controller.handle()) => Ok(()),
         () = super::stopped() => Ok(()),
     };
     tracing::info!("the controller stops");

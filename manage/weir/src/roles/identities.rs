@@ -81,6 +81,20 @@ pub fn refuses(handle: ControllerHandle) -> Arc<Refuses> {
     })
 }
 
+/// The same, and why that of an actuator that has not joined, or was forgotten since, is not taken.
+pub fn refuses_strangers(handle: ControllerHandle) -> Arc<Refuses> {
+    let refuses = refuses(handle.clone());
+    Arc::new(move |der: &[u8]| {
+        refuses(der)?;
+        let name = weir_api::tls::dns_names(der).into_iter().next();
+        let Some(name) = name.and_then(|name| Label::new(name).ok()) else { return Ok(()) };
+        match handle.published().joined.contains_key(&name) {
+            true => Ok(()),
+            false => Err(format!("'{name}' has not joined, or was forgotten: it joins with a new token")),
+        }
+    })
+}
+
 /// Orders which certificate was signed for an actuator.
 ///
 /// # Errors

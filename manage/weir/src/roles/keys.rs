@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(first.group_key().public(), second.group_key().public());
         assert_eq!(first.authority.fingerprint().unwrap(), second.authority.fingerprint().unwrap());
         assert_eq!(first.admin_token, second.admin_token);
-        let token = first.join_token(2_000_000_000, vec![]).unwrap();
+        let token = first.join_token(&[7; 16], vec![]).unwrap();
         assert!(token.starts_with("weir1."));
 
         let third = Keys::of(&dir.path().join("3"), &domain).unwrap();

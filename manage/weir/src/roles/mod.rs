@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod controller;
 pub mod domains;
+pub mod doors;
 pub mod filewall;
 pub mod group;
 pub mod health;
@@ -10,9 +11,11 @@ pub mod identities;
 pub mod keys;
 pub mod manifest;
 pub mod node;
+mod process;
 pub mod state;
 mod store;
 pub mod switch;
+mod tokens;
 pub mod trace;
 
 use tokio::signal::unix::{SignalKind, signal};

@@ -9,7 +9,9 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::ffi::OsString;
+use std::io::Read as _;
 use std::net::IpAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use weir_agent::AgentError;
@@ -25,7 +27,10 @@ use weir_model::event::Role;
 use weir_model::join::{IDENTITY_FILE, TRUST_FILE};
 use weir_model::local::{CONTROL_SOCKET, STORE_SOCKET, SWITCH_LOCK};
 use weir_switch::config::{EngineConfig, ExternalConfig, SwitchConfig};
+use zeroize::Zeroizing;
 
+/// The variable that holds a token.
+const JOIN_VARIABLE: &str = "WEIR_JOIN_TOKEN";
 /// Settings of this node as the command line gave them, in the state directory.
 const NODE_FILE: &str = "node.json";
 /// Settings of the switch, made from the node's.
@@ -61,9 +66,12 @@ pub struct NodeArguments {
     /// Device or address towards the other switches
     #[arg(long, value_name = "DEVICE|ADDRESS")]
     underlay: Option<String>,
-    /// Join with this token ('weir token' makes one); needed once
-    #[arg(long, value_name = "TOKEN", env = "WEIR_JOIN_TOKEN", hide_env_values = true)]
+    /// Join with this token ('weir token' makes one); needed once. Better in the environment or a file: every user may read command lines
+    #[arg(long, value_name = "TOKEN", env = JOIN_VARIABLE, hide_env_values = true)]
     join: Option<String>,
+    /// Join with the token in this file; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "join")]
+    join_file: Option<PathBuf>,
     /// Directory of keys and checkpoints
     #[arg(long, default_value = "/var/lib/weir/node")]
     state: PathBuf,
@@ -198,8 +206,13 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
             word(config.role)
         )));
     }
+    let token = token(&arguments)?;
+    runtime()?.block_on(enter(&config, token.as_deref().map(String::as_str)))?;
+    if arguments.join.is_some() {
+        // Neither this process nor those that it starts show the token any more.
+        return Err(begin_anew());
+    }
     runtime()?.block_on(async {
-        enter(&config, arguments.join.as_deref()).await?;
         let switch = write_switch_settings(&config)?;
         let stop = stop_on_signals().map_err(|error| wrong(&error))?;
         let program = std::env::current_exe().map_err(Failure::io("finding this program"))?;
@@ -228,6 +241,50 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
         supervise(supervisor, stop).await.map_err(|error| wrong(&error))
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Most bytes of a file with a token.
+const TOKEN_FILE_BYTES_MAX: u64 = 16 * 1024;
+
+/// The token with which to join, from wherever it is given.
+fn token(arguments: &NodeArguments) -> Result<Option<Zeroizing<String>>, Failure> {
+    let Some(path) = &arguments.join_file else {
+        return Ok(arguments.join.clone().map(Zeroizing::new));
+    };
+    let mut text = Zeroizing::new(String::new());
+    let read = match path.as_os_str() == "-" {
+        true => std::io::stdin().lock().take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text),
+        false => std::fs::File::open(path)
+            .and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text)),
+    };
+    read.map_err(Failure::io(path.display().to_string()))?;
+    Ok(Some(text))
+}
+
+/// The command line without a token in it.
+fn without_token(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut kept = Vec::new();
+    let mut arguments = arguments;
+    while let Some(argument) = arguments.next() {
+        let bytes = argument.as_encoded_bytes();
+        if bytes == b"--join" {
+            arguments.next();
+        } else if !bytes.starts_with(b"--join=") {
+            kept.push(argument);
+        }
+    }
+    kept
+}
+
+/// Runs this program again in this process, with the same settings and without the token; gives back why it could not.
+fn begin_anew() -> Failure {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return Failure::io("finding this program")(error),
+    };
+    let mut command = std::process::Command::new(program);
+    command.args(without_token(std::env::args_os().skip(1))).env_remove(JOIN_VARIABLE);
+    Failure::io("starting again without the token")(command.exec())
 }
 
 /// The policies of the monitor; nothing means those that are built in.
@@ -393,7 +450,8 @@ async fn enter(config: &Config, token: Option<&str>) -> Result<(), Failure> {
         }
         None if membership(&config.state_dir).map_err(|error| wrong(&error))?.is_none() => {
             return Err(Failure::Input(format!(
-                "'{}' has not joined a domain: run 'weir token' on the controller's machine and give its output to --join",
+                "'{0}' has not joined a domain: run 'weir token --name {0}' on the controller's machine and give its output here as \
+                 WEIR_JOIN_TOKEN, or in a file by --join-file",
                 config.name
             )));
         }
@@ -445,6 +503,7 @@ mod tests {
             name: Some(Label::new("h1").unwrap()),
             underlay: Some("192.0.2.1".to_string()),
             join: None,
+            join_file: None,
             state: dir.to_path_buf(),
             run: dir.join("run"),
             dns_upstream: vec!["192.0.2.53:53".to_string()],

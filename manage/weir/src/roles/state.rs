@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use weir_api::client::Context;
 use weir_api::pki::{Authority, Identity, PkiError};
 use weir_model::Label;
+use weir_model::identity::TokenId;
 use weir_model::join::{JOIN_TOKEN_PREFIX, JoinToken, from_hex, to_hex};
 use weir_trust::identity::KeyPair;
 
@@ -84,7 +85,9 @@ pub enum StateError {
         rejoin: String,
     },
     /// The manifest of the directory.
-    #[error("{reason}: bring back the whole directory from a backup, or check it and say 'weir state accept'")]
+    #[error(
+        "{reason}: bring back the whole directory from a backup, or check it and say 'weir state accept'"
+    )]
     Manifest {
         /// What is wrong.
         reason: String,
@@ -101,11 +104,10 @@ pub enum StateError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It is not this domain's.
-    #[error("the join token is not of this domain: make one with 'weir token'")]
+    #[error(
+        "the join token is not of this domain, or of a release before this one: make one with 'weir token'"
+    )]
     Unknown,
-    /// It is over.
-    #[error("the join token is over: make a new one with 'weir token'")]
-    Expired,
 }
 
 /// See the module.
@@ -306,13 +308,12 @@ impl State {
         write_secret(path, &text)
     }
 
-    /// Makes a join token that is good until `expires_s` (seconds of the Unix epoch). Whoever has it
-    /// may join until then; it is not stored.
+    /// A join token for what is ordered under `id`. It is not stored: what it proves is that somebody with the domain's secret made it.
     ///
     /// # Errors
     /// [`StateError::Pki`].
-    pub fn join_token(&self, expires_s: u64, controllers: Vec<String>) -> Result<String, StateError> {
-        let secret = format!("{expires_s}.{}", to_hex(&self.join_mac(expires_s).finalize().into_bytes()));
+    pub fn join_token(&self, id: &TokenId, controllers: Vec<String>) -> Result<String, StateError> {
+        let secret = format!("{}.{}", to_hex(id), to_hex(&self.join_mac(id).finalize().into_bytes()));
         let token = JoinToken { ca_fingerprint: self.authority.fingerprint()?, secret, controllers };
         let json = serde_json::to_string(&token).map_err(|error| StateError::Damaged {
             path: PathBuf::from("join token"),
@@ -321,26 +322,26 @@ impl State {
         Ok(format!("{JOIN_TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(json)))
     }
 
-    fn join_mac(&self, expires_s: u64) -> Hmac<Sha256> {
+    fn join_mac(&self, id: &TokenId) -> Hmac<Sha256> {
         let mut mac = match Hmac::<Sha256>::new_from_slice(&self.join_key) {
             Ok(mac) => mac,
             Err(_) => unreachable!("HMAC takes keys of every length"),
         };
-        mac.update(b"weir/join/1\0");
-        mac.update(&expires_s.to_le_bytes());
+        mac.update(b"weir/join/2\0");
+        mac.update(id);
         mac
     }
 
-    /// Checks the secret of a join token.
+    /// Checks the secret of a join token, and gives what is ordered about it its name: whether it is taken is known there.
     ///
     /// # Errors
     /// [`TokenError`].
-    pub fn check_join(&self, secret: &str, now_s: u64) -> Result<(), TokenError> {
-        let (expires, tag) = secret.split_once('.').ok_or(TokenError::Unknown)?;
-        let expires: u64 = expires.parse().map_err(|_| TokenError::Unknown)?;
+    pub fn check_join(&self, secret: &str) -> Result<TokenId, TokenError> {
+        let (id, tag) = secret.split_once('.').ok_or(TokenError::Unknown)?;
+        let id: TokenId = from_hex(id).ok_or(TokenError::Unknown)?;
         let tag: [u8; 32] = from_hex(tag).ok_or(TokenError::Unknown)?;
-        self.join_mac(expires).verify_slice(&tag).map_err(|_| TokenError::Unknown)?;
-        if now_s > expires { Err(TokenError::Expired) } else { Ok(()) }
+        self.join_mac(&id).verify_slice(&tag).map_err(|_| TokenError::Unknown)?;
+        Ok(id)
     }
 }
 
@@ -366,18 +367,19 @@ mod tests {
     }
 
     #[test]
-    fn a_join_token_is_of_one_domain_and_ends() {
+    fn a_join_token_is_of_one_domain() {
         let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let state = open(dir.path(), "lab").unwrap();
-        let token = state.join_token(1000, vec!["https://192.0.2.1:7443".into()]).unwrap();
+        let token = state.join_token(&[7; 16], vec!["https://192.0.2.1:7443".into()]).unwrap();
         let json = URL_SAFE_NO_PAD.decode(token.strip_prefix(JOIN_TOKEN_PREFIX).unwrap()).unwrap();
         let token: JoinToken = serde_json::from_slice(&json).unwrap();
-        assert_eq!(state.check_join(&token.secret, 1000), Ok(()));
-        assert_eq!(state.check_join(&token.secret, 1001), Err(TokenError::Expired));
-        let stretched = token.secret.replace("1000.", "2000.");
-        assert_eq!(state.check_join(&stretched, 1001), Err(TokenError::Unknown));
-        assert_eq!(open(other.path(), "lab").unwrap().check_join(&token.secret, 1), Err(TokenError::Unknown));
-        assert_eq!(state.check_join("", 1), Err(TokenError::Unknown));
+        assert_eq!(state.check_join(&token.secret), Ok([7; 16]));
+        let another = token.secret.replacen("07", "08", 1);
+        assert_eq!(state.check_join(&another), Err(TokenError::Unknown));
+        assert_eq!(open(other.path(), "lab").unwrap().check_join(&token.secret), Err(TokenError::Unknown));
+        for none in ["", ".", "07.07", &format!("{}.{}", "07".repeat(16), "00".repeat(32))] {
+            assert_eq!(state.check_join(none), Err(TokenError::Unknown), "{none}");
+        }
     }
 
     #[test]

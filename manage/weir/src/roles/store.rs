@@ -1,7 +1,7 @@
 //! The controller as a store: its clients' operations go through the same order as its events (row B1).
 //!
 //! Who shows the administrator's token or certificate may use every namespace, and reads the apps' tables. An actuator
-//! may read and write entries of tables in the namespace of its own name; the tables are made for it.
+//! may use the namespace `host.NAME`, and no other: names of actuators have no dot, so it is nobody else's.
 
 use super::group::Group;
 use std::sync::{Arc, LazyLock};
@@ -133,7 +133,8 @@ impl StoreService for Controlled {
             fresh.map_err(|error| this.refused(&error))?;
             let published = this.handle.published();
             let version = published.store.version();
-            let quick = |query: &Query| matches!(query, Query::Get { .. } | Query::Follow { .. } | Query::Digest);
+            let quick =
+                |query: &Query| matches!(query, Query::Get { .. } | Query::Follow { .. } | Query::Digest);
             let is_quick = queries.len() <= QUICK_QUERIES_MAX && queries.iter().all(quick);
             let answered = move || published.store.queries(&this.registry, &queries);
             if is_quick {

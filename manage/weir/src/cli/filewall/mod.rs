@@ -237,6 +237,7 @@ async fn serve_status(wall: Arc<FileWall>, address: SocketAddr) -> Result<(), Fa
             }
         }
     };
+    let listener = weir_api::serve::Plain::new(listener);
     axum::serve(listener, routes).with_graceful_shutdown(stop).await.map_err(failed("serving the status"))
 }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use weir_agent::supervise::{MONITOR_LOCK, RunLock};
+use weir_api::serve::Plain;
 use weir_model::Label;
 use weir_monitor::audit::Entry;
 use weir_monitor::dataplane::Pulse;
@@ -254,7 +255,7 @@ async fn serve_status(
         }
     };
     match listener {
-        Some(listener) => axum::serve(listener, routes)
+        Some(listener) => axum::serve(Plain::new(listener), routes)
             .with_graceful_shutdown(stop)
             .await
             .map_err(failed("serving the status")),

@@ -37,6 +37,7 @@ use order::Replicated;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use weir_admission::Door;
 use weir_api::ApiError;
 use weir_api::types::{AddMember, GroupMember, GroupStatus};
 use weir_controller::driver::Members;
@@ -68,6 +69,8 @@ pub struct Group {
     own: MemberAddress,
     /// Its part in the group's signatures; none where all have the same key.
     members: Option<Members>,
+    /// Where the others come in, if the engine's listener is ours.
+    door: Option<Arc<Door>>,
 }
 
 type Member = (u64, bool, MemberAddress);
@@ -183,6 +186,11 @@ fn shown(members: impl Iterator<Item = Member>, lag: impl Fn(u64) -> Option<u64>
 }
 
 impl Group {
+    /// Where the others come in, if the engine's listener is ours.
+    pub fn door(&self) -> Option<Arc<Door>> {
+        self.door.clone()
+    }
+
     /// What the replica knows of itself and of the others.
     pub fn status(&self) -> GroupStatus {
         self.engine.status()

@@ -175,7 +175,11 @@ impl Opening {
     /// Where the group will be after the start.
     pub fn group(&self) -> impl FnOnce() -> Option<Group> + use<> {
         let (started, own, members) = (self.started.clone(), self.own.clone(), self.members.clone());
-        move || started.get().map(|engine| Group { engine: engine.clone(), own, members })
+        let door = match &self.prepared {
+            Prepared::Raft(ready) => Some(ready.listener.door()),
+            Prepared::Bft(_) => None,
+        };
+        move || started.get().map(|engine| Group { engine: engine.clone(), own, members, door })
     }
 
     /// Prepares this member's part in the group's signatures, and signs with it. Comes before [`Opening::group`].

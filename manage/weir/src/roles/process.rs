@@ -1,0 +1,113 @@
+//! What every process tells of itself, by the names that Prometheus' clients use.
+
+use std::fmt::Write as _;
+
+/// Ticks of the clock in which the kernel counts processor time (`USER_HZ`), a second.
+const TICKS_PER_S: f64 = 100.0;
+/// Bytes of a page, where the kernel counts pages.
+const PAGE_BYTES: u64 = 4_096;
+
+/// The fields of `/proc/self/stat` behind the program's name, which may hold spaces.
+fn fields(stat: &str) -> Vec<&str> {
+    stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default()
+}
+
+fn put(text: &mut String, name: &str, kind: &str, help: &str, value: f64) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+}
+
+/// Release, processor time, memory, descriptors and start of this process, as Prometheus text.
+pub fn metrics_text() -> String {
+    let mut text = String::new();
+    let version = env!("CARGO_PKG_VERSION");
+    let _ = writeln!(
+        text,
+        "# HELP weir_build_info The release that runs; its value is always 1.\n# TYPE weir_build_info gauge\n\
+         weir_build_info{{version=\"{version}\"}} 1"
+    );
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let stat = read("/proc/self/stat");
+    // Counted from the third field of proc(5), which is the first behind the name.
+    let field = |number: usize| fields(&stat).get(number - 3).and_then(|value| value.parse::<u64>().ok());
+    let (user, system, started) = (field(14), field(15), field(22));
+    if let (Some(user), Some(system)) = (user, system) {
+        let seconds = (user + system) as f64 / TICKS_PER_S;
+        put(
+            &mut text,
+            "process_cpu_seconds_total",
+            "counter",
+            "Processor time that was used, seconds.",
+            seconds,
+        );
+    }
+    if let Some(bytes) = field(23) {
+        put(
+            &mut text,
+            "process_virtual_memory_bytes",
+            "gauge",
+            "Addresses that are in use, bytes.",
+            bytes as f64,
+        );
+    }
+    if let Some(pages) = field(24) {
+        let bytes = (pages * PAGE_BYTES) as f64;
+        put(&mut text, "process_resident_memory_bytes", "gauge", "Memory that is in use, bytes.", bytes);
+    }
+    let booted = read("/proc/stat");
+    let booted = booted.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<f64>().ok());
+    if let (Some(started), Some(booted)) = (started, booted) {
+        let at = booted + started as f64 / TICKS_PER_S;
+        put(
+            &mut text,
+            "process_start_time_seconds",
+            "gauge",
+            "When it began, seconds of the Unix epoch.",
+            at,
+        );
+    }
+    if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+        put(&mut text, "process_open_fds", "gauge", "Descriptors that are open.", open.count() as f64);
+    }
+    let limits = read("/proc/self/limits");
+    let most = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok());
+    if let Some(most) = most {
+        put(&mut text, "process_max_fds", "gauge", "Descriptors that may be open.", most);
+    }
+    let spent = weir_base::world::spare::spent() as f64;
+    put(
+        &mut text,
+        "weir_descriptors_spent_total",
+        "counter",
+        "Descriptors kept ahead that were given up to open a file.",
+        spent,
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_tells_what_it_uses() {
+        let text = metrics_text();
+        for name in [
+            "weir_build_info{",
+            "process_cpu_seconds_total ",
+            "process_resident_memory_bytes ",
+            "process_open_fds ",
+            "process_max_fds ",
+            "process_start_time_seconds ",
+        ] {
+            let line = text.lines().find(|line| line.starts_with(name));
+            let value: f64 = line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(-1.0);
+            assert!(value >= 0.0, "{name}: {text}");
+        }
+        assert_eq!(text.matches("# HELP").count(), text.matches("# TYPE").count());
+        // A name with spaces and brackets moves no field.
+        assert_eq!(fields("12 (a) b (c) S 1 2"), ["S", "1", "2"]);
+    }
+}

@@ -1,0 +1,242 @@
+//! Join tokens: made, listed and voided by operators, and used by whoever joins.
+//!
+//! A token is for one name in one role, and serves one key. That it does so once is ordered, so that all controllers of a group agree. Whoever
+//! joins shows that both keys are its own: the identity by the request's proof, the certificate's by the signature in its request.
+
+use super::backend::{Controlled, api_error};
+use super::identities;
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+use weir_api::types::{TokenList, TokenRequest, TokenResponse, TokenView};
+use weir_api::{ApiError, Caller};
+use weir_apps::fabric;
+use weir_controller::Error;
+use weir_controller::core::tokens::{TOKEN_LIFE_MAX_S, TokenRow, TokenState, token, tokens};
+use weir_model::Label;
+use weir_model::event::{ActuatorFacts, Role, SourceId};
+use weir_model::identity::{IdentityEvent, TokenChange, TokenId};
+use weir_model::join::{JOIN_REQUEST_BYTES_MAX, JoinRequest, JoinResponse, from_hex, to_hex};
+use weir_model::signed::Signature;
+use weir_trust::identity::verify_join;
+
+/// Life of a token unless another one is asked for, seconds.
+const VALID_S: u32 = 3_600;
+/// Shortest life of a token, seconds.
+const VALID_MIN_S: u32 = 60;
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn word(role: Role) -> &'static str {
+    match role {
+        Role::Host => "host",
+        Role::Gateway => "gateway",
+    }
+}
+
+fn view((id, row): (TokenId, TokenRow)) -> TokenView {
+    let state = match row.state {
+        TokenState::Used { .. } => "used",
+        TokenState::Voided { .. } => "voided",
+        TokenState::Open if now_ms() / 1_000 > row.until_s => "over",
+        TokenState::Open => "open",
+    };
+    TokenView {
+        id: to_hex(&id),
+        name: row.whose.short().to_owned(),
+        role: row.role,
+        made_ms: row.made_ms,
+        until_s: row.until_s,
+        state: state.to_owned(),
+        underlay: row.underlay.map(|prefix| prefix.to_string()),
+    }
+}
+
+/// The asker has the key that it names as its identity.
+fn has_its_key(identity: &[u8; 32], fingerprint: &str, request: &JoinRequest) -> Result<(), ApiError> {
+    let missing = || {
+        ApiError::unauthorized(
+            "proof: it must be the signature of 'identity' over what is asked (a release before this one gives none: install this one there)",
+        )
+    };
+    let proof: [u8; 64] = from_hex(&request.proof).ok_or_else(missing)?;
+    let (mut r, mut s) = ([0; 32], [0; 32]);
+    r.copy_from_slice(&proof[..32]);
+    s.copy_from_slice(&proof[32..]);
+    verify_join(identity, fingerprint, request, &Signature { r, s }).map_err(|_| missing())
+}
+
+/// The token is for who asks, from where it asks.
+fn is_for(row: &TokenRow, request: &JoinRequest, from: IpAddr) -> Result<(), ApiError> {
+    let name = row.whose.short();
+    if row.name().as_ref() != Some(&request.name) || row.role != request.role {
+        return Err(ApiError::unauthorized(format!(
+            "the join token is for the {} '{name}', and serves nobody else: make one for the {} '{}' with 'weir token'",
+            word(row.role),
+            word(request.role),
+            request.name
+        )));
+    }
+    let may = match row.underlay {
+        Some(prefix) => prefix.contains(&request.underlay),
+        None => request.underlay.to_canonical() == from,
+    };
+    if may {
+        return Ok(());
+    }
+    let allowed = row.underlay.map_or_else(|| from.to_string(), |prefix| prefix.to_string());
+    Err(ApiError::unauthorized(format!(
+        "underlay: '{0}' is not allowed for '{name}': {allowed}; where it is right, make a token with 'weir token --name {name} --underlay {0}'",
+        request.underlay
+    )))
+}
+
+impl Controlled {
+    pub(super) async fn make_token(
+        &self,
+        caller: Caller,
+        request: TokenRequest,
+    ) -> Result<TokenResponse, ApiError> {
+        let valid_s = request.valid_s.unwrap_or(VALID_S);
+        if valid_s < VALID_MIN_S || u64::from(valid_s) > TOKEN_LIFE_MAX_S {
+            return Err(ApiError::invalid(format!(
+                "validS: '{valid_s}' is not allowed: {VALID_MIN_S} to {TOKEN_LIFE_MAX_S} seconds"
+            )));
+        }
+        let underlay = request.underlay.map(|text| {
+            let address = || text.parse::<IpAddr>().map(Into::into);
+            text.parse().or_else(|_| address()).map_err(|_| {
+                ApiError::invalid(format!("underlay: '{text}' is not allowed: an address or a prefix, such as 192.0.2.7 or 192.0.2.0/24"))
+            })
+        });
+        let underlay = underlay.transpose()?;
+        let mut id: TokenId = [0; 16];
+        getrandom::fill(&mut id).map_err(|error| ApiError::internal(error.to_string()))?;
+        let until_s = now_ms() / 1_000 + u64::from(valid_s);
+        let change = TokenChange::Made { role: request.role, until_s, underlay };
+        self.about_token(caller, &request.name, id, change).await?;
+        let token = self.state.join_token(&id, self.api_addresses());
+        let token = token.map_err(|error| ApiError::internal(error.to_string()))?;
+        Ok(TokenResponse { token, id: to_hex(&id), until_s })
+    }
+
+    async fn about_token(
+        &self,
+        caller: Caller,
+        name: &Label,
+        id: TokenId,
+        change: TokenChange,
+    ) -> Result<(), ApiError> {
+        let about = IdentityEvent::Token { whose: SourceId::of_actuator(name), id, change };
+        self.handle.about_identity(about, Some(caller.0)).await.map(drop).map_err(|error| self.failed(error))
+    }
+
+    pub(super) async fn list_tokens(&self) -> Result<TokenList, ApiError> {
+        self.barrier().await?;
+        let mut items: Vec<TokenView> = tokens(&self.handle.published().store).map(view).collect();
+        items.sort_by(|one, other| (other.made_ms, &other.id).cmp(&(one.made_ms, &one.id)));
+        Ok(TokenList { items })
+    }
+
+    pub(super) async fn void(&self, caller: Caller, id: &str) -> Result<(), ApiError> {
+        let unknown =
+            || ApiError::not_found(format!("there is no join token '{id}': 'weir token list' shows them"));
+        let named: TokenId = from_hex(id).ok_or_else(unknown)?;
+        self.barrier().await?;
+        let row = token(&self.handle.published().store, &named).ok_or_else(unknown)?;
+        let name = row.name().ok_or_else(unknown)?;
+        self.about_token(caller, &name, named, TokenChange::Voided).await
+    }
+
+    pub(super) async fn let_join(
+        &self,
+        request: JoinRequest,
+        from: IpAddr,
+    ) -> Result<JoinResponse, ApiError> {
+        // What costs little first: a stranger gets no further than this.
+        let id = self
+            .state
+            .check_join(&request.secret)
+            .map_err(|error| ApiError::unauthorized(error.to_string()))?;
+        let identity: [u8; 32] = from_hex(&request.identity).ok_or_else(|| {
+            ApiError::invalid("identity: 64 hex digits of an ed25519 public key are wanted")
+        })?;
+        if request.csr_pem.len() > JOIN_REQUEST_BYTES_MAX {
+            return Err(ApiError::too_large(format!(
+                "csr_pem: at most {JOIN_REQUEST_BYTES_MAX} bytes are taken"
+            )));
+        }
+        let fingerprint =
+            self.state.authority.fingerprint().map_err(|error| ApiError::internal(error.to_string()))?;
+        has_its_key(&identity, &fingerprint, &request)?;
+        self.barrier().await?;
+        let published = self.handle.published();
+        let row = token(&published.store, &id).ok_or_else(|| {
+            ApiError::unauthorized("the join token is not known here any more: make one with 'weir token'")
+        })?;
+        is_for(&row, &request, from)?;
+        row.takes(&identity, now_ms()).map_err(ApiError::unauthorized)?;
+        let group_key = self.handle.group_key().ok_or_else(|| {
+            ApiError::unavailable(
+                "the controllers have not made the group's key yet: all that found the group must run",
+            )
+        })?;
+        let known = fabric::actuator(&published.store, &request.name);
+        let revoked = self.handle.keys_of(&SourceId::of_actuator(&request.name)).is_err();
+        if known.is_some_and(|known| known.facts.identity != identity && !revoked) {
+            return Err(ApiError::conflict(format!(
+                "'{0}' has joined with another key: choose another name, or 'weir forget {0}' first",
+                request.name
+            )));
+        }
+        // What would be refused behind the token's use must not use it up.
+        let whose = SourceId::of_actuator(&request.name);
+        if published.identities.row(&whose).is_some_and(|row| row.refused.contains(&identity)) {
+            return Err(ApiError::conflict(format!(
+                "'{}': this key was revoked: begin with an empty state directory and a new token",
+                request.name
+            )));
+        }
+        // Its signature is the word of the key that gets the certificate.
+        let certificate_pem = self
+            .state
+            .authority
+            .actuator(&request.name, &request.csr_pem, self.certificate_days)
+            .map_err(|error| ApiError::invalid(format!("csr_pem: {error}")))?;
+        let name = request.name.clone();
+        let facts =
+            ActuatorFacts { name: request.name, role: request.role, identity, underlay: request.underlay };
+        self.handle.may_have(&facts).map_err(ApiError::conflict)?;
+        let caller = Caller(SourceId::of_actuator(&name).0);
+        self.about_token(caller, &name, id, TokenChange::Used { key: identity }).await?;
+        self.handle.joined(facts).await.map_err(|error| self.failed(error))?;
+        identities::certified(&self.handle, &name, &certificate_pem).await?;
+        Ok(JoinResponse {
+            certificate_pem,
+            ca_pem: self.state.authority.certificate_pem().to_string(),
+            domain: self.state.domain.clone(),
+            epoch: self.handle.published().epoch,
+            group_key: group_key.to_hex(),
+            dataplane_secret: to_hex(&self.state.dataplane_secret),
+            controllers: self.session_addresses(),
+        })
+    }
+
+    /// See [`weir_api::Backend::ready`].
+    pub(super) async fn is_ready(&self) -> Result<(), ApiError> {
+        let fresh = tokio::time::timeout(
+            super::backend::READY_BOUND,
+            self.handle.barrier_within(super::backend::READY_AGE),
+        );
+        match fresh.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Error::Order(weir_order::Error::NotLeader { .. }))) if self.follows() => Ok(()),
+            Ok(Err(error)) => Err(ApiError::unready(api_error(error).problem.message)),
+            Err(_) => Err(ApiError::unready(
+                "the order stands still: no majority of the group is reached, or the disk does not write",
+            )),
+        }
+    }
+}
