@@ -30,8 +30,18 @@ fn status_of(thread: i32) -> Option<String> {
     Some(text)
 }
 
+/// Whether the other end may ask here, or be asked: only root and our own user take descriptors of ours, so all others would only keep threads from them.
+pub(crate) fn is_ours(stream: &UnixStream) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    credentials(stream).is_ok_and(|peer| peer.uid == own || peer.uid == 0)
+}
+
 /// The process at the other end, by its number here; nothing where it has none.
 pub(crate) fn peer(stream: &UnixStream) -> Result<Option<i32>, Error> {
+    credentials(stream).map(|peer| (peer.pid > 0).then_some(peer.pid))
+}
+
+fn credentials(stream: &UnixStream) -> Result<libc::ucred, Error> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of_val(&peer) as libc::socklen_t;
     // SAFETY: writes at most as many bytes as are said, into what is ours.
@@ -44,7 +54,7 @@ pub(crate) fn peer(stream: &UnixStream) -> Result<Option<i32>, Error> {
             &raw mut bytes,
         )
     };
-    if asked < 0 { Err(Error::last("asking who it is")) } else { Ok((peer.pid > 0).then_some(peer.pid)) }
+    if asked < 0 { Err(Error::last("asking who it is")) } else { Ok(peer) }
 }
 
 /// Whether the process sees other numbers of processes than this one.

@@ -71,6 +71,11 @@ pub fn announce_for(name: &str, calls: Calls) -> Result<Announced, Error> {
     let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
     let mut stream = UnixStream::connect_addr(&address).map_err(failed)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    if !judge::is_ours(&stream) {
+        return Err(Error::Refused(
+            "another user listens where the injector did: its daemon is gone".to_owned(),
+        ));
+    }
     // `struct question` of `blob/weir.h`.
     let mut question = [0; 24];
     question[..4].copy_from_slice(&rustix::thread::gettid().as_raw_nonzero().get().to_le_bytes());

@@ -45,6 +45,7 @@ const STASH_BYTES_MAX: u64 = 1 << 20;
 const BEGUN_BYTES_MAX: usize = 4 << 20;
 /// `thread` of a question: a program that we had begin could not take our code, and says why.
 const NOT_BEGUN: i32 = -1;
+const STRANGER: &str = "it is asked by another user";
 const ELSEWHERE: &str = "it is in another PID namespace than the daemon";
 /// How long a peer may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -228,6 +229,10 @@ impl Shared {
     }
 
     fn answer(&self, stream: UnixStream) {
+        if !judge::is_ours(&stream) {
+            self.refuse(STRANGER);
+            return;
+        }
         if self.beginning.fetch_add(1, Ordering::Relaxed) >= BEGINNING_MAX {
             self.refuse("too many programs begin at once");
         } else if let Err(error) = self.serve(stream) {

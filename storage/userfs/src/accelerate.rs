@@ -11,6 +11,7 @@ use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,12 +115,16 @@ fn settle(process: i32, cursors: &[u8], device: u64) {
     }
 }
 
-/// A name for the injector of `mount`.
+/// A name for the injector of `mount`, which nobody can take before.
 pub fn name(mount: &Mount) -> String {
     // Numbers of devices come again, while threads of an injector that ended may still have its socket.
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("weir-fs-{}-{}-{number}", std::process::id(), mount.device())
+    let mut secret = [0; 8];
+    // Without it the name is only easier to guess.
+    let _ = std::fs::File::open("/dev/urandom").and_then(|mut from| from.read_exact(&mut secret));
+    let secret = u64::from_le_bytes(secret);
+    format!("weir-fs-{}-{}-{number}-{secret:016x}", std::process::id(), mount.device())
 }
 
 /// Starts the injector of `mount`, or says why there is none.

@@ -43,9 +43,17 @@ struct Daemon {
 ///
 /// When this process dies its mount does too: [`crate::keeper::serve`] is for that.
 pub fn serve(task: Task, end: &AtomicBool) -> Result<(), Error> {
-    let point = std::fs::canonicalize(&task.point)
-        .map_err(|error| Error::io(format!("mounting at {}", task.point.display()), error))?;
+    let point = place(&task.point)?;
     begin(Task { point, ..task }, None)?.run(end)
+}
+
+/// Where to mount: nothing is left there of daemons that died.
+pub(crate) fn place(point: &Path) -> Result<PathBuf, Error> {
+    let failed = |error| Error::io(format!("mounting at {}", point.display()), error);
+    if mount::clear(&std::path::absolute(point).map_err(failed)?)? {
+        tracing::warn!("{}: the mount of a daemon that died was taken away", point.display());
+    }
+    std::fs::canonicalize(point).map_err(failed)
 }
 
 /// The same, with a keeper, who gave us what the daemon before us left. Of a mount that nobody serves yet nothing may be asked here.

@@ -191,8 +191,7 @@ enum End {
 /// # Errors
 /// When it cannot be mounted, or its daemons die one after the other.
 pub fn serve(task: Task, end: &AtomicBool) -> Result<(), Error> {
-    let point = std::fs::canonicalize(&task.point)
-        .map_err(|error| Error::io(format!("mounting at {}", task.point.display()), error))?;
+    let point = daemon::place(&task.point)?;
     let task = Task { point, ..task };
     let mut keeper = Keeper { task, kept: None, deaths: 0, recent: VecDeque::new() };
     loop {

@@ -1,6 +1,9 @@
 //! A mounted file system: session with the kernel, thread that tells it what is stale, unmount.
 
 mod again;
+mod left;
+
+pub use left::clear;
 
 use crate::backend::{Backend, Consistency, Inode, ROOT};
 use crate::error::Error;
@@ -21,12 +24,28 @@ const THREADS: usize = 4;
 /// The same where answers come from afar.
 const REMOTE_THREADS: usize = 16;
 
+/// Where users have nothing that mounts for them the library only says that a file is missing.
+fn without_helper(error: std::io::Error, failed: impl FnOnce(std::io::Error) -> Error) -> Error {
+    if error.kind() == std::io::ErrorKind::NotFound && !rustix::process::geteuid().is_root() {
+        let what =
+            format!("running {HELPER}, by which users other than root mount (install the package fuse3)");
+        return Error::io(what, error);
+    }
+    failed(error)
+}
+
 /// How much the kernel reads around a place of a map, and ahead of who reads on. Its own 128 KiB make a question to us of every eighth
 /// of a megabyte of a map; one who reads here and there in a large file pays for what is not wanted.
 const READ_AROUND_KIB: u32 = 512;
 
 /// How often a backend is asked to tidy up.
 const TIDY_EACH: Duration = Duration::from_secs(1);
+
+/// How long a session may take to end once it is unmounted, and how often it is looked at.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+const ENDS_TURN: Duration = Duration::from_millis(5);
+/// What mounts and unmounts for users other than root.
+const HELPER: &str = "fusermount3";
 
 /// By which the kernel asks.
 const DEVICE: &str = "/dev/fuse";
@@ -70,6 +89,11 @@ pub struct Options {
     pub cached: bool,
     /// What the kernel is told is written down for a daemon that comes after this one.
     pub kept: bool,
+    /// Device files are devices, and set-user-id and set-group-id bits count. Whoever runs a server, or made an archive, could else become root by what it
+    /// says that a file is. Only root's mounts can.
+    pub devices: bool,
+    /// See `devices`.
+    pub set_ids: bool,
 }
 
 /// What is left of a mount whose daemon died: the kernel's side waits.
@@ -112,8 +136,9 @@ impl Mount {
         };
         let mut mount = Mount::unserved(backend, point, passthrough, options);
         let config = mount.config(options);
-        let session = Session::new(mount.server(), &mount.point, &config)
-            .map_err(|error| without_device(Path::new(DEVICE)).unwrap_or_else(|| failed(error)))?;
+        let session = Session::new(mount.server(), &mount.point, &config).map_err(|error| {
+            without_device(Path::new(DEVICE)).unwrap_or_else(|| without_helper(error, failed))
+        })?;
         mount.kernel = Some(session.as_fd().try_clone_to_owned().map_err(failed)?);
         mount.serve(session).map_err(failed)?;
         mount.device =
@@ -188,7 +213,8 @@ impl Mount {
             config.mount_options.push(MountOption::RO);
         }
         if root {
-            config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+            config.mount_options.extend(options.devices.then_some(MountOption::Dev));
+            config.mount_options.extend(options.set_ids.then_some(MountOption::Suid));
         }
         config.acl = if options.others { SessionACL::All } else { SessionACL::Owner };
         config.n_threads = Some(if self.is_own() { THREADS } else { REMOTE_THREADS });
@@ -293,15 +319,25 @@ impl Mount {
         Ok(())
     }
 
-    fn unmount_by_helper(&self, lazy: bool) -> Result<(), Error> {
-        let mut helper = std::process::Command::new("fusermount3");
-        helper.arg("-u").args(lazy.then_some("-z")).arg(&self.point);
-        let answer = helper.output().map_err(|error| Error::io("running fusermount3", error))?;
-        if answer.status.success() {
-            return Ok(());
+    /// What is still mounted in another namespace, or open, ends with the process that serves it: nobody waits for it.
+    fn join(&self, session: BackgroundSession) {
+        let begun = Instant::now();
+        while !session.guard.is_finished() && begun.elapsed() < ENDS_WITHIN {
+            std::thread::sleep(ENDS_TURN);
         }
-        let words = String::from_utf8_lossy(&answer.stderr).trim().to_owned();
-        Err(Error::io(format!("unmounting {}", self.point.display()), std::io::Error::other(words)))
+        if !session.guard.is_finished() {
+            tracing::warn!(
+                "{} is still used, or mounted in another namespace: it ends with this process",
+                self.point.display()
+            );
+            std::mem::forget(session);
+        } else if let Err(error) = session.join() {
+            tracing::warn!("serving {}: {error}", self.point.display());
+        }
+    }
+
+    fn unmount_by_helper(&self, lazy: bool) -> Result<(), Error> {
+        left::unmount_by_helper(&self.point, lazy)
     }
 }
 
@@ -310,10 +346,8 @@ impl Drop for Mount {
         if let Err(error) = self.unmount(true) {
             tracing::warn!("{error}");
         }
-        if let Some(session) = self.session.take()
-            && let Err(error) = session.join()
-        {
-            tracing::warn!("serving {}: {error}", self.point.display());
+        if let Some(session) = self.session.take() {
+            self.join(session);
         }
         self.stale.close();
         if let Some(teller) = self.teller.take()

@@ -1,9 +1,10 @@
 //! What is left alone, and runs as ever.
 
 use super::{injector, intercept, run, text};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 #[test]
 fn set_user_id_programs_keep_their_rights() {
@@ -94,18 +95,34 @@ fn a_thread_of_another_process_is_not_seized() {
 }
 
 #[test]
-fn what_may_not_trace_the_daemon_begins_without_it() {
-    let Some(injector) = injector("may_not_trace") else { return };
+fn another_user_is_left_alone_and_holds_nobody_up() {
+    let Some(injector) = injector("another_user") else { return };
     if !rustix::process::geteuid().is_root() {
-        return println!("NOT RUN may_not_trace: needs root to be another user");
+        return println!("NOT RUN another_user: needs root to be another user");
     }
     let mut command = Command::new("/bin/echo");
-    let output = intercept(command.arg("alone").uid(65_534).gid(65_534), &injector).output().unwrap();
-    assert_eq!(text(&output), "alone\n");
+    // Whoever starts it hears it, and may start it all the same.
+    assert!(intercept(command.arg("alone").uid(65_534).gid(65_534), &injector).output().is_err());
     let figures = injector.figures();
-    let reason =
-        "it may not trace the daemon (its user, capabilities, user namespace or Yama's ptrace_scope)";
+    let reason = "it is asked by another user";
     assert_eq!((figures.injected, figures.refused.get(reason)), (0, Some(&1)), "{figures:?}");
+    // More than may begin at once.
+    let script = format!(
+        "import socket, sys\nall = []\nfor i in range(100):\n    s = socket.socket(socket.AF_UNIX)\n    s.connect('\\0{}')\n    all.append(s)\n\
+         print('held', flush=True)\nsys.stdin.read()",
+        injector.name()
+    );
+    let mut holder = Command::new("/usr/bin/python3");
+    holder.args(["-c", &script]).uid(65_534).gid(65_534).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = holder.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "held\n");
+    let output = intercept(Command::new("/bin/echo").arg("begun"), &injector).output().unwrap();
+    assert_eq!(text(&output), "begun\n");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert_eq!(injector.figures().injected, 1, "{:?}", injector.figures());
 }
 
 #[test]

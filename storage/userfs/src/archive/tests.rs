@@ -1,5 +1,7 @@
 //! Archives that lie, and reading at places.
 
+mod beside;
+
 use super::inflate::{BLOCK_BYTES, Blocks, Framing, Inflated};
 use super::source::Source;
 use super::{Archive, tar as tars};

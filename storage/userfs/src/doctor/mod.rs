@@ -10,6 +10,8 @@ mod machine;
 mod mounts;
 mod programs;
 
+pub(crate) use mounts::mount_points;
+
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -29,7 +29,7 @@ pub(super) fn findings(state: &Path, answered: &[Status]) -> Vec<Finding> {
 }
 
 /// Where file systems of ours are mounted.
-fn mount_points(table: &[u8]) -> Vec<PathBuf> {
+pub(crate) fn mount_points(table: &[u8]) -> Vec<PathBuf> {
     let of_line = |line: &[u8]| {
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         // As many optional words as there are, then a dash.
@@ -75,7 +75,10 @@ fn of_point(
     answer: Option<rustix::io::Result<()>>,
 ) -> Finding {
     let what = format!("mount {}", point.display());
-    let unmount = format!("umount -l {0}, or fusermount3 -uz {0}", point.display());
+    let unmount = format!(
+        "'weir fs unmount {0}' takes it away, as a new mount there does; umount -l {0} too, or fusermount3 -uz {0}",
+        point.display()
+    );
     let known = answered.iter().find(|status| Path::new(&status.mount) == point);
     match (answer, known) {
         (Some(Ok(())), Some(status)) => {

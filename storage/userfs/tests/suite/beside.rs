@@ -7,11 +7,11 @@ use super::accelerated::{Accelerated, Partner, accelerated};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SEEDS: u64 = 14;
-const STEPS: usize = 160;
-/// Kinds of calls of a seed, beside reads, writes and opens.
-const KINDS: usize = 3;
-const DESCRIPTORS: u64 = 4;
+const SEEDS: u64 = 32;
+const STEPS: usize = 120;
+/// How often of ten a step is followed by a look at all locks or sizes by another process.
+const LOOKED_AT: u64 = 6;
+const DESCRIPTORS: u64 = 3;
 const FILES: u64 = 3;
 
 struct Random(u64);
@@ -111,11 +111,12 @@ const ALL: [Kind; 16] = [
 
 /// What a step changed, or left, for all to see.
 fn looks(random: &mut Random, s: u64) -> String {
-    match random.below(5) {
+    match random.below(6) {
         0 => format!("op_stat({s})"),
         1 => format!("op_stat_name('f{}')", random.below(FILES)),
-        2 => format!("op_locked({s}, 0, 0)"),
-        3 => format!("op_locked({s}, {}, {})", random.below(80), 1 + random.below(20)),
+        2 => format!("op_locked({s}, {}, {})", random.below(80), 1 + random.below(20)),
+        3 => "op_look_locks()".to_owned(),
+        4 => "op_look_sizes()".to_owned(),
         _ => format!("op_whole('f{}')", random.below(FILES)),
     }
 }
@@ -158,15 +159,21 @@ fn run(on: &Accelerated, seed: u64, plain: &Path) {
     here.iter_mut().for_each(|partner| in_folder(partner, &own));
     there.iter_mut().for_each(|partner| in_folder(partner, &beside));
     let mut random = Random(seed);
-    let kinds: Vec<Kind> = (0..KINDS).map(|_| ALL[random.below(ALL.len() as u64) as usize]).collect();
+    let kinds = [ALL[seed as usize % ALL.len()], ALL[random.below(ALL.len() as u64) as usize]];
     let mut said = Vec::new();
-    for _ in 0..STEPS {
-        let who = random.below(3) as usize;
-        let what = step(&mut random, &kinds);
-        let (is, right) = (here[who].ask(&what), there[who].ask(&what));
+    let mut both = |who: usize, what: &str| {
+        let (is, right) = (here[who].ask(what), there[who].ask(what));
         said.push(format!("{who}: {what} -> {right}"));
         let from = said.len().saturating_sub(25);
         assert_eq!(is, right, "seed {seed}, process {who}: {what}, after\n{}", said[from..].join("\n"));
+    };
+    for _ in 0..STEPS {
+        let who = random.below(3) as usize;
+        both(who, &step(&mut random, &kinds));
+        if random.below(10) < LOOKED_AT {
+            let other = (who + 1 + random.below(2) as usize) % 3;
+            both(other, random.one_of(&["op_look_locks()", "op_look_sizes()"]));
+        }
     }
 }
 

@@ -576,3 +576,29 @@ fn a_daemon_outlives_its_keeper() {
     let asked = control::ask(&kept.state(), &kept.root(), &Question::Unmount { lazy: false });
     assert_eq!(asked.unwrap(), Answer::Done);
 }
+
+#[test]
+fn what_two_dead_processes_left_is_taken_away() {
+    let Some(mut kept) = Kept::memory("what_two_dead_processes_left") else { return };
+    let point = kept.root();
+    fs::write(point.join("f"), "x").unwrap();
+    assert!(!weir_userfs::mount::clear(&point).unwrap(), "a mount that is served stays");
+    let daemon = kept.daemon();
+    kept.keeper.kill().unwrap();
+    kept.keeper.wait().unwrap();
+    kept.kill(daemon);
+    let is_dead = || rustix::fs::statfs(&point).is_err_and(|error| error == rustix::io::Errno::NOTCONN);
+    until("the mount to be nobody's", is_dead);
+    // Whoever mounts there anew finds a folder.
+    let options = Options { kept: true, ..Options::default() };
+    let task = Task { backend: "mem:16M".to_owned(), point: point.clone(), state: kept.state(), options };
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| weir_userfs::daemon::serve(task, &end));
+        until("another mount", || control::ask(&kept.state(), &point, &Question::Status).is_ok());
+        assert!(!point.join("f").exists());
+        end.store(true, Ordering::Relaxed);
+        serving.join().unwrap().unwrap();
+    });
+    assert!(!weir_userfs::mount::clear(&point).unwrap(), "nothing is left");
+}

@@ -10,6 +10,7 @@ mod doctor;
 mod every;
 mod files;
 mod kernel;
+mod liars;
 mod mounts;
 mod named;
 mod opened;
@@ -56,7 +57,8 @@ impl Mounted {
             std::fs::create_dir(folder.path().join(part)).expect("a folder");
         }
         let backend = backend(&folder.path().join("under"));
-        let options = Options { source: format!("test-{name}"), others: true, ..options };
+        let options =
+            Options { source: format!("test-{name}"), others: true, devices: true, set_ids: true, ..options };
         let mount = Mount::new(backend, &folder.path().join("mount"), &options).expect("it mounts");
         Mounted { mount: Some(mount), folder, name }
     }

@@ -129,3 +129,24 @@ fn memory_of_removed_files_goes_back_to_the_system() {
     fs::write(&path, vec![2; BYTES]).unwrap();
     assert!(fs::read(&path).unwrap() == vec![2; BYTES]);
 }
+
+#[test]
+fn devices_and_set_ids_are_nothing_unless_they_are_asked_for() {
+    if let Some(reason) = cannot_mount() {
+        return println!("NOT RUN devices_and_set_ids: {reason}");
+    }
+    for (asked, right) in [(false, true), (true, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { devices: asked, set_ids: asked, ..Options::default() };
+        let backend = Arc::new(weir_userfs::mem::Memory::new(Limits::default(), 0, 0).unwrap());
+        let mount = weir_userfs::mount::Mount::new(backend, folder.path(), &options).unwrap();
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line =
+            table.lines().find(|line| line.split(' ').nth(1) == folder.path().to_str()).unwrap().to_owned();
+        let words: Vec<&str> = line.split(' ').nth(3).unwrap().split(',').collect();
+        for word in ["nosuid", "nodev"] {
+            assert_eq!(words.contains(&word), right, "{line}");
+        }
+        drop(mount);
+    }
+}

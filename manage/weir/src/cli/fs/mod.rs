@@ -5,7 +5,8 @@ mod doctor;
 use super::{Failure, Output, output};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
-use std::io::Read;
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, Stdio};
@@ -105,6 +106,12 @@ struct MountArguments {
     /// For dir: let the daemon read and write instead of the kernel itself: better for many small files that are mostly read
     #[arg(long)]
     cached: bool,
+    /// Let device files be devices; without it nobody opens one here (root's mounts only)
+    #[arg(long)]
+    dev: bool,
+    /// Let set-user-id and set-group-id bits count: whoever says what a file is says whose rights it runs with (root's mounts only)
+    #[arg(long)]
+    suid: bool,
 }
 
 impl MountArguments {
@@ -116,6 +123,8 @@ impl MountArguments {
             others,
             cached: self.cached,
             kept: true,
+            devices: self.dev,
+            set_ids: self.suid,
         };
         Task { backend: self.backend, point: self.point, state, options }
     }
@@ -215,6 +224,8 @@ fn mount(arguments: &MountArguments, state: &Path) -> Result<(), Failure> {
     command.args(arguments.read_only.then_some("--read-only"));
     command.args(arguments.allow_others.then_some("--allow-others"));
     command.args(arguments.cached.then_some("--cached"));
+    command.args(arguments.dev.then_some("--dev"));
+    command.args(arguments.suid.then_some("--suid"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(Failure::io("starting the daemon"))?;
     let mut begun = Instant::now();
@@ -250,8 +261,18 @@ fn last_words(child: &mut Child) -> String {
 }
 
 fn unmount(point: &Path, lazy: bool, state: &Path) -> Result<(), Failure> {
-    let point = std::fs::canonicalize(point).unwrap_or_else(|_| point.to_owned());
-    match control::ask(state, &point, &Question::Unmount { lazy })? {
+    let point = std::fs::canonicalize(point)
+        .or_else(|_| std::path::absolute(point))
+        .map_err(Failure::io(format!("finding {}", point.display())))?;
+    let answer = match control::ask(state, &point, &Question::Unmount { lazy }) {
+        // Its daemon and keeper are gone.
+        Err(error) if weir_userfs::mount::clear(&point)? => {
+            tracing::debug!("{error}");
+            return Ok(());
+        }
+        answer => answer?,
+    };
+    match answer {
         Answer::Done => Ok(()),
         Answer::Refused(reason) => {
             Err(Failure::Missing(format!("{reason}; '--lazy' unmounts what is in use")))
@@ -261,7 +282,7 @@ fn unmount(point: &Path, lazy: bool, state: &Path) -> Result<(), Failure> {
 }
 
 /// Who is accelerated, and who is not and why.
-fn show_processes(status: &Status) {
+fn show_processes(status: &Status, to: &mut String) -> std::fmt::Result {
     let accelerated = &status.acceleration;
     if !accelerated.processes.is_empty() {
         let mut table = output::table(&["PROCESS", "PROGRAM", "STATE", "PLACES CHANGED", "LEFT"]);
@@ -274,25 +295,32 @@ fn show_processes(status: &Status) {
                 process.sites_left.to_string(),
             ]);
         }
-        say!("\n{}\n{table}", status.mount);
+        writeln!(to, "\n{}\n{table}", status.mount)?;
     }
     if let Some(figures) = status.segment.as_ref().filter(|figures| figures.calls > 0) {
         let (caught, calls) = (figures.caught, figures.calls);
-        say!(
-            "\n{}: {caught} of {calls} calls of programs run with --every-call came by a signal",
-            status.mount
-        );
+        let mount = &status.mount;
+        writeln!(to, "\n{mount}: {caught} of {calls} calls of programs run with --every-call came by a signal")?;
     }
     if !accelerated.refused.is_empty() {
         let mut table = output::table(&["NOT ACCELERATED BECAUSE", "PROGRAMS"]);
         for (reason, programs) in &accelerated.refused {
             table.add_row([reason, &programs.to_string()]);
         }
-        say!("\n{}\n{table}", status.mount);
+        writeln!(to, "\n{}\n{table}", status.mount)?;
     }
+    Ok(())
 }
 
+/// What a person reads.
 fn show(all: &[Status]) {
+    let mut text = String::new();
+    // A string takes all that is written to it.
+    let _ = describe(all, &mut text);
+    crate::print::text(format_args!("{text}"));
+}
+
+fn describe(all: &[Status], to: &mut String) -> std::fmt::Result {
     let mut mounts = output::table(&["MOUNT", "BACKEND", "DAEMON", "ACCELERATION"]);
     for status in all {
         let by_kernel = status.acceleration.by_kernel.map(|opens| match status.acceleration.not_by_kernel {
@@ -309,13 +337,17 @@ fn show(all: &[Status]) {
         });
         mounts.add_row([&status.mount, &status.backend, &status.pid.to_string(), &acceleration]);
     }
-    say!("{mounts}");
+    writeln!(to, "{mounts}")?;
     for status in all {
-        status.notes.iter().for_each(|note| say!("{}: {note}", status.mount));
+        for note in &status.notes {
+            writeln!(to, "{}: {note}", status.mount)?;
+        }
     }
-    all.iter().for_each(show_processes);
+    for status in all {
+        show_processes(status, to)?;
+    }
     for status in all.iter().filter(|status| !status.operations.is_empty()) {
-        say!();
+        writeln!(to)?;
         let mut operations = output::table(&["THROUGH THE KERNEL", "CALLS", "ERRORS", "MEAN US"]);
         for count in &status.operations {
             operations.add_row([
@@ -325,6 +357,7 @@ fn show(all: &[Status]) {
                 format!("{:.1}", count.mean_us),
             ]);
         }
-        say!("{}\n{operations}", status.mount);
+        writeln!(to, "{}\n{operations}", status.mount)?;
     }
+    Ok(())
 }
