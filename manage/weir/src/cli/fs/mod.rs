@@ -6,7 +6,7 @@ use super::{Failure, Output, output};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::{Read, Write as _};
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, Stdio};
@@ -300,7 +300,10 @@ fn show_processes(status: &Status, to: &mut String) -> std::fmt::Result {
     if let Some(figures) = status.segment.as_ref().filter(|figures| figures.calls > 0) {
         let (caught, calls) = (figures.caught, figures.calls);
         let mount = &status.mount;
-        writeln!(to, "\n{mount}: {caught} of {calls} calls of programs run with --every-call came by a signal")?;
+        writeln!(
+            to,
+            "\n{mount}: {caught} of {calls} calls of programs run with --every-call came by a signal"
+        )?;
     }
     if !accelerated.refused.is_empty() {
         let mut table = output::table(&["NOT ACCELERATED BECAUSE", "PROGRAMS"]);
