@@ -38,6 +38,7 @@ fn log() {
 }
 
 fn main() -> ExitCode {
+    weir_base::contain::end_on_others();
     let arguments = cli::Arguments::parse();
     log();
     if arguments.ends_quietly() {
