@@ -30,8 +30,8 @@ use weir_model::Key;
 pub const DEVICES_FILE: &str = "devices.json";
 /// How often ports that wait are tried again, and namespaces looked at, milliseconds.
 const RETRY_MS: u64 = 1000;
-/// Every so many retries all devices are looked at.
-const AUDIT_RETRIES: u64 = 30;
+/// Every so many retries all devices are looked at: one that somebody deleted is back after so many seconds.
+const AUDIT_RETRIES: u64 = 3;
 
 /// Where a device of ours is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -164,9 +164,13 @@ impl Keeper {
         for netns in namespaces {
             if let Ok(found) = self.namespaces.marked(netns.as_deref()).await {
                 let found: BTreeSet<(String, String)> = found.into_iter().collect();
-                self.ready.retain(|_, ready| {
+                self.ready.retain(|key, ready| {
                     let spec = &ready.spec;
-                    spec.netns != netns || found.contains(&(spec.name.clone(), spec.mark.clone()))
+                    let is_there = spec.netns != netns || found.contains(&(spec.name.clone(), spec.mark.clone()));
+                    if !is_there {
+                        tracing::warn!(port = %key, device = spec.name, "somebody deleted the port's device: it is made anew");
+                    }
+                    is_there
                 });
             }
         }

@@ -109,6 +109,8 @@ pub struct SupervisorConfig {
     pub take_over: &'static str,
     /// Whether a switch of another program, which is found running, is taken over from.
     pub replaces_others: bool,
+    /// A switch that is found running has other settings than these: it is taken over from too, or it is told that it goes on with them.
+    pub other_settings: bool,
     /// Where upgrades are asked for.
     pub upgrade_socket: PathBuf,
     /// Where the switch's descriptors are kept.
@@ -342,15 +344,17 @@ async fn keep_switch(
             Ok(mut running) => {
                 if let How::Child(child) = &running.how {
                     tracing::info!(child = spec.name, pid = child.id(), "started");
-                } else if config.replaces_others
-                    && upgrade::is_other_program(&config.switch_lock, &spec.program)
-                {
-                    tracing::info!(program = %spec.program.display(), "the switch is of another program");
+                } else if let Some(why) = other(config, &spec) {
+                    tracing::info!(program = %spec.program.display(), why, "the switch is taken over from");
                     let mut tried = spec.clone();
                     if let FromSupervisor::Failed(reason) =
                         replace(config, &mut tried, None, &mut running).await
                     {
-                        tracing::error!(reason, "the switch of the other program goes on");
+                        tracing::error!(
+                            reason,
+                            why,
+                            "the switch that runs goes on as it is: stop it, or start the machine anew, for what was set to be in force"
+                        );
                     }
                 }
                 let happened =
@@ -372,6 +376,15 @@ async fn keep_switch(
             return;
         }
     }
+}
+
+/// Why a switch that was found running is to be taken over from, if it is.
+fn other(config: &SupervisorConfig, spec: &ChildSpec) -> Option<&'static str> {
+    if config.other_settings {
+        return Some("it has other settings");
+    }
+    let is_other = config.replaces_others && upgrade::is_other_program(&config.switch_lock, &spec.program);
+    is_other.then_some("it is of another program")
 }
 
 /// Watches a switch until it has ended, or we are to stop. Who takes over meanwhile takes its place.

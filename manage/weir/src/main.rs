@@ -40,6 +40,7 @@ fn log() {
 }
 
 fn main() -> ExitCode {
+    weir_base::contain::end_on_others();
     let arguments = match cli::Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(told) => return told_by_the_reader(&told),

@@ -7,7 +7,7 @@ mod wide;
 
 use crate::PacketError;
 use crate::address::IpAddress;
-use crate::bytes::{get16, put16};
+use crate::bytes::{read, read16, write16};
 use crate::headers::{Fragment, Network, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, Parsed, Transport};
 
 /// Where the checksum is in a TCP header.
@@ -197,7 +197,7 @@ pub fn verify(frame: &[u8], parsed: &Parsed) -> Result<(), PacketError> {
 #[inline]
 pub fn verify_network(frame: &[u8], parsed: &Parsed) -> Result<(), PacketError> {
     parsed.check(frame)?;
-    if parsed.network == Network::Ipv4 && checksum(ipv4_header(frame, parsed)) != 0 {
+    if parsed.network == Network::Ipv4 && checksum(ipv4_header(frame, parsed)?) != 0 {
         return Err(PacketError::Ipv4Checksum);
     }
     Ok(())
@@ -219,10 +219,10 @@ pub fn verify_transport(frame: &[u8], parsed: &Parsed) -> Result<(), PacketError
     if parsed.fragment != Fragment::Whole {
         return Ok(());
     }
-    if parsed.transport == Transport::Udp && get16(frame, parsed.l4_offset + UDP_CHECKSUM_OFFSET) == 0 {
+    if parsed.transport == Transport::Udp && read16(frame, parsed.l4_offset + UDP_CHECKSUM_OFFSET)? == 0 {
         return if parsed.is_v6() { Err(reason) } else { Ok(()) };
     }
-    let covered = &frame[parsed.l4_offset..transport_end(parsed)];
+    let covered = frame.get(parsed.l4_offset..transport_end(parsed)).ok_or(PacketError::FrameMismatch)?;
     if pseudo_header_of(parsed).bytes(covered).finish() == 0 { Ok(()) } else { Err(reason) }
 }
 
@@ -234,9 +234,9 @@ pub fn verify_transport(frame: &[u8], parsed: &Parsed) -> Result<(), PacketError
 pub fn fill_network(frame: &mut [u8], parsed: &Parsed) -> Result<(), PacketError> {
     parsed.check(frame)?;
     if parsed.network == Network::Ipv4 {
-        put16(frame, parsed.l3_offset + 10, 0);
-        let value = checksum(ipv4_header(frame, parsed));
-        put16(frame, parsed.l3_offset + 10, value);
+        write16(frame, parsed.l3_offset + 10, 0)?;
+        let value = checksum(ipv4_header(frame, parsed)?);
+        write16(frame, parsed.l3_offset + 10, value)?;
     }
     Ok(())
 }
@@ -251,11 +251,11 @@ pub fn fill_transport(frame: &mut [u8], parsed: &Parsed) -> Result<(), PacketErr
     let Some(field) = field_offset(parsed).filter(|_| parsed.fragment == Fragment::Whole) else {
         return Ok(());
     };
-    put16(frame, field, 0);
-    let sum = pseudo_header_of(parsed).bytes(&frame[parsed.l4_offset..transport_end(parsed)]);
+    write16(frame, field, 0)?;
+    let covered = frame.get(parsed.l4_offset..transport_end(parsed)).ok_or(PacketError::FrameMismatch)?;
+    let sum = pseudo_header_of(parsed).bytes(covered);
     let icmp = matches!(parsed.transport, Transport::Icmpv4 | Transport::Icmpv6);
-    put16(frame, field, if icmp { sum.finish() } else { sum.finish_transport() });
-    Ok(())
+    write16(frame, field, if icmp { sum.finish() } else { sum.finish_transport() })
 }
 
 /// Writes the partial checksum into a TCP or UDP header, as NEEDS_CSUM wants it.
@@ -268,7 +268,7 @@ pub fn fill_partial(frame: &mut [u8], parsed: &Parsed) -> Result<(), PacketError
     if matches!(parsed.transport, Transport::Tcp | Transport::Udp) {
         let value = pseudo_header_of(parsed).partial();
         if let Some(field) = field_offset(parsed) {
-            put16(frame, field, value);
+            write16(frame, field, value)?;
         }
     }
     Ok(())
@@ -283,15 +283,16 @@ pub fn complete(frame: &mut [u8], start: usize, field: usize, end: usize) -> Res
     if start > field || field + 2 > end || end > frame.len() {
         return Err(PacketError::VirtioChecksum);
     }
-    let value = Sum::ZERO.bytes(&frame[start..end]).finish_transport();
-    put16(frame, field, value);
-    Ok(())
+    let covered = frame.get(start..end).ok_or(PacketError::VirtioChecksum)?;
+    let value = Sum::ZERO.bytes(covered).finish_transport();
+    write16(frame, field, value)
 }
 
 #[inline]
-fn ipv4_header<'a>(frame: &'a [u8], parsed: &Parsed) -> &'a [u8] {
-    let length = usize::from(frame[parsed.l3_offset] & 0x0f) * 4;
-    &frame[parsed.l3_offset..(parsed.l3_offset + length).min(parsed.l4_offset)]
+fn ipv4_header<'a>(frame: &'a [u8], parsed: &Parsed) -> Result<&'a [u8], PacketError> {
+    let [first] = read(frame, parsed.l3_offset)?;
+    let end = (parsed.l3_offset + usize::from(first & 0x0f) * 4).min(parsed.l4_offset);
+    frame.get(parsed.l3_offset..end).ok_or(PacketError::FrameMismatch)
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ reasons! {
     FragmentTiny, "fragment_tiny", "fragment at offset 8 would overwrite the TCP header (RFC 1858)";
     TcpTruncated, "tcp_truncated", "packet ends inside the TCP header";
     TcpDataOffset, "tcp_data_offset", "TCP data offset is below 20 bytes";
+    TcpFlags, "tcp_flags", "TCP flags that no segment of a connection has: none of SYN, ACK and RST, or a SYN with FIN or RST";
     TcpChecksum, "tcp_checksum", "TCP checksum is wrong";
     UdpTruncated, "udp_truncated", "packet ends inside the UDP header";
     UdpLengthShort, "udp_length_short", "UDP length is below 8 bytes";
@@ -78,6 +79,7 @@ reasons! {
     VirtioGsoChecksum, "virtio_gso_checksum", "a segmentation request without NEEDS_CSUM";
     VirtioGsoFlags, "virtio_gso_flags", "a segmentation request on a SYN or RST";
     VirtioHeaderLength, "virtio_header_length", "hdr_len is beyond the frame, or the headers exceed 256 bytes";
+    TtlZero, "ttl_zero", "TTL or hop limit is zero already";
     TtlExpired, "ttl_expired", "TTL or hop limit would become zero";
     NotAnswerable, "not_answerable", "no error or answer may be sent for this packet (RFC 1122, RFC 4443)";
     NotTranslatable, "not_translatable", "packet cannot be rewritten this way: address families differ or no port field";

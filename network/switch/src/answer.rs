@@ -199,7 +199,7 @@ pub fn may_speak_for(network: &Network, port: &Port, source: IpAddr) -> bool {
         || (!network.local.contains_key(&source)
             && !network.virtuals.contains_key(&source)
             && !network.is_router(source)
-            && network.routes.leads_to(source, &port.entry.addresses))
+            && network.leads_to(source, &port.entry.addresses))
 }
 
 /// Neighbour discovery from a port.

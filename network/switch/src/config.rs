@@ -2,11 +2,15 @@
 
 use crate::flow::{FLOWS_LIMIT, FLOWS_MAX};
 use crate::ports::vhost::ring::BATCH_MAX;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use weir_model::Label;
 use weir_model::event::Role;
+
+/// A range of addresses in the settings.
+pub type Net = IpNet;
 
 /// Settings of a switch. Unknown fields are an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +41,10 @@ pub struct SwitchConfig {
     /// The way outside, at a gateway.
     #[serde(default)]
     pub external: Option<ExternalConfig>,
+    /// Where other switches are on the underlay. What comes encapsulated from elsewhere is dropped, whatever its format; empty: the
+    /// token of Geneve decides, and of VXLAN what is known of the network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub underlay_from: Vec<IpNet>,
     /// The engine.
     #[serde(default)]
     pub engine: EngineConfig,
@@ -75,6 +83,13 @@ pub struct ExternalConfig {
     /// Last port or ICMP identifier to use.
     #[serde(default = "last_port")]
     pub last_port: u16,
+    /// Destinations that no tenant reaches through this gateway, besides the switches that it knows and what is no host's: the
+    /// controllers and this machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guarded: Vec<IpNet>,
+    /// Of all those, the ones that tenants may reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reachable: Vec<IpNet>,
 }
 
 /// Settings of the engine.

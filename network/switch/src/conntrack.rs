@@ -38,6 +38,7 @@ use crate::flow::{CounterIndex, FlowUse, PortIndex};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use weir_packet::IpAddress;
 use weir_packet::key::FlowKey;
 
 pub use carried::{CHANGED_MAX, CarriedConnection, Changes};
@@ -52,6 +53,9 @@ pub const CONNECTIONS_MAX: usize = 1 << 20;
 pub const CHANGES_MAX: usize = 1 << 16;
 /// How long a flow of a connection stays in the flow table without a packet.
 pub const FLOW_IDLE_MS: u32 = 15_000;
+/// The part of the translated ports towards one destination that an endpoint, and that a network may have.
+const ENDPOINT_PORTS_PART: usize = 4;
+const NETWORK_PORTS_PART: usize = 2;
 /// A tick looks at one of so many parts of the table.
 const SWEEP_PARTS: usize = 8;
 
@@ -175,6 +179,8 @@ pub struct Connections {
     by_key: HashMap<FlowKey, u32, Hasher>,
     by_inbound: HashMap<FlowKey, u32, Hasher>,
     shares: HashMap<Owner, Share, Hasher>,
+    /// Translated connections of an owner towards one destination.
+    towards: HashMap<(Owner, Towards), u32, Hasher>,
     sweep: usize,
     changes: Vec<ConnectionRecord>,
     overflowed: bool,
@@ -182,6 +188,13 @@ pub struct Connections {
     changed: Option<carried::Changed>,
     /// Counters.
     pub counters: ConnectionCounters,
+}
+
+/// A destination, towards which a translated port is taken: address, port and protocol.
+type Towards = (IpAddress, u16, u8);
+
+fn towards(key: &FlowKey) -> Towards {
+    (key.destination, key.destination_port, key.protocol)
 }
 
 /// A flow key without what does not name the connection.
@@ -201,6 +214,7 @@ impl Connections {
             by_key: HashMap::default(),
             by_inbound: HashMap::default(),
             shares: HashMap::default(),
+            towards: HashMap::default(),
             sweep: 0,
             changes: Vec::new(),
             overflowed: false,
@@ -220,6 +234,7 @@ impl Connections {
         self.slots.len() * size_of::<Slot>()
             + self.by_key.allocation_size()
             + self.by_inbound.allocation_size()
+            + self.towards.allocation_size()
             + queued * size_of::<ConnectionId>()
             + self.free.capacity() * size_of::<u32>()
     }
@@ -256,6 +271,19 @@ impl Connections {
     /// The translated connection of a reply: from outside (`key.zone` is zero), or from a member of a virtual address.
     pub fn find_inbound(&self, key: &FlowKey) -> Option<ConnectionId> {
         self.by_inbound.get(key).map(|&slot| self.id(slot))
+    }
+
+    /// Most translated ports that an owner, or whom it is charged along with, has towards the destination of a key, as parts of what each
+    /// may have: the endpoint a quarter of `ports`, its network half of them.
+    pub fn has_ports_left(&self, owner: Owner, key: &FlowKey, ports: usize) -> bool {
+        owner.chain().all(|owner| {
+            let share = match owner {
+                Owner::Network(_) => ports / NETWORK_PORTS_PART,
+                Owner::Port(_) | Owner::Address(..) => ports / ENDPOINT_PORTS_PART,
+            };
+            let count = self.towards.get(&(owner, towards(key))).copied().unwrap_or_default();
+            (count as usize) < share.max(1)
+        })
     }
 
     /// All, in no order that means anything.
@@ -312,6 +340,9 @@ impl Connections {
         self.by_key.insert(connection.key, slot);
         if let Some(binding) = &connection.binding {
             self.by_inbound.insert(binding.inbound, slot);
+            for owner in owner.chain() {
+                *self.towards.entry((owner, towards(&connection.key))).or_default() += 1;
+            }
         }
         let id = self.id(slot);
         for owner in owner.chain() {
@@ -352,6 +383,15 @@ impl Connections {
         self.by_key.remove(&connection.key);
         if let Some(binding) = &connection.binding {
             self.by_inbound.remove(&binding.inbound);
+            for owner in connection.owner.chain() {
+                let place = (owner, towards(&connection.key));
+                if let Some(count) = self.towards.get_mut(&place) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.towards.remove(&place);
+                    }
+                }
+            }
         }
         for owner in connection.owner.chain() {
             if let Some(share) = self.shares.get_mut(&owner) {
@@ -459,7 +499,13 @@ impl Connections {
     /// Tells the journal of a connection that must survive.
     fn record(&mut self, id: ConnectionId) {
         let Some(connection) = self.get_mut(id) else { return };
-        if connection.binding.is_some() || connection.state != State::Opening || connection.recorded {
+        // A revoked one that never was answered kept nobody out, and must not after a crash.
+        let lived = match connection.state {
+            State::Opening => false,
+            State::Revoked => connection.is_answered(),
+            State::Open | State::HalfClosed | State::Closed => true,
+        };
+        if connection.binding.is_some() || lived || connection.recorded {
             connection.recorded = true;
             let record = ConnectionRecord::open(connection);
             self.change(record);

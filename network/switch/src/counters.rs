@@ -68,7 +68,9 @@ reasons! {
     ToRouter, "to-router", "the router does not offer this";
     NoPolicy, "no-policy", "the network has no policy in force, so nothing may pass";
     NatProtocol, "nat-protocol", "the protocol has no ports to translate";
+    NatShare, "nat-share", "the endpoint or its network has its share of the translated ports towards this destination";
     NatExhausted, "nat-exhausted", "no translated port is free towards this destination";
+    Guarded, "guarded", "the destination is a switch, a controller or this machine, or no host's: no tenant reaches it from here";
     NoExternalAccess, "no-external-access", "the network may not reach the outside";
     NoRoute, "no-route", "no subnet, route or outside has this destination";
     NoGateway, "no-gateway", "no gateway is known";
@@ -79,6 +81,7 @@ reasons! {
     TooBig, "too-big", "larger than the way allows";
     TtlExpired, "ttl-expired", "TTL or hop limit is used up";
     IcmpUnrelated, "icmp-unrelated", "an ICMP error about no connection";
+    IcmpForbidden, "icmp-forbidden", "a redirect, a source quench or a router advertisement, which only a network's router sends";
     IcmpLimited, "icmp-limited", "an ICMP answer was due, but too many were sent";
     FragmentEarly, "fragment-early", "a later fragment whose first one was not seen, did not pass, or is too long ago";
     FragmentOverlap, "fragment-overlap", "a fragment that overlaps or contradicts another of its datagram";

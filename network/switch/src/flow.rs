@@ -9,6 +9,7 @@ use weir_model::packet_in::PacketIn;
 use weir_model::resource::{AttachmentKind, Encapsulation};
 use weir_model::update::Refusal;
 use weir_model::{MacAddr, Update};
+use weir_packet::encap::Half;
 use weir_packet::key::FlowKey;
 
 /// Number of a port of this switch: dense, given by the resolver, reused after the port is gone
@@ -39,6 +40,8 @@ pub enum Ingress {
         token: Option<u64>,
         /// Format of the outer headers.
         format: Encapsulation,
+        /// What the sender's half of the firewall decided.
+        half: Half,
     },
     /// From outside, at a gateway.
     External,
@@ -86,6 +89,8 @@ pub enum Hop {
         format: Encapsulation,
         /// Security token, with Geneve.
         token: u64,
+        /// What this half of the firewall decided, with Geneve.
+        half: Half,
         /// Whether the receiver is a gateway that stands in for a location: usage is reported then.
         by_gateway: bool,
     },
@@ -174,8 +179,8 @@ pub enum About {
 pub struct Resolution {
     /// Flows to add, whatever the outcome; a flow that has the key already is replaced. With
     /// [`Outcome::Reinject`] both directions of a connection, before the frame is put back. The
-    /// ingress tells which zone the key gets: its own `zone` is not looked at. Sender, network and
-    /// format must be part of the zone of the underlay, for the token is checked on a miss only.
+    /// ingress tells which zone the key gets: its own `zone` is not looked at. Sender, network, format and the
+    /// sender's decision must be part of the zone of the underlay, for the token is checked on a miss only.
     pub install: Vec<(Ingress, FlowKey, Action)>,
     /// What becomes of the frame.
     pub outcome: Outcome,

@@ -4,7 +4,8 @@
 //! one address serves as many connections to each destination as it has ports. An endpoint keeps to one
 //! outside address. The source port is kept when it is in the range and free.
 //!
-//! Limits: [`PROBES_MAX`] ports are tried on each address; when none is free the packet is dropped as
+//! Towards one destination an endpoint may have a quarter of the ports and a network half of them (`nat-share`), so that nobody takes
+//! all. Limits: [`PROBES_MAX`] ports are tried on each address; when none is free the packet is dropped as
 //! `nat-exhausted`. TCP, UDP and ICMP echo are translated, nothing else.
 
 use crate::conntrack::{Binding, Connections};
@@ -51,6 +52,12 @@ impl NatPool {
         } else {
             self.v6.iter().copied().map(IpAddr::V6).collect()
         }
+    }
+
+    /// Ports of all addresses of a family: how many connections to one destination there can be.
+    pub fn ports_of(&self, v4: bool) -> usize {
+        let addresses = if v4 { self.v4.len() } else { self.v6.len() };
+        addresses * (usize::from(self.ports.end() - self.ports.start()) + 1)
     }
 
     /// A free binding for a connection that `key` (zone: the network) opens; `None` when all that were

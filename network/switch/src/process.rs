@@ -25,6 +25,7 @@ use given::{Given, Outside, adopt_outside, open_numbers, outside_port, wait_for_
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -42,6 +43,8 @@ const LOCK_FILE: &str = "switch.lock";
 const CHECKPOINT_FILE: &str = "switch.checkpoint";
 /// Name of the journal of connections in the state directory.
 const CONNECTIONS_FILE: &str = "switch.connections";
+/// Name of the file in the run directory with the settings of the switch that runs.
+const SETTINGS_FILE: &str = "switch.settings.json";
 /// File of the numbers of the switch's events.
 const NUMBERS_FILE: &str = "switch.numbers";
 /// How many of them are reserved with one durable write: an hour of usage reports.
@@ -106,6 +109,27 @@ fn system(doing: &'static str) -> impl FnOnce(io::Error) -> SwitchError {
 
 fn file_error(what: &'static str, path: &Path, reason: impl ToString) -> SwitchError {
     SwitchError::File { what, path: path.to_path_buf(), reason: reason.to_string() }
+}
+
+/// Writes down the settings that this process runs with, for a supervisor that finds it running.
+fn write_settings(config: &SwitchConfig) {
+    let path = config.run_dir.join(SETTINGS_FILE);
+    let written = serde_json::to_vec_pretty(config).map_err(io::Error::other).and_then(|text| {
+        let aside = path.with_extension("new");
+        // What a process left there that died is not followed, if it is a link.
+        let _ = std::fs::remove_file(&aside);
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+        io::Write::write_all(&mut file, &text)?;
+        std::fs::rename(&aside, &path)
+    });
+    if let Err(error) = written {
+        tracing::warn!(path = %path.display(), %error, "a supervisor cannot tell which settings this switch has");
+    }
+}
+
+/// The settings that the switch of a run directory runs with, if it has written them down.
+pub fn running_settings(run_dir: &Path) -> Option<SwitchConfig> {
+    serde_json::from_slice(&std::fs::read(run_dir.join(SETTINGS_FILE)).ok()?).ok()
 }
 
 /// Secrets and keys of a switch.
@@ -213,7 +237,9 @@ impl Switch {
             found,
             outside.as_ref().map(|outside| (outside.name.clone(), Arc::clone(&outside.device))),
         );
-        running.run(slow, outside)?.keep()
+        let switch = running.run(slow, outside)?.keep()?;
+        write_settings(config);
+        Ok(switch)
     }
 
     /// Takes over from the process that serves, or starts when none does (row A30). `serving` is called when this one
@@ -314,7 +340,9 @@ impl Switch {
         {
             tracing::error!(%error, "the outside is as the other process left it");
         }
-        Ok((switch.keep()?, engine))
+        let switch = switch.keep()?;
+        write_settings(config);
+        Ok((switch, engine))
     }
 
     /// The blackout: the other process serves no more. After an error it goes on.

@@ -46,17 +46,24 @@ use crate::flow::{
 };
 use crate::nat::{NatPool, inbound_key};
 use crate::tables::{Role, Tables};
+use ipnet::IpNet;
 use std::net::IpAddr;
 use weir_model::local::{ConnectionStatus, PortName, PortStatus};
 use weir_model::update::Refusal;
 use weir_model::{Key, Label, Update};
-use weir_packet::Parsed;
+use weir_packet::headers::tcp_flags;
 use weir_packet::key::FlowKey;
+use weir_packet::{PacketError, Parsed, Transport};
 use weir_trust::token::TokenKey;
 
 pub(crate) use decision::{Arrival, Cause, Decision, Observer, Step};
 use decision::{Budget, Install, Path};
 pub(crate) use perform::perform;
+
+const SOURCE_QUENCH: u8 = 4;
+const REDIRECT: u8 = 5;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const REDIRECT_V6: u8 = 137;
 
 /// How often an endpoint with IPv6 is told of its router without asking, milliseconds.
 pub const ADVERTISEMENT_INTERVAL_MS: u64 = 600_000;
@@ -76,6 +83,12 @@ pub struct ResolverConfig {
     pub nat: NatPool,
     /// MTU of the outside, bytes.
     pub external_mtu: u16,
+    /// Destinations outside that no tenant reaches, besides those of [`crate::tables::Tables::is_underlay`].
+    pub guarded: Vec<IpNet>,
+    /// Of all those, the ones that tenants may reach.
+    pub reachable: Vec<IpNet>,
+    /// Where other switches are; empty: anywhere.
+    pub underlay_from: Vec<IpNet>,
     /// Limits of the connection table.
     pub limits: Limits,
 }
@@ -90,6 +103,9 @@ impl ResolverConfig {
             token_key,
             nat: NatPool::none(),
             external_mtu: 1500,
+            guarded: Vec::new(),
+            reachable: Vec::new(),
+            underlay_from: Vec::new(),
             limits: Limits::default(),
         }
     }
@@ -338,6 +354,13 @@ impl TableResolver {
         if at.key.is_fragment() {
             return Decision::drop_packet(Reason::FragmentEarly);
         }
+        if let Some(cause) = odd(at) {
+            observer.note("parse", || match cause {
+                Cause::Malformed(error) => error.to_string(),
+                _ => Reason::IcmpForbidden.text().to_string(),
+            });
+            return Decision::Drop { cause, install: Install::Nothing, revoke: None };
+        }
         let result = match *at.ingress {
             Ingress::Port(index) => {
                 let Some(port) = self.tables.port(index) else {
@@ -366,12 +389,12 @@ impl TableResolver {
             }
         };
         let decision = result.unwrap_or_else(|decision| decision);
-        self.within_budget(at, decision)
+        self.within_budget(at, decision, observer)
     }
 
-    /// An ICMP error for which there is no budget is a drop.
-    fn within_budget(&self, at: &Arrival<'_>, decision: Decision) -> Decision {
-        let Decision::Answer { budget, install, .. } = decision else { return decision };
+    /// An ICMP error for which there is no budget is a drop, for the reason that it was to tell.
+    fn within_budget<O: Observer>(&self, at: &Arrival<'_>, decision: Decision, observer: &mut O) -> Decision {
+        let Decision::Answer { budget, install, cause, .. } = decision else { return decision };
         let bucket = match budget {
             Budget::Free => return decision,
             Budget::Port(index) => self.tables.port(index).map(|port| &port.bucket),
@@ -381,7 +404,8 @@ impl TableResolver {
         if bucket.is_some_and(|bucket| bucket.has(at.now_ms)) {
             return decision;
         }
-        let cause = Cause::Reason(Reason::IcmpLimited);
+        observer.note("answer", || Reason::IcmpLimited.text().to_string());
+        let cause = cause.unwrap_or(Cause::Reason(Reason::IcmpLimited));
         // The reason is this packet's alone, so the flow is not made of it.
         debug_assert!(install != Install::Denied);
         Decision::Drop { cause, install: Install::Nothing, revoke: None }
@@ -438,6 +462,31 @@ impl TableResolver {
             self.end_balanced(vni.0, address);
         }
     }
+}
+
+/// Why a packet is refused that no honest sender makes, if it is one.
+fn odd(at: &Arrival<'_>) -> Option<Cause> {
+    let parsed = at.parsed;
+    if !parsed.is_ip() {
+        return None;
+    }
+    let malformed = |error| Some(Cause::Malformed(error));
+    if parsed.ttl == 0 {
+        return malformed(PacketError::TtlZero);
+    }
+    if parsed.transport == Transport::Tcp && tcp_flags::is_odd(parsed.tcp_flags) {
+        return malformed(PacketError::TcpFlags);
+    }
+    if let Err(error) = weir_packet::checksum::verify_network(at.frame, parsed) {
+        return malformed(error);
+    }
+    // Who sends them has others' traffic go elsewhere, or stand still (RFC 6633).
+    let forbidden = match parsed.transport {
+        Transport::Icmpv4 => matches!(parsed.icmp_type, SOURCE_QUENCH | REDIRECT),
+        Transport::Icmpv6 => matches!(parsed.icmp_type, ROUTER_ADVERTISEMENT | REDIRECT_V6),
+        _ => false,
+    };
+    forbidden.then_some(Cause::Reason(Reason::IcmpForbidden))
 }
 
 /// The key of a frame. It is made anew, for what is installed must be what the frame says; only what a later fragment

@@ -112,6 +112,8 @@ pub struct Tables {
     gateways: Vec<GatewayEntry>,
     routes: usize,
     locations: usize,
+    /// Where locations are: how many are at an underlay address, over all networks.
+    underlays: HashMap<IpAddr, u32, Hasher>,
     members: usize,
     turns: usize,
 }
@@ -128,6 +130,7 @@ impl Tables {
             gateways: Vec::new(),
             routes: 0,
             locations: 0,
+            underlays: HashMap::default(),
             members: 0,
             turns: 0,
         }
@@ -180,6 +183,12 @@ impl Tables {
         self.locations
     }
 
+    /// Whether an address of the underlay is that of a gateway, or of a host of any domain that is known here.
+    pub fn is_underlay(&self, address: IpAddr) -> bool {
+        self.underlays.contains_key(&address)
+            || self.gateways.iter().any(|gateway| gateway.underlay == address)
+    }
+
     /// How many turns of virtual addresses are in force.
     pub fn turns(&self) -> usize {
         self.turns
@@ -207,7 +216,7 @@ impl Tables {
         match self.place(network, address) {
             Some(Place::Port(index)) => Some(index),
             Some(Place::Host(_)) => None,
-            None => match network.routes.find(address)?.1.hop {
+            None => match network.route_of(address)?.1.hop {
                 RouteHop::Address(hop) => network.local.get(&hop).copied(),
                 _ => None,
             },

@@ -30,6 +30,7 @@ use weir_model::resource::{
     Action as RuleAction, DhcpOptions, Direction, Encapsulation, Peer, PortRange, PortState, Protocol,
 };
 use weir_model::{Change, Entry, Key, Label, MacAddr, Update, Version};
+use weir_packet::encap::Half;
 use weir_packet::headers::tcp_flags;
 use weir_packet::key::FlowKey;
 use weir_packet::outer::OuterHeader;
@@ -388,6 +389,7 @@ pub(crate) enum Event {
         receiver: IpAddr,
         vni: u32,
         token: u64,
+        half: Half,
         by_gateway: bool,
         frame: Vec<u8>,
     },
@@ -423,14 +425,14 @@ impl Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Zone {
     Port(PortIndex),
-    Underlay(IpAddr, u32, Encapsulation),
+    Underlay(IpAddr, u32, Encapsulation, Half),
     External,
 }
 
 pub(crate) fn zone(ingress: &Ingress) -> Zone {
     match *ingress {
         Ingress::Port(port) => Zone::Port(port),
-        Ingress::Underlay { sender, vni, format, .. } => Zone::Underlay(sender, vni, format),
+        Ingress::Underlay { sender, vni, format, half, .. } => Zone::Underlay(sender, vni, format, half),
         Ingress::External => Zone::External,
     }
 }
@@ -476,7 +478,7 @@ impl Switch {
         let ports = &self.ports;
         let network_of = |zone: &Zone, action: &Action| match (zone, &action.hop) {
             (Zone::Port(port), _) => ports.get(port).copied(),
-            (Zone::Underlay(_, vni, _), _) => Some(*vni),
+            (Zone::Underlay(_, vni, ..), _) => Some(*vni),
             (_, Hop::Underlay { vni, .. }) => Some(*vni),
             (_, Hop::Port(port)) => ports.get(port).copied(),
             _ => None,
@@ -510,9 +512,14 @@ impl Switch {
 
     /// Takes a frame from another switch, with its right token.
     pub(crate) fn at_underlay(&mut self, sender: &str, vni: u32, frame: &[u8]) -> Event {
+        self.at_underlay_with(sender, vni, Half::Unsaid, frame)
+    }
+
+    /// The same, with what the sender's half decided.
+    pub(crate) fn at_underlay_with(&mut self, sender: &str, vni: u32, half: Half, frame: &[u8]) -> Event {
         let token = Some(TokenKey::new(SECRET).token(vni, ip(sender)));
-        let ingress = Ingress::Underlay { sender: ip(sender), vni, token, format: Encapsulation::Geneve };
-        self.take(&ingress, frame)
+        let (sender, format) = (ip(sender), Encapsulation::Geneve);
+        self.take(&Ingress::Underlay { sender, vni, token, format, half }, frame)
     }
 
     /// Takes a frame through the flow table, and through the resolver on a miss.
@@ -569,8 +576,9 @@ impl Switch {
     fn hop(&mut self, hop: &Hop, frame: Vec<u8>) -> Event {
         match hop {
             Hop::Port(port) => Event::Delivered(*port, frame),
-            Hop::Underlay { receiver, vni, token, by_gateway, .. } => {
-                Event::Sent { receiver: *receiver, vni: *vni, token: *token, by_gateway: *by_gateway, frame }
+            Hop::Underlay { receiver, vni, token, half, by_gateway, .. } => {
+                let (receiver, vni, token) = (*receiver, *vni, *token);
+                Event::Sent { receiver, vni, token, half: *half, by_gateway: *by_gateway, frame }
             }
             Hop::External => Event::External(frame),
             Hop::Drop => panic!("a frame cannot be sent nowhere"),
@@ -649,6 +657,7 @@ pub(crate) fn shared() -> Arc<Shared> {
         slow_wake: wakeup(),
         start: Instant::now(),
         stop: std::sync::atomic::AtomicBool::new(false),
+        mark: crate::mark::Mark::none(),
     })
 }
 

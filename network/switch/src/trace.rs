@@ -9,6 +9,7 @@ use weir_model::local::{TraceFrom, TraceReport, TraceStep, TraceVerdict};
 use weir_model::signed::SignedHeader;
 use weir_model::{Key, Version};
 use weir_packet::Fragment;
+use weir_packet::encap::Half;
 use weir_packet::key::FlowKey;
 
 /// Who signed what is in force: the gate knows.
@@ -61,7 +62,13 @@ impl TableResolver {
                 let network =
                     network.ok_or_else(|| format!("{} has no network {vni} in force", self.config.name))?;
                 let token = Some(self.config.token_key.token(*vni, *sender));
-                Ok(Ingress::Underlay { sender: *sender, vni: *vni, token, format: network.encapsulation })
+                Ok(Ingress::Underlay {
+                    sender: *sender,
+                    vni: *vni,
+                    token,
+                    format: network.encapsulation,
+                    half: Half::Unsaid,
+                })
             }
             TraceFrom::External => Ok(Ingress::External),
         }

@@ -12,6 +12,10 @@ use weir_model::MacAddr;
 /// Bytes before the options: the BOOTP header and the magic cookie.
 const FIXED_BYTES: usize = 240;
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
+/// The fields that may hold options when option overload says so.
+const SERVER_NAME: std::ops::Range<usize> = 44..108;
+const BOOT_FILE: std::ops::Range<usize> = 108..236;
+const OVERLOAD: u8 = 52;
 /// Smallest message that old relays and clients take, bytes.
 const MESSAGE_BYTES_MIN: usize = 300;
 /// Largest IP datagram that every client takes, bytes.
@@ -80,9 +84,21 @@ fn decode(payload: &[u8]) -> Result<Message, NoAnswer> {
         return Err(NoAnswer::Malformed("no DHCP cookie"));
     }
     let mut wanted = payload[..FIXED_BYTES].to_vec();
-    // The server's name and the boot file mean nothing in a request.
+    // The server's name and the boot file mean nothing in a request, but for options in them (RFC 2131 §4.1).
     wanted[44..236].fill(0);
-    wanted.extend(wanted_options(options)?);
+    let (mut found, mut seen) = (Vec::new(), Vec::new());
+    let overload = wanted_options(options, &mut found, &mut seen)?;
+    if !(0..=3).contains(&overload) {
+        return Err(NoAnswer::Malformed("option overload of a kind that there is not"));
+    }
+    // In this order.
+    for (bit, place) in [(1, BOOT_FILE), (2, SERVER_NAME)] {
+        if overload & bit != 0 && wanted_options(&payload[place], &mut found, &mut seen)? != 0 {
+            return Err(NoAnswer::Malformed("option overload inside of what is overloaded"));
+        }
+    }
+    wanted.extend(found);
+    wanted.push(255);
     let message =
         Message::decode(&mut Decoder::new(&wanted)).map_err(|_| NoAnswer::Malformed("cannot be decoded"))?;
     if message.giaddr() != Ipv4Addr::UNSPECIFIED {
@@ -91,15 +107,18 @@ fn decode(payload: &[u8]) -> Result<Message, NoAnswer> {
     Ok(message)
 }
 
-/// The options that an answer depends on, and the end option. All options must be whole.
-fn wanted_options(mut options: &[u8]) -> Result<Vec<u8>, NoAnswer> {
-    let mut wanted = Vec::new();
-    let mut seen = Vec::new();
+/// Adds the options that an answer depends on to `wanted`; returns the value of option overload, 0 without. All options must be whole
+/// and end.
+fn wanted_options(mut options: &[u8], wanted: &mut Vec<u8>, seen: &mut Vec<u8>) -> Result<u8, NoAnswer> {
+    let mut overload = 0;
     loop {
         match options {
-            [255, ..] => {
-                wanted.push(255);
-                return Ok(wanted);
+            [255, ..] => return Ok(overload),
+            [OVERLOAD, 1, value, rest @ ..] => {
+                if *value == 0 || overload != 0 {
+                    return Err(NoAnswer::Malformed("option overload twice, or of nothing"));
+                }
+                (overload, options) = (*value, rest);
             }
             [0, rest @ ..] => options = rest,
             [code, length, rest @ ..] if rest.len() >= usize::from(*length) => {

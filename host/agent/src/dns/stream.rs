@@ -6,7 +6,8 @@
 //!
 //! Invariants
 //! - Bounded: [`CONNECTIONS_MAX`] connections in all and [`CONNECTIONS_PER_STACK_MAX`] of an endpoint with
-//!   one address of its router; more are refused with a reset. [`PIPELINE_MAX`] queries of one connection are
+//!   one address of its router; for one more the one makes room that was idle longest, if for [`YIELDS_MS`], else it is refused
+//!   with a reset. [`PIPELINE_MAX`] queries of one connection are
 //!   out at once: beyond that, and while [`UNSENT_BYTES_MAX`] bytes of answers wait, its window closes.
 //! - A connection is closed [`IDLE_MS`] after its last whole query or answer, however many bytes trickle in.
 //! - An endpoint that leaves answers unacknowledged for [`UNACKED_MS`] is forgotten.
@@ -40,6 +41,8 @@ pub const PIPELINE_MAX: usize = 8;
 pub const UNSENT_BYTES_MAX: usize = 64 * 1024;
 /// A connection without a whole query or answer for so long is closed, milliseconds.
 pub const IDLE_MS: u64 = 10_000;
+/// A connection without anything under way makes room for another of its endpoint when it was idle for so long, milliseconds.
+pub const YIELDS_MS: u64 = 1_000;
 /// An endpoint that says nothing at all for so long is forgotten, milliseconds; longer than [`IDLE_MS`], so that who
 /// is only idle is told.
 pub const UNACKED_MS: u64 = 15_000;
@@ -91,6 +94,8 @@ struct Stack {
     sockets: SocketSet<'static>,
     listener: Option<SocketHandle>,
     connections: Vec<Connection>,
+    /// Sockets of connections that made room and have yet to say so.
+    yielded: Vec<SocketHandle>,
 }
 
 /// The connections of all endpoints of a host.
@@ -167,9 +172,9 @@ impl Streams {
         let before = stack.connections.len();
         let others = self.connections - before;
         loop {
-            stack.listen(others + stack.connections.len() < CONNECTIONS_MAX);
+            stack.listen(others + stack.connections.len() < CONNECTIONS_MAX, now_ms);
             stack.interface.poll(at(now_ms), &mut stack.device, &mut stack.sockets);
-            let accepted = stack.accept(&mut self.next, now_ms);
+            let accepted = stack.accept(metrics, &mut self.next, now_ms);
             metrics.dns_tcp_accepted.add(u64::from(accepted));
             let moved = stack.move_bytes(metrics, now_ms, &mut turn);
             if stack.device.is_full() || !accepted && !moved && stack.device.is_empty() {
@@ -203,12 +208,25 @@ impl Stack {
             assert!(pushed.is_ok(), "an interface has room for one address");
         });
         let sockets = SocketSet::new(Vec::new());
-        Stack { name, port, device, interface, sockets, listener: None, connections: Vec::new() }
+        let (connections, yielded) = (Vec::new(), Vec::new());
+        Stack { name, port, device, interface, sockets, listener: None, connections, yielded }
     }
 
-    /// Has a socket that listens, unless there are connections enough.
-    fn listen(&mut self, room: bool) {
-        let room = room && self.connections.len() < CONNECTIONS_PER_STACK_MAX;
+    /// The connection that has been idle longest, of those that make room for another.
+    fn idlest(&self, now_ms: u64) -> Option<usize> {
+        let quiet = self.connections.iter().enumerate().filter(|(_, one)| {
+            one.closing_ms.is_none()
+                && one.open == 0
+                && one.unsent.is_empty()
+                && now_ms.saturating_sub(one.active_ms) >= YIELDS_MS
+        });
+        quiet.min_by_key(|(_, one)| one.active_ms).map(|(place, _)| place)
+    }
+
+    /// Has a socket that listens, unless there are connections enough and none of them makes room.
+    fn listen(&mut self, room: bool, now_ms: u64) {
+        let full = self.connections.len() >= CONNECTIONS_PER_STACK_MAX;
+        let room = if full { self.idlest(now_ms).is_some() } else { room };
         match self.listener {
             None if room => {
                 let buffer = |bytes| SocketBuffer::new(vec![0; bytes]);
@@ -230,9 +248,18 @@ impl Stack {
     }
 
     /// Makes a connection of a listener that somebody has called.
-    fn accept(&mut self, next: &mut u64, now_ms: u64) -> bool {
+    fn accept(&mut self, metrics: &Metrics, next: &mut u64, now_ms: u64) -> bool {
         let called = |handle: &SocketHandle| self.sockets.get::<Socket<'_>>(*handle).state() != State::Listen;
         let Some(handle) = self.listener.take_if(|handle| called(handle)) else { return false };
+        if self.connections.len() >= CONNECTIONS_PER_STACK_MAX
+            && let Some(place) = self.idlest(now_ms)
+        {
+            let old = self.connections.swap_remove(place);
+            metrics.dns_tcp_idle.count();
+            // It is told as whoever asks for too much is; its socket goes with the next poll.
+            self.sockets.get_mut::<Socket<'_>>(old.handle).abort();
+            self.yielded.push(old.handle);
+        }
         *next += 1;
         self.connections.push(Connection {
             number: *next,
@@ -263,6 +290,9 @@ impl Stack {
 
     fn remove_closed(&mut self) {
         let sockets = &mut self.sockets;
+        for handle in self.yielded.drain(..) {
+            sockets.remove(handle);
+        }
         self.connections.retain(|connection| {
             let state = sockets.get::<Socket<'_>>(connection.handle).state();
             // A socket in TIME-WAIT has said everything: keeping it would only keep a place.

@@ -52,6 +52,7 @@ impl Scene {
             stop_switch,
             take_over: "--take-over",
             replaces_others: false,
+            other_settings: false,
             upgrade_socket: directory.path().join(upgrade::SUPERVISOR_SOCKET),
             store_socket: directory.path().join("store.sock"),
             backoff_min_ms: 10,
@@ -307,6 +308,25 @@ async fn a_switch_of_another_program_is_taken_over_from() {
     // It runs 'flock', and 'sh' is what is started.
     assert!(alive(first) && upgrade::is_other_program(&scene.config.switch_lock, Path::new("/bin/sh")));
     scene.config.replaces_others = true;
+    scene.config.stop_switch = true;
+    let (stop, task) = scene.start();
+    until("another one runs", || scene.pids("switches").len() == 2 && !alive(first)).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    assert!(!alive(scene.pids("switches")[1]));
+}
+
+#[tokio::test]
+async fn a_switch_with_other_settings_is_taken_over_from() {
+    let mut scene = Scene::new(false);
+    takes_over(&mut scene, "true");
+    let (stop, task) = scene.start();
+    until("the switch runs", || holder(&scene.config.switch_lock).is_some()).await;
+    stop.send(true).unwrap();
+    task.await.unwrap();
+    let first = scene.pids("switches")[0];
+    assert!(alive(first));
+    scene.config.other_settings = true;
     scene.config.stop_switch = true;
     let (stop, task) = scene.start();
     until("another one runs", || scene.pids("switches").len() == 2 && !alive(first)).await;

@@ -122,6 +122,13 @@ fn read_frame(path: &PathBuf, number: usize) -> Result<String, Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Input(format!("{}: {error}", path.display()));
     let file = File::open(path).map_err(Failure::io(path.display().to_string()))?;
     let mut reader = PcapReader::new(file).map_err(|error| wrong(&error))?;
+    let kind = reader.header().datalink;
+    if kind != DataLink::ETHERNET {
+        let text = format!(
+            "its frames are of the kind {kind:?}, and a trace takes Ethernet frames: capture on one device, not on 'any'"
+        );
+        return Err(wrong(&text));
+    }
     let mut seen = 0;
     // Frames that were cut are told by a reader that checks as faults of the file.
     while let Some(packet) = reader.next_raw_packet() {

@@ -26,7 +26,7 @@ use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::join::{IDENTITY_FILE, TRUST_FILE};
 use weir_model::local::{CONTROL_SOCKET, STORE_SOCKET, SWITCH_LOCK};
-use weir_switch::config::{EngineConfig, ExternalConfig, SwitchConfig};
+use weir_switch::config::{EngineConfig, ExternalConfig, Net, SwitchConfig};
 use zeroize::Zeroizing;
 
 /// The variable that holds a token.
@@ -48,6 +48,8 @@ pub struct SwitchSection {
     pub vxlan_port: Option<u16>,
     /// The way outside, at a gateway.
     pub external: Option<ExternalConfig>,
+    /// Where other switches are on the underlay; what comes encapsulated from elsewhere is dropped. Empty: anywhere.
+    pub underlay_from: Vec<Net>,
     /// The engine.
     pub engine: EngineConfig,
 }
@@ -213,7 +215,9 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
         return Err(begin_anew());
     }
     runtime()?.block_on(async {
-        let switch = write_switch_settings(&config)?;
+        let (switch, settings) = write_switch_settings(&config)?;
+        let running = weir_switch::process::running_settings(&config.run_dir);
+        let other_settings = running.is_some_and(|running| running != settings);
         let stop = stop_on_signals().map_err(|error| wrong(&error))?;
         let program = std::env::current_exe().map_err(Failure::io("finding this program"))?;
         let child = |name: &'static str, config: &Path| ChildSpec {
@@ -233,6 +237,7 @@ fn start(arguments: NodeArguments, role: Role, external: Vec<IpAddr>) -> Result<
             stop_switch: config.supervisor.stop_switch,
             take_over: "--take-over",
             replaces_others: config.supervisor.take_over,
+            other_settings,
             upgrade_socket: config.run_dir.join(SUPERVISOR_SOCKET),
             store_socket: config.run_dir.join(STORE_SOCKET),
             backoff_min_ms: config.supervisor.backoff_min_ms,
@@ -460,7 +465,7 @@ async fn enter(config: &Config, token: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write_switch_settings(config: &Config) -> Result<PathBuf, Failure> {
+fn write_switch_settings(config: &Config) -> Result<(PathBuf, SwitchConfig), Failure> {
     let member = membership(&config.state_dir)
         .map_err(|error| wrong(&error))?
         .ok_or_else(|| Failure::Input(format!("'{}' has not joined a domain", config.name)))?;
@@ -483,14 +488,30 @@ fn write_switch_settings(config: &Config) -> Result<PathBuf, Failure> {
         serde_json::from_value(defaults).map_err(|error| Failure::Input(format!("switch: {error}")))?;
     settings.geneve_port = config.switch.geneve_port.unwrap_or(settings.geneve_port);
     settings.vxlan_port = config.switch.vxlan_port.unwrap_or(settings.vxlan_port);
+    settings.underlay_from.clone_from(&config.switch.underlay_from);
     settings.external.clone_from(&config.switch.external);
+    if let Some(external) = &mut settings.external {
+        external.guarded.extend(guarded(&member.controllers)?);
+    }
     if let Some(problem) = settings.problem() {
         return Err(Failure::Input(format!("switch: {problem}")));
     }
     let path = config.state_dir.join(SWITCH_FILE);
     let value = serde_json::to_value(&settings).map_err(|error| Failure::Input(error.to_string()))?;
     write(&path, &value)?;
-    Ok(path)
+    Ok((path, settings))
+}
+
+/// What no tenant reaches through a gateway besides switches: the controllers, and this machine under all its addresses.
+fn guarded(controllers: &[String]) -> Result<Vec<Net>, Failure> {
+    let of_controllers =
+        controllers.iter().filter_map(|at| at.parse().ok().map(|at: std::net::SocketAddr| at.ip()));
+    let own = if_addrs::get_if_addrs().map_err(Failure::io("reading the addresses of devices"))?;
+    // What is no host's is guarded anyway, and comes and goes with devices.
+    let own = own.iter().filter(|device| !device.is_loopback() && !device.is_link_local());
+    let all: std::collections::BTreeSet<IpAddr> =
+        of_controllers.chain(own.map(if_addrs::Interface::ip)).collect();
+    Ok(all.into_iter().map(Net::from).collect())
 }
 
 #[cfg(test)]

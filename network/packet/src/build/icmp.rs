@@ -75,7 +75,7 @@ pub fn icmp_error(
     } else {
         (MAX_ERROR_BYTES_V6 - IPV6_BYTES - ICMP_BYTES, PROTOCOL_ICMPV6)
     };
-    let cause = &frame[parsed.l3_offset..parsed.end];
+    let cause = frame.get(parsed.l3_offset..parsed.end).ok_or(PacketError::FrameMismatch)?;
     let cause = &cause[..cause.len().min(room)];
     let ip = IpHeader { source, destination: parsed.source, protocol, ttl: DEFAULT_TTL };
     let at = ip.write(out, &Link::answer(parsed, mac), ICMP_BYTES + cause.len())?;
@@ -101,7 +101,7 @@ pub fn echo_reply(out: &mut [u8], frame: &[u8], parsed: &Parsed, mac: Mac) -> Re
     if !is_request || parsed.fragment != Fragment::Whole {
         return Err(PacketError::NotAnswerable);
     }
-    let message = &frame[parsed.l4_offset..parsed.end];
+    let message = frame.get(parsed.l4_offset..parsed.end).ok_or(PacketError::FrameMismatch)?;
     let ip = IpHeader { source: parsed.destination, destination: parsed.source, protocol, ttl: DEFAULT_TTL };
     let at = ip.write(out, &Link::answer(parsed, mac), message.len())?;
     put(out, at, message);

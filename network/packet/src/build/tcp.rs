@@ -3,7 +3,7 @@
 use super::{DEFAULT_TTL, IpHeader, Link, check_answerable, seal};
 use crate::PacketError;
 use crate::address::Mac;
-use crate::bytes::{get32, put16, put32};
+use crate::bytes::{put16, put32, read};
 use crate::headers::{Fragment, PROTOCOL_TCP, Parsed, TCP_BYTES, Transport, tcp_flags};
 
 /// Refuses the segment in `frame` as its destination would (RFC 9293 §3.10.7.1), from the Ethernet address `mac`.
@@ -26,10 +26,11 @@ pub fn tcp_reset(out: &mut [u8], frame: &[u8], parsed: &Parsed, mac: Mac) -> Res
     };
     let at = ip.write(out, &Link::answer(parsed, mac), TCP_BYTES)?;
     let counted = u32::from(flags & tcp_flags::SYN != 0) + u32::from(flags & tcp_flags::FIN != 0);
-    let their_end =
-        get32(frame, parsed.l4_offset + 4).wrapping_add(parsed.payload_length() as u32).wrapping_add(counted);
+    let their_end = u32::from_be_bytes(read(frame, parsed.l4_offset + 4)?)
+        .wrapping_add(parsed.payload_length() as u32)
+        .wrapping_add(counted);
     let (sequence, acknowledgement, answer) = if flags & tcp_flags::ACK != 0 {
-        (get32(frame, parsed.l4_offset + 8), 0, tcp_flags::RST)
+        (u32::from_be_bytes(read(frame, parsed.l4_offset + 8)?), 0, tcp_flags::RST)
     } else {
         (0, their_end, tcp_flags::RST | tcp_flags::ACK)
     };

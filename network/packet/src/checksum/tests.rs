@@ -1,4 +1,5 @@
 use super::*;
+use crate::bytes::put16;
 use crate::fixtures::{self, bytes};
 use crate::parse;
 

@@ -9,8 +9,11 @@
 //! partial: it holds the sum of the pseudo header only, and the outer UDP checksum, which must be there, protects the
 //! rest. Who does not know the option never gets type 3, because it never sent type 2; if it gets one by mistake, it drops
 //! the packet, as the critical bit says, and does not deliver a wrong checksum.
+//!
+//! The last byte of the header, which RFC 8926 reserves and receivers ignore, holds what the sender's half of the firewall decided
+//! ([`Half`]): the version 1 in its high four bits, two zero bits, and two bits of the decision. Of another version nothing is believed.
 
-use super::{Decapsulated, check_vni};
+use super::{Decapsulated, Half, check_vni};
 use crate::PacketError;
 use crate::bytes::{get_array, get16, get32, put, put16, put32};
 
@@ -36,6 +39,11 @@ const FLAG_OAM: u8 = 0x80;
 const FLAG_CRITICAL: u8 = 0x40;
 const OPTION_CRITICAL: u8 = 0x80;
 const OPTION_HEADER_BYTES: usize = 4;
+/// Place of the reserved byte behind the VNI.
+const HALF_AT: usize = 7;
+/// The version of what is in it, and the bits of the decision.
+const HALF_VERSION: u8 = 0x10;
+const HALF_MASK: u8 = 0x03;
 
 /// What is said about inner checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,6 +97,31 @@ pub fn encode_geneve(
     Ok(GENEVE_BYTES + option_bytes)
 }
 
+/// Writes what the sender's half decided into a header that [`encode_geneve`] made.
+#[inline]
+pub fn write_half(header: &mut [u8], half: Half) {
+    let byte = match half {
+        Half::Unsaid => 0,
+        Half::Opens => HALF_VERSION,
+        Half::Mutual => HALF_VERSION | 1,
+        Half::Answers => HALF_VERSION | 2,
+        Half::Replies => HALF_VERSION | 3,
+    };
+    if let Some(place) = header.get_mut(HALF_AT) {
+        *place = byte;
+    }
+}
+
+fn read_half(byte: u8) -> Half {
+    match byte.checked_sub(HALF_VERSION) {
+        Some(0) => Half::Opens,
+        Some(1) => Half::Mutual,
+        Some(2) => Half::Answers,
+        Some(HALF_MASK) => Half::Replies,
+        _ => Half::Unsaid,
+    }
+}
+
 /// Whether a datagram that [`encode_geneve`] made must have an outer UDP checksum, because its inner one is partial.
 #[inline]
 pub fn needs_outer_checksum(datagram: &[u8]) -> bool {
@@ -118,7 +151,8 @@ pub fn decode_geneve(datagram: &[u8]) -> Result<Decapsulated, PacketError> {
     }
     let (token, checksum) = walk_options(&datagram[GENEVE_BYTES..inner_offset])?;
     let (vni, oam) = (get32(datagram, 4) >> 8, datagram[1] & FLAG_OAM != 0);
-    Ok(Decapsulated { vni, inner_offset, token, checksum, oam })
+    let half = read_half(datagram[HALF_AT]);
+    Ok(Decapsulated { vni, inner_offset, token, checksum, half, oam })
 }
 
 fn walk_options(mut options: &[u8]) -> Result<(Option<u64>, InnerChecksum), PacketError> {

@@ -10,7 +10,7 @@ mod vxlan;
 pub use geneve::{
     ACCEPTS_OPTION_TYPE, GENEVE_BYTES, GENEVE_CHECKSUM_BYTES, GENEVE_PORT, GENEVE_TOKEN_BYTES, InnerChecksum,
     PARTIAL_OPTION_TYPE, TOKEN_OPTION_CLASS, TOKEN_OPTION_TYPE, decode_geneve, encode_geneve,
-    needs_outer_checksum,
+    needs_outer_checksum, write_half,
 };
 pub use vxlan::{VXLAN_BYTES, VXLAN_PORT, decode_vxlan, encode_vxlan};
 
@@ -72,6 +72,54 @@ impl Encapsulation {
     }
 }
 
+/// What the half of a firewall decided that is where the packet comes from. A connection is judged at both its ends, where each
+/// knows only its own rules; this is what one end must know of the other, so that what is dead at one is dead at both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Half {
+    /// Nothing: VXLAN has no place for it, and switches of older releases do not say it.
+    #[default]
+    Unsaid,
+    /// The rules there allow the packet to open a conversation, and let the receiver open none there.
+    Opens,
+    /// They allow both, and no conversation that the receiver opened is remembered.
+    Mutual,
+    /// They allow both, and the packet is of a conversation that the receiver opened.
+    Answers,
+    /// The packet passes only as one of a conversation that the receiver opened.
+    Replies,
+}
+
+impl Half {
+    /// Of its three parts; a packet that may neither open nor reply is not sent.
+    #[inline]
+    pub const fn new(opens: bool, accepts: bool, remembers: bool) -> Half {
+        match (opens, accepts, remembers) {
+            (true, false, _) => Half::Opens,
+            (true, true, false) => Half::Mutual,
+            (true, true, true) => Half::Answers,
+            (false, ..) => Half::Replies,
+        }
+    }
+
+    /// Whether the sender's rules allow the packet to open a conversation.
+    #[inline]
+    pub const fn opens(self) -> bool {
+        !matches!(self, Half::Replies)
+    }
+
+    /// Whether the sender's rules allow the receiver to open a conversation of the same addresses and ports.
+    #[inline]
+    pub const fn accepts(self) -> bool {
+        !matches!(self, Half::Opens)
+    }
+
+    /// Whether the sender remembers that the receiver did so.
+    #[inline]
+    pub const fn remembers(self) -> bool {
+        matches!(self, Half::Answers | Half::Replies)
+    }
+}
+
 /// What a tunnel header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decapsulated {
@@ -83,6 +131,8 @@ pub struct Decapsulated {
     pub token: Option<u64>,
     /// What the peer says about inner checksums.
     pub checksum: InnerChecksum,
+    /// What the sender's half of the firewall decided.
+    pub half: Half,
     /// Geneve: a control packet, which must not be forwarded to a tenant.
     pub oam: bool,
 }

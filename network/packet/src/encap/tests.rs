@@ -16,7 +16,14 @@ fn reads_the_kernel_s_vxlan() {
     let tunnel = Encapsulation::Vxlan.decode(datagram).unwrap();
     assert_eq!(
         tunnel,
-        Decapsulated { vni: 42, inner_offset: 8, token: None, checksum: InnerChecksum::Full, oam: false }
+        Decapsulated {
+            vni: 42,
+            inner_offset: 8,
+            token: None,
+            checksum: InnerChecksum::Full,
+            half: Half::Unsaid,
+            oam: false
+        }
     );
     assert!(parse(&datagram[8..]).unwrap().is_icmp_echo());
     let mut written = [0; 8];
@@ -46,7 +53,8 @@ fn geneve_bytes_are_fixed_and_read_back() {
         let mut buffer = [0xaa; MAX_ENCAP_BYTES];
         let length = Encapsulation::Geneve.encode(&mut buffer, 0xabcdef, token, checksum).unwrap();
         assert_eq!(buffer[..length].to_vec(), bytes(expected));
-        let read = Decapsulated { vni: 0xabcdef, inner_offset: length, token, checksum, oam: false };
+        let half = Half::Unsaid;
+        let read = Decapsulated { vni: 0xabcdef, inner_offset: length, token, checksum, half, oam: false };
         assert_eq!(Encapsulation::Geneve.decode(&buffer[..length]), Ok(read));
         let short = &mut buffer[..length - 1];
         assert_eq!(encode_geneve(short, 5, token, checksum), Err(PacketError::BufferTooSmall));
@@ -123,4 +131,35 @@ fn ports_and_ecn_follow_their_rfcs() {
         }
         assert_eq!(ecn_outer(inner), inner);
     }
+}
+
+#[test]
+fn what_a_half_decided_is_in_the_reserved_byte() {
+    let token = Some(0x0102_0304_0506_0708);
+    let wire = [
+        (Half::Unsaid, 0),
+        (Half::Opens, 0x10),
+        (Half::Mutual, 0x11),
+        (Half::Answers, 0x12),
+        (Half::Replies, 0x13),
+    ];
+    for (half, byte) in wire {
+        let mut buffer = [0; MAX_ENCAP_BYTES];
+        let length = encode_geneve(&mut buffer, 0xabcdef, token, InnerChecksum::Accepts).unwrap();
+        write_half(&mut buffer[..length], half);
+        assert_eq!(buffer[7], byte);
+        let read = decode_geneve(&buffer[..length]).unwrap();
+        assert_eq!((read.half, read.vni, read.token), (half, 0xabcdef, token));
+        if half != Half::Unsaid {
+            assert_eq!(Half::new(half.opens(), half.accepts(), half.remembers()), half);
+        }
+    }
+    // Of another version, and with bits that mean nothing yet, nothing is said.
+    for byte in (0..=255).filter(|byte| !(0x10..=0x13).contains(byte)) {
+        let mut datagram = geneve(&[]);
+        datagram[7] = byte;
+        assert_eq!(decode_geneve(&datagram).unwrap().half, Half::Unsaid);
+    }
+    // A packet that may open nothing passes only as a reply.
+    assert_eq!(Half::new(false, false, false), Half::Replies);
 }

@@ -1,6 +1,6 @@
 //! VXLAN (RFC 7348 §5): flags, 24 reserved bits, VNI, 8 reserved bits.
 
-use super::{Decapsulated, InnerChecksum, check_vni};
+use super::{Decapsulated, Half, InnerChecksum, check_vni};
 use crate::PacketError;
 use crate::bytes::{get32, put32};
 
@@ -40,5 +40,5 @@ pub fn decode_vxlan(datagram: &[u8]) -> Result<Decapsulated, PacketError> {
         return Err(PacketError::VxlanFlags);
     }
     let (vni, checksum) = (get32(datagram, 4) >> 8, InnerChecksum::Full);
-    Ok(Decapsulated { vni, inner_offset: VXLAN_BYTES, token: None, checksum, oam: false })
+    Ok(Decapsulated { vni, inner_offset: VXLAN_BYTES, token: None, checksum, half: Half::Unsaid, oam: false })
 }

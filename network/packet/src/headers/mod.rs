@@ -76,6 +76,12 @@ pub mod tcp_flags {
     pub const ECE: u8 = 0x40;
     /// Congestion window reduced.
     pub const CWR: u8 = 0x80;
+
+    /// Whether no connection has segments with these flags: none of SYN, ACK and RST, or a SYN with FIN or RST.
+    #[inline(always)]
+    pub const fn is_odd(flags: u8) -> bool {
+        flags & (SYN | ACK | RST) == 0 || (flags & SYN != 0 && flags & (FIN | RST) != 0)
+    }
 }
 
 /// What the Ethernet payload is.

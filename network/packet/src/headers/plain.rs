@@ -1,10 +1,12 @@
 //! The nearly certain frame, read in one go: untagged, IPv4 without options or IPv6 without extension headers, whole, TCP or UDP,
-//! from one host to one other.
+//! from one host to one other, with a TTL and TCP flags that such packets have.
 //!
 //! [`super::parse`] writes down thirty fields, of which a packet that only goes from one port to another needs five. What is
 //! [`Plain`] is right in all that [`super::parse`] checks, and says the same of it; whatever is not plain is left to that.
 
-use super::{ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP, PROTOCOL_UDP, TCP_BYTES, UDP_BYTES};
+use super::{
+    ETHERNET_BYTES, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP, PROTOCOL_UDP, TCP_BYTES, UDP_BYTES, tcp_flags,
+};
 use crate::address::IpAddress;
 use crate::bytes::{get_array, get16};
 use crate::checksum::update;
@@ -86,7 +88,7 @@ impl Plain {
     fn read_ipv4(&mut self, zone: u32, frame: &[u8], head: &[u8; SHORTEST]) -> Option<Words> {
         let l3_bytes = get16(head, 16);
         let is_whole = get16(head, 20) & IS_FRAGMENT == 0;
-        let of_hosts = head[26] < NO_HOST && head[30] < NO_HOST;
+        let of_hosts = head[26] < NO_HOST && head[30] < NO_HOST && head[22] != 0;
         if usize::from(l3_bytes) > frame.len() - ETHERNET_BYTES || !is_whole || !of_hosts {
             return None;
         }
@@ -104,7 +106,8 @@ impl Plain {
         let transport_bytes = usize::from(get16(head, 18));
         let l3_bytes = IPV6_BYTES + transport_bytes;
         let (source, destination) = (IpAddress::v6(get_array(head, 22)), IpAddress::v6(get_array(head, 38)));
-        let of_hosts = [&source, &destination].iter().all(|ip| !ip.is_v4() && !ip.is_multicast());
+        let of_hosts =
+            [&source, &destination].iter().all(|ip| !ip.is_v4() && !ip.is_multicast()) && head[21] != 0;
         if l3_bytes > (frame.len() - ETHERNET_BYTES).min(usize::from(u16::MAX)) || !of_hosts {
             return None;
         }
@@ -172,7 +175,8 @@ fn transport(protocol: u8, frame: &[u8], at: usize, there: usize) -> Option<u8> 
         }
         PROTOCOL_TCP if there >= TCP_BYTES => {
             let header = usize::from(frame[at + 12] >> 4) * 4;
-            (header >= TCP_BYTES && header <= there).then_some(frame[at + 13])
+            let flags = frame[at + 13];
+            (header >= TCP_BYTES && header <= there && !tcp_flags::is_odd(flags)).then_some(flags)
         }
         _ => None,
     }

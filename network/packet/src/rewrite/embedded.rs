@@ -6,7 +6,7 @@
 use super::{Rewrite, address_place};
 use crate::PacketError;
 use crate::address::IpAddress;
-use crate::bytes::{get_array, get16, put, put16};
+use crate::bytes::{get_array, get16, read, read16, write, write16};
 use crate::checksum::{ICMP_CHECKSUM_OFFSET, TCP_CHECKSUM_OFFSET, UDP_CHECKSUM_OFFSET, update_bytes};
 use crate::headers::{
     IPV4_BYTES, IPV6_BYTES, Network, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, Parsed,
@@ -104,7 +104,7 @@ pub fn parse_embedded(frame: &[u8], parsed: &Parsed) -> Result<Embedded, PacketE
         return Err(PacketError::IcmpEmbedded);
     }
     let start = parsed.payload_offset;
-    let packet = &frame[start..parsed.end];
+    let packet = frame.get(start..parsed.end).ok_or(PacketError::FrameMismatch)?;
     let mut embedded = if parsed.network == Network::Ipv4 {
         embedded_v4(packet, start)?
     } else {
@@ -120,12 +120,12 @@ pub fn parse_embedded(frame: &[u8], parsed: &Parsed) -> Result<Embedded, PacketE
         return Err(PacketError::IcmpEmbedded);
     }
     if embedded.has_ports() {
-        embedded.source_port = get16(frame, embedded.l4_offset);
-        embedded.destination_port = get16(frame, embedded.l4_offset + 2);
+        embedded.source_port = read16(frame, embedded.l4_offset)?;
+        embedded.destination_port = read16(frame, embedded.l4_offset + 2)?;
     } else if embedded.checksum_field().is_some() {
-        embedded.destination_port = get16(frame, embedded.l4_offset);
+        embedded.destination_port = read16(frame, embedded.l4_offset)?;
         if embedded.is_echo() {
-            embedded.source_port = get16(frame, embedded.l4_offset + 4);
+            embedded.source_port = read16(frame, embedded.l4_offset + 4)?;
         }
     }
     Ok(embedded)
@@ -206,77 +206,103 @@ pub fn rewrite_embedded(
     }
     let outer = parsed.l4_offset + ICMP_CHECKSUM_OFFSET;
     if let Some(endpoint) = change.source {
-        set_address(frame, outer, embedded, 0, endpoint.address);
+        set_address(frame, outer, embedded, 0, endpoint.address)?;
         embedded.source = endpoint.address;
     }
     if let Some(endpoint) = change.destination {
-        set_address(frame, outer, embedded, 1, endpoint.address);
+        set_address(frame, outer, embedded, 1, endpoint.address)?;
         embedded.destination = endpoint.address;
     }
-    set_ports(frame, outer, embedded, change);
-    Ok(())
+    set_ports(frame, outer, embedded, change)
 }
 
-fn set_address(frame: &mut [u8], outer: usize, embedded: &Embedded, which: usize, address: IpAddress) {
+fn set_address(
+    frame: &mut [u8],
+    outer: usize,
+    embedded: &Embedded,
+    which: usize,
+    address: IpAddress,
+) -> Result<(), PacketError> {
     let is_v4 = embedded.source.is_v4();
     let (first, length) = address_place(is_v4);
     let at = embedded.l3_offset + first + which * length;
     let mut old = [0; 16];
-    old[..length].copy_from_slice(&frame[at..at + length]);
+    let there = frame.get(at..at + length).ok_or(PacketError::FrameMismatch)?;
+    old[..length].copy_from_slice(there);
     let (old, new) = (&old[..length], address.wire());
     if is_v4 {
-        update_field(frame, outer, embedded.l3_offset + 10, old, new, false);
+        update_field(frame, outer, embedded.l3_offset + 10, old, new, false)?;
     }
     let covers_addresses = !(embedded.protocol == PROTOCOL_ICMP && is_v4);
     if let Some(field) = embedded.checksum_field().filter(|_| covers_addresses) {
-        update_field(frame, outer, field, old, new, embedded.protocol == PROTOCOL_UDP);
+        update_field(frame, outer, field, old, new, embedded.protocol == PROTOCOL_UDP)?;
     }
-    replace(frame, outer, at, new);
+    replace(frame, outer, at, new)
 }
 
-fn set_ports(frame: &mut [u8], outer: usize, embedded: &mut Embedded, change: &Rewrite) {
+fn set_ports(
+    frame: &mut [u8],
+    outer: usize,
+    embedded: &mut Embedded,
+    change: &Rewrite,
+) -> Result<(), PacketError> {
     let port = |endpoint: Option<super::Endpoint>| endpoint.and_then(|endpoint| endpoint.port);
     if embedded.has_ports() {
         if let Some(value) = port(change.source) {
-            set_word(frame, outer, embedded, embedded.l4_offset, value);
+            set_word(frame, outer, embedded, embedded.l4_offset, value)?;
             embedded.source_port = value;
         }
         if let Some(value) = port(change.destination) {
-            set_word(frame, outer, embedded, embedded.l4_offset + 2, value);
+            set_word(frame, outer, embedded, embedded.l4_offset + 2, value)?;
             embedded.destination_port = value;
         }
     } else if let Some(value) = change.icmp_id().filter(|_| embedded.is_echo()) {
-        set_word(frame, outer, embedded, embedded.l4_offset + 4, value);
+        set_word(frame, outer, embedded, embedded.l4_offset + 4, value)?;
         embedded.source_port = value;
     }
+    Ok(())
 }
 
 /// Writes a word of the embedded transport header.
-fn set_word(frame: &mut [u8], outer: usize, embedded: &Embedded, at: usize, value: u16) {
-    let old: [u8; 2] = get_array(frame, at);
+fn set_word(
+    frame: &mut [u8],
+    outer: usize,
+    embedded: &Embedded,
+    at: usize,
+    value: u16,
+) -> Result<(), PacketError> {
+    let old: [u8; 2] = read(frame, at)?;
     let new = value.to_be_bytes();
     if let Some(field) = embedded.checksum_field() {
-        update_field(frame, outer, field, &old, &new, embedded.protocol == PROTOCOL_UDP);
+        update_field(frame, outer, field, &old, &new, embedded.protocol == PROTOCOL_UDP)?;
     }
-    replace(frame, outer, at, &new);
+    replace(frame, outer, at, &new)
 }
 
 /// Updates an embedded checksum, whose own change the outer checksum then covers too.
-fn update_field(frame: &mut [u8], outer: usize, field: usize, old: &[u8], new: &[u8], is_udp: bool) {
-    let checksum = get16(frame, field);
+fn update_field(
+    frame: &mut [u8],
+    outer: usize,
+    field: usize,
+    old: &[u8],
+    new: &[u8],
+    is_udp: bool,
+) -> Result<(), PacketError> {
+    let checksum = read16(frame, field)?;
     if is_udp && checksum == 0 {
-        return;
+        return Ok(());
     }
     let mut value = update_bytes(checksum, old, new);
     if is_udp && value == 0 {
         value = 0xffff;
     }
-    replace(frame, outer, field, &value.to_be_bytes());
+    replace(frame, outer, field, &value.to_be_bytes())
 }
 
 /// Writes bytes at an even place of the message and updates the outer ICMP checksum.
-fn replace(frame: &mut [u8], outer: usize, at: usize, new: &[u8]) {
-    let value = update_bytes(get16(frame, outer), &frame[at..at + new.len()], new);
-    put16(frame, outer, value);
-    put(frame, at, new);
+fn replace(frame: &mut [u8], outer: usize, at: usize, new: &[u8]) -> Result<(), PacketError> {
+    let old = frame.get(at..at + new.len()).ok_or(PacketError::FrameMismatch)?;
+    let value = update_bytes(read16(frame, outer)?, old, new);
+    write16(frame, outer, value)?;
+    write(frame, at, new)
 }

@@ -9,7 +9,7 @@ pub use embedded::{Embedded, parse_embedded, rewrite_embedded};
 
 use crate::PacketError;
 use crate::address::{IpAddress, Mac};
-use crate::bytes::{get_array, get16, put, put16};
+use crate::bytes::{read, read16, write, write16};
 use crate::checksum::{field_offset, update, update_bytes, update_partial_bytes};
 use crate::headers::{Fragment, Network, Parsed, TCP_BYTES, Transport, tcp_flags};
 
@@ -82,63 +82,79 @@ pub fn rewrite(
         return Err(PacketError::NotTranslatable);
     }
     if let Some(endpoint) = change.source {
-        set_address(frame, parsed, 0, endpoint.address, state);
+        set_address(frame, parsed, 0, endpoint.address, state)?;
         parsed.source = endpoint.address;
     }
     if let Some(endpoint) = change.destination {
-        set_address(frame, parsed, 1, endpoint.address, state);
+        set_address(frame, parsed, 1, endpoint.address, state)?;
         parsed.destination = endpoint.address;
     }
-    set_ports(frame, parsed, change, state);
-    Ok(())
+    set_ports(frame, parsed, change, state)
 }
 
 /// Writes the source (0) or destination (1) address.
-fn set_address(frame: &mut [u8], parsed: &Parsed, which: usize, address: IpAddress, state: ChecksumState) {
+fn set_address(
+    frame: &mut [u8],
+    parsed: &Parsed,
+    which: usize,
+    address: IpAddress,
+    state: ChecksumState,
+) -> Result<(), PacketError> {
     let is_v4 = parsed.network == Network::Ipv4;
     let (first, length) = address_place(is_v4);
     let at = parsed.l3_offset + first + which * length;
-    let old: [u8; 16] = if is_v4 {
-        let mut padded = [0; 16];
-        padded[..4].copy_from_slice(&frame[at..at + 4]);
-        padded
+    let mut old = [0; 16];
+    if is_v4 {
+        old[..4].copy_from_slice(&read::<4>(frame, at)?);
     } else {
-        get_array(frame, at)
-    };
+        old = read(frame, at)?;
+    }
     let (old, new) = (&old[..length], address.wire());
     if is_v4 {
         let field = parsed.l3_offset + 10;
-        let value = update_bytes(get16(frame, field), old, new);
-        put16(frame, field, value);
+        let value = update_bytes(read16(frame, field)?, old, new);
+        write16(frame, field, value)?;
     }
     if parsed.transport != Transport::Icmpv4 {
-        update_transport(frame, parsed, old, new, state, true);
+        update_transport(frame, parsed, old, new, state, true)?;
     }
-    put(frame, at, new);
+    write(frame, at, new)
 }
 
-fn set_ports(frame: &mut [u8], parsed: &mut Parsed, change: &Rewrite, state: ChecksumState) {
+fn set_ports(
+    frame: &mut [u8],
+    parsed: &mut Parsed,
+    change: &Rewrite,
+    state: ChecksumState,
+) -> Result<(), PacketError> {
     let l4 = parsed.l4_offset;
     if matches!(parsed.transport, Transport::Tcp | Transport::Udp) {
         if let Some(port) = change.source.and_then(|endpoint| endpoint.port) {
-            replace_word(frame, parsed, l4, port, state);
+            replace_word(frame, parsed, l4, port, state)?;
             parsed.source_port = port;
         }
         if let Some(port) = change.destination.and_then(|endpoint| endpoint.port) {
-            replace_word(frame, parsed, l4 + 2, port, state);
+            replace_word(frame, parsed, l4 + 2, port, state)?;
             parsed.destination_port = port;
         }
     } else if let Some(id) = change.icmp_id().filter(|_| parsed.is_icmp_echo()) {
-        replace_word(frame, parsed, l4 + 4, id, state);
+        replace_word(frame, parsed, l4 + 4, id, state)?;
         parsed.icmp_id = id;
     }
+    Ok(())
 }
 
 /// Writes a word of the transport header.
-fn replace_word(frame: &mut [u8], parsed: &Parsed, at: usize, value: u16, state: ChecksumState) {
-    let old: [u8; 2] = get_array(frame, at);
-    update_transport(frame, parsed, &old, &value.to_be_bytes(), state, false);
-    put16(frame, at, value);
+fn replace_word(
+    frame: &mut [u8],
+    parsed: &Parsed,
+    at: usize,
+    value: u16,
+    state: ChecksumState,
+) -> Result<(), PacketError> {
+    let old: [u8; 2] = read(frame, at)?;
+    update_transport(frame, parsed, &old, &value.to_be_bytes(), state, false)?;
+    write16(frame, at, value)
 }
 
 /// Brings the transport checksum up to date. A partial one covers only the pseudo header.
@@ -149,20 +165,20 @@ fn update_transport(
     new: &[u8],
     state: ChecksumState,
     in_pseudo_header: bool,
-) {
-    let Some(field) = field_offset(parsed) else { return };
-    let checksum = get16(frame, field);
+) -> Result<(), PacketError> {
+    let Some(field) = field_offset(parsed) else { return Ok(()) };
+    let checksum = read16(frame, field)?;
     let is_udp = parsed.transport == Transport::Udp;
     let value = match state {
         ChecksumState::Partial if in_pseudo_header => update_partial_bytes(checksum, old, new),
-        ChecksumState::Partial => return,
-        ChecksumState::Full if is_udp && checksum == 0 => return,
+        ChecksumState::Partial => return Ok(()),
+        ChecksumState::Full if is_udp && checksum == 0 => return Ok(()),
         ChecksumState::Full => match update_bytes(checksum, old, new) {
             0 if is_udp => 0xffff,
             value => value,
         },
     };
-    put16(frame, field, value);
+    write16(frame, field, value)
 }
 
 /// Takes one from TTL or hop limit.
@@ -179,12 +195,10 @@ pub fn decrement_ttl(frame: &mut [u8], parsed: &mut Parsed) -> Result<(), Packet
     }
     parsed.ttl -= 1;
     if parsed.network == Network::Ipv6 {
-        frame[parsed.l3_offset + 7] = parsed.ttl;
-        return Ok(());
+        return write(frame, parsed.l3_offset + 7, &[parsed.ttl]);
     }
-    let value = u16::from_be_bytes([parsed.ttl, frame[parsed.l3_offset + 9]]);
-    replace_network_word(frame, parsed.l3_offset, 8, value);
-    Ok(())
+    let [protocol] = read(frame, parsed.l3_offset + 9)?;
+    replace_network_word(frame, parsed.l3_offset, 8, u16::from_be_bytes([parsed.ttl, protocol]))
 }
 
 /// Sets the two ECN bits, as decapsulation must (see [`crate::encap::ecn_inner`]).
@@ -199,20 +213,19 @@ pub fn set_ecn(frame: &mut [u8], parsed: &mut Parsed, ecn: u8) -> Result<(), Pac
     parsed.tos = parsed.tos & !3 | ecn & 3;
     let l3 = parsed.l3_offset;
     if parsed.network == Network::Ipv6 {
-        let word = get16(frame, l3) & !0x0ff0 | u16::from(parsed.tos) << 4;
-        put16(frame, l3, word);
+        let word = read16(frame, l3)? & !0x0ff0 | u16::from(parsed.tos) << 4;
+        write16(frame, l3, word)
     } else {
-        let value = u16::from_be_bytes([frame[l3], parsed.tos]);
-        replace_network_word(frame, l3, 0, value);
+        let [version] = read(frame, l3)?;
+        replace_network_word(frame, l3, 0, u16::from_be_bytes([version, parsed.tos]))
     }
-    Ok(())
 }
 
 /// Writes a word of the IPv4 header at `l3 + inside` and updates its checksum.
-fn replace_network_word(frame: &mut [u8], l3: usize, inside: usize, value: u16) {
-    let checksum = update(get16(frame, l3 + 10), get16(frame, l3 + inside), value);
-    put16(frame, l3 + inside, value);
-    put16(frame, l3 + 10, checksum);
+fn replace_network_word(frame: &mut [u8], l3: usize, inside: usize, value: u16) -> Result<(), PacketError> {
+    let checksum = update(read16(frame, l3 + 10)?, read16(frame, l3 + inside)?, value);
+    write16(frame, l3 + inside, value)?;
+    write16(frame, l3 + 10, checksum)
 }
 
 /// Sets both Ethernet addresses.
@@ -226,8 +239,8 @@ pub fn set_macs(
     destination: Mac,
 ) -> Result<(), PacketError> {
     parsed.check(frame)?;
-    put(frame, 0, &destination);
-    put(frame, 6, &source);
+    write(frame, 0, &destination)?;
+    write(frame, 6, &source)?;
     parsed.source_mac = source;
     parsed.destination_mac = destination;
     Ok(())
@@ -247,29 +260,27 @@ pub fn clamp_mss(
     if parsed.transport != Transport::Tcp || parsed.tcp_flags & tcp_flags::SYN == 0 {
         return Ok(false);
     }
-    let Some(at) = find_mss(&frame[parsed.l4_offset + TCP_BYTES..parsed.payload_offset]) else {
-        return Ok(false);
-    };
-    let at = parsed.l4_offset + TCP_BYTES + at;
-    if get16(frame, at) <= mss {
+    let first = parsed.l4_offset + TCP_BYTES;
+    let options = frame.get(first..parsed.payload_offset).ok_or(PacketError::FrameMismatch)?;
+    let Some(at) = find_mss(options).map(|at| first + at) else { return Ok(false) };
+    let old: [u8; 2] = read(frame, at)?;
+    if u16::from_be_bytes(old) <= mss {
         return Ok(false);
     }
-    // An option may lie at an odd place: the two words around it are then what changes. They are in
-    // the header, whose length is even.
-    let from = at - (at - parsed.l4_offset) % 2;
-    let old: [u8; 4] = get_array(frame, from);
-    let mut new = old;
-    put16(&mut new, at - from, mss);
-    update_transport(frame, parsed, &old, &new, state, false);
-    put(frame, from, &new);
+    let new = mss.to_be_bytes();
+    // At an odd place its bytes are the second of one word and the first of the next.
+    let ([a, b], [c, d]) = (old, new);
+    let (was, is) = if (at - parsed.l4_offset) % 2 == 0 { ([a, b], [c, d]) } else { ([b, a], [d, c]) };
+    update_transport(frame, parsed, &was, &is, state, false)?;
+    write(frame, at, &new)?;
     Ok(true)
 }
 
 /// Place of the MSS value in TCP options. At most 40 steps.
 fn find_mss(options: &[u8]) -> Option<usize> {
     let mut at = 0;
-    while at < options.len() {
-        match options[at] {
+    loop {
+        match *options.get(at)? {
             0 => return None,
             1 => at += 1,
             kind => {
@@ -284,7 +295,6 @@ fn find_mss(options: &[u8]) -> Option<usize> {
             }
         }
     }
-    None
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::bytes::{get16, put16};
 use crate::checksum::{fill_partial, verify};
 use crate::fixtures::{self, bytes};
 use crate::key::FlowKey;

@@ -36,6 +36,7 @@ fn action(port: u16, connection: u32) -> Action {
             vni: 7,
             format: weir_model::resource::Encapsulation::Geneve,
             token: 9,
+            half: weir_packet::encap::Half::Unsaid,
             by_gateway: false,
         },
         ethernet: Some((MacAddr([2, 0, 0, 0, 0, port as u8]), MacAddr([2; 6]))),

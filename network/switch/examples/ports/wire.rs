@@ -376,7 +376,8 @@ impl FromWire {
         let to = flows::To::Wire(wires(wire));
         let (mut engine, link) = flows::engine_to(&shared, flows::always(), 32, to, |shadow| {
             let sender = IpAddr::from(PEER).into();
-            shadow.set_zone(ZoneKey { sender, vni: 7, format }, zone);
+            let half = weir_packet::encap::Half::Unsaid;
+            shadow.set_zone(ZoneKey { sender, vni: 7, format, half }, zone);
             for flow in 0..count {
                 shadow.insert(flows::key_in(zone, flow), flows::action(0), 0).expect("room");
             }

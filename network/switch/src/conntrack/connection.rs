@@ -143,6 +143,11 @@ impl Connection {
         self.inside().unwrap_or(self.key)
     }
 
+    /// Whether the other side has ever sent anything in it.
+    pub fn is_answered(&self) -> bool {
+        self.seen[Way::Reply as usize]
+    }
+
     /// The network.
     pub fn vni(&self) -> u32 {
         self.key.zone

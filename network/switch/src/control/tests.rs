@@ -47,6 +47,7 @@ fn fixture() -> Fixture {
         slow_wake: Wakeup::new().unwrap(),
         start: Instant::now(),
         stop: AtomicBool::new(false),
+        mark: crate::mark::Mark::none(),
     });
     let (sender, requests) = sync_channel(2);
     let counters = Arc::new(ControlCounters::default());

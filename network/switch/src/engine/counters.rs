@@ -103,6 +103,7 @@ labels! {
         ControlPacket, "control-packet", "A Geneve control packet.";
         MissTwice, "miss-twice", "A packet that the slow path put back had no flow.";
         NotTranslatable, "not-translatable", "The flow has an address translation that does not fit the packet.";
+        Fault, "fault", "The handling of the frame failed: it is a fault of the program, and the frame is kept for whoever looks for it.";
     }
 }
 
@@ -138,6 +139,9 @@ labels! {
         GuestQueuesBroken, "guest_queues_broken", "Queues of virtual machines with an index that cannot be; no more is read from them.";
         GuestMemoryLost, "guest_memory_lost", "Virtual machines that took back the memory that they had lent; the port waits for a new connection.";
         CaptureLost, "capture_lost", "Frames that a capture had no room for.";
+        Contained, "contained", "Faults of the program at one frame that cost only that frame, and those read with it.";
+        LeftWaiting, "left_waiting", "Frames that waited in a device which was in hand when the process before this one ended; they were dropped.";
+        Quarantines, "quarantines", "Ports that were taken out of traffic because the handling of their frames failed again.";
     }
 }
 

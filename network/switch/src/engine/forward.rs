@@ -7,7 +7,7 @@ use super::counters::Counters;
 use crate::flow::{CounterIndex, MissReason};
 use crate::flowtable::{CompiledAction, CompiledHop, FlowStore, Tables};
 use weir_packet::address::Mac;
-use weir_packet::headers::PROTOCOL_ICMPV6;
+use weir_packet::headers::{PROTOCOL_ICMPV6, tcp_flags};
 use weir_packet::rewrite::{self, ChecksumState};
 use weir_packet::virtio::{Offload, VirtioNetHeader};
 use weir_packet::{FlowKey, Fragment, PacketError, Parsed, Transport, checksum};
@@ -106,11 +106,13 @@ impl Checked {
     }
 }
 
-/// Whether the flow table is not for a packet: no IP, or about neighbours, or to many.
+/// Whether the flow table is not for a packet: no IP, or about neighbours, or to many, or one that no honest sender makes.
 #[inline]
 pub fn is_special(parsed: &Parsed) -> bool {
     parsed.destination_mac[0] & 1 != 0
         || !parsed.is_ip()
+        || parsed.ttl == 0
+        || (parsed.transport == Transport::Tcp && tcp_flags::is_odd(parsed.tcp_flags))
         || (parsed.protocol == PROTOCOL_ICMPV6 && matches!(parsed.icmp_type, 133..=137))
         || parsed.destination.is_multicast()
 }

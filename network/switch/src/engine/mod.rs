@@ -11,7 +11,7 @@
 //! - [`transmit`], [`receive`]: the underlay. [`wire`]: the underlay without sockets. [`port`]: the devices. [`peers`]: what other switches take. [`polling`]: when it sleeps.
 //!   [`urgency`]: when it goes before others.
 //! - [`buffer`]: the memory. [`idle`]: what else its processor may do. [`catch_up`]: how it begins without flows.
-//! - [`ring`]: frames to and from the slow thread. [`counters`]: what is counted.
+//! - [`ring`]: frames to and from the slow thread. [`counters`]: what is counted. [`contained`]: what a fault at one frame costs.
 //!
 //! Departure from the paper: the engine polls only for a few microseconds, and only while that pays ([`polling`]), because
 //! a small host has no processor to give away. It yields after every empty look, so that an endpoint on the same
@@ -19,6 +19,7 @@
 
 pub mod buffer;
 pub mod catch_up;
+pub mod contained;
 pub mod counters;
 pub mod forward;
 pub mod idle;
@@ -39,6 +40,7 @@ use crate::flow::{Ingress, MissReason, PortIndex};
 use crate::flowtable::action::Tunnel;
 use crate::flowtable::{FlowStore, Tables};
 use crate::fragments::Fragments;
+use crate::mark::{self, Mark};
 use catch_up::CatchUp;
 use counters::{Counters, EngineEvent};
 use path::Path;
@@ -174,6 +176,8 @@ pub enum Returned {
     Port(Box<Port>),
     /// The device of a port is gone.
     PortFailed(usize),
+    /// The handling of a frame failed.
+    Fault(Box<contained::Fault>),
     /// The key of a fragment's flow, zone zero, or why it would be dropped.
     Fragment(Result<FlowKey, Reason>),
     /// It reads nothing from outside, and all that it read is on its way.
@@ -228,6 +232,8 @@ pub struct Shared {
     pub start: Instant,
     /// All threads shall end.
     pub stop: std::sync::atomic::AtomicBool,
+    /// Which port is in hand, for the process after this one.
+    pub mark: Mark,
 }
 
 impl Shared {
@@ -287,6 +293,8 @@ pub struct Engine {
     pause: Pause,
     catch_up: CatchUp,
     stopped: bool,
+    /// How many frames of a port failed, the newest port last.
+    faults: Vec<(usize, u32)>,
 }
 
 /// Whether the engine reads from outside.
@@ -336,6 +344,7 @@ impl Engine {
             pause: Pause::No,
             catch_up: CatchUp::default(),
             stopped: false,
+            faults: Vec::new(),
         })
     }
 
@@ -385,11 +394,11 @@ impl Engine {
         }
         let now = if timeout_ms == 0 { start } else { Instant::now() };
         self.path.set_now(now);
-        let wired = self.path.serve_wires(&mut self.channels.misses);
+        let wired = self.contained(|engine| engine.path.serve_wires(&mut engine.channels.misses));
         for event in 0..count {
             self.serve(self.events[(self.catch_up.first() + event) % count].u64);
         }
-        let frames = self.serve_guests(looks);
+        let frames = self.contained(|engine| engine.serve_guests(looks));
         let injected = self.take_injects();
         if count == 0 && frames + wired == 0 && !injected {
             let gave = self.slots.idle();
@@ -415,7 +424,7 @@ impl Engine {
             self.pause = Pause::Yes;
             self.end_last(Instant::now());
             self.path.set_now(Instant::now());
-            self.path.rest_wires(&mut self.channels.misses);
+            self.contained(|engine| engine.path.rest_wires(&mut engine.channels.misses));
             self.end_turn();
             self.give_back(Returned::Paused);
         }
@@ -474,8 +483,10 @@ impl Engine {
             }
             TOKEN_IDLE => self.slots.readable(),
             token if token >= TOKEN_WIRE => {}
-            token if token >= TOKEN_UNDERLAY => self.serve_underlay((token - TOKEN_UNDERLAY) as usize),
-            port => self.serve_port(port as usize),
+            token if token >= TOKEN_UNDERLAY => {
+                self.contained(|engine| engine.serve_underlay((token - TOKEN_UNDERLAY) as usize));
+            }
+            port => self.contained(|engine| engine.serve_port(port as usize)),
         }
     }
 
@@ -483,6 +494,7 @@ impl Engine {
         if self.path.ports.heat(port) {
             return;
         }
+        self.shared.mark.take(port);
         if self.path.serve_port(port, &mut self.channels.misses) == port::Served::Failed {
             self.path.ports.unwatch(port, &self.poller);
             let _ = self.channels.returned.try_send(Returned::PortFailed(port));
@@ -506,6 +518,7 @@ impl Engine {
     fn serve_underlay(&mut self, number: usize) {
         use std::os::fd::AsFd;
         let Some((socket, format)) = self.receivers.get(number) else { return };
+        self.shared.mark.take(mark::UNDERLAY);
         for _ in 0..RECEIVES_PER_TURN {
             if !self.path.serve_underlay(socket.as_fd(), *format, &mut self.channels.misses) {
                 return;
@@ -617,7 +630,7 @@ impl Engine {
     /// Takes frames of the slow path; returns whether there were any.
     fn take_injects(&mut self) -> bool {
         for count in 0..INJECTS_PER_TURN {
-            let Some((inject, frame)) = self.channels.injects.peek() else { return count > 0 };
+            let Some((inject, _)) = self.channels.injects.peek() else { return count > 0 };
             if let Inject::Again { generation, .. } = inject
                 && generation > self.path.generation()
             {
@@ -625,7 +638,11 @@ impl Engine {
                 self.take_commands();
                 continue;
             }
-            self.path.inject(&inject, frame, &mut self.channels.misses);
+            self.contained(|engine| {
+                if let Some((inject, frame)) = engine.channels.injects.peek() {
+                    engine.path.inject(&inject, frame, &mut engine.channels.misses);
+                }
+            });
             self.channels.injects.pop();
         }
         true
@@ -635,6 +652,7 @@ impl Engine {
         if self.path.end_turn() {
             self.shared.slow_wake.wake();
         }
+        self.shared.mark.put_down();
     }
 }
 

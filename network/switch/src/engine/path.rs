@@ -14,6 +14,7 @@ mod spread;
 mod underlay;
 
 use super::buffer::Buffer;
+use super::contained::{Hand, NOBODY};
 use super::counters::{EngineDrop, EngineEvent};
 use super::forward::{self, Ahead, Checked, LastFlow, Lookup, Verdict};
 use super::peers::Peers;
@@ -129,6 +130,12 @@ pub struct Path {
     /// Bulk was left in a device in this turn.
     left_bulk: bool,
     missed: bool,
+    /// The frame that is worked on, and where it came from, for whoever contains a fault.
+    pub(super) hand: Hand,
+    pub(super) hand_of: usize,
+    /// Makes the handling of some frames fail.
+    #[cfg(test)]
+    pub(super) trap: Option<fn(&[u8]) -> bool>,
     /// Nothing more is read when so many frames were ever handed to the slow path: see [`super::catch_up`].
     pub(super) misses_until: usize,
 }
@@ -170,6 +177,10 @@ impl Path {
             left_bulk: false,
             missed: false,
             misses_until: usize::MAX,
+            hand: Hand::Nothing,
+            hand_of: NOBODY,
+            #[cfg(test)]
+            trap: None,
         }
     }
 
@@ -202,6 +213,54 @@ impl Path {
             self.peers.heard(address, heard_ms);
         }
     }
+
+    /// What follows is of a port, or of nobody that is known.
+    pub(super) fn hold(&mut self, of: usize) {
+        (self.hand, self.hand_of) = (Hand::Nothing, of);
+    }
+
+    /// Bytes of the receive buffers.
+    pub(super) fn received(&self, at: usize, length: usize) -> Option<&[u8]> {
+        self.receive.bytes.get(at..at + length)
+    }
+
+    /// Bytes of the arena.
+    pub(super) fn in_arena(&self, at: usize, length: usize) -> Option<&[u8]> {
+        self.arena.get(at..at + length)
+    }
+
+    /// Goes on after a fault, with nothing of what was begun.
+    #[cold]
+    pub(super) fn begin_anew(&mut self) {
+        use weir_base::contain::contain;
+        self.stage = guest::Stage::new(self.batch);
+        self.opened = underlay::Stage::new(underlay::BATCH_MAX);
+        // What others gathered is whole, unless the fault is there.
+        if contain(|| self.join_end()).is_err() {
+            self.joiner = Joiner::new();
+        }
+        if contain(|| self.flush()).is_err() {
+            self.transmit.let_go();
+            self.arena_used = 0;
+        }
+        self.last_flow.clear();
+    }
+
+    /// For tests: fails at frames that are to fail.
+    #[cfg(test)]
+    fn trip(&self) {
+        let frame = match self.hand {
+            Hand::Nothing => None,
+            Hand::Arena { at, length } => self.in_arena(at, length),
+            Hand::Received { at, length } => self.received(at, length),
+        };
+        assert!(!self.trap.zip(frame).is_some_and(|(trap, frame)| trap(frame)), "a frame that is a trap");
+    }
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    #[allow(clippy::unused_self)]
+    fn trip(&self) {}
 
     /// Number of the tables in use.
     pub fn generation(&self) -> u64 {
@@ -273,6 +332,7 @@ impl Path {
 
     /// Reads a port's frames, at most its share of a turn.
     pub fn serve_port(&mut self, number: usize, misses: &mut FrameProducer<Miss>) -> Served {
+        self.hold(number);
         let was_single = self.ports.take_single(number);
         let bytes_before = self.turn_bytes;
         for count in 0..PORT_FRAMES_PER_TURN {
@@ -376,6 +436,8 @@ impl Path {
         virtio: &VirtioNetHeader,
         misses: &mut FrameProducer<Miss>,
     ) {
+        (self.hand, self.hand_of) = (Hand::Arena { at, length }, origin.class);
+        self.trip();
         let (mut packet, gaps) = match self.check_frame(origin.class, at, length, gaps, virtio) {
             Ok(checked) => checked,
             Err(reason) => {
@@ -503,8 +565,9 @@ impl Path {
         match ingress {
             Ingress::Port(port) => Origin::port(usize::from(*port).min(EXTERNAL)),
             Ingress::External => Origin::port(EXTERNAL),
-            Ingress::Underlay { sender, vni, format, .. } => {
-                let key = ZoneKey { sender: (*sender).into(), vni: *vni, format: *format };
+            Ingress::Underlay { sender, vni, format, half, .. } => {
+                let (sender_key, vni, format, half) = ((*sender).into(), *vni, *format, *half);
+                let key = ZoneKey { sender: sender_key, vni, format, half };
                 let zone = self.tables.zones.get(&key).copied();
                 Origin::underlay(*ingress, *sender, zone)
             }

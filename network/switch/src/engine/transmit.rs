@@ -353,6 +353,12 @@ impl Transmit {
         self.units_used - 1
     }
 
+    /// Forgets what is gathered.
+    #[cold]
+    pub fn let_go(&mut self) {
+        (self.units_used, self.headers_used) = (0, 0);
+    }
+
     /// Sends all that is gathered.
     pub fn flush(&mut self) {
         if self.wires.is_some() {

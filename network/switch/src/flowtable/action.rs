@@ -7,7 +7,7 @@ use crate::flow::{Action, CounterIndex, Hop, Nat, PortIndex};
 use std::net::IpAddr;
 use weir_model::resource::Encapsulation;
 use weir_packet::address::Mac;
-use weir_packet::encap::{self, InnerChecksum, MAX_ENCAP_BYTES};
+use weir_packet::encap::{self, Half, InnerChecksum, MAX_ENCAP_BYTES};
 use weir_packet::headers::tcp_flags;
 use weir_packet::rewrite::{Endpoint, Rewrite};
 
@@ -34,6 +34,7 @@ pub struct Tunnel {
     vni: u32,
     token: u64,
     has_token: bool,
+    half: Half,
 }
 
 impl Tunnel {
@@ -41,7 +42,14 @@ impl Tunnel {
     /// `None` when the network's identifier is over 24 bits.
     pub fn new(receiver: IpAddr, vni: u32, format: Encapsulation, token: Option<u64>) -> Option<Tunnel> {
         let (token, has_token) = (token.unwrap_or_default(), token.is_some());
-        (vni <= encap::MAX_VNI).then_some(Tunnel { receiver, format, vni, token, has_token })
+        let half = Half::Unsaid;
+        (vni <= encap::MAX_VNI).then_some(Tunnel { receiver, format, vni, token, has_token, half })
+    }
+
+    /// The same, for packets of which this half of the firewall says so; VXLAN has no place for it.
+    #[must_use]
+    pub fn saying(self, half: Half) -> Tunnel {
+        Tunnel { half, ..self }
     }
 
     /// The tunnel header, the same for every packet that says the same of its inner checksum.
@@ -50,7 +58,12 @@ impl Tunnel {
         let mut bytes = [0; MAX_ENCAP_BYTES];
         let token = self.has_token.then_some(self.token);
         match wire_format(self.format).encode(&mut bytes, self.vni, token, checksum) {
-            Ok(length) => TunnelHeader { bytes, length },
+            Ok(length) => {
+                if self.format == Encapsulation::Geneve {
+                    encap::write_half(&mut bytes, self.half);
+                }
+                TunnelHeader { bytes, length }
+            }
             // The identifier was checked, and the longest header fits.
             Err(_) => unreachable!("a header for {self:?} cannot be refused"),
         }
@@ -129,8 +142,8 @@ impl CompiledAction {
     pub fn new(action: &Action) -> Option<CompiledAction> {
         let hop = match &action.hop {
             Hop::Port(port) => CompiledHop::Port(*port),
-            Hop::Underlay { receiver, vni, format, token, .. } => {
-                CompiledHop::Underlay(Tunnel::new(*receiver, *vni, *format, Some(*token))?)
+            Hop::Underlay { receiver, vni, format, token, half, .. } => {
+                CompiledHop::Underlay(Tunnel::new(*receiver, *vni, *format, Some(*token))?.saying(*half))
             }
             Hop::External => CompiledHop::External,
             Hop::Drop => CompiledHop::Drop,

@@ -10,6 +10,7 @@ use super::store::FlowStore;
 use super::zeroed::{Zeroable, Zeroed, prefetch};
 use std::collections::HashMap;
 use weir_model::resource::Encapsulation;
+use weir_packet::encap::Half;
 use weir_packet::{FlowKey, IpAddress};
 
 const WAYS: usize = 8;
@@ -276,6 +277,8 @@ pub struct ZoneKey {
     pub vni: u32,
     /// Format of the outer headers.
     pub format: Encapsulation,
+    /// What the sender's half of the firewall decided.
+    pub half: Half,
 }
 
 /// Zones of senders.

@@ -185,7 +185,12 @@ fn flows_of_more_ways_than_there_may_be_go_the_long_way() {
 #[test]
 fn zones_follow_the_swap() {
     let (mut shadow, engine, _) = table();
-    let zone = ZoneKey { sender: IpAddress::v4([192, 0, 2, 1]), vni: 5, format: Encapsulation::Geneve };
+    let zone = ZoneKey {
+        sender: IpAddress::v4([192, 0, 2, 1]),
+        vni: 5,
+        format: Encapsulation::Geneve,
+        half: weir_packet::encap::Half::Unsaid,
+    };
     shadow.set_zone(zone, 9);
     let engine = swap(&mut shadow, engine);
     assert_eq!(engine.zones.get(&zone), Some(&9));

@@ -7,7 +7,7 @@ const PORT: Ingress = Ingress::Port(3);
 
 fn underlay(vni: u32, sender: &str) -> Ingress {
     let format = weir_model::resource::Encapsulation::Geneve;
-    Ingress::Underlay { sender: ip(sender), vni, token: None, format }
+    Ingress::Underlay { sender: ip(sender), vni, token: None, format, half: weir_packet::encap::Half::Unsaid }
 }
 
 fn parsed(packet: &Packet) -> Parsed {

@@ -5,7 +5,7 @@ use super::{Secrets, Switch, SwitchError, read_identity, system, who};
 use crate::config::{SwitchConfig, UnderlayBy};
 use crate::control::clients::ControlCounters;
 use crate::control::{Control, REQUESTS_MAX};
-use crate::engine::counters::Counters;
+use crate::engine::counters::{Counters, EngineEvent};
 use crate::engine::polling::Polling;
 use crate::engine::ring::frame_ring;
 use crate::engine::sys::{self, Wakeup};
@@ -18,7 +18,9 @@ use crate::handover::new::Taken;
 use crate::handover::old::Keeper;
 use crate::handover::store::Words;
 use crate::handover::{self, HandoverCounters, UPGRADE_SOCKET};
+use crate::mark::Mark;
 use crate::ports::attach::Attacher;
+use crate::slow::faults::Faults;
 use crate::slow::flows::FlowBook;
 use crate::slow::handover::HandoverPort;
 use crate::slow::mind::Mind;
@@ -72,7 +74,8 @@ impl<M: Mind + 'static> Assembly<M> {
         mind: M,
         given: Given,
     ) -> Result<Assembly<M>, SwitchError> {
-        let shared = Arc::new(shared(config.engine.flows_max, given.start)?);
+        let shared = Arc::new(shared(config.engine.flows_max, given.start, given.mark)?);
+        shared.counters.event(EngineEvent::LeftWaiting).add(given.left_waiting);
         let (flows, tables) = FlowBook::new(Arc::clone(&shared.store));
         let (channels, link) = channels();
         let copy = |sockets: &Sockets| copies(sockets).map_err(system("copying a descriptor"));
@@ -125,6 +128,7 @@ impl<M: Mind + 'static> Assembly<M> {
             requests,
             punt: given.punt,
             control: counters,
+            faults: Faults::in_directory(&config.state_dir),
             shared: Arc::clone(&shared),
             handover: HandoverPort { asks, counters: Arc::clone(&handed), left: Arc::clone(&left) },
             underlay: wired.as_ref().map(|wired| Arc::clone(wired.control())),
@@ -233,7 +237,7 @@ fn urgency(config: &SwitchConfig) -> Urgency {
     Urgency::new(nice.into())
 }
 
-pub(super) fn shared(flows_max: usize, start: Instant) -> Result<Shared, SwitchError> {
+pub(super) fn shared(flows_max: usize, start: Instant, mark: Mark) -> Result<Shared, SwitchError> {
     let mut random = [0; 16];
     let urandom = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
     urandom.map_err(system("drawing the seed of the flow table"))?;
@@ -247,6 +251,7 @@ pub(super) fn shared(flows_max: usize, start: Instant) -> Result<Shared, SwitchE
         slow_wake: wakeup()?,
         start,
         stop: AtomicBool::new(false),
+        mark,
     })
 }
 

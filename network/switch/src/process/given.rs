@@ -9,13 +9,15 @@ use crate::control::punt::PuntSocket;
 use crate::control::{self, CONTROL_SOCKET, PUNT_SOCKET};
 use crate::engine::port::{Device, Port};
 use crate::engine::{Command, EXTERNAL, sys};
+use crate::handover::message::CarriedTap;
 use crate::handover::new::Taken;
 use crate::handover::store::{Found, KeptUnderlay, Store};
 use crate::handover::{self, HandoverError, KILL_LIMIT};
+use crate::mark::{self, InHand, MARK_FILE, Mark};
 use crate::ports;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -33,6 +35,9 @@ const LOCK_LOOK: Duration = Duration::from_millis(2);
 /// How long, and how often, an address is tried that has just been let go.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 const RELEASE_LOOK: Duration = Duration::from_millis(5);
+/// Most frames of one device that are dropped because it was in hand, and the longest of them, bytes.
+const WAITING_MAX: usize = 16_384;
+const WAITING_BYTES_MAX: usize = 72 * 1024;
 /// Linux's `IP_PMTUDISC_DO` and `IPV6_PMTUDISC_DO`: never fragment.
 const PMTUDISC_DO: libc::c_int = 2;
 
@@ -178,6 +183,10 @@ pub(super) struct Given {
     pub(super) found: Taken,
     /// Whether another process still has the rest.
     pub(super) taken: bool,
+    /// What is in hand, for the process after this one.
+    pub(super) mark: Mark,
+    /// Frames that were dropped because the process before this one had their device in hand when it ended.
+    pub(super) left_waiting: u64,
 }
 
 impl Given {
@@ -195,6 +204,8 @@ impl Given {
             }
             None => open_sockets(config)?,
         };
+        let (mark, in_hand) = open_mark(&config.run_dir);
+        let left_waiting = in_hand.map_or(0, |in_hand| drop_waiting(in_hand, &found, &receivers));
         let gate = gate_opener(config, secrets.group_key.clone())();
         let checkpoint = config.state_dir.join(CHECKPOINT_FILE);
         Ok(Given {
@@ -212,6 +223,8 @@ impl Given {
             store,
             found,
             taken: false,
+            mark,
+            left_waiting,
         })
     }
 
@@ -255,8 +268,43 @@ impl Given {
             store: Store::new(&config.run_dir),
             found: Taken::default(),
             taken: true,
+            mark: open_mark(&config.run_dir).0,
+            left_waiting: 0,
         })
     }
+}
+
+/// The mark of the run directory. Without it what waits after a crash is served, whatever it is.
+fn open_mark(run_dir: &Path) -> (Mark, Option<InHand>) {
+    Mark::open(run_dir).unwrap_or_else(|error| {
+        let path = run_dir.join(MARK_FILE);
+        tracing::warn!(path = %path.display(), %error, "what is in hand is not marked for the process after this one");
+        (Mark::none(), None)
+    })
+}
+
+/// Drops what waits in the device that a crashed process had in hand: it may be what ended it.
+fn drop_waiting(in_hand: InHand, found: &Taken, receivers: &Sockets) -> u64 {
+    let mut room = vec![0; WAITING_BYTES_MAX];
+    let mut drain = |device: BorrowedFd<'_>| {
+        let waiting = (0..WAITING_MAX).take_while(|_| sys::read(device, &mut room).is_ok());
+        waiting.count() as u64
+    };
+    let (what, count) = match in_hand {
+        InHand::Underlay => {
+            let sockets = receivers.iter().map(|(socket, _)| drain(socket.as_fd()));
+            ("the underlay".to_string(), sockets.sum())
+        }
+        InHand::Device(name) => {
+            let is_it = |tap: &CarriedTap| mark::name_of(tap.netns.as_deref(), &tap.device) == name;
+            match found.taps.values().find(|(tap, _)| is_it(tap)) {
+                Some((tap, device)) => (tap.device.clone(), drain(device.as_fd())),
+                None => return 0,
+            }
+        }
+    };
+    tracing::warn!(what, count, "in hand when the last process ended: what waited there is dropped");
+    count
 }
 
 /// The sockets of the underlay that a crashed process had, if they are what the settings say. What came meanwhile waits in them.

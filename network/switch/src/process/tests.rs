@@ -17,6 +17,7 @@ fn config(dir: &Path) -> SwitchConfig {
         trust_file: dir.join("trust.json"),
         identity_file: dir.join("identity.seed"),
         external: None,
+        underlay_from: Vec::new(),
         idle_reader: None,
         engine: crate::config::EngineConfig::default(),
     }
@@ -64,6 +65,8 @@ fn settings_that_make_no_sense_are_named() {
         addresses: Vec::new(),
         first_port: 9,
         last_port: 8,
+        guarded: Vec::new(),
+        reachable: Vec::new(),
     };
     cases[3].external = Some(external.clone());
     cases[4].role = Role::Gateway;
@@ -139,4 +142,18 @@ fn metrics_have_types_and_names() {
         # TYPE weir_switch_flows gauge\n\
         weir_switch_flows 7\n";
     assert_eq!(metrics_text(&counters), wanted);
+}
+
+#[test]
+fn the_settings_of_the_switch_that_runs_can_be_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    std::fs::create_dir_all(&config.run_dir).unwrap();
+    assert_eq!(running_settings(&config.run_dir), None, "one of an older release says nothing");
+    write_settings(&config);
+    assert_eq!(running_settings(&config.run_dir), Some(config.clone()));
+    config.underlay_from = vec!["192.0.2.0/24".parse().unwrap()];
+    assert_ne!(running_settings(&config.run_dir), Some(config.clone()));
+    write_settings(&config);
+    assert_eq!(running_settings(&config.run_dir), Some(config));
 }

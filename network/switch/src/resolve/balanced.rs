@@ -30,6 +30,7 @@ use weir_model::Key;
 use weir_model::entry::VirtualEntry;
 use weir_model::resource::Direction;
 use weir_packet::build::IcmpError;
+use weir_packet::encap::Half;
 use weir_packet::key::FlowKey;
 use weir_packet::rewrite::{Endpoint, Rewrite, parse_embedded};
 
@@ -265,13 +266,13 @@ impl TableResolver {
         }
         let Some(entry) = &network.entry else { return Vec::new() };
         let router = network.vni.router_mac();
-        let of = |&sender: &IpAddr| {
+        let of = |&(sender, half): &(IpAddr, Half)| {
             let (vni, format) = (network.vni.0, entry.encapsulation);
-            let ingress = Ingress::Underlay { sender, vni, token: None, format };
+            let ingress = Ingress::Underlay { sender, vni, token: None, format, half };
             let action = self.action(network, &key, Target::Port(client), false, router)?;
             Some((ingress, key, Action { nat, ..action }))
         };
-        network.denied(&key).iter().filter_map(of).collect()
+        network.denied(&key).iter().filter(|(_, half)| half.accepts()).filter_map(of).collect()
     }
 
     /// The connection whose member replies, if the packet belongs to one.

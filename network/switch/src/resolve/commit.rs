@@ -3,10 +3,12 @@
 use super::TableResolver;
 use super::decision::{Arrival, Budget, Cause, Decision, Forward, Install, Track};
 use super::hops::DROP_IDLE_MS;
-use crate::conntrack::{Connection, ConnectionId, Way};
+use super::perform;
+use crate::conntrack::{Binding, Connection, ConnectionId, Sides, Way};
 use crate::counters::Reason;
-use crate::flow::{Action, CounterIndex, Hop, Ingress, NO_CONNECTION, Outcome, Resolution};
+use crate::flow::{Action, CounterIndex, Hop, Ingress, MissReason, NO_CONNECTION, Outcome, Resolution};
 use weir_model::resource::{Action as RuleAction, Direction};
+use weir_packet::headers::tcp_flags::ACK;
 use weir_packet::key::FlowKey;
 
 fn outcome(outcome: Outcome) -> Resolution {
@@ -43,7 +45,8 @@ impl TableResolver {
             }
             Decision::Answer { service, frame, budget, cause, install } => {
                 if !self.take_budget(at.now_ms, budget) {
-                    return self.commit_drop(at, Cause::Reason(Reason::IcmpLimited), install, None);
+                    let cause = cause.unwrap_or(Cause::Reason(Reason::IcmpLimited));
+                    return self.commit_drop(at, cause, install, None);
                 }
                 self.counters.count(self.answer_counters[service as usize], 1);
                 let mut resolution = match cause {
@@ -101,12 +104,13 @@ impl TableResolver {
     /// Whether a denied flow may be in the flow table: it must be remembered, for a connection that is
     /// opened the other way must find it.
     fn remember_denied(&mut self, at: &Arrival<'_>, install: Install) -> bool {
-        let (Install::Denied, Ingress::Underlay { sender, vni, .. }) = (install, at.ingress) else {
+        let (Install::Denied, Ingress::Underlay { sender, vni, half, .. }) = (install, at.ingress) else {
             return true;
         };
         let Some(network) = self.tables.network_mut(*vni) else { return false };
-        if network.can_deny(&at.key, *sender) {
-            network.deny(at.key, *sender);
+        let sender = (*sender, *half);
+        if network.can_deny(&at.key, sender) {
+            network.deny(at.key, sender);
             true
         } else {
             network.denied_full = true;
@@ -131,27 +135,28 @@ impl TableResolver {
                 Some((id, way))
             }
             Track::New { sides, binding } => {
-                let Some(network) = self.tables.network(at.key.zone) else {
-                    return self.commit_drop(
-                        at,
-                        Cause::Reason(Reason::UnknownNetwork),
-                        Install::Nothing,
-                        None,
-                    );
-                };
-                let owner = self.owner(network, &at.key);
-                let mut connection = Connection::new(at.key, network.generation, sides, counter, owner);
-                connection.binding = binding;
-                let Some(id) = self.connections.open(at.now_ms, connection) else {
-                    return self.commit_drop(
-                        at,
-                        Cause::Reason(Reason::ConnectionsFull),
-                        Install::Nothing,
-                        None,
-                    );
+                let opened = self.open(at, at.key, (sides, binding), counter);
+                let id = match opened {
+                    Ok(id) => id,
+                    Err(reason) => {
+                        return self.commit_drop(at, Cause::Reason(reason), Install::Nothing, None);
+                    }
                 };
                 self.connections.touch(at.now_ms, id, Way::Opener, flags);
                 Some((id, Way::Opener))
+            }
+            Track::Resumed { sides } => {
+                // The opener is here, and only who replies remembers it.
+                match self.open(at, at.key.reverse(), (sides, None), counter) {
+                    Ok(id) => {
+                        self.connections.touch(at.now_ms, id, Way::Opener, ACK);
+                        self.connections.touch(at.now_ms, id, Way::Reply, flags);
+                        Some((id, Way::Reply))
+                    }
+                    Err(reason) => {
+                        return self.commit_drop(at, Cause::Reason(reason), Install::Nothing, None);
+                    }
+                }
             }
         };
         let number = |way: Option<(ConnectionId, Way)>| way.map_or(NO_CONNECTION, |(id, way)| id.number(way));
@@ -161,11 +166,34 @@ impl TableResolver {
         if let Some(network) = self.tables.network_mut(at.key.zone) {
             reverse.iter().for_each(|(_, key, _)| network.forgive(key));
         }
+        if at.reason == MissReason::Special {
+            // The flow table is not for it: put back, it would come here again.
+            self.counters.count(counter, 1);
+            return match perform::perform(at.frame, &action) {
+                Some(frame) => outcome(Outcome::Forward { hop: action.hop, frame }),
+                None => outcome(Outcome::Drop),
+            };
+        }
         let flow = (*at.ingress, zoneless(&at.key), action);
         let reverse = reverse.into_iter().map(|(ingress, key, action)| {
             (ingress, zoneless(&key), Action { counter, connection: number(back), ..action })
         });
         Resolution { install: std::iter::once(flow).chain(reverse).collect(), outcome: Outcome::Reinject }
+    }
+
+    /// Opens a connection under a key.
+    fn open(
+        &mut self,
+        at: &Arrival<'_>,
+        key: FlowKey,
+        (sides, binding): (Sides, Option<Binding>),
+        counter: CounterIndex,
+    ) -> Result<ConnectionId, Reason> {
+        let network = self.tables.network(key.zone).ok_or(Reason::UnknownNetwork)?;
+        let owner = self.owner(network, &key);
+        let mut connection = Connection::new(key, network.generation, sides, counter, owner);
+        connection.binding = binding;
+        self.connections.open(at.now_ms, connection).ok_or(Reason::ConnectionsFull)
     }
 
     fn take_budget(&mut self, now_ms: u64, budget: Budget) -> bool {

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use std::net::IpAddr;
 use weir_model::Key;
 use weir_model::resource::Direction;
+use weir_packet::encap::Half;
 use weir_packet::key::FlowKey;
 use weir_packet::{PacketError, Parsed};
 
@@ -31,6 +32,11 @@ impl Arrival<'_> {
 
     pub(crate) fn destination(&self) -> IpAddr {
         self.key.destination.into()
+    }
+
+    /// What the half of the firewall decided that it comes from.
+    pub(crate) fn half(&self) -> Half {
+        if let Ingress::Underlay { half, .. } = *self.ingress { half } else { Half::Unsaid }
     }
 
     /// Whether the flow table may hold a flow for it.
@@ -123,6 +129,8 @@ pub(crate) enum Track {
     Known { id: ConnectionId, way: Way, judged: Option<(u64, Sides)>, replies: bool },
     /// A connection opens.
     New { sides: Sides, binding: Option<Binding> },
+    /// A connection that the receiver of this packet opened goes on, which only the sender's switch remembers.
+    Resumed { sides: Sides },
     /// The verdict is for this packet alone.
     Alone,
 }

@@ -12,8 +12,10 @@ use crate::counters::Reason;
 use crate::flow::{Action, Hop, Ingress, MissReason, Nat};
 use crate::nat;
 use crate::tables::network::Network;
+use ipnet::IpNet;
 use std::net::IpAddr;
 use weir_packet::build::IcmpError;
+use weir_packet::encap::Half;
 use weir_packet::key::FlowKey;
 use weir_packet::rewrite::{Endpoint, Rewrite, parse_embedded};
 use weir_packet::{IpAddress, Network as Protocol};
@@ -22,6 +24,19 @@ const NO_SIDES: Sides = Sides { egress: None, ingress: None };
 
 fn endpoint((address, port): (IpAddr, u16)) -> Endpoint {
     Endpoint { address: address.into(), port: Some(port) }
+}
+
+/// Whether an address is nobody's by its kind: "this" network, loopback, link-local, multicast and what is behind it.
+fn is_no_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let first = v4.octets()[0];
+            first == 0 || first >= 224 || v4.is_loopback() || v4.is_link_local()
+        }
+        IpAddr::V6(v6) => {
+            v6.is_unspecified() || v6.is_loopback() || v6.is_multicast() || v6.is_unicast_link_local()
+        }
+    }
 }
 
 fn bare(address: impl Into<IpAddress>) -> Endpoint {
@@ -36,6 +51,10 @@ impl TableResolver {
         network: &Network,
         observer: &mut O,
     ) -> Stage<Decision> {
+        if self.is_guarded(at.destination()) {
+            observer.note("guard", || Reason::Guarded.text().to_string());
+            return Err(Decision::drop_flow(Reason::Guarded));
+        }
         let known = self.connections.find(&at.key).and_then(|(id, way)| {
             let binding = self.connections.get(id)?.binding?;
             (way == Way::Opener).then_some((id, binding))
@@ -66,6 +85,14 @@ impl TableResolver {
         Ok(Decision::Forward(Box::new(Forward { reverse, ..Forward::plain(action, cause, track) })))
     }
 
+    /// Whether no tenant may reach a destination from here: what carries the tenants' packets and decides about them, and what is
+    /// no host's address (RFC 6890), which a machine may take for its own or for all.
+    fn is_guarded(&self, to: IpAddr) -> bool {
+        let within = |list: &[IpNet]| list.iter().any(|net| net.contains(&to));
+        let is_of_us = to == self.config.underlay || self.tables.is_underlay(to);
+        (is_of_us || is_no_host(to) || within(&self.config.guarded)) && !within(&self.config.reachable)
+    }
+
     fn new_binding<O: Observer>(
         &self,
         at: &Arrival<'_>,
@@ -86,6 +113,10 @@ impl TableResolver {
             let reason = Reason::ConnectionsFull;
             return refuse(observer, Decision::drop_packet(reason), reason);
         }
+        let ports = self.config.nat.ports_of(at.key.source.is_v4());
+        if !self.connections.has_ports_left(Owner::Address(network.vni.0, at.source()), &at.key, ports) {
+            return refuse(observer, Decision::drop_packet(Reason::NatShare), Reason::NatShare);
+        }
         match self.config.nat.find(&at.key, &self.connections) {
             Some(binding) => Ok(binding),
             None => refuse(observer, Decision::drop_packet(Reason::NatExhausted), Reason::NatExhausted),
@@ -105,6 +136,10 @@ impl TableResolver {
             return None;
         }
         let mut action = self.action(network, &key, target, true, network.vni.router_mac())?;
+        // What comes from outside opens nothing.
+        if let Hop::Underlay { half, .. } = &mut action.hop {
+            *half = Half::Replies;
+        }
         let destination = Some((opener.source.into(), opener.source_port));
         action.nat = Some(Nat { source: None, destination });
         Some(action)

@@ -3,8 +3,14 @@
 //! Each host judges its own side: egress where the sender is, ingress where the receiver is. A packet
 //! of a known connection passes as long as the rules allow the connection's opening; they are asked
 //! again when anything that a verdict depends on has changed since. A connection that they no longer
-//! allow is dead both ways, until they allow it again, it is forgotten, or the other side opens a TCP
-//! connection of its own with the same ports.
+//! allow is dead both ways, until they allow it again or it is forgotten; what the other side sends then
+//! is judged for itself, as an opening. Of TCP only a SYN opens anything while the dead one is remembered.
+//!
+//! What one host's rules make dead is dead at the other too: each says of its packets what its half decided
+//! ([`Half`]: whether its rules let the packet open a conversation, let the receiver open one, and whether the
+//! receiver did). A packet passes as a reply if its sender's half accepts what its receiver opened and the
+//! receiver's rules allow that now; else if both its sender's egress and its receiver's ingress allow it by itself.
+//! VXLAN has no place for that: there each host judges by what it knows, as of switches of older releases.
 
 use super::TableResolver;
 use super::decision::{Arrival, Cause, Decision, Install, Observer, Stage, Step, Track};
@@ -15,30 +21,45 @@ use crate::tables::Port;
 use crate::tables::network::Network;
 use weir_model::Key;
 use weir_model::resource::{Action, Direction};
+use weir_packet::encap::Half;
 use weir_packet::headers::tcp_flags::{ACK, RST, SYN};
 use weir_packet::key::FlowKey;
+
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const ICMPV6: u8 = 58;
 
 /// What the stage `connection` finds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Known {
     /// No connection: the packet opens a conversation.
     Nothing,
-    /// A revoked connection whose ports the other side uses to open one of its own. What denies that
-    /// is what revoked the old one.
-    Reopened(ConnectionId, Cause),
+    /// A dead connection whose addresses and ports the other side uses to open one of its own. What denies that
+    /// is what made the old one dead.
+    Reopened {
+        /// The dead one.
+        id: ConnectionId,
+        /// Why it is.
+        cause: Cause,
+        /// The rules here do not allow it any more; else those of the other side do not.
+        here: bool,
+    },
     /// A connection, in which it passes.
     Passed(Passed),
 }
 
 impl Known {
-    /// What a packet is denied by.
-    pub(super) fn blame(&self, cause: Cause) -> Cause {
-        if let Known::Reopened(_, revoked) = self { *revoked } else { cause }
+    /// The drop of a packet that `by` denies.
+    pub(super) fn denied(&self, at: &Arrival<'_>, by: Cause) -> Decision {
+        match *self {
+            Known::Reopened { id, cause, here: true } => revoked(at, id, cause),
+            Known::Reopened { .. } | Known::Nothing | Known::Passed(_) => denied(at, by),
+        }
     }
 
     /// The connection that ends when this packet passes.
     pub(super) fn replaced(&self) -> Option<ConnectionId> {
-        if let Known::Reopened(id, _) = self { Some(*id) } else { None }
+        if let Known::Reopened { id, .. } = self { Some(*id) } else { None }
     }
 }
 
@@ -50,9 +71,26 @@ fn revoked(at: &Arrival<'_>, id: ConnectionId, cause: Cause) -> Decision {
     }
 }
 
-/// Whether the packet opens a TCP connection.
+/// Whether the packet may open a conversation in place of a dead one with the same addresses and ports: any that cannot be told
+/// from an opening.
 fn is_opening(at: &Arrival<'_>) -> bool {
-    at.parsed.tcp_flags & (SYN | ACK | RST) == SYN
+    match (at.key.protocol, at.key.destination_port >> 8) {
+        (TCP, _) => at.parsed.tcp_flags & (SYN | ACK | RST) == SYN,
+        // Of echo the request.
+        (ICMP, kind) if at.key.source.is_v4() => kind == 8,
+        (ICMPV6, kind) if !at.key.source.is_v4() => kind == 128,
+        _ => true,
+    }
+}
+
+/// Whether the connection that a packet is of lives at the other end too, as the packet says: the rules there allow it, and what was opened
+/// here came through.
+fn lives_there(half: Half, way: Way, connection: &Connection) -> bool {
+    match (half, way) {
+        (Half::Unsaid, _) => true,
+        (half, Way::Opener) => half.opens(),
+        (half, Way::Reply) => half.accepts() && (half.remembers() || connection.is_answered()),
+    }
 }
 
 /// What the rules say of a connection that they allow: its sides, what it is counted under, and its new
@@ -149,18 +187,37 @@ impl TableResolver {
             return Ok(Known::Nothing);
         };
         let Some(connection) = self.connections.get(id) else { return Ok(Known::Nothing) };
+        // Whoever replies remembers what the one who opened it may not know any more.
+        let half = at.half();
+        let may_differ = match way {
+            // What never was answered the other side's packets cannot be of.
+            Way::Reply => is_opening(at) || !connection.is_answered(),
+            Way::Opener => half.accepts() && half.remembers(),
+        };
         let (sides, cause, judged) = match self.judge_known(network, connection) {
             Ok(allowed) => allowed,
             Err(cause) => {
                 observer.note("connection", || "the rules no longer allow its connection".to_string());
                 self.show_opening(network, connection, observer);
-                return if way == Way::Reply && is_opening(at) {
-                    Ok(Known::Reopened(id, cause))
+                return if may_differ {
+                    Ok(Known::Reopened { id, cause, here: true })
                 } else {
                     Err(revoked(at, id, cause))
                 };
             }
         };
+        if !lives_there(half, way, connection) {
+            observer.note("connection", || {
+                "its connection does not live at its sender's host: the rules there do not allow it"
+                    .to_string()
+            });
+            let cause = Cause::Reason(Reason::Revoked);
+            return if may_differ {
+                Ok(Known::Reopened { id, cause, here: false })
+            } else {
+                Err(denied(at, cause))
+            };
+        }
         observer.step(|| Step {
             stage: "connection",
             detail: format!("{}, which the rules allow", describe(connection, way)),
@@ -270,14 +327,18 @@ impl TableResolver {
     }
 
     /// Whether packets of this key, and the answers to them, may pass here: by a connection that is
-    /// still allowed, or by the rules both ways.
+    /// still allowed, or where none is tracked by the rules both ways.
     pub(super) fn is_conversation(&self, network: &Network, key: &FlowKey) -> bool {
         let connection = self.connections.find(key).and_then(|(id, _)| self.connections.get(id));
-        let goes_on = connection.is_some_and(|connection| {
-            connection.generation == network.generation
-                || self.judge_opening(network, &connection.judged_key()).is_ok()
-        });
-        goes_on || self.judge_opening(network, key).is_ok() && self.allowed_back(network, key)
+        let goes_on = connection.is_some_and(|connection| self.judge_known(network, connection).is_ok());
+        goes_on || self.is_untracked(network, key) && self.allowed_back(network, key)
+    }
+
+    /// Whether the rules allow packets of this key and there is no connection of them: their rules are not stateful, or there is no room.
+    fn is_untracked(&self, network: &Network, key: &FlowKey) -> bool {
+        let Ok((sides, _)) = self.judge_opening(network, key) else { return false };
+        let is_stateful = sides.egress == Some(true) || sides.ingress == Some(true);
+        !is_stateful || !self.connections.has_room(self.owner(network, key))
     }
 
     /// Who is charged for a connection: the opener's port, else the receiver's, at a gateway the opener.

@@ -2,12 +2,12 @@
 
 use super::TableResolver;
 use super::decision::{Arrival, Budget, Cause, Decision, Forward, Install, Observer, Stage, Step, Track};
-use super::firewall::{Known, Passed, denied};
+use super::firewall::{Known, Passed};
 use super::hops::Target;
 use crate::answer::{self, Reply};
 use crate::conntrack::Sides;
 use crate::counters::Reason;
-use crate::flow::{Ingress, MissReason, PortIndex};
+use crate::flow::{Hop, Ingress, MissReason, PortIndex};
 use crate::tables::Port;
 use crate::tables::network::Network;
 use std::net::IpAddr;
@@ -178,16 +178,18 @@ impl TableResolver {
         if let Some(entry) = network.virtuals.get(&at.destination()) {
             return self.to_virtual(at, port, network, entry, observer);
         }
-        let related = || at.parsed.is_icmp_error() && self.is_related(at, network);
+        let is_error = at.parsed.is_icmp_error();
+        let related = || is_error && self.is_related(at, network);
         let known = self.known(at, network, observer)?;
         let mut passed = if let Known::Passed(passed) = known { Some(passed) } else { None };
         let mut sides = Sides { egress: None, ingress: None };
         let mut cause = None;
         if passed.is_none() {
             match self.judge_side(network, Direction::Egress, port, &at.key, observer) {
+                Ok(_) | Err(_) if related() => passed = Some(self.related_passes(observer)),
+                Ok(_) if is_error => return Err(self.unrelated(at, observer)),
                 Ok((stateful, by)) => (sides.egress, cause) = (Some(stateful), Some(by)),
-                Err(_) if related() => passed = Some(self.related_passes(observer)),
-                Err(by) => return Err(denied(at, known.blame(by))),
+                Err(by) => return Err(known.denied(at, by)),
             }
         }
         let target = self
@@ -202,8 +204,7 @@ impl TableResolver {
         {
             match self.judge_side(network, Direction::Ingress, receiver, &at.key, observer) {
                 Ok((stateful, by)) => (sides.ingress, cause) = (Some(stateful), Some(by)),
-                Err(_) if related() => passed = Some(self.related_passes(observer)),
-                Err(by) => return Err(denied(at, known.blame(by))),
+                Err(by) => return Err(known.denied(at, by)),
             }
         }
         let passed = match (passed, cause) {
@@ -241,6 +242,7 @@ impl TableResolver {
             Track::BothWays => true,
             Track::New { sides, .. } => sides.egress != Some(false) && sides.ingress != Some(false),
             Track::Known { way, replies, .. } => replies || way == Way::Reply,
+            Track::Resumed { .. } => true,
             Track::Untracked | Track::Alone => false,
         };
         let key = at.key.reverse();
@@ -249,18 +251,25 @@ impl TableResolver {
         }
         if let Target::Port(index) = target {
             let Some(port) = self.tables.port(index) else { return Vec::new() };
-            let action = self.action_from_port(network, &key, port);
-            return action.map(|action| (Ingress::Port(index), key, action)).into_iter().collect();
+            let Some(mut action) = self.action_from_port(network, &key, port) else { return Vec::new() };
+            // Of replies it is remembered by then whose they are.
+            let of_opener = matches!(track, Track::Resumed { .. } | Track::Known { way: Way::Reply, .. });
+            if let Hop::Underlay { half, .. } = &mut action.hop {
+                *half = self.half(network, &key, !of_opener);
+            }
+            return vec![(Ingress::Port(index), key, action)];
         }
         let (Some(index), Some(entry)) = (from, &network.entry) else { return Vec::new() };
         let senders = network.denied(&key).iter();
         senders
-            .filter_map(|&sender| {
+            .filter(|(_, half)| half.accepts())
+            .filter_map(|&(sender, half)| {
                 let ingress = Ingress::Underlay {
                     sender,
                     vni: network.vni.0,
                     token: None,
                     format: entry.encapsulation,
+                    half,
                 };
                 let router = network.vni.router_mac();
                 let action = self.action(network, &key, Target::Port(index), false, router)?;

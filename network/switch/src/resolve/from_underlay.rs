@@ -2,7 +2,7 @@
 //!
 //! A Geneve packet proves by its token that a switch of the domain sent it for this network (row A18).
 //! VXLAN has no token. Then a sender is taken that the network's tables know as a gateway or a host. A
-//! host also takes what an unknown sender says of a source whose place it does not know, because hosts
+//! host also takes what an unknown sender says of an endpoint's source whose place it does not know, because hosts
 //! know only the places they use themselves; a gateway knows all places and takes nothing else. What
 //! needs proof uses Geneve.
 //!
@@ -11,16 +11,27 @@
 
 use super::TableResolver;
 use super::decision::{Arrival, Cause, Decision, Forward, Observer, Path, Stage, Step, Track};
-use super::firewall::{Known, Passed, denied};
+use super::firewall::{Known, Passed};
 use super::hops::Target;
 use crate::conntrack::Sides;
 use crate::counters::Reason;
-use crate::flow::Ingress;
+use crate::flow::{Hop, Ingress};
+use crate::tables::Port;
 use crate::tables::network::Network;
 use std::net::IpAddr;
 use weir_model::Key;
+use weir_model::entry::RouteHop;
 use weir_model::resource::{Direction, Encapsulation};
 use weir_packet::Network as Protocol;
+
+/// Whether an endpoint may have an address or speak for it: what comes from outside comes by gateways, and the router is everywhere.
+fn is_endpoint_s(network: &Network, source: IpAddr) -> bool {
+    let is_routed = || {
+        let route = network.route_of(source);
+        route.is_some_and(|(_, route)| matches!(route.hop, RouteHop::Address(_)))
+    };
+    !network.is_router(source) && (network.subnet_of(source).is_some() || is_routed())
+}
 
 impl TableResolver {
     pub(super) fn frame_from_underlay<O: Observer>(
@@ -47,7 +58,7 @@ impl TableResolver {
 
     /// The stages `network` and `sender`.
     fn check_sender<O: Observer>(&self, at: &Arrival<'_>, network: &Network, observer: &mut O) -> Stage<()> {
-        let Ingress::Underlay { sender, vni, token, format } = *at.ingress else { return Ok(()) };
+        let Ingress::Underlay { sender, vni, token, format, .. } = *at.ingress else { return Ok(()) };
         let Some(entry) = &network.entry else {
             observer.note("network", || format!("network {vni} is not in force here"));
             return Err(Decision::drop_packet(Reason::UnknownNetwork));
@@ -58,6 +69,12 @@ impl TableResolver {
             rule: None,
             key: Some(Key::Network { vni: network.vni }),
         });
+        let from = &self.config.underlay_from;
+        let is_gateway = || self.tables.gateways().iter().any(|gateway| gateway.underlay == sender);
+        if !from.is_empty() && !from.iter().any(|net| net.contains(&sender)) && !is_gateway() {
+            observer.note("sender", || Reason::UnknownSender.text().to_string());
+            return Err(Decision::drop_packet(Reason::UnknownSender));
+        }
         if format != entry.encapsulation {
             observer.note("sender", || Reason::WrongFormat.text().to_string());
             return Err(Decision::drop_packet(Reason::WrongFormat));
@@ -81,7 +98,9 @@ impl TableResolver {
     fn is_known_sender(&self, network: &Network, sender: IpAddr, source: IpAddr) -> bool {
         network.hosts.contains_key(&sender)
             || self.tables.gateways().iter().any(|gateway| gateway.underlay == sender)
-            || (!self.is_gateway() && !network.locations.contains_key(&source))
+            || (!self.is_gateway()
+                && !network.locations.contains_key(&source)
+                && is_endpoint_s(network, source))
     }
 
     fn host_from_underlay<O: Observer>(
@@ -117,17 +136,8 @@ impl TableResolver {
         let known = self.known(at, network, observer)?;
         let passed = match known {
             Known::Passed(passed) => passed,
-            Known::Nothing | Known::Reopened(..) => {
-                match self.judge_side(network, Direction::Ingress, receiver, &at.key, observer) {
-                    Ok((stateful, cause)) => {
-                        let sides = Sides { egress: None, ingress: Some(stateful) };
-                        Passed { cause, track: self.track(at, network, sides, observer)? }
-                    }
-                    Err(_) if at.parsed.is_icmp_error() && self.is_related(at, network) => {
-                        self.related_passes(observer)
-                    }
-                    Err(cause) => return Err(denied(at, known.blame(cause))),
-                }
+            Known::Nothing | Known::Reopened { .. } => {
+                self.judge_arrival(at, network, receiver, &known, observer)?
             }
         };
         let target = Target::Port(receiver.index);
@@ -146,6 +156,52 @@ impl TableResolver {
         Ok(Decision::Forward(Box::new(Forward { action, cause, track, reverse, revoke })))
     }
 
+    /// Judges a packet that is of no connection which lives here: as an answer to what its receiver opened, if its sender's switch
+    /// remembers that, else as an opening, if its sender's rules allow that.
+    fn judge_arrival<O: Observer>(
+        &self,
+        at: &Arrival<'_>,
+        network: &Network,
+        receiver: &Port,
+        known: &Known,
+        observer: &mut O,
+    ) -> Stage<Passed> {
+        let half = at.half();
+        let is_error = at.parsed.is_icmp_error();
+        let related = || is_error && self.is_related(at, network);
+        let mut opens = half.opens();
+        if half.remembers() && half.accepts() && !is_error {
+            let back = at.key.reverse();
+            match self.judge_side(network, Direction::Egress, receiver, &back, observer) {
+                Ok((true, cause)) => {
+                    observer.note("connection", || "its sender's switch knows it as a reply".to_string());
+                    let sides = Sides { egress: Some(true), ingress: None };
+                    let has_room = self.connections.has_room(self.owner(network, &back));
+                    let track = if has_room { Track::Resumed { sides } } else { Track::Untracked };
+                    return Ok(Passed { cause, track });
+                }
+                // The rule lets no replies pass by themselves, so the packet is judged for itself.
+                Ok((false, _)) => opens = true,
+                Err(_) => {}
+            }
+        }
+        if !opens && !is_error {
+            observer.note("connection", || {
+                "its sender's rules let it pass only as a reply, and nobody here may open what it replies to".to_string()
+            });
+            return Err(known.denied(at, Cause::Reason(Reason::NoConnection)));
+        }
+        match self.judge_side(network, Direction::Ingress, receiver, &at.key, observer) {
+            Ok(_) | Err(_) if related() => Ok(self.related_passes(observer)),
+            Ok(_) if is_error => Err(self.unrelated(at, observer)),
+            Ok((stateful, cause)) => {
+                let sides = Sides { egress: None, ingress: Some(stateful) };
+                Ok(Passed { cause, track: self.track(at, network, sides, observer)? })
+            }
+            Err(cause) => Err(known.denied(at, cause)),
+        }
+    }
+
     /// A gateway takes a packet to where its destination is (row A11), without a firewall of its own:
     /// the hosts judge. What is outside it translates.
     fn gateway_from_underlay<O: Observer>(
@@ -161,9 +217,13 @@ impl TableResolver {
             return self.to_outside(at, network, observer);
         }
         let router = network.vni.router_mac();
-        let Some(action) = self.action(network, &at.key, target, false, router) else {
+        let Some(mut action) = self.action(network, &at.key, target, false, router) else {
             return Err(Decision::drop_packet(Reason::UnknownNetwork));
         };
+        // The hosts judge, each by what the other says.
+        if let Hop::Underlay { half, .. } = &mut action.hop {
+            *half = at.half();
+        }
         let cause = Cause::Path(Path::Hoverboard);
         Ok(Decision::Forward(Box::new(Forward::plain(action, cause, Track::Untracked))))
     }

@@ -1,17 +1,23 @@
 //! The stage `route`: where a packet of a network goes, and the action that takes it there.
+//!
+//! An address that an endpoint has leads to that endpoint; else the longest prefix wins, of routes and of subnets, which are connected
+//! routes. Hosts know the places of some addresses and gateways know all: so where an address of a subnet also has a longer route, a host
+//! that does not know its place leaves the answer to a gateway, and the answer is the same with a place in its tables and without.
 
 use super::TableResolver;
 use super::decision::{Arrival, Cause, Decision, Install, Observer, Stage, Step};
 use crate::answer::{self, Reply, Service};
-use crate::conntrack::FLOW_IDLE_MS;
+use crate::conntrack::{FLOW_IDLE_MS, Way};
 use crate::counters::Reason;
 use crate::flow::{About, Action, Hop, NO_CONNECTION, PortIndex};
 use crate::tables::network::{Location, Network};
 use crate::tables::{Place, Port, gateways};
 use std::net::IpAddr;
 use weir_model::entry::RouteHop;
+use weir_model::resource::Direction;
 use weir_model::{Key, MacAddr};
 use weir_packet::build::IcmpError;
+use weir_packet::encap::Half;
 use weir_packet::key::FlowKey;
 
 /// How long a flow that drops stays in the flow table without a packet.
@@ -59,7 +65,18 @@ impl TableResolver {
         if let Some(place) = self.tables.place(network, destination) {
             return self.place_target(network, destination, place, observer);
         }
-        if let Some((prefix, route)) = network.routes.find(destination) {
+        let connected = network.subnet_of(destination).is_some();
+        if let Some((prefix, route)) = network.route_of(destination) {
+            if connected && !self.is_gateway() && !network.is_learned() {
+                // An endpoint that has the address comes before any route, and whether there is one a gateway knows.
+                observer.step(|| Step {
+                    stage: "route",
+                    detail: format!("{prefix} has a route, unless an endpoint has {destination}"),
+                    rule: Some(route.name.to_string()),
+                    key: Some(Key::Route { vni: network.vni, prefix }),
+                });
+                return self.to_gateway(network, key, observer);
+            }
             observer.step(|| Step {
                 stage: "route",
                 detail: match route.hop {
@@ -82,7 +99,7 @@ impl TableResolver {
                 }
             };
         }
-        if network.subnet_of(destination).is_some() {
+        if connected {
             return self.elsewhere(network, destination, key, observer);
         }
         if network.entry.as_ref().is_some_and(|entry| entry.external_access) {
@@ -189,6 +206,20 @@ impl TableResolver {
         if self.is_gateway() { Ok(Target::External) } else { self.to_gateway(network, key, observer) }
     }
 
+    /// What this half of the firewall says of a packet that an endpoint here sends; nothing of one that is only passed on.
+    pub(super) fn half(&self, network: &Network, key: &FlowKey, remembers: bool) -> Half {
+        let port = self.tables.receiver(network, key.source.into()).and_then(|index| self.tables.port(index));
+        let Some(port) = port else { return Half::Unsaid };
+        let allows = |direction, key| self.judge_side(network, direction, port, key, &mut ()).is_ok();
+        let opens = allows(Direction::Egress, key);
+        Half::new(opens, allows(Direction::Ingress, &key.reverse()), remembers)
+    }
+
+    /// Whether a connection is remembered that the receiver of a packet opened.
+    fn remembers(&self, key: &FlowKey) -> bool {
+        matches!(self.connections.find(key), Some((_, Way::Reply)))
+    }
+
     /// The action that takes a flow to its target. `sender` is the Ethernet address that a gateway sees.
     pub(super) fn action(
         &self,
@@ -205,6 +236,7 @@ impl TableResolver {
             vni: network.vni.0,
             format: entry.encapsulation,
             token: self.config.token_key.token(network.vni.0, self.config.underlay),
+            half: self.half(network, key, self.remembers(key)),
             by_gateway,
         };
         let (hop, ethernet) = match target {

@@ -5,7 +5,7 @@
 
 use super::TableResolver;
 use super::decision::{Arrival, Cause, Decision, Observer, Path, Track};
-use super::firewall::Passed;
+use super::firewall::{Passed, denied};
 use super::perform;
 use crate::counters::Reason;
 use crate::flow::Action;
@@ -18,6 +18,12 @@ impl TableResolver {
         let Ok(embedded) = parse_embedded(at.frame, at.parsed) else { return false };
         embedded.source == at.key.destination
             && self.is_conversation(network, &embedded.key(network.vni.0, at.parsed))
+    }
+
+    /// An error about nothing that its receiver may have sent, whatever the rules say of ICMP: who makes errors up cuts others' paths.
+    pub(super) fn unrelated<O: Observer>(&self, at: &Arrival<'_>, observer: &mut O) -> Decision {
+        observer.note("connection", || Reason::IcmpUnrelated.text().to_string());
+        denied(at, Cause::Reason(Reason::IcmpUnrelated))
     }
 
     pub(super) fn related_passes<O: Observer>(&self, observer: &mut O) -> Passed {

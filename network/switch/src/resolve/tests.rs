@@ -1,8 +1,11 @@
 mod balanced;
+mod connected;
 mod crash;
 mod firewall;
 mod gateway;
+mod halves;
 mod learned;
+mod odd;
 mod port;
 mod properties;
 mod underlay;

@@ -285,7 +285,9 @@ impl Note {
 
 fn zone_key(ingress: &Ingress) -> Option<ZoneKey> {
     match *ingress {
-        Ingress::Underlay { sender, vni, format, .. } => Some(ZoneKey { sender: sender.into(), vni, format }),
+        Ingress::Underlay { sender, vni, format, half, .. } => {
+            Some(ZoneKey { sender: sender.into(), vni, format, half })
+        }
         _ => None,
     }
 }

@@ -7,6 +7,7 @@
 //! - [`flows`]: the book of flows: which are in the table, under which zones, and which to take out.
 //! - [`ports`]: the state of the ports. [`usage`]: who sent how much to whom.
 //! - [`requests`]: updates and questions of clients. [`captures`]: captures that run.
+//! - [`faults`]: frames whose handling failed.
 //! - [`questions`]: frames of learned networks that wait until the controllers have answered.
 //! - [`handover`]: what another process of the switch takes over.
 //! - [`mind`]: what this thread asks of the slow path's mind.
@@ -15,6 +16,7 @@
 //! "acked" means "in force for every packet".
 
 pub mod captures;
+pub mod faults;
 pub mod flows;
 pub mod handover;
 pub mod mind;
@@ -34,6 +36,7 @@ use crate::flowtable::action::Tunnel;
 use crate::handover::store::Store;
 use crate::underlay;
 use captures::Captures;
+use faults::Faults;
 use flows::FlowBook;
 use handover::HandoverPort;
 use mind::Mind;
@@ -157,6 +160,7 @@ pub struct Slow<M> {
     usage: UsageWindow,
     questions: Questions<(Miss, Vec<u8>)>,
     captures: Captures,
+    faults: Faults,
     handover: HandoverPort,
     underlay: Option<Arc<underlay::Control>>,
     link: EngineLink,
@@ -205,6 +209,8 @@ pub struct Parts<M> {
     pub punt: PuntSocket,
     /// What the control thread counts.
     pub control: Arc<ControlCounters>,
+    /// Keeps frames whose handling failed.
+    pub faults: Faults,
     /// Asked by who takes over.
     pub handover: HandoverPort,
     /// The underlay without sockets, if it is wanted.
@@ -236,6 +242,7 @@ impl<M: Mind> Slow<M> {
             store: parts.store,
             questions: Questions::default(),
             captures: Captures::default(),
+            faults: parts.faults,
             handover: parts.handover,
             underlay: parts.underlay,
             link: parts.link,
@@ -344,6 +351,7 @@ impl<M: Mind> Slow<M> {
             Returned::Tables(tables) => self.flows.take_back(tables),
             Returned::Port(port) => drop(port),
             Returned::PortFailed(number) => self.port_failed(number),
+            Returned::Fault(fault) => self.engine_fault(*fault),
             // Who asked did not wait so long.
             Returned::Fragment(_) | Returned::Paused | Returned::Carried(_) | Returned::Wires(_) => {}
         }
@@ -425,6 +433,10 @@ impl<M: Mind> Slow<M> {
 
     /// Resolves one miss; returns whether there is a frame for the engine.
     fn resolve(&mut self, miss: &Miss, frame: &[u8]) -> bool {
+        self.with_frame(&miss.ingress, frame, |slow| slow.resolve_one(miss, frame)).unwrap_or(false)
+    }
+
+    fn resolve_one(&mut self, miss: &Miss, frame: &[u8]) -> bool {
         let now_ms = self.shared.now_ms();
         if miss.reason == MissReason::NoFlow && self.flows.has(&miss.ingress, &miss.key) {
             // A packet of the same flow was resolved since this one missed.
@@ -479,9 +491,9 @@ impl<M: Mind> Slow<M> {
         match hop {
             Hop::Port(port) => self.inject(Inject::Port(usize::from(port)), frame),
             Hop::External => self.inject(Inject::Port(EXTERNAL), frame),
-            Hop::Underlay { receiver, vni, format, token, .. } => {
+            Hop::Underlay { receiver, vni, format, token, half, .. } => {
                 match Tunnel::new(receiver, vni, format, Some(token)) {
-                    Some(tunnel) => self.inject(Inject::Underlay(tunnel), frame),
+                    Some(tunnel) => self.inject(Inject::Underlay(tunnel.saying(half)), frame),
                     None => false,
                 }
             }
@@ -574,6 +586,7 @@ impl<M: Mind> Slow<M> {
         }
         self.questions.pass_time(now_ms);
         self.store.tend();
+        self.faults.write_if_due();
         self.tell_packets();
         self.tell_ports();
         self.continue_states();

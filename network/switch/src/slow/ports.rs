@@ -93,6 +93,8 @@ struct PortState {
     lost_before: u64,
     /// Another process gets its socket.
     handed: bool,
+    /// The handling of its frames failed again: it carries no traffic until it is set anew.
+    quarantined: bool,
 }
 
 /// All ports.
@@ -232,7 +234,7 @@ fn status(
     counters: &crate::engine::counters::Counters,
 ) -> PortStatus {
     let counted = counters.port(usize::from(port));
-    let up = state.wanted && state.device.is_some();
+    let up = state.wanted && state.device.is_some() && !state.quarantined;
     let reason = match (state.wanted, &state.device) {
         (false, _) => state.reason.clone(),
         (true, None) => state.trouble.clone(),
@@ -320,7 +322,9 @@ impl<M: Mind> Slow<M> {
         self.ports.numbers.insert(key.clone(), port);
         let (device, session, kept) = match old {
             Some(old) if old.place == place => {
-                (old.device, old.session, Some((old.wish, old.trouble, old.lost, old.lost_before)))
+                // Set anew it may try again.
+                let trouble = if old.quarantined { String::new() } else { old.trouble };
+                (old.device, old.session, Some((old.wish, trouble, old.lost, old.lost_before)))
             }
             Some(old) => {
                 self.ports.attacher.forget(port);
@@ -345,6 +349,7 @@ impl<M: Mind> Slow<M> {
             lost,
             lost_before,
             handed: false,
+            quarantined: false,
         };
         let has_device = state.device.is_some();
         self.ports.states.insert(port, state);
@@ -422,10 +427,11 @@ impl<M: Mind> Slow<M> {
 
     fn give(&mut self, port: PortIndex, device: Device) {
         let Some(state) = self.ports.states.get_mut(&port) else { return };
-        state.trouble = String::new();
+        (state.trouble, state.quarantined) = (String::new(), false);
         if let (Device::Tap(device), Place::Tap(Target { netns, device: name, .. })) = (&device, &state.place)
         {
             let (key, netns, name) = (Some(state.key.clone()), netns.clone(), name.clone());
+            self.shared.mark.name(usize::from(port), crate::mark::name_of(netns.as_deref(), &name));
             self.store.keep(Words::Tap(CarriedTap { key, netns, device: name }), vec![Arc::clone(device)]);
         }
         let given = Port { device, up: state.wanted, ethernet: None };
@@ -452,6 +458,20 @@ impl<M: Mind> Slow<M> {
         if let Some(state) = self.ports.states.get_mut(&port) {
             state.trouble = reason;
         }
+    }
+
+    /// The handling of a port's frames failed again: the engine reads it no more.
+    pub(super) fn quarantine(&mut self, port: PortIndex) {
+        let Some(state) = self.ports.states.get_mut(&port) else { return };
+        if std::mem::replace(&mut state.quarantined, true) {
+            return;
+        }
+        state.trouble =
+            "quarantined: the handling of two of its frames failed, which is a fault of the switch; \
+                         set the endpoint down and up again to let it carry traffic"
+                .to_string();
+        tracing::error!(key = %state.key, "quarantined: the handling of its frames failed again");
+        self.ports.changed = true;
     }
 
     /// The device of a port is gone: attach anew when there is one.

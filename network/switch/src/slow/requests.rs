@@ -271,7 +271,11 @@ impl<M: Mind> Slow<M> {
             }
             _ => None,
         };
-        self.mind.trace(now_ms, from, frame, fragment, &self.gate)
+        // A trace walks as a packet does, and fails as one does.
+        let traced =
+            weir_base::contain::contain(|| self.mind.trace(now_ms, from, frame, fragment, &self.gate));
+        traced
+            .unwrap_or_else(|fault| Err(format!("a fault of the program at this packet: {}", fault.message)))
     }
 
     /// Asks the engine what would become of a fragment.
@@ -364,7 +368,7 @@ impl<M: Mind> Slow<M> {
         put("external_rx_frames".into(), outside.rx.packets.get());
         put("external_tx_frames".into(), outside.tx.packets.get());
         self.own_counters(&mut put);
-        all
+        merged(all)
     }
 
     fn own_counters(&self, put: &mut dyn FnMut(String, u64)) {
@@ -413,6 +417,9 @@ impl<M: Mind> Slow<M> {
             ("health_refused", health_refused),
             ("proofs_ahead", proofs_ahead),
             ("attach_failures", attach_failures),
+            ("faults", self.faults.count),
+            ("faults_of_slow_path", self.faults.own),
+            ("fault_write_errors", self.faults.write_errors),
             ("update_us_max", update_us_max),
             ("usage_left_out", self.usage.left_out),
             ("questions_open", self.questions.open() as u64),
@@ -448,6 +455,25 @@ impl<M: Mind> Slow<M> {
             put(name, value);
         }
     }
+}
+
+/// Counts under one name are one count: the engine and the resolver may drop for the same reason.
+pub fn merged(counters: Vec<(String, u64)>) -> Vec<(String, u64)> {
+    let mut places = std::collections::HashMap::new();
+    let mut merged: Vec<(String, u64)> = Vec::with_capacity(counters.len());
+    for (name, value) in counters {
+        match places.get(&name) {
+            Some(&place) => {
+                let (_, sum): &mut (String, u64) = &mut merged[place];
+                *sum += value;
+            }
+            None => {
+                places.insert(name.clone(), merged.len());
+                merged.push((name, value));
+            }
+        }
+    }
+    merged
 }
 
 /// A metric's name with something between the name and the labels.

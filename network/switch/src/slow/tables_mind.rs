@@ -26,7 +26,10 @@ pub fn make(config: &SwitchConfig, token_key: TokenKey) -> TableResolver {
     if config.role == event::Role::Gateway {
         resolver.role = Role::Gateway;
     }
+    resolver.underlay_from.clone_from(&config.underlay_from);
     if let Some(external) = &config.external {
+        resolver.guarded.clone_from(&external.guarded);
+        resolver.reachable.clone_from(&external.reachable);
         let v4 = external.addresses.iter().filter_map(|address| match address {
             IpAddr::V4(v4) => Some(*v4),
             IpAddr::V6(_) => None,

@@ -302,8 +302,18 @@ impl Tables {
         self.locations = self.locations + usize::from(new.is_some()) - usize::from(old.is_some());
         if let Some(old) = old {
             count_down(&mut network.hosts, old.underlay);
+            count_down(&mut self.underlays, old.underlay);
         }
-        Ok(Effects { invalidate: invalidate_addresses(network, vec![address]), ports: Vec::new() })
+        let mut invalidate = invalidate_addresses(network, vec![address]);
+        if let Some(new) = new {
+            let count = self.underlays.entry(new.underlay).or_default();
+            *count += 1;
+            if *count == 1 && self.role == Role::Gateway {
+                // Flows that go outside to a place which nobody knew for a switch's.
+                invalidate = vec![Invalidate::All];
+            }
+        }
+        Ok(Effects { invalidate, ports: Vec::new() })
     }
 
     fn seek(&mut self, vni: u32, address: IpAddr, wanted: bool) -> Result<Effects, Refusal> {

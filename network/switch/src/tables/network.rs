@@ -1,22 +1,24 @@
 //! One network, as far as this switch knows it. Its parts arrive in any order.
 
-use super::routes::Routes;
+use super::routes::{Route, Routes};
 use super::tags::{TagId, Tags};
 use crate::answer::Bucket;
 use crate::flow::PortIndex;
 use crate::policy::{Judgement, Policy, Query};
 use hashbrown::HashMap;
+use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use weir_model::entry::{NetworkEntry, SubnetEntry, VirtualEntry, Vni};
+use weir_model::entry::{NetworkEntry, RouteHop, SubnetEntry, VirtualEntry, Vni};
 use weir_model::resource::{Direction, Forwarding};
 use weir_model::{MacAddr, Version};
+use weir_packet::encap::Half;
 use weir_packet::key::FlowKey;
 
 /// Most denied flows that a network remembers; see [`Network::denied`].
 pub const DENIED_MAX: usize = 16_384;
 /// Most senders remembered for one denied flow.
-const DENIED_SENDERS_MAX: usize = 16;
+const DENIED_SENDERS_MAX: usize = 32;
 
 pub(crate) type Hasher = foldhash::quality::RandomState;
 
@@ -64,8 +66,8 @@ pub struct Network {
     /// in an older generation is judged again.
     pub generation: u64,
     /// Flows from the underlay that the firewall denied and the engine holds as drops, by key, with
-    /// their senders. A connection opened the other way makes them allowed, so they are replaced then.
-    denied: HashMap<FlowKey, Vec<IpAddr>, Hasher>,
+    /// their senders and what those had decided. A connection opened the other way makes them allowed, so they are replaced then.
+    denied: HashMap<FlowKey, Vec<(IpAddr, Half)>, Hasher>,
     /// Whether `denied` is full; the network's flows are then invalidated at the next tick.
     pub denied_full: bool,
     /// Budget of ICMP errors that its packets from the underlay are answered with.
@@ -125,6 +127,21 @@ impl Network {
         self.subnets().iter().find(|subnet| subnet_has(subnet, address))
     }
 
+    /// The route that an address takes. The longest prefix wins, and subnets count as connected routes, which win over a route of their
+    /// own length: so a default route is not for the network's own addresses.
+    pub fn route_of(&self, address: IpAddr) -> Option<(IpNet, &Route)> {
+        let (prefix, route) = self.routes.find(address)?;
+        let connected = self.subnets().iter().filter(|subnet| subnet_has(subnet, address));
+        let is_connected =
+            connected.filter_map(|subnet| bits_of(subnet, address)).any(|bits| bits >= prefix.prefix_len());
+        (!is_connected).then_some((prefix, route))
+    }
+
+    /// Whether an address is reached through one of `hops`: then those may speak for it.
+    pub fn leads_to(&self, address: IpAddr, hops: &[IpAddr]) -> bool {
+        matches!(self.route_of(address), Some((_, Route { hop: RouteHop::Address(hop), .. })) if hops.contains(hop))
+    }
+
     /// Whether both addresses are in one subnet.
     pub fn same_subnet(&self, a: IpAddr, b: IpAddr) -> bool {
         self.subnets().iter().any(|subnet| subnet_has(subnet, a) && subnet_has(subnet, b))
@@ -166,7 +183,7 @@ impl Network {
     }
 
     /// Whether one more denied flow can be remembered.
-    pub fn can_deny(&self, key: &FlowKey, sender: IpAddr) -> bool {
+    pub fn can_deny(&self, key: &FlowKey, sender: (IpAddr, Half)) -> bool {
         match self.denied.get(key) {
             Some(senders) => senders.contains(&sender) || senders.len() < DENIED_SENDERS_MAX,
             None => self.denied.len() < DENIED_MAX,
@@ -174,15 +191,15 @@ impl Network {
     }
 
     /// Remembers a denied flow. Only when [`Network::can_deny`].
-    pub fn deny(&mut self, key: FlowKey, sender: IpAddr) {
+    pub fn deny(&mut self, key: FlowKey, sender: (IpAddr, Half)) {
         let senders = self.denied.entry(key).or_default();
         if !senders.contains(&sender) {
             senders.push(sender);
         }
     }
 
-    /// Senders whose flow of this key was denied.
-    pub fn denied(&self, key: &FlowKey) -> &[IpAddr] {
+    /// Senders whose flow of this key was denied, with what their half had decided.
+    pub fn denied(&self, key: &FlowKey) -> &[(IpAddr, Half)] {
         self.denied.get(key).map_or(&[], Vec::as_slice)
     }
 
@@ -195,6 +212,14 @@ impl Network {
     pub fn forgive_all(&mut self) {
         self.denied.clear();
         self.denied_full = false;
+    }
+}
+
+/// Length of a subnet's prefix of an address's family.
+fn bits_of(subnet: &SubnetEntry, address: IpAddr) -> Option<u8> {
+    match address {
+        IpAddr::V4(_) => subnet.v4.map(|net| net.prefix_len()),
+        IpAddr::V6(_) => subnet.v6.map(|net| net.prefix_len()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The routes of a network: longest prefix match in a multi-bit trie (row A14, a million entries).
 //!
 //! Departure from the paper: its reverse path check needs a copy of the routes or an extension; here
-//! the check asks the same trie ([`Routes::leads_to`]).
+//! the check asks the same trie ([`super::network::Network::leads_to`]).
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
@@ -53,17 +53,12 @@ impl Routes {
         }
     }
 
-    /// The route that an address takes, with its prefix.
+    /// The longest prefix that has an address, with its route.
     pub fn find(&self, address: IpAddr) -> Option<(IpNet, &Route)> {
         match address {
             IpAddr::V4(v4) => self.v4.get_lpm(&v4.into()).map(|(prefix, route)| (IpNet::V4(prefix), route)),
             IpAddr::V6(v6) => self.v6.get_lpm(&v6.into()).map(|(prefix, route)| (IpNet::V6(prefix), route)),
         }
-    }
-
-    /// Whether an address is reached through one of `hops`: then those may speak for it.
-    pub fn leads_to(&self, address: IpAddr, hops: &[IpAddr]) -> bool {
-        matches!(self.find(address), Some((_, Route { hop: RouteHop::Address(hop), .. })) if hops.contains(hop))
     }
 
     /// How many there are.

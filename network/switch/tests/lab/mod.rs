@@ -233,6 +233,7 @@ impl Lab {
             trust_file: base.join("trust.json"),
             identity_file: base.join("identity.seed"),
             external: None,
+            underlay_from: Vec::new(),
             idle_reader: None,
             engine: EngineConfig::default(),
         };

@@ -178,6 +178,8 @@ fn with_gateway(name: &str) -> Option<Lab> {
         addresses: vec!["203.0.113.7".parse().unwrap()],
         first_port: 20_000,
         last_port: 30_000,
+        guarded: Vec::new(),
+        reachable: Vec::new(),
     });
     sh(&format!(
         "ip netns add {prefix}o && ip -n {prefix}o link set lo up && \

@@ -269,3 +269,59 @@ fn any_payload_is_answered_or_refused() {
         }
     });
 }
+
+#[test]
+fn options_in_the_fields_of_name_and_file_are_read() {
+    let reply_to = |edit: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = Vec::new();
+        message(MessageType::Discover, &[]).encode(&mut Encoder::new(&mut bytes)).unwrap();
+        bytes.truncate(240);
+        edit(&mut bytes);
+        let frame = client_frame("0.0.0.0", "255.255.255.255", (68, 67), &bytes);
+        answer(&context(), &parse_udp(&frame).unwrap()).map(|reply| {
+            let payload = parse_udp(&reply).unwrap().payload.to_vec();
+            Message::decode(&mut Decoder::new(&payload)).unwrap()
+        })
+    };
+    let put = |bytes: &mut Vec<u8>, at: usize, options: &[u8]| {
+        bytes[at..at + options.len()].copy_from_slice(options);
+    };
+    // A DISCOVER whose kind is in the file and whose client identifier is in the name.
+    let offer = reply_to(&|bytes| {
+        bytes.extend([52, 1, 3, 255]);
+        put(bytes, 108, &[53, 1, 1, 255]);
+        put(bytes, 44, &[61, 3, 7, 8, 9, 255]);
+    })
+    .unwrap();
+    assert_eq!(kind(&offer), MessageType::Offer);
+    let identifier = offer.opts().get(OptionCode::ClientIdentifier);
+    assert_eq!(identifier, Some(&DhcpOption::ClientIdentifier(vec![7, 8, 9])));
+    // What is not said to hold options holds none.
+    let without = reply_to(&|bytes| {
+        bytes.extend([53, 1, 1, 52, 1, 1, 255]);
+        put(bytes, 108, &[255]);
+        put(bytes, 44, &[61, 3, 7, 8, 9, 255]);
+    })
+    .unwrap();
+    assert_eq!(without.opts().get(OptionCode::ClientIdentifier), None);
+    let malformed: [&dyn Fn(&mut Vec<u8>); 5] = [
+        // Does not end, is of no kind, is there twice, an option twice, overload inside.
+        &|bytes| {
+            bytes.extend([53, 1, 1, 52, 1, 1, 255]);
+            put(bytes, 108, &[12, 126]);
+        },
+        &|bytes| bytes.extend([53, 1, 1, 52, 1, 4, 255]),
+        &|bytes| bytes.extend([53, 1, 1, 52, 1, 1, 52, 1, 1, 255]),
+        &|bytes| {
+            bytes.extend([53, 1, 1, 52, 1, 1, 255]);
+            put(bytes, 108, &[53, 1, 3, 255]);
+        },
+        &|bytes| {
+            bytes.extend([53, 1, 1, 52, 1, 1, 255]);
+            put(bytes, 108, &[52, 1, 2, 255]);
+        },
+    ];
+    for edit in malformed {
+        assert!(matches!(reply_to(edit), Err(NoAnswer::Malformed(_))));
+    }
+}

@@ -204,6 +204,28 @@ fn connections_and_open_queries_are_bounded() {
 }
 
 #[test]
+fn connections_that_say_nothing_shut_nobody_out() {
+    let mut endpoint = Endpoint::new(V4, 0, 1);
+    let idle: Vec<SocketHandle> = (0..CONNECTIONS_PER_STACK_MAX).map(|_| endpoint.connect()).collect();
+    endpoint.settle();
+    endpoint.pass(YIELDS_MS);
+    // One that waits for an answer keeps its place.
+    endpoint.say(idle[0], &query("slow"));
+    for number in 0..3 {
+        let late = endpoint.connect();
+        endpoint.settle();
+        assert_eq!(endpoint.socket(late).state(), State::Established, "number {number}");
+        endpoint.say(late, &query("late"));
+        assert_eq!(endpoint.asked.last().unwrap().1, b"late");
+    }
+    assert_eq!(endpoint.streams.connections(), CONNECTIONS_PER_STACK_MAX);
+    assert_eq!(endpoint.socket(idle[0]).state(), State::Established);
+    let closed = idle.iter().filter(|one| endpoint.sockets.get::<Socket<'_>>(**one).state() == State::Closed);
+    assert_eq!(closed.count(), 3, "those are told");
+    assert_eq!(endpoint.metrics.dns_tcp_refused.get(), 0);
+}
+
+#[test]
 fn who_is_idle_or_trickles_is_closed() {
     let mut endpoint = Endpoint::new(V4, 0, 1);
     let (idle, trickling) = (endpoint.connect(), endpoint.connect());

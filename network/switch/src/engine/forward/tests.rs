@@ -9,6 +9,7 @@ use weir_model::MacAddr;
 use weir_model::resource::Encapsulation;
 use weir_packet::build::{Link, udp_datagram};
 use weir_packet::encap::{InnerChecksum, MAX_ENCAP_BYTES};
+use weir_packet::headers::tcp_flags::ACK;
 use weir_packet::segment::Segmenter;
 use weir_packet::virtio::HEADER_BYTES;
 use weir_packet::{Plain, checksum};
@@ -198,6 +199,7 @@ fn the_short_way_leads_where_the_long_one_does_or_is_not_gone() {
         vni: 77,
         format,
         token: 0x0102_0304_0506_0708,
+        half: weir_packet::encap::Half::Mutual,
         by_gateway: false,
     };
     let hops = [Hop::Port(7), Hop::External, Hop::Drop, to(Encapsulation::Geneve), to(Encapsulation::Vxlan)];
@@ -252,7 +254,7 @@ fn plain_packets_are_counted_under_their_flows_and_rules_whatever_follows_what()
     let counters = Counters::default();
     let plains: Vec<Plain> = (0..4_u16)
         .map(|flow| {
-            let mut frame = tcp(1 << flow);
+            let mut frame = tcp(ACK | 1 << flow);
             frame[34..36].copy_from_slice(&flow.to_be_bytes());
             Plain::new(3, &frame).unwrap()
         })
@@ -278,7 +280,7 @@ fn plain_packets_are_counted_under_their_flows_and_rules_whatever_follows_what()
         let (seen, times) = (store.counters(slot), order.iter().filter(|of| **of == flow).count());
         assert_eq!(seen.packets() as usize, times);
         assert_eq!(seen.bytes() as usize, times * (100 + flow));
-        assert_eq!((seen.last_seen_ms(9), seen.tcp_flags()), (9, 1 << flow));
+        assert_eq!((seen.last_seen_ms(9), seen.tcp_flags()), (9, ACK | 1 << flow));
     }
     let rules = [0, 1].map(|rule| counters.rule(rule).unwrap());
     assert_eq!(rules.map(|rule| (rule.packets.get(), rule.bytes.get())), [(4, 402), (6, 615)]);

@@ -17,6 +17,7 @@
 use super::{FRAME_BYTES_MAX, HEADROOM, Origin, PORT_FRAMES_PER_TURN, Path, port_zone};
 use crate::capture::Taps;
 use crate::engine::Miss;
+use crate::engine::contained::Hand;
 use crate::engine::counters::{Counters, EngineEvent};
 use crate::engine::forward::plain::{
     ADDRESSES_BYTES, Tally, alter_plain, encapsulate_plain, judge_plain, way_of,
@@ -176,6 +177,7 @@ impl Path {
 
     /// Takes a batch of each queue of a guest; returns how many chains there were.
     fn serve_guest(&mut self, number: usize, misses: &mut FrameProducer<Miss>) -> (Served, usize) {
+        self.hold(number);
         let Some(guest) = self.ports.guest(number) else { return (Served::Done, 0) };
         let pairs = guest.borrow().pairs();
         let mut all = 0;
@@ -258,6 +260,7 @@ impl Path {
             }
             let (header, frame) = room[..bytes].split_at(header_bytes);
             let length = frame.len();
+            self.hand = Hand::Arena { at, length };
             read_bytes += bytes as u64;
             let asks =
                 !is_uncaught || !header.first_chunk().is_some_and(|header| asks_nothing(header, length));
@@ -307,6 +310,7 @@ impl Path {
             if *way != Way::Short {
                 return passed;
             }
+            self.hand = Hand::Arena { at: *at, length: *length };
             let Some((flow, brief)) = judge_plain(&lookup, *near, plain) else { return passed };
             if let Some(to) = way_of(&lookup, brief) {
                 tally.count(flow, brief, plain, *length);
@@ -358,6 +362,7 @@ impl Path {
         misses: &mut FrameProducer<Miss>,
     ) {
         let (at, length) = (staged.at, staged.length);
+        self.hand = Hand::Arena { at, length };
         if staged.way == Way::Short {
             let header = &self.arena[at - header_bytes..at - header_bytes + HEADER_BYTES];
             let Ok(virtio) = VirtioNetHeader::decode(header, HEADER_BYTES) else { return };

@@ -14,6 +14,7 @@ mod joiner;
 
 use super::{Origin, Path, fragment, hand_over, outer_of};
 use crate::capture::Outer;
+use crate::engine::contained::{Hand, NOBODY};
 use crate::engine::counters::{EngineDrop, EngineEvent};
 use crate::engine::forward::{self, Ahead, Checked, Lookup, Verdict};
 use crate::engine::receive::{MESSAGE_BYTES, MESSAGES_MAX, Message, WIRE_FRAMES_MAX};
@@ -28,7 +29,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::BorrowedFd;
 use weir_model::resource::Encapsulation;
 use weir_packet::coalesce::Part;
-use weir_packet::encap::{self, InnerChecksum};
+use weir_packet::encap::{self, Half, InnerChecksum};
 use weir_packet::train::Train;
 use weir_packet::virtio::{Offload, VirtioNetHeader};
 use weir_packet::{FlowKey, Fragment, IpAddress, Parsed, checksum};
@@ -41,6 +42,9 @@ const WIRE_LOOKS_MAX: usize = QUEUES_MAX * UNDERLAY_CHUNKS as usize;
 /// Datagrams that are worked on at once. They are less than a message may have, as what is known of each lies in the cache until
 /// its turn.
 pub(super) const BATCH_MAX: usize = 32;
+
+/// The zone of a network's datagrams of one message, and what their sender decided.
+type Known = (u32, Half, Option<u32>);
 
 /// Where a received datagram is.
 #[derive(Clone, Copy, Default)]
@@ -266,9 +270,10 @@ impl Path {
         message: &Message,
         at: Datagram,
         format: Encapsulation,
-        known: &mut Option<(u32, Option<u32>)>,
+        known: &mut Option<Known>,
         stage: &mut Stage,
     ) -> Option<Train> {
+        (self.hand, self.hand_of) = (Hand::Received { at: at.start, length: at.length }, NOBODY);
         let counters = &self.shared.counters;
         let opened = stage.opened.get_mut(stage.used)?;
         let (datagram, behind) = self.receive.bytes[at.start..].split_at_mut(at.length);
@@ -300,17 +305,18 @@ impl Path {
         }
         opened.hears = false;
         opened.zone = match known {
-            Some((vni, zone)) if *vni == tunnel.vni => *zone,
+            Some((vni, half, zone)) if (*vni, *half) == (tunnel.vni, tunnel.half) => *zone,
             _ => {
-                let key = ZoneKey { sender: message.sender.into(), vni: tunnel.vni, format };
+                let (sender, vni, half) = (message.sender.into(), tunnel.vni, tunnel.half);
+                let key = ZoneKey { sender, vni, format, half };
                 let zone = self.tables.zones.get(&key).copied();
-                *known = Some((tunnel.vni, zone));
+                *known = Some((vni, half, zone));
                 opened.hears = zone.is_some() && tunnel.checksum != InnerChecksum::Full;
                 zone
             }
         };
-        let (sender, vni, token) = (message.sender, tunnel.vni, tunnel.token);
-        (opened.sender, opened.ingress) = (sender, Ingress::Underlay { sender, vni, token, format });
+        let (sender, vni, token, half) = (message.sender, tunnel.vni, tunnel.token, tunnel.half);
+        (opened.sender, opened.ingress) = (sender, Ingress::Underlay { sender, vni, token, format, half });
         opened.inner =
             Datagram { start: at.start + tunnel.inner_offset, length: at.length - tunnel.inner_offset, ..at };
         if opened.is_whole() {
@@ -379,6 +385,8 @@ impl Path {
         let is_whole = opened.is_whole();
         let Opened { ingress, sender, zone, inner: at, packet, ahead, .. } = opened;
         let (at, zone) = (*at, *zone);
+        (self.hand, self.hand_of) = (Hand::Received { at: at.start, length: at.length }, NOBODY);
+        self.trip();
         let counters = &self.shared.counters;
         let frame = &mut self.receive.bytes[at.start..at.start + at.length];
         let (tables, store, now_ms) = (&*self.tables, &*self.shared.store, self.now_ms);

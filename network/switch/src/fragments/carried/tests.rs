@@ -17,8 +17,13 @@ fn key() -> Key {
 
 #[test]
 fn the_rest_of_a_datagram_finds_its_first_fragment_in_the_other_process() {
-    let underlay =
-        Ingress::Underlay { sender: ip("192.0.2.9"), vni: 7, token: None, format: Encapsulation::Geneve };
+    let underlay = Ingress::Underlay {
+        sender: ip("192.0.2.9"),
+        vni: 7,
+        token: None,
+        format: Encapsulation::Geneve,
+        half: weir_packet::encap::Half::Unsaid,
+    };
     let mut old = Fragments::default();
     let places = [(Ingress::Port(3), 3), (Ingress::External, EXTERNAL), (underlay, PORTS_MAX + 9)];
     for (number, (ingress, class)) in places.iter().enumerate() {

@@ -280,16 +280,19 @@ fn the_outside_is_for_networks_that_may_and_packets_that_can() {
 fn an_exhausted_pool_is_counted_and_recovers() {
     let pool = NatPool { ports: 5000..=5001, ..nat_pool() };
     let mut switch = Switch::new(gateway_resolver(GATEWAY, pool));
-    switch.apply_all(&[network(1, network_entry("red", true)), location(1, "10.0.0.5", 5, HOST)]);
-    for port in [1, 2] {
-        assert!(matches!(switch.at_underlay(HOST, 1, &outwards(port, SYN)), Event::External(_)));
+    for vni in 1..=3 {
+        let entry = network_entry(&format!("net-{vni}"), true);
+        switch.apply_all(&[network(vni, entry), location(vni, "10.0.0.5", 5, HOST)]);
+    }
+    for vni in [1, 2] {
+        assert!(matches!(switch.at_underlay(HOST, vni, &outwards(1, SYN)), Event::External(_)));
     }
     for _ in 0..3 {
-        assert_eq!(switch.at_underlay(HOST, 1, &outwards(3, SYN)), dropped("nat-exhausted"));
+        assert_eq!(switch.at_underlay(HOST, 3, &outwards(3, SYN)), dropped("nat-exhausted"));
     }
     assert_eq!(switch.count("drops{reason=\"nat-exhausted\"}"), 3);
     switch.pass(61_000);
-    assert!(matches!(switch.at_underlay(HOST, 1, &outwards(3, SYN)), Event::External(_)));
+    assert!(matches!(switch.at_underlay(HOST, 3, &outwards(3, SYN)), Event::External(_)));
 }
 
 #[test]
@@ -320,7 +323,91 @@ fn a_gateway_takes_unproven_packets_only_from_known_hosts() {
         vni: 1,
         token: None,
         format: Encapsulation::Vxlan,
+        half: weir_packet::encap::Half::Unsaid,
     };
     assert!(matches!(switch.take(&from(HOST), &frame), Event::Sent { .. }));
     assert_eq!(switch.take(&from("192.0.2.66"), &frame), dropped("unknown-sender"));
+}
+
+#[test]
+fn no_tenant_reaches_switches_controllers_or_the_machine_of_a_gateway() {
+    let mut switch = gateway();
+    switch.mind.config.guarded = vec!["198.51.100.9/32".parse().unwrap(), "2001:db8:9::/64".parse().unwrap()];
+    let guarded = |switch: &Switch| switch.count("drops{reason=\"guarded\"}");
+    let v4 = [
+        HOST,
+        OTHER_HOST,
+        GATEWAY,
+        "198.51.100.9",
+        "240.0.0.1",
+        "255.255.255.254",
+        "0.1.2.3",
+        "127.0.0.1",
+        "169.254.169.254",
+    ];
+    let mut dropped_before = 0;
+    for to in v4 {
+        for port in [4789, 6081, 7445, 53, 22] {
+            let frame = udp((ip("10.0.0.5"), 4000), (ip(to), port), 1).build();
+            let event = switch.at_underlay(HOST, 1, &frame);
+            assert!(event.is_drop(), "{to} port {port}: {event:?}");
+        }
+        let syn = tcp((ip("10.0.0.5"), 4000), (ip(to), 443), SYN).build();
+        assert!(switch.at_underlay(HOST, 1, &syn).is_drop());
+        assert!(switch.at_underlay(HOST, 1, &echo(ip("10.0.0.5"), ip(to), 1, true).build()).is_drop());
+        assert!(guarded(&switch) >= dropped_before, "{to}");
+        dropped_before = guarded(&switch);
+    }
+    assert!(dropped_before >= 5 * 7, "what may be sent at all is counted as guarded: {dropped_before}");
+    let v6 = udp((ip("fd00::5"), 1), (ip("2001:db8:9::7"), 2), 1).build();
+    assert_eq!(switch.at_underlay(HOST, 1, &v6), dropped("guarded"));
+    // All others are reached as ever, and a setting opens single ones.
+    let out = |to: &str| udp((ip("10.0.0.5"), 4000), (ip(to), 53), 1).build();
+    assert!(matches!(switch.at_underlay(HOST, 1, &out("203.0.113.53")), Event::External(_)));
+    let mut open = gateway();
+    open.mind.config.reachable = vec![format!("{OTHER_HOST}/32").parse().unwrap()];
+    assert!(matches!(open.at_underlay(HOST, 1, &out(OTHER_HOST)), Event::External(_)));
+    assert_eq!(open.at_underlay(HOST, 1, &out(GATEWAY)), dropped("guarded"));
+}
+
+#[test]
+fn a_host_that_becomes_known_is_guarded_from_then_on() {
+    let mut switch = gateway();
+    let new = "192.0.2.77";
+    let frame = udp((ip("10.0.0.5"), 4000), (ip(new), 4789), 1).build();
+    assert!(matches!(switch.at_underlay(HOST, 1, &frame), Event::External(_)));
+    switch.apply(&location(1, "10.0.0.88", 88, new));
+    assert_eq!(switch.at_underlay(HOST, 1, &frame), dropped("guarded"), "also the flow that was there");
+    switch.apply(&delete(
+        2,
+        weir_model::Key::Location { vni: weir_model::entry::Vni(1), address: ip("10.0.0.88") },
+    ));
+    let other = udp((ip("10.0.0.5"), 4001), (ip(new), 4789), 1).build();
+    assert!(matches!(switch.at_underlay(HOST, 1, &other), Event::External(_)));
+}
+
+#[test]
+fn nobody_takes_all_translated_ports_towards_a_destination() {
+    let pool = crate::nat::NatPool { ports: 20_000..=20_049, ..nat_pool() };
+    let mut switch = Switch::new(gateway_resolver(GATEWAY, pool));
+    for vni in [1, 2] {
+        let name = if vni == 1 { "red" } else { "blue" };
+        switch.apply(&network(vni, network_entry(name, true)));
+        switch.apply(&location(vni, "10.0.0.5", 5, HOST));
+        switch.apply(&location(vni, "10.0.0.9", 9, OTHER_HOST));
+    }
+    let mut out = |vni: u32, source: &str, port: u16, to: u16| {
+        let frame = udp((ip(source), port), (ip("203.0.113.2"), to), 1).build();
+        switch.at_underlay(HOST, vni, &frame)
+    };
+    let got = |count: u16| 0..count;
+    assert!(got(12).all(|n: u16| matches!(out(1, "10.0.0.5", 4000 + n, 9000), Event::External(_))));
+    assert_eq!(out(1, "10.0.0.5", 4900, 9000), dropped("nat-share"), "a quarter of 50");
+    assert!(matches!(out(1, "10.0.0.5", 4900, 9001), Event::External(_)), "another destination");
+    assert!(got(12).all(|n: u16| matches!(out(1, "10.0.0.9", 4000 + n, 9000), Event::External(_))));
+    for n in 0..12 {
+        assert!(matches!(out(1, &format!("10.0.0.{}", 20 + n), 4000, 9000), Event::External(_)) == (n == 0));
+    }
+    assert!(matches!(out(2, "10.0.0.5", 4000, 9000), Event::External(_)), "another tenant gets through");
+    assert!(matches!(out(1, "10.0.0.5", 4000, 9000), Event::External(_)), "what is open goes on");
 }

@@ -85,7 +85,13 @@ fn a_routed_network_and_a_gateway_ask_nobody() {
     gateway.apply(&network(1, entry));
     let token = gateway.mind.config.token_key.token(1, ip(HOST));
     let format = weir_model::resource::Encapsulation::Geneve;
-    let ingress = Ingress::Underlay { sender: ip(HOST), vni: 1, token: Some(token), format };
+    let ingress = Ingress::Underlay {
+        sender: ip(HOST),
+        vni: 1,
+        token: Some(token),
+        format,
+        half: weir_packet::encap::Half::Unsaid,
+    };
     let frame = frame(5, "10.0.0.200");
     let key = weir_packet::FlowKey::new(0, &weir_packet::parse(&frame).unwrap());
     let outcome = gateway.mind.resolve(1, &ingress, &key, MissReason::NoFlow, &frame).outcome;

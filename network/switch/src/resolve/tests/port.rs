@@ -64,7 +64,7 @@ fn between_subnets_the_ttl_goes_down_and_may_end() {
 fn a_located_address_goes_to_its_host_and_others_to_the_gateway() {
     let mut switch = host(any());
     let event = switch.at_port(1, "a", &a_to("10.0.0.9").build());
-    let Event::Sent { receiver, vni: 1, by_gateway: false, frame, token } = &event else {
+    let Event::Sent { receiver, vni: 1, by_gateway: false, frame, token, .. } = &event else {
         panic!("{event:?}")
     };
     assert_eq!(*receiver, ip(OTHER_HOST));

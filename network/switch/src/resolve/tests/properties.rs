@@ -11,6 +11,7 @@ use weir_model::entry::{RouteHop, Rule, Vni};
 use weir_model::local::{PortName, TraceFrom, TraceVerdict};
 use weir_model::resource::{Action, Direction, Encapsulation, Peer, PortRange, Protocol};
 use weir_model::{Key, Update};
+use weir_packet::encap::Half;
 use weir_packet::key::FlowKey;
 
 /// Addresses that both tenants use alike.
@@ -182,7 +183,13 @@ fn run(switch: &mut Switch, input: &Input) -> Option<(u32, Event, String, String
         Input::Underlay(vni, host, packet) => {
             let sender = IpAddr::from([192, 0, 2, *host]);
             let token = Some(weir_trust::token::TokenKey::new(SECRET).token(*vni, sender));
-            let ingress = Ingress::Underlay { sender, vni: *vni, token, format: Encapsulation::Geneve };
+            let ingress = Ingress::Underlay {
+                sender,
+                vni: *vni,
+                token,
+                format: Encapsulation::Geneve,
+                half: Half::Unsaid,
+            };
             (*vni, ingress, TraceFrom::Underlay { sender, vni: *vni }, packet.build())
         }
     };
@@ -229,7 +236,7 @@ proptest! {
         for ((zone, _), action) in &switch.flows {
             let vni = match zone {
                 Zone::Port(port) => switch.mind.tables().port(*port).map(|port| port.vni.0),
-                Zone::Underlay(_, vni, _) => Some(*vni),
+                Zone::Underlay(_, vni, ..) => Some(*vni),
                 Zone::External => None,
             };
             match &action.hop {
@@ -274,8 +281,11 @@ impl Model {
     fn takes(&mut self, inwards: bool, far: u16, near: u16) -> bool {
         let rule =
             |opened_inwards: bool| if opened_inwards { self.allowed_in.contains(&near) } else { self.egress };
-        // A conversation is judged the way it was opened, as long as it is remembered.
-        if let Some(&opened_inwards) = self.open.get(&(far, near)) {
+        // A conversation is judged the way it was opened, as long as it is remembered; what the other side sends in a dead one is
+        // judged for itself.
+        if let Some(&opened_inwards) = self.open.get(&(far, near))
+            && (opened_inwards == inwards || rule(opened_inwards))
+        {
             return rule(opened_inwards);
         }
         let here = rule(inwards);
@@ -338,7 +348,13 @@ fn no_bytes_make_the_resolver_panic() {
                 1 => Ingress::Port(u16::from(*ingress)),
                 2 => {
                     let token = Some(weir_trust::token::TokenKey::new(SECRET).token(1, sender));
-                    Ingress::Underlay { sender, vni: 1, token, format: Encapsulation::Geneve }
+                    Ingress::Underlay {
+                        sender,
+                        vni: 1,
+                        token,
+                        format: Encapsulation::Geneve,
+                        half: Half::Unsaid,
+                    }
                 }
                 _ => Ingress::External,
             };

@@ -14,7 +14,7 @@ fn to_a(source: &str) -> Vec<u8> {
 }
 
 fn underlay(sender: &str, token: Option<u64>, format: Encapsulation) -> Ingress {
-    Ingress::Underlay { sender: ip(sender), vni: 1, token, format }
+    Ingress::Underlay { sender: ip(sender), vni: 1, token, format, half: weir_packet::encap::Half::Unsaid }
 }
 
 #[test]
@@ -40,7 +40,13 @@ fn a_wrong_token_network_or_format_drops_the_packet_and_makes_no_flow() {
     assert_eq!(switch.take(&stolen, &frame), dropped("bad-token"), "the token is of another sender");
     let other_format = underlay(OTHER_HOST, Some(right), Encapsulation::Vxlan);
     assert_eq!(switch.take(&other_format, &frame), dropped("wrong-format"));
-    let unknown = Ingress::Underlay { sender: ip(OTHER_HOST), vni: 9, token: Some(right), format: geneve };
+    let unknown = Ingress::Underlay {
+        sender: ip(OTHER_HOST),
+        vni: 9,
+        token: Some(right),
+        format: geneve,
+        half: weir_packet::encap::Half::Unsaid,
+    };
     assert_eq!(switch.take(&unknown, &frame), dropped("unknown-network"));
     assert!(switch.flows.is_empty());
 }
@@ -119,4 +125,48 @@ fn the_way_back_is_installed_for_the_port_but_not_for_the_underlay() {
     let forged = switch.take(&underlay(OTHER_HOST, None, Encapsulation::Geneve), &back);
     assert_eq!(forged, dropped("bad-token"));
     assert!(matches!(switch.at_underlay(OTHER_HOST, 1, &back), Event::Delivered(..)));
+}
+
+#[test]
+fn with_a_list_of_switches_nothing_is_taken_from_elsewhere() {
+    use weir_model::resource::Encapsulation;
+    for format in [Encapsulation::Geneve, Encapsulation::Vxlan] {
+        let mut switch = host(vec![allow_in("all", weir_model::resource::Protocol::Any, None)]);
+        switch.apply(&network(
+            1,
+            weir_model::entry::NetworkEntry { encapsulation: format, ..network_entry("red", true) },
+        ));
+        switch.mind.config.underlay_from = vec!["192.0.2.0/28".parse().unwrap()];
+        let frame = udp((ip("10.0.0.44"), 7), (ip("10.0.0.5"), 8), 5).build();
+        let from = |sender: &str| {
+            let token = Some(weir_trust::token::TokenKey::new(SECRET).token(1, ip(sender)));
+            Ingress::Underlay {
+                sender: ip(sender),
+                vni: 1,
+                token,
+                format,
+                half: weir_packet::encap::Half::Unsaid,
+            }
+        };
+        assert!(matches!(switch.take(&from("192.0.2.9"), &frame), Event::Delivered(..)));
+        assert!(matches!(switch.take(&from(GATEWAY), &frame), Event::Delivered(..)), "gateways are known");
+        for stranger in ["192.0.2.77", "203.0.113.10", "198.51.100.2"] {
+            assert_eq!(switch.take(&from(stranger), &frame), dropped("unknown-sender"));
+        }
+    }
+}
+
+#[test]
+fn an_unknown_sender_of_vxlan_speaks_for_no_router_and_not_for_the_outside() {
+    let mut switch = host(any());
+    let vxlan = Encapsulation::Vxlan;
+    switch.apply(&network(1, NetworkEntry { encapsulation: vxlan, ..network_entry("red", true) }));
+    let from = |sender: &str| underlay(sender, None, vxlan);
+    for source in ["10.0.0.1", "10.0.1.1", "8.8.8.8"] {
+        assert_eq!(switch.take(&from("192.0.2.77"), &to_a(source)), dropped("unknown-sender"), "{source}");
+    }
+    assert!(matches!(switch.take(&from(GATEWAY), &to_a("8.8.8.8")), Event::Delivered(..)));
+    assert!(matches!(switch.take(&from("192.0.2.77"), &to_a("10.0.0.44")), Event::Delivered(..)));
+    switch.apply(&route(1, "behind", "172.16.0.0/16", RouteHop::Address(ip("10.0.0.44"))));
+    assert!(matches!(switch.take(&from("192.0.2.77"), &to_a("172.16.0.9")), Event::Delivered(..)));
 }

@@ -7,6 +7,7 @@ use weir_model::local::{ConnectionStatus, TraceFrom, TraceReport};
 use weir_model::resource::Encapsulation;
 use weir_model::update::Refusal;
 use weir_model::{Key, Label, Update};
+use weir_packet::encap::Half;
 use weir_trust::gate::Gate;
 
 /// Remembers what it is told of flows.
@@ -118,7 +119,13 @@ fn key(source: &str, destination: &str) -> FlowKey {
 }
 
 fn from(sender: &str, vni: u32) -> Ingress {
-    Ingress::Underlay { sender: ip(sender), vni, token: None, format: Encapsulation::Geneve }
+    Ingress::Underlay {
+        sender: ip(sender),
+        vni,
+        token: None,
+        format: Encapsulation::Geneve,
+        half: Half::Unsaid,
+    }
 }
 
 fn action(hop: Hop) -> Action {
@@ -137,7 +144,7 @@ fn action(hop: Hop) -> Action {
 
 fn to(vni: u32) -> Hop {
     let (receiver, format) = (ip("192.0.2.9"), Encapsulation::Geneve);
-    Hop::Underlay { receiver, vni, format, token: 1, by_gateway: true }
+    Hop::Underlay { receiver, vni, format, token: 1, half: Half::Unsaid, by_gateway: true }
 }
 
 #[test]

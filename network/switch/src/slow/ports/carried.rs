@@ -1,6 +1,7 @@
 //! Ports that go over to another process, and back (row A30): their devices and sockets with what is to be known of them.
 
 use super::{Given, Place, PortBook, teller};
+use crate::engine::EXTERNAL;
 use crate::engine::port::Device;
 use crate::flow::PortIndex;
 use crate::handover::guests::Guest as Carried;
@@ -141,6 +142,7 @@ impl<M: Mind> Slow<M> {
 
     /// Keeps the device of the outside.
     pub(crate) fn keep_outside(&mut self, device: String, tap: Arc<OwnedFd>) {
+        self.shared.mark.name(EXTERNAL, crate::mark::name_of(None, &device));
         self.store.keep(Words::Tap(CarriedTap { key: None, netns: None, device }), vec![tap]);
     }
 

@@ -63,7 +63,7 @@ impl Path {
     }
 
     /// Writes all that the joiner holds.
-    pub(super) fn join_end(&mut self) {
+    pub(in super::super) fn join_end(&mut self) {
         if self.joiner.coalescer.open_flows() > 0 {
             let (number, bytes) = (self.joiner.port, &self.receive.bytes);
             let mut sink = DeviceSink { number, ports: &self.ports, shared: &self.shared, bytes };

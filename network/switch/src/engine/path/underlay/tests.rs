@@ -34,6 +34,7 @@ fn action_of(flow: u16) -> Option<Action> {
         vni,
         format: Encapsulation::Geneve,
         token: 5,
+        half: weir_packet::encap::Half::Unsaid,
         by_gateway: false,
     };
     let (hop, routed, mtu) = match flow {
@@ -381,7 +382,8 @@ fn fill(shadow: &mut Shadow) {
         })
     }) {
         zone += 1;
-        shadow.set_zone(ZoneKey { sender: ip(sender).into(), vni, format }, zone);
+        let half = weir_packet::encap::Half::Unsaid;
+        shadow.set_zone(ZoneKey { sender: ip(sender).into(), vni, format, half }, zone);
         for (flow, is_tcp) in (0..FLOWS).flat_map(|flow| [(flow, false), (flow, true)]) {
             let Some(action) = action_of(flow) else { continue };
             let parsed = weir_packet::parse(&packet(flow, is_tcp, 4).build()).unwrap();
