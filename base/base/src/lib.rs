@@ -8,6 +8,8 @@ pub mod detector;
 pub mod journal;
 pub mod limits;
 pub mod numbers;
+pub mod ordered_time;
+pub mod reconnect;
 pub mod version;
 pub mod world;
 

@@ -5,9 +5,10 @@ use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse, Q
 use crate::tls::Peer;
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, BODY_BYTES_MAX, CaptureRequest,
-    CapturedFrame, DeviceList, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
-    Problem, RESOURCES_MAX, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest,
-    RotateRequest, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    CapturedFrame, ClockStatus, DeviceList, FileWallRequest, FileWallResponse, GroupStatus, IdentityList,
+    KeyChange, Problem, RESOURCES_MAX, RepairRequest, RepairResponse, ResourceList, ResourceView,
+    RevokeRequest, RotateRequest, StatusResponse, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    WatchEvent,
 };
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, Request, State};
@@ -154,6 +155,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(add_member))
         .routes(routes!(remove_member))
         .routes(routes!(refresh_group))
+        .routes(routes!(clock, set_clock))
         .routes(routes!(identities))
         .routes(routes!(rotate))
         .routes(routes!(revoke))
@@ -363,6 +365,21 @@ async fn remove_member(backend: Shared, Path(id): Path<u64>) -> Result<StatusCod
     responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn refresh_group(backend: Shared) -> Result<StatusCode, ApiError> {
     backend.refresh_group().await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Read the controllers' clocks, as the one that is asked knows them.
+#[utoipa::path(get, path = "/v1/clock",
+    responses((status = 200, body = ClockStatus), (status = "4XX", body = Problem)))]
+async fn clock(backend: Shared) -> Json<ClockStatus> {
+    Json(backend.clock())
+}
+
+/// Say that wall time is what the clocks of a majority say. Ordered time goes on as it is, so whatever has a life keeps what is left
+/// of it.
+#[utoipa::path(post, path = "/v1/clock",
+    responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn set_clock(backend: Shared, Extension(caller): Extension<Caller>) -> Result<StatusCode, ApiError> {
+    backend.set_clock(caller).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 /// List hosts, gateways and controllers with the keys and certificates that are taken of them.

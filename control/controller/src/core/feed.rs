@@ -4,6 +4,7 @@
 //! Bounded by changes and by bytes. A watcher that asks for something older is told to read everything
 //! again, which gives it a version to resume from.
 
+use super::clock::CLOCK_TABLE;
 use super::dedup::DEDUP_TABLE;
 use super::identities::IDENTITIES_TABLE;
 use crate::Error;
@@ -17,7 +18,7 @@ pub type CommittedChange = weir_store::Change;
 
 /// The change of an event.
 pub(crate) fn committed(version: Version, now_ms: u64, writes: &[Changed]) -> CommittedChange {
-    let own = [DEDUP_TABLE, IDENTITIES_TABLE];
+    let own = [DEDUP_TABLE, IDENTITIES_TABLE, CLOCK_TABLE];
     let writes = writes.iter().filter(|write| !own.contains(&&*write.table)).cloned().collect();
     CommittedChange { version, now_ms, writes, dropped: None }
 }

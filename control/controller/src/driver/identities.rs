@@ -180,6 +180,11 @@ impl ControllerHandle {
         self.shared.keys_of(source).map_err(|reason| Error::Identity { whose: who(), reason })
     }
 
+    /// Whether a source was revoked, as this controller knows it.
+    pub fn is_revoked(&self, source: &SourceId) -> bool {
+        self.shared.published().identities.row(source).is_some_and(|row| row.revoked.is_some())
+    }
+
     /// Sources that are registered by the settings.
     pub fn configured(&self) -> impl Iterator<Item = &SourceId> {
         self.shared.keys().keys()

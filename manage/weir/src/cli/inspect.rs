@@ -323,6 +323,7 @@ fn show_status(status: &StatusResponse) {
     if let Some(group) = &status.group {
         println!("{}\n", super::group::text(group));
     }
+    status.clock.iter().flat_map(super::clock::notes).for_each(|note| println!("{note}\n"));
     if status.resources.is_empty() {
         println!("no resources: 'weir apply -f FILE' creates some\n");
     }

@@ -2,6 +2,7 @@
 
 mod apply;
 mod audit;
+mod clock;
 mod context;
 mod domain;
 mod explain;
@@ -90,6 +91,8 @@ enum Command {
     /// List, change and revoke the keys and certificates of hosts, gateways and controllers
     #[command(subcommand)]
     Identity(identity::Identity),
+    /// Show the controllers' clocks, and accept what a majority of them says
+    Clock(clock::Clock),
     /// Make a token for `weir host --join` and `weir gateway --join`
     Token(inspect::Token),
     /// Forget a host or gateway that is gone for good
@@ -254,6 +257,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Domain(command) => command.run(&connect()?),
         Command::Audit(command) => command.run(connect),
         Command::Identity(command) => command.run(&connect()?),
+        Command::Clock(command) => command.run(&connect()?),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),
         Command::Lab(command) => command.run(),
