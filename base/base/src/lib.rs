@@ -10,6 +10,8 @@ pub mod journal;
 pub mod limits;
 pub mod manifest;
 pub mod numbers;
+pub mod ordered_time;
+pub mod reconnect;
 pub mod version;
 pub mod world;
 

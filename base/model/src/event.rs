@@ -127,7 +127,15 @@ pub enum EventBody {
     Domain(Box<DomainEvent>),
     /// Something about keys and certificates (rows R4, R12).
     Identity(Box<IdentityEvent>),
+    /// Ordered time stays as it is, and wall time differs from it by what makes this so.
+    Clock {
+        /// Wall time when this is ordered, milliseconds of the Unix epoch.
+        wall_ms: u64,
+    },
 }
+
+/// Table of the store with the one entry, under the empty key, by how much wall time is ahead of ordered time: an `i64` of milliseconds.
+pub const CLOCK_TABLE: &str = "clock";
 
 /// Changes that become true together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -223,6 +223,7 @@ impl App for Fabric {
             EventBody::PacketIn(report) => learned::hear(&mut work, report, now_ms)?,
             EventBody::Domain(about) => domains::decide(&mut work, event, about, now_ms)?,
             EventBody::Identity(about) => membership::rekey(&mut work, about)?,
+            EventBody::Clock { .. } => {}
         }
         // Before the marks are used up.
         let told = domains::tell(&mut work)?;

@@ -4,6 +4,9 @@
 //! The runtime is the one over io_uring, where the kernel has what it needs, else the one over tokio. A round of agreement is a dozen short steps, each of which waits for a message or a sync: over io_uring one
 //! thread makes them all, where tokio has its workers hand them to each other.
 
+mod contacts;
+mod steady;
+
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -31,6 +34,9 @@ use weir_base::world::{Disk, DiskLock, RealDisk};
 use weir_order::log::prepare_spare;
 use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status};
 
+use contacts::{Contacts, Telling};
+use steady::Steady;
+
 use crate::consensus::{Identity, Members, epoch_of, namespace};
 use crate::journal::locked;
 use crate::members::{MEMBERS_MAX, Member, Roster};
@@ -52,6 +58,10 @@ const RING_ENTRIES: u32 = 1024;
 const UNWRITTEN_TRIES: usize = 1000;
 const UNWRITTEN_WAIT: Duration = Duration::from_millis(5);
 
+/// By how much the clocks of two members may differ when they link. A member with a wrong clock is one that others must hear: both ends
+/// prove in the same handshake, by keys made for it, that they are there now, so the time in it protects nothing that is kept here.
+const ANY_CLOCK: Duration = Duration::from_secs(1_000 * 365 * 24 * 60 * 60);
+
 /// Where a replica is, and where the others are.
 #[derive(Debug, Clone)]
 pub struct Places {
@@ -70,6 +80,7 @@ pub struct Places {
 /// A replica on threads of its own. Dropping it stops the replica and waits for its journal to be closed.
 pub struct BftEngine {
     replica: Replica,
+    contacts: Arc<Contacts>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -120,15 +131,19 @@ fn network_config(
     settings: &Settings,
     identity: &Identity,
     places: &Places,
+    contacts: &Arc<Contacts>,
 ) -> Result<lookup::Config<Upgrade>, crate::Error> {
-    let handshake = Cups::<_, ChaCha20Poly1305>::new(
-        Sake {
-            signer: identity.key()?,
-            synchrony_bound: Duration::from_secs(10),
-            max_handshake_age: Duration::from_secs(20),
-            version: sake::Version::V1,
-        },
-        cups::Version::V1,
+    let handshake = Telling::new(
+        Cups::<_, ChaCha20Poly1305>::new(
+            Sake {
+                signer: identity.key()?,
+                synchrony_bound: ANY_CLOCK,
+                max_handshake_age: ANY_CLOCK,
+                version: sake::Version::V1,
+            },
+            cups::Version::V1,
+        ),
+        contacts.clone(),
     );
     let mut config = lookup::Config::local(
         handshake,
@@ -143,13 +158,15 @@ fn network_config(
     config.peer_connection_cooldown = Duration::from_millis(250);
     config.dial_frequency = Duration::from_millis(100);
     config.dial_timeout = Duration::from_secs(5);
+    // A member is known by its key, wherever its links come from.
+    config.bypass_ip_check = true;
     // Members of one machine share its address.
     config.allowed_handshake_rate_per_ip = Quota::per_second(NZU32!(256));
     config.allowed_handshake_rate_per_subnet = Quota::per_second(NZU32!(1024));
     Ok(config)
 }
 
-type Upgrade = Cups<Sake<commonware_cryptography::ed25519::PrivateKey>, ChaCha20Poly1305>;
+type Upgrade = Telling<Cups<Sake<commonware_cryptography::ed25519::PrivateKey>, ChaCha20Poly1305>>;
 
 impl BftEngine {
     /// Opens the replica in `disk` and starts it.
@@ -167,7 +184,9 @@ impl BftEngine {
             let what = format!("member {id} has no address; give it one");
             return Err(crate::Error::Members { what });
         }
-        let network = network_config(&settings, identity, &places)?;
+        let contacts = Arc::new(Contacts::default());
+        let network = network_config(&settings, identity, &places, &contacts)?;
+        let kept = contacts.clone();
         make_folder(&places.votes)?;
         let votes_disk = votes_disk(&places.votes)?;
         let votes_segment_bytes = settings.votes_segment_bytes;
@@ -211,7 +230,9 @@ impl BftEngine {
                     .with_storage_directory(storage)
                     .with_tcp_nodelay(Some(true));
                 run.timed_by(thread_ns);
-                iouring::Runner::new(runtime).start(|context| agree(context, network, founders, run, here));
+                iouring::Runner::new(runtime).start(|context| {
+                    agree(Steady::new(context, contacts.clone()), network, (founders, contacts), run, here)
+                });
             } else {
                 tracing::info!(
                     "no io_uring that serves: consensus runs on tokio, which takes more processor time"
@@ -220,7 +241,9 @@ impl BftEngine {
                     .with_worker_threads(workers)
                     .with_storage_directory(storage)
                     .with_tcp_nodelay(Some(true));
-                tokio::Runner::new(runtime).start(|context| agree(context, network, founders, run, here));
+                tokio::Runner::new(runtime).start(|context| {
+                    agree(Steady::new(context, contacts.clone()), network, (founders, contacts), run, here)
+                });
             }
         })?;
         // Before those that it asks: they end when nobody asks any more.
@@ -233,12 +256,22 @@ impl BftEngine {
                 }
             }
         })?);
-        Ok(BftEngine { replica, threads: Mutex::new(threads) })
+        Ok(BftEngine { replica, contacts: kept, threads: Mutex::new(threads) })
     }
 
     /// The replica's handle.
     pub fn replica(&self) -> &Replica {
         &self.replica
+    }
+
+    /// Addresses at which a member is not reached, and why.
+    pub fn unreached(&self) -> BTreeMap<SocketAddr, String> {
+        self.contacts.unreached()
+    }
+
+    /// Tries to reach a member that failed, and links of others that were refused.
+    pub fn contact_counts(&self) -> (u64, u64) {
+        self.contacts.counts()
     }
 }
 
@@ -268,7 +301,7 @@ struct Here<J, V> {
 async fn agree<E, J, V>(
     context: E,
     network: lookup::Config<Upgrade>,
-    founders: BTreeMap<u32, SocketAddr>,
+    (founders, contacts): (BTreeMap<u32, SocketAddr>, Arc<Contacts>),
     run: Run,
     here: Option<Here<J, V>>,
 ) where
@@ -276,7 +309,7 @@ async fn agree<E, J, V>(
     J: FnMut() + Send + 'static,
     V: FnMut() + Send + 'static,
 {
-    let Linked { channels, oracle, tracks } = link(&context, network, founders);
+    let Linked { channels, oracle, tracks } = link(&context, network, founders, contacts);
     let replica = run.run(context.child("replica"), channels, oracle, tracks);
     let Some(Here { journal, votes, spare_journal, spare_votes, _lock }) = here else {
         return replica.await;
@@ -301,7 +334,12 @@ pub struct Linked<E: Clock> {
 }
 
 /// Links a member with the others, as far as `Linked::tracks` is told of them.
-fn link<E>(context: &E, network: lookup::Config<Upgrade>, founders: BTreeMap<u32, SocketAddr>) -> Linked<E>
+fn link<E>(
+    context: &E,
+    network: lookup::Config<Upgrade>,
+    founders: BTreeMap<u32, SocketAddr>,
+    contacts: Arc<Contacts>,
+) -> Linked<E>
 where
     E: Clock + CryptoRng + Spawner + Network + Resolver + Metrics,
 {
@@ -314,7 +352,12 @@ where
     let (mut directory, mut set) = (oracle.clone(), 0);
     let tracks: Tracks = Box::new(move |linked| {
         let members = addresses(&linked.members, &founders);
-        let peers = AddressableTrackedPeers::new(members, addresses(&linked.visitors, &founders));
+        let visitors = addresses(&linked.visitors, &founders);
+        contacts.set_places(members.iter().chain(&visitors).map(|(key, at)| (key.clone(), *at)).collect());
+        let reached = |places: Vec<(PublicKey, SocketAddr)>| {
+            Map::from_iter_dedup(places.into_iter().map(|(key, at)| (key, Address::from(at))))
+        };
+        let peers = AddressableTrackedPeers::new(reached(members), reached(visitors));
         // Refused only when the network has ended.
         let _heard = directory.track(set, peers);
         set += 1;
@@ -336,8 +379,9 @@ pub fn link_founder<E>(
 where
     E: Clock + CryptoRng + Spawner + Network + Resolver + Metrics,
 {
-    let network = network_config(settings, identity, &places)?;
-    let mut linked = link(context, network, places.members);
+    let contacts = Arc::new(Contacts::default());
+    let network = network_config(settings, identity, &places, &contacts)?;
+    let mut linked = link(context, network, places.members, contacts);
     let members = Roster::founding(&settings.group, members).members;
     (linked.tracks)(&replica::Linked { members, visitors: BTreeMap::new() });
     Ok(linked)
@@ -356,7 +400,7 @@ fn make_folder(path: &Path) -> Result<(), Error> {
 fn addresses(
     members: &BTreeMap<u32, Member>,
     founders: &BTreeMap<u32, SocketAddr>,
-) -> Map<PublicKey, Address> {
+) -> Vec<(PublicKey, SocketAddr)> {
     let mut pairs = Vec::new();
     for (id, member) in members {
         let told = member.address.split(',').next().and_then(|text| text.parse::<SocketAddr>().ok());
@@ -369,9 +413,9 @@ fn addresses(
             );
             continue;
         };
-        pairs.push((key, Address::from(address)));
+        pairs.push((key, address));
     }
-    Map::from_iter_dedup(pairs)
+    pairs
 }
 
 impl std::ops::Deref for BftEngine {

@@ -17,7 +17,8 @@
 //! **A proposal's way.** The replica that is asked signs the batch, sends it to all and writes it down; so do the others. Whoever leads the
 //! next view names the batches that it has in a block. The others vote when they hold the block right, and finalize when it is on
 //! their disks, which it mostly is by then. With 2f+1 finalizing votes it is committed. A leader that has nothing to order
-//! proposes the parent's digest once more after [`settings::Timers::idle`], so an idle group writes no blocks.
+//! proposes the parent's digest once more after [`settings::Timers::idle`], so an idle group writes no blocks; one that stays idle
+//! rests, and does so every [`settings::Timers::rest`] (`rest`).
 //!
 //! **Every replica takes proposals**, and each batch is ordered once: a name (origin, life, sequence) is used up when it or a higher one of
 //! its origin is ordered. A batch that a leader passed by gets another name from its origin.
@@ -32,7 +33,7 @@
 //! **Membership** changes by one at a time: one engine of simplex an epoch, and the members of the next are ordered in the one before
 //! ([`members`]). A replica that is no member yet follows the members, by ranges and states, until it is one.
 //!
-//! **Clocks** matter for nothing but new links: two members whose clocks differ by more than 10 s do not connect.
+//! **Clocks** matter for nothing: timers run on monotonic time, and members whose clocks differ link as any others.
 //!
 //! **A lost disk.** A replica that lost its votes may vote again where it had voted, so until it has caught up it is one of the f.
 //!
@@ -52,6 +53,7 @@ pub mod evidence;
 pub mod journal;
 pub mod members;
 pub mod replica;
+mod rest;
 pub mod rules;
 pub mod settings;
 mod turns;

@@ -10,6 +10,7 @@
 
 mod agreeing;
 mod care;
+mod cutting;
 mod epochs;
 mod handle;
 pub mod health;
@@ -19,7 +20,7 @@ pub mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use commonware_cryptography::ed25519::PublicKey;
@@ -36,6 +37,7 @@ use crate::core::{Beginning, Core, CoreCounters, Output, Seen as SeenMember, To}
 use crate::evidence::Evidence;
 use crate::journal::{self, Journal, OpenedJournal, Write, Writer, Written, locked};
 use crate::members::{Change, Roster};
+use crate::rest::{REST_AFTER_MS, Rest};
 use crate::rules::Overlay;
 use crate::settings::Settings;
 use crate::turns::Turns;
@@ -83,6 +85,8 @@ pub struct ReplicaStatus {
     pub applied: Position,
     /// What is known of the other members.
     pub others: BTreeMap<u32, SeenMember>,
+    /// Members that this one has nothing to do with any more, because of what they sent; until it is started again.
+    pub cut_off: BTreeSet<u32>,
     /// Why it serves nothing, when its state differs from that of the others.
     pub fenced: Option<String>,
     /// Why it has stopped, when it could not go on.
@@ -153,6 +157,7 @@ enum Command {
     Digest { index: u64, digest: [u8; 32] },
     Tell { to: u32, bytes: Bytes },
     Change { change: Change, done: ChangeDone },
+    GiveUpChange,
     Saved,
 }
 
@@ -213,6 +218,9 @@ pub struct Run {
     /// How often a member was not heard any more in the epochs before.
     turns_before: u64,
     far_certificates: Arc<AtomicU64>,
+    rest: Arc<Rest>,
+    /// When something was to be ordered last.
+    awake_ms: u64,
 }
 
 /// A channel of the network between the members: one for each number in [`CHANNELS`].
@@ -330,6 +338,7 @@ pub fn open(
     let (writes, to_write) = mpsc::unbounded_channel();
     let (written, was_written) = mpsc::unbounded_channel();
     let (stop, stopped) = watch::channel(false);
+    let rest = Arc::new(Rest::new(&settings.timers));
     let inner = Arc::new(Inner {
         id: identity.id,
         settings,
@@ -366,6 +375,8 @@ pub fn open(
         turns: None,
         turns_before: 0,
         far_certificates: Arc::default(),
+        rest,
+        awake_ms: 0,
     };
     run.publish();
     run.know_members();
@@ -460,6 +471,7 @@ impl Run {
         B: Blocker<PublicKey = PublicKey>,
     {
         let inner = Arc::clone(&self.inner);
+        let blocker = cutting::Cutting::new(blocker, Arc::clone(&inner));
         if let Err(failure) = self.work(context, channels, blocker, tracks).await {
             tracing::error!(replica = inner.id, failure, "the replica stops");
             locked(&inner.seen).status.failure = Some(failure);
@@ -497,6 +509,7 @@ impl Run {
                 self.look_after(&mut out, &mut words);
             }
             self.perform(&mut out, &mut sender)?;
+            self.rest(context.current());
             if std::mem::take(&mut self.membership.moved) {
                 self.know_members();
                 tracks(&self.membership.linked());
@@ -549,6 +562,22 @@ impl Run {
         let now = context.current().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Never back, whatever is done to the machine's clock.
         self.now_ms = self.now_ms.max(now.as_millis() as u64);
+    }
+
+    /// Rests when nothing was to be ordered for a while, and wakes at once when something is.
+    fn rest(&mut self, now: SystemTime) {
+        let idle = self.core.waiting() != Waiting::Nobody && self.answers_wait_for_nothing();
+        if !idle || self.awake_ms == 0 {
+            self.awake_ms = self.now_ms;
+        }
+        let rests = self.now_ms.saturating_sub(self.awake_ms) >= REST_AFTER_MS;
+        self.core.set_rests(rests);
+        self.rest.set(rests, now);
+    }
+
+    fn answers_wait_for_nothing(&self) -> bool {
+        let waits = |answer: &Answer| !matches!(answer, Answer::Propose(_) | Answer::Verdict(_));
+        self.barriers.is_empty() && !self.answers.waiting.values().any(waits)
     }
 
     fn tick(&mut self, out: &mut Vec<Output>) {
@@ -658,6 +687,7 @@ impl Run {
                 }
             }
             Command::Change { change, done } => self.change(change, done),
+            Command::GiveUpChange => self.give_up_change(),
             Command::Saved => self.forget(),
         }
     }

@@ -19,6 +19,8 @@ pub const MEMBERS_EVER_MAX: usize = 4096;
 pub struct Timers {
     /// How long a leader may hold a view when nothing is there to order; then it says so and the next one leads.
     pub idle: Duration,
+    /// The same in a group that has had nothing to order for a while and rests: all other waits of consensus grow in step.
+    pub rest: Duration,
     /// How long the others wait for a leader's proposal before they pass it by.
     pub leader: Duration,
     /// How long they wait for the proposal to be agreed on.
@@ -35,6 +37,7 @@ impl Timers {
     /// Replicas in one room.
     pub const LAN: Timers = Timers {
         idle: Duration::from_millis(40),
+        rest: Duration::from_secs(10),
         leader: Duration::from_millis(120),
         certification: Duration::from_millis(240),
         skip: Duration::from_millis(500),
@@ -44,6 +47,7 @@ impl Timers {
     /// Replicas in different places, or on machines that are busy with something else.
     pub const WAN: Timers = Timers {
         idle: Duration::from_millis(200),
+        rest: Duration::from_secs(10),
         leader: Duration::from_millis(800),
         certification: Duration::from_millis(1600),
         skip: Duration::from_millis(4000),
@@ -131,6 +135,9 @@ impl Settings {
         }
         if timers.idle.is_zero() || timers.leader < 2 * timers.idle {
             return refuse("leader", ms(timers.leader), "at least twice idle, of 1 ms or more");
+        }
+        if timers.rest < timers.idle || timers.rest > Duration::from_secs(60) {
+            return refuse("rest", ms(timers.rest), "idle to 60000 ms");
         }
         if timers.certification <= timers.leader || timers.skip <= timers.certification {
             return refuse("skip", ms(timers.skip), "leader < certification < skip");

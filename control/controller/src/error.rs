@@ -49,6 +49,12 @@ pub enum Error {
         /// Its number.
         sequence: u64,
     },
+    /// The clocks of too few members are known.
+    #[error(
+        "the clocks of too few controllers are known here to say what is right: look with 'weir group list' whether a majority of \
+         them runs and is reached, and ask again"
+    )]
+    Clocks,
     /// The controller stops. A proposal may or may not have been decided: ask the next one with the same
     /// source and number.
     #[error("the controller has stopped before it answered; what was proposed may or may not be decided")]

@@ -103,11 +103,13 @@ pub enum Error {
          identity"
     )]
     Unanswered,
-    /// A majority of the replicas did not answer.
-    #[error("a majority of the replicas did not answer in time; nothing was done, try again later")]
+    /// Too few of the replicas answered: fewer than a majority, or than 2f+1 where f may lie.
+    #[error("too few of the replicas answered in time; nothing was done, try again later")]
     NoQuorum,
     /// This replica's state is not that of the majority.
-    #[error("this replica serves nothing, because its state differs from that of the majority: {what}")]
+    #[error(
+        "this replica serves nothing, because its state differs from that of a quorum of the others: {what}"
+    )]
     Fenced {
         /// Where it differs, and what is being done.
         what: String,

@@ -34,6 +34,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use weir_base::codec::{decode, encode};
+use weir_base::ordered_time::OrderedTime;
 use weir_base::world::{Clock, Disk};
 use weir_model::Version;
 use weir_order::{BatcherSettings, Engine, Entry, OpenedLocal, Position, Sink, Submitter};
@@ -99,8 +100,24 @@ struct Shared {
     reached: watch::Sender<Version>,
     repeated: AtomicU64,
     clock: Arc<dyn Clock>,
+    time: Mutex<OrderedTime>,
     /// All that was acknowledged before this is applied.
     fresh_at: Mutex<Option<Instant>>,
+}
+
+impl Shared {
+    /// Time for a proposal: led by the machine's clock, never moved by a jump of it.
+    fn ordered_ms(&self) -> u64 {
+        let (wall_ms, steady_ms) = (self.clock.wall_ms(), self.clock.now_ns() / 1_000_000);
+        let mut time = locked(&self.time);
+        time.tick(wall_ms, steady_ms);
+        time.ordered_ms(steady_ms)
+    }
+
+    /// The state has this ordered time.
+    fn decided(&self, last_ms: u64) {
+        locked(&self.time).decided(last_ms, self.clock.now_ns() / 1_000_000);
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -184,6 +201,7 @@ impl LocalStore {
             reached: watch::Sender::new(store.version()),
             repeated: AtomicU64::new(0),
             clock: clock.clone(),
+            time: Mutex::new(OrderedTime::new(0, store.now_ms(), clock.now_ns() / 1_000_000)),
             fresh_at: Mutex::default(),
         });
         let submitter = Arc::new(Submitter::new(engine.clone(), clock, settings.batcher)?);
@@ -228,7 +246,7 @@ impl LocalStore {
             }
             submissions.insert(ticket, answer);
         }
-        let item = Item { now_ms: self.shared.clock.wall_ms(), origin: self.shared.origin, ticket, batch };
+        let item = Item { now_ms: self.shared.ordered_ms(), origin: self.shared.origin, ticket, batch };
         let (shared, barrier) = (self.shared.clone(), self.barrier.clone());
         // Success is told by the apply thread, which has the outcomes.
         let reply = move |result: Result<_, weir_order::Error>| {

@@ -2,10 +2,10 @@
 
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList,
-    FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, Problem, RepairRequest,
-    RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenList,
-    TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
+    DeviceList, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, Problem,
+    RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse,
+    TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use std::future::Future;
 use std::net::IpAddr;
@@ -68,6 +68,10 @@ pub trait Backend: Send + Sync + 'static {
     fn remove_member(&self, id: u64) -> Reply<'_, ()>;
     /// Deals new shares of the group's key to its members; returns when they are in force.
     fn refresh_group(&self) -> Reply<'_, ()>;
+    /// The controllers' clocks, as this one knows them.
+    fn clock(&self) -> ClockStatus;
+    /// Orders that wall time is what the clocks of a majority say, for a caller.
+    fn set_clock(&self, caller: Caller) -> Reply<'_, ()>;
     /// Hosts, gateways and controllers, with keys and certificates. A stale list may lack what was done last.
     fn identities(&self, stale: bool) -> Reply<'_, IdentityList>;
     /// Has a host or gateway change its keys, for a caller; returns when only the new ones are taken.

@@ -3,11 +3,11 @@
 use crate::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use crate::proxy::{Proxies, Proxy};
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList,
-    FileWallRequest, FileWallResponse, GroupMember, GroupStatus, IdentityList, KeyChange, NOT_LEADER,
-    Problem, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest,
-    StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
-    WatchLine,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
+    DeviceList, FileWallRequest, FileWallResponse, GroupMember, GroupStatus, IdentityList, KeyChange,
+    NOT_LEADER, Problem, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest,
+    RotateRequest, StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse,
+    WatchEvent, WatchLine,
 };
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -550,6 +550,22 @@ impl Client {
     /// [`ClientError`].
     pub fn use_next_key(&self) -> Result<KeyChange, ClientError> {
         self.post("/v1/identities/own/use", &())
+    }
+
+    /// `GET /v1/clock`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn clock(&self) -> Result<ClockStatus, ClientError> {
+        self.get("/v1/clock")
+    }
+
+    /// `POST /v1/clock`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn set_clock(&self) -> Result<(), ClientError> {
+        self.post::<_, Option<()>>("/v1/clock", &()).map(drop)
     }
 
     /// `POST /v1/group/refresh`.

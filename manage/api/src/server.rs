@@ -8,10 +8,11 @@ use crate::guard;
 pub use crate::guard::{HEAD_BYTES_MAX, HEADERS_MAX, OPEN_REQUESTS_MAX, URI_BYTES_MAX};
 use crate::tls::Peer;
 use crate::types::{
-    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList,
-    FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, Problem, RESOURCES_MAX,
-    RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse,
-    TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEnd, WatchEvent, WatchLine,
+    AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
+    DeviceList, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, Problem,
+    RESOURCES_MAX, RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest,
+    StatusResponse, TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEnd,
+    WatchEvent, WatchLine,
 };
 use axum::body::Body;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
@@ -121,6 +122,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Backend>> {
         .routes(routes!(add_member))
         .routes(routes!(remove_member))
         .routes(routes!(refresh_group))
+        .routes(routes!(clock, set_clock))
         .routes(routes!(identities))
         .routes(routes!(rotate))
         .routes(routes!(revoke))
@@ -368,6 +370,21 @@ async fn remove_member(backend: Shared, Named(id): Named<u64>) -> Result<StatusC
     responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn refresh_group(backend: Shared) -> Result<StatusCode, ApiError> {
     backend.refresh_group().await.map(|()| StatusCode::NO_CONTENT)
+}
+
+/// Read the controllers' clocks, as the one that is asked knows them.
+#[utoipa::path(get, path = "/v1/clock",
+    responses((status = 200, body = ClockStatus), (status = "4XX", body = Problem)))]
+async fn clock(backend: Shared) -> Json<ClockStatus> {
+    Json(backend.clock())
+}
+
+/// Say that wall time is what the clocks of a majority say. Ordered time goes on as it is, so whatever has a life keeps what is left
+/// of it.
+#[utoipa::path(post, path = "/v1/clock",
+    responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn set_clock(backend: Shared, Extension(caller): Extension<Caller>) -> Result<StatusCode, ApiError> {
+    backend.set_clock(caller).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 /// List hosts, gateways and controllers with the keys and certificates that are taken of them.

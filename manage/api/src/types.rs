@@ -357,6 +357,37 @@ pub struct StatusResponse {
     /// The group of controllers, as the one that answers knows it; absent for a single controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupStatus>,
+    /// The controllers' clocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<ClockStatus>,
+}
+
+/// The controllers' clocks and ordered time, as one of them knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClockStatus {
+    /// Ordered time, by which lives of keys end, milliseconds; it only goes on. 0: too few clocks are known yet.
+    pub ordered_ms: u64,
+    /// Wall time, as the group has it, milliseconds of the Unix epoch.
+    pub wall_ms: u64,
+    /// By how much the clocks of a majority are ahead of it, milliseconds; absent while too few are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead_ms: Option<i64>,
+    /// `follows`: they agree. `corrects`: the difference is being made up for. `asks`: it is days, and a person must say what is
+    /// right. `alone`: the clocks of too few are known.
+    pub state: String,
+    /// The clock of each controller that is heard, the one that answers with them.
+    pub controllers: Vec<ClockOf>,
+}
+
+/// A controller's clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClockOf {
+    /// Its number; 0: it is alone.
+    pub id: u64,
+    /// By how much it is ahead of wall time as the group has it, milliseconds.
+    pub ahead_ms: i64,
 }
 
 /// The group of controllers, as one of them knows it.
@@ -381,6 +412,9 @@ pub struct GroupStatus {
     pub fenced: Option<String>,
     /// Why it has stopped, when it could not go on.
     pub failure: Option<String>,
+    /// Why it can neither order nor read anew, when too few of the others are heard: what it shows is what it knew last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_off: Option<String>,
     /// All of the group.
     pub members: Vec<GroupMember>,
     /// How the group signs with shares of a key; absent where all members have the same key.
@@ -451,8 +485,14 @@ pub struct GroupMember {
     pub api: String,
     /// Where hosts and gateways reach it.
     pub session: String,
-    /// Entries that it is behind, as the leader knows; absent elsewhere, and before it has answered this leader.
+    /// Entries that it is behind, as the leader knows; absent elsewhere, and when it has not answered of late.
     pub lag: Option<u64>,
+    /// For how long it has not been heard, milliseconds, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_ms: Option<u64>,
+    /// Why the controller that answers does not reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreached: Option<String>,
 }
 
 /// A controller to add to a group.

@@ -93,6 +93,13 @@ impl Backend for Rote {
     fn refresh_group(&self) -> Reply<'_, ()> {
         Box::pin(async { Err(ApiError::not_found("this controller is alone")) })
     }
+    fn clock(&self) -> ClockStatus {
+        let controllers = vec![ClockOf { id: 2, ahead_ms: -7 }];
+        ClockStatus { ordered_ms: 1, wall_ms: 2, ahead_ms: None, state: "alone".into(), controllers }
+    }
+    fn set_clock(&self, caller: Caller) -> Reply<'_, ()> {
+        Box::pin(async move { Err(ApiError::unavailable(caller.0)) })
+    }
     fn identities(&self, _: bool) -> Reply<'_, IdentityList> {
         Box::pin(async { Ok(IdentityList::default()) })
     }

@@ -11,14 +11,17 @@ use crate::wire::{Block, Digest, Message, Ref};
 impl Core {
     /// Consensus asks this replica to propose behind `parent`.
     pub fn lead(&mut self, ticket: u64, parent: Digest, now_ms: u64, out: &mut Vec<Output>) {
-        let until_ms = now_ms + self.settings.timers.idle.as_millis() as u64;
-        self.leading = Some(Leading { ticket, parent, until_ms });
+        let timers = &self.settings.timers;
+        let until_ms = now_ms + timers.idle.as_millis() as u64;
+        let rest_until_ms = now_ms + timers.rest.as_millis() as u64;
+        self.leading = Some(Leading { ticket, parent, until_ms, rest_until_ms });
         self.try_lead(now_ms, out);
     }
 
     pub(super) fn try_lead(&mut self, now_ms: u64, out: &mut Vec<Output>) {
         let Some(leading) = &self.leading else { return };
         let (ticket, parent, until_ms) = (leading.ticket, leading.parent, leading.until_ms);
+        let nothing_ms = leading.nothing_ms(self.rests);
         let block = match self.ancestry(&parent) {
             Ancestry::Known { overlay, height, index } => self.build(parent, *overlay, height, index),
             Ancestry::Missing(digest) => {
@@ -42,11 +45,16 @@ impl Core {
                 digest
             }
             // Nothing to order: the parent once more, which costs neither a block nor a record.
-            None if now_ms >= until_ms => parent,
+            None if now_ms >= nothing_ms => parent,
             None => return,
         };
         self.leading = None;
         out.push(Output::Proposed { ticket, digest });
+    }
+
+    /// Whether the group rests: then a leader that has nothing to propose holds its view for longer.
+    pub fn set_rests(&mut self, rests: bool) {
+        self.rests = rests;
     }
 
     /// Whose batches alone are no reason to propose at once: they go with those of others, or when the view has been held long enough.
@@ -237,7 +245,8 @@ impl Core {
             let held = self.batches.get(&named.digest)?;
             let same = held.batch.name == named.name && held.batch.body.len() == named.bytes as usize;
             if !same
-                || !held.admissible
+                // What was ahead of its time when it came may be of its time by now.
+                || !(held.admissible || self.settings.is_admissible(&held.batch.body))
                 || self.tables.judge(&mut overlay, &named.name, &held.batch.body) != Judgement::Fresh
             {
                 return Some(false);

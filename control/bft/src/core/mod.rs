@@ -283,6 +283,14 @@ struct Leading {
     ticket: u64,
     parent: Digest,
     until_ms: u64,
+    rest_until_ms: u64,
+}
+
+impl Leading {
+    /// When it says that there is nothing to order.
+    fn nothing_ms(&self, rests: bool) -> u64 {
+        if rests { self.rest_until_ms } else { self.until_ms }
+    }
 }
 
 struct Verifying {
@@ -346,6 +354,7 @@ pub struct Core {
     own: BTreeMap<(u64, u64), Own>,
     leading: Option<Leading>,
     put_off: BTreeSet<u32>,
+    rests: bool,
     verifying: VecDeque<Verifying>,
     certifying: VecDeque<Certifying>,
     target: Option<Target>,
@@ -417,6 +426,7 @@ impl Core {
             own: BTreeMap::new(),
             leading: None,
             put_off: BTreeSet::new(),
+            rests: false,
             verifying: VecDeque::new(),
             certifying: VecDeque::new(),
             target: None,
@@ -711,7 +721,7 @@ impl Core {
 
     /// When [`Core::tick`] is to be called at the latest, in ms.
     pub fn wake_at_ms(&self, now_ms: u64) -> u64 {
-        let leading = self.leading.as_ref().map(|leading| leading.until_ms);
+        let leading = self.leading.as_ref().map(|leading| leading.nothing_ms(self.rests));
         let needs = self.needs.wake_at_ms();
         leading.into_iter().chain(needs).min().unwrap_or(u64::MAX).min(now_ms + 20)
     }

@@ -21,6 +21,7 @@ use crate::consensus::{KeyRing, Mailbox, Question, config, epoch_of};
 use crate::core::Output;
 use crate::journal::locked;
 use crate::members::{Approval, Change, MEMBERS_MAX, Member};
+use crate::rest::Pace;
 use crate::turns::{Hearing, Turns};
 use crate::votes::Keeping;
 
@@ -209,8 +210,10 @@ impl Run {
         rng.fill_bytes(&mut seed);
         let keys = KeyRing::new(&self.inner.settings.group, &self.identity, roster, seed);
         self.keys = keys.map_err(|error| error.to_string())?;
-        let clock = context.child("turns").with_attribute("epoch", epoch);
-        let now = Box::new(move || clock.current());
+        let clock = context.child("pace").with_attribute("epoch", epoch);
+        let pace = Pace::new(clock, self.rest.clone());
+        let paced = pace.clone();
+        let now = Box::new(move || paced.current());
         let turns = Turns::new(self.inner.settings.timers, self.keys.scheme.clone(), self.keys.epoch, now);
         self.turns_before += self.turns.replace(turns.clone()).map_or(0, |before| before.unheard());
         let mailbox = Mailbox { questions, view: self.inner.view.clone(), turns: turns.clone() };
@@ -221,8 +224,8 @@ impl Run {
             .retain(|partition| epoch_of(partition).is_some_and(|voted| voted + EPOCHS_OF_VOTES_MIN > epoch));
         let late = context.child("certificates").with_attribute("epoch", epoch);
         let clock = context.child("near").with_attribute("epoch", epoch);
-        let context =
-            Keeping::new(context.child("consensus").with_attribute("epoch", epoch), self.votes.clone());
+        let consensus_context = context.child("consensus").with_attribute("epoch", epoch);
+        let context = Keeping::new(consensus_context, self.votes.clone(), pace);
         let engine = simplex::Engine::new(context, config);
         let closed = |error: commonware_p2p::utils::mux::Error| format!("a lane for votes: {error}");
         let [votes, certificates, fetches] = &mut lanes.0;
@@ -263,6 +266,16 @@ impl Run {
         if let Some(before) = self.membership.pending.replace(pending) {
             (before.done)(Err(crate::Error::Overtaken));
         }
+    }
+
+    /// What was asked for is not wanted any more.
+    pub(super) fn give_up_change(&mut self) {
+        let Some(pending) = self.membership.pending.take_if(|pending| !pending.said && !pending.open) else {
+            return;
+        };
+        self.membership.guest = None;
+        self.membership.moved = true;
+        (pending.done)(Err(crate::Error::Overtaken));
     }
 
     /// Whether the guest has all that was ordered, as far as it says: whoever lies about that hurts the members that want it.

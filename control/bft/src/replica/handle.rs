@@ -172,6 +172,12 @@ impl Replica {
         }
     }
 
+    /// Takes back a change that was asked for here, unless this replica's word for it was ordered.
+    pub fn give_up_change(&self) {
+        // One that ends wants nothing any more.
+        let _ends = self.commands.send(Command::GiveUpChange);
+    }
+
     /// What is known of the other members.
     pub fn others(&self) -> BTreeMap<u32, Seen> {
         self.replica_status().others

@@ -1,4 +1,5 @@
-//! A runtime's context as consensus gets it: everything is the runtime's own, but its storage is [`Votes`], and a moment that has passed
+//! A runtime's context as consensus gets it: everything is the runtime's own, but its storage is [`Votes`], its time goes slower while the
+//! group rests ([`crate::rest`]), and a moment that has passed
 //! is waited for by letting all other tasks go first. Some loops of consensus wait for such a moment again and again while they have
 //! something to try (questions to members that no link leads to); on a thread that does everything nothing else went on, links least of all.
 
@@ -17,17 +18,19 @@ use rand_chacha::rand_core::{CryptoRng, TryCryptoRng, TryRng};
 
 use super::Votes;
 use super::blobs::Votebox;
+use crate::rest::Pace;
 
 /// The context `E` with votes in place of its storage.
 pub struct Keeping<E> {
     inner: E,
     votes: Votes,
+    pace: Pace<E>,
 }
 
 impl<E> Keeping<E> {
-    /// `inner`, whose storage is not used.
-    pub fn new(inner: E, votes: Votes) -> Keeping<E> {
-        Keeping { inner, votes }
+    /// `inner`, whose storage and time are not used.
+    pub(crate) fn new(inner: E, votes: Votes, pace: Pace<E>) -> Keeping<E> {
+        Keeping { inner, votes, pace }
     }
 }
 
@@ -37,21 +40,21 @@ impl<E: Supervisor> Supervisor for Keeping<E> {
     }
 
     fn child(&self, label: &'static str) -> Self {
-        Keeping { inner: self.inner.child(label), votes: self.votes.clone() }
+        Keeping { inner: self.inner.child(label), votes: self.votes.clone(), pace: self.pace.clone() }
     }
 
     fn with_attribute(self, key: &'static str, value: impl std::fmt::Display) -> Self {
-        Keeping { inner: self.inner.with_attribute(key, value), votes: self.votes }
+        Keeping { inner: self.inner.with_attribute(key, value), votes: self.votes, pace: self.pace }
     }
 }
 
 impl<E: Spawner> Spawner for Keeping<E> {
     fn shared(self, blocking: bool) -> Self {
-        Keeping { inner: self.inner.shared(blocking), votes: self.votes }
+        Keeping { inner: self.inner.shared(blocking), votes: self.votes, pace: self.pace }
     }
 
     fn dedicated(self) -> Self {
-        Keeping { inner: self.inner.dedicated(), votes: self.votes }
+        Keeping { inner: self.inner.dedicated(), votes: self.votes, pace: self.pace }
     }
 
     fn spawn<F, Fut, T>(self, f: F) -> Handle<T>
@@ -60,8 +63,8 @@ impl<E: Spawner> Spawner for Keeping<E> {
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let votes = self.votes;
-        self.inner.spawn(move |inner| f(Keeping { inner, votes }))
+        let Keeping { inner, votes, pace } = self;
+        inner.spawn(move |inner| f(Keeping { inner, votes, pace }))
     }
 
     async fn stop(self, value: i32, timeout: Option<Duration>) -> Result<(), Error> {
@@ -92,7 +95,7 @@ impl<E: Clock> GovernorClock for Keeping<E> {
     type Instant = SystemTime;
 
     fn now(&self) -> SystemTime {
-        self.inner.now()
+        self.pace.current()
     }
 }
 
@@ -100,21 +103,29 @@ impl<E: Clock> ReasonablyRealtime for Keeping<E> {}
 
 impl<E: Clock> Clock for Keeping<E> {
     fn current(&self) -> SystemTime {
-        self.inner.current()
+        self.pace.current()
     }
 
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send + 'static + use<E> {
-        self.inner.sleep(duration)
+        let pace = self.pace.clone();
+        let deadline = pace.current().checked_add(duration);
+        async move {
+            match deadline {
+                Some(deadline) => pace.sleep_until(deadline).await,
+                // Beyond all time.
+                None => std::future::pending().await,
+            }
+        }
     }
 
     fn sleep_until(&self, deadline: SystemTime) -> impl Future<Output = ()> + Send + 'static + use<E> {
-        let passed = deadline <= self.inner.current();
-        let until = self.inner.sleep_until(deadline);
+        let pace = self.pace.clone();
+        let passed = deadline <= pace.current();
         async move {
-            if passed {
-                after_others().await;
+            match passed {
+                true => after_others().await,
+                false => pace.sleep_until(deadline).await,
             }
-            until.await;
         }
     }
 }

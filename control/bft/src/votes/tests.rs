@@ -186,7 +186,9 @@ fn epochs_that_are_long_over_are_forgotten() {
 fn who_waits_for_a_moment_that_has_passed_lets_others_go_first() {
     deterministic::Runner::default().start(|context| async move {
         let (votes, _writer) = opened(&SimDisk::new(1));
-        let keeping = super::Keeping::new(context.child("keeping"), votes);
+        let rest = Arc::new(crate::rest::Rest::new(&crate::Timers::LAN));
+        let pace = crate::rest::Pace::new(context.child("clock"), rest);
+        let keeping = super::Keeping::new(context.child("keeping"), votes, pace);
         let (passed, went) = (context.current(), Arc::new(AtomicBool::new(false)));
         let own = went.clone();
         let other =

@@ -189,6 +189,7 @@ pub fn settings() -> Settings {
     let log = LogSettings { segment_bytes: 256 << 10, batch_bytes_max: 64 << 10, log_id_if_new: 7 };
     let timers = Timers {
         idle: Duration::from_millis(50),
+        rest: Duration::from_secs(5),
         leader: Duration::from_millis(200),
         certification: Duration::from_millis(400),
         skip: Duration::from_millis(1000),

@@ -127,6 +127,8 @@ pub enum Wrong {
         /// Its number.
         sequence: u64,
     },
+    /// It sent another member what no honest member sends, such as votes that exclude each other, and that one cut it off.
+    CutOff,
 }
 
 /// Whether the `count`th time of something is recorded.
@@ -260,6 +262,7 @@ pub fn kind_of(body: &EventBody) -> &'static str {
         EventBody::PacketIn(_) => "packet-in",
         EventBody::Domain(_) => "domain",
         EventBody::Identity(_) => "identity",
+        EventBody::Clock { .. } => "clock",
     }
 }
 

@@ -101,6 +101,7 @@ fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
         | EventBody::Joined(_)
         | EventBody::Domain(_)
         | EventBody::Identity(_)
+        | EventBody::Clock { .. }
         | EventBody::Removed { .. } => false,
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use weir_base::codec::decode;
-use weir_model::event::SignedEvent;
+use weir_model::event::{EventBody, SignedEvent};
 use weir_model::{Dependency, Key, Label, PlannedUpdate, Version};
 
 /// One operation of a batch of the order.
@@ -197,13 +197,19 @@ fn break_circle(
 }
 
 /// Whether a batch can be decided on and says no time after `latest_ms`: what a replica that believes no proposer would have
-/// ordered.
-pub fn is_reasonable(bytes: &[u8], latest_ms: u64) -> bool {
-    let time = |item: &Item| match item {
-        Item::Event { now_ms, .. }
-        | Item::Repair { now_ms, .. }
-        | Item::Operations { now_ms, .. }
-        | Item::Keys { now_ms, .. } => *now_ms,
+/// ordered. `is_right` says whether a correction, its wall time and its ordered time, is what clocks say.
+pub fn is_reasonable(bytes: &[u8], latest_ms: u64, is_right: impl Fn(u64, u64) -> bool) -> bool {
+    let reasonable = |item: &Item| match item {
+        Item::Event { now_ms, event } => {
+            let right = match event.event.body {
+                EventBody::Clock { wall_ms } => is_right(wall_ms, *now_ms),
+                _ => true,
+            };
+            right && *now_ms <= latest_ms
+        }
+        Item::Repair { now_ms, .. } | Item::Operations { now_ms, .. } | Item::Keys { now_ms, .. } => {
+            *now_ms <= latest_ms
+        }
     };
-    decode_batch(bytes).is_ok_and(|items| items.iter().all(|item| time(item) <= latest_ms))
+    decode_batch(bytes).is_ok_and(|items| items.iter().all(reasonable))
 }

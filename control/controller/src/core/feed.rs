@@ -5,6 +5,7 @@
 //! clients. So whoever watches the first loses no history to clients that write much, or to reports of hosts. A watcher that asks for something
 //! older than its rings have is told to read everything again, which gives it a version to resume from.
 
+use super::clock::CLOCK_TABLE;
 use super::dedup::DEDUP_TABLE;
 use super::identities::IDENTITIES_TABLE;
 use super::tokens::{RULES_TABLE, TOKENS_TABLE};
@@ -20,7 +21,7 @@ pub type CommittedChange = weir_store::Change;
 
 /// The change of an event.
 pub(crate) fn committed(version: Version, now_ms: u64, writes: &[Changed]) -> CommittedChange {
-    let own = [DEDUP_TABLE, IDENTITIES_TABLE, TOKENS_TABLE, RULES_TABLE];
+    let own = [DEDUP_TABLE, IDENTITIES_TABLE, CLOCK_TABLE, TOKENS_TABLE, RULES_TABLE];
     let writes = writes.iter().filter(|write| !own.contains(&&*write.table)).cloned().collect();
     CommittedChange { version, now_ms, writes, dropped: None }
 }

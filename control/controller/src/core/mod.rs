@@ -14,7 +14,7 @@
 //! - Only what was decided in the order is signed; repairs are ordered too.
 //! - An event changes something only with the signature of a registered source over it (`admission`).
 //! - An event with the source and number of one before it changes nothing and gets its answer.
-//! - Ordered time never goes back, whatever the proposers' clocks say.
+//! - Ordered time never goes back, whatever the proposers' clocks say; a correction changes what wall time is, not it ([`clock`]).
 //! - Acks count only with the signature of the identity that the actuator joined with.
 //! - What clients of the store ask costs at most so much in one entry, and is asked by somebody who still may ([`rules`]).
 //! - In a group with a threshold key nothing here signs: headers leave by [`Output::Sign`], and signatures, verified,
@@ -28,6 +28,7 @@
 
 pub mod admission;
 mod batch;
+pub mod clock;
 mod dedup;
 mod feed;
 mod header;
@@ -362,6 +363,7 @@ impl Core {
         let decided = plan(&mut view, &self.apps, version, self.now_ms, event).and_then(|plan| {
             let context = (&self.domain, self.believes_one);
             let changed = identities::decide(&mut view, self.registered(), context, self.now_ms, event)?;
+            clock::decide(&mut view, self.now_ms, event)?;
             dedup::record(&mut view, event, version).map(|()| (plan, changed))
         });
         if let EventBody::Removed { actuator } = &event.body {
@@ -419,6 +421,7 @@ impl Core {
             | EventBody::Health(_)
             | EventBody::Repair(_)
             | EventBody::FileWall(_)
+            | EventBody::Clock { .. }
             | EventBody::PacketIn(_) => {}
             EventBody::Domain(about) => match &**about {
                 DomainEvent::Heard { domain, through, .. } => self.outbox.taken(domain, *through),

@@ -4,6 +4,7 @@ use super::audit::{AuditPage, AuditStatus};
 use super::runner::Command;
 use super::shared::{Published, Shared};
 use crate::Error;
+use crate::audit::{Misdeed, Record, Wrong};
 use crate::core::keys::GroupKeys;
 use crate::core::scheduler::{KeyStatus, Reached, TargetStatus, Waiting};
 use crate::core::{CommittedChange, Core, Input, OutboxPage, Wanted, dry_run};
@@ -117,7 +118,7 @@ impl ControllerHandle {
     /// The rejection that it would get.
     pub async fn would_take(&self, about: DomainEvent) -> Result<(), Error> {
         let (published, shared) = (self.published(), self.shared.clone());
-        let now_ms = published.now_ms.max(shared.clock.wall_ms());
+        let now_ms = published.now_ms.max(shared.ordered_now_ms());
         let event =
             Event { source: self.source().clone(), sequence: 0, body: EventBody::Domain(Box::new(about)) };
         let run = move || dry_run(&published.store, &shared.apps, now_ms, &event);
@@ -148,7 +149,7 @@ impl ControllerHandle {
     /// The rejection that it would get.
     pub async fn dry_run(&self, transaction: Transaction) -> Result<Plan, Error> {
         let (published, shared) = (self.published(), self.shared.clone());
-        let now_ms = published.now_ms.max(shared.clock.wall_ms());
+        let now_ms = published.now_ms.max(shared.ordered_now_ms());
         let source = SourceId("dry-run".into());
         let event = Event { source, sequence: 0, body: EventBody::Intent(transaction) };
         let run = move || dry_run(&published.store, &shared.apps, now_ms, &event);
@@ -320,6 +321,14 @@ impl ControllerHandle {
     pub async fn joined(&self, facts: ActuatorFacts) -> Result<Version, Error> {
         let subject = SourceId::of_actuator(&facts.name).0;
         self.submit_own(EventBody::Joined(facts), Some(subject)).await
+    }
+
+    /// Says in the audit that this controller's replica cut off another member for what that sent.
+    pub fn note_cut_off(&self, member: &Label) {
+        if let Some(audit) = self.shared.audit() {
+            let who = SourceId::of_controller(member);
+            audit.seen(Record::Misdeed(Box::new(Misdeed { who, what: Wrong::CutOff, count: 1 })));
+        }
     }
 
     /// Forgets an actuator, for somebody whom the API authenticated; its session is closed.

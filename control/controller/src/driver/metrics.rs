@@ -8,6 +8,7 @@ use crate::core::scheduler::{SchedulerCounters, TargetStatus};
 use crate::core::{Core, CoreCounters};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
+use weir_base::ordered_time::State;
 
 /// What the driver counts itself.
 #[derive(Debug, Default)]
@@ -95,7 +96,26 @@ pub(super) fn text(shared: &Shared) -> String {
     steps(&mut text, shared);
     order(&mut text, shared);
     audit(&mut text, shared);
+    clocks(&mut text, shared);
     text
+}
+
+/// Differences may be below zero, and are shown in seconds.
+fn clocks(text: &mut String, shared: &Shared) {
+    let (view, steps) = shared.time.view();
+    let name = "weir_controller_clock_ahead_seconds";
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "# HELP {name} By how much the clock of a controller is ahead of wall time as the group has it.\n# TYPE {name} gauge"
+    );
+    for (member, ahead_ms) in &view.members_ms {
+        let _ = writeln!(text, "{name}{{controller=\"{member}\"}} {}", *ahead_ms as f64 / 1_000.0);
+    }
+    let help = "Whether the clocks are so far from ordered time that a person must say what is right.";
+    put(text, "clock_asks", "gauge", help, &[(String::new(), u64::from(view.state == State::Asks))]);
+    let help = "Times that ordered time followed the clocks at once.";
+    put(text, "clock_steps_total", "counter", help, &[(String::new(), steps)]);
 }
 
 fn core(text: &mut String, core: &CoreCounters) {

@@ -16,7 +16,7 @@
 //! - Only the core thread touches the core; everything reaches it by one bounded queue. When that is
 //!   full, sessions and the log wait, and those who ask by the handle are told so.
 //! - Which entry is being carried out stands in a file, so that one which ends the process is known ([`carrying`]).
-//! - Ordered time is max(previous, wall clock), put in by the proposer and held by the core.
+//! - Ordered time is led by the clocks of a majority ([`TimeKeeper`]), put in by the proposer and held by the core.
 //! - An actuator has one session with a replica; a newer one ends the older.
 //! - A group with a threshold key has one more thread, of this member's part in the group's signatures ([`members`]).
 //! - In a group every replica runs all of this on the same entries; only the one that leads proposes events of its own,
@@ -38,6 +38,7 @@ mod sessions;
 mod shared;
 mod snapshots;
 mod steps;
+mod time;
 mod turns;
 
 pub use audit::{AuditPage, AuditPlace, AuditStatus, BYTES_MIN as AUDIT_BYTES_MIN, Keeper};
@@ -49,6 +50,7 @@ pub use identities::certificate_key;
 pub use members::{Members, MembersThread, Peers, members};
 pub use session::{MOVE_REST, Renewer, SessionAccess, serve_sessions};
 pub use shared::Published;
+pub use time::TimeKeeper;
 
 use crate::Error;
 use crate::audit::Record;
@@ -170,6 +172,8 @@ pub struct ControllerSettings {
     pub registry: Arc<weir_store::Registry>,
     /// Where the audit is kept; none: nowhere.
     pub audit: Option<AuditPlace>,
+    /// Ordered time, of a member of a group; none: this controller has no other beside it.
+    pub time: Option<Arc<TimeKeeper>>,
 }
 
 impl ControllerSettings {
@@ -199,6 +203,7 @@ impl ControllerSettings {
             proposals_max: 16_384,
             registry: Arc::default(),
             audit: None,
+            time: None,
         }
     }
 }
@@ -372,6 +377,7 @@ fn tick(shared: &Arc<Shared>, inbox: &mpsc::Sender<Command>) {
         std::thread::sleep(TICK);
         // When the inbox is full, the core thread is awake and looks at the clock itself.
         let _ = inbox.try_send(Command::Tick);
+        shared.tick_time();
         shared.take_turns();
     }
 }

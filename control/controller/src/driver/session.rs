@@ -201,6 +201,16 @@ async fn join(
             return refused("joined with another identity: forget it first, or choose another name");
         }
         None if !strangers => {
+            // Who is new in a group, or behind, or cut off, knows of nobody yet.
+            if handle.shared.replicated && handle.barrier().await.is_err() {
+                return refused(
+                    "is not known to this controller, which cannot say that it has all that was ordered: it is new in the group, behind, \
+                     or another one leads. Keep membership.json; the others answer",
+                );
+            }
+            if handle.published().joined.get(&facts.name) == Some(facts) {
+                return Ok(());
+            }
             return refused(
                 "has not joined, or was forgotten: to let it in, remove membership.json from its state \
                  directory and start it with a new token (WEIR_JOIN_TOKEN or --join-file)",

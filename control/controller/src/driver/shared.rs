@@ -7,11 +7,12 @@ use super::runner::Command;
 use super::session::Moves;
 use super::sessions::Sessions;
 use super::steps::Steps;
-use super::{ControllerSettings, Order, SessionSettings, turns};
+use super::{ControllerSettings, Order, SessionSettings, TimeKeeper, time, turns};
 use crate::Error;
 use crate::audit::record::is_recorded;
 use crate::audit::{Misdeed, Record, Wrong};
 use crate::core::admission::{SourceKeys, Unauthentic, admit};
+use crate::core::clock::difference_ms;
 use crate::core::identities::{Identities, Registered};
 use crate::core::keys::GroupKeys;
 use crate::core::{
@@ -20,12 +21,13 @@ use crate::core::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
 use weir_base::codec::encode;
 use weir_base::numbers::Numbers;
+use weir_base::ordered_time::State as ClockState;
 use weir_base::world::Clock;
 use weir_model::domain::{Fetch, SignedFetch};
 use weir_model::event::{ActuatorFacts, Event, EventBody, SignedEvent, SourceId};
@@ -103,7 +105,9 @@ pub(super) struct Shared {
     leads: AtomicBool,
     /// What is published has all that was acknowledged before this.
     fresh_at: Mutex<Option<Instant>>,
-    ordered_ms: AtomicU64,
+    pub time: Arc<TimeKeeper>,
+    /// How the clocks agreed when it was looked last.
+    clocks: Mutex<ClockState>,
     stopped: AtomicBool,
     failed: AtomicBool,
     inbox: mpsc::Sender<Command>,
@@ -140,6 +144,9 @@ impl Shared {
         let settings = parts.settings;
         let version = parts.core.store().version();
         let everywhere = parts.engine.is_everywhere();
+        let time = settings.time.clone().unwrap_or_else(|| Arc::new(TimeKeeper::new(parts.clock.clone(), 0)));
+        time.decided(parts.core.now_ms(), difference_ms(parts.core.store()));
+        time.tick();
         Shared {
             domain: settings.domain.clone(),
             single_key: parts.group_key,
@@ -173,7 +180,8 @@ impl Shared {
             rules_told_ms: Mutex::default(),
             leads: AtomicBool::new(parts.leads),
             fresh_at: Mutex::default(),
-            ordered_ms: AtomicU64::new(parts.core.now_ms()),
+            time,
+            clocks: Mutex::new(ClockState::Alone),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             inbox: parts.inbox,
@@ -202,6 +210,7 @@ impl Shared {
     /// Shows the state after a batch, before anybody is told that their event is decided.
     pub fn publish(&self, core: &Core) {
         let version = core.store().version();
+        self.time.decided(core.now_ms(), difference_ms(core.store()));
         self.published.store(Arc::new(Published::of(core)));
         locked(&self.feed).reached(version);
     }
@@ -312,10 +321,17 @@ impl Shared {
         self.offer_item(&marker(self.ordered_now_ms()));
     }
 
-    /// Time for a proposal: never before one that was given before.
+    /// Time for a proposal: what the core has of it stays where a proposal has less.
     pub fn ordered_now_ms(&self) -> u64 {
-        let wall_ms = self.clock.wall_ms();
-        self.ordered_ms.fetch_max(wall_ms, Ordering::SeqCst).max(wall_ms)
+        self.time.ordered_ms()
+    }
+
+    /// Time passed.
+    pub fn tick_time(&self) {
+        self.time.tick();
+        let view = self.time.view().0;
+        let before = std::mem::replace(&mut *locked(&self.clocks), view.state);
+        time::warn(before, &view);
     }
 
     /// Proposes an event and gives back where its answer will come.

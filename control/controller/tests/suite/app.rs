@@ -294,7 +294,8 @@ impl App for TestApp {
             | EventBody::FileWall(_)
             | EventBody::Domain(_)
             | EventBody::Identity(_)
-            | EventBody::PacketIn(_) => {}
+            | EventBody::PacketIn(_)
+            | EventBody::Clock { .. } => {}
         }
         let mut plan = Plan::default();
         for network in touched {

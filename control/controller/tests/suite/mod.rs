@@ -1,4 +1,5 @@
 mod app;
+mod clocks;
 mod core;
 mod domains;
 mod endorsed;

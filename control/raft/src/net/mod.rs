@@ -9,6 +9,7 @@
 //! end is known. Frames of different links, and of a link and its successor, have no order. Requests are numbered without
 //! gaps, and a gap ends the link, so that a transport which lost a frame is noticed.
 
+mod contacts;
 pub mod message;
 mod peer;
 mod server;
@@ -17,13 +18,14 @@ mod tests;
 mod transfer;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
+pub use contacts::Contacts;
 pub use peer::{Client, Network, Pace};
 pub use server::{Notice, Service, serve};
 pub use transfer::Incoming;
@@ -139,6 +141,11 @@ pub struct Counts {
     pub(crate) tells_lost: AtomicU64,
 }
 
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere leaves plain values that are each whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
@@ -175,4 +182,6 @@ pub struct Common {
     pub frame_bytes_max: usize,
     /// Counts.
     pub counts: Arc<Counts>,
+    /// Whom it reaches.
+    pub contacts: Arc<Contacts>,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::message::{Hello, Offer, Request, Response, decode_response, encode_request};
-use super::{Common, Lane, PIPELINE_MAX, PROTOCOL, Transport, count};
+use super::{Common, Lane, PIPELINE_MAX, PROTOCOL, Transport, count, locked};
 use crate::machine::{Meta, SnapshotFile};
 use crate::runtime::spawn;
 use crate::types::{Address, LogId, Types, Vote};
@@ -50,11 +50,6 @@ struct Connection {
     /// A request that had no answer for so long means that the link is dead. Requests that nobody waits for any more
     /// count as well, so a link that died without a word is noticed by whoever uses it next.
     silence_max: Duration,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere leaves plain values that are each whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn broken(what: &str) -> io::Error {
@@ -98,20 +93,29 @@ impl Connection {
 
 async fn read_answers(
     common: Arc<Common>,
+    (target, address): (u64, String),
     mut incoming: mpsc::Receiver<Bytes>,
     waiting: Arc<Mutex<Option<Waiting>>>,
 ) {
+    let mut answered = false;
     while let Some(frame) = incoming.recv().await {
         count(&common.counts.bytes_received, frame.len() as u64);
         let Ok((number, response)) = decode_response(frame) else {
             count(&common.counts.malformed, 1);
             break;
         };
+        if !std::mem::replace(&mut answered, true) {
+            common.contacts.reached(target);
+        }
         let asker = locked(&waiting).as_mut().and_then(|map| map.remove(&number));
         if let Some((_, asker)) = asker {
             // Whoever asked may have stopped waiting.
             let _unheard = asker.send(response);
         }
+    }
+    if !answered {
+        let what = "it closed the link before it had answered anything; its log says why";
+        common.contacts.failed(target, &address, &broken(what));
     }
     *locked(&waiting) = None;
 }
@@ -160,14 +164,23 @@ impl Network {
         if let Some(open) = self.open(target, lane) {
             return Ok(open);
         }
+        self.common.contacts.pause(target).await;
+        // Somebody else may have opened it meanwhile.
+        if let Some(open) = self.open(target, lane) {
+            return Ok(open);
+        }
         let connected = self.transport.connect(target, address.0.clone(), lane).await;
-        let link = connected.inspect_err(|_| count(&self.common.counts.links_failed, 1))?;
+        let link = connected.inspect_err(|error| {
+            count(&self.common.counts.links_failed, 1);
+            self.common.contacts.failed(target, &address.0, error);
+        })?;
         count(&self.common.counts.links_opened, 1);
         let (from, group, lane_number) = (self.common.id, self.common.group.clone(), lane.number());
         let hello = Hello { protocol: PROTOCOL, group, from, to: target, lane: lane_number };
         link.outgoing.try_send(hello.encode()).map_err(|_| broken("the link broke at once"))?;
         let waiting = Arc::new(Mutex::new(Some(Waiting::new())));
-        spawn(read_answers(Arc::clone(&self.common), link.incoming, Arc::clone(&waiting)));
+        let whom = (target, address.0.clone());
+        spawn(read_answers(Arc::clone(&self.common), whom, link.incoming, Arc::clone(&waiting)));
         let silence_max = match lane {
             Lane::Control | Lane::Peers => self.silence_max,
             Lane::Append => self.silence_max.max(APPEND_SILENCE),
@@ -333,6 +346,7 @@ impl RaftNetworkV2<Types> for Client {
             let answers = input.map(move |request| {
                 let prev = request.prev_log_id;
                 let last = request.entries.last().map(|entry| entry.log_id).or(prev);
+                let whom = (target, request.vote.leader_id.term);
                 // Queued here, not when the future runs: this keeps the order.
                 let sent = connection.send(&network.common, &Request::Append(request));
                 let (network, silence_max) = (network.clone(), connection.silence_max);
@@ -342,7 +356,10 @@ impl RaftNetworkV2<Types> for Client {
                         Err(error) => return (Err(unreachable(&error)), true),
                     };
                     match timeout(silence_max, answer).await {
-                        Ok(Ok(response)) => streamed(response, prev, last),
+                        Ok(Ok(response)) => {
+                            network.common.contacts.heard(whom, &response, prev, last);
+                            streamed(response, prev, last)
+                        }
                         Ok(Err(_)) => (Err(unreachable(&broken("the link broke before the answer"))), true),
                         Err(_) => {
                             count(&network.common.counts.timeouts, 1);

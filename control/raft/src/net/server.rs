@@ -81,7 +81,11 @@ async fn serve_link(service: Arc<Service>, accepted: Accepted) {
     let counts = &service.common.counts;
     let hello = timeout(HELLO_TIMEOUT, link.incoming.recv()).await.ok().flatten();
     match hello.map(|frame| service.check(from, frame)) {
-        Some(Ok(())) => count(&counts.links_accepted, 1),
+        Some(Ok(())) => {
+            count(&counts.links_accepted, 1);
+            // Who opens a link is there.
+            service.common.contacts.reached(from);
+        }
         Some(Err(why)) => {
             count(&counts.links_refused, 1);
             tracing::warn!(from, why, "refused a link");

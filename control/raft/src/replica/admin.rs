@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, InitializeError, RaftError};
@@ -14,6 +15,8 @@ use tokio::time::{Instant, sleep};
 use super::{Inner, RaftOf};
 use crate::codec::{ADDRESS_BYTES_MAX, REPLICAS_MAX};
 use crate::error::Error;
+use crate::net::message::Request;
+use crate::net::{Lane, Network};
 use crate::runtime::spawn;
 use crate::types::{Address, Types};
 
@@ -50,11 +53,28 @@ pub(super) enum Command {
     Transfer { to: Option<u64>, reply: Reply },
     Saved { purge: Option<u64> },
     Digest { index: u64, digest: [u8; 32] },
+    Probe { id: u64, address: String, reply: Reply },
+}
+
+/// How long a replica that is to be added may take to answer.
+const PROBE_LIMIT: Duration = Duration::from_secs(8);
+
+/// Whether replica `id` of this group answers at an address.
+async fn probe(network: &Network, id: u64, address: String) -> Result<(), Error> {
+    let client = network.client(id, &Address(address.clone()), Lane::Peers);
+    // Whatever it answers, it is there: one that is new hears nothing yet.
+    match client.ask(&Request::Tell { bytes: Bytes::new() }, PROBE_LIMIT).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(member(format!(
+            "replica {id} does not answer at {address} ({error}): look whether it runs, waits to be added and is reached there; nothing was changed"
+        ))),
+    }
 }
 
 pub(super) async fn obey(
     inner: Arc<Inner>,
     raft: RaftOf,
+    network: Network,
     mut commands: mpsc::Receiver<Command>,
     digests: mpsc::Sender<(u64, [u8; 32])>,
 ) {
@@ -77,6 +97,10 @@ pub(super) async fn obey(
             }
             Command::Transfer { to, reply } => {
                 spawn(async move { answer(reply, transfer(&inner, &raft, to).await) });
+            }
+            Command::Probe { id, address, reply } => {
+                let network = network.clone();
+                spawn(async move { answer(reply, probe(&network, id, address).await) });
             }
             Command::Saved { purge } => saved(&raft, purge).await,
             Command::Digest { index, digest } => {
@@ -191,11 +215,14 @@ async fn apply(inner: &Inner, raft: &RaftOf, change: Change) -> Result<(), Error
         Change::AddLearner { id, address } => {
             check_address(&address)?;
             if let Some(there) = now.nodes.get(&id) {
-                return Err(member(format!("replica {id} is a member already, at {there}")));
+                return Err(member(format!(
+                    "replica {id} is a member already, at {there}: to move it, remove it first"
+                )));
             }
             if now.nodes.len() >= REPLICAS_MAX {
                 return Err(member(format!("a group has at most {REPLICAS_MAX} replicas: remove one first")));
             }
+            inner.contacts.begins(id);
             raft.add_learner(id, Address(address), false).await
         }
         Change::Promote { id } => {

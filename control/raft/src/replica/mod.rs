@@ -37,9 +37,10 @@ pub use status::{Lag, Leadership, ReplicaCounters, ReplicaStatus, Role};
 use crate::log::{self, CacheCounters, LogStore, OpenedLog, Write, Writer};
 use crate::machine::{Machine, MachineShared};
 use crate::net::{
-    Accepted, Common, Counts, FRAME_OVERHEAD_BYTES, Incoming, Network, Pace, PeerSink, Service, Transport,
+    Accepted, Common, Contacts, Counts, FRAME_OVERHEAD_BYTES, Incoming, Network, Pace, PeerSink, Service,
+    Transport,
 };
-use crate::runtime::spawn;
+use crate::runtime::{next_seed, spawn};
 use crate::settings::Settings;
 use crate::types::{Answer, Batch, Types};
 use admin::Command;
@@ -76,6 +77,7 @@ pub(crate) struct Inner {
     pub(crate) machine: Arc<MachineShared>,
     pub(crate) log: Arc<log::Shared>,
     pub(crate) counts: Arc<Counts>,
+    pub(crate) contacts: Arc<Contacts>,
     pub(crate) peers: Arc<OnceLock<Box<PeerSink>>>,
     pub(crate) raft: OnceLock<RaftOf>,
     pub(crate) leadership: watch::Sender<Leadership>,
@@ -184,11 +186,13 @@ pub fn open(
     let (commands, commanded) = mpsc::channel(COMMANDS_MAX);
     let (tells, told) = mpsc::channel(tell::WAITING_MAX);
     let (stop, stopped) = watch::channel(false);
+    let contacts = Arc::new(Contacts::new(settings.timers.heartbeat_ms, next_seed()));
     let inner = Arc::new(Inner {
         settings,
         machine,
         log: Arc::clone(store.shared()),
         counts: Arc::default(),
+        contacts,
         peers: Arc::default(),
         raft: OnceLock::new(),
         leadership: watch::Sender::new(Leadership::default()),
@@ -246,6 +250,7 @@ impl Run {
             group: settings.group.clone(),
             frame_bytes_max: settings.log.batch_bytes_max as usize + FRAME_OVERHEAD_BYTES + (1 << 20),
             counts: Arc::clone(&inner.counts),
+            contacts: Arc::clone(&inner.contacts),
         });
         let pace =
             Pace { chunk_bytes: settings.snapshot_chunk_bytes, bytes_per_s: settings.snapshot_bytes_per_s };
@@ -278,7 +283,7 @@ impl Run {
         spawn(propose_all(Arc::clone(inner), raft.clone(), self.proposals));
         spawn(reads::answer_all(Arc::clone(inner), raft.clone(), self.reads));
         let (told, heard) = mpsc::channel(COMMANDS_MAX);
-        spawn(admin::obey(Arc::clone(inner), raft.clone(), self.commands, told));
+        spawn(admin::obey(Arc::clone(inner), raft.clone(), network.clone(), self.commands, told));
         spawn(tell::tell_all(Arc::clone(inner), raft.clone(), network.clone(), self.tells));
         spawn(health::watch_over(Arc::clone(inner), raft.clone(), network, service, noticed, heard));
         let ended = watch_leader(inner, &raft, &mut self.stopped).await;
@@ -417,6 +422,11 @@ impl Replica {
     /// Changes the group, one replica at a time.
     pub async fn change(&self, change: Change) -> Result<(), crate::Error> {
         self.command(|reply| Command::Change { change, reply }).await
+    }
+
+    /// Whether replica `id` of this group answers at an address, within some seconds.
+    pub async fn probe(&self, id: u64, address: String) -> Result<(), crate::Error> {
+        self.command(|reply| Command::Probe { id, address, reply }).await
     }
 
     /// Gives leadership to `to`, or to the voter that is least behind. Returns when another leads.

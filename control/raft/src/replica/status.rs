@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{Instant as _, ServerState};
 use weir_order::Position;
 
 use super::{Replica, locked};
 use crate::net::NetworkCounters;
+
+/// A replica that has not answered for so long is taken for gone.
+const SILENT_MS: u64 = 2_000;
 
 /// Who leads, as one replica knows it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,8 +43,10 @@ pub enum Role {
 pub struct Lag {
     /// Entries it is behind the leader's log.
     pub entries: u64,
-    /// Whether it has answered this leader at all.
+    /// Whether it has answered this leader of late.
     pub heard: bool,
+    /// For how long it has not, milliseconds; none: never.
+    pub silent_ms: Option<u64>,
 }
 
 /// A replica's state.
@@ -73,6 +78,10 @@ pub struct ReplicaStatus {
     pub membership_log_index: Option<u64>,
     /// How far the others are; only on the leader.
     pub lag: BTreeMap<u64, Lag>,
+    /// Members that this replica does not reach, and why.
+    pub unreached: BTreeMap<u64, String>,
+    /// For how long the leader has not heard of a majority, milliseconds; only on the leader.
+    pub quorum_silent_ms: Option<u64>,
     /// Whether everything that its log had when it started is applied again; before, a stale read may go back in time.
     pub recovered: bool,
     /// Why it serves nothing, when its state differs from the majority's.
@@ -139,10 +148,17 @@ impl Replica {
             into.insert(*id, address.0.clone());
         }
         let end = metrics.last_log_index.map_or(0, |index| index + 1);
+        let silence_ms = SILENT_MS.max(4 * inner.settings.timers.election_max_ms);
         for (id, matched) in metrics.replication.iter().flatten().filter(|(id, _)| **id != status.id) {
             let entries = end.saturating_sub(matched.map_or(0, |id| id.index() + 1));
-            status.lag.insert(*id, Lag { entries, heard: matched.is_some() });
+            let acked = metrics.heartbeat.as_ref().and_then(|acked| acked.get(id)?.as_ref());
+            let silent_ms = acked.map(|acked| acked.elapsed().as_millis() as u64);
+            let heard = matched.is_some() && silent_ms.is_some_and(|silent_ms| silent_ms <= silence_ms);
+            status.lag.insert(*id, Lag { entries, heard, silent_ms });
         }
+        status.unreached = inner.contacts.unreached();
+        status.unreached.retain(|id, _| status.voters.contains_key(id) || status.learners.contains_key(id));
+        status.quorum_silent_ms = metrics.last_quorum_acked.map(|acked| acked.elapsed().as_millis() as u64);
         let applied = metrics.last_applied.map(|id| id.index());
         status.recovered =
             inner.start_log_index.is_none_or(|start| applied.is_some_and(|applied| applied >= start));

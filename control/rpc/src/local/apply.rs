@@ -112,6 +112,7 @@ impl Applier {
         *locked(&self.shared.fresh_at) = None;
         *locked(&self.shared.history) = History::new(self.settings.history, store.version());
         self.shared.reached.send_replace(store.version());
+        self.shared.decided(store.now_ms());
         self.store = store;
         self.last = at;
         self.entries_since = 0;
@@ -122,6 +123,7 @@ impl Applier {
 
     fn apply(&mut self, item: Item) {
         let applied = self.store.apply(&self.registry, item.now_ms, &item.batch);
+        self.shared.decided(self.store.now_ms());
         self.shared.repeated.fetch_add(applied.repeated, Ordering::Relaxed);
         if !applied.changes.is_empty() {
             let mut history = locked(&self.shared.history);
@@ -142,7 +144,7 @@ impl Applier {
 
     /// Proposes the time when an entry is due: entries go by ordered time only.
     fn look_at_time(&mut self) {
-        let now_ms = self.shared.clock.wall_ms();
+        let now_ms = self.shared.ordered_ms();
         let due = self.store.next_expiry_ms().is_some_and(|expires_ms| expires_ms <= now_ms);
         if !due || self.time_proposed.load(Ordering::Relaxed) {
             return;

@@ -478,6 +478,7 @@ impl Driver {
                 tracing::info!("the old keys are not taken any more");
             }
             ToActuator::NotRotated(reason) => {
+                rotation.refused(Instant::now());
                 self.shared.metrics.keys_not_changed.count();
                 tracing::warn!(reason, "the keys are not changed yet; it is asked again");
             }

@@ -35,6 +35,8 @@ use zeroize::Zeroizing;
 pub const ROTATION_FILE: &str = "rotation.json";
 /// Between two requests that nobody answered.
 const RETRY: Duration = Duration::from_secs(3);
+/// Between a refusal and the next request: one that does not lead refuses at once, and the next controller may.
+const NEXT: Duration = Duration::from_millis(200);
 /// From when the switch signs with the new key until the old one is dropped: longer than an event may wait for its turn.
 const GRACE: Duration = Duration::from_secs(5);
 const FORMAT: u32 = 1;
@@ -235,6 +237,12 @@ impl Rotation {
         self.install()?;
         self.not_before = None;
         Ok(Some(new))
+    }
+
+    /// A controller refused: the next one is asked soon.
+    pub fn refused(&mut self, now: Instant) {
+        let next = now + NEXT;
+        self.not_before = self.not_before.map(|not_before| not_before.min(next));
     }
 
     fn check(&self, certificate_pem: &str, key: &TlsKey, now: SystemTime) -> Result<(), AgentError> {

@@ -392,6 +392,7 @@ fn wants(body: &EventBody) -> String {
             parts.join(", ")
         }
         EventBody::Joined(facts) => format!("{} as {:?} at {}", facts.name, facts.role, facts.underlay),
+        EventBody::Clock { wall_ms } => format!("wall time is {}", time(*wall_ms)),
         EventBody::Removed { actuator } => actuator.to_string(),
         EventBody::Refused { actuator, key, version, refusal } => {
             format!("{key} {version} at {actuator}: {refusal}")

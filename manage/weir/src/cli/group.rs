@@ -279,7 +279,11 @@ pub(super) fn text(group: &GroupStatus) -> String {
         "Group of {count} controllers; {who}. Controller {} answers: {}, {} batches applied.",
         group.id, group.role, group.applied
     );
-    for (what, reason) in [("fenced", &group.fenced), ("stopped", &group.failure)] {
+    for (what, reason) in [
+        ("fenced", &group.fenced),
+        ("stopped", &group.failure),
+        ("cut off, and shows what it knew last", &group.cut_off),
+    ] {
         if let Some(reason) = reason {
             text.push_str(&format!("\nController {} is {what}: {reason}", group.id));
         }
@@ -291,10 +295,13 @@ pub(super) fn text(group: &GroupStatus) -> String {
             (false, true) => Cell::new("follower"),
             (false, false) => Cell::new("no vote yet"),
         };
-        let behind = match (group.leader == Some(member.id), member.lag) {
-            (true, _) => Cell::new(""),
-            (false, Some(lag)) => Cell::new(format!("{lag} entries")),
-            (false, None) => Cell::new("?"),
+        let leads = group.leader == Some(member.id);
+        let behind = match (member.lag, member.silent_ms) {
+            _ if leads || member.id == group.id => Cell::new(""),
+            (_, Some(silent_ms)) => paint(&format!("silent for {} s", silent_ms / 1_000), Color::Red),
+            (Some(lag), _) => Cell::new(format!("{lag} entries")),
+            (None, None) if member.unreached.is_some() => paint("not reached", Color::Red),
+            (None, None) => Cell::new("?"),
         };
         table.add_row(vec![
             Cell::new(member.id),
@@ -306,7 +313,11 @@ pub(super) fn text(group: &GroupStatus) -> String {
         ]);
     }
     let signing = group.signing.as_ref().map(signing).unwrap_or_default();
-    format!("{text}\n{table}{signing}")
+    let unreached = group.members.iter().filter_map(|member| Some((member.id, member.unreached.as_ref()?)));
+    let unreached: String = unreached
+        .map(|(id, why)| format!("\nController {} does not reach controller {id}: {why}", group.id))
+        .collect();
+    format!("{text}\n{table}{unreached}{signing}")
 }
 
 /// How the group signs, in words.

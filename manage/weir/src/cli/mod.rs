@@ -2,6 +2,7 @@
 
 mod apply;
 mod audit;
+mod clock;
 mod consent;
 mod context;
 mod domain;
@@ -105,6 +106,8 @@ enum Command {
     /// List, change and revoke the keys and certificates of hosts, gateways and controllers
     #[command(subcommand)]
     Identity(identity::Identity),
+    /// Show the controllers' clocks, and accept what a majority of them says
+    Clock(clock::Clock),
     /// Make a join token for a host or gateway; list and void tokens
     Token(token::Token),
     /// Forget a host or gateway that is gone for good
@@ -279,6 +282,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Domain(command) => command.run(&connect()?),
         Command::Audit(command) => command.run(connect),
         Command::Identity(command) => command.run(&connect()?),
+        Command::Clock(command) => command.run(&connect()?),
         Command::Token(command) => command.run(&connect()?),
         Command::Forget(command) => command.run(&connect()?),
         Command::Lab(command) => command.run(),

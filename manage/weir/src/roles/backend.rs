@@ -22,10 +22,10 @@ use tokio::sync::{Semaphore, mpsc};
 use weir_admission::Door;
 use weir_api::domains::{AddDomain, DomainDescription, DomainList, DomainResponse};
 use weir_api::types::{
-    AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, DeviceList, DeviceView,
-    FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange, RepairRequest, RepairResponse,
-    ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse, TokenList, TokenRequest,
-    TokenResponse, TraceRequest, TraceResponse, WatchEvent,
+    AddMember, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
+    DeviceList, DeviceView, FileWallRequest, FileWallResponse, GroupStatus, IdentityList, KeyChange,
+    RepairRequest, RepairResponse, ResourceList, ResourceView, RevokeRequest, RotateRequest, StatusResponse,
+    TokenList, TokenRequest, TokenResponse, TraceRequest, TraceResponse, WatchEvent,
 };
 use weir_api::{ApiError, Backend, Caller, Reply, WatchStep};
 use weir_apps::fabric::{self, Stored};
@@ -91,7 +91,7 @@ pub(super) fn api_error(error: Error) -> ApiError {
         Error::Overloaded { .. } => ApiError::overloaded(message),
         Error::WatchTooOld { .. } => ApiError::too_old(message),
         Error::WatchAhead { .. } => ApiError::not_reached(message),
-        Error::NotConnected(_) | Error::NoAnswer { .. } => ApiError::unavailable(message),
+        Error::NotConnected(_) | Error::NoAnswer { .. } | Error::Clocks => ApiError::unavailable(message),
         Error::Order(weir_order::Error::Overloaded { .. }) => ApiError::overloaded(message),
         Error::Order(weir_order::Error::NoQuorum | weir_order::Error::Fenced { .. }) => {
             ApiError::unavailable(message)
@@ -277,7 +277,13 @@ impl Backend for Controlled {
         Box::pin(async move {
             let group = self.in_group()?;
             let key = member.key.as_deref().and_then(from_hex::<32>);
-            let whose = SourceId::of_controller(&super::controller::member_name(member.id));
+            let id = member.id;
+            let whose = SourceId::of_controller(&super::controller::member_name(id));
+            if self.handle.is_revoked(&whose) {
+                return Err(ApiError::conflict(format!(
+                    "id: controller {id} was revoked, and does not come back under its number: give the new one another"
+                )));
+            }
             group.add(member).await?;
             if let Some(key) = key.filter(|_| self.handle.orders_everywhere()) {
                 // What it says is taken when as many members say so as cannot all lie; each is asked to add it.
@@ -300,6 +306,17 @@ impl Backend for Controlled {
 
     fn refresh_group(&self) -> Reply<'_, ()> {
         Box::pin(async move { self.in_group()?.refresh(&self.handle).await })
+    }
+
+    fn clock(&self) -> ClockStatus {
+        self.clocks()
+    }
+
+    fn set_clock(&self, caller: Caller) -> Reply<'_, ()> {
+        Box::pin(async move {
+            let set = self.handle.set_clock(Some(caller.0)).await;
+            set.map(drop).map_err(|error| self.failed(error))
+        })
     }
 
     fn identities(&self, stale: bool) -> Reply<'_, IdentityList> {

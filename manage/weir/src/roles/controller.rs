@@ -24,11 +24,12 @@ use weir_api::pki::{CONTROLLER_RENEWAL, Refuses, Shown, refusing_server_config};
 use weir_api::server::{Admins, finished, router};
 use weir_apps::fabric::tables::RESOURCES;
 use weir_apps::fabric::{Fabric, FabricSettings};
-use weir_base::world::{RealClock, RealDisk};
+use weir_base::world::{Clock, RealClock, RealDisk};
 use weir_controller::core::SharedApp;
 use weir_controller::core::scheduler::Mode;
 use weir_controller::driver::{
-    AuditPlace, Controller, ControllerHandle, ControllerSettings, SessionAccess, Signing, serve_sessions,
+    AuditPlace, Controller, ControllerHandle, ControllerSettings, SessionAccess, Signing, TimeKeeper,
+    serve_sessions,
 };
 use weir_controller::quorum::Way;
 use weir_model::Label;
@@ -143,7 +144,7 @@ fn start(
         Consistency::Linear => Mode::Linear,
         Consistency::None => Mode::None,
     };
-    let clock = Arc::new(RealClock::new());
+    let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
     let single = || Box::new(SingleSigner(state.group_key()));
     let apps: Vec<SharedApp> = vec![Arc::new(Fabric::new(fabric(config)))];
     let Some(group) = &config.group else {
@@ -179,7 +180,9 @@ fn start(
     let numbers = config.state_dir.join("numbers");
     std::fs::create_dir_all(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
     let numbers = RealDisk::open(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
-    let (founding, mut opening) = group::open(group, &config.state_dir, state)?;
+    let time = Arc::new(TimeKeeper::new(clock.clone(), group.id));
+    settings.time = Some(time.clone());
+    let (founding, mut opening) = group::open(group, &config.state_dir, state, time)?;
     let signing = match group.signatures {
         Signatures::SharedKey => Signing::Key(single()),
         Signatures::Shares | Signatures::SharesAtSwitches | Signatures::Endorsed => {

@@ -64,8 +64,7 @@ fn authenticate(admins: Admins) -> Arc<Authenticate> {
 pub async fn expire(handle: ControllerHandle) {
     loop {
         tokio::time::sleep(EXPIRY_LOOK).await;
-        let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let now_ms = now_ms.map_or(0, |since| since.as_millis() as u64);
+        let now_ms = handle.time().ordered_ms();
         let due_ms = handle.published().store.next_expiry_ms();
         if let Some(due_ms) = due_ms.filter(|due_ms| *due_ms <= now_ms)
             && handle.orders_for_all(Duration::from_millis(now_ms - due_ms))

@@ -9,12 +9,12 @@ use super::{Told, id, lane_of, list_problem, own_controllers, put_lane, record_o
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use weir_base::codec::encode;
+use weir_base::codec::{decode, encode};
 use weir_model::domain::{
     DomainController, NUMBER_MAX, SignedFetch, Statement, StatementBody, WORD_AGE_MAX_MS, honest_among,
 };
 use weir_model::entry::{LocationEntry, Vni};
-use weir_model::event::{Event, SourceId};
+use weir_model::event::{CLOCK_TABLE, Event, SourceId};
 use weir_model::session::CONTROLLERS_MAX;
 use weir_model::{Change, Entry, Key, Label, PlannedUpdate, Update, Version};
 use weir_store::Rejection;
@@ -231,6 +231,10 @@ pub(super) fn heard(
         return Err(Rejection::limit("words of controllers", words.len(), CONTROLLERS_MAX));
     }
     let own = work.settings.domain.clone();
+    let ahead_ms =
+        work.view.get(CLOCK_TABLE, b"").map_or(0, |value| decode::<i64>(&value).unwrap_or_default());
+    // Others say what their clocks say.
+    let wall_ms = now_ms.saturating_add_signed(ahead_ms);
     let counts = |word: &&SignedFetch| {
         let fetch = &word.fetch;
         let key = record.controllers.iter().find(|one| one.id == fetch.controller).map(|one| &one.key);
@@ -238,7 +242,7 @@ pub(super) fn heard(
             && Some(&fetch.of) == own.as_ref()
             && fetch.through >= through
             && fetch.begin == begin
-            && fetch.now_ms.abs_diff(now_ms) <= WORD_AGE_MAX_MS
+            && fetch.now_ms.abs_diff(wall_ms) <= WORD_AGE_MAX_MS
             && key.is_some_and(|key| verify_fetch(key, word).is_ok())
     };
     let counting: Vec<&SignedFetch> = words.iter().filter(counts).collect();

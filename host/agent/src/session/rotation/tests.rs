@@ -154,3 +154,16 @@ fn what_was_not_asked_for_changes_nothing() {
     }
     assert!(!rotation.settled(&asked.new).unwrap());
 }
+
+#[test]
+fn one_that_does_not_lead_costs_a_moment_and_not_a_silence() {
+    let mut scene = Scene::new();
+    let mut rotation = scene.open();
+    rotation.begin().unwrap();
+    scene.asked(&mut rotation);
+    let asked_at = scene.at;
+    assert_eq!(rotation.step(asked_at + NEXT, false).unwrap(), Step::Wait, "an answer is waited for");
+    rotation.refused(asked_at);
+    assert_eq!(rotation.step(asked_at + NEXT / 2, false).unwrap(), Step::Wait);
+    assert!(matches!(rotation.step(asked_at + NEXT, false).unwrap(), Step::Say(_)));
+}

@@ -7,7 +7,7 @@ use crate::exit::Exit;
 use clap::Args;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::rc::Rc;
 use weir_api::client::Client;
@@ -37,9 +37,14 @@ struct Said {
 struct Compared {
     controllers: Vec<String>,
     unreachable: Vec<String>,
+    /// Whether two or more have a place in common.
+    comparable: bool,
+    /// Places that two or more have, with something decided.
     places: u64,
     from: u64,
     to: u64,
+    /// Who has only a part of these places.
+    partly: Vec<String>,
     differences: Vec<String>,
     differences_total: u64,
 }
@@ -123,39 +128,68 @@ impl Compare {
             for error in &compared.unreachable {
                 say!("not compared: {error}");
             }
+            for late in &compared.partly {
+                say!("{}", output::ansi(late, 33));
+            }
             for difference in &compared.differences {
                 say!("{}", output::ansi(difference, 31));
             }
             match compared.differences_total {
-                0 => say!("{}", output::ansi("All say the same.", 32)),
+                0 if !compared.comparable => {
+                    say!("{}", output::ansi("Nothing was compared: no two audits have the same places.", 31));
+                }
+                0 if compared.partly.is_empty() => say!("{}", output::ansi("All say the same.", 32)),
+                0 => say!("{}", output::ansi("All say the same of what two or more have.", 32)),
                 total => say!("{}", output::ansi(&format!("They differ at {total} places."), 31)),
             }
         })?;
-        Ok(if compared.differences_total == 0 { ExitCode::SUCCESS } else { Exit::No.into() })
+        let agree = compared.differences_total == 0 && compared.comparable;
+        Ok(if agree { ExitCode::SUCCESS } else { Exit::No.into() })
     }
 }
 
+impl Said {
+    /// Whether it has all that was decided at a place.
+    fn has(&self, index: u64) -> bool {
+        (self.whole_from..=self.last).contains(&index)
+    }
+}
+
+/// The first and the last place that two chains or more have; nothing where there is none.
+fn common(chains: &[Said]) -> Option<(u64, u64)> {
+    let has_two = |index: &u64| chains.iter().filter(|said| said.has(*index)).count() >= 2;
+    // What begins or ends the common part is where a chain begins or ends.
+    let from = chains.iter().map(|said| said.whole_from).filter(has_two).min()?;
+    let to = chains.iter().map(|said| said.last).filter(has_two).max()?;
+    Some((from, to))
+}
+
+/// Each place is compared among those that have it, so that one that began late keeps nobody else from being compared.
 fn compare(chains: &[Said], unreachable: Vec<String>) -> Compared {
-    let from = chains.iter().map(|said| said.whole_from).max().unwrap_or_default();
-    let to = chains.iter().map(|said| said.last).min().unwrap_or_default();
+    let common = common(chains);
+    let (from, to) = common.unwrap_or_default();
     let mut compared = Compared {
         controllers: chains.iter().map(|said| said.controller.clone()).collect(),
         unreachable,
+        comparable: common.is_some(),
         places: 0,
         from,
         to,
+        partly: Vec::new(),
         differences: Vec::new(),
         differences_total: 0,
     };
-    if from > to {
-        return compared;
-    }
-    let all: std::collections::BTreeSet<u64> =
-        chains.iter().flat_map(|said| said.places.range(from..=to).map(|(index, _)| *index)).collect();
+    let all: BTreeSet<u64> = chains.iter().flat_map(|said| said.places.keys().copied()).collect();
+    let mut left_out: BTreeMap<&str, u64> = BTreeMap::new();
     for index in all {
+        let (with, without): (Vec<&Said>, Vec<&Said>) = chains.iter().partition(|said| said.has(index));
+        if with.len() < 2 {
+            continue;
+        }
         compared.places += 1;
+        without.into_iter().for_each(|said| *left_out.entry(&said.controller).or_default() += 1);
         let mut votes: BTreeMap<Option<&Digest>, Vec<&str>> = BTreeMap::new();
-        for said in chains {
+        for said in with {
             votes.entry(said.places.get(&index)).or_default().push(&said.controller);
         }
         if votes.len() == 1 {
@@ -168,6 +202,20 @@ fn compare(chains: &[Said], unreachable: Vec<String>) -> Compared {
             let what =
                 format!("place {index} of the order: {} do not say the same", groups.join(" against "));
             compared.differences.push(what);
+        }
+    }
+    for said in chains {
+        let (from, to) = (said.whole_from, said.last);
+        if let Some(places) = left_out.get(said.controller.as_str()) {
+            compared.partly.push(format!(
+                "{}: its audit has places {from} to {to} whole; {places} others were compared without it",
+                said.controller
+            ));
+        } else if from > compared.to || to < compared.from {
+            compared.partly.push(format!(
+                "{}: its audit has places {from} to {to} whole, none of which another one has",
+                said.controller
+            ));
         }
     }
     compared
@@ -190,9 +238,18 @@ mod tests {
             said("c", 0, 7, &[(1, 9), (3, 4), (7, 7)]),
         ];
         let compared = compare(&chains, Vec::new());
-        assert_eq!((compared.from, compared.to, compared.places), (2, 7, 2));
-        assert_eq!(compared.differences_total, 1);
-        assert_eq!(compared.differences, ["place 3 of the order: c against a and b do not say the same"]);
+        assert_eq!((compared.from, compared.to, compared.places), (0, 8, 3));
+        assert_eq!(
+            compared.differences,
+            [
+                "place 1 of the order: a against c do not say the same",
+                "place 3 of the order: c against a and b do not say the same"
+            ]
+        );
+        assert_eq!(
+            compared.partly,
+            ["b: its audit has places 2 to 8 whole; 1 others were compared without it"]
+        );
     }
 
     #[test]
@@ -206,5 +263,21 @@ mod tests {
         let chains = [said("a", 8, 9, &[(8, 1)]), said("b", 0, 3, &[(2, 2)])];
         let compared = compare(&chains, Vec::new());
         assert_eq!((compared.places, compared.differences_total), (0, 0));
+        assert!(!compared.comparable, "that is no agreement");
+        assert!(compare(&[said("a", 0, 3, &[]), said("b", 0, 3, &[])], Vec::new()).comparable);
+    }
+
+    #[test]
+    fn one_that_began_late_keeps_nobody_else_from_being_compared() {
+        let chains = [
+            said("a", 0, 9, &[(2, 2), (5, 5)]),
+            said("b", 0, 9, &[(2, 2), (5, 6)]),
+            said("late", 90, 95, &[(90, 1)]),
+        ];
+        let compared = compare(&chains, Vec::new());
+        assert_eq!((compared.from, compared.to, compared.places), (0, 9, 2));
+        assert_eq!(compared.differences, ["place 5 of the order: a against b do not say the same"]);
+        assert_eq!(compared.partly.len(), 1, "{:?}", compared.partly);
+        assert!(compared.partly[0].starts_with("late: its audit has places 90 to 95 whole"));
     }
 }

@@ -89,13 +89,17 @@ fn wrong_text(wrong: &Wrong) -> String {
             "did not propose events of switches when it was its turn: it drops them, or did not hear of them"
                 .to_owned()
         }
+        Wrong::CutOff => {
+            "sent what no honest controller sends, such as votes that exclude each other, and was cut off"
+                .to_owned()
+        }
     }
 }
 
 /// A misdeed as `weir audit list` tells it.
 pub(super) fn misdeed_text(misdeed: &Misdeed) -> String {
     let which = match &misdeed.what {
-        Wrong::ForgedAcks(_) => String::new(),
+        Wrong::ForgedAcks(_) | Wrong::CutOff => String::new(),
         Wrong::PassedOver { source, sequence } => format!("; now number {sequence} of {}", source.0),
     };
     format!("{}: {}; {} times{which}", misdeed.who.0, wrong_text(&misdeed.what), misdeed.count)

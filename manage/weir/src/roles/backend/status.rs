@@ -5,8 +5,9 @@ use super::{Controlled, api_error};
 use crate::roles::health;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_api::ApiError;
-use weir_api::types::{ActuatorStatus, KindCount, StatusResponse};
+use weir_api::types::{ActuatorStatus, ClockOf, ClockStatus, KindCount, StatusResponse};
 use weir_apps::fabric;
+use weir_base::ordered_time::State;
 use weir_controller::core::scheduler::{TargetStatus, WaitState, Waiting};
 use weir_model::Label;
 use weir_model::event::Role;
@@ -78,7 +79,27 @@ impl Controlled {
             resources: resources.into_iter().map(|(kind, count)| KindCount { kind, count }).collect(),
             actuators,
             group: self.group.as_ref().map(|group| self.status_of(group)),
+            clock: Some(self.clocks()),
         })
+    }
+
+    /// The controllers' clocks, as this one knows them.
+    pub(super) fn clocks(&self) -> ClockStatus {
+        let view = self.handle.time().view().0;
+        let state = match view.state {
+            State::Follows => "follows",
+            State::Corrects => "corrects",
+            State::Asks => "asks",
+            State::Alone => "alone",
+        };
+        let controllers = view.members_ms.into_iter().map(|(id, ahead_ms)| ClockOf { id, ahead_ms });
+        ClockStatus {
+            ordered_ms: view.ordered_ms,
+            wall_ms: view.wall_ms,
+            ahead_ms: view.majority_ms,
+            state: state.to_string(),
+            controllers: controllers.collect(),
+        }
     }
 }
 

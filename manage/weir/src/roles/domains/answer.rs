@@ -1,6 +1,6 @@
 //! Answering controllers of other domains.
 
-use super::{Domains, count, locked, wall_ms};
+use super::{Domains, count, locked};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use weir_api::ApiError;
@@ -86,7 +86,8 @@ impl Domains {
         let fetch = signed.fetch.clone();
         let record = query::record(&self.handle.store(), &fetch.domain);
         let controllers = record.as_ref().map(|record| record.controllers.as_slice());
-        let heard = locked(&self.words).hear(self.own(), controllers, &signed, wall_ms());
+        let wall_ms = self.wall_ms();
+        let heard = locked(&self.words).hear(self.own(), controllers, &signed, wall_ms);
         if let Err(why) = heard {
             count(&self.counters.refused);
             return Err(ApiError::unauthorized(why.to_string()));

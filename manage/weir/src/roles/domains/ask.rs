@@ -1,6 +1,6 @@
 //! Asking one other domain: a question at a time, at one of its controllers after the other.
 
-use super::{Domains, Ordered, Shown, locked, wall_ms};
+use super::{Domains, Ordered, Shown, locked};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -97,7 +97,7 @@ impl Link {
 
     fn question(domains: &Domains, fetch: Fetch, wait_ms: u64) -> Vec<u8> {
         // Pauses are of a clock that does not go back; who is asked compares with its own time of day.
-        let fetch = Fetch { now_ms: wall_ms(), ..fetch };
+        let fetch = Fetch { now_ms: domains.wall_ms(), ..fetch };
         encode(&Asked { signed: domains.handle.sign_fetch(fetch), wait_ms })
     }
 

@@ -19,7 +19,7 @@ use super::state::State;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::task::{AbortHandle, JoinSet};
 use weir_apps::fabric::domains::{self as query, DomainStatus};
 use weir_controller::Error;
@@ -99,10 +99,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
-}
-
 impl Domains {
     /// The part of this controller.
     pub fn new(handle: ControllerHandle, me: Me) -> Domains {
@@ -115,6 +111,11 @@ impl Domains {
             counters: Counters::default(),
             begun: Instant::now(),
         }
+    }
+
+    /// Wall time, as the group has it: other domains compare with theirs.
+    fn wall_ms(&self) -> u64 {
+        self.handle.time().wall_ms()
     }
 
     /// Milliseconds of a clock that does not go back.
@@ -220,7 +221,7 @@ impl Domains {
             let of = |one: &DomainStatus| {
                 let (name, told) = (&one.record.name, &one.told);
                 let lane = (told.acked, told.last, told.cut);
-                let (event, overdue_ms) = words.due(name, &one.record.controllers, lane, wall_ms())?;
+                let (event, overdue_ms) = words.due(name, &one.record.controllers, lane, self.wall_ms())?;
                 Some((name.clone(), event, overdue_ms))
             };
             known.iter().filter_map(of).collect()

@@ -8,8 +8,8 @@
 //! **Identity.** A member is known by an ed25519 key, in the list of founders. With it, it votes, links, and signs its events;
 //! so no member can speak for another. `weir group identity` makes and prints it.
 //!
-//! **Time.** A proposer puts its time in, and the others refuse by their votes what is more than [`AHEAD_MAX`] ahead of their own
-//! clocks: a liar cannot let leases run out.
+//! **Time.** A proposer puts its time in, and the others refuse by their votes what is ahead of their own idea of it, which the clocks of a
+//! majority lead ([`weir_base::ordered_time`]): a liar cannot let leases run out.
 //!
 //! **Members** begin with those of the settings and come and go by the word of a quorum of them ([`weir_bft::members`]). Each is asked by
 //! whoever may ask it: `weir group add` and `remove` ask all.
@@ -24,11 +24,10 @@ use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_base::world::RealDisk;
 use weir_bft::{BftEngine, Change, Identity, Member, Members, Places, Settings, Timers};
 use weir_controller::core::is_reasonable;
-use weir_controller::driver::Order;
+use weir_controller::driver::{Order, TimeKeeper};
 use weir_model::event::SourceId;
 use weir_model::join::to_hex;
 use weir_order::{Completion, Engine, Error, Position, Sink, SnapshotInfo, Status, Waiting};
@@ -38,8 +37,6 @@ use weir_trust::identity::KeyPair;
 const DIGEST_EVERY: u64 = 64;
 /// After how many batches each keeps its state: the same everywhere, so that one that lost its own finds enough that are equal.
 pub const STATE_EVERY: u64 = 4096;
-/// How far a proposal's time may be ahead of a member's clock.
-const AHEAD_MAX: Duration = Duration::from_secs(5);
 /// Largest batch, as that of a single controller.
 const BATCH_BYTES_MAX: u64 = 16 << 20;
 /// Threads for consensus and links.
@@ -90,7 +87,7 @@ fn wrong(error: impl std::fmt::Display) -> Failure {
     Failure::Input(error.to_string())
 }
 
-/// Prepares a member whose journal is in `disk`; `first`: it is started for the first time.
+/// Prepares a member whose journal is in `disk`; `first`: it is started for the first time. `time` says which proposals are of their time.
 ///
 /// # Errors
 /// [`Failure`].
@@ -100,6 +97,7 @@ pub fn open(
     state: &State,
     disk: RealDisk,
     first: bool,
+    time: Arc<TimeKeeper>,
 ) -> Result<Opening, Failure> {
     let number = |id: u64| u32::try_from(id).map_err(wrong);
     let identity = Identity { id: number(config.id)?, secret: secret(state_dir)? };
@@ -126,9 +124,8 @@ pub fn open(
     settings.log.batch_bytes_max = BATCH_BYTES_MAX;
     settings.digest_every = DIGEST_EVERY;
     settings.follows = config.joins || (listed.is_none() && first);
-    settings.reasonable = Some(Arc::new(|batch: &[u8]| {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + AHEAD_MAX;
-        is_reasonable(batch, wall.as_millis() as u64)
+    settings.reasonable = Some(Arc::new(move |batch: &[u8]| {
+        is_reasonable(batch, time.latest_ms(), |wall_ms, ordered_ms| time.is_right(wall_ms, ordered_ms))
     }));
     let places = Places {
         listen: config.listen,
@@ -185,6 +182,26 @@ impl Everywhere {
             (id, founder.cloned().unwrap_or_else(|| MemberAddress::read(&member.address)))
         };
         (status.epoch, status.roster.members.iter().map(of).collect())
+    }
+
+    /// Members that are not reached, and why.
+    pub fn unreached(&self) -> BTreeMap<u64, String> {
+        let unreached = self.engine.unreached();
+        let why = |(id, address): (u64, MemberAddress)| {
+            let at = address.replica.parse().ok()?;
+            Some((id, format!("{}: {}", address.replica, unreached.get(&at)?)))
+        };
+        self.members().1.into_iter().filter(|(id, _)| *id != self.own).filter_map(why).collect()
+    }
+
+    /// Why nobody is linked with at an address.
+    pub fn unreached_at(&self, replica: &str) -> Option<String> {
+        self.engine.unreached().get(&replica.parse().ok()?).cloned()
+    }
+
+    /// Takes back this member's wish for a change that it has not given its word for yet.
+    pub fn give_up_change(&self) {
+        self.engine.give_up_change();
     }
 
     /// Keys by which the members are known, which sign their events as well.
@@ -311,6 +328,8 @@ impl Order for Everywhere {
             ("epochs", core.epochs),
             ("epoch_pause_ms", core.epoch_pause_ms),
             ("links", core.links),
+            ("links_failed", self.engine.contact_counts().0),
+            ("links_refused", self.engine.contact_counts().1),
         ]
     }
 }

@@ -1,9 +1,11 @@
 //! Who leads, and what follows from it.
 
 use super::order::Replicated;
-use super::{Engine, Group, turns};
+use super::{Engine, Group, clocks, turns};
 use crate::cli::Failure;
+use crate::roles::controller::member_name;
 use crate::roles::state::State;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +36,7 @@ pub async fn watch(
     };
     tokio::select! {
         () = led => Ok(()),
+        () = clocks::tell(&group, handle.time()) => Ok(()),
         stopped = follow_members(&group, &handle, &state, &context) => stopped,
     }
 }
@@ -83,8 +86,13 @@ async fn follow_members(
     state: &State,
     context: &std::path::Path,
 ) -> Result<(), Failure> {
-    let mut written = Vec::new();
+    let (mut written, mut told) = (Vec::new(), BTreeSet::new());
     loop {
+        for id in group.engine.cut_off() {
+            if told.insert(id) {
+                handle.note_cut_off(&member_name(id));
+            }
+        }
         group.tell_members();
         if let Some(failure) = group.engine.failure() {
             return Err(Failure::Input(format!("the replica has stopped: {failure}")));

@@ -19,6 +19,7 @@
 //! - It leads only after a barrier has passed.
 
 mod address;
+mod clocks;
 mod everywhere;
 mod lead;
 mod order;
@@ -49,6 +50,12 @@ use weir_raft::{Change, ReplicaStatus, Role};
 pub const MEMBER_NUMBER_MAX: u64 = 255;
 /// How long a controller that was added may take to catch up.
 const CATCH_UP_BOUND: Duration = Duration::from_secs(60);
+/// A leader that has not heard of a majority for so long is cut off.
+const CUT_OFF_MS: u64 = 2_000;
+/// How long a controller that is to be added may take to take a connection.
+const REACH_BOUND: Duration = Duration::from_secs(5);
+/// A controller that is to be added and is not linked with has a wrong address or key, after so long.
+const LINK_BOUND: Duration = Duration::from_secs(15);
 /// How often it is looked whether it has.
 const CATCH_UP_LOOK: Duration = Duration::from_millis(100);
 
@@ -95,6 +102,14 @@ impl Engine {
         self.members().into_iter().filter(|(_, voter, _)| *voter).map(|(id, ..)| id).collect()
     }
 
+    /// This member's number.
+    fn id(&self) -> u64 {
+        match self {
+            Engine::Raft(order) => order.engine().replica_status().id,
+            Engine::Bft(order) => u64::from(order.engine().replica_status().id),
+        }
+    }
+
     fn leader(&self) -> Option<u64> {
         match self {
             Engine::Raft(order) => order.engine().leader().borrow().leader,
@@ -107,6 +122,16 @@ impl Engine {
         match self {
             Engine::Raft(order) => order.engine().replica_status().failure,
             Engine::Bft(order) => order.engine().replica_status().failure,
+        }
+    }
+
+    /// Members that were cut off for what they sent.
+    fn cut_off(&self) -> BTreeSet<u64> {
+        match self {
+            Engine::Raft(_) => BTreeSet::new(),
+            Engine::Bft(order) => {
+                order.engine().replica_status().cut_off.into_iter().map(u64::from).collect()
+            }
         }
     }
 
@@ -128,7 +153,31 @@ impl Engine {
 
 fn of_raft(order: &Replicated) -> GroupStatus {
     let status = order.engine().replica_status();
-    let lag = |id: u64| status.lag.get(&id).filter(|lag| lag.heard).map(|lag| lag.entries);
+    let known = |id: u64| {
+        let lag = status.lag.get(&id);
+        Known {
+            lag: lag.filter(|lag| lag.heard).map(|lag| lag.entries),
+            silent_ms: lag.filter(|lag| !lag.heard).and_then(|lag| lag.silent_ms),
+            unreached: status.unreached.get(&id).cloned(),
+        }
+    };
+    let needed = clocks::quorum(false, status.voters.len());
+    let cut_off = match (status.role, status.quorum_silent_ms) {
+        (Role::Leader, Some(silent_ms)) if silent_ms > CUT_OFF_MS => Some(format!(
+            "it leads, but has not heard of a majority for {} s: {needed} of {} must answer",
+            silent_ms / 1_000,
+            status.voters.len()
+        )),
+        (Role::Follower | Role::Candidate | Role::Learner, _)
+            if status.leader.is_none() && !status.voters.is_empty() =>
+        {
+            Some(format!(
+                "it knows of no leader: {needed} of {} must reach each other to have one",
+                status.voters.len()
+            ))
+        }
+        _ => None,
+    };
     GroupStatus {
         id: status.id,
         order: "raft".to_string(),
@@ -136,9 +185,10 @@ fn of_raft(order: &Replicated) -> GroupStatus {
         leader: status.leader,
         term: status.term,
         applied: status.applied.index,
-        members: shown(members(&status), lag),
+        members: shown(members(&status), known),
         fenced: status.fenced,
         failure: status.failure,
+        cut_off,
         signing: None,
     }
 }
@@ -146,9 +196,21 @@ fn of_raft(order: &Replicated) -> GroupStatus {
 fn of_bft(order: &Everywhere) -> GroupStatus {
     let status = order.engine().replica_status();
     let (leader, live, id) = (order.leader(), order.live(), u64::from(status.id));
-    let lag = |member: u64| {
+    let unreached = order.unreached();
+    let known = |member: u64| {
         let seen = u32::try_from(member).ok().and_then(|member| status.others.get(&member));
-        seen.filter(|_| live.contains(&member)).map(|seen| seen.behind)
+        let lives = live.contains(&member);
+        Known {
+            lag: seen.filter(|_| lives).map(|seen| seen.behind),
+            silent_ms: seen.filter(|_| !lives).map(|seen| seen.silent_ms),
+            unreached: match u32::try_from(member).is_ok_and(|member| status.cut_off.contains(&member)) {
+                true => Some(
+                    "it sent what no honest controller sends, and is cut off here until this controller is started again"
+                        .to_string(),
+                ),
+                false => unreached.get(&member).cloned(),
+            },
+        }
     };
     let role = match &status.failure {
         Some(_) => Role::Stopped,
@@ -156,6 +218,13 @@ fn of_bft(order: &Everywhere) -> GroupStatus {
         None if !status.member => Role::Learner,
         None => Role::Follower,
     };
+    let (members, needed) = (status.roster.members.len(), clocks::quorum(true, status.roster.members.len()));
+    let cut_off = (status.member && live.len() < needed).then(|| {
+        format!(
+            "{} of {members} controllers are heard here, itself among them, and {needed} must be",
+            live.len()
+        )
+    });
     GroupStatus {
         id,
         order: "bft".to_string(),
@@ -163,24 +232,29 @@ fn of_bft(order: &Everywhere) -> GroupStatus {
         leader,
         term: status.view,
         applied: status.applied.index,
-        members: shown(order.members().1.into_iter().map(|(id, address)| (id, true, address)), lag),
+        members: shown(order.members().1.into_iter().map(|(id, address)| (id, true, address)), known),
         fenced: status.fenced,
         failure: status.failure,
+        cut_off,
         signing: None,
     }
 }
 
-fn shown(members: impl Iterator<Item = Member>, lag: impl Fn(u64) -> Option<u64>) -> Vec<GroupMember> {
-    let mut all: Vec<GroupMember> = members
-        .map(|(id, voter, address)| GroupMember {
-            id,
-            voter,
-            replica: address.replica,
-            api: address.api,
-            session: address.session,
-            lag: lag(id),
-        })
-        .collect();
+/// What one member knows of another.
+#[derive(Default)]
+struct Known {
+    lag: Option<u64>,
+    silent_ms: Option<u64>,
+    unreached: Option<String>,
+}
+
+fn shown(members: impl Iterator<Item = Member>, known: impl Fn(u64) -> Known) -> Vec<GroupMember> {
+    let show = |(id, voter, address): Member| {
+        let Known { lag, silent_ms, unreached } = known(id);
+        let MemberAddress { replica, api, session } = address;
+        GroupMember { id, voter, replica, api, session, lag, silent_ms, unreached }
+    };
+    let mut all: Vec<GroupMember> = members.map(show).collect();
     all.sort_by_key(|member| member.id);
     all
 }
@@ -249,11 +323,13 @@ impl Group {
             return Err(ApiError::invalid(text));
         }
         let id = member.id;
+        self.is_free(id, &address)?;
         let order = match &self.engine {
             Engine::Raft(order) => order,
             Engine::Bft(order) => {
                 let member = known_by(key.as_deref(), &address)?;
                 let id = u32::try_from(id).map_err(|error| ApiError::invalid(error.to_string()))?;
+                reach(id, &address).await?;
                 return change_everywhere(order, weir_bft::Change::Add { id, member }).await;
             }
         };
@@ -261,7 +337,14 @@ impl Group {
         match status.members.iter().find(|known| known.id == id) {
             // A repetition of a request whose answer was lost.
             Some(known) if known.api == address.api && known.replica == address.replica && !known.voter => {}
-            _ => self.change(Change::AddLearner { id, address: address.to_string() }).await?,
+            known => {
+                order.engine().probe(id, address.to_string()).await.map_err(|error| self.refused(error))?;
+                if known.is_some_and(|known| !known.voter) {
+                    // It was added with another address before, and never got a vote.
+                    self.change(Change::Remove { id }).await?;
+                }
+                self.change(Change::AddLearner { id, address: address.to_string() }).await?;
+            }
         }
         let until = Instant::now() + CATCH_UP_BOUND;
         loop {
@@ -270,16 +353,57 @@ impl Group {
                 Err(weir_raft::Error::Behind { .. } | weir_raft::Error::Busy) if Instant::now() < until => {
                     tokio::time::sleep(CATCH_UP_LOOK).await;
                 }
-                Err(weir_raft::Error::Behind { .. }) => {
-                    return Err(ApiError::unavailable(format!(
-                        "controller {id} is in the group and has no vote yet, because it has not caught up within {} s: \
-                         look whether it runs and is reached at {}; then add it again, or remove it",
-                        CATCH_UP_BOUND.as_secs(),
-                        address.replica
-                    )));
-                }
+                Err(weir_raft::Error::Behind { .. }) => return Err(self.still_behind(order, id).await),
                 Err(error) => return Err(self.refused(error)),
             }
+        }
+    }
+
+    /// Whether nobody else has an address, and the number is not that of a member elsewhere.
+    fn is_free(&self, id: u64, address: &MemberAddress) -> Result<(), ApiError> {
+        for (other, voter, known) in self.engine.members() {
+            let same = [
+                ("replica", &known.replica, &address.replica),
+                ("api", &known.api, &address.api),
+                ("session", &known.session, &address.session),
+            ];
+            if let Some((field, taken, _)) =
+                same.into_iter().find(|(_, known, wanted)| other != id && known == wanted)
+            {
+                return Err(ApiError::conflict(format!(
+                    "{field}: '{taken}' is where controller {other} is: give the one where controller {id} is reached"
+                )));
+            }
+            if other == id && voter && known != *address {
+                return Err(ApiError::conflict(format!(
+                    "id: controller {id} is in the group, at {}: to move it, 'weir group remove {id}' first",
+                    known.replica
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What became of a controller that has no vote after a while: one that is silent is taken out again, so that nothing is left of a
+    /// wrong address.
+    async fn still_behind(&self, order: &Replicated, id: u64) -> ApiError {
+        let seconds = CATCH_UP_BOUND.as_secs();
+        let status = order.engine().replica_status();
+        if status.lag.get(&id).is_some_and(|lag| lag.heard) {
+            return ApiError::unavailable(format!(
+                "controller {id} is in the group and answers, and has no vote yet, because it has not caught up within {seconds} s: it goes \
+                 on by itself ('weir group list' shows how far it is); add it again then, and it votes"
+            ));
+        }
+        let why = status.unreached.get(&id).cloned().unwrap_or_else(|| "it does not answer".to_string());
+        match self.change(Change::Remove { id }).await {
+            Ok(()) => ApiError::unavailable(format!(
+                "controller {id} did not answer within {seconds} s ({why}), and is not in the group: look whether it runs with \
+                 --join-group, and add it again"
+            )),
+            Err(_) => ApiError::unavailable(format!(
+                "controller {id} did not answer within {seconds} s ({why}), and is in the group without a vote: 'weir group remove {id}'"
+            )),
         }
     }
 
@@ -328,6 +452,20 @@ impl Group {
     }
 }
 
+/// Whether somebody takes connections where a new controller is to be.
+async fn reach(id: u32, address: &MemberAddress) -> Result<(), ApiError> {
+    let connects = tokio::net::TcpStream::connect(&address.replica);
+    let problem = match tokio::time::timeout(REACH_BOUND, connects).await {
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {} s", REACH_BOUND.as_secs()),
+    };
+    Err(ApiError::unavailable(format!(
+        "controller {id} is not reached at {} ({problem}): start it with --join-group first; nothing was changed",
+        address.replica
+    )))
+}
+
 /// A controller as the members of a group of which some may lie know it.
 fn known_by(key: Option<&str>, address: &MemberAddress) -> Result<weir_bft::Member, ApiError> {
     let key = key.and_then(from_hex::<32>).ok_or_else(|| {
@@ -341,15 +479,36 @@ fn known_by(key: Option<&str>, address: &MemberAddress) -> Result<weir_bft::Memb
 
 /// Gives this member's word for a change; returns when enough others have given theirs.
 async fn change_everywhere(order: &Everywhere, change: weir_bft::Change) -> Result<(), ApiError> {
-    let changed = tokio::time::timeout(CATCH_UP_BOUND, order.change(change)).await;
+    let added = match &change {
+        weir_bft::Change::Add { member, .. } => Some(MemberAddress::replica_of(&member.address).to_string()),
+        _ => None,
+    };
     let refused = |error: weir_bft::Error| match error {
         weir_bft::Error::Change(refused) => ApiError::conflict(refused.to_string()),
         error @ weir_bft::Error::Overtaken => ApiError::conflict(error.to_string()),
         error => ApiError::unavailable(error.to_string()),
     };
-    match changed {
-        Ok(result) => result.map_err(refused),
-        Err(_) => Err(ApiError::unavailable(format!(
+    let not_linked = async {
+        tokio::time::sleep(LINK_BOUND).await;
+        loop {
+            let why = added.as_ref().and_then(|at| order.unreached_at(at));
+            match why {
+                Some(why) => return why,
+                None => tokio::time::sleep(CATCH_UP_LOOK).await,
+            }
+        }
+    };
+    tokio::select! {
+        changed = order.change(change) => changed.map_err(refused),
+        why = not_linked => {
+            order.give_up_change();
+            Err(ApiError::unavailable(format!(
+                "the new controller is not linked with at {} ({why}): look whether it runs there with --join-group and whether \
+                 'weir group identity' prints the key that was given; nothing was changed",
+                added.unwrap_or_default()
+            )))
+        }
+        () = tokio::time::sleep(CATCH_UP_BOUND) => Err(ApiError::unavailable(format!(
             "after {} s the change is not in force: this controller agrees to it, and waits for a new one that has not caught up (look \
              whether it runs with --join-group and is reached), or for the word of others ('weir group add' and 'remove' ask \
              all of them). It goes on when they are there; ask again",

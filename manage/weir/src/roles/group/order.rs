@@ -73,6 +73,8 @@ impl Order for Replicated {
             ("digests_agreed", replica.digests_agreed),
             ("divergences", replica.divergences),
             ("repairs", replica.repairs),
+            ("links_failed", replica.network.links_failed),
+            ("links_refused", replica.network.links_refused),
         ]
     }
 }

@@ -2,7 +2,7 @@
 
 use super::order::{ByReplicaAddress, DIGEST_EVERY, Replicated};
 use super::signing::{self, ReplicaPeers};
-use super::{Engine, Group, everywhere};
+use super::{Engine, Group, clocks, everywhere};
 use crate::cli::Failure;
 use crate::roles::controller::config::{GroupConfig, Ordering};
 use crate::roles::manifest;
@@ -13,9 +13,10 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use weir_api::pki;
+use weir_base::ordered_time::Reading;
 use weir_base::world::RealDisk;
 use weir_controller::audit::Contradiction;
-use weir_controller::driver::{Members, MembersThread, Order};
+use weir_controller::driver::{Members, MembersThread, Order, TimeKeeper};
 use weir_controller::quorum::{self, Way};
 use weir_model::Label;
 use weir_order::Sink;
@@ -108,7 +109,13 @@ fn identity(config: &GroupConfig, state: &State) -> Result<Identity, Failure> {
 ///
 /// # Errors
 /// [`Failure`].
-pub fn open(config: &GroupConfig, state_dir: &Path, state: &State) -> Result<(Founding, Opening), Failure> {
+pub fn open(
+    config: &GroupConfig,
+    state_dir: &Path,
+    state: &State,
+    time: Arc<TimeKeeper>,
+) -> Result<(Founding, Opening), Failure> {
+    clocks::nobody_yet(&time);
     let log = state_dir.join("group");
     std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
     let founding = look(config, state_dir, &log)?;
@@ -121,6 +128,7 @@ pub fn open(config: &GroupConfig, state_dir: &Path, state: &State) -> Result<(Fo
             state,
             disk,
             !state_dir.join(MEMBER_FILE).exists(),
+            time.clone(),
         )?)),
     };
     let opening = Opening {
@@ -129,6 +137,7 @@ pub fn open(config: &GroupConfig, state_dir: &Path, state: &State) -> Result<(Fo
         own: config.own.clone(),
         member: (state_dir.join(MEMBER_FILE), member_text(config)),
         members: None,
+        time,
         started: Arc::default(),
     };
     Ok((founding, opening))
@@ -168,6 +177,7 @@ pub struct Opening {
     /// The file that says which member this is, and what it says.
     member: (PathBuf, String),
     members: Option<Members>,
+    time: Arc<TimeKeeper>,
     started: Arc<OnceLock<Engine>>,
 }
 
@@ -219,25 +229,30 @@ impl Opening {
         })?;
         // Set once, here.
         let _first = self.started.set(engine.clone());
-        let hears = |from: u32, bytes: Bytes, members: &Members| {
-            members.input(quorum::Input::Peer { from, bytes: bytes.to_vec() });
-        };
-        match (&engine, self.members) {
-            (Engine::Raft(order), Some(members)) => order.engine().listen(Box::new(move |from, bytes| {
+        let (members, time) = (self.members, self.time);
+        let judges = members.clone();
+        let hears = move |from: u64, bytes: Bytes| match (Reading::decode(&bytes), &members) {
+            (Some(reading), _) => time.heard(from, reading),
+            (None, Some(members)) => {
                 if let Ok(from) = u32::try_from(from) {
-                    hears(from, bytes, &members);
+                    members.input(quorum::Input::Peer { from, bytes: bytes.to_vec() });
                 }
-            })),
-            (Engine::Bft(order), Some(members)) => {
-                let judged = members.clone();
-                order.engine().listen(Box::new(move |from, bytes| hears(from, bytes, &members)));
-                order.engine().on_evidence(Box::new(move |evidence, convicted| {
-                    let evidence = evidence.encode().to_vec();
-                    let votes = Contradiction { member: convicted.member, evidence };
-                    judged.input(quorum::Input::Contradicted(Box::new(votes)));
-                }));
             }
-            (_, None) => {}
+            // Nobody signs with shares here: what is said of them is for nobody.
+            (None, None) => {}
+        };
+        match &engine {
+            Engine::Raft(order) => order.engine().listen(Box::new(hears)),
+            Engine::Bft(order) => {
+                order.engine().listen(Box::new(move |from, bytes| hears(u64::from(from), bytes)));
+                if let Some(judges) = judges {
+                    order.engine().on_evidence(Box::new(move |evidence, convicted| {
+                        let evidence = evidence.encode().to_vec();
+                        let votes = Contradiction { member: convicted.member, evidence };
+                        judges.input(quorum::Input::Contradicted(Box::new(votes)));
+                    }));
+                }
+            }
         }
         Ok(match engine {
             Engine::Raft(order) => order,

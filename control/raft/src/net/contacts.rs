@@ -1,0 +1,178 @@
+//! Which replicas are reached and which are not, and the pauses between tries.
+//!
+//! A replica counts as reached when it has answered something: one that takes connections and closes them is not. When it opens a link
+//! itself it is there, and is tried at once.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, OnceLock};
+
+use tokio::time::{Duration, Instant, sleep};
+use weir_base::reconnect::{Line, Pauses, Reconnects};
+
+use openraft::raft::AppendEntriesResponse;
+
+use super::locked;
+use super::message::Response;
+use crate::types::LogId;
+
+/// The longest pause between two tries.
+const PAUSE_MAX_MS: u64 = 5_000;
+/// Replicas that are remembered.
+const REPLICAS_MAX: usize = 256;
+
+/// See the module.
+pub struct Contacts {
+    /// Set at the first question, by the clock of the runtime that asks.
+    begun: OnceLock<Instant>,
+    tried: Mutex<Reconnects<u64>>,
+    /// In which term each replica said last what it has, and the last entry that it had then. Another term's leader may take entries back.
+    acknowledged: Mutex<BTreeMap<u64, (u64, u64)>>,
+    /// Replicas that lack what they had.
+    lost: Mutex<BTreeMap<u64, String>>,
+}
+
+impl Contacts {
+    /// No replica was tried yet. The first pause has `min_ms`.
+    pub fn new(min_ms: u64, seed: u64) -> Contacts {
+        let pauses = Pauses { min_ms, max_ms: PAUSE_MAX_MS.max(min_ms) };
+        Contacts {
+            begun: OnceLock::new(),
+            tried: Mutex::new(Reconnects::seeded(pauses, REPLICAS_MAX, seed)),
+            acknowledged: Mutex::default(),
+            lost: Mutex::default(),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.begun.get_or_init(Instant::now).elapsed().as_millis() as u64
+    }
+
+    /// Returns when it is time for the next try.
+    pub(super) async fn pause(&self, to: u64) {
+        let wait_ms = locked(&self.tried).wait_ms(&to, self.now_ms());
+        if wait_ms > 0 {
+            sleep(Duration::from_millis(wait_ms)).await;
+        }
+    }
+
+    /// A try came to nothing.
+    pub(super) fn failed(&self, to: u64, address: &str, error: &io::Error) {
+        let line = locked(&self.tried).failed(&to, self.now_ms(), format!("{address}: {error}"));
+        if let Some(Line { failures, pause_ms, problem }) = line {
+            tracing::warn!(replica = to, failures, pause_ms, problem, "a replica is not reached");
+        }
+    }
+
+    /// It answered, or opened a link itself.
+    pub(super) fn reached(&self, from: u64) {
+        if let Some(failures) = locked(&self.tried).reached(&from) {
+            tracing::info!(replica = from, failures, "a replica is reached again");
+        }
+    }
+
+    /// In a term, it has everything up to an entry.
+    fn has(&self, replica: u64, term: u64, index: u64) {
+        let mut acknowledged = locked(&self.acknowledged);
+        let known = acknowledged.entry(replica).or_default();
+        if (term, index) < *known {
+            return;
+        }
+        *known = (term, index);
+        drop(acknowledged);
+        locked(&self.lost).remove(&replica);
+    }
+
+    /// It lacks an entry. One that said in the same term that it has it has lost its log, and with it how it voted: raft does not mend that.
+    fn lacks(&self, replica: u64, term: u64, index: u64) {
+        let known = locked(&self.acknowledged).get(&replica).copied();
+        let had = known.is_some_and(|(then, known)| then == term && index <= known);
+        if had && !locked(&self.lost).contains_key(&replica) {
+            let why = format!(
+                "it has lost its log (it had entry {index}, and has it no more), and with it how it voted: stop it, 'weir group remove {replica}', \
+                 empty its state directory, start it with --join-group, and add it again"
+            );
+            tracing::error!(replica, index, "a replica has lost its log: it must be removed and added again");
+            locked(&self.lost).insert(replica, why);
+        }
+    }
+
+    /// What it answered in a term to entries behind `prev` up to `last`.
+    pub(super) fn heard(
+        &self,
+        (replica, term): (u64, u64),
+        response: &Response,
+        prev: Option<LogId>,
+        last: Option<LogId>,
+    ) {
+        match (response, prev, last) {
+            (Response::Append(AppendEntriesResponse::Success), _, Some(last)) => {
+                self.has(replica, term, last.index());
+            }
+            (Response::Append(AppendEntriesResponse::Conflict), Some(prev), _) => {
+                self.lacks(replica, term, prev.index());
+            }
+            _ => {}
+        }
+    }
+
+    /// It is a member anew, with nothing.
+    pub fn begins(&self, replica: u64) {
+        locked(&self.acknowledged).remove(&replica);
+        locked(&self.lost).remove(&replica);
+    }
+
+    /// Replicas that are not reached or have lost their log, and why.
+    pub fn unreached(&self) -> BTreeMap<u64, String> {
+        let mut unreached = locked(&self.tried).unreached(self.now_ms());
+        unreached.extend(locked(&self.lost).clone());
+        unreached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_lacks_what_it_had_is_told_of_until_it_is_added_again_or_has_it_back() {
+        let contacts = Contacts::new(20, 1);
+        contacts.lacks(2, 3, 7);
+        assert!(contacts.unreached().is_empty(), "it may never have had it");
+        contacts.has(2, 3, 7);
+        contacts.lacks(2, 3, 8);
+        assert!(contacts.unreached().is_empty(), "it never had that one");
+        contacts.lacks(2, 4, 7);
+        assert!(contacts.unreached().is_empty(), "another leader took it back");
+        contacts.lacks(2, 3, 7);
+        assert!(contacts.unreached()[&2].contains("weir group remove 2"));
+        contacts.has(2, 3, 3);
+        assert!(contacts.unreached().contains_key(&2), "an old answer proves nothing");
+        contacts.has(2, 3, 9);
+        assert!(contacts.unreached().is_empty());
+        contacts.lacks(2, 3, 1);
+        contacts.begins(2);
+        assert!(contacts.unreached().is_empty());
+        contacts.lacks(2, 3, 1);
+        assert!(contacts.unreached().is_empty(), "one that was added again begins without");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_refuses_is_not_tried_all_the_time() {
+        let contacts = Contacts::new(20, 1);
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let (begun, mut tries) = (Instant::now(), 0);
+        while begun.elapsed() < Duration::from_secs(600) {
+            contacts.pause(4).await;
+            tries += 1;
+            contacts.failed(4, "192.0.2.4:7445", &refused);
+        }
+        assert!(tries < 300, "{tries} tries in ten minutes");
+        assert!(contacts.unreached()[&4].contains("192.0.2.4:7445"));
+        contacts.reached(4);
+        assert!(contacts.unreached().is_empty());
+        let before = begun.elapsed();
+        contacts.pause(4).await;
+        assert_eq!(begun.elapsed(), before, "who opens a link itself is tried at once");
+    }
+}
