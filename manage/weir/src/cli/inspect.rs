@@ -42,6 +42,9 @@ impl Get {
         if matches!(self.kind.as_str(), "device" | "devices") {
             let list = client.devices(self.network.as_deref().or(self.name.as_deref()))?;
             output::print(format, &list, || show_devices(&list.items))?;
+            if list.more {
+                tell!("there are more than these {}: name a network", list.items.len());
+            }
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(name) = &self.name {

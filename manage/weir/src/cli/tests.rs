@@ -109,6 +109,7 @@ fn an_outcome_says_where_it_is_in_force() {
         joined,
         in_force,
         not_ready: Vec::new(),
+        without_host: Vec::new(),
     };
     let cases = [
         (done(0, 0, true), Some(10), "in force nowhere: no host has joined"),
