@@ -129,6 +129,9 @@ pub struct ApplyResponse {
     /// Changed endpoints whose port does not carry traffic within `waitMs`, and why: `red/web at h1: …`. At most 100.
     #[serde(default)]
     pub not_ready: Vec<String>,
+    /// Changed endpoints that are placed on a host that has not joined: they wait for it. At most 100.
+    #[serde(default)]
+    pub without_host: Vec<String>,
 }
 
 /// A resource as it is.
@@ -178,6 +181,9 @@ pub struct DeviceView {
 pub struct DeviceList {
     /// In order of networks and numbers.
     pub items: Vec<DeviceView>,
+    /// Whether there are more than these.
+    #[serde(default)]
+    pub more: bool,
 }
 
 /// One change, as a watch tells it.

@@ -52,6 +52,7 @@ impl Backend for Rote {
                 joined: 1,
                 in_force: false,
                 not_ready: Vec::new(),
+                without_host: Vec::new(),
             })
         })
     }
@@ -71,7 +72,7 @@ impl Backend for Rote {
         })
     }
     fn devices(&self, _: Option<Label>) -> Reply<'_, DeviceList> {
-        Box::pin(async { Ok(DeviceList { items: Vec::new() }) })
+        Box::pin(async { Ok(DeviceList { items: Vec::new(), more: false }) })
     }
     fn get(&self, id: ResourceId) -> Reply<'_, ResourceView> {
         Box::pin(async move {

@@ -79,7 +79,7 @@ fn a_rule_is_traced_to_its_event_and_a_changed_chain_is_found_out() {
     // Somebody who has the file changes a word in it.
     let file = lab.folder().join("audit.jsonl");
     let path = file.to_str().unwrap();
-    lab.ok(&["audit", "export", "--out", path]);
+    lab.ok(&["audit", "export", "--out", path, "--force"]);
     assert!(lab.ok(&["audit", "verify", "--file", path, "--noted", &noted]).contains("Nothing is wrong"));
     let lines = std::fs::read_to_string(&file).unwrap();
     let changed: Vec<String> = lines

@@ -103,17 +103,13 @@ fn what_get_prints_is_what_apply_takes() {
         assert!(controller.ends(0, &["get", "all"], "").contains("Nothing there"));
         controller.ends(0, &["apply", "-f", "-", "--yes"], &printed);
         let again = text(&run(&mut controller.cli(form), "").stdout);
-        let without_versions = |text: &str| -> Vec<String> {
-            text.lines()
-                .filter(|line| !line.contains("\"version\"") && !line.contains("\"vni\""))
-                .map(str::to_owned)
-                .collect()
-        };
-        assert_eq!(without_versions(&again), without_versions(&printed));
+        if form.contains(&"yaml") {
+            assert_eq!(again, printed);
+        }
     }
     // Pinned, addresses and MACs are the same elsewhere too.
     assert!(
-        pinned.contains("mac: ") && pinned.contains("- 10.5.0.2") && pinned.contains("vni: "),
+        pinned.contains("mac: ") && pinned.contains("10.5.0.2\"") && pinned.contains("vni: "),
         "{pinned}"
     );
     controller.ends(0, &["delete", "-f", "-", "--yes"], KINDS);
@@ -159,7 +155,8 @@ fn what_cannot_be_taken_back_is_asked_for() {
     let dry = controller.ends(0, &["store", "drop", "t/words", "--dry-run"], "");
     assert!(dry.starts_with("Would be done: Table t/words"), "{dry}");
     controller.ends(0, &["store", "get", "t/words", "k"], "");
-    controller.ends(0, &["store", "drop", "t/words", "--yes"], "");
+    let told = controller.ends(0, &["store", "drop", "t/words", "--yes", "-o", "json"], "");
+    assert!(serde_json::from_str::<serde_json::Value>(&told).unwrap()["written"].is_u64(), "{told}");
     controller.ends(1, &["store", "get", "t/words", "k"], "");
     for unknown in [
         &["forget", "h9"][..],
@@ -175,6 +172,44 @@ fn what_cannot_be_taken_back_is_asked_for() {
     assert!(asked.contains("none of its keys ever again (test)") && asked.contains("--yes"), "{asked}");
     let dry = controller.ends(0, &["identity", "revoke", "controller", "--reason", "test", "--dry-run"], "");
     assert!(dry.starts_with("Would be done: Of controller controller"), "{dry}");
+}
+
+#[test]
+fn every_answer_has_a_form_for_programs() {
+    let dir = tempfile::tempdir().unwrap();
+    let controller = Controller::begin(dir.path());
+    controller.ends(0, &["apply", "-f", "-", "--yes"], "kind: network\nname: red\n");
+    controller.ends(0, &["store", "create", "t/words"], "");
+    controller.ends(0, &["store", "put", "t/words", "k", "v"], "");
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate/plan-example.yaml");
+    let state = dir.path().join("member").display().to_string();
+    let cases: [(&[&str], &str); 19] = [
+        (&["apply", "-f", "-", "--yes"], "kind: network\nname: blue\n"),
+        (&["diff", "-f", "-"], "kind: network\nname: red\n"),
+        (&["delete", "network", "blue", "--yes"], ""),
+        (&["get", "all"], ""),
+        (&["describe", "network", "red"], ""),
+        (&["explain"], ""),
+        (&["explain", "endpoint"], ""),
+        (&["plan", example, "--check"], ""),
+        (&["status"], ""),
+        (&["token"], ""),
+        (&["store", "get", "t/words", "k"], ""),
+        (&["store", "put", "t/words", "k", "w"], ""),
+        (&["store", "increment", "t/words", "n"], ""),
+        (&["store", "tables", "t"], ""),
+        (&["store", "digest"], ""),
+        (&["group", "identity", "--state", &state], ""),
+        (&["domain", "show"], ""),
+        (&["identity", "list"], ""),
+        (&["audit", "list"], ""),
+    ];
+    for (arguments, input) in cases {
+        let ended = run(controller.cli(arguments).args(["-o", "json"]), input);
+        let said = text(&ended.stdout);
+        assert!(ended.status.success(), "weir {arguments:?}: {said}{}", text(&ended.stderr));
+        assert!(serde_json::from_str::<serde_json::Value>(&said).is_ok(), "weir {arguments:?}: {said}");
+    }
 }
 
 /// Commands that print, each with what it is given.
@@ -274,6 +309,10 @@ fn one_cause_has_one_exit_code() {
         assert!(said.contains(word), "weir {arguments:?}: '{word}' is not in: {said}");
     }
     assert_eq!(std::fs::read_to_string(&there).unwrap(), "kept");
+    let long = "x".repeat(64 * 1024);
+    for arguments in [&["store", "watch", &long][..], &["store", "watch", "t/words", &long]] {
+        assert!(controller.ends(2, arguments, "").contains("at most 1024"));
+    }
     // The server says the same of a document that comes without the command line.
     let reserved = "kind: subnet\nnetwork: red\nname: a\nv4: 240.0.0.0/8\n";
     assert!(controller.ends(1, &["apply", "-f", "-", "--yes"], reserved).contains("240.0.0.0/8"));

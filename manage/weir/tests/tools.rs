@@ -272,3 +272,31 @@ fn every_process_answers_for_its_metrics_and_each_is_documented() {
     missing.dedup();
     assert!(missing.is_empty(), "not in docs/operate/metrics.md: {missing:?}");
 }
+
+/// An endpoint whose device cannot be made is told by all who show it, with the reason that its host has.
+#[test]
+fn an_endpoint_without_a_device_is_told_with_the_reason() {
+    let Some(lab) = lab("no_device") else { return };
+    let endpoint = |name: &str, host: &str| {
+        format!(
+            "kind: endpoint\nnetwork: red\nname: {name}\nsubnet: main\nhost: {host}\n\
+             attachment: {{netns: wlx-not-there, device: {name}}}\n"
+        )
+    };
+    let (status, said) =
+        answer(&lab, &["apply", "-f", "-", "--yes", "--wait-s", "2"], &endpoint("lost", "h1"));
+    assert_eq!(status, Some(5), "{said}");
+    assert!(said.contains("red/lost at h1: ") && said.contains("wlx-not-there"), "{said}");
+    wait("the status to tell", || {
+        let (_, said) = answer(&lab, &["status"], "");
+        said.contains("h1: no traffic: port red/lost: ") && said.contains("wlx-not-there")
+    });
+    let (_, said) = answer(&lab, &["get", "endpoint", "red/lost"], "");
+    assert!(said.contains("but no traffic: ") && said.contains("wlx-not-there"), "{said}");
+    // One that is placed where nobody is waits for nobody, and is told.
+    let (status, said) = answer(&lab, &["apply", "-f", "-", "--yes"], &endpoint("far", "h99"));
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("red/far: no host 'h99' has joined"), "{said}");
+    let (_, said) = answer(&lab, &["get", "endpoint", "red/far"], "");
+    assert!(said.contains("no host h99 has joined"), "{said}");
+}

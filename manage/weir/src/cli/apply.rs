@@ -128,7 +128,10 @@ fn change(
     }
     let done = client.apply(&ApplyRequest { wait_ms: how.wait_s * 1000, ..request })?;
     let waited_s = (how.wait_s > 0).then_some(how.wait_s);
-    output::print(output, &done, || say!("{}", outcome(&done, waited_s)))?;
+    output::print(output, &done, || {
+        say!("{}", outcome(&done, waited_s));
+        done.without_host.iter().for_each(|line| say!("  {line}"));
+    })?;
     Ok(exit(&done, waited_s).into())
 }
 

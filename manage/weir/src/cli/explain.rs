@@ -1,7 +1,8 @@
 //! `weir explain`: what may be written in a document, field by field. All of it comes from the types: texts
 //! and forms from the API's own document, defaults from reading the smallest document of a kind.
 
-use super::Failure;
+use super::output::{self, Format};
+use super::{Failure, Output};
 use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -16,6 +17,8 @@ pub struct Explain {
     /// Print all kinds as a page of documentation
     #[arg(long, conflicts_with = "what")]
     markdown: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// One field as it is shown.
@@ -36,6 +39,11 @@ impl Explain {
     /// [`Failure::Input`] for a kind or a field that does not exist.
     pub fn run(self) -> Result<ExitCode, Failure> {
         let schemas = Schemas::load()?;
+        if self.output.output != Format::Table {
+            let schema = schemas.schema(self.what.as_deref())?;
+            output::print(self.output.output, &schema, || ())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let text = match self.what {
             _ if self.markdown => schemas.markdown()?,
             None => schemas.kinds(),
@@ -54,6 +62,15 @@ impl Schemas {
         let mut document = serde_json::to_value(weir_api::server::openapi())
             .map_err(|error| Failure::Input(error.to_string()))?;
         Ok(Schemas(document["components"]["schemas"].take()))
+    }
+
+    /// The JSON schema of a kind, or of all by their names; fields are in it.
+    fn schema(&self, what: Option<&str>) -> Result<Value, Failure> {
+        let of = |kind: Kind| self.0[schema_of(kind)].clone();
+        match what {
+            None => Ok(Kind::ALL.into_iter().map(|kind| (kind.to_string(), of(kind))).collect()),
+            Some(what) => Ok(of(what.split('.').next().unwrap_or_default().parse()?)),
+        }
     }
 
     fn kinds(&self) -> String {

@@ -40,6 +40,9 @@ impl Get {
         if matches!(self.kind.as_str(), "device" | "devices") {
             let list = client.devices(self.network.as_deref().or(self.name.as_deref()))?;
             output::print(format, &list, || show_devices(&list.items))?;
+            if list.more {
+                tell!("there are more than these {}: name a network", list.items.len());
+            }
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(name) = &self.name {
@@ -87,7 +90,10 @@ pub(super) fn document(view: &ResourceView, allocated: bool) -> Result<Value, Fa
             wanted.insert((*field).to_owned(), value.clone());
         }
     }
-    Ok(document)
+    // Its fields are in their usual order then, and it is what apply takes.
+    let resource: Resource =
+        serde_json::from_value(document).map_err(|error| Failure::Refused(error.to_string()))?;
+    serde_json::to_value(&resource).map_err(|error| Failure::Refused(error.to_string()))
 }
 
 fn show_devices(items: &[DeviceView]) {
@@ -121,13 +127,14 @@ fn ports_down(client: &Client, items: &[ResourceView]) -> BTreeMap<String, Strin
     if !items.iter().any(|view| view.resource.kind() == Kind::Endpoint) {
         return BTreeMap::new();
     }
-    let actuators = client.status().map(|status| status.actuators).unwrap_or_default();
+    let Ok(status) = client.status() else { return BTreeMap::new() };
+    let actuators = status.actuators;
     let unknown = items.iter().filter_map(|view| match &view.resource {
         Resource::Endpoint(endpoint) => {
             let host = endpoint.host.as_ref()?;
             let known = actuators.iter().any(|actuator| actuator.name == host.as_str());
             let name = format!("{}/{}", endpoint.network, endpoint.name);
-            (!known && !actuators.is_empty()).then(|| (name, format!("no host {host} has joined")))
+            (!known).then(|| (name, format!("no host {host} has joined")))
         }
         _ => None,
     });

@@ -52,13 +52,13 @@ struct Global {
     #[arg(long, global = true, env = "WEIR_CONTEXT", value_name = "FILE")]
     context: Option<PathBuf>,
     /// Take the lab that is up on this machine
-    #[arg(long, global = true)]
-    lab: bool,
+    #[arg(long = "lab", global = true)]
+    of_lab: bool,
 }
 
 impl Global {
     fn context(&self) -> Result<weir_api::client::Context, Failure> {
-        let lab = self.lab.then(|| PathBuf::from(context::LAB));
+        let lab = self.of_lab.then(|| PathBuf::from(context::LAB));
         context::load(lab.as_deref().or(self.context.as_deref()))
     }
 }

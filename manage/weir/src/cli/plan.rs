@@ -1,9 +1,10 @@
 //! `weir plan`: an order for a change of forwarding rules, and why it is so (rows C1, C2). Needs no
 //! controller; what a file says is in `docs/operate/plan.md`.
 
-use super::Failure;
+use super::{Failure, Output, output};
 use crate::exit::Exit;
 use clap::{Args, ValueEnum};
+use serde_json::json;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,6 +31,8 @@ pub struct PlanCommand {
     /// Look through the interleavings that the plan allows (exit code 4 when one does harm)
     #[arg(long)]
     check: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -53,16 +56,21 @@ impl PlanCommand {
         let plan = match plan(&change, &settings) {
             Ok(plan) => plan.with_mode(self.mode.into()),
             Err(error @ (PlanError::NoOrder { .. } | PlanError::NoRoom { .. })) => {
-                say!("no plan: {error}");
+                let words = format!("no plan: {error}");
+                output::done(self.output.output, json!({"plan": null, "reason": error.to_string()}), &words)?;
                 return Ok(Exit::No.into());
             }
             Err(error) => return Err(Failure::Input(error.to_string())),
         };
         let name = |flow: weir_plan::Flow| names.get(flow.0 as usize).cloned().unwrap_or_default();
         let text = plan.explain(&change.network, &name);
-        let shown = text.lines().filter(|line| self.explain || !line.starts_with(' '));
-        shown.for_each(|line| say!("{line}"));
-        if self.check { Ok(checked(&change, &plan)) } else { Ok(ExitCode::SUCCESS) }
+        let shown: Vec<&str> = text.lines().filter(|line| self.explain || !line.starts_with(' ')).collect();
+        let (exit, found) = if self.check { checked(&change, &plan) } else { (Exit::Done, None) };
+        output::print(self.output.output, &json!({"plan": shown, "checked": found}), || {
+            shown.iter().for_each(|line| say!("{line}"));
+            found.iter().for_each(|found| say!("{found}"));
+        })?;
+        Ok(exit.into())
     }
 }
 
@@ -76,17 +84,13 @@ impl From<OrderMode> for Mode {
     }
 }
 
-fn checked(change: &Change, plan: &Plan) -> ExitCode {
+fn checked(change: &Change, plan: &Plan) -> (Exit, Option<String>) {
     match check(change, plan, &CheckSettings::default()) {
         Ok(checked) => {
             let how = if checked.is_complete() { "all interleavings" } else { "sampled interleavings" };
-            say!("checked: {how} are safe, {} states", checked.states);
-            ExitCode::SUCCESS
+            (Exit::Done, Some(format!("checked: {how} are safe, {} states", checked.states)))
         }
-        Err(found) => {
-            say!("unsafe: {}", found.describe(&change.network));
-            Exit::No.into()
-        }
+        Err(found) => (Exit::No, Some(format!("unsafe: {}", found.describe(&change.network)))),
     }
 }
 

@@ -2,8 +2,10 @@
 
 use super::Failure;
 use super::consent::Consent;
+use super::output::{self, Format};
 use crate::exit::Exit;
 use clap::{Args, Subcommand};
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -18,7 +20,8 @@ use weir_model::join::CONTROLLER_DNS_NAME;
 use weir_rpc::Error;
 use weir_rpc::client::{Client, ClientSettings, WatchFilter};
 use weir_store::{
-    Action, Answer, Condition, Operation, Outcome, ProcedureLimits, Query, Select, Selected, TableOptions,
+    Action, Answer, Condition, KEY_BYTES_MAX, Operation, Outcome, ProcedureLimits, Query, Select, Selected,
+    TableOptions,
 };
 
 /// How long a controller that does not answer is tried, milliseconds.
@@ -28,6 +31,9 @@ const GIVE_UP_MS: u64 = 10_000;
 pub(super) struct Store {
     #[command(subcommand)]
     command: Command,
+    /// How to print; bytes are text, or 0x and hexadecimal digits, in every form
+    #[arg(short, long, value_enum, global = true, default_value_t = Format::Table)]
+    output: Format,
 }
 
 /// A table is named NAMESPACE/WORD. Keys and values are text, or bytes as 0x and hexadecimal digits.
@@ -282,39 +288,62 @@ impl Store {
             .enable_all()
             .build()
             .map_err(Failure::io("starting the client"))?;
-        runtime.block_on(async { self.command.run(&connect(context)?).await })
+        let told = Told(self.output);
+        runtime.block_on(async { self.command.run(&connect(context)?, told).await })
     }
 }
 
-fn done(outcome: Outcome) -> Result<ExitCode, Failure> {
-    match outcome {
-        Outcome::Written { version } if version == Version::ZERO => say!("nothing to do"),
-        Outcome::Written { version } => say!("written at {version}"),
-        Outcome::Counted { before, .. } => say!("{before}"),
-        Outcome::Reply { reply, .. } => say!("{}", shown(&reply)),
-        Outcome::Conflict { found, .. } if found == Version::ZERO => {
-            say!("not written: it is not there");
-            return Ok(Exit::No.into());
-        }
-        Outcome::Conflict { found, .. } => {
-            say!("not written: it is at {found}");
-            return Ok(Exit::No.into());
-        }
-        Outcome::Refused(refusal) => return Err(Error::Refused(refusal).into()),
-        other => return Err(Failure::Refused(format!("the controller answers {other:?}"))),
+/// How a command of the store says something.
+#[derive(Clone, Copy)]
+struct Told(Format);
+
+impl Told {
+    fn say(self, fields: Value, words: &str) -> Result<(), Failure> {
+        output::done(self.0, fields, words)
     }
-    Ok(ExitCode::SUCCESS)
+
+    /// One of many: a line each, in JSON for programs.
+    fn line(self, fields: &Value, words: &str) {
+        match self.0 {
+            Format::Table => say!("{words}"),
+            Format::Json | Format::Yaml => say!("{fields}"),
+        }
+    }
+
+    fn done(self, outcome: Outcome) -> Result<ExitCode, Failure> {
+        match outcome {
+            Outcome::Written { version } if version == Version::ZERO => {
+                self.say(json!({"written": null}), "nothing to do")?;
+            }
+            Outcome::Written { version } => {
+                self.say(json!({"written": version.0}), &format!("written at {version}"))?;
+            }
+            Outcome::Counted { before, .. } => self.say(json!({"before": before}), &before.to_string())?,
+            Outcome::Reply { reply, .. } => self.say(json!({"reply": shown(&reply)}), &shown(&reply))?,
+            Outcome::Conflict { found, .. } => {
+                let words = match found {
+                    Version::ZERO => "not written: it is not there".to_owned(),
+                    found => format!("not written: it is at {found}"),
+                };
+                self.say(json!({"written": null, "found": found.0}), &words)?;
+                return Ok(Exit::No.into());
+            }
+            Outcome::Refused(refusal) => return Err(Error::Refused(refusal).into()),
+            other => return Err(Failure::Refused(format!("the controller answers {other:?}"))),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 async fn write(
     client: &Client,
-    table: String,
-    key: &str,
+    told: Told,
+    (table, key): (String, &str),
     condition: Condition,
     action: Action,
 ) -> Result<ExitCode, Failure> {
     let write = weir_store::Write { table, key: bytes(key)?, condition, action };
-    done(client.submit(Operation::Write(write)).await?)
+    told.done(client.submit(Operation::Write(write)).await?)
 }
 
 fn answered(answer: Answer) -> Result<Answer, Failure> {
@@ -325,7 +354,7 @@ fn answered(answer: Answer) -> Result<Answer, Failure> {
 }
 
 impl Command {
-    async fn run(self, client: &Client) -> Result<ExitCode, Failure> {
+    async fn run(self, client: &Client, told: Told) -> Result<ExitCode, Failure> {
         match self {
             Command::Create { table, columns, references, entries_max, bytes_max } => {
                 let split = |text: String| match text.split_once('=') {
@@ -335,10 +364,10 @@ impl Command {
                 let mut references: Vec<_> = references.into_iter().map(split).collect();
                 references.sort();
                 let options = TableOptions { columns, references, entries_max, bytes_max };
-                done(client.submit(Operation::CreateTable { table, options }).await?)
+                told.done(client.submit(Operation::CreateTable { table, options }).await?)
             }
-            Command::Drop { table, consent } => drop_table(client, table, consent).await,
-            Command::Tables { namespace } => tables(client, namespace).await,
+            Command::Drop { table, consent } => drop_table(client, told, table, consent).await,
+            Command::Tables { namespace } => tables(client, told, namespace).await,
             Command::Get { table, key, column, follow, raw, staleness_ms } => {
                 let (key, select) =
                     (bytes(&key)?, column.map_or(Select::Whole, |name| Select::Columns(vec![name])));
@@ -346,7 +375,7 @@ impl Command {
                     true => Query::Get { table, key, select },
                     false => Query::Follow { table, key, via: follow, select },
                 };
-                get(client, query, raw, staleness_ms).await
+                get(client, told, query, raw, staleness_ms).await
             }
             Command::Put { table, key, value, column, ttl_ms } => {
                 let value = bytes(&value)?;
@@ -354,7 +383,7 @@ impl Command {
                     Some(name) => Action::Columns { set: vec![(name, value)], remove: vec![] },
                     None => Action::Put { value, ttl_ms },
                 };
-                write(client, table, &key, Condition::Always, action).await
+                write(client, told, (table, &key), Condition::Always, action).await
             }
             Command::Cas { table, key, value, expect_version, expect } => {
                 let condition = match expect {
@@ -362,28 +391,37 @@ impl Command {
                     None => Condition::Version(Version(expect_version.unwrap_or_default())),
                 };
                 let action = Action::Put { value: bytes(&value)?, ttl_ms: 0 };
-                write(client, table, &key, condition, action).await
+                write(client, told, (table, &key), condition, action).await
             }
             Command::Remove { table, key } => {
-                write(client, table, &key, Condition::Always, Action::Remove).await
+                write(client, told, (table, &key), Condition::Always, Action::Remove).await
             }
             Command::Increment { table, key, by } => {
                 let action = Action::Increment { column: String::new(), by };
-                write(client, table, &key, Condition::Always, action).await
+                write(client, told, (table, &key), Condition::Always, action).await
             }
-            Command::Scan { table, prefix, limit } => scan(client, table, &bytes(&prefix)?, limit).await,
+            Command::Scan { table, prefix, limit } => {
+                scan(client, told, table, &bytes(&prefix)?, limit).await
+            }
             Command::Watch { table, prefix, from, count } => {
                 let key_prefix = bytes(&prefix)?;
+                // A watch tries for ever: what no controller takes is refused here.
+                let longest = key_prefix.len().max(table.as_ref().map_or(0, String::len));
+                if longest > KEY_BYTES_MAX {
+                    return Err(Failure::Input(format!(
+                        "a table's name or a prefix of {longest} bytes: at most {KEY_BYTES_MAX} are allowed"
+                    )));
+                }
                 let filters =
                     table.into_iter().map(|table| WatchFilter { table, key_prefix: key_prefix.clone() });
-                watch(client, from, filters.collect(), count).await
+                watch(client, told, from, filters.collect(), count).await
             }
             Command::Call { procedure, arguments, read: true, staleness_ms } => {
                 let query = Query::Call { procedure: procedure.clone(), arguments: bytes(&arguments)? };
                 let (_, answer) = client.read(query, staleness_ms).await?;
                 match answered(answer)? {
                     Answer::Reply(reply) => {
-                        say!("{}", shown(&reply));
+                        told.say(json!({"reply": shown(&reply)}), &shown(&reply))?;
                         Ok(ExitCode::SUCCESS)
                     }
                     _ => {
@@ -394,26 +432,35 @@ impl Command {
             }
             Command::Call { procedure, arguments, .. } => {
                 let arguments = bytes(&arguments)?;
-                done(client.submit(Operation::Call { procedure, arguments }).await?)
+                told.done(client.submit(Operation::Call { procedure, arguments }).await?)
             }
             Command::LoadProcedure { procedure, file, fuel_max, memory_bytes_max } => {
                 let module = std::fs::read(&file).map_err(Failure::io(file.display().to_string()))?;
                 let limits = ProcedureLimits { fuel_max, memory_bytes_max };
-                done(client.submit(Operation::LoadProcedure { procedure, module, limits }).await?)
+                told.done(client.submit(Operation::LoadProcedure { procedure, module, limits }).await?)
             }
             Command::Digest => {
                 let (_, answer) = client.read(Query::Digest, 0).await?;
                 let Answer::Digest { version, now_ms, digest } = answered(answer)? else {
                     return Err(Failure::Refused("the controller answers something else".into()));
                 };
-                say!("version {version}\ntime    {now_ms} ms\ndigest  {digest:032x}");
+                let fields =
+                    json!({"version": version.0, "nowMs": now_ms, "digest": format!("{digest:032x}")});
+                let words = format!("version {version}\ntime    {now_ms} ms\ndigest  {digest:032x}");
+                told.say(fields, &words)?;
                 Ok(ExitCode::SUCCESS)
             }
         }
     }
 }
 
-async fn get(client: &Client, query: Query, raw: bool, staleness_ms: u64) -> Result<ExitCode, Failure> {
+async fn get(
+    client: &Client,
+    told: Told,
+    query: Query,
+    raw: bool,
+    staleness_ms: u64,
+) -> Result<ExitCode, Failure> {
     let (_, answer) = client.read(query, staleness_ms).await?;
     match answered(answer)? {
         Answer::Found(found) if raw => {
@@ -426,7 +473,11 @@ async fn get(client: &Client, query: Query, raw: bool, staleness_ms: u64) -> Res
             Ok(ExitCode::SUCCESS)
         }
         Answer::Found(found) => {
-            say!("{}  {}", found.version, value_shown(&found.value));
+            let value = value_shown(&found.value);
+            told.say(
+                json!({"version": found.version.0, "value": value}),
+                &format!("{}  {value}", found.version),
+            )?;
             Ok(ExitCode::SUCCESS)
         }
         Answer::Absent { hops } => {
@@ -440,7 +491,12 @@ async fn get(client: &Client, query: Query, raw: bool, staleness_ms: u64) -> Res
     }
 }
 
-async fn drop_table(client: &Client, table: String, consent: Consent) -> Result<ExitCode, Failure> {
+async fn drop_table(
+    client: &Client,
+    told: Told,
+    table: String,
+    consent: Consent,
+) -> Result<ExitCode, Failure> {
     let namespace = table.split('/').next().unwrap_or_default().to_owned();
     let (_, answer) = client.read(Query::Tables { namespace }, 0).await?;
     let Answer::Tables(tables) = answered(answer)? else {
@@ -453,16 +509,24 @@ async fn drop_table(client: &Client, table: String, consent: Consent) -> Result<
             return Ok(ExitCode::SUCCESS);
         }
     }
-    done(client.submit(Operation::DropTable { table }).await?)
+    told.done(client.submit(Operation::DropTable { table }).await?)
 }
 
-async fn tables(client: &Client, namespace: String) -> Result<ExitCode, Failure> {
+async fn tables(client: &Client, told: Told, namespace: String) -> Result<ExitCode, Failure> {
     let (_, answer) = client.read(Query::Tables { namespace }, 0).await?;
     let Answer::Tables(tables) = answered(answer)? else {
         return Err(Failure::Refused("the controller answers something else".into()));
     };
     let mut out = super::output::table(&["TABLE", "ENTRIES", "BYTES", "COLUMNS", "REFERS TO"]);
+    let mut listed = Vec::new();
     for info in tables {
+        listed.push(json!({
+            "table": info.table,
+            "entries": info.entries,
+            "bytes": info.bytes,
+            "columns": info.options.columns,
+            "references": info.options.references,
+        }));
         let references = info.options.references.iter().map(|(column, to)| match column.as_str() {
             "" => to.clone(),
             column => format!("{column}={to}"),
@@ -471,11 +535,17 @@ async fn tables(client: &Client, namespace: String) -> Result<ExitCode, Failure>
         let columns = if info.options.columns { "yes" } else { "" }.to_owned();
         out.add_row([info.table, info.entries.to_string(), info.bytes.to_string(), columns, references]);
     }
-    say!("{out}");
+    told.say(listed.into(), &out.to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn scan(client: &Client, table: String, prefix: &[u8], limit: u32) -> Result<ExitCode, Failure> {
+async fn scan(
+    client: &Client,
+    told: Told,
+    table: String,
+    prefix: &[u8],
+    limit: u32,
+) -> Result<ExitCode, Failure> {
     // The least key behind all that begin so: the prefix with its last byte that is not 0xFF one higher.
     let mut to = prefix.to_vec();
     while to.pop_if(|byte| *byte == u8::MAX).is_some() {}
@@ -492,7 +562,11 @@ async fn scan(client: &Client, table: String, prefix: &[u8], limit: u32) -> Resu
         };
         left -= entries.len() as u32;
         for (key, found) in entries {
-            say!("{}  {}  {}", shown(&key), found.version, value_shown(&found.value));
+            let (key, value) = (shown(&key), value_shown(&found.value));
+            told.line(
+                &json!({"key": key, "version": found.version.0, "value": value}),
+                &format!("{key}  {}  {value}", found.version),
+            );
         }
         let Some(next) = next else { return Ok(ExitCode::SUCCESS) };
         from = next;
@@ -503,6 +577,7 @@ async fn scan(client: &Client, table: String, prefix: &[u8], limit: u32) -> Resu
 
 async fn watch(
     client: &Client,
+    told: Told,
     from: Option<u64>,
     filters: Vec<WatchFilter>,
     count: Option<usize>,
@@ -513,17 +588,16 @@ async fn watch(
         for change in watch.next().await? {
             for write in &change.writes {
                 let key = shown(&write.key);
-                match &write.value {
-                    Some(value) => {
-                        let value = value_shown(&Selected::Whole(value.to_vec()));
-                        say!("{}  {}  {key}  {value}", change.version, write.table);
-                    }
-                    None => say!("{}  {}  {key}  (deleted)", change.version, write.table),
-                }
+                let value = write.value.as_ref().map(|value| value_shown(&Selected::Whole(value.to_vec())));
+                let fields =
+                    json!({"version": change.version.0, "table": write.table, "key": key, "value": value});
+                let words = value.unwrap_or_else(|| "(deleted)".to_owned());
+                told.line(&fields, &format!("{}  {}  {key}  {words}", change.version, write.table));
                 seen += 1;
             }
             if let Some(table) = &change.dropped {
-                say!("{}  {table}  (table deleted)", change.version);
+                let fields = json!({"version": change.version.0, "table": table, "dropped": true});
+                told.line(&fields, &format!("{}  {table}  (table deleted)", change.version));
                 seen += 1;
             }
             if count.is_some_and(|count| seen >= count) {

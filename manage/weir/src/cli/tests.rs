@@ -7,6 +7,26 @@ fn the_command_line_is_sound() {
     Arguments::command().debug_assert();
 }
 
+/// An argument for all commands may not have the name of one that a command has: that is found only when the command is read.
+#[test]
+fn every_command_reads_its_own_arguments_beside_those_of_all() {
+    for words in [
+        &["lab", "up"][..],
+        &["lab", "up", "three-controllers"],
+        &["lab", "list"],
+        &["status", "--lab"],
+        &["store", "get", "t/a", "k", "-o", "json", "--lab"],
+        &["fs", "status", "-o", "yaml"],
+        &["filewall", "top", "--help"],
+        &["audit", "list", "--context", "x"],
+    ] {
+        let read = Arguments::try_parse_from(std::iter::once("weir").chain(words.iter().copied()));
+        if let Err(told) = read {
+            assert!(!told.use_stderr(), "weir {words:?}: {told}");
+        }
+    }
+}
+
 #[test]
 fn ids_are_read_and_wrong_ones_say_what_is_right() {
     assert_eq!(parse_id("endpoints", "red/web").unwrap().to_string(), "endpoint/red/web");
@@ -109,6 +129,7 @@ fn an_outcome_says_where_it_is_in_force() {
         joined,
         in_force,
         not_ready: Vec::new(),
+        without_host: Vec::new(),
     };
     let cases = [
         (done(0, 0, true), Some(10), "in force nowhere: no host has joined"),

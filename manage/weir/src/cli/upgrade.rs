@@ -1,7 +1,8 @@
 //! `weir upgrade`: the switch of a host or gateway is replaced by another program under traffic.
 
-use super::Failure;
+use super::{Failure, Output, output};
 use clap::Args;
+use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_agent::supervise::upgrade::{FromSupervisor, ask};
@@ -15,6 +16,8 @@ pub struct Upgrade {
     /// The program to run; unless told, the one that the host was started with, as it is on disk now. An older one is as good
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
 }
 
 impl Upgrade {
@@ -34,7 +37,8 @@ impl Upgrade {
         let answer = runtime.block_on(ask(&self.run, binary.as_deref()));
         match answer.map_err(|error| Failure::Missing(format!("no supervisor answers: {error}")))? {
             FromSupervisor::Upgraded { pid, took_ms } => {
-                say!("upgraded: process {pid} serves, after {took_ms} ms");
+                let words = format!("upgraded: process {pid} serves, after {took_ms} ms");
+                output::done(self.output.output, json!({"pid": pid, "tookMs": took_ms}), &words)?;
                 Ok(ExitCode::SUCCESS)
             }
             FromSupervisor::Failed(reason) => Err(Failure::Missing(format!("not upgraded: {reason}"))),

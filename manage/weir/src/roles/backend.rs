@@ -206,7 +206,10 @@ impl Backend for Controlled {
                     ))
                 })?),
             };
-            let seen = fabric::devices_seen(store, vni, DEVICES_MAX).into_iter().map(|seen| DeviceView {
+            // One more than is told says whether there are more.
+            let seen = fabric::devices_seen(store, vni, DEVICES_MAX + 1);
+            let more = seen.len() > DEVICES_MAX;
+            let seen = seen.into_iter().take(DEVICES_MAX).map(|seen| DeviceView {
                 network: fabric::network_of(store, seen.vni).map(|name| name.to_string()).unwrap_or_default(),
                 id: seen.device.id,
                 mac: seen.device.mac.to_string(),
@@ -215,7 +218,7 @@ impl Backend for Controlled {
                 first_ms: seen.first_ms,
                 seen_ms: seen.device.seen_ms,
             });
-            Ok(DeviceList { items: seen.collect() })
+            Ok(DeviceList { items: seen.collect(), more })
         })
     }
 

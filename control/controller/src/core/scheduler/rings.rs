@@ -12,6 +12,7 @@ use super::slot::Slot;
 use super::{Mode, Node, Scheduler};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use weir_model::update::Reason;
 use weir_model::{Dependency, Key, Label, Version};
 
@@ -21,6 +22,8 @@ const LOOK_MS: u64 = 500;
 const NODES_PER_LOOK_MS: u64 = 1_000;
 /// Most updates looked at at once.
 const NODES_MAX: usize = 65_536;
+/// Most waits of one update looked at.
+const WAITS_MAX: usize = 1_024;
 /// Most rings cut in one look.
 const RINGS_MAX: usize = 64;
 /// Most rings remembered for people to see.
@@ -60,6 +63,8 @@ type Graph = BTreeMap<Node, Ways>;
 #[derive(Debug, Default)]
 pub(super) struct Rings {
     next_ms: u64,
+    /// Where the next look begins, when the last one did not see all.
+    cursor: Option<Node>,
     pub(super) cut: BTreeSet<Cut>,
     told: Vec<Ring>,
 }
@@ -76,11 +81,13 @@ impl Scheduler {
             return;
         }
         self.forget_cuts();
-        let free = self.waiting.values().flatten().filter(|node| self.candidate(node).is_ok()).cloned();
+        let (waiters, looked) = self.some_waiters();
+        let free = waiters.iter().filter(|node| self.candidate(node).is_ok()).cloned();
         let free: Vec<Node> = free.collect();
         self.woken.extend(free);
-        let mut graph = self.graph();
-        self.rings.next_ms = self.now_ms + LOOK_MS * (1 + graph.len() as u64 / NODES_PER_LOOK_MS);
+        let mut graph = self.graph(waiters);
+        let looked = looked.max(graph.len()) as u64;
+        self.rings.next_ms = self.now_ms + LOOK_MS * (1 + looked / NODES_PER_LOOK_MS);
         for _ in 0..RINGS_MAX {
             keep_stuck(&mut graph);
             let Some(waits) = ring_of(&graph) else { return };
@@ -134,12 +141,27 @@ impl Scheduler {
         });
     }
 
-    /// Everything that waits and all that it waits for, over any number of steps.
-    fn graph(&self) -> Graph {
+    /// Some of those who wait, from where the last look ended, and how many waits were gone through for them.
+    fn some_waiters(&mut self) -> (BTreeSet<Node>, usize) {
+        let from = self.rings.cursor.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let (mut found, mut looked) = (BTreeSet::new(), 0);
+        for (node, waiters) in self.waiting.range((from, Bound::Unbounded)) {
+            looked += waiters.len();
+            found.extend(waiters.iter().cloned());
+            if looked >= NODES_MAX {
+                self.rings.cursor = Some(node.clone());
+                break;
+            }
+        }
+        (found, looked)
+    }
+
+    /// What waits and all that it waits for, over any number of steps.
+    fn graph(&self, waiters: BTreeSet<Node>) -> Graph {
         let mut graph = Graph::new();
         let mut stack: Vec<Node> = Vec::new();
-        for node in self.waiting.values().flatten() {
-            stack.push(node.clone());
+        for node in waiters {
+            stack.push(node);
             while let Some(node) = stack.pop() {
                 if graph.len() >= NODES_MAX {
                     return graph;
@@ -163,7 +185,8 @@ impl Scheduler {
         let unacked = slot.held.iter().filter(|held| Some(held.version()) > slot.acked);
         let ways: Ways = unacked
             .map(|held| {
-                let mut after: Vec<Dependency> = self.missing(held).collect();
+                // What is left out is taken to come: then a ring by it is not found.
+                let mut after: Vec<Dependency> = self.missing(held).take(WAITS_MAX).collect();
                 if refused == Some(held.version()) {
                     let named = self.refused_for(node, slot);
                     after.extend(named.filter(|dependency| !self.is_cut(held, dependency)));

@@ -26,7 +26,7 @@ pub struct Order {
     /// Withdraw the order; the FileWall keeps the policies that it has
     #[arg(long)]
     withdraw: bool,
-    /// Wait so long for the host to have it; exit code 4 when it has not
+    /// Wait so long for the host to have it; exit code 5 when it has not
     #[arg(long, default_value_t = 10)]
     wait_s: u32,
     /// How to print

@@ -31,7 +31,7 @@ pub struct Order {
     wanted: Wanted,
     /// The cgroup (version 2): its path below the mount, such as machines/web
     cgroup: String,
-    /// Wait so long for the host to have it; exit code 4 when it has not
+    /// Wait so long for the host to have it; exit code 5 when it has not
     #[arg(long, default_value_t = 10)]
     wait_s: u32,
     /// How to print

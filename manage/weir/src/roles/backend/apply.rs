@@ -17,6 +17,8 @@ use weir_store::Store;
 
 /// Most planned updates told in one answer.
 const UPDATES_TOLD_MAX: usize = 1000;
+/// Most endpoints without a host told in one answer.
+const ENDPOINTS_TOLD_MAX: usize = 100;
 
 fn transaction(store: &Store, request: &ApplyRequest) -> Result<Transaction, ApiError> {
     let mut expected: BTreeMap<ResourceId, Version> =
@@ -49,10 +51,12 @@ fn transaction(store: &Store, request: &ApplyRequest) -> Result<Transaction, Api
     }
 }
 
-/// What the request does to each resource, seen from the tables.
-fn changes(published: &Published, request: &Transaction) -> Vec<ResourceChange> {
+/// What the request does to each resource, seen from the tables, and which of its endpoints are placed on a host that has not
+/// joined.
+fn changes(published: &Published, request: &Transaction) -> (Vec<ResourceChange>, Vec<String>) {
     let mut named = BTreeSet::new();
     let mut changes = Vec::new();
+    let mut without_host = Vec::new();
     for mutation in &request.mutations {
         named.insert(mutation.id.clone());
         let old = fabric::resource(&published.store, &mutation.id).map(|stored| stored.resource);
@@ -60,6 +64,13 @@ fn changes(published: &Published, request: &Transaction) -> Vec<ResourceChange> 
             Wanted::Document(text) => serde_json::from_str::<Resource>(text).ok(),
             Wanted::Absent => None,
         };
+        if let Some(Resource::Endpoint(endpoint)) = &new
+            && let Some(host) = &endpoint.host
+            && without_host.len() < ENDPOINTS_TOLD_MAX
+            && fabric::actuator(&published.store, host).is_none()
+        {
+            without_host.push(format!("{}/{}: no host '{host}' has joined", endpoint.network, endpoint.name));
+        }
         let mut fields = Vec::new();
         let effect = match (&mutation.wanted, old) {
             (Wanted::Document(_), Some(old)) if new.as_ref() == Some(&old) => Effect::Unchanged,
@@ -82,7 +93,7 @@ fn changes(published: &Published, request: &Transaction) -> Vec<ResourceChange> 
             fields: Vec::new(),
         }));
     }
-    changes
+    (changes, without_host)
 }
 
 fn planned(store: &Store, plan: &Plan) -> (Vec<PlannedEntry>, usize, usize) {
@@ -113,11 +124,11 @@ impl Controlled {
         // A large request is work for a good part of a second, and this thread serves others too.
         let read = move || {
             let transaction = transaction(&published.store, &request)?;
-            let changes = changes(&published, &transaction);
-            Ok::<_, ApiError>((transaction, changes))
+            let (changes, without_host) = changes(&published, &transaction);
+            Ok::<_, ApiError>((transaction, changes, without_host))
         };
         let read = tokio::task::spawn_blocking(read).await;
-        let (transaction, changes) =
+        let (transaction, changes, without_host) =
             read.map_err(|_| ApiError::unavailable("the controller is stopping"))??;
         let plan = self.handle.dry_run(transaction.clone()).await.map_err(api_error)?;
         let published = self.handle.published();
@@ -132,6 +143,7 @@ impl Controlled {
             joined,
             in_force: false,
             not_ready: Vec::new(),
+            without_host,
         };
         if dry_run {
             return Ok(response);
