@@ -300,7 +300,10 @@ fn show_processes(status: &Status, to: &mut String) -> std::fmt::Result {
     if let Some(figures) = status.segment.as_ref().filter(|figures| figures.calls > 0) {
         let (caught, calls) = (figures.caught, figures.calls);
         let mount = &status.mount;
-        writeln!(to, "\n{mount}: {caught} of {calls} calls of programs run with --every-call came by a signal")?;
+        writeln!(
+            to,
+            "\n{mount}: {caught} of {calls} calls of programs run with --every-call came by a signal"
+        )?;
     }
     if !accelerated.refused.is_empty() {
         let mut table = output::table(&["NOT ACCELERATED BECAUSE", "PROGRAMS"]);
