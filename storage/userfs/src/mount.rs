@@ -120,6 +120,8 @@ pub struct Mount {
     stale: Arc<Stale>,
     passthrough: Option<Arc<Passthrough>>,
     teller: Option<JoinHandle<()>>,
+    /// It is over, though its session may not be yet: what is at its place by now may be another's.
+    unmounted: bool,
 }
 
 impl Mount {
@@ -188,6 +190,7 @@ impl Mount {
             stale: Arc::default(),
             passthrough: passthrough.map(Arc::new),
             teller: None,
+            unmounted: false,
         }
     }
 
@@ -306,7 +309,7 @@ impl Mount {
     /// Unmounts. With files still in use it fails with EBUSY, unless `lazy`: then it goes out of sight at once, and ends
     /// when the last file is closed.
     pub fn unmount(&mut self, lazy: bool) -> Result<(), Error> {
-        if self.is_alive() {
+        if self.is_alive() && !self.unmounted {
             let flags =
                 if lazy { rustix::mount::UnmountFlags::DETACH } else { rustix::mount::UnmountFlags::empty() };
             match rustix::mount::unmount(&self.point, flags) {
@@ -315,6 +318,7 @@ impl Mount {
                     other.map_err(|error| Error::io(format!("unmounting {}", self.point.display()), error))?
                 }
             }
+            self.unmounted = true;
         }
         Ok(())
     }
