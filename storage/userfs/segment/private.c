@@ -130,6 +130,7 @@ struct wanted {
   u64 inode; /* what was found or made */
   u32 entry, hold;
   u8 made, emptied;
+  u8 shorter; /* than before: the kernel, where it knows the file, is to ask the daemon for its size, which no word of ours makes less */
   u64 known; /* by the kernel, so that another file may be mounted on it: to be looked at */
   u64 bare;  /* on this one nothing is mounted */
 };
@@ -148,11 +149,11 @@ static i64 make(struct wanted *w, const struct segment_node *above) {
   return w->made ? 0 : NOT_HERE;
 }
 
-/* Of one that the kernel knows it must hear that it is shorter, which only the daemon's answer says. */
 static i64 empty(struct wanted *w, struct segment_record *r) {
   struct segment_caller c = caller();
   i64 result = NOT_HERE;
-  if ((r->size && kernel_knows_file(w->inode)) || segment_lock(&c, r)) return NOT_HERE;
+  if (segment_lock(&c, r)) return NOT_HERE;
+  w->shorter = r->size != 0;
   if (kernel_has_none(r) && !r->left_to_kernel && !segment_resize(&c, r, 0)) {
     __atomic_store_n(&r->modified_ns, now_ns(), __ATOMIC_RELEASE);
     w->emptied = 1;
@@ -322,6 +323,7 @@ u64 private_open(struct call *call) {
     w.bare = w.known;
     result = find_and_tell(&w);
   }
+  if (!result && w.shorter && kernel_knows_file(w.inode)) have_size_asked(fd, w.name, AT_SYMLINK_NOFOLLOW);
   if (result) SYS(NR_close, fd, 0, 0, 0, 0, 0);
   else stand_in((u32)fd, &w);
   if (result == NOT_HERE) return ACT_AFTER;

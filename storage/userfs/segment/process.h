@@ -136,6 +136,8 @@ int invalidate(i32 kernel_descriptor, u64 inode, i64 offset, i64 bytes);
 void tell_kernel(struct segment_record *r, u64 inode, i32 *connection);
 int kernel_has_none(struct segment_record *r);
 int kernel_knows_file(u64 inode);
+/* The kernel asks the daemon for the size, and whatever else it shows. With nothing locked that the daemon needs. */
+void have_size_asked(i32 folder, const u8 *name, u32 how);
 /* A place of the segment is about to be written: see pages.c. */
 void pages_ready(const void *place);
 void pages_forked(void);

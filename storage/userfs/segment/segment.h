@@ -30,7 +30,7 @@
  * - Who reads past the kernel while they differ takes the kernel's way: a map may have changed pages there.
  * - The kernel looks at its own size, and asks nobody, when it splices, copies between files, locks from the end on, or has a map touched. So where
  *   it knows a file, who made that grow past it tells it the new size before the call is over, by the last byte (FUSE_NOTIFY_STORE; the
- *   page that comes into being with that goes at once). Nobody makes a file shrink past it that it knows.
+ *   page that comes into being with that goes at once). Who makes one shorter that it knows has it ask the daemon.
  * - Who changed size or times past the kernel, and then finds `told` to differ from `told_gone`, invalidates attributes, and
  *   only then sets `told_gone` to what `told` was. So whoever finds them equal knows that it is done.
  */

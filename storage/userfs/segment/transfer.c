@@ -166,11 +166,15 @@ static i64 write_at(const struct descriptor *d, u64 *offset, const void *from, u
   return result;
 }
 
-/* The kernel asks the daemon for attributes of the descriptor's file. With `d` locked. */
-static void have_it_ask(u32 fd, struct descriptor *d) {
+void have_size_asked(i32 folder, const u8 *name, u32 how) {
   u64 stat[32];
+  SYS(NR_statx, folder, name, how | AT_STATX_FORCE_SYNC, STATX_SIZE, stat, 0);
+}
+
+/* The same of the descriptor's file. With `d` locked. */
+static void have_it_ask(u32 fd, struct descriptor *d) {
   private_end(fd, d);
-  SYS(NR_statx, fd, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_SIZE, stat, 0);
+  have_size_asked((i32)fd, (const u8 *)"", AT_EMPTY_PATH);
 }
 
 static inline void count(int writes, i64 result) {

@@ -10,6 +10,7 @@ use crate::mount::{self, Mount, Options};
 use crate::segment::Segment;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +38,8 @@ struct Daemon {
     injector: Result<Injector, weir_intercept::Error>,
     line: Option<Line>,
     listener: UnixListener,
+    /// Which file the socket is: the next daemon at this place has another.
+    socket: Option<(u64, u64)>,
 }
 
 /// Mounts and serves until unmounted, or until `end` is set. Returns once nothing is mounted any more.
@@ -95,7 +98,11 @@ fn begin(task: Task, line: Option<Line>) -> Result<Daemon, Error> {
         None => Holder::own(&mount),
     };
     let injector = accelerate::start_as(&mount, &name, holder);
-    Ok(Daemon { injector, mount, task, line, listener })
+    Ok(Daemon { injector, mount, task, line, socket: socket_at(&folder), listener })
+}
+
+fn socket_at(folder: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(folder.join(SOCKET)).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// What a daemon that comes after us needs. Where programs find the part of it that they need.
@@ -119,7 +126,8 @@ fn hand_over(mount: &Mount, injector: &str, line: &Line) -> Result<Holder, Error
 /// In place of a daemon that died.
 fn again(task: Task, kept: Kept, holder: Holder, line: Line) -> Result<Daemon, Error> {
     take_all_descriptors();
-    let listener = listen(&control::mount_directory(&task.state, &task.point))?;
+    let folder = control::mount_directory(&task.state, &task.point);
+    let listener = listen(&folder)?;
     let life = Life::Again(locate::Left { segment: kept.segment, journal: kept.journal });
     let backend = locate::open_in(&task.backend, &Surroundings::from_environment(), life)?;
     let options = Options { source: task.backend.clone(), kept: true, ..task.options.clone() };
@@ -127,7 +135,15 @@ fn again(task: Task, kept: Kept, holder: Holder, line: Line) -> Result<Daemon, E
     let mount = Mount::again(backend, &task.point, &options, left)?;
     let injector = accelerate::start_as(&mount, &kept.about.injector, holder);
     line.serving().map_err(|error| Error::io("telling the keeper of the mount", error))?;
-    Ok(Daemon { injector, mount, task, line: Some(line), listener })
+    Ok(Daemon { injector, mount, task, line: Some(line), socket: socket_at(&folder), listener })
+}
+
+/// Takes our socket's folder away, unless it is another daemon's by now. What cannot be removed is only an empty name.
+fn leave(task: &Task, socket: Option<(u64, u64)>) {
+    let folder = control::mount_directory(&task.state, &task.point);
+    if socket.is_some() && socket_at(&folder) == socket {
+        let _ = std::fs::remove_dir_all(&folder);
+    }
 }
 
 fn listen(folder: &Path) -> Result<UnixListener, Error> {
@@ -142,13 +158,12 @@ fn listen(folder: &Path) -> Result<UnixListener, Error> {
 
 impl Daemon {
     fn run(mut self, end: &AtomicBool) -> Result<(), Error> {
-        let folder = control::mount_directory(&self.task.state, &self.task.point);
         while !end.load(Ordering::Relaxed) && self.mount.is_alive() {
             self.turn()?;
         }
-        drop(self.mount);
-        // What cannot be removed is only an empty name.
-        let _ = std::fs::remove_dir_all(&folder);
+        let (task, socket) = (self.task.clone(), self.socket);
+        drop(self);
+        leave(&task, socket);
         Ok(())
     }
 
@@ -175,7 +190,13 @@ impl Daemon {
         let answer = match control::receive(stream)? {
             Question::Status => Answer::Status(Box::new(self.status())),
             Question::Unmount { lazy } => match self.mount.unmount(lazy) {
-                Ok(()) => Answer::Done,
+                Ok(()) => {
+                    if !lazy {
+                        // Whoever hears it may mount here at once.
+                        leave(&self.task, self.socket.take());
+                    }
+                    Answer::Done
+                }
                 Err(error) => Answer::Refused(error.to_string()),
             },
         };

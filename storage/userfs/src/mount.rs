@@ -12,7 +12,7 @@ use crate::passthrough::Passthrough;
 use crate::segment::BLOCK_BYTES;
 use crate::server::{Server, Stale};
 use crate::stats::Stats;
-use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL, SessionUnmounter};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -120,6 +120,10 @@ pub struct Mount {
     stale: Arc<Stale>,
     passthrough: Option<Arc<Passthrough>>,
     teller: Option<JoinHandle<()>>,
+    /// It is over, though its session may not be yet: what is at its place by now may be another's.
+    unmounted: bool,
+    /// The library's own hold on the mount, which it gives up with the session: whatever is mounted at its place by then.
+    unmounter: Option<SessionUnmounter>,
 }
 
 impl Mount {
@@ -188,6 +192,8 @@ impl Mount {
             stale: Arc::default(),
             passthrough: passthrough.map(Arc::new),
             teller: None,
+            unmounted: false,
+            unmounter: None,
         }
     }
 
@@ -222,7 +228,8 @@ impl Mount {
     }
 
     /// Threads that answer the kernel, and one that tells it what is stale.
-    fn serve(&mut self, session: Session<Server>) -> std::io::Result<()> {
+    fn serve(&mut self, mut session: Session<Server>) -> std::io::Result<()> {
+        self.unmounter = Some(session.unmount_callable());
         let notifier = session.notifier();
         self.session = Some(session.spawn()?);
         let waiting = self.stale.clone();
@@ -306,7 +313,7 @@ impl Mount {
     /// Unmounts. With files still in use it fails with EBUSY, unless `lazy`: then it goes out of sight at once, and ends
     /// when the last file is closed.
     pub fn unmount(&mut self, lazy: bool) -> Result<(), Error> {
-        if self.is_alive() {
+        if self.is_alive() && !self.unmounted {
             let flags =
                 if lazy { rustix::mount::UnmountFlags::DETACH } else { rustix::mount::UnmountFlags::empty() };
             match rustix::mount::unmount(&self.point, flags) {
@@ -314,6 +321,11 @@ impl Mount {
                 other => {
                     other.map_err(|error| Error::io(format!("unmounting {}", self.point.display()), error))?
                 }
+            }
+            self.unmounted = true;
+            // Nothing is there now, so nothing is what it unmounts.
+            if let Some(mut unmounter) = self.unmounter.take() {
+                let _ = unmounter.unmount();
             }
         }
         Ok(())

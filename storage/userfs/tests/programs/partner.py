@@ -120,6 +120,15 @@ def op_lock(s, kind, whence, start, length):
     fcntl.fcntl(fd(s), fcntl.F_SETLK, struct.pack(LOCK, kind, whence, start, length, 0))
 
 
+def op_lock_here(s, at, length):
+    os.lseek(fd(s), at, 0)
+    op_lock(s, fcntl.F_WRLCK, 1, 0, length)
+
+
+def op_glance(name):
+    os.close(os.open(name, os.O_RDONLY))
+
+
 def op_ofd_lock(s, kind, whence, start, length):
     fcntl.fcntl(fd(s), 37, struct.pack(LOCK, kind, whence, start, length, 0))
 

@@ -76,13 +76,20 @@ const ALL: [Kind; 16] = [
     },
     |random, s| format!("op_splice({s}, {}, {})", random.length().min(60_000), random.place()),
     |random, s| {
+        if random.below(2) == 0 {
+            return format!("op_lock_here({s}, {}, {})", random.below(60), 1 + random.below(9));
+        }
         let kind = random.one_of(&["fcntl.F_WRLCK", "fcntl.F_WRLCK", "fcntl.F_RDLCK", "fcntl.F_UNLCK"]);
         let (whence, length) = (random.below(3), random.below(40));
         let start = if whence == 2 { format!("-{}", random.below(9)) } else { random.below(60).to_string() };
         format!("op_lock({s}, {kind}, {whence}, {start}, {length})")
     },
     |random, s| format!("op_ofd_lock({s}, fcntl.F_WRLCK, {}, {}, 9)", random.below(2), random.below(60)),
-    |random, s| format!("op_close({})", (s + random.below(2)) % DESCRIPTORS),
+    |random, s| match random.below(4) {
+        0 => format!("op_close({})", (s + random.below(2)) % DESCRIPTORS),
+        1 => format!("op_lock_here({s}, {}, 5)", random.below(60)),
+        _ => format!("op_glance('f{}')", random.below(FILES)),
+    },
     |random, s| format!("op_proc_chmod({s}, {})", random.one_of(&["0o600", "0o640", "0o755"])),
     |random, s| format!("op_proc_truncate({s}, {})", random.place()),
     |random, s| random.one_of(&["op_proc_utime(S)", "op_proc_attribute(S)"]).replace('S', &s.to_string()),

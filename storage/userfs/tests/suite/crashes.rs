@@ -137,7 +137,13 @@ impl Kept {
 
     /// Accelerated, as the mount's user.
     pub fn command(&self, program: &str) -> Command {
-        let name = self.status().unwrap().acceleration.injector.expect("an injector");
+        let mut name = None;
+        // One may be taking another's place.
+        until("a daemon with an injector", || {
+            name = self.status().and_then(|status| status.acceleration.injector);
+            name.is_some()
+        });
+        let name = name.unwrap();
         let mut command = Command::new(program);
         // SAFETY: a question by a socket between fork and exec; fork leaves the allocator usable.
         unsafe {
@@ -601,4 +607,28 @@ fn what_two_dead_processes_left_is_taken_away() {
         serving.join().unwrap().unwrap();
     });
     assert!(!weir_userfs::mount::clear(&point).unwrap(), "nothing is left");
+}
+
+#[test]
+fn a_mount_may_follow_an_unmount_at_once() {
+    let Some(kept) = Kept::memory("a_mount_may_follow") else { return };
+    let (point, state) = (kept.root(), kept.state());
+    let question = Question::Unmount { lazy: false };
+    assert_eq!(control::ask(&state, &point, &question).unwrap(), Answer::Done);
+    // The processes of the one before are still ending.
+    for round in 0..20 {
+        let options = Options { kept: true, ..Options::default() };
+        let task =
+            Task { backend: "mem:16M".to_owned(), point: point.clone(), state: state.clone(), options };
+        let serving = std::thread::spawn(move || weir_userfs::daemon::serve(task, &AtomicBool::new(false)));
+        until("the next mount", || {
+            serving.is_finished() || control::ask(&state, &point, &Question::Status).is_ok()
+        });
+        let answer = control::ask(&state, &point, &question);
+        assert!(
+            answer.as_ref().is_ok_and(|answer| *answer == Answer::Done),
+            "round {round}: {answer:?}, {:?}",
+            serving.is_finished().then(|| serving.join())
+        );
+    }
 }

@@ -69,6 +69,8 @@ fn the_kernel_knows_a_size_before_it_is_asked() {
         assert_eq!(own.ask("op_open(5, 'h', os.O_RDWR | os.O_CREAT | os.O_TRUNC)"), "None");
         assert_eq!(own.number("op_write(5, 69, 300)"), 300);
         assert_eq!(other.ask("op_open(7, 'h', os.O_RDONLY)"), "None");
+        assert_eq!(other.ask("op_lock(7, fcntl.F_RDLCK, 2, -1, 1)"), "None");
+        assert_eq!(own.ask("op_locked(5, 0, 0)"), "(0, 299, 1)");
         assert_eq!(other.number("op_send(7, 3, 5000, 0)"), 300);
     }
 }

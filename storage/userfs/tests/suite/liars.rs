@@ -29,7 +29,13 @@ impl Drop for Liar {
 /// A program that says its port.
 fn start(name: &str) -> (Liar, u16) {
     let mut command = Command::new(super::accelerated::PYTHON);
-    let mut child = command.arg(program(name)).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .arg(program(name))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     (Liar(child), line.trim().parse().unwrap())
