@@ -16,6 +16,12 @@ show() { systemctl --no-pager --lines=0 status "$1"; journalctl --no-pager -n 30
 in_step() { # at least this many switches, as status says it
   [ "$(weir status | grep -c 'in step')" -ge "$1" ]
 }
+no_other_way() { ! journalctl --no-pager -u weir-host | grep -q 'another way than was wanted'; }
+# A virtual machine monitor that says one thing: GET_FEATURES, to which eight bytes behind a header are the answer.
+monitor_comes() {
+  perl -MSocket -e 'socket(my $s, PF_UNIX, SOCK_STREAM, 0) && connect($s, pack_sockaddr_un($ARGV[0])) or die "$!";
+    syswrite($s, pack("VVV", 1, 1, 0)); alarm 5; sysread($s, my $answer, 20) == 20 or die "no answer"' /run/weir/guests/e.sock
+}
 main_pid() { systemctl show -p MainPID --value "$1"; }
 differs() { local now; now=$(main_pid "$1"); [ "$now" != 0 ] && [ "$now" != "$2" ]; }
 
@@ -26,7 +32,7 @@ ip link add underlay type dummy
 for address in 192.0.2.10 192.0.2.11 192.0.2.21; do ip address add "$address/24" dev underlay; done
 ip link set underlay up mtu 9000
 echo 1 > /proc/sys/net/ipv4/ip_forward
-for n in red-a red-b; do ip netns add "$n"; ip -n "$n" link set lo up; done
+for n in red-a red-b red-c red-d; do ip netns add "$n"; ip -n "$n" link set lo up; done
 
 check "weir-controller starts" systemctl start weir-controller
 check "it answers" weir status
@@ -44,10 +50,16 @@ check "weir-gateway starts" systemctl start weir-gateway
 check "resources are accepted" weir apply --yes -f /root/net.yaml
 check "host and gateway are in step" in_step 2
 units() {
-  for n in red-a red-b; do
+  for n in red-a red-b red-c red-d; do
     check "$n gets its address by DHCP" ip netns exec "$n" udhcpc -i eth0 -n -q -t 5 -s /etc/udhcpc/default.script
   done
   check "ping between endpoints" ip netns exec red-a ping -c 2 -W 2 10.1.0.11
+  # Each kind of port asks other calls of the kernel.
+  check "ping to an endpoint of kind af-packet" ip netns exec red-a ping -c 2 -W 2 10.1.0.12
+  check "ping to an endpoint of kind af-xdp" ip netns exec red-a ping -c 2 -W 2 10.1.0.13
+  check "each has the way that was wanted" no_other_way
+  check "the socket of kind vhost-user is there" test -S /run/weir/guests/e.sock
+  check "its switch takes a monitor, and goes on" monitor_comes
 
   before=$(main_pid weir-controller)
   kill -9 "$before"

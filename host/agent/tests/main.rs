@@ -5,4 +5,5 @@ mod clients;
 mod fake_switch;
 mod joining;
 mod pki;
+mod units;
 mod whole;

@@ -321,6 +321,29 @@ pub struct Log {
     hash: String,
     number: u64,
     bytes: u64,
+    /// The lock; given back when this is dropped.
+    _held: File,
+}
+
+/// Takes the lock of a log, which is a file beside it: one that rotates is another file each time.
+fn hold(path: &Path) -> Result<File> {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".lock");
+    let lock = PathBuf::from(name);
+    let failed =
+        |error: std::io::Error| Error::io(format!("locking the audit log {}", path.display()), error);
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    let file = std::os::unix::fs::OpenOptionsExt::custom_flags(
+        OpenOptions::new().write(true).create(true).truncate(false),
+        flags,
+    )
+    .open(&lock)
+    .map_err(failed)?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let text = "another monitor writes it: end that one, or give this one a log of its own (--audit)";
+        failed(std::io::Error::other(text))
+    })?;
+    Ok(file)
 }
 
 impl Log {
@@ -329,6 +352,12 @@ impl Log {
     /// # Errors
     /// [`Error::Io`]; [`Error::Audit`] when it is damaged: move it away to begin anew.
     pub fn open(path: &Path) -> Result<Log> {
+        let failed = |error| Error::io(format!("opening the audit log {}", path.display()), error);
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+        }
+        // Before it is read: what another writes meanwhile would break the chain.
+        let held = hold(path)?;
         let (mut hash, mut number) = (START.to_string(), 0);
         let older = rotated(path);
         for file in [&older, path] {
@@ -339,13 +368,9 @@ impl Log {
                 }
             }
         }
-        let failed = |error| Error::io(format!("opening the audit log {}", path.display()), error);
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).map_err(failed)?;
-        }
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
-        Ok(Log { path: path.to_path_buf(), file, hash, number, bytes })
+        Ok(Log { path: path.to_path_buf(), file, hash, number, bytes, _held: held })
     }
 
     /// The hash of the newest line.

@@ -37,6 +37,11 @@ impl Ordered {
 /// # Errors
 /// Why that cannot be done, in words.
 pub fn carry_out(cgroup: &str, what: Ordered) -> Result<(), String> {
+    if cgroup.is_empty() || Path::new(cgroup).is_absolute() || !crate::policy::is_plain(Path::new(cgroup)) {
+        return Err(format!(
+            "'{cgroup}' is no path of a cgroup below the mount: one without '..' or a '/' in front is right"
+        ));
+    }
     let own = std::fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
     if holds_own(&own, cgroup) {
         return Err("the monitor itself is in that cgroup".into());
@@ -83,6 +88,14 @@ mod tests {
         assert!(!holds_own(own, "system"));
         assert!(!holds_own(own, "system.slice/weir"));
         assert!(!holds_own("0::/\n", "machines"));
+    }
+
+    #[test]
+    fn an_order_stays_below_the_mount() {
+        for path in ["../../../etc", "a/../../b", "..", "/etc", ""] {
+            let error = carry_out(path, Ordered::Freeze).unwrap_err();
+            assert!(error.contains("is no path of a cgroup"), "{path}: {error}");
+        }
     }
 
     #[test]

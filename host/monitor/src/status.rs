@@ -88,6 +88,9 @@ pub struct HostRow {
     pub failed: bool,
     /// How unlikely its silence is, if this host watches it: 1 is one in ten, 2 one in a hundred.
     pub level: Option<f64>,
+    /// Of this host itself: it hears no majority of its neighbours, and judges nobody.
+    #[serde(default)]
+    pub alone: bool,
 }
 
 /// A guest.
@@ -279,6 +282,13 @@ impl Status {
         };
         let failed = hosts(|host| Some(f64::from(u8::from(host.failed))));
         family("host_failed", "gauge", "1 when a host of the ring is taken for failed", &failed);
+        let alone = hosts(|host| Some(f64::from(u8::from(host.alone))));
+        family(
+            "host_alone",
+            "gauge",
+            "1 when this host hears no majority of its neighbours, and judges nobody",
+            &alone,
+        );
         let levels = hosts(|host| host.level);
         family("host_suspicion_level", "gauge", "How unlikely the silence of a watched host is", &levels);
         let guests = |of: fn(&GuestRow) -> f64| -> Vec<(String, f64)> {

@@ -50,9 +50,14 @@ struct weir_sensor_record {
 	uint64_t value[5];
 };
 
-_Static_assert(sizeof(struct weir_sensor_header) == 4096, "header");
-_Static_assert(sizeof(struct weir_sensor_slot) == 128, "sensor");
-_Static_assert(sizeof(struct weir_sensor_record) == 64, "record");
+#ifdef __cplusplus
+#define WEIR_SENSOR_ASSERT static_assert
+#else
+#define WEIR_SENSOR_ASSERT _Static_assert
+#endif
+WEIR_SENSOR_ASSERT(sizeof(struct weir_sensor_header) == 4096, "header");
+WEIR_SENSOR_ASSERT(sizeof(struct weir_sensor_slot) == 128, "sensor");
+WEIR_SENSOR_ASSERT(sizeof(struct weir_sensor_record) == 64, "record");
 
 #ifndef __bpf__
 #include <errno.h>
@@ -171,7 +176,8 @@ static inline int sbcreate(const char *name, const sbparams_t *params)
 static inline int sbexport(int sbid)
 {
 	struct weir_sensor_box *box = weir_sensor_box_of(sbid);
-	char aside[544], text[64];
+	char aside[600], text[64];
+	unsigned char random[16];
 	if (!box)
 		return -EBADF;
 	char *slash = strrchr(box->path, '/');
@@ -185,14 +191,23 @@ static inline int sbexport(int sbid)
 		if (made != 0 && errno != EEXIST && errno != EISDIR)
 			return -errno;
 	}
-	snprintf(aside, sizeof aside, "%.*s/.%s.%d", folder_bytes, box->path, slash + 1, (int)getpid());
+	/* The folder is everybody's: a name that nobody can know before, and a file that is new. */
+	if (syscall(SYS_getrandom, random, sizeof random, 0) != (long)sizeof random)
+		return -EIO;
+	int at = snprintf(aside, sizeof aside, "%.*s/.%s.", folder_bytes, box->path, slash + 1);
+	for (size_t i = 0; i < sizeof random; i++)
+		at += snprintf(aside + at, sizeof aside - (size_t)at, "%02x", random[i]);
 	int length = snprintf(text, sizeof text, "%d %d\n", (int)getpid(), box->memory);
-	int file = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	int file = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
 	if (file < 0)
 		return -errno;
 	int written = (int)write(file, text, (size_t)length) == length;
 	close(file);
-	return written && rename(aside, box->path) == 0 ? 0 : -errno;
+	if (written && rename(aside, box->path) == 0)
+		return 0;
+	int error = errno ? errno : EIO;
+	unlink(aside);
+	return -error;
 }
 
 /* Ends the box. */
@@ -206,7 +221,7 @@ static inline int sbdestroy(int sbid)
 	__atomic_store_n(&box->header->closed, 1, __ATOMIC_RELEASE);
 	/* Another box may have taken the name meanwhile: its registration stays. */
 	int length = snprintf(own, sizeof own, "%d %d\n", (int)getpid(), box->memory);
-	int file = open(box->path, O_RDONLY | O_CLOEXEC);
+	int file = open(box->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (file >= 0) {
 		ssize_t got = read(file, found, sizeof found);
 		close(file);

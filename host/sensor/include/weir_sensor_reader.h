@@ -130,7 +130,7 @@ static inline int sbview(int memory, sbview_t **found)
 }
 
 /* Reads a registration: "PROCESS DESCRIPTOR" and a newline. */
-static inline int weir_sensor_registration(const char *path, unsigned *process, unsigned *descriptor)
+static inline int weir_sensor_registration(const char *path, unsigned *process, unsigned *descriptor, uid_t *user)
 {
 	char text[65], rest;
 	struct stat status;
@@ -143,6 +143,7 @@ static inline int weir_sensor_registration(const char *path, unsigned *process, 
 	close(file);
 	if (length <= 0)
 		return -EPROTO;
+	*user = status.st_uid;
 	text[length] = 0;
 	for (ssize_t i = 0; i < length; i++)
 		if (!((text[i] >= '0' && text[i] <= '9') || text[i] == ' ' || text[i] == '\n'))
@@ -153,11 +154,20 @@ static inline int weir_sensor_registration(const char *path, unsigned *process, 
 	return 0;
 }
 
-/* Finds a box by its name and maps it. folder NULL: /run/weir/sensors. */
+/* Whether an open file, or that of another process, is memory and no file of a file system, which may keep whoever looks at it waiting. */
+static inline int weir_sensor_is_memory(const char *path)
+{
+	char name[16];
+	return readlink(path, name, sizeof name) >= 7 && memcmp(name, "/memfd:", 7) == 0;
+}
+
+/* Finds a box by its name and maps it: the publisher is whom the kernel says, so its process and its memory must be those of the user who
+ * registered it (root may vouch for any process). folder NULL: /run/weir/sensors. */
 static inline int sbdiscover(const char *folder, const char *name, sbview_t **found)
 {
 	char path[512];
 	unsigned process = 0, descriptor = 0;
+	uid_t user = 0;
 	struct stat status;
 	if (!weir_sensor_name_fits(name, 63))
 		return -EINVAL;
@@ -165,19 +175,30 @@ static inline int sbdiscover(const char *folder, const char *name, sbview_t **fo
 		folder = "/run/weir/sensors";
 	if ((size_t)snprintf(path, sizeof path, "%s/%s.box", folder, name) >= sizeof path)
 		return -ENAMETOOLONG;
-	int failed = weir_sensor_registration(path, &process, &descriptor);
+	int failed = weir_sensor_registration(path, &process, &descriptor, &user);
 	if (failed)
 		return failed;
-	snprintf(path, sizeof path, "/proc/%u/fd/%u", process, descriptor);
-	/* What is there may be a pipe or a device, which must not be opened: look first. 010000000 is O_PATH. */
-	int place = open(path, 010000000 | O_CLOEXEC);
-	if (place < 0)
+	/* What is opened below stays this process's, whatever follows under its number. 010000000 is O_PATH. */
+	snprintf(path, sizeof path, "/proc/%u", process);
+	int folder_of = open(path, 010000000 | O_DIRECTORY | O_CLOEXEC);
+	if (folder_of < 0)
 		return -errno;
-	if (fstat(place, &status) != 0 || !S_ISREG(status.st_mode)) {
+	if (fstat(folder_of, &status) != 0 || (user != 0 && status.st_uid != user)) {
+		close(folder_of);
+		return -EPERM;
+	}
+	snprintf(path, sizeof path, "/proc/self/fd/%d/fd/%u", folder_of, descriptor);
+	/* What is there may be a pipe or a device, which must not be opened: look first. */
+	int place = weir_sensor_is_memory(path) ? open(path, 010000000 | O_CLOEXEC) : -1;
+	close(folder_of);
+	if (place < 0)
+		return -EPROTO;
+	snprintf(path, sizeof path, "/proc/self/fd/%d", place);
+	if (!weir_sensor_is_memory(path) || fstat(place, &status) != 0 || !S_ISREG(status.st_mode) ||
+	    status.st_uid != user) {
 		close(place);
 		return -EPROTO;
 	}
-	snprintf(path, sizeof path, "/proc/self/fd/%d", place);
 	int memory = open(path, O_RDONLY | O_CLOEXEC);
 	failed = memory < 0 ? -errno : 0;
 	close(place);

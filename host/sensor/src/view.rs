@@ -69,6 +69,8 @@ pub struct View {
     memory: Memory,
     /// All memory of the publisher's process, where that is known to be the one that registered the box.
     target: Option<OwnedFd>,
+    /// The process that the kernel says holds its memory.
+    publisher: Option<u32>,
     shape: Shape,
     name: String,
     period_ns: u64,
@@ -126,12 +128,17 @@ impl View {
         let memory = Memory::map(&file, offset, shape.bytes(), false)?;
         let said = memory.text(header::NAME * 8, 8);
         let period_ns = memory.load(header::PERIOD * 8, Ordering::Relaxed);
-        Ok(View { memory, target: None, shape, name: said, period_ns, next: 0, waited: 0 })
+        Ok(View { memory, target: None, publisher: None, shape, name: said, period_ns, next: 0, waited: 0 })
     }
 
     /// With the memory of the process that references lead into.
     pub(crate) fn with_target(self, target: Option<OwnedFd>) -> View {
         View { target, ..self }
+    }
+
+    /// Of a process that is known to hold its memory.
+    pub(crate) fn of_publisher(self, process: u32) -> View {
+        View { publisher: Some(process), ..self }
     }
 
     /// Makes its memory present, so that reading it faults no page in: for readers that must not wait.
@@ -159,9 +166,10 @@ impl View {
         self.memory.load(header::CLOSED * 8, Ordering::Acquire) != 0
     }
 
-    /// Process of the publisher, as it says.
+    /// Process of the publisher: of a box that was found by its registration the one that holds its memory, whatever the box says; of
+    /// another what it says.
     pub fn process(&self) -> u64 {
-        self.memory.load(header::PROCESS * 8, Ordering::Relaxed)
+        self.publisher.map_or_else(|| self.memory.load(header::PROCESS * 8, Ordering::Relaxed), u64::from)
     }
 
     /// When it was made, ns, as it says.

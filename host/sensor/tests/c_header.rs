@@ -65,3 +65,58 @@ fn a_c_program_publishes() {
     assert!(view.closed());
     assert!(Directory::new(&boxes).list().unwrap().is_empty());
 }
+
+/// Both headers, as a translation unit of C++ has them.
+const CXX_PROGRAM: &str = r#"
+#include "weir_sensor.h"
+#include "weir_sensor_reader.h"
+#include <cstdio>
+static uint64_t records;
+static void on_record(const sbrecord_t *record, void *) { records += record->length; }
+int main(int argc, char **argv) {
+    if (argc != 2) return 9;
+    sbparams_t params = {};
+    params.sensors = 8; params.records = 64; params.period_ns = 2000000; params.folder = argv[1];
+    int box = sbcreate("from-cxx", &params);
+    if (box < 0) return 1;
+    int requests = addsensor(box, "requests", WEIR_SENSOR_COUNTER);
+    int errors = addsensor(box, "errors", WEIR_SENSOR_EVENT);
+    if (sbexport(box) != 0) return 2;
+    sbview_t *view = nullptr;
+    sbfetched_t found;
+    if (sbdiscover(argv[1], "from-cxx", &view) != 0) return 3;
+    sbassociate(view, errors, on_record, nullptr);
+    uint64_t three = 3, value = 0;
+    updatesensor(box, requests, &three, sizeof three);
+    updatesensor(box, errors, "broken", 6);
+    sbfetch(view, &found);
+    if (records != 6 || sbvalue(view, sbfind(view, "requests"), &value) != 0 || value != 3) return 4;
+    sbclose(view);
+    return sbdestroy(box) == 0 ? 0 : 5;
+}
+"#;
+
+#[test]
+fn both_headers_are_c_and_cxx_of_every_age() {
+    let folder = tempfile::tempdir().unwrap();
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
+    let program = folder.path().join("program");
+    let source = folder.path().join("both.cc");
+    std::fs::write(&source, CXX_PROGRAM).unwrap();
+    for standard in ["-std=c++11", "-std=c++14", "-std=c++17", "-std=c++20"] {
+        let compile = Command::new("g++")
+            .args([standard, "-Wall", "-Wextra", "-Werror", "-O2", "-I", include, "-o"])
+            .args([&program, &source])
+            .status();
+        match compile {
+            Err(error) => {
+                println!("NOT RUN both_headers_are_c_and_cxx_of_every_age: no C++ compiler ({error})");
+                return;
+            }
+            Ok(status) => assert!(status.success(), "{standard}"),
+        }
+        let boxes = folder.path().join("boxes");
+        assert_eq!(Command::new(&program).arg(&boxes).status().unwrap().code(), Some(0), "{standard}");
+        assert!(Directory::new(&boxes).list().unwrap().is_empty(), "{standard}");
+    }
+}

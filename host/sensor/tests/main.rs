@@ -6,4 +6,5 @@ mod c_header;
 mod c_reader;
 mod hostile;
 mod implicit;
+mod planted;
 mod racing;

@@ -24,6 +24,19 @@ fn a_log_goes_on_after_a_restart() {
 }
 
 #[test]
+fn a_second_monitor_does_not_write_into_the_log_of_one_that_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    let mut first = log(&path, 2);
+    let error = Log::open(&path).unwrap_err().to_string();
+    assert!(error.contains("another monitor writes it"), "{error}");
+    first.write(3, None, What::Stopped).unwrap();
+    assert_eq!(read(&path).unwrap().len(), 3, "the chain is whole");
+    drop(first);
+    assert_eq!(log(&path, 1).number, 4);
+}
+
+#[test]
 fn what_was_changed_taken_out_or_put_in_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.log");

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// The file that says how much is used, open.
 #[derive(Debug)]
-pub(super) struct Usage {
+pub struct Usage {
     file: OwnedFd,
     limit: Limit,
     trend: Trend,
@@ -46,10 +46,12 @@ impl Trend {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Limit {
     /// The file holds one number, of bytes used, that must stay below.
     Used(u64),
+    /// The same, of the limit that this file says now, so many percent. While that says no number there is no limit.
+    Part(OwnedFd, u64),
     /// The file is `/proc/meminfo`, whose bytes available must stay above.
     Available(u64),
 }
@@ -80,18 +82,10 @@ impl Usage {
             (folder.join("memory.usage_in_bytes"), folder.join("memory.limit_in_bytes"))
         };
         let limit = match (hog.when.used_bytes, hog.when.used_percent) {
-            (Some(bytes), _) => bytes,
-            (None, percent) => {
-                let text =
-                    std::fs::read(&max).map_err(|error| Error::io(max.display().to_string(), error))?;
-                let no_limit = || {
-                    let reason = format!("{} has no limit: use used-bytes", max.display());
-                    Error::io(format!("policy '{}'", hog.common.name), std::io::Error::other(reason))
-                };
-                number64(&text).ok_or_else(no_limit)? / 100 * percent.unwrap_or(100)
-            }
+            (Some(bytes), _) => Limit::Used(bytes),
+            (None, percent) => Limit::Part(open(&max)?, percent.unwrap_or(100)),
         };
-        Ok(Usage { file: open(&current)?, limit: Limit::Used(limit), trend: Trend::default() })
+        Ok(Usage { file: open(&current)?, limit, trend: Trend::default() })
     }
 
     /// Why memory is short now, if it is.
@@ -99,13 +93,22 @@ impl Usage {
         let mut buffer = [0; 512];
         let length = rustix::io::pread(&self.file, &mut buffer[..], 0).ok()?;
         let text = &buffer[..length];
-        match self.limit {
-            Limit::Used(limit) => {
-                let found = number64(text)?;
-                self.trend.take(now_ns, limit.saturating_sub(found));
-                (found >= limit).then_some(Reason::MemoryUsed { found, limit })
+        let used = |trend: &mut Trend, limit: u64| {
+            let found = number64(text)?;
+            trend.take(now_ns, limit.saturating_sub(found));
+            (found >= limit).then_some(Reason::MemoryUsed { found, limit })
+        };
+        match &self.limit {
+            Limit::Used(limit) => used(&mut self.trend, *limit),
+            Limit::Part(max, percent) => {
+                let mut said = [0; 32];
+                let length = rustix::io::pread(max, &mut said[..], 0).ok()?;
+                // It may be set, changed and taken away at any time; "max" is none.
+                let limit = number64(&said[..length])?;
+                used(&mut self.trend, limit / 100 * percent)
             }
             Limit::Available(limit) => {
+                let limit = *limit;
                 let found = available_bytes(text)?;
                 self.trend.take(now_ns, found.saturating_sub(limit));
                 (found < limit).then_some(Reason::MemoryLeft { found, limit })
@@ -172,6 +175,31 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_a_limit_follows_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("memory.current", "900\n");
+        write("memory.max", "max\n");
+        let policy = format!(
+            "kind: memory-hog\nname: a\nmemory: {}\nwhen: {{ used-percent: 50 }}\n",
+            folder.path().display()
+        );
+        write("policy.yaml", &policy);
+        let policies = crate::policy::load(&folder.path().join("policy.yaml")).unwrap();
+        let Policy::MemoryHog(hog) = &policies[0] else { panic!("{policies:?}") };
+        let mut usage = Usage::open(hog).expect("no limit yet stops no policy");
+        assert_eq!(usage.look(1), None);
+        for (max, limit) in [("1000\n", 500), ("1600\n", 800)] {
+            write("memory.max", max);
+            assert_eq!(usage.look(2), Some(Reason::MemoryUsed { found: 900, limit }), "{max}");
+        }
+        for max in ["4000\n", "max\n"] {
+            write("memory.max", max);
+            assert_eq!(usage.look(3), None, "{max}");
+        }
+    }
 
     #[test]
     fn the_time_to_the_limit_follows_the_slope() {

@@ -126,7 +126,7 @@ impl Engine {
     /// Arms the policies and looks at the processes that are there.
     ///
     /// # Errors
-    /// [`crate::Error::Io`] for a cgroup or a file that a policy names and that is not there.
+    /// [`crate::Error::Io`] for what the machine refuses. A cgroup that a policy names and that is not there stops nobody: [`Engine::refit`].
     pub fn new(
         mut kernel: Kernel,
         policies: Vec<Policy>,
@@ -139,7 +139,7 @@ impl Engine {
         for (at, policy) in policies.into_iter().enumerate() {
             let name = policy.common().name.clone();
             let of_policy = |error: crate::Error| error.of(&format!("policy '{name}'"));
-            tree.define(at, scope(&policy).map_err(of_policy)?);
+            tree.define(at, scope(&policy));
             armed.push(arm(policy).map_err(of_policy)?);
         }
         let left = levers::thaw_left_behind().into_iter();
@@ -179,14 +179,14 @@ impl Engine {
         Ok(engine)
     }
 
-    /// A policy must not freeze or kill the cgroup that the monitor itself is in.
+    /// A policy must not judge the cgroup that the monitor itself is in, whatever it would do there: its action is changed by one word.
     fn refuse_suicide(&self) -> Result<()> {
         let Some(own) = self.tree.find(std::process::id()).and_then(|place| self.tree.get(place)) else {
             return Ok(());
         };
         for (at, armed) in self.armed.iter().enumerate() {
             let common = armed.policy.common();
-            if common.cgroup.is_some() && common.action != Action::Report && own.scopes >> at & 1 == 1 {
+            if common.cgroup.is_some() && own.scopes >> at & 1 == 1 {
                 let reason = "the monitor itself is in its cgroup: run the monitor in another one";
                 let what = format!("policy '{}'", common.name);
                 return Err(crate::Error::io(what, std::io::Error::other(reason)));
@@ -204,6 +204,17 @@ impl Engine {
     /// The policies, in the order that notes count them.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         self.armed.iter().map(|armed| &armed.policy)
+    }
+
+    /// Has what was opened of a policy's cgroup anew, which was made, or made anew; returns what it had. While it acts it keeps that.
+    pub fn refit(&mut self, policy: usize, fitted: Fitted) -> Fitted {
+        match self.armed.get_mut(policy) {
+            Some(armed) if armed.following.is_none() && armed.borrowed.is_none() => Fitted {
+                levers: std::mem::replace(&mut armed.levers, fitted.levers),
+                usage: std::mem::replace(&mut armed.usage, fitted.usage),
+            },
+            _ => fitted,
+        }
     }
 
     /// The kernel's events.
@@ -410,7 +421,7 @@ fn add_with_ancestors(proc: &Proc, tree: &mut ForkTree, process: u32, cgroup: u6
 }
 
 /// The scope of a policy.
-fn scope(policy: &Policy) -> Result<Scope> {
+fn scope(policy: &Policy) -> Scope {
     let window_ns = match policy {
         Policy::ForkBomb(bomb) => bomb.when.window_ms.saturating_mul(1_000_000),
         Policy::MemoryHog(_) | Policy::Stalled(_) | Policy::Guest(_) | Policy::Service(_) => {
@@ -420,13 +431,51 @@ fn scope(policy: &Policy) -> Result<Scope> {
     let members = match &policy.common().cgroup {
         None if matches!(policy, Policy::Service(_)) => Members::Nobody,
         None => Members::Host,
-        // That of a unit comes and goes with it.
-        Some(cgroup) if matches!(policy, Policy::Service(_)) => {
-            Members::Cgroups(cgroups_below(&levers::folder(cgroup)).unwrap_or_default())
-        }
-        Some(cgroup) => Members::Cgroups(cgroups_below(&levers::folder(cgroup))?),
+        // It comes and goes: of a unit with that, of others with whoever makes them.
+        Some(cgroup) => Members::Cgroups(cgroups_below(&levers::folder(cgroup)).unwrap_or_default()),
     };
-    Ok(Scope::new(members, window_ns))
+    Scope::new(members, window_ns)
+}
+
+/// What a policy has of its cgroup, opened beforehand.
+#[derive(Debug, Default)]
+pub struct Fitted {
+    levers: Option<Levers>,
+    usage: Option<hog::Usage>,
+}
+
+impl Fitted {
+    /// Opens what a policy needs of its cgroup; nothing, where that is not there now.
+    ///
+    /// # Errors
+    /// It is there, and cannot do what the policy's action is.
+    pub fn open(policy: &Policy) -> Result<Fitted> {
+        let common = policy.common();
+        let levers = common.cgroup.as_ref().and_then(|cgroup| Levers::open(&levers::folder(cgroup)).ok());
+        let can = |can: bool, what: &str| {
+            let reason = || std::io::Error::other(format!("its cgroup cannot be {what}"));
+            if can { Ok(()) } else { Err(crate::Error::io("arming it", reason())) }
+        };
+        match (common.action, &levers) {
+            (Action::Freeze, Some(levers)) => can(levers.can_freeze(), "frozen")?,
+            (Action::KillCgroup, Some(levers)) => can(levers.can_kill(), "killed whole")?,
+            _ => {}
+        }
+        let usage = match policy {
+            Policy::MemoryHog(hog) => match hog::Usage::open(hog) {
+                // Its cgroup is made later.
+                Err(_) if common.cgroup.is_some() && levers.is_none() => None,
+                other => Some(other?),
+            },
+            _ => None,
+        };
+        Ok(Fitted { levers, usage })
+    }
+
+    /// The number of the cgroup; 0: it is not there.
+    pub fn cgroup(&self) -> u64 {
+        self.levers.as_ref().map_or(0, |levers| levers.cgroup)
+    }
 }
 
 /// The numbers of a cgroup and those below it, sorted.
@@ -459,24 +508,15 @@ pub fn cgroups_below(folder: &Path) -> Result<Vec<u64>> {
 fn arm(policy: Policy) -> Result<Armed> {
     let common = policy.common();
     let whitelist = Whitelist::new(&common.whitelist);
-    let levers = common.cgroup.as_ref().map(|cgroup| Levers::open(&levers::folder(cgroup)));
-    let levers = match &policy {
-        Policy::Service(_) => levers.and_then(Result::ok),
-        _ => levers.transpose()?,
-    };
-    let can = |wanted: bool, what: &str| {
-        let reason = || std::io::Error::other(format!("its cgroup cannot be {what}"));
-        if wanted { Ok(()) } else { Err(crate::Error::io("arming it", reason())) }
-    };
-    match common.action {
-        Action::Freeze => can(levers.as_ref().is_some_and(Levers::can_freeze), "frozen")?,
-        Action::KillCgroup => can(levers.as_ref().is_some_and(Levers::can_kill), "killed whole")?,
-        Action::FreezeKill | Action::Hook | Action::Report => {}
+    let fitted = Fitted::open(&policy)?;
+    if let Some(cgroup) = &common.cgroup
+        && fitted.levers.is_none()
+        && !matches!(policy, Policy::Service(_))
+    {
+        let folder = levers::folder(cgroup);
+        tracing::warn!(policy = common.name, cgroup = %folder.display(), "DEGRADED: there is no such cgroup yet: the policy waits for it");
     }
-    let usage = match &policy {
-        Policy::MemoryHog(hog) => Some(hog::Usage::open(hog)?),
-        _ => None,
-    };
+    let Fitted { levers, usage } = fitted;
     let stall = match &policy {
         Policy::Stalled(stalled) => Some(stall::Stall::new(stalled)),
         _ => None,

@@ -3,8 +3,8 @@
 use super::guest::GuestFields;
 use super::service::ServiceFields;
 use super::{
-    Action, Common, Context, ForkBomb, ForkBombWhen, MemoryHog, MemoryHogWhen, NAME_CHARS_MAX, POLICIES_MAX,
-    Policy, Stalled, WHITELIST_MAX, WINDOW_MS_MAX,
+    Action, COMM_BYTES, Common, Context, ForkBomb, ForkBombWhen, MemoryHog, MemoryHogWhen, NAME_CHARS_MAX,
+    POLICIES_MAX, Policy, Stalled, WHITELIST_MAX, WINDOW_MS_MAX, is_plain,
 };
 use crate::error::{Error, Result};
 use serde::Deserialize;
@@ -184,6 +184,24 @@ fn policy(value: Value) -> std::result::Result<Policy, String> {
     }
     if whitelist.len() > WHITELIST_MAX {
         return Err(format!("{} names on a whitelist are more than {WHITELIST_MAX}", whitelist.len()));
+    }
+    if let Some(long) = whitelist.iter().find(|name| name.len() > COMM_BYTES) {
+        let cut: String = long
+            .chars()
+            .take_while({
+                let mut bytes = 0;
+                move |letter| {
+                    bytes += letter.len_utf8();
+                    bytes <= COMM_BYTES
+                }
+            })
+            .collect();
+        return Err(format!(
+            "whitelist: the kernel cuts names of programs to {COMM_BYTES} bytes, and '{long}' is longer: say '{cut}'"
+        ));
+    }
+    if let Some(path) = cgroup.as_ref().filter(|path| !is_plain(path)) {
+        return Err(format!("cgroup '{}': a path without '..' is right", path.display()));
     }
     if cgroup.is_none() && matches!(action, Action::Freeze | Action::KillCgroup | Action::Hook) {
         return Err(format!("action {} needs a cgroup, or it would hit the whole host", action.name()));

@@ -21,6 +21,14 @@ use std::path::PathBuf;
 pub const POLICIES_MAX: usize = crate::tree::scope::SCOPES_MAX;
 /// Longest name of a policy.
 pub const NAME_CHARS_MAX: usize = 63;
+/// Bytes that the kernel keeps of a program's name.
+pub const COMM_BYTES: usize = 15;
+
+/// Whether a path leads nowhere above its beginning.
+pub fn is_plain(path: &std::path::Path) -> bool {
+    path.components().all(|part| !matches!(part, std::path::Component::ParentDir))
+}
+
 /// Most names of a whitelist.
 pub const WHITELIST_MAX: usize = 256;
 /// Longest window, ms.

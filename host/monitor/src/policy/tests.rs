@@ -71,6 +71,11 @@ fn what_is_wrong_is_named() {
         ("kind: memory-hog\nname: a\nwhen: { used-bytes: 5 }", "need a cgroup"),
         ("kind: memory-hog\nname: a\ncgroup: x\nwhen: { used-percent: 101 }", "1 to 100"),
         ("kind: memory-hog\nname: a\nwhen: { used-bytes: 5, available-bytes: 5 }", "give used-bytes or"),
+        ("kind: fork-bomb\nname: a\ncgroup: ../../../etc\nwhen: { living: 5 }", "without '..'"),
+        (
+            "kind: fork-bomb\nname: a\nwhitelist: [systemd-journald]\nwhen: { living: 5 }",
+            "say 'systemd-journal'",
+        ),
         ("kind: stalled\nname: a\nbox: b", "'sensor' is missing"),
         ("kind: stalled\nname: a\nbox: b\nsensor: c\nperiods: 0", "more than 0"),
     ];

@@ -9,13 +9,14 @@
 //!                                  time u64, tag 16 bytes: HMAC-SHA256 of the rest under the ring's key, cut
 //! ```
 //! A packet without a right tag is dropped and counted. An answer counts only for the newest probe (its nonce), a value only for the
-//! newest read; an opinion only if it is newer than the last one of that host, so that nothing can be replayed.
+//! newest read; what a host says of its own accord only if it was said just now and is new ([`clocks`]), so that nothing can be replayed.
 //!
 //! Besides, hosts read each other's sensors: [`views`] is who asks, [`shelf`] who answers.
 //!
-//! Fencing comes before fail-over: when a host is declared failed, the `fence` command is run with its name, and only its
-//! success is told as `fenced`.
+//! Fencing comes before fail-over: when a host is declared failed, the one whose turn it is runs the `fence` command with its name, and only its
+//! success is told as `fenced`, here and to the others. Who has no such command, or whose command fails, says so, and the next one does it.
 
+pub mod clocks;
 mod packet;
 mod responder;
 pub mod shelf;
@@ -30,7 +31,9 @@ use crate::error::{Error, Result};
 use crate::incident::Note;
 use crate::local;
 use crate::policy::Context;
+use crate::ring::hearing::Standing;
 use crate::ring::{HOSTS_MAX, Host, Input, Output, Ring};
+use clocks::Clocks;
 use serde::Deserialize;
 use shelf::Shelf;
 use std::collections::BTreeMap;
@@ -38,7 +41,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -47,6 +50,10 @@ use weir_sensor::{Directory, now_ns};
 
 /// Shortest key, bytes.
 const KEY_BYTES_MIN: usize = 16;
+/// What distinguishes fences from opinions about the same host.
+const FENCE_MATTER: Host = 1 << 15;
+/// For so many periods what a host says of its own accord is of now.
+const NEW_PERIODS: u64 = 10;
 /// Most packets that are taken between two looks at the clock.
 const BURST_MAX: usize = 1024;
 
@@ -160,6 +167,8 @@ pub struct HostView {
     pub failed: bool,
     /// The accrual level, if this host watches it.
     pub level: Option<f64>,
+    /// Of this host itself: whether it judges no other, because it hears no majority of its neighbours.
+    pub alone: bool,
 }
 
 /// A running part of a ring.
@@ -182,9 +191,14 @@ struct Driver {
     names: Vec<String>,
     key: Vec<u8>,
     nonces: BTreeMap<Host, u64>,
-    newest: BTreeMap<(Host, Host), u64>,
+    clocks: Clocks,
+    standing: Standing,
+    /// Whether the switch answers probes: then nobody hears by them who watches it.
+    by_dataplane: bool,
     period: Duration,
     fence: Option<PathBuf>,
+    /// What came of fences that were run.
+    fenced: (Sender<(Host, bool)>, Receiver<(Host, bool)>),
     notes: SyncSender<Note>,
     views: Views,
     shelf: Shelf,
@@ -235,9 +249,12 @@ impl Remote {
             names: names.clone(),
             key,
             nonces: BTreeMap::new(),
-            newest: BTreeMap::new(),
+            clocks: Clocks::new((period.as_nanos() as u64).saturating_mul(NEW_PERIODS)),
+            standing: Standing::Alone,
+            by_dataplane: file.responder == Context::Dataplane,
             period,
             fence: file.fence.clone(),
+            fenced: channel(),
             notes,
             views: Views::new(&file.views, &names, sensors, now_ns())?,
             shelf: Shelf::open(sensors)?,
@@ -280,7 +297,11 @@ impl Driver {
             if now >= due {
                 due = now + period_ns;
                 self.give(Input::Tick);
+                self.tell_standing();
                 *view.lock().unwrap_or_else(PoisonError::into_inner) = self.shown(now);
+            }
+            while let Ok((about, done)) = self.fenced.1.try_recv() {
+                self.give(Input::Fenced { from: self.own, about, done });
             }
             self.read_views(now);
             let mut bytes = [0; PACKET_BYTES + 1];
@@ -292,6 +313,23 @@ impl Driver {
                     break;
                 }
             }
+        }
+    }
+
+    /// Says when this host is alone, and when it is among others again.
+    fn tell_standing(&mut self) {
+        let now = self.ring.standing();
+        let before = std::mem::replace(&mut self.standing, now);
+        match (before, now) {
+            (Standing::Steady, Standing::Alone) => {
+                tracing::warn!("no majority of the hosts around this one is heard: it judges nobody");
+            }
+            (Standing::Alone | Standing::Unsteady, Standing::Steady) => {
+                tracing::info!(
+                    "a majority of the hosts around this one has been heard for some time: it judges again"
+                );
+            }
+            _ => {}
         }
     }
 
@@ -310,6 +348,7 @@ impl Driver {
             name: name.clone(),
             failed: self.ring.failed().contains(&(number as Host)),
             level: watched.get(&(number as Host)).copied(),
+            alone: number == usize::from(self.own) && self.ring.standing() == Standing::Alone,
         };
         self.names.iter().enumerate().map(row).collect()
     }
@@ -333,34 +372,63 @@ impl Driver {
             tracing::debug!(%from, dropped = self.dropped, "a packet that is not of this ring");
             return;
         };
+        if usize::from(packet.from) >= self.names.len() || packet.from == self.own {
+            return;
+        }
+        let now = now_ns();
         match packet.kind {
             Kind::Probe => {
-                let answer = Packet { nonce: packet.nonce, progress: now_ns(), ..self.packet(Kind::Answer) };
+                let answer = Packet { nonce: packet.nonce, progress: now, ..self.packet(Kind::Answer) };
                 self.send(packet.from, answer);
+                self.said(now, &packet, Input::Heard(packet.from));
             }
+            Kind::Here => self.said(now, &packet, Input::Heard(packet.from)),
             Kind::Answer if self.nonces.get(&packet.from) == Some(&packet.nonce) => {
                 self.nonces.remove(&packet.from);
+                self.clocks.answered(now, packet.nonce, packet.from, packet.time);
                 self.give(Input::Answer { host: packet.from, progress: packet.progress });
             }
             Kind::Answer => {}
             Kind::Read => {
                 let reading = self.shelf.read(packet.progress);
-                self.send(packet.from, Packet::value(self.own, packet.nonce, reading, now_ns()));
+                self.send(packet.from, Packet::value(self.own, packet.nonce, reading, now));
             }
             Kind::Value => self.views.take(packet.from, packet.nonce, packet.reading()),
-            Kind::Opinion => {
-                if usize::from(packet.from.max(packet.about)) >= self.names.len() {
-                    return;
-                }
-                let newest = self.newest.entry((packet.from, packet.about)).or_insert(0);
-                // A host that began anew has a younger clock: it is believed when its answers show that it is back.
-                if packet.time > *newest {
-                    *newest = packet.time;
-                    let Packet { from, about, suspects, .. } = packet;
-                    self.give(Input::Opinion { from, about, suspects });
+            Kind::Opinion | Kind::Fenced => {
+                let Packet { kind, from, about, suspects, .. } = packet;
+                if usize::from(about) < self.names.len() {
+                    self.said(
+                        now,
+                        &packet,
+                        match kind {
+                            Kind::Fenced => Input::Fenced { from, about, done: suspects },
+                            _ => Input::Opinion { from, about, suspects },
+                        },
+                    );
                 }
             }
         }
+    }
+
+    /// What a host says of its own accord: taken if it is new. If it is not, or cannot be known to be, the host is asked for its clock.
+    fn said(&mut self, now: u64, packet: &Packet, input: Input) {
+        // Matters are kept apart by what they are about, and fences from opinions.
+        let about = match packet.kind {
+            Kind::Fenced => packet.about | FENCE_MATTER,
+            Kind::Opinion => packet.about,
+            _ => Host::MAX,
+        };
+        if self.clocks.is_new(now, packet.from, about, packet.time) {
+            self.give(input);
+        } else if self.clocks.asks(now, packet.from) {
+            self.probe(packet.from);
+        }
+    }
+
+    fn probe(&mut self, host: Host) {
+        let nonce = now_ns();
+        self.nonces.insert(host, nonce);
+        self.send(host, Packet { nonce, ..self.packet(Kind::Probe) });
     }
 
     fn give(&mut self, input: Input) {
@@ -369,20 +437,28 @@ impl Driver {
         for output in out {
             match output {
                 Output::Probe(host) => {
-                    let nonce = now_ns();
-                    self.nonces.insert(host, nonce);
-                    self.send(host, Packet { nonce, ..self.packet(Kind::Probe) });
+                    self.probe(host);
+                    if self.by_dataplane {
+                        self.send(host, self.packet(Kind::Here));
+                    }
                 }
                 Output::Tell { to, about, suspects } => {
                     self.send(to, Packet { about, suspects, ..self.packet(Kind::Opinion) });
                 }
-                Output::Failed(host) => {
-                    let fence = self.fence.clone();
-                    fence_and_tell(fence, self.names[usize::from(host)].clone(), host, self.notes.clone());
+                Output::TellFenced { to, about, done } => {
+                    self.send(to, Packet { about, suspects: done, ..self.packet(Kind::Fenced) });
                 }
+                Output::Failed(host) => {
+                    let _ = self.notes.try_send(Note::HostFailed { host, fenced: None });
+                }
+                Output::Fence(host) => match self.fence.clone() {
+                    Some(program) => {
+                        let name = self.names[usize::from(host)].clone();
+                        fence_and_tell(program, name, host, self.notes.clone(), self.fenced.0.clone());
+                    }
+                    None => drop(self.fenced.0.send((host, false))),
+                },
                 Output::Recovered(host) => {
-                    // What it said before it failed is no measure for what it says now.
-                    self.newest.retain(|(from, _), _| *from != host);
                     let _ = self.notes.try_send(Note::HostRecovered { host });
                 }
             }
@@ -391,11 +467,17 @@ impl Driver {
 }
 
 /// Fences in a thread of its own, for as long as that takes, and tells what came of it.
-fn fence_and_tell(fence: Option<PathBuf>, name: String, host: Host, notes: SyncSender<Note>) {
+fn fence_and_tell(
+    program: PathBuf,
+    name: String,
+    host: Host,
+    notes: SyncSender<Note>,
+    fenced: Sender<(Host, bool)>,
+) {
     let tell = move || {
-        let fenced = fence
-            .map(|program| Command::new(program).arg(name).status().is_ok_and(|status| status.success()));
-        let _ = notes.try_send(Note::HostFailed { host, fenced });
+        let done = Command::new(program).arg(name).status().is_ok_and(|status| status.success());
+        let _ = notes.try_send(Note::HostFailed { host, fenced: Some(done) });
+        let _ = fenced.send((host, done));
     };
     if let Err(error) = std::thread::Builder::new().name("monitor-fence".into()).spawn(tell) {
         tracing::error!(%error, host, "a failed host was not fenced");

@@ -25,6 +25,10 @@ pub enum Kind {
     Read,
     /// This, in `progress`; `about` says whether there is such a sensor ([`Packet::reading`]).
     Value,
+    /// I have fenced a host (`suspects`), or cannot.
+    Fenced,
+    /// I am here: of a host whose probes are answered by a switch, so that its monitor's neighbours hear it.
+    Here,
 }
 
 /// `about` of a [`Kind::Value`].
@@ -87,6 +91,8 @@ impl Packet {
             Kind::Opinion => 3,
             Kind::Read => 4,
             Kind::Value => 5,
+            Kind::Fenced => 6,
+            Kind::Here => 7,
         };
         bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
@@ -119,6 +125,8 @@ impl Packet {
             3 => Kind::Opinion,
             4 => Kind::Read,
             5 => Kind::Value,
+            6 => Kind::Fenced,
+            7 => Kind::Here,
             _ => return None,
         };
         Some(Packet {

@@ -10,17 +10,26 @@
 //! whose own link is broken declares nobody, and a declaration is the same everywhere. Then the ring closes around it, and
 //! its watchers take over its part. A host that answers again is taken back.
 //!
+//! Who is fit to judge, and whose opinions count, says [`hearing`]: nobody who was late, or hears no majority of its neighbours. How many
+//! may be declared at once, and which one host fences, says [`fencing`].
+//!
 //! Departures from the paper: it assumes reports of power failures and a network without loss; here the votes of several
-//! watchers stand for both.
+//! watchers stand for both. More failures at once than k are declared by nobody: what takes them all away is the network.
 //!
 //! It is a step machine: inputs and times come in, outputs go out; it knows no clock and no socket. What joins it to the
 //! network is [`crate::remote`].
 //!
 //! Invariants
-//! - A host never declares itself, nor a host that answers it.
+//! - A host never declares itself, nor a host that answers it, nor a majority of the ring.
+//! - It declares at its ticks only, when all that was said in a period has come.
 //! - Suspicions are as many as hosts squared, and hosts are at most [`HOSTS_MAX`].
 
+pub mod fencing;
+pub mod hearing;
+
 use crate::detector::{Decision, Detector, Settings, State};
+use fencing::Fencing;
+use hearing::{Hearing, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most hosts of a ring.
@@ -43,6 +52,17 @@ pub enum Input {
         host: Host,
         /// Its counter.
         progress: u64,
+    },
+    /// Something else of a host came, which it said just now.
+    Heard(Host),
+    /// A host says that it has fenced another, or that it cannot; this host's own word, too.
+    Fenced {
+        /// Who says so.
+        from: Host,
+        /// About whom.
+        about: Host,
+        /// Whether it did.
+        done: bool,
     },
     /// A host says whether it suspects another.
     Opinion {
@@ -69,8 +89,19 @@ pub enum Output {
         /// Whether it is suspected.
         suspects: bool,
     },
-    /// A host failed: fence it, then fail over.
+    /// A host failed.
     Failed(Host),
+    /// It is this host's turn to fence one that failed; what came of it comes back as [`Input::Fenced`].
+    Fence(Host),
+    /// Tell a host whether this one has fenced another.
+    TellFenced {
+        /// Whom.
+        to: Host,
+        /// About whom.
+        about: Host,
+        /// Whether it did.
+        done: bool,
+    },
     /// A host that was declared failed answers again.
     Recovered(Host),
 }
@@ -87,6 +118,19 @@ pub struct Ring {
     watched: BTreeMap<Host, (Detector, u64)>,
     /// Who suspects whom, the suspected first, and when that was last heard, ns.
     suspicions: BTreeMap<(Host, Host), u64>,
+    hearing: Hearing,
+    fencing: Fencing,
+    /// Rules that a test leaves out.
+    #[cfg(test)]
+    without: Without,
+}
+
+/// Rules that a test leaves out, to see that each is needed.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Without {
+    trust: bool,
+    at_once: bool,
 }
 
 impl Ring {
@@ -102,6 +146,10 @@ impl Ring {
             failed: BTreeSet::new(),
             watched: BTreeMap::new(),
             suspicions: BTreeMap::new(),
+            hearing: Hearing::new(settings),
+            fencing: Fencing::new(settings.period_ns),
+            #[cfg(test)]
+            without: Without::default(),
         };
         ring.close();
         ring
@@ -110,6 +158,11 @@ impl Ring {
     /// The hosts that this one takes for failed.
     pub fn failed(&self) -> &BTreeSet<Host> {
         &self.failed
+    }
+
+    /// How this host stands: whether it judges others.
+    pub fn standing(&self) -> Standing {
+        self.hearing.standing()
     }
 
     /// The hosts that this one watches, with their accrual levels.
@@ -138,11 +191,19 @@ impl Ring {
         }
     }
 
+    /// The living hosts that this one should hear: whom it watches, and who watch it.
+    fn circle(&self) -> BTreeSet<Host> {
+        let both = [self.neighbours(self.own, false), self.neighbours(self.own, true)];
+        both.into_iter().flatten().collect()
+    }
+
     /// One step.
     pub fn step(&mut self, now_ns: u64, input: Input, out: &mut Vec<Output>) {
         match input {
             Input::Tick => self.tick(now_ns, out),
+            Input::Heard(host) => self.hears(now_ns, host),
             Input::Answer { host, progress } => {
+                self.hears(now_ns, host);
                 if let Some((_, newest)) = self.watched.get_mut(&host) {
                     *newest = progress.max(1);
                 }
@@ -151,40 +212,106 @@ impl Ring {
             Input::Opinion { from, about, suspects } => {
                 let known = self.hosts.contains(&from) && self.hosts.contains(&about) && from != self.own;
                 if known && from != about {
-                    match suspects {
-                        true => self.suspicions.insert((about, from), now_ns),
-                        false => self.suspicions.remove(&(about, from)),
-                    };
-                    self.judge(about, out);
+                    self.hears(now_ns, from);
+                    if !suspects {
+                        self.suspicions.remove(&(about, from));
+                    } else if self.believes(now_ns, from) {
+                        self.suspicions.insert((about, from), now_ns);
+                    }
+                }
+            }
+            Input::Fenced { from, about, done } => {
+                self.fencing.heard(from, about, done);
+                if from == self.own {
+                    let others = self.hosts.iter().filter(|host| **host != self.own && **host != about);
+                    out.extend(others.map(|to| Output::TellFenced { to: *to, about, done }));
                 }
             }
         }
     }
 
+    fn hears(&mut self, now_ns: u64, host: Host) {
+        if host != self.own && self.hosts.contains(&host) {
+            self.hearing.hears(now_ns, host);
+        }
+    }
+
+    /// Whether a host's suspicion counts. One that this host does not hear otherwise has judged itself by the same rules.
+    fn believes(&self, now_ns: u64, from: Host) -> bool {
+        #[cfg(test)]
+        if self.without.trust {
+            return true;
+        }
+        let is_near = self.circle().contains(&from);
+        self.standing() == Standing::Steady && (!is_near || self.hearing.counts(now_ns, from))
+    }
+
     fn tick(&mut self, now_ns: u64, out: &mut Vec<Output>) {
+        let standing = self.hearing.tick(now_ns, self.circle().into_iter().collect::<Vec<_>>().into_iter());
+        out.extend(self.watched.keys().map(|host| Output::Probe(*host)));
+        if standing != Standing::Steady {
+            return self.forget(now_ns, out);
+        }
         let watched: Vec<Host> = self.watched.keys().copied().collect();
-        for host in watched {
-            out.push(Output::Probe(host));
-            self.look(now_ns, host, out);
+        if self.hears_too_few(now_ns) {
+            // It accuses nobody: behind a cut all that it watches are silent, though not all are suspected at the same time.
+            self.withdraw(out);
+        } else {
+            watched.into_iter().for_each(|host| self.look(now_ns, host, out));
         }
         // Opinions may be lost on the way: what is suspected is told again,
         let own: Vec<Host> =
             self.suspicions.keys().filter(|(_, from)| *from == self.own).map(|(about, _)| *about).collect();
-        for about in own {
-            self.tell(about, true, out);
-        }
+        own.into_iter().for_each(|about| self.tell(about, true, out));
         // and what is not told again is suspected no more.
         let since = now_ns.saturating_sub(self.settings.period_ns.saturating_mul(OPINION_PERIODS));
-        let stale =
-            |(pair, heard): (&(Host, Host), &u64)| (pair.1 != self.own && *heard < since).then_some(*pair);
-        let old: Vec<(Host, Host)> = self.suspicions.iter().filter_map(stale).collect();
-        for (about, from) in old {
-            self.suspicions.remove(&(about, from));
-            self.judge(about, out);
+        self.suspicions.retain(|(_, from), heard| *from == self.own || *heard >= since);
+        self.judge(now_ns, out);
+        let turns = {
+            let Ring { fencing, hosts, failed, own, .. } = self;
+            let living = |host: &&Host| !failed.contains(host);
+            let before = |about: Host| -> Vec<Host> {
+                hosts.range(..about).rev().chain(hosts.range(about..).rev()).filter(living).copied().collect()
+            };
+            fencing.turns(now_ns, *own, before)
+        };
+        out.extend(turns.into_iter().map(Output::Fence));
+    }
+
+    /// Whether more of those that this host watches are silent than may fail at once.
+    fn hears_too_few(&self, now_ns: u64) -> bool {
+        #[cfg(test)]
+        if self.without.at_once {
+            return false;
         }
-        // Who was suspected only by hosts that failed themselves has lost those votes, and nobody speaks of it any more.
-        for about in self.failed.clone() {
-            self.judge(about, out);
+        let living = self.watched.keys().filter(|host| !self.failed.contains(host));
+        living.filter(|host| !self.hearing.is_heard(now_ns, **host)).count() > self.k
+    }
+
+    /// Takes back what this host suspects, but for those that are declared.
+    fn withdraw(&mut self, out: &mut Vec<Output>) {
+        let is_void = |(about, from): &&(Host, Host)| *from == self.own && !self.failed.contains(about);
+        let void: Vec<(Host, Host)> = self.suspicions.keys().filter(is_void).copied().collect();
+        for (about, from) in void {
+            self.suspicions.remove(&(about, from));
+            self.tell(about, false, out);
+            if let Some((detector, _)) = self.watched.get_mut(&about) {
+                *detector = Detector::new(self.settings);
+            }
+        }
+    }
+
+    /// What an unfit host suspected is void, but for those that are declared: they are taken back when they answer. Whom it watches it watches
+    /// anew.
+    fn forget(&mut self, now_ns: u64, out: &mut Vec<Output>) {
+        self.withdraw(out);
+        let failed = &self.failed;
+        self.suspicions.retain(|(about, _), _| failed.contains(about));
+        self.suspicions.values_mut().for_each(|heard| *heard = now_ns);
+        for (host, (detector, _)) in &mut self.watched {
+            if !self.failed.contains(host) {
+                *detector = Detector::new(self.settings);
+            }
         }
     }
 
@@ -199,42 +326,78 @@ impl Ring {
             Decision::Failed => {
                 self.suspicions.insert((host, self.own), now_ns);
                 self.tell(host, true, out);
-                self.judge(host, out);
             }
             Decision::Recovered => {
                 self.suspicions.remove(&(host, self.own));
                 self.tell(host, false, out);
-                self.judge(host, out);
             }
             Decision::Nothing | Decision::Stimulate => {}
         }
     }
 
-    /// Whether enough of a host's watchers suspect it.
-    fn judge(&mut self, about: Host, out: &mut Vec<Output>) {
-        if about == self.own {
-            return;
-        }
-        let answers = self.watched.get(&about).is_some_and(|(detector, _)| detector.state() != State::Failed);
+    fn suspects(&self, from: Host, about: Host) -> bool {
+        self.suspicions.contains_key(&(about, from))
+    }
+
+    /// Whether a host looks failed to those of its watchers that nobody suspects: a majority of all of them is needed to declare it, but
+    /// where a part of the ring is cut off those behind the cut cannot say so.
+    fn looks_failed(&self, about: Host) -> bool {
+        let is_suspected =
+            |host: &Host| self.suspicions.range((*host, 0)..=(*host, Host::MAX)).next().is_some();
         let watchers = self.neighbours(about, true);
-        let votes =
-            watchers.iter().filter(|watcher| self.suspicions.contains_key(&(about, **watcher))).count();
-        let failed = votes * 2 > watchers.len() && !answers;
-        if failed && self.failed.insert(about) {
-            // What a failed host thinks counts no more.
-            self.suspicions.retain(|(_, from), _| *from != about);
-            out.push(Output::Failed(about));
-        } else if !failed && votes == 0 && self.failed.remove(&about) {
-            out.push(Output::Recovered(about));
-        } else {
-            return;
+        let credible: Vec<Host> = watchers.into_iter().filter(|host| !is_suspected(host)).collect();
+        let votes = credible.iter().filter(|watcher| self.suspects(**watcher, about)).count();
+        if credible.is_empty() { is_suspected(&about) } else { votes * 2 > credible.len() }
+    }
+
+    /// Declares who failed, and takes back who did not.
+    fn judge(&mut self, now_ns: u64, out: &mut Vec<Output>) {
+        let back: Vec<Host> = self.failed.iter().filter(|host| self.is_back(**host)).copied().collect();
+        for host in back {
+            self.failed.remove(&host);
+            self.fencing.recovered(host);
+            out.push(Output::Recovered(host));
+            self.close();
         }
-        self.close();
-        // The watchers of others are others now.
         let suspected: BTreeSet<Host> = self.suspicions.keys().map(|(about, _)| *about).collect();
-        for other in suspected {
-            self.judge(other, out);
+        let undeclared: BTreeSet<Host> = suspected.difference(&self.failed).copied().collect();
+        for host in undeclared {
+            let down =
+                self.hosts.iter().filter(|host| !self.failed.contains(host) && self.looks_failed(**host));
+            let may = self.fencing.may_declare(now_ns, self.hosts.len(), self.k, down.count().max(1));
+            #[cfg(test)]
+            let may = may || self.without.at_once;
+            if may && self.has_failed(host) {
+                self.failed.insert(host);
+                self.fencing.declared(now_ns, host);
+                // What a failed host thinks counts no more.
+                self.suspicions.retain(|(_, from), _| *from != host);
+                out.push(Output::Failed(host));
+                // The watchers of others are others now.
+                self.close();
+            }
         }
+    }
+
+    fn answers(&self, about: Host) -> bool {
+        self.watched.get(&about).is_some_and(|(detector, _)| detector.state() != State::Failed)
+    }
+
+    fn votes(&self, about: Host) -> (usize, usize) {
+        let watchers = self.neighbours(about, true);
+        (watchers.iter().filter(|watcher| self.suspects(**watcher, about)).count(), watchers.len())
+    }
+
+    /// Whether enough of a host's watchers suspect it.
+    fn has_failed(&self, about: Host) -> bool {
+        let (votes, watchers) = self.votes(about);
+        about != self.own && votes * 2 > watchers && !self.answers(about)
+    }
+
+    /// Whether none of its watchers suspects it any more. Nobody speaks of a host that was suspected only by hosts that failed themselves.
+    fn is_back(&self, about: Host) -> bool {
+        let answered = |newest: u64| newest > 0 && self.answers(about);
+        self.votes(about).0 == 0 && self.watched.get(&about).is_none_or(|(_, newest)| answered(*newest))
     }
 }
 

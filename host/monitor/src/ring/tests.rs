@@ -1,3 +1,5 @@
+mod simulation;
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -10,9 +12,13 @@ const HOSTS: Host = 7;
 struct Dice(u64);
 
 impl Dice {
-    fn percent(&mut self, of: u64) -> bool {
+    fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % 100 < of
+        (self.0 >> 33) % end.max(1)
+    }
+
+    fn percent(&mut self, of: u64) -> bool {
+        self.below(100) < of
     }
 }
 
@@ -26,6 +32,7 @@ struct World {
     dice: Dice,
     now: u64,
     declared: Vec<(Host, Output)>,
+    fences: Vec<(Host, Host)>,
 }
 
 impl World {
@@ -39,6 +46,7 @@ impl World {
             dice: Dice(seed),
             now: MS,
             declared: Vec::new(),
+            fences: Vec::new(),
         }
     }
 
@@ -67,10 +75,21 @@ impl World {
             self.rings[usize::from(host)].step(self.now, input, &mut out);
             for output in out {
                 match output {
-                    Output::Probe(to) if self.arrives(host, to) && self.arrives(to, host) => {
-                        under_way.push_back((host, Input::Answer { host: to, progress: self.now }));
+                    Output::Probe(to) if self.arrives(host, to) => {
+                        under_way.push_back((to, Input::Heard(host)));
+                        if self.arrives(to, host) {
+                            under_way.push_back((host, Input::Answer { host: to, progress: self.now }));
+                        }
                     }
                     Output::Probe(_) => {}
+                    Output::TellFenced { to, about, done } if self.arrives(host, to) => {
+                        under_way.push_back((to, Input::Fenced { from: host, about, done }));
+                    }
+                    Output::TellFenced { .. } => {}
+                    Output::Fence(about) => {
+                        self.fences.push((host, about));
+                        under_way.push_back((host, Input::Fenced { from: host, about, done: true }));
+                    }
                     Output::Tell { to, about, suspects } if self.arrives(host, to) => {
                         under_way.push_back((to, Input::Opinion { from: host, about, suspects }));
                     }
@@ -93,7 +112,7 @@ fn each_watches_its_next_hosts_and_the_ring_closes() {
         world.rings[usize::from(host)].watched(0).into_iter().map(|(host, _)| host).collect()
     };
     assert_eq!((watched(&world, 0), watched(&world, 6)), (vec![1, 2], vec![0, 1]));
-    world.run(10);
+    world.run(20);
     world.down.insert(1);
     world.run(10);
     // The failed one is still asked, so that it can come back.
@@ -114,21 +133,63 @@ fn each_watches_its_next_hosts_and_the_ring_closes() {
 #[test]
 fn a_failure_is_declared_once_by_each_within_some_periods() {
     let mut world = World::new(2, 0, 1);
-    world.run(10);
+    world.run(20);
     world.down.insert(3);
-    world.run(5);
+    world.run(6);
     let declared: Vec<Host> = world.declared.iter().map(|(host, _)| *host).collect();
     assert_eq!(world.declared.len(), 6, "{:?}", world.declared);
     assert!(world.declared.iter().all(|(_, output)| *output == Output::Failed(3)));
     assert_eq!(declared.iter().collect::<BTreeSet<_>>().len(), 6);
     world.run(200);
     assert_eq!(world.declared.len(), 6);
+    assert_eq!(world.fences, [(2, 3)], "the one before it fences it, once");
+}
+
+#[test]
+fn who_cannot_fence_passes_it_on_and_who_says_nothing_is_not_waited_for_long() {
+    use fencing::Fencing;
+    let before = |_: Host| vec![2, 1, 0];
+    let turns = |fencing: &mut Fencing, now: u64| -> Vec<Host> {
+        (0..3).filter(|own| !fencing.turns(now, *own, before).is_empty()).collect()
+    };
+    // Each has a state of its own; here one stands for all, so a turn is asked of one at a time.
+    let fencing = || {
+        let mut fencing = Fencing::new(PERIOD);
+        fencing.declared(0, 3);
+        fencing
+    };
+    assert_eq!(turns(&mut fencing(), PERIOD), [2]);
+    let mut passed = fencing();
+    passed.heard(2, 3, false);
+    assert_eq!(turns(&mut passed, PERIOD), [1]);
+    let mut done = fencing();
+    done.heard(2, 3, true);
+    assert_eq!(turns(&mut done, u64::MAX), [] as [Host; 0]);
+    let mut late = fencing();
+    assert!(late.turns(100 * PERIOD, 1, before).is_empty(), "it is the other's turn");
+    assert_eq!(late.turns(500 * PERIOD, 1, before), [3]);
+    assert!(late.turns(900 * PERIOD, 1, before).is_empty(), "it is told once");
+}
+
+#[test]
+fn never_more_than_k_at_once_nor_a_majority_is_declared() {
+    use fencing::Fencing;
+    let mut fencing = Fencing::new(PERIOD);
+    assert!(fencing.may_declare(0, 7, 1, 1) && !fencing.may_declare(0, 7, 1, 2));
+    fencing.declared(0, 3);
+    assert!(!fencing.may_declare(PERIOD, 7, 1, 1), "that is at once");
+    assert!(fencing.may_declare(100 * PERIOD, 7, 1, 1));
+    fencing.declared(100 * PERIOD, 4);
+    fencing.declared(200 * PERIOD, 5);
+    assert!(!fencing.may_declare(900 * PERIOD, 7, 1, 1), "four of seven are a majority");
+    fencing.recovered(4);
+    assert!(fencing.may_declare(900 * PERIOD, 7, 1, 1));
 }
 
 #[test]
 fn one_watcher_with_a_broken_link_declares_nobody_and_is_declared() {
     let mut world = World::new(2, 0, 1);
-    world.run(10);
+    world.run(20);
     world.cut.insert(2);
     world.run(20);
     let by_others: BTreeSet<_> =
@@ -184,12 +245,14 @@ proptest! {
     }
 
     #[test]
-    fn any_inputs_are_taken(inputs in prop::collection::vec((0_u8..3, any::<u16>(), any::<u16>(), any::<bool>()), 0..200)) {
+    fn any_inputs_are_taken(inputs in prop::collection::vec((0_u8..5, any::<u16>(), any::<u16>(), any::<bool>()), 0..200)) {
         let settings = Settings { period_ns: 1, periods: 1, watch_ns: 0 };
         let mut ring = Ring::new(3, 0..10, 1, settings);
         for (now, (kind, a, b, suspects)) in inputs.into_iter().enumerate() {
             let input = match kind {
                 0 => Input::Tick,
+                3 => Input::Heard(a % 12),
+                4 => Input::Fenced { from: a % 12, about: b % 12, done: suspects },
                 1 => Input::Answer { host: a % 12, progress: b.into() },
                 _ => Input::Opinion { from: a % 12, about: b % 12, suspects },
             };

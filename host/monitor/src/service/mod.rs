@@ -95,6 +95,7 @@ impl Default for Snapshot {
 /// What the loop is asked to do.
 enum Order {
     Redefine(usize, Vec<u64>),
+    Refit(usize, engine::Fitted),
     Attach(usize, View),
     AttachReader(usize, View),
     AttachForQueries(usize, View),
@@ -251,6 +252,7 @@ impl Monitor {
             returned,
             attached: BTreeMap::new(),
             claims: BTreeMap::new(),
+            fitted: BTreeMap::new(),
         };
         let slow_thread = spawn("monitor-log", move || slow.run(&heard))?;
         Ok(Monitor { shared, threads: vec![loop_thread, slow_thread] })
@@ -343,6 +345,10 @@ fn obey(engine: &mut Engine, order: Order, spent: &SyncSender<Order>) {
             // The memory is freed by the other thread, if there is room in the queue.
             drop(spent.try_send(Order::Redefine(policy, cgroups)));
         }
+        Order::Refit(policy, fitted) => {
+            let old = engine.refit(policy, fitted);
+            drop(spent.try_send(Order::Refit(policy, old)));
+        }
         Order::Attach(policy, view) => engine.attach(policy, view),
         Order::AttachReader(policy, view) => engine.attach_reader(policy, view),
         Order::Claim(policy, process) => engine.claim(policy, process),
@@ -382,6 +388,8 @@ struct Slow {
     attached: BTreeMap<String, (u64, u64)>,
     /// What pid files said last: the process, and when they were written.
     claims: BTreeMap<usize, (u32, SystemTime)>,
+    /// The number of each policy's cgroup, as the loop has it; 0: none.
+    fitted: BTreeMap<usize, u64>,
 }
 
 impl Slow {
@@ -414,6 +422,30 @@ impl Slow {
         view.populate();
         if self.orders.try_send(order(view)).is_ok() {
             self.attached.insert(to.to_string(), which);
+        }
+    }
+
+    /// Opens what a policy has of its cgroup anew, when that is another than before: the loop opens nothing.
+    fn refit(&mut self, at: usize, policy: &Policy) {
+        let Some(folder) = policy.common().cgroup.as_ref().map(|cgroup| levers::folder(cgroup)) else {
+            return;
+        };
+        let now = std::fs::metadata(folder).map_or(0, |status| std::os::unix::fs::MetadataExt::ino(&status));
+        if self.fitted.get(&at) == Some(&now) {
+            return;
+        }
+        match engine::Fitted::open(policy) {
+            Ok(fitted) if fitted.cgroup() == now => {
+                if self.orders.try_send(Order::Refit(at, fitted)).is_ok() {
+                    self.fitted.insert(at, now);
+                }
+            }
+            // It was made anew meanwhile: the next time.
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(policy = policy.common().name, %error, "DEGRADED: the policy cannot act on its cgroup, which was made anew");
+                self.fitted.insert(at, now);
+            }
         }
     }
 
@@ -455,6 +487,11 @@ impl Slow {
             }
         }
         let shared = self.shared.clone();
+        for (at, policy) in
+            shared.policies.iter().enumerate().filter(|(_, policy)| policy.common().cgroup.is_some())
+        {
+            self.refit(at, policy);
+        }
         for (at, policy) in shared.policies.iter().enumerate() {
             if let Policy::Stalled(stalled) = policy
                 && stalled.sensor_box != kernel::BOX
@@ -487,14 +524,20 @@ impl Slow {
     }
 }
 
-/// The process that a file names, and when that was written.
+/// The process that a file names, and when that was written. The file may be a user's, who may name only its own processes, and must not
+/// keep the monitor waiting.
 fn read_pid_file(path: &Path) -> Option<(u32, SystemTime)> {
+    use rustix::fs::{Mode, OFlags};
+    use std::os::unix::fs::MetadataExt;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let status = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
     let mut text = String::new();
-    let mut file = std::fs::File::open(path).ok()?;
-    let written = file.metadata().ok()?.modified().ok()?;
-    std::io::Read::by_ref(&mut file).take(PID_FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
-    let process = text.split_whitespace().next()?.parse().ok().filter(|process| *process > 1)?;
-    Some((process, written))
+    file.take(PID_FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+    let process: u32 = text.split_whitespace().next()?.parse().ok().filter(|process| *process > 1)?;
+    let is_theirs = |user: u32| status.uid() == 0 || user == status.uid();
+    is_theirs(std::fs::metadata(format!("/proc/{process}")).ok()?.uid()).then_some(())?;
+    Some((process, status.modified().ok()?))
 }
 
 /// The commands that start services again, of policies that act.

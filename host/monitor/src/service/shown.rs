@@ -36,7 +36,12 @@ impl Shared {
     fn host_rows(&self) -> Vec<HostRow> {
         let view = lock(&self.remote).as_ref().map_or(Vec::new(), Remote::view);
         view.into_iter()
-            .map(|host| HostRow { name: host.name, failed: host.failed, level: host.level })
+            .map(|host| HostRow {
+                name: host.name,
+                failed: host.failed,
+                level: host.level,
+                alone: host.alone,
+            })
             .collect()
     }
 

@@ -11,6 +11,7 @@ use super::forward::plain::ADDRESSES_BYTES;
 use super::sys::{self, Poller};
 use super::{EXTERNAL, PORTS_MAX};
 use crate::flow::PortIndex;
+use crate::ports::vhost::calls::Batch;
 use crate::ports::vhost::guest::{Guest, Refused};
 use crate::ports::xdp::{self, Socket as Xdp};
 use std::cell::{RefCell, RefMut};
@@ -62,6 +63,8 @@ pub struct Ports {
     hot: Vec<usize>,
     /// Guests and AF_XDP sockets that have something which is not shown yet; each is in it once.
     dirty: RefCell<Vec<usize>>,
+    /// Interrupts of guests, while they are gathered.
+    calls: Batch,
 }
 
 impl Default for Ports {
@@ -71,6 +74,7 @@ impl Default for Ports {
             single: None,
             hot: Vec::new(),
             dirty: RefCell::default(),
+            calls: Batch::default(),
         }
     }
 }
@@ -198,11 +202,10 @@ impl Ports {
         }
         // What guests want is read after they can see what they get.
         fence(Ordering::SeqCst);
-        let mut interrupts = 0;
         for number in &dirty {
             let Some(guest) = guest_of(&self.ports, *number) else { continue };
             let mut guest = guest.borrow_mut();
-            interrupts += guest.interrupt();
+            guest.interrupt(&mut self.calls);
             guest.prepare();
             let ails = guest.is_lost() || guest.has_broken();
             drop(guest);
@@ -211,7 +214,8 @@ impl Ports {
                 self.heat(*number);
             }
         }
-        counters.event(EngineEvent::GuestInterrupts).add(interrupts);
+        // No guest is taken out before: all their descriptors are open still.
+        counters.event(EngineEvent::GuestInterrupts).add(self.calls.give());
         dirty.clear();
         *self.dirty.get_mut() = dirty;
     }

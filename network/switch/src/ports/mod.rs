@@ -8,11 +8,12 @@
 //! A veth pair is the agent's too, and outlives the switch; the switch has the frames of its host's end.
 //!
 //! - [`tap`]: opening and setting of a TAP. [`veth`], [`packet`], [`xdp`]: a veth pair and the two ways to have its frames.
-//!   [`netlink`]: link and route settings. [`attach`]: the thread that enters namespaces and tries again until a device is there.
+//!   [`netlink`]: link and route settings. [`seldom`]: what others can cause as often as they like. [`attach`]: the thread that enters namespaces and tries again until a device is there.
 
 pub mod attach;
 pub mod netlink;
 pub mod packet;
+pub mod seldom;
 pub mod tap;
 pub mod veth;
 pub mod vhost;

@@ -10,6 +10,7 @@ use crate::flow::{PortEffect, PortIndex};
 use crate::handover::message::CarriedTap;
 use crate::handover::store::Words;
 use crate::ports::attach::{Attached, Attacher, Opened, Target};
+use crate::ports::seldom::Seldom;
 use crate::ports::vhost::session::{Session, Tell, Told};
 use crate::ports::vhost::{Socket, guest::Guest};
 use crate::ports::{PortError, netlink, packet, tap, veth, xdp};
@@ -18,10 +19,15 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 use weir_model::local::{FromSwitch, PortName, PortStatus};
 use weir_model::resource::AttachmentKind;
 use weir_model::{Entry, Key, Label, Update, Version};
 use weir_trust::gate::Gate;
+
+/// Starts of one virtual machine's queues that are logged in each [`STARTS_SPAN`].
+const STARTS_TOLD: u32 = 4;
+const STARTS_SPAN: Duration = Duration::from_secs(60);
 
 /// What a port's frames come from and go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +101,8 @@ struct PortState {
     handed: bool,
     /// The handling of its frames failed again: it carries no traffic until it is set anew.
     quarantined: bool,
+    /// Starts of a virtual machine's queues that are logged: it may start them as often as it likes.
+    starts: Seldom,
 }
 
 /// All ports.
@@ -350,6 +358,7 @@ impl<M: Mind> Slow<M> {
             lost_before,
             handed: false,
             quarantined: false,
+            starts: Seldom::new(STARTS_TOLD, STARTS_SPAN),
         };
         let has_device = state.device.is_some();
         self.ports.states.insert(port, state);
@@ -440,7 +449,11 @@ impl<M: Mind> Slow<M> {
     }
 
     fn give_guest(&mut self, port: PortIndex, guest: Guest) {
-        tracing::info!(port, pairs = guest.pairs(), "a virtual machine's queues run");
+        if let Some(state) = self.ports.states.get_mut(&port)
+            && let Some(untold) = state.starts.again(Instant::now())
+        {
+            tracing::info!(port, pairs = guest.pairs(), untold, "a virtual machine's queues run");
+        }
         self.give(port, Device::Guest(Box::new(RefCell::new(guest))));
     }
 

@@ -30,6 +30,8 @@ use weir_monitor::webhook;
 const WEBHOOK_QUEUE_MAX: usize = 256;
 /// Most entries that wait to be told to the controllers.
 const RELAY_QUEUE_MAX: usize = 256;
+/// Queries in a folder of policies.
+const QUERIES_FILE: &str = "queries.txt";
 /// How long one try takes at most.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often an entry is tried.
@@ -41,7 +43,7 @@ pub(super) struct Serve {
     /// File or folder of policies, or 'builtin', which only reports; without it nothing is judged, only shown
     #[arg(long, value_name = "PATH")]
     policy: Option<PathBuf>,
-    /// File of queries
+    /// File of queries; without it 'queries.txt' in the folder of policies, if there is one
     #[arg(long, value_name = "FILE")]
     query: Option<PathBuf>,
     /// Time between two looks, ms
@@ -147,8 +149,31 @@ impl Serve {
             .enable_all()
             .build()
             .map_err(Failure::io("starting the status service"))?;
-        runtime.block_on(serve_status(monitor, self.status, self.where_possible))?;
-        Ok(ExitCode::SUCCESS)
+        let is_sound = || match self.files() {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::error!(%error, "SIGHUP: the monitor goes on with what it had");
+                false
+            }
+        };
+        match runtime.block_on(serve_status(monitor, self.status, self.where_possible, is_sound))? {
+            Ending::Stop => Ok(ExitCode::SUCCESS),
+            Ending::Anew => Err(begin_anew()),
+        }
+    }
+
+    /// Policies and queries as the files are now.
+    fn files(&self) -> Result<(Vec<Policy>, Vec<weir_monitor::query::Query>), Failure> {
+        let policies = match self.policy.as_deref() {
+            None => Ok(Vec::new()),
+            Some(path) if path == Path::new("builtin") => weir_monitor::policy::builtin(),
+            Some(path) => weir_monitor::policy::load(path).and_then(or_builtin),
+        };
+        let beside =
+            self.policy.as_ref().map(|folder| folder.join(QUERIES_FILE)).filter(|file| file.is_file());
+        let queries = self.query.as_ref().or(beside.as_ref());
+        let queries = queries.map_or(Ok(Vec::new()), |path| weir_monitor::query::load(path));
+        Ok((policies.map_err(failure)?, queries.map_err(failure)?))
     }
 
     /// Who is told of entries: whoever of the webhook and the controllers is wanted.
@@ -176,18 +201,12 @@ impl Serve {
             }
             _ => settings,
         };
-        let policies = match self.policy.as_deref() {
-            None => Ok(Vec::new()),
-            Some(path) if path == Path::new("builtin") => weir_monitor::policy::builtin(),
-            Some(path) => weir_monitor::policy::load(path).and_then(or_builtin),
-        };
-        let mut policies = policies.map_err(failure)?;
+        let (mut policies, queries) = self.files()?;
         self.watch_switch(&mut policies);
-        let load = |path: &PathBuf| weir_monitor::query::load(path);
         let config = Config {
             ring: self.ring.as_deref().map(RingFile::load).transpose().map_err(failure)?,
             policies,
-            queries: self.query.as_ref().map_or(Ok(Vec::new()), load).map_err(failure)?,
+            queries,
             settings,
             audit: self.audit.clone(),
             sensors: weir_sensor::Directory::new(&self.sensors),
@@ -220,12 +239,29 @@ fn or_builtin(found: Vec<Policy>) -> weir_monitor::Result<Vec<Policy>> {
     Ok(found)
 }
 
-/// Serves until SIGTERM or ctrl-c.
+/// How a monitor ends.
+enum Ending {
+    Stop,
+    /// As a process of the same number that reads its files anew.
+    Anew,
+}
+
+/// Begins anew, as it was started; returns why that was not done.
+fn begin_anew() -> Failure {
+    use std::os::unix::process::CommandExt;
+    let mut words = std::env::args_os();
+    let program = words.next().unwrap_or_else(|| "weir".into());
+    let error = std::process::Command::new(&program).args(words).exec();
+    Failure::io(format!("starting {} anew", program.display()))(error)
+}
+
+/// Serves until SIGTERM or ctrl-c, or until SIGHUP finds files that are sound.
 async fn serve_status(
     monitor: Arc<Monitor>,
     address: SocketAddr,
     where_possible: bool,
-) -> Result<(), Failure> {
+    is_sound: impl Fn() -> bool,
+) -> Result<Ending, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let failed = |what: &str| Failure::io(what.to_string());
     let listener = match tokio::net::TcpListener::bind(address).await {
@@ -248,20 +284,22 @@ async fn serve_status(
         )
         .with_state(monitor);
     let mut terminate = signal(SignalKind::terminate()).map_err(failed("waiting for SIGTERM"))?;
-    let stop = async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed("waiting for SIGHUP"))?;
+    let ends = async {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return Ending::Stop,
+                _ = tokio::signal::ctrl_c() => return Ending::Stop,
+                _ = hangup.recv() => if is_sound() { return Ending::Anew },
+            }
         }
     };
-    match listener {
-        Some(listener) => axum::serve(Plain::new(listener), routes)
-            .with_graceful_shutdown(stop)
-            .await
-            .map_err(failed("serving the status")),
-        None => {
-            stop.await;
-            Ok(())
+    let Some(listener) = listener else { return Ok(ends.await) };
+    // Who asks meanwhile is not answered: an end waits for nobody.
+    tokio::select! {
+        ending = ends => Ok(ending),
+        served = axum::serve(Plain::new(listener), routes).into_future() => {
+            served.map(|()| Ending::Stop).map_err(failed("serving the status"))
         }
     }
 }

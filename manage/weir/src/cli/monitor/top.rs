@@ -101,8 +101,12 @@ fn suspicion(level: Option<f64>) -> String {
 fn hosts(status: &Status) -> comfy_table::Table {
     let mut shown = table(&["host", "state", "suspicion"]);
     for row in &status.hosts {
-        let state = if row.failed { "FAILED" } else { "alive" }.to_string();
-        shown.add_row([row.name.clone(), state, suspicion(row.level)]);
+        let state = match (row.failed, row.alone) {
+            (true, _) => "FAILED",
+            (false, true) => "ALONE",
+            (false, false) => "alive",
+        };
+        shown.add_row([row.name.clone(), state.to_string(), suspicion(row.level)]);
     }
     shown
 }

@@ -2,6 +2,7 @@
 
 use super::guest::{Guest, Pair};
 use super::memory::{Lent, Memory};
+use super::offered::Event;
 use super::ring::{Addresses, DESCRIPTOR_BYTES, Queue};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -217,7 +218,7 @@ impl Driver {
             transmit_kick: event(),
         });
         let pairs = pairs.collect();
-        Guest::new(memory, pairs, features, None)
+        Guest::new(memory, pairs, features, None).unwrap()
     }
 }
 
@@ -244,9 +245,9 @@ pub fn take(guest: &mut Guest, pair: usize, room: &mut [u8]) -> Taken {
     if bytes > header_bytes { Taken::Frame(bytes) } else { Taken::Nonsense }
 }
 
-pub fn event() -> Arc<OwnedFd> {
+pub fn event() -> Event {
     use rustix::event::{EventfdFlags, eventfd};
-    Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap())
+    Event::offered(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()).unwrap()
 }
 
 /// What an event has counted since the last time.

@@ -8,14 +8,17 @@
 //!
 //! What the guest did not negotiate it does not get: then checksums are completed and super-frames cut here.
 
+use super::calls::{Batch, Calls};
 use super::copy::{NUMBER_OF_BUFFERS, Source, copy_out, copy_short, write_header};
 use super::feature;
 use super::memory::Memory;
+use super::offered::Event;
 use super::ring::{Ahead, Nonsense, Queue};
 use crate::engine::forward::Checked;
 use crate::engine::forward::plain::ADDRESSES_BYTES;
 use crate::engine::sys;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::Sender;
@@ -57,13 +60,13 @@ pub struct Pair {
     /// To the guest.
     pub receive: Queue,
     /// Interrupts the guest for it.
-    pub receive_call: Option<Arc<OwnedFd>>,
+    pub receive_call: Option<Event>,
     /// From the guest.
     pub transmit: Queue,
     /// Interrupts the guest for it.
-    pub transmit_call: Option<Arc<OwnedFd>>,
+    pub transmit_call: Option<Event>,
     /// The guest's kicks for it.
-    pub transmit_kick: Arc<OwnedFd>,
+    pub transmit_kick: Event,
 }
 
 /// See the module.
@@ -71,6 +74,7 @@ pub struct Pair {
 pub struct Guest {
     memory: Arc<Memory>,
     pairs: Vec<Pair>,
+    calls: &'static Calls,
     features: u64,
     header_bytes: usize,
     /// For frames that must be changed for this guest.
@@ -95,12 +99,22 @@ impl Drop for Guest {
 
 impl Guest {
     /// Of queues that lie in `memory`; `held` is dropped with it.
-    pub fn new(memory: Arc<Memory>, pairs: Vec<Pair>, features: u64, held: Option<Sender<()>>) -> Guest {
+    ///
+    /// # Errors
+    /// The kernel has no way to interrupt it ([`Calls::shared`]).
+    pub fn new(
+        memory: Arc<Memory>,
+        pairs: Vec<Pair>,
+        features: u64,
+        held: Option<Sender<()>>,
+    ) -> io::Result<Guest> {
+        let calls = Calls::shared()?;
         let is_long = features & (feature::VERSION_1 | feature::MRG_RXBUF) != 0;
         let header_bytes = if is_long { MERGEABLE_HEADER_BYTES } else { HEADER_BYTES };
         let mut guest = Guest {
             memory,
             pairs,
+            calls,
             features,
             header_bytes,
             scratch: Vec::new(),
@@ -114,7 +128,7 @@ impl Guest {
             // What it gets is filled in when there is something: it need not say that there is room.
             pair.receive.ask_for_kicks(false);
         }
-        guest
+        Ok(guest)
     }
 
     /// Number of pairs of queues.
@@ -420,7 +434,9 @@ impl Guest {
             return 0;
         }
         fence(Ordering::SeqCst);
-        self.interrupt()
+        let mut batch = Batch::default();
+        self.interrupt(&mut batch);
+        batch.give()
     }
 
     /// The first half of [`Guest::publish`]: returns whether there was anything to show. Then the second follows, behind a full fence.
@@ -438,16 +454,18 @@ impl Guest {
         }
     }
 
-    /// The second half: interrupts the guest for what was shown, where it wants that. Returns how often.
+    /// The second half: adds the interrupts for what was shown, where the guest wants them, to those that are given together.
     #[inline]
-    pub fn interrupt(&mut self) -> u64 {
-        let ask = |queue: &mut Queue, call: &Option<Arc<OwnedFd>>| {
-            u64::from(queue.wants_interrupt() && interrupt(call.as_ref()))
+    pub fn interrupt(&mut self, batch: &mut Batch) {
+        let mut ask = |queue: &mut Queue, call: &Option<Event>| {
+            if let (true, Some(call)) = (queue.wants_interrupt(), call) {
+                batch.add(self.calls, call);
+            }
         };
-        let both = |pair: &mut Pair| {
-            ask(&mut pair.receive, &pair.receive_call) + ask(&mut pair.transmit, &pair.transmit_call)
-        };
-        self.pairs.iter_mut().map(both).sum()
+        for pair in &mut self.pairs {
+            ask(&mut pair.receive, &pair.receive_call);
+            ask(&mut pair.transmit, &pair.transmit_call);
+        }
     }
 }
 
@@ -460,10 +478,4 @@ fn spoil(queue: &mut Queue, chains: u16) -> Refused {
     }
     queue.advance(chains);
     Refused::Nonsense
-}
-
-/// Interrupts the guest, if it has a way for it.
-fn interrupt(call: Option<&Arc<OwnedFd>>) -> bool {
-    // It fails only when interrupts are pending that nobody took.
-    call.is_some_and(|call| sys::write(call.as_fd(), &1_u64.to_ne_bytes()).is_ok())
 }

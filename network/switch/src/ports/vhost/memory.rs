@@ -1,20 +1,19 @@
 //! A guest's memory as it was lent: files, mapped here.
 //!
-//! Only files in memory are taken (`memfd`, hugetlbfs, tmpfs): a page of another file system may keep whoever touches it waiting for
-//! as long as its owner likes.
+//! Which files are taken says [`super::offered`], how much of them [`super::bounds`].
 //!
 //! Invariant: no reference to this memory is ever made, because the guest changes it at any time. It is read and written by
 //! raw copies and single atomic loads and stores, inside of what [`Memory::at`] allows.
 
+use super::bounds::{Budget, Share, apart, mapped};
 use super::guard::Guarded;
+use super::offered::{MemoryFile, wrong};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Most regions of one guest: what a message of the protocol holds.
 pub const REGIONS_MAX: usize = 32;
-
-const TMPFS: libc::c_long = 0x0102_1994;
-const HUGETLBFS: libc::c_long = 0x9584_58f6;
 
 /// A region as the virtual machine monitor describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +54,8 @@ struct Region {
     window: Window,
     /// As it was lent, and the file: for a process that takes over.
     lent: Lent,
-    file: OwnedFd,
-    /// The mapping, which begins with the file.
+    file: MemoryFile,
+    /// The mapping, of whole pages.
     mapping: usize,
     mapped: usize,
     guarded: Option<Guarded>,
@@ -80,10 +79,10 @@ pub struct Memory {
     largest: Window,
     /// All of them, that one in front.
     regions: Vec<Region>,
-}
-
-fn wrong(text: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, text)
+    /// Its part of what all ports may lend; given back when the regions are unmapped.
+    _share: Share,
+    /// Bytes of the files that were there when they were lent.
+    filled_first: u64,
 }
 
 impl Memory {
@@ -98,10 +97,21 @@ impl Memory {
                 lent.len()
             )));
         }
-        let mut regions =
-            lent.into_iter().map(|(lent, file)| map(lent, file)).collect::<io::Result<Vec<_>>>()?;
+        let files = lent.into_iter().map(|(lent, file)| Ok((lent, MemoryFile::offered(file)?)));
+        let files = files.collect::<io::Result<Vec<_>>>()?;
+        let places = files.iter().map(|(lent, file)| mapped(lent, file.page_bytes, file.length));
+        let places = places.collect::<io::Result<Vec<_>>>()?;
+        apart(&files.iter().map(|(lent, _)| *lent).collect::<Vec<_>>())?;
+        // Before anything is mapped, so that nobody takes more even for a moment.
+        let share = Budget::process().take(places.iter().map(|(_, bytes)| bytes).sum())?;
+        let mut regions = files
+            .into_iter()
+            .zip(places)
+            .map(|((lent, file), place)| map(lent, file, place))
+            .collect::<io::Result<Vec<_>>>()?;
         regions.sort_by_key(|region| std::cmp::Reverse(region.window.length));
-        Ok(Memory { largest: regions[0].window, regions })
+        let filled_first = filled(&regions);
+        Ok(Memory { largest: regions[0].window, regions, _share: share, filled_first })
     }
 
     /// The regions as they were lent, with descriptors of their own.
@@ -109,7 +119,18 @@ impl Memory {
     /// # Errors
     /// When there are no more descriptors.
     pub fn lent(&self) -> io::Result<Vec<(Lent, OwnedFd)>> {
-        self.regions.iter().map(|region| Ok((region.lent, region.file.try_clone()?))).collect()
+        self.regions.iter().map(|region| Ok((region.lent, region.file.file.try_clone()?))).collect()
+    }
+
+    /// Addresses of this process that it takes, bytes.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.regions.iter().map(|region| region.mapped as u64).sum()
+    }
+
+    /// Bytes by which its files have grown since they were lent. Whoever touched those pages first is charged for them: the virtual machine,
+    /// or this process.
+    pub fn grown_bytes(&self) -> u64 {
+        filled(&self.regions).saturating_sub(self.filled_first)
     }
 
     /// Whether memory was taken away that is lent.
@@ -149,27 +170,16 @@ impl Memory {
     }
 }
 
-fn map(lent: Lent, file: OwnedFd) -> io::Result<Region> {
-    let status = rustix::fs::fstatfs(file.as_fd())?;
-    if !matches!(status.f_type as libc::c_long, TMPFS | HUGETLBFS) {
-        return Err(wrong(
-            "the lent memory is no memory file: use a memfd, or a file on tmpfs or hugetlbfs, and share it"
-                .into(),
-        ));
-    }
-    let whole = lent.offset.checked_add(lent.length).filter(|end| *end <= isize::MAX as u64 / 2);
-    let ends = [lent.guest, lent.user].map(|start| start.checked_add(lent.length));
-    let (Some(whole), [Some(_), Some(_)], true) = (whole, ends, lent.length > 0) else {
-        return Err(wrong(format!("a region of lent memory has no proper bounds: {lent:?}")));
-    };
-    let file_bytes = rustix::fs::fstat(file.as_fd())?.st_size as u64;
-    if whole > file_bytes {
-        return Err(wrong(format!("{whole} bytes of a memory file are lent that has {file_bytes}")));
-    }
-    // Of huge pages the length is a multiple; of small ones too.
-    let page = (status.f_bsize as u64).max(4096);
-    let mapped =
-        usize::try_from(whole.next_multiple_of(page)).map_err(|_| wrong("too much memory".into()))?;
+/// Bytes of the regions' files that are there, each file once.
+fn filled(regions: &[Region]) -> u64 {
+    let files: BTreeMap<_, _> = regions.iter().filter_map(|region| region.file.filled()).collect();
+    files.values().sum()
+}
+
+fn map(lent: Lent, file: MemoryFile, (start, bytes): (u64, u64)) -> io::Result<Region> {
+    let too_much = |_| wrong(format!("a region of lent memory is too large: {lent:?}"));
+    let mapped = usize::try_from(bytes).map_err(too_much)?;
+    let start = libc::off_t::try_from(start).map_err(too_much)?;
     // SAFETY: a new mapping of a live descriptor; nothing else is touched.
     #[allow(unsafe_code)]
     let mapping = unsafe {
@@ -178,8 +188,8 @@ fn map(lent: Lent, file: OwnedFd) -> io::Result<Region> {
             mapped,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED | libc::MAP_NORESERVE,
-            file.as_raw_fd(),
-            0,
+            file.file.as_raw_fd(),
+            start,
         );
         if mapping == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -188,8 +198,9 @@ fn map(lent: Lent, file: OwnedFd) -> io::Result<Region> {
         libc::madvise(mapping, mapped, libc::MADV_DONTDUMP);
         mapping as usize
     };
+    let into = lent.offset % file.page_bytes;
     let mut region = Region {
-        window: Window { guest: lent.guest, length: lent.length, host: mapping + lent.offset as usize },
+        window: Window { guest: lent.guest, length: lent.length, host: mapping + into as usize },
         lent,
         file,
         mapping,

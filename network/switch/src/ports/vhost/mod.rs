@@ -1,6 +1,8 @@
 //! Ports of virtual machines: vhost-user, the protocol by which a virtual machine monitor (QEMU), or a program that acts
 //! as one (DPDK's virtio-user), lends a switch its guest's memory and the queues of its virtio network device (rows A19, A29).
 //!
+//! - [`offered`]: what a monitor offers, checked: its descriptors and numbers come in there and nowhere else. [`bounds`]: how much memory
+//!   may be lent. [`calls`]: interrupts, in a way that never waits.
 //! - [`memory`]: the guest's memory, mapped here. [`guard`]: what happens when it is taken away under our feet.
 //! - [`ring`]: one queue (virtio 1.2 §2.7, split). [`guest`]: the queues of a port as the engine reads and writes them, with the copies
 //!   of `copy`.
@@ -13,16 +15,19 @@
 //!
 //! What is not believed (row A29): all that a guest writes. Every address is checked against the memory that was lent,
 //! every chain of descriptors has a limit, a frame is copied into the engine's own memory once and never looked at again
-//! in the guest's, and memory that is truncated costs the port and nobody else. The virtual machine monitor is
-//! believed in one thing: its event descriptors are checked to be such and set not to block, but it could undo the latter.
+//! in the guest's, and memory that is truncated costs the port and nobody else. Nor is the virtual machine monitor: what it shares it goes
+//! on having, so the engine neither reads nor writes its descriptors, and never believes their flags.
 //!
 //! Not there: packed queues, a log of written pages (so no live migration), reconnection with requests in flight that
 //! complete out of order (there are none).
 
+pub mod bounds;
+pub mod calls;
 mod copy;
 pub mod guard;
 pub mod guest;
 pub mod memory;
+pub mod offered;
 pub mod ring;
 pub mod session;
 

@@ -19,6 +19,7 @@ pub use moved::{Moved, MovedQueue};
 use super::Socket;
 use super::guest::Guest;
 use crate::engine::sys::Wakeup;
+use crate::ports::seldom::Seldom;
 use device::Device;
 use early::Enable;
 use listener::{Listener, meet};
@@ -28,7 +29,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 /// First wait before the socket is tried again; it doubles.
@@ -37,6 +38,14 @@ const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 /// A session looks so often whether it is over, while nothing is said.
 const MESSAGE_WAIT: Duration = Duration::from_secs(1);
+
+/// What a monitor says that is refused, and starts and stops of its queues, cost the slow path and the log something: so many in each
+/// [`PACE_SPAN`] are carried out at once, and each further one keeps its own monitor waiting for [`RETRY_FIRST`].
+const PACED: u32 = 64;
+const PACE_SPAN: Duration = Duration::from_secs(10);
+/// Refusals that are logged in each [`TOLD_SPAN`].
+const TOLD: u32 = 4;
+const TOLD_SPAN: Duration = Duration::from_secs(60);
 
 /// What a session tells.
 #[derive(Debug)]
@@ -145,6 +154,7 @@ fn run(
     mut speaker: Option<Speaker>,
 ) {
     let mut wait = RETRY_FIRST;
+    let mut seldom = Seldoms { pace: Seldom::new(PACED, PACE_SPAN), told: Seldom::new(TOLD, TOLD_SPAN) };
     while !stop.is_ended() {
         let spoke = match speaker.take() {
             Some(speaker) => Ok(Some(speaker)),
@@ -171,7 +181,7 @@ fn run(
             Ok(Some(speaker)) => {
                 wait = RETRY_FIRST;
                 let path = socket.path.display();
-                let reason = speaker.speak(socket, stop, tell, listener.as_ref());
+                let reason = speaker.speak(socket, stop, tell, listener.as_ref(), &mut seldom);
                 if stop.left.load(Relaxed) {
                     break;
                 }
@@ -191,6 +201,12 @@ fn run(
     }
 }
 
+/// What a port's monitors may cause so often, over all their connections.
+struct Seldoms {
+    pace: Seldom,
+    told: Seldom,
+}
+
 /// A connection with a monitor.
 struct Speaker {
     handler: BackendReqHandler<Mutex<Device>>,
@@ -208,13 +224,31 @@ impl Speaker {
     }
 
     /// Speaks with the monitor until the connection ends; returns why it did.
-    fn speak(mut self, socket: &Socket, stop: &Stop, tell: &Tell, listener: Option<&Listener>) -> String {
+    fn speak(
+        mut self,
+        socket: &Socket,
+        stop: &Stop,
+        tell: &Tell,
+        listener: Option<&Listener>,
+        seldom: &mut Seldoms,
+    ) -> String {
         // The stream is known to whoever ends this before the flag is looked at: no end is missed.
         let reason = loop {
             if stop.is_ended() {
                 break "the port is gone".to_string();
             }
             if !stop.wait(Some(self.watched.as_fd()), MESSAGE_WAIT) {
+                let grown = self.device.lock().unwrap_or_else(PoisonError::into_inner).grown();
+                if let (Some(bytes), Some(untold)) =
+                    (grown, grown.and_then(|_| seldom.told.again(Instant::now())))
+                {
+                    let (path, mib) = (socket.path.display(), bytes >> 20);
+                    tracing::warn!(
+                        socket = %path, mib, untold,
+                        "a virtual machine's memory has grown since it was lent: what the switch touched first of it is charged to the switch; \
+                         have it made beforehand (prealloc=on)"
+                    );
+                }
                 stop.hold(|| self.moved(listener));
                 continue;
             }
@@ -226,13 +260,21 @@ impl Speaker {
             }
             match handled {
                 Ok(()) => {
-                    device.settle();
+                    let mut costs = device.settle();
                     // A refusal that the monitor was told by a reply; it may go on, and whoever runs it should know why not.
                     if let Some(problem) = device.problem.take() {
-                        tracing::warn!(socket = %socket.path.display(), problem, "a virtual machine was refused something");
+                        costs = true;
+                        if let Some(untold) = seldom.told.again(Instant::now()) {
+                            let path = socket.path.display();
+                            tracing::warn!(socket = %path, problem, untold, "a virtual machine was refused something");
+                        }
                         if device.running.is_none() {
                             tell(Told::Waits(problem));
                         }
+                    }
+                    drop(device);
+                    if costs && seldom.pace.again(Instant::now()).is_none() {
+                        stop.wait(None, RETRY_FIRST);
                     }
                 }
                 Err(Error::Disconnected) => break "it has gone".to_string(),

@@ -1,3 +1,5 @@
+mod beside;
+mod bounded;
 mod hostile;
 mod meeting;
 

@@ -3,11 +3,11 @@
 use super::{Tell, Told};
 use crate::ports::vhost::guest::{Guest, Pair};
 use crate::ports::vhost::memory::{Lent, Memory};
+use crate::ports::vhost::offered::{self, Event};
 use crate::ports::vhost::ring::{Addresses, Queue};
 use crate::ports::vhost::{Socket, feature};
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -22,13 +22,16 @@ use vhost::vhost_user::{Error, GpuBackend, Result as Reply, VhostUserBackendReqH
 /// guest's memory stays mapped for it.
 const LET_GO_BOUND: Duration = Duration::from_secs(10);
 
+/// Growth of lent memory that is told, bytes.
+const GROWN_TOLD: u64 = 256 << 20;
+
 /// Settings of one queue.
 #[derive(Debug, Default)]
 pub(super) struct Setting {
     pub(super) size: u16,
     pub(super) addresses: Option<Addresses>,
-    pub(super) kick: Option<Arc<OwnedFd>>,
-    pub(super) call: Option<Arc<OwnedFd>>,
+    pub(super) kick: Option<Event>,
+    pub(super) call: Option<Event>,
     pub(super) enabled: bool,
 }
 
@@ -46,6 +49,8 @@ pub(super) struct Device {
     pub(super) settled: bool,
     /// Why the last message was refused.
     pub(super) problem: Option<String>,
+    /// By how many bytes the memory had grown when that was told.
+    grown_told: u64,
 }
 
 impl Device {
@@ -61,6 +66,7 @@ impl Device {
             running: None,
             settled: true,
             problem: None,
+            grown_told: 0,
         }
     }
 
@@ -71,6 +77,13 @@ impl Device {
     fn refuse<T>(&mut self, problem: impl Into<String>) -> Reply<T> {
         self.problem = Some(problem.into());
         Err(Error::InvalidParam)
+    }
+
+    /// Bytes by which the lent memory has grown, each time that it is [`GROWN_TOLD`] more.
+    pub(super) fn grown(&mut self) -> Option<u64> {
+        let grown = self.memory.as_ref().map_or(0, |memory| memory.grown_bytes());
+        let is_more = grown >= self.grown_told + GROWN_TOLD;
+        is_more.then(|| std::mem::replace(&mut self.grown_told, grown)).map(|_| grown)
     }
 
     /// Takes the queues back from the engine, and waits until it has let go of them.
@@ -90,38 +103,43 @@ impl Device {
             self.withdraw();
         }
         self.settled = false;
-        let count = self.settings.len();
-        if index as usize >= count {
-            return self.refuse(format!("there are {count} queues, and {index} is not one of them"));
+        match offered::queue_index(index, self.settings.len()) {
+            Ok(index) => Ok(&mut self.settings[index]),
+            Err(problem) => self.refuse(problem),
         }
-        Ok(&mut self.settings[index as usize])
     }
 
-    /// Gives the engine what can run, if that is more than what runs.
-    pub(super) fn settle(&mut self) {
+    /// Gives the engine what can run, if that is more than what runs. Returns whether that was anything.
+    pub(super) fn settle(&mut self) -> bool {
         if std::mem::replace(&mut self.settled, true) {
-            return;
+            return false;
         }
-        let Some(memory) = self.memory.clone() else { return };
+        let Some(memory) = self.memory.clone() else { return false };
         let ready: Vec<usize> = (0..usize::from(self.pairs)).filter(|pair| self.is_ready(*pair)).collect();
         let runs = self.running.as_ref().map(|(pairs, _)| pairs.clone()).unwrap_or_default();
         if ready == runs {
-            return;
+            return false;
         }
         self.withdraw();
         self.settled = true;
         if ready.is_empty() {
-            return;
+            return true;
         }
         match ready.iter().map(|pair| self.pair(*pair, &memory)).collect::<Result<Vec<_>, String>>() {
             Ok(pairs) => {
                 let (held, let_go) = channel();
                 self.running = Some((ready, let_go));
-                let guest = Guest::new(memory, pairs, self.features, Some(held));
-                (self.tell)(Told::Runs(Box::new(guest)));
+                match Guest::new(memory, pairs, self.features, Some(held)) {
+                    Ok(guest) => (self.tell)(Told::Runs(Box::new(guest))),
+                    Err(error) => {
+                        self.running = None;
+                        (self.tell)(Told::Waits(error.to_string()));
+                    }
+                }
             }
             Err(problem) => (self.tell)(Told::Waits(problem)),
         }
+        true
     }
 
     fn is_ready(&self, pair: usize) -> bool {
@@ -157,25 +175,9 @@ impl Device {
         self.settings = (0..2 * self.pairs).map(|_| Setting::default()).collect();
     }
 
-    fn event(&mut self, file: Option<File>) -> Reply<Option<Arc<OwnedFd>>> {
-        let Some(file) = file else { return Ok(None) };
-        match as_event(file.into()) {
-            Ok(event) => Ok(Some(Arc::new(event))),
-            Err(error) => self.refuse(error.to_string()),
-        }
+    fn event(&mut self, file: Option<File>) -> Reply<Option<Event>> {
+        offered::event(file).or_else(|error| self.refuse(error.to_string()))
     }
-}
-
-/// Checks that a descriptor is an event, and makes it one that blocks nobody.
-pub(super) fn as_event(file: OwnedFd) -> io::Result<OwnedFd> {
-    use std::os::fd::AsRawFd;
-    let what = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    if what.as_os_str() != "anon_inode:[eventfd]" {
-        let text = format!("a queue's event is '{}': it must be an eventfd", what.display());
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    }
-    rustix::io::ioctl_fionbio(file.as_fd(), true)?;
-    Ok(file)
 }
 
 fn unsupported<T>() -> Reply<T> {
@@ -203,11 +205,10 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_features(&mut self, features: u64) -> Reply<()> {
         self.withdraw();
-        let unknown = features & !self.offered();
-        if unknown != 0 {
-            return self.refuse(format!("features {unknown:#x} are wanted that were not offered"));
+        match offered::features(features, self.offered()) {
+            Ok(features) => self.features = features,
+            Err(problem) => return self.refuse(problem),
         }
-        self.features = features;
         Ok(())
     }
 
@@ -218,7 +219,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         _postcopy_listening: Option<bool>,
     ) -> Reply<Option<Vec<u64>>> {
         self.withdraw();
-        self.memory = None;
+        (self.memory, self.grown_told) = (None, 0);
         let lent = |region: &VhostUserMemoryRegion| Lent {
             guest: region.guest_phys_addr,
             user: region.user_addr,
@@ -236,10 +237,9 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Reply<()> {
-        let size = u16::try_from(num).ok().filter(|size| *size > 0);
-        match size {
-            Some(size) => self.change(index).map(|setting| setting.size = size),
-            None => self.refuse(format!("queue {index} has {num} descriptors: 1 to 32768 are right")),
+        match offered::queue_size(index, num) {
+            Ok(size) => self.change(index).map(|setting| setting.size = size),
+            Err(problem) => self.refuse(problem),
         }
     }
 

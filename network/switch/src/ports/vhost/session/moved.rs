@@ -4,11 +4,12 @@
 //! queues go on is in the guest's memory. A session is frozen between two messages; one whose monitor has sent
 //! half a message is not handed over, and its monitor finds the connection closed, as after a crash.
 
-use super::device::{Device, Setting, as_event};
+use super::device::{Device, Setting};
 use super::listener::Listener;
 use super::{Session, Speaker, Stop, Tell, run};
 use crate::ports::vhost::Socket;
 use crate::ports::vhost::memory::{Lent, Memory};
+use crate::ports::vhost::offered::Event;
 use crate::ports::vhost::ring::Addresses;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -144,7 +145,7 @@ impl Listener {
 impl Device {
     /// What it is, to go on elsewhere.
     pub(super) fn moved(&self) -> io::Result<Moved> {
-        let copy = |event: &Option<Arc<OwnedFd>>| event.as_ref().map(|event| event.try_clone()).transpose();
+        let copy = |event: &Option<Event>| event.as_ref().map(Event::copy).transpose();
         let queue = |setting: &Setting| {
             Ok(MovedQueue {
                 size: setting.size,
@@ -174,13 +175,13 @@ impl Device {
         if !moved.memory.is_empty() {
             self.memory = Some(Arc::new(Memory::map(moved.memory)?));
         }
-        let event = |event: Option<OwnedFd>| event.map(as_event).transpose();
+        let event = |event: Option<OwnedFd>| event.map(Event::offered).transpose();
         for (setting, queue) in self.settings.iter_mut().zip(moved.queues) {
             *setting = Setting {
                 size: queue.size,
                 addresses: queue.addresses,
-                kick: event(queue.kick)?.map(Arc::new),
-                call: event(queue.call)?.map(Arc::new),
+                kick: event(queue.kick)?,
+                call: event(queue.call)?,
                 enabled: queue.enabled,
             };
         }

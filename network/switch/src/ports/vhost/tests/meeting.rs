@@ -18,7 +18,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn session(path: &Path, listens: bool, pairs: u16) -> (Session, Receiver<Told>) {
+pub(super) fn session(path: &Path, listens: bool, pairs: u16) -> (Session, Receiver<Told>) {
     let (sender, told) = channel();
     let socket = Socket { path: path.to_path_buf(), listens, pairs };
     let tell = move |what| {
@@ -57,7 +57,7 @@ fn waits(told: &Receiver<Told>, words: &str) {
     });
 }
 
-fn connect(path: &Path, pairs: u64) -> Frontend {
+pub(super) fn connect(path: &Path, pairs: u64) -> Frontend {
     let start = Instant::now();
     loop {
         match UnixStream::connect(path) {
@@ -69,7 +69,7 @@ fn connect(path: &Path, pairs: u64) -> Frontend {
 }
 
 /// Sets up a device as DPDK does.
-fn set_up(frontend: &mut Frontend, driver: &Driver, pairs: usize) {
+pub(super) fn set_up(frontend: &mut Frontend, driver: &Driver, pairs: usize) {
     set_up_queues(frontend, driver, pairs, true);
 }
 

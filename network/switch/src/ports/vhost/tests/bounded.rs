@@ -1,0 +1,151 @@
+//! What a monitor offers, one by one: events whose flags it changes, memory without end.
+
+use super::super::bounds::{Budget, LENT_BYTES_MAX, LENT_BYTES_MAX_PORT, apart};
+use super::super::calls::{Batch, CALLS_MAX, Calls};
+use super::super::driver::{BYTES, Driver, GUEST, USER, take_event};
+use super::super::memory::{Lent, Memory};
+use super::super::offered::{self, Event, MemoryFile};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An eventfd without a flag.
+pub fn waiting_event() -> OwnedFd {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()
+}
+
+/// Has whoever writes to it wait.
+pub fn fill(event: impl AsFd) {
+    rustix::io::ioctl_fionbio(&event, true).unwrap();
+    // What is in it already leaves no room for the most: whatever there is, it is full behind these.
+    for shift in (0..u64::BITS).rev() {
+        let _ = rustix::io::write(&event, &(1_u64 << shift).to_ne_bytes());
+    }
+    rustix::io::ioctl_fionbio(&event, false).unwrap();
+}
+
+#[test]
+fn an_event_that_is_full_and_set_to_wait_keeps_nobody_waiting() {
+    let (done, is_done) = channel();
+    // Apart, so that one who waits for ever is seen.
+    std::thread::spawn(move || {
+        let calls = Calls::shared().unwrap();
+        let file = waiting_event();
+        let event = Event::offered(file.try_clone().unwrap()).unwrap();
+        let healthy = Event::offered(waiting_event()).unwrap();
+        fill(&file);
+        let mut batch = Batch::default();
+        for _ in 0..2 * CALLS_MAX + 1 {
+            batch.add(calls, &event);
+            batch.add(calls, &healthy);
+        }
+        assert_eq!(batch.give(), 4 * CALLS_MAX as u64 + 2);
+        assert_eq!(batch.give(), 0, "each is given once");
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+        assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK), "its flags are its owner's");
+        assert_eq!(take_event(&healthy), 2 * CALLS_MAX as u64 + 1, "the other's came");
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(PATIENCE).expect("it goes on");
+}
+
+#[test]
+fn only_an_eventfd_is_an_event() {
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let memory = Driver::new(8).file.try_clone().unwrap();
+    for other in [reader, socket.into(), null.into(), memory] {
+        let error = Event::offered(other).unwrap_err().to_string();
+        assert!(error.contains("must be an eventfd"), "{error}");
+    }
+    assert!(offered::event(None).unwrap().is_none());
+}
+
+#[test]
+fn a_monitors_numbers_are_taken_as_they_may_be() {
+    for (size, right) in [(1, true), (256, true), (32_768, true), (0, false), (3, false), (65_536, false)] {
+        assert_eq!(offered::queue_size(0, size).is_ok(), right, "{size}");
+    }
+    assert!(offered::queue_size(0, u32::MAX).unwrap_err().contains("power of two"));
+    assert_eq!(offered::queue_index(3, 4), Ok(3));
+    assert!(offered::queue_index(4, 4).unwrap_err().contains("there are 4 queues"));
+    assert_eq!(offered::features(0b101, 0b111), Ok(0b101));
+    assert!(offered::features(0b1000, 0b111).unwrap_err().contains("0x8"));
+}
+
+fn lent(guest: u64, user: u64, length: u64) -> Lent {
+    Lent { guest, user, length, offset: 0 }
+}
+
+#[test]
+fn regions_that_overlap_are_refused() {
+    let page = 4096;
+    for (regions, right) in [
+        (vec![lent(0, USER, page), lent(page, USER + page, page)], true),
+        (vec![lent(page, USER, page), lent(0, USER + page, page)], true),
+        (vec![lent(0, USER, page), lent(page - 1, USER + page, page)], false),
+        (vec![lent(0, USER, page), lent(page, USER + page - 1, page)], false),
+        (vec![lent(0, USER, 8 * page), lent(page, USER + 16 * page, page)], false),
+        (vec![lent(0, USER, page), lent(0, USER, page)], false),
+    ] {
+        let result = apart(&regions);
+        assert_eq!(result.is_ok(), right, "{regions:?}: {result:?}");
+        let driver = Driver::new(8);
+        let offered = regions.iter().map(|lent| (*lent, driver.file.try_clone().unwrap())).collect();
+        assert_eq!(Memory::map(offered).is_ok(), right, "{regions:?}");
+    }
+}
+
+#[test]
+fn lent_memory_is_bounded_by_port_and_in_all_and_nobody_takes_what_others_need() {
+    static BUDGET: Budget = Budget::new();
+    let refused = BUDGET.take(LENT_BYTES_MAX_PORT + 1).unwrap_err().to_string();
+    assert!(refused.contains("a port may lend"), "{refused}");
+    let mut shares = vec![BUDGET.take(LENT_BYTES_MAX_PORT).unwrap()];
+    // One owner's ports, as many as it likes, each as much as it gets.
+    let mut bytes = LENT_BYTES_MAX_PORT;
+    while bytes >= 1 << 40 {
+        match BUDGET.take(bytes) {
+            Ok(share) => shares.push(share),
+            Err(_) => bytes /= 2,
+        }
+    }
+    assert!(BUDGET.lent() <= LENT_BYTES_MAX);
+    let common = BUDGET.take(64 << 30).expect("a machine of common size finds room");
+    drop((shares, common));
+    assert_eq!(BUDGET.lent(), 0, "all is given back");
+}
+
+#[test]
+fn a_file_without_end_is_refused_and_what_is_mapped_is_what_was_lent() {
+    let file = rustix::fs::memfd_create("big", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 1 << 46).unwrap();
+    let clone = || file.try_clone().unwrap();
+    let offer = |regions: Vec<Lent>| Memory::map(regions.into_iter().map(|lent| (lent, clone())).collect());
+    let whole = offer(vec![lent(0, USER, 1 << 46)]).unwrap_err().to_string();
+    assert!(whole.contains("a port may lend"), "{whole}");
+    let part = (LENT_BYTES_MAX_PORT / 32) + 4096;
+    let parts: Vec<Lent> = (0..32).map(|at| lent(at * part, USER + at * part, part)).collect();
+    assert!(offer(parts).unwrap_err().to_string().contains("a port may lend"));
+    // One page, far behind the beginning: it costs a page.
+    let far = Lent { offset: (1 << 45) + 100, ..lent(GUEST, USER, 4090) };
+    let memory = offer(vec![far]).unwrap();
+    let (at, there) = memory.at(GUEST, 4090).unwrap();
+    assert_eq!((there, at as usize % 4096), (4090, 100));
+    let bytes = [7_u8; 4];
+    rustix::io::pwrite(&file, &bytes, (1 << 45) + 100).unwrap();
+    // SAFETY: four lent bytes, which nobody changes now.
+    #[allow(unsafe_code)]
+    let read = unsafe { at.cast::<[u8; 4]>().read_volatile() };
+    assert_eq!(read, bytes, "it is the right page");
+    assert_eq!(memory.mapped_bytes(), 8192, "of two pages it touches");
+    let driver = Driver::new(8);
+    let memory = driver.memory();
+    assert_eq!((memory.mapped_bytes(), memory.grown_bytes()), (BYTES as u64, 0));
+    driver.write(BYTES / 2, &[1; 8192]);
+    assert_eq!(memory.grown_bytes(), 8192, "pages that somebody touched are counted");
+    assert_eq!(MemoryFile::offered(clone()).unwrap().length, 1 << 46);
+}
