@@ -45,9 +45,18 @@ pub struct Arguments {
 
 #[derive(Debug, Args)]
 struct Global {
-    /// Where the controller is and who you are: the file admin.json that it wrote.
-    #[arg(long, global = true, env = "WEIR_CONTEXT", value_name = "FILE")]
+    /// Where the controller is and who you are: the file admin.json that it wrote [env: WEIR_CONTEXT]
+    #[arg(long, global = true, value_name = "FILE")]
     context: Option<PathBuf>,
+}
+
+/// Names the context where the command line does not. It is no `env` of the argument: `weir filewall` has one of the same name.
+const CONTEXT_VARIABLE: &str = "WEIR_CONTEXT";
+
+impl Global {
+    fn context(&self) -> Option<PathBuf> {
+        self.context.clone().or_else(|| std::env::var_os(CONTEXT_VARIABLE).map(PathBuf::from))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -232,7 +241,7 @@ impl Arguments {
 /// [`Failure`].
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let connect = || -> Result<Client, Failure> {
-        Ok(Client::new(context::load(arguments.global.context.as_deref())?)?)
+        Ok(Client::new(context::load(arguments.global.context().as_deref())?)?)
     };
     match arguments.command {
         Command::Apply(command) => command.run(&connect()?),
@@ -247,7 +256,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Counters(command) => command.run(&connect()?),
         Command::Trace(command) => command.run(&connect()?),
         Command::Capture(command) => command.run(&connect()?),
-        Command::Store(command) => command.run(&context::load(arguments.global.context.as_deref())?),
+        Command::Store(command) => command.run(&context::load(arguments.global.context().as_deref())?),
         Command::Group(group::Group::Keys(command)) => command.run(),
         Command::Group(group::Group::Identity(command)) => command.run(),
         Command::Group(command) => command.run(&connect()?),
