@@ -113,6 +113,8 @@ pub struct Call<'a> {
     pub results: Vec<u8>,
     /// What a policy wants to remember until the reply comes; 0 is nothing.
     pub note: u64,
+    /// Bytes that a file grows by, as far as a quota has counted them.
+    pub grows: u64,
     /// What had changed when it was shown to the policies first.
     pub seen: Seen,
     /// A policy lets others go first for so long, µs.
@@ -147,6 +149,7 @@ impl<'a> Call<'a> {
             probe: None,
             results: Vec::new(),
             note: 0,
+            grows: 0,
             seen: Seen::default(),
             aside_us: 0,
             unknown: false,
@@ -333,6 +336,8 @@ pub struct Asked {
     pub datagram: bool,
     /// What a policy wanted to remember.
     pub note: u64,
+    /// Bytes that a quota has counted for it.
+    pub grows: u64,
     /// What had changed when the call was shown to the policies first.
     pub seen: Seen,
 }
@@ -351,6 +356,7 @@ impl Asked {
             maxcount: 0,
             datagram: false,
             note: 0,
+            grows: 0,
             seen: Seen::default(),
         }
     }
@@ -386,6 +392,8 @@ pub struct Reply<'a> {
     pub learnt: bool,
     /// True if something was taken out of its entries.
     hides: bool,
+    /// The client gets this in place of the reply.
+    pub failed: Option<Status>,
 }
 
 impl<'a> Reply<'a> {
@@ -406,6 +414,7 @@ impl<'a> Reply<'a> {
             extra: None,
             learnt: false,
             hides: false,
+            failed: None,
         }
     }
 

@@ -179,6 +179,8 @@ totals! {
     replayed_total,
     /// Copies of calls of which it was found out that they had been carried out before.
     settled_total,
+    /// Reloads after which a kind of policy that protects something was in force no more.
+    policy_kinds_lost_total,
     /// Calls, and operations of COMPOUNDs, with a name that is none.
     misnamed_total,
     /// Calls that could not be decoded.

@@ -48,8 +48,8 @@ pub struct Arguments {
 
 #[derive(Debug, Args)]
 struct Global {
-    /// Where the controller is and who you are: the file admin.json that it wrote.
-    #[arg(long, global = true, env = "WEIR_CONTEXT", value_name = "FILE")]
+    /// Where the controller is and who you are: the file admin.json that it wrote [env: WEIR_CONTEXT]
+    #[arg(long, global = true, value_name = "FILE")]
     context: Option<PathBuf>,
     /// Take the lab that is up on this machine
     #[arg(long = "lab", global = true)]
@@ -59,9 +59,13 @@ struct Global {
 impl Global {
     fn context(&self) -> Result<weir_api::client::Context, Failure> {
         let lab = self.of_lab.then(|| PathBuf::from(context::LAB));
-        context::load(lab.as_deref().or(self.context.as_deref()))
+        let variable = std::env::var_os(CONTEXT_VARIABLE).map(PathBuf::from);
+        context::load(lab.or_else(|| self.context.clone()).or(variable).as_deref())
     }
 }
+
+/// Names the context where the command line does not. It is no `env` of the argument: `weir filewall` has one of the same name.
+const CONTEXT_VARIABLE: &str = "WEIR_CONTEXT";
 
 #[derive(Debug, Subcommand)]
 enum Command {

@@ -11,6 +11,8 @@
 //! - The last good ones are on the disk before they count as such ([`KEPT_FILE`]), and are in force after a restart, with or without
 //!   a switch, an agent and controllers.
 //! - A withdrawn order changes nothing: what is in force stays.
+//! - An order neither replaces nor removes a file that no order has put there, and one without policies is refused: what lets everything
+//!   through says so (`kind: none`).
 
 use super::health::{Switch, ask_after, last_of_others};
 use crate::cli::Failure;
@@ -163,6 +165,17 @@ impl Orders {
         }
         let text = |failure: Failure| failure.to_string();
         let before = self.read(KEPT_FILE).map_err(text)?.map(|kept| kept.files).unwrap_or_default();
+        // What an order has not put there belongs to the machine's owner, and no order replaces or removes it.
+        let ordered: BTreeSet<&str> = before.iter().map(|file| file.name.as_str()).collect();
+        let owned = |file: &&PolicyFile| {
+            !ordered.contains(file.name.as_str()) && self.folder.join(&file.name).symlink_metadata().is_ok()
+        };
+        if let Some(file) = set.files.iter().find(owned) {
+            return Err(format!(
+                "'{}' is there already and is no ordered file: order it under another name, or move it away",
+                file.name
+            ));
+        }
         let next = Kept { version: set.version.0, files: set.files.clone() };
         let done = self
             .keep(NEXT_FILE, &next)

@@ -219,13 +219,21 @@ impl Access {
         Some(rule.map_or(Status::Acces, |rule| rule.answer))
     }
 
+    /// What a call does: a CREATE that takes a file which is there and sets its length empties it.
+    fn does(call: &Call<'_>) -> impl Iterator<Item = Op> + use<> {
+        let empties =
+            call.op() == Op::Create && call.arguments.unchecked && call.arguments.set.size.is_some();
+        std::iter::once(call.op()).chain(empties.then_some(Op::Setattr))
+    }
+
     fn judge(&self, call: &Call<'_>, targets: &Targets, context: &Context<'_>) -> Result<Decision, Status> {
         let at = |place: Place| self.remembered(call.caller, place.node, context.zones, call.now.unix_ms);
         let decision = at(targets.first);
         let second = targets.second.map(at);
-        for decision in [Some(decision), second].into_iter().flatten() {
-            if let Some(status) = self.refusal(&decision, call.op()) {
-                if let Some(hits) = self.hits.get(usize::from(decision.rules[call.op().index()])) {
+        let decisions = [Some(decision), second].into_iter().flatten();
+        for (decision, op) in decisions.flat_map(|decision| Self::does(call).map(move |op| (decision, op))) {
+            if let Some(status) = self.refusal(&decision, op) {
+                if let Some(hits) = self.hits.get(usize::from(decision.rules[op.index()])) {
                     hits.fetch_add(1, Ordering::Relaxed);
                 }
                 return Err(status);

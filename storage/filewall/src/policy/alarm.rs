@@ -1,17 +1,20 @@
 //! `kind: alarm`: a user whose writes look like those of ransomware is reported, and stopped if that is wanted (row F: threat role
 //! by behaviour).
 //!
-//! What such programs do to each file: read it, overwrite its beginning (or a new file's) with bytes that look random, and give it a
-//! name with a suffix added, or remove the original. So three kinds of events are noted for a user on a machine:
+//! What such programs do to each file: read it, overwrite it (or a new file) with bytes that look random, and give it a
+//! name with a suffix added, or let the original go. So three kinds of events are noted for a user on a machine:
 //!
-//! - a file that he has read and whose beginning he overwrites with noise;
+//! - a file that he has read and in whose first [`HEAD_BYTES`] he writes noise;
 //! - a name that gets a suffix (`report.txt` to `report.txt.locked`);
-//! - noise at the beginning of another file, together with the removal of a file: each pair counts once.
+//! - noise in another file, together with an original that goes: each pair counts once. An original goes when it is removed, when its
+//!   length is set to 0, and when another file is given its name (over NFSv3, where the server is asked whether there was one).
+//!
+//! The same is noted for each machine, whoever its users say that they are: it raises the alarm at `machine-files`.
 //!
 //! When they concern more than `files` files within `window-s`, the alarm is raised: it is logged and counted, and with
-//! `act: freeze` the user's changes from that machine are answered with `NFS3ERR_ACCES` for `freeze-s`. Reading goes on.
+//! `act: freeze` the user's (or all) changes from that machine are answered with `NFS3ERR_ACCES` for `freeze-s`. Reading goes on.
 //!
-//! Noise is told by the entropy of the first bytes of a WRITE at offset 0. Compressed files look alike, which is why
+//! Noise is told by the entropy of the first bytes of a WRITE. Compressed files look alike, which is why
 //! writing alone raises no alarm: unpacking photographs reads and removes nothing.
 //!
 //! Departures from the paper: it names a threat role and leaves its rules open.
@@ -19,8 +22,8 @@
 use super::explain::{Question, Step};
 use super::{Context, Policy, Verdict};
 use crate::identity::Principal;
-use crate::message::Call;
-use crate::wire::nfs3::{CHANGES, Op, Status};
+use crate::message::{Call, Probe};
+use crate::wire::nfs3::{CHANGES, Handle, Op, Status};
 use hashbrown::HashMap;
 use serde::Deserialize;
 use std::any::Any;
@@ -35,6 +38,10 @@ pub const WATCHED_MAX: usize = 8192;
 pub const FILES_MAX: usize = 4096;
 /// Bytes of a WRITE that are looked at.
 const SAMPLE_BYTES: usize = 1024;
+/// Where noise is looked for in a file.
+const HEAD_BYTES: u64 = 1 << 20;
+/// Files of a machine for each one of a user, where it is not said.
+const MACHINE_FACTOR: usize = 4;
 /// Fewer bytes say nothing.
 const SAMPLE_BYTES_MIN: usize = 256;
 
@@ -44,6 +51,9 @@ const SAMPLE_BYTES_MIN: usize = 256;
 pub struct AlarmFile {
     /// Files that must be concerned.
     pub files: usize,
+    /// Files that must be concerned on a machine, whoever its users are; four times `files` if it is not said.
+    #[serde(default)]
+    pub machine_files: Option<usize>,
     /// Within how long, seconds.
     pub window_s: u64,
     /// What is done.
@@ -73,6 +83,7 @@ pub enum Act {
 struct Seen {
     read: bool,
     noise: bool,
+    cut: bool,
 }
 
 /// What a principal did in the window.
@@ -108,6 +119,7 @@ struct Memory {
 #[derive(Debug)]
 pub struct Alarm {
     files: usize,
+    machine_files: usize,
     window_us: u64,
     act: Act,
     freeze_us: u64,
@@ -132,8 +144,14 @@ impl Alarm {
         if !(1..=31_536_000).contains(&freeze_s) {
             return Err(format!("freeze-s {freeze_s} is not between 1 and 31536000"));
         }
+        let machine_files = file.machine_files.unwrap_or(file.files.saturating_mul(MACHINE_FACTOR));
+        let machine_files = machine_files.min(FILES_MAX / 2);
+        if machine_files < file.files {
+            return Err(format!("machine-files {machine_files} is less than files {}", file.files));
+        }
         Ok(Alarm {
             files: file.files,
+            machine_files,
             window_us: file.window_s * 1_000_000,
             act: file.act,
             freeze_us: freeze_s * 1_000_000,
@@ -147,10 +165,16 @@ impl Alarm {
         self.exempt_roles.iter().any(|role| caller.roles.iter().any(|own| **own == **role))
     }
 
-    fn with<T>(&self, caller: &Principal, now_us: u64, work: impl FnOnce(&mut Watched) -> T) -> T {
+    /// What is watched of a caller: the machine, and the user there, whatever groups he says that he is in.
+    fn watches(&self, caller: &Principal) -> [(u64, usize); 2] {
+        let seed = &self.memory.seed;
+        let user = seed.hash_one((caller.address, Some(caller.uid)));
+        let machine = seed.hash_one((caller.address, None::<u32>));
+        [(machine, self.machine_files), (user, self.files)]
+    }
+
+    fn with<T>(&self, key: u64, now_us: u64, work: impl FnOnce(&mut Watched) -> T) -> T {
         let mut all = self.memory.all.lock().unwrap_or_else(PoisonError::into_inner);
-        // A user on a machine, whatever groups he says that he is in.
-        let key = self.memory.seed.hash_one((caller.address, caller.uid));
         if all.len() >= WATCHED_MAX && !all.contains_key(&key) {
             let quiet = |watched: &Watched| {
                 now_us >= watched.frozen_until_us && now_us.saturating_sub(watched.begin_us) > self.window_us
@@ -168,13 +192,13 @@ impl Alarm {
     }
 
     /// Notes a call that goes on; true if it raises the alarm.
-    fn note(&self, call: &Call<'_>, watched: &mut Watched) -> bool {
+    fn note(&self, call: &Call<'_>, watched: &mut Watched, event: Event, files: usize) -> bool {
         let before = watched.concerned();
         match call.op() {
             Op::Read => {
                 watched.files.entry(self.memory.seed.hash_one(call.handle(0))).or_default().read = true;
             }
-            Op::Write if call.arguments.offset == 0 && is_noise(call.payload(SAMPLE_BYTES)) => {
+            Op::Write if event == Event::Noise => {
                 let seen = watched.files.entry(self.memory.seed.hash_one(call.handle(0))).or_default();
                 if !std::mem::replace(&mut seen.noise, true) {
                     if seen.read {
@@ -185,11 +209,52 @@ impl Alarm {
                 }
             }
             Op::Rename if is_suffixed(call.name(0), call.name(1)) => watched.suffixed += 1,
-            Op::Remove => watched.removed += 1,
+            Op::Setattr if event == Event::Gone => {
+                let seen = watched.files.entry(self.memory.seed.hash_one(call.handle(0))).or_default();
+                if !std::mem::replace(&mut seen.cut, true) {
+                    watched.removed += 1;
+                }
+            }
+            _ if event == Event::Gone => watched.removed += 1,
             _ => {}
         }
-        before < self.files && watched.concerned() >= self.files
+        before < files && watched.concerned() >= files
     }
+
+    /// What a call is, of what is looked for. `Err` if the server must be asked first.
+    fn event(&self, call: &Call<'_>, noisy: bool) -> Result<Event, Box<Probe>> {
+        let sized = call.arguments.set.size;
+        Ok(match call.op() {
+            Op::Write if call.arguments.offset < HEAD_BYTES && is_noise(call.payload(SAMPLE_BYTES)) => {
+                Event::Noise
+            }
+            Op::Remove => Event::Gone,
+            Op::Setattr if sized == Some(0) => Event::Gone,
+            Op::Create if sized == Some(0) && call.arguments.unchecked => Event::Gone,
+            // Only where there is noise that an original may go for.
+            Op::Rename if noisy && call.compound.is_none() && !is_suffixed(call.name(0), call.name(1)) => {
+                let handle = Handle::new(call.handle(1)).unwrap_or(Handle::EMPTY);
+                let probe = Probe { handle, name: Some(call.name(1).into()) };
+                match call.told.iter().find(|told| told.probe == probe) {
+                    None => return Err(Box::new(probe)),
+                    Some(told) if told.status == 0 => Event::Gone,
+                    Some(_) => Event::Other,
+                }
+            }
+            _ => Event::Other,
+        })
+    }
+}
+
+/// What a call is, of what is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// It writes noise.
+    Noise,
+    /// An original goes.
+    Gone,
+    /// Something else.
+    Other,
 }
 
 /// True if a name is another one with a suffix.
@@ -235,30 +300,52 @@ impl Policy for Alarm {
             return Verdict::Forward;
         }
         let now_us = call.now.steady_us;
-        self.with(call.caller, now_us, |watched| {
-            if now_us < watched.frozen_until_us {
-                // COMMIT goes on, so that what was written before becomes durable.
-                let stopped = call.op().changes() && call.op() != Op::Commit;
-                return if stopped { Verdict::Answer(Status::Acces) } else { Verdict::Forward };
+        let watches = self.watches(call.caller);
+        let (mut frozen, mut noisy) = (false, false);
+        for (key, _) in watches {
+            self.with(key, now_us, |watched| {
+                frozen |= now_us < watched.frozen_until_us;
+                noisy |= watched.noisy > watched.removed;
+            });
+        }
+        if frozen {
+            // COMMIT goes on, so that what was written before becomes durable.
+            let stopped = call.op().changes() && call.op() != Op::Commit;
+            return if stopped { Verdict::Answer(Status::Acces) } else { Verdict::Forward };
+        }
+        let event = match self.event(call, noisy) {
+            Ok(event) => event,
+            Err(probe) => {
+                call.probe = Some(probe);
+                return Verdict::Ask;
             }
-            if !self.note(call, watched) {
-                return Verdict::Forward;
-            }
+        };
+        let mut stopped = false;
+        for (key, files) in watches {
+            let raised = self.with(key, now_us, |watched| {
+                if !self.note(call, watched, event, files) {
+                    return None;
+                }
+                let concerned = watched.concerned();
+                if self.act == Act::Freeze {
+                    watched.frozen_until_us = now_us + self.freeze_us;
+                    watched.renew(now_us);
+                }
+                Some(concerned)
+            });
+            let Some(concerned) = raised else { continue };
             self.raised.fetch_add(1, Ordering::Relaxed);
+            stopped |= self.act == Act::Freeze;
             tracing::warn!(
                 client = %call.caller.address,
                 user = call.caller.label(),
-                files = watched.concerned(),
-                stopped = self.act == Act::Freeze,
+                whole_machine = key == watches[0].0,
+                files = concerned,
+                stopped,
                 "ALARM: these writes look like those of ransomware"
             );
-            if self.act == Act::Freeze {
-                watched.frozen_until_us = now_us + self.freeze_us;
-                watched.renew(now_us);
-                return Verdict::Answer(Status::Acces);
-            }
-            Verdict::Forward
-        })
+        }
+        if stopped { Verdict::Answer(Status::Acces) } else { Verdict::Forward }
     }
 
     fn dynamic(&self) -> Option<Arc<dyn Any + Send + Sync>> {

@@ -3,6 +3,12 @@
 //! A line is written when the outcome is known: the server's status, or the policy that answered. A thread of its own
 //! writes, so that a slow disk does not hold up calls; when its queue is full, lines are lost, and counted, or calls wait
 //! (`when-full: wait`) where no line may be lost.
+//!
+//! Invariants, with `when-full: wait`
+//! - A call goes on only when there is a place for its line: while the disk takes no lines, or [`QUEUE_MAX`] are on their way to it,
+//!   calls wait.
+//! - What the disk did not take is tried again until it does, from the byte on where it stopped.
+//! - Old files are removed only if `keep-files` says so, and the lines that go with them are counted.
 
 use super::explain::{Question, Step};
 use super::file::Home;
@@ -14,15 +20,23 @@ use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Most lines that wait to be written.
 pub const QUEUE_MAX: usize = 16_384;
+/// Most old files, where it is not said how many are kept and none may be lost.
+pub const FILES_MAX: usize = 10_000;
+/// How long a call waits before it is looked again whether there is a place for its line, µs.
+const WAIT_US: u64 = 20_000;
+/// How long the disk is left alone when it has taken nothing.
+const RETRY: Duration = Duration::from_millis(100);
+/// How long a line waits for a place where so many calls were under way that there is none.
+const PLACE_WAIT: Duration = Duration::from_secs(1);
 
 /// The file.
 #[derive(Clone, Debug, Deserialize)]
@@ -41,6 +55,9 @@ pub struct AuditFile {
     /// Which outcomes are logged.
     #[serde(default)]
     pub outcome: Outcome,
+    /// How many old files are kept, `<file>.1` the newest; if it is not said 1, or all with `when-full: wait`.
+    #[serde(default)]
+    pub keep_files: Option<usize>,
     /// Length at which the file is renamed to `<file>.1` and begun anew, bytes; 64 MiB if it is not said.
     #[serde(default)]
     pub rotate_bytes: Option<u64>,
@@ -96,10 +113,31 @@ struct Line {
 struct Writer {
     queue: SyncSender<Line>,
     path: PathBuf,
-    rotate_bytes: u64,
+    how: How,
     lost: AtomicU64,
-    written: Arc<AtomicU64>,
-    failed: Arc<AtomicU64>,
+    /// Lines on their way to the disk.
+    coming: Arc<AtomicU64>,
+    counts: Arc<Counts>,
+}
+
+/// How a log is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct How {
+    rotate_bytes: u64,
+    keep_files: usize,
+    when_full: WhenFull,
+}
+
+/// What became of lines.
+#[derive(Debug, Default)]
+struct Counts {
+    written: AtomicU64,
+    /// Given up because the disk did not take them.
+    failed: AtomicU64,
+    /// Written, and removed with old files.
+    removed: AtomicU64,
+    /// The disk takes nothing now.
+    stuck: AtomicBool,
 }
 
 /// The policy.
@@ -109,7 +147,6 @@ pub struct Audit {
     nodes: Vec<Node>,
     roles: Vec<String>,
     outcome: Outcome,
-    when_full: WhenFull,
     writer: Arc<Writer>,
 }
 
@@ -125,20 +162,26 @@ impl Audit {
         before: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<Audit, String> {
         let path = home.folder.join(&file.file);
-        let rotate_bytes = file.rotate_bytes.unwrap_or(64 << 20);
+        let all = if file.when_full == WhenFull::Wait { FILES_MAX } else { 1 };
+        let how = How {
+            rotate_bytes: file.rotate_bytes.unwrap_or(64 << 20),
+            keep_files: file.keep_files.unwrap_or(all),
+            when_full: file.when_full,
+        };
+        if !(1..=FILES_MAX).contains(&how.keep_files) {
+            return Err(format!("keep-files {} is not between 1 and {FILES_MAX}", how.keep_files));
+        }
         let before = before.and_then(|before| before.downcast::<Writer>().ok());
-        let writer = match before.filter(|writer| writer.path == path && writer.rotate_bytes == rotate_bytes)
-        {
+        let writer = match before.filter(|writer| writer.path == path && writer.how == how) {
             Some(writer) => writer,
-            None if home.keeps => Arc::new(start(path, rotate_bytes)?),
-            None => Arc::new(nowhere(path, rotate_bytes)),
+            None if home.keeps => Arc::new(start(path, how)?),
+            None => Arc::new(nowhere(path, how)),
         };
         Ok(Audit {
             ops: ops::parse(&file.ops)?,
             nodes: file.paths.iter().map(|path| zones.add(path)).collect::<Result<_, _>>()?,
             roles: file.roles.clone(),
             outcome: file.outcome,
-            when_full: file.when_full,
             writer,
         })
     }
@@ -153,86 +196,162 @@ impl Audit {
         }
     }
 
-    fn send(&self, line: Line) {
-        let lost = match self.when_full {
-            WhenFull::Wait => self.writer.queue.send(line).is_err(),
-            WhenFull::Lose => match self.writer.queue.try_send(line) {
-                Ok(()) => false,
-                Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => true,
-            },
-        };
-        if lost {
-            self.writer.lost.fetch_add(1, Ordering::Relaxed);
+    fn waits(&self) -> bool {
+        self.writer.how.when_full == WhenFull::Wait
+    }
+
+    /// True if there is a place for one more line.
+    fn has_place(&self) -> bool {
+        let Writer { counts, coming, .. } = &*self.writer;
+        !counts.stuck.load(Ordering::Relaxed) && coming.load(Ordering::Acquire) < QUEUE_MAX as u64
+    }
+
+    fn send(&self, mut line: Line) {
+        let writer = &self.writer;
+        writer.coming.fetch_add(1, Ordering::AcqRel);
+        let until = SystemTime::now() + PLACE_WAIT;
+        loop {
+            line = match writer.queue.try_send(line) {
+                Ok(()) => return,
+                // There is room for as many calls again as could be under way when the last place was taken.
+                Err(TrySendError::Full(line)) if self.waits() && SystemTime::now() < until => line,
+                Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => break,
+            };
+            std::thread::sleep(Duration::from_millis(1));
         }
+        writer.coming.fetch_sub(1, Ordering::AcqRel);
+        writer.lost.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// A log that takes no line.
-fn nowhere(path: PathBuf, rotate_bytes: u64) -> Writer {
+fn nowhere(path: PathBuf, how: How) -> Writer {
     let (queue, _) = sync_channel(1);
-    let (written, failed) = (Arc::default(), Arc::default());
-    Writer { queue, path, rotate_bytes, lost: AtomicU64::new(0), written, failed }
+    Writer { queue, path, how, lost: AtomicU64::new(0), coming: Arc::default(), counts: Arc::default() }
 }
 
-fn start(path: PathBuf, rotate_bytes: u64) -> Result<Writer, String> {
+fn start(path: PathBuf, how: How) -> Result<Writer, String> {
     let file = open(&path).map_err(|error| format!("log {}: {error}", path.display()))?;
     let bytes = file.metadata().map_or(0, |metadata| metadata.len());
-    let (queue, lines) = sync_channel(QUEUE_MAX);
-    let (written, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let log = Log { path: path.clone(), file: BufWriter::new(file), bytes, rotate_bytes };
-    let counters = (written.clone(), failed.clone());
+    let (queue, lines) = sync_channel(2 * QUEUE_MAX);
+    let (coming, counts): (Arc<AtomicU64>, Arc<Counts>) = (Arc::default(), Arc::default());
+    let mut log = Log { path: path.clone(), file: Box::new(file), bytes, how, torn: false };
+    let (done, told) = (coming.clone(), counts.clone());
     std::thread::Builder::new()
         .name("audit".to_string())
-        .spawn(move || log.run(&lines, &counters.0, &counters.1))
+        .spawn(move || log.run(&lines, &done, &told))
         .map_err(|error| format!("no thread for the log: {error}"))?;
-    Ok(Writer { queue, path, rotate_bytes, lost: AtomicU64::new(0), written, failed })
+    Ok(Writer { queue, path, how, lost: AtomicU64::new(0), coming, counts })
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
     File::options().create(true).append(true).open(path)
 }
 
+/// Where the `number`th old file is.
+fn old(path: &Path, number: usize) -> PathBuf {
+    let mut old = path.as_os_str().to_owned();
+    old.push(format!(".{number}"));
+    old.into()
+}
+
 struct Log {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: Box<dyn Write + Send>,
     bytes: u64,
-    rotate_bytes: u64,
+    how: How,
+    /// The disk has taken a part of a line that was given up.
+    torn: bool,
 }
 
 impl Log {
-    fn run(mut self, lines: &Receiver<Line>, written: &AtomicU64, failed: &AtomicU64) {
+    /// Writes lines until nobody can send more.
+    fn run(&mut self, lines: &Receiver<Line>, coming: &AtomicU64, counts: &Counts) {
         while let Ok(first) = lines.recv() {
-            let mut count = 0;
-            let mut result = Ok(());
-            // All that are there go out together, then the file is what a reader sees.
+            let mut batch = Vec::new();
+            // All that are there go out together.
             for line in std::iter::once(first).chain(lines.try_iter().take(QUEUE_MAX)) {
-                result = result.and_then(|()| self.write(&line));
-                count += 1;
+                let mut text = serde_json::to_vec(&line).unwrap_or_default();
+                text.push(b'\n');
+                batch.push(text);
             }
-            match result.and_then(|()| self.file.flush()) {
-                Ok(()) => written.fetch_add(count, Ordering::Relaxed),
-                Err(error) => {
-                    tracing::error!(file = %self.path.display(), %error, "the audit log cannot be written");
-                    failed.fetch_add(count, Ordering::Relaxed)
-                }
-            };
+            self.put(&batch, counts);
+            coming.fetch_sub(batch.len() as u64, Ordering::AcqRel);
         }
     }
 
-    fn write(&mut self, line: &Line) -> std::io::Result<()> {
-        let mut text = serde_json::to_vec(line)?;
-        text.push(b'\n');
-        let bytes = text.len() as u64;
-        if self.bytes > 0 && self.bytes + bytes > self.rotate_bytes {
-            self.file.flush()?;
-            let mut old = self.path.clone().into_os_string();
-            old.push(".1");
-            std::fs::rename(&self.path, old)?;
-            self.file = BufWriter::new(open(&self.path)?);
-            self.bytes = 0;
+    /// Writes lines; where none may be lost, as often as it takes.
+    fn put(&mut self, batch: &[Vec<u8>], counts: &Counts) {
+        let (mut number, mut done) = (0, 0);
+        let mut complained = false;
+        while let Some(line) = batch.get(number) {
+            let begun = done > 0;
+            match self.step(line, &mut done, counts) {
+                Ok(()) => {
+                    counts.written.fetch_add(1, Ordering::Relaxed);
+                    (number, done) = (number + 1, 0);
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        tracing::error!(file = %self.path.display(), %error, "the audit log cannot be written");
+                    }
+                    if self.how.when_full == WhenFull::Lose {
+                        self.torn |= begun || done > 0;
+                        counts.failed.fetch_add((batch.len() - number) as u64, Ordering::Relaxed);
+                        return;
+                    }
+                    counts.stuck.store(true, Ordering::Relaxed);
+                    std::thread::sleep(RETRY);
+                }
+            }
         }
-        self.bytes += bytes;
-        self.file.write_all(&text)
+        counts.stuck.store(false, Ordering::Relaxed);
+    }
+
+    /// Writes what is left of a line behind its first `done` bytes.
+    fn step(&mut self, line: &[u8], done: &mut usize, counts: &Counts) -> std::io::Result<()> {
+        if *done == 0 && self.bytes > 0 && self.bytes + line.len() as u64 > self.how.rotate_bytes {
+            self.rotate(counts)?;
+        }
+        if self.torn {
+            self.file.write_all(b"\n")?;
+            self.torn = false;
+        }
+        while *done < line.len() {
+            match self.file.write(&line[*done..]) {
+                Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    *done += bytes;
+                    self.bytes += bytes as u64;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The file becomes the newest old one; the oldest goes if there are too many.
+    fn rotate(&mut self, counts: &Counts) -> std::io::Result<()> {
+        let there = (1..=self.how.keep_files).take_while(|number| old(&self.path, *number).exists()).count();
+        if there == self.how.keep_files {
+            let oldest = old(&self.path, there);
+            let lines = BufReader::new(File::open(&oldest)?).split(b'\n').count();
+            if self.how.when_full == WhenFull::Wait && self.how.keep_files == FILES_MAX {
+                return Err(std::io::Error::other(format!(
+                    "there are {FILES_MAX} old files: move them away"
+                )));
+            }
+            counts.removed.fetch_add(lines as u64, Ordering::Relaxed);
+            std::fs::remove_file(&oldest)?;
+        }
+        for number in (1..=there.min(self.how.keep_files - 1)).rev() {
+            std::fs::rename(old(&self.path, number), old(&self.path, number + 1))?;
+        }
+        std::fs::rename(&self.path, old(&self.path, 1))?;
+        self.file = Box::new(open(&self.path)?);
+        self.bytes = 0;
+        Ok(())
     }
 }
 
@@ -269,7 +388,7 @@ impl Policy for Audit {
     }
 
     fn request(&self, _call: &mut Call<'_>, _context: &Context<'_>) -> Verdict {
-        Verdict::Forward
+        if self.waits() && !self.has_place() { Verdict::Wait(WAIT_US) } else { Verdict::Forward }
     }
 
     fn reply(&self, asked: &Asked, reply: &mut Reply<'_>, latency_us: u64, context: &Context<'_>) {
@@ -287,7 +406,7 @@ impl Policy for Audit {
                 directory_to.map(|path| join(path, asked.name_to.as_deref())),
             )
         };
-        self.send(Line {
+        let line = Line {
             unix_ms: unix_ms(),
             client: caller.address.to_string(),
             user: caller.label(),
@@ -298,14 +417,15 @@ impl Policy for Audit {
             status: reply.results.status,
             denied_by: None,
             latency_us: Some(latency_us),
-        });
+        };
+        self.send(line);
     }
 
     fn answered(&self, call: &Call<'_>, by: &str, status: Status, _passed: bool, context: &Context<'_>) {
         if !self.wanted(&call.caller.roles, call.handle(0), context) {
             return;
         }
-        self.send(Line {
+        let line = Line {
             unix_ms: call.now.unix_ms,
             client: call.caller.address.to_string(),
             user: call.caller.label(),
@@ -316,7 +436,8 @@ impl Policy for Audit {
             status: status.number(),
             denied_by: Some(by.to_string()),
             latency_us: None,
-        });
+        };
+        self.send(line);
     }
 
     fn dynamic(&self) -> Option<Arc<dyn Any + Send + Sync>> {
@@ -326,9 +447,10 @@ impl Policy for Audit {
     fn details(&self) -> BTreeMap<String, u64> {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
-            ("lines_written".to_string(), get(&self.writer.written)),
+            ("lines_written".to_string(), get(&self.writer.counts.written)),
             ("lines_lost".to_string(), get(&self.writer.lost)),
-            ("lines_failed".to_string(), get(&self.writer.failed)),
+            ("lines_failed".to_string(), get(&self.writer.counts.failed)),
+            ("lines_removed".to_string(), get(&self.writer.counts.removed)),
         ]
         .into()
     }

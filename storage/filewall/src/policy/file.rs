@@ -2,7 +2,7 @@
 //!
 //! A folder of policies is read as its `*.yaml` and `*.yml` in the order of their names (`10-handles.yaml` comes before
 //! `20-access.yaml`). A document of kind `identities` is no policy of the chain: it gives users, groups and roles their names, wherever
-//! it stands. Neither is one of kind `replication`: it says which servers are behind the chain. Everything is checked before anything is put in force; what is wrong is said with file, document and reason.
+//! it stands. Neither is one of kind `none`, which says that everything is to be let through, nor one of kind `replication`: it says which servers are behind the chain. Everything is checked before anything is put in force; what is wrong is said with file, document and reason.
 
 use super::Policy;
 use super::access::{Access, AccessFile};
@@ -26,13 +26,15 @@ use crate::replicate::{ReplicationFile, Servers};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Longest policy file, bytes.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Most files in a folder of policies.
 pub const FILES_MAX: usize = 256;
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 16] = [
+    "none",
     "identities",
     "handles",
     "access",
@@ -66,6 +68,14 @@ impl<'a> Home<'a> {
         Home { folder, keeps: true }
     }
 }
+
+/// A file that says that there is no policy.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoneFile {}
+
+/// `O_NONBLOCK`: what has no writer is not waited for.
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
 
 /// One document and where it stands.
 #[derive(Clone, Debug)]
@@ -109,7 +119,18 @@ fn read_chain(path: &Path, keeps: bool, before: Option<&Chain>) -> Result<Chain>
         documents.extend(read(&file)?);
     }
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-    compile(&documents, Home { folder, keeps }, before)
+    let chain = compile(&documents, Home { folder, keeps }, before)?;
+    // Servers alone are a beginning; where there were policies, that there are none any more is said.
+    let had = before.is_some_and(|before| !before.entries().is_empty());
+    let nothing =
+        |document: &&Document| document.kind == "identities" || document.kind == "replication" && had;
+    let chains = documents.iter().any(|document| !nothing(&document));
+    if !chains {
+        let reason =
+            "there is no policy, which would let everything through; if that is meant, write 'kind: none'";
+        return Err(Error::Policy { path: path.to_path_buf(), document: None, reason: reason.to_string() });
+    }
+    Ok(chain)
 }
 
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
@@ -135,8 +156,12 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
 fn read(path: &Path) -> Result<Vec<Document>> {
     let whole = |reason: String| Error::Policy { path: path.to_path_buf(), document: None, reason };
     let mut text = String::new();
-    let file =
-        std::fs::File::open(path).map_err(|error| Error::io(format!("open {}", path.display()), error))?;
+    let shown = |error| Error::io(format!("open {}", path.display()), error);
+    // Nobody may ever write into what is no file.
+    let file = std::fs::File::options().read(true).custom_flags(NONBLOCK).open(path).map_err(shown)?;
+    if !file.metadata().map_err(shown)?.is_file() {
+        return Err(whole("it is no file; policies are read from files".to_string()));
+    }
     file.take(FILE_BYTES_MAX + 1)
         .read_to_string(&mut text)
         .map_err(|error| Error::io(format!("read {}", path.display()), error))?;
@@ -144,6 +169,15 @@ fn read(path: &Path) -> Result<Vec<Document>> {
         return Err(whole(format!("longer than {FILE_BYTES_MAX} bytes")));
     }
     let values: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| whole(error.to_string()))?;
+    // A writer that empties a file first may not be done yet.
+    let unfinished = match values.last() {
+        None => true,
+        Some(last) => last.is_null(),
+    };
+    if unfinished {
+        let reason = "it ends without a policy; if it is not being written, delete it or what stands behind the last '---'";
+        return Err(whole(reason.to_string()));
+    }
     values
         .into_iter()
         .enumerate()
@@ -187,8 +221,16 @@ fn compile(documents: &[Document], home: Home<'_>, before: Option<&Chain>) -> Re
     }
     let policies: Vec<&Document> = documents
         .iter()
-        .filter(|document| document.kind != "identities" && document.kind != "replication")
+        .filter(|document| !["identities", "replication", "none"].contains(&&*document.kind))
         .collect();
+    for document in documents.iter().filter(|document| document.kind == "none") {
+        if let Some(other) = policies.first() {
+            return Err(
+                document.wrong(format!("'none' says that there is no policy, but there is '{}'", other.name))
+            );
+        }
+        document.body::<NoneFile>()?;
+    }
     if let Some(document) = policies.get(POLICIES_MAX) {
         return Err(document.wrong(format!("more than {POLICIES_MAX} policies in a chain")));
     }
@@ -204,6 +246,9 @@ fn compile(documents: &[Document], home: Home<'_>, before: Option<&Chain>) -> Re
         let policy = policy(document, home, &identities, &mut zones, old)?;
         if policy.kind() == "rbac" && entries.iter().any(|entry| entry.policy.kind() == "rbac") {
             return Err(document.wrong("'rbac' is there already; one policy of this kind has all rules"));
+        }
+        if policy.kind() == "handles" && entries.iter().any(|entry| entry.policy.kind() == "handles") {
+            return Err(document.wrong("'handles' is there already; a handle is sealed once"));
         }
         if policy.kind() == "handles" && entries.iter().any(|entry| entry.policy.needs_handles()) {
             return Err(document.wrong(

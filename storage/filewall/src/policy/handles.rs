@@ -287,8 +287,14 @@ impl Policy for Handles {
     fn reply(&self, asked: &Asked, reply: &mut Reply<'_>, _latency_us: u64, _context: &Context<'_>) {
         let address = asked.caller.address;
         if let Some(handle) = reply.handle() {
-            let sealed = self.seal_one(handle, address, false);
-            reply.set_handle(sealed);
+            match self.seal(handle, address) {
+                Some(sealed) => reply.set_handle(sealed),
+                // A handle of nothing would be taken for that of something.
+                None => {
+                    self.blanked(handle.len());
+                    reply.failed = Some(Status::ServerFault);
+                }
+            }
         }
         if let Some(extra) = &mut reply.extra {
             extra.handle = self.seal_one(extra.handle.as_bytes(), address, false);
@@ -316,7 +322,10 @@ impl Policy for Handles {
     }
 
     fn mounted(&self, mount: &Mount, handle: &mut Handle) {
-        *handle = self.seal_one(handle.as_bytes(), mount.caller.address, false);
+        *handle = self.seal(handle.as_bytes(), mount.caller.address).unwrap_or_else(|| {
+            self.blanked(handle.as_bytes().len());
+            Handle::EMPTY
+        });
     }
 
     fn details(&self) -> BTreeMap<String, u64> {

@@ -44,6 +44,10 @@ pub const KEYS_MAX: usize = 65_536;
 pub const KEY_BYTES_MAX: usize = 256;
 /// Longest results that a module makes, bytes.
 pub const RESULTS_BYTES_MAX: usize = 64 << 10;
+/// Most fuel for one message: a fraction of a second.
+pub const FUEL_MAX: u64 = 100_000_000;
+/// Most memory of one instance, bytes.
+pub const MEMORY_BYTES_MAX: usize = 64 << 20;
 /// Fuel that each function of ours costs, and each byte that it moves one more.
 const FUEL_PER_CALL: u64 = 50;
 
@@ -242,6 +246,12 @@ impl ModulePolicy {
         folder: &Path,
         before: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<ModulePolicy, String> {
+        if file.fuel == 0 || file.fuel > FUEL_MAX {
+            return Err(format!("fuel {} is not between 1 and {FUEL_MAX}", file.fuel));
+        }
+        if file.memory_bytes > MEMORY_BYTES_MAX {
+            return Err(format!("memory-bytes {} is more than {MEMORY_BYTES_MAX}", file.memory_bytes));
+        }
         let path = folder.join(&file.file);
         let wrong = |reason: String| format!("module {}: {reason}", path.display());
         let bytes_max = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?.len();
@@ -458,8 +468,11 @@ impl Policy for ModulePolicy {
                 }
             }
             (Ok(_), None) => {}
-            // The server has carried the call out: the client gets its reply as it is.
-            (Err(error), _) => self.say_cut_off(&error, asked.op),
+            // The server has carried the call out, but what the module would have hidden the client must not get.
+            (Err(error), _) => {
+                self.say_cut_off(&error, asked.op);
+                reply.failed = Some(Status::ServerFault);
+            }
         }
     }
 

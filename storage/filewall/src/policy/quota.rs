@@ -13,8 +13,10 @@ use super::explain::{Question, Step};
 use super::file::Home;
 use super::rate::{Key, Per};
 use super::{Context, Policy, Verdict};
-use crate::message::{Asked, Call, Reply};
-use crate::wire::nfs3::{Op, Status};
+use crate::message::{Asked, Call, Probe, Reply};
+use crate::wire::make::at;
+use crate::wire::nfs3::{Handle, Op, Status};
+use crate::wire::xdr::get_u32;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
@@ -224,6 +226,37 @@ fn save(path: &Path, counts: &Mutex<Counts>) -> Result<(), String> {
     })
 }
 
+/// By how much a call makes files and names more.
+enum Growth {
+    /// Bytes and names.
+    Of(u64, u64),
+    /// The server must be asked how long the file is.
+    Ask(Probe),
+}
+
+/// A length that is set counts as what the file grows by; in COMPOUNDs, where nobody asks how long it is, as a whole.
+fn growth(call: &Call<'_>) -> Growth {
+    let names = u64::from(MADE & call.op().bit() != 0);
+    let size = match (call.op(), call.arguments.set.size) {
+        (Op::Setattr, Some(size)) if size > 0 => size,
+        (Op::Create, Some(size)) => return Growth::Of(size, names),
+        _ => return Growth::Of(call.data_bytes(), names),
+    };
+    if call.compound.is_some() {
+        return Growth::Of(size, names);
+    }
+    let probe = Probe { handle: Handle::new(call.handle(0)).unwrap_or(Handle::EMPTY), name: None };
+    match call.told.iter().find(|told| told.probe == probe) {
+        None => Growth::Ask(probe),
+        Some(told) => {
+            let word = |attributes: &[u8], at: usize| u64::from(get_u32(attributes, at));
+            let own = told.attributes.as_ref();
+            let own = own.map_or(0, |bytes| word(bytes, at::SIZE) << 32 | word(bytes, at::SIZE + 4));
+            Growth::Of(size.saturating_sub(own), names)
+        }
+    }
+}
+
 /// The policy.
 #[derive(Debug)]
 pub struct Quota {
@@ -290,12 +323,21 @@ impl Policy for Quota {
     }
 
     fn ops(&self) -> u32 {
-        MADE | Op::Write.bit()
+        MADE | Op::Write.bit() | Op::Setattr.bit()
     }
 
     fn request(&self, call: &mut Call<'_>, _context: &Context<'_>) -> Verdict {
-        let bytes = call.data_bytes();
-        let names = u64::from(call.op() != Op::Write);
+        let (bytes, names) = match growth(call) {
+            Growth::Of(bytes, names) => (bytes, names),
+            Growth::Ask(probe) => {
+                call.probe = Some(Box::new(probe));
+                return Verdict::Ask;
+            }
+        };
+        // What the reply may take back again.
+        if call.op() != Op::Write {
+            call.grows = bytes;
+        }
         if self.take(self.per.key(call.caller), bytes, names, call.now.unix_ms) {
             Verdict::Forward
         } else {
@@ -308,7 +350,7 @@ impl Policy for Quota {
         let key = self.per.key(&asked.caller);
         if asked.op != Op::Write {
             if failed {
-                self.give_back(key, 0, 1);
+                self.give_back(key, asked.grows, u64::from(MADE & asked.op.bit() != 0));
             }
             return;
         }
@@ -321,8 +363,8 @@ impl Policy for Quota {
 
     fn answered(&self, call: &Call<'_>, _by: &str, _status: Status, passed: bool, _context: &Context<'_>) {
         if passed {
-            let names = u64::from(call.op() != Op::Write);
-            self.give_back(self.per.key(call.caller), call.data_bytes(), names);
+            let bytes = if call.op() == Op::Write { call.data_bytes() } else { call.grows };
+            self.give_back(self.per.key(call.caller), bytes, u64::from(MADE & call.op().bit() != 0));
         }
     }
 
@@ -353,7 +395,7 @@ impl Policy for Quota {
         let said = [says(count.bytes, self.bytes, "bytes"), says(count.names, self.names, "names")];
         let reason = format!("{} are used", said.into_iter().flatten().collect::<Vec<_>>().join(" and "));
         let full = match question.op {
-            Op::Write => self.bytes.is_some_and(|limit| count.bytes >= limit),
+            Op::Write | Op::Setattr => self.bytes.is_some_and(|limit| count.bytes >= limit),
             _ => self.names.is_some_and(|limit| count.names >= limit),
         };
         if full { Step::answer(Status::Dquot, reason) } else { Step::forward(reason) }

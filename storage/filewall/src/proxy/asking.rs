@@ -100,6 +100,9 @@ pub(super) fn put_made(
         Maker::Policy => chain.show(asked, &mut reply, handled, 0),
         Maker::Server => chain.reply(asked, &mut reply, handled, 0),
     }
+    if let Some(status) = reply.failed {
+        return answer::put(answers, xid, asked.op, status);
+    }
     let limit = usize::try_from(asked.maxcount).unwrap_or(usize::MAX);
     reply.put(xid, results_at, limit, answers);
     let head_end = reply.head_end();

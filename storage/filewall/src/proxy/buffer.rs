@@ -70,6 +70,18 @@ impl Input {
         &mut self.bytes[self.end..]
     }
 
+    /// True if [`Input::space`] would not be empty.
+    pub fn has_space(&self, movable: bool) -> bool {
+        self.bytes.is_empty() || movable || self.end < self.bytes.len()
+    }
+
+    /// Gives its memory back while nothing is in it; an output must not refer to it.
+    pub fn rest(&mut self) {
+        if self.start == self.end {
+            *self = Input::default();
+        }
+    }
+
     /// Notes that so many bytes were received into [`Input::space`].
     pub fn received(&mut self, bytes: usize) {
         self.end += bytes;

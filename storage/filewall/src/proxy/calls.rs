@@ -17,7 +17,7 @@ use crate::wire::call::{Arguments, arguments};
 use crate::wire::nfs3::{self, Handle, Op, Status};
 use crate::wire::nfs4;
 use crate::wire::rpc::{CallHead, Refusal, call_head, program, put_refusal};
-use crate::wire::xdr::{Reader, Wrong, get_u32};
+use crate::wire::xdr::{Reader, Wrong, get_u32, set_u32};
 use crate::wire::{answer, mount, name, portmap};
 use std::sync::Arc;
 
@@ -128,13 +128,18 @@ impl Session {
         if !self.c2s.is_whole(source) {
             return Done::More;
         }
-        let own = self.own_address;
+        let (own, datagram, begin) = (self.own_address, self.datagram(), self.answers.len());
         let (record, record_bytes, _) = self.c2s.record(source);
         let mut reader = Reader::new(record, record_bytes);
         let read = reader
             .take(head.arguments_at)
             .and_then(|_| portmap::answer(&mut reader, &head, &env.shared.ports, own, &mut self.answers));
         match read {
+            // The source of a datagram may be somebody else, who would get more than was sent in that name.
+            Ok(()) if datagram && self.answers.len() - begin > 2 * record_bytes => {
+                self.answers.truncate(begin);
+                self.refuse(head.xid, Refusal::ProcedureUnavailable, env)
+            }
             Ok(()) => Done::Skip,
             Err(_) => self.refuse(head.xid, Refusal::GarbageArguments, env),
         }
@@ -257,6 +262,8 @@ impl Session {
             }
             env.shared.totals.call(op);
         }
+        let mut found = found;
+        bound_count(record, &mut found);
         let maxcount = held.as_ref().map_or(found.count, |held| held.maxcount);
         let (from, handled) = held.as_ref().map_or((0, 0), |held| (held.from, held.handled));
         let mut call = Call::new(record, record_bytes, head, found, &caller, env.now);
@@ -264,6 +271,7 @@ impl Session {
             call.restore_handles(held.handles);
             call.told = held.told;
             call.note = held.note;
+            call.grows = held.grows;
             call.seen = held.seen;
             call.unless = held.unless;
         }
@@ -414,6 +422,26 @@ impl Session {
     }
 }
 
+/// A server that gives what is asked for must not give more than fits into a record.
+fn bound_count(record: &mut [u8], found: &mut Arguments) {
+    let behind = found.handles[0].padded_end();
+    let limit = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+    let (places, most) = match found.op {
+        Op::Read => ([behind + 8, behind + 8], limit(nfs3::PAYLOAD_BYTES_MAX)),
+        Op::Readdir => ([behind + 16, behind + 16], limit(nfs3::LISTING_BYTES_MAX)),
+        // `dircount` and `maxcount`.
+        Op::Readdirplus => ([behind + 16, behind + 20], limit(nfs3::LISTING_BYTES_MAX)),
+        _ => return,
+    };
+    for at in places {
+        let asked = get_u32(record, at);
+        if asked > most {
+            set_u32(record, at, most);
+        }
+    }
+    found.count = found.count.min(most);
+}
+
 /// What is to be done with a call that must happen once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
@@ -462,6 +490,7 @@ fn remember(call: &Call<'_>, caller: Arc<Principal>, maxcount: u32, datagram: bo
         maxcount,
         datagram,
         note: call.note,
+        grows: call.grows,
         seen: call.seen,
     }
 }

@@ -251,6 +251,7 @@ impl Way<'_> {
             maxcount: 0,
             told: Vec::new(),
             note: 0,
+            grows: 0,
             seen: crate::message::Seen::default(),
             once: self.once,
             unknown: self.unknown,

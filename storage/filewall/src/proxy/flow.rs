@@ -60,7 +60,15 @@ impl Flow {
     /// True if there is space to receive into.
     pub fn can_read(&mut self) -> bool {
         let movable = !self.output.pins_input();
-        self.output.bytes() < BACKLOG_BYTES_MAX && !self.input.space(movable).is_empty()
+        self.output.bytes() < BACKLOG_BYTES_MAX
+            && (self.input.has_space(false) || movable && !self.input.space(movable).is_empty())
+    }
+
+    /// Gives the memory of its input back, as long as nothing is in it.
+    pub fn rest(&mut self) {
+        if !self.output.pins_input() && self.gathered.is_empty() {
+            self.input.rest();
+        }
     }
 
     /// Reads once; the caller has seen that there is space.

@@ -1,6 +1,6 @@
 //! Policies that change while calls go on.
 //!
-//! The files are looked at twice a second. When they have changed and then stayed the same for one look, they are loaded; the
+//! The files are looked at twice a second. When they have changed and then stayed the same for one look (for two seconds where one is gone), they are loaded; the
 //! new chain takes the place of the old one for the calls that come then, and calls in flight keep theirs. Files that are wrong are
 //! refused as a whole: the error is logged and shown, and the chain stays.
 
@@ -15,6 +15,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Looks at which files must have stayed the same, since they are written; and where one is gone.
+const LOOKS: u32 = 1;
+const LOOKS_GONE: u32 = 4;
 /// How often it is seen that the process shall stop.
 const STEP: Duration = Duration::from_millis(50);
 
@@ -36,6 +39,14 @@ pub(super) fn reload(shared: &Shared) -> Result<()> {
     let mut shown = shared.policy_error.lock().unwrap_or_else(PoisonError::into_inner);
     match loaded {
         Ok(chain) => {
+            let lost = lost_kinds(&before, &chain);
+            if !lost.is_empty() {
+                Totals::count(&shared.totals.policy_kinds_lost_total);
+                tracing::error!(
+                    kinds = lost.join(", "),
+                    "policies that protected something are in force no more"
+                );
+            }
             tracing::info!(epoch = chain.epoch(), policies = chain.entries().len(), "policies are in force");
             if let Some(reason) = chain.refuses_nfs4() {
                 tracing::warn!("{reason}");
@@ -52,6 +63,14 @@ pub(super) fn reload(shared: &Shared) -> Result<()> {
             Err(error)
         }
     }
+}
+
+/// Kinds of policies that say who may do what, and that were in force and are no more.
+fn lost_kinds(before: &policy::Chain, after: &policy::Chain) -> Vec<&'static str> {
+    let has =
+        |chain: &policy::Chain, kind: &str| chain.entries().iter().any(|entry| entry.policy.kind() == kind);
+    let kinds = ["handles", "access", "rbac", "read-only", "module"];
+    kinds.into_iter().filter(|kind| has(before, kind) && !has(after, kind)).collect()
 }
 
 /// What a change of the files changes.
@@ -81,6 +100,7 @@ pub(super) fn watch(shared: &Shared) {
     let Some(path) = &shared.policy else { return };
     let mut loaded = fingerprint(path);
     let mut seen = loaded.clone();
+    let mut looks = 0;
     while !shared.stop.load(Ordering::Relaxed) {
         for _ in 0..LOOK_EVERY.as_millis() / STEP.as_millis() {
             std::thread::sleep(STEP);
@@ -89,7 +109,10 @@ pub(super) fn watch(shared: &Shared) {
             }
         }
         let now = fingerprint(path);
-        if now == seen && now != loaded {
+        looks = if now == seen { looks + 1 } else { 0 };
+        // A file that is gone may have been moved away for a moment.
+        let gone = loaded.iter().any(|file| !now.iter().any(|other| other.0 == file.0));
+        if looks >= if gone { LOOKS_GONE } else { LOOKS } && now != loaded {
             loaded = now.clone();
             // What is wrong was logged, and is shown.
             let _ = reload(shared);

@@ -126,11 +126,13 @@ impl Session {
                 }
                 chain.reply(&asked, &mut reply, handled, latency_us);
                 let limit = usize::try_from(asked.maxcount).unwrap_or(usize::MAX);
-                if output.head(|out| reply.put(client_xid, results_at, limit, out)) {
+                if let Some(status) = reply.failed {
+                    output.head(|out| answer::put(out, client_xid, op, status));
+                } else if output.head(|out| reply.put(client_xid, results_at, limit, out)) {
                     Totals::count(&totals.listings_cut_total);
                 }
                 let head_end = reply.head_end();
-                if head_end < record_bytes {
+                if head_end < record_bytes && reply.failed.is_none() {
                     forward = Some(head_end);
                 }
             }

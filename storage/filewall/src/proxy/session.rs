@@ -23,6 +23,8 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// After so long without a call a session gives its memory back, µs.
+const REST_US: u64 = 2_000_000;
 /// How long to wait before the server is tried again, µs: doubled up to the second.
 const RETRY_US: (u64, u64) = (50_000, 2_000_000);
 /// Callers remembered by the bytes of their credentials.
@@ -73,6 +75,8 @@ pub struct Held {
     pub told: Vec<Told>,
     /// What a policy wants to remember until the reply comes.
     pub note: u64,
+    /// Bytes that a quota has counted for it.
+    pub grows: u64,
     /// As in [`Call`].
     pub seen: crate::message::Seen,
     /// Its name for retransmissions.
@@ -410,6 +414,11 @@ impl Session {
         if stuck {
             return self.end(env);
         }
+        // Thousands of clients that have mounted and do nothing cost next to nothing.
+        if self.pending.is_empty() && now_us.saturating_sub(self.seen_us) > REST_US {
+            self.c2s.rest();
+            self.s2c.rest();
+        }
         if self.datagram() && self.pending.is_empty() && self.mounts == 0 {
             let idle_us = now_us.saturating_sub(self.seen_us);
             if idle_us > env.shared.limits.datagram_idle_us {
@@ -491,6 +500,7 @@ impl Session {
             maxcount: call.arguments.count,
             told: call.told.clone(),
             note: call.note,
+            grows: call.grows,
             seen: call.seen,
             once: None,
             unknown: call.unknown,

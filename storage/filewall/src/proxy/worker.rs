@@ -526,6 +526,10 @@ fn finish_mount(session: &mut Session, mounted: Mounted, shared: &Shared) {
             if mounted.chain.mounted(&mounted.mount, &mut handle) {
                 shared.note_mount(&server, &mounted.mount.path);
             }
+            if handle.as_bytes().is_empty() {
+                Totals::count(&shared.totals.mounts_refused_total);
+                return mount::put_refused(&mut session.answers, mounted.xid, mount::FAULT);
+            }
             Totals::count(&shared.totals.mounts_total);
             mount::put_mounted(&mut session.answers, mounted.xid, handle.as_bytes());
         }

@@ -13,6 +13,8 @@ pub struct SetSpans {
     pub uid_at: Option<usize>,
     /// Where the group stands, if it is set.
     pub gid_at: Option<usize>,
+    /// The length, if it is set, bytes.
+    pub size: Option<u64>,
 }
 
 /// Where the fields of a call's arguments are.
@@ -32,6 +34,8 @@ pub struct Arguments {
     pub misnamed: Option<Misnamed>,
     /// Attributes that are set.
     pub set: SetSpans,
+    /// True for a CREATE that takes a file that is there, or an OPEN that does so.
+    pub unchecked: bool,
     /// Where the bits of ACCESS stand.
     pub access_at: Option<usize>,
     /// Where `maxcount` of READDIRPLUS stands.
@@ -55,6 +59,7 @@ impl Arguments {
             name_count: 0,
             misnamed: None,
             set: SetSpans::default(),
+            unchecked: false,
             access_at: None,
             maxcount_at: None,
             offset: 0,
@@ -93,9 +98,10 @@ impl Arguments {
             reader.u32()?;
             Ok(Some(at))
         };
-        self.set = SetSpans { mode_at: word(reader)?, uid_at: word(reader)?, gid_at: word(reader)? };
+        self.set =
+            SetSpans { mode_at: word(reader)?, uid_at: word(reader)?, gid_at: word(reader)?, size: None };
         if reader.bool()? {
-            reader.u64()?;
+            self.set.size = Some(reader.u64()?);
         }
         for _time in 0..2 {
             if reader.one_of(2)? == 2 {
@@ -186,7 +192,9 @@ fn write(found: &mut Arguments, reader: &mut Reader<'_>) -> Read<()> {
 
 fn create(found: &mut Arguments, reader: &mut Reader<'_>) -> Read<()> {
     found.place(reader)?;
-    match reader.one_of(2)? {
+    let how = reader.one_of(2)?;
+    found.unchecked = how == 0;
+    match how {
         2 => reader.take(8).map(|_| ()),
         _ => found.set(reader),
     }

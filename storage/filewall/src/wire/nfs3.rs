@@ -14,6 +14,8 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const PATH_BYTES_MAX: usize = 4096;
 /// Longest payload of a READ or WRITE, bytes; FSINFO replies are cut to it, so that clients keep to it.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+/// Longest listing that a server is asked for at once, bytes.
+pub const LISTING_BYTES_MAX: usize = 256 << 10;
 /// Length of `fattr3`, bytes.
 pub const ATTRIBUTES_BYTES: usize = 84;
 /// Number of procedures.

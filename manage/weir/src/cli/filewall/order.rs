@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use weir_api::client::Client;
 use weir_api::types::FileWallRequest;
 use weir_filewall::policy;
-use weir_model::filewall::{PolicyFile, files_problem};
+use weir_model::filewall::{ORDER_BYTES_MAX, PolicyFile, files_problem};
 
 /// `weir filewall order`
 #[derive(Debug, Args)]
@@ -63,6 +63,13 @@ fn files_of(folder: &Path) -> Result<Vec<PolicyFile>, Failure> {
         let kind = path.extension().and_then(|kind| kind.to_str());
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_string();
         if matches!(kind, Some("yaml" | "yml" | "wat")) {
+            let about = std::fs::metadata(&path).map_err(Failure::io(path.display().to_string()))?;
+            if !about.is_file() || about.len() > ORDER_BYTES_MAX as u64 {
+                return Err(Failure::Input(format!(
+                    "{} is no file of at most {ORDER_BYTES_MAX} bytes: an order has only such",
+                    path.display()
+                )));
+            }
             let text = std::fs::read_to_string(&path).map_err(Failure::io(path.display().to_string()))?;
             files.push(PolicyFile { name, text });
         }

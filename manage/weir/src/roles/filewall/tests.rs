@@ -67,3 +67,28 @@ fn wrong_policies_leave_the_last_good_ones_and_the_machines_own_files() {
         (vec!["b.yaml".to_string(), "key".to_string()], 10)
     );
 }
+
+#[test]
+fn an_order_neither_opens_everything_nor_touches_what_is_the_owners() {
+    let folder = tempfile::tempdir().unwrap();
+    let orders = orders(folder.path());
+    std::fs::create_dir(&orders.folder).unwrap();
+    let load = || policy::load(&orders.folder, None).map(drop);
+    std::fs::write(orders.folder.join("own.yaml"), "kind: read-only").unwrap();
+    let take = |version: u64, files: &[(&str, &str)]| orders.take(&set(version, files), load);
+    let refused = take(1, &[("own.yaml", "kind: statistics")]).unwrap_err();
+    assert!(refused.contains("own.yaml"), "{refused}");
+    take(2, &[("a.yaml", "kind: statistics")]).unwrap();
+    // Neither a later order nor one that leaves a name out changes it.
+    assert!(take(3, &[("a.yaml", "kind: statistics"), ("own.yaml", "kind: rate")]).is_err());
+    take(4, &[("b.yaml", "kind: statistics")]).unwrap();
+    assert_eq!(names(&orders), ["b.yaml", "own.yaml"]);
+    assert_eq!(std::fs::read_to_string(orders.folder.join("own.yaml")).unwrap(), "kind: read-only");
+    std::fs::remove_file(orders.folder.join("own.yaml")).unwrap();
+    // Without policies nothing is left that says who may do what.
+    for nothing in ["kind: identities\n", "# nothing\n", ""] {
+        assert!(take(5, &[("b.yaml", nothing)]).is_err(), "{nothing:?}");
+        assert_eq!(std::fs::read_to_string(orders.folder.join("b.yaml")).unwrap(), "kind: statistics");
+    }
+    take(6, &[("b.yaml", "kind: none\n")]).unwrap();
+}

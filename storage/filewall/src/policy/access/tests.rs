@@ -163,3 +163,24 @@ fn fifty_thousand_decisions_are_remembered_and_no_more() {
     }
     assert!(policy.decisions.lock().unwrap().len() <= 10);
 }
+
+/// A CREATE of `new` in the root that sets the length, or not, in one of its ways.
+fn create(uid: u32, how: u32, size: Option<u64>) -> crate::policy::tests::Made {
+    made(uid, Op::Create, |record| {
+        let record = record.opaque(b"root").opaque(b"new").u32(how).u32(0).u32(0).u32(0);
+        let record = match size {
+            Some(size) => record.u32(1).u64(size),
+            None => record.u32(0),
+        };
+        record.u32(0).u32(0)
+    })
+}
+
+#[test]
+fn a_create_that_empties_a_file_is_a_change_of_it() {
+    let chain = chain("kind: access\ndefault: allow\nrules:\n- {deny: [SETATTR], users: [\"1001\"]}\n");
+    assert_eq!(answer(&chain, &create(1001, 0, None)), None);
+    assert_eq!(answer(&chain, &create(1001, 1, Some(0))), None, "there is none yet");
+    assert_eq!(answer(&chain, &create(1001, 0, Some(0))), Some(Status::Acces));
+    assert_eq!(answer(&chain, &create(1002, 0, Some(0))), None);
+}

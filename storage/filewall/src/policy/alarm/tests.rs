@@ -73,6 +73,78 @@ fn suffixes_and_pairs_of_noise_and_removals_count_too() {
     assert_eq!(answer(&pairs, &named(1, Op::Remove, &["original"])), Some(Status::Acces));
 }
 
+/// SETATTR of a file's length.
+fn cut(uid: u32, file: u32) -> Made {
+    made(uid, Op::Setattr, |record| {
+        let record = record.opaque(&file.to_be_bytes()).u32(0).u32(0).u32(0).u32(1).u64(0);
+        record.u32(0).u32(0).u32(0)
+    })
+}
+
+/// Gives a file another name, over one that is there or not; true if it is denied.
+fn renamed(chain: &Chain, uid: u32, there: bool) -> bool {
+    let Made { mut record, .. } = named(uid, Op::Rename, &["new", "original"]);
+    let bytes = record.len();
+    let mut reader = crate::wire::xdr::Reader::whole(&record);
+    let head = crate::wire::rpc::call_head(&mut reader).unwrap();
+    let found = crate::wire::call::arguments(&mut reader, Op::Rename).unwrap();
+    let caller = chain.principals().get(chain.identities(), [10, 0, 0, 1].into(), uid, 100, &[]);
+    let mut call = Call::new(&mut record, bytes, head, found, &caller, crate::message::Now::default());
+    let mut outcome = chain.request(&mut call, 0, 0);
+    if matches!(outcome, crate::policy::Outcome::Ask { .. }) {
+        let probe = *call.probe.take().unwrap();
+        let status = if there { 0 } else { Status::Noent.number() };
+        call.told.push(crate::message::Told { probe, status, handle: None, attributes: None });
+        outcome = chain.request(&mut call, 0, 0);
+    }
+    matches!(outcome, crate::policy::Outcome::Answer { .. })
+}
+
+#[test]
+fn other_ways_of_encrypting_are_seen_too() {
+    // Not from the first byte on.
+    let behind = chain(POLICY);
+    let mut last = None;
+    for file in 0..5 {
+        answer(&behind, &read(1, file));
+        let data = noise(4096);
+        let record = |record: crate::wire::build::Record| {
+            record.opaque(&file.to_be_bytes()).u64(1).u32(4096).u32(0).opaque(&data)
+        };
+        last = answer(&behind, &made(1, Op::Write, record));
+    }
+    assert_eq!(last, Some(Status::Acces));
+    // A new file takes the place of the original.
+    let over = chain(POLICY);
+    let denied = (0..5).map(|file| {
+        answer(&over, &write(1, file, &noise(300)));
+        renamed(&over, 1, true)
+    });
+    assert_eq!(denied.collect::<Vec<_>>(), [false, false, false, false, true]);
+    // Downloads that get their name when they are complete take no original's place.
+    let downloads = chain(POLICY);
+    assert!((0..50).all(|file| {
+        answer(&downloads, &write(1, file, &noise(300)));
+        !renamed(&downloads, 1, false)
+    }));
+    // The original is cut to nothing.
+    let cuts = chain(POLICY);
+    let mut last = None;
+    for file in 0..5 {
+        answer(&cuts, &write(1, 100 + file, &noise(300)));
+        last = answer(&cuts, &cut(1, file));
+    }
+    assert_eq!(last, Some(Status::Acces));
+    // A machine whose users are many: four times as many files.
+    let many = chain(POLICY);
+    for file in 0..20 {
+        answer(&many, &read(1000 + file, file));
+        last = answer(&many, &write(1000 + file, file, &noise(300)));
+        assert_eq!(last.is_some(), file == 19);
+    }
+    assert_eq!(answer(&many, &write(5000, 99, b"text")), Some(Status::Acces), "the machine is stopped");
+}
+
 #[test]
 fn what_people_do_raises_nothing() {
     let chain = chain(POLICY);

@@ -56,6 +56,18 @@ fn what_is_wrong_is_named_with_file_and_document() {
         ("kind: identities\n---\nkind: identities", "identities are given twice"),
         ("kind: read-only\npaths: [/a]\n---\nkind: handles\nkey-file: k", "put 'handles' first"),
         ("kind: statistics\nlevel: 3", "unknown field"),
+        // What would let everything through is said, not guessed.
+        ("", "it ends without a policy"),
+        ("# nothing\n", "it ends without a policy"),
+        ("kind: statistics\n---\n", "it ends without a policy"),
+        ("kind: identities\n", "write 'kind: none'"),
+        ("kind: none\n---\nkind: statistics\n", "'none' says that there is no policy"),
+        ("kind: none\nwhy: x\n", "unknown field"),
+        (
+            "kind: handles\nkey-file: a\n---\nkind: handles\nname: b\nkey-file: b\n",
+            "'handles' is there already",
+        ),
+        ("kind: module\nfile: m.wat\nops: [all]\nfuel: 18446744073709551615\n", "fuel 18446744073709551615"),
     ] {
         let error = try_chain(text, None).unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");
@@ -63,6 +75,23 @@ fn what_is_wrong_is_named_with_file_and_document() {
     assert!(
         load(Path::new("/nowhere/policies"), None).unwrap_err().to_string().contains("/nowhere/policies")
     );
+}
+
+#[test]
+fn no_policy_is_a_policy_that_says_so() {
+    assert!(try_chain("kind: none\n", None).unwrap().entries().is_empty());
+    let folder = tempfile::tempdir().unwrap();
+    assert!(load(folder.path(), None).unwrap_err().to_string().contains("kind: none"));
+    // Servers alone are a beginning, but not what policies may become.
+    let servers = "kind: replication\nreplicas: [nfs://127.0.0.1/x]\n";
+    let open = try_chain(servers, None).unwrap();
+    try_chain(servers, Some(&open)).unwrap();
+    let closed = try_chain(&format!("{servers}---\nkind: read-only\n"), None).unwrap();
+    assert!(try_chain(servers, Some(&closed)).unwrap_err().to_string().contains("kind: none"));
+    // What is no file is not waited for.
+    let pipe = folder.path().join("p.yaml");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(load(folder.path(), None).unwrap_err().to_string().contains("it is no file"));
 }
 
 #[test]

@@ -106,3 +106,39 @@ fn what_a_later_policy_denies_is_not_counted() {
     }
     assert_eq!(chain.rows()[0].details["bytes"], 0);
 }
+
+#[test]
+fn a_length_that_is_set_counts_as_what_the_file_grows_by() {
+    use crate::message::Told;
+    use crate::policy::Outcome;
+    let chain = chain("kind: quota\nper: user\nbytes: 1000\nperiod: day\nstate-file: counts\n");
+    let grow = |size: u64| {
+        made(1, Op::Setattr, |record| {
+            let record = record.opaque(b"file").u32(0).u32(0).u32(0).u32(1).u64(size);
+            record.u32(0).u32(0).u32(0)
+        })
+    };
+    let attributes = |size: u64| {
+        let none = (0, 0);
+        let (folder, mode, uid, gid, fsid, fileid) = (false, 0o644, 1, 1, 1, 1);
+        crate::wire::make::Attributes { folder, mode, uid, gid, size, fsid, fileid, time: none }.bytes()
+    };
+    // The server is asked how long it is; what it is made longer by counts.
+    let told = |size: u64, now: u64| {
+        let Made { mut record, .. } = grow(size);
+        let bytes = record.len();
+        let mut reader = crate::wire::xdr::Reader::whole(&record);
+        let head = crate::wire::rpc::call_head(&mut reader).unwrap();
+        let found = crate::wire::call::arguments(&mut reader, Op::Setattr).unwrap();
+        let caller = chain.principals().get(chain.identities(), [10, 0, 0, 1].into(), 1, 100, &[]);
+        let mut call = Call::new(&mut record, bytes, head, found, &caller, crate::message::Now::default());
+        assert!(matches!(chain.request(&mut call, 0, 0), Outcome::Ask { .. }));
+        let probe = *call.probe.take().unwrap();
+        call.told.push(Told { probe, status: 0, handle: None, attributes: Some(attributes(now)) });
+        matches!(chain.request(&mut call, 0, 0), Outcome::Forward { .. })
+    };
+    assert!(told(900, 100), "800 more");
+    assert!(!told(1200, 900), "300 more are too many");
+    assert!(told(1100, 900), "200 are not");
+    assert_eq!(answer(&chain, &grow(0)), None, "nobody need be asked");
+}

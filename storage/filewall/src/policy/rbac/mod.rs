@@ -491,7 +491,12 @@ impl Rbac {
                 folder = self.target(call, &session, core)?;
                 self.judge(call, &session, (handle, object), node, op, core)?
             }
-            _ => self.judge(call, &session, (handle, object), node, op, core)?,
+            _ => {
+                let judged = self.judge(call, &session, (handle, object), node, op, core)?;
+                self.takes(call, &session, handle, core)?;
+                self.gives_away(call, &session)?;
+                judged
+            }
         };
         if let Some(at) = call.arguments.access_at {
             let grants = self.grants(handle.as_bytes());
@@ -504,6 +509,43 @@ impl Rbac {
         }
         self.rewrite(call, &session, &folder);
         Ok(Verdict::Forward)
+    }
+
+    /// A CREATE of NFSv3 that takes a file which is there changes it: it is judged as SETATTR of that file. Where there is none it must
+    /// make one. An OPEN is asked for by what it is for.
+    fn takes(
+        &self,
+        call: &mut Call<'_>,
+        session: &Session,
+        folder: Handle,
+        core: &Core<'_>,
+    ) -> Result<(), Verdict> {
+        let set = call.arguments.set;
+        let changes =
+            set.size.is_some() || set.mode_at.is_some() || set.uid_at.is_some() || set.gid_at.is_some();
+        if call.op() != Op::Create || !call.arguments.unchecked || !changes || call.compound.is_some() {
+            return Ok(());
+        }
+        let name = call.name(0).to_vec();
+        match self.named(call, folder, &name, false)? {
+            Some(there) => {
+                let inner = self.node_of_name(core, folder.as_bytes(), &name)?;
+                self.judge(call, session, there, inner, Op::Setattr, core).map(drop)
+            }
+            None => {
+                let at = call.arguments.names[0].padded_end();
+                call.set_word(at, GUARDED);
+                Ok(())
+            }
+        }
+    }
+
+    /// What is made belongs to who makes it; only administrators give it to others.
+    fn gives_away(&self, call: &Call<'_>, session: &Session) -> Result<(), Verdict> {
+        let Some(at) = call.arguments.set.uid_at.filter(|_| call.op().makes()) else { return Ok(()) };
+        let own = call.compound.is_none() && call.word(at) == call.caller.uid;
+        let may = own || session.active & self.assignment.administrators != 0;
+        if may { Ok(()) } else { Err(Verdict::Answer(Status::Perm)) }
     }
 
     /// Judges what a RENAME or LINK does where it leads to. Returns that folder.
@@ -539,6 +581,9 @@ impl Rbac {
         call.set_user(owner.uid, owner.gid);
     }
 }
+
+/// How a CREATE makes a file only where there is none.
+const GUARDED: u32 = 1;
 
 /// Whether the server would let the caller write into a folder.
 fn may_write(caller: &Principal, folder: &Object) -> bool {

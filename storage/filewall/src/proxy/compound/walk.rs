@@ -8,10 +8,12 @@ use crate::policy::{Mount, Outcome};
 use crate::proxy::flow::RECORD_BYTES_MAX;
 use crate::proxy::worker::Env;
 use crate::wire::call::{Arguments, SetSpans};
-use crate::wire::nfs3::{Handle, Op, Status};
+use crate::wire::nfs3::{Handle, LISTING_BYTES_MAX, Op, Status};
 use crate::wire::nfs4::arguments::Argument;
 use crate::wire::nfs4::results::Found;
-use crate::wire::nfs4::{ATTRIBUTE_GROUP, ATTRIBUTE_MODE, ATTRIBUTE_OWNER, Op4, has_bit, status};
+use crate::wire::nfs4::{
+    ATTRIBUTE_GROUP, ATTRIBUTE_MODE, ATTRIBUTE_OWNER, ATTRIBUTE_SIZE, Op4, has_bit, status,
+};
 use crate::wire::xdr::{Span, get_u32, padded, put_opaque, put_u32, set_u32};
 
 /// Flag of CREATE_SESSION that asks for callbacks on the same connection.
@@ -310,6 +312,11 @@ impl<'w, 'e> Walk<'w, 'e> {
             }
             None => None,
         };
+        // A server that gives what is asked for must not give more than fits into a record.
+        for at in argument.maxcount_at.into_iter().flat_map(|at| [at - 4, at]) {
+            let most = u32::try_from(LISTING_BYTES_MAX).unwrap_or(u32::MAX);
+            set_u32(self.record, at, get_u32(self.record, at).min(most));
+        }
         for (at, bit) in argument.locations() {
             let word = get_u32(self.record, at);
             set_u32(self.record, at, word & !bit);
@@ -326,8 +333,14 @@ impl<'w, 'e> Walk<'w, 'e> {
         if self.judges && (rules || self.course.current.made_up || self.is_lock(argument)) {
             return self.judged(argument);
         }
-        if let Some(rule) = argument.rule {
-            self.ask(argument, self.subject(argument, rule))?;
+        if argument.rule.is_some() {
+            let mut asked = 0;
+            for rule in Self::uses_of(argument) {
+                if asked & rule.bit() == 0 {
+                    self.ask(argument, self.subject(argument, rule))?;
+                }
+                asked |= rule.bit();
+            }
             if matches!(argument.op, Op4::Lookup | Op4::Open | Op4::Create) && argument.name_count > 0 {
                 self.course.current = self.below(argument);
             }
@@ -463,6 +476,24 @@ impl<'w, 'e> Walk<'w, 'e> {
         }
     }
 
+    /// The length that an operation sets: of those attributes that can be set it is the first.
+    fn set_size(&self, argument: &Argument) -> Option<u64> {
+        let set = argument.set.filter(|set| has_bit(set.of(self.record), ATTRIBUTE_SIZE))?;
+        let at = set.start + set.bytes + 4;
+        let bytes = self.record.get(at..at + 8)?;
+        Some(u64::from(get_u32(bytes, 0)) << 32 | u64::from(get_u32(bytes, 4)))
+    }
+
+    /// All that an OPEN is for, where policies judge names: they are asked for each.
+    fn uses_of(argument: &Argument) -> impl Iterator<Item = Op> + use<> {
+        let open = argument.open;
+        let rule = argument.rule;
+        let wants = |bit: u32| open.is_some_and(|open| open.access & bit != 0);
+        let sizes = open.is_some_and(|open| open.how_at.is_some() && open.how == 0 && open.sized);
+        let further = [(wants(1), Op::Read), (wants(2), Op::Write), (sizes, Op::Setattr)];
+        rule.into_iter().chain(further.into_iter().filter(|(wanted, _)| *wanted).map(|(_, op)| op))
+    }
+
     /// Shows an operation to the policies, as the one of NFSv3 that it is like.
     pub fn ask(&mut self, argument: &Argument, subject: Subject) -> Result<Given, Stop> {
         let number = self.turn;
@@ -480,11 +511,13 @@ impl<'w, 'e> Walk<'w, 'e> {
             mode_at: sets(ATTRIBUTE_MODE),
             uid_at: sets(ATTRIBUTE_OWNER),
             gid_at: sets(ATTRIBUTE_GROUP),
+            size: self.set_size(argument),
         };
         let arguments = Arguments {
             names,
             name_count,
             set,
+            unchecked: argument.open.is_some_and(|open| open.how_at.is_some() && open.how == 0),
             access_at: argument.access_at.filter(|_| rule == Op::Access),
             maxcount_at: argument.maxcount_at,
             offset: argument.offset,
@@ -543,6 +576,7 @@ impl<'w, 'e> Walk<'w, 'e> {
             maxcount: argument.count,
             datagram: false,
             note: call.note,
+            grows: call.grows,
             seen: call.seen,
         };
         let user = call.compound.and_then(|compound| compound.user);
