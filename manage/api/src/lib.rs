@@ -14,6 +14,8 @@ pub mod domains;
 mod extract;
 mod guard;
 pub mod pki;
+mod problem;
+mod requests;
 pub mod serve;
 pub mod server;
 pub mod tls;
