@@ -15,6 +15,8 @@ mod extract;
 mod guard;
 pub mod pki;
 pub mod proxy;
+mod problem;
+mod requests;
 pub mod serve;
 pub mod server;
 pub mod tls;

@@ -6,6 +6,7 @@ use crate::extract::{Asked, Named, Raw, Strict};
 pub use crate::extract::{BODIES_BYTES_MAX, BODY_TIMEOUT, OPEN_BODY_BYTES_MAX, parse};
 use crate::guard;
 pub use crate::guard::{HEAD_BYTES_MAX, HEADERS_MAX, OPEN_REQUESTS_MAX, URI_BYTES_MAX};
+use crate::requests;
 use crate::tls::Peer;
 use crate::types::{
     AddMember, ApiError, ApplyRequest, ApplyResponse, AuditPage, CaptureRequest, CapturedFrame, ClockStatus,
@@ -179,7 +180,7 @@ pub fn router(backend: Arc<dyn Backend>, admins: Admins) -> axum::Router {
 
 /// A service with what belongs around all of it, also around what was merged into it.
 pub fn finished(service: axum::Router) -> axum::Router {
-    service.layer(middleware::from_fn(guard::head))
+    service.layer(middleware::from_fn(guard::head)).layer(middleware::from_fn(requests::count))
 }
 
 /// Change resources, all or nothing.
@@ -597,7 +598,8 @@ async fn counters(
 /// Metrics of the controller.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics(backend: Shared) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], backend.metrics()).into_response()
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], backend.metrics() + &requests::metrics_text())
+        .into_response()
 }
 
 /// Join the domain: called by `weir host` and `weir gateway` with a token.

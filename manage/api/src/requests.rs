@@ -1,0 +1,148 @@
+//! Requests, counted by route and status, and how long their answers took to begin.
+//!
+//! A route is what a path begins with, so that names of resources make no series: the keys are bounded by the routes and statuses that
+//! there are.
+
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::Response;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Upper ends of the buckets, seconds.
+const BUCKETS_S: [f64; 6] = [0.001, 0.01, 0.1, 1.0, 10.0, 60.0];
+/// What paths begin with; all others are one.
+const ROUTES: [&str; 20] = [
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/v1/actuators",
+    "/v1/apply",
+    "/v1/audit",
+    "/v1/capture",
+    "/v1/devices",
+    "/v1/domain",
+    "/v1/domains",
+    "/v1/group",
+    "/v1/identities",
+    "/v1/join",
+    "/v1/openapi.json",
+    "/v1/resources",
+    "/v1/status",
+    "/v1/tokens",
+    "/v1/trace",
+    "/v1/watch",
+    "/weir.store.v1.Store",
+];
+
+#[derive(Default)]
+struct Counted {
+    codes: BTreeMap<(&'static str, u16), u64>,
+    times: BTreeMap<&'static str, ([u64; BUCKETS_S.len()], u64, f64)>,
+}
+
+static COUNTED: Mutex<Option<Counted>> = Mutex::new(None);
+
+fn route_of(path: &str) -> &'static str {
+    let begins = |route: &&&str| {
+        path.strip_prefix(**route).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    ROUTES.iter().filter(begins).max_by_key(|route| route.len()).map_or("other", |route| *route)
+}
+
+fn counted<T>(with: impl FnOnce(&mut Counted) -> T) -> T {
+    // A panic elsewhere leaves counts that are each whole.
+    with(COUNTED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+}
+
+/// Counts a request, whatever becomes of it.
+pub(crate) async fn count(request: Request, next: Next) -> Response {
+    let (route, began) = (route_of(request.uri().path()), Instant::now());
+    let response = next.run(request).await;
+    note(route, response.status().as_u16(), began.elapsed().as_secs_f64());
+    response
+}
+
+fn note(route: &'static str, code: u16, seconds: f64) {
+    counted(|counted| {
+        *counted.codes.entry((route, code)).or_default() += 1;
+        let (buckets, count, sum) = counted.times.entry(route).or_default();
+        for (bucket, _) in buckets.iter_mut().zip(BUCKETS_S).filter(|(_, end)| seconds <= *end) {
+            *bucket += 1;
+        }
+        *count += 1;
+        *sum += seconds;
+    });
+}
+
+/// What was counted since this process began, as Prometheus text.
+pub fn metrics_text() -> String {
+    let mut text = String::from(
+        "# HELP weir_http_requests_total Requests to the API and the store, by what their path begins with and the status of the answer.\n\
+         # TYPE weir_http_requests_total counter\n",
+    );
+    counted(|counted| {
+        // Writing to a string does not fail.
+        for ((route, code), count) in &counted.codes {
+            let _ = writeln!(text, "weir_http_requests_total{{route=\"{route}\",code=\"{code}\"}} {count}");
+        }
+        text.push_str(
+            "# HELP weir_http_request_seconds How long answers took to begin.\n# TYPE weir_http_request_seconds histogram\n",
+        );
+        for (route, (buckets, count, sum)) in &counted.times {
+            for (end, within) in BUCKETS_S.iter().zip(buckets) {
+                let _ = writeln!(
+                    text,
+                    "weir_http_request_seconds_bucket{{route=\"{route}\",le=\"{end}\"}} {within}"
+                );
+            }
+            let _ =
+                writeln!(text, "weir_http_request_seconds_bucket{{route=\"{route}\",le=\"+Inf\"}} {count}");
+            let _ = writeln!(text, "weir_http_request_seconds_sum{{route=\"{route}\"}} {sum}");
+            let _ = writeln!(text, "weir_http_request_seconds_count{{route=\"{route}\"}} {count}");
+        }
+    });
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_few_whatever_is_asked() {
+        assert_eq!(route_of("/v1/resources/endpoint/red/web"), "/v1/resources");
+        assert_eq!(route_of("/v1/domains/east"), "/v1/domains");
+        assert_eq!(route_of("/v1/domain/statements"), "/v1/domain");
+        assert_eq!(route_of("/weir.store.v1.Store/Submit"), "/weir.store.v1.Store");
+        for other in ["/", "", "/v1", "/v1/resourcesx", "/v2/apply", "/\u{1f600}"] {
+            assert_eq!(route_of(other), "other", "{other}");
+        }
+    }
+
+    #[test]
+    fn every_documented_path_has_a_route() {
+        let document = serde_json::to_value(crate::server::openapi()).unwrap_or_default();
+        for path in document["paths"].as_object().into_iter().flat_map(|paths| paths.keys()) {
+            assert_ne!(route_of(path), "other", "{path}");
+        }
+    }
+
+    #[test]
+    fn requests_are_counted_by_route_and_status() {
+        note("/readyz", 299, 0.05);
+        note("/readyz", 299, 5.0);
+        let text = metrics_text();
+        assert!(text.contains("weir_http_requests_total{route=\"/readyz\",code=\"299\"} 2\n"), "{text}");
+        let value = |le: &str| {
+            let name = format!("weir_http_request_seconds_bucket{{route=\"/readyz\",le=\"{le}\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok())
+        };
+        assert_eq!(
+            (value("0.01"), value("0.1"), value("10"), value("+Inf")),
+            (Some(0), Some(1), Some(2), Some(2))
+        );
+    }
+}
