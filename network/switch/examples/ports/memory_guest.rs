@@ -9,6 +9,7 @@ use weir_switch::engine::sys;
 use weir_switch::ports::vhost::feature;
 use weir_switch::ports::vhost::guest::{Guest, Pair};
 use weir_switch::ports::vhost::memory::{Lent, Memory};
+use weir_switch::ports::vhost::offered::Event;
 use weir_switch::ports::vhost::ring::{Addresses, Queue};
 
 /// Descriptors of a queue.
@@ -52,7 +53,7 @@ pub struct MemoryGuest {
     _file: OwnedFd,
     start: *mut u8,
     memory: Arc<Memory>,
-    kick: Arc<OwnedFd>,
+    kick: Event,
     sent: u16,
     taken: u16,
 }
@@ -76,7 +77,8 @@ impl MemoryGuest {
         let lent = Lent { guest: GUEST, user: USER, length: BYTES as u64, offset: 0 };
         let memory = Memory::map(vec![(lent, file.try_clone().expect("a descriptor"))]).expect("lent memory");
         let kick = sys::Wakeup::new().expect("an event").fd().try_clone_to_owned().expect("a descriptor");
-        let (start, memory, kick) = (start.cast(), Arc::new(memory), Arc::new(kick));
+        let kick = Event::offered(kick).expect("an eventfd");
+        let (start, memory) = (start.cast(), Arc::new(memory));
         let mut guest = MemoryGuest { _file: file, start, memory, kick, sent: 0, taken: 0 };
         for half in [TO_GUEST, FROM_GUEST] {
             for at in 0..RING {
@@ -116,9 +118,9 @@ impl MemoryGuest {
             receive_call: None,
             transmit: queue(FROM_GUEST),
             transmit_call: None,
-            transmit_kick: Arc::clone(&self.kick),
+            transmit_kick: self.kick.clone(),
         };
-        Guest::new(Arc::clone(&self.memory), vec![pair], feature::VERSION_1 | feature::MRG_RXBUF, None)
+        Guest::new(Arc::clone(&self.memory), vec![pair], feature::VERSION_1 | feature::MRG_RXBUF, None).expect("a guest")
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {

@@ -78,6 +78,7 @@ fn one(text: &str, replies: usize) -> Result<f64, Failure> {
         maxcount: LISTING_BYTES_MAX,
         datagram: false,
         note: 0,
+        grows: 0,
         seen: Default::default(),
     };
     let handled = (1 << chain.entries().len()) - 1;
