@@ -174,7 +174,9 @@ impl Manifest {
         let path = dir.join(name);
         let Some(found) = content_of(&path).map_err(io_error(&path))? else { return Ok(false) };
         match self.files.get(name) {
-            Some(Expected::Holds(contents)) if contents.len() == 1 || !contents.contains(&found) => return Ok(false),
+            Some(Expected::Holds(contents)) if contents.len() == 1 || !contents.contains(&found) => {
+                return Ok(false);
+            }
             _ => {}
         }
         self.files.insert(name.to_owned(), Expected::Holds(BTreeSet::from([found])));
@@ -254,7 +256,9 @@ fn parse(bytes: &[u8]) -> Option<Manifest> {
         let name = words.next().filter(|name| is_below(name))?.to_owned();
         let expected = match kind {
             "there" => Expected::There,
-            "holds" => Expected::Holds(words.by_ref().take(CONTENTS_MAX).map(content).collect::<Option<_>>()?),
+            "holds" => {
+                Expected::Holds(words.by_ref().take(CONTENTS_MAX).map(content).collect::<Option<_>>()?)
+            }
             _ => return None,
         };
         if words.next().is_some() || files.insert(name, expected).is_some() {

@@ -114,7 +114,9 @@ pub enum Error {
         dir: String,
     },
     /// What is set aside cannot be read.
-    #[error("'set-aside' in {dir} is damaged: each line is the place of an entry and its digest; make it anew with 'weir group set-aside'")]
+    #[error(
+        "'set-aside' in {dir} is damaged: each line is the place of an entry and its digest; make it anew with 'weir group set-aside'"
+    )]
     SetAside {
         /// Where it is.
         dir: String,

@@ -177,7 +177,8 @@ impl WasmProcedure {
         let ran_out = |error: &Error| left == 0 || error.as_trap_code() == Some(TrapCode::OutOfFuel);
         let of_entry = allowed < self.fuel_max && replied.as_ref().is_err_and(ran_out);
         // One more than there is where the entry's end was met before the call's own: it is the entry that has no more.
-        call.burn(if of_entry { allowed + 1 } else { allowed.saturating_sub(left) }).map_err(host::aborted)?;
+        call.burn(if of_entry { allowed + 1 } else { allowed.saturating_sub(left) })
+            .map_err(host::aborted)?;
         replied
     }
 

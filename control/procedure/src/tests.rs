@@ -3,8 +3,8 @@
 use super::*;
 use weir_store::meter::{self, Bounds};
 use weir_store::{
-    Action, Answer, Batch, Condition, Meter, Operation, Outcome, Query, Refusal, Registry, Select, Step, Store,
-    TableOptions, Terms, Write,
+    Action, Answer, Batch, Condition, Meter, Operation, Outcome, Query, Refusal, Registry, Select, Step,
+    Store, TableOptions, Terms, Write,
 };
 
 const ALLOC: &str = r#"
@@ -259,7 +259,8 @@ const SMALL: Bounds = Bounds { fuel: 400_000, bytes: 200_000, answered: 100_000,
 
 #[test]
 fn the_fuel_of_all_calls_of_an_entry_is_bounded() {
-    let fill = r#"(loop $l (memory.fill (i32.const 0) (i32.const 1) (i32.const 65536)) (br $l)) (i64.const 0)"#;
+    let fill =
+        r#"(loop $l (memory.fill (i32.const 0) (i32.const 1) (i32.const 65536)) (br $l)) (i64.const 0)"#;
     for endless in ["(loop $again (br $again)) (i64.const 0)", fill] {
         let mut world = World::with(module("", endless));
         let mut meter = Meter::of(SMALL, SMALL);
@@ -273,7 +274,10 @@ fn the_fuel_of_all_calls_of_an_entry_is_bounded() {
     assert!(matches!(&outcomes[0], Outcome::Refused(Refusal::Procedure { .. })), "{outcomes:?}");
     // Bytes that bulk operations move cost fuel.
     let used = |count: usize| {
-        let fill = format!("{} (i64.const 0)", "(memory.fill (i32.const 0) (i32.const 1) (i32.const 65536))".repeat(count));
+        let fill = format!(
+            "{} (i64.const 0)",
+            "(memory.fill (i32.const 0) (i32.const 1) (i32.const 65536))".repeat(count)
+        );
         let mut meter = Meter::new();
         World::with(module("", &fill)).bounded(&mut meter, vec![call_f()]);
         meter.used().fuel
@@ -307,9 +311,8 @@ fn scan() -> Step {
 
 /// A request of some kind, whose size is `n`.
 fn some(kind: u8, n: u16) -> Operation {
-    let write = |key: Vec<u8>, action| {
-        Write { table: "t/a".into(), key, condition: Condition::Always, action }
-    };
+    let write =
+        |key: Vec<u8>, action| Write { table: "t/a".into(), key, condition: Condition::Always, action };
     let put = |value: Vec<u8>| Action::Put { value, ttl_ms: 0 };
     let count = usize::from(n % 256);
     match kind % 8 {
@@ -333,8 +336,12 @@ fn some(kind: u8, n: u16) -> Operation {
 #[test]
 fn random_and_hostile_entries_cost_at_most_their_bounds() {
     const BATCHES: u64 = 16;
-    let entry = Bounds { fuel: 2 * SMALL.fuel, bytes: 2 * SMALL.bytes, answered: 2 * SMALL.answered, entries: 8_000 };
-    let endless = module("", "(loop $l (memory.fill (i32.const 0) (i32.const 1) (i32.const 65536)) (br $l)) (i64.const 0)");
+    let entry =
+        Bounds { fuel: 2 * SMALL.fuel, bytes: 2 * SMALL.bytes, answered: 2 * SMALL.answered, entries: 8_000 };
+    let endless = module(
+        "",
+        "(loop $l (memory.fill (i32.const 0) (i32.const 1) (i32.const 65536)) (br $l)) (i64.const 0)",
+    );
     bolero::check!().with_iterations(60).with_type::<Vec<Vec<(u8, u16)>>>().for_each(|batches| {
         let mut worlds = [World::with(endless.clone()), World::with(endless.clone())];
         let before = worlds[0].store.bytes();

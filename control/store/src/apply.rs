@@ -429,12 +429,7 @@ fn single(view: &mut View<'_>, meter: &mut Meter, write: &Write, now_ms: u64) ->
     })
 }
 
-fn transaction(
-    view: &mut View<'_>,
-    meter: &mut Meter,
-    steps: &[Step],
-    now_ms: u64,
-) -> Result<Outcome, Stop> {
+fn transaction(view: &mut View<'_>, meter: &mut Meter, steps: &[Step], now_ms: u64) -> Result<Outcome, Stop> {
     if steps.len() > TRANSACTION_STEPS_MAX {
         let what = "number of steps of a transaction";
         return Err(Refusal::too_large(what, steps.len(), TRANSACTION_STEPS_MAX).into());

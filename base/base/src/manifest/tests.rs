@@ -49,7 +49,8 @@ fn one_copy_stands_for_the_other() {
     let good = manifest.to_text();
     for name in FILES {
         let path = dir.path().join(name);
-        let mut damages: Vec<Option<Vec<u8>>> = vec![None, Some(Vec::new()), Some(older.clone().into_bytes())];
+        let mut damages: Vec<Option<Vec<u8>>> =
+            vec![None, Some(Vec::new()), Some(older.clone().into_bytes())];
         for bit in (0..8 * good.len()).step_by(11) {
             let mut bytes = good.clone().into_bytes();
             bytes[bit / 8] ^= 1 << (bit % 8);

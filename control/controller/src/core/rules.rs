@@ -55,7 +55,11 @@ impl Core {
         if let Some(rules) = marked(batch) {
             if rules > u64::from(RULES) {
                 let known = RULES;
-                tracing::error!(rules, known, "the order has rules of a newer release: upgrade this controller");
+                tracing::error!(
+                    rules,
+                    known,
+                    "the order has rules of a newer release: upgrade this controller"
+                );
             }
             self.rules = self.rules.max(rules.min(RULES.into()) as u32);
         }

@@ -13,9 +13,7 @@ use crate::audit::{Misdeed, Record, Wrong};
 use crate::core::admission::{SourceKeys, Unauthentic, admit};
 use crate::core::identities::{Identities, Registered};
 use crate::core::keys::GroupKeys;
-use crate::core::{
-    CommittedChange, Core, Feed, FeedSettings, Item, RULES, SharedApp, marker, was_decided,
-};
+use crate::core::{CommittedChange, Core, Feed, FeedSettings, Item, RULES, SharedApp, marker, was_decided};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};

@@ -84,8 +84,7 @@ impl Applier {
                 }
                 Ok(Command::Install(at, store)) => self.install(at, *store),
                 Ok(Command::Read { queries, reply }) => {
-                    let answers =
-                        self.store.queries(&self.registry, &queries);
+                    let answers = self.store.queries(&self.registry, &queries);
                     let _ = reply.send(ReadResult { version: self.store.version(), answers });
                 }
                 Ok(Command::Saved) => self.saving = false,

@@ -93,7 +93,9 @@ fn outcomes_that_clients_do_not_settle_are_bounded_by_principal_and_in_all() {
             }
         }
         let refused = refused.expect("one principal has not so much");
-        assert!(matches!(&refused, Refusal::TooLarge { limit, .. } if [PRINCIPAL_BYTES_MAX, OUTCOMES_BYTES_MAX].contains(limit)));
+        assert!(
+            matches!(&refused, Refusal::TooLarge { limit, .. } if [PRINCIPAL_BYTES_MAX, OUTCOMES_BYTES_MAX].contains(limit))
+        );
     }
     assert!(kept <= OUTCOMES_BYTES_MAX + VALUE_BYTES_MAX as u64, "{kept}");
     // A replica that begins from a snapshot counts the same.

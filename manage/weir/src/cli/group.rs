@@ -103,7 +103,8 @@ pub(super) struct SetAside {
 impl SetAside {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let digest = from_hex::<32>(&self.digest);
-        let wrong = || Failure::Input("--digest: it should be 64 hex digits, as the controller told it".into());
+        let wrong =
+            || Failure::Input("--digest: it should be 64 hex digits, as the controller told it".into());
         let digest = to_hex(&digest.ok_or_else(wrong)?);
         if !self.yes {
             let text = format!(
@@ -114,7 +115,11 @@ impl SetAside {
         }
         let file = crate::roles::state::set_aside(&self.state, self.entry, &digest);
         let file = file.map_err(|error| Failure::Input(error.to_string()))?;
-        println!("Entry {} is set aside here ({}): do the same on every controller, then start them.", self.entry, file.display());
+        println!(
+            "Entry {} is set aside here ({}): do the same on every controller, then start them.",
+            self.entry,
+            file.display()
+        );
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -29,16 +29,16 @@ const HELD: [&str; 12] = [
     "member",
 ];
 /// Files that every state directory has from its first start on.
-const ALWAYS: [&str; 8] = ["domain", "ca.key", "ca.crt", "admin.token", "group.seed", "event.seed", "dataplane.secret", "join.key"];
+const ALWAYS: [&str; 8] =
+    ["domain", "ca.key", "ca.crt", "admin.token", "group.seed", "event.seed", "dataplane.secret", "join.key"];
 /// Files that change as it goes.
-const THERE: [&str; 7] = [
+const THERE: [&str; 6] = [
     "log/log.proof",
     "log/event-numbers",
     "group/log.proof",
     "group-votes/log.proof",
     "numbers/event-numbers",
     "audit/log.proof",
-    "quorum/share",
 ];
 /// Folders of a member's place in the order.
 const OF_MEMBER: [&str; 3] = ["group", "group-votes", "member"];
@@ -89,9 +89,13 @@ pub fn check(dir: &Path, domain: &str) -> Result<(), StateError> {
     if problems.is_empty() {
         return Ok(());
     }
-    let member = OF_MEMBER.iter().any(|name| dir.join(name).exists()) || problems.iter().any(|one| one.contains("'member'"));
+    let member = OF_MEMBER.iter().any(|name| dir.join(name).exists())
+        || problems.iter().any(|one| one.contains("'member'"));
     let rejoin = if member {
-        format!("; or let this member of a group begin anew ('weir state rejoin --state {}' says how)", dir.display())
+        format!(
+            "; or let this member of a group begin anew ('weir state rejoin --state {}' says how)",
+            dir.display()
+        )
     } else {
         String::new()
     };

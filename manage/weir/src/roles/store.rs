@@ -133,7 +133,8 @@ impl StoreService for Controlled {
             fresh.map_err(|error| this.refused(&error))?;
             let published = this.handle.published();
             let version = published.store.version();
-            let quick = |query: &Query| matches!(query, Query::Get { .. } | Query::Follow { .. } | Query::Digest);
+            let quick =
+                |query: &Query| matches!(query, Query::Get { .. } | Query::Follow { .. } | Query::Digest);
             let is_quick = queries.len() <= QUICK_QUERIES_MAX && queries.iter().all(quick);
             let answered = move || published.store.queries(&this.registry, &queries);
             if is_quick {

@@ -2,9 +2,7 @@ use super::super::tests::{core, from, joined, label, load, outcomes, signed, sou
 use super::super::{Input, Item, Output};
 use super::*;
 use weir_model::event::{EventBody, SignedEvent};
-use weir_store::{
-    Action, Condition, Operation, Outcome, Query, Refusal, Select, Step, TableOptions, Write,
-};
+use weir_store::{Action, Condition, Operation, Outcome, Query, Refusal, Select, Step, TableOptions, Write};
 use weir_trust::identity::KeyPair;
 
 fn ask(core: &mut Core, principal: u64, operations: Vec<Operation>) -> Vec<Outcome> {
@@ -74,12 +72,17 @@ fn rules_hold_behind_their_marker_and_older_entries_are_done_as_they_were() {
     let rows = (0..200_u8).map(|n| put("h1/t", &[n], &[7; 1_000])).collect();
     ask(&mut core, admin(), rows);
     let before = ask(&mut core, 99, vec![greedy(), Operation::OpenClient]);
-    assert!(matches!(before[..], [Outcome::Done { .. }, Outcome::Opened { .. }]), "whoever asks, whatever it costs");
+    assert!(
+        matches!(before[..], [Outcome::Done { .. }, Outcome::Opened { .. }]),
+        "whoever asks, whatever it costs"
+    );
     assert_eq!(core.snapshot().to_bytes()[0], 4, "a member of the last release reads it");
     switch_on(&mut core);
     let version = core.store().version();
     let after = ask(&mut core, admin(), vec![greedy()]);
-    assert!(matches!(&after[..], [Outcome::Refused(Refusal::TooLarge { what, .. })] if what.contains("answered")));
+    assert!(
+        matches!(&after[..], [Outcome::Refused(Refusal::TooLarge { what, .. })] if what.contains("answered"))
+    );
     assert!(is_denied(&ask(&mut core, 99, vec![greedy(), Operation::OpenClient])), "nobody is known as 99");
     assert_eq!(core.store().version(), version);
     // Who begins from a snapshot goes by the same rules.
@@ -123,7 +126,10 @@ fn a_host_reads_and_writes_entries_of_its_namespace_as_long_as_it_belongs_here()
     assert!(is_denied(&ask(&mut core, host("h1"), denied)));
     assert!(is_denied(&ask(&mut core, host("h2"), vec![put("h2/t", b"k", b"v")])), "it did not join");
     let mut replica = load(&core.snapshot().to_bytes()).unwrap();
-    assert!(written(&ask(&mut replica, host("h1"), vec![put("h1/t", b"k", b"w")])), "known from a snapshot too");
+    assert!(
+        written(&ask(&mut replica, host("h1"), vec![put("h1/t", b"k", b"w")])),
+        "known from a snapshot too"
+    );
     // A host of that name is not the administrator.
     decide(&mut core, by_source(2, joined(Identity::ADMINISTRATOR, &KeyPair::from_seed(&[9; 32]))));
     assert!(is_denied(&ask(&mut core, host(Identity::ADMINISTRATOR), vec![table("x/y")])));
@@ -139,7 +145,8 @@ fn who_is_revoked_meanwhile_has_nothing_more_done() {
     let key = KeyPair::from_seed(&[8; 32]);
     decide(&mut core, by_source(1, joined("h1", &key)));
     ask(&mut core, admin(), vec![table("h1/t")]);
-    let revoked = IdentityEvent::Revoked { whose: SourceId::of_actuator(&label("h1")), reason: "stolen".into() };
+    let revoked =
+        IdentityEvent::Revoked { whose: SourceId::of_actuator(&label("h1")), reason: "stolen".into() };
     decide(&mut core, by_source(2, EventBody::Identity(Box::new(revoked))));
     assert!(is_denied(&ask(&mut core, host("h1"), vec![put("h1/t", b"k", b"v")])));
 }
@@ -168,9 +175,11 @@ fn neighbours_of_a_greedy_batch_are_served() {
             _ => None,
         })
         .collect();
-    assert!(applied[..20].iter().flat_map(|outcomes| outcomes.iter()).all(|outcome| matches!(
-        outcome,
-        Outcome::Refused(Refusal::TooLarge { .. })
-    )));
+    assert!(
+        applied[..20]
+            .iter()
+            .flat_map(|outcomes| outcomes.iter())
+            .all(|outcome| matches!(outcome, Outcome::Refused(Refusal::TooLarge { .. })))
+    );
     assert!(matches!(applied[20][..], [Outcome::Written { .. }]));
 }

@@ -45,6 +45,7 @@ mod tests;
 
 pub use explain::{KeyStatus, TargetStatus, WaitState, Waiting};
 pub use progress::Reached;
+pub(super) use reconcile::continues_at;
 pub use slot::Held;
 
 use crate::core::Output;

@@ -110,7 +110,6 @@ fn identity(config: &GroupConfig, state: &State) -> Result<Identity, Failure> {
 /// [`Failure`].
 pub fn open(config: &GroupConfig, state_dir: &Path, state: &State) -> Result<(Founding, Opening), Failure> {
     let log = state_dir.join("group");
-    std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
     let founding = look(config, state_dir, &log)?;
     let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
     let prepared = match config.order {

@@ -27,7 +27,8 @@ fn disk(dir: &Path, folder: &str) -> Arc<RealDisk> {
 }
 
 fn log(dir: &Path, folder: &str) -> Result<(), String> {
-    let settings = LogSettings { segment_bytes: 64 << 10, batch_bytes_max: 16 << 10, ..LogSettings::default() };
+    let settings =
+        LogSettings { segment_bytes: 64 << 10, batch_bytes_max: 16 << 10, ..LogSettings::default() };
     let (mut log, _) = Log::open(disk(dir, folder), settings, 0).map_err(|error| error.to_string())?;
     log.close().map_err(|error| error.to_string())
 }
@@ -45,7 +46,8 @@ fn start(dir: &Path, kind: Kind) -> Result<[u8; 32], String> {
             settings.batcher.operation_bytes_max = 128 << 10;
             settings.batcher.batch_bytes_max = 128 << 10;
             settings.audit = Some(AuditPlace { disk: disk(dir, "audit"), bytes_max: 16 << 20 });
-            let (signer, clock) = (Box::new(SingleSigner(state.group_key())), weir_base::world::RealClock::new());
+            let (signer, clock) =
+                (Box::new(SingleSigner(state.group_key())), weir_base::world::RealClock::new());
             let opened = Controller::open(settings, disk(dir, "log"), Arc::new(clock), signer, Vec::new());
             let controller = opened.map_err(|error| error.to_string())?;
             if !dir.join("state.manifest").exists() {
@@ -201,7 +203,10 @@ fn a_member_that_begins_anew_keeps_its_keys_and_its_old_place_aside() {
     let key = start(dir.path(), Kind::Bft).unwrap();
     fs::remove_dir_all(dir.path().join("group-votes")).unwrap();
     let error = start(dir.path(), Kind::Bft).unwrap_err();
-    assert!(error.contains("'group-votes/log.proof' is missing") && error.contains("weir state rejoin"), "{error}");
+    assert!(
+        error.contains("'group-votes/log.proof' is missing") && error.contains("weir state rejoin"),
+        "{error}"
+    );
     let aside = rejoin(dir.path()).unwrap();
     assert!(aside.join("group/log.proof").exists() && !dir.path().join("member").exists());
     assert_eq!(start(dir.path(), Kind::Bft), Ok(key));
