@@ -11,9 +11,9 @@
 //! Record: `u32` length, `u32` CRC-32C of the body, body; little-endian. A record that is cut or
 //! does not match its CRC ends the journal: it and everything behind it are dropped and counted.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Largest record, bytes.
@@ -38,7 +38,13 @@ impl Journal {
     /// # Errors
     /// I/O errors, and `InvalidData` when the file is not a journal at all.
     pub fn open(path: &Path) -> io::Result<(Journal, Vec<Vec<u8>>)> {
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).append(true).create(true).mode(0o600).open(path)?;
+        let mode = file.metadata()?.permissions().mode();
+        if mode & 0o077 != 0 {
+            // What a switch keeps is nobody else's; another's file cannot be closed, and need not be.
+            let _closed = file.set_permissions(Permissions::from_mode(mode & 0o700));
+        }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         if bytes.len() < MAGIC.len() && MAGIC.starts_with(&bytes) {
@@ -161,7 +167,8 @@ impl Journal {
         for record in records {
             put(&mut bytes, record)?;
         }
-        std::fs::write(&aside, &bytes)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?.write_all(&bytes)?;
         std::fs::rename(&aside, &self.path)?;
         self.file = OpenOptions::new().read(true).append(true).open(&self.path)?;
         self.length_bytes = bytes.len() as u64;

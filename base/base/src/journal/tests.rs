@@ -98,3 +98,17 @@ fn fuzz_scan() {
         assert_eq!(valid, records.iter().map(|r| r.len() + HEADER_BYTES).sum::<usize>());
     });
 }
+
+#[test]
+fn a_journal_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    std::fs::write(&path, MAGIC).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    let (mut journal, _) = Journal::open(&path).unwrap();
+    assert_eq!(mode(), 0o600, "one that was open to others is closed");
+    journal.rewrite([&b"record"[..]].into_iter()).unwrap();
+    assert_eq!(mode(), 0o600);
+}

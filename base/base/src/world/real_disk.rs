@@ -1,8 +1,9 @@
-//! A directory of the machine's file system.
+//! A directory of the machine's file system. What is made in it is its owner's alone, whatever the umask is: logs hold what
+//! clients wrote, and audits who wrote it.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,10 +21,11 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens the directory `path`, making it and its parents when missing; a directory made here is durable on return.
+    /// Opens the directory `path`, making it and its parents when missing; a directory made here is durable on
+    /// return, and its owner's alone.
     pub fn open(path: &Path) -> io::Result<RealDisk> {
         if !path.is_dir() {
-            fs::create_dir_all(path)?;
+            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
             for ancestor in path.ancestors().skip(1).filter(|p| !p.as_os_str().is_empty()) {
                 File::open(ancestor)?.sync_all()?;
             }
@@ -44,7 +46,7 @@ impl RealDisk {
 impl Disk for RealDisk {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.path_of(name)?;
-        let open = || OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let open = || OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = spare::opening(open)?;
         Ok(Arc::new(RealFile { file }))
     }
@@ -79,7 +81,9 @@ impl Disk for RealDisk {
 
     fn lock(&self, name: &str, holder: &str) -> io::Result<LockOutcome> {
         let path = self.path_of(name)?;
-        let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let open = || {
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)
+        };
         let mut file = spare::opening(open)?;
         match file.try_lock() {
             Ok(()) => {

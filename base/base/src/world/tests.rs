@@ -197,3 +197,17 @@ fn a_file_is_opened_though_no_descriptor_is_left() {
     });
     assert_eq!((refused.unwrap_err().kind(), tries), (io::ErrorKind::PermissionDenied, 1));
 }
+
+#[test]
+fn what_a_real_disk_makes_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state/log");
+    let disk = RealDisk::open(&path).unwrap();
+    disk.create("a").unwrap();
+    disk.lock("lock", "me").unwrap();
+    for (path, wanted) in [(path.clone(), 0o700), (path.join("a"), 0o600), (path.join("lock"), 0o600)] {
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, wanted, "{}", path.display());
+    }
+}

@@ -56,7 +56,7 @@ use admission::{SourceKeys, Unauthentic, admit};
 use dedup::Seen;
 use identities::{Identities, Registered};
 use keys::GroupKeys;
-use scheduler::{Held, Scheduler};
+use scheduler::{Held, Scheduler, continues_at};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_base::codec::encoded_bytes;
@@ -457,7 +457,7 @@ impl Core {
 
     /// Decides keys of an actuator anew that cannot be mended by sending what is desired: a key that is
     /// newer there than desired gets its value again, a key that nobody desires is deleted, both at
-    /// a fresh version. Tombstones are treated as absent because they are forgotten out of order.
+    /// a fresh version, which is above what was found there. Tombstones are treated as absent because they are forgotten out of order.
     fn repair(
         &mut self,
         actuator: &Label,
@@ -469,7 +469,7 @@ impl Core {
         if !self.scheduler.has_target(actuator) {
             return;
         }
-        let version = Version(self.store.version().0 + 1);
+        let version = continues_at(self.store.version(), found.iter().map(|(_, in_force)| *in_force));
         let mut updates = Vec::new();
         for (key, in_force) in found.iter().filter(|(_, in_force)| *in_force < version) {
             let pending = planned.iter().rev().any(|p| p.update.target == *actuator && p.update.key == *key);

@@ -371,6 +371,37 @@ pub(super) fn load(bytes: &[u8]) -> Result<Core, Error> {
     Core::from_snapshot(settings(), signer, vec![Arc::new(Counter)], bytes)
 }
 
+/// A controller is restored from a backup of version 2, and an actuator has what was decided up to version 5: nothing that is decided
+/// from now on has a version that the actuator has with another content.
+#[test]
+fn a_restored_order_goes_on_above_what_actuators_have() {
+    let mut core = core();
+    outcomes(&mut core, vec![event(1, false), event(2, false)]);
+    let backup = core.snapshot().to_bytes();
+    outcomes(&mut core, (3..=5).map(|sequence| event(sequence, false)).collect());
+    let mut restored = load(&backup).unwrap();
+    let mut out = Vec::new();
+    restored.step(Input::Lead(true), &mut out);
+    let digest = weir_model::session::StateDigest(77);
+    restored.step(Input::Connected { actuator: label("h1"), session: 1, digest }, &mut out);
+    let entries = vec![(key(1), Version(5))];
+    restored.step(Input::State { actuator: label("h1"), session: 1, entries, last: true }, &mut out);
+    let repair = out.iter().find_map(|output| match output {
+        Output::Repair { target, found } => {
+            Some(Item::Repair { now_ms: 1, actuator: target.clone(), found: found.clone() })
+        }
+        _ => None,
+    });
+    outcomes(&mut restored, vec![repair.unwrap()]);
+    assert_eq!(restored.store().version(), Version(6));
+    assert_eq!(restored.scheduler().desired(&label("h1"), &key(1)).unwrap().version(), Version(6));
+    assert_eq!(outcomes(&mut restored, vec![event(3, false)]), [Outcome::Committed(Version(7))]);
+    // Nobody uses up the versions by saying that it has a very high one.
+    let found = vec![(key(1), Version(u64::MAX)), (key(2), Version(u64::MAX - 1))];
+    outcomes(&mut restored, vec![Item::Repair { now_ms: 1, actuator: label("h1"), found }]);
+    assert!(restored.store().version() <= Version(8));
+}
+
 #[test]
 fn the_snapshot_of_the_last_release_is_read() {
     let mut core = core();

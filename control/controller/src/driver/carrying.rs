@@ -63,6 +63,8 @@ pub struct Carrying {
     /// None where it could not be made: then nothing is told.
     file: Option<Arc<dyn DiskFile>>,
     ended: Option<EndedAt>,
+    /// What is being carried out.
+    now: u64,
     aside: BTreeMap<u64, [u8; 32]>,
 }
 
@@ -92,7 +94,7 @@ impl Carrying {
                 "the process ended while it carried out this entry of the order: what is in it is told when it is read"
             );
         }
-        Ok(Carrying { disk, file, ended, aside })
+        Ok(Carrying { disk, file, ended, now: 0, aside })
     }
 
     /// The entry that the process ended at before it started, if it did.
@@ -133,13 +135,15 @@ impl Carrying {
                 return Err(Error::Poisoned { index, times, what, digest, dir });
             }
         }
+        self.now = index;
         self.write(&EndedAt { index, crc, times: times + 1 }, true);
         Ok(Way::CarryOut)
     }
 
     /// The entry is carried out.
     pub fn done(&mut self) {
-        self.ended = None;
+        // What is before it is carried out each time, and must not make it forgotten.
+        self.ended = self.ended.filter(|ended| ended.index > self.now);
         self.write(&EndedAt { index: 0, crc: 0, times: 0 }, false);
     }
 

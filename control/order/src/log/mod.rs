@@ -162,19 +162,24 @@ impl Log {
         let proven = proof::read(&*disk)?;
         match recover(&*disk, floor_index, visit)? {
             Some(found) => {
-                if let Some((_, said)) = &proven {
-                    proof::check(said, &found, &dir)?;
+                if let Some(proven) = &proven {
+                    proof::check(&proven.said, &found, &dir)?;
                 }
                 let io = |error| Error::io("removing", "leftovers", &dir, error);
                 remove_leftovers(&*disk).map_err(io)?;
-                Log::resume(disk, dir, settings, found, proven.map(|(count, _)| count))
+                Log::resume(disk, dir, settings, found, proven)
             }
             None if floor_index > 0 => {
                 let what = format!("the log is missing, but there is a snapshot of index {floor_index}");
                 Err(Error::Corrupt { file: segment::file_name(1), dir, offset: 0, index: 0, what })
             }
-            None if proven.is_some() => Err(proof::missing(&proven.unwrap_or_default().1, &dir)),
-            None => Ok((Log::create(disk, dir, settings)?, Recovery { segments: 1, ..Recovery::default() })),
+            None => match proven {
+                Some(proven) => Err(proof::missing(&proven.said, &dir)),
+                None => {
+                    let recovery = Recovery { segments: 1, ..Recovery::default() };
+                    Ok((Log::create(disk, dir, settings)?, recovery))
+                }
+            },
         }
     }
 
@@ -228,7 +233,7 @@ impl Log {
         dir: String,
         settings: LogSettings,
         mut found: Found,
-        proven: Option<u64>,
+        proven: Option<proof::Found>,
     ) -> Result<(Log, Recovery), Error> {
         let recovery = Recovery {
             segments: found.segments.len() as u64,

@@ -241,13 +241,16 @@ fn a_spare_is_used_and_leftovers_are_removed() {
     prepare_spare(&disk, 8192).unwrap();
     assert_eq!(disk.list().unwrap().last().unwrap(), "spare");
     append_synced(&mut log, 1, 4, 1000);
-    assert_eq!(disk.list().unwrap(), [segment::file_name(1), segment::file_name(2)]);
+    assert_eq!(disk.list().unwrap(), [segment::file_name(1), segment::file_name(2), PROOF_FILE.to_owned()]);
     for name in ["spare", "spare.tmp", "segment.tmp"] {
         disk.create(name).unwrap();
     }
     disk.kill();
     open(&disk).unwrap();
-    assert_eq!(disk.restart().list().unwrap(), [segment::file_name(1), segment::file_name(2)]);
+    assert_eq!(
+        disk.restart().list().unwrap(),
+        [segment::file_name(1), segment::file_name(2), PROOF_FILE.to_owned()]
+    );
 }
 
 #[test]

@@ -149,7 +149,6 @@ fn start(
     let apps: Vec<SharedApp> = vec![Arc::new(Fabric::new(fabric(config)))];
     let Some(group) = &config.group else {
         let log = config.state_dir.join("log");
-        std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
         let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
         let controller = Controller::open(settings, Arc::new(disk), clock, single(), apps);
         return Ok((controller.map_err(|error| wrong(&error))?, None));
@@ -178,7 +177,6 @@ fn start(
         }
     };
     let numbers = config.state_dir.join("numbers");
-    std::fs::create_dir_all(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
     let numbers = RealDisk::open(&numbers).map_err(Failure::io(numbers.display().to_string()))?;
     let time = Arc::new(TimeKeeper::new(clock.clone(), group.id));
     settings.time = Some(time.clone());
@@ -216,7 +214,6 @@ fn audit(config: &ControllerConfig) -> Result<Option<AuditPlace>, Failure> {
         return Ok(None);
     }
     let folder = config.state_dir.join("audit");
-    std::fs::create_dir_all(&folder).map_err(Failure::io(folder.display().to_string()))?;
     let disk = RealDisk::open(&folder).map_err(Failure::io(folder.display().to_string()))?;
     Ok(Some(AuditPlace { disk: Arc::new(disk), bytes_max: config.audit_bytes }))
 }

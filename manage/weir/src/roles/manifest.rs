@@ -32,14 +32,13 @@ const HELD: [&str; 12] = [
 const ALWAYS: [&str; 8] =
     ["domain", "ca.key", "ca.crt", "admin.token", "group.seed", "event.seed", "dataplane.secret", "join.key"];
 /// Files that change as it goes.
-const THERE: [&str; 7] = [
+const THERE: [&str; 6] = [
     "log/log.proof",
     "log/event-numbers",
     "group/log.proof",
     "group-votes/log.proof",
     "numbers/event-numbers",
     "audit/log.proof",
-    "quorum/share",
 ];
 /// Folders of a member's place in the order.
 const OF_MEMBER: [&str; 3] = ["group", "group-votes", "member"];

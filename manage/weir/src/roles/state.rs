@@ -152,7 +152,8 @@ pub fn write_secret(path: &Path, text: &str) -> Result<(), StateError> {
         file.sync_all()?;
         fs::rename(&aside, path)?;
         // What is said to be there must be there after a loss of power.
-        path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     };
     write().map_err(file_error(path))
 }
@@ -183,13 +184,17 @@ pub fn set_aside(state_dir: &Path, index: u64, digest: &str) -> Result<PathBuf, 
     Ok(path)
 }
 
-/// Closes a directory to everybody but its owner: what is in it was made by whoever had another umask.
-pub fn keep_private(dir: &Path) -> io::Result<()> {
-    let found = fs::metadata(dir)?.permissions();
-    if found.mode() & 0o077 == 0 {
-        return Ok(());
+/// Closes a directory to everybody but its owner: what is in it may have been made by whoever had another umask. One that is
+/// everybody's (sticky), or another's, is left as it is.
+pub fn keep_private(dir: &Path) {
+    const STICKY: u32 = 0o1000;
+    let Ok(found) = fs::metadata(dir).map(|found| found.permissions().mode()) else { return };
+    if found & 0o077 == 0 || found & STICKY != 0 {
+        return;
     }
-    fs::set_permissions(dir, fs::Permissions::from_mode(found.mode() & 0o700))
+    if let Err(error) = fs::set_permissions(dir, fs::Permissions::from_mode(found & 0o700)) {
+        tracing::warn!(%error, dir = %dir.display(), "the state can be read by others, and cannot be closed to them");
+    }
 }
 
 /// The content of a file, made with `make` when it is not there.
@@ -227,7 +232,7 @@ impl State {
     /// [`StateError`].
     pub fn open(dir: &Path, domain: &Label, advertised: &[IpAddr]) -> Result<State, StateError> {
         fs::create_dir_all(dir).map_err(file_error(dir))?;
-        keep_private(dir).map_err(file_error(dir))?;
+        keep_private(dir);
         manifest::check(dir, domain.as_str())?;
         let found = kept(dir.join("domain"), || Ok(domain.to_string()))?;
         if found != domain.as_str() {

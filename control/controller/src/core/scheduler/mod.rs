@@ -51,6 +51,7 @@ mod tests;
 
 pub use explain::{KeyStatus, TargetStatus, WaitState, Waiting};
 pub use progress::Reached;
+pub(super) use reconcile::continues_at;
 pub use rings::{Ring, Wait};
 pub use slot::Held;
 

@@ -7,8 +7,9 @@
 //!   that is older or missing is sent, in the order of dependencies as any update. A key that
 //!   nobody desires, or that is newer than desired, cannot be mended by sending: it is proposed
 //!   to the order as a repair, and comes back as a signed update with a fresh version.
-//! - A key at a version that this order has not reached was decided by another order, or this
-//!   one was restored from an old backup. Nothing can be sent for it; it is counted and shown.
+//! - A key at a version that this order has not reached was decided by another order, or this one was restored from an old
+//!   backup, or has lost what it had decided. It is counted and told, and repaired like the others: the order goes on above it
+//!   (see [`continues_at`]), so that no later version is one that an actuator has with another content.
 
 use super::Scheduler;
 use super::slot::{Collecting, Held};
@@ -18,6 +19,21 @@ use weir_model::session::StateDigest;
 use weir_model::update::Refusal;
 use weir_model::{Key, Label, Version};
 use weir_trust::gate::{ENTRIES_MAX, TOMBSTONES_MAX};
+
+/// How far above what was decided the order goes on for what an actuator holds. No order gets so far by deciding, and so an
+/// actuator that says anything cannot use up the versions.
+pub const CONTINUE_MAX: u64 = 1 << 32;
+
+/// At which version an order that comes after `decided` decides keys anew that were found at these versions.
+pub fn continues_at(decided: Version, found: impl Iterator<Item = Version>) -> Version {
+    let highest = found.filter(|version| is_followed(decided, *version)).max().unwrap_or(Version::ZERO);
+    Version(decided.0.max(highest.0) + 1)
+}
+
+/// Whether the order goes on above a version that was found.
+pub fn is_followed(decided: Version, found: Version) -> bool {
+    found.0.saturating_sub(decided.0) <= CONTINUE_MAX
+}
 
 /// Most keys of one repair.
 pub const REPAIR_KEYS_MAX: usize = 1024;
@@ -200,8 +216,11 @@ impl Scheduler {
             if version > decided {
                 self.counters.compared_ahead += 1;
                 tracing::error!(actuator = %label, %key, %version, %decided,
-                    "the actuator holds a version that this order has not reached: was this controller \
-                     restored from an old backup, or the actuator of another domain?");
+                    "the actuator holds a version that this order has not reached: this controller was restored from an old \
+                     backup, or has lost what it had decided; it goes on above that version, and decides the key anew");
+            }
+            if !is_followed(decided, version) {
+                tracing::error!(actuator = %label, %key, %version, "the version is out of all reach: nothing is done about it");
             } else if target.repairing.insert(key.clone(), (version, now_ms)).is_none() {
                 wanted.push((key, version));
             }

@@ -443,12 +443,14 @@ fn nothing_is_sent_to_an_actuator_that_has_everything() {
 }
 
 #[test]
-fn a_key_of_another_order_is_counted_and_not_repaired() {
+fn a_key_of_another_order_is_counted_and_decided_anew_unless_it_is_out_of_reach() {
     let mut world = World::with(Mode::Dependent, &["a"]);
-    world.actuators.get_mut(&label("a")).unwrap().in_force.insert(key(9, 9), Version(1_000));
+    let actuator = world.actuators.get_mut(&label("a")).unwrap();
+    actuator.in_force.insert(key(9, 9), Version(1_000));
+    actuator.in_force.insert(key(9, 8), Version(u64::MAX));
     world.connect("a");
-    assert!(world.repairs.is_empty());
-    assert_eq!(world.scheduler.counters.compared_ahead, 1);
+    assert_eq!(world.repairs, [(label("a"), vec![(key(9, 9), Version(1_000))])]);
+    assert_eq!(world.scheduler.counters.compared_ahead, 2);
 }
 
 #[test]

@@ -117,7 +117,6 @@ pub fn open(
 ) -> Result<(Founding, Opening), Failure> {
     clocks::nobody_yet(&time);
     let log = state_dir.join("group");
-    std::fs::create_dir_all(&log).map_err(Failure::io(log.display().to_string()))?;
     let founding = look(config, state_dir, &log)?;
     let disk = RealDisk::open(&log).map_err(Failure::io(log.display().to_string()))?;
     let prepared = match config.order {
