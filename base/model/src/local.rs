@@ -208,7 +208,7 @@ pub enum TraceFrom {
     Underlay {
         /// Its address.
         sender: IpAddr,
-        /// Identifier of the network.
+        /// Identifier of the network, and in the byte above it what the sender's half of the firewall decided.
         vni: u32,
     },
     /// From outside, at a gateway.
@@ -324,7 +324,7 @@ pub enum TraceVerdict {
     Send {
         /// Its underlay address.
         underlay: IpAddr,
-        /// Identifier of the network.
+        /// Identifier of the network, and in the byte above it what this half of the firewall decided.
         vni: u32,
         /// The Ethernet frame as it goes on.
         frame: Vec<u8>,

@@ -363,7 +363,7 @@ impl Connections {
         self.count += 1;
         self.counters.opened += 1;
         self.note(&connection.key);
-        if connection.binding.is_some() {
+        if connection.binding.is_some() || connection.state != State::Opening {
             self.record(id);
         }
         Some(id)

@@ -6,6 +6,7 @@ use crate::counters::Reason;
 use crate::flow::{Hop, Ingress, MissReason};
 use crate::resolve::{Arrival, Cause, Decision, Step, TableResolver, key_of, perform};
 use weir_model::local::{TraceFrom, TraceReport, TraceStep, TraceVerdict};
+use weir_model::resource::Encapsulation;
 use weir_model::signed::SignedHeader;
 use weir_model::{Key, Version};
 use weir_packet::Fragment;
@@ -58,6 +59,9 @@ impl TableResolver {
                 Ok(Ingress::Port(port.index))
             }
             TraceFrom::Underlay { sender, vni } => {
+                // What the switch before decided goes along above the identifier, as in the header.
+                let [half, vni @ ..] = vni.to_be_bytes();
+                let (half, vni) = (Half::of_wire(half), &u32::from_be_bytes([0, vni[0], vni[1], vni[2]]));
                 let network = self.tables.network(*vni).and_then(|network| network.entry.as_ref());
                 let network =
                     network.ok_or_else(|| format!("{} has no network {vni} in force", self.config.name))?;
@@ -67,7 +71,7 @@ impl TableResolver {
                     vni: *vni,
                     token,
                     format: network.encapsulation,
-                    half: Half::Unsaid,
+                    half,
                 })
             }
             TraceFrom::External => Ok(Ingress::External),
@@ -143,8 +147,10 @@ impl TableResolver {
                 Some(port) => TraceVerdict::Deliver { port: self.port_name(port) },
                 None => TraceVerdict::Drop { reason: "no-port".to_string() },
             },
-            Hop::Underlay { receiver, vni, .. } => {
-                TraceVerdict::Send { underlay: *receiver, vni: *vni, frame }
+            Hop::Underlay { receiver, vni, format, half, .. } => {
+                let said = if *format == Encapsulation::Geneve { *half } else { Half::Unsaid };
+                let vni = *vni | u32::from(said.wire()) << 24;
+                TraceVerdict::Send { underlay: *receiver, vni, frame }
             }
             Hop::External => {
                 let packet = weir_packet::parse(&frame)

@@ -41,9 +41,8 @@ const OPTION_CRITICAL: u8 = 0x80;
 const OPTION_HEADER_BYTES: usize = 4;
 /// Place of the reserved byte behind the VNI.
 const HALF_AT: usize = 7;
-/// The version of what is in it, and the bits of the decision.
+/// The version of what is in it; the two lowest bits are those of the decision.
 const HALF_VERSION: u8 = 0x10;
-const HALF_MASK: u8 = 0x03;
 
 /// What is said about inner checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,25 +99,34 @@ pub fn encode_geneve(
 /// Writes what the sender's half decided into a header that [`encode_geneve`] made.
 #[inline]
 pub fn write_half(header: &mut [u8], half: Half) {
-    let byte = match half {
-        Half::Unsaid => 0,
-        Half::Opens => HALF_VERSION,
-        Half::Mutual => HALF_VERSION | 1,
-        Half::Answers => HALF_VERSION | 2,
-        Half::Replies => HALF_VERSION | 3,
-    };
     if let Some(place) = header.get_mut(HALF_AT) {
-        *place = byte;
+        *place = half.wire();
     }
 }
 
-fn read_half(byte: u8) -> Half {
-    match byte.checked_sub(HALF_VERSION) {
-        Some(0) => Half::Opens,
-        Some(1) => Half::Mutual,
-        Some(2) => Half::Answers,
-        Some(HALF_MASK) => Half::Replies,
-        _ => Half::Unsaid,
+impl Half {
+    /// The byte that says it.
+    #[inline]
+    pub const fn wire(self) -> u8 {
+        match self {
+            Half::Unsaid => 0,
+            Half::Opens => HALF_VERSION,
+            Half::Mutual => HALF_VERSION | 1,
+            Half::Answers => HALF_VERSION | 2,
+            Half::Replies => HALF_VERSION | 3,
+        }
+    }
+
+    /// What a byte says.
+    #[inline]
+    pub const fn of_wire(byte: u8) -> Half {
+        match byte {
+            HALF_VERSION => Half::Opens,
+            0x11 => Half::Mutual,
+            0x12 => Half::Answers,
+            0x13 => Half::Replies,
+            _ => Half::Unsaid,
+        }
     }
 }
 
@@ -151,7 +159,7 @@ pub fn decode_geneve(datagram: &[u8]) -> Result<Decapsulated, PacketError> {
     }
     let (token, checksum) = walk_options(&datagram[GENEVE_BYTES..inner_offset])?;
     let (vni, oam) = (get32(datagram, 4) >> 8, datagram[1] & FLAG_OAM != 0);
-    let half = read_half(datagram[HALF_AT]);
+    let half = Half::of_wire(datagram[HALF_AT]);
     Ok(Decapsulated { vni, inner_offset, token, checksum, half, oam })
 }
 

@@ -106,6 +106,8 @@ pub struct Connection {
     pub(super) seen: [bool; 2],
     /// Whether it was told to the journal.
     pub(super) recorded: bool,
+    /// It is known by a reply alone: its opener was not seen here.
+    pub(super) resumed: bool,
 }
 
 impl Connection {
@@ -129,7 +131,22 @@ impl Connection {
             flags: [0; 2],
             seen: [true, false],
             recorded: false,
+            resumed: false,
         }
+    }
+
+    /// One that goes on here by a reply: both sides were seen elsewhere.
+    pub fn resumed(mut self) -> Connection {
+        (self.seen, self.resumed, self.state) = ([true; 2], true, State::Open);
+        if self.key.protocol == TCP {
+            self.flags = restored_flags(State::Open);
+        }
+        self
+    }
+
+    /// Whether whoever is at the opener's end has sent nothing in it: what is left of another conversation looks so.
+    pub fn is_left_over(&self, way: Way) -> bool {
+        if way == Way::Opener { self.resumed } else { !self.is_answered() }
     }
 
     /// The key of the opener's packets as the member of the virtual address gets them, if that is where they go.
@@ -165,6 +182,7 @@ impl Connection {
             return false;
         }
         let side = way as usize;
+        self.resumed &= way == Way::Reply;
         self.seen[side] = true;
         if self.key.protocol != TCP {
             if self.seen == [true; 2] {

@@ -94,6 +94,7 @@ impl TableResolver {
         let stale = found.map(|(id, ..)| id);
         let member = self.choose(at, port, network, (entry, stale), observer)?;
         let inside = towards(&at.key, member);
+        let stale = stale.or_else(|| self.left_over(&inside));
         let (stateful, mut cause) = self
             .judge_side(network, Direction::Egress, port, &inside, observer)
             .map_err(|by| denied(at, by))?;
@@ -182,7 +183,15 @@ impl TableResolver {
     fn conflicts(&self, inside: &FlowKey, stale: Option<ConnectionId>) -> bool {
         let direct = self.connections.find(inside).map(|(id, _)| id);
         let bound = self.connections.find_inbound(&inside.reverse());
+        let stale = stale.or_else(|| self.left_over(inside));
         direct.into_iter().chain(bound).any(|id| Some(id) != stale)
+    }
+
+    /// What late replies of a member left that had gone and came back: a conversation in which the client itself sent nothing. It
+    /// makes room, else a client that keeps to one port would be shut out until it is forgotten.
+    fn left_over(&self, inside: &FlowKey) -> Option<ConnectionId> {
+        let (id, way) = self.connections.find(inside)?;
+        self.connections.get(id).filter(|connection| connection.is_left_over(way)).map(|_| id)
     }
 
     /// What the virtual address itself makes of a packet that is for none of its services.

@@ -8,7 +8,6 @@ use crate::conntrack::{Binding, Connection, ConnectionId, Sides, Way};
 use crate::counters::Reason;
 use crate::flow::{Action, CounterIndex, Hop, Ingress, MissReason, NO_CONNECTION, Outcome, Resolution};
 use weir_model::resource::{Action as RuleAction, Direction};
-use weir_packet::headers::tcp_flags::ACK;
 use weir_packet::key::FlowKey;
 
 fn outcome(outcome: Outcome) -> Resolution {
@@ -135,7 +134,7 @@ impl TableResolver {
                 Some((id, way))
             }
             Track::New { sides, binding } => {
-                let opened = self.open(at, at.key, (sides, binding), counter);
+                let opened = self.open(at, (at.key, false), (sides, binding), counter);
                 let id = match opened {
                     Ok(id) => id,
                     Err(reason) => {
@@ -147,9 +146,8 @@ impl TableResolver {
             }
             Track::Resumed { sides } => {
                 // The opener is here, and only who replies remembers it.
-                match self.open(at, at.key.reverse(), (sides, None), counter) {
+                match self.open(at, (at.key.reverse(), true), (sides, None), counter) {
                     Ok(id) => {
-                        self.connections.touch(at.now_ms, id, Way::Opener, ACK);
                         self.connections.touch(at.now_ms, id, Way::Reply, flags);
                         Some((id, Way::Reply))
                     }
@@ -181,11 +179,11 @@ impl TableResolver {
         Resolution { install: std::iter::once(flow).chain(reverse).collect(), outcome: Outcome::Reinject }
     }
 
-    /// Opens a connection under a key.
+    /// Opens a connection under a key, or has one go on that its replies tell of.
     fn open(
         &mut self,
         at: &Arrival<'_>,
-        key: FlowKey,
+        (key, resumed): (FlowKey, bool),
         (sides, binding): (Sides, Option<Binding>),
         counter: CounterIndex,
     ) -> Result<ConnectionId, Reason> {
@@ -193,6 +191,7 @@ impl TableResolver {
         let owner = self.owner(network, &key);
         let mut connection = Connection::new(key, network.generation, sides, counter, owner);
         connection.binding = binding;
+        let connection = if resumed { connection.resumed() } else { connection };
         self.connections.open(at.now_ms, connection).ok_or(Reason::ConnectionsFull)
     }
 

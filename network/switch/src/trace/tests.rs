@@ -82,7 +82,8 @@ fn a_trace_changes_nothing() {
 fn a_trace_tells_how_the_frame_goes_on() {
     let switch = switch();
     let far = udp((ip("10.0.0.5"), 1), (ip("10.0.1.9"), 2), 5).from(mac(5));
-    let TraceVerdict::Send { underlay, vni: 1, frame } = trace(&switch, &far).verdict else { panic!() };
+    let TraceVerdict::Send { underlay, vni, frame } = trace(&switch, &far).verdict else { panic!() };
+    assert_eq!(vni & 0xff_ffff, 1, "what this half decided is above");
     assert_eq!(underlay, ip("192.0.2.2"));
     assert_eq!((&frame[..6], weir_packet::parse(&frame).unwrap().ttl), (&mac(9).0[..], 63));
     let denied = tcp((ip("10.0.0.5"), 4000), (ip("10.0.0.6"), 81), SYN).from(mac(5));

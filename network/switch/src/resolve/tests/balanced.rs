@@ -318,3 +318,31 @@ fn entries_that_make_no_sense_are_refused() {
     assert!(refused(&turn(3, "10.0.0.5", VIRTUAL6, "fd00::6")).contains("family"));
     assert!(refused(&turn(3, "10.0.0.5", VIRTUAL, "fd00::6")).contains("family"));
 }
+
+#[test]
+fn a_client_that_keeps_to_one_port_is_served_by_a_member_that_comes_back() {
+    use weir_packet::encap::Half;
+    // Late replies that the rules allow by themselves, and those that pass only as replies.
+    for half in [Half::Mutual, Half::Answers, Half::Replies] {
+        let mut switch = balanced(vec![allow_in("all", Protocol::Any, None)]);
+        let ask = udp((ip("10.0.0.5"), 4000), (ip(VIRTUAL), 53), 1).from(mac(5)).build();
+        let answer = udp((ip("10.0.0.9"), 53), (ip("10.0.0.5"), 4000), 1).build();
+        switch.apply(&turn(3, "10.0.0.5", VIRTUAL, "10.0.0.9"));
+        assert!(matches!(switch.at_port(1, "a", &ask), Event::Sent { .. }));
+        let served = switch.at_underlay_with(OTHER_HOST, 1, Half::Replies, &answer);
+        assert_eq!(ends(served.frame()).0, at(VIRTUAL, 53));
+        switch.apply(&shop(4, VIRTUAL, &["10.0.0.6"]));
+        switch.apply(&turn(5, "10.0.0.5", VIRTUAL, "10.0.0.6"));
+        assert!(
+            matches!(switch.at_underlay_with(OTHER_HOST, 1, half, &answer), Event::Delivered(..)),
+            "late"
+        );
+        assert!(matches!(switch.at_port(1, "a", &ask), Event::Delivered(..)), "another serves");
+        switch.apply(&shop(6, VIRTUAL, &["10.0.0.9"]));
+        switch.apply(&turn(7, "10.0.0.5", VIRTUAL, "10.0.0.9"));
+        let again = switch.at_port(1, "a", &ask);
+        assert_eq!(ends(again.frame()).1, at("10.0.0.9", 53), "{half:?}");
+        let served = switch.at_underlay_with(OTHER_HOST, 1, Half::Replies, &answer);
+        assert_eq!(ends(served.frame()).0, at(VIRTUAL, 53), "{half:?}");
+    }
+}

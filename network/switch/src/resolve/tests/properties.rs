@@ -151,7 +151,7 @@ fn traced_way(mind: &TableResolver, verdict: &TraceVerdict) -> String {
             let network = mind.tables().network_named(&port.network).unwrap();
             format!("port {}", mind.tables().port_named(network.vni.0, &port.endpoint).unwrap().index)
         }
-        TraceVerdict::Send { underlay, vni, .. } => format!("{underlay} {vni}"),
+        TraceVerdict::Send { underlay, vni, .. } => format!("{underlay} {}", vni & 0xff_ffff),
         TraceVerdict::External { .. } => "external".to_string(),
         TraceVerdict::Answered { by } if by == "dhcp" || by == "dns" => "punted".to_string(),
         TraceVerdict::Answered { .. } => "answered".to_string(),
