@@ -81,9 +81,8 @@ impl Disk for RealDisk {
 
     fn lock(&self, name: &str, holder: &str) -> io::Result<LockOutcome> {
         let path = self.path_of(name)?;
-        let open = || {
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)
-        };
+        let open =
+            || OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
         let mut file = spare::opening(open)?;
         match file.try_lock() {
             Ok(()) => {

@@ -120,7 +120,8 @@ impl MemoryGuest {
             transmit_call: None,
             transmit_kick: self.kick.clone(),
         };
-        Guest::new(Arc::clone(&self.memory), vec![pair], feature::VERSION_1 | feature::MRG_RXBUF, None).expect("a guest")
+        Guest::new(Arc::clone(&self.memory), vec![pair], feature::VERSION_1 | feature::MRG_RXBUF, None)
+            .expect("a guest")
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
