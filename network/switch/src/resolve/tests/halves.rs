@@ -195,9 +195,13 @@ impl Model {
             }
             // Of a dead one: judged for itself.
             Some((_, answered)) => {
-                let opens = own && (kind.opens() || !answered);
+                let tries = kind.opens() || !answered;
+                let opens = own && tries;
                 if opens {
                     self.open.insert(name, Some((from, false)));
+                } else if tries && rules.out.contains(&(from, to)) {
+                    // The sender's half lets it go as an opening, and keeps that in place of the dead one.
+                    self.open.insert(name, None);
                 }
                 (opens, opens)
             }
