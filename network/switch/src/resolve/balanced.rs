@@ -188,7 +188,8 @@ impl TableResolver {
     }
 
     /// What late replies of a member left that had gone and came back: a conversation in which the client itself sent nothing. It
-    /// makes room, else a client that keeps to one port would be shut out until it is forgotten.
+    /// makes room, else a client that keeps to one port would be shut out until it is forgotten. Departure: late replies that pass only as
+    /// replies leave a flow for a quarter of a minute, by which the member's next ones go until then.
     fn left_over(&self, inside: &FlowKey) -> Option<ConnectionId> {
         let (id, way) = self.connections.find(inside)?;
         self.connections.get(id).filter(|connection| connection.is_left_over(way)).map(|_| id)

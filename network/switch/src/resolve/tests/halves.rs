@@ -2,6 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_model::entry::Rule;
 use weir_model::resource::{Action, Direction, Peer};
@@ -194,9 +195,13 @@ impl Model {
             }
             // Of a dead one: judged for itself.
             Some((_, answered)) => {
-                let opens = own && (kind.opens() || !answered);
+                let tries = kind.opens() || !answered;
+                let opens = own && tries;
                 if opens {
                     self.open.insert(name, Some((from, false)));
+                } else if tries && rules.out.contains(&(from, to)) {
+                    // The sender's half lets it go as an opening, and keeps that in place of the dead one.
+                    self.open.insert(name, None);
                 }
                 (opens, opens)
             }
@@ -290,7 +295,7 @@ fn run(steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
 
     #[test]
     fn verdicts_are_those_of_a_naive_firewall_that_knows_both_ends(steps in steps()) {
