@@ -187,6 +187,7 @@ impl Scheduler {
             if self.leads {
                 self.resend(&label, out);
                 self.retry(&label, out);
+                self.go_beyond(&label, out);
             }
         }
     }
