@@ -225,7 +225,9 @@ impl Alarm {
     fn event(&self, call: &Call<'_>, noisy: bool) -> Result<Event, Box<Probe>> {
         let sized = call.arguments.set.size;
         Ok(match call.op() {
-            Op::Write if call.arguments.offset < HEAD_BYTES && is_noise(call.payload(SAMPLE_BYTES)) => Event::Noise,
+            Op::Write if call.arguments.offset < HEAD_BYTES && is_noise(call.payload(SAMPLE_BYTES)) => {
+                Event::Noise
+            }
             Op::Remove => Event::Gone,
             Op::Setattr if sized == Some(0) => Event::Gone,
             Op::Create if sized == Some(0) && call.arguments.unchecked => Event::Gone,

@@ -122,9 +122,8 @@ fn read_chain(path: &Path, keeps: bool, before: Option<&Chain>) -> Result<Chain>
     let chain = compile(&documents, Home { folder, keeps }, before)?;
     // Servers alone are a beginning; where there were policies, that there are none any more is said.
     let had = before.is_some_and(|before| !before.entries().is_empty());
-    let nothing = |document: &&Document| {
-        document.kind == "identities" || document.kind == "replication" && had
-    };
+    let nothing =
+        |document: &&Document| document.kind == "identities" || document.kind == "replication" && had;
     let chains = documents.iter().any(|document| !nothing(&document));
     if !chains {
         let reason =
