@@ -12,7 +12,7 @@ use crate::passthrough::Passthrough;
 use crate::segment::BLOCK_BYTES;
 use crate::server::{Server, Stale};
 use crate::stats::Stats;
-use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL, SessionUnmounter};
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -122,8 +122,6 @@ pub struct Mount {
     teller: Option<JoinHandle<()>>,
     /// It is over, though its session may not be yet: what is at its place by now may be another's.
     unmounted: bool,
-    /// The library's own hold on the mount, which it gives up with the session: whatever is mounted at its place by then.
-    unmounter: Option<SessionUnmounter>,
 }
 
 impl Mount {
@@ -193,7 +191,6 @@ impl Mount {
             passthrough: passthrough.map(Arc::new),
             teller: None,
             unmounted: false,
-            unmounter: None,
         }
     }
 
@@ -228,8 +225,7 @@ impl Mount {
     }
 
     /// Threads that answer the kernel, and one that tells it what is stale.
-    fn serve(&mut self, mut session: Session<Server>) -> std::io::Result<()> {
-        self.unmounter = Some(session.unmount_callable());
+    fn serve(&mut self, session: Session<Server>) -> std::io::Result<()> {
         let notifier = session.notifier();
         self.session = Some(session.spawn()?);
         let waiting = self.stale.clone();
@@ -323,10 +319,6 @@ impl Mount {
                 }
             }
             self.unmounted = true;
-            // Nothing is there now, so nothing is what it unmounts.
-            if let Some(mut unmounter) = self.unmounter.take() {
-                let _ = unmounter.unmount();
-            }
         }
         Ok(())
     }

@@ -608,27 +608,3 @@ fn what_two_dead_processes_left_is_taken_away() {
     });
     assert!(!weir_userfs::mount::clear(&point).unwrap(), "nothing is left");
 }
-
-#[test]
-fn a_mount_may_follow_an_unmount_at_once() {
-    let Some(kept) = Kept::memory("a_mount_may_follow") else { return };
-    let (point, state) = (kept.root(), kept.state());
-    let question = Question::Unmount { lazy: false };
-    assert_eq!(control::ask(&state, &point, &question).unwrap(), Answer::Done);
-    // The processes of the one before are still ending.
-    for round in 0..20 {
-        let options = Options { kept: true, ..Options::default() };
-        let task =
-            Task { backend: "mem:16M".to_owned(), point: point.clone(), state: state.clone(), options };
-        let serving = std::thread::spawn(move || weir_userfs::daemon::serve(task, &AtomicBool::new(false)));
-        until("the next mount", || {
-            serving.is_finished() || control::ask(&state, &point, &Question::Status).is_ok()
-        });
-        let answer = control::ask(&state, &point, &question);
-        assert!(
-            answer.as_ref().is_ok_and(|answer| *answer == Answer::Done),
-            "round {round}: {answer:?}, {:?}",
-            serving.is_finished().then(|| serving.join())
-        );
-    }
-}
