@@ -183,7 +183,9 @@ impl Streams {
         }
         // A connection that was just broken off has yet to say so.
         stack.interface.poll(at(now_ms), &mut stack.device, &mut stack.sockets);
-        metrics.dns_tcp_refused.add(stack.device.take_resets());
+        // Who made room is told by a reset too.
+        let (resets, made_room) = (stack.device.take_resets(), stack.yielded.len() as u64);
+        metrics.dns_tcp_refused.add(resets.saturating_sub(made_room));
         stack.remove_closed();
         self.connections = others + stack.connections.len();
         metrics.dns_tcp_connections.set(self.connections as u64);

@@ -3,6 +3,7 @@
 use super::*;
 use ipnet::IpNet;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use std::net::IpAddr;
 use weir_model::entry::RouteHop;
 use weir_model::{Key, entry::Vni};
@@ -135,7 +136,7 @@ fn end(host: &mut Switch, gateway: &mut Switch, to: IpAddr) -> End {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, rng_seed: RngSeed::Fixed(0x5eed), ..ProptestConfig::default() })]
 
     #[test]
     fn a_route_answers_alike_whatever_is_where(routes in routes()) {
