@@ -193,6 +193,9 @@ impl Meter {
         if amount > left {
             let limit = self.bounds.0.of(what);
             *self.batch.of_mut(what) = 0;
+            // Fuel was burnt before it is charged: it is the entry's too.
+            let of_entry = self.entry.of_mut(what);
+            *of_entry = of_entry.saturating_sub(left);
             let value = (limit - left).saturating_add(amount);
             return Err(self.refuse(&format!("the requests' {}", what.words()), value, limit));
         }

@@ -86,7 +86,7 @@ pub(super) fn signed(key: &KeyPair, event: Event) -> SignedEvent {
     sign_event(key, &label("d"), event, None)
 }
 
-pub(super) fn core() -> Core {
+fn core() -> Core {
     Core::new(settings(), Box::new(SingleSigner(KeyPair::from_seed(&[1; 32]))), vec![Arc::new(Counter)])
 }
 
@@ -386,6 +386,7 @@ fn a_restored_order_goes_on_above_what_actuators_have() {
     restored.step(Input::Connected { actuator: label("h1"), session: 1, digest }, &mut out);
     let entries = vec![(key(1), Version(5))];
     restored.step(Input::State { actuator: label("h1"), session: 1, entries, last: true }, &mut out);
+    restored.step(Input::Tick { now_ms: 60_000 }, &mut out);
     let repair = out.iter().find_map(|output| match output {
         Output::Repair { target, found } => {
             Some(Item::Repair { now_ms: 1, actuator: target.clone(), found: found.clone() })

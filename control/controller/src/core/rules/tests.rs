@@ -1,9 +1,15 @@
-use super::super::tests::{core, from, joined, label, load, outcomes, signed, source_key};
+use super::super::tests::{from, joined, label, load, outcomes, settings, signed, source_key};
 use super::super::{Input, Item, Output};
 use super::*;
 use weir_model::event::{EventBody, SignedEvent};
 use weir_store::{Action, Condition, Operation, Outcome, Query, Refusal, Select, Step, TableOptions, Write};
 use weir_trust::identity::KeyPair;
+
+/// One that no app decides in.
+fn core() -> Core {
+    let key = KeyPair::from_seed(&[1; 32]);
+    Core::new(settings(), Box::new(weir_trust::batch::SingleSigner(key)), Vec::new())
+}
 
 fn ask(core: &mut Core, principal: u64, operations: Vec<Operation>) -> Vec<Outcome> {
     let batch = Batch { principal, ..Batch::once(operations) };

@@ -8,7 +8,8 @@
 //!   nobody desires, or that is newer than desired, cannot be mended by sending: it is proposed
 //!   to the order as a repair, and comes back as a signed update with a fresh version.
 //! - A key at a version that this order has not reached was decided by another order, or this one was restored from an old
-//!   backup, or has lost what it had decided. It is counted and told, and repaired like the others: the order goes on above it
+//!   backup, or has lost what it had decided. It is counted, and when that is still so after [`BEYOND_MS`] (a replica may be
+//!   behind) told, and repaired like the others: the order goes on above it
 //!   (see [`continues_at`]), so that no later version is one that an actuator has with another content.
 
 use super::Scheduler;
@@ -23,6 +24,9 @@ use weir_trust::gate::{ENTRIES_MAX, TOMBSTONES_MAX};
 /// How far above what was decided the order goes on for what an actuator holds. No order gets so far by deciding, and so an
 /// actuator that says anything cannot use up the versions.
 pub const CONTINUE_MAX: u64 = 1 << 32;
+
+/// How long the order may take to reach a version that an actuator holds, before it goes on above it.
+pub const BEYOND_MS: u64 = 10_000;
 
 /// At which version an order that comes after `decided` decides keys anew that were found at these versions.
 pub fn continues_at(decided: Version, found: impl Iterator<Item = Version>) -> Version {
@@ -87,6 +91,7 @@ impl Scheduler {
         target.collecting = None;
         target.repairing.clear();
         target.ahead.clear();
+        target.beyond.clear();
         for key in std::mem::take(&mut target.in_flight) {
             if let Some(slot) = target.slots.get_mut(&key) {
                 slot.sent = None;
@@ -215,13 +220,37 @@ impl Scheduler {
         for (key, version) in found {
             if version > decided {
                 self.counters.compared_ahead += 1;
+                if target.beyond.len() < STATE_KEYS_MAX {
+                    target.beyond.insert(key, (version, now_ms));
+                }
+            } else if target.repairing.insert(key.clone(), (version, now_ms)).is_none() {
+                wanted.push((key, version));
+            }
+        }
+        for found in wanted.chunks(REPAIR_KEYS_MAX) {
+            out.push(Output::Repair { target: label.clone(), found: found.to_vec() });
+        }
+    }
+
+    /// Proposes to go on above versions that the order still has not reached after a while.
+    pub(super) fn go_beyond(&mut self, label: &Label, out: &mut Vec<Output>) {
+        let (now_ms, decided) = (self.now_ms, self.decided);
+        let Some(target) = self.targets.get_mut(label) else { return };
+        let is_due = |since_ms: u64| now_ms.saturating_sub(since_ms) >= BEYOND_MS;
+        if !target.beyond.values().any(|(_, since_ms)| is_due(*since_ms)) {
+            return;
+        }
+        let mut wanted = Vec::new();
+        for (key, (version, _)) in std::mem::take(&mut target.beyond) {
+            if version <= decided {
+                // It was behind; what differs still is found out when the session is opened again.
+            } else if !is_followed(decided, version) {
+                tracing::error!(actuator = %label, %key, %version, %decided,
+                    "the actuator holds a version that is out of all reach: nothing is done about it");
+            } else if target.repairing.insert(key.clone(), (version, now_ms)).is_none() {
                 tracing::error!(actuator = %label, %key, %version, %decided,
                     "the actuator holds a version that this order has not reached: this controller was restored from an old \
                      backup, or has lost what it had decided; it goes on above that version, and decides the key anew");
-            }
-            if !is_followed(decided, version) {
-                tracing::error!(actuator = %label, %key, %version, "the version is out of all reach: nothing is done about it");
-            } else if target.repairing.insert(key.clone(), (version, now_ms)).is_none() {
                 wanted.push((key, version));
             }
         }

@@ -201,6 +201,7 @@ impl Scheduler {
             if self.leads {
                 self.resend(&label, out);
                 self.retry(&label, out);
+                self.go_beyond(&label, out);
             }
         }
         self.look_for_rings();

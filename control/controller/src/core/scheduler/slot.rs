@@ -132,6 +132,9 @@ pub(crate) struct Target {
     /// Keys in force there at a version that is not decided here yet, or that nobody desires here; only while
     /// another replica leads.
     pub ahead: BTreeMap<Key, Version>,
+    /// Keys in force there at versions that the order has not reached, and since when, while this replica leads: it may only be
+    /// behind.
+    pub beyond: BTreeMap<Key, (Version, u64)>,
 }
 
 fn pair_digest(key: &Key, version: Version) -> u128 {
