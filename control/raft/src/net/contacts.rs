@@ -33,7 +33,7 @@ pub struct Contacts {
 }
 
 impl Contacts {
-    /// No replica was tried yet. The first pause has `min_ms`.
+    /// No replica was tried yet. The first pause has `min_ms`. Jitter follows `seed`: another one for each replica.
     pub fn new(min_ms: u64, seed: u64) -> Contacts {
         let pauses = Pauses { min_ms, max_ms: PAUSE_MAX_MS.max(min_ms) };
         Contacts {

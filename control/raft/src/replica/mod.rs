@@ -40,7 +40,7 @@ use crate::net::{
     Accepted, Common, Contacts, Counts, FRAME_OVERHEAD_BYTES, Incoming, Network, Pace, PeerSink, Service,
     Transport,
 };
-use crate::runtime::{next_seed, spawn};
+use crate::runtime::spawn;
 use crate::settings::Settings;
 use crate::types::{Answer, Batch, Types};
 use admin::Command;
@@ -186,7 +186,7 @@ pub fn open(
     let (commands, commanded) = mpsc::channel(COMMANDS_MAX);
     let (tells, told) = mpsc::channel(tell::WAITING_MAX);
     let (stop, stopped) = watch::channel(false);
-    let contacts = Arc::new(Contacts::new(settings.timers.heartbeat_ms, next_seed()));
+    let contacts = Arc::new(Contacts::new(settings.timers.heartbeat_ms, settings.id));
     let inner = Arc::new(Inner {
         settings,
         machine,

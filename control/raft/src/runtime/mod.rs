@@ -34,7 +34,7 @@ pub fn seed_randomness(seed: u64) {
     SEED.set(Some(seed));
 }
 
-pub(crate) fn next_seed() -> u64 {
+fn next_seed() -> u64 {
     let Some(seed) = SEED.get() else { return weir_base::world::random_u64() };
     let mut rng = weir_base::world::Rng::new(seed);
     let drawn = rng.next_u64();

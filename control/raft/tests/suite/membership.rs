@@ -109,6 +109,11 @@ fn who_was_away_gets_a_state_in_chunks_that_go_on_after_a_break() {
             sim.snapshot(id);
         }
         until("the log is purged", || leader.replica_status().purged_log_index.is_some()).await;
+        // What is sent must be the same before and after the break.
+        until("the last state is kept", || {
+            leader.replica_status().snapshot.is_some_and(|at| at.index == 1209)
+        })
+        .await;
         sim.start(away).unwrap();
         // About 10 KiB in chunks of 1 KiB: the receiver loses its power in the midst.
         until("chunks are sent", || leader.counters().network.chunks_sent >= 4).await;
