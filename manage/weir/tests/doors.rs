@@ -243,6 +243,12 @@ fn whoever_is_revoked_or_forgotten_loses_what_is_open() {
     let revoke =
         || client.revoke(&RevokeRequest { source: "actuator/h1".into(), reason: "stolen".into() }).unwrap();
     let forget = || client.remove_actuator("h2").unwrap();
+    let ended = || {
+        let metrics = client.metrics().unwrap();
+        let name = "weir_door_connections_total{door=\"api\",event=\"ended\"} ";
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name));
+        value.and_then(|value| value.parse::<u64>().ok()).unwrap_or_default()
+    };
     for (name, ends) in [("h1", &revoke as &dyn Fn()), ("h2", &forget)] {
         let store = controller.store(name);
         let table = format!("host.{name}/t");
@@ -258,7 +264,9 @@ fn whoever_is_revoked_or_forgotten_loses_what_is_open() {
         });
         let mut watch = store.watch(None, vec![]);
         controller.runtime.block_on(watch.next()).unwrap();
+        let before = ended();
         ends();
+        wait(&format!("the connections of {name} to be ended"), || ended() > before);
         // Both the stream and new connections: none writes again, and none watches.
         wait(&format!("{name} to be shut out of the store"), || {
             controller.runtime.block_on(store.put(&table, b"k", *b"2")).is_err()

@@ -51,21 +51,23 @@ impl Doors {
     /// Ends what is open of whoever is not taken any more, as soon as the order says so. Never ends.
     pub async fn end_untaken(&self, handle: ControllerHandle) {
         let mut versions = handle.versions();
-        // Kept, so that what is compared by its address is still there.
-        let mut seen: Option<Arc<Published>> = None;
+        // Kept, so that what is compared by its address is still there; not the store, whose old versions would stay with it.
+        let mut seen = None;
         loop {
             let now = handle.published();
-            let same = |seen: &Arc<Published>| {
-                Arc::ptr_eq(&seen.joined, &now.joined) && Arc::ptr_eq(&seen.identities, &now.identities)
+            let parts = (now.joined.clone(), now.identities.clone());
+            let same = |(joined, identities): &(Arc<_>, Arc<_>)| {
+                Arc::ptr_eq(joined, &parts.0) && Arc::ptr_eq(identities, &parts.1)
             };
             if !seen.as_ref().is_some_and(same) {
-                let ended = self.api.end(|name| !is_taken(&now, name))
-                    + self.sessions.end(|name| !is_taken(&now, name));
+                let goes = |name: &str| !is_taken(&now, name);
+                let ended = self.api.end(goes) + self.sessions.end(goes);
                 if ended > 0 {
                     tracing::info!(ended, "connections of who is not taken any more are ended");
                 }
-                seen = Some(now);
+                seen = Some(parts);
             }
+            drop(now);
             if versions.changed().await.is_err() {
                 return std::future::pending().await;
             }
