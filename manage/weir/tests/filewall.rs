@@ -481,14 +481,16 @@ fn a_replica_that_is_lost_is_not_noticed_and_comes_back_whole() {
         let both = |name: &str| {
             [place.path(name), format!("{other}/{name}")].map(|path| std::fs::read_to_string(path).ok())
         };
-        assert_eq!(run(&["mkdir", "/folder"]), Ok(String::new()));
-        assert_eq!(run(&["create", "/folder/one", "first"]), Ok(String::new()));
-        assert_eq!(both("folder/one"), [Some("first".to_string()), Some("first".to_string())]);
         let live = || {
             let status = place.status().unwrap();
             let all = status["replicas"].as_array().unwrap().clone();
             all.iter().map(|replica| replica[1].as_bool().unwrap()).collect::<Vec<_>>()
         };
+        // At the first start the second one is compared with the first.
+        system::wait_for("the comparison", BOUND, || Ok(live() == [true, true])).unwrap();
+        assert_eq!(run(&["mkdir", "/folder"]), Ok(String::new()));
+        assert_eq!(run(&["create", "/folder/one", "first"]), Ok(String::new()));
+        assert_eq!(both("folder/one"), [Some("first".to_string()), Some("first".to_string())]);
         assert_eq!(live(), [true, true]);
         // The first one dies: reading and writing go on.
         place.kill("server");
