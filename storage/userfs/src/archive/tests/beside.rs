@@ -197,8 +197,8 @@ fn a_name_in_another_encoding_has_one_in_unicode_beside_it() {
     };
     let found = |extra: &[u8]| names(&open(stored(old, extra, b"x", crc32fast::hash(b"x"), 0)).unwrap());
     assert_eq!(found(&field(crc32fast::hash(old), new.as_bytes())), [new]);
-    let own = String::from_utf8_lossy(old).into_owned();
-    assert_eq!(found(&field(crc32fast::hash(b"renamed"), new.as_bytes())), [own.clone()], "of another name");
-    assert_eq!(found(&field(crc32fast::hash(old), b"\xff\xfe")), [own.clone()], "which is none");
-    assert_eq!(found(b""), [own]);
+    let own = [String::from_utf8_lossy(old).into_owned()];
+    assert_eq!(found(&field(crc32fast::hash(b"renamed"), new.as_bytes())), own, "of another name");
+    assert_eq!(found(&field(crc32fast::hash(old), b"\xff\xfe")), own, "which is none");
+    assert_eq!(found(b""), own);
 }
