@@ -21,8 +21,8 @@
 //!   know.
 //! - Two ports do not have an address or a device of a host at once: see [`claims`]. Updates that wait for each other are
 //!   found, told and cut: see [`rings`].
-//! - A port that is deleted does not wait until its address is forgotten elsewhere when the address comes back to its own
-//!   host: whoever sends there finds the host all the time.
+//! - A port that is deleted does not wait until its address is forgotten elsewhere when another port of its host takes the
+//!   address: whoever sends there finds the host all the time.
 //! - A replica that does not lead a group follows acks and states as the leader does, and sends and proposes
 //!   nothing: see [`lead`].
 //!
@@ -365,14 +365,18 @@ impl Scheduler {
         }
     }
 
-    /// Whether a wait is for nothing: for a location to go that comes back to the waiting port's own host.
+    /// Whether a wait is for nothing: for a location to go that comes back to the waiting port's own host, for another port
+    /// there. For the same port it is well: its newer update takes the place of the one that waits.
     pub(super) fn is_futile(&self, held: &Held, dependency: &Dependency) -> bool {
         if dependency.reason != Reason::LocationGoneBeforePort {
             return false;
         }
+        let update = &held.proven.update;
+        let Key::Port { endpoint, .. } = &update.key else { return false };
         let desired = self.desired(&dependency.target, &dependency.key);
         matches!(desired.map(|desired| &desired.proven.update.change),
-            Some(Change::Put(Entry::Location(location))) if location.host == held.proven.update.target)
+            Some(Change::Put(Entry::Location(location)))
+                if location.host == update.target && location.endpoint != *endpoint)
     }
 
     pub(super) fn is_cut(&self, held: &Held, dependency: &Dependency) -> bool {
