@@ -102,6 +102,7 @@ pub fn shared() -> Arc<Shared> {
         slow_wake: wakeup(),
         start: Instant::now(),
         stop: std::sync::atomic::AtomicBool::new(false),
+        mark: weir_switch::mark::Mark::none(),
     })
 }
 
