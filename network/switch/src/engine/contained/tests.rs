@@ -187,6 +187,6 @@ fn the_outside_is_not_quarantined() {
     }
     rig.send(2, 9);
     rig.turns(8);
-    assert_eq!(rig.faults(), vec![(EXTERNAL, false); 5]);
+    assert_eq!(rig.faults(), [(EXTERNAL, false); 5]);
     assert_eq!(rig.came(), [EXTERNAL]);
 }

@@ -94,8 +94,8 @@ struct Cloud {
 impl Cloud {
     fn new() -> Cloud {
         let mut cloud = Cloud { hosts: Vec::new(), at: [0, 1, 2], rules: Rules::default(), version: 1 };
-        for host in 0..HOSTS.len() {
-            cloud.hosts.push(Switch::new(resolver(HOSTS[host])));
+        for (host, address) in HOSTS.iter().enumerate() {
+            cloud.hosts.push(Switch::new(resolver(address)));
             cloud.fill(host);
         }
         cloud
