@@ -21,7 +21,7 @@
 //!
 //! Invariants
 //! - A host never declares itself, nor a host that answers it, nor a majority of the ring.
-//! - It declares at its ticks only, when all that was said in a period has come.
+//! - It declares at its ticks only, and what it saw at the tick before, too: by then all that was said of that moment has come.
 //! - Suspicions are as many as hosts squared, and hosts are at most [`HOSTS_MAX`].
 
 pub mod fencing;
@@ -120,6 +120,8 @@ pub struct Ring {
     suspicions: BTreeMap<(Host, Host), u64>,
     hearing: Hearing,
     fencing: Fencing,
+    /// Who looked failed at the last tick.
+    pending: BTreeSet<Host>,
     /// Rules that a test leaves out.
     #[cfg(test)]
     without: Without,
@@ -148,6 +150,7 @@ impl Ring {
             suspicions: BTreeMap::new(),
             hearing: Hearing::new(settings),
             fencing: Fencing::new(settings.period_ns),
+            pending: BTreeSet::new(),
             #[cfg(test)]
             without: Without::default(),
         };
@@ -253,12 +256,8 @@ impl Ring {
             return self.forget(now_ns, out);
         }
         let watched: Vec<Host> = self.watched.keys().copied().collect();
-        if self.hears_too_few(now_ns) {
-            // It accuses nobody: behind a cut all that it watches are silent, though not all are suspected at the same time.
-            self.withdraw(out);
-        } else {
-            watched.into_iter().for_each(|host| self.look(now_ns, host, out));
-        }
+        watched.into_iter().for_each(|host| self.look(now_ns, host, out));
+        self.suspect_the_silent(now_ns, out);
         // Opinions may be lost on the way: what is suspected is told again,
         let own: Vec<Host> =
             self.suspicions.keys().filter(|(_, from)| *from == self.own).map(|(about, _)| *about).collect();
@@ -278,14 +277,33 @@ impl Ring {
         out.extend(turns.into_iter().map(Output::Fence));
     }
 
-    /// Whether more of those that this host watches are silent than may fail at once.
-    fn hears_too_few(&self, now_ns: u64) -> bool {
+    /// With one that it suspects a host suspects all that are silent: behind a cut all of them are, though a detector that has been wrong
+    /// waits longer than another. So whoever judges sees at once how many are away. Who is heard again is suspected no more.
+    fn suspect_the_silent(&mut self, now_ns: u64, out: &mut Vec<Output>) {
         #[cfg(test)]
         if self.without.at_once {
-            return false;
+            return;
         }
-        let living = self.watched.keys().filter(|host| !self.failed.contains(host));
-        living.filter(|host| !self.hearing.is_heard(now_ns, **host)).count() > self.k
+        let own = self.own;
+        let is_back = |about: Host| self.answers(about) && self.hearing.is_heard(now_ns, about);
+        let of_own = self.suspicions.keys().filter(|(_, from)| *from == own).map(|(about, _)| *about);
+        let back: Vec<Host> = of_own.filter(|about| is_back(*about)).collect();
+        for about in back {
+            self.suspicions.remove(&(about, own));
+            self.tell(about, false, out);
+        }
+        if !self.suspicions.keys().any(|(about, from)| *from == own && !self.failed.contains(about)) {
+            return;
+        }
+        let is_silent = |host: Host| {
+            let is_known = self.failed.contains(&host) || self.suspects(own, host);
+            !is_known && !self.hearing.is_heard(now_ns, host)
+        };
+        let silent: Vec<Host> = self.watched.keys().copied().filter(|host| is_silent(*host)).collect();
+        for host in silent {
+            self.suspicions.insert((host, own), now_ns);
+            self.tell(host, true, out);
+        }
     }
 
     /// Takes back what this host suspects, but for those that are declared.
@@ -305,6 +323,7 @@ impl Ring {
     /// anew.
     fn forget(&mut self, now_ns: u64, out: &mut Vec<Output>) {
         self.withdraw(out);
+        self.pending.clear();
         let failed = &self.failed;
         self.suspicions.retain(|(about, _), _| failed.contains(about));
         self.suspicions.values_mut().for_each(|heard| *heard = now_ns);
@@ -361,7 +380,12 @@ impl Ring {
         }
         let suspected: BTreeSet<Host> = self.suspicions.keys().map(|(about, _)| *about).collect();
         let undeclared: BTreeSet<Host> = suspected.difference(&self.failed).copied().collect();
-        for host in undeclared {
+        // What others say of the same moment comes within a period.
+        let fallen: BTreeSet<Host> = undeclared.into_iter().filter(|host| self.has_failed(*host)).collect();
+        let pending = std::mem::replace(&mut self.pending, fallen.clone());
+        #[cfg(test)]
+        let pending = if self.without.at_once { fallen.clone() } else { pending };
+        for host in fallen.intersection(&pending).copied() {
             let down =
                 self.hosts.iter().filter(|host| !self.failed.contains(host) && self.looks_failed(**host));
             let may = self.fencing.may_declare(now_ns, self.hosts.len(), self.k, down.count().max(1));

@@ -364,17 +364,70 @@ fn nobody_healthy_is_declared_and_who_dies_is_fenced_once() {
     assert!(bad.is_empty(), "{} of {SEEDS} seeds: {:#?}", bad.len(), &bad[..bad.len().min(3)]);
 }
 
+/// What the rules are for: the same troubles without them.
 #[test]
-fn without_any_one_of_the_rules_somebody_healthy_is_declared() {
-    let none = Less::default();
-    for less in [
-        Less { late: true, ..none },
-        Less { alone: true, ..none },
-        Less { trust: true, ..none },
-        Less { at_once: true, ..none },
-    ] {
-        let harms = |wrong: &String| wrong.contains("healthy and reachable") || wrong.contains("a majority");
-        let harmed = (0..SEEDS).any(|seed| wrongs(seed, less).iter().any(harms));
-        assert!(harmed, "{less:?}: over {SEEDS} seeds nobody is harmed without it");
+fn without_the_rules_somebody_healthy_is_declared() {
+    let less = Less { late: true, alone: true, trust: true, at_once: true };
+    let harms = |wrong: &String| wrong.contains("healthy and reachable") || wrong.contains("a majority");
+    let harmed = (0..SEEDS).any(|seed| wrongs(seed, less).iter().any(harms));
+    assert!(harmed, "over {SEEDS} seeds nobody is harmed without them");
+}
+
+/// Ticks of a host whose two neighbours are heard before each, as far as `heard` says.
+fn ticks(hearing: &mut hearing::Hearing, from: u64, count: u64, heard: bool) -> Standing {
+    let mut standing = Standing::Alone;
+    for at in 1..=count {
+        let now = from + at * PERIOD;
+        if heard {
+            hearing.hears(now, 1);
+            hearing.hears(now, 2);
+        }
+        standing = hearing.tick(now, [1, 2].into_iter());
     }
+    standing
+}
+
+fn steady() -> hearing::Hearing {
+    let settings = Settings { period_ns: PERIOD, periods: PATIENCE, watch_ns: 0 };
+    let mut hearing = hearing::Hearing::new(settings);
+    assert_eq!(ticks(&mut hearing, 0, 5, true), Standing::Unsteady, "it has not been there for long");
+    assert_eq!(ticks(&mut hearing, 5 * PERIOD, 25, true), Standing::Steady);
+    hearing
+}
+
+#[test]
+fn who_was_late_itself_judges_nobody_for_a_while() {
+    for (without, after) in [(false, Standing::Unsteady), (true, Standing::Steady)] {
+        let mut hearing = steady();
+        hearing.without = [without, false];
+        // Two periods and a half are half of the silence that makes suspect.
+        assert_eq!(ticks(&mut hearing, 33 * PERIOD, 1, true), after);
+    }
+    let mut hearing = steady();
+    assert_eq!(ticks(&mut hearing, 33 * PERIOD, 15, true), Standing::Steady, "it has been on time since");
+}
+
+#[test]
+fn who_hears_no_majority_is_alone_and_judges_nobody_for_a_while() {
+    for (without, after) in [(false, Standing::Alone), (true, Standing::Steady)] {
+        let mut hearing = steady();
+        hearing.without = [false, without];
+        assert_eq!(ticks(&mut hearing, 30 * PERIOD, 6, false), after);
+    }
+    let mut hearing = steady();
+    ticks(&mut hearing, 30 * PERIOD, 6, false);
+    assert_eq!(ticks(&mut hearing, 36 * PERIOD, 3, true), Standing::Unsteady);
+    assert_eq!(ticks(&mut hearing, 39 * PERIOD, 12, true), Standing::Steady);
+}
+
+#[test]
+fn who_comes_back_is_believed_after_some_periods() {
+    let mut hearing = steady();
+    assert!(hearing.counts(30 * PERIOD, 1));
+    ticks(&mut hearing, 30 * PERIOD, 6, false);
+    assert!(!hearing.is_heard(36 * PERIOD, 1));
+    ticks(&mut hearing, 36 * PERIOD, 3, true);
+    assert!(hearing.is_heard(39 * PERIOD, 1) && !hearing.counts(39 * PERIOD, 1));
+    ticks(&mut hearing, 39 * PERIOD, 12, true);
+    assert!(hearing.counts(51 * PERIOD, 1));
 }
