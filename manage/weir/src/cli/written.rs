@@ -127,6 +127,10 @@ impl Pending<'_> {
             (Some(named), true) => std::fs::rename(named, self.path)?,
             (Some(named), false) => std::fs::hard_link(named, self.path)?,
             (None, _) => {
+                if force {
+                    // Of a process of this number that was killed.
+                    let _none = std::fs::remove_file(&target);
+                }
                 let of = format!("/proc/self/fd/{}", self.file.as_raw_fd());
                 rustix::fs::linkat(CWD, of, CWD, &target, AtFlags::SYMLINK_FOLLOW)?;
                 if force {

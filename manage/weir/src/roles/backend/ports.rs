@@ -12,7 +12,9 @@ use weir_model::resource::{Endpoint, Kind, PortState, Resource, ResourceId};
 use weir_model::{Change, Entry, Key, Label, Plan};
 
 /// Most hosts asked at once.
-const ASKED_MAX: usize = 64;
+const ASKED_MAX: usize = 256;
+/// How long hosts are asked in all; those beyond are not.
+const ASK_BOUND: Duration = Duration::from_secs(3);
 /// How long a host may take to say how its ports are.
 const ANSWER_BOUND: Duration = Duration::from_secs(2);
 /// Between two looks at the devices of a change.
@@ -42,10 +44,14 @@ fn named(status: &PortStatus) -> String {
 }
 
 impl Controlled {
-    /// The ports of hosts; absent are those that did not answer.
+    /// The ports of hosts; absent are those that did not answer, or were not asked for want of time.
     async fn ports_of(&self, hosts: Vec<Label>) -> BTreeMap<Label, Vec<PortStatus>> {
         let mut found = BTreeMap::new();
+        let until = Instant::now() + ASK_BOUND;
         for some in hosts.chunks(ASKED_MAX) {
+            if Instant::now() >= until {
+                break;
+            }
             let mut asked = JoinSet::new();
             for host in some.iter().cloned() {
                 let handle = self.handle.clone();
