@@ -426,6 +426,7 @@ fn at_the_first_start_what_the_first_server_has_counts() {
 #[test]
 fn a_folder_is_listed_once_however_much_is_changed_in_it_meanwhile() {
     const ENTRIES: usize = 1500;
+    const MISSED: usize = 200;
     let stage = Stage::with(2, |disks| {
         for disk in disks {
             let mut disk = disk.lock().unwrap();
@@ -438,13 +439,25 @@ fn a_folder_is_listed_once_however_much_is_changed_in_it_meanwhile() {
     let mut talk = stage.talk();
     let root = talk.root.clone();
     stage.fault(1, Fault { down: true, ..Fault::default() });
-    talk.made(Op::Create, &root, "new");
-    stage.disks[0].lock().unwrap().folders_read = 0;
+    // More than are compared while changes wait.
+    for number in 0..MISSED {
+        talk.made(Op::Create, &root, &format!("new-{number}"));
+    }
+    {
+        let mut disk = stage.disks[0].lock().unwrap();
+        (disk.folders_read, disk.looked_up) = (0, 0);
+    }
     stage.fault(1, Fault::default());
     stage.same();
     // 256 entries a call.
-    let pages = ENTRIES.div_ceil(256) + 1;
-    assert!(stage.disks[0].lock().unwrap().folders_read <= pages, "changes would wait for the second time");
+    let pages = (ENTRIES + MISSED).div_ceil(256) + 1;
+    let disk = stage.disks[0].lock().unwrap();
+    assert!(disk.folders_read <= pages, "changes would wait for the second time");
+    assert!(
+        disk.looked_up < MISSED / 4,
+        "what was compared with the tree is not compared again: {}",
+        disk.looked_up
+    );
 }
 
 /// What a client has in its folder, as far as it was acknowledged.
