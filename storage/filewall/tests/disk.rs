@@ -57,6 +57,8 @@ pub struct Disk {
     /// Names that it does not let go.
     pub keeps: Vec<Vec<u8>>,
     pub folders_read: usize,
+    /// Names that were looked up.
+    pub looked_up: usize,
     verifier: u64,
     next: u64,
     clock: u64,
@@ -84,6 +86,7 @@ impl Disk {
             fault: Fault::default(),
             keeps: Vec::new(),
             folders_read: 0,
+            looked_up: 0,
             verifier: seed << 32,
             next: 2,
             clock: seed << 20,
@@ -199,6 +202,7 @@ impl Call<'_> {
             Op::Access => Made::ok().after(None).u32(63).0,
             Op::Lookup => {
                 let found = *disk.names.get(&(own, name(0))).ok_or(Status::Noent)?;
+                disk.looked_up += 1;
                 Made::ok().opaque(&Disk::handle(found)).after(disk.attributes(found).as_ref()).after(None).0
             }
             Op::Readlink => {

@@ -280,8 +280,9 @@ impl Router {
         noted: impl FnOnce(&mut Vec<(usize, Answer)>) -> Result<T, Lost>,
     ) -> Result<T, Lost> {
         let _together = self.changes.read().unwrap_or_else(PoisonError::into_inner);
-        let folders: Vec<Number> = asked.changed_names().map(|(folder, _)| folder).collect();
         let own = asked.changed_object().map(|(number, _)| number);
+        // What is changed itself may be a folder in which names are changed.
+        let folders: Vec<Number> = asked.changed_names().map(|(folder, _)| folder).chain(own).collect();
         // What has the names now is locked too; they may lead elsewhere when the locks are there.
         let _locks = loop {
             let mut objects = self.named(asked);
@@ -309,7 +310,7 @@ impl Router {
         }
         let _turn = self.turns.begin(asked.changed_names());
         let outcomes = self.send(&live, ready, asked);
-        let mut agreed = self.decide(&members, asked, &keys, outcomes)?;
+        let mut agreed = self.decide(asked, &keys, outcomes)?;
         noted(&mut agreed)
     }
 
@@ -343,14 +344,13 @@ impl Router {
     /// Says who has done the change and who is behind, and writes it down.
     fn decide(
         &self,
-        members: &[std::sync::Arc<Member>],
         asked: &Asked,
         keys: &[(Key, Extent)],
         mut outcomes: Vec<(&Member, Result<Answer, Lost>)>,
     ) -> Result<Vec<(usize, Answer)>, Lost> {
         let _one = self.decision.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that have fallen behind meanwhile have no say, and this change is one more that they may have missed.
-        for member in members.iter().filter(|member| member.state() == State::Behind) {
+        for (member, _) in outcomes.iter().filter(|(member, _)| member.state() == State::Behind) {
             member.missed().add(keys, true);
         }
         outcomes.retain(|(member, _)| member.state() == State::Live);

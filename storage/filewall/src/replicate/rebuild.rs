@@ -83,6 +83,8 @@ impl Router {
             member.missed().put_back(last);
             return Err(stuck);
         }
+        // What was made anew has other handles than what was there.
+        self.names.forget(None, member.number);
         let _one = self.decision.lock().unwrap_or_else(PoisonError::into_inner);
         // It may have been dropped meanwhile.
         if member.set_live()

@@ -212,8 +212,12 @@ impl<'r> Compare<'r> {
         let (folder, name) = key;
         let path = String::from_utf8_lossy(name).into_owned();
         let stuck = |lost| Stuck::at(&*path, lost);
-        // A folder that is gone was itself changed.
-        let Ok(source) = self.router.resolve(self.from, *folder) else { return Ok(()) };
+        let source = match self.router.resolve(self.from, *folder) {
+            Ok(source) => source,
+            // A folder that is gone was itself changed.
+            Err(Lost::Status(2 | 70)) => return Ok(()),
+            Err(lost) => return Err(stuck(lost)),
+        };
         let target = match self.router.resolve(self.to, *folder) {
             Ok(target) => target,
             Err(Lost::Status(_)) => return self.above(*folder, &path),
