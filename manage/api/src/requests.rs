@@ -22,6 +22,7 @@ const ROUTES: [&str; 20] = [
     "/v1/apply",
     "/v1/audit",
     "/v1/capture",
+    "/v1/clock",
     "/v1/devices",
     "/v1/domain",
     "/v1/domains",

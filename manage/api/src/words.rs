@@ -136,11 +136,11 @@ fn number(said: &str) -> Option<String> {
     Some(sentence.to_owned())
 }
 
-/// ``Cannot parse `id` with value `x` to a `u64` ``, as paths have it.
+/// ``Cannot parse `id` with value `x` to a `u64` `` or ``Cannot parse `x` to a `u64` ``, as paths have it.
 fn parsed(said: &str) -> Option<String> {
     let rest = said.strip_prefix("Cannot parse ")?;
     let (front, kind) = rest.rsplit_once(" to a `")?;
-    let value = front.rsplit_once("value `")?.1.trim_end_matches('`');
+    let value = front.rsplit_once("value `").map_or(front, |(_, value)| value).trim_matches('`');
     Some(format!("'{value}' is not allowed: {} is wanted", expected_as(kind.trim_end_matches('`'))))
 }
 

@@ -130,6 +130,10 @@ fn queries_and_paths_are_answered_the_same_way() {
         plain("Cannot parse `id` with value `x` to a `u64`"),
         "'x' is not allowed: a whole number from 0 to 18446744073709551615 is wanted"
     );
+    assert_eq!(
+        plain("Cannot parse `seven` to a `u64`"),
+        "'seven' is not allowed: a whole number from 0 to 18446744073709551615 is wanted"
+    );
     assert_eq!(plain("provided string was not `true` or `false`"), "true or false is wanted");
     assert_eq!(plain("stale: provided string was not `true` or `false`"), "stale: true or false is wanted");
     // Our own sentences stay as they are.
