@@ -52,6 +52,9 @@ pub struct ClientSettings {
     pub give_up_ms: u64,
     /// Most requests and reads that wait; callers beyond wait for a place.
     pub waiting_max: usize,
+    /// Requests are done as they come, without a client in the store whose requests may be repeated: all that a host or gateway may. One whose
+    /// answer is lost is not sent again, and [`Error::Uncertain`].
+    pub once: bool,
 }
 
 /// A proxy.
@@ -77,6 +80,7 @@ impl ClientSettings {
             try_ms: 1_000,
             give_up_ms: 30_000,
             waiting_max: 4_096,
+            once: false,
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::Instant;
 /// Upper ends of the buckets, seconds.
 const BUCKETS_S: [f64; 6] = [0.001, 0.01, 0.1, 1.0, 10.0, 60.0];
 /// What paths begin with; all others are one.
-const ROUTES: [&str; 20] = [
+const ROUTES: [&str; 21] = [
     "/healthz",
     "/readyz",
     "/metrics",

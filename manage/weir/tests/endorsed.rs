@@ -69,7 +69,14 @@ fn switches_take_endorsements_and_one_that_endorses_wrongly_is_named_and_stops_n
     let identity = lab.folder().join("c4/state/quorum/identity");
     let own = std::fs::read(&identity).unwrap();
     lab.kill("c4");
-    std::fs::write(&identity, "5".repeat(64)).unwrap();
+    let exchange = |with: &[u8]| {
+        std::fs::write(&identity, with).unwrap();
+        // Its own manifest would refuse another identity.
+        let state = lab.folder().join("c4/state").display().to_string();
+        let taken = lab.weir(&["state", "accept", "--state", &state, "--yes"]);
+        assert!(taken.status.success(), "{}", text(&taken.stderr));
+    };
+    exchange("5".repeat(64).as_bytes());
     let told = log(&lab).len();
     lab.start("c4");
     wait_whole(&lab);
@@ -93,7 +100,7 @@ fn switches_take_endorsements_and_one_that_endorses_wrongly_is_named_and_stops_n
     assert!(named.all(|line| line.contains(&address)), "only {address} lied");
 
     lab.kill("c4");
-    std::fs::write(&identity, own).unwrap();
+    exchange(&own);
     lab.start("c4");
     wait_whole(&lab);
     std::fs::remove_file(&settings).unwrap();

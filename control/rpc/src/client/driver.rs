@@ -147,6 +147,7 @@ impl Driver {
                     self.leader = leader;
                 }
             }
+            self.forget_those_done_once();
             self.unsent = self.pending.keys().copied().collect();
             self.unread = self.readings.keys().copied().collect();
             self.give_up();
@@ -199,6 +200,19 @@ impl Driver {
                 let query = to_query(&query);
                 self.readings.insert(number, Reading { query, staleness_ms, reply, since });
                 self.unread.insert(number);
+            }
+        }
+    }
+
+    /// What was sent and may not be sent again has no outcome any more.
+    fn forget_those_done_once(&mut self) {
+        if !self.settings.once {
+            return;
+        }
+        let sent = self.pending.iter().filter(|(_, one)| one.sendings > 0).map(|(number, _)| *number);
+        for number in sent.collect::<Vec<_>>() {
+            if let Some(submission) = self.pending.remove(&number) {
+                let _ = submission.reply.send(Err(Error::Uncertain(self.trouble.clone())));
             }
         }
     }
@@ -306,7 +320,8 @@ impl Driver {
         let opening = count(|what| matches!(what, What::Opening)) > 0;
         let submitting = count(|what| matches!(what, What::Submissions(_)));
         let reading = count(|what| matches!(what, What::Readings(_)));
-        if !self.unsent.is_empty() && self.client == 0 && !opening {
+        let is_open = self.client != 0 || self.settings.once;
+        if !self.unsent.is_empty() && !is_open && !opening {
             let open = p::operation::Operation::OpenClient(p::OpenClient {});
             let request = p::Request { sequence: 0, operation: Some(p::Operation { operation: Some(open) }) };
             let body = p::SubmitRequest { client: 0, settled_below: 0, requests: vec![request] };
@@ -314,7 +329,7 @@ impl Driver {
                 return false;
             }
         }
-        if !self.unsent.is_empty() && self.client != 0 && submitting < self.settings.open_max {
+        if !self.unsent.is_empty() && is_open && submitting < self.settings.open_max {
             let (numbers, body) = self.submissions();
             let body = client_batch::Body::Submit(body);
             if !self.send_one(connection, What::Submissions(numbers), body) {
