@@ -193,7 +193,7 @@ fn every_answer_has_a_form_for_programs() {
         (&["explain", "endpoint"], ""),
         (&["plan", example, "--check"], ""),
         (&["status"], ""),
-        (&["token"], ""),
+        (&["token", "--name", "h9"], ""),
         (&["store", "get", "t/words", "k"], ""),
         (&["store", "put", "t/words", "k", "w"], ""),
         (&["store", "increment", "t/words", "n"], ""),
@@ -213,7 +213,7 @@ fn every_answer_has_a_form_for_programs() {
 }
 
 /// Commands that print, each with what it is given.
-const PRINTING: [(&[&str], &str); 27] = [
+const PRINTING: [(&[&str], &str); 28] = [
     (&["--help"], ""),
     (&["--version"], ""),
     (&["completions", "bash"], ""),
@@ -229,8 +229,9 @@ const PRINTING: [(&[&str], &str); 27] = [
     (&["describe", "network", "red"], ""),
     (&["status"], ""),
     (&["status", "-o", "json"], ""),
-    (&["token"], ""),
-    (&["token", "-o", "yaml"], ""),
+    (&["token", "--name", "h9"], ""),
+    (&["token", "--name", "h9", "-o", "yaml"], ""),
+    (&["token", "list"], ""),
     (&["store", "tables"], ""),
     (&["store", "digest"], ""),
     (&["store", "scan", "t/words"], ""),
@@ -298,7 +299,7 @@ fn one_cause_has_one_exit_code() {
         (2, &["get", "rules"], "", "firewall-rule"),
         (2, &["apply", "-f", "-"], wrong, "mtu: '70000' is not allowed: a whole number from 0 to 65535"),
         (2, &["apply", "-f", "-"], "kind: network\nname: a\nname: b\n", "the field 'name' is given twice"),
-        (2, &["token", "--valid-s", "0"], "", "0"),
+        (2, &["token", "--name", "h9", "--valid-s", "0"], "", "0"),
         (4, &["store", "get", "t/words", "none"], "", "not there"),
         (4, &["diff", "-f", "-"], "kind: network\nname: red\n", "+ network/red"),
         (2, &["forget"], "", "Usage"),

@@ -114,6 +114,8 @@ fn who_was_away_gets_a_state_in_chunks_that_go_on_after_a_break() {
             leader.replica_status().snapshot.is_some_and(|at| at.index == 1209)
         })
         .await;
+        // A try that waits for its time has an older state in hand.
+        sleep(Duration::from_secs(20)).await;
         sim.start(away).unwrap();
         // About 10 KiB in chunks of 1 KiB: the receiver loses its power in the midst.
         until("chunks are sent", || leader.counters().network.chunks_sent >= 4).await;

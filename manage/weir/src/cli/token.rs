@@ -40,11 +40,13 @@ pub(super) struct Token {
     #[arg(long, value_enum, default_value_t = Joins::Host)]
     role: Joins,
     /// How long it is good for, seconds: 60 to 604800
-    #[arg(long, default_value_t = 3600)]
+    #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u32).range(60..=604_800))]
     valid_s: u32,
     /// Where its address on the underlay may be, if that is not the one from which it speaks to the controller
     #[arg(long, value_name = "ADDRESS|PREFIX")]
     underlay: Option<String>,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Subcommand)]
@@ -107,7 +109,8 @@ impl Token {
                     self.name.ok_or_else(|| Failure::Input("say for whom it is: --name NAME".to_owned()))?;
                 let (valid_s, underlay) = (Some(self.valid_s), self.underlay);
                 let request = TokenRequest { name, role: self.role.into(), valid_s, underlay };
-                say!("{}", client.token(&request)?.token);
+                let made = client.token(&request)?;
+                print(self.output.output, &made, || say!("{}", made.token))?;
             }
         }
         Ok(ExitCode::SUCCESS)
