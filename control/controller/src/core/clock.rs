@@ -14,6 +14,12 @@ pub fn difference_ms(store: &Store) -> i64 {
     store.get(CLOCK_TABLE, b"").and_then(|cell| decode(&cell.value).ok()).unwrap_or_default()
 }
 
+/// Wall time at some ordered time, as the order says; 0: none is known yet.
+pub(super) fn wall_ms(view: &View<'_>, ordered_ms: u64) -> u64 {
+    let difference_ms: Option<i64> = view.get(CLOCK_TABLE, b"").and_then(|cell| decode(&cell).ok());
+    if ordered_ms == 0 { 0 } else { ordered_ms.saturating_add_signed(difference_ms.unwrap_or_default()) }
+}
+
 /// Takes a correction in.
 pub(super) fn decide(view: &mut View<'_>, now_ms: u64, event: &Event) -> Result<(), Rejection> {
     let EventBody::Clock { wall_ms } = event.body else { return Ok(()) };
