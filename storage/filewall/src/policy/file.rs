@@ -170,11 +170,7 @@ fn read(path: &Path) -> Result<Vec<Document>> {
     }
     let values: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| whole(error.to_string()))?;
     // A writer that empties a file first may not be done yet.
-    let unfinished = match values.last() {
-        None => true,
-        Some(last) => last.is_null(),
-    };
-    if unfinished {
+    if values.last().is_none_or(Value::is_null) || ends_open(&text) {
         let reason = "it ends without a policy; if it is not being written, delete it or what stands behind the last '---'";
         return Err(whole(reason.to_string()));
     }
@@ -184,6 +180,12 @@ fn read(path: &Path) -> Result<Vec<Document>> {
         .filter(|(_, value)| !value.is_null())
         .map(|(number, value)| document(path, number + 1, value))
         .collect()
+}
+
+/// True if a text ends behind the beginning of a document, of which a reader of YAML says nothing.
+fn ends_open(text: &str) -> bool {
+    let says = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    text.lines().rev().find(says).is_some_and(|line| line.trim_end() == "---")
 }
 
 fn document(path: &Path, number: usize, value: Value) -> Result<Document> {
