@@ -23,7 +23,15 @@ pub struct Extra {
 impl Extra {
     /// Nothing yet.
     pub fn begin() -> Extra {
-        Extra { scope: Scope::begin("test-weir", PREFIX).unwrap().clean_on_drop() }
+        // A program that another test's thread is just starting has our lock for a moment, until it is itself.
+        let mut begun = Scope::begin("test-weir", PREFIX);
+        wait("the lock of the tests' additions", || {
+            if matches!(begun, Err(weir_lab::Error::Busy { .. })) {
+                begun = Scope::begin("test-weir", PREFIX);
+            }
+            !matches!(begun, Err(weir_lab::Error::Busy { .. }))
+        });
+        Extra { scope: begun.unwrap().clean_on_drop() }
     }
 
     /// A namespace for an endpoint.
