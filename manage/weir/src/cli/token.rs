@@ -1,8 +1,9 @@
 //! `weir token`: makes, lists and voids join tokens.
 
-use super::output::{print, table};
+use super::output::{done, print, table};
 use super::{Failure, Output};
 use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
 use std::process::ExitCode;
 use weir_api::client::Client;
 use weir_api::types::{TokenRequest, TokenView};
@@ -40,11 +41,13 @@ pub(super) struct Token {
     #[arg(long, value_enum, default_value_t = Joins::Host)]
     role: Joins,
     /// How long it is good for, seconds: 60 to 604800
-    #[arg(long, default_value_t = 3600)]
+    #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u32).range(60..=604_800))]
     valid_s: u32,
     /// Where its address on the underlay may be, if that is not the one from which it speaks to the controller
     #[arg(long, value_name = "ADDRESS|PREFIX")]
     underlay: Option<String>,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Subcommand)]
@@ -65,6 +68,8 @@ struct List {
 struct Void {
     /// What 'weir token list' calls it
     id: String,
+    #[command(flatten)]
+    output: Output,
 }
 
 fn row(one: &TokenView) -> Vec<String> {
@@ -96,18 +101,20 @@ impl Token {
                     say!("{table}");
                 })?;
             }
-            Some(Command::Void(Void { id })) => {
+            Some(Command::Void(Void { id, output })) => {
                 client.void_token(&id)?;
-                say!(
+                let words = format!(
                     "{id} is not taken any more. Whoever has joined by it stays: 'weir identity revoke' ends that."
                 );
+                done(output.output, json!({"voided": id}), &words)?;
             }
             None => {
                 let name =
                     self.name.ok_or_else(|| Failure::Input("say for whom it is: --name NAME".to_owned()))?;
                 let (valid_s, underlay) = (Some(self.valid_s), self.underlay);
                 let request = TokenRequest { name, role: self.role.into(), valid_s, underlay };
-                say!("{}", client.token(&request)?.token);
+                let made = client.token(&request)?;
+                print(self.output.output, &made, || say!("{}", made.token))?;
             }
         }
         Ok(ExitCode::SUCCESS)
