@@ -183,7 +183,7 @@ fn every_answer_has_a_form_for_programs() {
     controller.ends(0, &["store", "put", "t/words", "k", "v"], "");
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate/plan-example.yaml");
     let state = dir.path().join("member").display().to_string();
-    let cases: [(&[&str], &str); 19] = [
+    let cases: [(&[&str], &str); 21] = [
         (&["apply", "-f", "-", "--yes"], "kind: network\nname: blue\n"),
         (&["diff", "-f", "-"], "kind: network\nname: red\n"),
         (&["delete", "network", "blue", "--yes"], ""),
@@ -193,7 +193,9 @@ fn every_answer_has_a_form_for_programs() {
         (&["explain", "endpoint"], ""),
         (&["plan", example, "--check"], ""),
         (&["status"], ""),
-        (&["token", "--name", "h9"], ""),
+        (&["token", "--name", "h1"], ""),
+        (&["token", "list"], ""),
+        (&["clock"], ""),
         (&["store", "get", "t/words", "k"], ""),
         (&["store", "put", "t/words", "k", "w"], ""),
         (&["store", "increment", "t/words", "n"], ""),
@@ -299,7 +301,7 @@ fn one_cause_has_one_exit_code() {
         (2, &["get", "rules"], "", "firewall-rule"),
         (2, &["apply", "-f", "-"], wrong, "mtu: '70000' is not allowed: a whole number from 0 to 65535"),
         (2, &["apply", "-f", "-"], "kind: network\nname: a\nname: b\n", "the field 'name' is given twice"),
-        (2, &["token", "--name", "h9", "--valid-s", "0"], "", "0"),
+        (2, &["token", "--name", "h1", "--valid-s", "0"], "", "60..=604800"),
         (4, &["store", "get", "t/words", "none"], "", "not there"),
         (4, &["diff", "-f", "-"], "kind: network\nname: red\n", "+ network/red"),
         (2, &["forget"], "", "Usage"),

@@ -268,7 +268,10 @@ fn whoever_is_revoked_or_forgotten_loses_what_is_open() {
         controller.runtime.block_on(async {
             let made = controller.operator_store().submit(create()).await.unwrap();
             assert!(matches!(made, Outcome::Written { .. }));
-            assert!(!matches!(store.submit(create()).await, Ok(Outcome::Written { .. })), "tables are an administrator's");
+            assert!(
+                !matches!(store.submit(create()).await, Ok(Outcome::Written { .. })),
+                "tables are an administrator's"
+            );
             store.put(&table, b"k", *b"1").await.unwrap();
             // Not the operator's, and not another's, though it is called so.
             for other in ["h1/t", "h2/t", "host.h3/t", "shop/t"] {

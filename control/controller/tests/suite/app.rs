@@ -137,7 +137,7 @@ fn desired(view: &View<'_>, network: &Label, policy_version: Version) -> Desired
             ((host.clone(), network_key), Reason::NetworkBeforePort),
             ((host.clone(), policy_key), Reason::PolicyBeforePort),
         ];
-        desired.insert((host.clone(), port.clone()), (port_entry(name, policy_version), waits));
+        desired.insert((host.clone(), port.clone()), (port_entry(network, name, policy_version), waits));
         for gateway in &gateways {
             let location = Key::Location { vni, address: address(name) };
             let entry = Entry::Location(LocationEntry {
@@ -153,14 +153,15 @@ fn desired(view: &View<'_>, network: &Label, policy_version: Version) -> Desired
     desired
 }
 
-fn port_entry(name: &Label, policy_min: Version) -> Entry {
+/// A port with an address and a device of its own, as the real app gives them.
+fn port_entry(network: &Label, name: &Label, policy_min: Version) -> Entry {
     Entry::Port(PortEntry {
         mac: MacAddr([2, 0, 0, 0, 0, 1]),
         addresses: vec![address(name)],
         tags: Vec::new(),
         state: PortState::Up,
-        netns: None,
-        device: "eth0".into(),
+        netns: Some(network.to_string()),
+        device: name.to_string(),
         kind: weir_model::resource::AttachmentKind::Tap,
         queue_pairs: 1,
         subnet: label("s"),

@@ -25,9 +25,8 @@ impl Clock {
     pub(super) fn run(self, client: &Client) -> Result<ExitCode, Failure> {
         if self.set {
             client.set_clock()?;
-            say!(
-                "Wall time is what the controllers' clocks say; everything with a time to live keeps what is left of it."
-            );
+            let words = "Wall time is what the controllers' clocks say; everything with a time to live keeps what is left of it.";
+            output::done(self.output.output, serde_json::json!({"set": true}), words)?;
             return Ok(ExitCode::SUCCESS);
         }
         let clock = client.clock()?;

@@ -114,14 +114,27 @@ fn resource_of(value: Value) -> Value {
     }
 }
 
-/// What the reader of YAML says, without its advice to programmers.
+/// What the reader of YAML says, once, and without its advice to programmers.
 pub fn plain(message: &str) -> String {
+    let lines: Vec<String> = message.lines().map(plain_line).collect();
+    lines.join("\n")
+}
+
+fn plain_line(line: &str) -> String {
+    // It shows the place, and below it, behind a mark, says again what is wrong.
+    if let Some((before, marked)) = line.split_once('^')
+        && before.trim_start().starts_with('|')
+        && before.trim_matches([' ', '|']).is_empty()
+    {
+        let marks = marked.bytes().take_while(|byte| *byte == b'^').count();
+        return format!("{before}^{}", &marked[..marks]);
+    }
     let advice = ", set DuplicateKeyPolicy in Options if acceptable";
-    match message.split_once("duplicate mapping key: ") {
+    match line.split_once("duplicate mapping key: ") {
         Some((before, rest)) if rest.contains(advice) => {
             let (key, after) = rest.split_once(advice).unwrap_or((rest, ""));
             format!("{before}the field '{key}' is given twice{after}")
         }
-        _ => message.replace(advice, ""),
+        _ => line.replace(advice, ""),
     }
 }

@@ -403,7 +403,7 @@ fn show_status(status: &StatusResponse) {
     if let Some(group) = &status.group {
         say!("{}\n", super::group::text(group));
     }
-    status.clock.iter().flat_map(super::clock::notes).for_each(|note| println!("{note}\n"));
+    status.clock.iter().flat_map(super::clock::notes).for_each(|note| say!("{note}\n"));
     if status.resources.is_empty() {
         say!("no resources: 'weir apply -f FILE' creates some\n");
     }

@@ -181,6 +181,10 @@ fn names_that_old_yaml_takes_for_booleans_are_texts() {
     assert!(wrong.contains("externalAccess: 'yes' is not allowed: true or false"), "{wrong}");
     let twice = input::parse("f", "kind: network\nname: a\nname: b\n").unwrap_err().to_string();
     assert!(twice.contains("the field 'name' is given twice") && !twice.contains("Policy"), "{twice}");
+    assert!(twice.contains("3 | name: b") && !twice.contains("duplicate"), "{twice}");
+    let open = input::parse("f", "kind: [\n").unwrap_err().to_string();
+    let marked = open.lines().find(|line| line.contains('^')).map(|line| line.trim_matches([' ', '|', '^']));
+    assert!(marked.is_none_or(str::is_empty), "it is said once: {open}");
 }
 
 #[test]

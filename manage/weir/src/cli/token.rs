@@ -1,8 +1,9 @@
 //! `weir token`: makes, lists and voids join tokens.
 
-use super::output::{print, table};
+use super::output::{done, print, table};
 use super::{Failure, Output};
 use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
 use std::process::ExitCode;
 use weir_api::client::Client;
 use weir_api::types::{TokenRequest, TokenView};
@@ -67,6 +68,8 @@ struct List {
 struct Void {
     /// What 'weir token list' calls it
     id: String,
+    #[command(flatten)]
+    output: Output,
 }
 
 fn row(one: &TokenView) -> Vec<String> {
@@ -98,11 +101,12 @@ impl Token {
                     say!("{table}");
                 })?;
             }
-            Some(Command::Void(Void { id })) => {
+            Some(Command::Void(Void { id, output })) => {
                 client.void_token(&id)?;
-                say!(
+                let words = format!(
                     "{id} is not taken any more. Whoever has joined by it stays: 'weir identity revoke' ends that."
                 );
+                done(output.output, json!({"voided": id}), &words)?;
             }
             None => {
                 let name =
