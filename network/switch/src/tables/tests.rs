@@ -110,7 +110,7 @@ fn wrong_entries_are_refused_in_words_and_change_nothing() {
     apply(&mut tables, &port(1, "a", 5, &["10.0.0.5"], &[]));
     let same_address = port(1, "b", 6, &["10.0.0.5"], &[]);
     assert!(refused(&mut tables, &same_address).contains("10.0.0.5, which a has"));
-    let same_device = put(2, port_key(1, "b"), Entry::Port(port_entry(6, "a-1", &["10.0.0.6"], &[])));
+    let same_device = put(1, port_key(1, "b"), Entry::Port(port_entry(6, "a-1", &["10.0.0.6"], &[])));
     assert!(refused(&mut tables, &same_device).contains("device a-1, which a has"));
     let multicast = port(1, "b", 6, &["224.0.0.5"], &[]);
     assert!(refused(&mut tables, &multicast).contains("224.0.0.5"));
