@@ -71,6 +71,16 @@ fn revoked(at: &Arrival<'_>, id: ConnectionId, cause: Cause) -> Decision {
     }
 }
 
+/// The drop of a packet of a dead connection: of TCP for this packet alone, for a SYN has the same key and may open one.
+fn unless_opening(at: &Arrival<'_>, way: Way, decision: Decision) -> Decision {
+    match decision {
+        Decision::Drop { cause, revoke, .. } if at.key.protocol == TCP && way == Way::Reply => {
+            Decision::Drop { cause, install: Install::Nothing, revoke }
+        }
+        other => other,
+    }
+}
+
 /// Whether the packet may open a conversation in place of a dead one with the same addresses and ports: any that cannot be told
 /// from an opening.
 fn is_opening(at: &Arrival<'_>) -> bool {
@@ -202,11 +212,17 @@ impl TableResolver {
                 return if may_differ {
                     Ok(Known::Reopened { id, cause, here: true })
                 } else {
-                    Err(revoked(at, id, cause))
+                    Err(unless_opening(at, way, revoked(at, id, cause)))
                 };
             }
         };
-        if !lives_there(half, way, connection) {
+        // Whoever moved here has accepted nothing that was opened towards its old place and not answered.
+        let moved_here = matches!(at.ingress, Ingress::Port(_))
+            && way == Way::Reply
+            && connection.generation != 0
+            && !connection.is_answered()
+            && connection.sides.ingress.is_none();
+        if moved_here || !lives_there(half, way, connection) {
             observer.note("connection", || {
                 "its connection does not live at its sender's host: the rules there do not allow it"
                     .to_string()
@@ -215,7 +231,7 @@ impl TableResolver {
             return if may_differ {
                 Ok(Known::Reopened { id, cause, here: false })
             } else {
-                Err(denied(at, cause))
+                Err(unless_opening(at, way, denied(at, cause)))
             };
         }
         observer.step(|| Step {

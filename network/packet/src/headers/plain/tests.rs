@@ -4,13 +4,16 @@ use crate::headers::{Fragment, Transport, parse};
 use crate::rewrite::decrement_ttl;
 
 /// What is plain is what the parser says; and what the parser says is a whole TCP or UDP packet between two hosts, without
-/// anything besides, is plain.
+/// anything besides, and with a TTL and flags that such packets have, is plain.
 fn agrees(frame: &[u8]) {
     let (plain, parsed) = (Plain::new(9, frame), parse(frame));
     let Ok(parsed) = parsed else { return assert_eq!(plain, None, "{frame:02x?}") };
     let to_many = frame[0] & 1 != 0 || parsed.destination.is_multicast();
     let of_hosts = !to_many && ![parsed.source, parsed.destination].iter().any(is_reserved);
+    let is_odd =
+        parsed.ttl == 0 || (parsed.transport == Transport::Tcp && tcp_flags::is_odd(parsed.tcp_flags));
     let wanted = matches!(parsed.transport, Transport::Tcp | Transport::Udp)
+        && !is_odd
         && parsed.fragment == Fragment::Whole
         && !parsed.has_options
         && parsed.vlan_tci.is_none()

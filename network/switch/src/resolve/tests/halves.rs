@@ -168,7 +168,15 @@ impl Cloud {
 }
 
 /// What a naive firewall knows of a conversation: who opened it and whether it was answered, if that is still known at both ends.
-type Opener = Option<(usize, bool)>;
+type Opener = Option<(usize, Answered)>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answered {
+    No,
+    Yes,
+    /// One end may remember it.
+    Perhaps,
+}
 
 #[derive(Default)]
 struct Model {
@@ -182,7 +190,7 @@ impl Model {
         let name = kind.conversation(from, to);
         let Some(opener) = self.open.get(&name).copied() else {
             if own {
-                self.open.insert(name, Some((from, false)));
+                self.open.insert(name, Some((from, Answered::No)));
             }
             return (own, own);
         };
@@ -190,25 +198,25 @@ impl Model {
             Some((opener, _)) if opener == from => (own, own),
             // A reply, as long as the rules allow what it replies to.
             Some((opener, _)) if back => {
-                self.open.insert(name, Some((opener, true)));
+                self.open.insert(name, Some((opener, Answered::Yes)));
                 (true, true)
             }
             // Of a dead one: judged for itself.
             Some((_, answered)) => {
-                let tries = kind.opens() || !answered;
-                let opens = own && tries;
-                if opens {
-                    self.open.insert(name, Some((from, false)));
+                let must = own && (kind.opens() || answered == Answered::No);
+                let tries = kind.opens() || answered != Answered::Yes;
+                if must {
+                    self.open.insert(name, Some((from, Answered::No)));
                 } else if tries && rules.out.contains(&(from, to)) {
-                    // The sender's half lets it go as an opening, and keeps that in place of the dead one.
+                    // The sender's half may let it go as an opening, and keep that in place of the dead one.
                     self.open.insert(name, None);
                 }
-                (opens, opens)
+                (must, own && tries)
             }
             // One end has forgotten it: what opens passes, what does not may be taken for an opening.
             None => {
                 if own && kind.opens() && !back {
-                    self.open.insert(name, Some((from, false)));
+                    self.open.insert(name, Some((from, Answered::Perhaps)));
                 }
                 (own && kind.opens(), own || back)
             }
