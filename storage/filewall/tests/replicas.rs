@@ -49,6 +49,13 @@ impl Stage {
         wall_with_context(self.first.0, self.policies.path(), self.context.path())
     }
 
+    /// One whose replicas have been compared, and are live.
+    fn whole_wall(&self) -> FileWall {
+        let wall = self.wall();
+        until("all replicas to be live", || live(&wall).iter().all(|live| *live));
+        wall
+    }
+
     /// Another one, when the first was killed.
     fn wall_again(&mut self) -> FileWall {
         self.context = left_behind(self.context.path());
@@ -66,7 +73,7 @@ impl Stage {
 #[test]
 fn a_replica_that_is_lost_is_not_noticed_and_gets_what_it_has_missed() {
     let stage = Stage::new();
-    let wall = stage.wall();
+    let wall = stage.whole_wall();
     let mut client = Client::new(&wall, ROOT_UID);
     let root = stage.root(&mut client);
     let folder = client.handle(Op::Mkdir, &root, "folder");
@@ -92,7 +99,7 @@ fn a_replica_that_is_lost_is_not_noticed_and_gets_what_it_has_missed() {
 #[test]
 fn a_replica_that_is_behind_is_not_read_from_when_filewall_begins_anew() {
     let mut stage = Stage::new();
-    let wall = stage.wall();
+    let wall = stage.whole_wall();
     let mut client = Client::new(&wall, ROOT_UID);
     let root = stage.root(&mut client);
     let file = client.handle(Op::Create, &root, "file");
@@ -123,7 +130,7 @@ fn a_replica_that_is_behind_is_not_read_from_when_filewall_begins_anew() {
 #[test]
 fn after_a_kill_in_the_middle_of_changes_one_replica_counts() {
     let mut stage = Stage::new();
-    let wall = stage.wall();
+    let wall = stage.whole_wall();
     let mut client = Client::new(&wall, ROOT_UID);
     let root = stage.root(&mut client);
     let file = client.handle(Op::Create, &root, "file");
@@ -155,7 +162,7 @@ fn replicas_come_and_go_with_the_policy_while_clients_work() {
     let stage = Stage::new();
     let third = files();
     let third_url = url(third.0);
-    let wall = stage.wall();
+    let wall = stage.whole_wall();
     let mut client = Client::new(&wall, ROOT_UID);
     let root = stage.root(&mut client);
     let folder = client.handle(Op::Mkdir, &root, "folder");
