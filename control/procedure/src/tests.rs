@@ -222,7 +222,7 @@ fn call_f() -> Operation {
     Operation::Call { procedure: "t/f".into(), arguments: b"key".to_vec() }
 }
 
-fn too_large<'o>(outcome: &'o Outcome, words: &str) -> bool {
+fn too_large(outcome: &Outcome, words: &str) -> bool {
     matches!(outcome, Outcome::Refused(Refusal::TooLarge { what, .. }) if what.contains(words))
 }
 
@@ -325,7 +325,8 @@ fn some(kind: u8, n: u16) -> Operation {
         5 => Operation::OpenClient,
         6 => {
             let limits = ProcedureLimits { fuel_max: 1 << 20, memory_bytes_max: 1 << 20 };
-            let module = if n % 2 == 0 { nesting(i32::from(n % 32)) } else { vec![0; usize::from(n)] };
+            let module =
+                if n.is_multiple_of(2) { nesting(i32::from(n % 32)) } else { vec![0; usize::from(n)] };
             Operation::LoadProcedure { procedure: "t/f".into(), module, limits }
         }
         _ => Operation::Write(write(b"k".to_vec(), Action::Touch { ttl_ms: u64::from(n) })),

@@ -138,6 +138,9 @@ fn number(said: &str) -> Option<String> {
 
 /// ``Cannot parse `id` with value `x` to a `u64` `` or ``Cannot parse `x` to a `u64` ``, as paths have it.
 fn parsed(said: &str) -> Option<String> {
+    if said.starts_with("Invalid UTF-8 in ") {
+        return Some("it is not UTF-8: text in UTF-8 is wanted".to_owned());
+    }
     let rest = said.strip_prefix("Cannot parse ")?;
     let (front, kind) = rest.rsplit_once(" to a `")?;
     let value = front.rsplit_once("value `").map_or(front, |(_, value)| value).trim_matches('`');

@@ -198,12 +198,15 @@ struct Driver {
     period: Duration,
     fence: Option<PathBuf>,
     /// What came of fences that were run.
-    fenced: (Sender<(Host, bool)>, Receiver<(Host, bool)>),
+    fenced: (Sender<Fenced>, Receiver<Fenced>),
     notes: SyncSender<Note>,
     views: Views,
     shelf: Shelf,
     dropped: u64,
 }
+
+/// Who was fenced, and whether it was done.
+type Fenced = (Host, bool);
 
 /// Reads the ring's key.
 fn read_key(path: &Path) -> Result<Vec<u8>> {

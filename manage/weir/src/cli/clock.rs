@@ -73,7 +73,7 @@ fn text(clock: &ClockStatus) -> String {
     for one in &clock.controllers {
         let id = if one.id == 0 { "this one".to_string() } else { one.id.to_string() };
         let color = if one.ahead_ms.abs() > AWAY_MS { Color::Red } else { Color::Green };
-        table.add_row(vec![Cell::new(id), paint(&ahead(one.ahead_ms), color)]);
+        table.add_row(vec![Cell::new(id), paint(ahead(one.ahead_ms), color)]);
     }
     format!("{}\n{table}", state(clock))
 }

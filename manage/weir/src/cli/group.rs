@@ -298,7 +298,7 @@ pub(super) fn text(group: &GroupStatus) -> String {
         let leads = group.leader == Some(member.id);
         let behind = match (member.lag, member.silent_ms) {
             _ if leads || member.id == group.id => Cell::new(""),
-            (_, Some(silent_ms)) => paint(&format!("silent for {} s", silent_ms / 1_000), Color::Red),
+            (_, Some(silent_ms)) => paint(format!("silent for {} s", silent_ms / 1_000), Color::Red),
             (Some(lag), _) => Cell::new(format!("{lag} entries")),
             (None, None) if member.unreached.is_some() => paint("not reached", Color::Red),
             (None, None) => Cell::new("?"),

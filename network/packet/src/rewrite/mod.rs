@@ -270,7 +270,8 @@ pub fn clamp_mss(
     let new = mss.to_be_bytes();
     // At an odd place its bytes are the second of one word and the first of the next.
     let ([a, b], [c, d]) = (old, new);
-    let (was, is) = if (at - parsed.l4_offset) % 2 == 0 { ([a, b], [c, d]) } else { ([b, a], [d, c]) };
+    let (was, is) =
+        if (at - parsed.l4_offset).is_multiple_of(2) { ([a, b], [c, d]) } else { ([b, a], [d, c]) };
     update_transport(frame, parsed, &was, &is, state, false)?;
     write(frame, at, &new)?;
     Ok(true)

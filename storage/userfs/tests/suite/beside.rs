@@ -167,7 +167,8 @@ fn run(on: &Accelerated, seed: u64, plain: &Path) {
     let mut random = Random(seed);
     let kinds = [ALL[seed as usize % ALL.len()], ALL[random.below(ALL.len() as u64) as usize]];
     // One of both: a splice makes positions the kernel's, and would hide what is wrong with them.
-    let at_all = if seed as usize / ALL.len() % 2 == 0 { "op_look_locks()" } else { "op_look_sizes()" };
+    let at_all =
+        if (seed as usize / ALL.len()).is_multiple_of(2) { "op_look_locks()" } else { "op_look_sizes()" };
     let mut said = Vec::new();
     let mut both = |who: usize, what: &str| {
         let (is, right) = (here[who].ask(what), there[who].ask(what));

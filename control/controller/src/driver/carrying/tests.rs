@@ -10,7 +10,7 @@ fn entry(index: u64, ticket: u64) -> Entry {
     let call = Operation::Call { procedure: "a/p".into(), arguments: vec![1, 2, 3] };
     let item = Item::Operations { now_ms: 1, origin: 1, ticket, batch: Batch::once([call]) };
     let batch = weir_order::batcher::encode(&[Bytes::from(weir_base::codec::encode(&item))]);
-    Entry { position: Position { term: 1, index }, batch: Bytes::from(batch) }
+    Entry { position: Position { term: 1, index }, batch }
 }
 
 fn open(dir: &tempfile::TempDir) -> Carrying {

@@ -304,7 +304,8 @@ fn options_in_the_fields_of_name_and_file_are_read() {
     })
     .unwrap();
     assert_eq!(without.opts().get(OptionCode::ClientIdentifier), None);
-    let malformed: [&dyn Fn(&mut Vec<u8>); 5] = [
+    type Edit<'a> = &'a dyn Fn(&mut Vec<u8>);
+    let malformed: [Edit<'_>; 5] = [
         // Does not end, is of no kind, is there twice, an option twice, overload inside.
         &|bytes| {
             bytes.extend([53, 1, 1, 52, 1, 1, 255]);

@@ -42,12 +42,14 @@ enum Word {
     Fenced(Host, bool),
 }
 
+/// When it comes, its number, to whom, from whom, when it was sent, what.
+type UnderWay = (u64, u64, Host, Host, u64, Word);
+
 struct Simulation {
     machines: Vec<Machine>,
     dice: Dice,
     now: u64,
-    /// What is under way: when it comes, its number, to whom, from whom, when it was sent, what.
-    under_way: BinaryHeap<Reverse<(u64, u64, Host, Host, u64, Word)>>,
+    under_way: BinaryHeap<Reverse<UnderWay>>,
     sent: u64,
     /// When a host was last dead, stopped, or without a majority while there was one.
     away: Vec<Option<u64>>,
