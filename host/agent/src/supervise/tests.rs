@@ -69,7 +69,19 @@ impl Scene {
     fn start(&self) -> (watch::Sender<bool>, tokio::task::JoinHandle<()>) {
         let (sender, receiver) = watch::channel(false);
         let config = self.config.clone();
-        (sender, tokio::spawn(async move { run(config, receiver).await.unwrap() }))
+        let started = async move {
+            for _ in 0..300 {
+                match run(config.clone(), receiver.clone()).await {
+                    // A program that another test is just starting has the lock for a moment, until it is itself.
+                    Err(error) if error.to_string().contains("supervisor.lock") => {
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                    ended => return ended.unwrap(),
+                }
+            }
+            panic!("the lock is not free");
+        };
+        (sender, tokio::spawn(started))
     }
 }
 
