@@ -196,7 +196,7 @@ impl<'r> Compare<'r> {
             self.remove(target, &item, path, depth)?;
         }
         for item in &theirs {
-            let own = number.and_then(|folder| Some((folder, Box::from(&*item.name))));
+            let own = number.map(|folder| (folder, Box::from(&*item.name)));
             let ours = ours.remove(&item.name);
             self.entry(own, (source, target), item.clone(), ours, Extent::ALL, path, depth)?;
         }
