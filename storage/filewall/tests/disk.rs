@@ -357,7 +357,8 @@ impl Call<'_> {
             node.time = clock;
         }
         if word() == 2 {
-            [word(), word()];
+            word();
+            word();
         }
         if word() == 2 {
             node.time = word().into();
