@@ -41,6 +41,8 @@ pub struct Fault {
     pub mute: bool,
     /// A call may take so long, ms.
     pub jitter_ms: u64,
+    /// Some answers to LOOKUP come so much later, ms.
+    pub late_ms: u64,
     /// It is full: a WRITE writes so many bytes at most.
     pub room: Option<usize>,
     /// Changes are refused.
@@ -428,7 +430,9 @@ pub fn disk(seed: u64) -> (SocketAddr, Shared) {
                         }
                         call.carry_out(&mut disk).unwrap_or_else(|status| answer::results(op, status))
                     };
-                    std::thread::sleep(Duration::from_millis(behind_ms as u64));
+                    let late = op == Op::Lookup && behind_ms.is_multiple_of(4);
+                    let late_ms = if late { fault.late_ms } else { 0 };
+                    std::thread::sleep(Duration::from_millis(behind_ms as u64 + late_ms));
                     let reply = reply_to(&record, &results);
                     if fault.mute {
                         continue;

@@ -385,6 +385,22 @@ fn what_was_not_committed_is_written_again_or_its_replica_is_behind() {
     assert_eq!((committed.status, written.verifier()), (0, committed.verifier()), "one has it");
     stage.same();
     assert_eq!(talk.read(&file), b"again");
+    // One has lost it, and is behind for another reason before that shows; lengths and times are equal.
+    talk.write(&file, 0, b"other", 0).unwrap();
+    talk.time(&file, 1000).unwrap();
+    stage.disks[1].lock().unwrap().begin_anew();
+    stage.fault(1, Fault { down: true, ..Fault::default() });
+    talk.made(Op::Create, &root, "made meanwhile");
+    stage.fault(1, Fault::default());
+    stage.same();
+    // One is compared before it has lost it.
+    talk.write(&file, 0, b"fifth", 0).unwrap();
+    stage.fault(1, Fault { down: true, ..Fault::default() });
+    talk.made(Op::Create, &root, "made later");
+    stage.fault(1, Fault::default());
+    stage.all_live();
+    stage.disks[1].lock().unwrap().begin_anew();
+    stage.same();
     // Both have lost it: the client is told.
     let written = talk.write(&file, 0, b"third", 0).unwrap();
     stage.disks.iter().for_each(|disk| disk.lock().unwrap().begin_anew());
@@ -574,8 +590,12 @@ impl Own<'_> {
             let linked = self.talk.look(&self.folder, &other).handle();
             self.talk.write(&linked, 0, b"linked", 2);
         }
-        // Which of these was done shows; then it is one file no more.
-        self.talk.named(Op::Remove, &self.folder, &other);
+        // Which of these was done shows; then it has one name again.
+        let begin = Instant::now();
+        while self.talk.look(&self.folder, &other).status == 0 {
+            assert!(begin.elapsed() < BOUND, "{other} is never removed");
+            self.talk.named(Op::Remove, &self.folder, &other);
+        }
         self.adopt(&[&name, &other]);
     }
 
@@ -679,7 +699,7 @@ fn a_name_that_is_rotated_leads_to_the_new_file_on_all_replicas() {
     let mut talk = stage.talk();
     let root = talk.root.clone();
     talk.made(Op::Create, &root, "log");
-    (0..2).for_each(|at| stage.fault(at, Fault { jitter_ms: 4, ..Fault::default() }));
+    (0..2).for_each(|at| stage.fault(at, Fault { jitter_ms: 4, late_ms: 60, ..Fault::default() }));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..6 {

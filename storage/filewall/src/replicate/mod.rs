@@ -25,7 +25,7 @@
 //!   and is said. The last live replica is never given up.
 //! - A change that only those have answered who are behind is not acknowledged.
 //! - A reply that a change may have overtaken teaches nothing ([`locks`]).
-//! - What was written and not committed is written again by clients when no replica is left that has it for sure: the verifier that
+//! - What was written and not committed is committed by FileWall when changes rest, so that a server which has lost it is found out; it is written again by clients when no replica is left that has it for sure: the verifier that
 //!   they see is FileWall's own.
 //! - At the first start what `--server` has counts; the others are behind until they were compared with it.
 //! - After FileWall was killed in the middle of changes, one replica counts and the others are compared with it.

@@ -6,11 +6,17 @@
 //!
 //! What cannot be made the same keeps the replica behind, and the reason is shown.
 
-use super::change::Lost;
-use super::missed::{Key, Missed};
+use super::change::{Asked, Lost};
+use super::missed::{Extent, Key, Missed};
+use super::names::{Names, Number};
 use super::same::{Compare, Stuck};
-use super::server::{Member, State};
+use super::server::{Member, ROOT, State};
 use super::{Group, Router};
+use crate::wire::build::Record;
+use crate::wire::call::arguments;
+use crate::wire::nfs3::{Op, Status};
+use crate::wire::rpc::call_head;
+use crate::wire::xdr::Reader;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,6 +25,8 @@ use std::time::Duration;
 const EVERY: Duration = Duration::from_millis(500);
 /// Names that are compared while changes wait, unless they do not become fewer.
 const LAST_MAX: usize = 64;
+/// Objects that are made durable at one look where clients have left them.
+const SETTLED_MAX: usize = 64;
 /// Rounds after which changes wait however many names there are.
 const ROUNDS_MAX: usize = 16;
 
@@ -26,7 +34,11 @@ const ROUNDS_MAX: usize = 16;
 pub(super) fn watch(router: &Router) {
     let mut changes = 0;
     while !router.stop.load(Ordering::Relaxed) {
+        let before = changes;
         changes = router.rests(changes);
+        if changes == before {
+            router.settle_all();
+        }
         for group in &router.groups {
             for member in group.members().iter().filter(|member| member.state() == State::Behind) {
                 match router.rebuild(group, member) {
@@ -97,6 +109,36 @@ impl Router {
         Ok(())
     }
 
+    /// Where nothing is changed any more, what was written is made durable though no client asks for it: a server that has begun anew
+    /// and lost some of it is found out.
+    fn settle_all(&self) {
+        let written: Vec<Number> = {
+            let unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+            unsettled.objects().map(|(number, _)| number).take(SETTLED_MAX).collect()
+        };
+        for number in written {
+            let done = self.commit(number);
+            if self.stop.load(Ordering::Relaxed) || matches!(done, Err(Lost::Io(_))) {
+                return;
+            }
+            if done.is_err() {
+                // It is gone, and with it what was written.
+                self.unsettled.lock().unwrap_or_else(PoisonError::into_inner).settled(number, Extent::ALL);
+            }
+        }
+    }
+
+    fn commit(&self, number: Number) -> Result<(), Lost> {
+        let group = self.group_of(number).ok_or(Lost::Status(Status::Stale.number()))?;
+        let handle = Names::handle(number);
+        let record = Record::nfs3(0, Op::Commit, &ROOT).opaque(handle.as_bytes()).u64(0).u32(0).finish();
+        let mut reader = Reader::whole(&record[4..]);
+        let read = call_head(&mut reader).and_then(|_| arguments(&mut reader, Op::Commit));
+        let arguments = read.map_err(|_| Lost::Status(Status::ServerFault.number()))?;
+        let asked = Asked { record, arguments, numbers: vec![number] };
+        self.change(&self.groups[group], &asked, |_| Ok(()))
+    }
+
     /// Compares what has changed since the last look, folders before what is in them.
     fn go_on(&self, compare: &mut Compare<'_>, missed: &Missed) -> Result<(), Stuck> {
         if missed.all {
@@ -107,7 +149,7 @@ impl Router {
         keys.into_iter().try_for_each(|(_, key)| compare.one(key, missed.names[key]))
     }
 
-    fn depth(&self, folder: super::names::Number) -> usize {
+    fn depth(&self, folder: Number) -> usize {
         let mut at = folder;
         (0..super::listing::DEPTH_MAX)
             .find(|_| match self.names.at(at) {

@@ -424,6 +424,10 @@ impl<'r> Compare<'r> {
     ) -> Result<bool, Lost> {
         let size = long(theirs, at::SIZE);
         let own = ours.map_or(0, |ours| long(ours, at::SIZE));
+        if ours.is_some() && extent.from < extent.to {
+            // What it has, perhaps of the last minute, must not be lost behind the comparison.
+            done(self.to, Op::Commit, begin(Op::Commit, target).u64(0).u32(0))?;
+        }
         if ours.is_some() && size != own {
             let cut = begin(Op::Setattr, target).u32(0).u32(0).u32(0).u32(1).u64(size);
             done(self.to, Op::Setattr, cut.u32(0).u32(0).u32(0))?;
