@@ -201,11 +201,13 @@ impl Router {
         {
             let unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
             missed.all |= unsettled.overflown;
-            let written: Vec<(Key, Extent)> = unsettled
-                .objects()
-                .filter_map(|(number, extent)| Some((self.key_of(number)?, extent)))
-                .collect();
-            missed.add(&written, false);
+            for (number, extent) in unsettled.objects() {
+                // The name by which it was written may lead to it no more, while another one does.
+                match self.key_of(number).filter(|_| self.locks.is_single(number)) {
+                    Some(key) => missed.add(&[(key, extent)], false),
+                    None => missed.all = true,
+                }
+            }
         }
         missed.add(keys, doubtful);
         drop(missed);

@@ -122,8 +122,10 @@ impl Router {
                 return;
             }
             if done.is_err() {
-                // It is gone, and with it what was written.
-                self.unsettled.lock().unwrap_or_else(PoisonError::into_inner).settled(number, Extent::ALL);
+                // It is gone, and with it what was written, unless it has another name: then nobody knows where that is.
+                let mut unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+                unsettled.overflown |= !self.locks.is_single(number);
+                unsettled.settled(number, Extent::ALL);
             }
         }
     }
