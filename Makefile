@@ -14,6 +14,7 @@ help: ## list the targets
 	@echo "Weir: make <target>"
 	@sed -n 's/^\([a-z<>-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 	@echo "  bench-<name>    run one comparison, for example bench-net (root)"
+	@echo "  test-<crate>    run the tests of one crate that have not passed as they are, for example test-switch"
 
 lab: require-root lab-deps build ## build, bring up the lab LAB (two-tenants) and show what it measured (root)
 	$(WEIR) lab up $(LAB)
@@ -22,8 +23,11 @@ lab-down: require-root ## end the lab and remove all it made (root)
 	@test -x $(WEIR) || { echo "$(WEIR) is not built: no lab of this folder can be running"; exit 1; }
 	$(WEIR) lab down
 
-test: ## check format, lints and walls, and run all tests (root for those that need namespaces)
-	@scripts/test
+test: ## check format, lints and walls, and run all tests that have not passed as they are; FRESH=1 runs all (root for those that need namespaces)
+	@scripts/test $(if $(FRESH),--fresh)
+
+test-%:
+	@scripts/run-tests $*
 
 bench: require-root install-deps build ## run all comparisons with other systems (root)
 	$(WEIR) bench all

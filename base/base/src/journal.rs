@@ -162,14 +162,11 @@ impl Journal {
     /// # Errors
     /// I/O errors; the old content stays in force then.
     pub fn rewrite<'a>(&mut self, records: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
-        let aside = self.path.with_extension("new");
         let mut bytes = MAGIC.to_vec();
         for record in records {
             put(&mut bytes, record)?;
         }
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?.write_all(&bytes)?;
-        std::fs::rename(&aside, &self.path)?;
+        crate::file::replace(&self.path, &bytes, 0o600)?;
         self.file = OpenOptions::new().read(true).append(true).open(&self.path)?;
         self.length_bytes = bytes.len() as u64;
         Ok(())

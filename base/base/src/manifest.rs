@@ -14,8 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// The copies, beside what they are about.
@@ -223,16 +222,8 @@ impl Manifest {
 }
 
 fn write_copy(dir: &Path, name: &str, text: &str) -> Result<(), ManifestError> {
-    let (path, aside) = (dir.join(name), dir.join(format!("{name}.new")));
-    let write = || {
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&aside, &path)?;
-        fs::File::open(dir)?.sync_all()
-    };
-    write().map_err(io_error(&path))
+    let path = dir.join(name);
+    crate::file::replace(&path, text.as_bytes(), 0o600).map_err(io_error(&path))
 }
 
 fn parse(bytes: &[u8]) -> Option<Manifest> {

@@ -78,16 +78,7 @@ impl Numbers {
     }
 
     fn write(&self, end: u64) -> io::Result<()> {
-        let aside = format!("{}.new", self.name);
-        match self.disk.remove(&aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = self.disk.create(&aside)?;
-        file.write_at(0, &encode(end))?;
-        file.sync_data()?;
-        self.disk.rename(&aside, &self.name)?;
-        self.disk.sync_dir()
+        crate::file::replace_at(&*self.disk, &self.name, &encode(end))
     }
 }
 

@@ -14,7 +14,6 @@ mod http;
 
 use crate::AgentError;
 use crate::config::check_controllers;
-use crate::ports::write_atomically;
 use crate::session::renewal;
 use crate::session::tls::{pinned_config, session_config};
 use base64::Engine;
@@ -28,6 +27,7 @@ use sha2::{Digest as _, Sha256};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use weir_base::file::replace;
 use weir_model::Label;
 use weir_model::event::Role;
 use weir_model::join::{
@@ -154,7 +154,7 @@ pub(crate) fn keep_controllers(state_dir: &Path, controllers: &[String]) -> Resu
     member.controllers = controllers.to_vec();
     let path = state_dir.join(MEMBERSHIP_FILE);
     let text = serde_json::to_vec_pretty(&member).map_err(|error| AgentError::Join(error.to_string()))?;
-    write_atomically(&path, &text, 0o644).map_err(|error| AgentError::file(path, error))
+    replace(&path, &text, 0o644).map_err(|error| AgentError::file(path, error))
 }
 
 /// Seed of the identity that signs acks.
@@ -283,7 +283,7 @@ fn load_or_make(
         Ok(text) => Ok(Zeroizing::new(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let text = make()?;
-            write_atomically(path, text.as_bytes(), 0o600).map_err(|error| AgentError::file(path, error))?;
+            replace(path, text.as_bytes(), 0o600).map_err(|error| AgentError::file(path, error))?;
             Ok(text)
         }
         Err(error) => Err(AgentError::file(path, error)),
@@ -351,7 +351,7 @@ fn keep(
     ];
     for (name, bytes, mode) in files {
         let path: PathBuf = state_dir.join(name);
-        write_atomically(&path, bytes, mode).map_err(|error| AgentError::file(path, error))?;
+        replace(&path, bytes, mode).map_err(|error| AgentError::file(path, error))?;
     }
     session_config(state_dir)?;
     Ok(member)

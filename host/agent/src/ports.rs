@@ -78,22 +78,6 @@ fn place_of(spec: &DeviceSpec) -> Place {
     Place { netns: spec.netns.clone(), device: spec.name.clone(), mark: spec.mark.clone() }
 }
 
-/// Writes a file so that after a crash it is the old one or the new one.
-pub(crate) fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let temporary = path.with_extension("new");
-    let _ = std::fs::remove_file(&temporary);
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(parent) => std::fs::File::open(parent)?.sync_all(),
-        None => Ok(()),
-    }
-}
-
 impl Keeper {
     /// Reads what a former agent made.
     ///
@@ -303,7 +287,7 @@ impl Keeper {
             serde_json::to_vec_pretty(&DevicesFile { places: self.places.clone() }).map_err(|error| {
                 AgentError::Material { what: self.file.display().to_string(), reason: error.to_string() }
             })?;
-        write_atomically(&self.file, &bytes, 0o644).map_err(|error| AgentError::file(&self.file, error))
+        weir_base::file::replace(&self.file, &bytes, 0o644).map_err(|error| AgentError::file(&self.file, error))
     }
 }
 

@@ -25,7 +25,6 @@ use given::{Given, Outside, adopt_outside, open_numbers, outside_port, wait_for_
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -114,14 +113,7 @@ fn file_error(what: &'static str, path: &Path, reason: impl ToString) -> SwitchE
 /// Writes down the settings that this process runs with, for a supervisor that finds it running.
 fn write_settings(config: &SwitchConfig) {
     let path = config.run_dir.join(SETTINGS_FILE);
-    let written = serde_json::to_vec_pretty(config).map_err(io::Error::other).and_then(|text| {
-        let aside = path.with_extension("new");
-        // What a process left there that died is not followed, if it is a link.
-        let _ = std::fs::remove_file(&aside);
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
-        io::Write::write_all(&mut file, &text)?;
-        std::fs::rename(&aside, &path)
-    });
+    let written = serde_json::to_vec_pretty(config).map_err(io::Error::other).and_then(|text| weir_base::file::replace(&path, &text, 0o600));
     if let Err(error) = written {
         tracing::warn!(path = %path.display(), %error, "a supervisor cannot tell which settings this switch has");
     }

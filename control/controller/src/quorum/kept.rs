@@ -125,13 +125,7 @@ impl Kept {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let aside = format!("{name}.new");
-        self.remove(&aside)?;
-        let file = self.disk.create(&aside)?;
-        file.write_at(0, bytes)?;
-        file.sync_data()?;
-        self.disk.rename(&aside, name)?;
-        self.disk.sync_dir()
+        weir_base::file::replace_at(&*self.disk, name, bytes)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

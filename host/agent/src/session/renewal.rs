@@ -12,10 +12,10 @@
 use super::tls;
 use crate::AgentError;
 use crate::join::Keys;
-use crate::ports::write_atomically;
 use rustls::pki_types::UnixTime;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_base::file::replace;
 use weir_model::Label;
 use weir_model::join::CERTIFICATE_FILE;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -126,7 +126,7 @@ impl Renewal {
         if new.until_s <= old.until_s {
             return Err(wrong("it does not last longer than the present one"));
         }
-        write_atomically(&path, certificate_pem.as_bytes(), 0o644)
+        replace(&path, certificate_pem.as_bytes(), 0o644)
             .map_err(|error| AgentError::file(path, error))?;
         self.not_before = UNIX_EPOCH;
         Ok(new)

@@ -17,12 +17,12 @@
 use super::tls;
 use crate::AgentError;
 use crate::join::{Keys, identity};
-use crate::ports::write_atomically;
 use rcgen::KeyPair as TlsKey;
 use rustls::pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_base::file::replace;
 use weir_model::Label;
 use weir_model::event::SourceId;
 use weir_model::join::{CERTIFICATE_FILE, IDENTITY_FILE, KEY_FILE, TRUST_FILE, TrustFile, from_hex, to_hex};
@@ -146,7 +146,7 @@ impl Rotation {
     fn keep(&mut self, kept: Kept) -> Result<(), AgentError> {
         let path = self.state_dir.join(ROTATION_FILE);
         let text = Zeroizing::new(serde_json::to_vec(&kept).map_err(wrong)?);
-        write_atomically(&path, &text, 0o600).map_err(|error| AgentError::file(path, error))?;
+        replace(&path, &text, 0o600).map_err(|error| AgentError::file(path, error))?;
         self.kept = Some(kept);
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Rotation {
         ];
         for (name, bytes, mode) in files {
             let path = self.state_dir.join(name);
-            write_atomically(&path, bytes, mode).map_err(|error| AgentError::file(path, error))?;
+            replace(&path, bytes, mode).map_err(|error| AgentError::file(path, error))?;
         }
         Ok(())
     }

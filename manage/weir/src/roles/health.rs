@@ -322,14 +322,9 @@ impl Relay {
     }
 
     fn keep_done(&self) {
-        let write = || -> std::io::Result<()> {
-            let aside = self.done_file.with_extension("new");
-            let mut file = std::fs::File::create(&aside)?;
-            file.write_all(&serde_json::to_vec(&self.done)?)?;
-            file.sync_data()?;
-            std::fs::rename(&aside, &self.done_file)
-        };
-        if let Err(error) = write() {
+        let text = serde_json::to_vec(&self.done).map_err(std::io::Error::other);
+        let written = text.and_then(|text| weir_base::file::replace(&self.done_file, &text, 0o600));
+        if let Err(error) = written {
             tracing::error!(file = %self.done_file.display(), %error, "what was repaired by order is not kept");
         }
     }

@@ -250,9 +250,7 @@ impl Controlled {
             super::manifest::will_hold(&self.own.state_dir, KEY_FILE, &bytes).map_err(internal)?;
             std::fs::rename(&next, &path).map_err(internal)?;
             // Before the old one is dropped: a crash must not bring that back.
-            std::fs::File::open(&self.own.state_dir)
-                .and_then(|folder| folder.sync_all())
-                .map_err(internal)?;
+            weir_base::file::sync_folder_of(&path).map_err(internal)?;
             self.handle.use_identity(Arc::new(key));
             tracing::info!("this controller signs with another key now");
         }

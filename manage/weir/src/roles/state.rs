@@ -9,9 +9,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest as _, Sha256};
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use weir_api::client::Context;
 use weir_api::pki::{Authority, Identity, PkiError};
@@ -144,18 +144,7 @@ fn file_error(path: &Path) -> impl FnOnce(io::Error) -> StateError {
 
 /// Writes a file whole or not at all, readable by its owner only.
 pub fn write_secret(path: &Path, text: &str) -> Result<(), StateError> {
-    let aside = path.with_extension("new");
-    let write = || -> io::Result<()> {
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&aside, path)?;
-        // What is said to be there must be there after a loss of power.
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-    };
-    write().map_err(file_error(path))
+    weir_base::file::replace(path, text.as_bytes(), 0o600).map_err(file_error(path))
 }
 
 /// Says in a controller's state that an entry of the order is set aside; gives the file.

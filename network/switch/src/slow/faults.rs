@@ -11,8 +11,7 @@ use crate::flow::{Ingress, PortIndex};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -91,12 +90,7 @@ fn write(path: &Path, frames: &VecDeque<(Duration, Vec<u8>)>) -> io::Result<()> 
         let packet = PcapPacket { timestamp: *time, orig_len: length, data: Cow::Borrowed(frame) };
         writer.write_packet(&packet).map_err(wrong)?;
     }
-    let aside = path.with_extension("new");
-    // What was left there is of a process that died: never a link that is followed.
-    let _ = std::fs::remove_file(&aside);
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
-    file.write_all(&writer.into_writer())?;
-    std::fs::rename(&aside, path)
+    weir_base::file::replace(path, &writer.into_writer(), 0o600)
 }
 
 impl<M: Mind> Slow<M> {

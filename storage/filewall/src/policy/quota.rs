@@ -21,8 +21,6 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -210,17 +208,8 @@ fn save(path: &Path, counts: &Mutex<Counts>) -> Result<(), String> {
         counts.changed = false;
         counts.all.iter().map(|(key, count)| (name_of(key), *count)).collect()
     };
-    let mut beside = path.to_path_buf().into_os_string();
-    beside.push(".new");
-    let written = || -> std::io::Result<()> {
-        let mut file = File::create(&beside)?;
-        file.write_all(&serde_json::to_vec(&saved)?)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)?;
-        File::open(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
-            .sync_all()
-    };
-    written().map_err(|error| {
+    let text = serde_json::to_vec(&saved).map_err(std::io::Error::other);
+    text.and_then(|text| weir_base::file::replace(path, &text, 0o644)).map_err(|error| {
         lock(counts).changed = true;
         format!("state file {}: {error}", path.display())
     })

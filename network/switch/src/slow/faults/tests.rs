@@ -16,7 +16,7 @@ fn the_newest_frames_are_in_a_file_that_only_its_owner_reads() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(FAULTS_FILE);
     // A link that somebody left where the file is written is not followed.
-    let aside = path.with_extension("new");
+    let aside = directory.path().join(format!("{FAULTS_FILE}.new"));
     std::os::unix::fs::symlink(directory.path().join("elsewhere"), &aside).unwrap();
     let mut faults = Faults::in_directory(directory.path());
     for number in 0..FAULTS_KEPT as u8 + 4 {
