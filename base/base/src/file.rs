@@ -69,10 +69,8 @@ pub fn replace_at(disk: &dyn Disk, name: &str, content: &[u8]) -> io::Result<()>
     let aside = format!("{name}{ASIDE}");
     absent_is_well(disk.remove(&aside))?;
     let file = disk.create(&aside)?;
-    let written = file
-        .write_at(0, content)
-        .and_then(|()| file.sync_data())
-        .and_then(|()| disk.rename(&aside, name));
+    let written =
+        file.write_at(0, content).and_then(|()| file.sync_data()).and_then(|()| disk.rename(&aside, name));
     if written.is_err() {
         let _freed = disk.remove(&aside);
     }

@@ -287,7 +287,8 @@ impl Keeper {
             serde_json::to_vec_pretty(&DevicesFile { places: self.places.clone() }).map_err(|error| {
                 AgentError::Material { what: self.file.display().to_string(), reason: error.to_string() }
             })?;
-        weir_base::file::replace(&self.file, &bytes, 0o644).map_err(|error| AgentError::file(&self.file, error))
+        weir_base::file::replace(&self.file, &bytes, 0o644)
+            .map_err(|error| AgentError::file(&self.file, error))
     }
 }
 

@@ -70,6 +70,9 @@ pub struct ResourceChange {
     pub id: ResourceId,
     /// What happens.
     pub effect: Effect,
+    /// The version that it has before, 0 when it is not there: what `expected` takes. Absent from older controllers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
     /// For an update: the fields that change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<FieldChange>,

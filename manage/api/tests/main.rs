@@ -41,7 +41,7 @@ impl Backend for Rote {
             let changes = request
                 .delete
                 .into_iter()
-                .map(|id| ResourceChange { id, effect: Effect::Delete, fields: Vec::new() })
+                .map(|id| ResourceChange { id, effect: Effect::Delete, version: None, fields: Vec::new() })
                 .collect();
             Ok(ApplyResponse {
                 version: (!request.dry_run).then_some(4),

@@ -214,6 +214,75 @@ fn every_answer_has_a_form_for_programs() {
     }
 }
 
+/// A command that asks, on a terminal of its own.
+struct Asking {
+    child: std::process::Child,
+    said: String,
+}
+
+impl Asking {
+    /// Begins the command and reads what it says up to its question.
+    fn begin(controller: &Controller, arguments: &str) -> Asking {
+        let command = format!("{WEIR} {arguments} --context {}", controller.context().display());
+        let mut child = Command::new("script")
+            .args(["-qefc", &command, "/dev/null"])
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = Vec::new();
+        let mut byte = [0];
+        while !text(&said).contains("[y/N] ") && child.stdout.as_mut().unwrap().read(&mut byte).unwrap() == 1
+        {
+            said.push(byte[0]);
+        }
+        Asking { child, said: text(&said) }
+    }
+
+    /// Answers, and gives the exit code and all that it said.
+    fn answer(mut self, answer: &str) -> (Option<i32>, String) {
+        self.child.stdin.as_mut().unwrap().write_all(answer.as_bytes()).unwrap();
+        let mut rest = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
+        let code = self.child.wait().unwrap().code();
+        (code, self.said + &rest)
+    }
+}
+
+#[test]
+fn what_a_person_was_shown_is_what_is_applied() {
+    let dir = tempfile::tempdir().unwrap();
+    let controller = Controller::begin(dir.path());
+    let network = |name: &str, mtu: u16| format!("kind: network\nname: {name}\nmtu: {mtu}\n");
+    let both = network("red", 1400) + "---\n" + &network("blue", 1400);
+    controller.ends(0, &["apply", "-f", "-", "--yes"], &both);
+    let file = dir.path().join("red.yaml");
+    std::fs::write(&file, network("red", 1300)).unwrap();
+
+    // Somebody changes what the plan was about while it is read.
+    let asking = Asking::begin(&controller, &format!("apply -f {}", file.display()));
+    assert!(asking.said.contains("mtu: 1400 -> 1300"), "{}", asking.said);
+    controller.ends(0, &["apply", "-f", "-", "--yes"], &network("red", 1350));
+    let (code, said) = asking.answer("y\n");
+    assert!(code == Some(1) && said.contains("read it again and repeat the change"), "{code:?}: {said}");
+    assert!(controller.ends(0, &["get", "network", "red", "-o", "yaml"], "").contains("mtu: 1350"));
+
+    // What came meanwhile was not shown to go, and stays; what was shown goes.
+    let asking = Asking::begin(&controller, &format!("apply --replace-all -f {}", file.display()));
+    assert!(asking.said.contains("- network/blue"), "{}", asking.said);
+    controller.ends(0, &["apply", "-f", "-", "--yes"], &network("green", 1400));
+    let (code, said) = asking.answer("y\n");
+    assert_eq!(code, Some(0), "{said}");
+    let there = controller.ends(0, &["get", "networks"], "");
+    assert!(there.contains("red") && there.contains("green") && !there.contains("blue"), "{there}");
+
+    // Nothing in between: as always.
+    let (code, said) = Asking::begin(&controller, "delete network red green").answer("y\n");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(controller.ends(0, &["get", "networks"], "").contains("Nothing there"));
+}
+
 /// Commands that print, each with what it is given.
 const PRINTING: [(&[&str], &str); 28] = [
     (&["--help"], ""),

@@ -113,7 +113,9 @@ fn file_error(what: &'static str, path: &Path, reason: impl ToString) -> SwitchE
 /// Writes down the settings that this process runs with, for a supervisor that finds it running.
 fn write_settings(config: &SwitchConfig) {
     let path = config.run_dir.join(SETTINGS_FILE);
-    let written = serde_json::to_vec_pretty(config).map_err(io::Error::other).and_then(|text| weir_base::file::replace(&path, &text, 0o600));
+    let written = serde_json::to_vec_pretty(config)
+        .map_err(io::Error::other)
+        .and_then(|text| weir_base::file::replace(&path, &text, 0o600));
     if let Err(error) = written {
         tracing::warn!(path = %path.display(), %error, "a supervisor cannot tell which settings this switch has");
     }

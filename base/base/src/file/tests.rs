@@ -52,7 +52,10 @@ fn a_real_file_is_replaced_with_its_mode_and_no_link_is_followed() {
     fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(&other, &path).unwrap();
     replace(&path, b"three", 0o600).unwrap();
-    assert_eq!((fs::read(&path).unwrap(), fs::read(&other).unwrap()), (b"three".to_vec(), b"theirs".to_vec()));
+    assert_eq!(
+        (fs::read(&path).unwrap(), fs::read(&other).unwrap()),
+        (b"three".to_vec(), b"theirs".to_vec())
+    );
     assert!(replace(&folder.path().join("no/such"), b"", 0o600).is_err());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left aside");
 }

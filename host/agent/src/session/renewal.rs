@@ -126,8 +126,7 @@ impl Renewal {
         if new.until_s <= old.until_s {
             return Err(wrong("it does not last longer than the present one"));
         }
-        replace(&path, certificate_pem.as_bytes(), 0o644)
-            .map_err(|error| AgentError::file(path, error))?;
+        replace(&path, certificate_pem.as_bytes(), 0o644).map_err(|error| AgentError::file(path, error))?;
         self.not_before = UNIX_EPOCH;
         Ok(new)
     }

@@ -6,11 +6,13 @@ use super::{Failure, Output, consent, parse_id};
 use crate::exit::Exit;
 use clap::Args;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_api::client::Client;
-use weir_api::types::{ApplyRequest, ApplyResponse, Effect, FieldChange, ResourceChange};
+use weir_api::types::{
+    ApplyRequest, ApplyResponse, Effect, Expected, FieldChange, RESOURCES_MAX, ResourceChange,
+};
 use weir_model::resource::{Kind, ResourceId};
 
 /// Most planned entries shown without `--all`.
@@ -123,9 +125,13 @@ fn change(
     if output == Format::Table {
         show_plan(&planned, how.all);
     }
-    if !how.yes {
-        consent::agreed("Apply?")?;
-    }
+    let request = match how.yes {
+        true => request,
+        false => {
+            consent::agreed("Apply?")?;
+            as_shown(request, &planned)
+        }
+    };
     let done = client.apply(&ApplyRequest { wait_ms: how.wait_s * 1000, ..request })?;
     let waited_s = (how.wait_s > 0).then_some(how.wait_s);
     output::print(output, &done, || {
@@ -133,6 +139,29 @@ fn change(
         done.without_host.iter().for_each(|line| say!("  {line}"));
     })?;
     Ok(exit(&done, waited_s).into())
+}
+
+/// The request that does what a person was shown, and nothing else: what changed since is refused, and of a full update only what
+/// was shown to go goes.
+fn as_shown(request: ApplyRequest, planned: &ApplyResponse) -> ApplyRequest {
+    let expected = planned
+        .changes
+        .iter()
+        .filter_map(|change| change.version.map(|version| Expected { id: change.id.clone(), version }));
+    let expected: Vec<Expected> = expected.collect();
+    if !request.replace_all {
+        return ApplyRequest { expected, ..request };
+    }
+    // By names, each with its version, and not by what is there then.
+    let gone = planned.changes.iter().filter(|change| change.effect == Effect::Delete);
+    let delete: Vec<ResourceId> = gone.map(|change| change.id.clone()).collect();
+    if request.resources.len() + delete.len() > RESOURCES_MAX {
+        // More than a request may name: what goes is what is there then.
+        let delete: BTreeSet<ResourceId> = delete.into_iter().collect();
+        let named = expected.into_iter().filter(|expected| !delete.contains(&expected.id)).collect();
+        return ApplyRequest { expected: named, ..request };
+    }
+    ApplyRequest { expected, delete, replace_all: false, ..request }
 }
 
 /// Whether what was waited for came.

@@ -86,7 +86,12 @@ fn a_large_file_is_read() {
 }
 
 fn change(effect: Effect, name: &str) -> ResourceChange {
-    ResourceChange { id: parse_id("endpoint", &format!("red/{name}")).unwrap(), effect, fields: Vec::new() }
+    ResourceChange {
+        id: parse_id("endpoint", &format!("red/{name}")).unwrap(),
+        effect,
+        version: None,
+        fields: Vec::new(),
+    }
 }
 
 #[test]

@@ -59,7 +59,9 @@ fn changes(published: &Published, request: &Transaction) -> (Vec<ResourceChange>
     let mut without_host = Vec::new();
     for mutation in &request.mutations {
         named.insert(mutation.id.clone());
-        let old = fabric::resource(&published.store, &mutation.id).map(|stored| stored.resource);
+        let stored = fabric::resource(&published.store, &mutation.id);
+        let version = Some(stored.as_ref().map_or(0, |stored| stored.version.0));
+        let old = stored.map(|stored| stored.resource);
         let new = match &mutation.wanted {
             Wanted::Document(text) => serde_json::from_str::<Resource>(text).ok(),
             Wanted::Absent => None,
@@ -83,13 +85,15 @@ fn changes(published: &Published, request: &Transaction) -> (Vec<ResourceChange>
             (Wanted::Absent, Some(_)) => Effect::Delete,
             (Wanted::Absent, None) => Effect::Unchanged,
         };
-        changes.push(ResourceChange { id: mutation.id.clone(), effect, fields });
+        changes.push(ResourceChange { id: mutation.id.clone(), effect, version, fields });
     }
     if request.replace_all {
-        let rest = fabric::resources(&published.store, None, None).map(|stored| stored.resource.id());
-        changes.extend(rest.filter(|id| !named.contains(id)).map(|id| ResourceChange {
+        let rest = fabric::resources(&published.store, None, None);
+        let rest = rest.map(|stored| (stored.resource.id(), Some(stored.version.0)));
+        changes.extend(rest.filter(|(id, _)| !named.contains(id)).map(|(id, version)| ResourceChange {
             id,
             effect: Effect::Delete,
+            version,
             fields: Vec::new(),
         }));
     }
