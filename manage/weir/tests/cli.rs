@@ -274,13 +274,13 @@ fn what_a_person_was_shown_is_what_is_applied() {
     controller.ends(0, &["apply", "-f", "-", "--yes"], &network("green", 1400));
     let (code, said) = asking.answer("y\n");
     assert_eq!(code, Some(0), "{said}");
-    let there = controller.ends(0, &["get", "networks"], "");
+    let there = controller.ends(0, &["get", "network"], "");
     assert!(there.contains("red") && there.contains("green") && !there.contains("blue"), "{there}");
 
     // Nothing in between: as always.
     let (code, said) = Asking::begin(&controller, "delete network red green").answer("y\n");
     assert_eq!(code, Some(0), "{said}");
-    assert!(controller.ends(0, &["get", "networks"], "").contains("Nothing there"));
+    assert!(controller.ends(0, &["get", "network"], "").contains("Nothing there"));
 }
 
 /// Commands that print, each with what it is given.
