@@ -41,23 +41,27 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-# Packages of a machine with systemd, and the kernel that Debian has for virtual machines.
+# Packages of a machine with systemd, and the kernel that Debian has for virtual machines: the newer one of its backports,
+# because ports of kind af-xdp need Linux 6.6.
 install_system() {
-  local packages=(systemd-sysv udev kmod iproute2 iputils-ping udhcpc linux-image-cloud-amd64 initramfs-tools
+  local packages=(systemd-sysv udev kmod iproute2 iputils-ping udhcpc initramfs-tools
     stress-ng earlyoom systemd-oomd dbus) # loads for the monitor, and others that act on them; systemd-oomd ends without dbus
   cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
+  awk -v s="$suite" '$3 == s { print $1, $2, s "-backports", "main"; exit }' "$root/etc/apt/sources.list.d/debian.list" \
+    > "$root/etc/apt/sources.list.d/backports.list"
   cat > "$root/etc/apt/apt.conf.d/99guest" <<'CONF'
 APT::Sandbox::User "root";
 APT::Install-Recommends "false";
 CONF
   # shellcheck disable=SC2016  # the dollars belong to the shell inside
   unshare --mount --pid --fork --kill-child bash -c '
-    set -e; root=$1; shift
+    set -e; root=$1; suite=$2; shift 2
     mount --make-rprivate /; mount -t proc proc "$root/proc"; mount --rbind /dev "$root/dev"
     export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
     chroot "$root" apt-get -q update
     chroot "$root" apt-get -q -y install "$@"
-  ' install "$root" "${packages[@]}" </dev/null > "$work/apt.log" 2>&1 || { tail -20 "$work/apt.log" >&2; die "installing packages failed"; }
+    chroot "$root" apt-get -q -y -t "$suite-backports" install linux-image-cloud-amd64
+  ' install "$root" "$suite" "${packages[@]}" </dev/null > "$work/apt.log" 2>&1 || { tail -20 "$work/apt.log" >&2; die "installing packages failed"; }
 }
 
 # What docs/operate tells a person to do.
