@@ -2,14 +2,14 @@
 //!
 //! The new content is written aside, into a file that did not exist (so that no link that somebody planted is followed), and synced;
 //! its name replaces the old one, and the folder is synced: when a call returns well, the new content is there whatever happens.
-//! When it fails, the old content is in force and the space aside is given back.
+//! When it fails, the old content is in force and the space aside is given back. And reading text whole, or not at all.
 
 #[cfg(test)]
 mod tests;
 
 use std::fs;
 use std::io;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::path::PathBuf;
@@ -59,6 +59,21 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 pub fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Reads all text there is, at most `bytes_max` bytes. What is longer is an error, never a part: a part of a file may say something
+/// else than the file.
+///
+/// # Errors
+/// The reader's; `FileTooLarge`; `InvalidData` for what is not UTF-8.
+pub fn read_text(from: impl io::Read, bytes_max: u64) -> io::Result<String> {
+    let mut text = String::new();
+    from.take(bytes_max.saturating_add(1)).read_to_string(&mut text)?;
+    if text.len() as u64 > bytes_max {
+        let words = format!("it is longer than {bytes_max} bytes, the most that is read");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, words));
+    }
+    Ok(text)
 }
 
 /// [`replace`] for a file of a [`Disk`], which is its owner's alone.

@@ -245,6 +245,9 @@ pub struct ActuatorStatus {
     pub waiting: Vec<String>,
     /// Its last refusals; at most 20.
     pub refused: Vec<String>,
+    /// How many are kept in all.
+    #[serde(default)]
+    pub refused_total: usize,
     /// Ports of endpoints that are wanted up and carry no traffic, and why; at most 100.
     #[serde(default)]
     pub ports_down: Vec<PortDown>,

@@ -61,6 +61,19 @@ fn a_real_file_is_replaced_with_its_mode_and_no_link_is_followed() {
 }
 
 #[test]
+fn text_is_read_whole_or_not_at_all() {
+    assert_eq!(read_text(&b"ten bytes!"[..], 10).unwrap(), "ten bytes!");
+    assert_eq!(read_text(&b""[..], 0).unwrap(), "");
+    let longer = read_text(&b"eleven byte"[..], 10).unwrap_err();
+    assert!(
+        longer.kind() == io::ErrorKind::FileTooLarge && longer.to_string().contains("10 bytes"),
+        "{longer}"
+    );
+    assert_eq!(read_text("xx\u{e9}".as_bytes(), 3).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    assert_eq!(read_text(&b"x"[..], u64::MAX).unwrap(), "x");
+}
+
+#[test]
 fn the_simulated_and_the_real_disk_agree() {
     let folder = tempfile::tempdir().unwrap();
     let disks: [Arc<dyn Disk>; 2] =

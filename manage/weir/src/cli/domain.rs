@@ -2,11 +2,10 @@
 
 use super::consent::Consent;
 use super::output::{self, paint};
-use super::{Failure, Output};
+use super::{Failure, Output, input};
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, Color};
 use serde_json::json;
-use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_api::client::Client;
@@ -124,14 +123,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<DomainDescription, Failure>
 impl Add {
     fn run(self, client: &Client) -> Result<(), Failure> {
         let name = self.file.display().to_string();
-        let mut text = String::new();
-        let was_read = if name == "-" {
-            std::io::stdin().take(FILE_BYTES_MAX).read_to_string(&mut text)
-        } else {
-            std::fs::File::open(&self.file)
-                .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
-        };
-        was_read.map_err(|error| match error.kind() {
+        let text = input::whole(&self.file, FILE_BYTES_MAX).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Failure::Missing(format!(
                 "{name}: there is no such file; 'weir domain show -o yaml' at the other domain makes it"
             )),

@@ -350,6 +350,10 @@ fn signing(signing: &GroupSigning) -> String {
         for line in lines.iter().rev().take(LINES_TOLD_MAX) {
             text.push_str(&format!("\n{what}: {line}"));
         }
+        let more = lines.len().saturating_sub(LINES_TOLD_MAX);
+        if more > 0 {
+            text.push_str(&format!("\n{what}: … and {more} more before"));
+        }
     }
     text
 }

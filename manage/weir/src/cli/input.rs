@@ -2,8 +2,8 @@
 
 use super::Failure;
 use serde_json::Value;
-use std::io::Read;
 use std::path::{Path, PathBuf};
+use weir_base::file::read_text;
 use weir_model::resource::Resource;
 
 /// Largest file, bytes.
@@ -49,15 +49,20 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
     Ok(documents)
 }
 
+/// The text of a file, or of the standard input for '-': all of it, or an error.
+///
+/// # Errors
+/// As [`weir_base::file::read_text`].
+pub fn whole(path: &Path, bytes_max: u64) -> std::io::Result<String> {
+    match path.as_os_str() == "-" {
+        true => read_text(std::io::stdin().lock(), bytes_max),
+        false => read_text(std::fs::File::open(path)?, bytes_max),
+    }
+}
+
 fn read_one(path: &Path) -> Result<Vec<Document>, Failure> {
     let name = path.display().to_string();
-    let mut text = String::new();
-    let read = if name == "-" {
-        std::io::stdin().take(FILE_BYTES_MAX).read_to_string(&mut text)
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
-    };
-    read.map_err(|error| {
+    let text = whole(path, FILE_BYTES_MAX).map_err(|error| {
         if error.kind() == std::io::ErrorKind::NotFound {
             let allowed = "name a file, a folder of them, or '-' for the standard input";
             return Failure::Missing(format!("{name}: there is no such file; {allowed}"));

@@ -441,7 +441,7 @@ fn show_status(status: &StatusResponse) {
     for actuator in &status.actuators {
         let behind = actuator.desired_entries.saturating_sub(actuator.acked_entries);
         show_some(&actuator.name, "waits", &actuator.waiting, behind);
-        show_some(&actuator.name, "refused", &actuator.refused, actuator.refused.len());
+        show_some(&actuator.name, "refused", &actuator.refused, actuator.refused_total);
         let down: Vec<String> = actuator
             .ports_down
             .iter()

@@ -1,11 +1,10 @@
 //! `weir plan`: an order for a change of forwarding rules, and why it is so (rows C1, C2). Needs no
 //! controller; what a file says is in `docs/operate/plan.md`.
 
-use super::{Failure, Output, output};
+use super::{Failure, Output, input, output};
 use crate::exit::Exit;
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_plan::document::Document;
@@ -96,13 +95,7 @@ fn checked(change: &Change, plan: &Plan) -> (Exit, Option<String>) {
 
 fn read(path: &PathBuf) -> Result<(Change, Vec<String>), Failure> {
     let name = path.display().to_string();
-    let mut text = String::new();
-    let read = if name == "-" {
-        std::io::stdin().take(FILE_BYTES_MAX).read_to_string(&mut text)
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
-    };
-    read.map_err(Failure::io(name.clone()))?;
+    let text = input::whole(path, FILE_BYTES_MAX).map_err(Failure::io(name.clone()))?;
     parse(&text).map_err(|reason| Failure::Input(format!("{name}: {reason}")))
 }
 

@@ -251,3 +251,13 @@ fn what_another_domain_brought_is_read_or_the_error_says_what_it_should_be() {
     assert!(message.contains("east.yaml") && message.contains("colour"), "{message}");
     assert!(message.contains("weir domain show -o yaml"), "{message}");
 }
+
+#[test]
+fn a_file_is_read_whole_or_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    // What is cut off here would be a resource that is not there, and with --replace-all one to delete.
+    std::fs::write(file.path(), "kind: network\nname: red\n---\nkind: network\nname: blue\n").unwrap();
+    let cut = input::whole(file.path(), 26).unwrap_err();
+    assert!(cut.to_string().contains("longer than 26 bytes"), "{cut}");
+    assert_eq!(input::whole(file.path(), 1000).unwrap().lines().count(), 5);
+}

@@ -9,7 +9,6 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::io::Read as _;
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -256,14 +255,8 @@ fn token(arguments: &NodeArguments) -> Result<Option<Zeroizing<String>>, Failure
     let Some(path) = &arguments.join_file else {
         return Ok(arguments.join.clone().map(Zeroizing::new));
     };
-    let mut text = Zeroizing::new(String::new());
-    let read = match path.as_os_str() == "-" {
-        true => std::io::stdin().lock().take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text),
-        false => std::fs::File::open(path)
-            .and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text)),
-    };
-    read.map_err(Failure::io(path.display().to_string()))?;
-    Ok(Some(text))
+    let text = crate::cli::input::whole(path, TOKEN_FILE_BYTES_MAX);
+    text.map(|text| Some(Zeroizing::new(text))).map_err(Failure::io(path.display().to_string()))
 }
 
 /// The command line without a token in it.

@@ -6,7 +6,6 @@
 use super::backend::{Controlled, api_error};
 use super::identities;
 use std::net::IpAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
 use weir_api::types::{TokenList, TokenRequest, TokenResponse, TokenView};
 use weir_api::{ApiError, Caller};
 use weir_apps::fabric;
@@ -24,11 +23,6 @@ const VALID_S: u32 = 3_600;
 /// Shortest life of a token, seconds.
 const VALID_MIN_S: u32 = 60;
 
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 fn word(role: Role) -> &'static str {
     match role {
         Role::Host => "host",
@@ -36,11 +30,11 @@ fn word(role: Role) -> &'static str {
     }
 }
 
-fn view((id, row): (TokenId, TokenRow)) -> TokenView {
+fn view((id, row): (TokenId, TokenRow), now_ms: u64) -> TokenView {
     let state = match row.state {
         TokenState::Used { .. } => "used",
         TokenState::Voided { .. } => "voided",
-        TokenState::Open if now_ms() / 1_000 > row.until_s => "over",
+        TokenState::Open if now_ms / 1_000 > row.until_s => "over",
         TokenState::Open => "open",
     };
     TokenView {
@@ -114,7 +108,7 @@ impl Controlled {
         let underlay = underlay.transpose()?;
         let mut id: TokenId = [0; 16];
         getrandom::fill(&mut id).map_err(|error| ApiError::internal(error.to_string()))?;
-        let until_s = now_ms() / 1_000 + u64::from(valid_s);
+        let until_s = self.now_ms() / 1_000 + u64::from(valid_s);
         let change = TokenChange::Made { role: request.role, until_s, underlay };
         self.about_token(caller, &request.name, id, change).await?;
         let token = self.state.join_token(&id, self.api_addresses());
@@ -133,9 +127,16 @@ impl Controlled {
         self.handle.about_identity(about, Some(caller.0)).await.map(drop).map_err(|error| self.failed(error))
     }
 
+    /// Wall time as the group has it: this controller's own clock may be wrong.
+    fn now_ms(&self) -> u64 {
+        self.handle.time().wall_ms()
+    }
+
     pub(super) async fn list_tokens(&self) -> Result<TokenList, ApiError> {
         self.barrier().await?;
-        let mut items: Vec<TokenView> = tokens(&self.handle.published().store).map(view).collect();
+        let now_ms = self.now_ms();
+        let mut items: Vec<TokenView> =
+            tokens(&self.handle.published().store).map(|token| view(token, now_ms)).collect();
         items.sort_by(|one, other| (other.made_ms, &other.id).cmp(&(one.made_ms, &one.id)));
         Ok(TokenList { items })
     }
@@ -177,7 +178,7 @@ impl Controlled {
             ApiError::unauthorized("the join token is not known here any more: make one with 'weir token'")
         })?;
         is_for(&row, &request, from)?;
-        row.takes(&identity, now_ms()).map_err(ApiError::unauthorized)?;
+        row.takes(&identity, self.now_ms()).map_err(ApiError::unauthorized)?;
         let group_key = self.handle.group_key().ok_or_else(|| {
             ApiError::unavailable(
                 "the controllers have not made the group's key yet: all that found the group must run",
@@ -235,7 +236,7 @@ impl Controlled {
             Ok(Err(Error::Order(weir_order::Error::NotLeader { .. }))) if self.follows() => Ok(()),
             Ok(Err(error)) => Err(ApiError::unready(api_error(error).problem.message)),
             Err(_) => Err(ApiError::unready(
-                "the order stands still: no majority of the group is reached, or the disk does not write",
+                "the order stands still: too few controllers of the group reach each other, or the disk does not write",
             )),
         }
     }

@@ -126,6 +126,7 @@ fn principals(status: &Status) -> comfy_table::Table {
         table(&["client", "user", "roles", "calls", "denied", "mean us", "read MB", "written MB"]);
     let mut rows: Vec<(OpRow, &PrincipalRow)> = status.principals.iter().map(|row| (sum(row), row)).collect();
     rows.sort_by_key(|(sum, _)| std::cmp::Reverse(sum.calls + sum.denied));
+    let more = rows.len().saturating_sub(PRINCIPALS_SHOWN);
     for (sum, row) in rows.into_iter().take(PRINCIPALS_SHOWN) {
         shown.add_row([
             row.client.clone(),
@@ -137,6 +138,9 @@ fn principals(status: &Status) -> comfy_table::Table {
             (row.usage.read_bytes >> 20).to_string(),
             (row.usage.written_bytes >> 20).to_string(),
         ]);
+    }
+    if more > 0 {
+        shown.add_row([format!("… and {more} more")]);
     }
     shown
 }

@@ -57,6 +57,7 @@ fn changes(published: &Published, request: &Transaction) -> (Vec<ResourceChange>
     let mut named = BTreeSet::new();
     let mut changes = Vec::new();
     let mut without_host = Vec::new();
+    let mut untold = 0;
     for mutation in &request.mutations {
         named.insert(mutation.id.clone());
         let stored = fabric::resource(&published.store, &mutation.id);
@@ -68,10 +69,13 @@ fn changes(published: &Published, request: &Transaction) -> (Vec<ResourceChange>
         };
         if let Some(Resource::Endpoint(endpoint)) = &new
             && let Some(host) = &endpoint.host
-            && without_host.len() < ENDPOINTS_TOLD_MAX
             && fabric::actuator(&published.store, host).is_none()
         {
-            without_host.push(format!("{}/{}: no host '{host}' has joined", endpoint.network, endpoint.name));
+            match without_host.len() < ENDPOINTS_TOLD_MAX {
+                true => without_host
+                    .push(format!("{}/{}: no host '{host}' has joined", endpoint.network, endpoint.name)),
+                false => untold += 1,
+            }
         }
         let mut fields = Vec::new();
         let effect = match (&mutation.wanted, old) {
@@ -87,6 +91,7 @@ fn changes(published: &Published, request: &Transaction) -> (Vec<ResourceChange>
         };
         changes.push(ResourceChange { id: mutation.id.clone(), effect, version, fields });
     }
+    without_host.extend((untold > 0).then(|| format!("… and {untold} more")));
     if request.replace_all {
         let rest = fabric::resources(&published.store, None, None);
         let rest = rest.map(|stored| (stored.resource.id(), Some(stored.version.0)));

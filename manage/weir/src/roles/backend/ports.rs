@@ -110,7 +110,9 @@ impl Controlled {
                 missing.extend(down);
             }
             if missing.is_empty() || Instant::now() >= until {
+                let more = missing.len().saturating_sub(TOLD_MAX);
                 missing.truncate(TOLD_MAX);
+                missing.extend((more > 0).then(|| format!("… and {more} more")));
                 return missing;
             }
             tokio::time::sleep(LOOK).await;

@@ -61,6 +61,7 @@ impl Controlled {
                         .map(|seen| seen.acked.0),
                     waiting: waiting.map(|waiting| explain(waiting, &names)).collect(),
                     refused: refused.collect(),
+                    refused_total: known.refusals.len(),
                     ports_down,
                     ports_down_total,
                     health: health::view(&published.store, &name),
