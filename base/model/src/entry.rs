@@ -14,6 +14,7 @@ use crate::resource::{
     Action, AttachmentKind, DhcpOptions, Direction, Encapsulation, Forwarding, Peer, PortRange, PortState,
     Protocol,
 };
+use crate::session::{PROTOCOL_MIN, SWITCHES_SINCE};
 use crate::{Label, MacAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,8 @@ use weir_base::Version;
 
 /// How many entries the members of one tag are spread over.
 pub const MEMBER_BUCKETS: u8 = 64;
+/// Most prefixes of each kind in an [`UnderlaysEntry`]: those of as many other domains as there may be.
+pub const UNDERLAY_PREFIXES_MAX: usize = 8_192;
 /// Highest virtual network identifier: 24 bits on the wire.
 pub const VNI_MAX: u32 = (1 << 24) - 1;
 
@@ -142,6 +145,14 @@ pub enum Key {
     },
     /// The controllers whose own signatures prove a batch, enough of them together. Only the group's key can change it.
     Controllers,
+    /// One bucket of the underlay addresses of the domain's own switches. See [`Key::Underlays`].
+    Switches {
+        /// Which bucket: [`member_bucket`] of the address.
+        bucket: u8,
+    },
+    /// Where else switches may be, and what tenants must not reach. With it in force a switch takes encapsulated packets from
+    /// the gateways, the switches of all buckets of [`Key::Switches`], and these places only: so it is told last.
+    Underlays,
 }
 
 impl Key {
@@ -152,7 +163,9 @@ impl Key {
             | Key::Repair { .. }
             | Key::FileWall { .. }
             | Key::Statement { .. }
-            | Key::Controllers => None,
+            | Key::Controllers
+            | Key::Switches { .. }
+            | Key::Underlays => None,
             Key::Network { vni }
             | Key::Policy { vni }
             | Key::Members { vni, .. }
@@ -162,6 +175,14 @@ impl Key {
             | Key::Sought { vni, .. }
             | Key::Virtual { vni, .. }
             | Key::Turn { vni, .. } => Some(*vni),
+        }
+    }
+
+    /// The first protocol of sessions that has this kind of key: nobody who speaks an older one can read a frame with it.
+    pub fn since_protocol(&self) -> u32 {
+        match self {
+            Key::Switches { .. } | Key::Underlays => SWITCHES_SINCE,
+            _ => PROTOCOL_MIN,
         }
     }
 }
@@ -183,11 +204,13 @@ impl fmt::Display for Key {
             Key::Turn { vni, client, address } => write!(f, "turn/{vni}/{client}/{address}"),
             Key::Statement { to, sequence } => write!(f, "statement/{to}/{sequence}"),
             Key::Controllers => f.write_str("controllers"),
+            Key::Switches { bucket } => write!(f, "switches/{bucket}"),
+            Key::Underlays => f.write_str("underlays"),
         }
     }
 }
 
-/// The bucket of [`Key::Members`] that an address belongs to. Stable for ever: it is in stored keys.
+/// The bucket of [`Key::Members`] and of [`Key::Switches`] that an address belongs to. Stable for ever: it is in stored keys.
 pub fn member_bucket(address: IpAddr) -> u8 {
     let fold =
         |bytes: &[u8]| bytes.iter().fold(0_u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(*b)));
@@ -229,6 +252,10 @@ pub enum Entry {
     Statement(Box<Statement>),
     /// For [`Key::Controllers`].
     Controllers(ControllersEntry),
+    /// For [`Key::Switches`]: addresses in ascending order.
+    Switches(Vec<IpAddr>),
+    /// For [`Key::Underlays`].
+    Underlays(UnderlaysEntry),
 }
 
 impl Entry {
@@ -250,6 +277,8 @@ impl Entry {
                 | (Entry::Turn(_), Key::Turn { .. })
                 | (Entry::Statement(_), Key::Statement { .. })
                 | (Entry::Controllers(_), Key::Controllers)
+                | (Entry::Switches(_), Key::Switches { .. })
+                | (Entry::Underlays(_), Key::Underlays)
         )
     }
 }
@@ -435,6 +464,15 @@ pub struct ControllersEntry {
     pub threshold: u32,
     /// The ed25519 key of each, by its number.
     pub members: BTreeMap<u32, [u8; 32]>,
+}
+
+/// What is on the underlay besides the domain's own switches. Prefixes are in ascending order, each once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnderlaysEntry {
+    /// Where hosts and gateways of other domains are that are known: packets from there may be theirs, and no tenant reaches it.
+    pub switches: Vec<IpNet>,
+    /// What else no tenant reaches: this domain's controllers.
+    pub guarded: Vec<IpNet>,
 }
 
 mod protocol_code {

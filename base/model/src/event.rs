@@ -132,7 +132,18 @@ pub enum EventBody {
         /// Wall time when this is ordered, milliseconds of the Unix epoch.
         wall_ms: u64,
     },
+    /// An actuator speaks this protocol of sessions, by the word of a controller that has one with it: it can read what came with it.
+    Speaks {
+        /// The actuator.
+        name: Label,
+        /// The number: see [`crate::session::PROTOCOL`].
+        protocol: u32,
+    },
 }
+
+/// Table of the store by which protocol an actuator speaks: `name` -> `u32`, absent where nobody said it. And `name 0 source` -> `u32`,
+/// the word of one controller, where a single one is not believed.
+pub const SPEAKS_TABLE: &str = "speaks";
 
 /// Table of the store with the one entry, under the empty key, by how much wall time is ahead of ordered time: an `i64` of milliseconds.
 pub const CLOCK_TABLE: &str = "clock";

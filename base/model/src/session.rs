@@ -13,8 +13,12 @@ use crate::{Label, Version};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Number of this protocol; the two sides must have the same.
-pub const PROTOCOL: u32 = 10;
+/// Number of this protocol. An agent speaks this one; controllers also take [`PROTOCOL_MIN`] and what is between.
+pub const PROTOCOL: u32 = 11;
+/// The oldest protocol that controllers take: frames are the same, and keys that came later are kept from whoever speaks it.
+pub const PROTOCOL_MIN: u32 = 10;
+/// The first protocol with [`Key::Switches`] and [`Key::Underlays`].
+pub const SWITCHES_SINCE: u32 = 11;
 /// Most controllers of a group.
 pub const CONTROLLERS_MAX: usize = 16;
 /// Longest certificate request, bytes.
@@ -31,7 +35,7 @@ pub struct StateDigest(pub u128);
 pub enum ToController {
     /// First frame.
     Hello {
-        /// [`PROTOCOL`].
+        /// [`PROTOCOL`], or another from [`PROTOCOL_MIN`] on.
         protocol: u32,
         /// Name of the actuator; must be the name in its certificate.
         actuator: Label,
@@ -97,7 +101,7 @@ pub enum ToController {
 pub enum ToActuator {
     /// Answer to `Hello`.
     Welcome {
-        /// [`PROTOCOL`].
+        /// That of `Hello`.
         protocol: u32,
         /// Epoch in force.
         epoch: u64,

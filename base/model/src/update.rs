@@ -64,6 +64,11 @@ pub enum Reason {
     /// An address or a device has one port at a host: the older port lets go of it first. No plan names it, the scheduler
     /// adds it.
     PortLetsGo,
+    /// Whoever receives knows that the sender is a switch before it sends. Nobody waits for one that has no session: it is told
+    /// when it is back.
+    ReceiverFirst,
+    /// The list of switches is whole before it counts.
+    ListBeforeUse,
 }
 
 impl fmt::Display for Reason {
@@ -85,6 +90,8 @@ impl fmt::Display for Reason {
             Reason::VersionKnown => "every switch must know the version before packets carry it",
             Reason::VirtualBeforeTurn => "a turn is one of a virtual address that must be known",
             Reason::PortLetsGo => "the port that has the address or the device must let go of it first",
+            Reason::ReceiverFirst => "who receives must know that the sender is a switch",
+            Reason::ListBeforeUse => "the list of switches must be whole before it counts",
         })
     }
 }

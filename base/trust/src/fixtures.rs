@@ -16,7 +16,7 @@ use weir_base::codec::{encode, encode_frame};
 use weir_model::domain::{DomainController, DomainEvent, DomainRecord, Fetch, Statement, StatementBody};
 use weir_model::entry::{
     ControllersEntry, GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry,
-    RouteHop, Rule, ServiceEntry, SubnetEntry, TurnEntry, VirtualEntry, Vni,
+    RouteHop, Rule, ServiceEntry, SubnetEntry, TurnEntry, UnderlaysEntry, VirtualEntry, Vni,
 };
 use weir_model::event::{Event, EventBody, Role, SourceId, TurnUse, Usage, UsageReport};
 use weir_model::identity::IdentityEvent;
@@ -138,6 +138,18 @@ fn entries() -> Vec<(Key, Entry)> {
     ]
 }
 
+/// The kinds of entries that came with protocol 11.
+fn later_entries() -> Vec<(Key, Entry)> {
+    let (switches, guarded) = ("198.18.2.0/24".parse().unwrap(), "fd00:2::1/128".parse().unwrap());
+    vec![
+        (Key::Switches { bucket: 63 }, Entry::Switches(vec![address("192.0.2.1"), address("fd00::5")])),
+        (
+            Key::Underlays,
+            Entry::Underlays(UnderlaysEntry { switches: vec![switches], guarded: vec![guarded] }),
+        ),
+    ]
+}
+
 fn updates() -> Vec<Update> {
     let update = |key, version, change| Update {
         target: label("h1"),
@@ -171,6 +183,12 @@ fn keys_and_entries_keep_their_bytes() {
         assert!(entry.fits(&key), "{key}");
     }
     assert_eq!(hash(&encode(&entries())), "a6dc64b1e8a9f274");
+    for (key, entry) in later_entries() {
+        assert!(entry.fits(&key), "{key}");
+    }
+    assert_eq!(hash(&encode(&later_entries())), "14f90826757b38aa");
+    let speaks = EventBody::Speaks { name: label("h1"), protocol: 11 };
+    assert_eq!(hash(&encode(&speaks)), "2555cb69cc28d62c");
 }
 
 #[test]
@@ -345,7 +363,7 @@ fn the_first_frames_of_a_session_keep_their_bytes() {
         encode_frame(&ToActuator::Ping { id: 1 }).unwrap(),
         encode_frame(&ToController::Pong { id: 1 }).unwrap(),
     ];
-    assert_eq!(hash(&all.concat()), "499e0d8835b8e62a");
+    assert_eq!(hash(&all.concat()), "b9b283ac0c080cc5");
 }
 
 /// A threshold group's messages: a seeded dealer of a seeded group of four, and what the four sign.

@@ -8,6 +8,7 @@
 //! endpoint costs the same in a small network and in a large one (pain 1).
 //!
 //! Who holds what (row A11):
+//! - each of both: where switches are, if it can read that ([`switches`]).
 //! - a host: the gateways; for each network that has a port here its parameters, policy, members of
 //!   the tags that the policy selects by, routes, and virtual addresses; its ports; and the locations and turns
 //!   that its own packets earned. So state on hosts grows with what they use and not with the network.
@@ -51,6 +52,7 @@ mod pool;
 mod query;
 mod refusal;
 mod summary;
+mod switches;
 pub mod tables;
 mod work;
 
@@ -224,6 +226,7 @@ impl App for Fabric {
             EventBody::Domain(about) => domains::decide(&mut work, event, about, now_ms)?,
             EventBody::Identity(about) => membership::rekey(&mut work, about)?,
             EventBody::Clock { .. } => {}
+            EventBody::Speaks { name, protocol } => switches::speaks(&mut work, event, name, *protocol)?,
         }
         // Before the marks are used up.
         let told = domains::tell(&mut work)?;

@@ -10,6 +10,7 @@
 //!
 //! Invariants
 //! - Nothing is created whose name does not begin with the prefix of its scope, and nothing else is deleted.
+//! - No program in a namespace writes the machine's `/etc`.
 //! - Only a process whose pid, start time and boot id were recorded by its scope is ever sent a signal.
 //! - Every wait is bounded, and says what it waited for when the bound is reached.
 
@@ -17,6 +18,7 @@ pub mod bench;
 pub mod error;
 pub mod interrupt;
 pub mod netns;
+mod private;
 pub mod probe;
 pub mod process;
 pub mod progress;

@@ -3,7 +3,7 @@
 //! A namespace is named `<prefix><short>`, and appears below `/run/netns` as for any user of `ip netns`, so a
 //! person can look into a lab with the tools they know.
 
-use crate::{Result, system};
+use crate::{Result, private, system};
 use std::fmt::Display;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -64,18 +64,19 @@ impl Netns {
             .collect()
     }
 
-    /// A command that will run in this namespace; `/etc/netns/<name>/` is mounted over `/etc` for it.
+    /// A command that will run in this namespace; `/etc/netns/<name>/` is mounted over `/etc` for it, and the rest of `/etc` is its own.
     pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name, program]);
+        let words = private::words(&self.name);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(program);
         command
     }
 
     /// Runs a short program in this namespace to its end.
     pub fn run(&self, program: &str, args: &[&str]) -> Result<String> {
-        let mut all = vec!["netns", "exec", &self.name, program];
-        all.extend_from_slice(args);
-        system::run("ip", &all)
+        let mut command = self.command(program);
+        command.args(args);
+        system::run_ok(command, system::CONFIGURE_BOUND)
     }
 
     /// A veth pair, one end here and the other in `peer_netns`. Both ends are left down.

@@ -2,10 +2,10 @@
 //!
 //! A process is identified by pid, start time (from `/proc/<pid>/stat`) and boot id. A signal goes through a
 //! pidfd that was opened before the identity was compared, so a pid that was given to somebody else in between
-//! is never hit. `ip netns exec`, `taskset` and `nice` replace themselves by the program, so the pid we get is
+//! is never hit. `ip netns exec`, `sh` (see [`crate::private`]), `taskset` and `nice` replace themselves by the program, so the pid we get is
 //! the program's own.
 
-use crate::{Error, Netns, Result, system};
+use crate::{Error, Netns, Result, private, system};
 pub use rustix::process::Signal;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -69,7 +69,7 @@ impl Program {
     pub fn command(&self) -> Command {
         let mut words: Vec<OsString> = Vec::new();
         if let Some(netns) = &self.netns {
-            words.extend(["ip", "netns", "exec", netns.name()].map(OsString::from));
+            words.extend(private::words(netns.name()));
         }
         if let Some(core) = self.core {
             words.extend(["taskset".into(), "-c".into(), core.to_string().into()]);

@@ -10,7 +10,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How much of a failed program's error text is kept, in bytes.
 const STDERR_KEPT_BYTES: usize = 600;
 /// Bound on commands that only configure the kernel.
-const CONFIGURE_BOUND: Duration = Duration::from_secs(20);
+pub(crate) const CONFIGURE_BOUND: Duration = Duration::from_secs(20);
 
 /// True if the caller may create namespaces.
 pub fn is_root() -> bool {
@@ -38,12 +38,15 @@ pub fn require_installed(programs: &[&str]) -> Result<()> {
     }
 }
 
-/// The command line as a person would type it.
+/// The command line as a person would type it; of an argument of several lines only the first.
 pub fn command_line(command: &Command) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {
+        let argument = argument.to_string_lossy();
+        let (first, more) = argument.split_once('\n').map_or((&*argument, ""), |(first, _)| (first, " …"));
         line.push(' ');
-        line.push_str(&argument.to_string_lossy());
+        line.push_str(first);
+        line.push_str(more);
     }
     line
 }

@@ -157,3 +157,47 @@ fn ctrl_c_ends_a_command_and_leaves_nothing() {
     assert!(weir_lab::netns::list("wxlab-ctrl-").is_empty());
     assert!(!weir_lab::scope::list().contains(&"test-ctrl".to_string()));
 }
+
+/// What is in the machine's `/etc` that the programs below write, or would.
+fn machine() -> Vec<(String, Option<Vec<u8>>)> {
+    let names = ["resolv.conf", "hosts", "hostname", "weir-lab-left"];
+    let read = |name: &str| (name.to_string(), std::fs::read(format!("/etc/{name}")).ok());
+    names.iter().map(|name| read(name)).collect()
+}
+
+#[test]
+fn what_a_program_of_a_lab_writes_into_etc_changes_nothing_outside() {
+    let Some(scope) = scope("etc", &["ip", "sh", "mount"]) else { return };
+    let before = machine();
+    assert_eq!(before[3].1, None, "a file of an earlier fault: remove /etc/weir-lab-left");
+    let write = "for file in resolv.conf hosts hostname weir-lab-left; do
+  echo 'written by a lab' >/etc/$file.new && mv /etc/$file.new /etc/$file || echo 'written by a lab' >/etc/$file
+done; cat /etc/resolv.conf /etc/hosts /etc/weir-lab-left";
+    for (short, text) in [("a", None), ("b", Some("nameserver 192.0.2.53\n"))] {
+        let netns = scope.netns(short).unwrap();
+        if let Some(text) = text {
+            scope.resolv_conf(&netns, text).unwrap();
+            assert_eq!(netns.run("cat", &["/etc/resolv.conf"]).unwrap(), text);
+        }
+        // It sees what the machine has.
+        let hosts = String::from_utf8_lossy(before[1].1.as_deref().unwrap_or_default()).into_owned();
+        assert_eq!(netns.run("sh", &["-c", "cat /etc/hosts 2>/dev/null || true"]).unwrap(), hosts);
+        assert_eq!(netns.run("sh", &["-c", write]).unwrap(), "written by a lab\n".repeat(3));
+        assert_eq!(machine(), before, "a program that ran to its end");
+        let program = Program::new("sh").args(["-c", &format!("{write}; echo done; sleep 60")]).netns(&netns);
+        let mut daemon = scope.start(&format!("writer-{short}"), &program).unwrap();
+        let log = daemon.log_path().to_path_buf();
+        system::wait_for("what a program that stays writes", std::time::Duration::from_secs(30), || {
+            Ok(std::fs::read_to_string(&log).unwrap_or_default().contains("done"))
+        })
+        .unwrap();
+        assert_eq!(machine(), before, "a program that stays");
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", daemon.pid())).unwrap();
+        assert_eq!(name.trim(), "sh", "the process that was started is the program");
+        daemon.stop().unwrap();
+        assert_eq!(machine(), before);
+    }
+    // The lab's own file says what its programs were told.
+    let own = std::fs::read_to_string(format!("/etc/netns/{}b/resolv.conf", scope.prefix())).unwrap();
+    assert_eq!(own, "written by a lab\n");
+}

@@ -8,12 +8,13 @@ use weir_lab::scope::CleanOnDrop;
 use weir_lab::{Daemon, Netns, Program, Scope};
 
 const PREFIX: &str = "wlx-";
-/// The DHCP client with its own state, as in a machine of its own.
+/// The DHCP client with its own state, as in a machine of its own, and hooks that tell no service of this one.
 const DHCP_SCRIPT: &str = "set -e
 for folder in /run/dhcpcd /var/lib/dhcpcd; do
   mkdir -p $folder; mount -t tmpfs tmpfs $folder; chown dhcpcd: $folder
 done
-exec dhcpcd --nobackground --nodelay --noarp --noipv4ll eth0";
+exec dhcpcd --nobackground --nodelay --noarp --noipv4ll --env resolvconf=none \\
+  -C timezone -C ntp -C ntp.conf -C ntp-common.conf -C timesyncd.conf -C chrony.conf -C openntpd.conf -C ypbind -C wpa_supplicant eth0";
 
 /// Additions that go when this is dropped. Resources go when the next scenario finds the lab.
 pub struct Extra {

@@ -318,15 +318,8 @@ impl Lab {
 
     /// A second supervisor of a host, as by a mistake.
     pub fn command_in(&self, host: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args([
-            "netns",
-            "exec",
-            &format!("{}{host}", self.kind.prefix),
-            env!("CARGO_BIN_EXE_weir"),
-            "host",
-            "--config",
-        ]);
+        let mut command = self.netns(host).command(env!("CARGO_BIN_EXE_weir"));
+        command.args(["host", "--config"]);
         command.arg(self.folder().join(host).join("state/node.json"));
         command
     }

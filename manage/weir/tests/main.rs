@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used)] // a failed step of a scenario ends it; helpers are no #[test] that clippy knows
 
+mod attacks;
 mod audit;
 mod balanced;
 mod byzantine;

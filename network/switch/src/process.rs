@@ -482,7 +482,7 @@ fn who(config: &SwitchConfig) -> Who {
 }
 
 /// Counters that say how things are, and do not only rise.
-const GAUGES: [&str; 22] = [
+const GAUGES: [&str; 24] = [
     "connections",
     "connections_bytes",
     "counters",
@@ -500,6 +500,8 @@ const GAUGES: [&str; 22] = [
     "questions_held_frames",
     "questions_open",
     "sender_zones",
+    "switches_list_told",
+    "switches_listed",
     "turns",
     "underlay_hops",
     "underlay_way",

@@ -87,7 +87,7 @@ pub struct ResolverConfig {
     pub guarded: Vec<IpNet>,
     /// Of all those, the ones that tenants may reach.
     pub reachable: Vec<IpNet>,
-    /// Where other switches are; empty: anywhere.
+    /// Where other switches are, of those that the controllers tell; empty: wherever these are.
     pub underlay_from: Vec<IpNet>,
     /// Limits of the connection table.
     pub limits: Limits,
@@ -199,6 +199,8 @@ impl TableResolver {
             ("connections_not_restored", c.not_restored),
             ("connection_journal_overflows", c.changes_overflowed),
             ("turns", self.tables.turns() as u64),
+            ("switches_listed", self.tables.switches().len() as u64),
+            ("switches_list_told", self.tables.switches().is_told().into()),
             ("counters", self.counters.len() as u64),
         ]
     }

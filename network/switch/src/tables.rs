@@ -17,6 +17,7 @@ mod apply;
 pub mod gateways;
 pub mod network;
 pub mod routes;
+pub mod switches;
 pub mod tags;
 
 use crate::answer::Bucket;
@@ -25,6 +26,7 @@ use hashbrown::HashMap;
 use network::{Hasher, Location, Network};
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use switches::Switches;
 use tags::TagId;
 use weir_model::entry::{GatewayEntry, PortEntry, RouteHop, Vni};
 use weir_model::{Key, Label, Version};
@@ -116,6 +118,7 @@ pub struct Tables {
     underlays: HashMap<IpAddr, u32, Hasher>,
     members: usize,
     turns: usize,
+    switches: Switches,
 }
 
 impl Tables {
@@ -133,6 +136,7 @@ impl Tables {
             underlays: HashMap::default(),
             members: 0,
             turns: 0,
+            switches: Switches::default(),
         }
     }
 
@@ -183,9 +187,10 @@ impl Tables {
         self.locations
     }
 
-    /// Whether an address of the underlay is that of a gateway, or of a host of any domain that is known here.
+    /// Whether an address of the underlay is that of a gateway, a host or a controller of any domain that is known here.
     pub fn is_underlay(&self, address: IpAddr) -> bool {
         self.underlays.contains_key(&address)
+            || self.switches.guards(address)
             || self.gateways.iter().any(|gateway| gateway.underlay == address)
     }
 

@@ -7,7 +7,7 @@ use super::tables::{DESIRED, Family, desired_key, is_tombstone, name0, split_des
 use super::work::Work;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use weir_model::entry::{LocationEntry, PortEntry, Vni, member_bucket};
+use weir_model::entry::{LocationEntry, MEMBER_BUCKETS, PortEntry, Vni, member_bucket};
 use weir_model::event::Role;
 use weir_model::resource::Resource;
 use weir_model::update::Reason;
@@ -33,7 +33,11 @@ fn after(work: &mut Work<'_, '_>, update: &Issued, moves: &Moves, gateways: &[La
     let at = &update.target;
     let mut list = List { work, found: Vec::new() };
     match (&update.key, &update.change) {
-        (Key::Gateways, Change::Put(_)) => list.gateways(at, gateways),
+        (Key::Gateways, Change::Put(_)) => {
+            list.gateways(at, gateways);
+            list.gateways_take(at, gateways);
+        }
+        (Key::Underlays, Change::Put(_)) => list.switches(at),
         (Key::Policy { vni }, Change::Put(_)) => list.members(at, *vni),
         (Key::Port { vni, .. }, Change::Put(Entry::Port(port))) => {
             list.port(at, *vni, port);
@@ -44,8 +48,11 @@ fn after(work: &mut Work<'_, '_>, update: &Issued, moves: &Moves, gateways: &[La
         (Key::Location { vni, address }, Change::Put(Entry::Location(location)))
             if list.work.address_owner(*vni, *address).is_some() =>
         {
-            list.location(at, *vni, location)
+            list.location(at, *vni, location);
+            list.both_take(at, &location.host);
         }
+        // Whoever answers from another domain is taken.
+        (Key::Location { .. }, Change::Put(_)) => list.add(at, Key::Underlays, Reason::ReceiverFirst),
         (Key::Turn { vni, address, .. }, Change::Put(Entry::Turn(turn))) => {
             list.add(at, Key::Virtual { vni: *vni, address: *address }, Reason::VirtualBeforeTurn);
             list.member(*vni, &turn.endpoint);
@@ -96,6 +103,34 @@ impl List<'_, '_, '_> {
                 let reason = Reason::GatewayFilledBeforeUse;
                 self.found.push(Dependency { target: at.clone(), key, version, reason });
             }
+        }
+    }
+
+    /// One switch has another's address in its list, if it has a list.
+    fn takes(&mut self, receiver: &Label, sender: &Label) {
+        if let Some(sender) = self.work.member(sender).filter(|_| receiver != sender) {
+            let bucket = member_bucket(sender.facts.underlay);
+            self.add(receiver, Key::Switches { bucket }, Reason::ReceiverFirst);
+        }
+    }
+
+    /// Who has a place of the other sends there, and is answered from there.
+    fn both_take(&mut self, at: &Label, other: &Label) {
+        self.takes(other, at);
+        self.takes(at, other);
+    }
+
+    /// A host sends by gateways that have it in their lists, and is answered by them.
+    fn gateways_take(&mut self, at: &Label, gateways: &[Label]) {
+        if self.work.member_as(at, Role::Host).is_some() {
+            gateways.iter().for_each(|gateway| self.both_take(at, gateway));
+        }
+    }
+
+    /// A list that counts is whole.
+    fn switches(&mut self, at: &Label) {
+        for bucket in 0..MEMBER_BUCKETS {
+            self.add(at, Key::Switches { bucket }, Reason::ListBeforeUse);
         }
     }
 

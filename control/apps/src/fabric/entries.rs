@@ -8,7 +8,7 @@ use super::tables::{
     address_bytes, joined, label, prefix_bytes, vni_key, vni_name0,
 };
 use super::work::Work;
-use super::{balancer, domains, learned};
+use super::{balancer, domains, learned, switches};
 use ipnet::IpNet;
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -50,6 +50,11 @@ impl Work<'_, '_> {
             Key::Turn { vni, client, address } => {
                 balancer::turn_entry(self, (*vni, *client, *address)).map(Entry::Turn)
             }
+            Key::Switches { bucket } => {
+                let addresses = switches::addresses(self, *bucket);
+                (!addresses.is_empty()).then_some(Entry::Switches(addresses))
+            }
+            Key::Underlays => Some(Entry::Underlays(switches::underlays(self))),
             // No switch has the one; the other follows the group's key, not resources.
             Key::Statement { .. } | Key::Controllers => None,
         })
@@ -61,6 +66,7 @@ impl Work<'_, '_> {
         match (role, key) {
             (_, Key::Gateways) => true,
             (_, Key::Statement { .. } | Key::Controllers) => false,
+            (_, Key::Switches { .. } | Key::Underlays) => switches::reads(self, actuator),
             (_, Key::Repair { host, .. } | Key::FileWall { host, .. }) => host == actuator,
             (Role::Gateway, Key::Network { .. } | Key::Route { .. } | Key::Location { .. }) => true,
             (

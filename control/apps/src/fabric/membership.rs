@@ -6,7 +6,7 @@ use super::tables::{
     ADDRESSES, DESIRED, GATEWAYS, HOST_OFFLOADS, LOADS, Member, PLACED, Parts, STATUS, VNIS, name0,
 };
 use super::work::{Count, Work, reference};
-use super::{balancer, domains, filewall, health, learned};
+use super::{balancer, domains, filewall, health, learned, switches};
 use std::net::IpAddr;
 use weir_model::entry::Vni;
 use weir_model::event::{ActuatorFacts, Role};
@@ -33,6 +33,12 @@ pub(super) fn join(work: &mut Work<'_, '_>, facts: &ActuatorFacts) -> Result<(),
         work.fresh = Some(name.clone());
     }
     work.put_member(Member { facts: facts.clone(), version: work.version })?;
+    if moved || before.is_none() {
+        switches::mark(work, facts.underlay);
+    }
+    if let Some(before) = before.as_ref().filter(|_| moved) {
+        switches::mark(work, before.facts.underlay);
+    }
     match (facts.role, before.is_none()) {
         (Role::Host, true) => {
             work.marks.key(name, Key::Gateways);
@@ -87,8 +93,10 @@ pub(super) fn remove(work: &mut Work<'_, '_>, name: &Label) -> Result<(), Reject
     health::forget(work, name);
     filewall::forget(work, name);
     learned::forget_host(work, name);
+    switches::forget(work, name);
     work.count_down(Count::Actuators, b"")?;
     work.delete_member(name);
+    switches::mark(work, member.facts.underlay);
     match member.facts.role {
         Role::Host => mark_locations(work, name),
         Role::Gateway => {

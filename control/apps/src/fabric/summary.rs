@@ -55,6 +55,8 @@ fn kind(key: &Key) -> &'static str {
         Key::Turn { .. } => "turns",
         Key::Statement { .. } => "statements to other domains",
         Key::Controllers => "lists of controllers",
+        Key::Switches { .. } => "lists of switches",
+        Key::Underlays => "other underlays",
     }
 }
 

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use weir_base::codec::{decode, encode};
 use weir_model::entry::Vni;
-use weir_model::event::ActuatorFacts;
+use weir_model::event::{ActuatorFacts, SPEAKS_TABLE};
 use weir_model::resource::{Kind, Resource, ResourceId};
 use weir_model::{Entry, Key, Label, MacAddr, Version};
 use weir_store::TableName;
@@ -122,7 +122,7 @@ pub const NUMBERED: TableName = "domain-numbered";
 pub const OWN_CONTROLLERS: TableName = "controllers";
 
 /// Every table.
-pub const ALL: [TableName; 48] = [
+pub const ALL: [TableName; 49] = [
     RESOURCES,
     VNIS,
     COUNTERS,
@@ -171,6 +171,7 @@ pub const ALL: [TableName; 48] = [
     FOREIGN,
     NUMBERED,
     OWN_CONTROLLERS,
+    SPEAKS_TABLE,
 ];
 
 /// A resource as it is kept.

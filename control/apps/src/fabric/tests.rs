@@ -18,6 +18,7 @@ mod health;
 mod learned;
 mod order;
 mod reports;
+mod switches;
 
 fn label(text: &str) -> Label {
     Label::new(text).unwrap()

@@ -3,6 +3,7 @@
 use super::FabricSettings;
 use super::domains::Told;
 use super::marks::Marks;
+use super::switches::Addresses;
 use super::tables::{
     ACTUATORS, COUNTERS, GATEWAYS, LOADS, Load, Member, RESOURCES, Stored, VNIS, kind_prefix, label, read,
     resource_key, vni_key,
@@ -53,6 +54,8 @@ pub(super) struct Work<'v, 's> {
     pub told: Vec<Told>,
     /// Keys that are issued again though the actuator shall have just that.
     pub again: bool,
+    /// Where switches are, once that was looked up. Only when actuators change no more in this decision.
+    pub switches: Option<Addresses>,
     stored: BTreeMap<Vec<u8>, Option<Rc<Stored>>>,
     members: BTreeMap<Label, Option<Rc<Member>>>,
     vnis: BTreeMap<Label, Vni>,
@@ -72,6 +75,7 @@ impl<'v, 's> Work<'v, 's> {
             marks: Marks::default(),
             fresh: None,
             again: false,
+            switches: None,
             shares: BTreeSet::new(),
             told: Vec::new(),
             stored: BTreeMap::new(),

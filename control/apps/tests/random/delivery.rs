@@ -123,7 +123,7 @@ impl Switches {
 
     fn check(&self, store: &Store) {
         let joined: Vec<Label> = actuators(store).map(|status| status.facts.name).collect();
-        for ((target, key), (_, entry)) in &self.in_force {
+        for ((target, key), (version, entry)) in &self.in_force {
             match entry {
                 Some(Entry::Port(port)) => {
                     let Some(vni) = key.vni() else { unreachable!() };
@@ -147,6 +147,16 @@ impl Switches {
                             gateway.name
                         );
                     }
+                }
+                Some(Entry::Underlays(_)) => {
+                    // What was decided later is told when it is.
+                    let whole = desired(store, target).all(|(key, decided, entry)| {
+                        !matches!(key, Key::Switches { .. })
+                            || entry.is_none()
+                            || decided > *version
+                            || self.in_force.contains_key(&(target.clone(), key))
+                    });
+                    assert!(whole, "{target} has a list that counts and is not whole");
                 }
                 _ => {}
             }

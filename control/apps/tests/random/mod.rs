@@ -102,7 +102,10 @@ impl Run {
         self.switches.drain(&self.store, &mut self.rng);
         for name in world::actuators() {
             for (key, _, entry) in desired(&self.store, &name) {
-                assert!(matches!(entry, None | Some(Entry::Gateways(_))), "{name} keeps {key}");
+                let own = |entry: &Entry| {
+                    matches!(entry, Entry::Gateways(_) | Entry::Switches(_) | Entry::Underlays(_))
+                };
+                assert!(entry.as_ref().is_none_or(own), "{name} keeps {key}");
             }
             self.step(EventBody::Removed { actuator: name });
         }

@@ -7,15 +7,17 @@ use std::net::IpAddr;
 use weir_apps::fabric::{
     Stored, actuators, desired, network_of, offloads, resource_counts, resources, tables,
 };
+use weir_base::codec::decode;
 use weir_model::entry::{
     GatewayEntry, LocationEntry, NetworkEntry, PolicyEntry, PortEntry, RouteEntry, RouteHop, Rule,
-    ServiceEntry, SubnetEntry, VirtualEntry, Vni, member_bucket,
+    ServiceEntry, SubnetEntry, UnderlaysEntry, VirtualEntry, Vni, member_bucket,
 };
-use weir_model::event::{ActuatorFacts, Role};
+use weir_model::event::{ActuatorFacts, Role, SPEAKS_TABLE};
 use weir_model::resource::{
     Action, Balancer, Endpoint, FirewallRule, Network, NextHop, Peer, PortState, Protocol, Resource, Route,
     Subnet,
 };
+use weir_model::session::SWITCHES_SINCE;
 use weir_model::{Entry, Key, Label, MacAddr, Version};
 use weir_store::Store;
 
@@ -246,12 +248,27 @@ fn compile(store: &Store, tenants: &[Tenant]) -> Desired {
         .map(|facts| GatewayEntry { name: facts.name.clone(), underlay: facts.underlay })
         .collect();
     let direct: BTreeSet<(Label, Vni, IpAddr)> = offloads(store).collect();
+    let mut switches: BTreeMap<u8, BTreeSet<IpAddr>> = BTreeMap::new();
+    for facts in &facts {
+        switches.entry(member_bucket(facts.underlay)).or_default().insert(facts.underlay);
+    }
+    let reads = |name: &Label| {
+        let cell = store.get(SPEAKS_TABLE, name.as_str().as_bytes());
+        cell.is_some_and(|cell| decode::<u32>(&cell.value).unwrap() >= SWITCHES_SINCE)
+    };
     let mut all = Desired::new();
     for facts in &facts {
         let at = |key: &Key| (facts.name.clone(), key.clone());
         let gateway = facts.role == Role::Gateway;
         let known = if gateway { Vec::new() } else { gateways.clone() };
         all.insert(at(&Key::Gateways), Entry::Gateways(known));
+        if reads(&facts.name) {
+            for (bucket, addresses) in &switches {
+                let list = addresses.iter().copied().collect();
+                all.insert(at(&Key::Switches { bucket: *bucket }), Entry::Switches(list));
+            }
+            all.insert(at(&Key::Underlays), Entry::Underlays(UnderlaysEntry::default()));
+        }
         for tenant in tenants {
             let here: Vec<_> = tenant
                 .endpoints

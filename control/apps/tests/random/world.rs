@@ -12,6 +12,7 @@ use weir_model::event::{
 };
 use weir_model::packet_in::{PacketIn, PacketInReport, Why};
 use weir_model::resource::{Kind, Resource, ResourceId};
+use weir_model::session::{PROTOCOL, PROTOCOL_MIN};
 use weir_model::update::Refusal;
 use weir_model::{Label, Version};
 use weir_store::Store;
@@ -21,7 +22,8 @@ pub(super) fn label(text: &str) -> Label {
 }
 
 pub(super) fn event(version: Version, body: EventBody) -> Event {
-    Event { source: SourceId("test".into()), sequence: version.0, body }
+    let source = if matches!(body, EventBody::Speaks { .. }) { "controller/c1" } else { "test" };
+    Event { source: SourceId(source.into()), sequence: version.0, body }
 }
 
 /// All switches that there may be.
@@ -73,7 +75,11 @@ pub(super) fn body(rng: &mut ChaCha8Rng, store: &Store) -> EventBody {
     match rng.random_range(0..100) {
         _ if store.count(weir_apps::fabric::tables::VNIS) == 0 => beginning(),
         0..60 => EventBody::Intent(transaction(rng, store)),
-        60..76 => EventBody::Joined(facts(rng)),
+        60..72 => EventBody::Joined(facts(rng)),
+        72..76 => EventBody::Speaks {
+            name: pick(rng, &actuators()).clone(),
+            protocol: *pick(rng, &[PROTOCOL_MIN, PROTOCOL, PROTOCOL]),
+        },
         76..79 => EventBody::Removed { actuator: pick(rng, &actuators()).clone() },
         79..86 => EventBody::Usage(report(rng, store)),
         86..94 => packets(rng, store),

@@ -263,6 +263,7 @@ pub fn kind_of(body: &EventBody) -> &'static str {
         EventBody::Domain(_) => "domain",
         EventBody::Identity(_) => "identity",
         EventBody::Clock { .. } => "clock",
+        EventBody::Speaks { .. } => "speaks",
     }
 }
 

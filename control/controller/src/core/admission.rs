@@ -102,6 +102,7 @@ fn tells_of_itself(name: &Label, body: &EventBody) -> bool {
         | EventBody::Domain(_)
         | EventBody::Identity(_)
         | EventBody::Clock { .. }
+        | EventBody::Speaks { .. }
         | EventBody::Removed { .. } => false,
     }
 }

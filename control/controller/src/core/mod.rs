@@ -422,6 +422,7 @@ impl Core {
             | EventBody::Repair(_)
             | EventBody::FileWall(_)
             | EventBody::Clock { .. }
+            | EventBody::Speaks { .. }
             | EventBody::PacketIn(_) => {}
             EventBody::Domain(about) => match &**about {
                 DomainEvent::Heard { domain, through, .. } => self.outbox.taken(domain, *through),

@@ -209,6 +209,7 @@ fn driver(text: &mut String, shared: &Shared) {
         ("sessions_opened", load(&shared.sessions.opened)),
         ("sessions_replaced", load(&shared.sessions.replaced)),
         ("sessions_overflowed", load(&shared.sessions.overflowed)),
+        ("updates_unreadable", load(&shared.sessions.unreadable)),
         ("answers_dropped", load(&shared.sessions.answers_dropped)),
     ];
     put(text, "driver_total", "counter", "What happened around the core.", &by("what", &driver));

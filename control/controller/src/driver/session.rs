@@ -22,11 +22,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 use weir_admission::{Door, Guarded};
-use weir_base::codec::CodecError;
+use weir_base::codec::{CodecError, decode};
 use weir_model::Label;
-use weir_model::event::{ActuatorFacts, EventBody, SourceId, USAGE_FLOWS_MAX};
+use weir_model::event::{ActuatorFacts, EventBody, SPEAKS_TABLE, SourceId, USAGE_FLOWS_MAX};
 use weir_model::identity::{IdentityEvent, KeyHash};
-use weir_model::session::{PROTOCOL, REQUEST_BYTES_MAX, StateDigest, ToActuator, ToController};
+use weir_model::session::{PROTOCOL, PROTOCOL_MIN, REQUEST_BYTES_MAX, StateDigest, ToActuator, ToController};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// Signs a certificate (PEM) for an actuator from its request (PEM); a text says why not.
@@ -162,6 +162,7 @@ fn over_at(until_s: u64) -> Option<std::time::Instant> {
 }
 
 struct Hello {
+    protocol: u32,
     facts: ActuatorFacts,
     software: String,
     digest: StateDigest,
@@ -171,9 +172,10 @@ fn check(certificate: &Label, frame: ToController) -> Result<Hello, Error> {
     let ToController::Hello { protocol, actuator, role, software, identity, underlay, digest } = frame else {
         return Err(Error::Peer("the first frame must be Hello".into()));
     };
-    if protocol != PROTOCOL {
+    if !(PROTOCOL_MIN..=PROTOCOL).contains(&protocol) {
+        let older = if protocol < PROTOCOL_MIN { "this host or gateway" } else { "the controllers" };
         let text = format!(
-            "protocol {protocol} is spoken here as {PROTOCOL}: install the same release on both sides"
+            "it speaks protocol {protocol} of sessions and the controllers {PROTOCOL_MIN} to {PROTOCOL}: upgrade {older}"
         );
         return Err(Error::Peer(text));
     }
@@ -182,7 +184,12 @@ fn check(certificate: &Label, frame: ToController) -> Result<Hello, Error> {
             format!("Hello is of '{actuator}', the certificate of '{certificate}': they must be the same");
         return Err(Error::Peer(text));
     }
-    Ok(Hello { facts: ActuatorFacts { name: actuator, role, identity, underlay }, software, digest })
+    Ok(Hello {
+        protocol,
+        facts: ActuatorFacts { name: actuator, role, identity, underlay },
+        software,
+        digest,
+    })
 }
 
 /// Orders what the actuator tells of itself, unless it is known.
@@ -346,9 +353,10 @@ async fn run<S: AsyncRead + AsyncWrite>(
     renewer: &Renewer,
 ) -> Result<(), Error> {
     let (actuator, identity) = (hello.facts.name, hello.facts.identity);
-    let welcome = ToActuator::Welcome { protocol: PROTOCOL, epoch: handle.published().epoch };
-    let (session, queue) = handle.shared.sessions.open(&actuator, hello.software, welcome);
-    tracing::info!(%actuator, session, "session opened");
+    let protocol = hello.protocol;
+    let welcome = ToActuator::Welcome { protocol, epoch: handle.published().epoch };
+    let (session, queue) = handle.shared.sessions.open(&actuator, (hello.software, protocol), welcome);
+    tracing::info!(%actuator, session, protocol, "session opened");
     let connected = Input::Connected { actuator: actuator.clone(), session, digest: hello.digest };
     let (reader, writer) = tokio::io::split(stream);
     let ended = match handle.input(connected).await {
@@ -356,7 +364,7 @@ async fn run<S: AsyncRead + AsyncWrite>(
         Ok(()) => {
             let settings = handle.shared.session_settings;
             let dead = Duration::from_millis(settings.dead_ms);
-            let peer = Peer { actuator: &actuator, identity, shown, session, renewer };
+            let peer = Peer { actuator: &actuator, protocol, identity, shown, session, renewer };
             tokio::select! {
                 ended = read(handle, &peer, reader, dead) => ended,
                 ended = write(queue, writer, Duration::from_millis(settings.ping_ms.max(1)), dead) => ended,
@@ -373,6 +381,7 @@ async fn run<S: AsyncRead + AsyncWrite>(
 /// Whom a session is with.
 struct Peer<'a> {
     actuator: &'a Label,
+    protocol: u32,
     identity: [u8; 32],
     shown: (KeyHash, u64),
     session: u64,
@@ -387,6 +396,8 @@ async fn read<S: AsyncRead>(
 ) -> Result<(), Error> {
     let (actuator, session) = (peer.actuator, peer.session);
     let source = SourceId::of_actuator(actuator);
+    note_protocol(handle, peer);
+    let mut noted = Instant::now();
     loop {
         let frame = timeout(dead, read_frame::<ToController>(&mut reader)).await;
         let frame =
@@ -429,7 +440,13 @@ async fn read<S: AsyncRead>(
             ToController::Answer { id, answer } => {
                 handle.shared.sessions.answered(actuator, session, id, answer)
             }
-            ToController::Pong { .. } => {}
+            ToController::Pong { .. } => {
+                // Who led when the session was opened may have ended before it was ordered.
+                if noted.elapsed() >= PROTOCOL_NOTED_AGAIN {
+                    noted = Instant::now();
+                    note_protocol(handle, peer);
+                }
+            }
             ToController::Renew { csr_pem } => {
                 let answer = renew(handle, (actuator, &peer.identity), &csr_pem, peer.renewer);
                 handle.shared.sessions.send(actuator, session, answer);
@@ -443,6 +460,21 @@ async fn read<S: AsyncRead>(
                 handle.shared.sessions.send(actuator, session, answer);
             }
         }
+    }
+}
+
+/// How long a controller waits before it says once more which protocol a peer speaks.
+const PROTOCOL_NOTED_AGAIN: Duration = Duration::from_secs(20);
+
+/// Orders which protocol an actuator speaks, where that is not what is known: so it is told what it can read, and no more.
+fn note_protocol(handle: &ControllerHandle, peer: &Peer<'_>) {
+    let published = handle.published();
+    let known = published.store.get(SPEAKS_TABLE, peer.actuator.as_str().as_bytes());
+    let known = known.and_then(|cell| decode(&cell.value).ok()).unwrap_or(PROTOCOL_MIN);
+    let orders = handle.leads() || handle.orders_everywhere();
+    if orders && known != peer.protocol && published.joined.contains_key(peer.actuator) {
+        let (name, protocol) = (peer.actuator.clone(), peer.protocol);
+        handle.shared.offer(EventBody::Speaks { name, protocol });
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use weir_model::Label;
 use weir_model::local::{Answer, Question};
 use weir_model::session::ToActuator;
+use weir_model::signed::{SignedUpdates, UnsignedUpdates};
 
 /// Parts of one answer that may wait for whoever asked.
 const ANSWER_PARTS_MAX: usize = 64;
@@ -17,6 +18,7 @@ const ANSWER_PARTS_MAX: usize = 64;
 struct Open {
     session: u64,
     software: String,
+    protocol: u32,
     outbound: mpsc::Sender<ToActuator>,
     questions: HashMap<u64, mpsc::Sender<Answer>>,
     next_question: u64,
@@ -35,8 +37,22 @@ pub(super) struct Sessions {
     pub replaced: AtomicU64,
     /// Sessions closed because their peer did not read.
     pub overflowed: AtomicU64,
+    /// Frames of updates that were kept from a peer of an older protocol, which cannot read them.
+    pub unreadable: AtomicU64,
     /// Answers that nobody waits for, or faster than they are read.
     pub answers_dropped: AtomicU64,
+}
+
+/// What of a frame a peer can read that speaks this protocol. Updates that it cannot read stay unacked: it has an older release than the one
+/// that was told of these keys.
+fn readable(mut frame: ToActuator, protocol: u32) -> Option<ToActuator> {
+    let (ToActuator::Updates(SignedUpdates { updates, .. })
+    | ToActuator::Unsigned(UnsignedUpdates { updates, .. })) = &mut frame
+    else {
+        return Some(frame);
+    };
+    updates.retain(|proven| proven.update.key.since_protocol() <= protocol);
+    if updates.is_empty() { None } else { Some(frame) }
 }
 
 impl Sessions {
@@ -49,6 +65,7 @@ impl Sessions {
             opened: AtomicU64::new(0),
             replaced: AtomicU64::new(0),
             overflowed: AtomicU64::new(0),
+            unreadable: AtomicU64::new(0),
             answers_dropped: AtomicU64::new(0),
         }
     }
@@ -57,7 +74,7 @@ impl Sessions {
     pub fn open(
         &self,
         actuator: &Label,
-        software: String,
+        (software, protocol): (String, u32),
         first: ToActuator,
     ) -> (u64, mpsc::Receiver<ToActuator>) {
         let (outbound, queue) = mpsc::channel(self.settings.outbound_frames_max.max(2));
@@ -68,7 +85,7 @@ impl Sessions {
             let _ = outbound.try_send(frame);
         }
         let session = self.next.fetch_add(1, Ordering::SeqCst);
-        let new = Open { session, software, outbound, questions: HashMap::new(), next_question: 1 };
+        let new = Open { session, software, protocol, outbound, questions: HashMap::new(), next_question: 1 };
         if open.insert(actuator.clone(), new).is_some() {
             self.replaced.fetch_add(1, Ordering::Relaxed);
         }
@@ -110,6 +127,10 @@ impl Sessions {
     pub fn send(&self, actuator: &Label, session: u64, frame: ToActuator) {
         let mut open = locked(&self.open);
         let Some(entry) = open.get(actuator).filter(|open| open.session == session) else { return };
+        let Some(frame) = readable(frame, entry.protocol) else {
+            self.unreadable.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
         if entry.outbound.try_send(frame).is_err() {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%actuator, session, "the peer does not read its session: closed");

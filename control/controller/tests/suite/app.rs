@@ -9,11 +9,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use weir_base::codec::{decode, encode};
 use weir_controller::core::admission::SourceKeys;
-use weir_model::entry::{LocationEntry, NetworkEntry, PolicyEntry, PortEntry, Vni};
+use weir_model::entry::{LocationEntry, NetworkEntry, PolicyEntry, PortEntry, UnderlaysEntry, Vni};
 use weir_model::event::{
-    ActuatorFacts, Event, EventBody, Mutation, Role, SignedEvent, SourceId, Transaction, Wanted,
+    ActuatorFacts, Event, EventBody, Mutation, Role, SPEAKS_TABLE, SignedEvent, SourceId, Transaction, Wanted,
 };
 use weir_model::resource::{Action, DhcpOptions, Encapsulation, Kind, PortState, ResourceId};
+use weir_model::session::SWITCHES_SINCE;
 use weir_model::update::Reason;
 use weir_model::{Change, Dependency, Entry, Key, Label, MacAddr, Plan, PlannedUpdate, Update, Version};
 use weir_store::{App, Decision, Rejection, Store, View};
@@ -297,6 +298,16 @@ impl App for TestApp {
             | EventBody::Identity(_)
             | EventBody::PacketIn(_)
             | EventBody::Clock { .. } => {}
+            EventBody::Speaks { name, protocol } => {
+                view.put(SPEAKS_TABLE, name.as_str().as_bytes(), encode(protocol))?;
+                let change = match *protocol >= SWITCHES_SINCE {
+                    true => Change::Put(Entry::Underlays(UnderlaysEntry::default())),
+                    false => Change::Delete,
+                };
+                let node = (name.clone(), Key::Underlays);
+                let updates = vec![planned(&node, version, change, Vec::new())];
+                return Ok(Decision { plan: Plan { updates } });
+            }
         }
         let mut plan = Plan::default();
         for network in touched {

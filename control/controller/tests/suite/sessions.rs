@@ -1,7 +1,7 @@
 //! Sessions over real sockets and mutual TLS: joining, programming, questions, replacement, heartbeats,
 //! and a restart of the controller after which nothing is reprogrammed.
 
-use super::app::{TestApp, endpoint, entries, facts, label, policy, transaction};
+use super::app::{TestApp, endpoint, entries, facts, label, policy, transaction, vni};
 use super::recovery::{open, runtime, settings, signer};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair as CertificateKey};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -24,10 +24,10 @@ use weir_controller::driver::{
     AUDIT_BYTES_MIN, AuditPlace, Controller, ControllerHandle, ControllerSettings, SessionAccess, read_frame,
     serve_sessions, write_frame,
 };
-use weir_model::event::{Event, EventBody, SignedEvent, SourceId, UsageReport};
+use weir_model::event::{Event, EventBody, SPEAKS_TABLE, SignedEvent, SourceId, UsageReport};
 use weir_model::identity::IdentityEvent;
 use weir_model::local::{Answer, Question};
-use weir_model::session::{PROTOCOL, REQUEST_BYTES_MAX, ToActuator, ToController};
+use weir_model::session::{PROTOCOL, PROTOCOL_MIN, REQUEST_BYTES_MAX, ToActuator, ToController};
 use weir_model::{Key, Label, Version};
 use weir_trust::batch::{GroupSigner, Verifier};
 use weir_trust::gate::{Gate, take};
@@ -96,9 +96,13 @@ async fn dial(address: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result
 }
 
 fn hello(name: &Label, gate: &Gate, identity: [u8; 32]) -> ToController {
+    hello_in(PROTOCOL_MIN, name, gate, identity)
+}
+
+fn hello_in(protocol: u32, name: &Label, gate: &Gate, identity: [u8; 32]) -> ToController {
     let facts = facts(name.as_str(), identity);
     ToController::Hello {
-        protocol: PROTOCOL,
+        protocol,
         actuator: name.clone(),
         role: facts.role,
         software: "test 1".into(),
@@ -115,6 +119,8 @@ struct Agent {
     identity: KeyPair,
     /// Signs its acks, where that is not its own key.
     forger: Option<KeyPair>,
+    /// Most speak the oldest that is taken, and so are told nothing of later kinds.
+    protocol: u32,
 }
 
 impl Agent {
@@ -122,7 +128,13 @@ impl Agent {
         let verifier = Verifier::new(label("d"), signer().group_key());
         let gate = Gate::open(label(name), verifier, &dir.join(name)).unwrap();
         let identity = KeyPair::from_seed(&[40 + number; 32]);
-        Arc::new(Agent { name: label(name), gate: Mutex::new(gate), identity, forger: None })
+        Arc::new(Agent {
+            name: label(name),
+            gate: Mutex::new(gate),
+            identity,
+            forger: None,
+            protocol: PROTOCOL_MIN,
+        })
     }
 
     /// One whose acks somebody else signs.
@@ -131,9 +143,15 @@ impl Agent {
         Arc::new(Agent { forger: Some(KeyPair::from_seed(&[99; 32])), ..agent })
     }
 
+    /// One of this release.
+    fn current(name: &str, number: u8, dir: &Path) -> Arc<Agent> {
+        let agent = Arc::into_inner(Agent::new(name, number, dir)).unwrap();
+        Arc::new(Agent { protocol: PROTOCOL, ..agent })
+    }
+
     async fn run(self: Arc<Agent>, address: SocketAddr, config: Arc<ClientConfig>) -> Result<(), Error> {
         let mut stream = dial(address, config).await.map_err(weir_base::codec::CodecError::Io)?;
-        let hello = hello(&self.name, &self.gate.lock().unwrap(), self.identity.public());
+        let hello = hello_in(self.protocol, &self.name, &self.gate.lock().unwrap(), self.identity.public());
         write_frame(&mut stream, &hello).await?;
         loop {
             let frame = read_frame::<ToActuator>(&mut stream).await?;
@@ -401,6 +419,51 @@ async fn heard(stream: &mut TlsStream<TcpStream>) -> ToActuator {
             other => return other,
         }
     }
+}
+
+/// What came with a protocol is told to whoever speaks it, and to nobody else; one that comes back with an older release keeps its session.
+#[test]
+fn what_came_with_a_protocol_is_told_to_whoever_speaks_it() {
+    let world = World::new();
+    let mut settings = settings();
+    settings.sessions.ping_ms = 20;
+    let controller = world.start(&settings);
+    let (old, new) = (Agent::new("h1", 1, world.dir.path()), Agent::current("h2", 2, world.dir.path()));
+    let has = |agent: &Agent| {
+        agent.gate.lock().unwrap().get(&Key::Underlays).is_some_and(|found| found.entry.is_some())
+    };
+    let spoken = |handle: &ControllerHandle, name: &str| {
+        let published = handle.published();
+        let cell = published.store.get(SPEAKS_TABLE, name.as_bytes())?;
+        weir_base::codec::decode::<u32>(&cell.value).ok()
+    };
+    runtime().block_on(async {
+        let handle = controller.handle();
+        let address = world.listen(handle.clone()).await;
+        let first = world.connect(&old, address);
+        let second = world.connect(&new, address);
+        until("the new one has it", async || has(&new)).await;
+        assert_eq!((spoken(&handle, "h1"), spoken(&handle, "h2")), (None, Some(PROTOCOL)));
+        let both = transaction(vec![endpoint("n1", "e1", "h1"), endpoint("n1", "e2", "h2")]);
+        let version = handle.propose(both).await.unwrap();
+        assert_eq!(handle.wait(version, BOUND).await.unwrap(), Reached::All);
+        assert!(!has(&old) && !first.is_finished() && !second.is_finished());
+
+        // Back to the release before, whose switch begins with nothing: what it cannot read is kept from it.
+        second.abort();
+        let folder = world.dir.path().join("again");
+        std::fs::create_dir(&folder).unwrap();
+        let back = Agent::new("h2", 2, &folder);
+        let third = world.connect(&back, address);
+        until("it is known to speak the older one", async || spoken(&handle, "h2") == Some(PROTOCOL_MIN))
+            .await;
+        let version = handle.propose(transaction(vec![endpoint("n1", "e3", "h2")])).await.unwrap();
+        let port = Key::Port { vni: vni(&label("n1")), endpoint: label("e3") };
+        until("updates that it can read", async || back.gate.lock().unwrap().get(&port).is_some()).await;
+        assert!(version > Version::ZERO && !third.is_finished() && !has(&back));
+        assert!(back.gate.lock().unwrap().iter().all(|(key, _)| key.since_protocol() <= PROTOCOL_MIN));
+    });
+    controller.shutdown();
 }
 
 #[test]

@@ -393,6 +393,7 @@ fn wants(body: &EventBody) -> String {
         }
         EventBody::Joined(facts) => format!("{} as {:?} at {}", facts.name, facts.role, facts.underlay),
         EventBody::Clock { wall_ms } => format!("wall time is {}", time(*wall_ms)),
+        EventBody::Speaks { name, protocol } => format!("{name} speaks protocol {protocol} of sessions"),
         EventBody::Removed { actuator } => actuator.to_string(),
         EventBody::Refused { actuator, key, version, refusal } => {
             format!("{key} {version} at {actuator}: {refusal}")

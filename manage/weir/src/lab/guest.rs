@@ -20,7 +20,8 @@ const CARRIER_BOUND: Duration = Duration::from_secs(20);
 const LEASE_BOUND: Duration = Duration::from_secs(30);
 /// How long a server may take to listen.
 const LISTEN_BOUND: Duration = Duration::from_secs(10);
-/// A guest has its own host name and its own state of the DHCP client, as a machine would. What begins with "$" is
+/// A guest has its own host name and its own state of the DHCP client, as a machine would. Its hooks tell no service of the machine: names go
+/// into the guest's own `/etc/resolv.conf`. What begins with "$" is
 /// the shell's.
 const DHCP_SCRIPT: &str = "set -e
 for folder in /run/dhcpcd /var/lib/dhcpcd; do
@@ -28,7 +29,8 @@ for folder in /run/dhcpcd /var/lib/dhcpcd; do
   mount -t tmpfs tmpfs $folder
   chown dhcpcd: $folder
 done
-exec dhcpcd --nobackground --nodelay --noarp --noipv4ll \"$1\"";
+exec dhcpcd --nobackground --nodelay --noarp --noipv4ll --env resolvconf=none \\
+  -C timezone -C ntp -C ntp.conf -C ntp-common.conf -C timesyncd.conf -C chrony.conf -C openntpd.conf -C ypbind -C wpa_supplicant \"$1\"";
 
 /// One guest.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -484,7 +484,8 @@ fn write_switch_settings(config: &Config) -> Result<(PathBuf, SwitchConfig), Fai
     settings.underlay_from.clone_from(&config.switch.underlay_from);
     settings.external.clone_from(&config.switch.external);
     if let Some(external) = &mut settings.external {
-        external.guarded.extend(guarded(&member.controllers)?);
+        let own = if_addrs::get_if_addrs().map_err(Failure::io("reading the addresses of devices"))?;
+        external.guarded.extend(guarded(&member.controllers, config.underlay, &own));
     }
     if let Some(problem) = settings.problem() {
         return Err(Failure::Input(format!("switch: {problem}")));
@@ -495,16 +496,32 @@ fn write_switch_settings(config: &Config) -> Result<(PathBuf, SwitchConfig), Fai
     Ok((path, settings))
 }
 
-/// What no tenant reaches through a gateway besides switches: the controllers, and this machine under all its addresses.
-fn guarded(controllers: &[String]) -> Result<Vec<Net>, Failure> {
+/// What no tenant reaches through a gateway besides the switches that the controllers tell of: the controllers, this machine under all its
+/// addresses, and whoever is on the underlay's link, by all prefixes of that device: who has an IPv4 address there that is known may have
+/// another one of IPv6.
+fn guarded(controllers: &[String], underlay: IpAddr, devices: &[if_addrs::Interface]) -> Vec<Net> {
     let of_controllers =
         controllers.iter().filter_map(|at| at.parse().ok().map(|at: std::net::SocketAddr| at.ip()));
-    let own = if_addrs::get_if_addrs().map_err(Failure::io("reading the addresses of devices"))?;
     // What is no host's is guarded anyway, and comes and goes with devices.
-    let own = own.iter().filter(|device| !device.is_loopback() && !device.is_link_local());
-    let all: std::collections::BTreeSet<IpAddr> =
-        of_controllers.chain(own.map(if_addrs::Interface::ip)).collect();
-    Ok(all.into_iter().map(Net::from).collect())
+    let own: Vec<_> =
+        devices.iter().filter(|device| !device.is_loopback() && !device.is_link_local()).collect();
+    let link = devices.iter().find(|device| device.ip() == underlay).map(|device| &device.name);
+    let on_link = own.iter().filter(|device| Some(&device.name) == link);
+    // A prefix of everything is no link's: it would leave no outside.
+    let prefixes = on_link.filter_map(|device| prefix(&device.addr)).filter(|net| net.prefix_len() > 0);
+    let own = own.iter().map(|device| device.ip());
+    let all: std::collections::BTreeSet<Net> =
+        of_controllers.chain(own).map(|address| Net::from(address.to_canonical())).chain(prefixes).collect();
+    all.into_iter().collect()
+}
+
+/// The prefix of a device's address.
+fn prefix(address: &if_addrs::IfAddr) -> Option<Net> {
+    let (ip, bits) = match address {
+        if_addrs::IfAddr::V4(v4) => (IpAddr::from(v4.ip), v4.netmask.to_bits().count_ones()),
+        if_addrs::IfAddr::V6(v6) => (IpAddr::from(v6.ip), v6.netmask.to_bits().count_ones()),
+    };
+    Net::new(ip, u8::try_from(bits).ok()?).ok().map(|net| net.trunc())
 }
 
 #[cfg(test)]
@@ -539,6 +556,55 @@ mod tests {
         assert_eq!(monitor(&config, Path::new("weir")), None);
         let later = NodeArguments { name: None, underlay: None, ..arguments(dir.path()) };
         assert_eq!(settings(&later, Role::Gateway, Vec::new()).unwrap(), (path, config));
+    }
+
+    #[test]
+    fn a_gateway_guards_its_underlays_whole_link_in_both_versions() {
+        let v4 = |name: &str, ip: &str, bits: u32| if_addrs::Interface {
+            name: name.into(),
+            addr: if_addrs::IfAddr::V4(if_addrs::Ifv4Addr {
+                ip: ip.parse().unwrap(),
+                netmask: std::net::Ipv4Addr::from_bits(u32::MAX.checked_shl(32 - bits).unwrap_or(0)),
+                prefixlen: 0,
+                broadcast: None,
+            }),
+            index: None,
+            oper_status: if_addrs::IfOperStatus::Up,
+            is_p2p: false,
+        };
+        let v6 = |name: &str, ip: &str| if_addrs::Interface {
+            addr: if_addrs::IfAddr::V6(if_addrs::Ifv6Addr {
+                ip: ip.parse().unwrap(),
+                netmask: "ffff:ffff:ffff:ffff::".parse().unwrap(),
+                prefixlen: 0,
+                broadcast: None,
+            }),
+            ..v4(name, "0.0.0.0", 32)
+        };
+        let devices = [
+            v4("lo", "127.0.0.1", 8),
+            v4("eth0", "192.0.2.21", 24),
+            v6("eth0", "2001:db8:5::21"),
+            v6("eth0", "fe80::21"),
+            v4("eth1", "203.0.113.1", 24),
+            v4("eth1", "198.51.100.1", 0),
+        ];
+        let controllers = ["10.7.0.1:7444".to_string(), "c.example:7444".to_string()];
+        let list = |underlay: &str| -> Vec<String> {
+            guarded(&controllers, underlay.parse().unwrap(), &devices).iter().map(Net::to_string).collect()
+        };
+        let single =
+            ["10.7.0.1/32", "192.0.2.21/32", "198.51.100.1/32", "203.0.113.1/32", "2001:db8:5::21/128"];
+        let mut wanted: Vec<String> = single.map(String::from).to_vec();
+        assert_eq!(sorted(list("192.0.2.99")), sorted(wanted.clone()), "the device is not there yet");
+        wanted.extend(["192.0.2.0/24", "2001:db8:5::/64"].map(String::from));
+        assert_eq!(sorted(list("192.0.2.21")), sorted(wanted));
+        assert!(!list("198.51.100.1").contains(&"0.0.0.0/0".to_string()), "everything is no link");
+    }
+
+    fn sorted(mut list: Vec<String>) -> Vec<String> {
+        list.sort();
+        list
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The stages of a frame from another switch, at a host and at a gateway.
 //!
+//! Whatever the format, the sender is a switch of the list that the controllers tell ([`crate::tables::switches`]), once they do.
+//!
 //! A Geneve packet proves by its token that a switch of the domain sent it for this network (row A18).
 //! VXLAN has no token. Then a sender is taken that the network's tables know as a gateway or a host. A
 //! host also takes what an unknown sender says of an endpoint's source whose place it does not know, because hosts
@@ -69,10 +71,8 @@ impl TableResolver {
             rule: None,
             key: Some(Key::Network { vni: network.vni }),
         });
-        let from = &self.config.underlay_from;
-        let is_gateway = || self.tables.gateways().iter().any(|gateway| gateway.underlay == sender);
-        if !from.is_empty() && !from.iter().any(|net| net.contains(&sender)) && !is_gateway() {
-            observer.note("sender", || Reason::UnknownSender.text().to_string());
+        if let Some(problem) = self.unlisted(sender) {
+            observer.note("sender", || format!("{sender}: {problem}"));
             return Err(Decision::drop_packet(Reason::UnknownSender));
         }
         if format != entry.encapsulation {
@@ -93,6 +93,21 @@ impl TableResolver {
             None => format!("{sender} may send for the network"),
         });
         reason.map_or(Ok(()), |reason| Err(Decision::drop_packet(reason)))
+    }
+
+    /// Why nothing is taken from a place of the underlay, in any encapsulation: the controllers tell where switches are, and a setting may
+    /// narrow that. Gateways are taken in any case.
+    fn unlisted(&self, sender: IpAddr) -> Option<&'static str> {
+        let from = &self.config.underlay_from;
+        if self.tables.gateways().iter().any(|gateway| gateway.underlay == sender) {
+            None
+        } else if !self.tables.switches().takes(sender) {
+            Some("no switch of this domain or of one that is known, by the controllers' list")
+        } else if !from.is_empty() && !from.iter().any(|net| net.contains(&sender)) {
+            Some("not within the setting switch.underlayFrom")
+        } else {
+            None
+        }
     }
 
     fn is_known_sender(&self, network: &Network, sender: IpAddr, source: IpAddr) -> bool {

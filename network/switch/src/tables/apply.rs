@@ -27,16 +27,16 @@ const ADDRESSES_INVALIDATED_MAX: usize = 16;
 /// Longest name of a network device, bytes.
 const DEVICE_BYTES_MAX: usize = 15;
 
-fn failed<T>(text: impl Into<String>) -> Result<T, Refusal> {
+pub(super) fn failed<T>(text: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::Failed(text.into()))
 }
 
-fn full<T>(limit: usize) -> Result<T, Refusal> {
+pub(super) fn full<T>(limit: usize) -> Result<T, Refusal> {
     Err(Refusal::Full { limit: limit as u64 })
 }
 
 /// An address that an endpoint or a switch may have.
-fn is_unicast(address: IpAddr) -> bool {
+pub(super) fn is_unicast(address: IpAddr) -> bool {
     let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     !(address.is_unspecified() || address.is_multicast() || address.is_loopback() || mapped || broadcast)
@@ -64,6 +64,12 @@ impl Tables {
             }
             // The gate reads it itself.
             (Key::Controllers, Change::Put(Entry::Controllers(_)) | Change::Delete) => Ok(Effects::default()),
+            (Key::Switches { bucket }, Change::Put(Entry::Switches(addresses))) => {
+                self.put_switches(*bucket, addresses)
+            }
+            (Key::Switches { bucket }, Change::Delete) => self.put_switches(*bucket, &[]),
+            (Key::Underlays, Change::Put(Entry::Underlays(entry))) => self.put_underlays(Some(entry)),
+            (Key::Underlays, Change::Delete) => self.put_underlays(None),
             (key, change) => {
                 let vni = key.vni().unwrap_or(Vni(0));
                 if !self.networks.contains_key(&vni.0) {

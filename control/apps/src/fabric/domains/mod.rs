@@ -27,6 +27,7 @@ mod told;
 
 pub use query::{DomainStatus, controllers, domain, domains, record, told_domain, word};
 
+use super::switches;
 use super::tables::{
     DOMAINS, FOREIGN, LANES, NUMBERED, OWN_CONTROLLERS, SHARED, TAKEN, address_bytes, joined, label, name0,
     read, vni_key,
@@ -196,6 +197,17 @@ fn known_domains(work: &Work<'_, '_>) -> Vec<Label> {
     work.view.scan(DOMAINS, b"").into_iter().map(|(key, _)| label(&key)).collect()
 }
 
+/// What is known of each of them.
+pub(super) fn records(work: &Work<'_, '_>) -> Vec<DomainRecord> {
+    work.view.scan(DOMAINS, b"").iter().map(|(_, bytes)| read(DOMAINS, bytes)).collect()
+}
+
+/// How many controllers this domain has, as far as they said.
+pub(super) fn controllers_count(work: &Work<'_, '_>) -> usize {
+    let now = own_controllers(work);
+    if now.is_empty() { work.settings.controllers_founded } else { now.len() }
+}
+
 /// What is wrong with a list of controllers, if it is none that can be kept.
 fn list_problem(list: &[DomainController]) -> Option<&'static str> {
     let mut ids: Vec<u64> = list.iter().map(|one| one.id).collect();
@@ -240,12 +252,15 @@ fn know(work: &mut Work<'_, '_>, record: &DomainRecord, now_ms: u64) -> Result<(
             // What was refused by the facts before may be right by these.
             let taken = Taken { anew: true, ..taken_of(work, name) };
             put_taken(work, name, &taken)?;
-            put_record(work, record)
+            put_record(work, record)?;
+            switches::mark_underlays(work);
+            Ok(())
         }
         None => {
             let limit = weir_model::domain::DOMAINS_MAX;
             work.count_up(Count::Domains, b"", limit, || "other domains".to_string())?;
             put_record(work, record)?;
+            switches::mark_underlays(work);
             put_taken(work, name, &Taken::default())?;
             let last = numbered(work, name);
             work.view.delete(NUMBERED, name.as_str().as_bytes());
@@ -275,6 +290,7 @@ fn forget(work: &mut Work<'_, '_>, name: &Label) -> Result<(), Rejection> {
     for table in [DOMAINS, LANES, TAKEN] {
         work.view.delete(table, key);
     }
+    switches::mark_underlays(work);
     work.count_down(Count::Domains, b"")
 }
 
@@ -382,6 +398,6 @@ pub(super) struct Told {
 }
 
 /// The list of this domain's controllers that is in force; empty before there is one.
-fn own_controllers(work: &Work<'_, '_>) -> Vec<DomainController> {
+pub(super) fn own_controllers(work: &Work<'_, '_>) -> Vec<DomainController> {
     work.view.get(OWN_CONTROLLERS, b"").map_or_else(Vec::new, |bytes| read(OWN_CONTROLLERS, &bytes))
 }

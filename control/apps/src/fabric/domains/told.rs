@@ -1,11 +1,12 @@
 //! What this domain tells others.
 
+use super::super::switches;
 use super::super::tables::{
     ADDRESSES, DOMAINS, OWN_CONTROLLERS, Parts, SHARED, TOLD, address_bytes, joined, label, name0, read,
     vni_key,
 };
 use super::super::work::{Count, Work, reference};
-use super::{Told, id, lane_of, list_problem, own_controllers, put_lane, record_of};
+use super::{Told, controllers_count, id, lane_of, list_problem, own_controllers, put_lane, record_of};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -192,7 +193,7 @@ pub(super) fn controllers(
         return wrong(problem);
     }
     let now = own_controllers(work);
-    let among = if now.is_empty() { work.settings.controllers_founded } else { now.len() };
+    let among = controllers_count(work);
     let needed = if work.settings.believes_no_controller { honest_among(among) } else { 1 };
     work.view.put(OWN_CONTROLLERS, source.0.as_bytes(), encode(&list))?;
     let words = work.view.scan(OWN_CONTROLLERS, SourceId::CONTROLLERS.as_bytes());
@@ -208,6 +209,7 @@ pub(super) fn controllers(
         return Ok(());
     }
     work.view.put(OWN_CONTROLLERS, b"", encode(&list))?;
+    switches::mark_underlays(work);
     let domains: Vec<Label> = work.view.scan(DOMAINS, b"").into_iter().map(|(key, _)| label(&key)).collect();
     for domain in domains {
         issue(work, &domain, StatementBody::Controllers(list.to_vec()))?;

@@ -28,7 +28,7 @@ fn list(name: &str, count: u64) -> Vec<DomainController> {
 }
 
 /// Hosts of domain `a` are at 10.97.0.0/16, of `b` at 10.98.0.0/16.
-fn record(name: &str) -> DomainRecord {
+pub(super) fn record(name: &str) -> DomainRecord {
     DomainRecord {
         name: label(name),
         group_key: signer(name).group_key(),

@@ -379,6 +379,13 @@ impl Scheduler {
                 if location.host == update.target && location.endpoint != *endpoint)
     }
 
+    /// Whether a wait is for a receiver that has no session: it cannot be told, and is told when it is back, before anything else counts
+    /// there. So a switch that is dead keeps nobody else from sending.
+    pub(super) fn is_away(&self, dependency: &Dependency) -> bool {
+        let is_ready = |label: &Label| self.targets.get(label).is_some_and(|target| target.session.is_some());
+        dependency.reason == Reason::ReceiverFirst && !is_ready(&dependency.target)
+    }
+
     pub(super) fn is_cut(&self, held: &Held, dependency: &Dependency) -> bool {
         if self.rings.cut.is_empty() {
             return false;

@@ -103,6 +103,8 @@ impl Scheduler {
                 slot.queued = false;
             }
         }
+        // Nobody waits for a receiver that is away.
+        self.wake_all(label);
     }
 
     /// The session's state is known.

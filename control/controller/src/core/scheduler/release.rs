@@ -84,6 +84,7 @@ impl Scheduler {
         let counts = |dependency: &&Dependency| {
             !self.is_satisfied(dependency)
                 && !self.is_futile(held, dependency)
+                && !self.is_away(dependency)
                 && !self.is_cut(held, dependency)
         };
         held.after.iter().filter(counts).cloned()

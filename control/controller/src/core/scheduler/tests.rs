@@ -418,6 +418,31 @@ fn an_absent_actuator_holds_up_only_what_waits_for_it() {
 }
 
 #[test]
+fn a_receiver_is_waited_for_as_long_as_it_has_a_session() {
+    let mut world = World::with(Mode::Dependent, &["gateway", "host"]);
+    world.connect_all();
+    world.pump();
+    let wait = Dependency { reason: Reason::ReceiverFirst, ..after("gateway", key(1, 0), 1) };
+    world.insert(held("gateway", key(1, 0), 1, 0, false, Vec::new()));
+    world.insert(held("host", key(1, 1), 1, 1, false, vec![wait.clone()]));
+    world.pump();
+    assert_eq!(world.sends, [(label("gateway"), key(1, 0))], "the receiver first");
+    world.disconnect("gateway");
+    world.pump();
+    assert_eq!(world.sends.last(), Some(&(label("host"), key(1, 1))), "one that is gone is not waited for");
+    world.deliver(&label("host"), 0);
+    world.connect("gateway");
+    world.pump();
+    world.deliver(&label("gateway"), 0);
+    // Another reason is waited for however long it takes.
+    world.disconnect("gateway");
+    world.insert(held("gateway", key(1, 2), 2, 0, false, Vec::new()));
+    world.insert(held("host", key(1, 3), 2, 1, false, vec![after("gateway", key(1, 2), 2)]));
+    world.pump();
+    assert_ne!(world.sends.last(), Some(&(label("host"), key(1, 3))));
+}
+
+#[test]
 fn nothing_is_sent_to_an_actuator_that_has_everything() {
     let mut world = World::with(Mode::Dependent, &["a"]);
     world.connect("a");

@@ -387,6 +387,38 @@ fn a_host_that_becomes_known_is_guarded_from_then_on() {
 }
 
 #[test]
+fn what_the_controllers_tell_of_the_underlay_is_guarded_from_then_on() {
+    let mut switch = gateway();
+    let (own, other, controller) = ("192.0.2.201", "198.18.2.9", "2001:db8:7::1");
+    let out = |to: &str| match to.contains(':') {
+        true => udp((ip("fd00::5"), 4000), (ip(to), 4789), 1).build(),
+        false => udp((ip("10.0.0.5"), 4000), (ip(to), 4789), 1).build(),
+    };
+    for to in [own, other, controller] {
+        assert!(matches!(switch.at_underlay(HOST, 1, &out(to)), Event::External(_)), "{to}");
+    }
+    let bucket = weir_model::entry::member_bucket(ip(own));
+    let key = weir_model::Key::Switches { bucket };
+    switch.apply(&put(1, key, weir_model::Entry::Switches(vec![ip(own)])));
+    assert_eq!(switch.at_underlay(HOST, 1, &out(own)), dropped("guarded"), "also the flow that was there");
+    for host in [HOST, OTHER_HOST] {
+        let key = weir_model::Key::Switches { bucket: weir_model::entry::member_bucket(ip(host)) };
+        switch.apply(&put(1, key, weir_model::Entry::Switches(vec![ip(host)])));
+    }
+    let entry = weir_model::entry::UnderlaysEntry {
+        switches: vec!["198.18.2.0/24".parse().unwrap()],
+        guarded: vec![format!("{controller}/128").parse().unwrap()],
+    };
+    switch.apply(&put(2, weir_model::Key::Underlays, weir_model::Entry::Underlays(entry)));
+    for to in [own, other, controller] {
+        assert_eq!(switch.at_underlay(HOST, 1, &out(to)), dropped("guarded"), "{to}");
+    }
+    switch.mind.config.reachable = vec![format!("{other}/32").parse().unwrap()];
+    let again = udp((ip("10.0.0.5"), 4001), (ip(other), 53), 1).build();
+    assert!(matches!(switch.at_underlay(HOST, 1, &again), Event::External(_)), "opened by the setting");
+}
+
+#[test]
 fn nobody_takes_all_translated_ports_towards_a_destination() {
     let pool = crate::nat::NatPool { ports: 20_000..=20_049, ..nat_pool() };
     let mut switch = Switch::new(gateway_resolver(GATEWAY, pool));

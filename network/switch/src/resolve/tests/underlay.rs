@@ -1,9 +1,10 @@
 //! Frames from another switch, at a host.
 
 use super::*;
-use crate::flow::{Action, Hop, Ingress};
-use weir_model::entry::{NetworkEntry, RouteHop, Vni};
+use crate::flow::{Action, Hop, Ingress, Resolver};
+use weir_model::entry::{NetworkEntry, RouteHop, UnderlaysEntry, Vni, member_bucket};
 use weir_model::resource::{Encapsulation, Protocol};
+use weir_model::{Entry, Key};
 
 fn any() -> Vec<weir_model::entry::Rule> {
     vec![allow_in("all", Protocol::Any, None)]
@@ -154,6 +155,91 @@ fn with_a_list_of_switches_nothing_is_taken_from_elsewhere() {
             assert_eq!(switch.take(&from(stranger), &frame), dropped("unknown-sender"));
         }
     }
+}
+
+/// Switches of one bucket, as an update.
+fn switches(version: u64, addresses: &[&str]) -> Vec<weir_model::Update> {
+    let mut buckets = std::collections::BTreeMap::<u8, std::collections::BTreeSet<_>>::new();
+    for address in addresses {
+        buckets.entry(member_bucket(ip(address))).or_default().insert(ip(address));
+    }
+    let entry = |addresses: std::collections::BTreeSet<_>| Entry::Switches(addresses.into_iter().collect());
+    let all = buckets.into_iter();
+    all.map(|(bucket, addresses)| put(version, Key::Switches { bucket }, entry(addresses))).collect()
+}
+
+fn underlays(version: u64, switches: &[&str]) -> weir_model::Update {
+    let switches = switches.iter().map(|net| net.parse().unwrap()).collect();
+    put(version, Key::Underlays, Entry::Underlays(UnderlaysEntry { switches, guarded: Vec::new() }))
+}
+
+/// What a sender of the underlay gets through, in both encapsulations.
+fn from_of(format: Encapsulation, sender: &str) -> Ingress {
+    let token = Some(weir_trust::token::TokenKey::new(SECRET).token(1, ip(sender)));
+    let half = weir_packet::encap::Half::Unsaid;
+    Ingress::Underlay { sender: ip(sender), vni: 1, token, format, half }
+}
+
+#[test]
+fn only_switches_that_the_controllers_tell_are_heard_once_they_tell() {
+    for format in [Encapsulation::Geneve, Encapsulation::Vxlan] {
+        let mut switch = host(any());
+        switch.apply(&network(1, NetworkEntry { encapsulation: format, ..network_entry("red", true) }));
+        let frame = |port: u16| udp((ip("10.0.0.44"), port), (ip("10.0.0.5"), 8), 5).build();
+        let (member, other, stranger) = ("192.0.2.66", "198.18.2.9", "203.0.113.10");
+        let takes = |switch: &mut Switch, sender: &str, port: u16| {
+            let event = switch.take(&from_of(format, sender), &frame(port));
+            match &event {
+                Event::Delivered(..) => true,
+                dropped if *dropped == super::dropped("unknown-sender") => false,
+                other => panic!("{other:?}"),
+            }
+        };
+        for update in switches(1, &[member]) {
+            switch.apply(&update);
+        }
+        assert!(takes(&mut switch, stranger, 1), "a list that is not whole does not count");
+        switch.apply(&underlays(1, &["198.18.2.0/24"]));
+        assert!(!takes(&mut switch, stranger, 1), "and ends what was taken before");
+        assert!(takes(&mut switch, member, 2) && takes(&mut switch, other, 3));
+        assert!(takes(&mut switch, GATEWAY, 4), "gateways are known");
+        // Another domain is forgotten, a host is: nothing of either comes any more, of flows that were there neither.
+        switch.apply(&underlays(2, &[]));
+        assert!(!takes(&mut switch, other, 3) && takes(&mut switch, member, 2));
+        let bucket = member_bucket(ip(member));
+        switch.apply(&delete(3, Key::Switches { bucket }));
+        assert!(!takes(&mut switch, member, 2));
+        // A setting narrows.
+        for update in switches(4, &[member, "192.0.2.200"]) {
+            switch.apply(&update);
+        }
+        switch.mind.config.underlay_from =
+            vec!["192.0.2.64/26".parse().unwrap(), "203.0.113.0/24".parse().unwrap()];
+        assert!(takes(&mut switch, member, 5) && !takes(&mut switch, "192.0.2.200", 6));
+        assert!(!takes(&mut switch, stranger, 7), "and adds nobody");
+        switch.apply(&delete(5, Key::Underlays));
+        assert!(takes(&mut switch, stranger, 8), "without a list the setting stands alone");
+    }
+}
+
+#[test]
+fn a_list_of_switches_that_is_none_is_refused() {
+    let mut switch = host(any());
+    let bucket = member_bucket(ip("192.0.2.66"));
+    let list = |bucket: u8, addresses: &[&str]| {
+        let addresses = addresses.iter().map(|address| ip(address)).collect();
+        put(1, Key::Switches { bucket }, Entry::Switches(addresses))
+    };
+    let mut refused = |update: weir_model::Update| switch.mind.apply(0, &update).unwrap_err().to_string();
+    assert!(refused(list(bucket + 1, &["192.0.2.66"])).contains("another one"));
+    assert!(refused(list(64, &[])).contains("another one"));
+    assert!(refused(list(bucket, &["192.0.2.66", "192.0.2.66"])).contains("ascending"));
+    let multicast = list(member_bucket(ip("224.0.0.1")), &["224.0.0.1"]);
+    assert!(refused(multicast).contains("no host's"));
+    let many = (0..=weir_model::entry::UNDERLAY_PREFIXES_MAX as u32)
+        .map(|n| ipnet::IpNet::from(std::net::IpAddr::from(n.to_be_bytes())));
+    let entry = UnderlaysEntry { switches: many.collect(), guarded: Vec::new() };
+    assert!(refused(put(1, Key::Underlays, Entry::Underlays(entry))).contains("full"));
 }
 
 #[test]
