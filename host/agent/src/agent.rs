@@ -107,6 +107,7 @@ impl Agent {
         let dns_settings = dns::Settings {
             role: config.role,
             gateway_port: config.settings.dns.gateway_port,
+            underlay: Some(config.underlay),
             upstream: config.settings.dns.upstream.clone(),
         };
         let answerer = Arc::new(Answerer::new(shared.clone(), dns_settings));

@@ -58,6 +58,8 @@ pub struct Settings {
     pub role: Role,
     /// Port of the gateways' listeners on the underlay.
     pub gateway_port: u16,
+    /// This machine's address on the underlay, which gateways are asked from: they know switches by it.
+    pub underlay: Option<IpAddr>,
     /// Resolvers for names outside.
     pub upstream: Vec<SocketAddr>,
 }
@@ -253,7 +255,7 @@ impl Service {
             .iter()
             .map(|gateway| SocketAddr::new(gateway.underlay, self.settings.gateway_port))
             .collect();
-        match forward::ask(self.metrics(), &gateways, ask, false).await {
+        match forward::ask(self.metrics(), self.settings.underlay, &gateways, ask, false).await {
             Some(answer) => {
                 self.metrics().dns_gateway.count();
                 directory::only_of_network(port, question, ask, answer)
@@ -266,7 +268,7 @@ impl Service {
     }
 
     async fn ask_upstream(&self, question: &Question) -> Answer {
-        match forward::ask(self.metrics(), &self.settings.upstream, question, true).await {
+        match forward::ask(self.metrics(), None, &self.settings.upstream, question, true).await {
             Some(answer) => {
                 self.metrics().dns_upstream.count();
                 answer

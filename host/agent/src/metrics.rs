@@ -120,6 +120,7 @@ metrics! {
     dns_upstream_streams: "counter" "weir_agent_dns_upstream_tcp_total" "", "Answers of resolvers that came over TCP because no datagram held them.";
     dns_served: "counter" "weir_agent_dns_listener_total" "result=\"answered\"", "Queries of other agents at this gateway.";
     dns_served_bad: "counter" "weir_agent_dns_listener_total" "result=\"malformed\"", "Queries of other agents at this gateway.";
+    dns_strangers: "counter" "weir_agent_dns_listener_total" "result=\"stranger\"", "Queries of other agents at this gateway.";
 }
 
 impl Metrics {

@@ -1,5 +1,5 @@
 //! A mirror of those entries in force at the switch that the agent needs: networks, ports,
-//! locations, gateways, and the controllers whose endorsements count there. The switch owns them; a restarted agent reads them again.
+//! locations, gateways, where the domain's switches are, and the controllers whose endorsements count there. The switch owns them; a restarted agent reads them again.
 //!
 //! Invariants
 //! - A version never goes back: what the pages of a reading and the changes that come between them
@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use weir_model::entry::{ControllersEntry, GatewayEntry, NetworkEntry, PortEntry, SubnetEntry, Vni};
+use weir_model::entry::{
+    ControllersEntry, GatewayEntry, NetworkEntry, PortEntry, SubnetEntry, Vni, member_bucket,
+};
 use weir_model::{Entry, Key, Label, Version};
 
 /// Most entries mirrored; the switch itself holds no more.
@@ -62,6 +64,9 @@ pub struct Mirror {
     names: HashMap<(Vni, Label), Vec<IpAddr>>,
     gateways: Vec<GatewayEntry>,
     controllers: Option<Arc<ControllersEntry>>,
+    switches: HashMap<u8, Vec<IpAddr>>,
+    /// Whether the list of switches is whole: [`Key::Underlays`] comes last.
+    switches_known: bool,
 }
 
 /// What an accepted change touched.
@@ -80,7 +85,13 @@ impl Mirror {
     pub fn apply(&mut self, key: &Key, version: Version, entry: Option<&Entry>) -> Touched {
         let interesting = matches!(
             key,
-            Key::Gateways | Key::Controllers | Key::Network { .. } | Key::Port { .. } | Key::Location { .. }
+            Key::Gateways
+                | Key::Controllers
+                | Key::Switches { .. }
+                | Key::Underlays
+                | Key::Network { .. }
+                | Key::Port { .. }
+                | Key::Location { .. }
         );
         if !interesting || self.versions.get(key).is_some_and(|&known| known > version) {
             return Touched::default();
@@ -100,12 +111,24 @@ impl Mirror {
         Touched { any: true, ports: matches!(key, Key::Network { .. } | Key::Port { .. }), full: false }
     }
 
+    /// Whether a switch of this domain is at this address of the underlay, as far as the controllers have told where they are;
+    /// those of a release that does not tell it leave it open.
+    pub fn is_switch(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let listed = self.switches.get(&member_bucket(address)).is_some_and(|known| known.contains(&address));
+        !self.switches_known || listed || self.gateways.iter().any(|gateway| gateway.underlay == address)
+    }
+
     fn put(&mut self, key: &Key, entry: &Entry) {
         match (key, entry) {
             (Key::Gateways, Entry::Gateways(gateways)) => self.gateways = gateways.clone(),
             (Key::Controllers, Entry::Controllers(controllers)) => {
                 self.controllers = Some(Arc::new(controllers.clone()));
             }
+            (Key::Switches { bucket }, Entry::Switches(addresses)) => {
+                self.switches.insert(*bucket, addresses.clone());
+            }
+            (Key::Underlays, Entry::Underlays(_)) => self.switches_known = true,
             (Key::Network { vni }, Entry::Network(network)) => {
                 self.delete(key);
                 self.network_names.insert(network.name.clone(), *vni);
@@ -129,6 +152,8 @@ impl Mirror {
         match key {
             Key::Gateways => self.gateways.clear(),
             Key::Controllers => self.controllers = None,
+            Key::Switches { bucket } => drop(self.switches.remove(bucket)),
+            Key::Underlays => self.switches_known = false,
             Key::Network { vni } => {
                 if let Some(network) = self.networks.remove(vni)
                     && self.network_names.get(&network.name) == Some(vni)

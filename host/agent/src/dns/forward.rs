@@ -17,9 +17,11 @@ pub const ATTEMPT_MS: u64 = 800;
 /// Datagrams of the server that are looked at in one attempt; more is a flood of forgeries.
 pub const MISMATCHES_MAX: usize = 32;
 
-/// Asks the servers in turn, from a random one on; `None` when none gives a usable answer.
+/// Asks the servers in turn, from a random one on and, where one is given and of their family, from the address `from`; `None` when none
+/// gives a usable answer.
 pub async fn ask(
     metrics: &Metrics,
+    from: Option<IpAddr>,
     servers: &[SocketAddr],
     question: &Question,
     recursion: bool,
@@ -32,7 +34,7 @@ pub async fn ask(
     for attempt in 0..ATTEMPTS_MAX {
         let server = servers[(first + attempt) % servers.len()];
         let limit = Duration::from_millis(ATTEMPT_MS);
-        let attempt = ask_one(metrics, server, question, recursion);
+        let attempt = ask_one(metrics, from, server, question, recursion);
         match tokio::time::timeout(limit, attempt).await {
             // Another server may know better.
             Ok(Some(answer)) if matches!(answer.code, ResponseCode::ServFail | ResponseCode::Refused) => {
@@ -51,6 +53,7 @@ pub async fn ask(
 /// One attempt, from a socket of its own: the system gives it a random port.
 async fn ask_one(
     metrics: &Metrics,
+    from: Option<IpAddr>,
     server: SocketAddr,
     question: &Question,
     recursion: bool,
@@ -59,7 +62,8 @@ async fn ask_one(
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let socket = UdpSocket::bind((any, 0)).await.ok()?;
+    let from = from.filter(|from| from.is_ipv4() == server.is_ipv4()).unwrap_or(any);
+    let socket = UdpSocket::bind((from, 0)).await.ok()?;
     // Connected, so that the system drops what others send.
     socket.connect(server).await.ok()?;
     let id: u16 = rand::random();

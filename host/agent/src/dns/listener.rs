@@ -1,12 +1,13 @@
 //! A gateway's listener on the underlay: it answers the agents of hosts from its mirror, which has
-//! every location (row A11). Tenants cannot reach the underlay.
+//! every location (row A11). Tenants cannot reach the underlay. Who is no switch of the domain gets no answer, so that a stranger on the
+//! underlay reads nobody's names, and nobody is flooded with answers to questions that carry his address.
 
 use super::directory::{Answer, decide_for_agent};
 use super::message::{PAYLOAD_BYTES_MAX, Refused, encode_answer, parse_query};
 use crate::AgentError;
 use crate::shared::Shared;
 use hickory_proto::op::ResponseCode;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UdpSocket;
@@ -57,10 +58,15 @@ pub async fn run(shared: Arc<Shared>, address: SocketAddr) {
     }
 }
 
+fn may_ask(shared: &Shared, asker: IpAddr) -> bool {
+    shared.mirror().is_switch(asker)
+}
+
 async fn serve(shared: &Shared, socket: &UdpSocket) {
     let mut buffer = [0_u8; PAYLOAD_BYTES_MAX as usize];
     loop {
         match socket.recv_from(&mut buffer).await {
+            Ok((_, asker)) if !may_ask(shared, asker.ip()) => shared.metrics.dns_strangers.count(),
             Ok((length, asker)) => {
                 if let Some(bytes) = answer(shared, &buffer[..length]) {
                     // A full socket buffer loses the answer, and the asker asks again.

@@ -10,7 +10,7 @@ use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query as Asked};
 use hickory_proto::rr::rdata::{A, TXT};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use weir_model::entry::GatewayEntry;
+use weir_model::entry::{GatewayEntry, UnderlaysEntry, member_bucket};
 use weir_model::{Entry, Key, Version};
 
 fn name(text: &str) -> Name {
@@ -256,7 +256,8 @@ fn service(gateway: SocketAddr, upstream: Vec<SocketAddr>) -> Service {
     mirror.apply(&Key::Gateways, Version(1), Some(&Entry::Gateways(gateways)));
     shared.change_mirror(|old| *old = mirror);
     shared.set_synced();
-    Service::new(Arc::new(shared), Settings { role: Role::Host, gateway_port: gateway.port(), upstream })
+    let (role, gateway_port) = (Role::Host, gateway.port());
+    Service::new(Arc::new(shared), Settings { role, gateway_port, underlay: None, upstream })
 }
 
 async fn resolve(service: &Service, text: &str, kind: RecordType) -> Message {
@@ -296,6 +297,54 @@ async fn a_gateways_listener_answers_through_a_host_and_is_asked_once() {
     let missing = resolve(&host, "nobody.red.weir.internal.", RecordType::A).await;
     assert_eq!(missing.metadata.response_code, ResponseCode::NXDomain);
     assert_eq!(host.metrics().dns_outstanding.get(), 0);
+    listener.abort();
+}
+
+#[tokio::test]
+async fn a_gateways_listener_answers_switches_only_once_it_knows_where_they_are() {
+    let shared = Arc::new(Shared::new(label("gw-1")));
+    let (known, stranger): (IpAddr, IpAddr) = ("127.0.0.7".parse().unwrap(), "127.0.0.8".parse().unwrap());
+    shared.change_mirror(|mirror| {
+        mirror.apply(
+            &Key::Switches { bucket: member_bucket(known) },
+            Version(2),
+            Some(&Entry::Switches(vec![known])),
+        );
+    });
+    shared.set_synced();
+    let probe = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = probe.local_addr().unwrap();
+    drop(probe);
+    let listener = tokio::spawn(listener::run(shared.clone(), address));
+    let asks = async |from: IpAddr| {
+        let socket = tokio::net::UdpSocket::bind((from, 0)).await.unwrap();
+        socket.connect(address).await.unwrap();
+        let mut buffer = [0; 2048];
+        for _ in 0..20 {
+            let query = query_bytes("nobody.red.weir.internal.", RecordType::A, None);
+            let refused = socket.send(&query).await.is_err();
+            let wait = std::time::Duration::from_millis(500);
+            // Until the listener runs the port is unreachable.
+            match tokio::time::timeout(wait, socket.recv(&mut buffer)).await {
+                Ok(Ok(_)) => return true,
+                Ok(Err(_)) => tokio::time::sleep(wait / 10).await,
+                Err(_) if !refused => return false,
+                Err(_) => {}
+            }
+        }
+        false
+    };
+    // A list that is not whole yet shuts nobody out.
+    assert!(asks(known).await && asks(stranger).await);
+    let whole = Entry::Underlays(UnderlaysEntry::default());
+    shared.change_mirror(|mirror| drop(mirror.apply(&Key::Underlays, Version(3), Some(&whole))));
+    assert!(asks(known).await && !asks(stranger).await);
+    assert_eq!(shared.metrics.dns_strangers.get(), 1);
+    // A host that left is a stranger.
+    shared.change_mirror(|mirror| {
+        mirror.apply(&Key::Switches { bucket: member_bucket(known) }, Version(4), None);
+    });
+    assert!(!asks(known).await);
     listener.abort();
 }
 

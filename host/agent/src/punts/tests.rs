@@ -11,7 +11,7 @@ fn answerer() -> Answerer {
         mirror.apply(&key(), Version(1), Some(&Entry::Port(port_entry(&["10.0.0.5", "fd00:a::5"]))));
     });
     shared.set_synced();
-    let settings = dns::Settings { role: Role::Host, gateway_port: 4053, upstream: vec![] };
+    let settings = dns::Settings { role: Role::Host, gateway_port: 4053, underlay: None, upstream: vec![] };
     Answerer::new(Arc::new(shared), settings)
 }
 
