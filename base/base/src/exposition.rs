@@ -12,8 +12,26 @@ use std::fmt::Write as _;
 
 /// Parts of names that say a unit which is none of the base units, or an extreme that no query can be made of.
 const WRONG_PARTS: [&str; 20] = [
-    "us", "ns", "ms", "microseconds", "nanoseconds", "milliseconds", "minutes", "hours", "days", "kb", "mb", "gb",
-    "kib", "mib", "gib", "kilobytes", "megabytes", "percent", "max", "min",
+    "us",
+    "ns",
+    "ms",
+    "microseconds",
+    "nanoseconds",
+    "milliseconds",
+    "minutes",
+    "hours",
+    "days",
+    "kb",
+    "mb",
+    "gb",
+    "kib",
+    "mib",
+    "gib",
+    "kilobytes",
+    "megabytes",
+    "percent",
+    "max",
+    "min",
 ];
 
 /// What a family is.
@@ -45,7 +63,9 @@ pub enum Problem {
     #[error("{0} is no name: letters, digits and _ are, not a digit first")]
     Name(String),
     /// Not in base units.
-    #[error("{0} has {1} in its name: base units are seconds and bytes, and what has a longest one is a histogram")]
+    #[error(
+        "{0} has {1} in its name: base units are seconds and bytes, and what has a longest one is a histogram"
+    )]
     Unit(String, &'static str),
     /// `_total` where it does not belong, or not where it does.
     #[error("{0} is a {1}: counters end with _total, and nothing else does")]
@@ -222,7 +242,9 @@ pub fn check(text: &str) -> Vec<Problem> {
     let mut families: HashMap<&str, Declared<'_>> = HashMap::new();
     let (mut series, mut problems, mut current) = (HashSet::new(), BTreeSet::new(), "");
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        if let Some((name, help)) = line.strip_prefix("# HELP ").map(|rest| rest.split_once(' ').unwrap_or((rest, ""))) {
+        if let Some((name, help)) =
+            line.strip_prefix("# HELP ").map(|rest| rest.split_once(' ').unwrap_or((rest, "")))
+        {
             let family = families.entry(name).or_default();
             if family.has_help {
                 problems.insert(Problem::Twice(name.into()));
@@ -231,7 +253,8 @@ pub fn check(text: &str) -> Vec<Problem> {
                 problems.insert(Problem::NoHelp(name.into()));
             }
             (family.has_help, current) = (true, name);
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
             let family = families.entry(name).or_default();
             if family.kind.is_some() {
                 problems.insert(Problem::Twice(name.into()));

@@ -24,7 +24,8 @@ impl Durations {
     /// As counters: the sum in microseconds under `name`, and how many were in each part.
     pub fn counters(&self, name: &str) -> Vec<(String, u64)> {
         let bounds = BOUNDS_US.iter().map(u64::to_string).chain(["more".to_string()]);
-        let parts = bounds.zip(self.counts).map(|(bound, count)| (format!("{name}_part{{us=\"{bound}\"}}"), count));
+        let parts =
+            bounds.zip(self.counts).map(|(bound, count)| (format!("{name}_part{{us=\"{bound}\"}}"), count));
         std::iter::once((name.to_string(), self.sum_us)).chain(parts).collect()
     }
 }
@@ -41,7 +42,9 @@ mod tests {
         }
         let counters = durations.counters("update_us");
         assert_eq!(counters[0], ("update_us".into(), 10_001_102));
-        let of = |us: &str| counters.iter().find(|(name, _)| *name == format!("update_us_part{{us=\"{us}\"}}")).unwrap().1;
+        let of = |us: &str| {
+            counters.iter().find(|(name, _)| *name == format!("update_us_part{{us=\"{us}\"}}")).unwrap().1
+        };
         assert_eq!([of("50"), of("100"), of("1000"), of("5000000"), of("more")], [2, 1, 1, 1, 1]);
     }
 }

@@ -46,7 +46,9 @@ fn units_and_kinds_are_in_the_name() {
         assert_eq!(exposition.problems(), check(&exposition.text()), "{name}");
         exposition.problems()
     };
-    for name in ["weir_step_us", "weir_busy_ns", "weir_pause_ms", "weir_late_microseconds", "weir_step_seconds_max"] {
+    for name in
+        ["weir_step_us", "weir_busy_ns", "weir_pause_ms", "weir_late_microseconds", "weir_step_seconds_max"]
+    {
         assert!(matches!(of(name, Kind::Gauge)[..], [Problem::Unit(..)]), "{name}");
     }
     assert!(matches!(of("weir_things", Kind::Counter)[..], [Problem::Total(..)]));
@@ -61,7 +63,11 @@ fn a_text_of_anybody_is_read() {
     let wrong = |text: &str| check(text).into_iter().map(|problem| problem.to_string()).collect::<Vec<_>>();
     let begin = "# HELP a A.\n# TYPE a gauge\n";
     assert_eq!(wrong(&format!("{begin}a 1\n")), Vec::<String>::new());
-    assert_eq!(wrong(&format!("{begin}a{{x=\"1\",y=\"2\"}} 1\na{{y=\"2\",x=\"1\"}} 1\n")).len(), 1, "one series");
+    assert_eq!(
+        wrong(&format!("{begin}a{{x=\"1\",y=\"2\"}} 1\na{{y=\"2\",x=\"1\"}} 1\n")).len(),
+        1,
+        "one series"
+    );
     assert_eq!(wrong(&format!("{begin}a{{x=\"}},\\\"\"}} 1\n")), Vec::<String>::new());
     assert_eq!(wrong("# TYPE a gauge\na 1\n"), ["a has no HELP"]);
     assert_eq!(wrong("a 1\n"), ["a has no TYPE"]);

@@ -506,7 +506,14 @@ impl Path {
                 let frame = &self.arena[at..at + length];
                 let (packets, _) = packet.weight(length);
                 let taken = hand_over(&self.shared, misses, origin, key, reason, virtio, frame, packets);
-                fragment::missed(&mut self.following.fragments, now_ms, origin, &packet.parsed, reason, taken);
+                fragment::missed(
+                    &mut self.following.fragments,
+                    now_ms,
+                    origin,
+                    &packet.parsed,
+                    reason,
+                    taken,
+                );
                 self.missed |= taken;
             }
             Verdict::Forward { action, hash, .. } => {

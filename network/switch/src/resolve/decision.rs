@@ -192,7 +192,9 @@ impl Decision {
     /// The same, for this packet alone.
     pub(crate) fn for_this_alone(self) -> Decision {
         match self {
-            Decision::Drop { cause, revoke, .. } => Decision::Drop { cause, install: Install::Nothing, revoke },
+            Decision::Drop { cause, revoke, .. } => {
+                Decision::Drop { cause, install: Install::Nothing, revoke }
+            }
             other => other,
         }
     }

@@ -26,9 +26,9 @@ pub mod requests;
 pub mod tables_mind;
 pub mod usage;
 
-use crate::durations::Durations;
 use crate::control::clients::{Client, ControlCounters, Request};
 use crate::control::punt::PuntSocket;
+use crate::durations::Durations;
 use crate::engine::ring::{FrameConsumer, FrameProducer};
 use crate::engine::sys::Poller;
 use crate::engine::{Command, EXTERNAL, Inject, Miss, Returned, Shared};

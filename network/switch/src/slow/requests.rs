@@ -449,7 +449,9 @@ impl<M: Mind> Slow<M> {
         ] {
             put(name.to_string(), value);
         }
-        for (name, value) in update.counters("update_us").into_iter().chain(asked.answers.counters("question_us")) {
+        for (name, value) in
+            update.counters("update_us").into_iter().chain(asked.answers.counters("question_us"))
+        {
             put(name, value);
         }
         for (name, value) in self.handover.counters.all() {

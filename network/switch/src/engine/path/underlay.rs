@@ -416,7 +416,14 @@ impl Path {
                 let virtio = packet.offload.header(&packet.parsed);
                 let origin = origin();
                 let taken = hand_over(&self.shared, misses, &origin, key, reason, virtio, frame, 1);
-                fragment::missed(&mut self.following.fragments, now_ms, &origin, &packet.parsed, reason, taken);
+                fragment::missed(
+                    &mut self.following.fragments,
+                    now_ms,
+                    &origin,
+                    &packet.parsed,
+                    reason,
+                    taken,
+                );
                 self.missed |= taken;
             }
             Verdict::Forward { action, hash, slot } => {

@@ -70,7 +70,9 @@ fn every_family_is_in_base_units_and_on_the_page_and_the_page_names_no_other() {
         assert!(PAGE.contains(&row) || PAGE.contains(&packets), "docs/operate/metrics.md has no row {row}");
     }
     for line in PAGE.lines() {
-        let Some(name) = line.strip_prefix("| `weir_switch_").and_then(|rest| rest.split('`').next()) else { continue };
+        let Some(name) = line.strip_prefix("| `weir_switch_").and_then(|rest| rest.split('`').next()) else {
+            continue;
+        };
         let name = format!("weir_switch_{name}");
         let is_told = name == "weir_switch_up" || told.iter().any(|(told, _)| *told == name);
         assert!(is_told, "{name} is in docs/operate/metrics.md and is not told");

@@ -324,8 +324,7 @@ fn run(steps: &[Step]) {
 /// Random cases of a seed.
 fn check(seed: u64, cases: u32) -> Result<(), String> {
     let rng_seed = RngSeed::Fixed(seed);
-    let config =
-        ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() };
     let result = TestRunner::new(config).run(&steps(), |steps| {
         run(&steps);
         Ok(())
@@ -382,7 +381,8 @@ fn what_the_other_end_takes_for_replies_to_something_older_passes_only_by_itself
         for denied in [Out(1, 0, false), Into(1, 0, false)] {
             // It is denied, and what it would reply to is dead.
             run(&[&all[..], &turned(kind), &[denied, Send(kind, 1, 0)]].concat());
-            run(&[&all[..], &turned(kind), &[denied, Send(kind, 1, 0), Send(kind, 0, 1), Send(kind, 1, 0)]].concat());
+            run(&[&all[..], &turned(kind), &[denied, Send(kind, 1, 0), Send(kind, 0, 1), Send(kind, 1, 0)]]
+                .concat());
         }
         // Both ways are allowed: an answer makes both ends agree.
         let agreed = [Send(kind, 0, 1), Out(1, 0, false), Send(kind, 1, 0), Send(kind, 0, 1)];
@@ -402,7 +402,8 @@ fn what_the_other_end_takes_for_replies_to_something_older_passes_only_by_itself
 fn data_of_a_dead_connection_opens_nothing_when_it_was_revoked_twice() {
     use Kind::{TcpData, TcpSyn};
     use Step::{Into, Out, Send};
-    let revoked = [Out(0, 1, false), Send(TcpData, 1, 0), Out(0, 1, true), Send(TcpSyn, 0, 1), Out(0, 1, false)];
+    let revoked =
+        [Out(0, 1, false), Send(TcpData, 1, 0), Out(0, 1, true), Send(TcpSyn, 0, 1), Out(0, 1, false)];
     let begun = [Into(0, 1, true), Into(1, 0, true), Send(TcpSyn, 0, 1), Send(TcpData, 1, 0)];
     run(&[&begun[..], &revoked, &[Send(TcpData, 1, 0)]].concat());
 }

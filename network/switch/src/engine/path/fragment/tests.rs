@@ -39,8 +39,17 @@ fn datagram(is_v6: bool, to: u16, bytes: usize) -> Packet {
 
 fn action(hop: Hop) -> CompiledAction {
     let (ethernet, nat, counter, connection) = (None, None, 0, NO_CONNECTION);
-    let action =
-        Action { hop, ethernet, nat, routed: false, mtu: 1500, mss_max: 0, counter, connection, idle_ms: 1000 };
+    let action = Action {
+        hop,
+        ethernet,
+        nat,
+        routed: false,
+        mtu: 1500,
+        mss_max: 0,
+        counter,
+        connection,
+        idle_ms: 1000,
+    };
     CompiledAction::new(&action).unwrap()
 }
 
@@ -102,7 +111,11 @@ impl Rig {
                 self.shadow.take_back(old);
             }
             let Miss { ingress, key, virtio, .. } = miss;
-            self.path.inject(&Inject::Again { ingress, key, virtio, generation: 0 }, &frame, &mut self.misses.0);
+            self.path.inject(
+                &Inject::Again { ingress, key, virtio, generation: 0 },
+                &frame,
+                &mut self.misses.0,
+            );
         }
         self.end();
     }
