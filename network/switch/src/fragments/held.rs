@@ -8,6 +8,8 @@
 //! underlay), [`WAIT_MS`] each. Where a sender has its share, its oldest makes room; where all is taken, the oldest of whoever
 //! has most: who floods takes from himself. What makes room, and what waited too long, is dropped and counted as `fragment-early`.
 //!
+//! What comes from the underlay waits only if a flow of its sender and network is known: strangers get no room here.
+//!
 //! A process that takes over gets none of them (row A30): their datagrams are sent again.
 
 use super::DatagramKey;

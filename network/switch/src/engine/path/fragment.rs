@@ -80,7 +80,8 @@ fn follow(
             }
             Ok((followed.key, followed.waits))
         }
-        Err(Reason::FragmentEarly) if !origin.held => Err(Stopped::Early),
+        // Of senders on the underlay those wait of whom a flow is known: strangers get no room.
+        Err(Reason::FragmentEarly) if !origin.held && origin.zone.is_some() => Err(Stopped::Early),
         Err(reason) => {
             count(counters, reason, Lost { frames: 1, bytes: bytes as u64 });
             Err(Stopped::Dropped)

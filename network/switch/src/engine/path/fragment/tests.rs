@@ -4,7 +4,7 @@ use crate::engine::ring::{FrameConsumer, frame_ring};
 use crate::engine::sys::Poller;
 use crate::engine::transmit::Transmit;
 use crate::engine::{Inject, Shared};
-use crate::flow::{Action, Hop, NO_CONNECTION};
+use crate::flow::{Action, Hop, Ingress, NO_CONNECTION};
 use crate::flowtable::{CompiledAction, Shadow};
 use crate::fragments::PIECES_MAX;
 use crate::testing::{self, Packet, ip, udp};
@@ -210,6 +210,21 @@ fn lone_fragments_are_dropped_and_counted_and_pass_nothing() {
     assert!(!rig.path.holds());
     assert_eq!(rig.early(), 500 * 4);
     assert_eq!(rig.early(), rig.event(EngineEvent::FragmentsHeldLost));
+}
+
+/// A sender on the underlay of whom no flow is known has proved nothing.
+#[test]
+fn strangers_on_the_underlay_get_no_room() {
+    let rig = Rig::new();
+    let (format, half) = (weir_model::resource::Encapsulation::Geneve, weir_packet::encap::Half::Unsaid);
+    let ingress = Ingress::Underlay { sender: ip("192.0.2.9"), vni: 1, token: None, format, half };
+    let early = weir_packet::parse(&pieces(&datagram(false, ALLOWED, 300), 7, 64)[1]).unwrap();
+    let mut following = Following::default();
+    for (zone, stopped, dropped) in [(None, Stopped::Dropped, 1), (Some(5), Stopped::Early, 1)] {
+        let origin = || Origin::underlay(ingress, ip("192.0.2.9"), zone);
+        let result = key_of(&mut following, &rig.shared.counters, 0, zone, &early, 100, origin);
+        assert_eq!((result, rig.early()), (Err(stopped), dropped));
+    }
 }
 
 /// An overlap is refused whatever came first.
