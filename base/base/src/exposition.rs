@@ -273,7 +273,7 @@ pub fn check(text: &str) -> Vec<Problem> {
             let parts = ["_bucket", "_sum", "_count"];
             let family = parts.iter().find_map(|part| name.strip_suffix(part)).filter(|_| is_histogram);
             let family = family.unwrap_or(name);
-            if !families.get(family).is_some_and(|family| family.kind.is_some()) {
+            if families.get(family).is_none_or(|family| family.kind.is_none()) {
                 problems.insert(Problem::NoType(family.into()));
             } else if family != current {
                 problems.insert(Problem::Twice(family.into()));
